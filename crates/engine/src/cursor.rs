@@ -1,0 +1,75 @@
+//! Cursors: the one shape in which memtables, SSTs and merges of them show their records.
+//!
+//! A cursor does no I/O of its own. An operation that needs a block which is not in memory returns
+//! [`Step::Blocked`]; the caller asks the cursor [what it wants](Cursor::wanted), loads that by whatever
+//! means it has (an async read that is submitted for all cursors at once, or a blocking read in a
+//! compaction), [supplies](Cursor::supply) it and [resumes](Cursor::resume). So one implementation of
+//! merging serves both, and a read whose blocks are all cached never awaits and never leaves its thread.
+//!
+//! ```text
+//! seek / next / seek_row_before ──► Ready ──► entry()
+//!          ▲                └────► Blocked ──► wanted() ─ load ─► supply() ─► resume() ──► Ready | Blocked ...
+//! ```
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::cell::KeyView;
+use crate::error::Result;
+use crate::sst::{Block, BlockRequest};
+
+/// What became of a cursor operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Step {
+    /// It is done: [`Cursor::entry`] is the record it landed on, or `None` past the end.
+    Ready,
+    /// It waits for blocks.
+    Blocked,
+}
+
+/// A record under a cursor.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry<'a> {
+    /// Its key.
+    pub key: KeyView<'a>,
+    /// Its value (meaning by kind, see [`crate::cell::Kind`]).
+    pub value: &'a [u8],
+}
+
+/// An ordered run of records. Keys are encoded cell keys; see the module for the protocol.
+pub trait Cursor: Send {
+    /// Moves to the first record whose key is not less than `target`.
+    fn seek(&mut self, target: &[u8]) -> Result<Step>;
+
+    /// Moves to the next record. The cursor must be on one.
+    fn next(&mut self) -> Result<Step>;
+
+    /// Moves to the first record of the last row whose prefix is less than `bound` (an encoded row
+    /// prefix); an empty `bound` means the last row of all. For reverse scans.
+    fn seek_row_before(&mut self, bound: &[u8]) -> Result<Step>;
+
+    /// The record under the cursor; `None` past the end, before the first seek, or while blocked.
+    fn entry(&self) -> Option<Entry<'_>>;
+
+    /// The value under the cursor without a copy where the cursor can: the cell's memory is shared.
+    fn value_bytes(&self) -> Bytes {
+        self.entry().map_or_else(Bytes::new, |e| Bytes::copy_from_slice(e.value))
+    }
+
+    /// The qualifier under the cursor, unescaped; shared where the cursor can.
+    fn qualifier_bytes(&self) -> Bytes {
+        self.entry().map_or_else(Bytes::new, |e| Bytes::from(e.key.qualifier()))
+    }
+
+    /// While blocked: appends the blocks that the cursor waits for.
+    fn wanted(&self, out: &mut Vec<BlockRequest>);
+
+    /// Gives the cursor a block that it asked for. A block that it did not ask for is ignored, so a
+    /// caller may offer each loaded block to every cursor.
+    fn supply(&mut self, request: &BlockRequest, block: &Arc<Block>);
+
+    /// Goes on with the blocked operation after its blocks were supplied.
+    fn resume(&mut self) -> Result<Step>;
+}

@@ -1,0 +1,91 @@
+//! The engine's one error type: a kind that callers branch on and a message for the person who reads
+//! it. `tepui-server` maps kinds to gRPC codes in one place.
+
+use std::fmt;
+
+/// What went wrong, as far as a caller can act on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The request cannot be carried out as it is; sending it again will not help.
+    InvalidArgument,
+    /// The named object does not exist.
+    NotFound,
+    /// The object exists already.
+    AlreadyExists,
+    /// Bytes on disk are not what was written. The message names file and offset.
+    Corruption,
+    /// The operating system refused an operation.
+    Io,
+    /// The disk is full (ENOSPC or a quota). Writing resumes after a restart when there is room.
+    NoSpace,
+    /// An earlier failed write or sync made the engine read-only until it is restarted.
+    ReadOnly,
+    /// A limit on memory or queued work is reached; the same request may succeed later.
+    Overloaded,
+    /// A row is larger than a read may return (`limits::ROW_READ_BYTES_MAX`).
+    RowTooLarge,
+    /// The engine is shutting down.
+    Closed,
+    /// Another process holds the directory.
+    Locked,
+}
+
+/// An error of the engine.
+#[derive(Debug, Clone)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+}
+
+/// The engine's result type.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error of `kind`; the message says what to do where something can be done.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// Damage found in `file` at byte `offset`.
+    pub fn corruption(file: impl fmt::Display, offset: u64, what: impl fmt::Display) -> Self {
+        Self::new(ErrorKind::Corruption, format!("{file}: offset {offset}: {what}"))
+    }
+
+    /// An operating-system error met while doing `what` (for example "write log/0001.log").
+    /// ENOSPC and EDQUOT become [`ErrorKind::NoSpace`].
+    pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Self {
+        let kind = match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                ErrorKind::NoSpace
+            }
+            std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+            std::io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
+            _ => ErrorKind::Io,
+        };
+        Self::new(kind, format!("{what}: {error}"))
+    }
+
+    /// The kind.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The message without the kind.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The same error with `context: ` put before its message.
+    pub fn context(mut self, context: impl fmt::Display) -> Self {
+        self.message = format!("{context}: {}", self.message);
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}

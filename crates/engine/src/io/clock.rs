@@ -1,0 +1,7 @@
+//! Placeholder.
+/// Placeholder.
+#[derive(Debug)]
+pub struct ManualClock;
+/// Placeholder.
+#[derive(Debug)]
+pub struct SystemClock;

@@ -1,0 +1,7 @@
+//! Placeholder.
+/// Placeholder.
+#[derive(Debug)]
+pub struct InlineIo;
+/// Placeholder.
+#[derive(Debug)]
+pub struct PreadPool;

@@ -1,0 +1,50 @@
+//! Durable metadata: record files, the meta store, tablets' manifests. Placeholder.
+
+use std::fmt::Debug;
+
+use bytes::Bytes;
+
+use crate::error::Result;
+
+/// A value of a [`MetaStore`] and the revision at which it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetaEntry {
+    /// The value.
+    pub value: Bytes,
+    /// Increases with every change of the store.
+    pub revision: u64,
+}
+
+/// A condition on a key for [`MetaStore::commit`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MetaExpect {
+    /// Whatever is there.
+    Any,
+    /// Nothing is there.
+    Absent,
+    /// The entry has this revision.
+    Revision(u64),
+}
+
+/// One change of a [`MetaStore::commit`]; `None` deletes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetaChange {
+    /// The key.
+    pub key: String,
+    /// What must be there.
+    pub expect: MetaExpect,
+    /// What shall be there.
+    pub value: Option<Bytes>,
+}
+
+/// A small durable store for the catalog: get, list, and an atomic compare-and-set of several keys.
+/// Local now; etcd when there is a cluster.
+pub trait MetaStore: Send + Sync + Debug {
+    /// The entry of a key.
+    fn get(&self, key: &str) -> Result<Option<MetaEntry>>;
+    /// All entries whose keys start with `prefix`, in key order.
+    fn list(&self, prefix: &str) -> Result<Vec<(String, MetaEntry)>>;
+    /// Makes all changes or, where an expectation does not hold, none (`AlreadyExists`, or `NotFound`
+    /// for a revision that is gone). Durable when it returns. Returns the new revision.
+    fn commit(&self, changes: &[MetaChange]) -> Result<u64>;
+}
