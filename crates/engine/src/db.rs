@@ -1,40 +1,29 @@
-//! The engine: a directory, its log, its tablets and its background work. Placeholder for its public face.
+//! The engine: a directory, its log, its tablets and its background work.
+//!
+//! Opening goes in this order: lock the directory, check its format, open the meta store and every
+//! tablet's manifest, put the clock beyond every sequence on disk, replay the log into memtables, remove
+//! files that no manifest names. Then the owner gives each tablet its schema and calls
+//! [`Engine::start`].
 
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use crate::background;
+use crate::cache::{BlockCache, QuickBlockCache};
 use crate::cell::RowRange;
-use crate::error::Result;
-use crate::io::{Clock, Env};
-use crate::tablet::{Tablet, TabletId};
+use crate::core::{Core, EngineMetrics};
+use crate::error::{Error, ErrorKind, Result};
+use crate::identity;
+use crate::io::{Clock, Env, FileLock, JoinHandle};
+use crate::layout::{Layout, parse_number};
+use crate::log::{CommitPipeline, Hlc, LocalLog, LogOptions};
+use crate::manifest::{LocalMetaStore, MetaStore, TabletManifest};
+use crate::store::SstStore;
+use crate::tablet::{Replay, Tablet, TabletId};
 
-/// When an acknowledged write is on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SyncMode {
-    /// Before it is acknowledged.
-    Always,
-    /// At most this many milliseconds after.
-    IntervalMs(u64),
-    /// When the operating system likes.
-    Never,
-}
-
-/// Options of an engine. Every field has a default with its reason.
-#[derive(Debug, Clone)]
-pub struct EngineOptions {
-    /// When the log is synced.
-    pub sync: SyncMode,
-    /// Bytes of a memtable before it is flushed.
-    pub memtable_bytes: u64,
-    /// Bytes of the block cache.
-    pub block_cache_bytes: u64,
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        Self { sync: SyncMode::Always, memtable_bytes: 64 << 20, block_cache_bytes: 1 << 30 }
-    }
-}
+pub use crate::options::{CompressionPolicy, EngineOptions, SyncMode};
 
 /// Whether the engine takes writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,55 +34,362 @@ pub enum Health {
     ReadOnly(String),
 }
 
+/// What opening found.
+#[derive(Debug, Clone, Default)]
+pub struct OpenSummary {
+    /// Records that were replayed from the log.
+    pub replayed_records: u64,
+    /// Bytes of log that were read.
+    pub replayed_bytes: u64,
+    /// The torn tail that was cut from the log, as text, where there was one: a write that was under
+    /// way when the machine stopped and that nobody was told had succeeded.
+    pub torn_tail: Option<String>,
+    /// Files that no manifest named, removed.
+    pub orphans_removed: u64,
+}
+
 /// The engine.
-#[derive(Debug)]
-pub struct Engine;
+pub struct Engine {
+    core: Arc<Core>,
+    meta: Arc<LocalMetaStore>,
+    cache: Arc<dyn BlockCache>,
+    tablets: RwLock<BTreeMap<TabletId, Arc<Tablet>>>,
+    threads: Mutex<Vec<Box<dyn JoinHandle>>>,
+    summary: OpenSummary,
+    _lock: Box<dyn FileLock>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("root", &self.core.layout.root()).finish()
+    }
+}
 
 impl Engine {
-    /// Opens a directory, creating it if needed, and replays its log. Blocks. Background work starts
-    /// with [`Engine::start`], after every tablet was given its schema.
-    pub fn open(_env: Env, _dir: &Path, _options: EngineOptions) -> Result<Arc<Self>> {
-        unreachable!()
+    /// Opens a directory, creating it if needed, and replays its log. Blocks. `Locked` where another
+    /// process has it; `Corruption`, naming file and offset, where the log, a manifest or the meta store
+    /// is damaged. A damaged SST does not keep the engine from opening: its rows fail when read.
+    pub fn open(env: Env, dir: &Path, options: EngineOptions) -> Result<Arc<Self>> {
+        let layout = Layout::new(dir);
+        let files = Arc::clone(&env.files);
+        files.create_dir_all(dir)?;
+        let lock = files.lock(&layout.lock()).map_err(|error| match error.kind() {
+            ErrorKind::Locked => Error::new(
+                ErrorKind::Locked,
+                format!(
+                    "{} is in use by another tepui process; stop it, or use another directory",
+                    dir.display()
+                ),
+            ),
+            _ => error,
+        })?;
+        identity::check_or_create(&env, &layout)?;
+        for sub in [layout.meta(), layout.log(), layout.tablets(), layout.ssts()] {
+            files.create_dir_all(&sub)?;
+        }
+        files.sync_dir(dir)?;
+        let meta = Arc::new(LocalMetaStore::open(&files, &layout.meta())?);
+        let manifests = open_manifests(&env, &layout)?;
+
+        // Sequences on disk are all in the past, or order would be lost: file and tablet numbers too.
+        let mut floor = 0;
+        let mut named = HashSet::new();
+        for (id, manifest) in &manifests {
+            let version = manifest.version();
+            floor = floor.max(id.0).max(version.last_seq).max(version.flushed_seq);
+            for file in version.files() {
+                floor = floor.max(file.id).max(file.max_seq);
+                named.insert(file.id);
+            }
+        }
+        let orphans_removed = remove_orphans(&env, &layout, &named, &mut floor)?;
+        let hlc = Arc::new(Hlc::new(Arc::clone(&env.clock), floor));
+
+        let log_options =
+            LogOptions { sync: options.sync, segment_bytes: options.log_segment_bytes };
+        let mut replays: BTreeMap<TabletId, Replay> = manifests
+            .iter()
+            .map(|(id, manifest)| {
+                let flushed_seq = manifest.version().flushed_seq;
+                let replay = Replay::new(flushed_seq, options.memtable_bytes, env.rng.next_u64());
+                (*id, replay)
+            })
+            .collect();
+        let (log, replayed) =
+            LocalLog::open(&env, &layout.log(), log_options, &mut |tablet, first_seq, batch| {
+                match replays.get_mut(&TabletId(tablet)) {
+                    Some(replay) => replay.add(first_seq, &batch),
+                    // The tablet was dropped after the record was written.
+                    None => Ok(()),
+                }
+            })?;
+        hlc.observe(replayed.max_seq);
+        let pipeline = CommitPipeline::new(Arc::new(log), hlc);
+        let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::new(options.block_cache_bytes));
+        let store = SstStore::new(env.clone(), layout.clone(), Arc::clone(&cache));
+        let core = Arc::new(Core::new(env, layout, options, pipeline, store));
+        let tablets: BTreeMap<TabletId, Arc<Tablet>> = manifests
+            .into_iter()
+            .filter_map(|(id, manifest)| {
+                let replay = replays.remove(&id)?;
+                Some((id, Tablet::open(Arc::clone(&core), id, manifest, replay)))
+            })
+            .collect();
+        let summary = OpenSummary {
+            replayed_records: replayed.records,
+            replayed_bytes: replayed.bytes,
+            torn_tail: replayed.torn.map(|torn| torn.to_string()),
+            orphans_removed,
+        };
+        Ok(Arc::new(Self {
+            core,
+            meta,
+            cache,
+            tablets: RwLock::new(tablets),
+            threads: Mutex::default(),
+            summary,
+            _lock: lock,
+        }))
     }
-    /// Starts flushes, compactions and garbage collection.
-    pub fn start(&self) -> Result<()> {
+
+    /// What opening found.
+    pub fn open_summary(&self) -> &OpenSummary {
+        &self.summary
+    }
+
+    /// Starts flushes, compactions and garbage collection (unless the options say that the owner runs
+    /// them). Every tablet must have its schema: a tablet without one is not compacted.
+    pub fn start(self: &Arc<Self>) -> Result<()> {
+        if self.core.options.background {
+            self.core.background.store(true, Ordering::Release);
+            let started = background::start(self)?;
+            self.threads.lock().unwrap_or_else(PoisonError::into_inner).extend(started);
+        }
         Ok(())
     }
+
     /// Creates an empty tablet, durably. A tablet that the catalog does not name is removed by
     /// [`Engine::retain_tablets`] at the next start.
-    pub fn create_tablet(&self, _range: RowRange) -> Result<Arc<Tablet>> {
-        unreachable!()
+    pub fn create_tablet(&self, range: RowRange) -> Result<Arc<Tablet>> {
+        if range.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidArgument, "a tablet needs a row range"));
+        }
+        self.core.check_writable()?;
+        let id = TabletId(self.core.pipeline.hlc().reserve(1));
+        let files = &self.core.env.files;
+        let dir = self.core.layout.tablet(id);
+        files.create_dir_all(&dir)?;
+        let manifest = TabletManifest::create(files, &dir, range)?;
+        files.sync_dir(&self.core.layout.tablets())?;
+        let seed = self.core.env.rng.next_u64();
+        let replay = Replay::new(0, self.core.options.memtable_bytes, seed);
+        let tablet = Tablet::open(Arc::clone(&self.core), id, manifest, replay);
+        self.write_tablets().insert(id, Arc::clone(&tablet));
+        Ok(tablet)
     }
+
     /// The tablet, if there is one.
-    pub fn tablet(&self, _id: TabletId) -> Option<Arc<Tablet>> {
-        None
+    pub fn tablet(&self, id: TabletId) -> Option<Arc<Tablet>> {
+        self.tablets.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
-    /// All tablets.
+
+    /// All tablets, by number.
     pub fn tablets(&self) -> Vec<Arc<Tablet>> {
-        Vec::new()
+        self.tablets.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
+
     /// Removes a tablet and its data. Reads under way go on to their end.
-    pub fn drop_tablet(&self, _id: TabletId) -> Result<()> {
-        Ok(())
+    pub fn drop_tablet(&self, id: TabletId) -> Result<()> {
+        let Some(tablet) = self.write_tablets().remove(&id) else { return Ok(()) };
+        tablet.doom();
+        drop(tablet);
+        let files = &self.core.env.files;
+        let dir = self.core.layout.tablet(id);
+        for entry in files.list(&dir)? {
+            files.remove(&dir.join(&entry.name))?;
+        }
+        files.remove_dir(&dir)?;
+        files.sync_dir(&self.core.layout.tablets())
     }
+
     /// Removes every tablet that is not listed.
-    pub fn retain_tablets(&self, _keep: &[TabletId]) -> Result<()> {
+    pub fn retain_tablets(&self, keep: &[TabletId]) -> Result<()> {
+        let keep: HashSet<TabletId> = keep.iter().copied().collect();
+        for tablet in self.tablets() {
+            if !keep.contains(&tablet.id()) {
+                self.drop_tablet(tablet.id())?;
+            }
+        }
         Ok(())
     }
+
     /// The durable key-value store for the catalog.
-    pub fn meta(&self) -> Arc<dyn crate::manifest::MetaStore> {
-        unreachable!()
+    pub fn meta(&self) -> Arc<dyn MetaStore> {
+        Arc::clone(&self.meta) as Arc<dyn MetaStore>
     }
+
     /// The clock that the engine was given.
     pub fn clock(&self) -> Arc<dyn Clock> {
-        unreachable!()
+        Arc::clone(&self.core.env.clock)
     }
+
+    /// The seams that the engine was given.
+    pub fn env(&self) -> &Env {
+        &self.core.env
+    }
+
     /// Whether writes are taken.
     pub fn health(&self) -> Health {
-        Health::Serving
+        self.core.health()
     }
-    /// Flushes every tablet, stops background work and closes the log. Blocks. Later calls fail with `Closed`.
-    pub fn close(&self) -> Result<()> {
+
+    /// Counters of background work.
+    pub fn metrics(&self) -> &EngineMetrics {
+        &self.core.metrics
+    }
+
+    /// The block cache.
+    pub fn cache(&self) -> &Arc<dyn BlockCache> {
+        &self.cache
+    }
+
+    /// Bytes written to the log since the engine was opened.
+    pub fn log_bytes_written(&self) -> u64 {
+        self.core.pipeline.bytes_written()
+    }
+
+    /// Flushes every tablet and merges it into its last level. Blocks, for as long as that takes.
+    pub fn compact_fully(&self) -> Result<()> {
+        for tablet in self.tablets() {
+            futures::executor::block_on(tablet.flush())?;
+            tablet.compact_fully()?;
+        }
         Ok(())
     }
+
+    /// Without background threads: does all flushes, compactions and collections that are due.
+    pub fn run_background(&self) -> Result<()> {
+        background::run_until_idle(self)
+    }
+
+    /// Whether no flush or compaction is due: a loaded engine has settled.
+    pub fn is_settled(&self) -> bool {
+        self.tablets()
+            .iter()
+            .all(|t| !t.has_waiting() && t.compaction_score() < 1.0 && !t.is_busy())
+    }
+
+    /// Flushes every tablet, stops background work and closes the log. Blocks. Later writes fail with
+    /// `Closed`. What could not be flushed is in the log and replayed by the next open.
+    pub fn close(&self) -> Result<()> {
+        self.core.stop();
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            thread.join();
+        }
+        let mut result = Ok(());
+        if self.core.health() == Health::Serving {
+            for tablet in self.tablets() {
+                tablet.rotate_now();
+                result = result.and(tablet.flush_waiting());
+            }
+            self.trim_log();
+        }
+        self.core.store.remove_doomed();
+        result.and(self.core.pipeline.close())
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    fn write_tablets(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<TabletId, Arc<Tablet>>> {
+        self.tablets.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends the largest memtable to be flushed while all together are over their limit.
+    pub(crate) fn bound_memory(&self) {
+        let tablets = self.tablets();
+        let total: u64 = tablets.iter().map(|t| t.memtable_bytes()).sum();
+        if total > self.core.options.memtables_total_bytes
+            && let Some(largest) = tablets.iter().max_by_key(|t| t.active_bytes())
+            && largest.active_bytes() > 0
+        {
+            largest.rotate_now();
+        }
+    }
+
+    /// Removes log segments that no tablet needs; where the log is over its limit, sends the tablets
+    /// that pin the oldest segment to be flushed.
+    pub(crate) fn trim_log(&self) {
+        let segments = self.core.pipeline.log().segments();
+        let mut bytes: u64 = segments.iter().map(|s| s.bytes).sum();
+        let mut oldest_pinned = true;
+        for segment in segments.iter().filter(|s| s.sealed) {
+            let pinning: Vec<Arc<Tablet>> = segment
+                .tablets
+                .iter()
+                .filter_map(|(id, last)| {
+                    self.tablet(TabletId(*id)).filter(|t| t.flushed_seq() < *last)
+                })
+                .collect();
+            if pinning.is_empty() {
+                bytes = bytes.saturating_sub(segment.bytes);
+                if let Err(error) = self.core.pipeline.log().remove_segment(segment.id) {
+                    tracing::warn!(segment = segment.id, %error, "cannot remove a log segment");
+                }
+            } else if oldest_pinned {
+                oldest_pinned = false;
+                if bytes > self.core.options.log_bytes_max {
+                    for tablet in pinning {
+                        tablet.rotate_now();
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn open_manifests(env: &Env, layout: &Layout) -> Result<BTreeMap<TabletId, TabletManifest>> {
+    let mut manifests = BTreeMap::new();
+    for entry in env.files.list(&layout.tablets())? {
+        let Some(number) = parse_number(&entry.name, "", "").filter(|_| entry.is_dir) else {
+            continue;
+        };
+        let id = TabletId(number);
+        let dir = layout.tablet(id);
+        match TabletManifest::open(&env.files, &dir)? {
+            Some(manifest) => {
+                manifests.insert(id, manifest);
+            }
+            // A tablet whose creation or removal was cut short: the catalog never named it, or no
+            // longer does.
+            None => {
+                for file in env.files.list(&dir)? {
+                    env.files.remove(&dir.join(&file.name))?;
+                }
+                env.files.remove_dir(&dir)?;
+            }
+        }
+    }
+    Ok(manifests)
+}
+
+fn remove_orphans(
+    env: &Env,
+    layout: &Layout,
+    named: &HashSet<u64>,
+    floor: &mut u64,
+) -> Result<u64> {
+    let mut removed = 0;
+    for entry in env.files.list(&layout.ssts())? {
+        let Some(id) = parse_number(&entry.name, "", ".sst") else { continue };
+        *floor = (*floor).max(id);
+        if !named.contains(&id) {
+            env.files.remove(&layout.sst(id))?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
 }

@@ -1,42 +1,55 @@
-//! The tablet: a contiguous row range of one table, one LSM tree. Placeholder for its public face.
+//! The tablet: a contiguous row range of one table, one LSM tree.
+//!
+//! ```text
+//!           apply ──► row lock ──► [writer lock: sequence + log queue + memtable] ──► durable and visible
+//!                                                     │ full
+//!                                                     ▼
+//!   view: active memtable │ waiting memtables ──flush──► L0 ──compaction──► L1 .. L6
+//! ```
+//!
+//! Readers load the [`View`](view::View) without a lock and then the visible sequence, in this order: the
+//! view then holds every record up to the part of history that it shows, and what a later memtable
+//! got in the meantime is later in the tablet's history than all of it.
+//!
+//! Three locks, taken in this order where more than one is held: `flushing` (one flush at a time),
+//! `manifest` (one edit at a time, held over its sync), `writer` (one insert or change of the view at a
+//! time, held for microseconds). No lock spans tablets.
 
-use std::sync::Arc;
+mod compact;
+mod drop_rows;
+mod flush;
+mod locks;
+mod read;
+mod replay;
+mod view;
+mod write;
 
-use bytes::Bytes;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::cell::{Row, RowBatch, RowRange, Seq};
-use crate::error::Result;
-use crate::read::{Projection, RowStream};
+use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::sync::Notify;
+
+use crate::cell::{RowRange, Seq};
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use crate::manifest::{Excised, TabletManifest, Version, VersionEdit};
 use crate::schema::TabletSchema;
+use crate::sst::FileId;
+use crate::store::SstFile;
+
+pub(crate) use replay::Replay;
+
+pub use locks::RowLock;
+pub use read::{ReadView, ScanOptions, Snapshot};
+
+use locks::RowLocks;
+use view::View;
 
 /// A tablet's number, unique within a server and never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TabletId(pub u64);
-
-/// What a point read sees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReadView {
-    /// What is durable: every acknowledged write, nothing else.
-    Durable,
-    /// Also writes that wait for their sync: for read-modify-writes, which hold the row's lock. Their
-    /// answer must wait for [`Tablet::apply_locked`] or [`Tablet::wait_durable`].
-    Pending,
-}
-
-/// What a scan asks for.
-#[derive(Debug, Clone)]
-pub struct ScanOptions {
-    /// Rows; cut to the tablet's own range.
-    pub range: RowRange,
-    /// Columns and versions.
-    pub projection: Projection,
-    /// From the last row to the first.
-    pub reverse: bool,
-}
-
-/// Excludes every other write of its row while it lives.
-#[derive(Debug)]
-pub struct RowLock;
 
 /// Figures of one tablet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -45,72 +58,200 @@ pub struct TabletStats {
     pub sst_bytes: u64,
     /// Number of its SSTs.
     pub sst_count: u64,
+    /// SSTs by level.
+    pub level_files: Vec<usize>,
     /// Bytes of memory in its memtables.
     pub memtable_bytes: u64,
+    /// Records in its SSTs and memtables, those hidden by others included.
+    pub records: u64,
 }
 
 /// A tablet. All methods are safe to call from any thread.
 #[derive(Debug)]
-pub struct Tablet;
+pub struct Tablet {
+    id: TabletId,
+    range: RowRange,
+    core: Arc<Core>,
+    view: ArcSwap<View>,
+    schema: ArcSwapOption<TabletSchema>,
+    locks: RowLocks,
+    writer: Mutex<Writer>,
+    manifest: Mutex<TabletManifest>,
+    flushing: Mutex<()>,
+    flushed: Notify,
+    jobs: Mutex<Jobs>,
+    last_write_micros: AtomicU64,
+    dropped: AtomicBool,
+}
+
+/// State of whoever inserts.
+#[derive(Debug, Default)]
+struct Writer {
+    /// The key under construction.
+    key: Vec<u8>,
+}
+
+/// What background jobs of the tablet know of each other.
+#[derive(Debug, Default)]
+struct Jobs {
+    /// Files in a running compaction.
+    busy: HashSet<FileId>,
+    /// Flushes and compactions that run.
+    running: usize,
+    /// Rows dropped while jobs run: their outputs are cut by these before they are installed.
+    drops: Vec<Excised>,
+    /// Files that garbage collection found nothing in, and when to look again (monotonic micros).
+    futile_until: HashMap<FileId, u64>,
+    /// Files whose compaction failed, and when to try again (monotonic micros).
+    failed_until: HashMap<FileId, u64>,
+    /// When to look for garbage next (monotonic micros).
+    collect_at: u64,
+}
 
 impl Tablet {
+    /// A tablet over its open manifest and what the log gave back.
+    pub(crate) fn open(
+        core: Arc<Core>,
+        id: TabletId,
+        manifest: TabletManifest,
+        replay: Replay,
+    ) -> Arc<Self> {
+        let (active, waiting) = replay.finish();
+        let version = manifest.version();
+        let mut files = HashMap::new();
+        for file in version.files() {
+            files.entry(file.id).or_insert_with(|| core.store.open(file.id));
+        }
+        let view = View { active, waiting, version: Arc::clone(&version), files: Arc::new(files) };
+        Arc::new(Self {
+            id,
+            range: version.range.clone(),
+            core,
+            view: ArcSwap::from_pointee(view),
+            schema: ArcSwapOption::empty(),
+            locks: RowLocks::new(),
+            writer: Mutex::default(),
+            manifest: Mutex::new(manifest),
+            flushing: Mutex::default(),
+            flushed: Notify::new(),
+            jobs: Mutex::default(),
+            last_write_micros: AtomicU64::new(0),
+            dropped: AtomicBool::new(false),
+        })
+    }
+
     /// Its number.
     pub fn id(&self) -> TabletId {
-        TabletId(0)
+        self.id
     }
+
     /// Its rows.
     pub fn range(&self) -> &RowRange {
-        unreachable!()
+        &self.range
     }
+
     /// Sets the families; compaction starts to act by it. Dropped families disappear at once.
-    pub fn set_schema(&self, _schema: Arc<TabletSchema>) {}
-    /// Applies mutations to one row, in order and atomically; resolves when they are durable and visible.
-    /// Takes and releases the row's lock.
-    pub async fn apply(&self, _batch: RowBatch) -> Result<Seq> {
-        Ok(0)
+    pub fn set_schema(&self, schema: Arc<TabletSchema>) {
+        self.schema.store(Some(schema));
+        let mut jobs = self.jobs();
+        jobs.collect_at = 0;
+        jobs.futile_until.clear();
+        drop(jobs);
+        self.core.bell.ring();
     }
-    /// Waits for and takes the lock of a row.
-    pub async fn lock_row(&self, _row: &[u8]) -> RowLock {
-        RowLock
-    }
-    /// Applies to the row whose lock is given, and releases the lock as soon as the order of writes is
-    /// fixed; resolves when they are durable and visible.
-    pub async fn apply_locked(&self, _lock: RowLock, _batch: RowBatch) -> Result<Seq> {
-        Ok(0)
-    }
-    /// Resolves when everything that a `ReadView::Pending` read has seen so far is durable. For a
-    /// check-and-mutate that has nothing to write. Releases the lock first.
-    pub async fn wait_durable(&self, _lock: RowLock) -> Result<()> {
-        Ok(())
-    }
-    /// Reads one row; `None` where no cell of it matches.
-    pub async fn read_row(
-        &self,
-        _row: &[u8],
-        _projection: &Projection,
-        _view: ReadView,
-    ) -> Result<Option<Row>> {
-        Ok(None)
-    }
-    /// Reads rows in order.
-    pub fn scan(&self, _options: ScanOptions) -> Result<RowStream> {
-        Ok(RowStream)
-    }
-    /// Deletes all rows of a range that were written before now: one durable edit of the manifest.
-    pub async fn drop_rows(&self, _range: RowRange) -> Result<()> {
-        Ok(())
-    }
-    /// Rows that divide the tablet into parts of roughly `part_bytes` on disk, each with the bytes of
-    /// the tablet up to it. Without the tablet's end.
-    pub fn sample_rows(&self, _part_bytes: u64) -> Result<Vec<(Bytes, u64)>> {
-        Ok(Vec::new())
-    }
+
     /// Figures.
     pub fn stats(&self) -> TabletStats {
-        TabletStats::default()
+        let view = self.view.load();
+        let memtable_records: u64 = view.memtables().map(|m| m.len()).sum();
+        TabletStats {
+            sst_bytes: view.version.files().map(|f| f.bytes).sum(),
+            sst_count: view.version.files().count() as u64,
+            level_files: view.version.levels.iter().map(Vec::len).collect(),
+            memtable_bytes: view.memtable_bytes(),
+            records: memtable_records + view.version.files().map(|f| f.entries).sum::<u64>(),
+        }
     }
-    /// Moves everything in memory to an SST, and waits for it.
-    pub async fn flush(&self) -> Result<()> {
+
+    /// The log's records of this tablet up to here need no replay.
+    pub(crate) fn flushed_seq(&self) -> Seq {
+        self.view.load().version.flushed_seq
+    }
+
+    pub(crate) fn version(&self) -> Arc<Version> {
+        Arc::clone(&self.view.load().version)
+    }
+
+    /// Ends the tablet: its SSTs go when the last reader lets go of them.
+    pub(crate) fn doom(&self) {
+        self.dropped.store(true, Ordering::Release);
+        let _writer = self.lock_writer();
+        for file in self.view.load().files.values() {
+            file.doom();
+        }
+        self.flushed.notify_waiters();
+    }
+
+    /// Whether a flush or compaction of it runs.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.jobs().running > 0
+    }
+
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Acquire)
+    }
+
+    fn lock_writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_manifest(&self) -> MutexGuard<'_, TabletManifest> {
+        self.manifest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn require_schema(&self) -> Result<Arc<TabletSchema>> {
+        self.schema.load_full().ok_or_else(|| {
+            Error::new(ErrorKind::ReadOnly, "the tablet was not given its schema yet")
+        })
+    }
+
+    /// Writes an edit and puts the version that it makes before the readers. `opened` are the files that
+    /// it adds; `flushed` memtables leave. A failed edit makes the engine read-only.
+    fn install(
+        &self,
+        manifest: &mut TabletManifest,
+        edit: &VersionEdit,
+        opened: Vec<Arc<SstFile>>,
+        flushed: usize,
+    ) -> Result<()> {
+        if self.is_dropped() {
+            return Err(Error::new(ErrorKind::NotFound, "the tablet was dropped"));
+        }
+        let version = manifest.append(edit).inspect_err(|error| self.core.fail(error))?;
+        let _writer = self.lock_writer();
+        let view = self.view.load();
+        let mut files = HashMap::with_capacity(view.files.len() + opened.len());
+        let mut known: HashMap<FileId, Arc<SstFile>> =
+            view.files.iter().map(|(id, file)| (*id, Arc::clone(file))).collect();
+        known.extend(opened.into_iter().map(|file| (file.id(), file)));
+        for file in version.files() {
+            if let Some(open) = known.remove(&file.id) {
+                files.insert(file.id, open);
+            }
+        }
+        for gone in known.values() {
+            gone.doom();
+        }
+        self.view.store(Arc::new(View {
+            active: Arc::clone(&view.active),
+            waiting: view.waiting.get(flushed..).unwrap_or_default().to_vec(),
+            version,
+            files: Arc::new(files),
+        }));
         Ok(())
     }
 }

@@ -1,0 +1,99 @@
+//! Background threads: one that flushes, some that compact and collect garbage, one that keeps house
+//! (frees log segments, removes files, bounds memory). A bell wakes them; none of them polls faster
+//! than its interval.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::db::Engine;
+use crate::error::Result;
+use crate::io::JoinHandle;
+
+/// How long an idle background thread sleeps at most: the bell wakes it for work, time for garbage.
+const IDLE_WAIT: Duration = Duration::from_secs(1);
+
+/// Starts the threads of an engine.
+pub(crate) fn start(engine: &Arc<Engine>) -> Result<Vec<Box<dyn JoinHandle>>> {
+    let spawner = &engine.core().env.spawner;
+    let mut threads = Vec::new();
+    let mut spawn = |name: &str, work: fn(&Engine)| -> Result<()> {
+        let engine = Arc::clone(engine);
+        threads.push(spawner.spawn(name, Box::new(move || run(&engine, work)))?);
+        Ok(())
+    };
+    spawn("tepui-flush", flush)?;
+    for _ in 0..engine.core().options.compaction_threads.max(1) {
+        spawn("tepui-compact", compact)?;
+    }
+    spawn("tepui-house", keep_house)?;
+    Ok(threads)
+}
+
+fn run(engine: &Engine, work: fn(&Engine)) {
+    loop {
+        let seen = engine.core().bell.count();
+        if engine.core().stopping() {
+            return;
+        }
+        work(engine);
+        engine.core().bell.wait(seen, IDLE_WAIT);
+    }
+}
+
+/// Flushes every tablet with waiting memtables.
+fn flush(engine: &Engine) {
+    for tablet in engine.tablets() {
+        if tablet.has_waiting() && tablet.flush_waiting().is_err() {
+            // The engine is read-only now and has said why.
+            return;
+        }
+    }
+}
+
+/// Compacts the most urgent tablet until none is over its shape, then collects garbage.
+fn compact(engine: &Engine) {
+    while !engine.core().stopping() {
+        let tablets = engine.tablets();
+        let urgent = tablets
+            .iter()
+            .map(|tablet| (tablet.compaction_score(), tablet))
+            .filter(|(score, _)| *score >= 1.0)
+            .max_by(|a, b| a.0.total_cmp(&b.0));
+        let claim = match urgent {
+            Some((_, tablet)) => tablet.claim_by_size(),
+            None => tablets.iter().find_map(|tablet| tablet.claim_to_collect()),
+        };
+        match claim {
+            // A failure is logged by the claim, and its files are left alone for a while.
+            Some(claim) => drop(claim.run()),
+            None => return,
+        }
+    }
+}
+
+fn keep_house(engine: &Engine) {
+    engine.bound_memory();
+    engine.trim_log();
+    engine.core().store.remove_doomed();
+}
+
+/// Does all work that is due, on the caller's thread, until there is none.
+pub(crate) fn run_until_idle(engine: &Engine) -> Result<()> {
+    loop {
+        let mut worked = false;
+        for tablet in engine.tablets() {
+            if tablet.has_waiting() {
+                tablet.flush_waiting()?;
+                worked = true;
+            }
+            while let Some(claim) = tablet.claim_by_size().or_else(|| tablet.claim_to_collect()) {
+                claim.run()?;
+                worked = true;
+            }
+        }
+        keep_house(engine);
+        if !worked && !engine.tablets().iter().any(|t| t.has_waiting()) {
+            return Ok(());
+        }
+    }
+}

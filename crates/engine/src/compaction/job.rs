@@ -1,0 +1,159 @@
+//! Running a compaction: records in, new SSTs out. A job reads and writes files and knows nothing of
+//! the tablet; installing its result is an edit of the manifest. It could run on another machine.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+
+use crate::cell::RowRange;
+use crate::compaction::{CompactionSpec, CompactionStats, CompactionStream};
+use crate::cursor::Cursor;
+use crate::error::Result;
+use crate::io::Env;
+use crate::layout::Layout;
+use crate::log::Hlc;
+use crate::manifest::SstRef;
+use crate::options::{CompressionPolicy, EngineOptions};
+use crate::sst::{Compression, SstOptions, SstSummary, SstWriter};
+
+/// zstd's level on the last level of the tree: 1 compresses within a few percent of 3 at twice the
+/// speed on 16 KiB blocks with a dictionary.
+const ZSTD_LEVEL: i32 = 1;
+
+/// What a job needs besides its input.
+pub(crate) struct JobContext<'a> {
+    pub(crate) env: &'a Env,
+    pub(crate) layout: &'a Layout,
+    pub(crate) options: &'a EngineOptions,
+    /// Gives file numbers.
+    pub(crate) hlc: &'a Hlc,
+    /// Asked between rows; a job that must stop leaves nothing behind.
+    pub(crate) stop: &'a dyn Fn() -> bool,
+}
+
+/// What a job made.
+#[derive(Debug)]
+pub(crate) struct JobOutput {
+    pub(crate) files: Vec<SstRef>,
+    pub(crate) stats: CompactionStats,
+}
+
+/// The SST options for a level.
+pub(crate) fn sst_options(options: &EngineOptions, output_level: u8) -> SstOptions {
+    let compression = match options.compression {
+        CompressionPolicy::None => Compression::None,
+        CompressionPolicy::Lz4 => Compression::Lz4,
+        CompressionPolicy::Tiered if output_level == super::pick::LAST_LEVEL => {
+            Compression::ZstdDict(ZSTD_LEVEL)
+        }
+        CompressionPolicy::Tiered => Compression::Lz4,
+    };
+    SstOptions { compression, ..options.sst.clone() }
+}
+
+/// Merges `cursors` by `spec` into SSTs for `output_level`, cut at rows. On failure the files that were
+/// begun are removed.
+pub(crate) fn run(
+    context: &JobContext<'_>,
+    cursors: Vec<Box<dyn Cursor>>,
+    spec: CompactionSpec,
+    output_level: u8,
+) -> Result<JobOutput> {
+    let mut written = Vec::new();
+    let result = merge(context, cursors, spec, output_level, &mut written);
+    if result.is_err() {
+        for path in written {
+            if let Err(error) = context.env.files.remove(&path) {
+                tracing::warn!(file = %path.display(), %error, "cannot remove an unfinished SST");
+            }
+        }
+    }
+    result
+}
+
+fn merge(
+    context: &JobContext<'_>,
+    cursors: Vec<Box<dyn Cursor>>,
+    spec: CompactionSpec,
+    output_level: u8,
+    written: &mut Vec<PathBuf>,
+) -> Result<JobOutput> {
+    let options = sst_options(context.options, output_level);
+    let created_micros = context.env.clock.now_micros();
+    let mut stream = CompactionStream::new(cursors, spec, &[])?;
+    let mut writer: Option<SstWriter> = None;
+    let mut row: Vec<u8> = Vec::new();
+    let mut files = Vec::new();
+    loop {
+        let Some(entry) = stream.next()? else { break };
+        if entry.key.row_prefix() != row.as_slice() {
+            if (context.stop)() {
+                return Err(crate::Error::new(
+                    crate::ErrorKind::Closed,
+                    "the engine is shutting down",
+                ));
+            }
+            row.clear();
+            row.extend_from_slice(entry.key.row_prefix());
+            let full = |w: &SstWriter| w.estimated_bytes() >= context.options.target_file_bytes;
+            // L0 files are cut by flushes alone: a memtable is one file.
+            if output_level > 0
+                && let Some(done) = writer.take_if(|w| full(w))
+            {
+                files.push(describe(done.finish()?, output_level));
+            }
+        }
+        let target = match writer.as_mut() {
+            Some(writer) => writer,
+            None => {
+                let id = context.hlc.reserve(1);
+                let path = context.layout.sst(id);
+                let file = context.env.files.create(&path)?;
+                written.push(path.clone());
+                writer.insert(SstWriter::new(file, &path, id, options.clone(), created_micros))
+            }
+        };
+        target.add(entry.key, entry.value)?;
+    }
+    if let Some(writer) = writer {
+        files.push(describe(writer.finish()?, output_level));
+    }
+    if !files.is_empty() {
+        context.env.files.sync_dir(&context.layout.ssts())?;
+    }
+    Ok(JobOutput { files, stats: stream.stats() })
+}
+
+fn describe(summary: SstSummary, level: u8) -> SstRef {
+    let properties = summary.properties;
+    SstRef {
+        id: summary.id,
+        level,
+        visible: RowRange::all(),
+        bytes: summary.bytes,
+        first_row: properties.first_row,
+        last_row: properties.last_row,
+        min_seq: properties.min_seq,
+        max_seq: properties.max_seq,
+        entries: properties.entries,
+    }
+}
+
+/// `refs` cut so that the rows of `dropped` are in none of them: what is left of each, in zero, one or
+/// two references.
+pub(crate) fn cut(file: &SstRef, dropped: &RowRange) -> Vec<SstRef> {
+    let span = file.span();
+    let mut left = Vec::new();
+    let before = span.intersect(&RowRange::new(Bytes::new(), dropped.start.clone()));
+    // A range that starts at the first row has nothing before it; its empty start is not "no end".
+    if !dropped.start.is_empty() && !before.is_empty() {
+        left.push(before);
+    }
+    if !dropped.end.is_empty() {
+        let after = span.intersect(&RowRange::new(dropped.end.clone(), Bytes::new()));
+        if !after.is_empty() {
+            left.push(after);
+        }
+    }
+    left.into_iter().map(|visible| SstRef { visible, ..file.clone() }).collect()
+}

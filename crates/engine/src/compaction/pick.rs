@@ -1,0 +1,377 @@
+//! Picking: which SSTs to compact next. Pure functions of a version, so that tests can read them.
+//!
+//! The tree is leveled with a *dynamic base level*: targets are derived from the last level upwards,
+//! so that the last level always holds nine tenths of the data or more and space amplification stays
+//! near 1.11 whatever the size. A small tablet has L0 and L6 only.
+//!
+//! ```text
+//! last level holds 30 GiB, base 256 MiB, ratio 10:
+//!   L6 30 GiB | L5 3 GiB | L4 300 MiB -> 256 MiB < 300 MiB, so one more: L3 30 MiB = base level
+//! L0 compacts into the base level, skipping the levels above it.
+//! ```
+//!
+//! What may be picked is bounded by what runs already: a file in a running compaction is *busy*, and a
+//! pick that needs a busy file is not made. Compactions that share no file then touch disjoint rows of
+//! any one level.
+//!
+//! Picks for *garbage collection* come on top: a file that, by its properties, holds cells which its
+//! families' rules let go is rewritten in place; and while a tablet is idle, files that overlap in rows
+//! and hold a family whose rule counts versions are merged down, since only a merge sees the versions
+//! side by side.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::cell::RowRange;
+use crate::manifest::{LEVELS, SstRef, Version};
+use crate::options::EngineOptions;
+use crate::schema::TabletSchema;
+use crate::sst::{FileId, SstProperties};
+
+/// The deepest level.
+pub(crate) const LAST_LEVEL: u8 = (LEVELS - 1) as u8;
+
+/// Bytes of a tablet up to which one expired cell is reason enough to rewrite its file: a quarter of a
+/// gigabyte is rewritten in seconds. More would wear the disk of a server that expires cells steadily.
+const COLLECT_EAGER_BYTES: u64 = 256 << 20;
+
+/// Why a compaction was picked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// Too many L0 files.
+    L0,
+    /// A level over its target.
+    Size,
+    /// Cells that garbage-collection rules let go.
+    Collect,
+    /// Everything into the last level, as the operator asked.
+    Full,
+}
+
+/// A compaction to run.
+#[derive(Debug, Clone)]
+pub(crate) struct Pick {
+    pub(crate) reason: Reason,
+    /// The files, newest level first.
+    pub(crate) inputs: Vec<Arc<SstRef>>,
+    pub(crate) output_level: u8,
+    /// No older data of these rows exists outside the inputs, so tombstones may go.
+    pub(crate) bottommost: bool,
+}
+
+impl Pick {
+    pub(crate) fn input_bytes(&self) -> u64 {
+        self.inputs.iter().map(|s| s.bytes).sum()
+    }
+
+    /// Whether the one input can change its level without being rewritten.
+    pub(crate) fn is_move(&self) -> bool {
+        match self.inputs.as_slice() {
+            [only] => self.reason == Reason::Size && only.level != self.output_level,
+            _ => false,
+        }
+    }
+}
+
+/// Level targets of a tablet; see the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Targets {
+    /// Where L0 goes.
+    pub(crate) base_level: u8,
+    /// Bytes by level; 0 above the base level.
+    pub(crate) bytes: [u64; LEVELS],
+}
+
+pub(crate) fn targets(version: &Version, options: &EngineOptions) -> Targets {
+    let mut bytes = [0; LEVELS];
+    let largest = (1..=LAST_LEVEL).map(|l| level_bytes(version, l)).max().unwrap_or(0);
+    let mut target = largest.max(options.base_level_bytes);
+    let mut level = LAST_LEVEL;
+    loop {
+        if let Some(slot) = bytes.get_mut(usize::from(level)) {
+            *slot = target;
+        }
+        if target <= options.base_level_bytes || level == 1 {
+            return Targets { base_level: level, bytes };
+        }
+        target = (target / options.level_ratio.max(2)).max(1);
+        level -= 1;
+    }
+}
+
+fn level_files(version: &Version, level: u8) -> &[Arc<SstRef>] {
+    version.levels.get(usize::from(level)).map_or(&[], |files| files)
+}
+
+fn level_bytes(version: &Version, level: u8) -> u64 {
+    level_files(version, level).iter().map(|s| s.bytes).sum()
+}
+
+fn span_of(files: &[Arc<SstRef>]) -> Option<RowRange> {
+    files.iter().map(|s| s.span()).reduce(|a, b| RowRange {
+        start: a.start.min(b.start),
+        end: match (a.end.is_empty(), b.end.is_empty()) {
+            (true, _) | (_, true) => bytes::Bytes::new(),
+            _ => a.end.max(b.end),
+        },
+    })
+}
+
+fn deepest_overlap(version: &Version, below: u8, range: &RowRange) -> bool {
+    (below + 1..=LAST_LEVEL)
+        .any(|l| level_files(version, l).iter().any(|s| s.span().overlaps(range)))
+}
+
+fn any_busy(files: &[Arc<SstRef>], busy: &HashSet<FileId>) -> bool {
+    files.iter().any(|s| busy.contains(&s.id))
+}
+
+/// Completes a pick of `upper` files into `output_level` with what overlaps there; `None` where a
+/// needed file is busy.
+fn complete(
+    version: &Version,
+    reason: Reason,
+    upper: Vec<Arc<SstRef>>,
+    output_level: u8,
+    busy: &HashSet<FileId>,
+) -> Option<Pick> {
+    let mut inputs = upper;
+    if inputs.iter().any(|s| s.level != output_level) {
+        // A file can stand in a level twice, with visible ranges on both sides of dropped rows. Both
+        // references move together, so the span may grow until it covers what lies between them.
+        loop {
+            let span = span_of(&inputs)?;
+            let before = inputs.len();
+            for file in level_files(version, output_level) {
+                let taken = inputs.iter().any(|s| s.level == output_level && s.id == file.id);
+                if !taken && file.span().overlaps(&span) {
+                    inputs.extend(twins(version, file));
+                }
+            }
+            if inputs.len() == before {
+                break;
+            }
+        }
+    }
+    if any_busy(&inputs, busy) {
+        return None;
+    }
+    let span = span_of(&inputs)?;
+    let bottommost = !deepest_overlap(version, output_level, &span);
+    Some(Pick { reason, inputs, output_level, bottommost })
+}
+
+/// The most urgent compaction by shape, and its score (1.0 is "at its target").
+pub(crate) fn pick_by_size(
+    version: &Version,
+    options: &EngineOptions,
+    busy: &HashSet<FileId>,
+) -> Option<(f64, Pick)> {
+    let targets = targets(version, options);
+    let mut scores: Vec<(f64, u8)> = Vec::with_capacity(LEVELS);
+    let l0 = level_files(version, 0);
+    scores.push((l0.len() as f64 / options.l0_compaction_files.max(1) as f64, 0));
+    for level in 1..LAST_LEVEL {
+        let bytes = level_bytes(version, level);
+        if bytes == 0 {
+            continue;
+        }
+        let target = targets.bytes.get(usize::from(level)).copied().unwrap_or(0);
+        // A level above the base level should be empty: whatever it holds is over its target.
+        scores.push((bytes as f64 / target.max(1) as f64, level));
+    }
+    scores.sort_by(|a, b| b.0.total_cmp(&a.0));
+    for (score, level) in scores {
+        if score < 1.0 {
+            break;
+        }
+        let pick = if level == 0 {
+            pick_l0(version, Reason::L0, targets.base_level, busy)
+        } else {
+            pick_from_level(version, level, busy)
+        };
+        if let Some(pick) = pick {
+            return Some((score, pick));
+        }
+    }
+    None
+}
+
+/// All of L0 into the base level. Only one at a time: its files cover each other.
+fn pick_l0(
+    version: &Version,
+    reason: Reason,
+    base_level: u8,
+    busy: &HashSet<FileId>,
+) -> Option<Pick> {
+    let files = level_files(version, 0).to_vec();
+    if files.is_empty() {
+        return None;
+    }
+    // A level between L0 and the base that still holds files (the options changed) comes first, or
+    // older data would lie above newer.
+    let span = span_of(&files)?;
+    let output = (1..base_level)
+        .find(|l| level_files(version, *l).iter().any(|s| s.span().overlaps(&span)))
+        .unwrap_or(base_level);
+    complete(version, reason, files, output, busy)
+}
+
+/// The file of `level` that drags along the fewest bytes per byte of its own.
+fn pick_from_level(version: &Version, level: u8, busy: &HashSet<FileId>) -> Option<Pick> {
+    let mut best: Option<(f64, Pick)> = None;
+    for file in level_files(version, level) {
+        if busy.contains(&file.id) {
+            continue;
+        }
+        let twins = twins(version, file);
+        let Some(pick) = complete(version, Reason::Size, twins, level + 1, busy) else { continue };
+        let cost = pick.input_bytes() as f64 / file.bytes.max(1) as f64;
+        if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+            best = Some((cost, pick));
+        }
+    }
+    best.map(|(_, pick)| pick)
+}
+
+/// All references to the same file in its level.
+fn twins(version: &Version, file: &Arc<SstRef>) -> Vec<Arc<SstRef>> {
+    level_files(version, file.level).iter().filter(|s| s.id == file.id).cloned().collect()
+}
+
+/// What decides whether a file may hold garbage.
+pub(crate) struct CollectInputs<'a> {
+    pub(crate) schema: &'a TabletSchema,
+    pub(crate) now_micros: i64,
+    /// No write came for `gc_idle_ms`: merging for versions alone is worth while.
+    pub(crate) idle: bool,
+    /// Bytes of the tablet's SSTs.
+    pub(crate) tablet_bytes: u64,
+    /// Files that a recent rewrite found nothing in.
+    pub(crate) futile: &'a HashSet<FileId>,
+    /// The properties of a file, if it is readable.
+    pub(crate) properties: &'a dyn Fn(FileId) -> Option<Arc<SstProperties>>,
+}
+
+/// A compaction that collects garbage; see the module.
+pub(crate) fn pick_to_collect(
+    version: &Version,
+    options: &EngineOptions,
+    busy: &HashSet<FileId>,
+    inputs: &CollectInputs<'_>,
+) -> Option<Pick> {
+    if inputs.idle
+        && let Some(pick) = merge_for_versions(version, options, busy, inputs)
+    {
+        return Some(pick);
+    }
+    for level in 1..=LAST_LEVEL {
+        for file in level_files(version, level) {
+            if busy.contains(&file.id) || inputs.futile.contains(&file.id) {
+                continue;
+            }
+            let Some(properties) = (inputs.properties)(file.id) else { continue };
+            if may_collect(&properties, inputs)
+                && let Some(pick) =
+                    complete(version, Reason::Collect, twins(version, file), level, busy)
+            {
+                return Some(pick);
+            }
+        }
+    }
+    // L0 files overlap, so they are rewritten together, into the base level.
+    let l0_garbage = level_files(version, 0).iter().any(|file| {
+        !inputs.futile.contains(&file.id)
+            && (inputs.properties)(file.id).is_some_and(|p| may_collect(&p, inputs))
+    });
+    if l0_garbage {
+        return pick_l0(version, Reason::Collect, targets(version, options).base_level, busy);
+    }
+    None
+}
+
+fn merge_for_versions(
+    version: &Version,
+    options: &EngineOptions,
+    busy: &HashSet<FileId>,
+    inputs: &CollectInputs<'_>,
+) -> Option<Pick> {
+    let counts = |file: &SstRef| {
+        (inputs.properties)(file.id).is_some_and(|p| {
+            p.families.iter().any(|(id, _)| {
+                inputs
+                    .schema
+                    .family(*id)
+                    .and_then(|f| f.gc.as_ref())
+                    .is_some_and(|rule| rule.counts_versions())
+            })
+        })
+    };
+    let l0 = level_files(version, 0);
+    let shadowed = |file: &Arc<SstRef>| {
+        let span = file.span();
+        deepest_overlap(version, file.level, &span)
+            || (file.level == 0
+                && l0.iter().any(|o| o.id != file.id && o.span().overlaps(&span)))
+    };
+    if l0.iter().any(|file| counts(file) && shadowed(file)) {
+        let base = targets(version, options).base_level;
+        return pick_l0(version, Reason::Collect, base, busy);
+    }
+    for level in 1..LAST_LEVEL {
+        for file in level_files(version, level) {
+            if !busy.contains(&file.id)
+                && shadowed(file)
+                && counts(file)
+                && let Some(pick) =
+                    complete(version, Reason::Collect, twins(version, file), level + 1, busy)
+            {
+                return Some(pick);
+            }
+        }
+    }
+    None
+}
+
+/// Whether, by its properties, the file may hold enough cells that a rule lets go, or a dropped family.
+/// In a small tablet one such cell is enough. In a large one, whose cells expire all the time, a file is
+/// rewritten when the oldest tenth of its time span has expired: each is then rewritten about ten times
+/// in the life of its cells, and not every few seconds.
+fn may_collect(properties: &SstProperties, inputs: &CollectInputs<'_>) -> bool {
+    properties.families.iter().any(|(id, family)| {
+        if family.cells() == 0 {
+            return false;
+        }
+        let Some(options) = inputs.schema.family(*id) else { return true };
+        let patience = if inputs.tablet_bytes <= COLLECT_EAGER_BYTES {
+            0
+        } else {
+            family.max_timestamp.saturating_sub(family.min_timestamp) / 10
+        };
+        options.gc.as_ref().is_some_and(|rule| {
+            rule.collects(
+                family.column_versions_max.saturating_sub(1),
+                family.min_timestamp.saturating_add(patience),
+                inputs.now_micros,
+            )
+        })
+    })
+}
+
+/// Everything into the last level.
+pub(crate) fn pick_full(version: &Version, busy: &HashSet<FileId>) -> Option<Pick> {
+    let upper = (0..LAST_LEVEL)
+        .flat_map(|level| level_files(version, level).iter().cloned())
+        .collect::<Vec<_>>();
+    let files = if upper.is_empty() {
+        level_files(version, LAST_LEVEL).to_vec()
+    } else {
+        let mut files = upper;
+        files.extend(level_files(version, LAST_LEVEL).iter().cloned());
+        files
+    };
+    if files.is_empty() || any_busy(&files, busy) {
+        return None;
+    }
+    Some(Pick { reason: Reason::Full, inputs: files, output_level: LAST_LEVEL, bottommost: true })
+}

@@ -1,0 +1,158 @@
+//! What all tablets of an engine share: the seams, the commit pipeline, the open SSTs, the engine's
+//! health, and the bell that wakes background work.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::db::Health;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Env;
+use crate::layout::Layout;
+use crate::log::CommitPipeline;
+use crate::options::EngineOptions;
+use crate::store::SstStore;
+
+/// Shared by the tablets of one engine.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) env: Env,
+    pub(crate) layout: Layout,
+    pub(crate) options: EngineOptions,
+    pub(crate) pipeline: CommitPipeline,
+    pub(crate) store: Arc<SstStore>,
+    pub(crate) bell: Bell,
+    /// Rung when a flush or compaction made room for writers, and when the engine fails or closes.
+    pub(crate) room: Notify,
+    /// Background threads run: a flush is theirs to do.
+    pub(crate) background: AtomicBool,
+    pub(crate) metrics: EngineMetrics,
+    stopping: AtomicBool,
+    failure: Mutex<Option<Error>>,
+}
+
+/// Counters since the engine was opened. Bytes are bytes on disk.
+#[derive(Debug, Default)]
+pub struct EngineMetrics {
+    /// Bytes that flushes wrote.
+    pub flush_bytes: AtomicU64,
+    /// Bytes that compactions read.
+    pub compaction_read_bytes: AtomicU64,
+    /// Bytes that compactions wrote.
+    pub compaction_write_bytes: AtomicU64,
+    /// Flushes done.
+    pub flushes: AtomicU64,
+    /// Compactions done.
+    pub compactions: AtomicU64,
+    /// Cells that garbage collection dropped.
+    pub cells_collected: AtomicU64,
+}
+
+impl EngineMetrics {
+    pub(crate) fn add(counter: &AtomicU64, amount: u64) {
+        counter.fetch_add(amount, Ordering::Relaxed);
+    }
+}
+
+impl Core {
+    pub(crate) fn new(
+        env: Env,
+        layout: Layout,
+        options: EngineOptions,
+        pipeline: CommitPipeline,
+        store: Arc<SstStore>,
+    ) -> Self {
+        Self {
+            env,
+            layout,
+            options,
+            pipeline,
+            store,
+            bell: Bell::default(),
+            room: Notify::new(),
+            background: AtomicBool::new(false),
+            metrics: EngineMetrics::default(),
+            stopping: AtomicBool::new(false),
+            failure: Mutex::new(None),
+        }
+    }
+
+    /// Makes the engine read-only for good: a write, sync or manifest edit failed, and what is on disk
+    /// is no longer known. The first failure stays.
+    pub(crate) fn fail(&self, error: &Error) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if failure.is_none() && error.kind() != ErrorKind::Closed {
+            tracing::error!(%error, "the engine is read-only from now on; restart it once the cause is removed");
+            let kind = match error.kind() {
+                ErrorKind::NoSpace => ErrorKind::NoSpace,
+                _ => ErrorKind::ReadOnly,
+            };
+            *failure = Some(Error::new(
+                kind,
+                format!("the server is read-only until it is restarted: {error}"),
+            ));
+        }
+        drop(failure);
+        self.room.notify_waiters();
+    }
+
+    /// An error if writes are not taken.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.stopping() {
+            return Err(Error::new(ErrorKind::Closed, "the server is shutting down"));
+        }
+        match &*self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether writes are taken.
+    pub(crate) fn health(&self) -> Health {
+        match &*self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Health::ReadOnly(error.message().to_owned()),
+            None => self.pipeline.health(),
+        }
+    }
+
+    pub(crate) fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.bell.ring();
+        self.room.notify_waiters();
+    }
+}
+
+/// Wakes background threads. A ring is never lost: a thread that was busy sees the new count.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    rings: Mutex<u64>,
+    rung: Condvar,
+}
+
+impl Bell {
+    pub(crate) fn ring(&self) {
+        *self.rings.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.rung.notify_all();
+    }
+
+    /// How often it rang so far.
+    pub(crate) fn count(&self) -> u64 {
+        *self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until it has rung more than `seen` times or `limit` has passed.
+    pub(crate) fn wait(&self, seen: u64, limit: Duration) {
+        let rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(
+            self.rung
+                .wait_timeout_while(rings, limit, |rings| *rings <= seen)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+    }
+}

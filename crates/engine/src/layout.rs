@@ -1,0 +1,105 @@
+//! Where things are in a data directory.
+//!
+//! ```text
+//! DIR/LOCK                               held by the process that serves or repairs the directory
+//! DIR/IDENTITY                           format of the directory as a whole, one record
+//! DIR/meta/META-<n>                      the meta store: the catalog
+//! DIR/log/<n>.log                        segments of the commit log
+//! DIR/tablets/<tablet>/MANIFEST-<n>      one manifest per tablet
+//! DIR/sst/<file>.sst                     SSTs of all tablets; names are unique for ever
+//! DIR/lost/                              what `tepui repair` set aside
+//! ```
+//! Numbers are 16 hex digits, so that name order is number order.
+
+use std::path::{Path, PathBuf};
+
+use crate::sst::FileId;
+use crate::tablet::TabletId;
+
+/// Paths within one data directory.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    /// The layout of `root`.
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_path_buf() }
+    }
+
+    /// The directory itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The lock file.
+    pub fn lock(&self) -> PathBuf {
+        self.root.join("LOCK")
+    }
+
+    /// The file that says which format the directory has.
+    pub fn identity(&self) -> PathBuf {
+        self.root.join("IDENTITY")
+    }
+
+    /// The meta store's directory.
+    pub fn meta(&self) -> PathBuf {
+        self.root.join("meta")
+    }
+
+    /// The commit log's directory.
+    pub fn log(&self) -> PathBuf {
+        self.root.join("log")
+    }
+
+    /// The directory of all tablets' directories.
+    pub fn tablets(&self) -> PathBuf {
+        self.root.join("tablets")
+    }
+
+    /// A tablet's directory.
+    pub fn tablet(&self, id: TabletId) -> PathBuf {
+        self.tablets().join(format!("{:016x}", id.0))
+    }
+
+    /// The directory of SSTs.
+    pub fn ssts(&self) -> PathBuf {
+        self.root.join("sst")
+    }
+
+    /// An SST.
+    pub fn sst(&self, id: FileId) -> PathBuf {
+        self.ssts().join(format!("{id:016x}.sst"))
+    }
+
+    /// Where repair puts what it could not keep.
+    pub fn lost(&self) -> PathBuf {
+        self.root.join("lost")
+    }
+}
+
+/// The number of a file named `<prefix><16 hex digits><suffix>`.
+pub fn parse_number(name: &str, prefix: &str, suffix: &str) -> Option<u64> {
+    let digits = name.strip_prefix(prefix)?.strip_suffix(suffix)?;
+    if digits.len() != 16 {
+        return None;
+    }
+    u64::from_str_radix(digits, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_round_trip_through_names() {
+        let layout = Layout::new(Path::new("/d"));
+        let path = layout.sst(0xAB);
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert_eq!(name, "00000000000000ab.sst");
+        assert_eq!(parse_number(name, "", ".sst"), Some(0xAB));
+        assert_eq!(parse_number("ab.sst", "", ".sst"), None);
+        assert_eq!(parse_number("00000000000000ab.tmp", "", ".sst"), None);
+    }
+}

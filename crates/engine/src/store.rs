@@ -1,0 +1,89 @@
+//! The SSTs of a directory as open files. A file that no version names any more is *doomed*; it is
+//! removed when its last reader lets go, by the housekeeping thread, so that no request pays for it.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::cache::BlockCache;
+use crate::error::{Error, Result};
+use crate::io::Env;
+use crate::layout::Layout;
+use crate::sst::{FileId, SstReader};
+
+/// Opens SSTs and removes those that nobody needs.
+#[derive(Debug)]
+pub(crate) struct SstStore {
+    env: Env,
+    layout: Layout,
+    cache: Arc<dyn BlockCache>,
+    removable: Mutex<Vec<PathBuf>>,
+}
+
+/// One SST of a version.
+#[derive(Debug)]
+pub(crate) struct SstFile {
+    id: FileId,
+    /// A file whose footer, properties or top-level index is damaged fails every read of its rows and
+    /// leaves the rest of the tablet alone.
+    reader: Result<Arc<SstReader>>,
+    store: Arc<SstStore>,
+    doomed: AtomicBool,
+}
+
+impl SstStore {
+    pub(crate) fn new(env: Env, layout: Layout, cache: Arc<dyn BlockCache>) -> Arc<Self> {
+        Arc::new(Self { env, layout, cache, removable: Mutex::new(Vec::new()) })
+    }
+
+    /// Opens an SST. Damage is logged here and kept for the readers to meet.
+    pub(crate) fn open(self: &Arc<Self>, id: FileId) -> Arc<SstFile> {
+        let path = self.layout.sst(id);
+        let reader =
+            SstReader::open(self.env.files.as_ref(), &path, id, Arc::clone(&self.cache));
+        if let Err(error) = &reader {
+            tracing::error!(file = %path.display(), %error, "SST cannot be opened; its rows fail");
+        }
+        Arc::new(SstFile { id, reader, store: Arc::clone(self), doomed: AtomicBool::new(false) })
+    }
+
+    /// Removes the files that were doomed and let go since the last call.
+    pub(crate) fn remove_doomed(&self) {
+        let paths = std::mem::take(
+            &mut *self.removable.lock().unwrap_or_else(PoisonError::into_inner),
+        );
+        for path in paths {
+            if let Err(error) = self.env.files.remove(&path) {
+                tracing::warn!(file = %path.display(), %error, "cannot remove an obsolete SST");
+            }
+        }
+    }
+}
+
+impl SstFile {
+    pub(crate) fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// The reader, or the damage that was met on opening.
+    pub(crate) fn reader(&self) -> Result<&Arc<SstReader>> {
+        self.reader.as_ref().map_err(Error::clone)
+    }
+
+    /// Marks the file for removal once nobody reads it.
+    pub(crate) fn doom(&self) {
+        self.doomed.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for SstFile {
+    fn drop(&mut self) {
+        if self.doomed.load(Ordering::Acquire) {
+            self.store
+                .removable
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(self.store.layout.sst(self.id));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Dropping a range of rows: one edit of the manifest, whatever the range holds.
+//!
+//! The drop takes a sequence `s`. Everything in the range with a sequence up to `s` disappears:
+//!
+//! * SSTs are cut: each reference to an SST that overlaps the range is replaced by references to what is
+//!   left of it, as visible row ranges. An SST that lies in the range goes at once.
+//! * Memtables cannot be cut, so the version remembers the range as *excised* at `s`; readers hide what
+//!   it covers, the flush of those memtables leaves it out, and the last such flush forgets the entry.
+//! * A flush or compaction that is running has read rows that are dropped now. It finds the drop in the
+//!   tablet's list when it is done and cuts its outputs, all of whose records are older than the drop.
+
+use crate::cell::{RowRange, Seq, row_prefix};
+use crate::compaction::job;
+use crate::error::Result;
+use crate::manifest::{Excised, SstRef, VersionEdit};
+
+use super::Tablet;
+use super::view::View;
+
+impl Tablet {
+    /// Deletes all rows of a range that were written before now; durable and visible when it resolves.
+    /// Rows outside of the tablet are ignored.
+    pub async fn drop_rows(&self, range: RowRange) -> Result<()> {
+        let range = range.intersect(&self.range);
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.core.check_writable()?;
+        let seq = self.excise(range)?;
+        self.core.pipeline.wait_visible(seq).await
+    }
+
+    fn excise(&self, range: RowRange) -> Result<Seq> {
+        let mut manifest = self.lock_manifest();
+        let (seq, in_memory, view) = {
+            // Under the writer lock, what is in memory is older than `seq` and what comes is newer.
+            let _writer = self.lock_writer();
+            let seq = self.core.pipeline.reserve_seq()?;
+            let view = self.view.load_full();
+            (seq, view.memtables().any(|m| !m.is_empty()), view)
+        };
+        let version = manifest.version();
+        let mut edit = VersionEdit { last_seq: Some(seq), ..VersionEdit::default() };
+        for file in version.files().filter(|f| f.span().overlaps(&range)) {
+            let removed = (file.level, file.id);
+            if edit.remove.contains(&removed) {
+                continue;
+            }
+            edit.remove.push(removed);
+            // Every reference to the file in the level is replaced, since edits name files, not references.
+            for twin in version.files().filter(|t| (t.level, t.id) == removed) {
+                edit.add.extend(cut_sized(&view, twin, &range));
+            }
+        }
+        let excised = Excised { range, seq };
+        if in_memory {
+            edit.add_excised.push(excised.clone());
+        }
+        self.install(&mut manifest, &edit, Vec::new(), 0)?;
+        let mut jobs = self.jobs();
+        if jobs.running > 0 {
+            jobs.drops.push(excised);
+        }
+        Ok(seq)
+    }
+
+    /// The outputs of a job without the rows that were dropped while it ran. The caller holds the
+    /// manifest lock and is about to install them.
+    pub(super) fn cut_by_drops(&self, outputs: Vec<SstRef>) -> Vec<SstRef> {
+        let drops = self.jobs().drops.clone();
+        let mut left = outputs;
+        for drop in drops {
+            left = left
+                .into_iter()
+                .flat_map(|file| {
+                    if file.max_seq <= drop.seq && file.span().overlaps(&drop.range) {
+                        job::cut(&file, &drop.range)
+                    } else {
+                        vec![file]
+                    }
+                })
+                .collect();
+        }
+        left
+    }
+
+    /// Announces a job whose outputs must respect drops from now on.
+    pub(super) fn begin_job(&self) -> RunningJob<'_> {
+        self.jobs().running += 1;
+        RunningJob { tablet: self }
+    }
+}
+
+/// Ends the job when dropped.
+pub(super) struct RunningJob<'a> {
+    tablet: &'a Tablet,
+}
+
+impl Drop for RunningJob<'_> {
+    fn drop(&mut self) {
+        let mut jobs = self.tablet.jobs();
+        jobs.running -= 1;
+        if jobs.running == 0 {
+            jobs.drops.clear();
+        }
+    }
+}
+
+/// What is left of `file`, with the bytes of each part as far as its index tells.
+fn cut_sized(view: &View, file: &SstRef, dropped: &RowRange) -> Vec<SstRef> {
+    let mut parts =
+        if file.span().overlaps(dropped) { job::cut(file, dropped) } else { vec![file.clone()] };
+    if let Ok(open) = view.file(file.id)
+        && let Ok(reader) = open.reader()
+    {
+        for part in &mut parts {
+            let span = part.span();
+            let start = reader.approximate_offset(&row_prefix(&span.start));
+            let end = if span.end.is_empty() {
+                reader.bytes()
+            } else {
+                reader.approximate_offset(&row_prefix(&span.end))
+            };
+            part.bytes = part.bytes.min(end.saturating_sub(start)).max(1);
+        }
+    }
+    parts
+}

@@ -1,0 +1,140 @@
+//! Flushing: waiting memtables become one L0 SST.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::cell::RowRange;
+use crate::compaction::CompactionSpec;
+use crate::compaction::job::{self, JobContext};
+use crate::core::EngineMetrics;
+use crate::cursor::Cursor;
+use crate::error::{Error, ErrorKind, Result};
+use crate::manifest::VersionEdit;
+use crate::memtable::Memtable;
+
+use super::Tablet;
+
+impl Tablet {
+    /// Moves everything that was written before the call from memory to SSTs, and waits for it.
+    pub async fn flush(&self) -> Result<()> {
+        let target = self.rotate_now();
+        if !self.core.background.load(Ordering::Acquire) {
+            return self.flush_waiting();
+        }
+        let Some(target) = target else { return Ok(()) };
+        self.core.bell.ring();
+        loop {
+            let flushed = self.flushed.notified();
+            if self.is_dropped()
+                || !self.view.load().waiting.iter().any(|m| Arc::ptr_eq(m, &target))
+            {
+                return Ok(());
+            }
+            self.core.check_writable()?;
+            flushed.await;
+        }
+    }
+
+    /// Makes the active memtable wait for its flush; returns the newest one that waits.
+    pub(crate) fn rotate_now(&self) -> Option<Arc<Memtable>> {
+        let _writer = self.lock_writer();
+        self.rotate(&self.view.load());
+        self.view.load().waiting.last().cloned()
+    }
+
+    /// Whether there is something to flush. A tablet without a schema is not flushed: what its families
+    /// are is not known yet.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.schema.load().is_some() && !self.view.load().waiting.is_empty()
+    }
+
+    /// Bytes of the memtable that takes writes.
+    pub(crate) fn active_bytes(&self) -> u64 {
+        let view = self.view.load();
+        if view.active.is_empty() { 0 } else { view.active.allocated_bytes() }
+    }
+
+    /// Bytes of all its memtables.
+    pub(crate) fn memtable_bytes(&self) -> u64 {
+        self.view.load().memtable_bytes()
+    }
+
+    /// Flushes the memtables that wait. Blocks. A failure makes the engine read-only, since memory can
+    /// no longer be given back.
+    pub(crate) fn flush_waiting(&self) -> Result<()> {
+        let _one_at_a_time =
+            self.flushing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        while self.has_waiting() && !self.is_dropped() {
+            let result = self.flush_oldest();
+            self.flushed.notify_waiters();
+            self.core.room.notify_waiters();
+            match result {
+                Ok(()) => {}
+                Err(_) if self.is_dropped() => return Ok(()),
+                Err(error) => {
+                    self.core.fail(&error);
+                    self.flushed.notify_waiters();
+                    return Err(error);
+                }
+            }
+        }
+        self.core.bell.ring();
+        Ok(())
+    }
+
+    fn flush_oldest(&self) -> Result<()> {
+        let view = self.view.load_full();
+        let Some(memtable) = view.waiting.first() else { return Ok(()) };
+        let last_seq = memtable.seq_range().map_or(0, |(_, last)| last);
+        // Only what is durable in the log goes into files: then a compaction may let the newest record
+        // of a cell hide the others, since every reader sees it.
+        futures::executor::block_on(self.core.pipeline.wait_visible(last_seq))?;
+        let _job = self.begin_job();
+        let version = self.version();
+        let spec = CompactionSpec {
+            schema: self.require_schema()?,
+            snapshots: Vec::new(),
+            bottommost: version.files().next().is_none(),
+            excised: version.excised.clone().into(),
+            now_micros: self.core.env.clock.now_micros(),
+        };
+        let cursors: Vec<Box<dyn Cursor>> = vec![Box::new(memtable.cursor(RowRange::all()))];
+        let context = self.job_context();
+        let output = job::run(&context, cursors, spec, 0)?;
+        let written: u64 = output.files.iter().map(|f| f.bytes).sum();
+        EngineMetrics::add(&self.core.metrics.flush_bytes, written);
+        EngineMetrics::add(&self.core.metrics.flushes, 1);
+        let mut opened = Vec::new();
+        for file in &output.files {
+            let open = self.core.store.open(file.id);
+            open.reader()?;
+            opened.push(open);
+        }
+        let mut manifest = self.lock_manifest();
+        let remove_excised =
+            manifest.version().excised.iter().filter(|e| e.seq <= last_seq).cloned().collect();
+        let edit = VersionEdit {
+            add: self.cut_by_drops(output.files),
+            flushed_seq: Some(last_seq),
+            last_seq: Some(last_seq),
+            remove_excised,
+            ..VersionEdit::default()
+        };
+        self.install(&mut manifest, &edit, opened, 1)
+    }
+
+    pub(super) fn job_context(&self) -> JobContext<'_> {
+        JobContext {
+            env: &self.core.env,
+            layout: &self.core.layout,
+            options: &self.core.options,
+            hlc: self.core.pipeline.hlc(),
+            stop: &|| false,
+        }
+    }
+
+    /// The error of a job that was told to stop.
+    pub(super) fn is_stop(error: &Error) -> bool {
+        error.kind() == ErrorKind::Closed
+    }
+}

@@ -1,0 +1,239 @@
+//! Reading from a tablet: which memtables and SSTs take part, and at which sequence.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::cell::{Row, RowRange, SEQ_MAX, Seq};
+use crate::cursor::Cursor;
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits;
+use crate::read::{LevelCursor, LevelFile, Projection, ReadSpec, RowStream};
+use crate::sst::{CursorOptions, RowProbe};
+
+use super::Tablet;
+use super::view::View;
+
+/// What a point read sees.
+#[derive(Debug, Clone, Copy)]
+pub enum ReadView<'a> {
+    /// What is durable: every acknowledged write, nothing else.
+    Durable,
+    /// Also writes that wait for their sync: for read-modify-writes, which hold the row's lock. Their
+    /// answer must wait for [`Tablet::apply_locked`] or [`Tablet::wait_durable`].
+    Pending,
+    /// What was durable when the snapshot was taken.
+    At(&'a Snapshot),
+}
+
+/// What a scan asks for.
+#[derive(Debug, Clone)]
+pub struct ScanOptions {
+    /// Rows; cut to the tablet's own range.
+    pub range: RowRange,
+    /// Columns and versions.
+    pub projection: Projection,
+    /// From the last row to the first.
+    pub reverse: bool,
+    /// What to see; `None` for what is durable when the scan starts.
+    pub snapshot: Option<Snapshot>,
+}
+
+/// A moment of a tablet. It keeps the memtables and SSTs of that moment alive, so compaction need not
+/// know of it; hold it no longer than the read needs.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    view: Arc<View>,
+    seq: Seq,
+}
+
+impl Snapshot {
+    /// The last sequence that it sees.
+    pub fn seq(&self) -> Seq {
+        self.seq
+    }
+}
+
+impl Tablet {
+    /// Fixes what is durable now for any number of reads.
+    pub fn snapshot(&self) -> Snapshot {
+        let view = self.view.load_full();
+        let seq = self.core.pipeline.visible();
+        Snapshot { view, seq }
+    }
+
+    /// Reads one row; `None` where no cell of it matches.
+    pub async fn read_row(
+        &self,
+        row: &[u8],
+        projection: &Projection,
+        view: ReadView<'_>,
+    ) -> Result<Option<Row>> {
+        let snapshot = match view {
+            ReadView::Durable => self.snapshot(),
+            ReadView::Pending => Snapshot { view: self.view.load_full(), seq: SEQ_MAX },
+            ReadView::At(snapshot) => snapshot.clone(),
+        };
+        let probe = Arc::new(probe(row, projection));
+        let range = RowRange::row(row);
+        let mut stream = self.stream(&snapshot, range, projection.clone(), false, Some(probe))?;
+        loop {
+            match stream.next().await? {
+                Some(row) if row.cells.is_empty() => {}
+                found => return Ok(found),
+            }
+        }
+    }
+
+    /// Reads rows in order.
+    pub fn scan(&self, options: ScanOptions) -> Result<RowStream> {
+        let snapshot = options.snapshot.unwrap_or_else(|| self.snapshot());
+        let range = options.range.intersect(&self.range);
+        self.stream(&snapshot, range, options.projection, options.reverse, None)
+    }
+
+    fn stream(
+        &self,
+        snapshot: &Snapshot,
+        range: RowRange,
+        projection: Projection,
+        reverse: bool,
+        probe: Option<Arc<RowProbe>>,
+    ) -> Result<RowStream> {
+        if self.is_dropped() {
+            return Err(Error::new(ErrorKind::NotFound, "the tablet was dropped"));
+        }
+        let schema = self.require_schema()?;
+        let view = &snapshot.view;
+        let cursors = if range.is_empty() { Vec::new() } else { cursors(view, &range, probe)? };
+        let excised = view
+            .version
+            .excised
+            .iter()
+            .filter(|e| e.seq <= snapshot.seq && e.range.overlaps(&range))
+            .cloned()
+            .collect();
+        let spec = ReadSpec {
+            snapshot: snapshot.seq,
+            schema,
+            excised,
+            range,
+            projection,
+            reverse,
+            row_bytes_max: limits::ROW_READ_BYTES_MAX,
+        };
+        let io = Arc::clone(&self.core.env.io);
+        Ok(RowStream::new(cursors, spec, io, Box::new(Arc::clone(view))))
+    }
+
+    /// Rows that divide the tablet's files into parts of roughly `part_bytes`, each with the bytes of
+    /// the tablet up to it; the last entry is the tablet's end (its `range().end`) with all its bytes.
+    /// Taken from the resident part of the indexes, so a part is no smaller than an index partition.
+    pub fn sample_rows(&self, part_bytes: u64) -> Result<Vec<(Bytes, u64)>> {
+        let view = self.view.load_full();
+        let mut steps: Vec<(Vec<u8>, u64)> = Vec::new();
+        let mut total = 0;
+        for file in view.version.files() {
+            let span = file.span();
+            let mut before = 0;
+            for (row, offset) in view.file(file.id)?.reader()?.index_rows()? {
+                if span.contains(&row) {
+                    steps.push((row, offset.saturating_sub(before)));
+                }
+                before = offset;
+            }
+            total += file.bytes;
+        }
+        total += view.memtable_bytes();
+        steps.sort();
+        let mut samples = Vec::new();
+        let mut bytes = 0;
+        let mut next = part_bytes;
+        for (row, step) in steps {
+            bytes += step;
+            let inside = row.as_slice() > self.range.start.as_ref() && self.range.contains(&row);
+            if bytes >= next && bytes < total && inside {
+                samples.push((Bytes::from(row), bytes));
+                next = bytes + part_bytes;
+            }
+        }
+        samples.push((self.range.end.clone(), total));
+        Ok(samples)
+    }
+}
+
+fn cursors(
+    view: &View,
+    range: &RowRange,
+    probe: Option<Arc<RowProbe>>,
+) -> Result<Vec<Box<dyn Cursor>>> {
+    let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
+    for memtable in view.memtables().filter(|m| !m.is_empty()) {
+        cursors.push(Box::new(memtable.cursor(range.clone())));
+    }
+    for (level, files) in view.version.levels.iter().enumerate() {
+        let here = overlapping(files, range, level > 0);
+        // A level with one file to read (every point read) needs no level cursor.
+        if level == 0 || here.len() == 1 {
+            for file in here {
+                let options = CursorOptions {
+                    bounds: file.span().intersect(range),
+                    probe: probe.clone(),
+                    fill_cache: true,
+                };
+                cursors.push(Box::new(view.file(file.id)?.reader()?.cursor(options)));
+            }
+        } else if !here.is_empty() {
+            let mut level_files = Vec::with_capacity(here.len());
+            for file in here {
+                let reader = Arc::clone(view.file(file.id)?.reader()?);
+                let bounds = file.span().intersect(range);
+                level_files.push(LevelFile::new(reader, bounds, &file.first_row, &file.last_row));
+            }
+            cursors.push(Box::new(LevelCursor::new(level_files, true)));
+        }
+    }
+    Ok(cursors)
+}
+
+/// The files that overlap `range`; by binary search where they are in row order.
+fn overlapping<'a>(
+    files: &'a [Arc<crate::manifest::SstRef>],
+    range: &RowRange,
+    ordered: bool,
+) -> Vec<&'a Arc<crate::manifest::SstRef>> {
+    let mut rest = files;
+    if ordered {
+        let skip = files.partition_point(|f| f.last_row.as_ref() < range.start.as_ref());
+        rest = files.get(skip..).unwrap_or_default();
+        if !range.end.is_empty() {
+            let take = rest.partition_point(|f| f.first_row.as_ref() < range.end.as_ref());
+            rest = rest.get(..take).unwrap_or_default();
+        }
+    }
+    rest.iter().filter(|f| f.span().overlaps(range)).collect()
+}
+
+/// What the filters are asked: the row with as much of its columns as the projection names exactly.
+fn probe(row: &[u8], projection: &Projection) -> RowProbe {
+    let Some(families) = &projection.families else { return RowProbe::row(row) };
+    let mut columns = Vec::new();
+    for family in families {
+        if family.qualifiers.is_empty() {
+            let ids: Vec<_> = families.iter().map(|f| f.family).collect();
+            return RowProbe::families(row, &ids);
+        }
+        for range in &family.qualifiers {
+            match range {
+                (std::ops::Bound::Included(a), std::ops::Bound::Included(b)) if a == b => {
+                    columns.push((family.family, a.to_vec()));
+                }
+                _ => {
+                    let ids: Vec<_> = families.iter().map(|f| f.family).collect();
+                    return RowProbe::families(row, &ids);
+                }
+            }
+        }
+    }
+    RowProbe::columns(row, columns)
+}

@@ -1,0 +1,46 @@
+//! What a reader holds: memtables and SSTs of one moment, immutable as a set. Readers load it without a
+//! lock and keep it alive; flushes and compactions put a new one in its place.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::manifest::Version;
+use crate::memtable::Memtable;
+use crate::sst::FileId;
+use crate::store::SstFile;
+
+/// Memtables and SSTs of a tablet at one moment.
+#[derive(Debug)]
+pub(crate) struct View {
+    /// Takes writes.
+    pub(crate) active: Arc<Memtable>,
+    /// Wait for their flush, oldest first.
+    pub(crate) waiting: Vec<Arc<Memtable>>,
+    /// The live SSTs by level.
+    pub(crate) version: Arc<Version>,
+    /// The open file of every SST in `version`.
+    pub(crate) files: Arc<HashMap<FileId, Arc<SstFile>>>,
+}
+
+impl View {
+    /// All memtables, newest first.
+    pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
+        std::iter::once(&self.active).chain(self.waiting.iter().rev())
+    }
+
+    /// The open file of an SST.
+    pub(crate) fn file(&self, id: FileId) -> Result<&Arc<SstFile>> {
+        self.files.get(&id).ok_or_else(|| {
+            crate::Error::new(
+                crate::ErrorKind::NotFound,
+                format!("SST {id:016x} is in the manifest but not open"),
+            )
+        })
+    }
+
+    /// Bytes of memory in memtables.
+    pub(crate) fn memtable_bytes(&self) -> u64 {
+        self.memtables().map(|m| m.allocated_bytes()).sum()
+    }
+}

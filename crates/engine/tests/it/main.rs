@@ -1,0 +1,8 @@
+//! Tests of the engine as a whole, over a file system in memory.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics has failed")]
+
+mod bad_days;
+mod gc;
+mod harness;
+mod metamorphic;
+mod model;
