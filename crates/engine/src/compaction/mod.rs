@@ -1,1 +1,9 @@
-//! Placeholder.
+//! Compaction: merging runs of records into fewer, without what no reader can see any more.
+//!
+//! [`stream`](CompactionStream) decides record by record what lives on; [`gc`] decides which live cells a
+//! family's rules collect.
+
+pub mod gc;
+mod stream;
+
+pub use stream::{CompactionSpec, CompactionStats, CompactionStream};
