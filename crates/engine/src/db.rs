@@ -96,8 +96,8 @@ impl Engine {
         let mut named = HashSet::new();
         for (id, manifest) in &manifests {
             let version = manifest.version();
-            floor = floor.max(id.0).max(version.last_seq).max(version.flushed_seq);
-            for file in version.files() {
+            floor = floor.max(id.0).max(version.last_seq()).max(version.flushed_seq());
+            for file in version.ssts() {
                 floor = floor.max(file.id).max(file.max_seq);
                 named.insert(file.id);
             }
@@ -110,7 +110,7 @@ impl Engine {
         let mut replays: BTreeMap<TabletId, Replay> = manifests
             .iter()
             .map(|(id, manifest)| {
-                let flushed_seq = manifest.version().flushed_seq;
+                let flushed_seq = manifest.version().flushed_seq();
                 let replay = Replay::new(flushed_seq, options.memtable_bytes, env.rng.next_u64());
                 (*id, replay)
             })

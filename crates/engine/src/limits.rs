@@ -2,3 +2,14 @@
 
 /// Bytes of one row that a read returns at most: Bigtable's documented limit of 256 MiB.
 pub const ROW_READ_BYTES_MAX: u64 = 256 << 20;
+
+/// Records that a merged read steps over before it seeks past the rest of what it may skip. A seek costs
+/// about as much as stepping over this many records (a binary search in each child against one
+/// comparison each). Lower: seeks where two steps would do, in tables of a few versions per column.
+/// Higher: long hidden runs are walked for longer before they are jumped.
+pub const SKIP_BEFORE_SEEK: u32 = 16;
+
+/// Records that a scan looks at without finding anything to return before it gives its caller a mark of
+/// progress: about a millisecond of work. Lower: more marks on the wire for sparse scans. Higher: a
+/// caller that waits for a mark holds its thread for longer, and a client that resumes repeats more.
+pub const SCAN_PROGRESS_RECORDS: u64 = 16_384;

@@ -100,7 +100,7 @@ pub(crate) fn targets(version: &Version, options: &EngineOptions) -> Targets {
 }
 
 fn level_files(version: &Version, level: u8) -> &[Arc<SstRef>] {
-    version.levels.get(usize::from(level)).map_or(&[], |files| files)
+    version.levels().get(usize::from(level)).map_or(&[], |files| files)
 }
 
 fn level_bytes(version: &Version, level: u8) -> u64 {

@@ -1,10 +1,36 @@
-//! Reading: what a read asks for. The merge, tombstones and row assembly live in the files beside.
+//! Reading: what a read asks for, and the machinery that answers it.
+//!
+//! ```text
+//! memtables, SSTs        merge.rs             visible.rs               stream.rs
+//! Box<dyn Cursor> ... ─► MergeCursor ──────► VisibleRow ───────────► RowStream ─► Row, Row, ...
+//!                        one key order       snapshot, tombstones,    rows in order, loads blocks,
+//!                                            merges, projection       bounds, marks of progress
+//! ```
+//!
+//! * [`merge`] turns many ordered runs of records into one.
+//! * [`visible`](self) decides, record by record, what a snapshot sees of a row.
+//! * [`stream`](RowStream) drives both, forward or backward, and is the only part that awaits.
+//! * [`aggregate`] combines the operands of aggregate families, for reads and compactions alike.
 
 use std::ops::Bound;
 
 use bytes::Bytes;
 
-use crate::cell::{FamilyId, TimestampRange};
+use crate::cell::{FamilyId, Seq, TimestampRange, row_prefix};
+use crate::manifest::Excised;
+
+pub(crate) mod aggregate;
+mod level;
+pub mod merge;
+mod plan;
+mod stream;
+#[cfg(test)]
+pub(crate) mod testing;
+mod visible;
+
+pub(crate) use level::{LevelCursor, LevelFile};
+pub use merge::MergeCursor;
+pub use stream::{ReadSpec, RowStream};
 
 /// A range of qualifiers within a family.
 pub type QualifierRange = (Bound<Bytes>, Bound<Bytes>);
@@ -50,16 +76,30 @@ impl Default for Projection {
     }
 }
 
-/// Rows of a tablet in order. Placeholder.
+/// An excised range whose bounds are encoded, to be compared with the row prefixes of keys.
 #[derive(Debug)]
-pub struct RowStream;
+pub(crate) struct EncodedExcised {
+    start: Vec<u8>,
+    /// Empty for no end.
+    end: Vec<u8>,
+    seq: Seq,
+}
 
-impl RowStream {
-    /// The next row; `None` at the end. A row without cells is a mark of progress: every row up to and
-    /// including its key has been looked at (sent at most once every `limits::SCAN_PROGRESS_RECORDS`
-    /// records that showed nothing). Rows come in ascending order, or descending for a reverse scan;
-    /// cells within a row always ascend.
-    pub async fn next(&mut self) -> crate::error::Result<Option<crate::cell::Row>> {
-        Ok(None)
+impl EncodedExcised {
+    /// Encodes `excised`.
+    pub(crate) fn new(excised: &Excised) -> Self {
+        let end =
+            if excised.range.end.is_empty() { Vec::new() } else { row_prefix(&excised.range.end) };
+        Self { start: row_prefix(&excised.range.start), end, seq: excised.seq }
+    }
+
+    /// The sequence up to which records are hidden.
+    pub(crate) fn seq(&self) -> Seq {
+        self.seq
+    }
+
+    /// Whether the row with this prefix is in the range.
+    pub(crate) fn covers(&self, prefix: &[u8]) -> bool {
+        prefix >= self.start.as_slice() && (self.end.is_empty() || prefix < self.end.as_slice())
     }
 }

@@ -85,7 +85,7 @@ impl Tablet {
             schema: &schema,
             now_micros: self.core.env.clock.now_micros(),
             idle: idle && view.waiting.is_empty(),
-            tablet_bytes: view.version.files().map(|f| f.bytes).sum(),
+            tablet_bytes: view.version.ssts().map(|f| f.bytes).sum(),
             futile: &futile,
             properties: &properties,
         };
@@ -103,7 +103,7 @@ impl Tablet {
         loop {
             let claim = {
                 let mut jobs = self.jobs();
-                if self.version().files().next().is_none() {
+                if self.version().ssts().next().is_none() {
                     return Ok(());
                 }
                 let busy = jobs.busy.clone();
@@ -211,7 +211,7 @@ impl Claim {
     /// and then the pick is made anew.
     fn inputs_unchanged(&self) -> bool {
         let version = self.tablet.version();
-        self.pick.inputs.iter().all(|input| version.files().any(|file| file == input))
+        self.pick.inputs.iter().all(|input| version.ssts().any(|file| file == input))
     }
 
     /// The inputs that the version still names: rows dropped in the meantime may have removed some.
@@ -219,7 +219,7 @@ impl Claim {
         let mut remove: Vec<(u8, FileId)> = Vec::new();
         for input in &self.pick.inputs {
             let key = (input.level, input.id);
-            let there = version.files().any(|f| (f.level, f.id) == key);
+            let there = version.ssts().any(|f| (f.level, f.id) == key);
             if there && !remove.contains(&key) {
                 remove.push(key);
             }

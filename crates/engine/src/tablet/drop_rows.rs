@@ -41,14 +41,14 @@ impl Tablet {
         };
         let version = manifest.version();
         let mut edit = VersionEdit { last_seq: Some(seq), ..VersionEdit::default() };
-        for file in version.files().filter(|f| f.span().overlaps(&range)) {
+        for file in version.ssts().filter(|f| f.span().overlaps(&range)) {
             let removed = (file.level, file.id);
             if edit.remove.contains(&removed) {
                 continue;
             }
             edit.remove.push(removed);
             // Every reference to the file in the level is replaced, since edits name files, not references.
-            for twin in version.files().filter(|t| (t.level, t.id) == removed) {
+            for twin in version.ssts().filter(|t| (t.level, t.id) == removed) {
                 edit.add.extend(cut_sized(&view, twin, &range));
             }
         }

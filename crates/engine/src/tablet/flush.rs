@@ -94,8 +94,8 @@ impl Tablet {
         let spec = CompactionSpec {
             schema: self.require_schema()?,
             snapshots: Vec::new(),
-            bottommost: version.files().next().is_none(),
-            excised: version.excised.clone().into(),
+            bottommost: version.ssts().next().is_none(),
+            excised: version.excised().into(),
             now_micros: self.core.env.clock.now_micros(),
         };
         let cursors: Vec<Box<dyn Cursor>> = vec![Box::new(memtable.cursor(RowRange::all()))];
@@ -112,7 +112,7 @@ impl Tablet {
         }
         let mut manifest = self.lock_manifest();
         let remove_excised =
-            manifest.version().excised.iter().filter(|e| e.seq <= last_seq).cloned().collect();
+            manifest.version().excised().iter().filter(|e| e.seq <= last_seq).cloned().collect();
         let edit = VersionEdit {
             add: self.cut_by_drops(output.files),
             flushed_seq: Some(last_seq),

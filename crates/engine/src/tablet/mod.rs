@@ -119,13 +119,13 @@ impl Tablet {
         let (active, waiting) = replay.finish();
         let version = manifest.version();
         let mut files = HashMap::new();
-        for file in version.files() {
+        for file in version.ssts() {
             files.entry(file.id).or_insert_with(|| core.store.open(file.id));
         }
         let view = View { active, waiting, version: Arc::clone(&version), files: Arc::new(files) };
         Arc::new(Self {
             id,
-            range: version.range.clone(),
+            range: version.range().clone(),
             core,
             view: ArcSwap::from_pointee(view),
             schema: ArcSwapOption::empty(),
@@ -165,17 +165,17 @@ impl Tablet {
         let view = self.view.load();
         let memtable_records: u64 = view.memtables().map(|m| m.len()).sum();
         TabletStats {
-            sst_bytes: view.version.files().map(|f| f.bytes).sum(),
-            sst_count: view.version.files().count() as u64,
-            level_files: view.version.levels.iter().map(Vec::len).collect(),
+            sst_bytes: view.version.ssts().map(|f| f.bytes).sum(),
+            sst_count: view.version.ssts().count() as u64,
+            level_files: view.version.levels().iter().map(Vec::len).collect(),
             memtable_bytes: view.memtable_bytes(),
-            records: memtable_records + view.version.files().map(|f| f.entries).sum::<u64>(),
+            records: memtable_records + view.version.ssts().map(|f| f.entries).sum::<u64>(),
         }
     }
 
     /// The log's records of this tablet up to here need no replay.
     pub(crate) fn flushed_seq(&self) -> Seq {
-        self.view.load().version.flushed_seq
+        self.view.load().version.flushed_seq()
     }
 
     pub(crate) fn version(&self) -> Arc<Version> {
@@ -238,7 +238,7 @@ impl Tablet {
         let mut known: HashMap<FileId, Arc<SstFile>> =
             view.files.iter().map(|(id, file)| (*id, Arc::clone(file))).collect();
         known.extend(opened.into_iter().map(|file| (file.id(), file)));
-        for file in version.files() {
+        for file in version.ssts() {
             if let Some(open) = known.remove(&file.id) {
                 files.insert(file.id, open);
             }

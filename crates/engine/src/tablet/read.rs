@@ -108,7 +108,7 @@ impl Tablet {
         let cursors = if range.is_empty() { Vec::new() } else { cursors(view, &range, probe)? };
         let excised = view
             .version
-            .excised
+            .excised()
             .iter()
             .filter(|e| e.seq <= snapshot.seq && e.range.overlaps(&range))
             .cloned()
@@ -133,7 +133,7 @@ impl Tablet {
         let view = self.view.load_full();
         let mut steps: Vec<(Vec<u8>, u64)> = Vec::new();
         let mut total = 0;
-        for file in view.version.files() {
+        for file in view.version.ssts() {
             let span = file.span();
             let mut before = 0;
             for (row, offset) in view.file(file.id)?.reader()?.index_rows()? {
@@ -171,7 +171,7 @@ fn cursors(
     for memtable in view.memtables().filter(|m| !m.is_empty()) {
         cursors.push(Box::new(memtable.cursor(range.clone())));
     }
-    for (level, files) in view.version.levels.iter().enumerate() {
+    for (level, files) in view.version.levels().iter().enumerate() {
         let here = overlapping(files, range, level > 0);
         // A level with one file to read (every point read) needs no level cursor.
         if level == 0 || here.len() == 1 {

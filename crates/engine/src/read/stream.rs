@@ -1,0 +1,292 @@
+//! [`RowStream`]: the rows of a range as a snapshot sees them, forward or backward.
+//!
+//! The stream is a loop over one position of the merge. Each turn either consumes the record there or
+//! moves the merge, and a move that is blocked leaves the loop with its state in place: the caller's
+//! future loads what is wanted, supplies it, and enters the loop again.
+//!
+//! ```text
+//!            ┌────────────────────────────── row over ───────────────────────────┐
+//! Start ──► Between ── a row of the range ──► Row ── nothing more wanted ──► Leaving (forward)
+//!              │                               └───── row over (reverse) ──► Back ──► Between
+//!              └── out of the range ──► Done
+//! ```
+//!
+//! A point read is a stream over [`RowRange::row`]: it ends with its row, without looking for the next.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::cell::{KeyView, Row, RowRange, Seq, row_prefix};
+use crate::cursor::{Cursor, Step};
+use crate::error::Result;
+use crate::io::IoEngine;
+use crate::limits::{SCAN_PROGRESS_RECORDS, SKIP_BEFORE_SEEK};
+use crate::read::merge::MergeCursor;
+use crate::read::plan::{Plan, target_after};
+use crate::read::visible::{Action, VisibleRow};
+use crate::manifest::Excised;
+use crate::read::{EncodedExcised, Projection};
+use crate::schema::TabletSchema;
+
+/// What a [`RowStream`] reads.
+#[derive(Debug, Clone)]
+pub struct ReadSpec {
+    /// Records with greater sequences are not seen.
+    pub snapshot: Seq,
+    /// Families that are not in it are not seen.
+    pub schema: Arc<TabletSchema>,
+    /// Dropped ranges.
+    pub excised: Arc<[Excised]>,
+    /// Which rows.
+    pub range: RowRange,
+    /// What of them.
+    pub projection: Projection,
+    /// From the last row to the first.
+    pub reverse: bool,
+    /// Bytes in memory that a row may take: its keys, values and cells. A larger one ends the stream
+    /// with `RowTooLarge`.
+    pub row_bytes_max: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Before the first move.
+    Start,
+    /// On the first record of a row that was not begun, or past the end.
+    Between,
+    /// On a record of the current row.
+    Row,
+    /// On a record of a row that was returned.
+    Leaving { stepped: u32 },
+    /// Reverse: the current row was returned and the one before it is to be found.
+    Back,
+    /// Past the end.
+    Done,
+}
+
+/// What a turn of the loop came to.
+enum Turn {
+    Row(Row),
+    End,
+    Blocked,
+}
+
+/// The rows of a range, in order. Dropping it, also while it waits for blocks, releases all it holds.
+pub struct RowStream {
+    merge: MergeCursor,
+    visible: VisibleRow,
+    io: Arc<dyn IoEngine>,
+    /// Prefix of the first row.
+    start: Vec<u8>,
+    /// Prefix of the first row after the range; empty for none.
+    end: Vec<u8>,
+    reverse: bool,
+    /// The range can hold one row only.
+    single: bool,
+    state: State,
+    /// The merge waits for blocks.
+    blocked: bool,
+    /// Records looked at since the last row or mark was returned.
+    records: u64,
+    scratch: Vec<u8>,
+    /// Keeps memtables and versions alive. Last, so that the cursors into them go first.
+    _pins: Box<dyn Any + Send>,
+}
+
+impl fmt::Debug for RowStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RowStream")
+            .field("merge", &self.merge)
+            .field("state", &self.state)
+            .field("reverse", &self.reverse)
+            .field("blocked", &self.blocked)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RowStream {
+    /// A stream over the records of `cursors`. Does no work before the first [`RowStream::next`]. `pins`
+    /// lives as long as the stream.
+    pub fn new(
+        cursors: Vec<Box<dyn Cursor>>,
+        spec: ReadSpec,
+        io: Arc<dyn IoEngine>,
+        pins: Box<dyn Any + Send>,
+    ) -> Self {
+        let plan = Plan::new(spec.projection, &spec.schema);
+        let nothing = spec.range.is_empty() || plan.shows_nothing();
+        let excised = spec
+            .excised
+            .iter()
+            .filter(|e| e.seq <= spec.snapshot && e.range.overlaps(&spec.range))
+            .map(EncodedExcised::new)
+            .collect();
+        let RowRange { start, end } = &spec.range;
+        Self {
+            merge: MergeCursor::new(cursors),
+            visible: VisibleRow::new(spec.snapshot, plan, excised, spec.row_bytes_max),
+            io,
+            start: row_prefix(start),
+            end: if end.is_empty() { Vec::new() } else { row_prefix(end) },
+            reverse: spec.reverse,
+            single: end.strip_suffix(&[0]) == Some(start.as_ref()),
+            state: if nothing { State::Done } else { State::Start },
+            blocked: false,
+            records: 0,
+            scratch: Vec::new(),
+            _pins: pins,
+        }
+    }
+
+    /// The next row; `None` at the end and after an error. A row without cells is a mark of progress:
+    /// every row up to and including its key has been looked at (sent at most once every
+    /// [`SCAN_PROGRESS_RECORDS`] records that showed nothing). Rows come in ascending order, or descending
+    /// for a reverse scan; cells within a row always ascend.
+    ///
+    /// Awaits only where a block must be loaded. A future that is dropped unfinished loses nothing: the
+    /// next call goes on where it stood.
+    pub async fn next(&mut self) -> Result<Option<Row>> {
+        loop {
+            if self.blocked
+                && let Err(error) = self.unblock().await
+            {
+                self.state = State::Done;
+                self.blocked = false;
+                return Err(error);
+            }
+            match self.advance() {
+                Ok(Turn::Row(row)) => return Ok(Some(row)),
+                Ok(Turn::End) => return Ok(None),
+                Ok(Turn::Blocked) => self.blocked = true,
+                Err(error) => {
+                    self.state = State::Done;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Loads what the merge wants, all at once, until it has moved.
+    async fn unblock(&mut self) -> Result<()> {
+        loop {
+            let mut wanted = Vec::new();
+            self.merge.wanted(&mut wanted);
+            if !wanted.is_empty() {
+                let loaded = crate::sst::load_blocks(&*self.io, wanted.clone()).await;
+                for (request, block) in wanted.iter().zip(loaded) {
+                    self.merge.supply(request, &block?);
+                }
+            }
+            if self.merge.resume()? == Step::Ready {
+                self.blocked = false;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Goes on until there is a row to return, the range is over, or a block is missing.
+    fn advance(&mut self) -> Result<Turn> {
+        loop {
+            let step = match self.state {
+                State::Done => return Ok(Turn::End),
+                State::Start => {
+                    self.state = State::Between;
+                    if self.reverse {
+                        self.merge.last_row_before(&self.end)?
+                    } else {
+                        self.merge.seek(&self.start)?
+                    }
+                }
+                State::Between => match self.merge.entry() {
+                    Some(entry) if self.in_range(entry.key) => {
+                        self.visible.begin(entry.key);
+                        self.state = State::Row;
+                        continue;
+                    }
+                    _ => {
+                        self.state = State::Done;
+                        continue;
+                    }
+                },
+                State::Row => {
+                    if !self.in_row() {
+                        match self.end_row(false)? {
+                            Some(row) => return Ok(Turn::Row(row)),
+                            None => continue,
+                        }
+                    }
+                    self.records += 1;
+                    match self.visible.push(&self.merge)? {
+                        Action::Next => self.merge.next()?,
+                        Action::Seek => self.merge.seek(self.visible.target())?,
+                        Action::RowDone => match self.end_row(true)? {
+                            Some(row) => return Ok(Turn::Row(row)),
+                            None => continue,
+                        },
+                    }
+                }
+                State::Leaving { stepped } => {
+                    if !self.in_row() {
+                        self.state = State::Between;
+                        continue;
+                    }
+                    self.records += 1;
+                    if stepped < SKIP_BEFORE_SEEK {
+                        self.state = State::Leaving { stepped: stepped + 1 };
+                        self.merge.next()?
+                    } else {
+                        self.state = State::Between;
+                        target_after(self.visible.row_prefix(), &mut self.scratch);
+                        self.merge.seek(&self.scratch)?
+                    }
+                }
+                State::Back => {
+                    self.state = State::Between;
+                    self.merge.last_row_before(self.visible.row_prefix())?
+                }
+            };
+            if step == Step::Blocked {
+                return Ok(Turn::Blocked);
+            }
+        }
+    }
+
+    fn in_range(&self, key: KeyView<'_>) -> bool {
+        if self.reverse {
+            key.row_prefix() >= self.start.as_slice()
+        } else {
+            self.end.is_empty() || key.row_prefix() < self.end.as_slice()
+        }
+    }
+
+    /// Whether the merge is on a record of the current row.
+    fn in_row(&self) -> bool {
+        self.merge.entry().is_some_and(|e| e.key.row_prefix() == self.visible.row_prefix())
+    }
+
+    /// Ends the current row; gives it, or a mark of progress, if there is one to return. `early`: the
+    /// merge may still be on it.
+    fn end_row(&mut self, early: bool) -> Result<Option<Row>> {
+        self.state = match (self.single, self.reverse, early) {
+            (true, ..) => State::Done,
+            (_, true, _) => State::Back,
+            (_, _, true) => State::Leaving { stepped: 0 },
+            _ => State::Between,
+        };
+        if self.visible.is_empty() && self.records < SCAN_PROGRESS_RECORDS {
+            return Ok(None);
+        }
+        let row = self.visible.finish()?;
+        if row.cells.is_empty() && self.single {
+            return Ok(None);
+        }
+        self.records = 0;
+        Ok(Some(row))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,456 @@
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::cell::{FamilyId, Mutation, SEQ_MAX, TimestampRange};
+use crate::error::ErrorKind;
+use crate::read::testing::model::{
+    Event, History, any_history, any_qualifier, any_range, any_timestamps, project, record, schema,
+};
+use crate::read::testing::{NoIo, Record, VecCursor, cursors, read};
+use crate::read::{FamilyProjection, QualifierRange};
+
+fn spec(snapshot: Seq) -> ReadSpec {
+    ReadSpec {
+        snapshot,
+        schema: schema(None),
+        excised: Arc::from([]),
+        range: RowRange::all(),
+        projection: Projection::all(),
+        reverse: false,
+        row_bytes_max: u64::MAX,
+    }
+}
+
+fn run(records: Vec<Record>) -> Arc<Vec<Record>> {
+    let mut records = records;
+    records.sort();
+    Arc::new(records)
+}
+
+/// Deals the records of a history to runs; with a third number under 2 also to the next run.
+fn deal(history: &History, hands: &[(u8, u8)]) -> Vec<Arc<Vec<Record>>> {
+    let mut runs = vec![Vec::new(); 4];
+    for (i, record) in history.records(|_| true).into_iter().enumerate() {
+        let (hand, twice) = hands[i % hands.len()];
+        let hand = hand as usize % runs.len();
+        if twice < 2 {
+            let next = (hand + 1) % runs.len();
+            runs[next].push(record.clone());
+        }
+        runs[hand].push(record);
+    }
+    runs.into_iter().map(run).collect()
+}
+
+fn any_projection() -> impl Strategy<Value = Projection> {
+    let qualifiers = prop_oneof![
+        Just(Vec::new()),
+        any_qualifier().prop_map(|q| vec![(Bound::Included(q.clone()), Bound::Included(q))]),
+        any_qualifier().prop_map(|q| {
+            let end = Bytes::from([q.as_ref(), b"\0"].concat());
+            vec![(Bound::Included(q), Bound::Excluded(end))]
+        }),
+        any_qualifier().prop_map(|q| {
+            vec![
+                (Bound::Unbounded, Bound::Excluded(q.clone())),
+                (Bound::Excluded(q), Bound::Unbounded),
+            ]
+        }),
+        (any_qualifier(), any_qualifier()).prop_map(|(a, b)| {
+            let (a, b) = (a.clone().min(b.clone()), a.max(b));
+            let mut ranges: Vec<QualifierRange> =
+                vec![(Bound::Included(a.clone()), Bound::Included(a.clone()))];
+            if a < b {
+                ranges.push((Bound::Included(b.clone()), Bound::Included(b)));
+            }
+            ranges
+        }),
+    ];
+    let families = vec(qualifiers, 4).prop_flat_map(|qualifiers| {
+        vec(any::<bool>(), 4).prop_map(move |wanted| {
+            (1..)
+                .zip(qualifiers.clone())
+                .zip(wanted)
+                .filter(|(_, wanted)| *wanted)
+                .map(|((f, qualifiers), _)| FamilyProjection { family: FamilyId(f), qualifiers })
+                .collect::<Vec<_>>()
+        })
+    });
+    let limit = || prop_oneof![2 => Just(u32::MAX), 3 => 0..4_u32];
+    let timestamps = prop_oneof![Just(TimestampRange::ALL), any_timestamps()];
+    (prop::option::of(families), timestamps, limit(), limit()).prop_map(
+        |(families, timestamps, versions_max, cells_per_row_max)| Projection {
+            families,
+            timestamps,
+            versions_max,
+            cells_per_row_max,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn reads_show_what_the_history_says(
+        history in any_history(),
+        hands in vec((any::<u8>(), 0..10_u8), 1..20),
+        range in prop_oneof![Just(RowRange::all()), any_range()],
+        projection in any_projection(),
+        snapshot in any::<prop::sample::Index>(),
+        blocking in any::<bool>(),
+    ) {
+        let runs = deal(&history, &hands);
+        let snapshot = snapshot.index(history.0.len() + 1) as Seq;
+        for snapshot in [snapshot, SEQ_MAX] {
+            let mut spec = ReadSpec { excised: history.excised(), ..spec(snapshot) };
+            let mut rows = history.rows(snapshot, &spec.schema);
+
+            prop_assert_eq!(&read(&runs, &spec, blocking).unwrap(), &rows);
+            for row in &rows {
+                let point = ReadSpec { range: RowRange::row(&row.key), ..spec.clone() };
+                prop_assert_eq!(&read(&runs, &point, blocking).unwrap(), std::slice::from_ref(row));
+            }
+
+            spec.range = range.clone();
+            spec.projection = projection.clone();
+            rows.retain(|row| range.contains(&row.key));
+            let mut rows = project(rows, &projection);
+            prop_assert_eq!(&read(&runs, &spec, blocking).unwrap(), &rows);
+            spec.reverse = true;
+            rows.reverse();
+            prop_assert_eq!(&read(&runs, &spec, blocking).unwrap(), &rows);
+        }
+    }
+}
+
+fn put(row: &str, family: u32, qualifier: &str, timestamp: i64, value: &[u8], seq: Seq) -> Record {
+    let put = Mutation::Put {
+        family: FamilyId(family),
+        qualifier: Bytes::copy_from_slice(qualifier.as_bytes()),
+        timestamp,
+        value: Bytes::copy_from_slice(value),
+    };
+    record(row.as_bytes(), &put, seq)
+}
+
+fn merge(row: &str, family: u32, operand: &[u8], seq: Seq) -> Record {
+    let merge = Mutation::Merge {
+        family: FamilyId(family),
+        qualifier: Bytes::from_static(b"q"),
+        timestamp: 1,
+        operand: Bytes::copy_from_slice(operand),
+    };
+    record(row.as_bytes(), &merge, seq)
+}
+
+fn open(records: Vec<Record>, spec: ReadSpec) -> RowStream {
+    RowStream::new(cursors(&[run(records)], false), spec, Arc::new(NoIo), Box::new(()))
+}
+
+fn step(stream: &mut RowStream) -> Result<Option<Row>> {
+    stream.next().now_or_never().expect("nothing to wait for")
+}
+
+#[test]
+fn the_stream_can_move_between_threads() {
+    fn is_send<T: Send>(_: &T) {}
+    let mut stream = open(Vec::new(), spec(SEQ_MAX));
+    is_send(&stream);
+    is_send(&stream.next());
+}
+
+#[test]
+fn pins_live_as_long_as_the_stream() {
+    let pin = Arc::new(());
+    let stream = RowStream::new(Vec::new(), spec(1), Arc::new(NoIo), Box::new(Arc::clone(&pin)));
+    assert_eq!(Arc::strong_count(&pin), 2);
+    drop(stream);
+    assert_eq!(Arc::strong_count(&pin), 1);
+}
+
+#[test]
+fn a_malformed_operand_is_corruption_that_names_the_row_and_ends_the_stream() {
+    let records = vec![
+        put("a", 1, "q", 1, b"v", 1),
+        merge("b", 2, b"short", 2),
+        put("c", 1, "q", 1, b"v", 3),
+    ];
+    let mut stream = open(records, spec(SEQ_MAX));
+    assert_eq!(step(&mut stream).unwrap().unwrap().key, "a");
+    let error = step(&mut stream).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    assert!(error.message().contains("row \"b\""), "{error}");
+    assert!(step(&mut stream).unwrap().is_none());
+}
+
+#[test]
+fn an_operand_over_a_malformed_base_is_corruption() {
+    let records = vec![merge("b", 2, &[0; 8], 2), put("b", 2, "q", 1, b"short", 1)];
+    assert_eq!(step(&mut open(records, spec(9))).unwrap_err().kind(), ErrorKind::Corruption);
+}
+
+#[test]
+fn an_operand_in_a_family_without_aggregate_is_corruption() {
+    let mut stream = open(vec![merge("b", 1, &[0; 8], 2)], spec(9));
+    assert_eq!(step(&mut stream).unwrap_err().kind(), ErrorKind::Corruption);
+}
+
+#[test]
+fn a_value_stored_elsewhere_is_refused() {
+    let mut record = put("a", 1, "q", 1, b"v", 1);
+    *record.0.last_mut().unwrap() = crate::cell::Kind::ValueElsewhere as u8;
+    let error = step(&mut open(vec![record], spec(9))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    assert!(error.message().contains("newer version"), "{error}");
+}
+
+#[test]
+fn a_row_over_the_limit_is_refused_and_one_at_the_limit_is_not() {
+    let records = || vec![put("a", 1, "q", 2, &[7; 100], 1), put("a", 1, "q", 1, &[7; 100], 2)];
+    let cell = (size_of::<crate::cell::Cell>() + 101) as u64;
+    let limit = |row_bytes_max| ReadSpec { row_bytes_max, ..spec(9) };
+    let key = row_prefix(b"a").len() as u64;
+    assert!(step(&mut open(records(), limit(key + 2 * cell))).unwrap().is_some());
+    let error = step(&mut open(records(), limit(key + 2 * cell - 1))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::RowTooLarge);
+    assert!(error.message().contains(&(key + 2 * cell - 1).to_string()), "{error}");
+}
+
+/// Rows without visible cells, each of `per_row` records, then a row with one.
+fn hidden_rows(rows: u64, per_row: u64) -> Vec<Record> {
+    let mut records = vec![put("z", 1, "q", 1, b"v", 1)];
+    for row in 0..rows {
+        for i in 0..per_row {
+            // Family 2 is newer than the snapshot, so that every record is looked at.
+            records.push(put(&format!("r{row:06}"), 2, &i.to_string(), 1, b"v", 100));
+        }
+    }
+    records
+}
+
+#[test]
+fn rows_without_cells_mark_progress_once_per_limit_of_records() {
+    for reverse in [false, true] {
+        let rows = 2 * SCAN_PROGRESS_RECORDS + 10;
+        let mut stream = open(hidden_rows(rows, 1), ReadSpec { reverse, ..spec(9) });
+        let mut marks = Vec::new();
+        let mut found = Vec::new();
+        while let Some(row) = step(&mut stream).unwrap() {
+            if row.cells.is_empty() { marks.push(row.key) } else { found.push(row.key) }
+        }
+        assert_eq!(found, ["z"]);
+        assert_eq!(marks.len(), 2, "{marks:?}");
+        let expected =
+            if reverse { rows - SCAN_PROGRESS_RECORDS } else { SCAN_PROGRESS_RECORDS - 1 };
+        assert_eq!(marks[0], format!("r{expected:06}"));
+    }
+}
+
+#[test]
+fn a_point_read_gives_no_marks() {
+    let records: Vec<_> = hidden_rows(1, SCAN_PROGRESS_RECORDS + 1);
+    let mut stream = open(records, ReadSpec { range: RowRange::row(b"r000000"), ..spec(9) });
+    assert!(step(&mut stream).unwrap().is_none());
+}
+
+/// Counts the operations of a cursor.
+struct Counting {
+    inner: VecCursor,
+    operations: Arc<std::sync::atomic::AtomicU64>,
+}
+
+impl Counting {
+    fn count(&self) {
+        self.operations.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+impl Cursor for Counting {
+    fn seek(&mut self, target: &[u8]) -> Result<Step> {
+        self.count();
+        self.inner.seek(target)
+    }
+    fn next(&mut self) -> Result<Step> {
+        self.count();
+        self.inner.next()
+    }
+    fn seek_row_before(&mut self, bound: &[u8]) -> Result<Step> {
+        self.count();
+        self.inner.seek_row_before(bound)
+    }
+    fn entry(&self) -> Option<crate::cursor::Entry<'_>> {
+        self.inner.entry()
+    }
+    fn wanted(&self, out: &mut Vec<crate::sst::BlockRequest>) {
+        self.inner.wanted(out);
+    }
+    fn supply(&mut self, request: &crate::sst::BlockRequest, block: &Arc<crate::sst::Block>) {
+        self.inner.supply(request, block);
+    }
+    fn resume(&mut self) -> Result<Step> {
+        self.inner.resume()
+    }
+}
+
+/// Rows found and operations made by a whole read.
+fn counted(runs: Vec<Vec<Record>>, spec: ReadSpec) -> (Vec<Row>, Vec<u64>) {
+    let counts: Vec<Arc<std::sync::atomic::AtomicU64>> =
+        runs.iter().map(|_| Arc::default()).collect();
+    let cursors = runs
+        .into_iter()
+        .zip(&counts)
+        .map(|(records, count)| {
+            let inner = VecCursor::new(records, false);
+            Box::new(Counting { inner, operations: Arc::clone(count) }) as Box<dyn Cursor>
+        })
+        .collect();
+    let mut stream = RowStream::new(cursors, spec, Arc::new(NoIo), Box::new(()));
+    let mut rows = Vec::new();
+    while let Some(row) = step(&mut stream).unwrap() {
+        rows.push(row);
+    }
+    let counts = counts.iter().map(|c| c.load(std::sync::atomic::Ordering::Relaxed)).collect();
+    (rows, counts)
+}
+
+const MANY: u64 = 10_000;
+const FEW: u64 = 100;
+
+#[test]
+fn versions_beyond_the_limit_are_sought_past() {
+    let mut records: Vec<_> = (0..MANY).map(|i| put("a", 1, "q", i as i64, b"v", i)).collect();
+    records.push(put("a", 1, "r", 1, b"v", 1));
+    let projection = Projection { versions_max: 1, ..Projection::all() };
+    let (rows, counts) = counted(vec![records], ReadSpec { projection, ..spec(SEQ_MAX) });
+    assert_eq!(rows[0].cells.len(), 2);
+    assert!(counts[0] < FEW, "{counts:?}");
+}
+
+#[test]
+fn rewrites_of_a_cell_are_sought_past() {
+    let mut records: Vec<_> = (0..MANY).map(|i| put("a", 1, "q", 1, b"v", i)).collect();
+    records.push(put("a", 1, "q", 0, b"v", 1));
+    let (rows, counts) = counted(vec![records.clone()], spec(SEQ_MAX));
+    assert_eq!(rows[0].cells.len(), 2);
+    assert!(counts[0] < FEW, "{counts:?}");
+    // Those newer than the snapshot as well as those older than what it sees.
+    let (rows, counts) = counted(vec![records], spec(MANY / 2));
+    assert_eq!(rows[0].cells.len(), 2);
+    assert!(counts[0] < FEW, "{counts:?}");
+}
+
+#[test]
+fn families_and_columns_outside_the_projection_are_sought_past() {
+    let mut records: Vec<_> =
+        (0..MANY).map(|i| put("a", 1, &format!("q{i:08}"), 1, b"v", i)).collect();
+    records.push(put("a", 2, "q", 1, &[0; 8], 1));
+    records.extend((0..MANY).map(|i| put("a", 3, &i.to_string(), 1, &[0; 8], i)));
+    records.push(put("b", 2, "q", 1, &[0; 8], 1));
+    let q = Bytes::from_static(b"q00000777");
+    let families = vec![
+        FamilyProjection {
+            family: FamilyId(1),
+            qualifiers: vec![(Bound::Included(q.clone()), Bound::Included(q))],
+        },
+        FamilyProjection { family: FamilyId(2), qualifiers: Vec::new() },
+    ];
+    let projection = Projection { families: Some(families), ..Projection::all() };
+    let (rows, counts) = counted(vec![records], ReadSpec { projection, ..spec(SEQ_MAX) });
+    assert_eq!(rows.iter().map(|r| r.cells.len()).collect::<Vec<_>>(), [2, 1]);
+    assert!(counts[0] < FEW, "{counts:?}");
+}
+
+#[test]
+fn a_row_that_is_full_is_sought_past() {
+    let mut records: Vec<_> = (0..MANY).map(|i| put("a", 1, &i.to_string(), 1, b"v", i)).collect();
+    records.push(put("b", 1, "q", 1, b"v", 1));
+    let projection = Projection { cells_per_row_max: 1, ..Projection::all() };
+    let (rows, counts) = counted(vec![records], ReadSpec { projection, ..spec(SEQ_MAX) });
+    assert_eq!(rows.len(), 2);
+    assert!(counts[0] < FEW, "{counts:?}");
+}
+
+#[test]
+fn a_point_read_of_one_column_ends_at_its_newest_cell() {
+    let records = vec![
+        put("a", 1, "q", 9, b"v", 2),
+        put("a", 1, "q", 8, b"v", 1),
+        put("a", 1, "r", 8, b"v", 1),
+    ];
+    let q = Bytes::from_static(b"q");
+    let families = vec![FamilyProjection {
+        family: FamilyId(1),
+        qualifiers: vec![(Bound::Included(q.clone()), Bound::Included(q))],
+    }];
+    let projection = Projection { families: Some(families), versions_max: 1, ..Projection::all() };
+    let range = RowRange::row(b"a");
+    let (rows, counts) = counted(vec![records], ReadSpec { projection, range, ..spec(SEQ_MAX) });
+    assert_eq!(rows[0].cells.len(), 1);
+    assert_eq!(counts, [1], "the seek, and nothing after it");
+}
+
+#[test]
+fn a_reverse_scan_asks_only_the_runs_that_had_the_row() {
+    let many = (0..FEW).map(|i| put(&format!("m{i:04}"), 1, "q", 1, b"v", i)).collect();
+    let one = vec![put("a", 1, "q", 1, b"v", 1)];
+    let (rows, counts) = counted(vec![many, one], ReadSpec { reverse: true, ..spec(SEQ_MAX) });
+    assert_eq!(rows.len() as u64, FEW + 1);
+    assert!(counts[1] <= 3, "{counts:?}");
+}
+
+#[test]
+fn a_projection_of_nothing_reads_nothing() {
+    for projection in [
+        Projection { families: Some(Vec::new()), ..Projection::all() },
+        Projection { versions_max: 0, ..Projection::all() },
+        Projection { cells_per_row_max: 0, ..Projection::all() },
+    ] {
+        let records = vec![put("a", 1, "q", 9, b"v", 2)];
+        let (rows, counts) = counted(vec![records], ReadSpec { projection, ..spec(SEQ_MAX) });
+        assert!(rows.is_empty());
+        assert_eq!(counts, [0]);
+    }
+}
+
+#[test]
+fn a_future_dropped_while_blocked_loses_nothing() {
+    let history = History(
+        (0..50)
+            .map(|i| {
+                let put = Mutation::Put {
+                    family: FamilyId(1),
+                    qualifier: Bytes::new(),
+                    timestamp: 1,
+                    value: Bytes::new(),
+                };
+                Event::Mutate(Bytes::from(format!("r{i:02}")), put)
+            })
+            .collect(),
+    );
+    let runs = [run(history.records(|_| true))];
+    let cursors = cursors(&runs, true);
+    let mut stream = RowStream::new(cursors, spec(SEQ_MAX), Arc::new(NoIo), Box::new(()));
+    let mut rows = Vec::new();
+    loop {
+        // What a future does until it awaits, after which it is dropped.
+        if !stream.blocked {
+            match stream.advance().unwrap() {
+                Turn::Blocked => stream.blocked = true,
+                Turn::Row(row) => rows.push(row),
+                Turn::End => break,
+            }
+        }
+        match step(&mut stream).unwrap() {
+            Some(row) => rows.push(row),
+            None => break,
+        }
+    }
+    assert_eq!(rows, history.rows(SEQ_MAX, &schema(None)));
+}

@@ -1,0 +1,496 @@
+//! What a snapshot sees of a row: a state machine fed with the row's records in key order.
+//!
+//! A forward pass suffices because everything that hides sorts before what it hides:
+//!
+//! ```text
+//! row tombstones | family 1: family tombstones | column a: column and cell tombstones, cells by time ...
+//!      │                        │                               │
+//!      ▼                        ▼                               ▼
+//!   row_hide ──── max ───► family_hide ──────── max ───────► column_hide, ranges     ("below this sequence")
+//! ```
+//!
+//! A cell is a (column, timestamp); its records come newest first. Reading them in that order:
+//!
+//! * a record newer than the snapshot is passed over;
+//! * a record below the sequence of a tombstone in whose scope it is ends the cell, with all after it;
+//! * a value ends the cell: alone it is what the cell shows, and under operands it is their base;
+//! * an operand of an aggregate is added to those before it.
+//!
+//! What the projection leaves out is first stepped over, and after [`SKIP_BEFORE_SEEK`] records sought
+//! past. Timestamps above the projection's range are always stepped over: a cell tombstone that reaches
+//! into the range sorts among them.
+
+use bytes::Bytes;
+
+use crate::cell::{
+    Cell, FAMILY_NONE, FamilyId, KeyView, Kind, Row, SEQ_MAX, Seq, Timestamp, TimestampRange,
+    unescape_into,
+};
+use crate::cursor::Cursor;
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::SKIP_BEFORE_SEEK;
+use crate::read::plan::{FamilyPlan, Place, Plan, target_after, target_cell, target_family};
+use crate::read::{EncodedExcised, aggregate};
+
+/// Bytes of a row key that an error message shows.
+const ROW_SHOWN_BYTES_MAX: usize = 128;
+
+/// What the driver does after a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Moves to the next record.
+    Next,
+    /// Seeks to [`VisibleRow::target`].
+    Seek,
+    /// Nothing more of this row can be shown.
+    RowDone,
+}
+
+/// How far the limits of the projection let a row go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    Open,
+    ColumnFull,
+    RowFull,
+}
+
+/// The cell that the last records belonged to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing of it was visible yet.
+    Empty,
+    /// Operands so far, combined.
+    Operands(i64),
+    /// Decided; what follows of it is older.
+    Decided,
+}
+
+/// Hides records below `seq` with timestamps in `[start, last]`.
+#[derive(Debug, Clone, Copy)]
+struct RangeTombstone {
+    start: Timestamp,
+    last: Timestamp,
+    seq: Seq,
+}
+
+/// Assembles one row at a time. See the module.
+#[derive(Debug)]
+pub(super) struct VisibleRow {
+    snapshot: Seq,
+    plan: Plan,
+    excised: Vec<EncodedExcised>,
+    row_bytes_max: u64,
+
+    row: Vec<u8>,
+    row_hide: Seq,
+    cells: Vec<Cell>,
+    bytes: u64,
+
+    /// The first family of the plan that is not before the current one.
+    family_at: usize,
+    family: FamilyId,
+    family_hide: Seq,
+
+    /// The current column's prefix; empty before the family's first.
+    column: Vec<u8>,
+    column_hide: Seq,
+    ranges: Vec<RangeTombstone>,
+    qualifier: Option<Bytes>,
+    versions: u32,
+
+    timestamp: Timestamp,
+    state: State,
+
+    /// Records below `target` are passed over.
+    skipping: bool,
+    target: Vec<u8>,
+    /// Records passed over since something was last looked at.
+    stepped: u32,
+}
+
+impl VisibleRow {
+    pub(super) fn new(
+        snapshot: Seq,
+        plan: Plan,
+        excised: Vec<EncodedExcised>,
+        row_bytes_max: u64,
+    ) -> Self {
+        Self {
+            snapshot,
+            plan,
+            excised,
+            row_bytes_max,
+            row: Vec::new(),
+            row_hide: 0,
+            cells: Vec::new(),
+            bytes: 0,
+            family_at: 0,
+            family: FAMILY_NONE,
+            family_hide: 0,
+            column: Vec::new(),
+            column_hide: 0,
+            ranges: Vec::new(),
+            qualifier: None,
+            versions: 0,
+            timestamp: 0,
+            state: State::Empty,
+            skipping: false,
+            target: Vec::new(),
+            stepped: 0,
+        }
+    }
+
+    /// Begins the row of `key`.
+    pub(super) fn begin(&mut self, key: KeyView<'_>) {
+        self.row.clear();
+        self.row.extend_from_slice(key.row_prefix());
+        // An excised range hides what is not newer than itself: what is below the next sequence.
+        let hiding = |e: &&EncodedExcised| e.seq() <= self.snapshot && e.covers(&self.row);
+        let excised = self.excised.iter().filter(hiding).map(|e| e.seq().saturating_add(1)).max();
+        self.row_hide = excised.unwrap_or(0);
+        self.cells.clear();
+        self.bytes = self.row.len() as u64;
+        self.family_at = 0;
+        self.family = FAMILY_NONE;
+        self.column.clear();
+        self.state = State::Empty;
+        self.skipping = false;
+        self.stepped = 0;
+    }
+
+    /// The prefix of the current row.
+    pub(super) fn row_prefix(&self) -> &[u8] {
+        &self.row
+    }
+
+    /// Where to go after [`Action::Seek`].
+    pub(super) fn target(&self) -> &[u8] {
+        &self.target
+    }
+
+    /// Ends the row and gives its visible cells, perhaps none.
+    pub(super) fn finish(&mut self) -> Result<Row> {
+        self.close_cell().map_err(|e| self.in_row(e))?;
+        Ok(Row { key: Bytes::from(self.row_key()), cells: std::mem::take(&mut self.cells) })
+    }
+
+    /// Whether the row has nothing to show so far, open operands included.
+    pub(super) fn is_empty(&self) -> bool {
+        self.cells.is_empty() && !matches!(self.state, State::Operands(_))
+    }
+
+    fn row_key(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.row.len());
+        let escaped = self.row.len().saturating_sub(2);
+        unescape_into(self.row.get(..escaped).unwrap_or_default(), &mut out);
+        out
+    }
+
+    fn in_row(&self, error: Error) -> Error {
+        let row = self.row_key();
+        let shown = row.get(..ROW_SHOWN_BYTES_MAX).unwrap_or(&row);
+        error.context(format_args!("row \"{}\"", shown.escape_ascii()))
+    }
+
+    /// Takes in the record under `cursor`, which belongs to the current row.
+    pub(super) fn push(&mut self, cursor: &impl Cursor) -> Result<Action> {
+        let Some(entry) = cursor.entry() else { return Ok(Action::RowDone) };
+        self.take(cursor, entry.key, entry.value).map_err(|e| self.in_row(e))
+    }
+
+    fn take(&mut self, cursor: &impl Cursor, key: KeyView<'_>, value: &[u8]) -> Result<Action> {
+        if self.skipping {
+            if key.bytes() < self.target.as_slice() {
+                return Ok(self.step_over());
+            }
+            self.skipping = false;
+            self.stepped = 0;
+        }
+        if key.seq() > self.snapshot {
+            if self.stepped >= SKIP_BEFORE_SEEK {
+                let target = &mut self.target;
+                target_cell(key.column_prefix(), key.timestamp(), self.snapshot, target);
+                self.skipping = true;
+            }
+            return Ok(self.step_over());
+        }
+        let family = key.family();
+        if family == FAMILY_NONE {
+            if key.kind() != Kind::RowTombstone {
+                return Err(unexpected(key));
+            }
+            self.row_hide = self.row_hide.max(key.seq());
+            return Ok(Action::Next);
+        }
+        if family != self.family {
+            if self.close_cell()? == Room::RowFull {
+                return Ok(Action::RowDone);
+            }
+            if let Some(action) = self.enter_family(family) {
+                return Ok(action);
+            }
+        }
+        if !key.has_qualifier() {
+            if key.kind() != Kind::FamilyTombstone {
+                return Err(unexpected(key));
+            }
+            self.family_hide = self.family_hide.max(key.seq());
+            return Ok(Action::Next);
+        }
+        if key.column_prefix() != self.column.as_slice() {
+            if self.close_cell()? == Room::RowFull {
+                return Ok(Action::RowDone);
+            }
+            if let Some(action) = self.enter_column(key, cursor) {
+                return Ok(action);
+            }
+        }
+        match key.kind() {
+            Kind::Value | Kind::Merge => self.take_cell(cursor, key, value),
+            Kind::ColumnTombstone => {
+                self.column_hide = self.column_hide.max(key.seq());
+                Ok(Action::Next)
+            }
+            Kind::CellTombstone => {
+                self.add_range(key, value)?;
+                Ok(Action::Next)
+            }
+            Kind::ValueElsewhere => {
+                let what = "a value stored elsewhere: written by a newer version of tepui";
+                Err(Error::new(ErrorKind::Corruption, what))
+            }
+            Kind::RowTombstone | Kind::FamilyTombstone => Err(unexpected(key)),
+        }
+    }
+
+    fn take_cell(
+        &mut self,
+        cursor: &impl Cursor,
+        key: KeyView<'_>,
+        value: &[u8],
+    ) -> Result<Action> {
+        let timestamp = key.timestamp();
+        if timestamp != self.timestamp || self.state == State::Empty {
+            match self.close_cell()? {
+                Room::RowFull => return Ok(Action::RowDone),
+                Room::ColumnFull => return Ok(self.leave_column()),
+                Room::Open => {}
+            }
+            self.timestamp = timestamp;
+        }
+        if self.state == State::Decided {
+            return Ok(self.step_within_cell());
+        }
+        let TimestampRange { start, .. } = self.plan.timestamps;
+        if timestamp < start {
+            return Ok(self.leave_column());
+        }
+        if !self.plan.timestamps.contains(timestamp) || key.seq() < self.hidden_below(timestamp) {
+            return Ok(Action::Next);
+        }
+        self.stepped = 0;
+        if self.qualifier.is_none() {
+            self.qualifier = Some(cursor.qualifier_bytes());
+        }
+        if key.kind() == Kind::Merge {
+            let operand = number(value, "operand")?;
+            let Some(how) = self.aggregate() else {
+                let what = "an operand in a family without an aggregate";
+                return Err(Error::new(ErrorKind::Corruption, what));
+            };
+            self.state = State::Operands(match self.state {
+                State::Operands(state) => aggregate::combine(how, operand, state),
+                State::Empty | State::Decided => operand,
+            });
+            return Ok(Action::Next);
+        }
+        let value = match (self.state, self.aggregate()) {
+            (State::Operands(state), Some(how)) => {
+                aggregate::encode(aggregate::combine(how, number(value, "base")?, state))
+            }
+            _ => cursor.value_bytes(),
+        };
+        self.state = State::Decided;
+        Ok(match self.show(value)? {
+            Room::Open => Action::Next,
+            Room::ColumnFull => self.leave_column(),
+            Room::RowFull => Action::RowDone,
+        })
+    }
+
+    fn family_plan(&self) -> Option<&FamilyPlan> {
+        self.plan.families.get(self.family_at)
+    }
+
+    fn aggregate(&self) -> Option<crate::schema::Aggregate> {
+        self.family_plan().and_then(|f| f.aggregate)
+    }
+
+    /// Shows operands that no value or tombstone ended, and forgets the cell.
+    fn close_cell(&mut self) -> Result<Room> {
+        let state = std::mem::replace(&mut self.state, State::Empty);
+        match state {
+            State::Operands(state) => self.show(aggregate::encode(state)),
+            State::Empty | State::Decided => Ok(Room::Open),
+        }
+    }
+
+    fn show(&mut self, value: Bytes) -> Result<Room> {
+        let qualifier = self.qualifier.clone().unwrap_or_default();
+        let bytes = qualifier.len() + value.len() + size_of::<Cell>();
+        self.bytes = self.bytes.saturating_add(bytes as u64);
+        if self.bytes > self.row_bytes_max {
+            let what = format!(
+                "larger than the {} bytes that a read returns of one row; narrow the read with a \
+                 filter",
+                self.row_bytes_max
+            );
+            return Err(Error::new(ErrorKind::RowTooLarge, what));
+        }
+        let (family, timestamp) = (self.family, self.timestamp);
+        self.cells.push(Cell { family, qualifier, timestamp, value });
+        self.versions += 1;
+        Ok(if self.cells.len() as u64 >= u64::from(self.plan.cells_per_row_max) {
+            Room::RowFull
+        } else if self.versions >= self.plan.versions_max {
+            Room::ColumnFull
+        } else {
+            Room::Open
+        })
+    }
+
+    /// The sequence below which the column's records at `timestamp` are hidden.
+    fn hidden_below(&self, timestamp: Timestamp) -> Seq {
+        let covering = self.ranges.iter().filter(|r| r.start <= timestamp && timestamp <= r.last);
+        covering.map(|r| r.seq).max().unwrap_or(0).max(self.column_hide)
+    }
+
+    fn add_range(&mut self, key: KeyView<'_>, value: &[u8]) -> Result<()> {
+        let start = number(value, "cell tombstone")?;
+        let (last, seq) = (key.timestamp(), key.seq());
+        let covers = |r: &RangeTombstone| r.start <= start && last <= r.last && seq <= r.seq;
+        if seq <= self.column_hide || self.ranges.iter().any(covers) {
+            return Ok(());
+        }
+        // What follows is not newer than `last`: ranges that end above it are behind us.
+        self.ranges.retain(|r| r.start <= last);
+        self.ranges.push(RangeTombstone { start, last, seq });
+        Ok(())
+    }
+
+    /// `Some` where the family is not wanted.
+    fn enter_family(&mut self, family: FamilyId) -> Option<Action> {
+        self.family = family;
+        self.family_hide = self.row_hide;
+        self.column.clear();
+        while self.family_plan().is_some_and(|f| f.id < family) {
+            self.family_at += 1;
+        }
+        match self.family_plan() {
+            Some(plan) if plan.id == family => None,
+            _ => Some(self.skip_to_family_at()),
+        }
+    }
+
+    /// Skips to the plan's family at `family_at`.
+    fn skip_to_family_at(&mut self) -> Action {
+        match self.plan.families.get(self.family_at) {
+            Some(next) => {
+                target_family(&self.row, next.id, &mut self.target);
+                self.start_skip()
+            }
+            None => Action::RowDone,
+        }
+    }
+
+    /// `Some` where the column is not wanted.
+    fn enter_column(&mut self, key: KeyView<'_>, cursor: &impl Cursor) -> Option<Action> {
+        self.column.clear();
+        self.column.extend_from_slice(key.column_prefix());
+        self.column_hide = self.family_hide;
+        self.ranges.clear();
+        self.versions = 0;
+        self.qualifier = None;
+        let plan = self.plan.families.get(self.family_at)?;
+        if plan.wants_all() {
+            return None;
+        }
+        let qualifier = cursor.qualifier_bytes();
+        let place = plan.place(&qualifier);
+        self.qualifier = Some(qualifier);
+        (place != Place::Inside).then(|| self.skip_to_place(place))
+    }
+
+    /// Nothing more of the current column is wanted.
+    fn leave_column(&mut self) -> Action {
+        let place = match (self.family_plan(), &self.qualifier) {
+            (Some(plan), Some(qualifier)) if !plan.wants_all() => plan.place_after(qualifier),
+            _ => Place::Inside,
+        };
+        self.skip_to_place(place)
+    }
+
+    /// Skips to the next column, to a range of the family or to the next family of the plan.
+    fn skip_to_place(&mut self, place: Place) -> Action {
+        match place {
+            Place::Inside => {
+                target_after(&self.column, &mut self.target);
+                self.start_skip()
+            }
+            Place::Before(at) => {
+                if let Some(plan) = self.plan.families.get(self.family_at) {
+                    plan.target_range(&self.row, at, &mut self.target);
+                }
+                self.start_skip()
+            }
+            Place::After => {
+                self.family_at += 1;
+                self.skip_to_family_at()
+            }
+        }
+    }
+
+    fn start_skip(&mut self) -> Action {
+        self.skipping = true;
+        self.stepped = 0;
+        Action::Next
+    }
+
+    /// Passes over a record that is skipped or not visible.
+    fn step_over(&mut self) -> Action {
+        self.stepped += 1;
+        if self.skipping && self.stepped > SKIP_BEFORE_SEEK {
+            self.stepped = 0;
+            Action::Seek
+        } else {
+            Action::Next
+        }
+    }
+
+    /// Passes over an older record of a decided cell.
+    fn step_within_cell(&mut self) -> Action {
+        self.stepped += 1;
+        if self.stepped <= SKIP_BEFORE_SEEK {
+            return Action::Next;
+        }
+        match self.timestamp.checked_sub(1) {
+            Some(earlier) => target_cell(&self.column, earlier, SEQ_MAX, &mut self.target),
+            None => target_after(&self.column, &mut self.target),
+        }
+        self.skipping = true;
+        self.stepped = 0;
+        Action::Seek
+    }
+}
+
+fn number(value: &[u8], what: &str) -> Result<i64> {
+    aggregate::decode(value).ok_or_else(|| {
+        let what = format!("a malformed {what}: {} bytes where 8 are expected", value.len());
+        Error::new(ErrorKind::Corruption, what)
+    })
+}
+
+fn unexpected(key: KeyView<'_>) -> Error {
+    let what = format!("a record of kind {:?} in a place that it cannot have", key.kind());
+    Error::new(ErrorKind::Corruption, what)
+}
