@@ -432,6 +432,7 @@ pub struct Row {
 }
 
 /// One change to a row. Timestamps are microseconds.
+#[expect(missing_docs, reason = "the fields are the nouns of the data model, above")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mutation {
     /// Writes a cell.

@@ -16,14 +16,17 @@ use crate::cell::RowRange;
 use crate::core::{Core, EngineMetrics};
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity;
-use crate::io::{Clock, Env, FileLock, JoinHandle};
+use crate::io::{Clock, Env, FileLock, Files, JoinHandle};
 use crate::layout::{Layout, parse_number};
-use crate::log::{CommitPipeline, Hlc, LocalLog, LogOptions};
-use crate::manifest::{LocalMetaStore, MetaStore, TabletManifest};
+use crate::log::{CommitPipeline, Hlc, LocalLog, LogOptions, ReplayProgress};
+use crate::manifest::{LocalMetaStore, MetaStore, TabletManifest, VersionEdit};
 use crate::store::SstStore;
 use crate::tablet::{Replay, Tablet, TabletId};
 
 pub use crate::options::{CompressionPolicy, EngineOptions, SyncMode};
+
+/// Bytes of log from which a replay reports its progress: below, it is over in an instant.
+const REPLAY_TOLD_BYTES: u64 = 32 << 20;
 
 /// Whether the engine takes writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +75,7 @@ impl Engine {
     pub fn open(env: Env, dir: &Path, options: EngineOptions) -> Result<Arc<Self>> {
         let layout = Layout::new(dir);
         let files = Arc::clone(&env.files);
-        files.create_dir_all(dir)?;
+        create_root(files.as_ref(), dir)?;
         let lock = files.lock(&layout.lock()).map_err(|error| match error.kind() {
             ErrorKind::Locked => Error::new(
                 ErrorKind::Locked,
@@ -88,7 +91,7 @@ impl Engine {
             files.create_dir_all(&sub)?;
         }
         files.sync_dir(dir)?;
-        let meta = Arc::new(LocalMetaStore::open(&files, &layout.meta())?);
+        let meta = Arc::new(LocalMetaStore::open(Arc::clone(&files), &layout.meta())?);
         let manifests = open_manifests(&env, &layout)?;
 
         // Sequences on disk are all in the past, or order would be lost: file and tablet numbers too.
@@ -103,7 +106,6 @@ impl Engine {
             }
         }
         let orphans_removed = remove_orphans(&env, &layout, &named, &mut floor)?;
-        let hlc = Arc::new(Hlc::new(Arc::clone(&env.clock), floor));
 
         let log_options =
             LogOptions { sync: options.sync, segment_bytes: options.log_segment_bytes };
@@ -115,16 +117,22 @@ impl Engine {
                 (*id, replay)
             })
             .collect();
-        let (log, replayed) =
-            LocalLog::open(&env, &layout.log(), log_options, &mut |tablet, first_seq, batch| {
+        let mut said = 0;
+        let (log, replayed) = LocalLog::open(
+            &env,
+            &layout.log(),
+            log_options,
+            &mut |tablet, first_seq, batch| {
                 match replays.get_mut(&TabletId(tablet)) {
                     Some(replay) => replay.add(first_seq, &batch),
                     // The tablet was dropped after the record was written.
                     None => Ok(()),
                 }
-            })?;
-        hlc.observe(replayed.max_seq);
-        let pipeline = CommitPipeline::new(Arc::new(log), hlc);
+            },
+            &mut |progress| progress_of_replay(&mut said, progress),
+        )?;
+        let hlc = Hlc::new(Arc::clone(&env.clock), floor.max(replayed.max_seq));
+        let pipeline = CommitPipeline::new(Arc::new(log), hlc)?;
         let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::new(options.block_cache_bytes));
         let store = SstStore::new(env.clone(), layout.clone(), Arc::clone(&cache));
         let core = Arc::new(Core::new(env, layout, options, pipeline, store));
@@ -138,7 +146,10 @@ impl Engine {
         let summary = OpenSummary {
             replayed_records: replayed.records,
             replayed_bytes: replayed.bytes,
-            torn_tail: replayed.torn.map(|torn| torn.to_string()),
+            torn_tail: replayed.torn.map(|torn| {
+                let (file, at) = (torn.file.display(), torn.offset);
+                format!("{file}: {} bytes at offset {at}", torn.bytes)
+            }),
             orphans_removed,
         };
         Ok(Arc::new(Self {
@@ -179,7 +190,8 @@ impl Engine {
         let files = &self.core.env.files;
         let dir = self.core.layout.tablet(id);
         files.create_dir_all(&dir)?;
-        let manifest = TabletManifest::create(files, &dir, range)?;
+        let manifest =
+            TabletManifest::create(Arc::clone(files), &dir, range, &VersionEdit::default())?;
         files.sync_dir(&self.core.layout.tablets())?;
         let seed = self.core.env.rng.next_u64();
         let replay = Replay::new(0, self.core.options.memtable_bytes, seed);
@@ -253,15 +265,10 @@ impl Engine {
         &self.cache
     }
 
-    /// Bytes written to the log since the engine was opened.
-    pub fn log_bytes_written(&self) -> u64 {
-        self.core.pipeline.bytes_written()
-    }
-
     /// Flushes every tablet and merges it into its last level. Blocks, for as long as that takes.
     pub fn compact_fully(&self) -> Result<()> {
         for tablet in self.tablets() {
-            futures::executor::block_on(tablet.flush())?;
+            pollster::block_on(tablet.flush())?;
             tablet.compact_fully()?;
         }
         Ok(())
@@ -351,6 +358,26 @@ impl Engine {
     }
 }
 
+/// Creates the directory and what lies above it, durably: a name is only as durable as the directory
+/// that it stands in.
+fn create_root(files: &dyn Files, dir: &Path) -> Result<()> {
+    let mut missing = Vec::new();
+    for ancestor in dir.ancestors().filter(|a| !a.as_os_str().is_empty()) {
+        if files.exists(ancestor)? {
+            break;
+        }
+        missing.push(ancestor);
+    }
+    files.create_dir_all(dir)?;
+    for created in missing {
+        match created.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            Some(parent) => files.sync_dir(parent)?,
+            None => files.sync_dir(Path::new("."))?,
+        }
+    }
+    Ok(())
+}
+
 fn open_manifests(env: &Env, layout: &Layout) -> Result<BTreeMap<TabletId, TabletManifest>> {
     let mut manifests = BTreeMap::new();
     for entry in env.files.list(&layout.tablets())? {
@@ -359,18 +386,19 @@ fn open_manifests(env: &Env, layout: &Layout) -> Result<BTreeMap<TabletId, Table
         };
         let id = TabletId(number);
         let dir = layout.tablet(id);
-        match TabletManifest::open(&env.files, &dir)? {
-            Some(manifest) => {
+        match TabletManifest::open(Arc::clone(&env.files), &dir) {
+            Ok((manifest, _)) => {
                 manifests.insert(id, manifest);
             }
             // A tablet whose creation or removal was cut short: the catalog never named it, or no
             // longer does.
-            None => {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
                 for file in env.files.list(&dir)? {
                     env.files.remove(&dir.join(&file.name))?;
                 }
                 env.files.remove_dir(&dir)?;
             }
+            Err(error) => return Err(error),
         }
     }
     Ok(manifests)
@@ -392,4 +420,17 @@ fn remove_orphans(
         }
     }
     Ok(removed)
+}
+
+/// Tells of a long replay every tenth of it.
+fn progress_of_replay(said: &mut u64, progress: ReplayProgress) {
+    let tenths = progress.bytes_done.saturating_mul(10) / progress.bytes_total.max(1);
+    if progress.bytes_total >= REPLAY_TOLD_BYTES && tenths > *said {
+        *said = tenths;
+        tracing::info!(
+            "replaying the log: {} of {} bytes",
+            progress.bytes_done,
+            progress.bytes_total
+        );
+    }
 }

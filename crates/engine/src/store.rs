@@ -39,8 +39,7 @@ impl SstStore {
     /// Opens an SST. Damage is logged here and kept for the readers to meet.
     pub(crate) fn open(self: &Arc<Self>, id: FileId) -> Arc<SstFile> {
         let path = self.layout.sst(id);
-        let reader =
-            SstReader::open(self.env.files.as_ref(), &path, id, Arc::clone(&self.cache));
+        let reader = SstReader::open(self.env.files.as_ref(), &path, id, Arc::clone(&self.cache));
         if let Err(error) = &reader {
             tracing::error!(file = %path.display(), %error, "SST cannot be opened; its rows fail");
         }
@@ -49,9 +48,8 @@ impl SstStore {
 
     /// Removes the files that were doomed and let go since the last call.
     pub(crate) fn remove_doomed(&self) {
-        let paths = std::mem::take(
-            &mut *self.removable.lock().unwrap_or_else(PoisonError::into_inner),
-        );
+        let paths =
+            std::mem::take(&mut *self.removable.lock().unwrap_or_else(PoisonError::into_inner));
         for path in paths {
             if let Err(error) = self.env.files.remove(&path) {
                 tracing::warn!(file = %path.display(), %error, "cannot remove an obsolete SST");

@@ -80,7 +80,7 @@ fn merge(
 ) -> Result<JobOutput> {
     let options = sst_options(context.options, output_level);
     let created_micros = context.env.clock.now_micros();
-    let mut stream = CompactionStream::new(cursors, spec, &[])?;
+    let mut stream = CompactionStream::new(cursors, spec, &[]);
     let mut writer: Option<SstWriter> = None;
     let mut row: Vec<u8> = Vec::new();
     let mut files = Vec::new();
@@ -133,8 +133,8 @@ fn describe(summary: SstSummary, level: u8) -> SstRef {
         bytes: summary.bytes,
         first_row: properties.first_row,
         last_row: properties.last_row,
-        min_seq: properties.min_seq,
-        max_seq: properties.max_seq,
+        min_seq: properties.seq_min,
+        max_seq: properties.seq_max,
         entries: properties.entries,
     }
 }

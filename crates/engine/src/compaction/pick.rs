@@ -249,8 +249,8 @@ pub(crate) struct CollectInputs<'a> {
     pub(crate) tablet_bytes: u64,
     /// Files that a recent rewrite found nothing in.
     pub(crate) futile: &'a HashSet<FileId>,
-    /// The properties of a file, if it is readable.
-    pub(crate) properties: &'a dyn Fn(FileId) -> Option<Arc<SstProperties>>,
+    /// Asks a question of a file's properties; `false` where they cannot be read.
+    pub(crate) properties: &'a dyn Fn(FileId, &dyn Fn(&SstProperties) -> bool) -> bool,
 }
 
 /// A compaction that collects garbage; see the module.
@@ -270,8 +270,7 @@ pub(crate) fn pick_to_collect(
             if busy.contains(&file.id) || inputs.futile.contains(&file.id) {
                 continue;
             }
-            let Some(properties) = (inputs.properties)(file.id) else { continue };
-            if may_collect(&properties, inputs)
+            if (inputs.properties)(file.id, &|p| may_collect(p, inputs))
                 && let Some(pick) =
                     complete(version, Reason::Collect, twins(version, file), level, busy)
             {
@@ -282,7 +281,7 @@ pub(crate) fn pick_to_collect(
     // L0 files overlap, so they are rewritten together, into the base level.
     let l0_garbage = level_files(version, 0).iter().any(|file| {
         !inputs.futile.contains(&file.id)
-            && (inputs.properties)(file.id).is_some_and(|p| may_collect(&p, inputs))
+            && (inputs.properties)(file.id, &|p| may_collect(p, inputs))
     });
     if l0_garbage {
         return pick_l0(version, Reason::Collect, targets(version, options).base_level, busy);
@@ -297,8 +296,8 @@ fn merge_for_versions(
     inputs: &CollectInputs<'_>,
 ) -> Option<Pick> {
     let counts = |file: &SstRef| {
-        (inputs.properties)(file.id).is_some_and(|p| {
-            p.families.iter().any(|(id, _)| {
+        (inputs.properties)(file.id, &|p| {
+            p.families.keys().any(|id| {
                 inputs
                     .schema
                     .family(*id)
@@ -311,8 +310,7 @@ fn merge_for_versions(
     let shadowed = |file: &Arc<SstRef>| {
         let span = file.span();
         deepest_overlap(version, file.level, &span)
-            || (file.level == 0
-                && l0.iter().any(|o| o.id != file.id && o.span().overlaps(&span)))
+            || (file.level == 0 && l0.iter().any(|o| o.id != file.id && o.span().overlaps(&span)))
     };
     if l0.iter().any(|file| counts(file) && shadowed(file)) {
         let base = targets(version, options).base_level;
@@ -339,19 +337,19 @@ fn merge_for_versions(
 /// in the life of its cells, and not every few seconds.
 fn may_collect(properties: &SstProperties, inputs: &CollectInputs<'_>) -> bool {
     properties.families.iter().any(|(id, family)| {
-        if family.cells() == 0 {
+        if family.cells == 0 {
             return false;
         }
         let Some(options) = inputs.schema.family(*id) else { return true };
         let patience = if inputs.tablet_bytes <= COLLECT_EAGER_BYTES {
             0
         } else {
-            family.max_timestamp.saturating_sub(family.min_timestamp) / 10
+            family.timestamp_max.saturating_sub(family.timestamp_min) / 10
         };
         options.gc.as_ref().is_some_and(|rule| {
             rule.collects(
-                family.column_versions_max.saturating_sub(1),
-                family.min_timestamp.saturating_add(patience),
+                u32::try_from(family.column_versions_max.saturating_sub(1)).unwrap_or(u32::MAX),
+                family.timestamp_min.saturating_add(patience),
                 inputs.now_micros,
             )
         })

@@ -17,8 +17,6 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use crate::cell::{KeyView, Row, RowRange, Seq, row_prefix};
 use crate::cursor::{Cursor, Step};
 use crate::error::Result;
@@ -27,8 +25,7 @@ use crate::limits::{SCAN_PROGRESS_RECORDS, SKIP_BEFORE_SEEK};
 use crate::read::merge::MergeCursor;
 use crate::read::plan::{Plan, target_after};
 use crate::read::visible::{Action, VisibleRow};
-use crate::manifest::Excised;
-use crate::read::{EncodedExcised, Projection};
+use crate::read::{EncodedExcised, Excised, Projection};
 use crate::schema::TabletSchema;
 
 /// What a [`RowStream`] reads.
@@ -212,14 +209,16 @@ impl RowStream {
                     }
                 },
                 State::Row => {
-                    if !self.in_row() {
+                    let row = self.visible.row_prefix();
+                    let entry = self.merge.entry().filter(|e| e.key.row_prefix() == row);
+                    let Some(entry) = entry else {
                         match self.end_row(false)? {
                             Some(row) => return Ok(Turn::Row(row)),
                             None => continue,
                         }
-                    }
+                    };
                     self.records += 1;
-                    match self.visible.push(&self.merge)? {
+                    match self.visible.push(entry, &self.merge)? {
                         Action::Next => self.merge.next()?,
                         Action::Seek => self.merge.seek(self.visible.target())?,
                         Action::RowDone => match self.end_row(true)? {

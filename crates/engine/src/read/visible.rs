@@ -26,7 +26,7 @@ use crate::cell::{
     Cell, FAMILY_NONE, FamilyId, KeyView, Kind, Row, SEQ_MAX, Seq, Timestamp, TimestampRange,
     unescape_into,
 };
-use crate::cursor::Cursor;
+use crate::cursor::{Cursor, Entry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::SKIP_BEFORE_SEEK;
 use crate::read::plan::{FamilyPlan, Place, Plan, target_after, target_cell, target_family};
@@ -192,9 +192,8 @@ impl VisibleRow {
         error.context(format_args!("row \"{}\"", shown.escape_ascii()))
     }
 
-    /// Takes in the record under `cursor`, which belongs to the current row.
-    pub(super) fn push(&mut self, cursor: &impl Cursor) -> Result<Action> {
-        let Some(entry) = cursor.entry() else { return Ok(Action::RowDone) };
+    /// Takes in the record `entry` under `cursor`, which belongs to the current row.
+    pub(super) fn push(&mut self, entry: Entry<'_>, cursor: &impl Cursor) -> Result<Action> {
         self.take(cursor, entry.key, entry.value).map_err(|e| self.in_row(e))
     }
 
@@ -372,7 +371,7 @@ impl VisibleRow {
         if seq <= self.column_hide || self.ranges.iter().any(covers) {
             return Ok(());
         }
-        // What follows is not newer than `last`: ranges that end above it are behind us.
+        // What follows is not newer than `last`: ranges that start above it are behind us.
         self.ranges.retain(|r| r.start <= last);
         self.ranges.push(RangeTombstone { start, last, seq });
         Ok(())

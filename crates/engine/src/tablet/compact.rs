@@ -11,7 +11,7 @@ use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{SstRef, VersionEdit};
 use crate::read::{LevelCursor, LevelFile};
-use crate::sst::{CursorOptions, FileId};
+use crate::sst::{CursorOptions, FileId, SstProperties};
 
 use super::Tablet;
 
@@ -77,9 +77,9 @@ impl Tablet {
         jobs.futile_until.retain(|_, until| *until > now);
         let futile: HashSet<FileId> = jobs.futile_until.keys().copied().collect();
         let view = self.view.load_full();
-        let properties = |id| {
-            let reader = view.file(id).ok()?.reader().ok()?;
-            Some(Arc::clone(reader.properties()))
+        let properties = |id, question: &dyn Fn(&SstProperties) -> bool| {
+            let reader = view.file(id).and_then(|file| file.reader().cloned());
+            reader.is_ok_and(|reader| question(reader.properties()))
         };
         let inputs = CollectInputs {
             schema: &schema,
@@ -234,7 +234,7 @@ impl Claim {
         let version = manifest.version();
         let remove = self.still_there(&version);
         let add = version
-            .files()
+            .ssts()
             .filter(|f| remove.contains(&(f.level, f.id)))
             .map(|f| SstRef { level: self.pick.output_level, ..f.as_ref().clone() })
             .collect();

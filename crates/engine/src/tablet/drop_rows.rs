@@ -35,9 +35,10 @@ impl Tablet {
         let (seq, in_memory, view) = {
             // Under the writer lock, what is in memory is older than `seq` and what comes is newer.
             let _writer = self.lock_writer();
-            let seq = self.core.pipeline.reserve_seq()?;
+            let seq = self.core.pipeline.reserve_seq();
             let view = self.view.load_full();
-            (seq, view.memtables().any(|m| !m.is_empty()), view)
+            let in_memory = view.memtables().any(|m| !m.is_empty());
+            (seq, in_memory, view)
         };
         let version = manifest.version();
         let mut edit = VersionEdit { last_seq: Some(seq), ..VersionEdit::default() };

@@ -88,7 +88,7 @@ impl Tablet {
         let last_seq = memtable.seq_range().map_or(0, |(_, last)| last);
         // Only what is durable in the log goes into files: then a compaction may let the newest record
         // of a cell hide the others, since every reader sees it.
-        futures::executor::block_on(self.core.pipeline.wait_visible(last_seq))?;
+        pollster::block_on(self.core.pipeline.wait_visible(last_seq))?;
         let _job = self.begin_job();
         let version = self.version();
         let spec = CompactionSpec {

@@ -46,7 +46,7 @@ impl Tablet {
     /// Resolves when everything that a `ReadView::Pending` read has seen so far is durable. For a
     /// check-and-mutate that has nothing to write. Releases the lock first.
     pub async fn wait_durable(&self, lock: RowLock) -> Result<()> {
-        let last = self.core.pipeline.last_assigned();
+        let last = self.core.pipeline.last_begun();
         drop(lock);
         self.core.pipeline.wait_visible(last).await
     }
@@ -99,7 +99,7 @@ impl Tablet {
             self.core.check_writable()?;
             let view = self.view.load();
             let full = view.waiting.len() >= self.core.options.memtables_waiting_max
-                || view.version.levels.first().map_or(0, Vec::len)
+                || view.version.levels().first().map_or(0, Vec::len)
                     >= self.core.options.l0_stop_files;
             if !full || !self.core.background.load(Ordering::Acquire) {
                 return Ok(());

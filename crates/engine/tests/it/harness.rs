@@ -99,7 +99,8 @@ impl Rig {
     }
 
     pub fn get(&self, row: &[u8]) -> Vec<Cell> {
-        let read = self.tablet.read_row(row, &Projection::all(), ReadView::Durable);
+        let projection = Projection::all();
+        let read = self.tablet.read_row(row, &projection, ReadView::Durable);
         block_on(read).unwrap().map_or_else(Vec::new, |row| row.cells)
     }
 }

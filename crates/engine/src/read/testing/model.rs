@@ -12,9 +12,9 @@ use crate::cell::{
     Cell, FamilyId, Mutation, Row, RowRange, Seq, TIMESTAMP_MAX, Timestamp, TimestampRange,
     encode_row,
 };
-use crate::read::testing::Record;
 use crate::manifest::Excised;
-use crate::read::{Projection};
+use crate::read::Projection;
+use crate::read::testing::Record;
 use crate::schema::{Aggregate, FamilyOptions, GcRule, TabletSchema};
 
 /// One event; its sequence is its place in the history, from 1.
