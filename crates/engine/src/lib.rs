@@ -2,6 +2,7 @@
 
 pub mod cache;
 pub mod cell;
+pub mod codec;
 pub mod compaction;
 pub mod cursor;
 pub mod db;

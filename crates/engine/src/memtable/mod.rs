@@ -1,1 +1,193 @@
-//! Placeholder.
+//! The memtable: a tablet's newest records in memory, sorted, until they are flushed to an SST.
+//!
+//! Guarantees:
+//!
+//! * Records are encoded cell keys (see [`crate::cell`]) and values; they are added, never changed and
+//!   never removed. A key is there at most once: inserting it again (a log replayed twice) does nothing.
+//! * Any number of cursors read while one writer inserts, without waiting for it. A cursor sees every
+//!   record whose insertion was over before the cursor moved, perhaps later ones, and none in part.
+//!   What a read may *show* is decided above, by sequence.
+//! * Memory is given back as a whole, when the memtable, its cursors and the large values that were
+//!   taken from it are gone.
+//!
+//! ```text
+//! Memtable ── Mutex ── Inserter ──┐
+//!     │                           ├──► SkipList ──► Arena (chunks)
+//!     └── MemtableCursor, values ─┘
+//! ```
+//!
+//! [`skiplist`](self) and arena files hold the `unsafe` code; this file and the cursor are safe Rust.
+
+mod arena;
+mod cursor;
+mod skiplist;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::cell::{FamilyId, KeyView, Kind, RowRange, SEQ_MAX, Seq, Timestamp};
+
+pub use cursor::{MemtableCursor, SHARED_VALUE_BYTES_MIN};
+use skiplist::{Inserter, SkipList};
+
+/// A sorted set of records in memory.
+#[derive(Debug)]
+pub struct Memtable {
+    list: Arc<SkipList>,
+    writer: Mutex<WriterState>,
+    records: AtomicU64,
+    tombstones: AtomicU64,
+    /// [`SEQ_MAX`] until there is a record.
+    seq_min: AtomicU64,
+    seq_max: AtomicU64,
+}
+
+/// Figures of one family in a memtable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FamilyStats {
+    /// The family; [`FAMILY_NONE`](crate::cell::FAMILY_NONE) counts row tombstones.
+    pub family: FamilyId,
+    /// Records, tombstones included.
+    pub entries: u64,
+    /// Tombstones among them.
+    pub tombstones: u64,
+    /// The least timestamp of its cells and merge operands, in microseconds; `None` without any.
+    pub timestamp_min: Option<Timestamp>,
+}
+
+/// What only the writer touches.
+#[derive(Debug)]
+struct WriterState {
+    inserter: Inserter,
+    /// By family id.
+    families: Vec<FamilyStats>,
+    /// Where the newest record's family is: records come in runs of one family.
+    family_hint: usize,
+}
+
+impl WriterState {
+    fn family(&mut self, family: FamilyId) -> Option<&mut FamilyStats> {
+        if self.families.get(self.family_hint).is_none_or(|f| f.family != family) {
+            self.family_hint = match self.families.binary_search_by_key(&family, |f| f.family) {
+                Ok(found) => found,
+                Err(place) => {
+                    let fresh =
+                        FamilyStats { family, entries: 0, tombstones: 0, timestamp_min: None };
+                    self.families.insert(place, fresh);
+                    place
+                }
+            };
+        }
+        self.families.get_mut(self.family_hint)
+    }
+}
+
+impl Memtable {
+    /// An empty memtable; `seed` decides the shape of the skiplist, so that a test can repeat it.
+    pub fn new(seed: u64) -> Arc<Self> {
+        let (list, inserter) = SkipList::create(seed);
+        Arc::new(Self {
+            list,
+            writer: Mutex::new(WriterState { inserter, families: Vec::new(), family_hint: 0 }),
+            records: AtomicU64::new(0),
+            tombstones: AtomicU64::new(0),
+            seq_min: AtomicU64::new(SEQ_MAX),
+            seq_max: AtomicU64::new(0),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WriterState> {
+        // A panic while the mutex was held leaves at most a figure behind by one: the list is linked
+        // from level 0 upwards and valid after each step.
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the writer's place, waiting while another has it. For several insertions in a row; the
+    /// other methods of the memtable that say so wait while it lives.
+    pub fn writer(&self) -> MemtableWriter<'_> {
+        MemtableWriter { table: self, state: self.lock() }
+    }
+
+    /// Inserts one record; see [`MemtableWriter::insert`].
+    pub fn insert(&self, key: KeyView<'_>, value: &[u8]) -> bool {
+        self.writer().insert(key, value)
+    }
+
+    /// Bytes of memory that the memtable holds, free space at its end included.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.list.reserved_bytes()
+    }
+
+    /// Records.
+    pub fn len(&self) -> u64 {
+        self.records.load(Ordering::Acquire)
+    }
+
+    /// Whether there is no record.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Tombstones of all kinds among the records.
+    pub fn tombstones(&self) -> u64 {
+        self.tombstones.load(Ordering::Relaxed)
+    }
+
+    /// The least and the greatest sequence of the records; `None` without any.
+    pub fn seq_range(&self) -> Option<(Seq, Seq)> {
+        // `len` was raised after the bounds, so where it is not 0 they are set.
+        (!self.is_empty())
+            .then(|| (self.seq_min.load(Ordering::Relaxed), self.seq_max.load(Ordering::Relaxed)))
+    }
+
+    /// Figures per family, by family id. Waits for the writer.
+    pub fn families(&self) -> Vec<FamilyStats> {
+        self.lock().families.clone()
+    }
+
+    /// A cursor over the records of the rows in `bounds`, on no record yet.
+    pub fn cursor(self: &Arc<Self>, bounds: RowRange) -> MemtableCursor {
+        MemtableCursor::new(Arc::clone(&self.list), &bounds)
+    }
+}
+
+/// The writer's place in a memtable: at most one at a time.
+#[derive(Debug)]
+pub struct MemtableWriter<'a> {
+    table: &'a Memtable,
+    state: MutexGuard<'a, WriterState>,
+}
+
+impl MemtableWriter<'_> {
+    /// Inserts a record. A key that is there already stays as it is, and the answer is `false`.
+    ///
+    /// # Panics
+    /// Where the key exceeds 4 GiB; limits on rows and qualifiers keep it a hundred thousand times
+    /// smaller.
+    pub fn insert(&mut self, key: KeyView<'_>, value: &[u8]) -> bool {
+        let (kind, seq, timestamp) = (key.kind(), key.seq(), key.timestamp());
+        // Before the record can be seen: whoever sees it finds its sequence within the bounds.
+        self.table.seq_min.fetch_min(seq, Ordering::Relaxed);
+        self.table.seq_max.fetch_max(seq, Ordering::Relaxed);
+        if !self.state.inserter.insert(key, value) {
+            return false;
+        }
+        if let Some(stats) = self.state.family(key.family()) {
+            stats.entries += 1;
+            if kind.is_tombstone() {
+                stats.tombstones += 1;
+            } else if matches!(kind, Kind::Value | Kind::Merge | Kind::ValueElsewhere) {
+                stats.timestamp_min =
+                    Some(stats.timestamp_min.map_or(timestamp, |min| min.min(timestamp)));
+            }
+        }
+        if kind.is_tombstone() {
+            self.table.tombstones.fetch_add(1, Ordering::Relaxed);
+        }
+        self.table.records.fetch_add(1, Ordering::Release);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+//! The memory of a memtable: chunks that grow, are carved from front to back, and are freed together.
+//!
+//! ```text
+//! chunk 8 KiB      chunk 16 KiB            ...  chunks of 1 MiB          own chunk: one large record
+//! +----+----+---+  +----+------+----+---+       +----+----+ - - +---+   +---------------------------+
+//! | a  | b  |   |  | c  | d    | e  |   |       | f  |    |     |   |   | g                         |
+//! +----+----+---+  +----+------+----+---+       +----+----+ - - +---+   +---------------------------+
+//!            ^ too short for the next one: left unused           ^ Bump::next
+//! ```
+//!
+//! Guarantees: what [`Bump::alloc`] returns is aligned to [`ALIGN`], is its caller's alone, never moves
+//! and stays valid until the [`Arena`] is dropped. Nothing is freed on its own, which is what lets
+//! readers follow pointers without a lock or a count.
+//!
+//! One of the two files of the memtable that hold `unsafe` code; the other is `skiplist.rs`.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Alignment of every allocation, in bytes: that of a pointer.
+pub(super) const ALIGN: usize = 8;
+
+/// Bytes of the first chunk. Every open tablet has a memtable, so an idle one must be small; a smaller
+/// first chunk would only add a step or two to the doubling.
+pub(super) const CHUNK_BYTES_FIRST: usize = 8 << 10;
+
+/// Bytes of a chunk at most. Larger ones would leave more memory reserved and unused in a memtable that
+/// has just grown; smaller ones would leave more unused tails per byte.
+pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes from which an allocation gets a chunk of its own, so that the unused tail of a full-sized
+/// chunk stays under a sixteenth of it.
+pub(super) const OWN_CHUNK_BYTES: usize = CHUNK_BYTES_MAX / 16;
+
+/// One allocation from the system.
+#[derive(Debug)]
+struct Chunk {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+/// Owns the chunks and frees them when it is dropped.
+#[derive(Debug, Default)]
+pub(super) struct Arena {
+    chunks: Mutex<Vec<Chunk>>,
+    reserved_bytes: AtomicU64,
+}
+
+// SAFETY: a chunk is plain memory, freed by `Drop` with exclusive access; its address may be known to
+// any thread, and the list of chunks is behind a mutex.
+unsafe impl Send for Arena {}
+// SAFETY: as for `Send`; `&Arena` only gives access to the mutex and the atomic.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Bytes of all chunks, unused tails included.
+    pub(super) fn reserved_bytes(&self) -> u64 {
+        self.reserved_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A new chunk of at least `bytes` (not 0): its start and its size.
+    fn add_chunk(&self, bytes: usize) -> (NonNull<u8>, usize) {
+        assert!(bytes > 0, "a chunk has a size");
+        let layout = Layout::from_size_align(bytes, ALIGN)
+            .expect("the sum of slice lengths that exist in memory is far below isize::MAX");
+        // SAFETY: the layout's size is not zero, as asserted above.
+        let start = unsafe { alloc(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner).push(Chunk { start, layout });
+        self.reserved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        (start, bytes)
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        for chunk in self.chunks.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            // SAFETY: the chunk came from `alloc` with this layout and leaves the list here, so it is
+            // freed once. Whoever follows pointers into it holds the arena alive (see `skiplist.rs`).
+            unsafe { dealloc(chunk.start.as_ptr(), chunk.layout) };
+        }
+    }
+}
+
+/// Carves an arena. Each has chunks of its own, so two of them never hand out the same bytes.
+#[derive(Debug)]
+pub(super) struct Bump {
+    arena: Arc<Arena>,
+    /// First free byte of the current chunk, always aligned; meaningless while `free` is 0.
+    next: NonNull<u8>,
+    /// Bytes free from `next` on.
+    free: usize,
+    /// Size of the next ordinary chunk.
+    chunk_bytes: usize,
+}
+
+// SAFETY: `next` points into memory that only this value hands out, kept alive by `arena`; nothing is
+// bound to a thread.
+unsafe impl Send for Bump {}
+
+impl Bump {
+    /// Starts carving.
+    pub(super) fn new(arena: Arc<Arena>) -> Self {
+        Self { arena, next: NonNull::dangling(), free: 0, chunk_bytes: CHUNK_BYTES_FIRST }
+    }
+
+    /// `len` fresh bytes, aligned to [`ALIGN`], uninitialised, valid until the arena is dropped.
+    pub(super) fn alloc(&mut self, len: usize) -> NonNull<u8> {
+        let len = len
+            .max(1)
+            .checked_next_multiple_of(ALIGN)
+            .expect("the sum of slice lengths that exist in memory is far below usize::MAX");
+        if len >= OWN_CHUNK_BYTES {
+            return self.arena.add_chunk(len).0;
+        }
+        if len > self.free {
+            // Early chunks can be smaller than what they must hold; sizes are multiples of ALIGN.
+            let (start, size) = self.arena.add_chunk(self.chunk_bytes.max(len));
+            self.chunk_bytes = (self.chunk_bytes * 2).min(CHUNK_BYTES_MAX);
+            (self.next, self.free) = (start, size);
+        }
+        let taken = self.next;
+        // SAFETY: `len <= free`, and `free` bytes from `next` on lie in one chunk; so the result is in
+        // it or one past its end.
+        self.next = unsafe { self.next.add(len) };
+        self.free -= len;
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocations_are_aligned_disjoint_and_keep_what_was_written() {
+        let arena = Arc::new(Arena::default());
+        let mut bump = Bump::new(Arc::clone(&arena));
+        // Around every boundary: chunk ends, the own-chunk size, the first chunk's size.
+        let sizes =
+            [1, 7, 8, 9, 4096, 5000, 8192, 8193, 65_528, 65_529, 65_536, 70_000, 3, 300_000];
+        let mut spans = Vec::new();
+        for (i, size) in sizes.iter().cycle().take(400).enumerate() {
+            let start = bump.alloc(*size);
+            assert_eq!(start.as_ptr() as usize % ALIGN, 0);
+            // SAFETY: `size` fresh bytes were just handed out.
+            unsafe { start.as_ptr().write_bytes(i as u8, *size) };
+            spans.push((start, *size, i as u8));
+        }
+        for (start, size, fill) in &spans {
+            // SAFETY: the span was handed out and written above, and the arena lives.
+            let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), *size) };
+            assert!(bytes.iter().all(|b| b == fill), "a later allocation overwrote this one");
+        }
+    }
+
+    #[test]
+    fn chunks_double_up_to_their_limit_and_are_counted() {
+        let arena = Arc::new(Arena::default());
+        let mut bump = Bump::new(Arc::clone(&arena));
+        assert_eq!(arena.reserved_bytes(), 0);
+        bump.alloc(1);
+        assert_eq!(arena.reserved_bytes(), CHUNK_BYTES_FIRST as u64);
+        let mut used = 8u64;
+        while arena.reserved_bytes() < 8 << 20 {
+            let before = arena.reserved_bytes();
+            bump.alloc(1000);
+            used += 1000;
+            assert!(arena.reserved_bytes() - before <= CHUNK_BYTES_MAX as u64);
+        }
+        assert!(used > (arena.reserved_bytes() - CHUNK_BYTES_MAX as u64) * 9 / 10);
+    }
+
+    #[test]
+    fn a_large_allocation_leaves_the_current_chunk_in_use() {
+        let arena = Arc::new(Arena::default());
+        let mut bump = Bump::new(Arc::clone(&arena));
+        bump.alloc(8);
+        let before = arena.reserved_bytes();
+        bump.alloc(OWN_CHUNK_BYTES);
+        assert_eq!(arena.reserved_bytes(), before + OWN_CHUNK_BYTES as u64);
+        bump.alloc(8);
+        assert_eq!(arena.reserved_bytes(), before + OWN_CHUNK_BYTES as u64);
+    }
+}

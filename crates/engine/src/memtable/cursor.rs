@@ -1,0 +1,100 @@
+//! A cursor over a memtable: the records of a range of rows, never blocked.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::skiplist::{ListCursor, SkipList};
+use crate::cell::{RowRange, row_prefix};
+use crate::cursor::{Cursor, Entry, Step};
+use crate::error::Result;
+use crate::sst::{Block, BlockRequest};
+
+/// Bytes from which [`Cursor::value_bytes`] shares the memtable's memory instead of copying. A shared
+/// value keeps the whole memtable alive for as long as a client takes to read it, so small ones, which
+/// are copied in well under a microsecond, are not worth it.
+pub const SHARED_VALUE_BYTES_MIN: usize = 4 << 10;
+
+/// A cursor over the records of one memtable within a range of rows. It keeps the records alive.
+#[derive(Debug, Clone)]
+pub struct MemtableCursor {
+    place: ListCursor,
+    /// Row prefix of the first row in bounds; keys in bounds are not less.
+    lower: Vec<u8>,
+    /// Row prefix of the first row behind the bounds; keys in bounds are less. Empty: no end.
+    upper: Vec<u8>,
+    /// The row prefix that `seek_row_before` seeks, kept for its memory.
+    row: Vec<u8>,
+}
+
+impl MemtableCursor {
+    pub(super) fn new(list: Arc<SkipList>, bounds: &RowRange) -> Self {
+        let upper = if bounds.end.is_empty() { Vec::new() } else { row_prefix(&bounds.end) };
+        Self {
+            place: ListCursor::new(list),
+            lower: row_prefix(&bounds.start),
+            upper,
+            row: Vec::new(),
+        }
+    }
+
+    /// Leaves a record that lies behind the bounds.
+    fn keep_in_bounds(&mut self) -> Step {
+        let behind = |key: &[u8]| !self.upper.is_empty() && key >= self.upper.as_slice();
+        if self.place.record().is_some_and(|r| behind(r.key.bytes())) {
+            self.place.clear();
+        }
+        Step::Ready
+    }
+}
+
+impl Cursor for MemtableCursor {
+    fn seek(&mut self, target: &[u8]) -> Result<Step> {
+        self.place.seek(target.max(&self.lower));
+        Ok(self.keep_in_bounds())
+    }
+
+    fn next(&mut self) -> Result<Step> {
+        self.place.advance();
+        Ok(self.keep_in_bounds())
+    }
+
+    fn seek_row_before(&mut self, bound: &[u8]) -> Result<Step> {
+        let bound = match (bound.is_empty(), self.upper.is_empty()) {
+            (true, _) => self.upper.as_slice(),
+            (false, true) => bound,
+            (false, false) => bound.min(&self.upper),
+        };
+        self.place.seek_before(bound);
+        match self.place.record() {
+            Some(last) if last.key.bytes() >= self.lower.as_slice() => {
+                self.row.clear();
+                self.row.extend_from_slice(last.key.row_prefix());
+                // Finds a record of that row, if not an even earlier one that was just inserted.
+                self.place.seek(&self.row);
+            }
+            _ => self.place.clear(),
+        }
+        Ok(Step::Ready)
+    }
+
+    fn entry(&self) -> Option<Entry<'_>> {
+        self.place.record().map(|r| Entry { key: r.key, value: r.value })
+    }
+
+    fn value_bytes(&self) -> Bytes {
+        match self.place.record() {
+            None => Bytes::new(),
+            Some(r) if r.value.len() < SHARED_VALUE_BYTES_MIN => Bytes::copy_from_slice(r.value),
+            Some(_) => self.place.shared_value().map_or_else(Bytes::new, Bytes::from_owner),
+        }
+    }
+
+    fn wanted(&self, _out: &mut Vec<BlockRequest>) {}
+
+    fn supply(&mut self, _request: &BlockRequest, _block: &Arc<Block>) {}
+
+    fn resume(&mut self) -> Result<Step> {
+        Ok(Step::Ready)
+    }
+}

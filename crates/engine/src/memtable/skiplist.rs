@@ -1,0 +1,389 @@
+//! A skiplist of encoded cell keys in an arena: one inserter, any number of readers without locks.
+//!
+//! ```text
+//!            lower addresses                                     higher addresses
+//! node:      | next[h-1] | ... | next[1] | next[0] | Header | key bytes | value bytes |
+//!                                                  ^
+//!                                                  a node's address
+//! Header:    value_len usize | key_len u32 | row_len u32
+//!
+//! level 2    head ----------------------------> d ----------------------> null
+//! level 1    head ----------> b --------------> d ----------> f --------> null
+//! level 0    head ----> a --> b ------> c ----> d ----> e --> f ----> g-> null
+//! ```
+//!
+//! The tower grows downwards from the header, so that the key is at a fixed distance from the node's
+//! address, mostly in the same cache line, and a node does not need to know its own height.
+//!
+//! # Why readers need no lock
+//!
+//! * A node is written completely (tower, header, key, value) before its address is stored into any
+//!   `next` pointer, with `Release`. Readers load those pointers with `Acquire`. So who sees a node sees
+//!   all of it.
+//! * After that nothing of the node changes but its own `next` pointers, which are atomic.
+//! * Nodes are linked from level 0 upwards and never unlinked. A reader that finds a node on a high
+//!   level before the levels below were linked cannot exist; one that misses a node on a high level
+//!   still finds it on level 0.
+//! * Memory is freed only with the arena. Whoever holds a node's address ([`ListCursor`],
+//!   [`SharedValue`], [`Inserter`]) holds the [`SkipList`], which holds the arena.
+//!
+//! That there is one writer is a matter of types: [`SkipList::create`] returns the only [`Inserter`],
+//! which cannot be cloned and inserts by `&mut self`.
+
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use super::arena::{ALIGN, Arena, Bump};
+use crate::cell::KeyView;
+
+/// Levels at most. With one node in [`BRANCHING`] reaching the next level, 12 levels keep searches
+/// logarithmic up to 4^12, 16 million records: more than fit in any sensible memtable.
+pub(super) const HEIGHT_MAX: usize = 12;
+
+/// One in this many nodes of a level is on the next one too (a power of two). 2 would need fewer
+/// comparisons per level but twice the levels and pointers; 4 is Pugh's recommendation
+/// ("Skip Lists: A Probabilistic Alternative to Balanced Trees", 1990).
+const BRANCHING: u64 = 4;
+
+/// What a node's address points at. The key follows it, then the value; the tower precedes it.
+#[repr(C)]
+struct Header {
+    value_len: usize,
+    key_len: u32,
+    row_len: u32,
+}
+
+const HEADER_BYTES: usize = size_of::<Header>();
+const LINK_BYTES: usize = size_of::<Link>();
+const _: () = assert!(HEADER_BYTES.is_multiple_of(ALIGN) && LINK_BYTES.is_multiple_of(ALIGN));
+const _: () = assert!(align_of::<Header>() <= ALIGN && align_of::<Link>() <= ALIGN);
+
+type Link = AtomicPtr<Header>;
+/// A node's address, with the provenance of its whole chunk. Null: no node.
+type NodePtr = *mut Header;
+
+/// The link of `node` on `level`.
+///
+/// # Safety
+/// `node` is a node of a living arena and its height exceeds `level`.
+unsafe fn link<'a>(node: NodePtr, level: usize) -> &'a Link {
+    // SAFETY: the tower of `height > level` links ends where the header starts, all in the node's own
+    // allocation, and every link was initialised before the node's address was published.
+    unsafe { &*node.cast::<Link>().sub(level + 1) }
+}
+
+/// The node after `node` on `level`; null at the end.
+///
+/// # Safety
+/// As for [`link`].
+unsafe fn next(node: NodePtr, level: usize) -> NodePtr {
+    // SAFETY: the caller's promise. Acquire pairs with the Release in `Inserter::insert`.
+    unsafe { link(node, level) }.load(Ordering::Acquire)
+}
+
+/// The key of `node`.
+///
+/// # Safety
+/// `node` is a published node (or the head) of an arena that lives for all of `'a`.
+unsafe fn key<'a>(node: NodePtr) -> &'a [u8] {
+    // SAFETY: `key_len` initialised bytes follow the header in the node's allocation and never change
+    // once it is published.
+    unsafe {
+        let start = node.cast::<u8>().add(HEADER_BYTES);
+        std::slice::from_raw_parts(start, (*node).key_len as usize)
+    }
+}
+
+/// The value of `node`.
+///
+/// # Safety
+/// As for [`key`].
+unsafe fn value<'a>(node: NodePtr) -> &'a [u8] {
+    // SAFETY: `value_len` initialised bytes follow the key in the node's allocation and never change
+    // once it is published.
+    unsafe {
+        let start = node.cast::<u8>().add(HEADER_BYTES + (*node).key_len as usize);
+        std::slice::from_raw_parts(start, (*node).value_len)
+    }
+}
+
+/// The list as readers see it.
+#[derive(Debug)]
+pub(super) struct SkipList {
+    arena: Arc<Arena>,
+    /// A node of full height without key and value; never compared.
+    head: NodePtr,
+    /// Levels in use. Only a hint of where to start: a stale value costs a reader some steps.
+    height: AtomicUsize,
+}
+
+// SAFETY: the list is memory owned by the arena, reached through atomics by the rules at the top of
+// this file; nothing is bound to a thread.
+unsafe impl Send for SkipList {}
+// SAFETY: `&SkipList` offers searches only, which follow those rules; all writes go through the one
+// `Inserter`.
+unsafe impl Sync for SkipList {}
+
+impl SkipList {
+    /// An empty list and its only writer. `seed` decides the heights.
+    pub(super) fn create(seed: u64) -> (Arc<Self>, Inserter) {
+        let arena = Arc::new(Arena::default());
+        let mut bump = Bump::new(Arc::clone(&arena));
+        let head = new_node(&mut bump, HEIGHT_MAX, &[], 0, &[]);
+        let list = Arc::new(Self { arena, head, height: AtomicUsize::new(1) });
+        let inserter =
+            Inserter { list: Arc::clone(&list), bump, random: seed, before: [head; HEIGHT_MAX] };
+        (list, inserter)
+    }
+
+    /// Bytes of memory that the list holds.
+    pub(super) fn reserved_bytes(&self) -> u64 {
+        self.arena.reserved_bytes()
+    }
+
+    /// The first node whose key is not less than `target`, or null. Writes the last node before it on
+    /// every level in use into `before`, where given.
+    fn find(&self, target: &[u8], mut before: Option<&mut [NodePtr; HEIGHT_MAX]>) -> NodePtr {
+        let mut node = self.head;
+        let mut not_less: NodePtr = ptr::null_mut();
+        for level in (0..self.height.load(Ordering::Relaxed)).rev() {
+            loop {
+                // SAFETY: `node` is the head or was reached by a link of `level` or above, so its
+                // height exceeds `level`; the arena lives as long as `self`.
+                let next = unsafe { next(node, level) };
+                // A node that the level above has shown to be too far needs no second comparison.
+                if next.is_null() || next == not_less {
+                    break;
+                }
+                // SAFETY: `next` was loaded from a link, so it is a published node.
+                if unsafe { key(next) } >= target {
+                    not_less = next;
+                    break;
+                }
+                node = next;
+            }
+            if let Some(slot) = before.as_deref_mut().and_then(|b| b.get_mut(level)) {
+                *slot = node;
+            }
+        }
+        // On level 0 the loop ended at the answer: at a node that it compared, at the one that a higher
+        // level had shown to be the first, or at the end. Whoever sees a node on a high level sees it on
+        // level 0 too, so the end is met only where no level met a node that is not less.
+        not_less
+    }
+
+    /// The last node whose key is less than `bound` (of all, where `bound` is empty), or null.
+    fn find_before(&self, bound: &[u8]) -> NodePtr {
+        let mut node = self.head;
+        for level in (0..self.height.load(Ordering::Relaxed)).rev() {
+            loop {
+                // SAFETY: as in `find`.
+                let next = unsafe { next(node, level) };
+                // SAFETY: not null and loaded from a link, so a published node.
+                if next.is_null() || (!bound.is_empty() && unsafe { key(next) } >= bound) {
+                    break;
+                }
+                node = next;
+            }
+        }
+        if node == self.head { ptr::null_mut() } else { node }
+    }
+}
+
+/// Allocates and fills a node whose links are null.
+fn new_node(bump: &mut Bump, height: usize, key: &[u8], row_len: u32, value: &[u8]) -> NodePtr {
+    let key_len = u32::try_from(key.len()).expect("limits keep keys far below 4 GiB");
+    let tower = height * LINK_BYTES;
+    let start = bump.alloc(tower + HEADER_BYTES + key.len() + value.len());
+    // SAFETY: the allocation is fresh, aligned to ALIGN, and as long as the four parts written here,
+    // which are disjoint and in the order of the drawing at the top. `key` and `value` are other memory.
+    unsafe {
+        for i in 0..height {
+            start.cast::<Link>().add(i).write(AtomicPtr::new(ptr::null_mut()));
+        }
+        let node = start.add(tower).cast::<Header>();
+        node.write(Header { value_len: value.len(), key_len, row_len });
+        let bytes: NonNull<u8> = node.cast::<u8>().add(HEADER_BYTES);
+        ptr::copy_nonoverlapping(key.as_ptr(), bytes.as_ptr(), key.len());
+        ptr::copy_nonoverlapping(value.as_ptr(), bytes.add(key.len()).as_ptr(), value.len());
+        node.as_ptr()
+    }
+}
+
+/// The one writer of a list.
+#[derive(Debug)]
+pub(super) struct Inserter {
+    list: Arc<SkipList>,
+    bump: Bump,
+    /// State of the generator of heights.
+    random: u64,
+    /// Per level, the last node at or before the newest insertion: an insertion right behind the one
+    /// before it (the next cell of a row, an ascending load) starts here and compares once.
+    before: [NodePtr; HEIGHT_MAX],
+}
+
+// SAFETY: the pointers are nodes of `list`, which is `Send` and kept alive here; nothing is bound to a
+// thread.
+unsafe impl Send for Inserter {}
+
+impl Inserter {
+    /// Inserts a record; a key that is there already stays as it is, and the answer is `false`.
+    pub(super) fn insert(&mut self, new_key: KeyView<'_>, new_value: &[u8]) -> bool {
+        let target = new_key.bytes();
+        let following = if self.follows_directly(target) {
+            // SAFETY: `before[0]` is the head or a node of the list, all of which are on level 0.
+            unsafe { next(self.before_at(0), 0) }
+        } else {
+            self.list.find(target, Some(&mut self.before))
+        };
+        // SAFETY: not null and loaded from a link, so a published node; the list is alive.
+        if !following.is_null() && unsafe { key(following) } == target {
+            return false;
+        }
+
+        let height = self.random_height();
+        let used = self.list.height.load(Ordering::Relaxed);
+        if height > used {
+            // Levels that were not in use hold nothing but the head.
+            for slot in self.before.iter_mut().skip(used) {
+                *slot = self.list.head;
+            }
+            self.list.height.store(height, Ordering::Relaxed);
+        }
+        let row_len = u32::try_from(new_key.row_len()).expect("no longer than the key");
+        let node = new_node(&mut self.bump, height, target, row_len, new_value);
+        for (level, slot) in self.before.iter_mut().enumerate().take(height) {
+            // SAFETY: `*slot` is the last node before `target` on `level`, or the head, so its height
+            // exceeds `level`; `node` has `height > level` links. This is the only writer, so what is
+            // loaded cannot change before the store. The Release publishes the whole node.
+            unsafe {
+                let behind = link(*slot, level).load(Ordering::Relaxed);
+                link(node, level).store(behind, Ordering::Relaxed);
+                link(*slot, level).store(node, Ordering::Release);
+            }
+            *slot = node;
+        }
+        true
+    }
+
+    fn before_at(&self, level: usize) -> NodePtr {
+        self.before.get(level).copied().unwrap_or(self.list.head)
+    }
+
+    /// Whether `target` belongs directly behind the newest insertion. Then that is so on every level:
+    /// what follows `before[l]` on level `l` is no earlier than what follows it on level 0.
+    fn follows_directly(&self, target: &[u8]) -> bool {
+        let last = self.before_at(0);
+        if last == self.list.head {
+            return false;
+        }
+        // SAFETY: `last` is a node of the list and on level 0; what its link holds is a published node.
+        unsafe {
+            let behind = next(last, 0);
+            key(last) < target && (behind.is_null() || key(behind) >= target)
+        }
+    }
+
+    /// From 1 to [`HEIGHT_MAX`], each one [`BRANCHING`] times rarer than the one below.
+    fn random_height(&mut self) -> usize {
+        // splitmix64 (Steele, Lea, Flood 2014): cheap, and good enough for coin tosses.
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut bits = self.random;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        bits ^= bits >> 31;
+        let zeros = (bits.trailing_zeros() / BRANCHING.trailing_zeros()) as usize;
+        (zeros + 1).min(HEIGHT_MAX)
+    }
+}
+
+/// A place in a list, which it keeps alive. It may stand on a record or on none.
+#[derive(Debug, Clone)]
+pub(super) struct ListCursor {
+    list: Arc<SkipList>,
+    /// A node of `list`, or null.
+    node: NodePtr,
+}
+
+// SAFETY: `node` points into memory that `list` keeps alive, and `SkipList` is `Send` and `Sync`.
+unsafe impl Send for ListCursor {}
+// SAFETY: as for `Send`; `&ListCursor` only reads published nodes.
+unsafe impl Sync for ListCursor {}
+
+/// A record under a [`ListCursor`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Record<'a> {
+    /// The encoded cell key.
+    pub(super) key: KeyView<'a>,
+    /// The value.
+    pub(super) value: &'a [u8],
+}
+
+impl ListCursor {
+    /// A cursor on no record.
+    pub(super) fn new(list: Arc<SkipList>) -> Self {
+        Self { list, node: ptr::null_mut() }
+    }
+
+    /// Moves to the first record whose key is not less than `target`; to none where there is none.
+    pub(super) fn seek(&mut self, target: &[u8]) {
+        self.node = self.list.find(target, None);
+    }
+
+    /// Moves to the last record whose key is less than `bound`, or to the last of all where `bound` is
+    /// empty; to none where there is none.
+    pub(super) fn seek_before(&mut self, bound: &[u8]) {
+        self.node = self.list.find_before(bound);
+    }
+
+    /// Moves to the next record; a cursor on none stays there.
+    pub(super) fn advance(&mut self) {
+        if !self.node.is_null() {
+            // SAFETY: `node` is a published node of `list`, and every node is on level 0.
+            self.node = unsafe { next(self.node, 0) };
+        }
+    }
+
+    /// Moves to no record.
+    pub(super) fn clear(&mut self) {
+        self.node = ptr::null_mut();
+    }
+
+    /// The record, valid while the cursor is not moved.
+    pub(super) fn record(&self) -> Option<Record<'_>> {
+        if self.node.is_null() {
+            return None;
+        }
+        // SAFETY: `node` is a published node of `list`, which lives as long as `self`.
+        let (key, value, row_len) =
+            unsafe { (key(self.node), value(self.node), (*self.node).row_len) };
+        let key = KeyView::from_parts(key, row_len as usize)
+            .expect("the lengths are those of the KeyView that was inserted");
+        Some(Record { key, value })
+    }
+
+    /// The value of the record as memory that outlives the cursor; `None` on no record.
+    pub(super) fn shared_value(&self) -> Option<SharedValue> {
+        let value = ptr::from_ref(self.record()?.value);
+        Some(SharedValue { value, _list: Arc::clone(&self.list) })
+    }
+}
+
+/// A value that keeps its list alive.
+#[derive(Debug)]
+pub(super) struct SharedValue {
+    value: *const [u8],
+    _list: Arc<SkipList>,
+}
+
+// SAFETY: the value is memory that nobody writes and that `_list`, itself `Send`, keeps alive.
+unsafe impl Send for SharedValue {}
+
+impl AsRef<[u8]> for SharedValue {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: `value` is the value of a published node of `_list`, so it never changes, and it
+        // lives as long as `self`.
+        unsafe { &*self.value }
+    }
+}
