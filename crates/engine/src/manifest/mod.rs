@@ -1,10 +1,34 @@
-//! Durable metadata: record files, the meta store, tablets' manifests. Placeholder.
+//! Durable metadata: which SSTs are live, and the catalog's small values.
+//!
+//! ```text
+//! TabletManifest ── VersionEdit ── Version          LocalMetaStore ── keys, revisions
+//!        └──────────────── RotatingJournal ────────────────┘    snapshot + changes, numbered files
+//!                                 │
+//!                              Journal                          checksummed records, each synced
+//! ```
+//!
+//! Everything here is small and rarely written, so each change is one record and one sync, and the whole
+//! state is in memory. The byte layouts are in `docs/formats-manifest.md`.
+
+mod edit;
+pub mod journal;
+mod meta_store;
+mod rotation;
+mod tablet_manifest;
+#[cfg(test)]
+mod testing;
+mod version;
 
 use std::fmt::Debug;
 
 use bytes::Bytes;
 
 use crate::error::Result;
+
+pub use edit::{Excised, LEVELS, SstRef, VersionEdit};
+pub use meta_store::{LocalMetaStore, MetaRecord, dump as dump_meta};
+pub use tablet_manifest::{ManifestDump, TabletManifest, dump as dump_manifest};
+pub use version::Version;
 
 /// A value of a [`MetaStore`] and the revision at which it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]

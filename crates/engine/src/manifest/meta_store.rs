@@ -1,0 +1,686 @@
+//! The local meta store: the catalog's keys and values, in memory and in a [rotating
+//! journal](super::rotation).
+//!
+//! ```text
+//! META-<16 hex>:  snapshot | commit | commit | ...           each a record of the journal
+//!
+//! snapshot:  1 | revision | (key bytes | revision | value bytes) ...     keys ascending
+//! commit:    2 | revision | (key bytes | 0 deletes, or 1 | value bytes) ...
+//! ```
+//!
+//! Numbers are varints. Every commit raises the revision by one, and what it writes has that revision.
+//!
+//! Guarantees: readers see durable values only. A commit is in one record, so it is there after a crash
+//! as a whole or not at all. A *failed* commit is one whose outcome is not known until the next start.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+
+use bytes::Bytes;
+use serde::{Serialize, Serializer};
+
+use super::journal::{Journal, Magic, new_image};
+use super::rotation::{Found, Incomplete, RotatingJournal, Series};
+use super::{MetaChange, MetaEntry, MetaExpect, MetaStore};
+use crate::codec::{BytesReader, put_bytes, put_u64};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Files;
+
+/// Bytes of a key at most. Keys are paths of names that Bigtable limits to some hundred bytes.
+pub const META_KEY_BYTES_MAX: usize = 4 << 10;
+
+/// Bytes of a value at most. The largest are table schemas; a hundred families with rules take 10 KB.
+pub const META_VALUE_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes of all keys and values at most: all of it is in memory and in every snapshot.
+pub const META_BYTES_MAX: u64 = 256 << 20;
+
+/// Bytes of commits at which the store is rewritten as a snapshot, if they exceed the snapshot too.
+pub const META_ROTATE_BYTES: u64 = 1 << 20;
+
+const SERIES: Series =
+    Series { name: "META-", magic: Magic(*b"TEPUIMTA"), rotate_bytes: META_ROTATE_BYTES };
+
+const SNAPSHOT: u64 = 1;
+const COMMIT: u64 = 2;
+
+type Entries = BTreeMap<String, MetaEntry>;
+
+/// What is durable.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct State {
+    entries: Entries,
+    revision: u64,
+    /// Bytes of all keys and values.
+    bytes: u64,
+}
+
+/// A [`MetaStore`] in a local directory.
+#[derive(Debug)]
+pub struct LocalMetaStore {
+    /// Held through a commit: commits are one after the other, readers do not wait for their sync.
+    journal: Mutex<RotatingJournal>,
+    state: RwLock<State>,
+}
+
+/// One record of a meta store's file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MetaRecord {
+    /// Everything.
+    Snapshot {
+        /// The store's revision.
+        revision: u64,
+        /// Key, revision and value of each entry, keys ascending.
+        #[serde(serialize_with = "entries_as_text")]
+        entries: Vec<(String, u64, Bytes)>,
+    },
+    /// What one commit changed.
+    Commit {
+        /// The store's revision after it.
+        revision: u64,
+        /// Keys and new values; `None` deletes.
+        #[serde(serialize_with = "changes_as_text")]
+        changes: Vec<(String, Option<Bytes>)>,
+    },
+}
+
+fn entries_as_text<S: Serializer>(
+    entries: &[(String, u64, Bytes)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(
+        entries
+            .iter()
+            .map(|(key, revision, value)| (key, revision, value.escape_ascii().to_string())),
+    )
+}
+
+fn changes_as_text<S: Serializer>(
+    changes: &[(String, Option<Bytes>)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(
+        changes
+            .iter()
+            .map(|(key, value)| (key, value.as_ref().map(|v| v.escape_ascii().to_string()))),
+    )
+}
+
+impl MetaRecord {
+    fn decode(bytes: Bytes) -> Result<Self> {
+        let mut reader = BytesReader::new(bytes);
+        let tag = reader.u64()?;
+        let known = [SNAPSHOT, COMMIT].contains(&tag);
+        if !known {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("record of kind {tag} was written by a newer version"),
+            ));
+        }
+        let revision = reader.u64()?;
+        if tag == SNAPSHOT {
+            let mut entries: Vec<(String, u64, Bytes)> = Vec::new();
+            while !reader.is_empty() {
+                let order = reader.malformed("keys are out of order");
+                let entry = (reader.string()?, reader.u64()?, reader.bytes()?);
+                if entries.last().is_some_and(|(last, ..)| *last >= entry.0) {
+                    return Err(order.into());
+                }
+                entries.push(entry);
+            }
+            return Ok(Self::Snapshot { revision, entries });
+        }
+        let mut changes = Vec::new();
+        while !reader.is_empty() {
+            let key = reader.string()?;
+            let value = match reader.u64()? {
+                0 => None,
+                1 => Some(reader.bytes()?),
+                _ => return Err(reader.malformed("neither a value nor a deletion").into()),
+            };
+            changes.push((key, value));
+        }
+        Ok(Self::Commit { revision, changes })
+    }
+}
+
+impl State {
+    fn encode_snapshot(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_u64(&mut out, SNAPSHOT);
+        put_u64(&mut out, self.revision);
+        for (key, entry) in &self.entries {
+            put_bytes(&mut out, key.as_bytes());
+            put_u64(&mut out, entry.revision);
+            put_bytes(&mut out, &entry.value);
+        }
+        out
+    }
+
+    fn set(&mut self, key: &str, value: Option<&Bytes>, revision: u64) {
+        let size = |value: &Bytes| (key.len() + value.len()) as u64;
+        let old = match value {
+            Some(value) => {
+                self.bytes += size(value);
+                let entry = MetaEntry { value: value.clone(), revision };
+                self.entries.insert(key.to_owned(), entry)
+            }
+            None => self.entries.remove(key),
+        };
+        self.bytes -= old.map_or(0, |entry| size(&entry.value));
+    }
+
+    fn install(&mut self, revision: u64, changes: &[MetaChange]) {
+        for change in changes {
+            self.set(&change.key, change.value.as_ref(), revision);
+        }
+        self.revision = revision;
+    }
+
+    /// What `bytes` will be after these changes, whose keys differ.
+    fn bytes_after(&self, changes: &[MetaChange]) -> u64 {
+        changes.iter().fold(self.bytes, |bytes, MetaChange { key, value, .. }| {
+            let size = |value: &Bytes| (key.len() + value.len()) as u64;
+            let old = self.entries.get(key).map_or(0, |entry| size(&entry.value));
+            bytes - old + value.as_ref().map_or(0, size)
+        })
+    }
+
+    fn replay(&mut self, record: MetaRecord, first: bool) -> Result<()> {
+        let corrupt = |what: &str| Err(Error::new(ErrorKind::Corruption, what));
+        match record {
+            MetaRecord::Snapshot { revision, entries } if first => {
+                for (key, entry_revision, value) in entries {
+                    if entry_revision > revision {
+                        return corrupt("entry is newer than its store");
+                    }
+                    self.set(&key, Some(&value), entry_revision);
+                }
+                self.revision = revision;
+            }
+            MetaRecord::Commit { revision, changes } if !first => {
+                if Some(revision) != self.revision.checked_add(1) {
+                    return corrupt("revision does not follow the one before");
+                }
+                for (key, value) in changes {
+                    self.set(&key, value.as_ref(), revision);
+                }
+                self.revision = revision;
+            }
+            MetaRecord::Snapshot { .. } => return corrupt("snapshot is not the first record"),
+            MetaRecord::Commit { .. } => return corrupt("first record is not a snapshot"),
+        }
+        Ok(())
+    }
+
+    fn check(&self, change: &MetaChange) -> Result<()> {
+        let key = &change.key;
+        let found = self.entries.get(key).map(|entry| entry.revision);
+        match (&change.expect, found) {
+            (MetaExpect::Any, _) | (MetaExpect::Absent, None) => Ok(()),
+            (MetaExpect::Revision(want), Some(found)) if *want == found => Ok(()),
+            (MetaExpect::Absent, Some(found)) => Err(Error::new(
+                ErrorKind::AlreadyExists,
+                format!("{key} exists, at revision {found}"),
+            )),
+            (MetaExpect::Revision(want), Some(found)) => Err(Error::new(
+                ErrorKind::NotFound,
+                format!("revision {want} of {key} is gone; it is at revision {found}"),
+            )),
+            (MetaExpect::Revision(want), None) => Err(Error::new(
+                ErrorKind::NotFound,
+                format!("revision {want} of {key} is gone; there is no such key"),
+            )),
+        }
+    }
+}
+
+fn check_limits(changes: &[MetaChange]) -> Result<()> {
+    let refuse = |what: String| Err(Error::new(ErrorKind::InvalidArgument, what));
+    let mut keys = HashSet::new();
+    for change in changes {
+        let value_len = change.value.as_ref().map_or(0, Bytes::len);
+        if change.key.len() > META_KEY_BYTES_MAX || value_len > META_VALUE_BYTES_MAX {
+            return refuse(format!(
+                "key of {} bytes (limit {META_KEY_BYTES_MAX}) or value of {value_len} bytes (limit \
+                 {META_VALUE_BYTES_MAX}) is too long",
+                change.key.len()
+            ));
+        }
+        if !keys.insert(change.key.as_str()) {
+            return refuse(format!("{} is changed twice in one commit", change.key));
+        }
+    }
+    Ok(())
+}
+
+impl LocalMetaStore {
+    /// Opens the store in `dir`; where there is none, creates it and the directory, durably.
+    pub fn open(files: Arc<dyn Files>, dir: &Path) -> Result<Self> {
+        Self::open_in(files, dir, SERIES)
+    }
+
+    fn open_in(files: Arc<dyn Files>, dir: &Path, series: Series) -> Result<Self> {
+        files.create_dir_all(dir)?;
+        let (mut journal, found) = RotatingJournal::open(Arc::clone(&files), dir, series)?;
+        let mut state = State::default();
+        match found {
+            Found::State(path, records) => {
+                for (i, record) in records.into_iter().enumerate() {
+                    let offset = record.offset;
+                    MetaRecord::decode(record.payload)
+                        .and_then(|record| state.replay(record, i == 0))
+                        .map_err(|e| {
+                            e.context(format!("{}: record at offset {offset}", path.display()))
+                        })?;
+                }
+            }
+            Found::Nothing(incomplete) => {
+                // The file is written at once, not with the first commit. So a file that does not verify
+                // is known to be the work of a crash in the first opening, and not a lost catalog, by
+                // holding nothing but bytes of the empty store.
+                if let Incomplete::Short(path) | Incomplete::Bad(path) = incomplete
+                    && !is_unfinished_first_file(files.as_ref(), dir, series, &path)?
+                {
+                    let what = "the snapshot does not verify, and there is no other file of the \
+                                store; restore it, or run `tepui repair` on the data directory";
+                    return Err(Error::corruption(path.display(), 0, what));
+                }
+                journal.append(&[], || state.encode_snapshot())?;
+                if let Some(parent) = dir.parent() {
+                    files.sync_dir(parent)?;
+                }
+            }
+        }
+        Ok(Self { journal: Mutex::new(journal), state: RwLock::new(state) })
+    }
+
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        // Installing a commit does not panic halfway: it moves values that are already there.
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The revision of the newest commit; 0 before the first.
+    pub fn revision(&self) -> u64 {
+        self.state().revision
+    }
+}
+
+/// Whether `path` is the only file, the first of its series, and what a crash leaves of an empty store's:
+/// no longer than that, each byte as it would be or zero.
+fn is_unfinished_first_file(
+    files: &dyn Files,
+    dir: &Path,
+    series: Series,
+    path: &Path,
+) -> Result<bool> {
+    let others = files.list(dir)?.iter().filter(|e| series.parse(&e.name).is_some()).count() != 1;
+    if others || path != series.path(dir, 1) {
+        return Ok(false);
+    }
+    let empty = new_image(series.magic, 1, &State::default().encode_snapshot())?;
+    let file = files.open(path)?;
+    let len = file.len()?;
+    if len > empty.len() as u64 {
+        return Ok(false);
+    }
+    let found = file.read_at(0, len as usize)?;
+    Ok(found.iter().zip(&empty).all(|(found, want)| found == want || *found == 0))
+}
+
+impl MetaStore for LocalMetaStore {
+    fn get(&self, key: &str) -> Result<Option<MetaEntry>> {
+        Ok(self.state().entries.get(key).cloned())
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<(String, MetaEntry)>> {
+        let state = self.state();
+        let from = state
+            .entries
+            .range::<str, _>((std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded));
+        Ok(from
+            .take_while(|(key, _)| key.starts_with(prefix))
+            .map(|(key, entry)| (key.clone(), entry.clone()))
+            .collect())
+    }
+
+    fn commit(&self, changes: &[MetaChange]) -> Result<u64> {
+        check_limits(changes)?;
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only commits change the state, and this one holds the journal: what is read here stays true.
+        let state = self.state();
+        for change in changes {
+            state.check(change)?;
+        }
+        if changes.is_empty() {
+            return Ok(state.revision);
+        }
+        let full = |what| Error::new(ErrorKind::InvalidArgument, what);
+        if state.bytes_after(changes) > META_BYTES_MAX {
+            return Err(full("the meta store would exceed 256 MiB"));
+        }
+        let revision =
+            state.revision.checked_add(1).ok_or_else(|| full("revisions are used up"))?;
+        drop(state);
+
+        journal.append(&encode_commit(revision, changes), || {
+            let mut next = self.state().clone();
+            next.install(revision, changes);
+            next.encode_snapshot()
+        })?;
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.install(revision, changes);
+        Ok(revision)
+    }
+}
+
+fn encode_commit(revision: u64, changes: &[MetaChange]) -> Vec<u8> {
+    let mut record = Vec::new();
+    put_u64(&mut record, COMMIT);
+    put_u64(&mut record, revision);
+    for MetaChange { key, value, .. } in changes {
+        put_bytes(&mut record, key.as_bytes());
+        put_u64(&mut record, u64::from(value.is_some()));
+        if let Some(value) = value {
+            put_bytes(&mut record, value);
+        }
+    }
+    record
+}
+
+/// The records of a meta store's file with their offsets, and whether bytes follow that do not verify.
+/// Changes nothing.
+pub fn dump(files: &dyn Files, path: &Path) -> Result<(Vec<(u64, MetaRecord)>, bool)> {
+    let contents = Journal::read(files, path, SERIES.magic, None)?;
+    let torn = contents.tail != super::journal::Tail::Clean;
+    let decode = |record: super::journal::Record| {
+        let offset = record.offset;
+        let record = MetaRecord::decode(record.payload)
+            .map_err(|e| e.context(format!("{}: record at offset {offset}", path.display())))?;
+        Ok((offset, record))
+    };
+    Ok((contents.records.into_iter().map(decode).collect::<Result<_>>()?, torn))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::testing::{CRASHES, Crash, TestFiles};
+    use super::*;
+
+    fn dir() -> &'static Path {
+        Path::new("data/meta")
+    }
+
+    fn small() -> Series {
+        Series { rotate_bytes: 100, ..SERIES }
+    }
+
+    fn open(files: &TestFiles) -> Result<LocalMetaStore> {
+        LocalMetaStore::open_in(Arc::new(files.clone()), dir(), small())
+    }
+
+    fn put(key: &str, expect: MetaExpect, value: &str) -> MetaChange {
+        let value = Some(Bytes::copy_from_slice(value.as_bytes()));
+        MetaChange { key: key.into(), expect, value }
+    }
+
+    fn delete(key: &str, expect: MetaExpect) -> MetaChange {
+        MetaChange { key: key.into(), expect, value: None }
+    }
+
+    fn all(store: &LocalMetaStore) -> (Vec<(String, MetaEntry)>, u64) {
+        (store.list("").unwrap(), store.revision())
+    }
+
+    #[test]
+    fn a_commit_whose_expectations_do_not_all_hold_changes_nothing() {
+        let files = TestFiles::default();
+        let store = open(&files).unwrap();
+        assert_eq!(store.commit(&[put("a", MetaExpect::Absent, "1")]).unwrap(), 1);
+        assert_eq!(store.commit(&[put("b", MetaExpect::Any, "2")]).unwrap(), 2);
+        let before = all(&store);
+        let conflicts = [
+            (ErrorKind::AlreadyExists, put("a", MetaExpect::Absent, "x")),
+            (ErrorKind::NotFound, put("a", MetaExpect::Revision(2), "x")),
+            (ErrorKind::NotFound, put("c", MetaExpect::Revision(1), "x")),
+            (ErrorKind::NotFound, delete("b", MetaExpect::Revision(1))),
+        ];
+        for (kind, conflict) in conflicts {
+            let commit = [put("z", MetaExpect::Absent, "z"), conflict];
+            assert_eq!(store.commit(&commit).unwrap_err().kind(), kind, "{commit:?}");
+            assert_eq!(all(&store), before);
+        }
+        let swap = [put("a", MetaExpect::Revision(1), "3"), delete("b", MetaExpect::Revision(2))];
+        assert_eq!(store.commit(&swap).unwrap(), 3);
+        assert_eq!(store.get("a").unwrap().unwrap().revision, 3);
+        assert_eq!(store.get("b").unwrap(), None);
+        assert_eq!(store.commit(&[]).unwrap(), 3);
+        // A key that was deleted and written again has a new revision.
+        store.commit(&[put("b", MetaExpect::Absent, "2")]).unwrap();
+        let stale = store.commit(&[delete("b", MetaExpect::Revision(2))]);
+        assert_eq!(stale.unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn lists_are_by_prefix_and_in_order() {
+        let store = open(&TestFiles::default()).unwrap();
+        let keys = ["t/b", "t/a", "t", "t0", "u/a", "t/a/x", "é/1"];
+        store.commit(&keys.map(|k| put(k, MetaExpect::Absent, k))).unwrap();
+        let list = |prefix| -> Vec<String> {
+            store.list(prefix).unwrap().into_iter().map(|(key, _)| key).collect()
+        };
+        assert_eq!(list("t/"), ["t/a", "t/a/x", "t/b"]);
+        assert_eq!(list("t"), ["t", "t/a", "t/a/x", "t/b", "t0"]);
+        assert_eq!(list("é"), ["é/1"]);
+        assert_eq!((list("").len(), list("zz").len()), (7, 0));
+    }
+
+    #[test]
+    fn limits_are_enforced_before_anything_is_written() {
+        let store = open(&TestFiles::default()).unwrap();
+        let key = "k".repeat(META_KEY_BYTES_MAX + 1);
+        let value = "v".repeat(META_VALUE_BYTES_MAX + 1);
+        let twice = [put("a", MetaExpect::Any, "1"), delete("a", MetaExpect::Any)];
+        let bad = [
+            vec![put(&key, MetaExpect::Any, "")],
+            vec![put("a", MetaExpect::Any, &value)],
+            twice.to_vec(),
+        ];
+        for commit in bad {
+            assert_eq!(store.commit(&commit).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        }
+        assert_eq!(all(&store), (vec![], 0));
+        store.commit(&[put("a", MetaExpect::Any, "1")]).expect("a refused commit does not poison");
+    }
+
+    #[test]
+    fn concurrent_increments_by_revision_are_all_counted() {
+        let store = open(&TestFiles::default()).unwrap();
+        store.commit(&[put("n", MetaExpect::Absent, "0")]).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        loop {
+                            let entry = store.get("n").unwrap().unwrap();
+                            let n: u64 =
+                                std::str::from_utf8(&entry.value).unwrap().parse().unwrap();
+                            let expect = MetaExpect::Revision(entry.revision);
+                            match store.commit(&[put("n", expect, &(n + 1).to_string())]) {
+                                Ok(_) => break,
+                                Err(e) => assert_eq!(e.kind(), ErrorKind::NotFound),
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(store.get("n").unwrap().unwrap().value, "200");
+        assert_eq!(store.revision(), 201);
+    }
+
+    fn history() -> Vec<Vec<MetaChange>> {
+        (0..12)
+            .map(|i| {
+                vec![
+                    put(&format!("k{}", i % 5), MetaExpect::Any, &"v".repeat(i)),
+                    delete(&format!("k{}", (i + 2) % 5), MetaExpect::Any),
+                ]
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_fault_at_any_operation_leaves_the_state_before_or_after() {
+        for fail_after in 0.. {
+            let files = TestFiles::default();
+            files.fail_after(fail_after);
+            let mut allowed = vec![(vec![], 0)];
+            let mut failed = false;
+            match open(&files) {
+                Err(_) => failed = true,
+                Ok(store) => {
+                    for changes in history() {
+                        let model = all(&store);
+                        match store.commit(&changes) {
+                            Ok(_) => allowed = vec![all(&store)],
+                            Err(error) if failed => {
+                                assert_eq!(error.kind(), ErrorKind::ReadOnly);
+                            }
+                            Err(error) => {
+                                assert_eq!(error.kind(), ErrorKind::Io);
+                                assert_eq!(all(&store), model, "readers see durable values only");
+                                failed = true;
+                                allowed.push(after(model, &changes));
+                            }
+                        }
+                    }
+                }
+            }
+            for crash in CRASHES {
+                let disk = files.crash(crash);
+                let store = open(&disk).unwrap();
+                let found = all(&store);
+                assert!(allowed.contains(&found), "fault after {fail_after}, {crash:?}");
+                assert_eq!(all(&open(&disk.crash(Crash::Forgets)).unwrap()), found);
+                store.commit(&[put("again", MetaExpect::Absent, "")]).unwrap();
+                assert_eq!(all(&open(&disk.crash(Crash::Forgets)).unwrap()), all(&store));
+            }
+            if !failed {
+                assert!(fail_after > 30, "the faults met too few operations");
+                break;
+            }
+        }
+    }
+
+    fn after(
+        (entries, revision): (Vec<(String, MetaEntry)>, u64),
+        changes: &[MetaChange],
+    ) -> (Vec<(String, MetaEntry)>, u64) {
+        let mut entries: Entries = entries.into_iter().collect();
+        let revision = revision + 1;
+        for change in changes {
+            match &change.value {
+                Some(v) => {
+                    let entry = MetaEntry { value: v.clone(), revision };
+                    entries.insert(change.key.clone(), entry);
+                }
+                None => {
+                    entries.remove(&change.key);
+                }
+            }
+        }
+        (entries.into_iter().collect(), revision)
+    }
+
+    #[test]
+    fn a_cut_or_a_flip_never_shows_another_state() {
+        let files = TestFiles::default();
+        let store = LocalMetaStore::open(Arc::new(files.clone()), dir()).unwrap();
+        let path = dir().join(&files.names()[0]);
+        let empty_len = files.contents(&path).len();
+        let mut states = vec![(empty_len, all(&store))];
+        for changes in history().into_iter().take(5) {
+            store.commit(&changes).unwrap();
+            states.push((files.contents(&path).len(), all(&store)));
+        }
+        let image = files.contents(&path);
+        let last_at = states[states.len() - 2].0;
+        let found = |image: &[u8]| {
+            let disk = TestFiles::default();
+            disk.put(&path, image);
+            open(&disk).map(|store| all(&store))
+        };
+        for len in 0..=image.len() {
+            let want = states.iter().rev().find(|(end, _)| *end <= len).unwrap_or(&states[0]);
+            assert_eq!(found(&image[..len]).unwrap(), want.1, "cut to {len}");
+        }
+        for at in 0..image.len() {
+            let mut flipped = image.clone();
+            flipped[at] ^= 0x10;
+            match found(&flipped) {
+                Ok(state) => assert!(at >= last_at && state == states[states.len() - 2].1),
+                Err(error) => {
+                    assert!(at < last_at && error.kind() == ErrorKind::Corruption, "{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_lost_snapshot_is_corruption_and_not_an_empty_store() {
+        let files = TestFiles::default();
+        open(&files).unwrap().commit(&[put("a", MetaExpect::Any, "1")]).unwrap();
+        open(&files).unwrap().commit(&[put("a", MetaExpect::Any, "2")]).unwrap();
+        let path = dir().join(&files.names()[0]);
+        let image = files.contents(&path);
+        for damaged in [vec![], image[..20].to_vec(), vec![0; image.len()]] {
+            files.put(&path, &damaged);
+            assert_eq!(open(&files).unwrap_err().kind(), ErrorKind::Corruption);
+        }
+    }
+
+    #[test]
+    fn a_dump_shows_snapshot_and_commits() {
+        let files = TestFiles::default();
+        let store = LocalMetaStore::open(Arc::new(files.clone()), dir()).unwrap();
+        store.commit(&[put("a", MetaExpect::Any, "1\0"), delete("b", MetaExpect::Any)]).unwrap();
+        let (records, torn) = dump(&files, &dir().join(&files.names()[0])).unwrap();
+        assert!(!torn);
+        let json = serde_json::to_string(&records).unwrap();
+        assert_eq!(
+            json,
+            r#"[[32,{"snapshot":{"revision":0,"entries":[]}}],"#.to_owned()
+                + r#"[50,{"commit":{"revision":1,"changes":[["a","1\\x00"],["b",null]]}}]]"#
+        );
+    }
+
+    #[test]
+    fn the_encoding_is_the_documented_one() {
+        let mut state = State::default();
+        state.set("a", Some(&Bytes::from_static(b"xy")), 300);
+        state.revision = 301;
+        assert_eq!(state.encode_snapshot(), [1, 0xAD, 2, 1, b'a', 0xAC, 2, 2, b'x', b'y']);
+        let commit = Bytes::from_static(&[2, 7, 1, b'a', 1, 1, b'x', 1, b'b', 0]);
+        let changes =
+            vec![("a".to_owned(), Some(Bytes::from_static(b"x"))), ("b".to_owned(), None)];
+        assert_eq!(
+            MetaRecord::decode(commit).unwrap(),
+            MetaRecord::Commit { revision: 7, changes }
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn random_records_never_panic(raw in proptest::collection::vec(any::<u8>(), 0..100)) {
+            if let Ok(record) = MetaRecord::decode(raw.into()) {
+                let mut state = State::default();
+                let _ = state.replay(record, true);
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! A rotating journal: a state that is kept as a snapshot and the changes since, in the newest of a
+//! series of numbered journals.
+//!
+//! ```text
+//! NAME-0000000000000007:  snapshot | change | change | ... outgrown
+//! NAME-0000000000000008:  snapshot | change | ...                    the newest whole one counts
+//! ```
+//!
+//! A file's number is its id. Rotation writes the next file, whose only record is a snapshot of the
+//! *new* state, syncs it and its name, and removes the file before, durably, before the change is
+//! answered. So a crash leaves either file or both, each a whole state; and once a change in a new file
+//! was answered no older file is there to be mistaken for the state.
+//!
+//! Files are only written from their beginning (see [`crate::io::WritableFile`]), so a journal that was
+//! opened is not continued: its first change rotates.
+//!
+//! A failed write leaves unknown what is on disk: the change may or may not be found at the next
+//! opening. Nothing is written after it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::journal::{Contents, Journal, Magic, Record, Tail};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Files;
+
+/// What tells one series of journals from another.
+#[derive(Debug, Clone, Copy)]
+pub struct Series {
+    /// Start of the file names; 16 hexadecimal digits follow.
+    pub name: &'static str,
+    /// First bytes of the files.
+    pub magic: Magic,
+    /// Bytes of changes at which a file is outgrown, if they also exceed its snapshot. A smaller value
+    /// rewrites the snapshot more often, a larger one makes opening read more.
+    pub rotate_bytes: u64,
+}
+
+impl Series {
+    /// Where file `id` of the series is.
+    pub fn path(&self, dir: &Path, id: u64) -> PathBuf {
+        dir.join(format!("{}{id:016x}", self.name))
+    }
+
+    /// The id in a file name of the series.
+    pub fn parse(&self, name: &str) -> Option<u64> {
+        let digits = name.strip_prefix(self.name)?;
+        let id = u64::from_str_radix(digits, 16).ok()?;
+        // Refuses signs, capitals and other lengths: one id has one name.
+        (digits == format!("{id:016x}")).then_some(id)
+    }
+}
+
+/// What [`RotatingJournal::open`] found.
+#[derive(Debug)]
+pub enum Found {
+    /// The newest whole file: where it is, its snapshot and its changes.
+    State(PathBuf, Vec<Record>),
+    /// No file whose first record is whole.
+    Nothing(Incomplete),
+}
+
+/// Files without a whole first record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Incomplete {
+    /// There are no files at all.
+    NoFiles,
+    /// The newest of them was cut short, as by a crash while it was created.
+    Short(PathBuf),
+    /// The newest of them is as long as it should be but does not verify.
+    Bad(PathBuf),
+}
+
+/// The writing side.
+#[derive(Debug)]
+pub struct RotatingJournal {
+    files: Arc<dyn Files>,
+    dir: PathBuf,
+    series: Series,
+    /// The greatest id in use.
+    newest: u64,
+    /// The file being written; `None` after opening.
+    current: Option<Journal>,
+    /// Bytes of `current` when it was created: header and snapshot.
+    snapshot_bytes: u64,
+    /// Why nothing is written any more.
+    failed: Option<String>,
+}
+
+impl RotatingJournal {
+    /// Finds the state in `dir`, makes it durable and removes files that do not count.
+    pub fn open(files: Arc<dyn Files>, dir: &Path, series: Series) -> Result<(Self, Found)> {
+        let mut ids: Vec<u64> =
+            files.list(dir)?.iter().filter_map(|entry| series.parse(&entry.name)).collect();
+        ids.sort_unstable();
+        let newest = ids.last().copied().unwrap_or(0);
+        let mut incomplete = Incomplete::NoFiles;
+        let mut state = None;
+        for id in ids.iter().rev() {
+            let path = series.path(dir, *id);
+            let contents = Journal::read(files.as_ref(), &path, series.magic, Some(*id))?;
+            if !contents.records.is_empty() {
+                state = Some((*id, path, contents));
+                break;
+            }
+            if incomplete == Incomplete::NoFiles {
+                incomplete = match contents.tail {
+                    Tail::Short => Incomplete::Short(path),
+                    Tail::Clean | Tail::Bad => Incomplete::Bad(path),
+                };
+            }
+        }
+        let found = match state {
+            None => Found::Nothing(incomplete),
+            Some((id, path, contents)) => {
+                settle(files.as_ref(), dir, series, &path, id, &contents, &ids)?;
+                Found::State(path, contents.records)
+            }
+        };
+        let journal = Self {
+            files,
+            dir: dir.to_owned(),
+            series,
+            newest,
+            current: None,
+            snapshot_bytes: 0,
+            failed: None,
+        };
+        Ok((journal, found))
+    }
+
+    /// Makes a change durable: `change` is its record, `snapshot` makes the record of the whole state
+    /// after it. After a failure every later call fails with `ReadOnly`.
+    pub fn append(&mut self, change: &[u8], snapshot: impl FnOnce() -> Vec<u8>) -> Result<()> {
+        if let Some(reason) = &self.failed {
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                format!("{}: not written since an earlier failure: {reason}", self.dir.display()),
+            ));
+        }
+        let outgrown = self.current.as_ref().is_none_or(|journal| {
+            let changes = journal.bytes().saturating_sub(self.snapshot_bytes);
+            changes.saturating_add(change.len() as u64)
+                > self.series.rotate_bytes.max(self.snapshot_bytes)
+        });
+        let result = match (&mut self.current, outgrown) {
+            (Some(journal), false) => journal.append_sync(change),
+            _ => self.rotate(&snapshot()),
+        };
+        if let Err(error) = &result {
+            self.failed = Some(error.to_string());
+        }
+        result
+    }
+
+    fn rotate(&mut self, snapshot: &[u8]) -> Result<()> {
+        let full = || Error::new(ErrorKind::InvalidArgument, "the series has no numbers left");
+        let id = self.newest.checked_add(1).ok_or_else(full)?;
+        let path = self.series.path(&self.dir, id);
+        let journal = Journal::create(self.files.as_ref(), &path, self.series.magic, id, snapshot)?;
+        self.newest = id;
+        self.snapshot_bytes = journal.bytes();
+        self.current = Some(journal);
+        remove_all_but(self.files.as_ref(), &self.dir, self.series, id)
+    }
+}
+
+/// Makes the state that was found durable before anyone builds on it, and clears the rest away.
+fn settle(
+    files: &dyn Files,
+    dir: &Path,
+    series: Series,
+    path: &Path,
+    id: u64,
+    contents: &Contents,
+    ids: &[u64],
+) -> Result<()> {
+    // The records and the name may have been read from the page cache of a process that died between
+    // write and sync.
+    Journal::settle(files, path, contents)?;
+    files.sync_dir(dir)?;
+    if ids.len() > 1 { remove_all_but(files, dir, series, id) } else { Ok(()) }
+}
+
+fn remove_all_but(files: &dyn Files, dir: &Path, series: Series, keep: u64) -> Result<()> {
+    let mut removed = false;
+    for entry in files.list(dir)? {
+        if series.parse(&entry.name).is_some_and(|id| id != keep) {
+            files.remove(&dir.join(&entry.name))?;
+            removed = true;
+        }
+    }
+    if removed { files.sync_dir(dir) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_id_has_one_name() {
+        let series = Series { name: "X-", magic: Magic(*b"12345678"), rotate_bytes: 1 };
+        let path = series.path(Path::new("d"), 0xAB);
+        assert_eq!(path, Path::new("d/X-00000000000000ab"));
+        assert_eq!(series.parse("X-00000000000000ab"), Some(0xAB));
+        let others =
+            ["X-ab", "X-00000000000000AB", "X-+0000000000000ab", "Y-00000000000000ab", "X-", "X"];
+        for other in others {
+            assert_eq!(series.parse(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,498 @@
+//! A tablet's manifest: its versions on disk, as a snapshot and edits in a [rotating
+//! journal](super::rotation).
+//!
+//! ```text
+//! MANIFEST-<16 hex>:  snapshot edit | edit | edit | ...      each a record of the journal
+//! ```
+//!
+//! Guarantees: [`TabletManifest::append`] returns the new version only when the edit is durable. After a
+//! crash the version is the last one that was returned, or the one that was being written. An edit that
+//! does not fit the version is refused before anything is written.
+//!
+//! A *failed* append is one whose outcome is not known: files that its edit adds or removes must stay
+//! until the tablet is opened again.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::edit::VersionEdit;
+use super::journal::{Journal, Magic, Record};
+use super::rotation::{Found, Incomplete, RotatingJournal, Series};
+use super::version::Version;
+use crate::cell::RowRange;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Files;
+
+/// Bytes of edits at which a manifest is rewritten as a snapshot, if they exceed the snapshot too. An edit
+/// takes a few hundred bytes, so this is thousands of flushes and compactions; reading as much takes
+/// about a millisecond at the next start.
+pub const MANIFEST_ROTATE_BYTES: u64 = 1 << 20;
+
+const SERIES: Series =
+    Series { name: "MANIFEST-", magic: Magic(*b"TEPUIMAN"), rotate_bytes: MANIFEST_ROTATE_BYTES };
+
+/// The manifest of one tablet, open for edits.
+#[derive(Debug)]
+pub struct TabletManifest {
+    journal: RotatingJournal,
+    version: Arc<Version>,
+}
+
+impl TabletManifest {
+    /// Creates the manifest of a new tablet in `dir`, which is created too, durably. `AlreadyExists` where
+    /// there is one.
+    pub fn create(
+        files: Arc<dyn Files>,
+        dir: &Path,
+        range: RowRange,
+        initial: &VersionEdit,
+    ) -> Result<Self> {
+        Self::create_in(files, dir, range, initial, SERIES)
+    }
+
+    fn create_in(
+        files: Arc<dyn Files>,
+        dir: &Path,
+        range: RowRange,
+        initial: &VersionEdit,
+        series: Series,
+    ) -> Result<Self> {
+        if range.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidArgument, "a tablet's range is not empty"));
+        }
+        let version = Version::empty(range).apply(initial)?;
+        files.create_dir_all(dir)?;
+        let (mut journal, found) = RotatingJournal::open(Arc::clone(&files), dir, series)?;
+        if let Found::State(path, _) = found {
+            return Err(Error::new(ErrorKind::AlreadyExists, path.display().to_string()));
+        }
+        journal.append(&[], || encoded(&version.snapshot()))?;
+        if let Some(parent) = dir.parent() {
+            files.sync_dir(parent)?;
+        }
+        Ok(Self { journal, version: Arc::new(version) })
+    }
+
+    /// Opens the manifest in `dir`, and the version that it describes. `NotFound` where there is none, or only
+    /// one that was cut short while it was created: such a tablet was never acknowledged.
+    pub fn open(files: Arc<dyn Files>, dir: &Path) -> Result<(Self, Arc<Version>)> {
+        Self::open_in(files, dir, SERIES)
+    }
+
+    fn open_in(files: Arc<dyn Files>, dir: &Path, series: Series) -> Result<(Self, Arc<Version>)> {
+        let (journal, found) = RotatingJournal::open(files, dir, series)?;
+        let (path, records) = match found {
+            Found::State(path, records) => (path, records),
+            Found::Nothing(Incomplete::NoFiles) => {
+                let message = format!("{}: holds no manifest", dir.display());
+                return Err(Error::new(ErrorKind::NotFound, message));
+            }
+            Found::Nothing(Incomplete::Short(path)) => {
+                let message = format!("{}: was never written completely", path.display());
+                return Err(Error::new(ErrorKind::NotFound, message));
+            }
+            Found::Nothing(Incomplete::Bad(path)) => {
+                let what = "the snapshot does not verify, and there is no other manifest; restore \
+                            the file, or run `tepui repair` on the data directory";
+                return Err(Error::corruption(path.display(), 0, what));
+            }
+        };
+        let version = Arc::new(replay(&path, records)?);
+        Ok((Self { journal, version: Arc::clone(&version) }, version))
+    }
+
+    /// The version now.
+    pub fn version(&self) -> Arc<Version> {
+        Arc::clone(&self.version)
+    }
+
+    /// Makes an edit durable and returns the version after it. `InvalidArgument` where the edit does not fit;
+    /// after any other failure every later append fails with `ReadOnly` (see the file's head).
+    pub fn append(&mut self, edit: &VersionEdit) -> Result<Arc<Version>> {
+        if *edit == VersionEdit::default() {
+            return Ok(self.version());
+        }
+        let next = Arc::new(self.version.apply(edit)?);
+        self.journal.append(&encoded(edit), || encoded(&next.snapshot()))?;
+        self.version = Arc::clone(&next);
+        Ok(next)
+    }
+}
+
+fn encoded(edit: &VersionEdit) -> Vec<u8> {
+    let mut out = Vec::new();
+    edit.encode(&mut out);
+    out
+}
+
+fn decode(path: &Path, record: Record) -> Result<(u64, VersionEdit)> {
+    let offset = record.offset;
+    let edit = VersionEdit::decode(record.payload)
+        .map_err(|e| e.context(format!("{}: record at offset {offset}", path.display())))?;
+    Ok((offset, edit))
+}
+
+fn replay(path: &Path, records: Vec<Record>) -> Result<Version> {
+    let mut version: Option<Version> = None;
+    for record in records {
+        let (offset, edit) = decode(path, record)?;
+        let base = match (version, &edit.range) {
+            (Some(version), _) => version,
+            (None, Some(range)) => Version::empty(range.clone()),
+            (None, None) => {
+                let what = "the first record is not a snapshot: it has no range";
+                return Err(Error::corruption(path.display(), offset, what));
+            }
+        };
+        // Every edit fitted when it was written.
+        version = Some(base.apply(&edit).map_err(|e| {
+            Error::corruption(path.display(), offset, format!("edit does not fit: {e}"))
+        })?);
+    }
+    version.ok_or_else(|| Error::corruption(path.display(), 0, "holds no record"))
+}
+
+/// A manifest file as it is, for inspection; see [`dump`].
+#[derive(Debug)]
+pub struct ManifestDump {
+    path: PathBuf,
+    records: std::vec::IntoIter<Record>,
+    /// The number of the file.
+    pub id: u64,
+    /// Bytes up to the end of the last record that verifies; a file that is longer has a torn tail.
+    pub valid_len: u64,
+    /// Whether bytes follow that do not verify.
+    pub torn: bool,
+}
+
+impl Iterator for ManifestDump {
+    type Item = Result<(u64, VersionEdit)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.records.next().map(|record| decode(&self.path, record))
+    }
+}
+
+/// The edits of a manifest file with their offsets. Changes nothing.
+pub fn dump(files: &dyn Files, path: &Path) -> Result<ManifestDump> {
+    let contents = Journal::read(files, path, SERIES.magic, None)?;
+    Ok(ManifestDump {
+        path: path.to_owned(),
+        records: contents.records.into_iter(),
+        id: contents.id,
+        valid_len: contents.valid_len,
+        torn: contents.tail != super::journal::Tail::Clean,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::edit::Excised;
+    use super::super::testing::{CRASHES, Crash, TestFiles};
+    use super::super::version::tests::sst;
+    use super::*;
+
+    fn dir() -> &'static Path {
+        Path::new("t/1")
+    }
+
+    fn shared(files: &TestFiles) -> Arc<dyn Files> {
+        Arc::new(files.clone())
+    }
+
+    fn open(files: &TestFiles) -> Result<(TabletManifest, Arc<Version>)> {
+        TabletManifest::open(shared(files), dir())
+    }
+
+    /// A manifest that rotates after a few edits.
+    fn open_small(files: &TestFiles) -> Result<(TabletManifest, Arc<Version>)> {
+        TabletManifest::open_in(shared(files), dir(), Series { rotate_bytes: 150, ..SERIES })
+    }
+
+    fn create(files: &TestFiles) -> TabletManifest {
+        let edit = VersionEdit { last_seq: Some(1), ..Default::default() };
+        TabletManifest::create(shared(files), dir(), RowRange::all(), &edit).unwrap()
+    }
+
+    /// Edits that fit one after the other: flushes, moves down, drops.
+    fn edits(n: u64) -> Vec<VersionEdit> {
+        (1..=n)
+            .map(|i| match i % 4 {
+                0 => VersionEdit {
+                    remove: vec![(0, i - 1)],
+                    add: vec![sst(i - 1, 1, &format!("{i:04}"), &format!("{i:04}~"))],
+                    ..Default::default()
+                },
+                2 => VersionEdit {
+                    add_excised: vec![Excised { range: RowRange::prefix(b"x"), seq: i }],
+                    ..Default::default()
+                },
+                _ => VersionEdit {
+                    add: vec![sst(i, 0, "a", "z")],
+                    flushed_seq: Some(i),
+                    ..Default::default()
+                },
+            })
+            .collect()
+    }
+
+    fn only_file(files: &TestFiles) -> PathBuf {
+        let names = files.names();
+        assert_eq!(names.len(), 1, "{names:?}");
+        dir().join(&names[0])
+    }
+
+    #[test]
+    fn every_prefix_of_edits_is_there_after_reopening() {
+        let files = TestFiles::default();
+        let mut manifest = create(&files);
+        for edit in edits(40) {
+            let version = manifest.append(&edit).unwrap();
+            assert_eq!(version, manifest.version());
+            for crash in CRASHES {
+                assert_eq!(open(&files.crash(crash)).unwrap().1, version);
+            }
+        }
+        // And through the edits of a manifest that is opened anew for each.
+        let files = TestFiles::default();
+        let mut version = create(&files).version();
+        for edit in edits(40) {
+            let (mut manifest, found) = open_small(&files).unwrap();
+            assert_eq!(found, version);
+            version = manifest.append(&edit).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_manifest_cut_at_any_byte_gives_the_version_before_or_after() {
+        let files = TestFiles::default();
+        let mut manifest = create(&files);
+        let path = only_file(&files);
+        let mut versions = vec![(files.contents(&path).len(), manifest.version())];
+        for edit in edits(6) {
+            let version = manifest.append(&edit).unwrap();
+            versions.push((files.contents(&path).len(), version));
+        }
+        let image = files.contents(&path);
+        for len in 0..=image.len() {
+            let cut = TestFiles::default();
+            cut.put(&path, &image[..len]);
+            let want = versions.iter().rev().find(|(end, _)| *end <= len);
+            match (open(&cut), want) {
+                (Ok((_, version)), Some((end, want))) => {
+                    assert_eq!(&version, want, "cut to {len}");
+                    assert_eq!(cut.contents(&path).len(), *end, "the torn tail is cut");
+                }
+                (Err(error), None) => assert_eq!(error.kind(), ErrorKind::NotFound, "{len}"),
+                (opened, want) => panic!("cut to {len}: {opened:?}, not {want:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_corruption_or_a_torn_last_edit_and_never_another_version() {
+        let files = TestFiles::default();
+        let mut manifest = create(&files);
+        let path = only_file(&files);
+        let mut before_last = manifest.version();
+        let mut last_at = 0;
+        for edit in edits(5) {
+            before_last = manifest.version();
+            last_at = files.contents(&path).len();
+            manifest.append(&edit).unwrap();
+        }
+        let image = files.contents(&path);
+        for at in 0..image.len() {
+            let mut flipped = image.clone();
+            flipped[at] ^= 1 << (at % 8);
+            let disk = TestFiles::default();
+            disk.put(&path, &flipped);
+            match open(&disk) {
+                Ok((_, version)) => {
+                    assert!(at >= last_at, "byte {at}");
+                    assert_eq!(version, before_last);
+                }
+                Err(error) => {
+                    assert!(at < last_at && error.kind() == ErrorKind::Corruption, "{error}");
+                    assert!(error.message().contains("MANIFEST-0000000000000001"), "{error}");
+                    assert_eq!(disk.contents(&path), flipped, "evidence is left alone");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_lone_damaged_snapshot_is_corruption() {
+        let files = TestFiles::default();
+        create(&files);
+        let path = only_file(&files);
+        let mut image = files.contents(&path);
+        *image.last_mut().unwrap() ^= 1;
+        files.put(&path, &image);
+        assert_eq!(open(&files).unwrap_err().kind(), ErrorKind::Corruption);
+    }
+
+    #[test]
+    fn an_outgrown_manifest_is_rewritten_and_the_old_file_goes() {
+        let files = TestFiles::default();
+        create(&files);
+        let (mut manifest, _) = open_small(&files).unwrap();
+        for edit in edits(60) {
+            manifest.append(&edit).unwrap();
+        }
+        let path = only_file(&files);
+        let number = SERIES.parse(path.file_name().unwrap().to_str().unwrap()).unwrap();
+        assert!(number > 3, "rotated once only: {number}");
+        assert!(number < 50, "rotated with every edit: {number}");
+        assert_eq!(open(&files).unwrap().1, manifest.version());
+    }
+
+    #[test]
+    fn a_fault_at_any_operation_leaves_the_version_before_or_after() {
+        // Twelve edits over a small limit: appends, rotations and removals all meet the fault.
+        for fail_after in 0.. {
+            let files = TestFiles::default();
+            create(&files);
+            files.fail_after(fail_after);
+            let before = open(&files.crash(Crash::Keeps)).unwrap().1;
+            let mut allowed = vec![before];
+            let mut failed = false;
+            if let Ok((mut manifest, _)) = open_small(&files) {
+                for edit in edits(12) {
+                    let next = manifest.version().apply(&edit).unwrap();
+                    match manifest.append(&edit) {
+                        Ok(version) => allowed = vec![version],
+                        Err(error) => {
+                            assert_eq!(error.kind(), ErrorKind::Io);
+                            failed = true;
+                            allowed.push(Arc::new(next));
+                            let fits = VersionEdit { last_seq: Some(999), ..Default::default() };
+                            let later = manifest.append(&fits).unwrap_err();
+                            assert_eq!(later.kind(), ErrorKind::ReadOnly);
+                            break;
+                        }
+                    }
+                }
+            } else {
+                failed = true;
+            }
+            for crash in CRASHES {
+                let disk = files.crash(crash);
+                let (mut manifest, version) = open(&disk).unwrap();
+                assert!(allowed.contains(&version), "fault after {fail_after}, {crash:?}");
+                // What was found is durable, whatever happens next.
+                assert_eq!(open(&disk.crash(Crash::Forgets)).unwrap().1, version);
+                let edit = VersionEdit { last_seq: Some(999), ..Default::default() };
+                let version = manifest.append(&edit).unwrap();
+                assert_eq!(open(&disk.crash(Crash::Forgets)).unwrap().1, version);
+                only_file(&disk);
+            }
+            if !failed {
+                assert!(fail_after > 30, "the faults met too few operations");
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn a_crash_while_a_tablet_is_created_leaves_it_or_nothing() {
+        for fail_after in 0.. {
+            let files = TestFiles::default();
+            files.fail_after(fail_after);
+            let edit = VersionEdit::default();
+            let created = TabletManifest::create(shared(&files), dir(), RowRange::all(), &edit);
+            for crash in CRASHES {
+                let disk = files.crash(crash);
+                match open(&disk) {
+                    Ok((_, version)) => assert_eq!(*version, Version::empty(RowRange::all())),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::NotFound);
+                        assert!(created.is_err());
+                        // The same directory can be used again.
+                        create(&disk);
+                        open(&disk).unwrap();
+                    }
+                }
+            }
+            if created.is_ok() {
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn edits_that_do_not_fit_are_not_written() {
+        let files = TestFiles::default();
+        let mut manifest = create(&files);
+        let image = files.contents(&only_file(&files));
+        let bad = VersionEdit { remove: vec![(0, 7)], ..Default::default() };
+        assert_eq!(manifest.append(&bad).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(manifest.append(&VersionEdit::default()).unwrap(), manifest.version());
+        assert_eq!(files.contents(&only_file(&files)), image);
+        manifest.append(&edits(1)[0]).expect("a refused edit does not poison");
+    }
+
+    #[test]
+    fn a_second_creation_is_refused() {
+        let files = TestFiles::default();
+        create(&files);
+        let again =
+            TabletManifest::create(shared(&files), dir(), RowRange::all(), &Default::default());
+        assert_eq!(again.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn a_record_of_a_newer_version_is_named_and_left_alone() {
+        let files = TestFiles::default();
+        create(&files);
+        let path = dir().join("MANIFEST-0000000000000002");
+        Journal::create(&files, &path, SERIES.magic, 2, &[99, 0]).unwrap();
+        let error = open(&files).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.message().contains("written by a newer version"), "{error}");
+        assert!(error.message().contains("MANIFEST-0000000000000002"), "{error}");
+    }
+
+    #[test]
+    fn a_dump_shows_every_edit_and_changes_nothing() {
+        let files = TestFiles::default();
+        let mut manifest = create(&files);
+        let edits = edits(5);
+        for edit in &edits {
+            manifest.append(edit).unwrap();
+        }
+        let path = only_file(&files);
+        let mut image = files.contents(&path);
+        image.extend_from_slice(&[1, 2, 3]);
+        files.put(&path, &image);
+        let operations = files.operations();
+        let dump = dump(&files, &path).unwrap();
+        assert!(dump.torn && dump.id == 1 && dump.valid_len == image.len() as u64 - 3);
+        let shown: Vec<(u64, VersionEdit)> = dump.map(Result::unwrap).collect();
+        assert_eq!(shown[0].0, 32);
+        assert_eq!(shown[0].1.range, Some(RowRange::all()));
+        assert!(shown[1..].iter().map(|(_, edit)| edit).eq(&edits));
+        assert_eq!(files.operations(), operations);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn random_records_behind_valid_checksums_never_panic(
+            payloads in proptest::collection::vec(
+                proptest::collection::vec(any::<u8>(), 1..60), 1..4),
+        ) {
+            let files = TestFiles::default();
+            let path = dir().join("MANIFEST-0000000000000001");
+            let mut journal =
+                Journal::create(&files, &path, SERIES.magic, 1, &payloads[0]).unwrap();
+            for payload in &payloads[1..] {
+                journal.append_sync(payload).unwrap();
+            }
+            let _ = open(&files);
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! Versions: the set of live SSTs of a tablet at one moment.
+//!
+//! A version never changes. Readers hold one as long as they read; an edit makes the next one, which
+//! shares the SSTs that stay.
+//!
+//! ```text
+//! level 0    [newest] [...] [oldest]         any rows; newest first by greatest sequence
+//! level 1    [a..f] [g..k] [m..t]            sorted; what they show does not overlap
+//! ...
+//! level 6    [a..b] [c..d] [d1..e] ...
+//! ```
+//!
+//! Invariants, checked by every [`Version::apply`]; an edit that would break one is refused and changes
+//! nothing:
+//!
+//! * A file is live at most once. Every SST can show some row, and shows none outside the tablet's range.
+//! * SSTs of a level below 0 show disjoint spans of rows (the rows of the file that are visible); no row is
+//!   in two of them.
+//! * The flushed sequence never decreases.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::edit::{Excised, LEVELS, SstRef, VersionEdit};
+use crate::cell::{RowRange, Seq};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The live SSTs of a tablet, immutable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    range: RowRange,
+    levels: [Vec<Arc<SstRef>>; LEVELS],
+    excised: Vec<Excised>,
+    flushed_seq: Seq,
+    last_seq: Seq,
+}
+
+fn refuse(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidArgument, what.into())
+}
+
+impl Version {
+    /// The version of a tablet that holds nothing.
+    pub fn empty(range: RowRange) -> Self {
+        Self { range, levels: Default::default(), excised: Vec::new(), flushed_seq: 0, last_seq: 0 }
+    }
+
+    /// The tablet's rows.
+    pub fn range(&self) -> &RowRange {
+        &self.range
+    }
+
+    /// All levels: level 0 newest first, the others by row.
+    pub fn levels(&self) -> &[Vec<Arc<SstRef>>; LEVELS] {
+        &self.levels
+    }
+
+    /// The SSTs of one level; none for a level that does not exist.
+    pub fn level(&self, level: usize) -> &[Arc<SstRef>] {
+        self.levels.get(level).map_or(&[], Vec::as_slice)
+    }
+
+    /// Dropped ranges.
+    pub fn excised(&self) -> &[Excised] {
+        &self.excised
+    }
+
+    /// Log records of the tablet with sequences up to this one need no replay; 0 before the first flush.
+    pub fn flushed_seq(&self) -> Seq {
+        self.flushed_seq
+    }
+
+    /// The greatest sequence known to have been used.
+    pub fn last_seq(&self) -> Seq {
+        self.last_seq
+    }
+
+    /// The version after `edit`. `InvalidArgument` where the edit does not fit this version.
+    pub fn apply(&self, edit: &VersionEdit) -> Result<Self> {
+        let mut next = self.clone();
+        for (level, id) in &edit.remove {
+            let ssts = next.levels.get_mut(usize::from(*level));
+            let ssts = ssts.ok_or_else(|| refuse(format!("there is no level {level}")))?;
+            let place = ssts.iter().position(|sst| sst.id == *id);
+            let place = place.ok_or_else(|| {
+                refuse(format!("SST {id:016x} to remove is not in level {level}"))
+            })?;
+            ssts.remove(place);
+        }
+        if let Some(range) = &edit.range {
+            next.set_range(range)?;
+        }
+        for sst in &edit.add {
+            next.add(sst)?;
+        }
+        for (number, ssts) in next.levels.iter_mut().enumerate() {
+            if number == 0 {
+                ssts.sort_by_key(|sst| std::cmp::Reverse((sst.max_seq, sst.id)));
+            } else {
+                ssts.sort_by(|a, b| a.first_visible().cmp(b.first_visible()));
+            }
+        }
+        next.check_levels()?;
+        next.change_excised(edit)?;
+        if let Some(seq) = edit.flushed_seq {
+            if seq < self.flushed_seq {
+                let old = self.flushed_seq;
+                return Err(refuse(format!("flushed sequence would fall from {old} to {seq}")));
+            }
+            next.flushed_seq = seq;
+        }
+        let added = edit.add.iter().map(|sst| sst.max_seq).max().unwrap_or(0);
+        let told = edit.last_seq.unwrap_or(0).max(edit.flushed_seq.unwrap_or(0));
+        next.last_seq = next.last_seq.max(added).max(told);
+        Ok(next)
+    }
+
+    /// Narrows what the SSTs show. A wider range does not make them show more: the rows were another
+    /// tablet's, and only an edit that says so brings them in.
+    fn set_range(&mut self, range: &RowRange) -> Result<()> {
+        if range.is_empty() {
+            return Err(refuse("the tablet's range would be empty"));
+        }
+        self.range = range.clone();
+        for sst in self.levels.iter_mut().flatten() {
+            if !range.contains_range(&sst.visible) {
+                let visible = sst.visible.intersect(range);
+                *sst = Arc::new(SstRef { visible, ..sst.as_ref().clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, sst: &SstRef) -> Result<()> {
+        let level = usize::from(sst.level);
+        let visible = sst.visible.intersect(&self.range);
+        let bad = |what: &str| refuse(format!("SST {:016x}: {what}", sst.id));
+        if sst.min_seq > sst.max_seq {
+            return Err(bad("its least sequence exceeds its greatest"));
+        }
+        let ssts = self.levels.get_mut(level).ok_or_else(|| bad("there is no such level"))?;
+        ssts.push(Arc::new(SstRef { visible, ..sst.clone() }));
+        Ok(())
+    }
+
+    fn check_levels(&self) -> Result<()> {
+        let mut ids = HashSet::new();
+        for sst in self.levels.iter().flatten() {
+            if !ids.insert(sst.id) {
+                return Err(refuse(format!("SST {:016x} would be live twice", sst.id)));
+            }
+            if !sst.overlaps(&self.range) {
+                return Err(refuse(format!("SST {:016x} would show no row", sst.id)));
+            }
+        }
+        for (number, ssts) in self.levels.iter().enumerate().skip(1) {
+            for (a, b) in ssts.iter().zip(ssts.iter().skip(1)) {
+                if !a.ends_before(b.first_visible()) {
+                    let (a, b) = (a.id, b.id);
+                    return Err(refuse(format!(
+                        "SSTs {a:016x} and {b:016x} of level {number} would overlap"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn change_excised(&mut self, edit: &VersionEdit) -> Result<()> {
+        for excised in &edit.remove_excised {
+            let place = self.excised.iter().position(|e| e == excised);
+            let place = place.ok_or_else(|| refuse("dropped range to remove is not there"))?;
+            self.excised.remove(place);
+        }
+        for excised in &edit.add_excised {
+            if excised.range.is_empty() {
+                return Err(refuse("dropped range is empty"));
+            }
+            if !self.excised.contains(excised) {
+                self.excised.push(excised.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// The edit that makes this version of an empty one.
+    pub fn snapshot(&self) -> VersionEdit {
+        VersionEdit {
+            range: Some(self.range.clone()),
+            add: self.levels.iter().flatten().map(|sst| sst.as_ref().clone()).collect(),
+            remove: Vec::new(),
+            flushed_seq: Some(self.flushed_seq),
+            add_excised: self.excised.clone(),
+            remove_excised: Vec::new(),
+            last_seq: Some(self.last_seq),
+        }
+    }
+
+    /// The SSTs of a level that can show rows of `range`, in the order of the level.
+    pub fn overlapping<'a>(
+        &'a self,
+        level: usize,
+        range: &'a RowRange,
+    ) -> impl Iterator<Item = &'a Arc<SstRef>> + 'a {
+        let ssts = self.level(level);
+        // Below level 0 the answer is one run of the level; in level 0 every SST is looked at.
+        let sorted = level > 0;
+        let skip =
+            if sorted { ssts.partition_point(|sst| sst.ends_before(&range.start)) } else { 0 };
+        ssts.iter()
+            .skip(skip)
+            .take_while(move |sst| {
+                !sorted || range.end.is_empty() || *sst.first_visible() < range.end
+            })
+            .filter(move |sst| sst.overlaps(range))
+    }
+
+    /// The SSTs that can hold something of a row, in the order in which a read looks at them: level 0 from
+    /// the newest, then at most one per level.
+    pub fn ssts_for_row<'a>(&'a self, row: &'a [u8]) -> impl Iterator<Item = &'a Arc<SstRef>> + 'a {
+        let deeper = (1..LEVELS).filter_map(move |level| {
+            let ssts = self.level(level);
+            ssts.get(ssts.partition_point(|sst| sst.ends_before(row)))
+        });
+        self.level(0).iter().chain(deeper).filter(move |sst| sst.may_contain(row))
+    }
+
+    /// The last sequence at which `row` was dropped with a range, if it was.
+    pub fn excised_seq(&self, row: &[u8]) -> Option<Seq> {
+        self.excised.iter().filter(|e| e.range.contains(row)).map(|e| e.seq).max()
+    }
+
+    /// The SSTs that are live, level by level.
+    pub fn ssts(&self) -> impl Iterator<Item = &Arc<SstRef>> {
+        self.levels.iter().flatten()
+    }
+
+    /// Number of live SSTs.
+    pub fn sst_count(&self) -> u64 {
+        self.levels.iter().map(|ssts| ssts.len() as u64).sum()
+    }
+
+    /// Bytes of the SSTs of a level.
+    pub fn level_bytes(&self, level: usize) -> u64 {
+        self.level(level).iter().fold(0, |sum, sst| sum.saturating_add(sst.bytes))
+    }
+
+    /// Bytes of all SSTs.
+    pub fn total_bytes(&self) -> u64 {
+        self.ssts().fold(0, |sum, sst| sum.saturating_add(sst.bytes))
+    }
+
+    /// The greatest row that any SST can hold, or `None` without SSTs. May lie outside of the range.
+    pub fn last_row(&self) -> Option<&Bytes> {
+        self.ssts().map(|sst| &sst.last_row).max()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub fn sst(id: u64, level: u8, first: &str, last: &str) -> SstRef {
+        SstRef {
+            id,
+            level,
+            visible: RowRange::all(),
+            bytes: 100 + id,
+            first_row: Bytes::copy_from_slice(first.as_bytes()),
+            last_row: Bytes::copy_from_slice(last.as_bytes()),
+            min_seq: id,
+            max_seq: id + 5,
+            entries: 10,
+        }
+    }
+
+    fn range(start: &str, end: &str) -> RowRange {
+        RowRange::new(start.as_bytes().to_vec(), end.as_bytes().to_vec())
+    }
+
+    fn adding(ssts: &[SstRef]) -> VersionEdit {
+        VersionEdit { add: ssts.to_vec(), ..VersionEdit::default() }
+    }
+
+    fn built(ssts: &[SstRef]) -> Version {
+        Version::empty(RowRange::all()).apply(&adding(ssts)).unwrap()
+    }
+
+    fn ids<'a>(ssts: impl IntoIterator<Item = &'a Arc<SstRef>>) -> Vec<u64> {
+        ssts.into_iter().map(|sst| sst.id).collect()
+    }
+
+    #[test]
+    fn level_zero_is_newest_first_and_the_others_are_by_row() {
+        let v = built(&[
+            sst(3, 0, "a", "z"),
+            sst(9, 0, "c", "d"),
+            sst(5, 0, "a", "b"),
+            sst(4, 2, "m", "p"),
+            sst(6, 2, "a", "c"),
+        ]);
+        assert_eq!(ids(v.level(0)), [9, 5, 3]);
+        assert_eq!(ids(v.level(2)), [6, 4]);
+        assert_eq!((v.sst_count(), v.level_bytes(2), v.total_bytes()), (5, 210, 527));
+        assert_eq!(v.last_seq(), 14, "the clock starts above every record");
+        assert_eq!(ids(v.level(7)), [0; 0]);
+    }
+
+    #[test]
+    fn edits_that_do_not_fit_are_refused() {
+        let v = built(&[sst(1, 1, "a", "f"), sst(2, 1, "h", "k"), sst(3, 0, "a", "z")]);
+        let v = v.apply(&VersionEdit { flushed_seq: Some(50), ..Default::default() }).unwrap();
+        let gone = Excised { range: RowRange::all(), seq: 1 };
+        let bad = [
+            ("overlap", adding(&[sst(4, 1, "f", "g")])),
+            ("overlap", adding(&[sst(4, 1, "b", "c")])),
+            ("overlap", adding(&[sst(4, 1, "", "zz")])),
+            ("live twice", adding(&[sst(3, 2, "a", "b")])),
+            ("no such level", adding(&[sst(4, 7, "a", "b")])),
+            ("show no row", adding(&[sst(4, 3, "b", "a")])),
+            ("sequence", adding(&[SstRef { min_seq: 99, ..sst(4, 3, "a", "b") }])),
+            ("not in level 2", VersionEdit { remove: vec![(2, 1)], ..Default::default() }),
+            ("no level 9", VersionEdit { remove: vec![(9, 1)], ..Default::default() }),
+            ("fall", VersionEdit { flushed_seq: Some(49), ..Default::default() }),
+            ("not there", VersionEdit { remove_excised: vec![gone], ..Default::default() }),
+            ("show no row", VersionEdit { range: Some(range("l", "")), ..Default::default() }),
+            ("empty", VersionEdit { range: Some(range("l", "l")), ..Default::default() }),
+        ];
+        for (what, edit) in bad {
+            let error = v.apply(&edit).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.message().contains(what), "{what}: {error}");
+        }
+    }
+
+    #[test]
+    fn one_edit_moves_an_sst_down() {
+        let v = built(&[sst(1, 0, "a", "f")]);
+        let edit = VersionEdit { remove: vec![(0, 1)], ..adding(&[sst(1, 3, "a", "f")]) };
+        let v = v.apply(&edit).unwrap();
+        assert_eq!((ids(v.level(0)), ids(v.level(3))), (vec![], vec![1]));
+    }
+
+    #[test]
+    fn spans_count_only_what_is_visible() {
+        // The second file begins before the first in rows, and after it in what it shows.
+        let mut upper = sst(2, 1, "a", "z");
+        upper.visible = range("m", "");
+        let v = built(&[upper, sst(1, 1, "b", "k")]);
+        assert_eq!(ids(v.level(1)), [1, 2]);
+        assert_eq!(ids(v.ssts_for_row(b"c")), [1]);
+        assert_eq!(ids(v.ssts_for_row(b"m")), [2]);
+        assert_eq!(ids(v.ssts_for_row(b"l")), [0; 0]);
+    }
+
+    #[test]
+    fn a_narrower_range_hides_rows_for_good() {
+        let v = built(&[sst(1, 1, "a", "z"), sst(2, 0, "b", "q")]);
+        let narrow =
+            v.apply(&VersionEdit { range: Some(range("c", "m")), ..Default::default() }).unwrap();
+        assert!(narrow.ssts().all(|sst| sst.visible == range("c", "m")));
+        let edit = VersionEdit { range: Some(RowRange::all()), ..Default::default() };
+        let wide = narrow.apply(&edit).unwrap();
+        assert_eq!(ids(wide.ssts_for_row(b"p")), [0; 0]);
+        assert_eq!(ids(wide.ssts_for_row(b"d")), [2, 1]);
+    }
+
+    #[test]
+    fn dropped_ranges_answer_by_row() {
+        let excised = |start, end, seq| Excised { range: range(start, end), seq };
+        let edit = VersionEdit {
+            add_excised: vec![excised("a", "m", 5), excised("c", "d", 9), excised("a", "m", 5)],
+            ..Default::default()
+        };
+        let v = Version::empty(RowRange::all()).apply(&edit).unwrap();
+        assert_eq!(v.excised().len(), 2);
+        assert_eq!(
+            [v.excised_seq(b"b"), v.excised_seq(b"c"), v.excised_seq(b"m")],
+            [Some(5), Some(9), None]
+        );
+        let edit = VersionEdit { remove_excised: vec![excised("c", "d", 9)], ..Default::default() };
+        assert_eq!(v.apply(&edit).unwrap().excised_seq(b"c"), Some(5));
+    }
+
+    fn name() -> impl Strategy<Value = String> {
+        "[a-e]{0,2}"
+    }
+
+    proptest! {
+        #[test]
+        fn queries_agree_with_looking_at_every_sst(
+            tablet in (name(), name()),
+            ssts in proptest::collection::vec((0u8..3, name(), name(), name(), name()), 0..25),
+            probes in proptest::collection::vec((name(), name()), 1..10),
+        ) {
+            prop_assume!(!range(&tablet.0, &tablet.1).is_empty());
+            let mut v = Version::empty(range(&tablet.0, &tablet.1));
+            let mut taken: Vec<SstRef> = Vec::new();
+            for (i, (level, first, last, start, end)) in ssts.iter().enumerate() {
+                let mut new = sst(i as u64, *level, first, last);
+                new.visible = range(start, end);
+                // What fits is decided here row by row, over all rows that the names can make.
+                let shown = |s: &SstRef| -> Vec<String> {
+                    all_names()
+                        .filter(|n| s.may_contain(n.as_bytes()) && v.range().contains(n.as_bytes()))
+                        .collect()
+                };
+                let rows = shown(&new);
+                let clash = taken.iter().any(|t| {
+                    *level > 0 && t.level == *level && shown(t).iter().any(|r| rows.contains(r))
+                });
+                // Spans begin and end with names, so two of them meet in a name if at all.
+                let applied = v.apply(&adding(std::slice::from_ref(&new)));
+                prop_assert_eq!(applied.is_ok(), !clash && !rows.is_empty(), "{:?}", new);
+                if let Ok(next) = applied {
+                    new.visible = new.visible.intersect(v.range());
+                    taken.push(new);
+                    v = next;
+                }
+            }
+            prop_assert_eq!(v.sst_count() as usize, taken.len());
+            prop_assert_eq!(&Version::empty(RowRange::all()).apply(&v.snapshot()).unwrap(), &v);
+            for (a, b) in &probes {
+                let mut want: Vec<u64> =
+                    taken.iter().filter(|s| s.may_contain(a.as_bytes())).map(|s| s.id).collect();
+                let mut got = ids(v.ssts_for_row(a.as_bytes()));
+                want.sort_unstable();
+                got.sort_unstable();
+                prop_assert_eq!(got, want);
+
+                let probe = range(a, b);
+                for level in 0..3 {
+                    let mut want: Vec<u64> = taken
+                        .iter()
+                        .filter(|s| usize::from(s.level) == level && s.overlaps(&probe))
+                        .map(|s| s.id)
+                        .collect();
+                    let mut got = ids(v.overlapping(level, &probe));
+                    want.sort_unstable();
+                    got.sort_unstable();
+                    prop_assert_eq!(got, want);
+                }
+            }
+        }
+    }
+
+    /// Every name of up to two letters.
+    fn all_names() -> impl Iterator<Item = String> {
+        let one = ('a'..='e').map(String::from);
+        let two = ('a'..='e').flat_map(|a| ('a'..='e').map(move |b| format!("{a}{b}")));
+        std::iter::once(String::new()).chain(one).chain(two)
+    }
+}
