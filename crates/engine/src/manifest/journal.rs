@@ -206,7 +206,7 @@ impl Journal {
                 format!("{}: {len} bytes are more than such a file may have", path.display()),
             ));
         }
-        let bytes = file.read_at(0, len as usize)?;
+        let bytes = if len == 0 { Bytes::new() } else { file.read_at(0, len as usize)? };
         let header = read_file_header(&bytes, path, magic, id);
         let id = match (header, id) {
             (Ok(id), _) => id,
