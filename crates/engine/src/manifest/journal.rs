@@ -174,9 +174,7 @@ impl Journal {
         let mut file = files.create(path)?;
         file.append(&image)?;
         file.sync()?;
-        if let Some(dir) = path.parent() {
-            files.sync_dir(dir)?;
-        }
+        sync_parent(files, path)?;
         Ok(Self { file, path: path.to_owned(), id })
     }
 
@@ -252,6 +250,15 @@ impl Journal {
     /// Cuts what does not verify off a file that was read, and makes the rest durable.
     pub fn settle(files: &dyn Files, path: &Path, contents: &Contents) -> Result<()> {
         files.truncate(path, contents.valid_len)
+    }
+}
+
+/// Makes the name of `path` durable in the directory that holds it.
+pub(super) fn sync_parent(files: &dyn Files, path: &Path) -> Result<()> {
+    match path.parent() {
+        Some(dir) if dir.as_os_str().is_empty() => files.sync_dir(Path::new(".")),
+        Some(dir) => files.sync_dir(dir),
+        None => Ok(()),
     }
 }
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use bytes::Bytes;
 
-use super::journal::{Magic, new_image};
+use super::journal::{Magic, new_image, sync_parent};
 use super::meta_record::{self, MetaRecord};
 use super::rotation::{Found, Incomplete, RotatingJournal, Series};
 use super::{MetaChange, MetaEntry, MetaExpect, MetaStore};
@@ -193,9 +193,7 @@ impl LocalMetaStore {
                     return Err(Error::corruption(path.display(), 0, what));
                 }
                 journal.append(&[], || state.encode_snapshot())?;
-                if let Some(parent) = dir.parent() {
-                    files.sync_dir(parent)?;
-                }
+                sync_parent(files.as_ref(), dir)?;
             }
         }
         Ok(Self { journal: Mutex::new(journal), state: RwLock::new(state) })
