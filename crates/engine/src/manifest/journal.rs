@@ -174,9 +174,7 @@ impl Journal {
         let mut file = files.create(path)?;
         file.append(&image)?;
         file.sync()?;
-        if let Some(dir) = path.parent() {
-            files.sync_dir(dir)?;
-        }
+        sync_parent(files, path)?;
         Ok(Self { file, path: path.to_owned(), id })
     }
 
@@ -206,7 +204,7 @@ impl Journal {
                 format!("{}: {len} bytes are more than such a file may have", path.display()),
             ));
         }
-        let bytes = file.read_at(0, len as usize)?;
+        let bytes = if len == 0 { Bytes::new() } else { file.read_at(0, len as usize)? };
         let header = read_file_header(&bytes, path, magic, id);
         let id = match (header, id) {
             (Ok(id), _) => id,
@@ -252,6 +250,15 @@ impl Journal {
     /// Cuts what does not verify off a file that was read, and makes the rest durable.
     pub fn settle(files: &dyn Files, path: &Path, contents: &Contents) -> Result<()> {
         files.truncate(path, contents.valid_len)
+    }
+}
+
+/// Makes the name of `path` durable in the directory that holds it.
+pub(super) fn sync_parent(files: &dyn Files, path: &Path) -> Result<()> {
+    match path.parent() {
+        Some(dir) if dir.as_os_str().is_empty() => files.sync_dir(Path::new(".")),
+        Some(dir) => files.sync_dir(dir),
+        None => Ok(()),
     }
 }
 

@@ -2,13 +2,10 @@
 //! journal](super::rotation).
 //!
 //! ```text
-//! META-<16 hex>:  snapshot | commit | commit | ...           each a record of the journal
-//!
-//! snapshot:  1 | revision | (key bytes | revision | value bytes) ...     keys ascending
-//! commit:    2 | revision | (key bytes | 0 deletes, or 1 | value bytes) ...
+//! META-<16 hex>:  snapshot | commit | commit | ...           each a record (meta_record.rs)
 //! ```
 //!
-//! Numbers are varints. Every commit raises the revision by one, and what it writes has that revision.
+//! Every commit raises the revision by one, and what it writes has that revision.
 //!
 //! Guarantees: readers see durable values only. A commit is in one record, so it is there after a crash
 //! as a whole or not at all. A *failed* commit is one whose outcome is not known until the next start.
@@ -18,12 +15,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use bytes::Bytes;
-use serde::{Serialize, Serializer};
 
-use super::journal::{Journal, Magic, new_image};
+use super::journal::{Magic, new_image, sync_parent};
+use super::meta_record::{self, MetaRecord};
 use super::rotation::{Found, Incomplete, RotatingJournal, Series};
 use super::{MetaChange, MetaEntry, MetaExpect, MetaStore};
-use crate::codec::{BytesReader, put_bytes, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 
@@ -39,11 +35,8 @@ pub const META_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of commits at which the store is rewritten as a snapshot, if they exceed the snapshot too.
 pub const META_ROTATE_BYTES: u64 = 1 << 20;
 
-const SERIES: Series =
+pub(super) const SERIES: Series =
     Series { name: "META-", magic: Magic(*b"TEPUIMTA"), rotate_bytes: META_ROTATE_BYTES };
-
-const SNAPSHOT: u64 = 1;
-const COMMIT: u64 = 2;
 
 type Entries = BTreeMap<String, MetaEntry>;
 
@@ -64,99 +57,10 @@ pub struct LocalMetaStore {
     state: RwLock<State>,
 }
 
-/// One record of a meta store's file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MetaRecord {
-    /// Everything.
-    Snapshot {
-        /// The store's revision.
-        revision: u64,
-        /// Key, revision and value of each entry, keys ascending.
-        #[serde(serialize_with = "entries_as_text")]
-        entries: Vec<(String, u64, Bytes)>,
-    },
-    /// What one commit changed.
-    Commit {
-        /// The store's revision after it.
-        revision: u64,
-        /// Keys and new values; `None` deletes.
-        #[serde(serialize_with = "changes_as_text")]
-        changes: Vec<(String, Option<Bytes>)>,
-    },
-}
-
-fn entries_as_text<S: Serializer>(
-    entries: &[(String, u64, Bytes)],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(
-        entries
-            .iter()
-            .map(|(key, revision, value)| (key, revision, value.escape_ascii().to_string())),
-    )
-}
-
-fn changes_as_text<S: Serializer>(
-    changes: &[(String, Option<Bytes>)],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(
-        changes
-            .iter()
-            .map(|(key, value)| (key, value.as_ref().map(|v| v.escape_ascii().to_string()))),
-    )
-}
-
-impl MetaRecord {
-    fn decode(bytes: Bytes) -> Result<Self> {
-        let mut reader = BytesReader::new(bytes);
-        let tag = reader.u64()?;
-        let known = [SNAPSHOT, COMMIT].contains(&tag);
-        if !known {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("record of kind {tag} was written by a newer version"),
-            ));
-        }
-        let revision = reader.u64()?;
-        if tag == SNAPSHOT {
-            let mut entries: Vec<(String, u64, Bytes)> = Vec::new();
-            while !reader.is_empty() {
-                let order = reader.malformed("keys are out of order");
-                let entry = (reader.string()?, reader.u64()?, reader.bytes()?);
-                if entries.last().is_some_and(|(last, ..)| *last >= entry.0) {
-                    return Err(order.into());
-                }
-                entries.push(entry);
-            }
-            return Ok(Self::Snapshot { revision, entries });
-        }
-        let mut changes = Vec::new();
-        while !reader.is_empty() {
-            let key = reader.string()?;
-            let value = match reader.u64()? {
-                0 => None,
-                1 => Some(reader.bytes()?),
-                _ => return Err(reader.malformed("neither a value nor a deletion").into()),
-            };
-            changes.push((key, value));
-        }
-        Ok(Self::Commit { revision, changes })
-    }
-}
-
 impl State {
     fn encode_snapshot(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        put_u64(&mut out, SNAPSHOT);
-        put_u64(&mut out, self.revision);
-        for (key, entry) in &self.entries {
-            put_bytes(&mut out, key.as_bytes());
-            put_u64(&mut out, entry.revision);
-            put_bytes(&mut out, &entry.value);
-        }
-        out
+        let entries = self.entries.iter().map(|(k, e)| (k.as_str(), e.revision, &e.value));
+        meta_record::encode_snapshot(self.revision, entries)
     }
 
     fn set(&mut self, key: &str, value: Option<&Bytes>, revision: u64) {
@@ -289,9 +193,7 @@ impl LocalMetaStore {
                     return Err(Error::corruption(path.display(), 0, what));
                 }
                 journal.append(&[], || state.encode_snapshot())?;
-                if let Some(parent) = dir.parent() {
-                    files.sync_dir(parent)?;
-                }
+                sync_parent(files.as_ref(), dir)?;
             }
         }
         Ok(Self { journal: Mutex::new(journal), state: RwLock::new(state) })
@@ -326,7 +228,7 @@ fn is_unfinished_first_file(
     if len > empty.len() as u64 {
         return Ok(false);
     }
-    let found = file.read_at(0, len as usize)?;
+    let found = if len == 0 { Bytes::new() } else { file.read_at(0, len as usize)? };
     Ok(found.iter().zip(&empty).all(|(found, want)| found == want || *found == 0))
 }
 
@@ -365,7 +267,7 @@ impl MetaStore for LocalMetaStore {
             state.revision.checked_add(1).ok_or_else(|| full("revisions are used up"))?;
         drop(state);
 
-        journal.append(&encode_commit(revision, changes), || {
+        journal.append(&meta_record::encode_commit(revision, changes), || {
             let mut next = self.state().clone();
             next.install(revision, changes);
             next.encode_snapshot()
@@ -376,38 +278,11 @@ impl MetaStore for LocalMetaStore {
     }
 }
 
-fn encode_commit(revision: u64, changes: &[MetaChange]) -> Vec<u8> {
-    let mut record = Vec::new();
-    put_u64(&mut record, COMMIT);
-    put_u64(&mut record, revision);
-    for MetaChange { key, value, .. } in changes {
-        put_bytes(&mut record, key.as_bytes());
-        put_u64(&mut record, u64::from(value.is_some()));
-        if let Some(value) = value {
-            put_bytes(&mut record, value);
-        }
-    }
-    record
-}
-
-/// The records of a meta store's file with their offsets, and whether bytes follow that do not verify.
-/// Changes nothing.
-pub fn dump(files: &dyn Files, path: &Path) -> Result<(Vec<(u64, MetaRecord)>, bool)> {
-    let contents = Journal::read(files, path, SERIES.magic, None)?;
-    let torn = contents.tail != super::journal::Tail::Clean;
-    let decode = |record: super::journal::Record| {
-        let offset = record.offset;
-        let record = MetaRecord::decode(record.payload)
-            .map_err(|e| e.context(format!("{}: record at offset {offset}", path.display())))?;
-        Ok((offset, record))
-    };
-    Ok((contents.records.into_iter().map(decode).collect::<Result<_>>()?, torn))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::meta_record::dump;
     use super::super::testing::{CRASHES, Crash, TestFiles};
     use super::*;
 

@@ -12,6 +12,7 @@
 
 mod edit;
 pub mod journal;
+mod meta_record;
 mod meta_store;
 mod rotation;
 mod tablet_manifest;
@@ -26,7 +27,8 @@ use bytes::Bytes;
 use crate::error::Result;
 
 pub use edit::{Excised, LEVELS, SstRef, VersionEdit};
-pub use meta_store::{LocalMetaStore, MetaRecord, dump as dump_meta};
+pub use meta_record::{MetaRecord, dump as dump_meta};
+pub use meta_store::LocalMetaStore;
 pub use tablet_manifest::{ManifestDump, TabletManifest, dump as dump_manifest};
 pub use version::Version;
 

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::edit::VersionEdit;
-use super::journal::{Journal, Magic, Record};
+use super::journal::{Journal, Magic, Record, sync_parent};
 use super::rotation::{Found, Incomplete, RotatingJournal, Series};
 use super::version::Version;
 use crate::cell::RowRange;
@@ -67,9 +67,7 @@ impl TabletManifest {
             return Err(Error::new(ErrorKind::AlreadyExists, path.display().to_string()));
         }
         journal.append(&[], || encoded(&version.snapshot()))?;
-        if let Some(parent) = dir.parent() {
-            files.sync_dir(parent)?;
-        }
+        sync_parent(files.as_ref(), dir)?;
         Ok(Self { journal, version: Arc::new(version) })
     }
 

@@ -16,7 +16,7 @@
 //!     └── MemtableCursor, values ─┘
 //! ```
 //!
-//! [`skiplist`](self) and arena files hold the `unsafe` code; this file and the cursor are safe Rust.
+//! `skiplist.rs` and `arena.rs` hold the `unsafe` code; this file and the cursor are safe Rust.
 
 mod arena;
 mod cursor;
