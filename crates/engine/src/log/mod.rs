@@ -1,1 +1,3 @@
-//! Placeholder.
+//! The commit log.
+
+pub mod record;
