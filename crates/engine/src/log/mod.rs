@@ -1,3 +1,125 @@
-//! The commit log.
+//! The commit log: one for the whole server, shared by all tablets, so that one sync serves every
+//! write that is waiting.
+//!
+//! * [`record`]: the framing of record files, and how a torn tail is told from damage.
+//! * [`batch`]: what a record of the log says.
+//! * [`hlc`]: the clock that numbers mutations.
+//! * [`segment`]: the names and the reading of segments.
+//! * [`local`]: the log in files of a directory: opening and replay, group commit in `worker`.
+//! * [`pipeline`]: the order of commits, and when they become visible.
+//! * [`repair`]: what `tepui repair` does to a damaged log.
 
+pub mod batch;
+pub mod hlc;
+pub mod local;
+pub mod pipeline;
 pub mod record;
+pub mod repair;
+pub mod segment;
+mod worker;
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+pub use batch::{EncodedBatch, LogRecord, decode_batch, decode_record, encode_batch};
+pub use hlc::Hlc;
+pub use local::{LocalLog, ReplayProgress, ReplaySummary, TornTail};
+pub use pipeline::{Commit, CommitDone, CommitPipeline, LOG_QUEUE_BYTES_MAX, Permit};
+
+use crate::cell::Seq;
+use crate::db::SyncMode;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Bytes of a segment before the log goes on to the next. Smaller means more files and more syncs of
+/// directories; larger keeps more of the log alive for one tablet that has not flushed, and makes
+/// replay after a crash longer.
+pub const LOG_SEGMENT_BYTES: u64 = 64 << 20;
+
+/// Options of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogOptions {
+    /// When what was written is synced.
+    pub sync: SyncMode,
+    /// Bytes of a segment; one larger batch makes one larger segment.
+    pub segment_bytes: u64,
+}
+
+impl Default for LogOptions {
+    fn default() -> Self {
+        Self { sync: SyncMode::Always, segment_bytes: LOG_SEGMENT_BYTES }
+    }
+}
+
+/// A batch on its way into the log.
+#[derive(Debug)]
+pub struct Append {
+    /// The batch, with its first sequence.
+    pub batch: EncodedBatch,
+    /// The sequence of its last mutation.
+    pub last_seq: Seq,
+    /// Its share of the queue's bytes, given back when it is published.
+    pub permit: Option<Permit>,
+}
+
+/// Who wants to know how far the log is. Called on the log's thread, without its locks.
+pub trait LogObserver: Send + Sync + Debug {
+    /// Every batch up to this sequence is as durable as the log's [`SyncMode`] promises.
+    fn published(&self, through: Seq);
+    /// The log failed, for good: nothing that is not published yet will be.
+    fn failed(&self, error: &Error);
+}
+
+/// A part of the log that is removed as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentInfo {
+    /// Its number: later segments have greater ones.
+    pub id: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// For every tablet with batches in it, the last sequence of those. Complete once it is sealed.
+    pub tablets: HashMap<u64, Seq>,
+    /// Whether it is complete; only then may it be removed.
+    pub sealed: bool,
+}
+
+/// A commit log. An implementation is opened with a replay of what it holds (in the order in which it
+/// was appended); this is what it does from then on.
+pub trait CommitLog: Send + Sync + Debug {
+    /// Starts to write. Called once, before the first [`Self::append`].
+    fn start(&self, observer: Arc<dyn LogObserver>) -> Result<()>;
+    /// Queues a batch; never blocks for I/O. Batches are written in the order of the calls, and
+    /// reported to the observer. Fails when the log has failed or is closed.
+    fn append(&self, append: Append) -> Result<()>;
+    /// Seals the segment being written, if it holds a batch, and goes on in a new one. Blocks.
+    fn rotate(&self) -> Result<()>;
+    /// The segments, oldest first; the last is the one being written.
+    fn segments(&self) -> Vec<SegmentInfo>;
+    /// Removes a sealed segment whose batches nobody needs. Blocks.
+    fn remove_segment(&self, id: u64) -> Result<()>;
+    /// Writes and syncs what is queued, seals the log and stops. Blocks. Later appends fail.
+    fn close(&self) -> Result<()>;
+}
+
+/// What everybody hears after the log has failed with `error`.
+fn poisoned(error: &Error) -> Error {
+    let kind = match error.kind() {
+        ErrorKind::NoSpace => ErrorKind::NoSpace,
+        _ => ErrorKind::ReadOnly,
+    };
+    let reason = error.message();
+    Error::new(kind, format!("writes are refused until a restart: the commit log failed: {reason}"))
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the commit log is closed")
+}
+
+/// Locks a mutex. The states under the log's locks are valid at every step, and a log thread that
+/// panics poisons the log itself, so a poisoned mutex adds nothing.
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod testing;

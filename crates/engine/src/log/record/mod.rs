@@ -169,8 +169,7 @@ fn decode_file_header(bytes: &[u8], magic: Magic) -> Option<(u8, u64)> {
     let (body, check) = bytes.get(..FILE_HEADER_BYTES as usize)?.split_at_checked(24)?;
     let check = u64::from_le_bytes(check.try_into().ok()?);
     let file_id = u64::from_le_bytes(body.get(16..24)?.try_into().ok()?);
-    (body.starts_with(&magic) && xxh3_64(body) == check)
-        .then_some((body.get(8).copied()?, file_id))
+    (body.starts_with(&magic) && xxh3_64(body) == check).then_some((body.get(8).copied()?, file_id))
 }
 
 #[cfg(test)]

@@ -205,7 +205,7 @@ impl RecordReader {
 
     /// The next record; `None` at the end, of which [`Self::end`] then tells. Damage is `Corruption`
     /// with the file, the offset and what to do.
-    pub fn next(&mut self) -> Result<Option<Record>> {
+    pub fn next_record(&mut self) -> Result<Option<Record>> {
         if self.end.is_some() {
             return Ok(None);
         }
@@ -218,7 +218,7 @@ impl RecordReader {
         }
     }
 
-    /// Where the file ended, once [`Self::next`] has returned `None`.
+    /// Where the file ended, once [`Self::next_record`] has returned `None`.
     pub fn end(&self) -> Option<TailEnd> {
         self.end
     }

@@ -28,12 +28,15 @@ impl Salvage {
         // Records are looked for from the first byte after the header even when the header is damaged:
         // it has a fixed size.
         let at = FILE_HEADER_BYTES.min(window.file_len);
-        let damaged = if whole || at == 0 { Vec::new() } else { Vec::from([0..at]) };
-        Ok(Self { window, at, damaged, done: false })
+        let mut salvage = Self { window, at, damaged: Vec::new(), done: false };
+        if !whole {
+            salvage.add_damage(0..at);
+        }
+        Ok(salvage)
     }
 
     /// The next record that verifies.
-    pub fn next(&mut self) -> Result<Option<Record>> {
+    pub fn next_record(&mut self) -> Result<Option<Record>> {
         if self.done {
             return Ok(None);
         }
@@ -56,6 +59,11 @@ impl Salvage {
     /// The byte ranges so far that belong to no record: ascending, disjoint, not adjacent.
     pub fn damaged(&self) -> &[Range<u64>] {
         &self.damaged
+    }
+
+    /// The offset after the last record that was returned.
+    pub fn position(&self) -> u64 {
+        self.at
     }
 
     fn add_damage(&mut self, range: Range<u64>) {

@@ -39,7 +39,7 @@ type Outcome = crate::error::Result<(Vec<Vec<u8>>, TailEnd)>;
 fn read(files: &MemoryFiles, tail: Tail) -> Outcome {
     let mut reader = RecordReader::open(files.open(path()).unwrap(), MAGIC, ID, tail)?;
     let mut payloads = Vec::new();
-    while let Some(record) = reader.next()? {
+    while let Some(record) = reader.next_record()? {
         payloads.push(record.payload.to_vec());
     }
     Ok((payloads, reader.end().expect("next returned None")))
@@ -71,8 +71,7 @@ fn records_come_back_in_order_and_the_end_is_clean() {
 #[test]
 fn the_bytes_of_a_file_are_what_the_format_says() {
     let (files, _) = write(&[&[b"abc"]], 0);
-    let hex: String =
-        files.contents(path()).unwrap().iter().map(|b| format!("{b:02x}")).collect();
+    let hex: String = files.contents(path()).unwrap().iter().map(|b| format!("{b:02x}")).collect();
     // magic, version, id, check | length, check, durable, digest, payload
     assert_eq!(hex, TEST_VECTOR);
 }
@@ -239,7 +238,7 @@ fn a_group_reaches_the_file_in_one_write() {
 fn salvage(files: &MemoryFiles) -> (Vec<Vec<u8>>, Vec<std::ops::Range<u64>>) {
     let mut salvage = Salvage::open(files.open(path()).unwrap(), MAGIC, ID).unwrap();
     let mut payloads = Vec::new();
-    while let Some(record) = salvage.next().unwrap() {
+    while let Some(record) = salvage.next_record().unwrap() {
         payloads.push(record.payload.to_vec());
     }
     (payloads, salvage.damaged().to_vec())

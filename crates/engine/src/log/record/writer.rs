@@ -84,11 +84,8 @@ impl RecordWriter {
             ));
         }
         let offset = self.len;
-        let header = Header {
-            length,
-            durable: self.durable,
-            digest: digest(self.file_id, offset, payload),
-        };
+        let header =
+            Header { length, durable: self.durable, digest: digest(self.file_id, offset, payload) };
         if self.buffer.len() + payload.len() > WRITE_BUFFER_BYTES {
             self.flush()?;
         }

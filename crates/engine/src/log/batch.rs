@@ -1,0 +1,437 @@
+//! What a record of the commit log says, and its bytes.
+//!
+//! ```text
+//! batch    01 | tablet u64 LE | first seq u64 LE | row: varint length, bytes
+//!             | varint number of mutations | mutation ...
+//! marker   02                                     (its record's `durable` is all that it says)
+//! opening  03 | id u64 LE | bytes u64 LE          (the segment before this one, and its length)
+//!
+//! mutation:
+//!   put            01 | family | qualifier | timestamp | value
+//!   merge          02 | family | qualifier | timestamp | operand
+//!   delete cells   03 | family | qualifier | start timestamp | end timestamp
+//!   delete family  04 | family
+//!   delete row     05
+//!
+//! family: varint u32.  timestamp: i64 LE.  qualifier, value, operand: varint length, bytes.
+//! varint: LEB128, 7 bits a byte, the low ones first, at most 10 bytes.
+//! ```
+//!
+//! A batch is encoded before its place in history is known: the first sequence stands at a fixed offset
+//! and is filled in under the lock that hands sequences out. Decoding shares the record's memory and
+//! copies nothing; it takes any bytes and never reserves more than they can hold.
+
+use bytes::Bytes;
+
+use crate::cell::{FamilyId, Mutation, RowBatch, Seq, Timestamp, TimestampRange};
+use crate::error::{Error, ErrorKind, Result};
+
+const KIND_BATCH: u8 = 1;
+const KIND_MARKER: u8 = 2;
+const KIND_OPENING: u8 = 3;
+
+const PUT: u8 = 1;
+const MERGE: u8 = 2;
+const DELETE_CELLS: u8 = 3;
+const DELETE_FAMILY: u8 = 4;
+const DELETE_ROW: u8 = 5;
+
+/// Where a batch's first sequence stands.
+const FIRST_SEQ_AT: usize = 1 + 8;
+
+/// Mutations for which room is made before the first is decoded: a count is not believed further.
+const MUTATIONS_RESERVED_MAX: usize = 1024;
+
+/// A batch in the form in which the log writes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EncodedBatch {
+    bytes: Vec<u8>,
+    tablet: u64,
+}
+
+impl EncodedBatch {
+    /// Bytes of the record's payload.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Never: a batch has a head.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The tablet that it changes.
+    pub fn tablet(&self) -> u64 {
+        self.tablet
+    }
+
+    /// The payload.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Gives the batch its place in history: mutation `i` gets sequence `seq + i`.
+    pub fn set_first_seq(&mut self, seq: Seq) {
+        let place = self.bytes.iter_mut().skip(FIRST_SEQ_AT);
+        for (to, from) in place.zip(seq.to_le_bytes()) {
+            *to = from;
+        }
+    }
+}
+
+/// A record of the commit log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogRecord {
+    /// Mutations of one row.
+    Batch {
+        /// The tablet.
+        tablet: u64,
+        /// The sequence of the first mutation; the others follow on.
+        first_seq: Seq,
+        /// The mutations; they share the record's memory.
+        batch: RowBatch,
+    },
+    /// Only there for its `durable`.
+    Marker,
+    /// The first record of a segment.
+    Opening {
+        /// The segment before it; 0 for none.
+        previous: u64,
+        /// Bytes of that segment when it was sealed.
+        previous_bytes: u64,
+    },
+}
+
+fn put_varint(mut value: u64, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+    put_varint(bytes.len() as u64, out);
+    out.extend_from_slice(bytes);
+}
+
+/// An upper bound of the bytes of a mutation, so that a batch is encoded without growing its buffer.
+fn mutation_bytes_max(mutation: &Mutation) -> usize {
+    // Tag, family and two lengths take 1 + 5 + 10 + 10 bytes at most, two timestamps 16.
+    42 + match mutation {
+        Mutation::Put { qualifier, value: bytes, .. }
+        | Mutation::Merge { qualifier, operand: bytes, .. } => qualifier.len() + bytes.len(),
+        Mutation::DeleteCells { qualifier, .. } => qualifier.len(),
+        Mutation::DeleteFamily { .. } | Mutation::DeleteRow => 0,
+    }
+}
+
+/// Encodes a batch, with first sequence 0 until [`EncodedBatch::set_first_seq`].
+pub fn encode_batch(tablet: u64, batch: &RowBatch) -> EncodedBatch {
+    let capacity = FIRST_SEQ_AT
+        + 8
+        + 20
+        + batch.row.len()
+        + batch.mutations.iter().map(mutation_bytes_max).sum::<usize>();
+    let mut out = Vec::with_capacity(capacity);
+    out.push(KIND_BATCH);
+    out.extend_from_slice(&tablet.to_le_bytes());
+    out.extend_from_slice(&0_u64.to_le_bytes());
+    put_bytes(&batch.row, &mut out);
+    put_varint(batch.mutations.len() as u64, &mut out);
+    for mutation in &batch.mutations {
+        match mutation {
+            Mutation::Put { family, qualifier, timestamp, value: bytes }
+            | Mutation::Merge { family, qualifier, timestamp, operand: bytes } => {
+                let put = matches!(mutation, Mutation::Put { .. });
+                out.push(if put { PUT } else { MERGE });
+                put_varint(u64::from(family.0), &mut out);
+                put_bytes(qualifier, &mut out);
+                out.extend_from_slice(&timestamp.to_le_bytes());
+                put_bytes(bytes, &mut out);
+            }
+            Mutation::DeleteCells { family, qualifier, timestamps } => {
+                out.push(DELETE_CELLS);
+                put_varint(u64::from(family.0), &mut out);
+                put_bytes(qualifier, &mut out);
+                out.extend_from_slice(&timestamps.start.to_le_bytes());
+                out.extend_from_slice(&timestamps.end.to_le_bytes());
+            }
+            Mutation::DeleteFamily { family } => {
+                out.push(DELETE_FAMILY);
+                put_varint(u64::from(family.0), &mut out);
+            }
+            Mutation::DeleteRow => out.push(DELETE_ROW),
+        }
+    }
+    EncodedBatch { bytes: out, tablet }
+}
+
+/// The payload of a marker.
+pub(super) fn encode_marker() -> [u8; 1] {
+    [KIND_MARKER]
+}
+
+/// The payload of a segment's first record.
+pub(super) fn encode_opening(previous: u64, previous_bytes: u64) -> Vec<u8> {
+    let mut out = vec![KIND_OPENING];
+    out.extend_from_slice(&previous.to_le_bytes());
+    out.extend_from_slice(&previous_bytes.to_le_bytes());
+    out
+}
+
+/// Takes a payload apart from its front.
+struct Input {
+    left: Bytes,
+    total: usize,
+}
+
+impl Input {
+    fn error(&self, what: &str) -> Error {
+        let at = self.total - self.left.len();
+        Error::new(ErrorKind::Corruption, format!("log record, byte {at}: {what}"))
+    }
+
+    fn take(&mut self, len: u64, what: &str) -> Result<Bytes> {
+        match usize::try_from(len).ok().filter(|len| *len <= self.left.len()) {
+            Some(len) => Ok(self.left.split_to(len)),
+            None => Err(self.error(&format!("{what} of {len} bytes is cut short"))),
+        }
+    }
+
+    fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N]> {
+        let bytes = self.take(N as u64, what)?;
+        bytes.as_ref().try_into().map_err(|_| self.error(what))
+    }
+
+    fn u8(&mut self, what: &str) -> Result<u8> {
+        Ok(u8::from_le_bytes(self.array(what)?))
+    }
+
+    fn u64(&mut self, what: &str) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.array(what)?))
+    }
+
+    fn timestamp(&mut self) -> Result<Timestamp> {
+        Ok(i64::from_le_bytes(self.array("a timestamp")?))
+    }
+
+    fn varint(&mut self, what: &str) -> Result<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8(what)?;
+            let bits = u64::from(byte & 0x7F);
+            if shift == 63 && bits > 1 {
+                break;
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(self.error(&format!("{what} is no number of 64 bits")))
+    }
+
+    fn bytes(&mut self, what: &str) -> Result<Bytes> {
+        let len = self.varint(what)?;
+        self.take(len, what)
+    }
+
+    fn family(&mut self) -> Result<FamilyId> {
+        let id = self.varint("a family")?;
+        u32::try_from(id).map(FamilyId).map_err(|_| self.error("a family is over 32 bits"))
+    }
+
+    fn mutation(&mut self) -> Result<Mutation> {
+        Ok(match self.u8("a mutation")? {
+            PUT => Mutation::Put {
+                family: self.family()?,
+                qualifier: self.bytes("a qualifier")?,
+                timestamp: self.timestamp()?,
+                value: self.bytes("a value")?,
+            },
+            MERGE => Mutation::Merge {
+                family: self.family()?,
+                qualifier: self.bytes("a qualifier")?,
+                timestamp: self.timestamp()?,
+                operand: self.bytes("an operand")?,
+            },
+            DELETE_CELLS => Mutation::DeleteCells {
+                family: self.family()?,
+                qualifier: self.bytes("a qualifier")?,
+                timestamps: TimestampRange { start: self.timestamp()?, end: self.timestamp()? },
+            },
+            DELETE_FAMILY => Mutation::DeleteFamily { family: self.family()? },
+            DELETE_ROW => Mutation::DeleteRow,
+            other => return Err(self.error(&format!("mutation kind {other} is unknown"))),
+        })
+    }
+
+    fn end(self) -> Result<()> {
+        if self.left.is_empty() { Ok(()) } else { Err(self.error("bytes are left over")) }
+    }
+}
+
+/// Decodes a record's payload. Errors are `Corruption` and name the byte of the payload; the caller
+/// adds the file and the offset.
+pub fn decode_record(payload: Bytes) -> Result<LogRecord> {
+    let total = payload.len();
+    let mut input = Input { left: payload, total };
+    let record = match input.u8("the record's kind")? {
+        KIND_BATCH => {
+            let tablet = input.u64("the tablet")?;
+            let first_seq = input.u64("the first sequence")?;
+            let row = input.bytes("the row key")?;
+            let count = input.varint("the number of mutations")?;
+            let room = usize::try_from(count).unwrap_or(usize::MAX).min(MUTATIONS_RESERVED_MAX);
+            let mut mutations = Vec::with_capacity(room);
+            for _ in 0..count {
+                mutations.push(input.mutation()?);
+            }
+            LogRecord::Batch { tablet, first_seq, batch: RowBatch { row, mutations } }
+        }
+        KIND_MARKER => LogRecord::Marker,
+        KIND_OPENING => LogRecord::Opening {
+            previous: input.u64("the previous segment")?,
+            previous_bytes: input.u64("the previous segment's length")?,
+        },
+        other => return Err(input.error(&format!("record kind {other} is unknown"))),
+    };
+    input.end()?;
+    Ok(record)
+}
+
+/// Decodes the payload of a batch: (tablet, first sequence, batch).
+pub fn decode_batch(payload: Bytes) -> Result<(u64, Seq, RowBatch)> {
+    match decode_record(payload)? {
+        LogRecord::Batch { tablet, first_seq, batch } => Ok((tablet, first_seq, batch)),
+        LogRecord::Marker | LogRecord::Opening { .. } => {
+            Err(Error::new(ErrorKind::Corruption, "log record, byte 0: not a batch"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_bytes() -> impl Strategy<Value = Bytes> {
+        proptest::collection::vec(any::<u8>(), 0..200).prop_map(Bytes::from)
+    }
+
+    fn any_mutation() -> impl Strategy<Value = Mutation> {
+        let family = any::<u32>().prop_map(FamilyId);
+        (0..5, family, any_bytes(), any::<i64>(), any::<i64>(), any_bytes()).prop_map(
+            |(kind, family, qualifier, timestamp, end, value)| match kind {
+                0 => Mutation::Put { family, qualifier, timestamp, value },
+                1 => Mutation::Merge { family, qualifier, timestamp, operand: value },
+                2 => Mutation::DeleteCells {
+                    family,
+                    qualifier,
+                    timestamps: TimestampRange { start: timestamp, end },
+                },
+                3 => Mutation::DeleteFamily { family },
+                _ => Mutation::DeleteRow,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn batches_survive_the_round_trip(
+            tablet in any::<u64>(),
+            seq in any::<u64>(),
+            row in any_bytes(),
+            mutations in proptest::collection::vec(any_mutation(), 0..20),
+        ) {
+            let batch = RowBatch { row, mutations };
+            let mut encoded = encode_batch(tablet, &batch);
+            encoded.set_first_seq(seq);
+            prop_assert_eq!(encoded.tablet(), tablet);
+            let payload = Bytes::copy_from_slice(encoded.bytes());
+            prop_assert_eq!(decode_batch(payload.clone()).unwrap(), (tablet, seq, batch));
+            for cut in 0..payload.len() {
+                let error = decode_batch(payload.slice(..cut)).unwrap_err();
+                prop_assert_eq!(error.kind(), ErrorKind::Corruption);
+            }
+        }
+
+        #[test]
+        fn no_bytes_make_the_decoder_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = decode_record(Bytes::from(bytes.clone()));
+            for kind in [KIND_BATCH, KIND_MARKER, KIND_OPENING] {
+                let mut bytes = bytes.clone();
+                bytes.insert(0, kind);
+                let _ = decode_record(Bytes::from(bytes));
+            }
+        }
+    }
+
+    #[test]
+    fn decoded_values_share_the_memory_of_the_record() {
+        let value = Bytes::from(vec![1; 1000]);
+        let put = Mutation::Put {
+            family: FamilyId(1),
+            qualifier: Bytes::new(),
+            timestamp: 0,
+            value: value.clone(),
+        };
+        let batch = RowBatch { row: Bytes::from_static(b"r"), mutations: vec![put] };
+        let payload = Bytes::copy_from_slice(encode_batch(1, &batch).bytes());
+        let (_, _, decoded) = decode_batch(payload.clone()).unwrap();
+        let Mutation::Put { value, .. } = &decoded.mutations[0] else { panic!("a put") };
+        assert!(payload.as_ptr_range().contains(&value.as_ptr()));
+    }
+
+    #[test]
+    fn a_damaged_count_asks_for_no_memory_and_trailing_bytes_are_refused() {
+        let mut bytes = vec![KIND_BATCH];
+        bytes.extend_from_slice(&[0; 16]);
+        put_bytes(b"row", &mut bytes);
+        put_varint(u64::MAX, &mut bytes);
+        let error = decode_record(Bytes::from(bytes)).unwrap_err();
+        assert!(error.message().contains("byte 31"), "{error}");
+        assert!(decode_record(Bytes::from_static(&[KIND_MARKER, 0])).is_err());
+        assert!(decode_record(Bytes::from_static(&[99])).is_err());
+        let long = [&[KIND_BATCH][..], &[0; 16], &[0xFF; 11]].concat();
+        assert!(decode_record(Bytes::from(long)).is_err(), "a varint has ten bytes at most");
+    }
+
+    #[test]
+    fn the_other_records_survive_the_round_trip() {
+        let decode = |bytes: &[u8]| decode_record(Bytes::copy_from_slice(bytes)).unwrap();
+        assert_eq!(decode(&encode_marker()), LogRecord::Marker);
+        let opening = LogRecord::Opening { previous: 7, previous_bytes: 1 << 40 };
+        assert_eq!(decode(&encode_opening(7, 1 << 40)), opening);
+        assert!(decode_batch(Bytes::copy_from_slice(&encode_marker())).is_err());
+    }
+
+    #[test]
+    fn the_bytes_of_a_batch_are_what_the_format_says() {
+        let batch = RowBatch {
+            row: Bytes::from_static(b"r"),
+            mutations: vec![
+                Mutation::Put {
+                    family: FamilyId(300),
+                    qualifier: Bytes::from_static(b"q"),
+                    timestamp: 5,
+                    value: Bytes::from_static(b"vv"),
+                },
+                Mutation::DeleteRow,
+            ],
+        };
+        let mut encoded = encode_batch(2, &batch);
+        encoded.set_first_seq(3);
+        let expected = [
+            &[1][..],
+            &[2, 0, 0, 0, 0, 0, 0, 0],
+            &[3, 0, 0, 0, 0, 0, 0, 0],
+            &[1, b'r', 2],
+            &[1, 0xAC, 0x02, 1, b'q', 5, 0, 0, 0, 0, 0, 0, 0, 2, b'v', b'v'],
+            &[5],
+        ];
+        assert_eq!(encoded.bytes(), expected.concat());
+    }
+}

@@ -1,0 +1,112 @@
+//! The hybrid logical clock that numbers mutations.
+//!
+//! ```text
+//! | 44 bits: milliseconds since 1970 | 20 bits: counter |
+//! ```
+//!
+//! Guarantees: every sequence is handed out once and is greater than all before it, whatever the wall
+//! clock does: where it stands still or goes back, the counter runs on, if need be into milliseconds
+//! that have not come yet. (After Kulkarni et al., "Logical Physical Clocks", 2014.)
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::cell::{SEQ_COUNTER_BITS, SEQ_MAX, Seq};
+use crate::io::Clock;
+
+/// The clock. All methods are safe to call from any thread.
+#[derive(Debug)]
+pub struct Hlc {
+    clock: Arc<dyn Clock>,
+    last: AtomicU64,
+}
+
+impl Hlc {
+    /// A clock that hands out sequences after `floor`: the greatest that was ever used.
+    pub fn new(clock: Arc<dyn Clock>, floor: Seq) -> Self {
+        Self { clock, last: AtomicU64::new(floor) }
+    }
+
+    /// Reserves `n` consecutive sequences (at least one) and returns the first. They end before
+    /// [`SEQ_MAX`], which no mutation ever has.
+    pub fn reserve(&self, n: u32) -> Seq {
+        let millis = u64::try_from(self.clock.now_micros() / 1_000).unwrap_or(0);
+        let now = millis.min(SEQ_MAX >> SEQ_COUNTER_BITS) << SEQ_COUNTER_BITS;
+        let span = u64::from(n.max(1));
+        let first = |last: Seq| last.saturating_add(1).max(now);
+        // Acquire and release: who sees a sequence sees what its holder did before reserving it.
+        let before = self.last.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| {
+            first(last).checked_add(span - 1).filter(|end| *end < SEQ_MAX)
+        });
+        first(before.expect("44 bits of milliseconds last until the year 2527"))
+    }
+
+    /// Takes note of a sequence from elsewhere: all that follow are greater. Whether a peer's sequence
+    /// is plausible is the caller's to judge; one's own, found on disk, always counts.
+    pub fn observe(&self, seq: Seq) {
+        self.last.fetch_max(seq, Ordering::AcqRel);
+    }
+
+    /// The last sequence handed out or observed.
+    pub fn current(&self) -> Seq {
+        self.last.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::ManualClock;
+
+    fn at(millis: i64) -> (ManualClock, Hlc) {
+        let clock = ManualClock::new(millis * 1_000);
+        let hlc = Hlc::new(Arc::new(clock.clone()), 0);
+        (clock, hlc)
+    }
+
+    #[test]
+    fn sequences_carry_the_milliseconds_and_count_within_them() {
+        let (clock, hlc) = at(1_700_000_000_000);
+        let first = hlc.reserve(3);
+        assert_eq!(first, 1_700_000_000_000 << SEQ_COUNTER_BITS);
+        assert_eq!(hlc.reserve(1), first + 3);
+        assert_eq!(hlc.current(), first + 3);
+        clock.advance_micros(1_000);
+        assert_eq!(hlc.reserve(1), 1_700_000_000_001 << SEQ_COUNTER_BITS);
+    }
+
+    #[test]
+    fn sequences_grow_when_the_clock_goes_back_and_when_the_counter_overflows() {
+        let (clock, hlc) = at(1_000);
+        let a = hlc.reserve(1);
+        clock.set_wall_micros(-5);
+        assert_eq!(hlc.reserve(u32::MAX), a + 1);
+        let after = hlc.reserve(1);
+        assert_eq!(after, a + 1 + u64::from(u32::MAX));
+        clock.set_wall_micros(1_001_000);
+        assert_eq!(hlc.reserve(1), after + 1);
+    }
+
+    #[test]
+    fn the_floor_and_observed_sequences_are_passed() {
+        let clock = ManualClock::new(1_000_000);
+        let hlc = Hlc::new(Arc::new(clock), 5 << 40);
+        assert_eq!(hlc.reserve(1), (5 << 40) + 1);
+        hlc.observe(6 << 40);
+        hlc.observe(3);
+        assert_eq!(hlc.reserve(1), (6 << 40) + 1);
+    }
+
+    #[test]
+    fn threads_never_get_the_same_sequence() {
+        let (_, hlc) = at(1);
+        let mut all: Vec<Seq> = std::thread::scope(|scope| {
+            let draw = || (0..1_000).map(|_| hlc.reserve(2)).collect::<Vec<_>>();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(draw)).collect();
+            threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
+        });
+        all.sort_unstable();
+        assert!(all.windows(2).all(|w| w[1] - w[0] >= 2));
+        assert_eq!(all.len(), 4_000);
+    }
+}

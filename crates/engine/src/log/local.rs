@@ -1,0 +1,358 @@
+//! The commit log in files of a local directory.
+//!
+//! Opening replays every segment in order, cuts a torn tail off the last one, and starts a new
+//! segment: no file is ever appended to after the process that created it. What can be cut is only what
+//! was never acknowledged (see [`super::record`]); anything else that does not read is `Corruption`, and
+//! the log does not open.
+//!
+//! Guarantees after opening: batches are written in the order of [`CommitLog::append`]; none is
+//! reported as published before it is as durable as the [`crate::db::SyncMode`] promises; after a failed
+//! write or sync none is, ever.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use super::batch::LogRecord;
+use super::record::{RecordWriter, Tail};
+use super::segment::{Predecessor, SegmentReader, create_segment, list_segments, segment_name};
+use super::worker::{Queue, Shared, Worker};
+use super::{
+    Append, CommitLog, LogObserver, LogOptions, SegmentInfo, closed, lock, poisoned, repair,
+};
+use crate::cell::{RowBatch, Seq};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{Env, Files, JoinHandle, Spawner};
+
+/// Bytes replayed between two reports of progress: some ten reports a second on a slow disk.
+const PROGRESS_BYTES: u64 = 8 << 20;
+
+/// How far a replay is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplayProgress {
+    /// Bytes of segments read.
+    pub bytes_done: u64,
+    /// Bytes of all segments.
+    pub bytes_total: u64,
+}
+
+/// A torn tail that was cut off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TornTail {
+    /// The segment's file.
+    pub file: PathBuf,
+    /// Where it was cut.
+    pub offset: u64,
+    /// Bytes that were cut.
+    pub bytes: u64,
+}
+
+/// What a replay found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReplaySummary {
+    /// Batches.
+    pub records: u64,
+    /// Bytes of segments.
+    pub bytes: u64,
+    /// The greatest sequence in them; 0 for none.
+    pub max_seq: Seq,
+    /// The torn tail of the last segment, if it had one.
+    pub torn: Option<TornTail>,
+}
+
+/// The log.
+pub struct LocalLog {
+    shared: Arc<Shared>,
+    spawner: Arc<dyn Spawner>,
+    /// Until the log is started.
+    writer: Mutex<Option<RecordWriter>>,
+    /// While it runs.
+    thread: Mutex<Option<Box<dyn JoinHandle>>>,
+}
+
+impl LocalLog {
+    /// Opens the log of a directory, creating it if needed. `on_record` gets (tablet, first sequence,
+    /// batch) of every batch in the order of writing; its error ends the opening. Blocks.
+    pub fn open(
+        env: &Env,
+        dir: &Path,
+        options: LogOptions,
+        on_record: &mut dyn FnMut(u64, Seq, RowBatch) -> Result<()>,
+        on_progress: &mut dyn FnMut(ReplayProgress),
+    ) -> Result<(Self, ReplaySummary)> {
+        let files = env.files.as_ref();
+        files.create_dir_all(dir)?;
+        if let Some(parent) = dir.parent() {
+            files.sync_dir(parent)?;
+        }
+        if let Some(id) = repair::interrupted(files, dir)? {
+            return Err(Error::corruption(
+                dir.join(segment_name(id)).display(),
+                0,
+                "a repair of this file was interrupted: run `tepui repair DIR` again",
+            ));
+        }
+        let mut replay = Replay {
+            files,
+            dir,
+            summary: ReplaySummary::default(),
+            segments: Vec::new(),
+            previous: None,
+            bytes_total: 0,
+            bytes_reported: 0,
+        };
+        let found = replay.run(on_record, on_progress)?;
+        let id = found.checked_add(1).ok_or_else(|| {
+            Error::corruption(
+                dir.display(),
+                0,
+                "the last segment's number leaves none for the next",
+            )
+        })?;
+        let writer = create_segment(files, dir, id, replay.previous, options.segment_bytes)?;
+        let (summary, mut segments) = (replay.summary, replay.segments);
+        let bytes = writer.len();
+        segments.push(SegmentInfo { id, bytes, tablets: HashMap::new(), sealed: false });
+        let shared = Shared {
+            files: Arc::clone(&env.files),
+            clock: Arc::clone(&env.clock),
+            dir: dir.to_owned(),
+            options,
+            queue: Mutex::new(Queue::default()),
+            wake: Condvar::new(),
+            turned: Condvar::new(),
+            segments: Mutex::new(segments),
+        };
+        let log = Self {
+            shared: Arc::new(shared),
+            spawner: Arc::clone(&env.spawner),
+            writer: Mutex::new(Some(writer)),
+            thread: Mutex::new(None),
+        };
+        Ok((log, summary))
+    }
+
+    /// Makes the thread look at the clock again, for tests that move it by hand.
+    #[cfg(test)]
+    pub(super) fn poke(&self) {
+        let _queue = lock(&self.shared.queue);
+        self.shared.wake.notify_all();
+    }
+}
+
+struct Replay<'a> {
+    files: &'a dyn Files,
+    dir: &'a Path,
+    summary: ReplaySummary,
+    segments: Vec<SegmentInfo>,
+    /// The last segment read, and its valid length.
+    previous: Option<Predecessor>,
+    bytes_total: u64,
+    bytes_reported: u64,
+}
+
+impl Replay<'_> {
+    /// Replays all segments and returns the greatest number among them; 0 for none.
+    fn run(
+        &mut self,
+        on_record: &mut dyn FnMut(u64, Seq, RowBatch) -> Result<()>,
+        on_progress: &mut dyn FnMut(ReplayProgress),
+    ) -> Result<u64> {
+        let found = list_segments(self.files, self.dir)?;
+        self.bytes_total = found.iter().map(|(_, bytes)| bytes).sum();
+        let last = found.last().map_or(0, |(id, _)| *id);
+        for (id, _) in found {
+            let tail = if id == last { Tail::MayBeTorn } else { Tail::Sealed };
+            self.segment(id, tail, on_record, on_progress)?;
+        }
+        let (bytes_done, bytes_total) = (self.summary.bytes, self.bytes_total);
+        on_progress(ReplayProgress { bytes_done, bytes_total });
+        Ok(last)
+    }
+
+    fn segment(
+        &mut self,
+        id: u64,
+        tail: Tail,
+        on_record: &mut dyn FnMut(u64, Seq, RowBatch) -> Result<()>,
+        on_progress: &mut dyn FnMut(ReplayProgress),
+    ) -> Result<()> {
+        let mut reader = SegmentReader::open(self.files, self.dir, id, tail)?;
+        let start = self.summary.bytes;
+        let mut tablets: HashMap<u64, Seq> = HashMap::new();
+        let mut opened = false;
+        while let Some(record) = reader.next_record()? {
+            match record.record {
+                LogRecord::Opening { previous, previous_bytes } if !opened => {
+                    self.check_previous(previous, previous_bytes)?;
+                    opened = true;
+                }
+                LogRecord::Batch { tablet, first_seq, batch } if opened => {
+                    let count = (batch.mutations.len() as u64).max(1);
+                    let last_seq = first_seq.saturating_add(count - 1);
+                    self.summary.records += 1;
+                    self.summary.max_seq = self.summary.max_seq.max(last_seq);
+                    let last = tablets.entry(tablet).or_default();
+                    *last = last_seq.max(*last);
+                    on_record(tablet, first_seq, batch)?;
+                }
+                LogRecord::Marker if opened => {}
+                _ => {
+                    let what = "a segment has one opening, and it comes first";
+                    return Err(Error::corruption(reader.path().display(), record.offset, what));
+                }
+            }
+            self.summary.bytes = start + reader.position();
+            if self.summary.bytes - self.bytes_reported >= PROGRESS_BYTES {
+                self.bytes_reported = self.summary.bytes;
+                let bytes_total = self.bytes_total;
+                on_progress(ReplayProgress { bytes_done: self.summary.bytes, bytes_total });
+            }
+        }
+        let end = reader.end().expect("the reader has returned None");
+        self.summary.bytes = start + reader.file_len();
+        if tail == Tail::MayBeTorn {
+            if end.torn_bytes > 0 {
+                self.summary.torn = Some(TornTail {
+                    file: reader.path().to_owned(),
+                    offset: end.valid_len,
+                    bytes: end.torn_bytes,
+                });
+            }
+            if opened {
+                // Also where nothing is torn: this gives back the space that was reserved.
+                self.files.truncate(reader.path(), end.valid_len)?;
+            } else {
+                // The crash came while it was created: nothing was ever acknowledged from it.
+                self.files.remove(reader.path())?;
+                return self.files.sync_dir(self.dir);
+            }
+        } else if !opened {
+            let what = "the segment is sealed and has no opening";
+            return Err(Error::corruption(reader.path().display(), end.valid_len, what));
+        }
+        let bytes = end.valid_len;
+        self.previous = Some(Predecessor { id, bytes });
+        self.segments.push(SegmentInfo { id, bytes, tablets, sealed: true });
+        Ok(())
+    }
+
+    /// A segment that is still there must be as long as its successor says.
+    fn check_previous(&self, id: u64, bytes: u64) -> Result<()> {
+        match self.previous {
+            Some(previous) if previous.id == id && previous.bytes != bytes => {
+                Err(Error::corruption(
+                    self.dir.join(segment_name(id)).display(),
+                    previous.bytes,
+                    format_args!(
+                        "the file ends here, but had {bytes} bytes when it was sealed; nothing was \
+                         changed. Restore it from a backup, or run `tepui repair DIR` to keep what \
+                         is readable"
+                    ),
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl CommitLog for LocalLog {
+    fn start(&self, observer: Arc<dyn LogObserver>) -> Result<()> {
+        let writer = lock(&self.writer).take().ok_or_else(closed)?;
+        let worker = Worker::new(Arc::clone(&self.shared), writer);
+        let thread = self.spawner.spawn("tepui-log", Box::new(move || worker.run(observer)))?;
+        *lock(&self.thread) = Some(thread);
+        Ok(())
+    }
+
+    fn append(&self, append: Append) -> Result<()> {
+        let mut queue = lock(&self.shared.queue);
+        queue.check()?;
+        let idle = queue.entries.is_empty();
+        queue.entries.push(append);
+        drop(queue);
+        if idle {
+            self.shared.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    fn rotate(&self) -> Result<()> {
+        if lock(&self.writer).is_some() {
+            return Err(Error::new(ErrorKind::InvalidArgument, "the log was not started"));
+        }
+        let mut queue = lock(&self.shared.queue);
+        queue.check()?;
+        queue.rotations_asked += 1;
+        let mine = queue.rotations_asked;
+        self.shared.wake.notify_one();
+        while queue.rotations_done < mine {
+            if let Some(error) = &queue.failed {
+                return Err(poisoned(error));
+            }
+            queue = self.shared.turned.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+
+    fn segments(&self) -> Vec<SegmentInfo> {
+        lock(&self.shared.segments).clone()
+    }
+
+    fn remove_segment(&self, id: u64) -> Result<()> {
+        let find = |segments: &[SegmentInfo]| segments.iter().position(|s| s.id == id);
+        let path = self.shared.dir.join(segment_name(id));
+        let info = {
+            let mut segments = lock(&self.shared.segments);
+            let at = find(&segments).ok_or_else(|| {
+                Error::new(ErrorKind::NotFound, format!("{}: no such segment", path.display()))
+            })?;
+            if !segments.get(at).is_some_and(|s| s.sealed) {
+                let text = format!("{}: the segment is being written", path.display());
+                return Err(Error::new(ErrorKind::InvalidArgument, text));
+            }
+            segments.remove(at)
+        };
+        // The name's removal is not synced: where a crash brings the segment back, its batches are
+        // replayed, found to be flushed, and it is removed again.
+        self.shared.files.remove(&path).inspect_err(|_| {
+            let mut segments = lock(&self.shared.segments);
+            segments.push(info);
+            segments.sort_unstable_by_key(|s| s.id);
+        })
+    }
+
+    fn close(&self) -> Result<()> {
+        lock(&self.shared.queue).closing = true;
+        self.shared.wake.notify_all();
+        // A log that was never started has an empty segment, which is sealed as it is.
+        if let Some(writer) = lock(&self.writer).take() {
+            return Worker::new(Arc::clone(&self.shared), writer).finish();
+        }
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
+            thread.join();
+        }
+        match &lock(&self.shared.queue).failed {
+            Some(error) => Err(poisoned(error)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for LocalLog {
+    fn drop(&mut self) {
+        // The error, if any, was logged and reported when it happened.
+        let _ = self.close();
+    }
+}
+
+impl fmt::Debug for LocalLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalLog").field("dir", &self.shared.dir).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,389 @@
+//! The commit pipeline: the order of commits, and when each becomes visible.
+//!
+//! A write passes through four states. Two of them are reached side by side:
+//!
+//! ```text
+//!                         ┌─► in the memtable ──── Commit::applied ──┐
+//! admit ──► begin ────────┤      (by the caller)                     ├──► visible ──► CommitDone
+//! (queue    (sequence,    └─► in the log, durable ─ LogObserver ─────┘    in order
+//!  bytes)    queue place)        (by the log's thread)
+//!
+//! in flight, by sequence:   [ 7 applied, durable | 8 applied | 9 durable | 10 ]
+//!                                                ^
+//!                                           visible = 7: 8 waits for its sync, 9 for 8 and its memtable
+//! ```
+//!
+//! What is guaranteed:
+//!
+//! 1. *Log order is sequence order.* `begin` takes the sequences, writes them into the batch and queues it
+//!    under one lock; so a replay meets the batches as history had them.
+//! 2. *Visibility follows durability.* [`CommitPipeline::visible`] is at or above a batch's sequences only
+//!    when the batch is as durable as the [`SyncMode`](crate::db::SyncMode) promises: a reader never sees
+//!    what a crash could take back, and a caller is answered only after.
+//! 3. *No gaps, no halves.* It rises in order, from the last sequence of one batch to the last of the
+//!    next, and only over batches that are in their memtable. A reader that takes `visible` as its
+//!    snapshot sees every batch up to it, whole, and nothing of the later ones.
+//! 4. *A failure is final.* When a write or sync of the log fails, every commit that is not visible fails,
+//!    `visible` stands still, and every later call fails with the reason. A commit that failed so *may*
+//!    be found in the log after a restart: its outcome is unknown, as the error says to its caller.
+//! 5. *Nobody can wedge it.* A [`Commit`] that is dropped counts as applied.
+//!
+//! The lock is held for a few dozen instructions at a time and never across I/O. Waiters are woken after
+//! it is released.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::{Append, CommitLog, EncodedBatch, Hlc, LogObserver, closed, lock, poisoned};
+use crate::cell::Seq;
+use crate::db::Health;
+use crate::error::{Error, Result};
+
+/// Bytes of batches queued or being synced. Smaller would stall bulk loads while a slow sync runs
+/// (at 500 MB/s, 64 MiB are an eighth of a second); larger only lets more memory wait. A larger batch is
+/// admitted when it is alone.
+pub const LOG_QUEUE_BYTES_MAX: u32 = 64 << 20;
+
+/// What a batch counts for beyond its bytes: its places in the queues and its waiter. Keeps a flood of
+/// tiny batches within the same memory.
+const ENTRY_OVERHEAD_BYTES: u64 = 256;
+
+/// A share of [`LOG_QUEUE_BYTES_MAX`]; given back when dropped.
+#[derive(Debug)]
+pub struct Permit(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+
+/// Gives every commit its place in history and its moment of becoming visible.
+pub struct CommitPipeline {
+    shared: Arc<Shared>,
+    log: Arc<dyn CommitLog>,
+}
+
+/// What the pipeline shares with its commits and with the log's thread.
+struct Shared {
+    hlc: Hlc,
+    /// Everything up to here is durable and in its memtable. Written under the lock.
+    visible: AtomicU64,
+    state: Mutex<State>,
+    gate: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Commits that are not visible, in order of sequence.
+    flying: VecDeque<Flying>,
+    /// The ticket of the first of them; tickets count commits.
+    first_ticket: u64,
+    /// The log has published everything up to here.
+    published: Seq,
+    /// Who waits for `visible` to reach a sequence.
+    waiters: BTreeMap<Seq, Vec<oneshot::Sender<Result<()>>>>,
+    failed: Option<Error>,
+    closed: bool,
+}
+
+struct Flying {
+    last_seq: Seq,
+    applied: bool,
+    /// Whether there is a batch in the log to wait for.
+    logged: bool,
+    done: Option<oneshot::Sender<Result<Seq>>>,
+}
+
+impl State {
+    fn check(&self) -> Result<()> {
+        match &self.failed {
+            Some(error) => Err(poisoned(error)),
+            None if self.closed => Err(closed()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Answers that are given after the lock is released.
+#[derive(Default)]
+struct Answers {
+    commits: Vec<(oneshot::Sender<Result<Seq>>, Result<Seq>)>,
+    waiters: Vec<(oneshot::Sender<Result<()>>, Result<()>)>,
+}
+
+impl Answers {
+    /// A receiver that is gone has no use for its answer.
+    fn send(self) {
+        for (sender, answer) in self.commits {
+            let _ = sender.send(answer);
+        }
+        for (sender, answer) in self.waiters {
+            let _ = sender.send(answer);
+        }
+    }
+}
+
+impl Shared {
+    /// Changes the state, then raises `visible` as far as it goes, then answers.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut answers = Answers::default();
+        let mut state = lock(&self.state);
+        let result = change(&mut state);
+        self.advance(&mut state, &mut answers);
+        drop(state);
+        answers.send();
+        result
+    }
+
+    fn advance(&self, state: &mut State, answers: &mut Answers) {
+        if state.failed.is_some() {
+            return;
+        }
+        let mut visible = None;
+        while let Some(first) = state.flying.front_mut() {
+            if !first.applied || (first.logged && first.last_seq > state.published) {
+                break;
+            }
+            visible = Some(first.last_seq);
+            if let Some(done) = first.done.take() {
+                answers.commits.push((done, Ok(first.last_seq)));
+            }
+            state.flying.pop_front();
+            state.first_ticket += 1;
+        }
+        let Some(visible) = visible else { return };
+        // Release: a reader that loads this sees the memtable inserts that it covers.
+        self.visible.store(visible, Ordering::Release);
+        while let Some(entry) = state.waiters.first_entry()
+            && *entry.key() <= visible
+        {
+            answers.waiters.extend(entry.remove().into_iter().map(|sender| (sender, Ok(()))));
+        }
+    }
+
+    fn applied(&self, ticket: u64) {
+        self.change(|state| {
+            let at = ticket.checked_sub(state.first_ticket).and_then(|at| usize::try_from(at).ok());
+            // After a failure there is nobody left to mark.
+            if let Some(flying) = at.and_then(|at| state.flying.get_mut(at)) {
+                flying.applied = true;
+            }
+        });
+    }
+}
+
+impl LogObserver for Shared {
+    fn published(&self, through: Seq) {
+        self.change(|state| state.published = state.published.max(through));
+    }
+
+    fn failed(&self, error: &Error) {
+        let mut answers = Answers::default();
+        let mut state = lock(&self.state);
+        if state.failed.is_none() {
+            state.failed = Some(error.clone());
+        }
+        // Later tickets must not find a place: there is none after a failure.
+        let flying = std::mem::take(&mut state.flying);
+        let waiters = std::mem::take(&mut state.waiters);
+        drop(state);
+        self.gate.close();
+        let commits = flying.into_iter().filter_map(|flying| flying.done);
+        answers.commits.extend(commits.map(|done| (done, Err(poisoned(error)))));
+        let waiters = waiters.into_values().flatten();
+        answers.waiters.extend(waiters.map(|waiter| (waiter, Err(poisoned(error)))));
+        answers.send();
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("visible", &self.visible).finish_non_exhaustive()
+    }
+}
+
+impl CommitPipeline {
+    /// Starts a log that was opened and replayed. The clock's floor is the greatest sequence ever used:
+    /// all up to it is visible from the start.
+    pub fn new(log: Arc<dyn CommitLog>, hlc: Hlc) -> Result<Self> {
+        let floor = hlc.current();
+        let shared = Arc::new(Shared {
+            hlc,
+            visible: AtomicU64::new(floor),
+            state: Mutex::new(State { published: floor, ..State::default() }),
+            gate: Arc::new(Semaphore::new(LOG_QUEUE_BYTES_MAX as usize)),
+        });
+        log.start(Arc::clone(&shared) as Arc<dyn LogObserver>)?;
+        Ok(Self { shared, log })
+    }
+
+    /// Waits until a batch of this many encoded bytes may be queued.
+    pub async fn admit(&self, bytes: usize) -> Result<Permit> {
+        let bytes = (bytes as u64).saturating_add(ENTRY_OVERHEAD_BYTES);
+        let share = u32::try_from(bytes).unwrap_or(u32::MAX).min(LOG_QUEUE_BYTES_MAX);
+        let gate = Arc::clone(&self.shared.gate);
+        match gate.acquire_many_owned(share).await {
+            Ok(permit) => Ok(Permit(permit)),
+            // The gate closes when the pipeline fails or is closed.
+            Err(_) => Err(lock(&self.shared.state).check().err().unwrap_or_else(closed)),
+        }
+    }
+
+    /// Gives a batch of `seqs` mutations its sequences and its place in the log. Does not block; the
+    /// caller holds the lock under which the memtable is written, puts the batch into it with the
+    /// sequences of the [`Commit`], and then calls [`Commit::applied`].
+    pub fn begin(&self, mut batch: EncodedBatch, seqs: u32, permit: Permit) -> Result<Commit> {
+        let (done, receiver) = oneshot::channel();
+        let mut state = lock(&self.shared.state);
+        state.check()?;
+        let first_seq = self.shared.hlc.reserve(seqs);
+        let last_seq = first_seq + u64::from(seqs.max(1) - 1);
+        batch.set_first_seq(first_seq);
+        self.log.append(Append { batch, last_seq, permit: Some(permit) })?;
+        let ticket = state.first_ticket + state.flying.len() as u64;
+        let flying = Flying { last_seq, applied: false, logged: true, done: Some(done) };
+        state.flying.push_back(flying);
+        drop(state);
+        let shared = Arc::clone(&self.shared);
+        Ok(Commit { shared, ticket, first_seq, last_seq, receiver: Some(receiver) })
+    }
+
+    /// Reserves a sequence for an edit that takes place outside the log, such as dropping a range of
+    /// rows: writes before it have smaller sequences, writes after it greater ones. It becomes visible
+    /// in its turn; [`Self::wait_visible`] of it waits for every write that began before.
+    pub fn reserve_seq(&self) -> Seq {
+        self.shared.change(|state| {
+            let last_seq = self.shared.hlc.reserve(1);
+            if state.failed.is_none() {
+                let flying = Flying { last_seq, applied: true, logged: false, done: None };
+                state.flying.push_back(flying);
+            }
+            last_seq
+        })
+    }
+
+    /// The last visible sequence: what a reader takes as its snapshot.
+    pub fn visible(&self) -> Seq {
+        self.shared.visible.load(Ordering::Acquire)
+    }
+
+    /// The last sequence handed out.
+    pub fn current(&self) -> Seq {
+        self.shared.hlc.current()
+    }
+
+    /// Waits until everything up to `seq`, a sequence that this pipeline handed out, is visible.
+    pub fn wait_visible(&self, seq: Seq) -> impl Future<Output = Result<()>> + Send + use<> {
+        let waiting = if self.visible() >= seq { Ok(None) } else { self.enqueue_waiter(seq) };
+        async move {
+            match waiting? {
+                None => Ok(()),
+                Some(receiver) => receiver.await.unwrap_or_else(|_| Err(closed())),
+            }
+        }
+    }
+
+    fn enqueue_waiter(&self, seq: Seq) -> Result<Option<oneshot::Receiver<Result<()>>>> {
+        let mut state = lock(&self.shared.state);
+        if self.visible() >= seq {
+            return Ok(None);
+        }
+        if let Some(error) = &state.failed {
+            return Err(poisoned(error));
+        }
+        let (sender, receiver) = oneshot::channel();
+        state.waiters.entry(seq).or_default().push(sender);
+        Ok(Some(receiver))
+    }
+
+    /// Whether commits are taken.
+    pub fn health(&self) -> Health {
+        match &lock(&self.shared.state).failed {
+            Some(error) => Health::ReadOnly(poisoned(error).message().to_owned()),
+            None => Health::Serving,
+        }
+    }
+
+    /// The log, for its segments.
+    pub fn log(&self) -> &Arc<dyn CommitLog> {
+        &self.log
+    }
+
+    /// Takes no more commits, writes and syncs what is queued and closes the log. Blocks. Commits that
+    /// began before still become visible when they are applied.
+    pub fn close(&self) -> Result<()> {
+        lock(&self.shared.state).closed = true;
+        self.shared.gate.close();
+        self.log.close()
+    }
+}
+
+impl fmt::Debug for CommitPipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CommitPipeline").field("log", &self.log).finish_non_exhaustive()
+    }
+}
+
+/// A batch that has its place in history and is on its way to the memtable.
+#[must_use = "apply the batch to the memtable, then call `applied`"]
+pub struct Commit {
+    shared: Arc<Shared>,
+    ticket: u64,
+    first_seq: Seq,
+    last_seq: Seq,
+    /// Until it is applied.
+    receiver: Option<oneshot::Receiver<Result<Seq>>>,
+}
+
+impl Commit {
+    /// The sequence of the first mutation.
+    pub fn first_seq(&self) -> Seq {
+        self.first_seq
+    }
+
+    /// The sequence of the last mutation.
+    pub fn last_seq(&self) -> Seq {
+        self.last_seq
+    }
+
+    /// Says that the batch is in its memtable. The future resolves when it is visible.
+    pub fn applied(mut self) -> CommitDone {
+        let receiver = self.receiver.take();
+        CommitDone { receiver: receiver.expect("taken only here, and `applied` takes the commit") }
+        // Dropping the commit marks it.
+    }
+}
+
+impl Drop for Commit {
+    fn drop(&mut self) {
+        self.shared.applied(self.ticket);
+    }
+}
+
+impl fmt::Debug for Commit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seqs = (self.first_seq, self.last_seq);
+        f.debug_tuple("Commit").field(&seqs).finish()
+    }
+}
+
+/// Resolves to the batch's last sequence when the batch is visible, or to the log's failure.
+#[derive(Debug)]
+#[must_use = "the write is acknowledged when this resolves"]
+pub struct CommitDone {
+    receiver: oneshot::Receiver<Result<Seq>>,
+}
+
+impl Future for CommitDone {
+    type Output = Result<Seq>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let received = Pin::new(&mut self.receiver).poll(context);
+        received.map(|answer| answer.unwrap_or_else(|_| Err(closed())))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,242 @@
+use futures::FutureExt;
+use futures::future::join_all;
+
+use super::*;
+use crate::error::ErrorKind;
+use crate::io::{CrashMode, Fault, FaultOp, SeededRng};
+use crate::log::LogOptions;
+use crate::log::testing::{SyncGate, World, encoded};
+
+fn pipeline(world: &World) -> CommitPipeline {
+    let opened = world.open(LogOptions::default()).unwrap();
+    let hlc = Hlc::new(Arc::new(world.clock.clone()), opened.summary.max_seq);
+    CommitPipeline::new(opened.log, hlc).unwrap()
+}
+
+fn begin(pipeline: &CommitPipeline, n: u64, seqs: u32) -> Commit {
+    let batch = encoded(1, n);
+    let permit = pipeline.admit(batch.len()).now_or_never().expect("there is room").unwrap();
+    pipeline.begin(batch, seqs, permit).unwrap()
+}
+
+#[tokio::test]
+async fn a_commit_is_visible_when_it_is_answered() {
+    let world = World::new();
+    let pipeline = pipeline(&world);
+    let first = begin(&pipeline, 1, 3);
+    assert_eq!(first.last_seq(), first.first_seq() + 2);
+    let last = first.last_seq();
+    assert_eq!(first.applied().await.unwrap(), last);
+    assert_eq!(pipeline.visible(), last);
+    let second = begin(&pipeline, 2, 1);
+    assert_eq!(second.first_seq(), last + 1);
+    pipeline.wait_visible(last).await.unwrap();
+    assert!(pipeline.wait_visible(second.last_seq()).now_or_never().is_none());
+    drop(second);
+}
+
+#[tokio::test]
+async fn nothing_is_visible_before_its_sync_returns() {
+    let world = World::new();
+    let pipeline = pipeline(&world);
+    let floor = pipeline.visible();
+    let gate = Arc::new(SyncGate::default());
+    gate.close(&world.files);
+    let mut done = begin(&pipeline, 1, 1).applied();
+    gate.wait_arrived(1);
+    assert!((&mut done).now_or_never().is_none());
+    assert_eq!(pipeline.visible(), floor);
+    gate.open();
+    let seq = done.await.unwrap();
+    assert_eq!(pipeline.visible(), seq);
+}
+
+#[tokio::test]
+async fn commits_that_wait_together_share_a_sync_and_become_visible_in_order() {
+    let world = World::new();
+    let pipeline = pipeline(&world);
+    let gate = Arc::new(SyncGate::default());
+    gate.close(&world.files);
+    let before = world.files.count(FaultOp::Sync);
+    let first = begin(&pipeline, 0, 1).applied();
+    gate.wait_arrived(1);
+    let waiting: Vec<_> = (1..500).map(|n| begin(&pipeline, n, 2).applied()).collect();
+    gate.open();
+    let mut last = first.await.unwrap();
+    for done in waiting {
+        let seq = done.await.unwrap();
+        assert!(seq == last + 2 && pipeline.visible() >= seq);
+        last = seq;
+    }
+    assert_eq!(world.files.count(FaultOp::Sync) - before, 2);
+}
+
+#[tokio::test]
+async fn a_later_commit_waits_for_an_earlier_one_that_is_not_applied() {
+    let world = World::new();
+    let pipeline = pipeline(&world);
+    let slow = begin(&pipeline, 1, 1);
+    let fast = begin(&pipeline, 2, 1);
+    let (slow_seq, fast_seq) = (slow.last_seq(), fast.last_seq());
+    let mut fast = fast.applied();
+    // Sealing the segment waits until both are durable.
+    pipeline.log().rotate().unwrap();
+    assert!((&mut fast).now_or_never().is_none());
+    assert!(pipeline.visible() < slow_seq);
+    let slow = slow.applied();
+    assert_eq!((slow.await.unwrap(), fast.await.unwrap()), (slow_seq, fast_seq));
+    assert_eq!(pipeline.visible(), fast_seq);
+}
+
+#[tokio::test]
+async fn a_dropped_commit_or_answer_wedges_nobody() {
+    let world = World::new();
+    let pipeline = pipeline(&world);
+    drop(begin(&pipeline, 1, 1));
+    drop(begin(&pipeline, 2, 1).applied());
+    let seq = begin(&pipeline, 3, 1).applied().await.unwrap();
+    assert_eq!(pipeline.visible(), seq);
+}
+
+#[tokio::test]
+async fn a_reserved_sequence_takes_its_turn() {
+    let world = World::new();
+    let pipeline = pipeline(&world);
+    let alone = pipeline.reserve_seq();
+    assert_eq!(pipeline.visible(), alone);
+    let before = begin(&pipeline, 1, 1);
+    let reserved = pipeline.reserve_seq();
+    let after = begin(&pipeline, 2, 1);
+    assert!(before.last_seq() < reserved && reserved < after.first_seq());
+    let mut waiting = Box::pin(pipeline.wait_visible(reserved));
+    assert!((&mut waiting).now_or_never().is_none());
+    let before = before.applied();
+    waiting.await.unwrap();
+    assert!(pipeline.visible() >= reserved);
+    before.await.unwrap();
+    after.applied().await.unwrap();
+}
+
+#[tokio::test]
+async fn after_a_failed_sync_nothing_is_acknowledged_again() {
+    let world = World::new();
+    let pipeline = pipeline(&world);
+    let good = begin(&pipeline, 1, 1).applied().await.unwrap();
+    let gate = Arc::new(SyncGate::default());
+    gate.close(&world.files);
+    let syncing = begin(&pipeline, 2, 1);
+    let unapplied = begin(&pipeline, 3, 1);
+    let waiter = pipeline.wait_visible(unapplied.last_seq());
+    let syncing = syncing.applied();
+    gate.wait_arrived(1);
+    let queued = begin(&pipeline, 4, 1).applied();
+    world.files.inject(Fault::new(FaultOp::Sync));
+    gate.open();
+    for error in [syncing.await, queued.await] {
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ReadOnly);
+        assert!(error.message().contains("injected fault"), "{error}");
+    }
+    assert_eq!(waiter.await.unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(unapplied.applied().await.unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(pipeline.visible(), good);
+    assert!(matches!(pipeline.health(), Health::ReadOnly(reason) if reason.contains("injected")));
+    assert_eq!(pipeline.admit(10).await.unwrap_err().kind(), ErrorKind::ReadOnly);
+    let reserved = pipeline.reserve_seq();
+    assert_eq!(pipeline.visible(), good);
+    assert!(pipeline.wait_visible(reserved).await.is_err());
+    pipeline.wait_visible(good).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_full_disk_says_so_to_everybody() {
+    let world = World::new();
+    let pipeline = pipeline(&world);
+    let permit = pipeline.admit(10).await.unwrap();
+    world.files.set_quota_bytes(Some(20));
+    let error = begin(&pipeline, 1, 1).applied().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    let late = pipeline.begin(encoded(1, 2), 1, permit).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::NoSpace);
+}
+
+#[tokio::test]
+async fn the_queue_is_bounded_and_a_larger_batch_is_admitted_alone() {
+    let world = World::new();
+    let pipeline = pipeline(&world);
+    let huge = pipeline.admit(usize::MAX).await.unwrap();
+    let mut next = Box::pin(pipeline.admit(1));
+    assert!((&mut next).now_or_never().is_none());
+    drop(huge);
+    let small = next.await.unwrap();
+    let mut huge = Box::pin(pipeline.admit(LOG_QUEUE_BYTES_MAX as usize));
+    assert!((&mut huge).now_or_never().is_none());
+    drop(small);
+    let huge = huge.await.unwrap();
+    // A permit comes back when its batch is published.
+    let done = pipeline.begin(encoded(1, 1), 1, huge).unwrap().applied();
+    done.await.unwrap();
+    pipeline.admit(LOG_QUEUE_BYTES_MAX as usize).await.unwrap();
+}
+
+#[tokio::test]
+async fn close_drains_the_queue_and_then_refuses() {
+    let world = World::new();
+    let pipeline = pipeline(&world);
+    let permit = pipeline.admit(1).await.unwrap();
+    let waiting: Vec<_> = (0..50).map(|n| begin(&pipeline, n, 1).applied()).collect();
+    let unapplied = begin(&pipeline, 50, 1);
+    pipeline.close().unwrap();
+    for done in join_all(waiting).await {
+        done.unwrap();
+    }
+    unapplied.applied().await.unwrap();
+    assert_eq!(pipeline.admit(1).await.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(pipeline.begin(encoded(1, 1), 1, permit).unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(world.open(LogOptions::default()).unwrap().records.len(), 51);
+}
+
+#[test]
+fn concurrent_commits_lose_nothing_and_visible_never_passes_what_a_crash_leaves() {
+    let world = World::new();
+    let pipeline = Arc::new(pipeline(&world));
+    let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut images = Vec::new();
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..4_u64)
+            .map(|thread| {
+                let pipeline = Arc::clone(&pipeline);
+                scope.spawn(move || {
+                    runtime().block_on(async {
+                        for i in 0..50 {
+                            let batch = encoded(thread, thread * 1_000 + i);
+                            let permit = pipeline.admit(batch.len()).await.unwrap();
+                            let commit = pipeline.begin(batch, 1, permit).unwrap();
+                            commit.applied().await.unwrap();
+                        }
+                    });
+                })
+            })
+            .collect();
+        while !writers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            let visible = pipeline.visible();
+            let rng = SeededRng::new(images.len() as u64);
+            images.push((visible, world.memory.crashed_copy(CrashMode::Strict, &rng)));
+            std::thread::yield_now();
+            if images.len() > 200 {
+                break;
+            }
+        }
+    });
+    let all = World::on(world.memory.crashed_copy(CrashMode::Strict, &SeededRng::new(0)));
+    let all = all.open(LogOptions::default()).unwrap().seqs();
+    assert_eq!(all.len(), 200);
+    assert!(all.is_sorted(), "the order of the log is the order of the sequences");
+    let floor = images[0].0;
+    for (visible, image) in images.into_iter().step_by(7) {
+        let replayed = World::on(image).open(LogOptions::default()).unwrap().seqs();
+        assert!(all.starts_with(&replayed));
+        let seen = all.iter().filter(|seq| **seq <= visible).count();
+        assert!(replayed.len() >= seen, "visible {visible} from {floor}");
+    }
+}

@@ -1,0 +1,176 @@
+//! Repairs a damaged log: keeps every batch that verifies, sets the damaged files aside, and says what
+//! was lost.
+//!
+//! A segment is read with [`Salvage`]; where anything in it is damaged, it is written anew from what
+//! verifies, under a temporary name, synced, and put in the place of the old one, which stays beside it as
+//! `<name>.damaged`. The openings of later segments are made to agree with the new lengths. A repair
+//! that is interrupted leaves a log that can be repaired again. Run it while no server uses the
+//! directory.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::batch::{LogRecord, decode_record, encode_opening};
+use super::record::{Record, RecordWriter, Salvage};
+use super::segment::{MAGIC, Predecessor, list_segments, parse_segment_name, segment_name};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{DirEntry, Files};
+
+/// Ends the name of a segment that is being written anew.
+const REPAIR_SUFFIX: &str = ".repair";
+
+/// What became of one segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentRepair {
+    /// Its file.
+    pub file: PathBuf,
+    /// Batches in it that verify.
+    pub batches_kept: u64,
+    /// Byte ranges of the old file that belong to no readable record: damage, or a tail torn by a crash.
+    pub damaged: Vec<Range<u64>>,
+    /// Bytes that are missing at the end of the old file, as far as its successor tells.
+    pub missing_bytes: u64,
+    /// Where the old file is now, if it was replaced.
+    pub set_aside: Option<PathBuf>,
+}
+
+/// Repairs the log of a directory; one entry for every segment, oldest first. Blocks.
+pub fn repair(files: &dyn Files, dir: &Path) -> Result<Vec<SegmentRepair>> {
+    finish_interrupted(files, dir)?;
+    let mut repairs: Vec<SegmentRepair> = Vec::new();
+    let mut previous: Option<(Predecessor, u64)> = None;
+    for (id, _) in list_segments(files, dir)? {
+        let path = dir.join(segment_name(id));
+        let scan = scan(files, &path, id)?;
+        if let (Some((before, old_bytes)), Some(opening)) = (previous, scan.opening)
+            && before.id == opening.id
+            && let Some(last) = repairs.last_mut()
+        {
+            last.missing_bytes = opening.bytes.saturating_sub(old_bytes);
+        }
+        let opening = match (previous, scan.opening) {
+            (Some((before, _)), _) => before,
+            (None, Some(opening)) => opening,
+            (None, None) => Predecessor { id: 0, bytes: 0 },
+        };
+        // An opening that names a segment which is gone says nothing that could be wrong.
+        let agrees = scan.opening.is_some_and(|o| o.id != opening.id || o.bytes == opening.bytes);
+        let mut set_aside = None;
+        let mut bytes = scan.bytes;
+        if !scan.damaged.is_empty() || !agrees {
+            (set_aside, bytes) = rewrite(files, dir, id, opening)?;
+        }
+        previous = Some((Predecessor { id, bytes }, scan.bytes));
+        repairs.push(SegmentRepair {
+            file: path,
+            batches_kept: scan.batches,
+            damaged: scan.damaged,
+            missing_bytes: 0,
+            set_aside,
+        });
+    }
+    Ok(repairs)
+}
+
+/// The segment that a repair left half replaced, if there is one. A log in this state must not be
+/// opened: a segment may be missing from it.
+pub(super) fn interrupted(files: &dyn Files, dir: &Path) -> Result<Option<u64>> {
+    let name = |entry: &DirEntry| entry.name.strip_suffix(REPAIR_SUFFIX).map(str::to_owned);
+    let names = files.list(dir)?;
+    Ok(names.iter().filter_map(name).find_map(|name| parse_segment_name(&name)))
+}
+
+/// The new file was complete before the old one gave up its name; so where the name is free, the new
+/// file takes it, and where it is not, the repair starts over.
+fn finish_interrupted(files: &dyn Files, dir: &Path) -> Result<()> {
+    while let Some(id) = interrupted(files, dir)? {
+        let path = dir.join(segment_name(id));
+        let fresh = dir.join(format!("{}{REPAIR_SUFFIX}", segment_name(id)));
+        if files.exists(&path)? {
+            files.remove(&fresh)?;
+        } else {
+            files.rename(&fresh, &path)?;
+        }
+        files.sync_dir(dir)?;
+    }
+    Ok(())
+}
+
+struct Scan {
+    opening: Option<Predecessor>,
+    batches: u64,
+    damaged: Vec<Range<u64>>,
+    /// Bytes up to the end of the last readable record.
+    bytes: u64,
+}
+
+fn scan(files: &dyn Files, path: &Path, id: u64) -> Result<Scan> {
+    let mut salvage = Salvage::open(files.open(path)?, MAGIC, id)?;
+    let mut scan = Scan { opening: None, batches: 0, damaged: Vec::new(), bytes: 0 };
+    let mut unknown = Vec::new();
+    while let Some(record) = salvage.next_record()? {
+        let end = salvage.position();
+        scan.bytes = end;
+        match readable(&record) {
+            Some(LogRecord::Batch { .. }) => scan.batches += 1,
+            Some(LogRecord::Opening { previous, previous_bytes }) => {
+                scan.opening = Some(Predecessor { id: previous, bytes: previous_bytes });
+            }
+            Some(LogRecord::Marker) => {}
+            None => unknown.push(record.offset..end),
+        }
+    }
+    scan.damaged = salvage.damaged().to_vec();
+    scan.damaged.extend(unknown);
+    scan.damaged.sort_unstable_by_key(|range| range.start);
+    Ok(scan)
+}
+
+/// A record that verifies and still cannot be decoded is as lost as one that does not.
+fn readable(record: &Record) -> Option<LogRecord> {
+    decode_record(record.payload.clone()).ok()
+}
+
+/// Writes segment `id` anew; returns where the old file is and the new length.
+fn rewrite(
+    files: &dyn Files,
+    dir: &Path,
+    id: u64,
+    opening: Predecessor,
+) -> Result<(Option<PathBuf>, u64)> {
+    let path = dir.join(segment_name(id));
+    let fresh = dir.join(format!("{}{REPAIR_SUFFIX}", segment_name(id)));
+    let mut salvage = Salvage::open(files.open(&path)?, MAGIC, id)?;
+    let mut writer = RecordWriter::create(files, &fresh, MAGIC, id)?;
+    writer.append(&encode_opening(opening.id, opening.bytes))?;
+    while let Some(record) = salvage.next_record()? {
+        if matches!(readable(&record), Some(LogRecord::Batch { .. })) {
+            writer.append(&record.payload)?;
+        }
+    }
+    writer.sync()?;
+    files.sync_dir(dir)?;
+    let aside = free_name(files, dir, id)?;
+    files.rename(&path, &aside)?;
+    files.rename(&fresh, &path)?;
+    files.sync_dir(dir)?;
+    Ok((Some(aside), writer.len()))
+}
+
+/// Names tried for a file that is set aside. More repairs of one segment than this are not a repair.
+const ASIDE_NAMES_MAX: u32 = 1000;
+
+fn free_name(files: &dyn Files, dir: &Path, id: u64) -> Result<PathBuf> {
+    for n in 0..ASIDE_NAMES_MAX {
+        let suffix = if n == 0 { String::new() } else { format!(".{n}") };
+        let path = dir.join(format!("{}.damaged{suffix}", segment_name(id)));
+        if !files.exists(&path)? {
+            return Ok(path);
+        }
+    }
+    let text = format!("{}: too many damaged files are set aside here", dir.display());
+    Err(Error::new(ErrorKind::AlreadyExists, text))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! Segments of the local log: their names, how one is started, and how one is read.
+//!
+//! ```text
+//! <16 hex digits>.log   a record file with magic TEPUILOG, whose file id is the number in its name
+//!
+//! | header | opening: previous segment, its bytes | batch | batch | marker | batch | ...
+//! ```
+//!
+//! A segment is sealed (completed and synced) before the next one's file is created. So only the last
+//! can have a torn tail, and the *opening* of each says how long the one before it was: a sealed
+//! segment that lost its end, even exactly between two records, does not go unnoticed.
+
+use std::path::{Path, PathBuf};
+
+use super::batch::{LogRecord, decode_record, encode_opening};
+use super::record::{Magic, RecordReader, RecordWriter, Tail, TailEnd};
+use crate::error::Result;
+use crate::io::Files;
+
+/// The magic of segments.
+pub const MAGIC: Magic = *b"TEPUILOG";
+
+/// The file name of a segment.
+pub fn segment_name(id: u64) -> String {
+    format!("{id:016x}.log")
+}
+
+/// The number of the segment with this file name, if it is one.
+pub fn parse_segment_name(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".log")?;
+    let id = u64::from_str_radix(digits, 16).ok()?;
+    (segment_name(id) == name).then_some(id)
+}
+
+/// The numbers and lengths of the segments in a directory, ascending.
+pub fn list_segments(files: &dyn Files, dir: &Path) -> Result<Vec<(u64, u64)>> {
+    let mut segments: Vec<(u64, u64)> = files
+        .list(dir)?
+        .into_iter()
+        .filter(|entry| !entry.is_dir)
+        .filter_map(|entry| Some((parse_segment_name(&entry.name)?, entry.len)))
+        .collect();
+    segments.sort_unstable();
+    Ok(segments)
+}
+
+/// A segment and its length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Predecessor {
+    pub(super) id: u64,
+    pub(super) bytes: u64,
+}
+
+/// Creates a segment: its header, opening and name are durable when this returns.
+pub(super) fn create_segment(
+    files: &dyn Files,
+    dir: &Path,
+    id: u64,
+    previous: Option<Predecessor>,
+    reserve_bytes: u64,
+) -> Result<RecordWriter> {
+    let path = dir.join(segment_name(id));
+    let mut writer = RecordWriter::create(files, &path, MAGIC, id)?;
+    // Space is a hint: where it cannot be had now, a later write will say so.
+    let _ = writer.reserve(reserve_bytes);
+    let previous = previous.unwrap_or(Predecessor { id: 0, bytes: 0 });
+    writer.append(&encode_opening(previous.id, previous.bytes))?;
+    writer.sync()?;
+    files.sync_dir(dir)?;
+    Ok(writer)
+}
+
+/// A record of a segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentRecord {
+    /// The offset of the record in the file.
+    pub offset: u64,
+    /// Bytes of the file that were known to be synced when it was written.
+    pub durable: u64,
+    /// What it says.
+    pub record: LogRecord,
+}
+
+/// A segment being read.
+#[derive(Debug)]
+pub struct SegmentReader {
+    path: PathBuf,
+    reader: RecordReader,
+}
+
+impl SegmentReader {
+    /// Opens segment `id` of a directory.
+    pub fn open(files: &dyn Files, dir: &Path, id: u64, tail: Tail) -> Result<Self> {
+        let path = dir.join(segment_name(id));
+        let reader = RecordReader::open(files.open(&path)?, MAGIC, id, tail)?;
+        Ok(Self { path, reader })
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The next record; `None` at the end. Errors name the file and the offset.
+    pub fn next_record(&mut self) -> Result<Option<SegmentRecord>> {
+        let Some(record) = self.reader.next_record()? else { return Ok(None) };
+        let (offset, durable) = (record.offset, record.durable);
+        let record = decode_record(record.payload)
+            .map_err(|e| e.context(format_args!("{}: offset {offset}", self.path.display())))?;
+        Ok(Some(SegmentRecord { offset, durable, record }))
+    }
+
+    /// Where the file ended, once [`Self::next_record`] has returned `None`.
+    pub fn end(&self) -> Option<TailEnd> {
+        self.reader.end()
+    }
+
+    /// The offset of the next record.
+    pub fn position(&self) -> u64 {
+        self.reader.position()
+    }
+
+    /// Bytes of the file when it was opened.
+    pub fn file_len(&self) -> u64 {
+        self.reader.file_len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_sort_as_numbers_do_and_strangers_are_left_alone() {
+        assert_eq!(segment_name(0x1f), "000000000000001f.log");
+        assert_eq!(parse_segment_name("000000000000001f.log"), Some(0x1f));
+        for stranger in ["1f.log", "000000000000001F.log", "000000000000001f.log.old", "x.log", ""]
+        {
+            assert_eq!(parse_segment_name(stranger), None);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! The log's thread: group commit.
+//!
+//! ```text
+//! append ──► queue ──(all of it)──► write ──► sync ──► observer: published
+//!              ▲                      while this group is written and synced,
+//!              └───────────────────── the next one gathers
+//! ```
+//!
+//! Guarantees: a group is everything that was queued when the thread came free, so a lone commit waits
+//! for nothing and a thousand waiting ones share a sync; segments are synced before they are followed;
+//! the first failed write or sync ends the thread, and nothing is reported as published after it.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::batch::encode_marker;
+use super::record::RecordWriter;
+use super::segment::{Predecessor, create_segment};
+use super::{Append, LogObserver, LogOptions, SegmentInfo, closed, lock, poisoned};
+use crate::cell::Seq;
+use crate::db::SyncMode;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{Clock, Files};
+
+/// Idleness after which a marker is written. Sooner, and a trickle of writes doubles its records;
+/// later, and damage to the last group before an idle time is longer taken for a torn tail.
+pub(super) const MARKER_AFTER_IDLE_MICROS: u64 = 1_000_000;
+
+/// Reserved space that a sealed segment may keep. Less is not worth a system call.
+const SEALED_SLACK_BYTES: u64 = 1 << 20;
+
+/// What the log's thread and its callers share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) files: Arc<dyn Files>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) dir: PathBuf,
+    pub(super) options: LogOptions,
+    pub(super) queue: Mutex<Queue>,
+    /// Tells the thread that the queue has changed.
+    pub(super) wake: Condvar,
+    /// Tells callers that a rotation is done, or the thread is.
+    pub(super) turned: Condvar,
+    /// By ascending id; the last is the one being written.
+    pub(super) segments: Mutex<Vec<SegmentInfo>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub(super) entries: Vec<Append>,
+    pub(super) closing: bool,
+    pub(super) rotations_asked: u64,
+    pub(super) rotations_done: u64,
+    pub(super) failed: Option<Error>,
+}
+
+impl Queue {
+    /// Whether nothing can be appended any more, and why.
+    pub(super) fn check(&self) -> Result<()> {
+        match &self.failed {
+            Some(error) => Err(poisoned(error)),
+            None if self.closing => Err(closed()),
+            None => Ok(()),
+        }
+    }
+}
+
+enum Work {
+    Group { entries: Vec<Append>, rotations_asked: Option<u64> },
+    Timer,
+    Close,
+}
+
+impl Shared {
+    /// The next thing to do; waits for it. `spare` becomes the queue's next buffer.
+    fn next_work(&self, deadline_micros: Option<u64>, spare: Vec<Append>) -> Work {
+        let mut queue = lock(&self.queue);
+        loop {
+            let rotate = queue.rotations_asked > queue.rotations_done;
+            if !queue.entries.is_empty() || rotate {
+                let entries = std::mem::replace(&mut queue.entries, spare);
+                return Work::Group {
+                    entries,
+                    rotations_asked: rotate.then_some(queue.rotations_asked),
+                };
+            }
+            if queue.closing {
+                return Work::Close;
+            }
+            queue = match deadline_micros {
+                None => self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let now = self.clock.monotonic_micros();
+                    if now >= deadline {
+                        return Work::Timer;
+                    }
+                    let pause = Duration::from_micros(deadline - now);
+                    let waited = self.wake.wait_timeout(queue, pause);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Ends the log with an error: first nothing more is taken, then everybody is told.
+    fn fail(&self, error: &Error, observer: &dyn LogObserver) {
+        let dropped = {
+            let mut queue = lock(&self.queue);
+            queue.failed.get_or_insert_with(|| error.clone());
+            std::mem::take(&mut queue.entries)
+        };
+        self.turned.notify_all();
+        tracing::error!(%error, "the commit log failed; writes are refused until a restart");
+        observer.failed(error);
+        drop(dropped);
+    }
+}
+
+/// The state of the log's thread.
+pub(super) struct Worker {
+    pub(super) shared: Arc<Shared>,
+    pub(super) writer: RecordWriter,
+    state: State,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whether the segment holds a batch; one that does not is not worth rotating.
+    has_batch: bool,
+    /// When the oldest batch that is not synced was written.
+    dirty_since: Option<u64>,
+    /// When the last sync ended after which no marker was written.
+    unmarked_since: Option<u64>,
+    /// Last sequences by tablet that the shared segment list does not know yet.
+    touched: HashMap<u64, Seq>,
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>, writer: RecordWriter) -> Self {
+        Self { shared, writer, state: State::default() }
+    }
+
+    /// Runs until the log is closed or fails.
+    pub(super) fn run(mut self, observer: Arc<dyn LogObserver>) {
+        /// Turns a panic of this thread into a failure of the log: without it commits would wait
+        /// forever.
+        struct OnPanic(Arc<Shared>, Arc<dyn LogObserver>);
+        impl Drop for OnPanic {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    let error = Error::new(ErrorKind::ReadOnly, "the log's thread panicked");
+                    self.0.fail(&error, self.1.as_ref());
+                }
+            }
+        }
+        let _guard = OnPanic(Arc::clone(&self.shared), Arc::clone(&observer));
+        if let Err(error) = self.serve(observer.as_ref()) {
+            self.shared.fail(&error, observer.as_ref());
+        }
+    }
+
+    fn serve(&mut self, observer: &dyn LogObserver) -> Result<()> {
+        let mut spare = Vec::new();
+        loop {
+            match self.shared.next_work(self.deadline(), std::mem::take(&mut spare)) {
+                Work::Group { mut entries, rotations_asked } => {
+                    self.write_group(&entries)?;
+                    if let Some(last) = entries.last() {
+                        observer.published(last.last_seq);
+                    }
+                    // Gives the permits back: after the group is published, not before.
+                    entries.clear();
+                    spare = entries;
+                    if let Some(asked) = rotations_asked {
+                        if self.state.has_batch {
+                            self.rotate()?;
+                        }
+                        lock(&self.shared.queue).rotations_done = asked;
+                        self.shared.turned.notify_all();
+                    }
+                }
+                Work::Timer => self.on_timer()?,
+                Work::Close => return self.finish(),
+            }
+        }
+    }
+
+    /// When there is something to do without being asked.
+    fn deadline(&self) -> Option<u64> {
+        if let Some(since) = self.state.dirty_since {
+            return match self.shared.options.sync {
+                SyncMode::IntervalMs(ms) => Some(since.saturating_add(ms.saturating_mul(1_000))),
+                SyncMode::Always | SyncMode::Never => None,
+            };
+        }
+        Some(self.state.unmarked_since?.saturating_add(MARKER_AFTER_IDLE_MICROS))
+    }
+
+    fn write_group(&mut self, entries: &[Append]) -> Result<()> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        for entry in entries {
+            let bytes = entry.batch.bytes();
+            let full = self.writer.len_with(bytes.len()) > self.shared.options.segment_bytes;
+            if full && self.state.has_batch {
+                self.rotate()?;
+            }
+            self.writer.append(bytes)?;
+            self.state.has_batch = true;
+            if self.state.dirty_since.is_none() {
+                self.state.dirty_since = Some(self.shared.clock.monotonic_micros());
+            }
+            let last = self.state.touched.entry(entry.batch.tablet()).or_default();
+            *last = entry.last_seq.max(*last);
+        }
+        match self.shared.options.sync {
+            SyncMode::Always => self.sync()?,
+            SyncMode::Never => self.writer.flush()?,
+            SyncMode::IntervalMs(_) => {
+                self.writer.flush()?;
+                // Under load the timer never gets its turn.
+                let now = self.shared.clock.monotonic_micros();
+                if self.deadline().is_some_and(|deadline| now >= deadline) {
+                    self.sync()?;
+                }
+            }
+        }
+        self.report(false);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.writer.sync()?;
+        if self.state.dirty_since.take().is_some() {
+            self.state.unmarked_since = Some(self.shared.clock.monotonic_micros());
+        }
+        Ok(())
+    }
+
+    fn on_timer(&mut self) -> Result<()> {
+        if self.state.dirty_since.is_some() {
+            return self.sync();
+        }
+        self.state.unmarked_since = None;
+        self.writer.append(&encode_marker())?;
+        self.writer.flush()
+    }
+
+    /// Tells the shared list of segments what was written.
+    fn report(&mut self, sealed: bool) {
+        let mut segments = lock(&self.shared.segments);
+        let Some(active) = segments.last_mut() else { return };
+        active.bytes = self.writer.len();
+        active.sealed = sealed;
+        for (tablet, seq) in self.state.touched.drain() {
+            let last = active.tablets.entry(tablet).or_default();
+            *last = seq.max(*last);
+        }
+    }
+
+    /// Completes the segment: everything is durable and the space that it does not need is free.
+    fn seal(&mut self) -> Result<()> {
+        if self.writer.len() > self.writer.durable() {
+            self.writer.sync()?;
+        }
+        self.state.dirty_since = None;
+        self.state.unmarked_since = None;
+        let len = self.writer.len();
+        if len + SEALED_SLACK_BYTES <= self.shared.options.segment_bytes {
+            self.shared.files.truncate(self.writer.path(), len)?;
+        }
+        Ok(())
+    }
+
+    fn rotate(&mut self) -> Result<()> {
+        self.seal()?;
+        let previous = Predecessor { id: self.writer.file_id(), bytes: self.writer.len() };
+        let id = previous.id + 1;
+        let Shared { files, dir, options, .. } = self.shared.as_ref();
+        let writer =
+            create_segment(files.as_ref(), dir, id, Some(previous), options.segment_bytes)?;
+        self.report(true);
+        let bytes = writer.len();
+        self.writer = writer;
+        self.state.has_batch = false;
+        let info = SegmentInfo { id, bytes, tablets: HashMap::new(), sealed: false };
+        lock(&self.shared.segments).push(info);
+        Ok(())
+    }
+
+    /// Ends the log in good order. The marker vouches for the last group, as after an idle time.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        if self.state.has_batch {
+            self.writer.sync()?;
+            self.writer.append(&encode_marker())?;
+        }
+        self.seal()?;
+        self.report(false);
+        Ok(())
+    }
+}
