@@ -75,6 +75,10 @@ pub const RECORD_BYTES_MAX: u64 = 300 << 20;
 /// The framing's version, in every file header.
 pub const FORMAT_VERSION: u8 = 1;
 
+/// Ends the message of every error over damage.
+pub(in crate::log) const ADVICE: &str = "nothing was changed. Restore the file from a backup, or run \
+     `tepui repair DIR` to keep what is readable";
+
 /// What a file is for; the first bytes of its header.
 pub type Magic = [u8; 8];
 
