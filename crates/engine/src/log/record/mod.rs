@@ -45,7 +45,7 @@
 //! *marker* record after a moment of idleness, whose only content is its `durable`; and a file that is
 //! known to be complete (a segment with a successor) is read as [`Tail::Sealed`], in which every
 //! unreadable byte is damage. What the framing alone cannot see is a file that was cut short exactly at
-//! a record's end; the commit log closes that gap for sealed segments (`log::replay`).
+//! a record's end; the commit log closes that gap for sealed segments (`log::segment`).
 //!
 //! A record's header has a check of its own so that the scan costs one short hash per byte, and so that
 //! a header that verifies can be believed: the scan then steps over the payload, never into it, and
