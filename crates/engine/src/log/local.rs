@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::batch::LogRecord;
-use super::record::{RecordWriter, Tail};
+use super::record::{ADVICE, RecordWriter, Tail};
 use super::segment::{Predecessor, SegmentReader, create_segment, list_segments, segment_name};
 use super::worker::{Queue, Shared, Worker};
 use super::{
@@ -199,7 +199,7 @@ impl Replay<'_> {
                 }
                 LogRecord::Marker if opened => {}
                 _ => {
-                    let what = "a segment has one opening, and it comes first";
+                    let what = format!("a segment has one opening, and it comes first; {ADVICE}");
                     return Err(Error::corruption(reader.path().display(), record.offset, what));
                 }
             }
@@ -229,7 +229,7 @@ impl Replay<'_> {
                 return self.files.sync_dir(self.dir);
             }
         } else if !opened {
-            let what = "the segment is sealed and has no opening";
+            let what = format!("the segment is sealed and has no opening; {ADVICE}");
             return Err(Error::corruption(reader.path().display(), end.valid_len, what));
         }
         let bytes = end.valid_len;
@@ -246,9 +246,7 @@ impl Replay<'_> {
                     self.dir.join(segment_name(id)).display(),
                     previous.bytes,
                     format_args!(
-                        "the file ends here, but had {bytes} bytes when it was sealed; nothing was \
-                         changed. Restore it from a backup, or run `tepui repair DIR` to keep what \
-                         is readable"
+                        "the file ends here, but had {bytes} bytes when it was sealed; {ADVICE}"
                     ),
                 ))
             }

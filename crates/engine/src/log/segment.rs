@@ -13,8 +13,8 @@
 use std::path::{Path, PathBuf};
 
 use super::batch::{LogRecord, decode_record, encode_opening};
-use super::record::{Magic, RecordReader, RecordWriter, Tail, TailEnd};
-use crate::error::Result;
+use super::record::{ADVICE, Magic, RecordReader, RecordWriter, Tail, TailEnd};
+use crate::error::{Error, Result};
 use crate::io::Files;
 
 /// The magic of segments.
@@ -105,8 +105,10 @@ impl SegmentReader {
     pub fn next_record(&mut self) -> Result<Option<SegmentRecord>> {
         let Some(record) = self.reader.next_record()? else { return Ok(None) };
         let (offset, durable) = (record.offset, record.durable);
-        let record = decode_record(record.payload)
-            .map_err(|e| e.context(format_args!("{}: offset {offset}", self.path.display())))?;
+        let record = decode_record(record.payload).map_err(|e| {
+            let (file, what) = (self.path.display(), e.message());
+            Error::corruption(file, offset, format_args!("{what}; {ADVICE}"))
+        })?;
         Ok(Some(SegmentRecord { offset, durable, record }))
     }
 

@@ -173,6 +173,7 @@ impl Worker {
                     // Gives the permits back: after the group is published, not before.
                     entries.clear();
                     spare = entries;
+                    self.sync_if_due()?;
                     if let Some(asked) = rotations_asked {
                         if self.state.has_batch {
                             self.rotate()?;
@@ -218,18 +219,18 @@ impl Worker {
         }
         match self.shared.options.sync {
             SyncMode::Always => self.sync()?,
-            SyncMode::Never => self.writer.flush()?,
-            SyncMode::IntervalMs(_) => {
-                self.writer.flush()?;
-                // Under load the timer never gets its turn.
-                let now = self.shared.clock.monotonic_micros();
-                if self.deadline().is_some_and(|deadline| now >= deadline) {
-                    self.sync()?;
-                }
-            }
+            SyncMode::Never | SyncMode::IntervalMs(_) => self.writer.flush()?,
         }
         self.report(false);
         Ok(())
+    }
+
+    /// Under load the timer never gets its turn, and what is due is done between two groups.
+    fn sync_if_due(&mut self) -> Result<()> {
+        let Some(deadline) = self.state.dirty_since.and_then(|_| self.deadline()) else {
+            return Ok(());
+        };
+        if self.shared.clock.monotonic_micros() >= deadline { self.sync() } else { Ok(()) }
     }
 
     fn sync(&mut self) -> Result<()> {

@@ -45,7 +45,7 @@
 //! *marker* record after a moment of idleness, whose only content is its `durable`; and a file that is
 //! known to be complete (a segment with a successor) is read as [`Tail::Sealed`], in which every
 //! unreadable byte is damage. What the framing alone cannot see is a file that was cut short exactly at
-//! a record's end; the commit log closes that gap for sealed segments (`log::replay`).
+//! a record's end; the commit log closes that gap for sealed segments (`log::segment`).
 //!
 //! A record's header has a check of its own so that the scan costs one short hash per byte, and so that
 //! a header that verifies can be believed: the scan then steps over the payload, never into it, and
@@ -74,6 +74,10 @@ pub const RECORD_BYTES_MAX: u64 = 300 << 20;
 
 /// The framing's version, in every file header.
 pub const FORMAT_VERSION: u8 = 1;
+
+/// Ends the message of every error over damage.
+pub(in crate::log) const ADVICE: &str = "nothing was changed. Restore the file from a backup, or run \
+     `tepui repair DIR` to keep what is readable";
 
 /// What a file is for; the first bytes of its header.
 pub type Magic = [u8; 8];

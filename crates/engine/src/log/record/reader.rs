@@ -9,7 +9,7 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{
-    FILE_HEADER_BYTES, FORMAT_VERSION, Header, Magic, RECORD_HEADER_BYTES, Record,
+    ADVICE, FILE_HEADER_BYTES, FORMAT_VERSION, Header, Magic, RECORD_HEADER_BYTES, Record,
     decode_file_header, digest, digest_seed,
 };
 use crate::error::{Error, ErrorKind, Result};
@@ -246,10 +246,7 @@ impl RecordReader {
             let what = if headless { "the file header is" } else { "a record is" };
             return Err(self.window.corruption(
                 offset,
-                format_args!(
-                    "{what} damaged although it was synced to disk; nothing was changed. Restore the \
-                     file from a backup, or run `tepui repair DIR` to keep what is readable"
-                ),
+                format_args!("{what} damaged although it was synced to disk; {ADVICE}"),
             ));
         }
         self.end = Some(TailEnd { valid_len: offset, torn_bytes });

@@ -1,3 +1,4 @@
+use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -71,7 +72,10 @@ fn records_come_back_in_order_and_the_end_is_clean() {
 #[test]
 fn the_bytes_of_a_file_are_what_the_format_says() {
     let (files, _) = write(&[&[b"abc"]], 0);
-    let hex: String = files.contents(path()).unwrap().iter().map(|b| format!("{b:02x}")).collect();
+    let mut hex = String::new();
+    for byte in files.contents(path()).unwrap() {
+        write!(hex, "{byte:02x}").unwrap();
+    }
     // magic, version, id, check | length, check, durable, digest, payload
     assert_eq!(hex, TEST_VECTOR);
 }
@@ -172,7 +176,7 @@ fn a_file_cut_anywhere_yields_the_whole_records_before_the_cut() {
         let whole = offsets[1..].iter().filter(|o| **o <= at as u64).count();
         assert_eq!(payloads, all(groups)[..whole]);
         assert!(end.valid_len <= at as u64);
-        assert_eq!(end.valid_len + end.torn_bytes <= at as u64, true);
+        assert!(end.valid_len + end.torn_bytes <= at as u64);
     }
 }
 
