@@ -1,10 +1,121 @@
-//! Sorted string tables. Placeholder.
+//! Sorted string tables: immutable, sorted files of cell records.
+//!
+//! ```text
+//! data block ... | index partition ... | filter partition ... | dictionary | top index | filter index | properties | footer
+//! |---- one after the other from byte 0, each a frame with a checksum; nothing between them ----|                   112 B
+//!
+//! footer ─► properties                        read at open, resident
+//!        ─► top index ─► index partitions ─► data blocks
+//!        |  resident     4 KiB, cached       16 KiB, cached
+//!        ─► filter index ─► filter partitions
+//!        |  resident        4 KiB, cached
+//!        ─► dictionary                        resident
+//! ```
+//!
+//! | Noun | File |
+//! |---|---|
+//! | The frame of a block: compression, checksum | [`frame`] |
+//! | Data blocks | [`data`], [`data_builder`] |
+//! | Index partitions, the top-level index | [`index`] |
+//! | Filter partitions and their entries | [`filter`] |
+//! | What a point read asks of a filter | [`probe`] |
+//! | Properties, footer | [`properties`], [`footer`] |
+//! | Writing a file | [`writer`] |
+//! | An open file | [`reader`] |
+//! | Blocks in memory, and loading them | [`block`] |
+//! | Moving through a file | [`cursor`] |
+//! | Checking a whole file | [`verify`] |
+//!
+//! The life of a point read: [`SstCursor`] looks into the resident filter index, asks the filter partition
+//! for the row (and families, and columns), and when that says no, is done. Else the resident top-level
+//! index gives the index partition, that the data block, and that the record. Filter and index partitions
+//! stay in the block cache because they are used far more often than any data block; so an uncached row
+//! costs one read.
 
-/// A file's number, unique within a server: a reading of its hybrid logical clock.
+mod block;
+mod codec;
+mod cursor;
+mod data;
+mod data_builder;
+mod filter;
+mod footer;
+mod frame;
+mod index;
+mod key;
+mod metrics;
+mod probe;
+mod properties;
+mod reader;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+mod verify;
+mod writer;
+
+pub use block::{Block, BlockRequest, load_blocks, load_blocks_blocking};
+pub use cursor::{CursorOptions, SstCursor};
+pub use metrics::{Counter, SstMetrics};
+pub use probe::RowProbe;
+pub use properties::{FamilyProperties, SstProperties};
+pub use reader::SstReader;
+pub use writer::{SstSummary, SstWriter};
+
+/// A file's number, unique within a server: a reading of its hybrid logical clock. Never reused, so what a
+/// cache holds of a file that is gone is never mistaken for another's.
 pub type FileId = u64;
-/// Placeholder.
-#[derive(Debug)]
-pub struct Block;
-/// Placeholder.
-#[derive(Debug)]
-pub struct BlockRequest;
+
+/// Bytes of the largest block before compression. Values are limited to 100 MiB by the API; a block holds
+/// at least one record, its key and its tables.
+pub const BLOCK_BYTES_MAX: usize = 128 << 20;
+
+/// The version of the format that is written and read.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// How data blocks are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// LZ4: several GB/s to undo. For flushes and upper levels, which are rewritten soon.
+    Lz4,
+    /// zstd with a level, 1 to 22.
+    Zstd(i32),
+    /// zstd with a level and a dictionary trained from the SST's first blocks. For the last level, where
+    /// most bytes live and stay.
+    ZstdDict(i32),
+}
+
+/// How an SST is written. Nothing here is needed to read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SstOptions {
+    /// Bytes of a data block before compression. A larger record gets a block to itself.
+    pub block_bytes: usize,
+    /// Bytes of an index partition before compression.
+    pub index_partition_bytes: usize,
+    /// Bytes of a filter partition.
+    pub filter_partition_bytes: usize,
+    /// Filter bits per entry; 0 writes no filter.
+    pub filter_bits_per_key: u32,
+    /// Compression of data blocks.
+    pub compression: Compression,
+}
+
+impl Default for SstOptions {
+    fn default() -> Self {
+        Self {
+            // One device read of 4 to 8 KiB once compressed. Smaller: worse compression and a larger index.
+            // Larger: a point read decompresses more that it does not need.
+            block_bytes: 16 << 10,
+            // About a hundred blocks. Smaller: a larger resident top level (0.02 % of the data as it is).
+            // Larger: a cold read moves more index than data.
+            index_partition_bytes: 4 << 10,
+            // About 3,000 entries; the same reasons.
+            filter_partition_bytes: 4 << 10,
+            // 1.2 % false positives. Each bit less makes 1.6 times as many; each more costs as much memory
+            // and gains ever less.
+            filter_bits_per_key: 10,
+            compression: Compression::Lz4,
+        }
+    }
+}

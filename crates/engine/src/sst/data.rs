@@ -1,0 +1,621 @@
+//! Data blocks: decoding and searching.
+//!
+//! ```text
+//! header 40 B | group offsets | qualifier ends | qualifiers | groups | values
+//!
+//! header      layout u8 = 1 | width u8 (2 or 4) | 0 u16
+//!             groups u32 | qualifiers u32 | bytes of qualifiers u32 | start of values u32 | records u32
+//!             base timestamp i64 | base sequence u64                                      all LE
+//! group offsets   `width` bytes each, from the first group; the binary search goes over these
+//! qualifier ends  `width` bytes each: the dictionary; qualifier i is [end i-1, end i) of `qualifiers`, raw
+//!
+//! group       shared varint | tail len varint | tail | records varint | value offset varint | records
+//!             A run of at most 32 records of one row. The row, escaped, without its terminator, is the first
+//!             `shared` bytes of the *block's first row* and the tail, so that every group stands on its own
+//!             and can be compared in place. A row of more than 32 records has several groups, which are also
+//!             the restart points of a search within it.
+//!
+//! record      flags u8 | family varint* | qualifier varint* | timestamp varint* | seq varint | origin u16* | value len varint
+//!             flags: bits 0-2 kind
+//!                    bit 3 same column as the record before in the group (no family, no qualifier)
+//!                    bit 4 same family (no family)
+//!                    bit 5 origin follows (else 0)
+//!                    bit 6 timestamp is TIMESTAMP_MAX (none follows), as tombstones without a range have
+//!             qualifier: 0 none, else 1 + its place in the dictionary
+//!             timestamp, seq: zigzag difference from the record before in the group, from the base in the first
+//!
+//! values      one after the other in record order; a group says where its first begins
+//! ```
+//!
+//! Values lie at the tail so that a scan of keys does not pull them through the processor's cache, and they
+//! and the qualifiers are raw, so both are handed out as slices of the block.
+//!
+//! Parsing checks the header only. The rest is checked as it is walked: a block whose bytes make no sense
+//! gives `Malformed` at the place, never a panic.
+
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+
+use super::codec::{Input, Malformed, Parsed, slice, unzigzag};
+use crate::cell::{
+    FamilyId, Kind, Origin, Seq, TIMESTAMP_MAX, Timestamp, encode_family, encode_qualifier,
+    encode_suffix,
+};
+
+pub(super) const LAYOUT: u8 = 1;
+pub(super) const HEADER_LEN: usize = 40;
+pub(super) const FLAG_SAME_COLUMN: u8 = 1 << 3;
+pub(super) const FLAG_SAME_FAMILY: u8 = 1 << 4;
+pub(super) const FLAG_ORIGIN: u8 = 1 << 5;
+pub(super) const FLAG_TIMESTAMP_MAX: u8 = 1 << 6;
+const FLAG_RESERVED: u8 = 1 << 7;
+const KIND_MASK: u8 = 0b111;
+
+/// A parsed data block. Cheap: the tables are read in place.
+#[derive(Debug, Clone)]
+pub(crate) struct DataBlock {
+    data: Bytes,
+    width: usize,
+    groups: usize,
+    qualifiers: usize,
+    records: u32,
+    qualifiers_at: usize,
+    groups_at: usize,
+    values_at: usize,
+    base_timestamp: i64,
+    base_seq: u64,
+    first_row_at: usize,
+    first_row_len: usize,
+}
+
+/// What differs between a record and the one before it in the walk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fresh {
+    /// Another row, or the first record looked at.
+    Row,
+    /// The same row; perhaps another column.
+    Column,
+    /// The same column.
+    Version,
+}
+
+/// One decoded record and where the next one begins.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Record {
+    pub(super) fresh: Fresh,
+    pub(super) family: FamilyId,
+    pub(super) timestamp: Timestamp,
+    pub(super) seq: Seq,
+    pub(super) origin: Origin,
+    pub(super) kind: Kind,
+    /// 0 none, else 1 + place in the dictionary.
+    qualifier: usize,
+    value_at: usize,
+    value_len: usize,
+    group: usize,
+    /// Records of the group after this one.
+    left: u64,
+    /// Where the next record of the group begins.
+    next_at: usize,
+    row: RowRef,
+}
+
+/// A row as a group stores it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct RowRef {
+    shared: usize,
+    tail_at: usize,
+    tail_len: usize,
+}
+
+impl DataBlock {
+    /// Parses a block.
+    pub(super) fn parse(data: Bytes) -> Parsed<Self> {
+        let mut input = Input::new(&data);
+        if input.u8()? != LAYOUT {
+            return Err(Malformed("unknown layout of a data block"));
+        }
+        let width = usize::from(input.u8()?);
+        if (width != 2 && width != 4) || input.u16()? != 0 {
+            return Err(Malformed("bad header of a data block"));
+        }
+        let groups = input.u32()? as usize;
+        let qualifiers = input.u32()? as usize;
+        let qualifier_bytes = input.u32()? as usize;
+        let values_at = input.u32()? as usize;
+        let records = input.u32()?;
+        let base_timestamp = input.u64()? as i64;
+        let base_seq = input.u64()?;
+        let qualifiers_at = HEADER_LEN as u64 + (groups as u64 + qualifiers as u64) * width as u64;
+        let groups_at = qualifiers_at + qualifier_bytes as u64;
+        if groups == 0 || groups_at > values_at as u64 || values_at > data.len() {
+            return Err(Malformed("the parts of a data block do not fit into it"));
+        }
+        let mut block = Self {
+            width,
+            groups,
+            qualifiers,
+            records,
+            qualifiers_at: qualifiers_at as usize,
+            groups_at: groups_at as usize,
+            values_at,
+            base_timestamp,
+            base_seq,
+            first_row_at: 0,
+            first_row_len: 0,
+            data,
+        };
+        let mut input = block.group_input(0)?;
+        let row = block.row_ref(&mut input)?;
+        if row.shared != 0 {
+            return Err(Malformed("the first row of a block shares bytes with nothing"));
+        }
+        block.first_row_at = row.tail_at;
+        block.first_row_len = row.tail_len;
+        Ok(block)
+    }
+
+    /// Records in the block.
+    pub(super) fn records(&self) -> u32 {
+        self.records
+    }
+
+    /// Bytes in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.data.len()
+    }
+
+    fn table(&self, index: usize) -> Parsed<usize> {
+        let mut input = Input::at(&self.data, HEADER_LEN + index * self.width);
+        if self.width == 2 { input.u16().map(usize::from) } else { input.u32().map(|v| v as usize) }
+    }
+
+    /// Everything before the values, from the start of group `index`.
+    fn group_input(&self, index: usize) -> Parsed<Input<'_>> {
+        let start = self.groups_at + self.table(index)?;
+        Ok(Input::at(self.data.get(..self.values_at).unwrap_or_default(), start))
+    }
+
+    fn row_ref(&self, input: &mut Input<'_>) -> Parsed<RowRef> {
+        let shared = input.varint_usize()?;
+        let tail_len = input.varint_usize()?;
+        let tail_at = input.position();
+        input.take(tail_len)?;
+        if shared > self.first_row_len {
+            return Err(Malformed("a row shares more than the first row has"));
+        }
+        Ok(RowRef { shared, tail_at, tail_len })
+    }
+
+    fn range(&self, at: usize, len: usize) -> &[u8] {
+        self.data.get(at..at + len).unwrap_or_default()
+    }
+
+    /// The first record of the block.
+    pub(super) fn first(&self) -> Parsed<Record> {
+        self.first_of_group(0)
+    }
+
+    fn first_of_group(&self, group: usize) -> Parsed<Record> {
+        let mut input = self.group_input(group)?;
+        let row = self.row_ref(&mut input)?;
+        let records = input.varint()?;
+        let value_offset = input.varint_usize()?;
+        let before = Record {
+            fresh: Fresh::Row,
+            family: FamilyId(0),
+            timestamp: self.base_timestamp,
+            seq: self.base_seq,
+            origin: 0,
+            kind: Kind::Value,
+            qualifier: 0,
+            value_at: self.values_at.saturating_add(value_offset),
+            value_len: 0,
+            group,
+            left: records,
+            next_at: input.position(),
+            row,
+        };
+        let first = self.decode(&before, true)?;
+        Ok(Record { fresh: Fresh::Row, ..first })
+    }
+
+    /// The record after `record`; `None` at the end of the block.
+    #[inline]
+    pub(super) fn after(&self, record: &Record) -> Parsed<Option<Record>> {
+        if record.left > 0 {
+            return self.decode(record, false).map(Some);
+        }
+        if record.group + 1 >= self.groups {
+            return Ok(None);
+        }
+        let mut next = self.first_of_group(record.group + 1)?;
+        let same_row = next.row.shared == record.row.shared
+            && self.range(next.row.tail_at, next.row.tail_len)
+                == self.range(record.row.tail_at, record.row.tail_len);
+        if same_row {
+            next.fresh = Fresh::Column;
+        }
+        Ok(Some(next))
+    }
+
+    /// Decodes the record that begins at `before.next_at`.
+    #[inline]
+    fn decode(&self, before: &Record, first: bool) -> Parsed<Record> {
+        let left = before.left.checked_sub(1).ok_or(Malformed("a group without records"))?;
+        let mut input =
+            Input::at(self.data.get(..self.values_at).unwrap_or_default(), before.next_at);
+        let flags = input.u8()?;
+        let kind = Kind::from_u8(flags & KIND_MASK).ok_or(Malformed("a record of no kind"))?;
+        let continues = flags & (FLAG_SAME_COLUMN | FLAG_SAME_FAMILY) != 0;
+        if flags & FLAG_RESERVED != 0 || (first && continues) {
+            return Err(Malformed("bad flags of a record"));
+        }
+        let (mut family, mut qualifier, mut fresh) =
+            (before.family, before.qualifier, Fresh::Version);
+        if flags & FLAG_SAME_COLUMN == 0 {
+            fresh = Fresh::Column;
+            if flags & FLAG_SAME_FAMILY == 0 {
+                let id = u32::try_from(input.varint()?);
+                family = FamilyId(id.map_err(|_| Malformed("a family id is out of range"))?);
+            }
+            qualifier = input.varint_usize()?;
+            if qualifier > self.qualifiers {
+                return Err(Malformed("a record names a qualifier that is not there"));
+            }
+        }
+        let timestamp = if flags & FLAG_TIMESTAMP_MAX != 0 {
+            TIMESTAMP_MAX
+        } else {
+            before.timestamp.wrapping_add(unzigzag(input.varint()?))
+        };
+        let seq = before.seq.wrapping_add(unzigzag(input.varint()?) as u64);
+        let origin = if flags & FLAG_ORIGIN != 0 { input.u16()? } else { 0 };
+        let value_len = input.varint_usize()?;
+        // Saturating, so that a made-up length ends outside the block instead of wrapping around.
+        let value_at = before.value_at.saturating_add(before.value_len);
+        if value_at.saturating_add(value_len) > self.data.len() {
+            return Err(Malformed("a value reaches past the end of its block"));
+        }
+        Ok(Record {
+            fresh,
+            family,
+            timestamp,
+            seq,
+            origin,
+            kind,
+            qualifier,
+            value_at,
+            value_len,
+            group: before.group,
+            left,
+            next_at: input.position(),
+            row: before.row,
+        })
+    }
+
+    /// The value of a record.
+    pub(super) fn value(&self, record: &Record) -> &[u8] {
+        self.range(record.value_at, record.value_len)
+    }
+
+    /// The value of a record, sharing the block's memory.
+    pub(super) fn value_bytes(&self, record: &Record) -> Bytes {
+        slice(&self.data, record.value_at, record.value_len).unwrap_or_default()
+    }
+
+    /// Start and length of dictionary entry `index`.
+    fn qualifier_range(&self, index: usize) -> Parsed<(usize, usize)> {
+        let end = self.table(self.groups + index)?;
+        let start = match index.checked_sub(1) {
+            Some(before) => self.table(self.groups + before)?,
+            None => 0,
+        };
+        let len = end.checked_sub(start).ok_or(Malformed("the qualifiers are out of order"))?;
+        if self.qualifiers_at + end > self.groups_at {
+            return Err(Malformed("a qualifier reaches past the dictionary"));
+        }
+        Ok((self.qualifiers_at + start, len))
+    }
+
+    fn qualifier(&self, record: &Record) -> Parsed<Option<&[u8]>> {
+        let Some(index) = record.qualifier.checked_sub(1) else { return Ok(None) };
+        let (at, len) = self.qualifier_range(index)?;
+        Ok(Some(self.range(at, len)))
+    }
+
+    /// The qualifier of a record, sharing the block's memory; empty without one.
+    pub(super) fn qualifier_bytes(&self, record: &Record) -> Bytes {
+        let Some(index) = record.qualifier.checked_sub(1) else { return Bytes::new() };
+        self.qualifier_range(index)
+            .and_then(|(at, len)| slice(&self.data, at, len))
+            .unwrap_or_default()
+    }
+
+    /// Appends the record's row prefix.
+    pub(super) fn push_row(&self, record: &Record, key: &mut Vec<u8>) {
+        key.extend_from_slice(self.range(self.first_row_at, record.row.shared));
+        key.extend_from_slice(self.range(record.row.tail_at, record.row.tail_len));
+        key.extend_from_slice(&[0x00, 0x01]);
+    }
+
+    /// Appends family and column part, for a key that ends with its row prefix.
+    pub(super) fn push_column(&self, record: &Record, key: &mut Vec<u8>) -> Parsed<()> {
+        encode_family(record.family, key);
+        encode_qualifier(self.qualifier(record)?, key);
+        Ok(())
+    }
+
+    /// The first record whose key is not less than `target`; `None` where all are less.
+    pub(super) fn seek(&self, target: &[u8]) -> Parsed<Option<Record>> {
+        let search = RowSearch::new(self, target);
+        // The first group whose first key is greater than the target.
+        let (mut low, mut high) = (0, self.groups);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let record = self.first_of_group(middle)?;
+            if self.compare(&record, &search)? == Ordering::Greater {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        let Some(group) = low.checked_sub(1) else { return self.first().map(Some) };
+        let mut record = self.first_of_group(group)?;
+        match self.compare_row(record.row, &search) {
+            // The whole group lies before the target, which lies between it and the next.
+            RowOrder::Less => {}
+            RowOrder::Greater => return Ok(Some(record)),
+            RowOrder::Same(rest) => loop {
+                if self.compare_column(&record, rest)? != Ordering::Less {
+                    record.fresh = Fresh::Row;
+                    return Ok(Some(record));
+                }
+                if record.left == 0 {
+                    break;
+                }
+                record = self.decode(&record, false)?;
+            },
+        }
+        if low < self.groups { self.first_of_group(low).map(Some) } else { Ok(None) }
+    }
+
+    /// Appends the row prefix of the last row that is less than `bound`, itself a row prefix, or of the
+    /// last row for an empty bound. False where there is none.
+    pub(super) fn last_row_before(&self, bound: &[u8], out: &mut Vec<u8>) -> Parsed<bool> {
+        let (mut low, mut high) = (0, self.groups);
+        if bound.is_empty() {
+            low = high;
+        }
+        let search = RowSearch::new(self, bound);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let row = self.row_ref(&mut self.group_input(middle)?)?;
+            if matches!(self.compare_row(row, &search), RowOrder::Less) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let Some(group) = low.checked_sub(1) else { return Ok(false) };
+        self.push_row(&self.first_of_group(group)?, out);
+        Ok(true)
+    }
+
+    fn compare(&self, record: &Record, search: &RowSearch<'_>) -> Parsed<Ordering> {
+        match self.compare_row(record.row, search) {
+            RowOrder::Less => Ok(Ordering::Less),
+            RowOrder::Greater => Ok(Ordering::Greater),
+            RowOrder::Same(rest) => self.compare_column(record, rest),
+        }
+    }
+
+    /// Compares a row prefix with the start of the target, without building it.
+    fn compare_row<'t>(&self, row: RowRef, search: &RowSearch<'t>) -> RowOrder<'t> {
+        let mut pieces = Pieces { rest: search.target };
+        // Up to `agree` the first row and the target are the same bytes; a row that shares more than that
+        // differs from the target where the first row does.
+        let skipped = row.shared.min(search.agree);
+        pieces.rest = pieces.rest.get(skipped..).unwrap_or_default();
+        let order = pieces
+            .piece(self.range(self.first_row_at + skipped, row.shared - skipped))
+            .or_else(|| pieces.piece(self.range(row.tail_at, row.tail_len)))
+            .or_else(|| pieces.piece(&[0x00, 0x01]));
+        match order {
+            None => RowOrder::Same(pieces.rest),
+            Some(Ordering::Less) => RowOrder::Less,
+            Some(_) => RowOrder::Greater,
+        }
+    }
+
+    /// Compares what follows the row prefix with the rest of a target.
+    fn compare_column(&self, record: &Record, rest: &[u8]) -> Parsed<Ordering> {
+        let mut pieces = Pieces { rest };
+        if let Some(order) = pieces.piece(&record.family.0.to_be_bytes()) {
+            return Ok(order);
+        }
+        let order = match self.qualifier(record)? {
+            None => pieces.piece(&[0x00, 0x00]),
+            Some(raw) => pieces.escaped(raw).or_else(|| pieces.piece(&[0x00, 0x01])),
+        };
+        if let Some(order) = order {
+            return Ok(order);
+        }
+        if pieces.rest.is_empty() {
+            // The usual target, a prefix: no suffix needs to be made to see that the key is greater.
+            return Ok(Ordering::Greater);
+        }
+        let mut suffix = Vec::with_capacity(crate::cell::SUFFIX_LEN);
+        encode_suffix(record.timestamp, record.seq, record.origin, record.kind, &mut suffix);
+        Ok(pieces.piece(&suffix).unwrap_or(if pieces.rest.is_empty() {
+            Ordering::Equal
+        } else {
+            Ordering::Less
+        }))
+    }
+}
+
+/// A target prepared for comparing with many rows of one block.
+struct RowSearch<'t> {
+    target: &'t [u8],
+    /// Leading bytes that the target shares with the block's first row.
+    agree: usize,
+}
+
+impl<'t> RowSearch<'t> {
+    fn new(block: &DataBlock, target: &'t [u8]) -> Self {
+        let first = block.range(block.first_row_at, block.first_row_len);
+        Self { target, agree: super::codec::common_prefix(first, target) }
+    }
+}
+
+/// How a record's row compares with a target; `Same` carries the target after the row prefix.
+enum RowOrder<'t> {
+    Less,
+    Same(&'t [u8]),
+    Greater,
+}
+
+/// Compares a key that comes in pieces with a target, front to back.
+struct Pieces<'t> {
+    rest: &'t [u8],
+}
+
+impl Pieces<'_> {
+    /// `None` while the target goes on with the piece; else how key and target compare.
+    fn piece(&mut self, piece: &[u8]) -> Option<Ordering> {
+        if let Some(rest) = self.rest.strip_prefix(piece) {
+            self.rest = rest;
+            return None;
+        }
+        // Where the target is the beginning of the piece, the slice order says Greater, as it should.
+        Some(piece.cmp(self.rest))
+    }
+
+    /// The same for a raw string that stands escaped in the key.
+    fn escaped(&mut self, raw: &[u8]) -> Option<Ordering> {
+        for (i, part) in raw.split(|b| *b == 0).enumerate() {
+            if i > 0
+                && let Some(order) = self.piece(&[0x00, 0xFF])
+            {
+                return Some(order);
+            }
+            if let Some(order) = self.piece(part) {
+                return Some(order);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::data_builder::DataBlockBuilder;
+    use super::*;
+    use crate::sst::testing::{Sample, keys_around, samples};
+    use proptest::prelude::*;
+
+    fn build(records: &[Sample]) -> DataBlock {
+        let mut builder = DataBlockBuilder::new();
+        for record in records {
+            builder.add(record.view(), &record.value);
+        }
+        DataBlock::parse(Bytes::from(builder.finish())).unwrap()
+    }
+
+    fn key_of(block: &DataBlock, record: &Record) -> Vec<u8> {
+        let mut key = Vec::new();
+        block.push_row(record, &mut key);
+        block.push_column(record, &mut key).unwrap();
+        encode_suffix(record.timestamp, record.seq, record.origin, record.kind, &mut key);
+        key
+    }
+
+    fn walk(block: &DataBlock) -> Vec<(Vec<u8>, Bytes)> {
+        let mut out = Vec::new();
+        let mut next = Some(block.first().unwrap());
+        while let Some(record) = next {
+            out.push((key_of(block, &record), block.value_bytes(&record)));
+            next = block.after(&record).unwrap();
+        }
+        out
+    }
+
+    /// Decodes everything that can be reached; must not panic whatever the bytes are.
+    fn walk_anything(bytes: Vec<u8>, target: &[u8]) {
+        let Ok(block) = DataBlock::parse(Bytes::from(bytes)) else { return };
+        let mut key = Vec::new();
+        let _ = block.last_row_before(target, &mut key);
+        let _ = block.seek(target);
+        let mut next = block.first().ok();
+        let mut steps = 0;
+        while let Some(record) = next {
+            block.push_row(&record, &mut key);
+            let _ = block.push_column(&record, &mut key);
+            let _ = (block.value(&record), block.value_bytes(&record));
+            let _ = block.qualifier_bytes(&record);
+            key.clear();
+            steps += 1;
+            next = if steps < 10_000 { block.after(&record).ok().flatten() } else { None };
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn a_block_returns_and_finds_what_was_added(
+            records in samples(1..200),
+            probes in prop::collection::vec(any::<prop::sample::Index>(), 8),
+        ) {
+            let block = build(&records);
+            let expected: Vec<_> =
+                records.iter().map(|r| (r.key.clone(), Bytes::from(r.value.clone()))).collect();
+            prop_assert_eq!(&walk(&block), &expected);
+            prop_assert_eq!(block.records() as usize, records.len());
+            for probe in probes {
+                for target in keys_around(&probe.get(&records).key) {
+                    let want = expected.iter().find(|(k, _)| *k >= target).map(|(k, _)| k.clone());
+                    let got = block.seek(&target).unwrap().map(|r| key_of(&block, &r));
+                    prop_assert_eq!(got, want, "target {:?}", target);
+                }
+                let bound = probe.get(&records).view().row_prefix().to_vec();
+                let want = records
+                    .iter()
+                    .map(|r| r.view().row_prefix().to_vec())
+                    .rfind(|row| *row < bound);
+                let mut row = Vec::new();
+                let found = block.last_row_before(&bound, &mut row).unwrap();
+                prop_assert_eq!(found.then_some(row), want);
+            }
+        }
+
+        #[test]
+        fn damaged_blocks_never_panic(
+            records in samples(1..60),
+            flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        ) {
+            let mut builder = DataBlockBuilder::new();
+            for record in &records {
+                builder.add(record.view(), &record.value);
+            }
+            let mut bytes = builder.finish();
+            for (at, byte) in flips {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            walk_anything(bytes, &records[records.len() / 2].key);
+        }
+
+        #[test]
+        fn random_blocks_never_panic(tail in prop::collection::vec(any::<u8>(), 0..300)) {
+            walk_anything(tail.clone(), b"target");
+            let mut bytes = vec![LAYOUT, 2, 0, 0];
+            bytes.extend_from_slice(&[2, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0]);
+            bytes.extend_from_slice(&((tail.len() / 2) as u32).to_le_bytes());
+            bytes.extend_from_slice(&tail);
+            walk_anything(bytes, b"target");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The last bytes of an SST: where everything else begins.
+//!
+//! ```text
+//! properties    offset u64 LE | len u64 LE
+//! top index     offset u64 LE | len u64 LE
+//! filter index  offset u64 LE | len u64 LE      0, 0 without a filter
+//! dictionary    offset u64 LE | len u64 LE      0, 0 without a dictionary
+//! file id       u64 LE
+//! version       u32 LE
+//! reserved      u32 LE, zero
+//! checksum      u64 LE     xxh3-64 of the bytes before it, seeded with mix(file id, offset of the footer)
+//! magic         "TEPUISST"
+//! ```
+//!
+//! The seed covers the footer's place, so a file that was cut or extended does not open. The magic and the
+//! version are looked at before the checksum: a file of a later version is told from a damaged one.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::codec::{Input, Malformed, Parsed};
+use super::frame::{FRAME_BYTES_MAX, TRAILER_LEN, checksum_seed};
+use super::{FORMAT_VERSION, FileId};
+
+/// Bytes of the footer.
+pub(super) const FOOTER_LEN: usize = 4 * 16 + 8 + 4 + 4 + 8 + 8;
+
+/// The last bytes of every SST.
+pub(super) const MAGIC: &[u8; 8] = b"TEPUISST";
+
+/// Where a block's frame lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Handle {
+    /// Its first byte in the file.
+    pub(super) offset: u64,
+    /// Its bytes, trailer included.
+    pub(super) len: u32,
+}
+
+impl Handle {
+    /// The first byte after it.
+    pub(super) fn end(self) -> u64 {
+        self.offset + u64::from(self.len)
+    }
+
+    /// A handle read from disk: its frame must lie before `end`.
+    pub(super) fn checked(offset: u64, len: u64, end: u64) -> Parsed<Self> {
+        let fits = offset.checked_add(len).is_some_and(|e| e <= end);
+        if !fits || len < TRAILER_LEN as u64 || len > FRAME_BYTES_MAX as u64 {
+            return Err(Malformed("a handle points outside the file"));
+        }
+        Ok(Self { offset, len: len as u32 })
+    }
+}
+
+/// The footer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Footer {
+    pub(super) properties: Handle,
+    pub(super) top_index: Handle,
+    pub(super) filter_index: Option<Handle>,
+    pub(super) dictionary: Option<Handle>,
+}
+
+impl Footer {
+    /// Appends the footer of `file`, to lie at `offset`.
+    pub(super) fn encode(&self, file: FileId, offset: u64, out: &mut Vec<u8>) {
+        let start = out.len();
+        let none = Handle::default();
+        for handle in [
+            self.properties,
+            self.top_index,
+            self.filter_index.unwrap_or(none),
+            self.dictionary.unwrap_or(none),
+        ] {
+            out.extend_from_slice(&handle.offset.to_le_bytes());
+            out.extend_from_slice(&u64::from(handle.len).to_le_bytes());
+        }
+        out.extend_from_slice(&file.to_le_bytes());
+        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out.extend_from_slice(&0u32.to_le_bytes());
+        let covered = out.get(start..).unwrap_or_default();
+        let checksum = xxh3_64_with_seed(covered, checksum_seed(file, offset));
+        out.extend_from_slice(&checksum.to_le_bytes());
+        out.extend_from_slice(MAGIC);
+    }
+
+    /// Reads the footer of `file` that was found at `offset`.
+    pub(super) fn decode(bytes: &[u8], file: FileId, offset: u64) -> Parsed<Self> {
+        let mut input = Input::new(bytes);
+        let covered = input.take(FOOTER_LEN - 16)?;
+        let checksum = input.u64()?;
+        if input.take(MAGIC.len())? != MAGIC || !input.is_empty() {
+            return Err(Malformed("not an SST, or cut short: the magic is missing"));
+        }
+        let mut input = Input::new(covered);
+        let mut pairs = [(0, 0); 4];
+        for pair in &mut pairs {
+            *pair = (input.u64()?, input.u64()?);
+        }
+        let [properties, top_index, filter_index, dictionary] = pairs;
+        let stored_file = input.u64()?;
+        if input.u32()? != FORMAT_VERSION {
+            return Err(Malformed("the SST has a format version that this build does not know"));
+        }
+        if xxh3_64_with_seed(covered, checksum_seed(file, offset)) != checksum {
+            return Err(Malformed(if stored_file == file {
+                "footer checksum mismatch"
+            } else {
+                "the footer is that of another file, or damaged"
+            }));
+        }
+        let required = |(at, len)| Handle::checked(at, len, offset);
+        let optional = |pair| if pair == (0, 0) { Ok(None) } else { required(pair).map(Some) };
+        Ok(Self {
+            properties: required(properties)?,
+            top_index: required(top_index)?,
+            filter_index: optional(filter_index)?,
+            dictionary: optional(dictionary)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn footer() -> Footer {
+        Footer {
+            properties: Handle { offset: 100, len: 50 },
+            top_index: Handle { offset: 60, len: 40 },
+            filter_index: None,
+            dictionary: Some(Handle { offset: 20, len: 40 }),
+        }
+    }
+
+    #[test]
+    fn a_footer_reads_back_only_at_its_own_place() {
+        let mut bytes = Vec::new();
+        footer().encode(9, 150, &mut bytes);
+        assert_eq!(bytes.len(), FOOTER_LEN);
+        assert_eq!(Footer::decode(&bytes, 9, 150), Ok(footer()));
+        assert!(Footer::decode(&bytes, 9, 151).is_err());
+        assert!(Footer::decode(&bytes, 10, 150).is_err());
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(Footer::decode(&flipped, 9, 150).is_err(), "bit {bit}");
+        }
+        for len in 0..bytes.len() {
+            assert!(Footer::decode(&bytes[..len], 9, 150).is_err());
+        }
+    }
+
+    #[test]
+    fn a_handle_past_the_footer_is_refused() {
+        let mut wrong = footer();
+        wrong.properties.len = 51;
+        let mut bytes = Vec::new();
+        wrong.encode(9, 150, &mut bytes);
+        assert!(Footer::decode(&bytes, 9, 150).is_err());
+    }
+}

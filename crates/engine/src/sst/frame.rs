@@ -1,0 +1,277 @@
+//! The frame of every block on disk: compression and checksum.
+//!
+//! ```text
+//! payload | compression u8 | checksum u64 LE
+//!
+//! payload:     0 none                    the block itself
+//!              1 LZ4 (block format)      u32 LE bytes of the block | compressed
+//!              2 zstd                    u32 LE bytes of the block | compressed
+//!              3 zstd, SST's dictionary  u32 LE bytes of the block | compressed
+//! checksum:    xxh3-64 of payload and compression byte, seeded with mix(file id, offset of the frame)
+//! ```
+//!
+//! The seed makes a block that was read from the wrong place, or from the wrong file, fail as surely as a
+//! flipped bit does. The checksum is verified before anything is decompressed, so a decompressor sees only
+//! bytes that a writer wrote.
+
+use std::cell::RefCell;
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+use zstd::bulk::Compressor as ZstdCompressor;
+use zstd::dict::DecoderDictionary;
+use zstd::zstd_safe::DCtx;
+
+use super::codec::{Malformed, Parsed};
+use super::{BLOCK_BYTES_MAX, Compression, FileId};
+
+/// Bytes after the payload.
+pub(super) const TRAILER_LEN: usize = 1 + 8;
+
+/// Bytes of the block's size before compressed bytes.
+const SIZE_LEN: usize = 4;
+
+/// Bytes of the largest frame.
+pub(super) const FRAME_BYTES_MAX: usize = BLOCK_BYTES_MAX + SIZE_LEN + TRAILER_LEN;
+
+/// How the payload is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Method {
+    None = 0,
+    Lz4 = 1,
+    Zstd = 2,
+    ZstdDict = 3,
+}
+
+/// The finaliser of splitmix64: every bit of the input changes half of the output's.
+pub(super) fn mix64(mut x: u64) -> u64 {
+    x ^= x >> 30;
+    x = x.wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x ^= x >> 27;
+    x = x.wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+/// The seed of the checksum of what lies at `offset` of file `file`.
+pub(super) fn checksum_seed(file: FileId, offset: u64) -> u64 {
+    mix64(file.wrapping_add(0x9E37_79B9_7F4A_7C15) ^ mix64(!offset))
+}
+
+/// Makes frames. Keeps its compression state between blocks.
+pub(super) struct Framer {
+    compression: Compression,
+    zstd: Option<ZstdCompressor<'static>>,
+    dictionary: Option<ZstdCompressor<'static>>,
+    scratch: Vec<u8>,
+}
+
+impl Framer {
+    /// For the data blocks of one SST.
+    pub(super) fn new(compression: Compression) -> Self {
+        let zstd = match compression {
+            Compression::Zstd(level) | Compression::ZstdDict(level) => {
+                ZstdCompressor::new(level).ok()
+            }
+            Compression::None | Compression::Lz4 => None,
+        };
+        Self { compression, zstd, dictionary: None, scratch: Vec::new() }
+    }
+
+    /// Uses `dictionary` from now on; false where zstd does not take it, and plain zstd stays.
+    pub(super) fn set_dictionary(&mut self, dictionary: &[u8]) -> bool {
+        if let Compression::ZstdDict(level) = self.compression {
+            self.dictionary = ZstdCompressor::with_dictionary(level, dictionary).ok();
+        }
+        self.dictionary.is_some()
+    }
+
+    /// How data blocks are compressed.
+    pub(super) fn data_method(&self) -> Method {
+        match self.compression {
+            Compression::None => Method::None,
+            Compression::Lz4 => Method::Lz4,
+            Compression::Zstd(_) => Method::Zstd,
+            Compression::ZstdDict(_) if self.dictionary.is_some() => Method::ZstdDict,
+            Compression::ZstdDict(_) => Method::Zstd,
+        }
+    }
+
+    /// How index partitions are compressed: they are read far more often than they are written, so with
+    /// the codec that is fastest to undo.
+    pub(super) fn index_method(&self) -> Method {
+        match self.compression {
+            Compression::None => Method::None,
+            _ => Method::Lz4,
+        }
+    }
+
+    /// Appends the frame of `block`, to lie at `offset` of `file`. A block that does not shrink by an
+    /// eighth is stored as it is: less would not pay for decompressing it at every read.
+    pub(super) fn frame(
+        &mut self,
+        block: &[u8],
+        method: Method,
+        file: FileId,
+        offset: u64,
+        out: &mut Vec<u8>,
+    ) {
+        let start = out.len();
+        let worth = block.len().saturating_sub(block.len() / 8 + SIZE_LEN);
+        let used = match self.compress(block, method) {
+            Some(len) if len <= worth => {
+                out.extend_from_slice(&(block.len() as u32).to_le_bytes());
+                out.extend_from_slice(self.scratch.get(..len).unwrap_or_default());
+                method
+            }
+            _ => {
+                out.extend_from_slice(block);
+                Method::None
+            }
+        };
+        out.push(used as u8);
+        let covered = out.get(start..).unwrap_or_default();
+        let checksum = xxh3_64_with_seed(covered, checksum_seed(file, offset));
+        out.extend_from_slice(&checksum.to_le_bytes());
+    }
+
+    /// Compresses into the scratch buffer; the length, or `None` where the block is to be stored as it is.
+    fn compress(&mut self, block: &[u8], method: Method) -> Option<usize> {
+        let scratch = &mut self.scratch;
+        let zstd = match method {
+            Method::None => return None,
+            Method::Lz4 => {
+                scratch.resize(lz4_flex::block::get_maximum_output_size(block.len()), 0);
+                return lz4_flex::block::compress_into(block, scratch).ok();
+            }
+            Method::Zstd => self.zstd.as_mut()?,
+            Method::ZstdDict => self.dictionary.as_mut()?,
+        };
+        scratch.clear();
+        scratch.reserve(zstd::zstd_safe::compress_bound(block.len()));
+        zstd.compress_to_buffer(block, scratch).ok()
+    }
+}
+
+/// The block within a frame that was read from `offset` of `file`. Shares the frame's memory where the
+/// block is stored as it is, unless `copy` is set (the frame is then a part of a larger buffer that a
+/// cached block must not keep alive).
+pub(super) fn open_frame(
+    frame: &Bytes,
+    file: FileId,
+    offset: u64,
+    dictionary: Option<&DecoderDictionary<'static>>,
+    copy: bool,
+) -> Parsed<Bytes> {
+    let short = Malformed("a block is shorter than its trailer");
+    let payload_len = frame.len().checked_sub(TRAILER_LEN).ok_or(short)?;
+    let covered = frame.get(..=payload_len).ok_or(short)?;
+    let stored = frame.get(payload_len + 1..).and_then(|b| b.try_into().ok()).ok_or(short)?;
+    if xxh3_64_with_seed(covered, checksum_seed(file, offset)) != u64::from_le_bytes(stored) {
+        return Err(Malformed("checksum mismatch"));
+    }
+    let payload = frame.get(..payload_len).ok_or(short)?;
+    let method = match covered.last() {
+        Some(0) if copy => return Ok(Bytes::copy_from_slice(payload)),
+        Some(0) => return Ok(frame.slice(..payload_len)),
+        Some(1) => Method::Lz4,
+        Some(2) => Method::Zstd,
+        Some(3) => Method::ZstdDict,
+        _ => return Err(Malformed("unknown compression")),
+    };
+    let (size, compressed) = payload.split_first_chunk::<SIZE_LEN>().ok_or(short)?;
+    let size = u32::from_le_bytes(*size) as usize;
+    if size > BLOCK_BYTES_MAX {
+        return Err(Malformed("a block is larger than blocks may be"));
+    }
+    decompress(compressed, size, method, dictionary).map(Bytes::from)
+}
+
+thread_local! {
+    /// One zstd context per thread: making one costs more than decompressing a block.
+    static ZSTD: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
+}
+
+fn decompress(
+    compressed: &[u8],
+    size: usize,
+    method: Method,
+    dictionary: Option<&DecoderDictionary<'static>>,
+) -> Parsed<Vec<u8>> {
+    let bad = Malformed("a block does not decompress");
+    if method == Method::Lz4 {
+        let mut out = vec![0; size];
+        let len = lz4_flex::block::decompress_into(compressed, &mut out).map_err(|_| bad)?;
+        return if len == size { Ok(out) } else { Err(bad) };
+    }
+    let mut out = Vec::with_capacity(size);
+    let len = ZSTD.with_borrow_mut(|context| {
+        if context.is_none() {
+            *context = DCtx::try_create();
+        }
+        let context = context.as_mut().ok_or(Malformed("no memory for zstd"))?;
+        if method == Method::ZstdDict {
+            let dictionary = dictionary.ok_or(Malformed("the SST has no dictionary"))?;
+            context
+                .decompress_using_ddict(&mut out, compressed, dictionary.as_ddict())
+                .map_err(|_| bad)
+        } else {
+            context.decompress(&mut out, compressed).map_err(|_| bad)
+        }
+    })?;
+    if len == size && out.len() == size { Ok(out) } else { Err(bad) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn framed(compression: Compression, block: &[u8]) -> Bytes {
+        let mut framer = Framer::new(compression);
+        let mut out = Vec::new();
+        framer.frame(block, framer.data_method(), 7, 4096, &mut out);
+        Bytes::from(out)
+    }
+
+    #[test]
+    fn a_block_opens_only_at_its_own_file_and_offset() {
+        for compression in [Compression::None, Compression::Lz4, Compression::Zstd(3)] {
+            let block = b"the same words again, the same words again, the same words".repeat(20);
+            let frame = framed(compression, &block);
+            assert_eq!(open_frame(&frame, 7, 4096, None, false).unwrap(), block);
+            assert!(open_frame(&frame, 8, 4096, None, false).is_err(), "wrong file");
+            assert!(open_frame(&frame, 7, 4097, None, false).is_err(), "wrong offset");
+            assert!(open_frame(&frame.slice(1..), 7, 4096, None, false).is_err(), "cut");
+            if compression != Compression::None {
+                assert!(frame.len() < block.len() / 2, "{compression:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_that_does_not_shrink_is_stored_as_it_is() {
+        let mut x = 1u64;
+        let noise: Vec<u8> = std::iter::repeat_with(|| {
+            x = mix64(x.wrapping_add(0x9E37_79B9_7F4A_7C15));
+            x as u8
+        })
+        .take(4000)
+        .collect();
+        let frame = framed(Compression::Zstd(3), &noise);
+        assert_eq!(frame.len(), noise.len() + TRAILER_LEN);
+        assert_eq!(open_frame(&frame, 7, 4096, None, false).unwrap(), noise);
+    }
+
+    #[test]
+    fn a_frame_with_a_lying_size_is_refused() {
+        let mut frame = (u32::MAX).to_le_bytes().to_vec();
+        frame.extend_from_slice(b"xyz");
+        frame.push(2);
+        let checksum = xxh3_64_with_seed(&frame, checksum_seed(7, 0));
+        frame.extend_from_slice(&checksum.to_le_bytes());
+        assert_eq!(
+            open_frame(&Bytes::from(frame), 7, 0, None, false),
+            Err(Malformed("a block is larger than blocks may be"))
+        );
+    }
+}

@@ -1,0 +1,345 @@
+//! Properties: what an SST holds, in figures.
+//!
+//! ```text
+//! (tag varint | len varint | len bytes) ...       a number is one varint; unknown tags are skipped
+//!
+//!  1 entries            6 row tombstones     11 seq max             16 created, micros (zigzag)
+//!  2 rows               7 family tombstones  12 first row (bytes)   32 family, repeated:
+//!  3 cells              8 column tombstones  13 last row (bytes)         1 id   2 entries   3 cells   4 tombstones
+//!  4 key bytes          9 cell tombstones    14 (unused)                 5 timestamp min (zigzag)   6 timestamp max (zigzag)
+//!  5 value bytes       10 seq min            15 data blocks              7 versions of a column, max
+//! ```
+//!
+//! A family's properties are encoded in the same way within its bytes. Absent means zero, so a later version
+//! may leave out what it no longer has.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::codec::{Input, Malformed, Parsed, put_varint, unzigzag, zigzag};
+use super::key::Change;
+use crate::cell::{FAMILY_NONE, FamilyId, KeyView, Kind, SEQ_MAX, Seq, Timestamp};
+
+/// What an SST holds. Compaction picks by it, reads skip by it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SstProperties {
+    /// Records of every kind.
+    pub entries: u64,
+    /// Distinct rows.
+    pub rows: u64,
+    /// Records that are not tombstones.
+    pub cells: u64,
+    /// Row tombstones.
+    pub row_tombstones: u64,
+    /// Family tombstones.
+    pub family_tombstones: u64,
+    /// Column tombstones.
+    pub column_tombstones: u64,
+    /// Cell tombstones.
+    pub cell_tombstones: u64,
+    /// Bytes of all encoded keys.
+    pub key_bytes: u64,
+    /// Bytes of all values.
+    pub value_bytes: u64,
+    /// Smallest sequence; 0 without records.
+    pub seq_min: Seq,
+    /// Largest sequence; 0 without records.
+    pub seq_max: Seq,
+    /// First row.
+    pub first_row: Bytes,
+    /// Last row.
+    pub last_row: Bytes,
+    /// Data blocks.
+    pub data_blocks: u64,
+    /// When it was made, in microseconds since 1970, as its writer was told.
+    pub created_micros: i64,
+    /// By family. Row tombstones belong to none.
+    pub families: BTreeMap<FamilyId, FamilyProperties>,
+}
+
+/// What an SST holds of one family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FamilyProperties {
+    /// Records of every kind.
+    pub entries: u64,
+    /// Records that are not tombstones.
+    pub cells: u64,
+    /// Family, column and cell tombstones.
+    pub tombstones: u64,
+    /// Smallest timestamp of a cell, in microseconds; 0 where `cells` is 0.
+    pub timestamp_min: Timestamp,
+    /// Largest timestamp of a cell, in microseconds; 0 where `cells` is 0.
+    pub timestamp_max: Timestamp,
+    /// The most cells that one column has.
+    pub column_versions_max: u64,
+}
+
+impl SstProperties {
+    /// Records that hide others.
+    pub fn tombstones(&self) -> u64 {
+        self.row_tombstones + self.family_tombstones + self.column_tombstones + self.cell_tombstones
+    }
+
+    /// Appends the encoding.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        for (tag, value) in [
+            (1, self.entries),
+            (2, self.rows),
+            (3, self.cells),
+            (4, self.key_bytes),
+            (5, self.value_bytes),
+            (6, self.row_tombstones),
+            (7, self.family_tombstones),
+            (8, self.column_tombstones),
+            (9, self.cell_tombstones),
+            (10, self.seq_min),
+            (11, self.seq_max),
+            (15, self.data_blocks),
+            (16, zigzag(self.created_micros)),
+        ] {
+            put_number(out, tag, value);
+        }
+        put_bytes(out, 12, &self.first_row);
+        put_bytes(out, 13, &self.last_row);
+        for (id, family) in &self.families {
+            let mut inner = Vec::new();
+            for (tag, value) in [
+                (1, u64::from(id.0)),
+                (2, family.entries),
+                (3, family.cells),
+                (4, family.tombstones),
+                (5, zigzag(family.timestamp_min)),
+                (6, zigzag(family.timestamp_max)),
+                (7, family.column_versions_max),
+            ] {
+                put_number(&mut inner, tag, value);
+            }
+            put_bytes(out, 32, &inner);
+        }
+    }
+
+    /// Reads an encoding.
+    pub(super) fn decode(bytes: &[u8]) -> Parsed<Self> {
+        let mut properties = Self::default();
+        each_tag(bytes, |tag, field| {
+            let target = match tag {
+                1 => &mut properties.entries,
+                2 => &mut properties.rows,
+                3 => &mut properties.cells,
+                4 => &mut properties.key_bytes,
+                5 => &mut properties.value_bytes,
+                6 => &mut properties.row_tombstones,
+                7 => &mut properties.family_tombstones,
+                8 => &mut properties.column_tombstones,
+                9 => &mut properties.cell_tombstones,
+                10 => &mut properties.seq_min,
+                11 => &mut properties.seq_max,
+                15 => &mut properties.data_blocks,
+                12 => {
+                    properties.first_row = Bytes::copy_from_slice(field);
+                    return Ok(());
+                }
+                13 => {
+                    properties.last_row = Bytes::copy_from_slice(field);
+                    return Ok(());
+                }
+                16 => {
+                    properties.created_micros = unzigzag(number(field)?);
+                    return Ok(());
+                }
+                32 => {
+                    let (id, family) = decode_family(field)?;
+                    properties.families.insert(id, family);
+                    return Ok(());
+                }
+                _ => return Ok(()),
+            };
+            *target = number(field)?;
+            Ok(())
+        })?;
+        Ok(properties)
+    }
+}
+
+fn decode_family(bytes: &[u8]) -> Parsed<(FamilyId, FamilyProperties)> {
+    let mut id = 0;
+    let mut family = FamilyProperties::default();
+    each_tag(bytes, |tag, field| {
+        match tag {
+            1 => id = number(field)?,
+            2 => family.entries = number(field)?,
+            3 => family.cells = number(field)?,
+            4 => family.tombstones = number(field)?,
+            5 => family.timestamp_min = unzigzag(number(field)?),
+            6 => family.timestamp_max = unzigzag(number(field)?),
+            7 => family.column_versions_max = number(field)?,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    let id = u32::try_from(id).map_err(|_| Malformed("a family id is out of range"))?;
+    Ok((FamilyId(id), family))
+}
+
+fn each_tag<'a>(bytes: &'a [u8], mut take: impl FnMut(u64, &'a [u8]) -> Parsed<()>) -> Parsed<()> {
+    let mut input = Input::new(bytes);
+    while !input.is_empty() {
+        let tag = input.varint()?;
+        let len = input.varint_usize()?;
+        take(tag, input.take(len)?)?;
+    }
+    Ok(())
+}
+
+fn number(field: &[u8]) -> Parsed<u64> {
+    Input::new(field).varint()
+}
+
+fn put_number(out: &mut Vec<u8>, tag: u64, value: u64) {
+    let mut field = Vec::with_capacity(10);
+    put_varint(&mut field, value);
+    put_bytes(out, tag, &field);
+}
+
+fn put_bytes(out: &mut Vec<u8>, tag: u64, bytes: &[u8]) {
+    put_varint(out, tag);
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Counts records into properties.
+#[derive(Debug)]
+pub(super) struct PropertiesBuilder {
+    properties: SstProperties,
+    /// Cells seen so far in the current column.
+    versions: u64,
+    /// The current family, so that the map is touched once per family and not once per record.
+    family_id: FamilyId,
+    family: FamilyProperties,
+}
+
+impl PropertiesBuilder {
+    /// Nothing counted.
+    pub(super) fn new(created_micros: i64) -> Self {
+        Self {
+            properties: SstProperties { created_micros, seq_min: SEQ_MAX, ..Default::default() },
+            versions: 0,
+            family_id: FAMILY_NONE,
+            family: FamilyProperties::default(),
+        }
+    }
+
+    /// Counts a record.
+    pub(super) fn add(&mut self, change: Change, key: KeyView<'_>, value_len: usize) {
+        let kind = key.kind();
+        if key.family() != self.family_id {
+            self.put_family();
+            self.family_id = key.family();
+            self.family =
+                self.properties.families.get(&self.family_id).copied().unwrap_or_default();
+        }
+        let all = &mut self.properties;
+        if change.row {
+            all.rows += 1;
+            if all.entries == 0 {
+                all.first_row = Bytes::from(key.row());
+            }
+        }
+        if change.column {
+            self.versions = 0;
+        }
+        all.entries += 1;
+        all.key_bytes += key.bytes().len() as u64;
+        all.value_bytes += value_len as u64;
+        all.seq_min = all.seq_min.min(key.seq());
+        all.seq_max = all.seq_max.max(key.seq());
+        let family = &mut self.family;
+        family.entries += 1;
+        match kind {
+            Kind::RowTombstone => all.row_tombstones += 1,
+            Kind::FamilyTombstone => all.family_tombstones += 1,
+            Kind::ColumnTombstone => all.column_tombstones += 1,
+            Kind::CellTombstone => all.cell_tombstones += 1,
+            Kind::Merge | Kind::Value | Kind::ValueElsewhere => {
+                let timestamp = key.timestamp();
+                let first = family.cells == 0;
+                all.cells += 1;
+                family.cells += 1;
+                self.versions += 1;
+                family.timestamp_min =
+                    if first { timestamp } else { timestamp.min(family.timestamp_min) };
+                family.timestamp_max =
+                    if first { timestamp } else { timestamp.max(family.timestamp_max) };
+                family.column_versions_max = family.column_versions_max.max(self.versions);
+            }
+        }
+        if kind.is_tombstone() {
+            family.tombstones += 1;
+        }
+    }
+
+    fn put_family(&mut self) {
+        if self.family_id != FAMILY_NONE {
+            self.properties.families.insert(self.family_id, self.family);
+        }
+    }
+
+    /// The properties of what was counted; `last_row` is the row of the last record.
+    pub(super) fn finish(mut self, last_row: Vec<u8>, data_blocks: u64) -> SstProperties {
+        self.put_family();
+        self.properties.last_row = Bytes::from(last_row);
+        self.properties.data_blocks = data_blocks;
+        self.properties.seq_min = self.properties.seq_min.min(self.properties.seq_max);
+        self.properties
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn properties() -> SstProperties {
+        let family = FamilyProperties {
+            entries: 5,
+            cells: 3,
+            tombstones: 2,
+            timestamp_min: -4,
+            timestamp_max: 1 << 50,
+            column_versions_max: 2,
+        };
+        SstProperties {
+            entries: 300,
+            rows: 9,
+            cells: 2,
+            key_bytes: 1 << 40,
+            seq_min: 3,
+            seq_max: u64::MAX,
+            first_row: Bytes::from_static(b"a\0"),
+            last_row: Bytes::from_static(b"z"),
+            created_micros: -1,
+            families: [(FamilyId(1), family), (FamilyId(u32::MAX), family)].into(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn properties_read_back_and_unknown_tags_are_skipped() {
+        let mut bytes = Vec::new();
+        put_bytes(&mut bytes, 999, b"from a later version");
+        properties().encode(&mut bytes);
+        put_number(&mut bytes, 77, 1);
+        assert_eq!(SstProperties::decode(&bytes), Ok(properties()));
+        for len in 0..bytes.len() {
+            let _ = SstProperties::decode(&bytes[..len]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn random_properties_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = SstProperties::decode(&bytes);
+        }
+    }
+}

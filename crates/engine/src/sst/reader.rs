@@ -1,0 +1,269 @@
+//! An open SST: its resident parts, and the way to its blocks.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use zstd::dict::DecoderDictionary;
+
+use super::FileId;
+use super::block::{Block, BlockKind, BlockRequest};
+use super::codec::{Malformed, Parsed};
+use super::cursor::{CursorOptions, SstCursor};
+use super::footer::{FOOTER_LEN, Footer, Handle};
+use super::frame::open_frame;
+use super::index::{IndexBlock, IndexEntry, Level};
+use super::key::separator_row;
+use super::metrics::SstMetrics;
+use super::properties::SstProperties;
+use crate::cache::BlockCache;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{Files, RandomFile};
+
+/// An open SST. Shared between threads; the file stays open while anything refers to it, so it may be
+/// removed from its directory meanwhile.
+pub struct SstReader {
+    id: FileId,
+    path: PathBuf,
+    file: Arc<dyn RandomFile>,
+    bytes: u64,
+    footer: Footer,
+    properties: SstProperties,
+    top: IndexBlock,
+    filters: Option<IndexBlock>,
+    dictionary: Option<DecoderDictionary<'static>>,
+    cache: Arc<dyn BlockCache>,
+}
+
+impl fmt::Debug for SstReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SstReader").field("id", &self.id).field("path", &self.path).finish()
+    }
+}
+
+impl SstReader {
+    /// Opens a file: verifies and keeps its footer, properties, dictionary and top-level indexes. Blocks.
+    /// A file that is not an SST, is damaged, was cut short, or is another file than `id`, is `Corruption`.
+    pub fn open(
+        files: &dyn Files,
+        path: &Path,
+        id: FileId,
+        cache: Arc<dyn BlockCache>,
+    ) -> Result<Arc<Self>> {
+        let file = files.open(path)?;
+        let bytes = file.len()?;
+        let damaged = |offset: u64, m: Malformed| Error::corruption(path.display(), offset, m.0);
+        let footer_at = bytes
+            .checked_sub(FOOTER_LEN as u64)
+            .ok_or_else(|| damaged(0, Malformed("too short to be an SST")))?;
+        let footer = file.read_at(footer_at, FOOTER_LEN)?;
+        let footer = Footer::decode(&footer, id, footer_at).map_err(|m| damaged(footer_at, m))?;
+        let block = |handle: Handle| -> Result<Bytes> {
+            let frame = file.read_at(handle.offset, handle.len as usize)?;
+            open_frame(&frame, id, handle.offset, None, false)
+                .map_err(|m| damaged(handle.offset, m))
+        };
+        let index = |handle: Handle, level| {
+            IndexBlock::parse(block(handle)?, level).map_err(|m| damaged(handle.offset, m))
+        };
+        let properties = SstProperties::decode(&block(footer.properties)?)
+            .map_err(|m| damaged(footer.properties.offset, m))?;
+        let top = index(footer.top_index, Level::Top)?;
+        let filters = footer.filter_index.map(|h| index(h, Level::Filter)).transpose()?;
+        let dictionary = match footer.dictionary {
+            None => None,
+            Some(handle) => {
+                Some(DecoderDictionary::try_copy(&block(handle)?).map_err(|_| {
+                    damaged(handle.offset, Malformed("zstd refuses the dictionary"))
+                })?)
+            }
+        };
+        Ok(Arc::new(Self {
+            id,
+            path: path.to_owned(),
+            file,
+            bytes,
+            footer,
+            properties,
+            top,
+            filters,
+            dictionary,
+            cache,
+        }))
+    }
+
+    /// Its number.
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// Bytes of the file.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What it holds.
+    pub fn properties(&self) -> &SstProperties {
+        &self.properties
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of memory that the open file keeps outside the block cache.
+    pub fn resident_bytes(&self) -> u64 {
+        let filters = self.filters.as_ref().map_or(0, IndexBlock::bytes);
+        let dictionary = self.footer.dictionary.map_or(0, |h| h.len as usize);
+        (self.top.bytes() + filters + dictionary + size_of::<Self>()) as u64
+    }
+
+    /// A cursor over the file. Does no I/O.
+    pub fn cursor(self: &Arc<Self>, options: CursorOptions) -> SstCursor {
+        SstCursor::new(Arc::clone(self), options)
+    }
+
+    /// The bytes of data blocks before `key` (an encoded key or prefix), to within an index partition,
+    /// or to within a block where the partition is cached. No I/O.
+    pub fn approximate_offset(&self, key: &[u8]) -> u64 {
+        self.approximate_offset_checked(key).unwrap_or(0)
+    }
+
+    fn approximate_offset_checked(&self, key: &[u8]) -> Parsed<u64> {
+        let at = self.top.find(key, false)?;
+        let before = match at.checked_sub(1) {
+            Some(before) => self.top_entry(before)?.data_end,
+            None => 0,
+        };
+        if at == self.top.len() {
+            return Ok(before);
+        }
+        let partition = self.top_entry(at)?.handle;
+        let Some(block) = self.cache.peek(self.id, partition.offset) else { return Ok(before) };
+        let index = block.index()?;
+        let at = index.find(key, false)?.min(index.len().saturating_sub(1));
+        Ok(self.data_entry(index, at)?.handle.offset)
+    }
+
+    /// The rows between data blocks, ascending, each with the bytes of data blocks before it. A row may be
+    /// the beginning of one that is there: it divides the file, and need not be in it. Blocks: reads every
+    /// index partition that is not cached.
+    pub fn index_rows(self: &Arc<Self>) -> Result<Vec<(Vec<u8>, u64)>> {
+        let mut out: Vec<(Vec<u8>, u64)> = Vec::new();
+        for top_at in 0..self.top.len() {
+            let handle = self.at_top(self.top_entry(top_at))?.handle;
+            let request = self.request(handle, BlockKind::Index, false);
+            let block = request.load_blocking()?;
+            let here = |m: Malformed| self.damaged(handle.offset, m.0);
+            let index = block.index().map_err(here)?;
+            for at in 0..index.len() {
+                let entry = self.data_entry(index, at).map_err(here)?;
+                let row = separator_row(&index.separator(at).map_err(here)?);
+                match out.last_mut() {
+                    // One row over several blocks: all of it lies before what follows.
+                    Some((last, end)) if *last == row => *end = entry.data_end,
+                    _ => out.push((row, entry.data_end)),
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    pub(super) fn top(&self) -> &IndexBlock {
+        &self.top
+    }
+
+    pub(super) fn filters(&self) -> Option<&IndexBlock> {
+        self.filters.as_ref()
+    }
+
+    pub(super) fn footer(&self) -> &Footer {
+        &self.footer
+    }
+
+    pub(super) fn file(&self) -> &Arc<dyn RandomFile> {
+        &self.file
+    }
+
+    pub(super) fn metrics(&self) -> &SstMetrics {
+        self.cache.sst_metrics()
+    }
+
+    /// Blocks end where the footer begins.
+    pub(super) fn blocks_end(&self) -> u64 {
+        self.bytes - FOOTER_LEN as u64
+    }
+
+    pub(super) fn top_entry(&self, at: usize) -> Parsed<IndexEntry> {
+        self.top.entry(at, self.blocks_end())
+    }
+
+    pub(super) fn data_entry(&self, partition: &IndexBlock, at: usize) -> Parsed<IndexEntry> {
+        partition.entry(at, self.blocks_end())
+    }
+
+    /// Damage at `offset` of the file.
+    pub(super) fn damaged(&self, offset: u64, what: &str) -> Error {
+        Error::corruption(self.path.display(), offset, what)
+    }
+
+    /// Damage found in the top-level index.
+    pub(super) fn at_top<T>(&self, parsed: Parsed<T>) -> Result<T> {
+        parsed.map_err(|m| self.damaged(self.footer.top_index.offset, m.0))
+    }
+
+    /// Damage found in the filter index.
+    pub(super) fn at_filters<T>(&self, parsed: Parsed<T>) -> Result<T> {
+        let offset = self.footer.filter_index.unwrap_or_default().offset;
+        parsed.map_err(|m| self.damaged(offset, m.0))
+    }
+
+    pub(super) fn request(
+        self: &Arc<Self>,
+        handle: Handle,
+        kind: BlockKind,
+        fill_cache: bool,
+    ) -> BlockRequest {
+        BlockRequest { reader: Arc::clone(self), handle, kind, fill_cache }
+    }
+
+    /// A block that is in the cache. Looking does not make it stay unless `touch`.
+    pub(super) fn cached(&self, handle: Handle, touch: bool) -> Option<Arc<Block>> {
+        if touch {
+            self.cache.get(self.id, handle.offset)
+        } else {
+            self.cache.peek(self.id, handle.offset)
+        }
+    }
+
+    /// Puts a block into the cache.
+    pub(super) fn fill(&self, handle: Handle, block: &Arc<Block>) {
+        self.cache.insert(self.id, handle.offset, Arc::clone(block));
+    }
+
+    /// Verifies, decompresses and parses what was read at a handle. `shared`: `frame` is part of a larger
+    /// buffer, which the block must not keep alive.
+    pub(super) fn decode_block(
+        &self,
+        handle: Handle,
+        kind: BlockKind,
+        frame: &Bytes,
+        shared: bool,
+    ) -> Result<Block> {
+        self.metrics().blocks_read.increment();
+        open_frame(frame, self.id, handle.offset, self.dictionary.as_ref(), shared)
+            .and_then(|bytes| Block::parse(kind, bytes))
+            .map_err(|m| self.damaged(handle.offset, m.0))
+    }
+
+    /// Reads a block past the cache. Blocks.
+    pub(super) fn read_block(&self, handle: Handle, kind: BlockKind) -> Result<Block> {
+        let frame = self.file.read_at(handle.offset, handle.len as usize)?;
+        if frame.len() != handle.len as usize {
+            return Err(Error::new(ErrorKind::Io, "a read came back short"));
+        }
+        self.decode_block(handle, kind, &frame, false)
+    }
+}

@@ -1,0 +1,623 @@
+//! Whole files: written, read back, searched, damaged.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use proptest::prelude::*;
+
+use super::testing::{Sample, TestFiles, TestIo, keys_around, samples};
+use super::*;
+use crate::cache::{BlockCache, QuickBlockCache};
+use crate::cell::{
+    FAMILY_NONE, FamilyId, KeyView, Kind, RowRange, TIMESTAMP_MAX, encode_key, row_prefix,
+};
+use crate::cursor::{Cursor, Step};
+use crate::error::{ErrorKind, Result};
+use crate::io::Files;
+
+const ID: FileId = 42;
+
+fn path() -> PathBuf {
+    PathBuf::from("tablet/42.sst")
+}
+
+/// Small everything, so that a few records make many blocks and partitions.
+fn tiny(compression: Compression) -> SstOptions {
+    SstOptions {
+        block_bytes: 200,
+        index_partition_bytes: 150,
+        filter_partition_bytes: 64,
+        filter_bits_per_key: 10,
+        compression,
+    }
+}
+
+fn any_options() -> impl Strategy<Value = SstOptions> {
+    let compression = prop_oneof![
+        Just(Compression::None),
+        Just(Compression::Lz4),
+        Just(Compression::Zstd(1)),
+        Just(Compression::ZstdDict(3)),
+    ];
+    (compression, 0u32..12, prop_oneof![Just(1usize), 60usize..600, Just(16384)]).prop_map(
+        |(compression, bits, block_bytes)| SstOptions {
+            block_bytes,
+            filter_bits_per_key: bits,
+            ..tiny(compression)
+        },
+    )
+}
+
+fn cell(row: &str, family: u32, qualifier: &str, timestamp: i64, value: &[u8]) -> Sample {
+    let mut key = Vec::new();
+    let qualifier = Some(qualifier.as_bytes());
+    encode_key(row.as_bytes(), FamilyId(family), qualifier, timestamp, 9, Kind::Value, &mut key);
+    Sample { key, value: value.to_vec() }
+}
+
+fn write(files: &TestFiles, records: &[Sample], options: SstOptions) -> SstSummary {
+    let file = files.create(&path()).unwrap();
+    let mut writer = SstWriter::new(file, &path(), ID, options, 1234);
+    for record in records {
+        writer.add(record.view(), &record.value).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+fn open(files: &TestFiles, cache_bytes: u64) -> Result<Arc<SstReader>> {
+    SstReader::open(files, &path(), ID, Arc::new(QuickBlockCache::new(cache_bytes)))
+}
+
+fn written(records: &[Sample], options: SstOptions) -> Arc<SstReader> {
+    let files = TestFiles::default();
+    write(&files, records, options);
+    open(&files, 1 << 20).unwrap()
+}
+
+/// Loads what the cursor wants until it is ready.
+fn settle(cursor: &mut SstCursor, mut step: Step) -> Result<()> {
+    let mut rounds = 0;
+    while step == Step::Blocked {
+        let mut requests = Vec::new();
+        cursor.wanted(&mut requests);
+        assert!(!requests.is_empty(), "blocked on nothing");
+        let io = TestIo::default();
+        let blocks = if rounds % 2 == 0 {
+            load_blocks(&io, requests.clone()).now_or_never().unwrap()
+        } else {
+            load_blocks_blocking(requests.clone())
+        };
+        for (request, block) in requests.iter().zip(blocks) {
+            cursor.supply(request, &block?);
+        }
+        step = cursor.resume()?;
+        rounds += 1;
+        assert!(rounds < 50, "the cursor makes no progress");
+    }
+    Ok(())
+}
+
+fn seek(cursor: &mut SstCursor, target: &[u8]) -> Result<()> {
+    let step = cursor.seek(target)?;
+    settle(cursor, step)
+}
+
+fn next(cursor: &mut SstCursor) -> Result<()> {
+    let step = cursor.next()?;
+    settle(cursor, step)
+}
+
+fn seek_row_before(cursor: &mut SstCursor, bound: &[u8]) -> Result<()> {
+    let step = cursor.seek_row_before(bound)?;
+    settle(cursor, step)
+}
+
+/// The record under the cursor, its shared forms checked against its plain ones.
+fn current(cursor: &SstCursor) -> Option<Sample> {
+    let entry = cursor.entry()?;
+    let parsed = KeyView::parse(entry.key.bytes()).unwrap();
+    assert_eq!(parsed, entry.key);
+    assert_eq!(cursor.value_bytes(), entry.value);
+    assert_eq!(cursor.qualifier_bytes(), parsed.qualifier());
+    Some(Sample { key: entry.key.bytes().to_vec(), value: entry.value.to_vec() })
+}
+
+fn scan(reader: &Arc<SstReader>, options: CursorOptions) -> Result<Vec<Sample>> {
+    let mut cursor = reader.cursor(options);
+    seek(&mut cursor, b"")?;
+    let mut out = Vec::new();
+    while let Some(record) = current(&cursor) {
+        out.push(record);
+        next(&mut cursor)?;
+    }
+    Ok(out)
+}
+
+fn without_cache() -> CursorOptions {
+    CursorOptions { fill_cache: false, ..CursorOptions::default() }
+}
+
+/// The record where a model says a seek lands.
+fn model_seek<'a>(records: &'a [Sample], target: &[u8]) -> Option<&'a Sample> {
+    records.iter().find(|r| r.key.as_slice() >= target)
+}
+
+fn model_row_before<'a>(records: &'a [Sample], bound: &[u8]) -> Option<&'a Sample> {
+    let before = |r: &&Sample| bound.is_empty() || r.view().row_prefix() < bound;
+    let row = records.iter().rev().find(before)?.view().row_prefix();
+    records.iter().find(|r| r.view().row_prefix() == row)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn a_file_returns_what_was_written_and_is_found_sound(
+        records in samples(0..250),
+        options in any_options(),
+        fill_cache: bool,
+    ) {
+        let files = TestFiles::default();
+        let summary = write(&files, &records, options);
+        let reader = open(&files, 1 << 20).unwrap();
+        prop_assert_eq!(&summary.properties, reader.properties());
+        prop_assert_eq!(summary.bytes, reader.bytes());
+        prop_assert_eq!(summary.bytes, files.contents(&path()).len() as u64);
+        let cursor = CursorOptions { fill_cache, ..CursorOptions::default() };
+        prop_assert_eq!(&scan(&reader, cursor).unwrap(), &records);
+        let mut bytes = 0;
+        reader.verify(&mut |n| bytes += n).unwrap();
+        prop_assert_eq!(bytes, reader.blocks_end());
+
+        let properties = reader.properties();
+        let of = |kind: Kind| records.iter().filter(|r| r.view().kind() == kind).count() as u64;
+        prop_assert_eq!(properties.entries, records.len() as u64);
+        prop_assert_eq!(properties.row_tombstones, of(Kind::RowTombstone));
+        prop_assert_eq!(properties.family_tombstones, of(Kind::FamilyTombstone));
+        prop_assert_eq!(properties.column_tombstones, of(Kind::ColumnTombstone));
+        prop_assert_eq!(properties.cell_tombstones, of(Kind::CellTombstone));
+        prop_assert_eq!(properties.cells + properties.tombstones(), properties.entries);
+        let rows: std::collections::BTreeSet<_> = records.iter().map(|r| r.view().row()).collect();
+        prop_assert_eq!(properties.rows, rows.len() as u64);
+        prop_assert_eq!(&properties.first_row, rows.first().unwrap_or(&Vec::new()));
+        prop_assert_eq!(&properties.last_row, rows.last().unwrap_or(&Vec::new()));
+        let seqs = records.iter().map(|r| r.view().seq());
+        prop_assert_eq!(properties.seq_min, seqs.clone().min().unwrap_or(0));
+        prop_assert_eq!(properties.seq_max, seqs.max().unwrap_or(0));
+        for (id, family) in &properties.families {
+            let own: Vec<_> = records.iter().map(Sample::view).filter(|k| k.family() == *id).collect();
+            let cells: Vec<_> = own.iter().filter(|k| !k.kind().is_tombstone()).collect();
+            prop_assert_eq!(family.entries, own.len() as u64);
+            prop_assert_eq!(family.cells, cells.len() as u64);
+            let timestamps = cells.iter().map(|k| k.timestamp());
+            prop_assert_eq!(family.timestamp_min, timestamps.clone().min().unwrap_or(0));
+            prop_assert_eq!(family.timestamp_max, timestamps.max().unwrap_or(0));
+            let versions = cells
+                .iter()
+                .map(|k| cells.iter().filter(|o| o.column_prefix() == k.column_prefix()).count())
+                .max();
+            prop_assert_eq!(family.column_versions_max, versions.unwrap_or(0) as u64);
+        }
+        prop_assert!(!properties.families.contains_key(&FAMILY_NONE));
+    }
+
+    #[test]
+    fn seeks_land_where_the_model_says(
+        records in samples(1..200),
+        options in any_options(),
+        probes in prop::collection::vec(any::<prop::sample::Index>(), 6),
+        fill_cache: bool,
+        cache_bytes in prop_oneof![Just(1u64), Just(1 << 20)],
+    ) {
+        let files = TestFiles::default();
+        write(&files, &records, options);
+        let reader = open(&files, cache_bytes).unwrap();
+        let mut cursor =
+            reader.cursor(CursorOptions { fill_cache, ..CursorOptions::default() });
+        for probe in probes {
+            let near = probe.get(&records);
+            for target in keys_around(&near.key) {
+                seek(&mut cursor, &target).unwrap();
+                prop_assert_eq!(current(&cursor).as_ref(), model_seek(&records, &target));
+                if cursor.entry().is_some() {
+                    let at = records.iter().position(|r| r.key >= target).unwrap();
+                    next(&mut cursor).unwrap();
+                    prop_assert_eq!(current(&cursor).as_ref(), records.get(at + 1));
+                }
+            }
+            let row = near.view().row();
+            for bound in [row_prefix(&row), row_prefix(&[&row[..], b"\0"].concat()), Vec::new()] {
+                seek_row_before(&mut cursor, &bound).unwrap();
+                prop_assert_eq!(current(&cursor).as_ref(), model_row_before(&records, &bound));
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_outside_the_bounds_is_shown(
+        records in samples(1..150),
+        options in any_options(),
+        ends in (any::<prop::sample::Index>(), any::<prop::sample::Index>()),
+        open_end: bool,
+    ) {
+        let reader = written(&records, options);
+        let start = ends.0.get(&records).view().row();
+        let end = if open_end { Vec::new() } else { ends.1.get(&records).view().row() };
+        let bounds = RowRange::new(start.clone(), end.clone());
+        let inside: Vec<_> =
+            records.iter().filter(|r| bounds.contains(&r.view().row())).cloned().collect();
+        let options = CursorOptions { bounds, ..CursorOptions::default() };
+        prop_assert_eq!(&scan(&reader, options.clone()).unwrap(), &inside);
+        let mut cursor = reader.cursor(options);
+        for record in &records {
+            let bound = record.view().row_prefix();
+            seek_row_before(&mut cursor, bound).unwrap();
+            prop_assert_eq!(current(&cursor).as_ref(), model_row_before(&inside, bound));
+            seek(&mut cursor, bound).unwrap();
+            prop_assert_eq!(current(&cursor).as_ref(), model_seek(&inside, bound));
+        }
+        seek_row_before(&mut cursor, b"").unwrap();
+        prop_assert_eq!(current(&cursor).as_ref(), model_row_before(&inside, b""));
+    }
+
+    #[test]
+    fn a_filter_never_denies_what_is_there(
+        records in samples(1..200),
+        options in any_options(),
+        fill_cache: bool,
+    ) {
+        let reader = written(&records, options);
+        let ask = |probe: RowProbe| {
+            let prefix = row_prefix(&probe.row);
+            let probe = Some(Arc::new(probe));
+            let options = CursorOptions { probe, fill_cache, ..CursorOptions::default() };
+            let mut cursor = reader.cursor(options);
+            seek(&mut cursor, &prefix).unwrap();
+            current(&cursor)
+        };
+        for record in &records {
+            let key = record.view();
+            let first = model_seek(&records, key.row_prefix());
+            let row = key.row();
+            prop_assert_eq!(ask(RowProbe::row(&row)).as_ref(), first);
+            // A row tombstone must be found by whoever asks for anything of the row, a family tombstone
+            // by whoever asks for a column of the family.
+            let family = if key.kind() == Kind::RowTombstone { FamilyId(77) } else { key.family() };
+            prop_assert_eq!(ask(RowProbe::families(&row, &[FamilyId(99), family])).as_ref(), first);
+            let qualifier = if key.has_qualifier() { key.qualifier() } else { b"other".to_vec() };
+            let columns = vec![(FamilyId(99), b"no".to_vec()), (family, qualifier)];
+            prop_assert_eq!(ask(RowProbe::columns(&row, columns)).as_ref(), first);
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_an_error_or_changes_nothing(
+        records in samples(1..120),
+        options in any_options(),
+        bits in prop::collection::vec(any::<prop::sample::Index>(), 40),
+    ) {
+        let files = TestFiles::default();
+        write(&files, &records, options);
+        let sound = files.contents(&path());
+        for bit in bits {
+            let bit = bit.index(sound.len() * 8);
+            let mut damaged = sound.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            files.put(&path(), damaged);
+            match open(&files, 1 << 20) {
+                Err(error) => prop_assert_eq!(error.kind(), ErrorKind::Corruption),
+                Ok(reader) => {
+                    match scan(&reader, CursorOptions::default()) {
+                        Ok(read) => prop_assert_eq!(&read, &records),
+                        Err(error) => {
+                            prop_assert_eq!(error.kind(), ErrorKind::Corruption);
+                            prop_assert!(error.message().contains("42.sst: offset "));
+                        }
+                    }
+                    // No byte is without a checksum.
+                    let error = reader.verify(&mut |_| ()).unwrap_err();
+                    prop_assert_eq!(error.kind(), ErrorKind::Corruption);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_truncated_or_foreign_file_does_not_open(
+        records in samples(0..40),
+        options in any_options(),
+        cut in any::<prop::sample::Index>(),
+        noise in prop::collection::vec(any::<u8>(), 0..400),
+    ) {
+        let files = TestFiles::default();
+        write(&files, &records, options);
+        let sound = files.contents(&path());
+        files.put(&path(), sound[..cut.index(sound.len())].to_vec());
+        prop_assert_eq!(open(&files, 1 << 20).unwrap_err().kind(), ErrorKind::Corruption);
+        files.put(&path(), [&sound[..], &noise[..1.min(noise.len())]].concat());
+        prop_assert_eq!(open(&files, 1 << 20).is_ok(), noise.is_empty());
+        files.put(&path(), noise);
+        prop_assert_eq!(open(&files, 1 << 20).unwrap_err().kind(), ErrorKind::Corruption);
+        files.put(&path(), sound);
+        let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::new(1 << 20));
+        let other = SstReader::open(&files, &path(), ID + 1, cache);
+        prop_assert_eq!(other.unwrap_err().kind(), ErrorKind::Corruption);
+    }
+
+    #[test]
+    fn index_rows_and_offsets_ascend_and_divide_the_file(
+        records in samples(1..200),
+        options in any_options(),
+    ) {
+        let reader = written(&records, options);
+        let rows = reader.index_rows().unwrap();
+        prop_assert!(rows.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1));
+        prop_assert!(rows.last().unwrap().0 >= records.last().unwrap().view().row());
+        let offsets: Vec<_> = records.iter().map(|r| reader.approximate_offset(&r.key)).collect();
+        prop_assert!(offsets.is_sorted());
+        prop_assert_eq!(reader.approximate_offset(b""), 0);
+        prop_assert_eq!(reader.approximate_offset(&[0xFF; 40]), rows.last().unwrap().1);
+        // With every partition in the cache the offsets are those of blocks.
+        scan(&reader, CursorOptions::default()).unwrap();
+        for (coarse, record) in offsets.iter().zip(&records) {
+            prop_assert!(*coarse <= reader.approximate_offset(&record.key));
+        }
+    }
+}
+
+#[test]
+fn keys_that_do_not_ascend_are_refused_and_the_writer_goes_on() {
+    let files = TestFiles::default();
+    let file = files.create(&path()).unwrap();
+    let mut writer = SstWriter::new(file, &path(), ID, SstOptions::default(), 0);
+    let (a, b) = (cell("a", 1, "q", 5, b"1"), cell("b", 1, "q", 5, b"2"));
+    writer.add(b.view(), &b.value).unwrap();
+    for wrong in [&a, &b] {
+        let error = writer.add(wrong.view(), &wrong.value).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+    writer.finish().unwrap();
+    let reader = open(&files, 1 << 20).unwrap();
+    assert_eq!(scan(&reader, without_cache()).unwrap(), [b]);
+}
+
+#[test]
+fn a_huge_value_makes_a_block_of_its_own_and_is_handed_out_without_a_copy() {
+    for compression in [Compression::None, Compression::Lz4, Compression::ZstdDict(1)] {
+        let huge: Vec<u8> = (0..20 << 20).map(|i: u32| (i % 251) as u8).collect();
+        let records = [
+            cell("a", 1, "q", 5, b"small"),
+            cell("b", 1, "q", 5, &huge),
+            cell("c", 1, "q", 5, b"small"),
+        ];
+        let reader = written(&records, SstOptions { compression, ..SstOptions::default() });
+        assert_eq!(reader.properties().data_blocks, 3);
+        let mut cursor = reader.cursor(CursorOptions::default());
+        seek(&mut cursor, &row_prefix(b"b")).unwrap();
+        let value = cursor.value_bytes();
+        assert_eq!(value, huge);
+        assert_eq!(value.as_ptr(), cursor.entry().unwrap().value.as_ptr());
+        next(&mut cursor).unwrap();
+        assert_eq!(current(&cursor).as_ref(), Some(&records[2]));
+        assert_eq!(value, huge, "the value outlives the cursor's block");
+        reader.verify(&mut |_| ()).unwrap();
+    }
+}
+
+#[test]
+fn a_record_larger_than_a_block_is_refused() {
+    let files = TestFiles::default();
+    let file = files.create(&path()).unwrap();
+    let mut writer = SstWriter::new(file, &path(), ID, SstOptions::default(), 0);
+    let record = cell("a", 1, "q", 5, b"");
+    let error = writer.add(record.view(), &vec![0; BLOCK_BYTES_MAX]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+/// Rows that look like each other but are not compressible to nothing.
+fn many_rows(count: usize) -> Vec<Sample> {
+    let text = |i: usize| {
+        let x = frame::mix64(i as u64);
+        format!("{{\"user\":{},\"city\":\"city-{}\",\"score\":{}}}", x % 100_000, x % 97, x >> 40)
+    };
+    (0..count)
+        .map(|i| cell(&format!("row-{i:08}"), 1 + (i % 2) as u32, "profile", 5, text(i).as_bytes()))
+        .collect()
+}
+
+#[test]
+fn a_dictionary_is_trained_and_makes_small_blocks_smaller() {
+    let records = many_rows(30_000);
+    let options =
+        |compression| SstOptions { block_bytes: 2 << 10, compression, ..SstOptions::default() };
+    let plain = written(&records, options(Compression::Zstd(3)));
+    let trained = written(&records, options(Compression::ZstdDict(3)));
+    assert!(trained.footer().dictionary.is_some());
+    assert!(trained.bytes() < plain.bytes() * 95 / 100, "{} {}", trained.bytes(), plain.bytes());
+    assert_eq!(scan(&trained, without_cache()).unwrap(), records);
+    trained.verify(&mut |_| ()).unwrap();
+}
+
+#[test]
+fn an_estimate_is_near_the_file_that_results() {
+    let files = TestFiles::default();
+    let file = files.create(&path()).unwrap();
+    let mut writer = SstWriter::new(file, &path(), ID, SstOptions::default(), 0);
+    for record in many_rows(20_000) {
+        writer.add(record.view(), &record.value).unwrap();
+    }
+    let estimate = writer.estimated_bytes();
+    let bytes = writer.finish().unwrap().bytes;
+    assert!(estimate.abs_diff(bytes) < bytes / 10, "{estimate} {bytes}");
+}
+
+#[test]
+fn most_absent_rows_and_columns_cost_no_data_block() {
+    let records = many_rows(5_000);
+    let files = TestFiles::default();
+    write(&files, &records, SstOptions::default());
+    let cache = Arc::new(QuickBlockCache::new(64 << 20));
+    let reader = SstReader::open(&files, &path(), ID, cache.clone()).unwrap();
+    let absent = |probe: RowProbe| {
+        let prefix = row_prefix(&probe.row);
+        let probe = Some(Arc::new(probe));
+        let mut cursor = reader.cursor(CursorOptions { probe, ..CursorOptions::default() });
+        seek(&mut cursor, &prefix).unwrap();
+        cursor.entry().is_none()
+    };
+    let count = 5_000;
+    let row = |i: usize| format!("row-{i:08}");
+    let other_rows =
+        (0..count).filter(|i| absent(RowProbe::row(format!("row-{i:08}x").as_bytes()))).count();
+    let families = (0..count)
+        .filter(|i| absent(RowProbe::families(row(*i).as_bytes(), &[FamilyId(3)])))
+        .count();
+    let columns = (0..count)
+        .filter(|i| {
+            let column = (FamilyId(1 + (i % 2) as u32), b"profil".to_vec());
+            absent(RowProbe::columns(row(*i).as_bytes(), vec![column]))
+        })
+        .count();
+    for skipped in [other_rows, families, columns] {
+        // 1.6 % at most come through; the last row's neighbour is out of the file's rows at once.
+        assert!(skipped > count * 984 / 1000, "{other_rows} {families} {columns}");
+    }
+    let metrics = cache.sst_metrics();
+    let negatives = (other_rows + families + columns) as u64;
+    assert_eq!(metrics.filter_negatives.get(), negatives - 1);
+    assert_eq!(metrics.filter_probes.get(), 3 * count as u64 - 1);
+    assert_eq!(metrics.filter_false_positives.get(), (count - other_rows) as u64);
+}
+
+#[test]
+fn a_column_tombstone_and_a_row_tombstone_are_found_by_a_read_of_the_column() {
+    let mut key = Vec::new();
+    encode_key(b"a", FAMILY_NONE, None, TIMESTAMP_MAX, 3, Kind::RowTombstone, &mut key);
+    let row_tombstone = Sample { key, value: Vec::new() };
+    let mut key = Vec::new();
+    let column = Some(&b"q"[..]);
+    encode_key(b"b", FamilyId(1), column, TIMESTAMP_MAX, 3, Kind::ColumnTombstone, &mut key);
+    let column_tombstone = Sample { key, value: Vec::new() };
+    let reader = written(&[row_tombstone, column_tombstone], SstOptions::default());
+    for row in [b"a", b"b"] {
+        let probe = RowProbe::columns(row, vec![(FamilyId(1), b"q".to_vec())]);
+        let options = CursorOptions { probe: Some(Arc::new(probe)), ..CursorOptions::default() };
+        let mut cursor = reader.cursor(options);
+        seek(&mut cursor, &row_prefix(row)).unwrap();
+        assert_eq!(cursor.entry().unwrap().key.row(), row);
+    }
+}
+
+#[test]
+fn a_cached_seek_is_ready_at_once_and_reads_nothing() {
+    let records = many_rows(5_000);
+    let reader = written(&records, SstOptions::default());
+    scan(&reader, CursorOptions::default()).unwrap();
+    let read = reader.metrics().blocks_read.get();
+    let mut cursor = reader.cursor(CursorOptions::default());
+    for record in records.iter().step_by(7) {
+        assert_eq!(cursor.seek(&record.key).unwrap(), Step::Ready);
+        assert_eq!(current(&cursor).as_ref(), Some(record));
+    }
+    assert_eq!(reader.metrics().blocks_read.get(), read);
+}
+
+#[test]
+fn a_scan_reads_ahead_and_joins_neighbours_into_one_read() {
+    let records = many_rows(50_000);
+    let options = SstOptions {
+        compression: Compression::None,
+        index_partition_bytes: 1 << 20,
+        ..SstOptions::default()
+    };
+    let reader = written(&records, options);
+    let blocks = reader.properties().data_blocks as usize;
+    let mut cursor = reader.cursor(without_cache());
+    let (mut rounds, mut seen) = (0, 0);
+    let mut step = cursor.seek(b"").unwrap();
+    loop {
+        while step == Step::Blocked {
+            let mut requests = Vec::new();
+            cursor.wanted(&mut requests);
+            rounds += 1;
+            let io = TestIo::default();
+            let loaded = load_blocks(&io, requests.clone()).now_or_never().unwrap();
+            assert!(io.reads.load(Ordering::Relaxed) <= 2, "neighbours are read together");
+            for (request, block) in requests.iter().zip(loaded) {
+                cursor.supply(request, &block.unwrap());
+            }
+            step = cursor.resume().unwrap();
+        }
+        let Some(record) = current(&cursor) else { break };
+        assert_eq!(record, records[seen]);
+        seen += 1;
+        step = cursor.next().unwrap();
+    }
+    assert_eq!(seen, records.len());
+    assert!(blocks > 200 && rounds < 20, "{blocks} blocks in {rounds} rounds");
+}
+
+#[test]
+fn the_same_block_is_loaded_once_however_often_it_is_asked_for() {
+    let records = many_rows(100);
+    let reader = written(&records, SstOptions::default());
+    let mut requests = Vec::new();
+    for _ in 0..3 {
+        let mut cursor = reader.cursor(CursorOptions::default());
+        assert_eq!(cursor.seek(b"").unwrap(), Step::Blocked);
+        cursor.wanted(&mut requests);
+    }
+    assert_eq!(requests.len(), 3);
+    assert_eq!(requests[0], requests[2]);
+    let io = TestIo::default();
+    let blocks = load_blocks(&io, requests.clone()).now_or_never().unwrap();
+    assert_eq!(reader.metrics().blocks_read.get(), 1);
+    let first = blocks[0].as_ref().unwrap();
+    assert!(blocks.iter().all(|b| Arc::ptr_eq(b.as_ref().unwrap(), first)));
+    assert!(Arc::ptr_eq(&requests[0].load_blocking().unwrap(), first), "it is in the cache");
+}
+
+#[test]
+fn a_compaction_leaves_the_cache_alone() {
+    let records = many_rows(2_000);
+    let files = TestFiles::default();
+    write(&files, &records, SstOptions::default());
+    let cache = Arc::new(QuickBlockCache::new(64 << 20));
+    let reader = SstReader::open(&files, Path::new(&path()), ID, cache.clone()).unwrap();
+    assert_eq!(scan(&reader, without_cache()).unwrap(), records);
+    assert_eq!(cache.stats().blocks, 0);
+    assert_eq!(cache.stats().misses, 0);
+}
+
+#[test]
+fn damage_in_one_block_leaves_the_others_readable() {
+    let records = many_rows(2_000);
+    let files = TestFiles::default();
+    write(&files, &records, SstOptions::default());
+    let mut bytes = files.contents(&path());
+    bytes[10] ^= 1;
+    files.put(&path(), bytes);
+    let reader = open(&files, 1 << 20).unwrap();
+    let mut cursor = reader.cursor(CursorOptions::default());
+    let error = seek(&mut cursor, b"").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    assert!(error.message().contains("42.sst: offset 0: checksum mismatch"), "{error}");
+    assert!(cursor.entry().is_none());
+    let last = records.last().unwrap();
+    seek(&mut cursor, &last.key).unwrap();
+    assert_eq!(current(&cursor).as_ref(), Some(last));
+}
+
+#[test]
+fn a_value_shares_the_memory_of_its_block() {
+    let reader = written(&many_rows(10), SstOptions::default());
+    let mut cursor = reader.cursor(CursorOptions::default());
+    seek(&mut cursor, b"").unwrap();
+    let (value, qualifier): (Bytes, Bytes) = (cursor.value_bytes(), cursor.qualifier_bytes());
+    assert_eq!(value.as_ptr(), cursor.entry().unwrap().value.as_ptr());
+    assert_eq!(qualifier, &b"profile"[..]);
+    assert_eq!(qualifier.as_ptr(), cursor.qualifier_bytes().as_ptr());
+}
