@@ -229,7 +229,7 @@ impl SstCursor {
             let Some(data) = self.data_here()? else { return Ok(false) };
             let found = data.data().and_then(|d| d.seek(&self.target));
             if let Some(record) = self.in_data(found)? {
-                self.land(&data, record)?;
+                self.land(record)?;
                 return Ok(true);
             }
         }
@@ -252,7 +252,7 @@ impl SstCursor {
             }
             let Some(data) = self.data_here()? else { return Ok(false) };
             let first = self.in_data(data.data().and_then(DataBlock::first))?;
-            self.land(&data, first)?;
+            self.land(first)?;
             return Ok(true);
         }
     }
@@ -422,10 +422,11 @@ impl SstCursor {
     // Records.
 
     /// Puts the cursor on a record, or on nothing where that lies past the bounds.
-    fn land(&mut self, block: &Arc<Block>, record: Record) -> Result<()> {
-        let data = self.in_data(block.data())?;
-        let built =
-            build_key(data, &record, &mut self.key, &mut self.row_len, &mut self.column_len);
+    fn land(&mut self, record: Record) -> Result<()> {
+        let data = self.data.as_ref().ok_or(Malformed("no block is held"));
+        let built = data.and_then(|held| held.block.data()).and_then(|data| {
+            build_key(data, &record, &mut self.key, &mut self.row_len, &mut self.column_len)
+        });
         self.in_data(built)?;
         if record.fresh == Fresh::Row && !self.end.is_empty() {
             let row = self.key.get(..self.row_len).unwrap_or_default();
@@ -650,29 +651,18 @@ impl Cursor for SstCursor {
 
     fn next(&mut self) -> Result<Step> {
         let Some((data, record)) = self.held_record() else { return Ok(Step::Ready) };
-        match data.after(record) {
-            Ok(Some(next)) => {
-                let Some(block) = self.data.as_ref().map(|h| Arc::clone(&h.block)) else {
-                    return Ok(Step::Ready);
-                };
-                match self.land(&block, next) {
-                    Ok(()) => Ok(Step::Ready),
-                    Err(error) => {
-                        self.record = None;
-                        Err(error)
-                    }
-                }
-            }
+        let landed = match data.after(record) {
+            Ok(Some(next)) => self.land(next),
             Ok(None) => {
                 self.part_at += 1;
-                self.start(Pending::Walk)
+                return self.start(Pending::Walk);
             }
-            Err(malformed) => {
-                let error = self.in_data::<()>(Err(malformed));
-                self.record = None;
-                error.map(|()| Step::Ready)
-            }
+            Err(malformed) => self.in_data(Err(malformed)),
+        };
+        if landed.is_err() {
+            self.record = None;
         }
+        landed.map(|()| Step::Ready)
     }
 
     fn seek_row_before(&mut self, bound: &[u8]) -> Result<Step> {

@@ -1,4 +1,4 @@
-//! Data blocks: building. The layout is drawn in [`super::data`].
+//! Data blocks: building. The layout is drawn in `data.rs`.
 
 use std::collections::HashMap;
 
@@ -296,12 +296,12 @@ mod tests {
                 "02000000",
                 "01000000",
                 "01000000",
-                "4d000000",
+                "4b000000",
                 "03000000",
                 "d007000000000000",
                 "0700000000000000",
                 "0000",
-                "1000",
+                "1100",
                 "0100",
                 "71",
                 "000261620200",
