@@ -43,6 +43,10 @@ const AHEAD_BYTES_MIN: u64 = 32 << 10;
 /// Bytes that a read-ahead asks for at most. It is also what a cursor holds besides its own block.
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
+/// Blocks that a read-ahead asks for at most: 1 MiB of blocks of the usual size once they are decompressed,
+/// however well they compress.
+const AHEAD_BLOCKS_MAX: usize = 64;
+
 /// How a cursor reads.
 #[derive(Debug, Clone)]
 pub struct CursorOptions {
@@ -376,7 +380,8 @@ impl SstCursor {
     fn ask_ahead(&mut self, index: &IndexBlock) -> Result<()> {
         let mut left = self.ahead_bytes;
         self.ahead_bytes = (self.ahead_bytes * 2).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX);
-        for at in self.part_at + 1..index.len() {
+        let last = index.len().min(self.part_at + 1 + AHEAD_BLOCKS_MAX);
+        for at in self.part_at + 1..last {
             if !self.end.is_empty()
                 && self.in_partition(index.compare(at - 1, &self.end))? != Ordering::Less
             {

@@ -155,7 +155,7 @@ fn probes_for(bits_per_key: u32) -> u32 {
 
 /// The bits of an entry: its line's first byte, and the bits within the line one after the other.
 fn place(hash: u64, lines: u64) -> (usize, u32) {
-    (((hash >> 32) * lines >> 32) as usize * LINE_BYTES, hash as u32)
+    ((((hash >> 32) * lines) >> 32) as usize * LINE_BYTES, hash as u32)
 }
 
 /// Moves on to an entry's next bit, 0 to 511.

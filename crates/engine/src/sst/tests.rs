@@ -621,3 +621,71 @@ fn a_value_shares_the_memory_of_its_block() {
     assert_eq!(qualifier, &b"profile"[..]);
     assert_eq!(qualifier.as_ptr(), cursor.qualifier_bytes().as_ptr());
 }
+
+#[test]
+fn a_read_of_many_columns_of_a_wide_row_finds_those_in_later_filter_partitions() {
+    // One row over some thirty filter partitions, and a row on either side.
+    let mut records = vec![cell("a", 1, "q", 5, b"")];
+    records
+        .extend((0..1500).map(|i| cell("wide", 1 + i / 750, &format!("column-{i:05}"), 5, b"v")));
+    records.push(cell("z", 1, "q", 5, b""));
+    let reader = written(&records, tiny(Compression::Lz4));
+    assert!(reader.filters().unwrap().len() > 20);
+    let perhaps = |columns: Vec<(FamilyId, Vec<u8>)>| {
+        let probe = RowProbe::columns(b"wide", columns);
+        let options = CursorOptions { probe: Some(Arc::new(probe)), ..without_cache() };
+        let mut cursor = reader.cursor(options);
+        seek(&mut cursor, &row_prefix(b"wide")).unwrap();
+        cursor.entry().is_some()
+    };
+    let column = |i: u32, suffix: &str| {
+        (FamilyId(1 + i / 750), format!("column-{i:05}{suffix}").into_bytes())
+    };
+    for i in 0..1500 {
+        assert!(perhaps(vec![column(i, "")]), "column {i}");
+        assert!(perhaps(vec![column(0, "no"), column(i, ""), column(1499, "no")]), "column {i}");
+    }
+    let wrong = (0..1500).filter(|i| perhaps(vec![column(*i, "no")])).count();
+    assert!(wrong < 100, "{wrong} of 1500");
+}
+
+#[test]
+fn an_sst_without_records_is_sound_and_empty() {
+    let reader = written(&[], SstOptions::default());
+    assert_eq!(scan(&reader, CursorOptions::default()).unwrap(), []);
+    let mut cursor = reader.cursor(CursorOptions::default());
+    seek_row_before(&mut cursor, b"").unwrap();
+    assert!(cursor.entry().is_none());
+    assert_eq!(reader.index_rows().unwrap(), []);
+    reader.verify(&mut |_| ()).unwrap();
+}
+
+#[test]
+fn verify_notices_a_file_whose_figures_are_wrong() {
+    // Two sound files with the same keys, one with the properties of a smaller one: every checksum holds.
+    let files = TestFiles::default();
+    let records = many_rows(50);
+    write(&files, &records[..49], SstOptions::default());
+    let other = open(&files, 1 << 20).unwrap();
+    let mut properties = Vec::new();
+    other.properties().encode(&mut properties);
+    write(&files, &records, SstOptions::default());
+    let reader = open(&files, 1 << 20).unwrap();
+    let mut footer = *reader.footer();
+    let offset = footer.properties.offset;
+    let mut bytes = files.contents(&path())[..offset as usize].to_vec();
+    frame::Framer::new(Compression::None).frame(
+        &properties,
+        frame::Method::None,
+        ID,
+        offset,
+        &mut bytes,
+    );
+    footer.properties.len = (bytes.len() as u64 - offset) as u32;
+    let footer_at = bytes.len() as u64;
+    footer.encode(ID, footer_at, &mut bytes);
+    files.put(&path(), bytes);
+    let reader = open(&files, 1 << 20).unwrap();
+    let error = reader.verify(&mut |_| ()).unwrap_err();
+    assert!(error.message().ends_with("the properties are wrong"), "{error}");
+}
