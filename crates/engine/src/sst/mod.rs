@@ -18,7 +18,7 @@
 //! | Data blocks | `data.rs`, `data_builder.rs` |
 //! | Index partitions, the top-level index | `index.rs` |
 //! | Filter partitions and their entries | `filter.rs` |
-//! | What a point read asks of a filter | `probe.rs` |
+//! | What a point read asks of a filter | `probe.rs`, `checks.rs` |
 //! | Properties, footer | `properties.rs`, `footer.rs` |
 //! | Writing a file | `writer.rs` |
 //! | An open file | `reader.rs` |
@@ -33,6 +33,7 @@
 //! costs one read.
 
 mod block;
+mod checks;
 mod codec;
 mod cursor;
 mod data;
