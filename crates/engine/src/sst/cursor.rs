@@ -27,11 +27,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::block::{Block, BlockKind, BlockRequest};
+use super::checks::Checks;
 use super::codec::{Malformed, Parsed};
 use super::data::{DataBlock, Fresh, Record};
 use super::footer::Handle;
 use super::index::IndexBlock;
-use super::probe::{RowProbe, Wants};
+use super::probe::RowProbe;
 use super::reader::SstReader;
 use crate::cell::{KeyView, RowRange, encode_suffix, row_prefix};
 use crate::cursor::{Cursor, Entry, Step};
@@ -42,6 +43,10 @@ const AHEAD_BYTES_MIN: u64 = 32 << 10;
 
 /// Bytes that a read-ahead asks for at most. It is also what a cursor holds besides its own block.
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
+
+/// Blocks that a read-ahead asks for at most: 1 MiB of blocks of the usual size once they are decompressed,
+/// however well they compress.
+const AHEAD_BLOCKS_MAX: usize = 64;
 
 /// How a cursor reads.
 #[derive(Debug, Clone)]
@@ -229,7 +234,7 @@ impl SstCursor {
             let Some(data) = self.data_here()? else { return Ok(false) };
             let found = data.data().and_then(|d| d.seek(&self.target));
             if let Some(record) = self.in_data(found)? {
-                self.land(&data, record)?;
+                self.land(record)?;
                 return Ok(true);
             }
         }
@@ -252,7 +257,7 @@ impl SstCursor {
             }
             let Some(data) = self.data_here()? else { return Ok(false) };
             let first = self.in_data(data.data().and_then(DataBlock::first))?;
-            self.land(&data, first)?;
+            self.land(first)?;
             return Ok(true);
         }
     }
@@ -376,7 +381,8 @@ impl SstCursor {
     fn ask_ahead(&mut self, index: &IndexBlock) -> Result<()> {
         let mut left = self.ahead_bytes;
         self.ahead_bytes = (self.ahead_bytes * 2).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX);
-        for at in self.part_at + 1..index.len() {
+        let last = index.len().min(self.part_at + 1 + AHEAD_BLOCKS_MAX);
+        for at in self.part_at + 1..last {
             if !self.end.is_empty()
                 && self.in_partition(index.compare(at - 1, &self.end))? != Ordering::Less
             {
@@ -422,10 +428,11 @@ impl SstCursor {
     // Records.
 
     /// Puts the cursor on a record, or on nothing where that lies past the bounds.
-    fn land(&mut self, block: &Arc<Block>, record: Record) -> Result<()> {
-        let data = self.in_data(block.data())?;
-        let built =
-            build_key(data, &record, &mut self.key, &mut self.row_len, &mut self.column_len);
+    fn land(&mut self, record: Record) -> Result<()> {
+        let data = self.data.as_ref().ok_or(Malformed("no block is held"));
+        let built = data.and_then(|held| held.block.data()).and_then(|data| {
+            build_key(data, &record, &mut self.key, &mut self.row_len, &mut self.column_len)
+        });
         self.in_data(built)?;
         if record.fresh == Fresh::Row && !self.end.is_empty() {
             let row = self.key.get(..self.row_len).unwrap_or_default();
@@ -550,97 +557,6 @@ fn build_key(
     Ok(())
 }
 
-/// What to ask of which filter partitions. The answers are joined by "or".
-struct Checks<'a> {
-    filters: &'a IndexBlock,
-    row_tombstones: bool,
-    family_tombstones: bool,
-    /// The partition where the row starts.
-    row_partition: Option<usize>,
-    /// Partition and entry.
-    entries: Vec<(usize, u64)>,
-    /// The partitions of `entries`, each once.
-    partitions: Vec<usize>,
-}
-
-impl<'a> Checks<'a> {
-    fn new(reader: &SstReader, filters: &'a IndexBlock) -> Self {
-        Self {
-            filters,
-            row_tombstones: reader.properties().row_tombstones > 0,
-            family_tombstones: reader.properties().family_tombstones > 0,
-            row_partition: None,
-            entries: Vec::new(),
-            partitions: Vec::new(),
-        }
-    }
-
-    fn partition_of(&self, prefix: &[u8]) -> Parsed<Option<usize>> {
-        let at = self.filters.find(prefix, false)?;
-        Ok((at < self.filters.len()).then_some(at))
-    }
-
-    fn add(&mut self, partition: Option<usize>, entry: u64) {
-        // Past the last partition: no key has the prefix, and the answer is no.
-        let Some(partition) = partition else { return };
-        self.entries.push((partition, entry));
-        if !self.partitions.contains(&partition) {
-            self.partitions.push(partition);
-        }
-    }
-
-    fn collect(&mut self, probe: &RowProbe) -> Parsed<()> {
-        self.row_partition = self.partition_of(&probe.row_prefix)?;
-        if matches!(probe.wants, Wants::Row) {
-            self.add(self.row_partition, probe.row_entry);
-            return Ok(());
-        }
-        if self.row_tombstones {
-            self.add(self.row_partition, probe.row_tombstone_entry);
-        }
-        match &probe.wants {
-            Wants::Row => {}
-            Wants::Families(families) => {
-                for family in families {
-                    self.add(self.partition_of(&family.prefix)?, family.entry);
-                }
-            }
-            Wants::Columns(columns) => {
-                for column in columns {
-                    self.add(self.partition_of(&column.prefix)?, column.entry);
-                    if self.family_tombstones {
-                        let partition = self.partition_of(&column.family.prefix)?;
-                        self.add(partition, column.family.tombstone_entry);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether any of the entries may be there. `ask` answers for the partitions that were collected.
-    fn evaluate(
-        &self,
-        probe: &RowProbe,
-        ask: impl Fn(usize, u64) -> Option<Parsed<bool>>,
-    ) -> Parsed<bool> {
-        let missing = || Err(Malformed("a filter partition was not loaded"));
-        // Every entry implies the row's, so where the row's partition is at hand anyway, it may spare
-        // asking for many columns, and it makes false positives rarer.
-        if let Some(answer) = self.row_partition.and_then(|p| ask(p, probe.row_entry))
-            && !answer?
-        {
-            return Ok(false);
-        }
-        for (partition, entry) in &self.entries {
-            if ask(*partition, *entry).unwrap_or_else(missing)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-}
-
 impl Cursor for SstCursor {
     fn seek(&mut self, target: &[u8]) -> Result<Step> {
         self.target.clear();
@@ -650,29 +566,18 @@ impl Cursor for SstCursor {
 
     fn next(&mut self) -> Result<Step> {
         let Some((data, record)) = self.held_record() else { return Ok(Step::Ready) };
-        match data.after(record) {
-            Ok(Some(next)) => {
-                let Some(block) = self.data.as_ref().map(|h| Arc::clone(&h.block)) else {
-                    return Ok(Step::Ready);
-                };
-                match self.land(&block, next) {
-                    Ok(()) => Ok(Step::Ready),
-                    Err(error) => {
-                        self.record = None;
-                        Err(error)
-                    }
-                }
-            }
+        let landed = match data.after(record) {
+            Ok(Some(next)) => self.land(next),
             Ok(None) => {
                 self.part_at += 1;
-                self.start(Pending::Walk)
+                return self.start(Pending::Walk);
             }
-            Err(malformed) => {
-                let error = self.in_data::<()>(Err(malformed));
-                self.record = None;
-                error.map(|()| Step::Ready)
-            }
+            Err(malformed) => self.in_data(Err(malformed)),
+        };
+        if landed.is_err() {
+            self.record = None;
         }
+        landed.map(|()| Step::Ready)
     }
 
     fn seek_row_before(&mut self, bound: &[u8]) -> Result<Step> {

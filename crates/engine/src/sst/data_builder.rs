@@ -1,4 +1,4 @@
-//! Data blocks: building. The layout is drawn in [`super::data`].
+//! Data blocks: building. The layout is drawn in `data.rs`.
 
 use std::collections::HashMap;
 
@@ -17,6 +17,9 @@ const GROUP_RECORDS_MAX: u32 = 32;
 /// Bytes that a record can add to a block besides its key and value: an offset of a group and of a
 /// qualifier, the group's header, and the record's lengths.
 const RECORD_OVERHEAD_BYTES: usize = 40;
+
+/// Bytes of the values' buffer that stay allocated from block to block.
+const BUFFER_KEPT_BYTES: usize = 1 << 20;
 
 /// Collects records, in key order, into a data block.
 #[derive(Debug)]
@@ -212,8 +215,8 @@ impl DataBlockBuilder {
     /// The block. The builder is empty again afterwards and keeps its buffers.
     pub(super) fn finish(&mut self) -> Vec<u8> {
         self.close_group();
-        let narrow = self.groups.len() <= usize::from(u16::MAX)
-            && self.qualifiers.len() <= usize::from(u16::MAX);
+        let narrow = u16::try_from(self.groups.len()).is_ok()
+            && u16::try_from(self.qualifiers.len()).is_ok();
         let width: usize = if narrow { 2 } else { 4 };
         let tables = width * (self.group_offsets.len() + self.qualifier_ends.len());
         let values_at = HEADER_LEN + tables + self.qualifiers.len() + self.groups.len();
@@ -256,6 +259,8 @@ impl DataBlockBuilder {
         ] {
             buffer.clear();
         }
+        // One huge value must not keep its memory for the rest of the file.
+        self.values.shrink_to(BUFFER_KEPT_BYTES);
         self.group_offsets.clear();
         self.qualifier_ends.clear();
         self.dictionary.clear();
@@ -288,7 +293,7 @@ mod tests {
             );
             builder.add(KeyView::parse(&key).unwrap(), value.as_bytes());
         }
-        let hex: String = builder.finish().iter().map(|b| format!("{b:02x}")).collect();
+        let hex = builder.finish().iter().fold(String::new(), |hex, b| hex + &format!("{b:02x}"));
         assert_eq!(
             hex,
             concat!(
@@ -296,12 +301,12 @@ mod tests {
                 "02000000",
                 "01000000",
                 "01000000",
-                "4d000000",
+                "4b000000",
                 "03000000",
                 "d007000000000000",
                 "0700000000000000",
                 "0000",
-                "1000",
+                "1100",
                 "0100",
                 "71",
                 "000261620200",

@@ -34,6 +34,9 @@ const SIZE_LEN: usize = 4;
 /// Bytes of the largest frame.
 pub(super) const FRAME_BYTES_MAX: usize = BLOCK_BYTES_MAX + SIZE_LEN + TRAILER_LEN;
 
+/// Bytes of the compression buffer that stay allocated from block to block; a huge value's do not.
+const SCRATCH_KEPT_BYTES: usize = 1 << 20;
+
 /// How the payload is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -133,6 +136,9 @@ impl Framer {
         let covered = out.get(start..).unwrap_or_default();
         let checksum = xxh3_64_with_seed(covered, checksum_seed(file, offset));
         out.extend_from_slice(&checksum.to_le_bytes());
+        if self.scratch.capacity() > SCRATCH_KEPT_BYTES {
+            self.scratch = Vec::new();
+        }
     }
 
     /// Compresses into the scratch buffer; the length, or `None` where the block is to be stored as it is.
@@ -141,7 +147,10 @@ impl Framer {
         let zstd = match method {
             Method::None => return None,
             Method::Lz4 => {
-                scratch.resize(lz4_flex::block::get_maximum_output_size(block.len()), 0);
+                let needed = lz4_flex::block::get_maximum_output_size(block.len());
+                if scratch.len() < needed {
+                    scratch.resize(needed, 0);
+                }
                 return lz4_flex::block::compress_into(block, scratch).ok();
             }
             Method::Zstd => self.zstd.as_mut()?,

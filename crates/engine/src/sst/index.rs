@@ -14,7 +14,7 @@
 //!
 //! An entry's separator is the first `shared` bytes of the block's first separator and the tail; so a binary
 //! search compares entries in place. It lies strictly between the last key that the entry covers and the
-//! first that it does not, and equals no key (see [`super::key::separator`]). Min and max timestamp (zigzag)
+//! first that it does not, and equals no key (see `key.rs`). Min and max timestamp (zigzag)
 //! are those of cells; a block of tombstones alone has min > max.
 
 use std::cmp::Ordering;
@@ -330,9 +330,9 @@ mod tests {
                         prop_assert_eq!(got, entry(i as u64));
                     }
                 }
-                let greater = all.iter().position(|s| ***s > target).unwrap_or(all.len());
+                let greater = all.iter().position(|s| **s > target).unwrap_or(all.len());
                 prop_assert_eq!(block.find(&target, false).unwrap(), greater);
-                let not_less = all.iter().position(|s| ***s >= target).unwrap_or(all.len());
+                let not_less = all.iter().position(|s| **s >= target).unwrap_or(all.len());
                 prop_assert_eq!(block.find(&target, true).unwrap(), not_less);
             }
         }

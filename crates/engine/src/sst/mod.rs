@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! data block ... | index partition ... | filter partition ... | dictionary | top index | filter index | properties | footer
-//! |---- one after the other from byte 0, each a frame with a checksum; nothing between them ----|                   112 B
+//! |---- one after the other from byte 0, each a frame with a checksum; nothing between them ----|                   96 B
 //!
 //! footer ─► properties                        read at open, resident
 //!        ─► top index ─► index partitions ─► data blocks
@@ -14,17 +14,17 @@
 //!
 //! | Noun | File |
 //! |---|---|
-//! | The frame of a block: compression, checksum | [`frame`] |
-//! | Data blocks | [`data`], [`data_builder`] |
-//! | Index partitions, the top-level index | [`index`] |
-//! | Filter partitions and their entries | [`filter`] |
-//! | What a point read asks of a filter | [`probe`] |
-//! | Properties, footer | [`properties`], [`footer`] |
-//! | Writing a file | [`writer`] |
-//! | An open file | [`reader`] |
-//! | Blocks in memory, and loading them | [`block`] |
-//! | Moving through a file | [`cursor`] |
-//! | Checking a whole file | [`verify`] |
+//! | The frame of a block: compression, checksum | `frame.rs` |
+//! | Data blocks | `data.rs`, `data_builder.rs` |
+//! | Index partitions, the top-level index | `index.rs` |
+//! | Filter partitions and their entries | `filter.rs` |
+//! | What a point read asks of a filter | `probe.rs`, `checks.rs` |
+//! | Properties, footer | `properties.rs`, `footer.rs` |
+//! | Writing a file | `writer.rs` |
+//! | An open file | `reader.rs` |
+//! | Blocks in memory, and loading them | `block.rs` |
+//! | Moving through a file | `cursor.rs` |
+//! | Checking a whole file | `verify.rs` |
 //!
 //! The life of a point read: [`SstCursor`] looks into the resident filter index, asks the filter partition
 //! for the row (and families, and columns), and when that says no, is done. Else the resident top-level
@@ -33,6 +33,7 @@
 //! costs one read.
 
 mod block;
+mod checks;
 mod codec;
 mod cursor;
 mod data;

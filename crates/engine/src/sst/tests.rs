@@ -163,45 +163,45 @@ proptest! {
         let files = TestFiles::default();
         let summary = write(&files, &records, options);
         let reader = open(&files, 1 << 20).unwrap();
-        prop_assert_eq!(&summary.properties, reader.properties());
-        prop_assert_eq!(summary.bytes, reader.bytes());
-        prop_assert_eq!(summary.bytes, files.contents(&path()).len() as u64);
+        assert_eq!(&summary.properties, reader.properties());
+        assert_eq!(summary.bytes, reader.bytes());
+        assert_eq!(summary.bytes, files.contents(&path()).len() as u64);
         let cursor = CursorOptions { fill_cache, ..CursorOptions::default() };
-        prop_assert_eq!(&scan(&reader, cursor).unwrap(), &records);
+        assert_eq!(&scan(&reader, cursor).unwrap(), &records);
         let mut bytes = 0;
         reader.verify(&mut |n| bytes += n).unwrap();
-        prop_assert_eq!(bytes, reader.blocks_end());
+        assert_eq!(bytes, reader.blocks_end());
 
         let properties = reader.properties();
         let of = |kind: Kind| records.iter().filter(|r| r.view().kind() == kind).count() as u64;
-        prop_assert_eq!(properties.entries, records.len() as u64);
-        prop_assert_eq!(properties.row_tombstones, of(Kind::RowTombstone));
-        prop_assert_eq!(properties.family_tombstones, of(Kind::FamilyTombstone));
-        prop_assert_eq!(properties.column_tombstones, of(Kind::ColumnTombstone));
-        prop_assert_eq!(properties.cell_tombstones, of(Kind::CellTombstone));
-        prop_assert_eq!(properties.cells + properties.tombstones(), properties.entries);
+        assert_eq!(properties.entries, records.len() as u64);
+        assert_eq!(properties.row_tombstones, of(Kind::RowTombstone));
+        assert_eq!(properties.family_tombstones, of(Kind::FamilyTombstone));
+        assert_eq!(properties.column_tombstones, of(Kind::ColumnTombstone));
+        assert_eq!(properties.cell_tombstones, of(Kind::CellTombstone));
+        assert_eq!(properties.cells + properties.tombstones(), properties.entries);
         let rows: std::collections::BTreeSet<_> = records.iter().map(|r| r.view().row()).collect();
-        prop_assert_eq!(properties.rows, rows.len() as u64);
-        prop_assert_eq!(&properties.first_row, rows.first().unwrap_or(&Vec::new()));
-        prop_assert_eq!(&properties.last_row, rows.last().unwrap_or(&Vec::new()));
+        assert_eq!(properties.rows, rows.len() as u64);
+        assert_eq!(&properties.first_row, rows.first().unwrap_or(&Vec::new()));
+        assert_eq!(&properties.last_row, rows.last().unwrap_or(&Vec::new()));
         let seqs = records.iter().map(|r| r.view().seq());
-        prop_assert_eq!(properties.seq_min, seqs.clone().min().unwrap_or(0));
-        prop_assert_eq!(properties.seq_max, seqs.max().unwrap_or(0));
+        assert_eq!(properties.seq_min, seqs.clone().min().unwrap_or(0));
+        assert_eq!(properties.seq_max, seqs.max().unwrap_or(0));
         for (id, family) in &properties.families {
             let own: Vec<_> = records.iter().map(Sample::view).filter(|k| k.family() == *id).collect();
             let cells: Vec<_> = own.iter().filter(|k| !k.kind().is_tombstone()).collect();
-            prop_assert_eq!(family.entries, own.len() as u64);
-            prop_assert_eq!(family.cells, cells.len() as u64);
+            assert_eq!(family.entries, own.len() as u64);
+            assert_eq!(family.cells, cells.len() as u64);
             let timestamps = cells.iter().map(|k| k.timestamp());
-            prop_assert_eq!(family.timestamp_min, timestamps.clone().min().unwrap_or(0));
-            prop_assert_eq!(family.timestamp_max, timestamps.max().unwrap_or(0));
+            assert_eq!(family.timestamp_min, timestamps.clone().min().unwrap_or(0));
+            assert_eq!(family.timestamp_max, timestamps.max().unwrap_or(0));
             let versions = cells
                 .iter()
                 .map(|k| cells.iter().filter(|o| o.column_prefix() == k.column_prefix()).count())
                 .max();
-            prop_assert_eq!(family.column_versions_max, versions.unwrap_or(0) as u64);
+            assert_eq!(family.column_versions_max, versions.unwrap_or(0) as u64);
         }
-        prop_assert!(!properties.families.contains_key(&FAMILY_NONE));
+        assert!(!properties.families.contains_key(&FAMILY_NONE));
     }
 
     #[test]
@@ -221,17 +221,17 @@ proptest! {
             let near = probe.get(&records);
             for target in keys_around(&near.key) {
                 seek(&mut cursor, &target).unwrap();
-                prop_assert_eq!(current(&cursor).as_ref(), model_seek(&records, &target));
+                assert_eq!(current(&cursor).as_ref(), model_seek(&records, &target));
                 if cursor.entry().is_some() {
                     let at = records.iter().position(|r| r.key >= target).unwrap();
                     next(&mut cursor).unwrap();
-                    prop_assert_eq!(current(&cursor).as_ref(), records.get(at + 1));
+                    assert_eq!(current(&cursor).as_ref(), records.get(at + 1));
                 }
             }
             let row = near.view().row();
             for bound in [row_prefix(&row), row_prefix(&[&row[..], b"\0"].concat()), Vec::new()] {
                 seek_row_before(&mut cursor, &bound).unwrap();
-                prop_assert_eq!(current(&cursor).as_ref(), model_row_before(&records, &bound));
+                assert_eq!(current(&cursor).as_ref(), model_row_before(&records, &bound));
             }
         }
     }
@@ -250,17 +250,17 @@ proptest! {
         let inside: Vec<_> =
             records.iter().filter(|r| bounds.contains(&r.view().row())).cloned().collect();
         let options = CursorOptions { bounds, ..CursorOptions::default() };
-        prop_assert_eq!(&scan(&reader, options.clone()).unwrap(), &inside);
+        assert_eq!(&scan(&reader, options.clone()).unwrap(), &inside);
         let mut cursor = reader.cursor(options);
         for record in &records {
             let bound = record.view().row_prefix();
             seek_row_before(&mut cursor, bound).unwrap();
-            prop_assert_eq!(current(&cursor).as_ref(), model_row_before(&inside, bound));
+            assert_eq!(current(&cursor).as_ref(), model_row_before(&inside, bound));
             seek(&mut cursor, bound).unwrap();
-            prop_assert_eq!(current(&cursor).as_ref(), model_seek(&inside, bound));
+            assert_eq!(current(&cursor).as_ref(), model_seek(&inside, bound));
         }
         seek_row_before(&mut cursor, b"").unwrap();
-        prop_assert_eq!(current(&cursor).as_ref(), model_row_before(&inside, b""));
+        assert_eq!(current(&cursor).as_ref(), model_row_before(&inside, b""));
     }
 
     #[test]
@@ -282,14 +282,14 @@ proptest! {
             let key = record.view();
             let first = model_seek(&records, key.row_prefix());
             let row = key.row();
-            prop_assert_eq!(ask(RowProbe::row(&row)).as_ref(), first);
+            assert_eq!(ask(RowProbe::row(&row)).as_ref(), first);
             // A row tombstone must be found by whoever asks for anything of the row, a family tombstone
             // by whoever asks for a column of the family.
             let family = if key.kind() == Kind::RowTombstone { FamilyId(77) } else { key.family() };
-            prop_assert_eq!(ask(RowProbe::families(&row, &[FamilyId(99), family])).as_ref(), first);
+            assert_eq!(ask(RowProbe::families(&row, &[FamilyId(99), family])).as_ref(), first);
             let qualifier = if key.has_qualifier() { key.qualifier() } else { b"other".to_vec() };
             let columns = vec![(FamilyId(99), b"no".to_vec()), (family, qualifier)];
-            prop_assert_eq!(ask(RowProbe::columns(&row, columns)).as_ref(), first);
+            assert_eq!(ask(RowProbe::columns(&row, columns)).as_ref(), first);
         }
     }
 
@@ -308,18 +308,18 @@ proptest! {
             damaged[bit / 8] ^= 1 << (bit % 8);
             files.put(&path(), damaged);
             match open(&files, 1 << 20) {
-                Err(error) => prop_assert_eq!(error.kind(), ErrorKind::Corruption),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Corruption),
                 Ok(reader) => {
                     match scan(&reader, CursorOptions::default()) {
-                        Ok(read) => prop_assert_eq!(&read, &records),
+                        Ok(read) => assert_eq!(&read, &records),
                         Err(error) => {
-                            prop_assert_eq!(error.kind(), ErrorKind::Corruption);
-                            prop_assert!(error.message().contains("42.sst: offset "));
+                            assert_eq!(error.kind(), ErrorKind::Corruption);
+                            assert!(error.message().contains("42.sst: offset "));
                         }
                     }
                     // No byte is without a checksum.
                     let error = reader.verify(&mut |_| ()).unwrap_err();
-                    prop_assert_eq!(error.kind(), ErrorKind::Corruption);
+                    assert_eq!(error.kind(), ErrorKind::Corruption);
                 }
             }
         }
@@ -336,15 +336,15 @@ proptest! {
         write(&files, &records, options);
         let sound = files.contents(&path());
         files.put(&path(), sound[..cut.index(sound.len())].to_vec());
-        prop_assert_eq!(open(&files, 1 << 20).unwrap_err().kind(), ErrorKind::Corruption);
+        assert_eq!(open(&files, 1 << 20).unwrap_err().kind(), ErrorKind::Corruption);
         files.put(&path(), [&sound[..], &noise[..1.min(noise.len())]].concat());
-        prop_assert_eq!(open(&files, 1 << 20).is_ok(), noise.is_empty());
+        assert_eq!(open(&files, 1 << 20).is_ok(), noise.is_empty());
         files.put(&path(), noise);
-        prop_assert_eq!(open(&files, 1 << 20).unwrap_err().kind(), ErrorKind::Corruption);
+        assert_eq!(open(&files, 1 << 20).unwrap_err().kind(), ErrorKind::Corruption);
         files.put(&path(), sound);
         let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::new(1 << 20));
         let other = SstReader::open(&files, &path(), ID + 1, cache);
-        prop_assert_eq!(other.unwrap_err().kind(), ErrorKind::Corruption);
+        assert_eq!(other.unwrap_err().kind(), ErrorKind::Corruption);
     }
 
     #[test]
@@ -354,16 +354,16 @@ proptest! {
     ) {
         let reader = written(&records, options);
         let rows = reader.index_rows().unwrap();
-        prop_assert!(rows.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1));
-        prop_assert!(rows.last().unwrap().0 >= records.last().unwrap().view().row());
+        assert!(rows.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1));
+        assert!(rows.last().unwrap().0 >= records.last().unwrap().view().row());
         let offsets: Vec<_> = records.iter().map(|r| reader.approximate_offset(&r.key)).collect();
-        prop_assert!(offsets.is_sorted());
-        prop_assert_eq!(reader.approximate_offset(b""), 0);
-        prop_assert_eq!(reader.approximate_offset(&[0xFF; 40]), rows.last().unwrap().1);
+        assert!(offsets.is_sorted());
+        assert_eq!(reader.approximate_offset(b""), 0);
+        assert_eq!(reader.approximate_offset(&[0xFF; 40]), rows.last().unwrap().1);
         // With every partition in the cache the offsets are those of blocks.
         scan(&reader, CursorOptions::default()).unwrap();
         for (coarse, record) in offsets.iter().zip(&records) {
-            prop_assert!(*coarse <= reader.approximate_offset(&record.key));
+            assert!(*coarse <= reader.approximate_offset(&record.key));
         }
     }
 }
@@ -557,7 +557,7 @@ fn a_scan_reads_ahead_and_joins_neighbours_into_one_read() {
         step = cursor.next().unwrap();
     }
     assert_eq!(seen, records.len());
-    assert!(blocks > 200 && rounds < 20, "{blocks} blocks in {rounds} rounds");
+    assert!(blocks > 150 && rounds < 15, "{blocks} blocks in {rounds} rounds");
 }
 
 #[test]
@@ -620,4 +620,72 @@ fn a_value_shares_the_memory_of_its_block() {
     assert_eq!(value.as_ptr(), cursor.entry().unwrap().value.as_ptr());
     assert_eq!(qualifier, &b"profile"[..]);
     assert_eq!(qualifier.as_ptr(), cursor.qualifier_bytes().as_ptr());
+}
+
+#[test]
+fn a_read_of_many_columns_of_a_wide_row_finds_those_in_later_filter_partitions() {
+    // One row over some thirty filter partitions, and a row on either side.
+    let mut records = vec![cell("a", 1, "q", 5, b"")];
+    records
+        .extend((0..1500).map(|i| cell("wide", 1 + i / 750, &format!("column-{i:05}"), 5, b"v")));
+    records.push(cell("z", 1, "q", 5, b""));
+    let reader = written(&records, tiny(Compression::Lz4));
+    assert!(reader.filters().unwrap().len() > 20);
+    let perhaps = |columns: Vec<(FamilyId, Vec<u8>)>| {
+        let probe = RowProbe::columns(b"wide", columns);
+        let options = CursorOptions { probe: Some(Arc::new(probe)), ..without_cache() };
+        let mut cursor = reader.cursor(options);
+        seek(&mut cursor, &row_prefix(b"wide")).unwrap();
+        cursor.entry().is_some()
+    };
+    let column = |i: u32, suffix: &str| {
+        (FamilyId(1 + i / 750), format!("column-{i:05}{suffix}").into_bytes())
+    };
+    for i in 0..1500 {
+        assert!(perhaps(vec![column(i, "")]), "column {i}");
+        assert!(perhaps(vec![column(0, "no"), column(i, ""), column(1499, "no")]), "column {i}");
+    }
+    let wrong = (0..1500).filter(|i| perhaps(vec![column(*i, "no")])).count();
+    assert!(wrong < 100, "{wrong} of 1500");
+}
+
+#[test]
+fn an_sst_without_records_is_sound_and_empty() {
+    let reader = written(&[], SstOptions::default());
+    assert_eq!(scan(&reader, CursorOptions::default()).unwrap(), []);
+    let mut cursor = reader.cursor(CursorOptions::default());
+    seek_row_before(&mut cursor, b"").unwrap();
+    assert!(cursor.entry().is_none());
+    assert_eq!(reader.index_rows().unwrap(), []);
+    reader.verify(&mut |_| ()).unwrap();
+}
+
+#[test]
+fn verify_notices_a_file_whose_figures_are_wrong() {
+    // Two sound files with the same keys, one with the properties of a smaller one: every checksum holds.
+    let files = TestFiles::default();
+    let records = many_rows(50);
+    write(&files, &records[..49], SstOptions::default());
+    let other = open(&files, 1 << 20).unwrap();
+    let mut properties = Vec::new();
+    other.properties().encode(&mut properties);
+    write(&files, &records, SstOptions::default());
+    let reader = open(&files, 1 << 20).unwrap();
+    let mut footer = *reader.footer();
+    let offset = footer.properties.offset;
+    let mut bytes = files.contents(&path())[..offset as usize].to_vec();
+    frame::Framer::new(Compression::None).frame(
+        &properties,
+        frame::Method::None,
+        ID,
+        offset,
+        &mut bytes,
+    );
+    footer.properties.len = (bytes.len() as u64 - offset) as u32;
+    let footer_at = bytes.len() as u64;
+    footer.encode(ID, footer_at, &mut bytes);
+    files.put(&path(), bytes);
+    let reader = open(&files, 1 << 20).unwrap();
+    let error = reader.verify(&mut |_| ()).unwrap_err();
+    assert!(error.message().ends_with("the properties are wrong"), "{error}");
 }
