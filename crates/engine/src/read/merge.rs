@@ -431,3 +431,6 @@ impl Cursor for MergeCursor {
         self.settle(result)
     }
 }
+
+#[cfg(test)]
+mod tests;

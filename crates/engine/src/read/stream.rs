@@ -17,8 +17,6 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use crate::cell::{KeyView, Row, RowRange, Seq, row_prefix};
 use crate::cursor::{Cursor, Step};
 use crate::error::Result;

@@ -372,7 +372,7 @@ impl VisibleRow {
         if seq <= self.column_hide || self.ranges.iter().any(covers) {
             return Ok(());
         }
-        // What follows is not newer than `last`: ranges that end above it are behind us.
+        // What follows is not newer than `last`: ranges that start above it are behind us.
         self.ranges.retain(|r| r.start <= last);
         self.ranges.push(RangeTombstone { start, last, seq });
         Ok(())

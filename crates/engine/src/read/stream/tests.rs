@@ -95,8 +95,6 @@ fn any_projection() -> impl Strategy<Value = Projection> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
-
     #[test]
     fn reads_show_what_the_history_says(
         history in any_history(),
@@ -391,7 +389,7 @@ fn a_point_read_of_one_column_ends_at_its_newest_cell() {
     }];
     let projection = Projection { families: Some(families), versions_max: 1, ..Projection::all() };
     let range = RowRange::row(b"a");
-    let (rows, counts) = counted(vec![records], ReadSpec { projection, range, ..spec(SEQ_MAX) });
+    let (rows, counts) = counted(vec![records], ReadSpec { range, projection, ..spec(SEQ_MAX) });
     assert_eq!(rows[0].cells.len(), 1);
     assert_eq!(counts, [1], "the seek, and nothing after it");
 }
