@@ -209,14 +209,16 @@ impl RowStream {
                     }
                 },
                 State::Row => {
-                    if !self.in_row() {
+                    let row = self.visible.row_prefix();
+                    let entry = self.merge.entry().filter(|e| e.key.row_prefix() == row);
+                    let Some(entry) = entry else {
                         match self.end_row(false)? {
                             Some(row) => return Ok(Turn::Row(row)),
                             None => continue,
                         }
-                    }
+                    };
                     self.records += 1;
-                    match self.visible.push(&self.merge)? {
+                    match self.visible.push(entry, &self.merge)? {
                         Action::Next => self.merge.next()?,
                         Action::Seek => self.merge.seek(self.visible.target())?,
                         Action::RowDone => match self.end_row(true)? {

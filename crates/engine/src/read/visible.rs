@@ -26,7 +26,7 @@ use crate::cell::{
     Cell, FAMILY_NONE, FamilyId, KeyView, Kind, Row, SEQ_MAX, Seq, Timestamp, TimestampRange,
     unescape_into,
 };
-use crate::cursor::Cursor;
+use crate::cursor::{Cursor, Entry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::SKIP_BEFORE_SEEK;
 use crate::read::plan::{FamilyPlan, Place, Plan, target_after, target_cell, target_family};
@@ -192,9 +192,8 @@ impl VisibleRow {
         error.context(format_args!("row \"{}\"", shown.escape_ascii()))
     }
 
-    /// Takes in the record under `cursor`, which belongs to the current row.
-    pub(super) fn push(&mut self, cursor: &impl Cursor) -> Result<Action> {
-        let Some(entry) = cursor.entry() else { return Ok(Action::RowDone) };
+    /// Takes in the record `entry` under `cursor`, which belongs to the current row.
+    pub(super) fn push(&mut self, entry: Entry<'_>, cursor: &impl Cursor) -> Result<Action> {
         self.take(cursor, entry.key, entry.value).map_err(|e| self.in_row(e))
     }
 
@@ -270,7 +269,7 @@ impl VisibleRow {
         value: &[u8],
     ) -> Result<Action> {
         let timestamp = key.timestamp();
-        if timestamp != self.timestamp || self.state == State::Empty {
+        if timestamp != self.timestamp {
             match self.close_cell()? {
                 Room::RowFull => return Ok(Action::RowDone),
                 Room::ColumnFull => return Ok(self.leave_column()),

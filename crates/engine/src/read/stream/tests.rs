@@ -174,6 +174,14 @@ fn pins_live_as_long_as_the_stream() {
 }
 
 #[test]
+fn an_excised_range_hides_its_own_sequence_and_no_newer_one() {
+    let records = vec![put("a", 1, "q", 1, b"v", 5), put("b", 1, "q", 1, b"v", 6)];
+    let excised = Arc::from([Excised { range: RowRange::all(), seq: 5 }]);
+    let rows = read(&[run(records)], &ReadSpec { excised, ..spec(9) }, false).unwrap();
+    assert_eq!(rows.iter().map(|r| r.key.as_ref()).collect::<Vec<_>>(), [b"b"]);
+}
+
+#[test]
 fn a_malformed_operand_is_corruption_that_names_the_row_and_ends_the_stream() {
     let records = vec![
         put("a", 1, "q", 1, b"v", 1),
