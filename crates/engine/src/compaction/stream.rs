@@ -359,7 +359,9 @@ impl CompactionStream {
             self.recycle(record);
             return Ok(());
         }
-        if self.column_hiders.hide(stripe, seq) || self.in_range_tombstone(seq, Some(stripe)) {
+        // A cell tombstone reaches over a tombstone's key, not over all of its scope.
+        let in_range = is_cell && self.in_range_tombstone(seq, Some(stripe));
+        if in_range || self.column_hiders.hide(stripe, seq) {
             self.stats.hidden += 1;
             self.recycle(record);
             return Ok(());
@@ -383,7 +385,10 @@ impl CompactionStream {
                 self.decide_tombstone(record, stripe);
             }
             Kind::CellTombstone => match aggregate::decode(&record.value) {
-                Some(start) => self.decide_range_tombstone(record, start, stripe),
+                Some(start) => {
+                    let last = timestamp;
+                    self.decide_range(record, RangeTombstone { start, last, seq, stripe });
+                }
                 // Malformed: kept, so that a read reports it.
                 None => self.emit(record),
             },
@@ -427,26 +432,20 @@ impl CompactionStream {
         }
     }
 
-    fn decide_range_tombstone(&mut self, record: Record, start: Timestamp, stripe: usize) {
-        let last = self.timestamp;
-        let seq = self.record_seq(&record);
-        let covered = self
-            .ranges
-            .iter()
-            .any(|r| r.stripe == stripe && r.start <= start && last <= r.last && seq < r.seq);
-        if covered {
+    fn decide_range(&mut self, record: Record, range: RangeTombstone) {
+        let covers = |r: &RangeTombstone| {
+            let wider = r.start <= range.start && range.last <= r.last;
+            wider && range.seq < r.seq && r.stripe == range.stripe
+        };
+        if self.ranges.iter().any(covers) {
             self.stats.hidden += 1;
             self.recycle(record);
             return;
         }
-        // Ranges that end above `last` have nothing left to hide.
-        self.ranges.retain(|r| r.start <= last);
-        self.ranges.push(RangeTombstone { start, last, seq, stripe });
-        self.decide_tombstone(record, stripe);
-    }
-
-    fn record_seq(&self, record: &Record) -> Seq {
-        KeyView::from_parts(&record.key, record.row_len).map_or(0, KeyView::seq)
+        // Ranges that start above `last` have nothing left to hide: what follows is not newer.
+        self.ranges.retain(|r| r.start <= range.last);
+        self.ranges.push(range);
+        self.decide_tombstone(record, range.stripe);
     }
 
     /// A value or operand that no tombstone hides in its stripe.

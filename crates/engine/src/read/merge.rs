@@ -191,12 +191,12 @@ impl MergeCursor {
         }
     }
 
+    /// Takes the root or one of its children out. What comes in its place may be too great for it, but
+    /// not too small: above it is the root at most.
     fn remove(&mut self, slot: usize) {
+        debug_assert!(slot <= 2, "the root or one of its children");
         self.heap.swap_remove(slot);
-        if slot < self.heap.len() {
-            self.sift_down(slot);
-            self.sift_up(slot);
-        }
+        self.sift_down(slot);
     }
 
     /// Builds the heap from where the children stand.
@@ -431,3 +431,6 @@ impl Cursor for MergeCursor {
         self.settle(result)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,9 +8,10 @@
 //! ```
 //!
 //! * [`merge`] turns many ordered runs of records into one.
-//! * [`visible`](self) decides, record by record, what a snapshot sees of a row.
-//! * [`stream`](RowStream) drives both, forward or backward, and is the only part that awaits.
-//! * [`aggregate`] combines the operands of aggregate families, for reads and compactions alike.
+//! * `plan` joins a projection with the schema: which families and columns, and where to seek next.
+//! * `visible` decides, record by record, what a snapshot sees of a row.
+//! * `stream` has [`RowStream`], which drives them forward or backward and is the only part that awaits.
+//! * `aggregate` combines the operands of aggregate families, for reads and compactions alike.
 
 use std::ops::Bound;
 

@@ -1,6 +1,7 @@
 //! For tests: a cursor over a vector, and reading to the end without a runtime.
 
 pub(crate) mod model;
+mod script;
 
 use std::sync::Arc;
 
@@ -18,6 +19,10 @@ use crate::sst::{Block, BlockRequest};
 /// Encoded key and value.
 pub(crate) type Record = (Vec<u8>, Bytes);
 
+/// A record's place; `None` before the first.
+#[derive(Debug)]
+struct Landing(Option<usize>);
+
 /// A sorted run in memory. With `blocking` every other operation is blocked first, wanting nothing.
 #[derive(Debug)]
 pub(crate) struct VecCursor {
@@ -25,8 +30,8 @@ pub(crate) struct VecCursor {
     at: Option<usize>,
     blocking: bool,
     operations: u64,
-    /// Where a blocked operation will land.
-    landing: Option<Option<usize>>,
+    /// It is blocked, and will land there.
+    landing: Option<Landing>,
 }
 
 impl VecCursor {
@@ -44,7 +49,7 @@ impl VecCursor {
         assert!(self.landing.is_none(), "moved while blocked");
         self.operations += 1;
         if self.blocking && self.operations % 2 == 1 {
-            self.landing = Some(at);
+            self.landing = Some(Landing(at));
             return Step::Blocked;
         }
         self.at = at;
@@ -102,7 +107,7 @@ impl Cursor for VecCursor {
     fn supply(&mut self, _request: &BlockRequest, _block: &Arc<Block>) {}
 
     fn resume(&mut self) -> Result<Step> {
-        let at = self.landing.take().expect("resumed while not blocked");
+        let Landing(at) = self.landing.take().expect("resumed while not blocked");
         self.at = at;
         Ok(Step::Ready)
     }

@@ -269,7 +269,7 @@ impl VisibleRow {
         value: &[u8],
     ) -> Result<Action> {
         let timestamp = key.timestamp();
-        if timestamp != self.timestamp || self.state == State::Empty {
+        if timestamp != self.timestamp {
             match self.close_cell()? {
                 Room::RowFull => return Ok(Action::RowDone),
                 Room::ColumnFull => return Ok(self.leave_column()),

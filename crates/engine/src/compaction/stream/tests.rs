@@ -128,8 +128,6 @@ fn any_rule() -> impl Strategy<Value = GcRule> {
 type Index = prop::sample::Index;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
-
     #[test]
     fn no_reader_can_tell_that_a_compaction_ran(
         history in any_history(),

@@ -95,8 +95,6 @@ fn any_projection() -> impl Strategy<Value = Projection> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
-
     #[test]
     fn reads_show_what_the_history_says(
         history in any_history(),
@@ -173,6 +171,14 @@ fn pins_live_as_long_as_the_stream() {
     assert_eq!(Arc::strong_count(&pin), 2);
     drop(stream);
     assert_eq!(Arc::strong_count(&pin), 1);
+}
+
+#[test]
+fn an_excised_range_hides_its_own_sequence_and_no_newer_one() {
+    let records = vec![put("a", 1, "q", 1, b"v", 5), put("b", 1, "q", 1, b"v", 6)];
+    let excised = Arc::from([Excised { range: RowRange::all(), seq: 5 }]);
+    let rows = read(&[run(records)], &ReadSpec { excised, ..spec(9) }, false).unwrap();
+    assert_eq!(rows.iter().map(|r| r.key.as_ref()).collect::<Vec<_>>(), [b"b"]);
 }
 
 #[test]
@@ -391,7 +397,7 @@ fn a_point_read_of_one_column_ends_at_its_newest_cell() {
     }];
     let projection = Projection { families: Some(families), versions_max: 1, ..Projection::all() };
     let range = RowRange::row(b"a");
-    let (rows, counts) = counted(vec![records], ReadSpec { projection, range, ..spec(SEQ_MAX) });
+    let (rows, counts) = counted(vec![records], ReadSpec { range, projection, ..spec(SEQ_MAX) });
     assert_eq!(rows[0].cells.len(), 1);
     assert_eq!(counts, [1], "the seek, and nothing after it");
 }
