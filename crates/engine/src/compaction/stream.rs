@@ -290,9 +290,9 @@ impl CompactionStream {
         let mut wanted = Vec::new();
         loop {
             self.merge.wanted(&mut wanted);
-            for request in wanted.drain(..) {
-                let block = request.load_blocking()?;
-                self.merge.supply(&request, &block);
+            let blocks = load_blocks_blocking(wanted.clone());
+            for (request, block) in wanted.drain(..).zip(blocks) {
+                self.merge.supply(&request, &block?);
             }
             if self.merge.resume()? == Step::Ready {
                 return Ok(());

@@ -269,9 +269,16 @@ impl CommitPipeline {
         self.shared.visible.load(Ordering::Acquire)
     }
 
-    /// The last sequence handed out.
-    pub fn current(&self) -> Seq {
-        self.shared.hlc.current()
+    /// The last sequence of the writes that have begun: everything that a reader of memtables can have
+    /// seen. Wait for it to be visible before an answer tells of such a read.
+    pub fn last_begun(&self) -> Seq {
+        let state = lock(&self.shared.state);
+        state.flying.back().map_or_else(|| self.visible(), |flying| flying.last_seq)
+    }
+
+    /// The clock, which also numbers files and tablets.
+    pub fn hlc(&self) -> &Hlc {
+        &self.shared.hlc
     }
 
     /// Waits until everything up to `seq`, a sequence that this pipeline handed out, is visible.

@@ -66,6 +66,14 @@ pub struct SstRef {
 }
 
 impl SstRef {
+    /// The rows that the SST can show: those of the file that are visible.
+    pub fn span(&self) -> RowRange {
+        let mut after_last = Vec::with_capacity(self.last_row.len() + 1);
+        after_last.extend_from_slice(&self.last_row);
+        after_last.push(0);
+        RowRange::new(self.first_row.clone(), after_last).intersect(&self.visible)
+    }
+
     /// The first row that the SST can show: of the file or of the visible range, whichever is later.
     pub fn first_visible(&self) -> &Bytes {
         (&self.first_row).max(&self.visible.start)

@@ -12,7 +12,8 @@
 //! Numbers are little-endian. Both checks cover the file's id and the record's offset, so a record that
 //! was copied to another place does not verify there.
 //!
-//! Guarantees: one append is one record, and it is durable when the append returns. Hence a record that
+//! Guarantees: one append is one record, and it is durable when the append returns. After its sync an
+//! empty record, a *marker*, is written behind it, without a sync of its own. Hence a record that
 //! is followed by a valid one was durable once: if it does not verify, the file was damaged, and reading
 //! fails. A tail that does not verify and has nothing valid behind it is an append that a crash cut
 //! short and nobody was told of: it is left out. Who changes anything on the strength of what was read
@@ -123,12 +124,16 @@ fn encode_record(id: u64, offset: u64, payload: &[u8], out: &mut Vec<u8>) -> Res
             format!("record of {} bytes: empty, or the file would exceed 1 GiB", payload.len()),
         ));
     }
+    put_record(id, offset, payload, out);
+    Ok(())
+}
+
+fn put_record(id: u64, offset: u64, payload: &[u8], out: &mut Vec<u8>) {
     let len = payload.len() as u32;
     out.extend_from_slice(&len.to_le_bytes());
     out.extend_from_slice(&header_check(id, offset, len).to_le_bytes());
     out.extend_from_slice(&xxh3_64_with_seed(payload, place_seed(id, offset)).to_le_bytes());
     out.extend_from_slice(payload);
-    Ok(())
 }
 
 /// The bytes of a new journal whose first record is `first`.
@@ -147,7 +152,7 @@ fn record_at(bytes: &Bytes, id: u64, offset: u64) -> std::result::Result<Bytes, 
     else {
         return Err(Tail::Short);
     };
-    if len == 0 || len_check != header_check(id, offset, len) {
+    if len_check != header_check(id, offset, len) {
         return Err(Tail::Bad);
     }
     let body = start + RECORD_HEADER_BYTES as usize;
@@ -175,7 +180,9 @@ impl Journal {
         file.append(&image)?;
         file.sync()?;
         sync_parent(files, path)?;
-        Ok(Self { file, path: path.to_owned(), id })
+        let mut journal = Self { file, path: path.to_owned(), id };
+        journal.mark()?;
+        Ok(journal)
     }
 
     /// Appends a record; it is durable when this returns. After a failure the file must not be appended
@@ -185,7 +192,16 @@ impl Journal {
         encode_record(self.id, self.file.len(), payload, &mut record)
             .map_err(|e| e.context(self.path.display()))?;
         self.file.append(&record)?;
-        self.file.sync()
+        self.file.sync()?;
+        self.mark()
+    }
+
+    /// Appends an empty record, unsynced: it says that what is before it was synced, so that damage to
+    /// the last record is told from a torn one even when no change follows.
+    fn mark(&mut self) -> Result<()> {
+        let mut marker = Vec::with_capacity(RECORD_HEADER_BYTES as usize);
+        put_record(self.id, self.file.len(), &[], &mut marker);
+        self.file.append(&marker)
     }
 
     /// Bytes of the file.
@@ -228,7 +244,9 @@ impl Journal {
             match record_at(&bytes, id, offset) {
                 Ok(payload) => {
                     let next = offset + RECORD_HEADER_BYTES + payload.len() as u64;
-                    records.push(Record { offset, payload });
+                    if !payload.is_empty() {
+                        records.push(Record { offset, payload });
+                    }
                     offset = next;
                 }
                 Err(how) => {

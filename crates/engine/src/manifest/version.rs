@@ -13,12 +13,13 @@
 //! Invariants, checked by every [`Version::apply`]; an edit that would break one is refused and changes
 //! nothing:
 //!
-//! * A file is live at most once. Every SST can show some row, and shows none outside the tablet's range.
+//! * No row of a file is live twice, and a file is live in one level only. Every SST can show some row, and
+//!   shows none outside the tablet's range.
 //! * SSTs of a level below 0 show disjoint spans of rows (the rows of the file that are visible); no row is
 //!   in two of them.
 //! * The flushed sequence never decreases.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -26,6 +27,7 @@ use bytes::Bytes;
 use super::edit::{Excised, LEVELS, SstRef, VersionEdit};
 use crate::cell::{RowRange, Seq};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sst::FileId;
 
 /// The live SSTs of a tablet, immutable.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,11 +85,11 @@ impl Version {
         for (level, id) in &edit.remove {
             let ssts = next.levels.get_mut(usize::from(*level));
             let ssts = ssts.ok_or_else(|| refuse(format!("there is no level {level}")))?;
-            let place = ssts.iter().position(|sst| sst.id == *id);
-            let place = place.ok_or_else(|| {
-                refuse(format!("SST {id:016x} to remove is not in level {level}"))
-            })?;
-            ssts.remove(place);
+            let before = ssts.len();
+            ssts.retain(|sst| sst.id != *id);
+            if ssts.len() == before {
+                return Err(refuse(format!("SST {id:016x} to remove is not in level {level}")));
+            }
         }
         if let Some(range) = &edit.range {
             next.set_range(range)?;
@@ -146,11 +148,15 @@ impl Version {
     }
 
     fn check_levels(&self) -> Result<()> {
-        let mut ids = HashSet::new();
+        // A file may be live more than once, with visible ranges on both sides of dropped rows; but no
+        // row of it twice, and in one level only, since an edit that removes it names level and file.
+        let mut shown: HashMap<FileId, Vec<&Arc<SstRef>>> = HashMap::new();
         for sst in self.levels.iter().flatten() {
-            if !ids.insert(sst.id) {
+            let others = shown.entry(sst.id).or_default();
+            if others.iter().any(|o| o.level != sst.level || o.span().overlaps(&sst.span())) {
                 return Err(refuse(format!("SST {:016x} would be live twice", sst.id)));
             }
+            others.push(sst);
             if !sst.overlaps(&self.range) {
                 return Err(refuse(format!("SST {:016x} would show no row", sst.id)));
             }
