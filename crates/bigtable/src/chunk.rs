@@ -88,14 +88,18 @@ impl Chunker {
         let count = cells.len();
         let mut previous = None;
         for (index, cell) in cells.into_iter().enumerate() {
-            let mut chunk =
-                CellChunk { timestamp_micros: cell.timestamp, labels: cell.labels, ..CellChunk::default() };
+            let mut chunk = CellChunk {
+                timestamp_micros: cell.timestamp,
+                labels: cell.labels,
+                ..CellChunk::default()
+            };
             if index == 0 {
                 chunk.row_key = key.clone();
             }
             let same_family = previous.as_ref().is_some_and(|(family, _)| *family == cell.family);
             if !same_family {
-                chunk.family_name = self.families.get(cell.family).map(|name| name.as_ref().to_owned());
+                chunk.family_name =
+                    self.families.get(cell.family).map(|name| name.as_ref().to_owned());
             }
             let same_column =
                 same_family && previous.as_ref().is_some_and(|(_, q)| *q == cell.qualifier);

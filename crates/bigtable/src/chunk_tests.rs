@@ -118,10 +118,7 @@ fn large_values_are_split_without_a_copy() {
     let chunks: Vec<_> = messages.iter().flat_map(|m| &m.chunks).collect();
     let whole = value.len() as i32;
     let sizes: Vec<_> = chunks.iter().map(|c| (c.value.len(), c.value_size)).collect();
-    assert_eq!(
-        sizes,
-        [(VALUE_PIECE_BYTES_MAX, whole), (VALUE_PIECE_BYTES_MAX, whole), (5, 0)]
-    );
+    assert_eq!(sizes, [(VALUE_PIECE_BYTES_MAX, whole), (VALUE_PIECE_BYTES_MAX, whole), (5, 0)]);
     assert_eq!(chunks[1].value.as_ptr(), value[VALUE_PIECE_BYTES_MAX..].as_ptr());
     assert_eq!(decode(&messages)[0].cells, [decoded(&cell(1, b"q", 5_000, value))]);
 }
@@ -244,7 +241,7 @@ proptest! {
         let got = decoder.finish().map_err(TestCaseError::fail)?;
         prop_assert_eq!(got.len(), rows.len());
         for (i, (row, cells)) in got.iter().zip(&rows).enumerate() {
-            prop_assert_eq!(&row.key, format!("row-{i:03}").as_bytes());
+            prop_assert_eq!(&row.key, &Bytes::from(format!("row-{i:03}")));
             let expected: Vec<_> = cells.iter().map(decoded).collect();
             prop_assert!(row.cells == expected, "row {} differs", i);
         }

@@ -25,7 +25,9 @@ pub mod mutation;
 pub mod read_rows;
 pub mod rmw;
 pub mod rowset;
+pub mod sample;
 pub mod schema;
+mod selection;
 pub mod table;
 pub mod tablets;
 

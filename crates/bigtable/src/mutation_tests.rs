@@ -132,10 +132,7 @@ fn deletes_compile_to_their_ranges() {
     assert_eq!(compile_one(delete("f", Some((2_000, 0)))), cells(2_000, TIMESTAMP_MAX));
     assert_eq!(compile_one(delete("f", Some((0, 3_000)))), cells(0, 3_000));
     assert_eq!(compile_one(delete("f", Some((2_000, 3_000)))), cells(2_000, 3_000));
-    assert_eq!(
-        compile_one(delete_family("sum")),
-        Ok(vec![Mutation::DeleteFamily { family: SUM }])
-    );
+    assert_eq!(compile_one(delete_family("sum")), Ok(vec![Mutation::DeleteFamily { family: SUM }]));
     assert_eq!(
         compile_one(mutation(ProtoMutation::DeleteFromRow(DeleteFromRow {}))),
         Ok(vec![Mutation::DeleteRow])
@@ -201,7 +198,11 @@ fn bad_mutations_are_refused_with_code_and_text() {
         (delete("f", Some((1, 0))), InvalidArgument, "Timestamp granularity mismatch"),
         (delete("f", Some((0, 1_001))), InvalidArgument, "Timestamp granularity mismatch"),
         (delete_family("nope"), NotFound, "Requested column family not found"),
-        (add_cell(add("f", int())), InvalidArgument, "AddToCell is not allowed on column family \"f\""),
+        (
+            add_cell(add("f", int())),
+            InvalidArgument,
+            "AddToCell is not allowed on column family \"f\"",
+        ),
         (add_cell(add("nope", int())), NotFound, "Requested column family not found"),
         (add_cell(add("sum", None)), InvalidArgument, "Error in field 'input' : "),
         (add_cell(add("sum", raw(b"12345678"))), InvalidArgument, "Error in field 'input' : "),
@@ -220,11 +221,7 @@ fn bad_mutations_are_refused_with_code_and_text() {
             InvalidArgument,
             "Error in field 'timestamp' : ",
         ),
-        (
-            add_cell(AddToCell { timestamp: at(-1), ..good() }),
-            InvalidArgument,
-            "Invalid timestamp",
-        ),
+        (add_cell(AddToCell { timestamp: at(-1), ..good() }), InvalidArgument, "Invalid timestamp"),
         (merge_cell(merge("f", raw(b"12345678"))), InvalidArgument, "MergeToCell is not allowed"),
         (
             merge_cell(merge("sum", raw(b"1234567"))),

@@ -43,19 +43,22 @@ pub fn normalize(rows: Option<&v2::RowSet>) -> Result<Vec<RowSpan>> {
     }
     for (index, range) in rows.row_ranges.iter().enumerate() {
         let range = row_range(range).map_err(|e| in_element("row_ranges", index, &e))?;
-        if !range.is_empty() {
+        if is_one_row(&range) {
+            spans.push(RowSpan::Row(range.start));
+        } else if !range.is_empty() {
             spans.push(RowSpan::Range(range));
         }
     }
     // A range goes before a row of the same start, so that it swallows the row.
     spans.sort_by(|a, b| {
-        a.start().cmp(b.start()).then(matches!(a, RowSpan::Row(_)).cmp(&matches!(b, RowSpan::Row(_))))
+        a.start()
+            .cmp(b.start())
+            .then(matches!(a, RowSpan::Row(_)).cmp(&matches!(b, RowSpan::Row(_))))
     });
     let mut merged: Vec<RowSpan> = Vec::with_capacity(spans.len());
     for span in spans {
-        match merged.last_mut() {
-            Some(last) if absorb(last, &span) => {}
-            _ => merged.push(span),
+        if !merged.last_mut().is_some_and(|last| absorb(last, &span)) {
+            merged.push(span);
         }
     }
     Ok(merged)
@@ -114,6 +117,12 @@ fn row_range(range: &v2::RowRange) -> Result<RowRange, String> {
     Ok(RowRange { start, end })
 }
 
+/// Whether the range is `[row, successor(row))`, as some clients ask for a single row. The empty key is
+/// no row.
+fn is_one_row(range: &RowRange) -> bool {
+    !range.start.is_empty() && range.end.strip_suffix(&[0]) == Some(range.start.as_ref())
+}
+
 /// The first key after `key`.
 fn successor(key: &[u8]) -> Bytes {
     let mut next = Vec::with_capacity(key.len() + 1);
@@ -161,18 +170,9 @@ mod tests {
         let given = set(
             &["m", "b", "z", "m", "d"],
             &[
-                range(
-                    Some(StartKey::StartKeyClosed(key("c"))),
-                    Some(EndKey::EndKeyOpen(key("f"))),
-                ),
-                range(
-                    Some(StartKey::StartKeyClosed(key("a"))),
-                    Some(EndKey::EndKeyOpen(key("c"))),
-                ),
-                range(
-                    Some(StartKey::StartKeyOpen(key("p"))),
-                    Some(EndKey::EndKeyClosed(key("q"))),
-                ),
+                range(Some(StartKey::StartKeyClosed(key("c"))), Some(EndKey::EndKeyOpen(key("f")))),
+                range(Some(StartKey::StartKeyClosed(key("a"))), Some(EndKey::EndKeyOpen(key("c")))),
+                range(Some(StartKey::StartKeyOpen(key("p"))), Some(EndKey::EndKeyClosed(key("q")))),
             ],
         );
         assert_eq!(
@@ -200,28 +200,20 @@ mod tests {
 
     #[test]
     fn a_range_of_no_rows_is_no_span_and_does_not_mean_all() {
-        let nothing = range(
-            Some(StartKey::StartKeyClosed(key("a"))),
-            Some(EndKey::EndKeyOpen(key("a"))),
-        );
+        let nothing =
+            range(Some(StartKey::StartKeyClosed(key("a"))), Some(EndKey::EndKeyOpen(key("a"))));
         assert_eq!(normalize(Some(&set(&[], &[nothing]))), Ok(vec![]));
-        let one = range(
-            Some(StartKey::StartKeyClosed(key("a"))),
-            Some(EndKey::EndKeyClosed(key("a"))),
-        );
-        assert_eq!(normalize(Some(&set(&[], &[one]))), Ok(vec![span("a", "a\0")]));
+        let one =
+            range(Some(StartKey::StartKeyClosed(key("a"))), Some(EndKey::EndKeyClosed(key("a"))));
+        assert_eq!(normalize(Some(&set(&[], &[one]))), Ok(vec![RowSpan::Row(key("a"))]));
     }
 
     #[test]
     fn bad_sets_are_refused_with_the_element_named() {
-        let inverted = range(
-            Some(StartKey::StartKeyClosed(key("b"))),
-            Some(EndKey::EndKeyOpen(key("a"))),
-        );
-        let inverted_open = range(
-            Some(StartKey::StartKeyOpen(key("b"))),
-            Some(EndKey::EndKeyClosed(key("a"))),
-        );
+        let inverted =
+            range(Some(StartKey::StartKeyClosed(key("b"))), Some(EndKey::EndKeyOpen(key("a"))));
+        let inverted_open =
+            range(Some(StartKey::StartKeyOpen(key("b"))), Some(EndKey::EndKeyClosed(key("a"))));
         let long = v2::RowSet { row_keys: vec![vec![1; 4_097].into()], row_ranges: vec![] };
         let cases = [
             (set(&["a", ""], &[]), "Error in element #1 : Row keys must be non-empty"),

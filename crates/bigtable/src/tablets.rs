@@ -86,10 +86,11 @@ impl<T: Clone> TabletMap<T> {
         let mut pieces = VecDeque::with_capacity(spans.len());
         for span in spans {
             match span {
-                RowSpan::Row(row) => pieces.push_back(Piece::Row(self.get(row).clone(), row.clone())),
-                RowSpan::Range(range) => pieces.extend(
-                    self.overlapping(range).map(|(part, t)| Piece::Range(t.clone(), part)),
-                ),
+                RowSpan::Row(row) => {
+                    pieces.push_back(Piece::Row(self.get(row).clone(), row.clone()))
+                }
+                RowSpan::Range(range) => pieces
+                    .extend(self.overlapping(range).map(|(part, t)| Piece::Range(t.clone(), part))),
             }
         }
         if reverse {

@@ -111,7 +111,9 @@ impl Decoder {
         let row = self.row.as_mut().ok_or("no row")?;
         let previous = row.cells.last();
         let family = match (&chunk.family_name, previous) {
-            (Some(_), _) if chunk.qualifier.is_none() => return Err("family without qualifier".into()),
+            (Some(_), _) if chunk.qualifier.is_none() => {
+                return Err("family without qualifier".into());
+            }
             (Some(family), _) => family.clone(),
             (None, Some(previous)) => previous.family.clone(),
             (None, None) => return Err("first cell without family".into()),
