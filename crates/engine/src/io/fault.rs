@@ -1,10 +1,403 @@
-//! Placeholder.
-/// Placeholder.
+//! A file system that fails where a test tells it to, over any other.
+//!
+//! A [`Fault`] picks the n-th operation of a kind whose path contains a text, and the error that it
+//! gets, once or from then on. A byte quota makes the disk full; a hook runs before every file sync, to
+//! hold it back or slow it down. Everything else goes through, and is counted.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use super::{DirEntry, FileLock, Files, RandomFile, WritableFile};
+use crate::error::{Error, ErrorKind, Result};
+
+/// A kind of operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FaultOp {
+    /// Every kind.
+    Any,
+    /// [`Files::create`].
+    Create,
+    /// [`Files::open`].
+    Open,
+    /// [`Files::truncate`].
+    Truncate,
+    /// [`Files::list`].
+    List,
+    /// [`Files::exists`].
+    Exists,
+    /// [`Files::create_dir_all`].
+    CreateDir,
+    /// [`Files::rename`]; the path is the source.
+    Rename,
+    /// [`Files::remove`].
+    Remove,
+    /// [`Files::remove_dir`].
+    RemoveDir,
+    /// [`Files::sync_dir`].
+    SyncDir,
+    /// [`Files::lock`].
+    Lock,
+    /// [`WritableFile::append`]. Half of the data is written before the failure.
+    Append,
+    /// [`WritableFile::sync`].
+    Sync,
+    /// [`WritableFile::reserve`].
+    Reserve,
+    /// [`RandomFile::len`].
+    Len,
+    /// [`RandomFile::read_at`] and [`RandomFile::try_read_at`].
+    Read,
+}
+
+/// A failure to come. Made by [`Fault::new`] and the methods that narrow it.
+#[derive(Debug, Clone)]
+pub struct Fault {
+    op: FaultOp,
+    path: String,
+    nth: u64,
+    kind: ErrorKind,
+    sticky: bool,
+}
+
+impl Fault {
+    /// The next operation of this kind fails with [`ErrorKind::Io`], once.
+    pub fn new(op: FaultOp) -> Self {
+        Self { op, path: String::new(), nth: 1, kind: ErrorKind::Io, sticky: false }
+    }
+
+    /// Only operations on paths that contain `part` count.
+    pub fn on_path(mut self, part: impl Into<String>) -> Self {
+        self.path = part.into();
+        self
+    }
+
+    /// The `nth` operation from now fails; 1 is the next.
+    pub fn nth(mut self, nth: u64) -> Self {
+        self.nth = nth.max(1);
+        self
+    }
+
+    /// The error's kind.
+    pub fn kind(mut self, kind: ErrorKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Every later one fails, too.
+    pub fn sticky(mut self) -> Self {
+        self.sticky = true;
+        self
+    }
+}
+
+/// What runs before a file is synced.
+pub type SyncHook = Arc<dyn Fn(&Path) + Send + Sync>;
+
+/// The file system. Clones share their faults.
+#[derive(Clone)]
+pub struct FaultFiles {
+    inner: Arc<dyn Files>,
+    plan: Arc<Mutex<Plan>>,
+}
+
+#[derive(Default)]
+struct Plan {
+    faults: Vec<Fault>,
+    counts: HashMap<FaultOp, u64>,
+    quota_bytes: Option<u64>,
+    before_sync: Option<SyncHook>,
+}
+
+/// The data under the lock is valid at every step, so a panic elsewhere does not spoil it.
+fn lock(plan: &Mutex<Plan>) -> MutexGuard<'_, Plan> {
+    plan.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Plan {
+    fn check(&mut self, op: FaultOp, path: &Path) -> Result<()> {
+        *self.counts.entry(op).or_default() += 1;
+        *self.counts.entry(FaultOp::Any).or_default() += 1;
+        let text = path.to_string_lossy();
+        let mut hit = None;
+        self.faults.retain_mut(|fault| {
+            if (fault.op != op && fault.op != FaultOp::Any) || !text.contains(&fault.path) {
+                return true;
+            }
+            fault.nth = fault.nth.saturating_sub(1);
+            if fault.nth > 0 {
+                return true;
+            }
+            hit = Some(fault.kind);
+            fault.sticky
+        });
+        match hit {
+            Some(kind) => Err(Error::new(kind, format!("{op:?} {text}: injected fault"))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FaultFiles {
+    /// `inner` with no faults yet.
+    pub fn new(inner: Arc<dyn Files>) -> Self {
+        Self { inner, plan: Arc::default() }
+    }
+
+    /// Adds a failure.
+    pub fn inject(&self, fault: Fault) {
+        lock(&self.plan).faults.push(fault);
+    }
+
+    /// Forgets the failures that have not happened, and the quota.
+    pub fn heal(&self) {
+        let mut plan = lock(&self.plan);
+        plan.faults.clear();
+        plan.quota_bytes = None;
+    }
+
+    /// Lets this many bytes more be appended; then appends write what still fits and fail with
+    /// [`ErrorKind::NoSpace`]. `None` lifts the limit.
+    pub fn set_quota_bytes(&self, quota: Option<u64>) {
+        lock(&self.plan).quota_bytes = quota;
+    }
+
+    /// Runs `hook` before every file sync, on the thread that syncs: to block it, or to delay it.
+    pub fn before_sync(&self, hook: Option<SyncHook>) {
+        lock(&self.plan).before_sync = hook;
+    }
+
+    /// How many operations of a kind there were, failed ones included.
+    pub fn count(&self, op: FaultOp) -> u64 {
+        lock(&self.plan).counts.get(&op).copied().unwrap_or(0)
+    }
+
+    fn check(&self, op: FaultOp, path: &Path) -> Result<()> {
+        lock(&self.plan).check(op, path)
+    }
+}
+
+impl fmt::Debug for FaultFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultFiles").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl Files for FaultFiles {
+    fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+        self.check(FaultOp::Create, path)?;
+        let inner = self.inner.create(path)?;
+        Ok(Box::new(FaultWritable { inner, path: path.to_owned(), files: self.clone() }))
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
+        self.check(FaultOp::Open, path)?;
+        Ok(Arc::new(FaultRandom { inner: self.inner.open(path)?, files: self.clone() }))
+    }
+
+    fn truncate(&self, path: &Path, len: u64) -> Result<()> {
+        self.check(FaultOp::Truncate, path)?;
+        self.inner.truncate(path, len)
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        self.check(FaultOp::List, dir)?;
+        self.inner.list(dir)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        self.check(FaultOp::Exists, path)?;
+        self.inner.exists(path)
+    }
+
+    fn create_dir_all(&self, dir: &Path) -> Result<()> {
+        self.check(FaultOp::CreateDir, dir)?;
+        self.inner.create_dir_all(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.check(FaultOp::Rename, from)?;
+        self.inner.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.check(FaultOp::Remove, path)?;
+        self.inner.remove(path)
+    }
+
+    fn remove_dir(&self, dir: &Path) -> Result<()> {
+        self.check(FaultOp::RemoveDir, dir)?;
+        self.inner.remove_dir(dir)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        self.check(FaultOp::SyncDir, dir)?;
+        self.inner.sync_dir(dir)
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.check(FaultOp::Lock, path)?;
+        self.inner.lock(path)
+    }
+}
+
 #[derive(Debug)]
-pub struct Fault;
-/// Placeholder.
+struct FaultWritable {
+    inner: Box<dyn WritableFile>,
+    path: PathBuf,
+    files: FaultFiles,
+}
+
+impl WritableFile for FaultWritable {
+    fn append(&mut self, data: &[u8]) -> Result<()> {
+        if let Err(error) = self.files.check(FaultOp::Append, &self.path) {
+            self.inner.append(data.get(..data.len() / 2).unwrap_or_default())?;
+            return Err(error);
+        }
+        let room = {
+            let mut plan = lock(&self.files.plan);
+            match &mut plan.quota_bytes {
+                None => data.len(),
+                Some(left) => {
+                    let room = usize::try_from(*left).unwrap_or(usize::MAX).min(data.len());
+                    *left -= room as u64;
+                    room
+                }
+            }
+        };
+        self.inner.append(data.get(..room).unwrap_or_default())?;
+        if room < data.len() {
+            let path = self.path.display();
+            let text = format!("write {path}: no space left within the quota");
+            return Err(Error::new(ErrorKind::NoSpace, text));
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        let hook = lock(&self.files.plan).before_sync.clone();
+        if let Some(hook) = hook {
+            hook(&self.path);
+        }
+        self.files.check(FaultOp::Sync, &self.path)?;
+        self.inner.sync()
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn reserve(&mut self, len: u64) -> Result<()> {
+        self.files.check(FaultOp::Reserve, &self.path)?;
+        self.inner.reserve(len)
+    }
+}
+
 #[derive(Debug)]
-pub struct FaultFiles;
-/// Placeholder.
-#[derive(Debug)]
-pub struct FaultOp;
+struct FaultRandom {
+    inner: Arc<dyn RandomFile>,
+    files: FaultFiles,
+}
+
+impl RandomFile for FaultRandom {
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.files.check(FaultOp::Len, self.path())?;
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, len: usize) -> Result<Bytes> {
+        self.files.check(FaultOp::Read, self.path())?;
+        self.inner.read_at(offset, len)
+    }
+
+    fn try_read_at(&self, offset: u64, len: usize) -> Option<Result<Bytes>> {
+        if let Err(error) = self.files.check(FaultOp::Read, self.path()) {
+            return Some(Err(error));
+        }
+        self.inner.try_read_at(offset, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::MemoryFiles;
+
+    fn both() -> (MemoryFiles, FaultFiles) {
+        let memory = MemoryFiles::new();
+        let faulty = FaultFiles::new(Arc::new(memory.clone()));
+        (memory, faulty)
+    }
+
+    #[test]
+    fn the_nth_matching_operation_fails_once_and_others_pass() {
+        let (_, files) = both();
+        files.inject(Fault::new(FaultOp::Sync).on_path("log").nth(2));
+        let mut log = files.create(Path::new("log-1")).unwrap();
+        let mut other = files.create(Path::new("sst-1")).unwrap();
+        log.sync().unwrap();
+        other.sync().unwrap();
+        assert_eq!(log.sync().unwrap_err().kind(), ErrorKind::Io);
+        log.sync().unwrap();
+        assert_eq!((files.count(FaultOp::Sync), files.count(FaultOp::Any)), (4, 6));
+    }
+
+    #[test]
+    fn a_sticky_fault_stays_until_it_is_healed() {
+        let (memory, files) = both();
+        files.inject(Fault::new(FaultOp::Any).kind(ErrorKind::NoSpace).sticky());
+        for _ in 0..2 {
+            assert_eq!(files.create(Path::new("f")).unwrap_err().kind(), ErrorKind::NoSpace);
+        }
+        files.heal();
+        files.create(Path::new("f")).unwrap();
+        assert!(memory.exists(Path::new("f")).unwrap());
+    }
+
+    #[test]
+    fn a_failed_append_has_written_a_part() {
+        let (memory, files) = both();
+        let mut file = files.create(Path::new("f")).unwrap();
+        files.inject(Fault::new(FaultOp::Append));
+        assert!(file.append(b"abcdef").is_err());
+        assert_eq!(memory.contents(Path::new("f")).unwrap(), b"abc");
+    }
+
+    #[test]
+    fn the_quota_fills_up_to_the_byte_and_then_there_is_no_space() {
+        let (memory, files) = both();
+        files.set_quota_bytes(Some(5));
+        let mut file = files.create(Path::new("f")).unwrap();
+        file.append(b"abc").unwrap();
+        assert_eq!(file.append(b"defg").unwrap_err().kind(), ErrorKind::NoSpace);
+        assert_eq!(file.append(b"h").unwrap_err().kind(), ErrorKind::NoSpace);
+        assert_eq!(memory.contents(Path::new("f")).unwrap(), b"abcde");
+        files.set_quota_bytes(None);
+        file.append(b"h").unwrap();
+    }
+
+    #[test]
+    fn the_hook_runs_before_each_sync_and_reads_can_fail() {
+        let (_, files) = both();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let inner = Arc::clone(&seen);
+        let hook = move |path: &Path| inner.lock().unwrap().push(path.to_owned());
+        files.before_sync(Some(Arc::new(hook)));
+        let mut file = files.create(Path::new("f")).unwrap();
+        file.append(b"x").unwrap();
+        file.sync().unwrap();
+        assert_eq!(*seen.lock().unwrap(), [Path::new("f")]);
+        let reader = files.open(Path::new("f")).unwrap();
+        files.inject(Fault::new(FaultOp::Read).nth(2));
+        reader.read_at(0, 1).unwrap();
+        assert!(reader.try_read_at(0, 1).unwrap().is_err());
+        assert_eq!(reader.try_read_at(0, 1).unwrap().unwrap(), "x");
+    }
+}

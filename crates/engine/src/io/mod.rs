@@ -21,10 +21,10 @@ use futures::future::BoxFuture;
 use crate::error::Result;
 
 pub use clock::{ManualClock, SystemClock};
-pub use engine::{InlineIo, PreadPool};
-pub use fault::{Fault, FaultFiles, FaultOp};
+pub use engine::{InlineIo, PREAD_QUEUE_READS_MAX, PreadPool};
+pub use fault::{Fault, FaultFiles, FaultOp, SyncHook};
 pub use local::LocalFiles;
-pub use memory::MemoryFiles;
+pub use memory::{CrashMode, MemoryFiles};
 pub use spawn::{SeededRng, SystemRng, ThreadSpawner};
 
 /// All seams together. Cheap to clone.
