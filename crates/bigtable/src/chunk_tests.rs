@@ -4,11 +4,8 @@ use proptest::prelude::*;
 use tepui_engine::cell::FamilyId;
 
 use super::*;
+use crate::chunk_decoder::{DecodedCell, DecodedRow, Decoder};
 use crate::schema::{FamilySchema, TableSchema};
-use decoder::{DecodedCell, DecodedRow, Decoder};
-
-#[path = "../tests/support/chunk_decoder.rs"]
-mod decoder;
 
 const FAMILY_COUNT: u32 = 3;
 
@@ -49,7 +46,7 @@ fn decoded(cell: &FilteredCell) -> DecodedCell {
         family: format!("family-{}", cell.family.0),
         qualifier: cell.qualifier.to_vec(),
         timestamp: cell.timestamp,
-        labels: cell.labels.to_vec(),
+        labels: cell.labels.clone(),
         value: cell.value.to_vec(),
     }
 }
@@ -155,7 +152,7 @@ fn the_largest_possible_chunk_fits_a_message() {
     let qualifier = vec![b'q'; limits::QUALIFIER_BYTES_MAX];
     let value = vec![b'v'; VALUE_PIECE_BYTES_MAX * 2];
     let mut large = cell(1, &qualifier, i64::MAX, value);
-    large.labels = vec!["a-label-as-long".to_owned()].into();
+    large.labels = vec!["a-label-as-long".to_owned()];
     chunker.push_row(&row, vec![large.clone(), large]);
     for message in drain(&mut chunker) {
         assert!(message.encoded_len() <= MESSAGE_BYTES_MAX, "{}", message.encoded_len());
@@ -191,7 +188,7 @@ fn any_cell() -> impl Strategy<Value = FilteredCell> {
     (1..=FAMILY_COUNT, qualifier, 0..3_i64, any_value(), labels).prop_map(
         |(family, qualifier, millis, value, labels)| {
             let mut cell = cell(family, qualifier, millis * 1_000, value);
-            cell.labels = labels.into();
+            cell.labels = labels;
             cell
         },
     )

@@ -32,3 +32,7 @@ pub mod table;
 pub mod tablets;
 
 pub use error::{Code, Error, Result};
+
+#[cfg(test)]
+#[path = "../tests/support/chunk_decoder.rs"]
+mod chunk_decoder;

@@ -4,11 +4,8 @@
 use tepui_engine::cell::{Cell, FamilyId};
 
 use super::*;
+use crate::chunk_decoder::Decoder;
 use crate::schema::{FamilySchema, TableSchema};
-use decoder::Decoder;
-
-#[path = "../tests/support/chunk_decoder.rs"]
-mod decoder;
 
 #[derive(Debug)]
 struct NoChance;

@@ -249,14 +249,14 @@ mod tests {
                 other => other,
             };
             range(
-                start.map(|(open, key)| match open {
-                    true => StartKey::StartKeyOpen(key),
-                    false => StartKey::StartKeyClosed(key),
+                start.map(|(open, key)| {
+                    if open { StartKey::StartKeyOpen(key) } else { StartKey::StartKeyClosed(key) }
                 }),
-                end.map(|(open, key)| match open {
-                    true => EndKey::EndKeyOpen(key),
-                    false => EndKey::EndKeyClosed(key),
-                }),
+                end.map(
+                    |(open, key)| {
+                        if open { EndKey::EndKeyOpen(key) } else { EndKey::EndKeyClosed(key) }
+                    },
+                ),
             )
         })
     }

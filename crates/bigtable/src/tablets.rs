@@ -87,7 +87,7 @@ impl<T: Clone> TabletMap<T> {
         for span in spans {
             match span {
                 RowSpan::Row(row) => {
-                    pieces.push_back(Piece::Row(self.get(row).clone(), row.clone()))
+                    pieces.push_back(Piece::Row(self.get(row).clone(), row.clone()));
                 }
                 RowSpan::Range(range) => pieces
                     .extend(self.overlapping(range).map(|(part, t)| Piece::Range(t.clone(), part))),

@@ -65,10 +65,10 @@ impl Decoder {
     }
 
     fn advance_to(&mut self, key: &Bytes) -> Result<(), String> {
-        let in_order = self.last_key.as_ref().is_none_or(|last| match self.reversed {
-            false => key > last,
-            true => key < last,
-        });
+        let in_order = self
+            .last_key
+            .as_ref()
+            .is_none_or(|last| if self.reversed { key < last } else { key > last });
         if !in_order {
             return Err(format!("key {key:?} after {:?}", self.last_key));
         }
