@@ -68,10 +68,10 @@ impl Step {
                 cells.retain(|(r, f, q, t), _| {
                     let in_range = t.0 >= start * 1_000 && (*end == 0 || t.0 < end * 1_000);
                     !(r == row && f == family && q == qualifier && in_range)
-                })
+                });
             }
             Self::DeleteFamily { family } => {
-                cells.retain(|(r, f, ..), _| !(r == row && f == family))
+                cells.retain(|(r, f, ..), _| !(r == row && f == family));
             }
             Self::DeleteRow => cells.retain(|(r, ..), _| r != row),
         }
@@ -155,7 +155,9 @@ async fn run(ops: Vec<Op>) -> Result<(), TestCaseError> {
         match op {
             Op::Mutate(row, steps) => {
                 fixture.mutate(ROWS[row], steps.iter().map(Step::change).collect()).await;
-                steps.iter().for_each(|step| step.apply(ROWS[row], &mut cells));
+                for step in &steps {
+                    step.apply(ROWS[row], &mut cells);
+                }
             }
             Op::Drop(prefix) => {
                 fixture.table.drop_row_range(Some(prefix.as_bytes())).await.unwrap();
