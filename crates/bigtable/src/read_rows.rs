@@ -95,14 +95,13 @@ impl ReadRows {
             let Some(reader) = &mut self.reader else {
                 return self.failure.take().map(Err);
             };
-            let more = match reader.next(self.responder.rows_left()).await {
-                Ok(Some(seen)) => self.responder.push(seen),
-                Ok(None) => false,
-                Err(error) => {
-                    self.failure = Some(error.into());
-                    false
-                }
-            };
+            let seen = reader.next(self.responder.rows_left()).await.map_err(Error::from);
+            let more =
+                seen.and_then(|seen| seen.map_or(Ok(false), |seen| self.responder.push(seen)));
+            let more = more.unwrap_or_else(|error| {
+                self.failure = Some(error);
+                false
+            });
             if !more {
                 // Releases what the engine holds for this read while the client takes the rest.
                 self.reader = None;
@@ -247,13 +246,14 @@ impl Responder {
     }
 
     /// Takes what was seen; returns whether more is wanted.
-    fn push(&mut self, seen: Seen) -> bool {
+    fn push(&mut self, seen: Seen) -> Result<bool> {
         self.rows_looked_at += 1;
         let (key, sent, report) = match seen {
             Seen::Row(row) => {
                 let key = row.key.clone();
                 self.cells_looked_at += row.cells.len() as u64;
-                let cells = self.selection.apply(row, self.chunker.families(), self.rng.as_ref());
+                let cells =
+                    self.selection.apply(row, self.chunker.families(), self.rng.as_ref())?;
                 let sent = self.chunker.push_row(&key, cells);
                 (key, sent, false)
             }
@@ -270,7 +270,7 @@ impl Responder {
             // A row that was sent says itself how far the read has come.
             if sent { self.chunker.flush() } else { self.chunker.push_scanned(key) }
         }
-        self.rows_left != Some(0)
+        Ok(self.rows_left != Some(0))
     }
 
     fn finish(&mut self) {

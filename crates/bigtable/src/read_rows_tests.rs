@@ -6,6 +6,7 @@ use tepui_engine::cell::{Cell, FamilyId};
 use super::*;
 use crate::chunk_decoder::Decoder;
 use crate::schema::{FamilySchema, TableSchema};
+use crate::selection::FilterSource;
 
 #[derive(Debug)]
 struct NoChance;
@@ -21,7 +22,7 @@ fn responder(rows_limit: Option<u64>) -> Responder {
     let id = schema.allocate_family_id();
     schema.families.insert("f".into(), FamilySchema::new(id));
     let names = schema.names();
-    let selection = Selection::of_read(None, &names).unwrap();
+    let selection = Selection::of_read(FilterSource::Message(None), &names).unwrap();
     Responder::new(selection, names, Arc::new(NoChance), rows_limit)
 }
 
@@ -49,10 +50,10 @@ fn reads_are_send() {
 #[test]
 fn the_limit_counts_rows_that_were_sent() {
     let mut responder = responder(Some(2));
-    assert!(responder.push(row(0, true)));
-    assert!(responder.push(row(1, false)));
-    assert!(responder.push(Seen::Nothing(key(2))));
-    assert!(!responder.push(row(3, true)));
+    assert!(responder.push(row(0, true)).unwrap());
+    assert!(responder.push(row(1, false)).unwrap());
+    assert!(responder.push(Seen::Nothing(key(2))).unwrap());
+    assert!(!responder.push(row(3, true)).unwrap());
     responder.finish();
     let mut decoder = Decoder::new(false);
     for message in drain(&mut responder) {
@@ -68,7 +69,7 @@ fn rows_that_do_not_pass_are_reported_as_scanned_now_and_then() {
     let mut messages = Vec::new();
     for i in 0..25_000 {
         let seen = if i % 2 == 0 { row(i, false) } else { Seen::Nothing(key(i)) };
-        assert!(responder.push(seen));
+        assert!(responder.push(seen).unwrap());
         messages.extend(drain(&mut responder));
     }
     responder.finish();
@@ -80,11 +81,11 @@ fn rows_that_do_not_pass_are_reported_as_scanned_now_and_then() {
 #[test]
 fn a_rare_row_does_not_wait_for_a_full_message() {
     let mut responder = responder(None);
-    responder.push(row(0, true));
+    responder.push(row(0, true)).unwrap();
     let mut messages = Vec::new();
     for i in 1..10_000 {
         assert!(messages.is_empty(), "nothing is due before row 10,000");
-        responder.push(row(i, false));
+        responder.push(row(i, false)).unwrap();
         messages.extend(drain(&mut responder));
     }
     assert_eq!(messages.len(), 2);
@@ -97,7 +98,7 @@ fn a_row_that_is_sent_when_progress_is_due_is_not_reported_twice() {
     let mut responder = responder(None);
     let mut messages = Vec::new();
     for i in 0..10_000 {
-        responder.push(row(i, i == 9_999));
+        responder.push(row(i, i == 9_999)).unwrap();
         messages.extend(drain(&mut responder));
     }
     assert_eq!(messages.len(), 1);
@@ -107,8 +108,8 @@ fn a_row_that_is_sent_when_progress_is_due_is_not_reported_twice() {
 #[test]
 fn marks_of_the_engine_are_passed_on_at_once() {
     let mut responder = responder(None);
-    responder.push(row(0, true));
-    responder.push(Seen::Mark(key(500)));
+    responder.push(row(0, true)).unwrap();
+    responder.push(Seen::Mark(key(500))).unwrap();
     let messages = drain(&mut responder);
     assert_eq!(messages.len(), 2);
     assert_eq!(messages[1].last_scanned_row_key, key(500));
@@ -120,7 +121,7 @@ fn wide_rows_are_counted_by_their_cells() {
     let Seen::Row(one) = row(0, false) else { unreachable!() };
     for i in 0..100 {
         let cells = vec![one.cells[0].clone(); 1_000];
-        responder.push(Seen::Row(Row { key: key(i), cells }));
+        responder.push(Seen::Row(Row { key: key(i), cells })).unwrap();
     }
     let messages = drain(&mut responder);
     assert_eq!(messages.len(), 1);

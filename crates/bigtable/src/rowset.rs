@@ -64,6 +64,37 @@ pub fn normalize(rows: Option<&v2::RowSet>) -> Result<Vec<RowSpan>> {
     Ok(merged)
 }
 
+/// The parts of spans that lie in some of the ranges; both are disjoint and ascend, and so does what
+/// is returned.
+pub fn intersect(spans: &[RowSpan], ranges: &[RowRange]) -> Vec<RowSpan> {
+    let mut parts = Vec::with_capacity(spans.len());
+    // Ranges before this one end before the span in hand, and so before all that follow.
+    let mut first = 0;
+    for span in spans {
+        first += ranges
+            .iter()
+            .skip(first)
+            .take_while(|range| !range.end.is_empty() && range.end <= *span.start())
+            .count();
+        let ranges = ranges.iter().skip(first);
+        match span {
+            RowSpan::Row(row) => {
+                if ranges.take(1).any(|range| range.contains(row)) {
+                    parts.push(RowSpan::Row(row.clone()));
+                }
+            }
+            RowSpan::Range(own) => parts.extend(
+                ranges
+                    .take_while(|range| own.end.is_empty() || range.start < own.end)
+                    .map(|range| range.intersect(own))
+                    .filter(|part| !part.is_empty())
+                    .map(RowSpan::Range),
+            ),
+        }
+    }
+    parts
+}
+
 /// Makes `last` cover `next`, which does not start before it, where the two can be one span.
 fn absorb(last: &mut RowSpan, next: &RowSpan) -> bool {
     match (last, next) {
@@ -308,6 +339,34 @@ mod tests {
                 if let RowSpan::Range(range) = &pair[0] {
                     prop_assert!(!range.end.is_empty() && range.end <= *pair[1].start());
                 }
+            }
+        }
+
+        #[test]
+        fn an_intersection_covers_what_both_cover(
+            row_keys in prop::collection::vec(any_key(), 0..4),
+            row_ranges in prop::collection::vec(any_range(), 1..4),
+            others in prop::collection::vec(any_range(), 1..4),
+            rows in prop::collection::vec(any_key(), 40),
+        ) {
+            let spans = normalize(Some(&v2::RowSet { row_keys, row_ranges })).unwrap();
+            let other = v2::RowSet { row_keys: vec![], row_ranges: others };
+            let ranges: Vec<RowRange> = normalize(Some(&other))
+                .unwrap()
+                .into_iter()
+                .map(|span| match span {
+                    RowSpan::Row(row) => RowRange::row(&row),
+                    RowSpan::Range(range) => range,
+                })
+                .collect();
+            let parts = intersect(&spans, &ranges);
+            for row in &rows {
+                let both = spans.iter().any(|s| covers(s, row)) && ranges.iter().any(|r| r.contains(row));
+                let covered = parts.iter().filter(|s| covers(s, row)).count();
+                prop_assert_eq!(covered, usize::from(both), "{:?} in {:?}", row, &parts);
+            }
+            for pair in parts.windows(2) {
+                prop_assert!(pair[0].start() < pair[1].start());
             }
         }
     }

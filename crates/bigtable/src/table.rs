@@ -22,6 +22,7 @@ use tepui_engine::io::{Clock, Rng};
 use tepui_engine::tablet::{ReadView, Tablet};
 
 use crate::error::{Code, Error, Result};
+use crate::filter::WithFilter;
 use crate::limits;
 use crate::mutation;
 use crate::read_rows::ReadRows;
@@ -29,7 +30,7 @@ use crate::rmw::{self, Rules};
 use crate::rowset;
 use crate::sample::{SAMPLE_PART_BYTES, TabletSample, sample};
 use crate::schema::TableSchema;
-use crate::selection::Selection;
+use crate::selection::{FilterSource, Selection};
 use crate::tablets::TabletMap;
 
 /// Rows of one `MutateRows` that are written at once, at most. They share group commits of the log, so
@@ -134,6 +135,24 @@ impl Table {
         &self,
         request: &v2::CheckAndMutateRowRequest,
     ) -> Result<v2::CheckAndMutateRowResponse> {
+        let predicate = FilterSource::Message(request.predicate_filter.as_ref());
+        self.check_and_mutate(request, predicate).await
+    }
+
+    /// The same for a request whose filter is kept as it arrived.
+    pub async fn check_and_mutate_row_encoded(
+        &self,
+        request: &WithFilter<v2::CheckAndMutateRowRequest>,
+    ) -> Result<v2::CheckAndMutateRowResponse> {
+        let predicate = FilterSource::Encoded(request.filter.as_deref());
+        self.check_and_mutate(&request.request, predicate).await
+    }
+
+    async fn check_and_mutate(
+        &self,
+        request: &v2::CheckAndMutateRowRequest,
+        predicate: FilterSource<'_>,
+    ) -> Result<v2::CheckAndMutateRowResponse> {
         let row = &request.row_key;
         limits::check_row_key(row)?;
         if request.true_mutations.is_empty() && request.false_mutations.is_empty() {
@@ -149,14 +168,16 @@ impl Table {
         };
         let if_true = compile("true_mutations", &request.true_mutations)?;
         let if_false = compile("false_mutations", &request.false_mutations)?;
-        let predicate = Selection::of_predicate(request.predicate_filter.as_ref(), &families)
+        let predicate = Selection::of_predicate(predicate, &families)
             .map_err(|e| in_field("predicate_filter", &e))?;
 
         let tablet = self.tablets.get(row);
         let lock = tablet.lock_row(row).await;
         let found = tablet.read_row(row, predicate.projection(), ReadView::Pending).await?;
-        let predicate_matched = found
-            .is_some_and(|found| !predicate.apply(found, &families, self.rng.as_ref()).is_empty());
+        let predicate_matched = match found {
+            Some(found) => !predicate.apply(found, &families, self.rng.as_ref())?.is_empty(),
+            None => false,
+        };
         let batch = if predicate_matched { if_true } else { if_false };
         if batch.mutations.is_empty() {
             tablet.wait_durable(lock).await?;
@@ -196,11 +217,24 @@ impl Table {
 
     /// Starts a read; the answer is pulled from what this returns.
     pub fn read_rows(&self, request: v2::ReadRowsRequest) -> Result<ReadRows> {
+        self.start_read(&request, FilterSource::Message(request.filter.as_ref()))
+    }
+
+    /// The same for a request whose filter is kept as it arrived.
+    pub fn read_rows_encoded(&self, request: WithFilter<v2::ReadRowsRequest>) -> Result<ReadRows> {
+        self.start_read(&request.request, FilterSource::Encoded(request.filter.as_deref()))
+    }
+
+    fn start_read(
+        &self,
+        request: &v2::ReadRowsRequest,
+        filter: FilterSource<'_>,
+    ) -> Result<ReadRows> {
         let rows_limit = rows_limit(request.rows_limit)?;
         let spans = rowset::normalize(request.rows.as_ref())?;
         let families = self.schema().names();
-        let selection = Selection::of_read(request.filter.as_ref(), &families)?;
-        let pieces = self.tablets.lay_out(&spans, request.reversed);
+        let selection = Selection::of_read(filter, &families)?;
+        let pieces = self.tablets.lay_out(&selection.narrow(spans), request.reversed);
         let rng = Arc::clone(&self.rng);
         Ok(ReadRows::new(pieces, selection, families, rng, request.reversed, rows_limit))
     }
