@@ -81,9 +81,9 @@ impl Chunker {
         &self.families
     }
 
-    /// Adds a row. Cells come grouped by family and column. Returns whether the row has any cell: one
-    /// without cells is not sent. Cells of families that are unknown (dropped meanwhile) are left out.
-    pub fn push_row(&mut self, key: &Bytes, mut cells: Vec<FilteredCell>) -> bool {
+    /// Adds a row. Cells come grouped by family and column. Returns how many cells are sent: a
+    /// row without any is not. Cells of families that are unknown (dropped meanwhile) are left out.
+    pub fn push_row(&mut self, key: &Bytes, mut cells: Vec<FilteredCell>) -> usize {
         cells.retain(|cell| self.families.get(cell.family).is_some());
         let count = cells.len();
         let mut previous = None;
@@ -109,7 +109,7 @@ impl Chunker {
             }
             self.push_cell(chunk, cell.value, index + 1 == count);
         }
-        count > 0
+        count
     }
 
     /// Adds a cell: `first` is its first chunk without the value.

@@ -60,8 +60,8 @@ fn chunks_say_only_what_changed() {
         cell(1, b"b", 1_000, ""),
         cell(2, b"b", 0, "x"),
     ];
-    assert!(chunker.push_row(&"row1".into(), cells));
-    assert!(chunker.push_row(&"row2".into(), vec![cell(2, b"b", 0, "y")]));
+    assert_eq!(chunker.push_row(&"row1".into(), cells), 4);
+    assert_eq!(chunker.push_row(&"row2".into(), vec![cell(2, b"b", 0, "y")]), 1);
     let messages = drain(&mut chunker);
     assert_eq!(messages.len(), 1);
     let said: Vec<_> = messages[0]
@@ -92,8 +92,9 @@ fn chunks_say_only_what_changed() {
 #[test]
 fn a_row_without_cells_is_not_sent() {
     let mut chunker = Chunker::new(families());
-    assert!(!chunker.push_row(&"row".into(), vec![]));
-    assert!(!chunker.push_row(&"row".into(), vec![cell(99, b"q", 0, "dropped family")]));
+    assert_eq!(chunker.push_row(&"row".into(), vec![]), 0);
+    let dropped = cell(99, b"q", 0, "dropped family");
+    assert_eq!(chunker.push_row(&"row".into(), vec![dropped]), 0);
     assert_eq!(drain(&mut chunker), []);
 }
 

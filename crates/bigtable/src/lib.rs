@@ -23,6 +23,7 @@ pub mod filter;
 pub mod limits;
 pub mod mutation;
 pub mod read_rows;
+pub mod read_stats;
 pub mod rmw;
 pub mod rowset;
 pub mod sample;

@@ -19,12 +19,13 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use tepui_engine::cell::Row;
-use tepui_engine::io::Rng;
+use tepui_engine::io::{Clock, Rng};
 use tepui_engine::read::{Projection, RowStream};
 use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
 
 use crate::chunk::Chunker;
 use crate::error::{Error, Result};
+use crate::read_stats::ReadStats;
 use crate::schema::FamilyNames;
 use crate::selection::Selection;
 use crate::tablets::Piece;
@@ -55,24 +56,37 @@ enum Seen {
     Mark(Bytes),
 }
 
+/// What to read, and how.
+pub(crate) struct Plan {
+    /// In the order of the read.
+    pub pieces: VecDeque<Piece<Arc<Tablet>>>,
+    /// The cells that are wanted.
+    pub selection: Selection,
+    /// The names of the table's families.
+    pub families: FamilyNames,
+    /// For filters that leave rows to chance.
+    pub rng: Arc<dyn Rng>,
+    /// From the last row to the first.
+    pub reverse: bool,
+    /// Rows to send, at most.
+    pub rows_limit: Option<u64>,
+    /// Times the read where its figures are asked for.
+    pub stats_clock: Option<Arc<dyn Clock>>,
+}
+
 /// A read under way.
 pub struct ReadRows {
     /// `None` once everything was read, or nothing more is wanted.
     reader: Option<RowReader>,
     responder: Responder,
     failure: Option<Error>,
+    /// Where figures are asked for and not sent yet: the clock, and its monotonic time at the start.
+    stats: Option<(Arc<dyn Clock>, u64)>,
 }
 
 impl ReadRows {
-    /// A read of `pieces`, which are in the order of the read, stopping after `rows_limit` rows.
-    pub(crate) fn new(
-        pieces: VecDeque<Piece<Arc<Tablet>>>,
-        selection: Selection,
-        families: FamilyNames,
-        rng: Arc<dyn Rng>,
-        reverse: bool,
-        rows_limit: Option<u64>,
-    ) -> Self {
+    pub(crate) fn new(plan: Plan) -> Self {
+        let Plan { pieces, selection, families, rng, reverse, rows_limit, stats_clock } = plan;
         let reader = RowReader {
             pieces,
             projection: Arc::new(selection.projection().clone()),
@@ -82,7 +96,11 @@ impl ReadRows {
             largest_row_bytes: 1,
         };
         let responder = Responder::new(selection, families, rng, rows_limit);
-        Self { reader: Some(reader), responder, failure: None }
+        let stats = stats_clock.map(|clock| {
+            let start = clock.monotonic_micros();
+            (clock, start)
+        });
+        Self { reader: Some(reader), responder, failure: None, stats }
     }
 
     /// The next message; `None` at the end. After an error comes the end. A caller that drops the
@@ -93,7 +111,14 @@ impl ReadRows {
                 return Some(Ok(message));
             }
             let Some(reader) = &mut self.reader else {
-                return self.failure.take().map(Err);
+                let stats = self.stats.take();
+                return match self.failure.take() {
+                    Some(failure) => Some(Err(failure)),
+                    None => stats.map(|(clock, start)| {
+                        let micros = clock.monotonic_micros().saturating_sub(start);
+                        Ok(self.responder.stats.message(micros))
+                    }),
+                };
             };
             let seen = reader.next(self.responder.rows_left()).await.map_err(Error::from);
             let more =
@@ -222,6 +247,7 @@ struct Responder {
     /// Rows and cells since a message was ready.
     rows_looked_at: u64,
     cells_looked_at: u64,
+    stats: ReadStats,
 }
 
 impl Responder {
@@ -238,6 +264,7 @@ impl Responder {
             rows_left: rows_limit,
             rows_looked_at: 0,
             cells_looked_at: 0,
+            stats: ReadStats::default(),
         }
     }
 
@@ -251,13 +278,18 @@ impl Responder {
         let (key, sent, report) = match seen {
             Seen::Row(row) => {
                 let key = row.key.clone();
-                self.cells_looked_at += row.cells.len() as u64;
+                let seen = row.cells.len();
+                self.cells_looked_at += seen as u64;
                 let cells =
                     self.selection.apply(row, self.chunker.families(), self.rng.as_ref())?;
                 let sent = self.chunker.push_row(&key, cells);
-                (key, sent, false)
+                self.stats.count_row(seen, sent);
+                (key, sent > 0, false)
             }
-            Seen::Nothing(key) => (key, false, false),
+            Seen::Nothing(key) => {
+                self.stats.count_row(0, 0);
+                (key, false, false)
+            }
             Seen::Mark(key) => (key, false, true),
         };
         if sent && let Some(left) = &mut self.rows_left {

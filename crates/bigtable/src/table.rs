@@ -17,6 +17,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::try_join_all;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_request::RequestStatsView;
 use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::tablet::{ReadView, Tablet};
@@ -25,7 +26,7 @@ use crate::error::{Code, Error, Result};
 use crate::filter::WithFilter;
 use crate::limits;
 use crate::mutation;
-use crate::read_rows::ReadRows;
+use crate::read_rows::{Plan, ReadRows};
 use crate::rmw::{self, Rules};
 use crate::rowset;
 use crate::sample::{SAMPLE_PART_BYTES, TabletSample, sample};
@@ -235,8 +236,16 @@ impl Table {
         let families = self.schema().names();
         let selection = Selection::of_read(filter, &families)?;
         let pieces = self.tablets.lay_out(&selection.narrow(spans), request.reversed);
-        let rng = Arc::clone(&self.rng);
-        Ok(ReadRows::new(pieces, selection, families, rng, request.reversed, rows_limit))
+        let wants_stats = request.request_stats_view() == RequestStatsView::RequestStatsFull;
+        Ok(ReadRows::new(Plan {
+            pieces,
+            selection,
+            families,
+            rng: Arc::clone(&self.rng),
+            reverse: request.reversed,
+            rows_limit,
+            stats_clock: wants_stats.then(|| Arc::clone(&self.clock)),
+        }))
     }
 
     /// Row keys that divide the table: the bounds of its tablets, and rows within large ones, with the

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use prost::Message;
+use tepui_bigtable::filter::WithFilter;
 use tepui_bigtable::schema::{FamilySchema, TableSchema};
 use tepui_bigtable::table::Table;
 use tepui_bigtable::{Code, chunk};
@@ -595,5 +596,55 @@ async fn bad_reads_are_refused() {
     ] {
         let error = fixture.table.read_rows(bad).unwrap_err();
         assert_eq!(error.kind(), Code::InvalidArgument);
+    }
+}
+
+#[tokio::test]
+async fn figures_of_a_read_come_last_where_they_are_asked_for() {
+    let fixture = Fixture::new(&["m"]);
+    for row in ["a", "n", "o"] {
+        fixture.mutate(row, vec![set("f", "p", 0, "v"), set("f", "q", 0, "v")]).await;
+    }
+    for (rows, seen, cells) in [(None, 3, 6), (row_set(&["a", "x", "y"], &[]), 1, 2)] {
+        let full = v2::read_rows_request::RequestStatsView::RequestStatsFull.into();
+        let request = v2::ReadRowsRequest { rows, request_stats_view: full, ..Default::default() };
+        let mut decoder = Decoder::new(false);
+        let mut read = fixture.table.read_rows(request).unwrap();
+        while let Some(message) = read.next().await {
+            decoder.push(&message.unwrap()).unwrap();
+        }
+        let stats = decoder.stats.unwrap();
+        assert_eq!((stats.rows_returned_count, stats.cells_returned_count), (seen, cells));
+        assert!(stats.rows_seen_count >= seen && stats.cells_seen_count >= cells);
+    }
+}
+
+#[tokio::test]
+async fn filters_that_are_kept_as_they_arrived_decide_the_same() {
+    let fixture = Fixture::new(&["m"]);
+    for row in ["ba", "bz", "c", "n"] {
+        fixture.mutate(row, vec![set("f", "q", 0, "v")]).await;
+    }
+    let regex = |pattern: &'static str| v2::RowFilter {
+        filter: Some(v2::row_filter::Filter::RowKeyRegexFilter(pattern.into())),
+    };
+    let encoded = |pattern| Some(Bytes::from(regex(pattern).encode_to_vec()));
+    for rows in [None, row_set(&["ba", "bz", "c"], &[]), row_set(&["bz"], &[("a", "bb")])] {
+        let request = v2::ReadRowsRequest { rows, ..Default::default() };
+        let plain = v2::ReadRowsRequest { filter: Some(regex("b.*")), ..request.clone() };
+        assert_eq!(keys(&fixture.read(plain).await), ["ba", "bz"]);
+        let mut decoder = Decoder::new(false);
+        let request = WithFilter { request, filter: encoded("b.*") };
+        let mut read = fixture.table.read_rows_encoded(request).unwrap();
+        while let Some(message) = read.next().await {
+            decoder.push(&message.unwrap()).unwrap();
+        }
+        assert_eq!(keys(&decoder.finish().unwrap()), ["ba", "bz"]);
+    }
+    for (pattern, matched) in [("b.*", true), ("c", false)] {
+        let request = check("ba", None, vec![set("f", "q", 0, "w")], vec![]);
+        let request = WithFilter { request, filter: encoded(pattern) };
+        let response = fixture.table.check_and_mutate_row_encoded(&request).await.unwrap();
+        assert_eq!(response.predicate_matched, matched);
     }
 }

@@ -2,9 +2,12 @@
 //! would: it refuses anything that the documentation does not allow.
 
 use bytes::Bytes;
-use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::ReadRowsResponse;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::CellChunk;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::cell_chunk::RowStatus;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::request_stats::StatsView;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::{
+    ReadIterationStats, ReadRowsResponse, RequestStats,
+};
 
 /// A cell as a client sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub struct Decoder {
     pub rows: Vec<DecodedRow>,
     /// Every `last_scanned_row_key`.
     pub scanned: Vec<Bytes>,
+    /// The figures of the read, where they were sent.
+    pub stats: Option<ReadIterationStats>,
     /// Whether rows come in descending order.
     pub reversed: bool,
     /// The greatest key seen in the order of the read.
@@ -47,6 +52,15 @@ impl Decoder {
 
     /// Takes one message.
     pub fn push(&mut self, response: &ReadRowsResponse) -> Result<(), String> {
+        if self.stats.is_some() {
+            return Err("a message after the figures".into());
+        }
+        if let Some(RequestStats { stats_view: Some(StatsView::FullReadStatsView(view)) }) =
+            response.request_stats
+        {
+            self.stats = view.read_iteration_stats;
+            return if self.row.is_none() { Ok(()) } else { Err("figures within a row".into()) };
+        }
         if !response.last_scanned_row_key.is_empty() {
             if self.row.is_some() || !response.chunks.is_empty() {
                 return Err("last_scanned_row_key within a row".into());
