@@ -1,6 +1,6 @@
 //! Bigtable semantics.
 
 pub mod error;
-//pub mod filter;
-//pub mod gc;
+pub mod filter;
+pub mod gc;
 pub mod regex;

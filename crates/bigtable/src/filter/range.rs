@@ -164,7 +164,10 @@ mod tests {
     }
 
     fn ranges() -> impl Strategy<Value = Vec<ByteRange>> {
-        prop::collection::vec((bound(), bound()).prop_map(|(start, end)| ByteRange { start, end }), 0..5)
+        prop::collection::vec(
+            (bound(), bound()).prop_map(|(start, end)| ByteRange { start, end }),
+            0..5,
+        )
     }
 
     fn in_any(list: &[ByteRange], text: &str) -> bool {

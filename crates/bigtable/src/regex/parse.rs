@@ -348,9 +348,8 @@ impl<'a> Parser<'a> {
         }
         self.at += 1;
         let mut negated = letter == b'P';
-        let bad = |parser: &Self| {
-            SyntaxError::new("invalid character class range", parser.since(start))
-        };
+        let bad =
+            |parser: &Self| SyntaxError::new("invalid character class range", parser.since(start));
         let name = if self.eat(b"{") {
             negated ^= self.eat(b"^");
             let name_start = self.at;
