@@ -110,9 +110,15 @@ impl<'a> Evaluation<'a> {
             }
             Node::RowLimit(count) => cells.truncate(*count),
             Node::ColumnLimit(count) => limit_columns(cells, *count),
-            Node::StripValue => cells.iter_mut().for_each(|cell| cell.value = Bytes::new()),
+            Node::StripValue => {
+                for cell in cells {
+                    cell.value = Bytes::new();
+                }
+            }
             Node::Label(label) => {
-                cells.iter_mut().for_each(|cell| cell.labels.push(label.clone()));
+                for cell in cells {
+                    cell.labels.push(label.clone());
+                }
             }
         }
         Ok(())

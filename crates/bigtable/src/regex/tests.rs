@@ -295,7 +295,8 @@ impl Tree {
             Tree::Byte(byte) => format!(r"\x{byte:02x}"),
             Tree::Any => r"\C".into(),
             Tree::Class(negated, bytes) => {
-                let bytes: String = bytes.iter().map(|b| format!(r"\x{b:02X}")).collect();
+                let bytes: Vec<String> = bytes.iter().map(|b| format!(r"\x{b:02X}")).collect();
+                let bytes = bytes.concat();
                 format!("[{}{bytes}]", if *negated { "^" } else { "" })
             }
             Tree::Concat(parts) => format!("(?:{})", all(parts, "")),

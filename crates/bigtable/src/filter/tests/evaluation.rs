@@ -64,7 +64,8 @@ fn each_kind_lets_through_what_it_documents() {
         (values("(", "v1)"), at(&[])),
         (mask(b"v1"), at(&[1])),
         (mask(b"\x40\x30"), at(&[0, 1])),
-        (mask(b"\x62"), at(&[5])),
+        (mask(b"\x62"), at(&[2, 5])),
+        (mask(b"\x08"), at(&[5])),
         (mask(b"\x80"), at(&[])),
         // Counts.
         (row_offset(0), everything.clone()),

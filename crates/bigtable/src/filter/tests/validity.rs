@@ -220,7 +220,7 @@ fn bytes_that_are_no_filter_are_refused() {
 fn a_kind_that_is_not_known_is_refused_and_does_not_pass_everything() {
     // Tag 100, an empty message; alone and in a chain.
     let unknown = [0xA2, 0x06, 0x00];
-    let chained = [&[0x0A, 0x0B, 0x0A, 0x03][..], &unknown, &[0x0A, 0x04, 0x88, 0x01, 0x80, 0x00]];
+    let chained = [&[0x0A, 0x0A, 0x0A, 0x03][..], &unknown, &[0x0A, 0x03, 0x88, 0x01, 0x01]];
     for encoded in [unknown.to_vec(), chained.concat()] {
         let error = Filter::decode(&encoded).unwrap_err();
         assert_eq!(error.kind(), Code::Unimplemented, "{error}");
