@@ -35,18 +35,20 @@ impl<'a> Evaluation<'a> {
         Self { key, families, rng, sunk: Vec::new() }
     }
 
-    /// The output for a row of these cells.
+    /// The output for a row of these cells. `duplicates` says whether the filter can copy cells.
     pub(super) fn run(
         mut self,
         node: &Node,
         mut cells: Vec<FilteredCell>,
+        duplicates: bool,
     ) -> Result<Vec<FilteredCell>> {
         self.apply(node, &mut cells)?;
         if !self.sunk.is_empty() {
             cells.append(&mut self.sunk);
             sort(&mut cells);
         }
-        if node.duplicates() {
+        // Without copies, the row is no larger than the engine lets a read be.
+        if duplicates {
             let bytes: u64 = cells.iter().map(FilteredCell::bytes).sum();
             if bytes > ROW_READ_BYTES_MAX {
                 return Err(self.too_large(&format!("{ROW_READ_BYTES_MAX} bytes")));

@@ -28,7 +28,7 @@ use tepui_engine::io::Rng;
 use tepui_engine::read::Projection;
 
 use crate::error::{Error, Result};
-use node::Node;
+use node::{Node, Reach};
 
 pub use compile::{FILTER_BYTES_MAX, FILTER_DEPTH_MAX, LABEL_CHARS_MAX};
 pub use wire::WithFilter;
@@ -37,6 +37,10 @@ pub use wire::WithFilter;
 #[derive(Debug, Clone)]
 pub struct Filter {
     root: Node,
+    /// What can come out of a row, where that is the same for all keys.
+    reach: Option<Reach>,
+    /// Whether a cell can come out more than once.
+    duplicates: bool,
 }
 
 /// A cell that a filter let through.
@@ -120,7 +124,11 @@ impl Filter {
                 "Row filter holds a kind of filter that is not known",
             ));
         }
-        Ok(Self { root })
+        Ok(Self {
+            reach: (!root.asks_key()).then(|| root.reach(&[])),
+            duplicates: root.duplicates(),
+            root,
+        })
     }
 
     /// The output of the filter for a row: its cells in the engine's order; copies of one cell stay
@@ -137,13 +145,13 @@ impl Filter {
             return Ok(Vec::new());
         }
         let cells = row.cells.into_iter().map(FilteredCell::from).collect();
-        eval::Evaluation::new(&row.key, families, rng).run(&self.root, cells)
+        eval::Evaluation::new(&row.key, families, rng).run(&self.root, cells, self.duplicates)
     }
 
     /// Whether a row with this key can have any output. Costs no more than its patterns on the key, and
     /// nothing of the row need be read to ask.
     pub fn may_match(&self, key: &[u8]) -> bool {
-        let reach = self.root.reach(key);
+        let reach = self.reach.unwrap_or_else(|| self.root.reach(key));
         reach.flow || reach.sink
     }
 

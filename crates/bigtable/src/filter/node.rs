@@ -79,6 +79,11 @@ impl Node {
             || self.children().into_iter().any(Self::duplicates)
     }
 
+    /// Whether the row's key matters.
+    pub(super) fn asks_key(&self) -> bool {
+        matches!(self, Self::RowKeyRegex(_)) || self.children().into_iter().any(Self::asks_key)
+    }
+
     /// What can come out of the row with this key, by its key alone.
     pub(super) fn reach(&self, key: &[u8]) -> Reach {
         match self {

@@ -63,7 +63,8 @@ fn written(cells: &[FilteredCell]) -> Vec<String> {
         let family = FAMILIES.iter().find(|(id, _)| *id == cell.family).unwrap().1;
         let qualifier = cell.qualifier.escape_ascii();
         let value = cell.value.escape_ascii();
-        let labels: String = cell.labels.iter().map(|label| format!("#{label}")).collect();
+        let labels: Vec<String> = cell.labels.iter().map(|label| format!("#{label}")).collect();
+        let labels = labels.concat();
         format!("{family}:{qualifier}@{}={value}{labels}", cell.timestamp)
     };
     cells.iter().map(write).collect()

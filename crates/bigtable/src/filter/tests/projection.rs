@@ -34,7 +34,7 @@ fn project(row: &Row, projection: &Projection) -> Row {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4000, max_global_rejects: 1 << 17, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 4000, max_local_rejects: 1 << 20, ..ProptestConfig::default() })]
 
     #[test]
     fn a_filter_cannot_tell_a_projected_row_from_the_row(
@@ -193,6 +193,19 @@ fn counts_are_not_pushed_past_what_they_do_not_see() {
     let limited = chain(&[column_limit(1), times(1000, 2000), column_limit(1)]);
     let want = Projection { versions_max: 1, ..Projection::all() };
     assert_eq!(compile(&limited).unwrap().projection(&FAMILIES), want);
+    let limited = chain(&[
+        column_limit(1),
+        interleave(&[
+            chain(&[times(1000, 2000), column_limit(5)]),
+            chain(&[times(1000, 2000), family("f")]),
+        ]),
+    ]);
+    let want = Projection { versions_max: 1, ..Projection::all() };
+    assert_eq!(compile(&limited).unwrap().projection(&FAMILIES), want);
+    // Columns that are not all wanted would take the places of those that are.
+    let inexact = chain(&[family("f"), qualifier("a.*"), row_limit(1)]);
+    let want = only(&[(1, &[half_open("a", "b")])]);
+    assert_eq!(compile(&inexact).unwrap().projection(&FAMILIES), want);
     // Versions of different ranges of timestamps are not one count.
     let ranges = interleave(&[
         chain(&[times(1000, 2000), column_limit(1)]),
