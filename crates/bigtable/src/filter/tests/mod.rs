@@ -26,7 +26,7 @@ impl Rng for Fixed {
 }
 
 /// The families of every test's table; ids are neither dense nor in the order of the names.
-const FAMILIES: [(FamilyId, &str); 3] =
+static FAMILIES: [(FamilyId, &str); 3] =
     [(FamilyId(1), "f"), (FamilyId(3), "g"), (FamilyId(7), "fam")];
 
 fn names() -> Vec<(FamilyId, &'static str)> {

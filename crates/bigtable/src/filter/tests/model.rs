@@ -167,8 +167,16 @@ const MASKS: &[&[u8]] = &[b"\x01", b"\x02", b"aa"];
 const KEYS: &[&[u8]] = &[b"a", b"ab", b"fam", b"k\n", b"\xFF"];
 
 pub(super) fn rows() -> impl Strategy<Value = Row> {
-    let family = prop::sample::select(&FAMILIES[..]).prop_map(|(id, _)| id);
-    let qualifier = prop::sample::select(QUALIFIERS);
+    // Rows of many columns, and rows of few columns with many versions.
+    prop_oneof![rows_of(&FAMILIES, QUALIFIERS), rows_of(&FAMILIES[..2], &QUALIFIERS[1..3])]
+}
+
+fn rows_of(
+    families: &'static [(FamilyId, &'static str)],
+    qualifiers: &'static [&'static [u8]],
+) -> impl Strategy<Value = Row> {
+    let family = prop::sample::select(families).prop_map(|(id, _)| id);
+    let qualifier = prop::sample::select(qualifiers);
     let cell = ((family, qualifier, 1..6i64), prop::sample::select(VALUES));
     let cells = prop::collection::vec(cell, 1..16);
     (prop::sample::select(KEYS), cells).prop_map(|(key, cells)| {
