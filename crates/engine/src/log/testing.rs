@@ -135,7 +135,8 @@ pub(super) struct SyncGate {
 }
 
 impl SyncGate {
-    pub(super) fn close(self: &Arc<Self>, files: &FaultFiles) {
+    /// Opens again when the guard is dropped, so that a test that fails does not hang in a join.
+    pub(super) fn close(self: &Arc<Self>, files: &FaultFiles) -> OpenOnDrop {
         let gate = Arc::clone(self);
         files.before_sync(Some(Arc::new(move |_: &Path| {
             let mut state = lock(&gate.state);
@@ -145,6 +146,7 @@ impl SyncGate {
                 state = gate.changed.wait(state).unwrap();
             }
         })));
+        OpenOnDrop(Arc::clone(self))
     }
 
     /// Waits until `n` syncs have come to the gate.
@@ -158,5 +160,14 @@ impl SyncGate {
     pub(super) fn open(&self) {
         lock(&self.state).0 = true;
         self.changed.notify_all();
+    }
+}
+
+#[must_use]
+pub(super) struct OpenOnDrop(Arc<SyncGate>);
+
+impl Drop for OpenOnDrop {
+    fn drop(&mut self) {
+        self.0.open();
     }
 }

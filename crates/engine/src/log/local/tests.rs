@@ -51,7 +51,7 @@ fn what_queues_up_during_a_sync_shares_the_next_one() {
     let opened = world.open(always()).unwrap();
     let watch = start(&opened.log);
     let gate = Arc::new(SyncGate::default());
-    gate.close(&world.files);
+    let _guard = gate.close(&world.files);
     let before = world.files.count(FaultOp::Sync);
     opened.log.append(append(1, 1)).unwrap();
     gate.wait_arrived(1);
@@ -315,7 +315,7 @@ fn image_with_a_tail() -> (Vec<u8>, usize) {
     }
     let promised = world.memory.contents(&file(1)).unwrap().len();
     let gate = Arc::new(SyncGate::default());
-    gate.close(&world.files);
+    let _guard = gate.close(&world.files);
     opened.log.append(append(1, 4)).unwrap();
     gate.wait_arrived(1);
     let bytes = world.memory.contents(&file(1)).unwrap();

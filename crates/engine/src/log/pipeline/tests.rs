@@ -41,7 +41,7 @@ async fn nothing_is_visible_before_its_sync_returns() {
     let pipeline = pipeline(&world);
     let floor = pipeline.visible();
     let gate = Arc::new(SyncGate::default());
-    gate.close(&world.files);
+    let _guard = gate.close(&world.files);
     let mut done = begin(&pipeline, 1, 1).await.applied();
     gate.wait_arrived(1);
     assert!((&mut done).now_or_never().is_none());
@@ -56,7 +56,7 @@ async fn commits_that_wait_together_share_a_sync_and_become_visible_in_order() {
     let world = World::new();
     let pipeline = pipeline(&world);
     let gate = Arc::new(SyncGate::default());
-    gate.close(&world.files);
+    let _guard = gate.close(&world.files);
     let before = world.files.count(FaultOp::Sync);
     let first = begin(&pipeline, 0, 1).await.applied();
     gate.wait_arrived(1);
@@ -126,7 +126,7 @@ async fn after_a_failed_sync_nothing_is_acknowledged_again() {
     let pipeline = pipeline(&world);
     let good = begin(&pipeline, 1, 1).await.applied().await.unwrap();
     let gate = Arc::new(SyncGate::default());
-    gate.close(&world.files);
+    let _guard = gate.close(&world.files);
     let syncing = begin(&pipeline, 2, 1).await;
     let unapplied = begin(&pipeline, 3, 1).await;
     let waiter = pipeline.wait_visible(unapplied.last_seq());
