@@ -1,0 +1,173 @@
+//! Rows cut into the messages of a `ReadRows` stream.
+//!
+//! Each cell is one chunk, or several where its value is large. A chunk says only what differs from
+//! the chunk before it:
+//!
+//! ```text
+//! chunk of                     row_key  family  qualifier  timestamp  labels  value        value_size
+//! the row's first cell            x        x        x          x        x     all of it
+//! another column, same family                       x          x        x     all of it
+//! another version, same column                                 x        x     all of it
+//! a large value: first piece   as above    ..       ..         x        x     1st MiB      whole length
+//!                middle pieces                                                next MiB     whole length
+//!                last piece                                                   the rest
+//! ```
+//!
+//! The last chunk of a row carries `commit_row`. Rows and values may span messages. A key up to which
+//! nothing was found travels in a message of its own, between rows.
+//!
+//! Guarantees: no message is larger than [`MESSAGE_BYTES_MAX`], and so none is near
+//! [`limits::RESPONSE_BYTES_MAX`]; values are slices of the memory they came in, never copies.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::CellChunk;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::cell_chunk::RowStatus;
+use prost::Message;
+
+use crate::filter::FilteredCell;
+use crate::limits;
+use crate::schema::FamilyNames;
+
+/// Bytes at which the first message is sent: small, so that the client has the first rows early.
+const FIRST_MESSAGE_BYTES: usize = 64 << 10;
+
+/// Bytes at which messages are sent once the stream is under way; it doubles from
+/// [`FIRST_MESSAGE_BYTES`]. Smaller costs a call and a wake-up per few rows; larger costs memory per
+/// stream and delays the client, which decodes a message as a whole.
+const MESSAGE_BYTES_TARGET: usize = 1 << 20;
+
+/// Bytes of a value in one chunk, at most.
+const VALUE_PIECE_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of a message, at most: one full piece of a value, with the longest row key and qualifier and
+/// plenty of room for a label. A message holds more than one chunk only below
+/// [`MESSAGE_BYTES_TARGET`].
+pub const MESSAGE_BYTES_MAX: usize = VALUE_PIECE_BYTES_MAX + (64 << 10);
+
+const _: () = assert!(MESSAGE_BYTES_TARGET <= MESSAGE_BYTES_MAX);
+const _: () = assert!(MESSAGE_BYTES_MAX <= limits::RESPONSE_BYTES_MAX / 2);
+
+/// Collects rows and hands out messages. It holds at most the messages of one row and what is left
+/// over from the rows before.
+#[derive(Debug)]
+pub struct Chunker {
+    families: FamilyNames,
+    /// Full messages, oldest first.
+    ready: VecDeque<v2::ReadRowsResponse>,
+    /// The message being filled, and its encoded bytes so far.
+    chunks: Vec<CellChunk>,
+    chunks_bytes: usize,
+    /// Bytes at which the message being filled is full.
+    target_bytes: usize,
+}
+
+impl Chunker {
+    /// A chunker for rows of a table with these families.
+    pub fn new(families: FamilyNames) -> Self {
+        Self {
+            families,
+            ready: VecDeque::new(),
+            chunks: Vec::new(),
+            chunks_bytes: 0,
+            target_bytes: FIRST_MESSAGE_BYTES,
+        }
+    }
+
+    /// The families that names are taken from.
+    pub fn families(&self) -> &FamilyNames {
+        &self.families
+    }
+
+    /// Adds a row. Cells come grouped by family and column. Returns how many cells are sent: a
+    /// row without any is not. Cells of families that are unknown (dropped meanwhile) are left out.
+    pub fn push_row(&mut self, key: &Bytes, mut cells: Vec<FilteredCell>) -> usize {
+        cells.retain(|cell| self.families.get(cell.family).is_some());
+        let count = cells.len();
+        let mut previous = None;
+        for (index, cell) in cells.into_iter().enumerate() {
+            let mut chunk = CellChunk {
+                timestamp_micros: cell.timestamp,
+                labels: cell.labels,
+                ..CellChunk::default()
+            };
+            if index == 0 {
+                chunk.row_key = key.clone();
+            }
+            let same_family = previous.as_ref().is_some_and(|(family, _)| *family == cell.family);
+            if !same_family {
+                chunk.family_name =
+                    self.families.get(cell.family).map(|name| name.as_ref().to_owned());
+            }
+            let same_column =
+                same_family && previous.as_ref().is_some_and(|(_, q)| *q == cell.qualifier);
+            if !same_column {
+                chunk.qualifier = Some(cell.qualifier.to_vec());
+                previous = Some((cell.family, cell.qualifier));
+            }
+            self.push_cell(chunk, cell.value, index + 1 == count);
+        }
+        count
+    }
+
+    /// Adds a cell: `first` is its first chunk without the value.
+    fn push_cell(&mut self, first: CellChunk, value: Bytes, last_of_row: bool) {
+        let whole = value.len() as i32; // Values are limited to 100 MiB.
+        let mut chunk = first;
+        let mut rest = value;
+        while rest.len() > VALUE_PIECE_BYTES_MAX {
+            chunk.value = rest.split_to(VALUE_PIECE_BYTES_MAX);
+            chunk.value_size = whole;
+            self.push_chunk(std::mem::take(&mut chunk));
+        }
+        chunk.value = rest;
+        chunk.row_status = last_of_row.then_some(RowStatus::CommitRow(true));
+        self.push_chunk(chunk);
+    }
+
+    fn push_chunk(&mut self, chunk: CellChunk) {
+        let len = chunk.encoded_len();
+        // The field's tag is one byte.
+        let len = 1 + prost::length_delimiter_len(len) + len;
+        if self.chunks_bytes + len > self.target_bytes {
+            self.flush();
+        }
+        self.chunks.push(chunk);
+        self.chunks_bytes += len;
+        if self.chunks_bytes >= self.target_bytes {
+            self.flush();
+        }
+    }
+
+    /// Says that every row up to `key`, in the direction of the read, was looked at. Must come between
+    /// rows, and be about a row after those that were added.
+    pub fn push_scanned(&mut self, key: Bytes) {
+        self.flush();
+        self.ready.push_back(v2::ReadRowsResponse {
+            last_scanned_row_key: key,
+            ..v2::ReadRowsResponse::default()
+        });
+    }
+
+    /// Ends the message being filled, if there is anything in it.
+    pub fn flush(&mut self) {
+        if self.chunks.is_empty() {
+            return;
+        }
+        self.chunks_bytes = 0;
+        self.target_bytes = (self.target_bytes * 2).min(MESSAGE_BYTES_TARGET);
+        let chunks = std::mem::take(&mut self.chunks);
+        self.ready.push_back(v2::ReadRowsResponse { chunks, ..v2::ReadRowsResponse::default() });
+    }
+
+    /// The next message that is full or was flushed.
+    pub fn pop(&mut self) -> Option<v2::ReadRowsResponse> {
+        self.ready.pop_front()
+    }
+}
+
+#[cfg(test)]
+#[path = "chunk_tests.rs"]
+mod tests;

@@ -1,0 +1,247 @@
+//! Tests of the chunker: what a documented client makes of its messages, and how large they are.
+
+use proptest::prelude::*;
+use tepui_engine::cell::FamilyId;
+
+use super::*;
+use crate::chunk_decoder::{DecodedCell, DecodedRow, Decoder};
+use crate::schema::{FamilySchema, TableSchema};
+
+const FAMILY_COUNT: u32 = 3;
+
+fn families() -> FamilyNames {
+    let mut schema = TableSchema::new();
+    for _ in 0..FAMILY_COUNT {
+        let id = schema.allocate_family_id();
+        schema.families.insert(format!("family-{}", id.0), FamilySchema::new(id));
+    }
+    schema.names()
+}
+
+fn cell(family: u32, qualifier: &[u8], timestamp: i64, value: impl Into<Bytes>) -> FilteredCell {
+    FilteredCell {
+        family: FamilyId(family),
+        qualifier: Bytes::copy_from_slice(qualifier),
+        timestamp,
+        value: value.into(),
+        labels: Default::default(),
+    }
+}
+
+fn drain(chunker: &mut Chunker) -> Vec<v2::ReadRowsResponse> {
+    chunker.flush();
+    std::iter::from_fn(|| chunker.pop()).collect()
+}
+
+fn decode(messages: &[v2::ReadRowsResponse]) -> Vec<DecodedRow> {
+    let mut decoder = Decoder::new(false);
+    for message in messages {
+        decoder.push(message).unwrap();
+    }
+    decoder.finish().unwrap()
+}
+
+fn decoded(cell: &FilteredCell) -> DecodedCell {
+    DecodedCell {
+        family: format!("family-{}", cell.family.0),
+        qualifier: cell.qualifier.to_vec(),
+        timestamp: cell.timestamp,
+        labels: cell.labels.clone(),
+        value: cell.value.to_vec(),
+    }
+}
+
+#[test]
+fn chunks_say_only_what_changed() {
+    let mut chunker = Chunker::new(families());
+    let cells = vec![
+        cell(1, b"a", 2_000, "new"),
+        cell(1, b"a", 1_000, "old"),
+        cell(1, b"b", 1_000, ""),
+        cell(2, b"b", 0, "x"),
+    ];
+    assert_eq!(chunker.push_row(&"row1".into(), cells), 4);
+    assert_eq!(chunker.push_row(&"row2".into(), vec![cell(2, b"b", 0, "y")]), 1);
+    let messages = drain(&mut chunker);
+    assert_eq!(messages.len(), 1);
+    let said: Vec<_> = messages[0]
+        .chunks
+        .iter()
+        .map(|c| {
+            (
+                std::str::from_utf8(&c.row_key).unwrap(),
+                c.family_name.as_deref(),
+                c.qualifier.as_deref(),
+                c.timestamp_micros,
+                c.row_status.is_some(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        said,
+        [
+            ("row1", Some("family-1"), Some(b"a".as_slice()), 2_000, false),
+            ("", None, None, 1_000, false),
+            ("", None, Some(b"b".as_slice()), 1_000, false),
+            ("", Some("family-2"), Some(b"b".as_slice()), 0, true),
+            ("row2", Some("family-2"), Some(b"b".as_slice()), 0, true),
+        ]
+    );
+}
+
+#[test]
+fn a_row_without_cells_is_not_sent() {
+    let mut chunker = Chunker::new(families());
+    assert_eq!(chunker.push_row(&"row".into(), vec![]), 0);
+    let dropped = cell(99, b"q", 0, "dropped family");
+    assert_eq!(chunker.push_row(&"row".into(), vec![dropped]), 0);
+    assert_eq!(drain(&mut chunker), []);
+}
+
+#[test]
+fn cells_of_unknown_families_are_left_out_and_the_row_is_still_committed() {
+    let mut chunker = Chunker::new(families());
+    chunker.push_row(&"row".into(), vec![cell(1, b"q", 0, "v"), cell(99, b"q", 0, "gone")]);
+    let rows = decode(&drain(&mut chunker));
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0].cells, [decoded(&cell(1, b"q", 0, "v"))]);
+}
+
+#[test]
+fn large_values_are_split_without_a_copy() {
+    let value = Bytes::from(vec![7; 2 * VALUE_PIECE_BYTES_MAX + 5]);
+    let mut chunker = Chunker::new(families());
+    chunker.push_row(&"row".into(), vec![cell(1, b"q", 5_000, value.clone())]);
+    let messages = drain(&mut chunker);
+    let chunks: Vec<_> = messages.iter().flat_map(|m| &m.chunks).collect();
+    let whole = value.len() as i32;
+    let sizes: Vec<_> = chunks.iter().map(|c| (c.value.len(), c.value_size)).collect();
+    assert_eq!(sizes, [(VALUE_PIECE_BYTES_MAX, whole), (VALUE_PIECE_BYTES_MAX, whole), (5, 0)]);
+    assert_eq!(chunks[1].value.as_ptr(), value[VALUE_PIECE_BYTES_MAX..].as_ptr());
+    assert_eq!(decode(&messages)[0].cells, [decoded(&cell(1, b"q", 5_000, value))]);
+}
+
+#[test]
+fn a_value_of_exactly_one_piece_is_not_split() {
+    let mut chunker = Chunker::new(families());
+    chunker.push_row(&"row".into(), vec![cell(1, b"q", 0, vec![1; VALUE_PIECE_BYTES_MAX])]);
+    let messages = drain(&mut chunker);
+    assert_eq!(messages.len(), 1);
+    assert_eq!(messages[0].chunks[0].value_size, 0);
+}
+
+#[test]
+fn messages_start_small_and_grow() {
+    let mut chunker = Chunker::new(families());
+    for i in 0..4_000_u32 {
+        chunker.push_row(&i.to_be_bytes().to_vec().into(), vec![cell(1, b"q", 0, vec![0; 1_000])]);
+    }
+    let sizes: Vec<_> = drain(&mut chunker).iter().map(Message::encoded_len).collect();
+    assert!(sizes[0] <= FIRST_MESSAGE_BYTES && sizes[0] > FIRST_MESSAGE_BYTES - 2_000);
+    assert!(sizes[1] <= 2 * FIRST_MESSAGE_BYTES && sizes[1] > sizes[0]);
+    let largest = *sizes.iter().max().unwrap();
+    assert!(largest <= MESSAGE_BYTES_TARGET && largest > MESSAGE_BYTES_TARGET - 2_000);
+}
+
+#[test]
+fn the_largest_possible_chunk_fits_a_message() {
+    let mut schema = TableSchema::new();
+    let id = schema.allocate_family_id();
+    schema.families.insert("f".repeat(limits::FAMILY_NAME_CHARS_MAX), FamilySchema::new(id));
+    let mut chunker = Chunker::new(schema.names());
+    let row = Bytes::from(vec![b'r'; limits::ROW_KEY_BYTES_MAX]);
+    let qualifier = vec![b'q'; limits::QUALIFIER_BYTES_MAX];
+    let value = vec![b'v'; VALUE_PIECE_BYTES_MAX * 2];
+    let mut large = cell(1, &qualifier, i64::MAX, value);
+    large.labels = vec!["a-label-as-long".to_owned()];
+    chunker.push_row(&row, vec![large.clone(), large]);
+    for message in drain(&mut chunker) {
+        assert!(message.encoded_len() <= MESSAGE_BYTES_MAX, "{}", message.encoded_len());
+    }
+}
+
+#[test]
+fn scanned_keys_travel_alone_after_the_rows_before_them() {
+    let mut chunker = Chunker::new(families());
+    chunker.push_row(&"a".into(), vec![cell(1, b"q", 0, "v")]);
+    chunker.push_scanned("m".into());
+    chunker.push_row(&"z".into(), vec![cell(1, b"q", 0, "v")]);
+    let messages = drain(&mut chunker);
+    let keys: Vec<_> = messages.iter().map(|m| m.last_scanned_row_key.as_ref()).collect();
+    assert_eq!(keys, [b"".as_slice(), b"m", b""]);
+    assert_eq!(decode(&messages).len(), 2);
+}
+
+/// Sizes of values around the places where something changes.
+fn any_value() -> impl Strategy<Value = Bytes> {
+    prop_oneof![
+        8 => (0..300_usize).boxed(),
+        2 => (10_000..FIRST_MESSAGE_BYTES + 100).boxed(),
+        1 => (VALUE_PIECE_BYTES_MAX - 40..VALUE_PIECE_BYTES_MAX + 40).boxed(),
+        1 => (0..3 * VALUE_PIECE_BYTES_MAX).boxed(),
+    ]
+    .prop_flat_map(|len| any::<u8>().prop_map(move |byte| Bytes::from(vec![byte; len])))
+}
+
+fn any_cell() -> impl Strategy<Value = FilteredCell> {
+    let qualifier = prop::sample::select(vec![&b""[..], b"a", b"b\0"]);
+    let labels = prop::collection::vec("[a-z0-9-]{1,15}", 0..2);
+    (1..=FAMILY_COUNT, qualifier, 0..3_i64, any_value(), labels).prop_map(
+        |(family, qualifier, millis, value, labels)| {
+            let mut cell = cell(family, qualifier, millis * 1_000, value);
+            cell.labels = labels;
+            cell
+        },
+    )
+}
+
+/// Rows in which cells are grouped as reads and filters leave them; duplicates stay.
+fn any_rows() -> impl Strategy<Value = Vec<Vec<FilteredCell>>> {
+    let row = prop::collection::vec(any_cell(), 1..6).prop_map(|mut cells| {
+        cells.sort_by(|a, b| {
+            (a.family, &a.qualifier, b.timestamp).cmp(&(b.family, &b.qualifier, a.timestamp))
+        });
+        cells
+    });
+    prop::collection::vec(row, 1..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn streams_decode_to_their_rows_and_no_message_is_too_large(
+        rows in any_rows(),
+        pop_early in any::<bool>(),
+        scanned_every in 1..6_usize,
+    ) {
+        let mut chunker = Chunker::new(families());
+        let mut messages = Vec::new();
+        let mut scanned = 0;
+        for (i, cells) in rows.iter().enumerate() {
+            chunker.push_row(&format!("row-{i:03}").into(), cells.clone());
+            if i % scanned_every == 0 {
+                chunker.push_scanned(format!("row-{i:03}-after").into());
+                scanned += 1;
+            }
+            if pop_early {
+                messages.extend(std::iter::from_fn(|| chunker.pop()));
+            }
+        }
+        messages.extend(drain(&mut chunker));
+        for message in &messages {
+            prop_assert!(message.encoded_len() <= MESSAGE_BYTES_MAX);
+        }
+        let mut decoder = Decoder::new(false);
+        for message in &messages {
+            decoder.push(message).map_err(TestCaseError::fail)?;
+        }
+        prop_assert_eq!(decoder.scanned.len(), scanned);
+        let got = decoder.finish().map_err(TestCaseError::fail)?;
+        prop_assert_eq!(got.len(), rows.len());
+        for (i, (row, cells)) in got.iter().zip(&rows).enumerate() {
+            prop_assert_eq!(&row.key, &Bytes::from(format!("row-{i:03}")));
+            let expected: Vec<_> = cells.iter().map(decoded).collect();
+            prop_assert!(row.cells == expected, "row {} differs", i);
+        }
+    }
+}

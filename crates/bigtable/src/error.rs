@@ -1,0 +1,187 @@
+//! The crate's one error type: a gRPC code and the message that a client reads.
+//!
+//! Messages follow Bigtable's own where its clients or documentation know them. `tepui-server` turns a
+//! [`Code`] into a transport status in one place; this crate knows no transport.
+
+use std::fmt;
+
+use tepui_engine::ErrorKind;
+
+/// The gRPC codes that Bigtable's services answer with, and what each means here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Code {
+    /// The caller went away.
+    Cancelled,
+    /// The request is wrong whatever the state of the server.
+    InvalidArgument,
+    /// The caller's time ran out.
+    DeadlineExceeded,
+    /// A table, family or operation does not exist.
+    NotFound,
+    /// What was to be created exists.
+    AlreadyExists,
+    /// The caller may not do this.
+    PermissionDenied,
+    /// A limit on memory, disk or queued work is reached; try again later.
+    ResourceExhausted,
+    /// The request is right in itself and wrong for the state of the table or row.
+    FailedPrecondition,
+    /// The operation lost a race; try again.
+    Aborted,
+    /// A value is outside of what is there.
+    OutOfRange,
+    /// The RPC, or what it asks for, is not supported.
+    Unimplemented,
+    /// A defect, or an operating system that refuses.
+    Internal,
+    /// The server cannot take the request now.
+    Unavailable,
+    /// Stored bytes are not what was written.
+    DataLoss,
+    /// The caller is not known.
+    Unauthenticated,
+}
+
+/// An error of Bigtable's semantics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error {
+    kind: Code,
+    message: String,
+}
+
+/// The crate's result type.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Writes one constructor for each code: `Error::not_found("...")`.
+macro_rules! constructors {
+    ($($name:ident => $code:ident),* $(,)?) => {
+        impl Error {
+            $(
+                #[doc = concat!("An error with [`Code::", stringify!($code), "`].")]
+                pub fn $name(message: impl Into<String>) -> Self {
+                    Self::new(Code::$code, message)
+                }
+            )*
+        }
+    };
+}
+
+constructors! {
+    cancelled => Cancelled,
+    invalid_argument => InvalidArgument,
+    deadline_exceeded => DeadlineExceeded,
+    not_found => NotFound,
+    already_exists => AlreadyExists,
+    permission_denied => PermissionDenied,
+    resource_exhausted => ResourceExhausted,
+    failed_precondition => FailedPrecondition,
+    aborted => Aborted,
+    out_of_range => OutOfRange,
+    unimplemented => Unimplemented,
+    internal => Internal,
+    unavailable => Unavailable,
+    data_loss => DataLoss,
+    unauthenticated => Unauthenticated,
+}
+
+impl Error {
+    /// An error of `kind`.
+    pub fn new(kind: Code, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// A request field whose value is refused, in the words that Bigtable's service uses:
+    /// `Error in field 'cells_per_row_limit_filter' : argument must be > 0`.
+    pub fn field(field: &str, what: impl fmt::Display) -> Self {
+        Self::invalid_argument(format!("Error in field '{field}' : {what}"))
+    }
+
+    /// The code.
+    pub fn kind(&self) -> Code {
+        self.kind
+    }
+
+    /// The message.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The same error with `context: ` put before its message.
+    pub fn context(mut self, context: impl fmt::Display) -> Self {
+        self.message = format!("{context}: {}", self.message);
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<tepui_engine::Error> for Error {
+    /// Every kind of the engine has its code here; a new kind does not compile until it has one too.
+    fn from(error: tepui_engine::Error) -> Self {
+        let kind = match error.kind() {
+            ErrorKind::InvalidArgument => Code::InvalidArgument,
+            ErrorKind::NotFound => Code::NotFound,
+            ErrorKind::AlreadyExists => Code::AlreadyExists,
+            ErrorKind::Corruption => Code::DataLoss,
+            ErrorKind::Io => Code::Internal,
+            // Clients back off on it, and an operator can make room.
+            ErrorKind::NoSpace | ErrorKind::Overloaded => Code::ResourceExhausted,
+            // Both end when the server is started again, so a client may try again.
+            ErrorKind::ReadOnly | ErrorKind::Closed => Code::Unavailable,
+            // What the service answers when a row cannot be read in one piece: a filter can help.
+            ErrorKind::RowTooLarge => Code::FailedPrecondition,
+            ErrorKind::Locked => Code::FailedPrecondition,
+        };
+        Self::new(kind, error.message())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_engine_kind_has_the_code_that_tells_clients_what_to_do() {
+        let cases = [
+            (ErrorKind::InvalidArgument, Code::InvalidArgument),
+            (ErrorKind::NotFound, Code::NotFound),
+            (ErrorKind::AlreadyExists, Code::AlreadyExists),
+            (ErrorKind::Corruption, Code::DataLoss),
+            (ErrorKind::Io, Code::Internal),
+            (ErrorKind::NoSpace, Code::ResourceExhausted),
+            (ErrorKind::ReadOnly, Code::Unavailable),
+            (ErrorKind::Overloaded, Code::ResourceExhausted),
+            (ErrorKind::RowTooLarge, Code::FailedPrecondition),
+            (ErrorKind::Closed, Code::Unavailable),
+            (ErrorKind::Locked, Code::FailedPrecondition),
+        ];
+        for (kind, code) in cases {
+            let error = Error::from(tepui_engine::Error::new(kind, "why"));
+            assert_eq!((error.kind(), error.message()), (code, "why"), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn corruption_keeps_file_and_offset() {
+        let error = Error::from(tepui_engine::Error::corruption("sst/7.sst", 4096, "checksum"));
+        assert_eq!(error.kind(), Code::DataLoss);
+        assert_eq!(error.to_string(), "sst/7.sst: offset 4096: checksum");
+    }
+
+    #[test]
+    fn context_goes_before_the_message_and_keeps_the_code() {
+        let error = Error::not_found("no such family").context("row 'r'");
+        assert_eq!(error, Error::new(Code::NotFound, "row 'r': no such family"));
+        assert_eq!(
+            Error::field("f", "argument must be > 0").message(),
+            "Error in field 'f' : argument must be > 0"
+        );
+    }
+}

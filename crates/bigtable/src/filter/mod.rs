@@ -1,0 +1,203 @@
+//! Row filters: every kind that Bigtable documents, compiled once per request and run on merged rows.
+//!
+//! ```text
+//! request bytes ── wire ──► message ── compile ──► Filter ─┬─ row_ranges  which rows a scan can skip
+//!                            (size, depth, validity)       ├─ projection  what the engine need not read
+//!                                                          ├─ may_match   a row refused by its key alone
+//!                                                          └─ apply       Row ─► cells with labels
+//! ```
+//!
+//! What a projection promises, and the tests hold it to: `apply(row) == apply(projected row)`, for every
+//! row, and a row of which the projection leaves nothing has no output. So nothing about rows that are
+//! not read can be seen by a client.
+
+mod compile;
+mod eval;
+mod node;
+mod project;
+mod range;
+pub mod wire;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use prost::Message;
+use tepui_engine::cell::{Cell, FamilyId, Row, RowRange, Timestamp};
+use tepui_engine::io::Rng;
+use tepui_engine::read::Projection;
+
+use crate::error::{Error, Result};
+use node::{Node, Reach};
+
+pub use compile::{FILTER_BYTES_MAX, FILTER_DEPTH_MAX, LABEL_CHARS_MAX};
+pub use wire::WithFilter;
+
+/// A compiled row filter. Immutable; shared by all rows and threads of a request.
+#[derive(Debug, Clone)]
+pub struct Filter {
+    root: Node,
+    /// What can come out of a row, where that is the same for all keys.
+    reach: Option<Reach>,
+    /// Whether a cell can come out more than once.
+    duplicates: bool,
+}
+
+/// A cell that a filter let through.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilteredCell {
+    /// Its family.
+    pub family: FamilyId,
+    /// Its qualifier.
+    pub qualifier: Bytes,
+    /// Its timestamp in microseconds.
+    pub timestamp: Timestamp,
+    /// Its value; empty where the filter stripped it.
+    pub value: Bytes,
+    /// Its labels, at most one today.
+    pub labels: Vec<String>,
+}
+
+impl FilteredCell {
+    /// Bytes that the cell takes in a response, less framing.
+    fn bytes(&self) -> u64 {
+        let labels: usize = self.labels.iter().map(String::len).sum();
+        (self.qualifier.len() + self.value.len() + labels) as u64
+    }
+}
+
+impl From<Cell> for FilteredCell {
+    fn from(cell: Cell) -> Self {
+        let Cell { family, qualifier, timestamp, value } = cell;
+        Self { family, qualifier, timestamp, value, labels: Vec::new() }
+    }
+}
+
+/// The names of a table's families.
+pub trait FamilyNames {
+    /// The name of the family; `None` for one that the table does not have (any more).
+    fn family_name(&self, family: FamilyId) -> Option<&str>;
+}
+
+impl<S: AsRef<str>> FamilyNames for BTreeMap<FamilyId, S> {
+    fn family_name(&self, family: FamilyId) -> Option<&str> {
+        self.get(&family).map(AsRef::as_ref)
+    }
+}
+
+impl<S: AsRef<str>> FamilyNames for Vec<(FamilyId, S)> {
+    fn family_name(&self, family: FamilyId) -> Option<&str> {
+        self.iter().find(|(id, _)| *id == family).map(|(_, name)| name.as_ref())
+    }
+}
+
+impl Filter {
+    /// Compiles a filter in the generated types. They cannot say `value_bitmask_filter`: where the
+    /// request's own bytes are at hand, [`Filter::decode`] is the one to use.
+    ///
+    /// Fails with INVALID_ARGUMENT for what Bigtable documents as invalid.
+    pub fn compile(filter: &v2::RowFilter) -> Result<Self> {
+        // Before anything walks the filter by recursion.
+        check_generated_depth(filter)?;
+        Self::decode(&filter.encode_to_vec())
+    }
+
+    /// Compiles an encoded filter, as [`WithFilter`] keeps it.
+    ///
+    /// Fails with INVALID_ARGUMENT for what Bigtable documents as invalid and for what is no filter, and
+    /// with UNIMPLEMENTED for a kind of filter that is not known here.
+    pub fn decode(encoded: &[u8]) -> Result<Self> {
+        if encoded.len() > FILTER_BYTES_MAX {
+            return Err(compile::too_large());
+        }
+        let filter = wire::RowFilter::decode(encoded).map_err(|error| {
+            // The decoder's own limit on nested messages lies beyond the depth that is allowed.
+            if error.to_string().contains("recursion limit") {
+                compile::too_deep()
+            } else {
+                Error::invalid_argument(format!("Row filter is malformed: {error}"))
+            }
+        })?;
+        let root = compile::compile(&filter)?;
+        if has_unset(&filter) && filter.encoded_len() < encoded.len() {
+            return Err(Error::unimplemented(
+                "Row filter holds a kind of filter that is not known",
+            ));
+        }
+        Ok(Self {
+            reach: (!root.asks_key()).then(|| root.reach(&[])),
+            duplicates: root.duplicates(),
+            root,
+        })
+    }
+
+    /// The output of the filter for a row: its cells in the engine's order; copies of one cell stay
+    /// together. `rng` decides what `row_sample_filter` keeps.
+    ///
+    /// Fails with FAILED_PRECONDITION where copies make the row larger than a read may return.
+    pub fn apply(
+        &self,
+        row: Row,
+        families: &dyn FamilyNames,
+        rng: &dyn Rng,
+    ) -> Result<Vec<FilteredCell>> {
+        if row.cells.is_empty() || !self.may_match(&row.key) {
+            return Ok(Vec::new());
+        }
+        let cells = row.cells.into_iter().map(FilteredCell::from).collect();
+        eval::Evaluation::new(&row.key, families, rng).run(&self.root, cells, self.duplicates)
+    }
+
+    /// Whether a row with this key can have any output. Costs no more than its patterns on the key, and
+    /// nothing of the row need be read to ask.
+    pub fn may_match(&self, key: &[u8]) -> bool {
+        let reach = self.reach.unwrap_or_else(|| self.root.reach(key));
+        reach.flow || reach.sink
+    }
+
+    /// What the engine has to read for this filter, given the table's families by ascending id.
+    pub fn projection(&self, families: &[(FamilyId, &str)]) -> Projection {
+        project::projection(&self.root, families)
+    }
+
+    /// The ranges outside of which no row can have an output: sorted and disjoint. `None` when the
+    /// filter says nothing about keys; no range at all when no row can match.
+    pub fn row_ranges(&self) -> Option<Vec<RowRange>> {
+        project::row_ranges(&self.root)
+    }
+}
+
+/// Whether a filter without a kind is anywhere within.
+fn has_unset(filter: &wire::RowFilter) -> bool {
+    filter.kind.is_none() || filter.children().into_iter().any(has_unset)
+}
+
+/// Checks the depth without recursion, since nothing bounds a message that was never decoded.
+fn check_generated_depth(filter: &v2::RowFilter) -> Result<()> {
+    use v2::row_filter::Filter as Kind;
+    let mut pending = vec![(filter, 1)];
+    while let Some((filter, level)) = pending.pop() {
+        if level > FILTER_DEPTH_MAX {
+            return Err(compile::too_deep());
+        }
+        match &filter.filter {
+            Some(Kind::Chain(list)) => {
+                pending.extend(list.filters.iter().map(|f| (f, level + 1)));
+            }
+            Some(Kind::Interleave(list)) => {
+                pending.extend(list.filters.iter().map(|f| (f, level + 1)));
+            }
+            Some(Kind::Condition(condition)) => {
+                let parts =
+                    [&condition.predicate_filter, &condition.true_filter, &condition.false_filter];
+                let parts = parts.into_iter().flatten();
+                pending.extend(parts.map(|f| (&**f, level + 1)));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

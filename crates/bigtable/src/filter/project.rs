@@ -1,0 +1,413 @@
+//! What a filter needs of a row: the projection that the engine reads by, and the ranges of row keys.
+//!
+//! A *need* P of a filter f is a selection of cells such that
+//!
+//! ```text
+//! for every row R and every X with P(R) ⊆ X ⊆ R:   f(X) = f(R)
+//! ```
+//!
+//! "Every X", and not just P(R) itself, is what lets needs be combined: the need of an interleave or a
+//! condition is anything that covers the needs of its parts. It says too that a row of which P leaves
+//! nothing has no output, since f of nothing is nothing.
+//!
+//! A chain is folded from its start. Filters that judge each cell on its own commute, so columns and
+//! timestamps are narrowed whatever stands between them. Counting does not commute, and so
+//!
+//! * timestamps fold only until something counts (a column limit, then a timestamp range, is not a
+//!   timestamp range, then a column limit); columns fold past column limits, which count within a column;
+//! * a column limit becomes `versions_max` only while the need agrees with the chain on every cell of the
+//!   columns that the chain keeps;
+//! * offset and limit become `cells_per_row_max` only while the need is exactly what flows;
+//! * after a limit or offset, an interleave, a condition or a sink, the rest of the chain is not looked at.
+
+use std::ops::Bound;
+
+use tepui_engine::cell::{FamilyId, RowRange, TIMESTAMP_MAX, TimestampRange};
+use tepui_engine::read::{FamilyProjection, Projection};
+
+use super::node::Node;
+use super::range::{self, ByteRange};
+use crate::regex::{Candidates, Regex};
+
+/// Ranges of qualifiers that a projection names for one family at most. More cost the read more than
+/// they save; beyond it one range around them all is read.
+const QUALIFIER_RANGES_MAX: usize = 128;
+
+/// The projection for a whole filter.
+pub(super) fn projection(root: &Node, families: &[(FamilyId, &str)]) -> Projection {
+    // Projections name families by ascending id, whatever order the caller has.
+    let mut families = families.to_vec();
+    families.sort_unstable();
+    let need = need(root, &families);
+    let families = need.columns.map(|columns| {
+        columns
+            .into_iter()
+            .map(|Column { family, qualifiers }| FamilyProjection {
+                family,
+                qualifiers: if qualifiers == [ByteRange::ALL] {
+                    Vec::new()
+                } else {
+                    qualifiers.into_iter().map(|range| (range.start, range.end)).collect()
+                },
+            })
+            .collect()
+    });
+    Projection {
+        families,
+        timestamps: need.timestamps,
+        versions_max: need.versions,
+        cells_per_row_max: need.row_cells,
+    }
+}
+
+/// Columns of one family: a list of ranges that is never empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Column {
+    family: FamilyId,
+    qualifiers: Vec<ByteRange>,
+}
+
+/// Columns by ascending family; `None` means all.
+type Columns = Option<Vec<Column>>;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Need {
+    columns: Columns,
+    timestamps: TimestampRange,
+    /// `u32::MAX`: all.
+    versions: u32,
+    /// `u32::MAX`: all.
+    row_cells: u32,
+}
+
+impl Need {
+    const ALL: Self = Self {
+        columns: None,
+        timestamps: TimestampRange::ALL,
+        versions: u32::MAX,
+        row_cells: u32::MAX,
+    };
+
+    /// No cells at all.
+    fn nothing() -> Self {
+        Self { columns: Some(Vec::new()), ..Self::ALL }
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.columns.as_ref().is_some_and(Vec::is_empty)
+            || (self.timestamps.end != TIMESTAMP_MAX
+                && self.timestamps.start >= self.timestamps.end)
+    }
+
+    /// A need that covers both.
+    fn cover(self, other: Self) -> Self {
+        if self.is_nothing() || self == other {
+            return other;
+        }
+        if other.is_nothing() {
+            return self;
+        }
+        // The newest cells of one range of timestamps need not be the newest of a wider one.
+        let same_times = self.timestamps == other.timestamps;
+        Self {
+            columns: union_columns(self.columns, other.columns),
+            timestamps: TimestampRange {
+                start: self.timestamps.start.min(other.timestamps.start),
+                end: self.timestamps.end.max(other.timestamps.end),
+            },
+            versions: if same_times { self.versions.max(other.versions) } else { u32::MAX },
+            row_cells: u32::MAX,
+        }
+    }
+}
+
+/// The need of a filter.
+fn need(node: &Node, families: &[(FamilyId, &str)]) -> Need {
+    let mut fold = Fold::new(families);
+    for step in node.steps() {
+        if fold.step(step) == Next::Stop {
+            break;
+        }
+    }
+    if fold.need.is_nothing() { Need::nothing() } else { fold.need }
+}
+
+#[derive(PartialEq, Eq)]
+enum Next {
+    Go,
+    Stop,
+}
+
+/// A chain, as far as it is folded.
+struct Fold<'a> {
+    families: &'a [(FamilyId, &'a str)],
+    need: Need,
+    /// The need keeps no column that the chain leaves out.
+    columns_exact: bool,
+    /// Within the columns that the chain keeps, the need keeps no cell that the chain leaves out.
+    cells_exact: bool,
+    /// A column limit was met.
+    counted: bool,
+    /// The sum of the row offsets met.
+    offset: Option<usize>,
+}
+
+impl<'a> Fold<'a> {
+    fn new(families: &'a [(FamilyId, &'a str)]) -> Self {
+        Self {
+            families,
+            need: Need::ALL,
+            columns_exact: true,
+            cells_exact: true,
+            counted: false,
+            offset: None,
+        }
+    }
+
+    fn exact(&self) -> bool {
+        self.columns_exact && self.cells_exact
+    }
+
+    fn step(&mut self, node: &Node) -> Next {
+        match node {
+            // These keep or drop whole rows, or change no cell's place.
+            Node::PassAll
+            | Node::StripValue
+            | Node::Label(_)
+            | Node::RowKeyRegex(_)
+            | Node::RowSample(_) => return Next::Go,
+            Node::BlockAll => {
+                // A sink would have ended the fold before.
+                self.need = Need::nothing();
+                return Next::Stop;
+            }
+            Node::RowOffset(count) if self.exact() => {
+                self.offset = Some(self.offset.unwrap_or(0).saturating_add(*count));
+                return Next::Go;
+            }
+            Node::RowLimit(count) if self.exact() => {
+                let cells = self.offset.unwrap_or(0).saturating_add(*count);
+                self.need.row_cells = u32::try_from(cells).unwrap_or(u32::MAX);
+                return Next::Stop;
+            }
+            _ if self.offset.is_some() => return Next::Stop,
+            _ => {}
+        }
+        match node {
+            Node::FamilyRegex(regex) => self.narrow(Some(self.families_matching(regex)), true),
+            Node::QualifierRegex(regex) => {
+                if let Some((ranges, exact)) = qualifier_ranges(regex) {
+                    self.narrow(Some(self.in_each_family(&ranges)), exact);
+                } else if !regex.matches_all() {
+                    self.columns_exact = false;
+                }
+            }
+            Node::ColumnRange { family, qualifiers } => {
+                let id = self.families.iter().find(|(_, name)| name == family);
+                let columns = match id {
+                    Some((family, _)) if !qualifiers.is_empty() => {
+                        vec![Column { family: *family, qualifiers: vec![qualifiers.clone()] }]
+                    }
+                    _ => Vec::new(),
+                };
+                self.narrow(Some(columns), true);
+            }
+            Node::Timestamps(range) => {
+                if self.counted {
+                    self.cells_exact = false;
+                } else {
+                    self.narrow_timestamps(*range);
+                }
+            }
+            Node::ValueRegex(_) | Node::ValueRange(_) | Node::ValueBitmask(_) => {
+                self.cells_exact = false;
+            }
+            Node::ColumnLimit(count) => {
+                if self.cells_exact {
+                    let count = u32::try_from(*count).unwrap_or(u32::MAX);
+                    self.need.versions = self.need.versions.min(count);
+                }
+                self.counted = true;
+            }
+            Node::Interleave(branches) => {
+                let needs = branches.iter().map(|branch| need(branch, self.families));
+                let covered = needs.reduce(Need::cover).unwrap_or_else(Need::nothing);
+                self.compose(covered);
+                return Next::Stop;
+            }
+            Node::Condition { predicate, on_true, on_false } => {
+                let branches = [on_true, on_false].into_iter().flatten();
+                let needs = branches.map(|branch| need(branch, self.families));
+                let covered = needs.fold(need(predicate, self.families), Need::cover);
+                self.compose(covered);
+                return Next::Stop;
+            }
+            _ => return Next::Stop,
+        }
+        Next::Go
+    }
+
+    /// Takes in the need of a filter that the chain so far flows into.
+    fn compose(&mut self, next: Need) {
+        if !self.counted {
+            // Counts of the filter hold for the row itself where what flows into it is what the need
+            // keeps of those columns, before any count.
+            if self.cells_exact {
+                self.need.versions = next.versions;
+                if self.columns_exact {
+                    self.need.row_cells = next.row_cells;
+                }
+            }
+            self.narrow_timestamps(next.timestamps);
+        }
+        self.narrow(next.columns, true);
+    }
+
+    fn narrow(&mut self, columns: Columns, exact: bool) {
+        self.columns_exact &= exact;
+        let mine = self.need.columns.take();
+        self.need.columns = match (mine, columns) {
+            (None, one) | (one, None) => one,
+            (Some(mine), Some(theirs)) => Some(intersect_columns(&mine, &theirs)),
+        };
+    }
+
+    fn narrow_timestamps(&mut self, range: TimestampRange) {
+        let mine = &mut self.need.timestamps;
+        mine.start = mine.start.max(range.start);
+        mine.end = mine.end.min(range.end);
+    }
+
+    fn families_matching(&self, regex: &Regex) -> Vec<Column> {
+        let matching = self.families.iter().filter(|(_, name)| regex.is_match(name.as_bytes()));
+        matching
+            .map(|(family, _)| Column { family: *family, qualifiers: vec![ByteRange::ALL] })
+            .collect()
+    }
+
+    fn in_each_family(&self, ranges: &[ByteRange]) -> Vec<Column> {
+        if ranges.is_empty() {
+            return Vec::new();
+        }
+        let families = self.families.iter();
+        families
+            .map(|(family, _)| Column { family: *family, qualifiers: ranges.to_vec() })
+            .collect()
+    }
+}
+
+/// The ranges that a pattern's matches lie in, and whether everything in them matches. `None` when that
+/// is no narrower than everything.
+fn qualifier_ranges(regex: &Regex) -> Option<(Vec<ByteRange>, bool)> {
+    let (list, exact) = pattern_ranges(regex)?;
+    if list.len() <= QUALIFIER_RANGES_MAX {
+        return Some((list, exact));
+    }
+    Some((range::hull(&list).into_iter().collect(), false))
+}
+
+fn pattern_ranges(regex: &Regex) -> Option<(Vec<ByteRange>, bool)> {
+    if regex.matches_all() {
+        return None;
+    }
+    let Candidates::Of { texts, prefixes, exact } = regex.candidates() else { return None };
+    let points = texts.iter().cloned().map(ByteRange::point);
+    let opens = prefixes.iter().map(|prefix| ByteRange::prefix(prefix));
+    Some((range::union(points.chain(opens).collect()), *exact))
+}
+
+fn union_columns(a: Columns, b: Columns) -> Columns {
+    let (a, b) = (a?, b?);
+    let mut columns: Vec<Column> = a;
+    for column in b {
+        match columns.iter_mut().find(|c| c.family == column.family) {
+            Some(mine) => {
+                let ranges = std::mem::take(&mut mine.qualifiers);
+                mine.qualifiers = capped(range::union([ranges, column.qualifiers].concat()));
+            }
+            None => columns.push(column),
+        }
+    }
+    columns.sort_by_key(|column| column.family);
+    Some(columns)
+}
+
+fn capped(list: Vec<ByteRange>) -> Vec<ByteRange> {
+    if list.len() <= QUALIFIER_RANGES_MAX { list } else { range::hull(&list).into_iter().collect() }
+}
+
+fn intersect_columns(a: &[Column], b: &[Column]) -> Vec<Column> {
+    let pairs = a.iter().filter_map(|x| Some((x, b.iter().find(|y| y.family == x.family)?)));
+    pairs
+        .map(|(x, y)| Column {
+            family: x.family,
+            qualifiers: range::intersect(&x.qualifiers, &y.qualifiers),
+        })
+        .filter(|column| !column.qualifiers.is_empty())
+        .collect()
+}
+
+/// The ranges of row keys that a filter can have output for; see [`super::Filter::row_ranges`].
+pub(super) fn row_ranges(root: &Node) -> Option<Vec<RowRange>> {
+    Some(key_ranges(root)?.into_iter().map(row_range).collect())
+}
+
+fn key_ranges(node: &Node) -> Option<Vec<ByteRange>> {
+    match node {
+        Node::BlockAll => Some(Vec::new()),
+        Node::RowKeyRegex(regex) => Some(pattern_ranges(regex)?.0),
+        Node::Interleave(branches) => {
+            let mut all = Vec::new();
+            for branch in branches {
+                all.extend(key_ranges(branch)?);
+            }
+            Some(range::union(all))
+        }
+        Node::Chain(steps) => {
+            let mut found: Option<Vec<ByteRange>> = None;
+            for step in steps {
+                if let Some(ranges) = key_ranges(step) {
+                    found = Some(match found {
+                        Some(earlier) => range::intersect(&earlier, &ranges),
+                        None => ranges,
+                    });
+                }
+                // What went into a sink is out, whatever follows.
+                if step.sinks() {
+                    break;
+                }
+            }
+            found
+        }
+        Node::Condition { predicate, on_true, on_false } => {
+            let of = |branch: &Option<Box<Node>>| match branch {
+                Some(branch) => key_ranges(branch),
+                None => Some(Vec::new()),
+            };
+            let on_false = of(on_false)?;
+            let on_true = match (of(on_true), key_ranges(predicate)) {
+                (Some(branch), Some(predicate)) => range::intersect(&branch, &predicate),
+                (one, other) => one.or(other)?,
+            };
+            Some(range::union([on_true, on_false].concat()))
+        }
+        _ => None,
+    }
+}
+
+/// The same range with an inclusive start and an exclusive end: the least byte string after `k` is `k`
+/// and a zero byte.
+fn row_range(range: ByteRange) -> RowRange {
+    let after = |key: &[u8]| [key, &[0]].concat();
+    let start = match range.start {
+        Bound::Included(start) => start,
+        Bound::Excluded(start) => after(&start).into(),
+        Bound::Unbounded => bytes::Bytes::new(),
+    };
+    let end = match range.end {
+        Bound::Excluded(end) => end,
+        Bound::Included(end) => after(&end).into(),
+        Bound::Unbounded => bytes::Bytes::new(),
+    };
+    RowRange { start, end }
+}

@@ -1,0 +1,237 @@
+//! What each kind of filter lets through.
+
+use super::*;
+use crate::error::Code;
+
+/// Two versions in two columns, other families, and values to tell them apart.
+fn sample_row() -> Row {
+    row(
+        "row\n1",
+        &["f:a@2000=v2", "f:a@1000=v1", "f:b@3000=w", "g:a@2000=", "g:b@1500=x\ny", "fam:a@1000=z"],
+    )
+}
+
+#[test]
+fn each_kind_lets_through_what_it_documents() {
+    let all =
+        ["f:a@2000=v2", "f:a@1000=v1", "f:b@3000=w", "g:a@2000=", "g:b@1500=x\\ny", "fam:a@1000=z"];
+    let at = |indices: &[usize]| indices.iter().map(|i| all[*i].to_owned()).collect::<Vec<_>>();
+    let everything = at(&[0, 1, 2, 3, 4, 5]);
+    let cases: Vec<(RowFilter, Vec<String>)> = vec![
+        (RowFilter { kind: None }, everything.clone()),
+        (pass(), everything.clone()),
+        (block(), at(&[])),
+        (sink(), everything.clone()),
+        // Rows.
+        (key(r"row\C1"), everything.clone()),
+        (key("row.1"), at(&[])),
+        (key("row"), at(&[])),
+        (sample(0.001), everything.clone()),
+        // Families.
+        (family("f"), at(&[0, 1, 2])),
+        (family("f.*"), at(&[0, 1, 2, 5])),
+        (family("F"), at(&[])),
+        (family("g|fam"), at(&[3, 4, 5])),
+        (family(""), at(&[])),
+        // Qualifiers.
+        (qualifier("a"), at(&[0, 1, 3, 5])),
+        (qualifier("[b-z]"), at(&[2, 4])),
+        (qualifier(""), at(&[])),
+        (columns("f", "", ""), at(&[0, 1, 2])),
+        (columns("f", "[a", "b)"), at(&[0, 1])),
+        (columns("f", "(a", "b]"), at(&[2])),
+        (columns("f", "[", "a]"), at(&[0, 1])),
+        (columns("f", "[a", "a)"), at(&[])),
+        (columns("f", "", ")"), at(&[])),
+        (columns("nope", "", ""), at(&[])),
+        // Timestamps.
+        (times(0, 0), everything.clone()),
+        (times(1500, 0), at(&[0, 2, 3, 4])),
+        (times(0, 1500), at(&[1, 5])),
+        (times(1000, 2000), at(&[1, 4, 5])),
+        (times(2000, 2000), at(&[])),
+        (times(1001, 1501), at(&[4])),
+        // Values.
+        (value("v."), at(&[0, 1])),
+        (value("x.y"), at(&[])),
+        (value(r"x\Cy"), at(&[4])),
+        (value(""), at(&[3])),
+        (value("|z"), at(&[3, 5])),
+        (values("", ""), everything.clone()),
+        (values("[v1", "w)"), at(&[0, 1])),
+        (values("(v1", "w]"), at(&[0, 2])),
+        (values("[", "v1]"), at(&[1, 3])),
+        (values("(", "v1)"), at(&[])),
+        (mask(b"v1"), at(&[1])),
+        (mask(b"\x40\x30"), at(&[0, 1])),
+        (mask(b"\x62"), at(&[2, 5])),
+        (mask(b"\x08"), at(&[5])),
+        (mask(b"\x80"), at(&[])),
+        // Counts.
+        (row_offset(0), everything.clone()),
+        (row_offset(4), at(&[4, 5])),
+        (row_offset(6), at(&[])),
+        (row_offset(i32::MAX), at(&[])),
+        (row_limit(1), at(&[0])),
+        (row_limit(4), at(&[0, 1, 2, 3])),
+        (row_limit(i32::MAX), everything.clone()),
+        (column_limit(1), at(&[0, 2, 3, 4, 5])),
+        (column_limit(2), everything.clone()),
+        // Chains are sequences.
+        (chain(&[row_offset(1), row_limit(2)]), at(&[1, 2])),
+        (chain(&[row_limit(2), row_offset(1)]), at(&[1])),
+        (chain(&[column_limit(1), times(0, 2000)]), at(&[4, 5])),
+        (chain(&[times(0, 2000), column_limit(1)]), at(&[1, 4, 5])),
+        (chain(&[chain(&[family("f"), qualifier("a")]), column_limit(1)]), at(&[0])),
+        (chain(&[block(), pass()]), at(&[])),
+        // Conditions.
+        (condition(value("w"), Some(family("g")), Some(family("f"))), at(&[3, 4])),
+        (condition(value("no"), Some(family("g")), Some(family("f"))), at(&[0, 1, 2])),
+        (condition(value("w"), None, Some(pass())), at(&[])),
+        (condition(value("no"), Some(pass()), None), at(&[])),
+        (chain(&[family("g"), condition(value("w"), Some(pass()), None)]), at(&[])),
+        (condition(block(), None, Some(pass())), everything.clone()),
+        (condition(strip(), Some(pass()), None), everything.clone()),
+        // Interleaves pool, sort and keep copies.
+        (interleave(&[qualifier("b"), family("f")]), at(&[0, 1, 2, 2, 4])),
+        (interleave(&[block(), value("z")]), at(&[5])),
+        (interleave(&[block(), key("no")]), at(&[])),
+        (chain(&[interleave(&[pass(), pass()]), row_limit(3)]), at(&[0, 0, 1])),
+        (chain(&[interleave(&[pass(), pass()]), row_offset(11)]), at(&[5])),
+        (chain(&[interleave(&[pass(), pass()]), column_limit(1)]), at(&[0, 2, 3, 4, 5])),
+        (
+            chain(&[family("f"), interleave(&[pass(), pass()]), column_limit(3)]),
+            at(&[0, 0, 1, 2, 2]),
+        ),
+    ];
+    for (filter, want) in cases {
+        assert_eq!(written(&apply(&filter, &sample_row())), want, "{filter:?}");
+    }
+}
+
+#[test]
+fn stripping_keeps_cells_and_labels_name_paths() {
+    let row = row("r", &["f:a@2000=x", "f:b@1000=y"]);
+    assert_eq!(written(&apply(&strip(), &row)), ["f:a@2000=", "f:b@1000="]);
+    assert_eq!(written(&apply(&label("l"), &row)), ["f:a@2000=x#l", "f:b@1000=y#l"]);
+    assert_eq!(
+        written(&apply(&chain(&[strip(), value("x")]), &row)),
+        [""; 0],
+        "what comes after sees the empty value"
+    );
+    let paths =
+        interleave(&[chain(&[qualifier("a"), label("one")]), chain(&[label("two"), strip()])]);
+    assert_eq!(written(&apply(&paths, &row)), ["f:a@2000=x#one", "f:a@2000=#two", "f:b@1000=#two"]);
+}
+
+#[test]
+fn the_documented_interleave_pools_and_sorts() {
+    let row = row("r", &["f:bar@10=x", "f:blah@11=z", "g:blah@5=x"]);
+    let filter = interleave(&[pass(), chain(&[family("g"), label("again")])]);
+    assert_eq!(
+        written(&apply(&filter, &row)),
+        ["f:bar@10=x", "f:blah@11=z", "g:blah@5=x", "g:blah@5=x#again"]
+    );
+}
+
+#[test]
+fn the_documented_sink_passes_by_the_rest_of_the_chain() {
+    let row = row("r", &["f:A@1=w", "f:B@2=x", "g:B@4=z"]);
+    let filter = chain(&[
+        family("f"),
+        interleave(&[pass(), chain(&[label("foo"), sink()])]),
+        qualifier("B"),
+    ]);
+    assert_eq!(written(&apply(&filter, &row)), ["f:A@1=w#foo", "f:B@2=x", "f:B@2=x#foo"]);
+    // A sink lets nothing flow on, and what it took is out even when all else is blocked.
+    assert_eq!(written(&apply(&chain(&[family("g"), sink(), pass()]), &row)), ["g:B@4=z"]);
+    let blocked = chain(&[interleave(&[sink(), pass()]), block()]);
+    assert_eq!(written(&apply(&blocked, &row)).len(), 3);
+    let keyed = chain(&[interleave(&[sink(), pass()]), key("other")]);
+    assert_eq!(written(&apply(&keyed, &row)).len(), 3);
+}
+
+#[test]
+fn sampling_keeps_rows_whose_draw_is_below_the_probability() {
+    let row = row("r", &["f:a@1=x"]);
+    let filter = compile(&sample(0.5)).unwrap();
+    for (draw, kept) in [(0, true), (u64::MAX / 2, true), (1 << 63, false), (u64::MAX, false)] {
+        let cells = filter.apply(row.clone(), &names(), &Fixed(draw)).unwrap();
+        assert_eq!(!cells.is_empty(), kept, "{draw}");
+    }
+    let nearly = compile(&sample(1.0 - f64::EPSILON / 2.0)).unwrap();
+    assert_eq!(nearly.apply(row, &names(), &Fixed(u64::MAX >> 1)).unwrap().len(), 1);
+}
+
+#[test]
+fn binary_qualifiers_match_as_bytes() {
+    let cell = Cell {
+        family: FamilyId(1),
+        qualifier: Bytes::from_static(&[0x80, 0x80]),
+        timestamp: 1,
+        value: Bytes::new(),
+    };
+    let row = Row { key: Bytes::from_static(b"\xFF"), cells: vec![cell] };
+    for (pattern, matches) in [
+        (&br"\x80\x80"[..], true),
+        (br"\x80\x81", false),
+        (br"\x80", false),
+        (b"\x80+", true),
+        (br"[\x7f\x80]{2}", true),
+        (br"\C{2}", true),
+        (b"..", true),
+    ] {
+        let filter = of(Kind::ColumnQualifierRegexFilter(Bytes::copy_from_slice(pattern)));
+        assert_eq!(!apply(&filter, &row).is_empty(), matches, "{}", pattern.escape_ascii());
+    }
+}
+
+#[test]
+fn families_that_the_table_dropped_match_no_name() {
+    let mut row = row("r", &["f:a@1=x"]);
+    row.cells[0].family = FamilyId(99);
+    assert!(apply(&family(".*"), &row).is_empty());
+    assert_eq!(compile(&pass()).unwrap().apply(row, &names(), &Fixed(0)).unwrap().len(), 1);
+}
+
+#[test]
+fn rows_without_cells_have_no_output() {
+    let empty = row("r", &[]);
+    for filter in
+        [pass(), sink(), condition(block(), None, Some(pass())), interleave(&[pass(), sink()])]
+    {
+        assert!(apply(&filter, &empty).is_empty());
+    }
+}
+
+#[test]
+fn interleaves_that_multiply_a_row_are_stopped() {
+    let doubling: Vec<RowFilter> = (0..200).map(|_| interleave(&[pass(), pass()])).collect();
+    let bomb = compile(&chain(&doubling)).unwrap();
+    let error = bomb.apply(row("r", &["f:a@1=x"]), &names(), &Fixed(0)).unwrap_err();
+    assert_eq!(error.kind(), Code::FailedPrecondition);
+    let want = "Error while reading row 'r' : the filter makes more than 2097152 cells of it";
+    assert_eq!(error.message(), want);
+}
+
+#[test]
+fn copies_of_large_values_are_counted_by_their_bytes() {
+    let mut large = row("r", &["f:a@1=x"]);
+    large.cells[0].value = Bytes::from(vec![0; 90 << 20]);
+    let twice = compile(&interleave(&[pass(), pass()])).unwrap();
+    assert!(twice.apply(large.clone(), &names(), &Fixed(0)).is_ok());
+    let thrice = compile(&interleave(&[pass(), pass(), sink()])).unwrap();
+    let error = thrice.apply(large.clone(), &names(), &Fixed(0)).unwrap_err();
+    assert_eq!(error.kind(), Code::FailedPrecondition);
+    let stripped = compile(&chain(&[interleave(&[pass(), pass(), pass()]), strip()])).unwrap();
+    assert_eq!(stripped.apply(large, &names(), &Fixed(0)).unwrap().len(), 3);
+}
+
+#[test]
+fn generated_and_encoded_filters_agree() {
+    let filter = chain(&[family("f.*"), condition(value("w"), Some(column_limit(1)), None)]);
+    let generated = Filter::compile(&crate::filter::wire::to_generated(&filter)).unwrap();
+    let cells = generated.apply(sample_row(), &names(), &Fixed(0)).unwrap();
+    assert_eq!(cells, apply(&filter, &sample_row()));
+    assert_eq!(cells.len(), 3);
+}

@@ -1,0 +1,259 @@
+//! Projections never change what a filter lets through, and are as narrow as they are meant to be.
+
+use std::collections::HashMap;
+use std::ops::{Bound, RangeBounds};
+
+use proptest::prelude::*;
+use tepui_engine::cell::{RowRange, TIMESTAMP_MAX, TimestampRange};
+use tepui_engine::read::{FamilyProjection, Projection, QualifierRange};
+
+use super::*;
+
+/// What an engine returns under a projection, written from the projection's documentation.
+fn project(row: &Row, projection: &Projection) -> Row {
+    let mut versions: HashMap<(FamilyId, Bytes), u32> = HashMap::new();
+    let mut cells = Vec::new();
+    for cell in &row.cells {
+        let wanted = projection.families.as_ref().is_none_or(|families| {
+            families.iter().any(|f| {
+                f.family == cell.family
+                    && (f.qualifiers.is_empty()
+                        || f.qualifiers.iter().any(|range| range.contains(&cell.qualifier)))
+            })
+        });
+        if !wanted || !projection.timestamps.contains(cell.timestamp) {
+            continue;
+        }
+        let seen = versions.entry((cell.family, cell.qualifier.clone())).or_default();
+        *seen += 1;
+        if *seen <= projection.versions_max && cells.len() < projection.cells_per_row_max as usize {
+            cells.push(cell.clone());
+        }
+    }
+    Row { key: row.key.clone(), cells }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, max_local_rejects: 1 << 20, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_filter_cannot_tell_a_projected_row_from_the_row(
+        (filter, compiled) in super::model::filters(),
+        row in super::model::rows(),
+        more in prop::collection::vec(any::<bool>(), 16),
+    ) {
+        let projection = compiled.projection(&FAMILIES);
+        let projected = project(&row, &projection);
+        let whole = compiled.apply(row.clone(), &names(), &Fixed(0)).unwrap();
+        let found = compiled.apply(projected.clone(), &names(), &Fixed(0)).unwrap();
+        prop_assert_eq!(written(&found), written(&whole), "{:?} {:?}", filter, projection);
+
+        // Nor from anything between the two.
+        let between = row.cells.iter().zip(more).filter(|(cell, more)| {
+            *more || projected.cells.contains(cell)
+        });
+        let cells = between.map(|(cell, _)| cell.clone()).collect();
+        let found = compiled.apply(Row { key: row.key, cells }, &names(), &Fixed(0)).unwrap();
+        prop_assert_eq!(written(&found), written(&whole), "{:?} {:?}", filter, projection);
+    }
+
+    #[test]
+    fn projections_are_in_the_form_that_the_engine_reads((_, compiled) in super::model::filters()) {
+        let mut backwards = FAMILIES;
+        backwards.reverse();
+        let projection = compiled.projection(&backwards);
+        prop_assert_eq!(&projection, &compiled.projection(&FAMILIES));
+        for pair in projection.families.as_deref().unwrap_or_default().windows(2) {
+            prop_assert!(pair[0].family < pair[1].family);
+        }
+        for family in projection.families.iter().flatten() {
+            for (start, end) in &family.qualifiers {
+                if let (Bound::Included(start) | Bound::Excluded(start), Bound::Included(end) | Bound::Excluded(end)) = (start, end) {
+                    prop_assert!(start <= end);
+                }
+            }
+        }
+    }
+}
+
+fn point(qualifier: &str) -> QualifierRange {
+    (Bound::Included(bytes(qualifier)), Bound::Included(bytes(qualifier)))
+}
+
+fn half_open(start: &str, end: &str) -> QualifierRange {
+    (Bound::Included(bytes(start)), Bound::Excluded(bytes(end)))
+}
+
+/// A projection of these families (by id) and qualifiers, and all else.
+fn only(families: &[(u32, &[QualifierRange])]) -> Projection {
+    let families = families.iter().map(|(id, qualifiers)| FamilyProjection {
+        family: FamilyId(*id),
+        qualifiers: qualifiers.to_vec(),
+    });
+    Projection { families: Some(families.collect()), ..Projection::all() }
+}
+
+fn between(start: i64, end: i64) -> TimestampRange {
+    TimestampRange { start, end }
+}
+
+#[test]
+fn what_clients_ask_for_most_is_pushed_down() {
+    let a = &[point("a")][..];
+    let cases = [
+        (pass(), Projection::all()),
+        (block(), only(&[])),
+        (family("f"), only(&[(1, &[])])),
+        (family("f.*"), only(&[(1, &[]), (7, &[])])),
+        (family("nope"), only(&[])),
+        (qualifier("a"), only(&[(1, a), (3, a), (7, a)])),
+        (qualifier(r"\C*"), Projection::all()),
+        (chain(&[family("f"), qualifier("a")]), only(&[(1, a)])),
+        (chain(&[qualifier("b|a"), family("g")]), only(&[(3, &[point("a"), point("b")])])),
+        (chain(&[family("f"), qualifier("ab.*")]), only(&[(1, &[half_open("ab", "ac")])])),
+        (columns("g", "[a", "c)"), only(&[(3, &[half_open("a", "c")])])),
+        (columns("g", "", ""), only(&[(3, &[])])),
+        (times(1000, 2000), Projection { timestamps: between(1000, 2000), ..Projection::all() }),
+        (
+            times(1000, 0),
+            Projection { timestamps: between(1000, TIMESTAMP_MAX), ..Projection::all() },
+        ),
+        (times(0, 0), Projection::all()),
+        (chain(&[times(1000, 2000), times(2000, 3000)]), only(&[])),
+        (column_limit(1), Projection { versions_max: 1, ..Projection::all() }),
+        (
+            chain(&[column_limit(3), strip(), column_limit(2)]),
+            Projection { versions_max: 2, ..Projection::all() },
+        ),
+        (row_limit(5), Projection { cells_per_row_max: 5, ..Projection::all() }),
+        (
+            chain(&[family("f"), column_limit(1), row_offset(10), row_limit(5)]),
+            Projection { versions_max: 1, cells_per_row_max: 15, ..only(&[(1, &[])]) },
+        ),
+        (
+            chain(&[family("f"), qualifier("a"), column_limit(1), value("x")]),
+            Projection { versions_max: 1, ..only(&[(1, a)]) },
+        ),
+        // A column with its newest version, as point reads of a column ask.
+        (
+            chain(&[columns("f", "[a", "a]"), times(1000, 9000), column_limit(1)]),
+            Projection { timestamps: between(1000, 9000), versions_max: 1, ..only(&[(1, a)]) },
+        ),
+        // Several columns, as an interleave of chains.
+        (
+            interleave(&[
+                chain(&[family("f"), qualifier("a")]),
+                chain(&[family("g"), qualifier("b")]),
+            ]),
+            only(&[(1, a), (3, &[point("b")])]),
+        ),
+        (
+            chain(&[
+                interleave(&[
+                    chain(&[family("f"), column_limit(1)]),
+                    chain(&[family("g"), column_limit(3)]),
+                ]),
+                value("x"),
+            ]),
+            Projection { versions_max: 3, ..only(&[(1, &[]), (3, &[])]) },
+        ),
+        // What a check-and-mutate compares.
+        (
+            condition(
+                chain(&[family("f"), qualifier("a"), value("x")]),
+                Some(columns("g", "", "")),
+                None,
+            ),
+            only(&[(1, a), (3, &[])]),
+        ),
+        (chain(&[family("f"), condition(qualifier("a"), Some(pass()), None)]), only(&[(1, &[])])),
+    ];
+    for (filter, want) in cases {
+        assert_eq!(compile(&filter).unwrap().projection(&FAMILIES), want, "{filter:?}");
+    }
+}
+
+#[test]
+fn counts_are_not_pushed_past_what_they_do_not_see() {
+    for filter in [
+        chain(&[value("x"), column_limit(1)]),
+        chain(&[qualifier(".*a"), row_limit(1)]),
+        chain(&[row_offset(2), family("f"), row_limit(1)]),
+        chain(&[interleave(&[pass(), pass()]), column_limit(1)]),
+        interleave(&[row_limit(1), pass()]),
+        condition(value("x"), Some(column_limit(1)), None),
+    ] {
+        assert_eq!(
+            compile(&filter).unwrap().projection(&FAMILIES),
+            Projection::all(),
+            "{filter:?}"
+        );
+    }
+    // A column limit before a range of timestamps is kept, and the range is not pushed.
+    let limited = chain(&[column_limit(1), times(1000, 2000), column_limit(1)]);
+    let want = Projection { versions_max: 1, ..Projection::all() };
+    assert_eq!(compile(&limited).unwrap().projection(&FAMILIES), want);
+    let limited = chain(&[
+        column_limit(1),
+        interleave(&[
+            chain(&[times(1000, 2000), column_limit(5)]),
+            chain(&[times(1000, 2000), family("f")]),
+        ]),
+    ]);
+    let want = Projection { versions_max: 1, ..Projection::all() };
+    assert_eq!(compile(&limited).unwrap().projection(&FAMILIES), want);
+    // Columns that are not all wanted would take the places of those that are.
+    let inexact = chain(&[family("f"), qualifier("a.*"), row_limit(1)]);
+    let want = only(&[(1, &[half_open("a", "b")])]);
+    assert_eq!(compile(&inexact).unwrap().projection(&FAMILIES), want);
+    // Versions of different ranges of timestamps are not one count.
+    let ranges = interleave(&[
+        chain(&[times(1000, 2000), column_limit(1)]),
+        chain(&[times(2000, 3000), column_limit(1)]),
+    ]);
+    let want = Projection { timestamps: between(1000, 3000), ..Projection::all() };
+    assert_eq!(compile(&ranges).unwrap().projection(&FAMILIES), want);
+}
+
+#[test]
+fn many_qualifiers_become_few_ranges() {
+    let many: Vec<RowFilter> = (0..300).map(|i| qualifier(&format!("q{i:03}"))).collect();
+    let filter = compile(&chain(&[family("f"), interleave(&many)])).unwrap();
+    let families = filter.projection(&FAMILIES).families.unwrap();
+    let [column] = families.as_slice() else { panic!("{families:?}") };
+    assert!(column.qualifiers.len() <= 128, "{}", column.qualifiers.len());
+    for i in 0..300 {
+        let name = bytes(&format!("q{i:03}"));
+        assert!(column.qualifiers.iter().any(|range| range.contains(&name)));
+    }
+    assert!(!column.qualifiers.iter().any(|range| range.contains(&bytes("p"))));
+    assert!(!column.qualifiers.iter().any(|range| range.contains(&bytes("r"))));
+}
+
+#[test]
+fn row_keys_narrow_the_scan() {
+    let range = |start: &str, end: &str| RowRange::new(bytes(start), bytes(end));
+    let prefix = range("user#", "user$");
+    let cases = [
+        (pass(), None),
+        (key(".*x"), None),
+        (key(r"user#\C*"), Some(vec![prefix.clone()])),
+        (key("user#.*x"), Some(vec![prefix.clone()])),
+        (key("b|a"), Some(vec![range("a", "a\0"), range("b", "b\0")])),
+        (block(), Some(vec![])),
+        (chain(&[family("f"), key("user#.*"), column_limit(1)]), Some(vec![prefix.clone()])),
+        (chain(&[key("a.*"), key("b.*")]), Some(vec![])),
+        (chain(&[sink(), key("a")]), None),
+        (interleave(&[key("a"), key("b")]), Some(vec![range("a", "a\0"), range("b", "b\0")])),
+        (interleave(&[key("a"), pass()]), None),
+        (condition(key("a"), Some(pass()), None), Some(vec![range("a", "a\0")])),
+        (
+            condition(key("a"), Some(pass()), Some(key("b"))),
+            Some(vec![range("a", "a\0"), range("b", "b\0")]),
+        ),
+        (condition(key("a"), None, Some(pass())), None),
+    ];
+    for (filter, want) in cases {
+        assert_eq!(compile(&filter).unwrap().row_ranges(), want, "{filter:?}");
+    }
+}

@@ -1,0 +1,174 @@
+//! Bigtable's documented limits on data requests, each with its unit and its reason, and the checks
+//! that name the limit to whoever passed it. The limits of row filters stand with the filters, those
+//! of schemas (apart from family names) with the catalog.
+//!
+//! The numbers are Bigtable's, not ours: a program that works here must work there.
+
+use crate::error::{Error, Result};
+
+/// Bytes of a row key, at most. Keys are repeated in every index; longer ones belong into values.
+pub const ROW_KEY_BYTES_MAX: usize = 4 << 10;
+
+/// Bytes of a column qualifier, at most.
+pub const QUALIFIER_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of the value of one cell, at most.
+pub const VALUE_BYTES_MAX: usize = 100 << 20;
+
+/// Characters of a column family's name, at most.
+pub const FAMILY_NAME_CHARS_MAX: usize = 64;
+
+/// Mutations of one request, at most; all entries of a `MutateRows` count together. It bounds the work
+/// done under one row lock and the records of one log batch.
+pub const MUTATIONS_MAX: usize = 100_000;
+
+/// Rules of one `ReadModifyWriteRow`, at most.
+pub const RULES_MAX: usize = 100_000;
+
+/// Bytes of one request, at most. The transport refuses what is larger before it is decoded; what is
+/// written to one row is counted here too, since one request is at most one batch per row.
+pub const REQUEST_BYTES_MAX: usize = 256 << 20;
+
+/// Bytes of one row that a read returns, at most.
+pub const ROW_READ_BYTES_MAX: u64 = tepui_engine::limits::ROW_READ_BYTES_MAX;
+
+/// Bytes of one response message that clients accept by default: gRPC's own limit, which clients in
+/// emulator mode do not raise.
+pub const RESPONSE_BYTES_MAX: usize = 4 << 20;
+
+/// The granularity of cell timestamps, in microseconds: milliseconds, the only one that Bigtable has.
+pub const TIMESTAMP_GRANULARITY_MICROS: i64 = 1_000;
+
+/// Refuses an empty or overlong row key.
+pub fn check_row_key(row: &[u8]) -> Result<()> {
+    if row.is_empty() {
+        return Err(Error::invalid_argument("Row keys must be non-empty"));
+    }
+    check_bytes("Row key", row.len(), ROW_KEY_BYTES_MAX, "4 KiB")
+}
+
+/// Refuses an overlong column qualifier. The empty one is as good as any.
+pub fn check_qualifier(qualifier: &[u8]) -> Result<()> {
+    check_bytes("Column qualifier", qualifier.len(), QUALIFIER_BYTES_MAX, "16 KiB")
+}
+
+/// Refuses an oversized cell value.
+pub fn check_value_bytes(len: usize) -> Result<()> {
+    check_bytes("Cell value", len, VALUE_BYTES_MAX, "100 MiB")
+}
+
+/// Refuses a request of too many bytes.
+pub fn check_request_bytes(len: usize) -> Result<()> {
+    check_bytes("Request", len, REQUEST_BYTES_MAX, "256 MiB")
+}
+
+/// Refuses a request without mutations, or with too many.
+pub fn check_mutation_count(count: usize) -> Result<()> {
+    if count == 0 {
+        return Err(Error::invalid_argument("No mutations provided"));
+    }
+    check_mutation_count_max(count)
+}
+
+/// Refuses too many mutations.
+pub fn check_mutation_count_max(count: usize) -> Result<()> {
+    if count > MUTATIONS_MAX {
+        return Err(Error::invalid_argument(format!(
+            "Too many mutations: {count} provided; limit {MUTATIONS_MAX}"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses a `ReadModifyWriteRow` without rules, or with too many.
+pub fn check_rule_count(count: usize) -> Result<()> {
+    if count == 0 {
+        return Err(Error::invalid_argument("No rules provided"));
+    }
+    if count > RULES_MAX {
+        return Err(Error::invalid_argument(format!(
+            "Too many rules: {count} provided; limit {RULES_MAX}"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses a family name that no family can have, so that a typing error is told from a missing family.
+pub fn check_family_name(name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Err(Error::invalid_argument("Column family names must be non-empty"));
+    }
+    if name.len() > FAMILY_NAME_CHARS_MAX {
+        return Err(Error::invalid_argument(format!(
+            "Column family name is too long: {} characters provided; limit {FAMILY_NAME_CHARS_MAX}",
+            name.chars().count()
+        )));
+    }
+    if let Some(bad) = name.chars().find(|c| !is_family_name_char(*c)) {
+        return Err(Error::invalid_argument(format!(
+            "Invalid column family name {name:?}: {bad:?} is not one of [-_.a-zA-Z0-9]"
+        )));
+    }
+    Ok(())
+}
+
+fn is_family_name_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
+}
+
+fn check_bytes(what: &str, len: usize, max: usize, max_in_words: &str) -> Result<()> {
+    if len > max {
+        return Err(Error::invalid_argument(format!(
+            "{what} is too large: {len} bytes provided; limit {max} bytes ({max_in_words})"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Code;
+
+    #[test]
+    fn sizes_at_the_limit_pass_and_one_more_names_the_limit() {
+        type Check = fn(usize) -> Result<()>;
+        let cases: [(Check, usize, &str); 6] = [
+            (|n| check_row_key(&vec![b'r'; n]), 4_096, "limit 4096 bytes (4 KiB)"),
+            (|n| check_qualifier(&vec![b'q'; n]), 16_384, "limit 16384 bytes (16 KiB)"),
+            (check_value_bytes, 104_857_600, "limit 104857600 bytes (100 MiB)"),
+            (check_request_bytes, 268_435_456, "limit 268435456 bytes (256 MiB)"),
+            (check_mutation_count, 100_000, "limit 100000"),
+            (check_rule_count, 100_000, "limit 100000"),
+        ];
+        for (check, max, names) in cases {
+            assert_eq!(check(max), Ok(()));
+            let error = check(max + 1).unwrap_err();
+            assert_eq!(error.kind(), Code::InvalidArgument);
+            assert!(error.message().contains(names), "{error}");
+        }
+    }
+
+    #[test]
+    fn family_names_are_checked_by_length_and_characters() {
+        check_family_name("a-Z_0.9").unwrap();
+        check_family_name(&"f".repeat(64)).unwrap();
+        for (bad, says) in [
+            (String::new(), "non-empty"),
+            ("f".repeat(65), "65 characters provided; limit 64"),
+            ("fam:x".to_owned(), "':' is not one of"),
+            ("fäm".to_owned(), "is not one of"),
+        ] {
+            let error = check_family_name(&bad).unwrap_err();
+            assert_eq!(error.kind(), Code::InvalidArgument);
+            assert!(error.message().contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn empty_row_key_and_empty_lists_are_refused() {
+        assert_eq!(check_row_key(b"").unwrap_err().message(), "Row keys must be non-empty");
+        assert_eq!(check_mutation_count(0).unwrap_err().message(), "No mutations provided");
+        assert_eq!(check_rule_count(0).unwrap_err().message(), "No rules provided");
+    }
+}

@@ -1,0 +1,322 @@
+//! `ReadRows`: rows out of the tablets, through the filter, into messages.
+//!
+//! ```text
+//! pieces (rows and ranges, in order) ─► RowReader ─► Responder ─► messages, pulled by the caller
+//!                                       engine reads  filter, limit, chunks, progress
+//! ```
+//!
+//! Nothing runs unless it is pulled, so a slow client slows the read down and no more than one row and
+//! one message wait for it. Runs of single rows are the exception: a few are read at once, so that
+//! their disk reads overlap.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesOrdered;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use tepui_engine::cell::Row;
+use tepui_engine::io::{Clock, Rng};
+use tepui_engine::read::{Projection, RowStream};
+use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
+
+use crate::chunk::Chunker;
+use crate::error::{Error, Result};
+use crate::read_stats::ReadStats;
+use crate::schema::FamilyNames;
+use crate::selection::Selection;
+use crate::tablets::Piece;
+
+/// Single rows that are read at once, at most. Enough to keep a disk's queue filled; more would only
+/// hold memory for a client that may not want it.
+const POINT_READS_MAX: usize = 16;
+
+/// Bytes of rows that are read ahead, roughly: rows as large as the largest so far are read ahead only
+/// as far as this.
+const POINT_READS_BYTES: usize = 16 << 20;
+
+/// Rows looked at between two messages, at most. A filter that lets nothing pass thus still tells the
+/// client where a retry may start, and gives the thread back to others.
+const LOOKED_AT_ROWS_MAX: u64 = 10_000;
+
+/// Cells looked at between two messages, at most: the same for wide rows.
+const LOOKED_AT_CELLS_MAX: u64 = 100_000;
+
+/// What the engine has to say about rows, in the order of the read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Seen {
+    /// A row with cells.
+    Row(Row),
+    /// A row that was asked for and has no cells.
+    Nothing(Bytes),
+    /// Every row up to this one was looked at, and that took long.
+    Mark(Bytes),
+}
+
+/// What to read, and how.
+pub(crate) struct Plan {
+    /// In the order of the read.
+    pub pieces: VecDeque<Piece<Arc<Tablet>>>,
+    /// The cells that are wanted.
+    pub selection: Selection,
+    /// The names of the table's families.
+    pub families: FamilyNames,
+    /// For filters that leave rows to chance.
+    pub rng: Arc<dyn Rng>,
+    /// From the last row to the first.
+    pub reverse: bool,
+    /// Rows to send, at most.
+    pub rows_limit: Option<u64>,
+    /// Times the read where its figures are asked for.
+    pub stats_clock: Option<Arc<dyn Clock>>,
+}
+
+/// A read under way.
+pub struct ReadRows {
+    /// `None` once everything was read, or nothing more is wanted.
+    reader: Option<RowReader>,
+    responder: Responder,
+    failure: Option<Error>,
+    /// Where figures are asked for and not sent yet: the clock, and its monotonic time at the start.
+    stats: Option<(Arc<dyn Clock>, u64)>,
+}
+
+impl ReadRows {
+    pub(crate) fn new(plan: Plan) -> Self {
+        let Plan { pieces, selection, families, rng, reverse, rows_limit, stats_clock } = plan;
+        let reader = RowReader {
+            pieces,
+            projection: Arc::new(selection.projection().clone()),
+            reverse,
+            points: FuturesOrdered::new(),
+            scan: None,
+            largest_row_bytes: 1,
+        };
+        let responder = Responder::new(selection, families, rng, rows_limit);
+        let stats = stats_clock.map(|clock| {
+            let start = clock.monotonic_micros();
+            (clock, start)
+        });
+        Self { reader: Some(reader), responder, failure: None, stats }
+    }
+
+    /// The next message; `None` at the end. After an error comes the end. A caller that drops the
+    /// returned future before it resolves must drop the read with it: rows may be lost between.
+    pub async fn next(&mut self) -> Option<Result<v2::ReadRowsResponse>> {
+        loop {
+            if let Some(message) = self.responder.pop() {
+                return Some(Ok(message));
+            }
+            let Some(reader) = &mut self.reader else {
+                let stats = self.stats.take();
+                return match self.failure.take() {
+                    Some(failure) => Some(Err(failure)),
+                    None => stats.map(|(clock, start)| {
+                        let micros = clock.monotonic_micros().saturating_sub(start);
+                        Ok(self.responder.stats.message(micros))
+                    }),
+                };
+            };
+            let seen = reader.next(self.responder.rows_left()).await.map_err(Error::from);
+            let more =
+                seen.and_then(|seen| seen.map_or(Ok(false), |seen| self.responder.push(seen)));
+            let more = more.unwrap_or_else(|error| {
+                self.failure = Some(error);
+                false
+            });
+            if !more {
+                // Releases what the engine holds for this read while the client takes the rest.
+                self.reader = None;
+                self.responder.finish();
+            }
+        }
+    }
+}
+
+impl fmt::Debug for ReadRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadRows").field("ended", &self.reader.is_none()).finish_non_exhaustive()
+    }
+}
+
+type PointRead = BoxFuture<'static, tepui_engine::Result<Seen>>;
+
+/// Rows out of the engine, piece by piece.
+struct RowReader {
+    pieces: VecDeque<Piece<Arc<Tablet>>>,
+    projection: Arc<Projection>,
+    reverse: bool,
+    /// Single rows being read, in order. Empty while `scan` is some.
+    points: FuturesOrdered<PointRead>,
+    scan: Option<RowStream>,
+    /// Bytes of the largest single row so far.
+    largest_row_bytes: usize,
+}
+
+impl RowReader {
+    /// What comes next; `None` at the end. `wanted` is the number of rows that the caller may still
+    /// take.
+    async fn next(&mut self, wanted: Option<u64>) -> tepui_engine::Result<Option<Seen>> {
+        loop {
+            if let Some(scan) = &mut self.scan {
+                if let Some(row) = scan.next().await? {
+                    let seen =
+                        if row.cells.is_empty() { Seen::Mark(row.key) } else { Seen::Row(row) };
+                    return Ok(Some(seen));
+                }
+                self.scan = None;
+            }
+            self.read_ahead(point_window(self.largest_row_bytes, wanted));
+            if let Some(seen) = self.points.next().await {
+                let seen = seen?;
+                if let Seen::Row(row) = &seen {
+                    self.largest_row_bytes = self.largest_row_bytes.max(row_bytes(row));
+                }
+                return Ok(Some(seen));
+            }
+            match self.pieces.pop_front() {
+                None => return Ok(None),
+                // The only single row of its run: read without a box around the future.
+                Some(Piece::Row(tablet, row)) => {
+                    return read_point(tablet, row, &self.projection).await.map(Some);
+                }
+                Some(Piece::Range(tablet, range)) => {
+                    let projection = self.projection.as_ref().clone();
+                    let options = ScanOptions { range, projection, reverse: self.reverse };
+                    self.scan = Some(tablet.scan(options)?);
+                }
+            }
+        }
+    }
+
+    /// Starts reads of the single rows at the head of the pieces, where there is more than one of them,
+    /// until `window` are under way.
+    fn read_ahead(&mut self, window: usize) {
+        let is_run = !self.points.is_empty()
+            || matches!(
+                (self.pieces.front(), self.pieces.get(1)),
+                (Some(Piece::Row(..)), Some(Piece::Row(..)))
+            );
+        if !is_run || window < 2 {
+            return;
+        }
+        while self.points.len() < window {
+            let Some(Piece::Row(tablet, row)) =
+                self.pieces.pop_front_if(|piece| matches!(piece, Piece::Row(..)))
+            else {
+                return;
+            };
+            let projection = Arc::clone(&self.projection);
+            self.points
+                .push_back(Box::pin(async move { read_point(tablet, row, &projection).await }));
+        }
+    }
+}
+
+async fn read_point(
+    tablet: Arc<Tablet>,
+    row: Bytes,
+    projection: &Projection,
+) -> tepui_engine::Result<Seen> {
+    let found = tablet.read_row(&row, projection, ReadView::Durable).await?;
+    Ok(found.filter(|row| !row.cells.is_empty()).map_or(Seen::Nothing(row), Seen::Row))
+}
+
+fn row_bytes(row: &Row) -> usize {
+    row.cells.iter().map(|cell| cell.qualifier.len() + cell.value.len()).sum()
+}
+
+/// Single rows to read at once, where the largest so far had `largest_row_bytes` and the caller will
+/// take `wanted` more at most.
+fn point_window(largest_row_bytes: usize, wanted: Option<u64>) -> usize {
+    let by_bytes = POINT_READS_BYTES / largest_row_bytes.max(1);
+    let wanted = wanted.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+    POINT_READS_MAX.min(by_bytes).min(wanted)
+}
+
+/// Rows into messages: filters, counts against the limit, chunks, and reports progress.
+struct Responder {
+    selection: Selection,
+    chunker: Chunker,
+    rng: Arc<dyn Rng>,
+    /// Rows that may still be sent; `None` without a limit.
+    rows_left: Option<u64>,
+    /// Rows and cells since a message was ready.
+    rows_looked_at: u64,
+    cells_looked_at: u64,
+    stats: ReadStats,
+}
+
+impl Responder {
+    fn new(
+        selection: Selection,
+        families: FamilyNames,
+        rng: Arc<dyn Rng>,
+        rows_limit: Option<u64>,
+    ) -> Self {
+        Self {
+            selection,
+            chunker: Chunker::new(families),
+            rng,
+            rows_left: rows_limit,
+            rows_looked_at: 0,
+            cells_looked_at: 0,
+            stats: ReadStats::default(),
+        }
+    }
+
+    fn rows_left(&self) -> Option<u64> {
+        self.rows_left
+    }
+
+    /// Takes what was seen; returns whether more is wanted.
+    fn push(&mut self, seen: Seen) -> Result<bool> {
+        self.rows_looked_at += 1;
+        let (key, sent, report) = match seen {
+            Seen::Row(row) => {
+                let key = row.key.clone();
+                let seen = row.cells.len();
+                self.cells_looked_at += seen as u64;
+                let cells =
+                    self.selection.apply(row, self.chunker.families(), self.rng.as_ref())?;
+                let sent = self.chunker.push_row(&key, cells);
+                self.stats.count_row(seen, sent);
+                (key, sent > 0, false)
+            }
+            Seen::Nothing(key) => {
+                self.stats.count_row(0, 0);
+                (key, false, false)
+            }
+            Seen::Mark(key) => (key, false, true),
+        };
+        if sent && let Some(left) = &mut self.rows_left {
+            *left = left.saturating_sub(1);
+        }
+        let is_due = report
+            || self.rows_looked_at >= LOOKED_AT_ROWS_MAX
+            || self.cells_looked_at >= LOOKED_AT_CELLS_MAX;
+        if is_due {
+            // A row that was sent says itself how far the read has come.
+            if sent { self.chunker.flush() } else { self.chunker.push_scanned(key) }
+        }
+        Ok(self.rows_left != Some(0))
+    }
+
+    fn finish(&mut self) {
+        self.chunker.flush();
+    }
+
+    fn pop(&mut self) -> Option<v2::ReadRowsResponse> {
+        let message = self.chunker.pop()?;
+        self.rows_looked_at = 0;
+        self.cells_looked_at = 0;
+        Some(message)
+    }
+}
+
+#[cfg(test)]
+#[path = "read_rows_tests.rs"]
+mod tests;

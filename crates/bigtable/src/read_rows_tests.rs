@@ -1,0 +1,137 @@
+//! Tests of what a read makes of rows: limits, messages and progress. Reading from tablets is tested
+//! in `tests/table.rs`.
+
+use tepui_engine::cell::{Cell, FamilyId};
+
+use super::*;
+use crate::chunk_decoder::Decoder;
+use crate::schema::{FamilySchema, TableSchema};
+use crate::selection::FilterSource;
+
+#[derive(Debug)]
+struct NoChance;
+
+impl Rng for NoChance {
+    fn next_u64(&self) -> u64 {
+        0
+    }
+}
+
+fn responder(rows_limit: Option<u64>) -> Responder {
+    let mut schema = TableSchema::new();
+    let id = schema.allocate_family_id();
+    schema.families.insert("f".into(), FamilySchema::new(id));
+    let names = schema.names();
+    let selection = Selection::of_read(FilterSource::Message(None), &names).unwrap();
+    Responder::new(selection, names, Arc::new(NoChance), rows_limit)
+}
+
+fn key(i: usize) -> Bytes {
+    format!("row-{i:08}").into()
+}
+
+/// A row of one cell; of a family that the table does not have where it shall not be sent.
+fn row(i: usize, shown: bool) -> Seen {
+    let family = FamilyId(if shown { 1 } else { 9 });
+    let cell = Cell { family, qualifier: "q".into(), timestamp: 0, value: "v".into() };
+    Seen::Row(Row { key: key(i), cells: vec![cell] })
+}
+
+fn drain(responder: &mut Responder) -> Vec<v2::ReadRowsResponse> {
+    std::iter::from_fn(|| responder.pop()).collect()
+}
+
+#[test]
+fn reads_are_send() {
+    fn is_send<T: Send>() {}
+    is_send::<ReadRows>();
+}
+
+#[test]
+fn the_limit_counts_rows_that_were_sent() {
+    let mut responder = responder(Some(2));
+    assert!(responder.push(row(0, true)).unwrap());
+    assert!(responder.push(row(1, false)).unwrap());
+    assert!(responder.push(Seen::Nothing(key(2))).unwrap());
+    assert!(!responder.push(row(3, true)).unwrap());
+    responder.finish();
+    let mut decoder = Decoder::new(false);
+    for message in drain(&mut responder) {
+        decoder.push(&message).unwrap();
+    }
+    let keys: Vec<_> = decoder.finish().unwrap().into_iter().map(|r| r.key).collect();
+    assert_eq!(keys, [key(0), key(3)]);
+}
+
+#[test]
+fn rows_that_do_not_pass_are_reported_as_scanned_now_and_then() {
+    let mut responder = responder(None);
+    let mut messages = Vec::new();
+    for i in 0..25_000 {
+        let seen = if i % 2 == 0 { row(i, false) } else { Seen::Nothing(key(i)) };
+        assert!(responder.push(seen).unwrap());
+        messages.extend(drain(&mut responder));
+    }
+    responder.finish();
+    assert!(drain(&mut responder).is_empty());
+    let scanned: Vec<_> = messages.iter().map(|m| m.last_scanned_row_key.clone()).collect();
+    assert_eq!(scanned, [key(9_999), key(19_999)]);
+}
+
+#[test]
+fn a_rare_row_does_not_wait_for_a_full_message() {
+    let mut responder = responder(None);
+    responder.push(row(0, true)).unwrap();
+    let mut messages = Vec::new();
+    for i in 1..10_000 {
+        assert!(messages.is_empty(), "nothing is due before row 10,000");
+        responder.push(row(i, false)).unwrap();
+        messages.extend(drain(&mut responder));
+    }
+    assert_eq!(messages.len(), 2);
+    assert_eq!(messages[0].chunks[0].row_key, key(0));
+    assert_eq!(messages[1].last_scanned_row_key, key(9_999));
+}
+
+#[test]
+fn a_row_that_is_sent_when_progress_is_due_is_not_reported_twice() {
+    let mut responder = responder(None);
+    let mut messages = Vec::new();
+    for i in 0..10_000 {
+        responder.push(row(i, i == 9_999)).unwrap();
+        messages.extend(drain(&mut responder));
+    }
+    assert_eq!(messages.len(), 1);
+    assert_eq!(messages[0].chunks[0].row_key, key(9_999));
+}
+
+#[test]
+fn marks_of_the_engine_are_passed_on_at_once() {
+    let mut responder = responder(None);
+    responder.push(row(0, true)).unwrap();
+    responder.push(Seen::Mark(key(500))).unwrap();
+    let messages = drain(&mut responder);
+    assert_eq!(messages.len(), 2);
+    assert_eq!(messages[1].last_scanned_row_key, key(500));
+}
+
+#[test]
+fn wide_rows_are_counted_by_their_cells() {
+    let mut responder = responder(None);
+    let Seen::Row(one) = row(0, false) else { unreachable!() };
+    for i in 0..100 {
+        let cells = vec![one.cells[0].clone(); 1_000];
+        responder.push(Seen::Row(Row { key: key(i), cells })).unwrap();
+    }
+    let messages = drain(&mut responder);
+    assert_eq!(messages.len(), 1);
+    assert_eq!(messages[0].last_scanned_row_key, key(99));
+}
+
+#[test]
+fn fewer_rows_are_read_ahead_where_rows_are_large_or_few_are_wanted() {
+    assert_eq!(point_window(1_000, None), POINT_READS_MAX);
+    assert_eq!(point_window(1_000, Some(3)), 3);
+    assert_eq!(point_window(POINT_READS_BYTES / 4, None), 4);
+    assert_eq!(point_window(POINT_READS_BYTES * 2, None), 0);
+}

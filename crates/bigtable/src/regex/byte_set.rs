@@ -1,0 +1,197 @@
+//! A set of bytes, as character classes denote them.
+//!
+//! RE2 in Latin-1 mode reads each byte as the Unicode character of the same number. So a class is a set
+//! of the 256 bytes, and case folding pairs the letters of Latin-1 whose partner is in Latin-1 too.
+
+use regex_syntax::hir::{Class, ClassBytes, ClassBytesRange, Hir};
+
+/// A set of bytes; bit `b % 64` of word `b / 64` says whether byte `b` is in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct ByteSet([u64; 4]);
+
+impl ByteSet {
+    pub(super) fn all() -> Self {
+        Self([u64::MAX; 4])
+    }
+
+    pub(super) fn one(byte: u8) -> Self {
+        let mut set = Self::default();
+        set.insert(byte);
+        set
+    }
+
+    /// The bytes of inclusive ranges.
+    pub(super) fn of(ranges: &[(u8, u8)]) -> Self {
+        let mut set = Self::default();
+        for &(first, last) in ranges {
+            for byte in first..=last {
+                set.insert(byte);
+            }
+        }
+        set
+    }
+
+    pub(super) fn insert(&mut self, byte: u8) {
+        if let Some(word) = self.0.get_mut(usize::from(byte / 64)) {
+            *word |= 1 << (byte % 64);
+        }
+    }
+
+    pub(super) fn remove(&mut self, byte: u8) {
+        if let Some(word) = self.0.get_mut(usize::from(byte / 64)) {
+            *word &= !(1 << (byte % 64));
+        }
+    }
+
+    pub(super) fn contains(&self, byte: u8) -> bool {
+        self.0.get(usize::from(byte / 64)).is_some_and(|word| word & (1 << (byte % 64)) != 0)
+    }
+
+    pub(super) fn union(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine |= theirs;
+        }
+    }
+
+    pub(super) fn complement(self) -> Self {
+        Self(self.0.map(|word| !word))
+    }
+
+    /// The set with the other case of each of its letters.
+    pub(super) fn folded(self) -> Self {
+        let mut set = self;
+        for byte in 0..=u8::MAX {
+            if self.contains(byte) {
+                set.insert(other_case(byte));
+            }
+        }
+        set
+    }
+
+    /// The set as a node of a pattern.
+    pub(super) fn to_hir(self) -> Hir {
+        let mut ranges = Vec::new();
+        let mut open: Option<(u8, u8)> = None;
+        for byte in (0..=u8::MAX).filter(|b| self.contains(*b)) {
+            open = match open {
+                Some((first, last)) if last.checked_add(1) == Some(byte) => Some((first, byte)),
+                previous => {
+                    ranges.extend(previous);
+                    Some((byte, byte))
+                }
+            };
+        }
+        ranges.extend(open);
+        let ranges = ranges.into_iter().map(|(first, last)| ClassBytesRange::new(first, last));
+        Hir::class(Class::Bytes(ClassBytes::new(ranges)))
+    }
+}
+
+/// The same letter in the other case, where Latin-1 has it; the byte itself otherwise.
+fn other_case(byte: u8) -> u8 {
+    match byte {
+        b'A'..=b'Z' | 0xC0..=0xD6 | 0xD8..=0xDE => byte + 0x20,
+        b'a'..=b'z' | 0xE0..=0xF6 | 0xF8..=0xFE => byte - 0x20,
+        _ => byte,
+    }
+}
+
+/// `\d`, `\s`, `\w` by their letter. `\s` has no vertical tab, as in RE2.
+pub(super) fn perl(letter: u8) -> Option<ByteSet> {
+    Some(match letter {
+        b'd' => ByteSet::of(&[(b'0', b'9')]),
+        b's' => ByteSet::of(&[(b'\t', b'\n'), (0x0C, b'\r'), (b' ', b' ')]),
+        b'w' => ByteSet::of(&[(b'0', b'9'), (b'A', b'Z'), (b'_', b'_'), (b'a', b'z')]),
+        _ => return None,
+    })
+}
+
+/// `[:name:]`.
+pub(super) fn posix(name: &[u8]) -> Option<ByteSet> {
+    let ranges: &[(u8, u8)] = match name {
+        b"alnum" => &[(b'0', b'9'), (b'A', b'Z'), (b'a', b'z')],
+        b"alpha" => &[(b'A', b'Z'), (b'a', b'z')],
+        b"ascii" => &[(0x00, 0x7F)],
+        b"blank" => &[(b'\t', b'\t'), (b' ', b' ')],
+        b"cntrl" => &[(0x00, 0x1F), (0x7F, 0x7F)],
+        b"digit" => &[(b'0', b'9')],
+        b"graph" => &[(b'!', b'~')],
+        b"lower" => &[(b'a', b'z')],
+        b"print" => &[(b' ', b'~')],
+        b"punct" => &[(b'!', b'/'), (b':', b'@'), (b'[', b'`'), (b'{', b'~')],
+        b"space" => &[(b'\t', b'\r'), (b' ', b' ')],
+        b"upper" => &[(b'A', b'Z')],
+        b"word" => &[(b'0', b'9'), (b'A', b'Z'), (b'_', b'_'), (b'a', b'z')],
+        b"xdigit" => &[(b'0', b'9'), (b'A', b'F'), (b'a', b'f')],
+        _ => return None,
+    };
+    Some(ByteSet::of(ranges))
+}
+
+/// The Latin-1 characters of a Unicode category or script, as `\p{name}` denotes them.
+pub(super) fn unicode(name: &[u8]) -> Option<ByteSet> {
+    // Letters and underscores alone: nothing else of the other syntax can slip in.
+    if name.is_empty() || !name.iter().all(|b| b.is_ascii_alphabetic() || *b == b'_') {
+        return None;
+    }
+    let name = std::str::from_utf8(name).ok()?;
+    if name == "Any" {
+        return Some(ByteSet::all());
+    }
+    let hir = regex_syntax::parse(&format!(r"\p{{{name}}}")).ok()?;
+    let regex_syntax::hir::HirKind::Class(Class::Unicode(class)) = hir.kind() else {
+        return None;
+    };
+    let mut set = ByteSet::default();
+    for byte in 0..=u8::MAX {
+        let char = char::from(byte);
+        if class.iter().any(|range| range.start() <= char && char <= range.end()) {
+            set.insert(byte);
+        }
+    }
+    Some(set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(set: ByteSet) -> Vec<u8> {
+        (0..=u8::MAX).filter(|b| set.contains(*b)).collect()
+    }
+
+    #[test]
+    fn folding_pairs_letters_whose_partner_is_in_latin_1() {
+        assert_eq!(bytes(ByteSet::one(b'k').folded()), b"Kk");
+        assert_eq!(bytes(ByteSet::one(0xE9).folded()), [0xC9, 0xE9]);
+        for alone in [0xB5, 0xD7, 0xDF, 0xF7, 0xFF, b'1', b'['] {
+            assert_eq!(bytes(ByteSet::one(alone).folded()), [alone]);
+        }
+        for byte in 0..=u8::MAX {
+            assert_eq!(other_case(other_case(byte)), byte);
+        }
+    }
+
+    #[test]
+    fn unicode_classes_keep_their_latin_1_part() {
+        let upper = unicode(b"Lu").unwrap();
+        assert!(upper.contains(b'A') && upper.contains(0xC9) && !upper.contains(b'a'));
+        assert!(!upper.contains(0xD7));
+        assert_eq!(unicode(b"Cyrillic").unwrap(), ByteSet::default());
+        assert_eq!(unicode(b"Any").unwrap(), ByteSet::all());
+        for name in [&b""[..], b"Nope", b"L}|a{", b"L u"] {
+            assert!(unicode(name).is_none());
+        }
+    }
+
+    #[test]
+    fn complement_and_union_cover_all() {
+        let digits = perl(b'd').unwrap();
+        let mut all = digits.complement();
+        assert!(!all.contains(b'5') && all.contains(0xFF));
+        all.union(&digits);
+        assert_eq!(all, ByteSet::all());
+        all.remove(b'\n');
+        assert_eq!(bytes(all.complement()), b"\n");
+    }
+}

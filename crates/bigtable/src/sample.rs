@@ -1,0 +1,113 @@
+//! Row keys that divide a table into parts of similar size, with the bytes before each.
+//!
+//! ```text
+//! tablets     [ ............ g )[ ............... p )[ ....... )
+//! samples           c     g          j     m     p          ""
+//! bytes before      60M   110M       170M  ...   ...        whole table
+//! ```
+
+use bytes::Bytes;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+
+/// Bytes on disk between two samples within a tablet. Callers read the parts in parallel: smaller
+/// parts than this cost more to start than to read, larger ones leave workers idle at the end.
+pub const SAMPLE_PART_BYTES: u64 = 64 << 20;
+
+/// What is known of one tablet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TabletSample {
+    /// The first row after the tablet; empty where it has no end.
+    pub end: Bytes,
+    /// Rows within the tablet, each with the tablet's bytes before it.
+    pub rows: Vec<(Bytes, u64)>,
+    /// The tablet's bytes.
+    pub bytes: u64,
+}
+
+/// The samples of a table from those of its tablets, in row order. Keys and offsets ascend, and the
+/// last sample is the empty key with the bytes of the whole table.
+pub fn sample(tablets: impl IntoIterator<Item = TabletSample>) -> Vec<v2::SampleRowKeysResponse> {
+    let mut samples: Vec<v2::SampleRowKeysResponse> = Vec::new();
+    // Figures of a tablet are taken while it is written to, so they need not agree to the byte.
+    let mut before: u64 = 0;
+    for tablet in tablets {
+        let tablet_end = before.saturating_add(tablet.bytes);
+        let start = before;
+        for (row, bytes) in tablet.rows {
+            let in_order = samples.last().is_none_or(|last| row > last.row_key);
+            if row.is_empty() || !in_order || (!tablet.end.is_empty() && row >= tablet.end) {
+                continue;
+            }
+            before = start.saturating_add(bytes).clamp(before, tablet_end);
+            samples.push(response(row, before));
+        }
+        before = tablet_end;
+        if !tablet.end.is_empty() {
+            samples.push(response(tablet.end, before));
+        }
+    }
+    samples.push(response(Bytes::new(), before));
+    samples
+}
+
+fn response(row_key: Bytes, bytes: u64) -> v2::SampleRowKeysResponse {
+    let offset_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+    v2::SampleRowKeysResponse { row_key, offset_bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tablet(end: &str, rows: &[(&str, u64)], bytes: u64) -> TabletSample {
+        let rows = rows.iter().map(|(row, at)| (Bytes::from((*row).to_owned()), *at)).collect();
+        TabletSample { end: Bytes::from(end.to_owned()), rows, bytes }
+    }
+
+    fn texts(samples: &[v2::SampleRowKeysResponse]) -> Vec<(&str, i64)> {
+        samples.iter().map(|s| (std::str::from_utf8(&s.row_key).unwrap(), s.offset_bytes)).collect()
+    }
+
+    #[test]
+    fn an_empty_table_has_its_end() {
+        assert_eq!(texts(&sample([tablet("", &[], 0)])), [("", 0)]);
+    }
+
+    #[test]
+    fn offsets_add_up_over_tablets() {
+        let samples = sample([
+            tablet("g", &[("c", 60)], 110),
+            tablet("p", &[], 0),
+            tablet("", &[("q", 5), ("r", 9)], 20),
+        ]);
+        assert_eq!(
+            texts(&samples),
+            [("c", 60), ("g", 110), ("p", 110), ("q", 115), ("r", 119), ("", 130)]
+        );
+    }
+
+    #[test]
+    fn figures_that_disagree_still_ascend() {
+        let samples = sample([tablet("g", &[("c", 80), ("b", 90), ("d", 70), ("h", 99)], 60)]);
+        assert_eq!(texts(&samples)[..3], [("c", 60), ("d", 60), ("g", 60)]);
+    }
+
+    proptest! {
+        #[test]
+        fn keys_and_offsets_ascend_whatever_tablets_say(
+            rows in prop::collection::vec(("[a-c]{0,2}", any::<u64>()), 0..8),
+            bytes in any::<u64>(),
+            more in any::<u64>(),
+        ) {
+            let rows: Vec<_> = rows.iter().map(|(row, at)| (row.as_str(), *at)).collect();
+            let samples = sample([tablet("b", &rows, bytes), tablet("", &rows, more)]);
+            for pair in samples.windows(2) {
+                prop_assert!(pair[0].offset_bytes <= pair[1].offset_bytes);
+                prop_assert!(pair[1].row_key.is_empty() || pair[0].row_key < pair[1].row_key);
+            }
+            prop_assert!(samples.last().is_some_and(|s| s.row_key.is_empty()));
+        }
+    }
+}

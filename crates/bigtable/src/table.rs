@@ -1,0 +1,439 @@
+//! A table: its schema over its tablets, and the requests that it answers.
+//!
+//! A request that writes one row is one engine batch, and so atomic. Requests over several rows are
+//! not, as in Bigtable. What a request means is worked out by the pure functions of the modules beside;
+//! what is here puts them together with the tablets.
+//!
+//! ```text
+//! mutate_row               compile ─────────────────────────────────────────► apply
+//! check_and_mutate_row     compile ─► lock ─► read pending ─► predicate ───► apply or wait until
+//! read_modify_write_row    compile ─► lock ─► read pending ─► rules ───────► what was read is durable
+//! ```
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::try_join_all;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_request::RequestStatsView;
+use tepui_engine::cell::{Mutation, RowBatch, RowRange};
+use tepui_engine::io::{Clock, Rng};
+use tepui_engine::tablet::{ReadView, Tablet};
+
+use crate::error::{Code, Error, Result};
+use crate::filter::WithFilter;
+use crate::limits;
+use crate::mutation;
+use crate::read_rows::{Plan, ReadRows};
+use crate::rmw::{self, Rules};
+use crate::rowset;
+use crate::sample::{SAMPLE_PART_BYTES, TabletSample, sample};
+use crate::schema::TableSchema;
+use crate::selection::{FilterSource, Selection};
+use crate::tablets::TabletMap;
+
+/// Rows of one `MutateRows` that are written at once, at most. They share group commits of the log, so
+/// fewer would cost a sync per few rows; more would let one request fill the log's queue.
+const MUTATE_ROWS_IN_FLIGHT_MAX: usize = 1_024;
+
+/// A table. All methods are safe to call from any thread.
+#[derive(Debug)]
+pub struct Table {
+    name: String,
+    tablets: TabletMap<Arc<Tablet>>,
+    schema: RwLock<Arc<TableSchema>>,
+    clock: Arc<dyn Clock>,
+    rng: Arc<dyn Rng>,
+}
+
+impl Table {
+    /// The table of a name (`projects/.../tables/...`) over tablets whose ranges cover every row once,
+    /// in any order; `INTERNAL` where they do not. Gives the tablets their schema.
+    pub fn new(
+        name: impl Into<String>,
+        tablets: Vec<Arc<Tablet>>,
+        schema: Arc<TableSchema>,
+        clock: Arc<dyn Clock>,
+        rng: Arc<dyn Rng>,
+    ) -> Result<Self> {
+        let name = name.into();
+        let tablets = tablets.into_iter().map(|t| (t.range().clone(), t)).collect();
+        let tablets = TabletMap::new(tablets)
+            .map_err(|e| Error::new(e.kind(), format!("table {name:?}: {}", e.message())))?;
+        let table = Self { name, tablets, schema: RwLock::new(Arc::clone(&schema)), clock, rng };
+        table.set_schema(schema);
+        Ok(table)
+    }
+
+    /// The table's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The table's tablets with their ranges, in row order.
+    pub fn tablets(&self) -> impl Iterator<Item = (&RowRange, &Arc<Tablet>)> {
+        self.tablets.iter()
+    }
+
+    /// The tablet that holds a row.
+    pub fn tablet_for(&self, row: &[u8]) -> &Arc<Tablet> {
+        self.tablets.get(row)
+    }
+
+    /// The schema that requests see from now on.
+    pub fn schema(&self) -> Arc<TableSchema> {
+        Arc::clone(&self.schema.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes the schema. The tablets learn of it first: no request can write to a family that they do
+    /// not know.
+    pub fn set_schema(&self, schema: Arc<TableSchema>) {
+        let mut current = self.schema.write().unwrap_or_else(PoisonError::into_inner);
+        let for_tablets = Arc::new(schema.to_tablet_schema());
+        for (_, tablet) in self.tablets.iter() {
+            tablet.set_schema(Arc::clone(&for_tablets));
+        }
+        *current = schema;
+    }
+
+    /// Changes one row.
+    pub async fn mutate_row(&self, request: &v2::MutateRowRequest) -> Result<()> {
+        let now = self.clock.now_micros();
+        let batch = mutation::compile(&self.schema(), &request.row_key, &request.mutations, now)?;
+        if !batch.mutations.is_empty() {
+            self.tablets.get(&batch.row).apply(batch).await?;
+        }
+        Ok(())
+    }
+
+    /// Changes many rows; entries of the same row are applied in their order. Returns the entries that
+    /// failed, by index, with their code and message; fails as a whole where nothing was tried.
+    pub async fn mutate_rows(
+        &self,
+        request: v2::MutateRowsRequest,
+    ) -> Result<Vec<(usize, Code, String)>> {
+        let BulkPlan { rows, mut failed } =
+            BulkPlan::new(&self.schema(), &request.entries, self.clock.now_micros())?;
+        let writes = rows.into_iter().map(|RowWrite { batch, entries }| {
+            let tablet = Arc::clone(self.tablets.get(&batch.row));
+            async move { (entries, tablet.apply(batch).await) }
+        });
+        let mut writes = futures::stream::iter(writes).buffer_unordered(MUTATE_ROWS_IN_FLIGHT_MAX);
+        while let Some((entries, result)) = writes.next().await {
+            if let Err(error) = result {
+                let error = Error::from(error);
+                failed.extend(entries.into_iter().map(|entry| failure(entry, &error)));
+            }
+        }
+        failed.sort_unstable_by_key(|(entry, ..)| *entry);
+        Ok(failed)
+    }
+
+    /// Changes one row in one of two ways, depending on whether a filter lets any of its cells pass.
+    pub async fn check_and_mutate_row(
+        &self,
+        request: &v2::CheckAndMutateRowRequest,
+    ) -> Result<v2::CheckAndMutateRowResponse> {
+        let predicate = FilterSource::Message(request.predicate_filter.as_ref());
+        self.check_and_mutate(request, predicate).await
+    }
+
+    /// The same for a request whose filter is kept as it arrived.
+    pub async fn check_and_mutate_row_encoded(
+        &self,
+        request: &WithFilter<v2::CheckAndMutateRowRequest>,
+    ) -> Result<v2::CheckAndMutateRowResponse> {
+        let predicate = FilterSource::Encoded(request.filter.as_deref());
+        self.check_and_mutate(&request.request, predicate).await
+    }
+
+    async fn check_and_mutate(
+        &self,
+        request: &v2::CheckAndMutateRowRequest,
+        predicate: FilterSource<'_>,
+    ) -> Result<v2::CheckAndMutateRowResponse> {
+        let row = &request.row_key;
+        limits::check_row_key(row)?;
+        if request.true_mutations.is_empty() && request.false_mutations.is_empty() {
+            return Err(Error::invalid_argument(
+                "No mutations provided: one of true_mutations and false_mutations must be set",
+            ));
+        }
+        let schema = self.schema();
+        let families = schema.names();
+        let now = self.clock.now_micros();
+        let compile = |field, mutations| {
+            mutation::compile_list(&schema, row, mutations, now).map_err(|e| in_field(field, &e))
+        };
+        let if_true = compile("true_mutations", &request.true_mutations)?;
+        let if_false = compile("false_mutations", &request.false_mutations)?;
+        let predicate = Selection::of_predicate(predicate, &families)
+            .map_err(|e| in_field("predicate_filter", &e))?;
+
+        let tablet = self.tablets.get(row);
+        let lock = tablet.lock_row(row).await;
+        let found = tablet.read_row(row, predicate.projection(), ReadView::Pending).await?;
+        let predicate_matched = match found {
+            Some(found) => !predicate.apply(found, &families, self.rng.as_ref())?.is_empty(),
+            None => false,
+        };
+        let batch = if predicate_matched { if_true } else { if_false };
+        if batch.mutations.is_empty() {
+            tablet.wait_durable(lock).await?;
+        } else {
+            tablet.apply_locked(lock, batch).await?;
+        }
+        Ok(v2::CheckAndMutateRowResponse { predicate_matched })
+    }
+
+    /// Appends to and increments cells of one row; answers with their new contents.
+    pub async fn read_modify_write_row(
+        &self,
+        request: &v2::ReadModifyWriteRowRequest,
+    ) -> Result<v2::ReadModifyWriteRowResponse> {
+        let row = &request.row_key;
+        limits::check_row_key(row)?;
+        let schema = self.schema();
+        let rules = Rules::compile(&schema, &request.rules)?;
+
+        let tablet = self.tablets.get(row);
+        let lock = tablet.lock_row(row).await;
+        let found = tablet.read_row(row, &rules.projection(), ReadView::Pending).await?;
+        // The time is taken under the lock: what is written later is never older.
+        let cells = match rules.apply(found.as_ref(), self.clock.now_micros()) {
+            Ok(cells) => cells,
+            Err(error) => {
+                // The error tells of cells that may not be durable yet.
+                tablet.wait_durable(lock).await?;
+                return Err(error);
+            }
+        };
+        drop(found);
+        tablet.apply_locked(lock, rmw::batch(row, &cells)).await?;
+        let row = rmw::response(row, cells, &schema.names());
+        Ok(v2::ReadModifyWriteRowResponse { row: Some(row) })
+    }
+
+    /// Starts a read; the answer is pulled from what this returns.
+    pub fn read_rows(&self, request: v2::ReadRowsRequest) -> Result<ReadRows> {
+        self.start_read(&request, FilterSource::Message(request.filter.as_ref()))
+    }
+
+    /// The same for a request whose filter is kept as it arrived.
+    pub fn read_rows_encoded(&self, request: WithFilter<v2::ReadRowsRequest>) -> Result<ReadRows> {
+        self.start_read(&request.request, FilterSource::Encoded(request.filter.as_deref()))
+    }
+
+    fn start_read(
+        &self,
+        request: &v2::ReadRowsRequest,
+        filter: FilterSource<'_>,
+    ) -> Result<ReadRows> {
+        let rows_limit = rows_limit(request.rows_limit)?;
+        let spans = rowset::normalize(request.rows.as_ref())?;
+        let families = self.schema().names();
+        let selection = Selection::of_read(filter, &families)?;
+        let pieces = self.tablets.lay_out(&selection.narrow(spans), request.reversed);
+        let wants_stats = request.request_stats_view() == RequestStatsView::RequestStatsFull;
+        Ok(ReadRows::new(Plan {
+            pieces,
+            selection,
+            families,
+            rng: Arc::clone(&self.rng),
+            reverse: request.reversed,
+            rows_limit,
+            stats_clock: wants_stats.then(|| Arc::clone(&self.clock)),
+        }))
+    }
+
+    /// Row keys that divide the table: the bounds of its tablets, and rows within large ones, with the
+    /// bytes before each. The last is the empty key with the bytes of the table.
+    pub fn sample_row_keys(&self) -> Result<Vec<v2::SampleRowKeysResponse>> {
+        let mut tablets = Vec::new();
+        for (range, tablet) in self.tablets.iter() {
+            let rows = tablet.sample_rows(SAMPLE_PART_BYTES)?;
+            let stats = tablet.stats();
+            let bytes = stats.sst_bytes.saturating_add(stats.memtable_bytes);
+            tablets.push(TabletSample { end: range.end.clone(), rows, bytes });
+        }
+        Ok(sample(tablets))
+    }
+
+    /// Deletes the rows that start with `prefix`, or all rows without one.
+    pub async fn drop_row_range(&self, prefix: Option<&[u8]>) -> Result<()> {
+        let range = match prefix {
+            None => RowRange::all(),
+            Some(prefix) => {
+                limits::check_row_key(prefix).map_err(|e| in_field("row_key_prefix", &e))?;
+                RowRange::prefix(prefix)
+            }
+        };
+        let drops = self.tablets.overlapping(&range).map(|(part, tablet)| tablet.drop_rows(part));
+        try_join_all(drops).await?;
+        Ok(())
+    }
+}
+
+/// A limit on rows as it is used: 0 means none.
+fn rows_limit(limit: i64) -> Result<Option<u64>> {
+    match u64::try_from(limit) {
+        Ok(0) => Ok(None),
+        Ok(limit) => Ok(Some(limit)),
+        Err(_) => Err(Error::invalid_argument(format!(
+            "Error in field 'rows_limit' : must not be negative, but got {limit}"
+        ))),
+    }
+}
+
+fn in_field(field: &str, error: &Error) -> Error {
+    Error::new(error.kind(), format!("Error in field '{field}' : {}", error.message()))
+}
+
+fn failure(entry: usize, error: &Error) -> (usize, Code, String) {
+    (entry, error.kind(), error.message().to_owned())
+}
+
+/// What a `MutateRows` writes: each row once, with the mutations of all its good entries in their
+/// order, and the entries that failed before anything was written.
+///
+/// Joining the entries of a row keeps their order without waiting for one sync per entry. Each entry is
+/// still atomic; that they are atomic together, and fail together, is allowed.
+#[derive(Debug)]
+struct BulkPlan {
+    rows: Vec<RowWrite>,
+    failed: Vec<(usize, Code, String)>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct RowWrite {
+    batch: RowBatch,
+    /// Indexes of the entries that the batch holds.
+    entries: Vec<usize>,
+}
+
+impl BulkPlan {
+    fn new(
+        schema: &TableSchema,
+        entries: &[v2::mutate_rows_request::Entry],
+        now: i64,
+    ) -> Result<Self> {
+        limits::check_mutation_count(entries.iter().map(|e| e.mutations.len()).sum())?;
+        let mut rows: Vec<RowWrite> = Vec::with_capacity(entries.len());
+        let mut by_row: HashMap<Bytes, usize> = HashMap::with_capacity(entries.len());
+        let mut failed = Vec::new();
+        for (index, entry) in entries.iter().enumerate() {
+            let batch = match mutation::compile(schema, &entry.row_key, &entry.mutations, now) {
+                Ok(batch) if batch.mutations.is_empty() => continue,
+                Ok(batch) => batch,
+                Err(error) => {
+                    failed.push(failure(index, &error));
+                    continue;
+                }
+            };
+            let at = *by_row.entry(batch.row.clone()).or_insert(rows.len());
+            match rows.get_mut(at) {
+                Some(row) => row.join(batch.mutations, index),
+                None => rows.push(RowWrite { batch, entries: vec![index] }),
+            }
+        }
+        Ok(Self { rows, failed })
+    }
+}
+
+impl RowWrite {
+    fn join(&mut self, mutations: Vec<Mutation>, entry: usize) {
+        self.batch.mutations.extend(mutations);
+        self.entries.push(entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::mutation::SetCell;
+
+    use super::*;
+    use crate::schema::FamilySchema;
+
+    fn schema() -> TableSchema {
+        let mut schema = TableSchema::new();
+        let id = schema.allocate_family_id();
+        schema.families.insert("f".into(), FamilySchema::new(id));
+        schema
+    }
+
+    fn entry(row: &'static str, families: &[&str]) -> v2::mutate_rows_request::Entry {
+        let mutations = families
+            .iter()
+            .map(|family| v2::Mutation {
+                mutation: Some(v2::mutation::Mutation::SetCell(SetCell {
+                    family_name: (*family).to_owned(),
+                    ..SetCell::default()
+                })),
+            })
+            .collect();
+        v2::mutate_rows_request::Entry { row_key: row.into(), mutations, idempotency: None }
+    }
+
+    #[test]
+    fn entries_of_a_row_are_joined_in_their_order_and_bad_ones_fail_alone() {
+        let entries = [
+            entry("a", &["f"]),
+            entry("b", &["f", "f"]),
+            entry("a", &["f", "nope"]),
+            entry("", &["f"]),
+            entry("b", &[]),
+            entry("a", &["f", "f", "f"]),
+        ];
+        let plan = BulkPlan::new(&schema(), &entries, 0).unwrap();
+        let rows: Vec<_> = plan
+            .rows
+            .iter()
+            .map(|r| (r.batch.row.as_ref(), r.batch.mutations.len(), r.entries.as_slice()))
+            .collect();
+        assert_eq!(rows, [(b"a".as_slice(), 4, &[0, 5][..]), (b"b".as_slice(), 2, &[1][..])]);
+        let failed: Vec<_> = plan.failed.iter().map(|(i, code, _)| (*i, *code)).collect();
+        assert_eq!(
+            failed,
+            [(2, Code::NotFound), (3, Code::InvalidArgument), (4, Code::InvalidArgument)]
+        );
+    }
+
+    #[test]
+    fn mutations_of_all_entries_count_together() {
+        let many = vec!["f"; 50_000];
+        let mut entries = vec![entry("a", &many), entry("b", &many)];
+        assert!(BulkPlan::new(&schema(), &entries, 0).is_ok());
+        entries.push(entry("c", &["f"]));
+        let error = BulkPlan::new(&schema(), &entries, 0).unwrap_err();
+        assert_eq!(error.message(), "Too many mutations: 100001 provided; limit 100000");
+        for none in [vec![], vec![entry("a", &[])]] {
+            let error = BulkPlan::new(&schema(), &none, 0).unwrap_err();
+            assert_eq!(error.kind(), Code::InvalidArgument);
+            assert_eq!(error.message(), "No mutations provided");
+        }
+    }
+
+    #[test]
+    fn rows_limit_of_zero_is_none_and_negative_is_refused() {
+        assert_eq!(rows_limit(0), Ok(None));
+        assert_eq!(rows_limit(7), Ok(Some(7)));
+        for bad in [-1, i64::MIN] {
+            assert_eq!(rows_limit(bad).unwrap_err().kind(), Code::InvalidArgument);
+        }
+    }
+
+    #[test]
+    fn requests_are_send() {
+        fn is_send<T: Send>(_: &T) {}
+        #[expect(dead_code, reason = "only its types are checked")]
+        fn check(table: &Table) {
+            is_send(&table.mutate_row(&v2::MutateRowRequest::default()));
+            is_send(&table.mutate_rows(v2::MutateRowsRequest::default()));
+            is_send(&table.check_and_mutate_row(&v2::CheckAndMutateRowRequest::default()));
+            is_send(&table.read_modify_write_row(&v2::ReadModifyWriteRowRequest::default()));
+            is_send(&table.drop_row_range(None));
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! What the tests of a table are made of.
+
+pub mod chunk_decoder;
+pub mod model;

@@ -1,0 +1,650 @@
+//! A table over a real engine in memory: what requests do to rows, and what reads make of them.
+#![expect(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "in a test's helpers a panic is the failure that they are there to find"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use prost::Message;
+use tepui_bigtable::filter::WithFilter;
+use tepui_bigtable::schema::{FamilySchema, TableSchema};
+use tepui_bigtable::table::Table;
+use tepui_bigtable::{Code, chunk};
+use tepui_engine::cell::RowRange;
+use tepui_engine::db::{Engine, EngineOptions};
+use tepui_engine::io::{Env, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
+use tepui_engine::schema::Aggregate;
+use tepui_engine::tablet::TabletId;
+use v2::mutation::Mutation as Change;
+
+use crate::support::chunk_decoder::{DecodedRow, Decoder};
+
+mod support;
+
+const NOW: i64 = 1_700_000_000_123_456;
+const NOW_MS: i64 = 1_700_000_000_123_000;
+
+/// A table of families `f` and `g` and the aggregates `sum`, `min` and `max`, in an engine in memory.
+struct Fixture {
+    env: Env,
+    clock: ManualClock,
+    engine: Arc<Engine>,
+    table: Table,
+}
+
+impl Fixture {
+    /// Split at these rows.
+    fn new(splits: &[&str]) -> Self {
+        let clock = ManualClock::new(NOW);
+        let env = Env {
+            files: Arc::new(MemoryFiles::new()),
+            io: Arc::new(InlineIo),
+            clock: Arc::new(clock.clone()),
+            rng: Arc::new(SeededRng::new(1)),
+            spawner: Arc::new(ThreadSpawner),
+        };
+        let engine = open(&env);
+        let mut bounds = vec![""];
+        bounds.extend(splits);
+        bounds.push("");
+        let tablets = bounds
+            .windows(2)
+            .map(|b| {
+                let range = RowRange::new(b[0].to_owned(), b[1].to_owned());
+                engine.create_tablet(range).unwrap()
+            })
+            .collect();
+        let table = table(&env, tablets, schema());
+        engine.start().unwrap();
+        Self { env, clock, engine, table }
+    }
+
+    /// Closes the engine and opens it again on the same files.
+    fn reopen(&mut self) {
+        let ids: Vec<TabletId> = self.table.tablets().map(|(_, t)| t.id()).collect();
+        let schema = self.table.schema();
+        self.engine.close().unwrap();
+        self.engine = open(&self.env);
+        let tablets = ids.into_iter().map(|id| self.engine.tablet(id).unwrap()).collect();
+        self.table = table(&self.env, tablets, schema);
+        self.engine.start().unwrap();
+    }
+
+    async fn flush(&self) {
+        for (_, tablet) in self.table.tablets() {
+            tablet.flush().await.unwrap();
+        }
+    }
+
+    async fn mutate(&self, row: &str, changes: Vec<Change>) {
+        let request = v2::MutateRowRequest {
+            row_key: row.to_owned().into(),
+            mutations: mutations(changes),
+            ..Default::default()
+        };
+        self.table.mutate_row(&request).await.unwrap();
+    }
+
+    async fn read(&self, request: v2::ReadRowsRequest) -> Vec<DecodedRow> {
+        let mut decoder = Decoder::new(request.reversed);
+        let mut rows = self.table.read_rows(request).unwrap();
+        while let Some(message) = rows.next().await {
+            let message = message.unwrap();
+            assert!(message.encoded_len() <= chunk::MESSAGE_BYTES_MAX);
+            decoder.push(&message).unwrap();
+        }
+        decoder.finish().unwrap()
+    }
+
+    /// Every cell as `row family:qualifier@timestamp=value`.
+    async fn dump(&self) -> Vec<String> {
+        texts(&self.read(v2::ReadRowsRequest::default()).await)
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let closed = self.engine.close();
+        // A second panic would hide the first.
+        if !std::thread::panicking() {
+            closed.unwrap();
+        }
+    }
+}
+
+fn open(env: &Env) -> Arc<Engine> {
+    Engine::open(env.clone(), Path::new("/data"), EngineOptions::default()).unwrap()
+}
+
+fn table(
+    env: &Env,
+    tablets: Vec<Arc<tepui_engine::tablet::Tablet>>,
+    schema: Arc<TableSchema>,
+) -> Table {
+    Table::new("t", tablets, schema, Arc::clone(&env.clock), Arc::clone(&env.rng)).unwrap()
+}
+
+fn schema() -> Arc<TableSchema> {
+    let mut schema = TableSchema::new();
+    for (name, aggregate) in [
+        ("f", None),
+        ("g", None),
+        ("sum", Some(Aggregate::Sum)),
+        ("min", Some(Aggregate::Min)),
+        ("max", Some(Aggregate::Max)),
+    ] {
+        let id = schema.allocate_family_id();
+        schema.families.insert(name.into(), FamilySchema { aggregate, ..FamilySchema::new(id) });
+    }
+    Arc::new(schema)
+}
+
+fn mutations(changes: Vec<Change>) -> Vec<v2::Mutation> {
+    changes.into_iter().map(|change| v2::Mutation { mutation: Some(change) }).collect()
+}
+
+fn set(family: &str, qualifier: &str, timestamp_micros: i64, value: impl Into<Bytes>) -> Change {
+    Change::SetCell(v2::mutation::SetCell {
+        family_name: family.into(),
+        column_qualifier: qualifier.to_owned().into(),
+        timestamp_micros,
+        value: value.into(),
+    })
+}
+
+fn delete_cells(family: &str, qualifier: &str, start: i64, end: i64) -> Change {
+    Change::DeleteFromColumn(v2::mutation::DeleteFromColumn {
+        family_name: family.into(),
+        column_qualifier: qualifier.to_owned().into(),
+        time_range: Some(v2::TimestampRange {
+            start_timestamp_micros: start,
+            end_timestamp_micros: end,
+        }),
+    })
+}
+
+fn delete_family(family: &str) -> Change {
+    Change::DeleteFromFamily(v2::mutation::DeleteFromFamily { family_name: family.into() })
+}
+
+fn delete_row() -> Change {
+    Change::DeleteFromRow(v2::mutation::DeleteFromRow {})
+}
+
+fn typed(kind: v2::value::Kind) -> Option<v2::Value> {
+    Some(v2::Value { r#type: None, kind: Some(kind) })
+}
+
+fn add(family: &str, input: i64) -> Change {
+    Change::AddToCell(v2::mutation::AddToCell {
+        family_name: family.into(),
+        column_qualifier: typed(v2::value::Kind::RawValue("q".into())),
+        timestamp: typed(v2::value::Kind::RawTimestampMicros(1_000)),
+        input: typed(v2::value::Kind::IntValue(input)),
+    })
+}
+
+fn merge(family: &str, state: i64) -> Change {
+    let state = Bytes::copy_from_slice(&state.to_be_bytes());
+    Change::MergeToCell(v2::mutation::MergeToCell {
+        family_name: family.into(),
+        column_qualifier: typed(v2::value::Kind::RawValue("q".into())),
+        timestamp: typed(v2::value::Kind::RawTimestampMicros(1_000)),
+        input: typed(v2::value::Kind::RawValue(state)),
+    })
+}
+
+fn text(bytes: &[u8]) -> String {
+    bytes.escape_ascii().to_string()
+}
+
+fn texts(rows: &[DecodedRow]) -> Vec<String> {
+    rows.iter()
+        .flat_map(|row| {
+            row.cells.iter().map(|c| {
+                let (q, v) = (text(&c.qualifier), text(&c.value));
+                format!("{} {}:{q}@{}={v}", text(&row.key), c.family, c.timestamp)
+            })
+        })
+        .collect()
+}
+
+fn keys(rows: &[DecodedRow]) -> Vec<String> {
+    rows.iter().map(|row| text(&row.key)).collect()
+}
+
+fn row_set(row_keys: &[&str], ranges: &[(&str, &str)]) -> Option<v2::RowSet> {
+    let row_keys = row_keys.iter().map(|k| Bytes::from((*k).to_owned())).collect();
+    let row_ranges = ranges
+        .iter()
+        .map(|(start, end)| v2::RowRange {
+            start_key: Some(v2::row_range::StartKey::StartKeyClosed((*start).to_owned().into())),
+            end_key: Some(v2::row_range::EndKey::EndKeyOpen((*end).to_owned().into())),
+        })
+        .collect();
+    Some(v2::RowSet { row_keys, row_ranges })
+}
+
+fn family_filter(regex: &str) -> Option<v2::RowFilter> {
+    Some(v2::RowFilter {
+        filter: Some(v2::row_filter::Filter::FamilyNameRegexFilter(regex.into())),
+    })
+}
+
+#[tokio::test]
+async fn writes_are_read_back_with_versions_newest_first() {
+    let fixture = Fixture::new(&[]);
+    fixture
+        .mutate(
+            "r",
+            vec![set("f", "b", 1_000, "old"), set("f", "b", 2_000, "new"), set("g", "", 0, "")],
+        )
+        .await;
+    fixture.mutate("r", vec![set("f", "a", -1, "now")]).await;
+    let expected = [
+        format!("r f:a@{NOW_MS}=now"),
+        "r f:b@2000=new".into(),
+        "r f:b@1000=old".into(),
+        "r g:@0=".into(),
+    ];
+    assert_eq!(fixture.dump().await, expected);
+    fixture.flush().await;
+    assert_eq!(fixture.dump().await, expected);
+}
+
+#[tokio::test]
+async fn mutations_of_a_request_are_applied_in_order() {
+    let fixture = Fixture::new(&[]);
+    fixture.mutate("r", vec![set("f", "q", 0, "before"), set("g", "q", 0, "before")]).await;
+    fixture
+        .mutate(
+            "r",
+            vec![delete_row(), set("f", "q", 0, "a"), set("f", "q", 0, "b"), set("f", "p", 0, "c")],
+        )
+        .await;
+    assert_eq!(fixture.dump().await, ["r f:p@0=c", "r f:q@0=b"]);
+    fixture.mutate("r", vec![set("g", "q", 0, "x"), delete_family("g")]).await;
+    assert_eq!(fixture.dump().await, ["r f:p@0=c", "r f:q@0=b"]);
+    fixture.mutate("r", vec![set("f", "q", 1_000, "1"), set("f", "q", 2_000, "2")]).await;
+    fixture.mutate("r", vec![delete_cells("f", "q", 1_000, 2_000)]).await;
+    assert_eq!(fixture.dump().await, ["r f:p@0=c", "r f:q@2000=2", "r f:q@0=b"]);
+    fixture.mutate("r", vec![delete_cells("f", "q", 0, 0), delete_cells("f", "p", 1_000, 0)]).await;
+    assert_eq!(fixture.dump().await, ["r f:p@0=c"]);
+}
+
+#[tokio::test]
+async fn aggregates_combine_what_was_added_and_merged() {
+    let fixture = Fixture::new(&[]);
+    for family in ["sum", "min", "max"] {
+        fixture.mutate("r", vec![add(family, 5), merge(family, -3)]).await;
+        fixture.flush().await;
+        fixture.mutate("r", vec![add(family, 1)]).await;
+    }
+    let rows = fixture.read(v2::ReadRowsRequest::default()).await;
+    let values: BTreeMap<_, _> = rows[0]
+        .cells
+        .iter()
+        .map(|c| (c.family.as_str(), i64::from_be_bytes(c.value.clone().try_into().unwrap())))
+        .collect();
+    assert_eq!(values, BTreeMap::from([("sum", 3), ("min", -3), ("max", 5)]));
+}
+
+#[tokio::test]
+async fn reads_cross_tablets_in_both_directions() {
+    let fixture = Fixture::new(&["d", "h"]);
+    for row in ["a", "c", "d", "e", "h", "z"] {
+        fixture.mutate(row, vec![set("f", "q", 0, "v")]).await;
+    }
+    let cases: [(Option<v2::RowSet>, &[&str]); 6] = [
+        (None, &["a", "c", "d", "e", "h", "z"]),
+        (row_set(&["z", "b", "a", "z"], &[]), &["a", "z"]),
+        (row_set(&["a"], &[("c", "e")]), &["a", "c", "d"]),
+        (row_set(&["e", "d"], &[("c", "e"), ("d", "h")]), &["c", "d", "e"]),
+        (row_set(&[], &[("h", "")]), &["h", "z"]),
+        (row_set(&[], &[("x", "y")]), &[]),
+    ];
+    for (rows, expected) in cases {
+        for reversed in [false, true] {
+            for rows_limit in 0..4_i64 {
+                let mut expected: Vec<_> = expected.iter().map(|k| (*k).to_owned()).collect();
+                if reversed {
+                    expected.reverse();
+                }
+                if rows_limit > 0 {
+                    expected.truncate(rows_limit as usize);
+                }
+                let request = v2::ReadRowsRequest {
+                    rows: rows.clone(),
+                    reversed,
+                    rows_limit,
+                    ..Default::default()
+                };
+                assert_eq!(keys(&fixture.read(request.clone()).await), expected, "{request:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn many_single_rows_come_in_order_with_the_missing_ones_left_out() {
+    let fixture = Fixture::new(&["row-0200"]);
+    for i in (0..400).step_by(3) {
+        fixture.mutate(&format!("row-{i:04}"), vec![set("f", "q", 0, "v")]).await;
+    }
+    let all: Vec<String> = (0..400).rev().map(|i| format!("row-{i:04}")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let request = v2::ReadRowsRequest { rows: row_set(&all, &[]), ..Default::default() };
+    let expected: Vec<_> = (0..400).step_by(3).map(|i| format!("row-{i:04}")).collect();
+    assert_eq!(keys(&fixture.read(request.clone()).await), expected);
+    let request = v2::ReadRowsRequest { rows_limit: 5, ..request };
+    assert_eq!(keys(&fixture.read(request).await), expected[..5]);
+}
+
+#[tokio::test]
+async fn rows_that_a_filter_leaves_empty_do_not_count_against_the_limit() {
+    let fixture = Fixture::new(&["m"]);
+    for (row, family) in [("a", "g"), ("b", "f"), ("n", "g"), ("o", "f"), ("p", "f")] {
+        fixture.mutate(row, vec![set(family, "q", 0, "v")]).await;
+    }
+    let request =
+        v2::ReadRowsRequest { filter: family_filter("f"), rows_limit: 2, ..Default::default() };
+    assert_eq!(keys(&fixture.read(request).await), ["b", "o"]);
+}
+
+#[tokio::test]
+async fn large_values_arrive_whole_in_messages_of_bounded_size() {
+    let fixture = Fixture::new(&[]);
+    let large: Vec<u8> = (0..9_000_000_u32).map(|i| (i % 251) as u8).collect();
+    fixture.mutate("r", vec![set("f", "a", 0, large.clone()), set("f", "b", 0, "small")]).await;
+    fixture.flush().await;
+    let rows = fixture.read(v2::ReadRowsRequest::default()).await;
+    assert!(rows[0].cells[0].value == large);
+    assert_eq!(rows[0].cells[1].value, b"small");
+}
+
+#[tokio::test]
+async fn bulk_writes_report_each_entry_that_failed() {
+    let fixture = Fixture::new(&["m"]);
+    let entry = |row: &str, changes| v2::mutate_rows_request::Entry {
+        row_key: row.to_owned().into(),
+        mutations: mutations(changes),
+        idempotency: None,
+    };
+    let request = v2::MutateRowsRequest {
+        entries: vec![
+            entry("a", vec![set("f", "q", 0, "1")]),
+            entry("z", vec![set("nope", "q", 0, "1")]),
+            entry("z", vec![set("f", "q", 0, "1")]),
+            entry("a", vec![set("f", "q", 0, "2")]),
+            entry("z", vec![set("f", "q", 1, "1")]),
+        ],
+        ..Default::default()
+    };
+    let failed = fixture.table.mutate_rows(request).await.unwrap();
+    let failed: Vec<_> = failed.into_iter().map(|(index, code, _)| (index, code)).collect();
+    assert_eq!(failed, [(1, Code::NotFound), (4, Code::InvalidArgument)]);
+    assert_eq!(fixture.dump().await, ["a f:q@0=2", "z f:q@0=1"]);
+}
+
+fn check(
+    row: &str,
+    filter: Option<v2::RowFilter>,
+    if_true: Vec<Change>,
+    if_false: Vec<Change>,
+) -> v2::CheckAndMutateRowRequest {
+    v2::CheckAndMutateRowRequest {
+        row_key: row.to_owned().into(),
+        predicate_filter: filter,
+        true_mutations: mutations(if_true),
+        false_mutations: mutations(if_false),
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn check_and_mutate_takes_the_branch_of_its_predicate() {
+    let fixture = Fixture::new(&[]);
+    let run = async |request| {
+        fixture.table.check_and_mutate_row(&request).await.map(|r| r.predicate_matched)
+    };
+    let absent = || check("r", None, vec![], vec![set("f", "q", 0, "created")]);
+    assert_eq!(run(absent()).await, Ok(false));
+    assert_eq!(run(absent()).await, Ok(true), "the row exists, and nothing is written");
+    assert_eq!(fixture.dump().await, ["r f:q@0=created"]);
+    let on_g = || check("r", family_filter("g"), vec![delete_row()], vec![set("g", "q", 0, "x")]);
+    assert_eq!(run(on_g()).await, Ok(false));
+    assert_eq!(run(on_g()).await, Ok(true));
+    assert_eq!(fixture.dump().await, [""; 0]);
+    for (bad, code) in [
+        (check("r", None, vec![], vec![]), Code::InvalidArgument),
+        (check("", None, vec![delete_row()], vec![]), Code::InvalidArgument),
+        (check("r", None, vec![delete_family("nope")], vec![delete_row()]), Code::NotFound),
+    ] {
+        assert_eq!(run(bad).await.unwrap_err().kind(), code);
+    }
+}
+
+#[tokio::test]
+async fn of_many_who_create_a_row_if_it_is_absent_one_does() {
+    let fixture = Fixture::new(&[]);
+    let requests: Vec<_> = (0..64)
+        .map(|i| check("r", None, vec![], vec![set("f", "q", 0, format!("winner-{i}"))]))
+        .collect();
+    let runs = requests.iter().map(|r| fixture.table.check_and_mutate_row(r));
+    let results = futures::future::join_all(runs).await;
+    let created = results.into_iter().filter(|r| !r.as_ref().unwrap().predicate_matched).count();
+    assert_eq!(created, 1);
+    assert_eq!(fixture.dump().await.len(), 1);
+}
+
+fn rmw(
+    row: &str,
+    rules: Vec<(&str, &str, v2::read_modify_write_rule::Rule)>,
+) -> v2::ReadModifyWriteRowRequest {
+    let rules = rules
+        .into_iter()
+        .map(|(family, qualifier, rule)| v2::ReadModifyWriteRule {
+            family_name: family.into(),
+            column_qualifier: qualifier.to_owned().into(),
+            rule: Some(rule),
+        })
+        .collect();
+    v2::ReadModifyWriteRowRequest { row_key: row.to_owned().into(), rules, ..Default::default() }
+}
+
+fn increment(amount: i64) -> v2::read_modify_write_rule::Rule {
+    v2::read_modify_write_rule::Rule::IncrementAmount(amount)
+}
+
+fn append(suffix: &str) -> v2::read_modify_write_rule::Rule {
+    v2::read_modify_write_rule::Rule::AppendValue(suffix.to_owned().into())
+}
+
+#[tokio::test]
+async fn read_modify_write_answers_with_what_it_wrote() {
+    let fixture = Fixture::new(&[]);
+    fixture.mutate("r", vec![set("f", "s", 1_000, "a"), set("f", "s", 0, "older")]).await;
+    let request =
+        rmw("r", vec![("g", "n", increment(7)), ("f", "s", append("b")), ("f", "s", append("c"))]);
+    let row = fixture.table.read_modify_write_row(&request).await.unwrap().row.unwrap();
+    let shown: Vec<_> = row
+        .families
+        .iter()
+        .flat_map(|f| f.columns.iter().map(move |c| (f.name.as_str(), c)))
+        .map(|(f, c)| (f, text(&c.qualifier), c.cells[0].timestamp_micros, text(&c.cells[0].value)))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ("f", "s".into(), NOW_MS, "abc".into()),
+            ("g", "n".into(), NOW_MS, "\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x07".into())
+        ]
+    );
+    assert_eq!(
+        fixture.dump().await,
+        [
+            format!("r f:s@{NOW_MS}=abc"),
+            "r f:s@1000=a".into(),
+            "r f:s@0=older".into(),
+            format!("r g:n@{NOW_MS}=\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x07"),
+        ]
+    );
+    let bad = rmw("r", vec![("g", "n", increment(1)), ("f", "s", increment(1))]);
+    let error = fixture.table.read_modify_write_row(&bad).await.unwrap_err();
+    assert_eq!(error.kind(), Code::FailedPrecondition);
+    assert_eq!(fixture.dump().await.len(), 4, "nothing of a failed request is written");
+}
+
+#[tokio::test]
+async fn concurrent_increments_all_count() {
+    let fixture = Fixture::new(&[]);
+    let request = rmw("r", vec![("f", "n", increment(1))]);
+    let runs = (0..200).map(|_| fixture.table.read_modify_write_row(&request));
+    let results = futures::future::join_all(runs).await;
+    let seen: BTreeSet<i64> = results
+        .into_iter()
+        .map(|r| {
+            let row = r.unwrap().row.unwrap();
+            let value = &row.families[0].columns[0].cells[0].value;
+            i64::from_be_bytes(value.as_ref().try_into().unwrap())
+        })
+        .collect();
+    assert_eq!(seen, (1..=200).collect());
+}
+
+#[tokio::test]
+async fn a_clock_that_goes_back_does_not_hide_increments() {
+    let fixture = Fixture::new(&[]);
+    let request = rmw("r", vec![("f", "n", increment(1))]);
+    fixture.table.read_modify_write_row(&request).await.unwrap();
+    fixture.clock.set_wall_micros(NOW - 60_000_000);
+    let row = fixture.table.read_modify_write_row(&request).await.unwrap().row.unwrap();
+    let cell = &row.families[0].columns[0].cells[0];
+    assert_eq!((cell.timestamp_micros, cell.value.as_ref()), (NOW_MS, &2_i64.to_be_bytes()[..]));
+    assert_eq!(fixture.dump().await.len(), 1);
+}
+
+#[tokio::test]
+async fn dropping_a_range_of_rows_leaves_the_others() {
+    let fixture = Fixture::new(&["b", "bm"]);
+    for row in ["a", "b", "ba", "bz", "c"] {
+        fixture.mutate(row, vec![set("f", "q", 0, "v")]).await;
+    }
+    fixture.table.drop_row_range(Some(b"b")).await.unwrap();
+    assert_eq!(fixture.dump().await, ["a f:q@0=v", "c f:q@0=v"]);
+    fixture.mutate("ba", vec![set("f", "q", 0, "again")]).await;
+    assert_eq!(fixture.dump().await, ["a f:q@0=v", "ba f:q@0=again", "c f:q@0=v"]);
+    let error = fixture.table.drop_row_range(Some(b"")).await.unwrap_err();
+    assert_eq!(error.kind(), Code::InvalidArgument);
+    fixture.table.drop_row_range(None).await.unwrap();
+    assert_eq!(fixture.dump().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn samples_name_tablet_bounds_and_end_with_the_table() {
+    let fixture = Fixture::new(&["d", "h"]);
+    for row in ["a", "e", "z"] {
+        fixture.mutate(row, vec![set("f", "q", 0, vec![b'v'; 10_000])]).await;
+    }
+    let samples = fixture.table.sample_row_keys().unwrap();
+    let keys: Vec<_> = samples.iter().map(|s| text(&s.row_key)).collect();
+    assert_eq!(keys, ["d", "h", ""]);
+    assert!(samples.windows(2).all(|p| p[0].offset_bytes <= p[1].offset_bytes));
+    assert!(samples[2].offset_bytes > 0);
+}
+
+#[tokio::test]
+async fn a_family_that_is_created_again_is_empty() {
+    let fixture = Fixture::new(&[]);
+    fixture.mutate("r", vec![set("f", "q", 0, "old"), set("g", "q", 0, "kept")]).await;
+    let mut schema = TableSchema::clone(&fixture.table.schema());
+    schema.families.remove("f");
+    fixture.table.set_schema(Arc::new(schema.clone()));
+    assert_eq!(fixture.dump().await, ["r g:q@0=kept"]);
+    let id = schema.allocate_family_id();
+    schema.families.insert("f".into(), FamilySchema::new(id));
+    fixture.table.set_schema(Arc::new(schema));
+    fixture.mutate("s", vec![set("f", "q", 0, "new")]).await;
+    assert_eq!(fixture.dump().await, ["r g:q@0=kept", "s f:q@0=new"]);
+}
+
+#[tokio::test]
+async fn everything_acknowledged_is_there_after_reopening() {
+    let mut fixture = Fixture::new(&["m"]);
+    fixture.mutate("a", vec![set("f", "q", 0, "v"), add("sum", 4)]).await;
+    fixture.mutate("z", vec![set("f", "q", 0, "v")]).await;
+    fixture.flush().await;
+    fixture.mutate("z", vec![set("f", "q", 0, "w")]).await;
+    fixture.table.drop_row_range(Some(b"a")).await.unwrap();
+    fixture.reopen();
+    assert_eq!(fixture.dump().await, ["z f:q@0=w"]);
+}
+
+#[tokio::test]
+async fn bad_reads_are_refused() {
+    let fixture = Fixture::new(&[]);
+    for bad in [
+        v2::ReadRowsRequest { rows_limit: -1, ..Default::default() },
+        v2::ReadRowsRequest { rows: row_set(&[""], &[]), ..Default::default() },
+        v2::ReadRowsRequest { rows: row_set(&[], &[("b", "a")]), ..Default::default() },
+    ] {
+        let error = fixture.table.read_rows(bad).unwrap_err();
+        assert_eq!(error.kind(), Code::InvalidArgument);
+    }
+}
+
+#[tokio::test]
+async fn figures_of_a_read_come_last_where_they_are_asked_for() {
+    let fixture = Fixture::new(&["m"]);
+    for row in ["a", "n", "o"] {
+        fixture.mutate(row, vec![set("f", "p", 0, "v"), set("f", "q", 0, "v")]).await;
+    }
+    for (rows, seen, cells) in [(None, 3, 6), (row_set(&["a", "x", "y"], &[]), 1, 2)] {
+        let full = v2::read_rows_request::RequestStatsView::RequestStatsFull.into();
+        let request = v2::ReadRowsRequest { rows, request_stats_view: full, ..Default::default() };
+        let mut decoder = Decoder::new(false);
+        let mut read = fixture.table.read_rows(request).unwrap();
+        while let Some(message) = read.next().await {
+            decoder.push(&message.unwrap()).unwrap();
+        }
+        let stats = decoder.stats.unwrap();
+        assert_eq!((stats.rows_returned_count, stats.cells_returned_count), (seen, cells));
+        assert!(stats.rows_seen_count >= seen && stats.cells_seen_count >= cells);
+    }
+}
+
+#[tokio::test]
+async fn filters_that_are_kept_as_they_arrived_decide_the_same() {
+    let fixture = Fixture::new(&["m"]);
+    for row in ["ba", "bz", "c", "n"] {
+        fixture.mutate(row, vec![set("f", "q", 0, "v")]).await;
+    }
+    let regex = |pattern: &'static str| v2::RowFilter {
+        filter: Some(v2::row_filter::Filter::RowKeyRegexFilter(pattern.into())),
+    };
+    let encoded = |pattern| Some(Bytes::from(regex(pattern).encode_to_vec()));
+    for rows in [None, row_set(&["ba", "bz", "c"], &[]), row_set(&["bz"], &[("a", "bb")])] {
+        let request = v2::ReadRowsRequest { rows, ..Default::default() };
+        let plain = v2::ReadRowsRequest { filter: Some(regex("b.*")), ..request.clone() };
+        assert_eq!(keys(&fixture.read(plain).await), ["ba", "bz"]);
+        let mut decoder = Decoder::new(false);
+        let request = WithFilter { request, filter: encoded("b.*") };
+        let mut read = fixture.table.read_rows_encoded(request).unwrap();
+        while let Some(message) = read.next().await {
+            decoder.push(&message.unwrap()).unwrap();
+        }
+        assert_eq!(keys(&decoder.finish().unwrap()), ["ba", "bz"]);
+    }
+    for (pattern, matched) in [("b.*", true), ("c", false)] {
+        let request = check("ba", None, vec![set("f", "q", 0, "w")], vec![]);
+        let request = WithFilter { request, filter: encoded(pattern) };
+        let response = fixture.table.check_and_mutate_row_encoded(&request).await.unwrap();
+        assert_eq!(response.predicate_matched, matched);
+    }
+}
