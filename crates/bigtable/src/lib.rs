@@ -1,6 +1,41 @@
-//! Bigtable semantics.
+//! Bigtable's semantics over Tepui's storage engine: schema, mutations, filters, row-atomic operations
+//! and the chunking of `ReadRows`. No transport: requests and responses are the API's messages, errors
+//! carry a gRPC code and a text, and the server crate puts both on the wire.
+//!
+//! # The life of a write
+//!
+//! [`table::Table::mutate_row`] checks the request against [`limits`], [`mutation`] turns it into one
+//! engine batch, and the tablet that holds the row applies that atomically.
+//! [`check_and_mutate_row`](table::Table::check_and_mutate_row) and
+//! [`read_modify_write_row`](table::Table::read_modify_write_row) first take the row's lock and read
+//! the row as it is pending; what they write is computed by pure functions ([`mutation`], [`rmw`]).
+//!
+//! # The life of a read
+//!
+//! [`table::Table::read_rows`] normalizes the row set ([`rowset`]), lays it over the tablets
+//! ([`tablets`]) and returns a [`read_rows::ReadRows`], which is pulled message by message: rows come
+//! from the engine already narrowed by the filter's projection, the filter runs on merged rows, and
+//! [`chunk`] cuts them into messages of bounded size.
 
+pub mod chunk;
 pub mod error;
 pub mod filter;
 pub mod gc;
+pub mod limits;
+pub mod mutation;
+pub mod read_rows;
+pub mod read_stats;
 pub mod regex;
+pub mod rmw;
+pub mod rowset;
+pub mod sample;
+pub mod schema;
+mod selection;
+pub mod table;
+pub mod tablets;
+
+pub use error::{Code, Error, Result};
+
+#[cfg(test)]
+#[path = "../tests/support/chunk_decoder.rs"]
+mod chunk_decoder;

@@ -1,2 +1,44 @@
-//! The `tepui` binary.
-fn main() {}
+//! `tepui`: a wide-column database that speaks the Bigtable API.
+
+mod config;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// A wide-column database that speaks the Bigtable API.
+#[derive(Debug, Parser)]
+#[command(name = "tepui", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs a server until SIGTERM or SIGINT
+    Serve(serve::Args),
+    /// Looks at the configuration
+    #[command(subcommand)]
+    Config(config::Command),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Config(command) => config::run(&command),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            for line in error.message().lines() {
+                eprintln!("tepui: {line}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,28 @@
-//! Server.
+//! Tepui's server: Bigtable's gRPC services over the engine, the catalog of tables, configuration.
+//!
+//! # The life of a request
+//!
+//! A connection belongs to one core: [`runtime`] runs one single-threaded tokio runtime per core, each
+//! accepting on a socket of its own ([`listener`]). `build.rs` generates the services' traits and their
+//! dispatch from the table in [`rpcs`]; [`services`] holds what serves them. A data request looks its
+//! table up in the [`catalog`], is carried out by `tepui_bigtable`, and an error becomes a gRPC status in
+//! [`status`] and nowhere else.
+//!
+//! [`server`] is the whole: it opens the engine and the catalog, starts the cores and the chores, and
+//! shuts everything down in order.
+
+pub mod api;
+pub mod catalog;
+pub mod chores;
+pub mod config;
+pub mod limits;
+pub mod listener;
+pub mod logging;
+pub mod names;
+pub mod operations;
+pub mod rpcs;
+pub mod runtime;
+pub mod server;
+pub mod services;
+pub mod signals;
+pub mod status;

@@ -1,0 +1,77 @@
+//! The configuration as the command line sees it: which file is read, and `tepui config check`.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use tepui_bigtable::error::{Error, Result};
+use tepui_engine::io::LocalFiles;
+use tepui_server::config::{self, Effective, Inputs};
+
+/// `tepui config ...`
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Prints every key's value and where it comes from; fails where something is wrong
+    Check {
+        /// A TOML file
+        #[arg(long, value_name = "FILE", env = "TEPUI_CONFIG")]
+        config: Option<PathBuf>,
+    },
+}
+
+/// Runs the command.
+pub fn run(command: &Command) -> Result<()> {
+    let Command::Check { config } = command;
+    let effective = load(config.as_ref(), Vec::new())?;
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(table(&effective).as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| Error::internal(format!("stdout: {error}")))?;
+    for warning in &effective.warnings {
+        eprintln!("tepui: warning: {warning}");
+    }
+    Ok(())
+}
+
+/// The configuration from a file, the environment and flags (key, flag, value).
+pub fn load(
+    file: Option<&PathBuf>,
+    flags: Vec<(&'static str, &'static str, String)>,
+) -> Result<Effective> {
+    let file = file.map(|path| config::read_file(&LocalFiles, path.clone())).transpose()?;
+    // A variable that is not UTF-8 cannot be a key's name; as a value it is refused by its key.
+    let env = std::env::vars_os()
+        .filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+        })
+        .collect();
+    config::resolve(&Inputs { file, env, flags })
+}
+
+/// One line for each key: name, value, source.
+fn table(effective: &Effective) -> String {
+    let width = |column: fn(&config::Setting) -> usize| {
+        effective.settings.iter().map(column).max().unwrap_or(0)
+    };
+    let (names, values) = (width(|s| s.key.name.len()), width(|s| s.value.len()));
+    let line = |s: &config::Setting| {
+        format!("{:names$}  {:values$}  ({})\n", s.key.name, s.value, s.source)
+    };
+    effective.settings.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_a_line_for_each_key_with_its_source() {
+        let inputs = Inputs {
+            flags: vec![("listen", "--listen", "127.0.0.1:1".to_owned())],
+            ..Inputs::default()
+        };
+        let table = table(&config::resolve(&inputs).unwrap());
+        assert_eq!(table.lines().count(), config::KEYS.len());
+        let listen = table.lines().find(|line| line.starts_with("listen ")).unwrap();
+        assert!(listen.contains("127.0.0.1:1") && listen.ends_with("(--listen)"), "{listen}");
+        assert!(table.lines().any(|line| line.starts_with("data ") && line.ends_with("(default)")));
+    }
+}

@@ -1,0 +1,74 @@
+//! `tepui serve`: runs a server until it is told to stop.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tepui_bigtable::error::{Error, Result};
+use tepui_engine::io::{
+    Env, LocalFiles, PreadPool, Spawner, SystemClock, SystemRng, ThreadSpawner,
+};
+use tepui_server::{logging, server, signals};
+
+use crate::config;
+
+/// Threads that read blocks which the page cache does not hold. More than cores, since they wait for the
+/// disk: this many reads keep an SSD busy.
+const READ_THREADS: usize = 32;
+
+/// The flags of `tepui serve`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The data directory [default: ./tepui-data]
+    #[arg(long, value_name = "DIR")]
+    data: Option<String>,
+    /// The address to listen on; port 0 takes a free one [default: 127.0.0.1:8086]
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// A TOML file; `tepui config check` shows its keys
+    #[arg(long, value_name = "FILE", env = "TEPUI_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+/// Runs the command: returns once the server has stopped in order.
+pub fn run(args: &Args) -> Result<()> {
+    let mut flags = Vec::new();
+    if let Some(data) = &args.data {
+        flags.push(("data", "--data", data.clone()));
+    }
+    if let Some(listen) = &args.listen {
+        flags.push(("listen", "--listen", listen.clone()));
+    }
+    let effective = config::load(args.config.as_ref(), flags)?;
+    logging::init(effective.config.log_format, &effective.config.log_level)?;
+    for warning in &effective.warnings {
+        tracing::warn!("{warning}");
+    }
+    // Taken before there is anything to stop, so that no signal finds the default handler.
+    let signals = signals::Signals::take()?;
+    let running = server::start(env()?, &effective.config)?;
+    tracing::info!(address = %running.address(), data = %effective.config.data.display(), "serving");
+    announce(running.address())?;
+    signals.stop_on_first_exit_on_second(running)
+}
+
+/// The machine that the server runs on.
+fn env() -> Result<Env> {
+    let spawner: Arc<dyn Spawner> = Arc::new(ThreadSpawner);
+    Ok(Env {
+        files: Arc::new(LocalFiles),
+        io: Arc::new(PreadPool::new(spawner.as_ref(), READ_THREADS)?),
+        clock: Arc::new(SystemClock::new()),
+        rng: Arc::new(SystemRng::new()),
+        spawner,
+    })
+}
+
+/// Says on stdout that the server is ready, for people and for scripts that wait for it.
+fn announce(address: SocketAddr) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    write!(out, "tepui listens on {address}\nexport BIGTABLE_EMULATOR_HOST={address}\n")
+        .and_then(|()| out.flush())
+        .map_err(|error| Error::internal(format!("stdout: {error}")))
+}

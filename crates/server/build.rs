@@ -1,0 +1,92 @@
+//! Generates the server side of the gRPC services from the table in `src/rpcs.rs`: the traits by
+//! `tonic_build::manual`, and for each service the dispatch of its RPCs to the type that serves it.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+#[allow(dead_code, missing_docs, reason = "the library uses the rest of the table")]
+#[path = "src/rpcs.rs"]
+mod rpcs;
+
+fn main() {
+    println!("cargo:rerun-if-changed=src/rpcs.rs");
+    println!("cargo:rerun-if-changed=build.rs");
+    let services: Vec<_> = rpcs::SERVICES.iter().map(describe).collect();
+    tonic_build::manual::Builder::new().build_client(false).compile(&services);
+
+    let mut code = String::new();
+    for service in rpcs::SERVICES {
+        dispatch(service, &mut code);
+    }
+    let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    #[expect(clippy::disallowed_methods, reason = "a build script has no Files seam")]
+    std::fs::write(Path::new(&out).join("dispatch.rs"), code).expect("OUT_DIR can be written");
+}
+
+/// The service as tonic's generator takes it.
+fn describe(service: &rpcs::Service) -> tonic_build::manual::Service {
+    let mut builder =
+        tonic_build::manual::Service::builder().name(service.name).package(service.package);
+    for rpc in service.rpcs {
+        let mut method = tonic_build::manual::Method::builder()
+            .name(snake_case(rpc.name))
+            .route_name(rpc.name)
+            .input_type(format!("crate::api::{}", rpc.input))
+            .output_type(format!("crate::api::{}", rpc.output))
+            .codec_path("tonic_prost::ProstCodec");
+        if rpc.streams {
+            method = method.server_streaming();
+        }
+        builder = builder.method(method.build());
+    }
+    builder.build()
+}
+
+/// Writes the implementation of the generated trait.
+fn dispatch(service: &rpcs::Service, code: &mut String) {
+    let module = snake_case(service.name);
+    let result = writeln!(
+        code,
+        "#[tonic::async_trait]\nimpl {module}_server::{} for crate::{} {{",
+        service.name, service.served_by
+    );
+    result.expect("a String can be written");
+    for rpc in service.rpcs {
+        let method = snake_case(rpc.name);
+        let output = if rpc.streams {
+            let item = rpc.output;
+            let name = rpc.name;
+            writeln!(code, "    type {name}Stream = crate::services::Stream<crate::api::{item}>;")
+                .expect("a String can be written");
+            format!("Self::{}Stream", rpc.name)
+        } else {
+            format!("crate::api::{}", rpc.output)
+        };
+        let body = if rpc.supported {
+            format!("self.on_{method}(request).await")
+        } else {
+            let (service, rpc) = (service.name, rpc.name);
+            format!("let _ = request; Err(crate::status::unsupported(\"{service}.{rpc}\"))")
+        };
+        writeln!(
+            code,
+            "    async fn {method}(&self, request: tonic::Request<crate::api::{}>) \
+             -> Result<tonic::Response<{output}>, tonic::Status> {{ {body} }}",
+            rpc.input
+        )
+        .expect("a String can be written");
+    }
+    code.push_str("}\n");
+}
+
+/// `CheckAndMutateRow` as `check_and_mutate_row`.
+fn snake_case(name: &str) -> String {
+    let mut out = String::new();
+    for (i, c) in name.char_indices() {
+        if c.is_ascii_uppercase() && i > 0 {
+            out.push('_');
+        }
+        out.push(c.to_ascii_lowercase());
+    }
+    out
+}

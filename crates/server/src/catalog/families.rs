@@ -1,0 +1,313 @@
+//! Column families: from the API's messages to what the engine is given, and the changes that
+//! `ModifyColumnFamilies` makes, all or nothing, in order.
+
+use tepui_bigtable::error::{Code, Error, Result};
+use tepui_bigtable::schema::{FamilySchema, TableSchema};
+use tepui_bigtable::{gc, limits};
+use tepui_engine::cell::FamilyId;
+
+use super::record::{FamilyRecord, TableRecord};
+use crate::api::admin;
+use crate::api::admin::modify_column_families_request::Modification;
+use crate::api::admin::modify_column_families_request::modification::Mod;
+use crate::limits::{FAMILIES_MAX, MODIFICATIONS_MAX};
+
+/// The schema that a record describes.
+pub fn schema(record: &TableRecord) -> Result<TableSchema> {
+    let mut schema =
+        TableSchema { next_family_id: record.next_family_id, ..TableSchema::default() };
+    for family in &record.families {
+        schema.families.insert(family.name.clone(), family_schema(family)?);
+    }
+    Ok(schema)
+}
+
+fn family_schema(family: &FamilyRecord) -> Result<FamilySchema> {
+    let empty = admin::ColumnFamily::default();
+    let config = family.config.as_ref().unwrap_or(&empty);
+    let mut schema = FamilySchema::new(FamilyId(family.id));
+    schema.gc = gc::gc_rule_from_proto(config.gc_rule.as_ref())?;
+    schema.aggregate = gc::aggregate_from_type(config.value_type.as_ref())?;
+    schema.value_type.clone_from(&config.value_type);
+    Ok(schema)
+}
+
+/// Adds a family; `ALREADY_EXISTS` where there is one of the name.
+pub fn create(record: &mut TableRecord, name: &str, config: admin::ColumnFamily) -> Result<()> {
+    check_new_name(name)?;
+    if record.family(name).is_some() {
+        return Err(Error::new(
+            Code::AlreadyExists,
+            format!("column family {name:?} already exists in {}", record.name),
+        ));
+    }
+    if record.families.len() >= FAMILIES_MAX {
+        return Err(Error::invalid_argument(format!(
+            "too many column families: limit {FAMILIES_MAX} per table"
+        )));
+    }
+    let id = record.next_family_id;
+    let family = FamilyRecord { name: name.to_owned(), id, config: Some(normalized(config)) };
+    check_family(&family)?;
+    record.families.push(family);
+    record.next_family_id = id.checked_add(1).ok_or_else(|| {
+        Error::new(Code::ResourceExhausted, "the table's family numbers are used up")
+    })?;
+    Ok(())
+}
+
+/// Applies modifications in order to a copy of the record. Any error leaves the table as it was.
+pub fn modify(record: &TableRecord, modifications: &[Modification]) -> Result<TableRecord> {
+    if modifications.is_empty() {
+        return Err(Error::invalid_argument("No column family modifications provided"));
+    }
+    if modifications.len() > MODIFICATIONS_MAX {
+        return Err(Error::invalid_argument(format!(
+            "too many modifications: limit {MODIFICATIONS_MAX} per request"
+        )));
+    }
+    let mut changed = record.clone();
+    for (i, modification) in modifications.iter().enumerate() {
+        let name = modification.id.as_str();
+        match &modification.r#mod {
+            Some(Mod::Create(config)) => create(&mut changed, name, config.clone())?,
+            Some(Mod::Update(config)) => {
+                let paths = modification.update_mask.as_ref().map_or(&[][..], |mask| &mask.paths);
+                update(&mut changed, name, config, paths)?;
+            }
+            Some(Mod::Drop(true)) => drop_family(&mut changed, name)?,
+            Some(Mod::Drop(false)) => {
+                return Err(Error::invalid_argument(format!(
+                    "modifications[{i}].drop must be true where it is set"
+                )));
+            }
+            None => {
+                return Err(Error::invalid_argument(format!(
+                    "modifications[{i}] must set one of create, update and drop"
+                )));
+            }
+        }
+    }
+    Ok(changed)
+}
+
+fn drop_family(record: &mut TableRecord, name: &str) -> Result<()> {
+    if record.deletion_protection {
+        return Err(Error::failed_precondition(format!(
+            "column family {name:?} cannot be dropped: table {:?} is protected from deletion",
+            record.name
+        )));
+    }
+    let at = record.families.iter().position(|f| f.name == name);
+    record.families.remove(at.ok_or_else(|| missing(record, name))?);
+    Ok(())
+}
+
+/// Changes what the mask names; an empty mask means the garbage-collection rule alone, as documented.
+fn update(
+    record: &mut TableRecord,
+    name: &str,
+    config: &admin::ColumnFamily,
+    paths: &[String],
+) -> Result<()> {
+    let error = missing(record, name);
+    let family = record.families.iter_mut().find(|f| f.name == name).ok_or(error)?;
+    let config = normalized(config.clone());
+    let mut wanted = family.config.clone().unwrap_or_default();
+    if paths.is_empty() {
+        wanted.gc_rule.clone_from(&config.gc_rule);
+    }
+    for path in paths {
+        match path.as_str() {
+            "gc_rule" => wanted.gc_rule.clone_from(&config.gc_rule),
+            "value_type" => {
+                check_value_type_change(wanted.value_type.as_ref(), config.value_type.as_ref())?;
+                wanted.value_type.clone_from(&config.value_type);
+            }
+            other => {
+                return Err(Error::invalid_argument(format!(
+                    "update_mask of column family {name:?} names {other:?}: \
+                     only gc_rule and value_type can be updated"
+                )));
+            }
+        }
+    }
+    family.config = Some(wanted);
+    check_family(family)
+}
+
+/// Cells of an aggregate family are stored as operands, others as they are; neither reads as the other.
+/// What the API fills in by itself may be sent back.
+fn check_value_type_change(from: Option<&admin::Type>, to: Option<&admin::Type>) -> Result<()> {
+    if gc::aggregate_from_type(from)? == gc::aggregate_from_type(to)? {
+        return Ok(());
+    }
+    Err(Error::invalid_argument("Immutable fields 'value_type.aggregate_type' cannot be updated"))
+}
+
+/// A rule that says nothing is no rule.
+fn normalized(mut config: admin::ColumnFamily) -> admin::ColumnFamily {
+    config.gc_rule = config.gc_rule.filter(|rule| rule.rule.is_some());
+    config
+}
+
+/// Whether the engine can be given this family; the error names it.
+fn check_family(family: &FamilyRecord) -> Result<()> {
+    family_schema(family).map(|_| ()).map_err(|error| {
+        Error::new(error.kind(), format!("column family {:?}: {}", family.name, error.message()))
+    })
+}
+
+fn check_new_name(name: &str) -> Result<()> {
+    limits::check_family_name(name)?;
+    if name.starts_with(['-', '.']) {
+        return Err(Error::invalid_argument(format!(
+            "Invalid column family name {name:?}: it must start with one of [_a-zA-Z0-9]"
+        )));
+    }
+    Ok(())
+}
+
+fn missing(record: &TableRecord, name: &str) -> Error {
+    Error::not_found(format!("column family {name:?} not found in {}", record.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn versions(n: i32) -> admin::ColumnFamily {
+        let rule = admin::gc_rule::Rule::MaxNumVersions(n);
+        let gc_rule = Some(admin::GcRule { rule: Some(rule) });
+        admin::ColumnFamily { gc_rule, ..Default::default() }
+    }
+
+    fn typed(kind: admin::r#type::Kind) -> admin::ColumnFamily {
+        let value_type = Some(admin::Type { kind: Some(kind) });
+        admin::ColumnFamily { value_type, ..Default::default() }
+    }
+
+    fn string_type() -> admin::r#type::Kind {
+        admin::r#type::Kind::StringType(admin::r#type::String::default())
+    }
+
+    fn sum_type() -> admin::r#type::Kind {
+        use admin::r#type::aggregate::{Aggregator, Sum};
+        let int64 = admin::Type {
+            kind: Some(admin::r#type::Kind::Int64Type(admin::r#type::Int64::default())),
+        };
+        admin::r#type::Kind::AggregateType(Box::new(admin::r#type::Aggregate {
+            input_type: Some(Box::new(int64)),
+            aggregator: Some(Aggregator::Sum(Sum {})),
+            ..Default::default()
+        }))
+    }
+
+    fn modification(id: &str, m: Mod) -> Modification {
+        Modification { id: id.to_owned(), update_mask: None, r#mod: Some(m) }
+    }
+
+    fn masked(id: &str, config: admin::ColumnFamily, paths: &[&str]) -> Modification {
+        let paths = paths.iter().map(|p| (*p).to_owned()).collect();
+        Modification {
+            id: id.to_owned(),
+            update_mask: Some(prost_types::FieldMask { paths }),
+            r#mod: Some(Mod::Update(config)),
+        }
+    }
+
+    fn table() -> TableRecord {
+        let empty = TableRecord {
+            name: "projects/p/instances/i/tables/t".to_owned(),
+            next_family_id: 1,
+            ..TableRecord::default()
+        };
+        modify(
+            &empty,
+            &[
+                modification("a", Mod::Create(versions(1))),
+                modification("b", Mod::Create(admin::ColumnFamily::default())),
+            ],
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_dropped_and_created_family_gets_a_new_number() {
+        let drop_and_create =
+            [modification("a", Mod::Drop(true)), modification("a", Mod::Create(versions(2)))];
+        let changed = modify(&table(), &drop_and_create).unwrap();
+        assert_eq!(changed.family("a").unwrap().id, 3);
+        assert_eq!(changed.family("b").unwrap().id, 2);
+        assert_eq!(schema(&changed).unwrap().next_family_id, 4);
+    }
+
+    #[test]
+    fn one_bad_modification_refuses_them_all() {
+        let before = table();
+        let cases = [
+            (modification("a", Mod::Create(versions(1))), Code::AlreadyExists),
+            (modification("x", Mod::Drop(true)), Code::NotFound),
+            (modification("x", Mod::Update(versions(1))), Code::NotFound),
+            (modification("a", Mod::Drop(false)), Code::InvalidArgument),
+            (modification("a:b", Mod::Create(versions(1))), Code::InvalidArgument),
+            (modification("-a", Mod::Create(versions(1))), Code::InvalidArgument),
+            (modification("", Mod::Create(versions(1))), Code::InvalidArgument),
+            (modification("c", Mod::Create(versions(0))), Code::InvalidArgument),
+            (masked("a", versions(1), &["name"]), Code::InvalidArgument),
+            (Modification { id: "a".to_owned(), ..Default::default() }, Code::InvalidArgument),
+        ];
+        for (bad, code) in cases {
+            let good = modification("new", Mod::Create(versions(1)));
+            let error = modify(&before, &[good, bad.clone()]).unwrap_err();
+            assert_eq!(error.kind(), code, "{bad:?}");
+        }
+        assert_eq!(modify(&before, &[]).unwrap_err().kind(), Code::InvalidArgument);
+    }
+
+    #[test]
+    fn an_update_without_a_mask_changes_the_rule_alone() {
+        let text = modify(&table(), &[masked("a", typed(string_type()), &["value_type"])]).unwrap();
+        let changed = modify(&text, &[modification("a", Mod::Update(versions(5)))]).unwrap();
+        let config = changed.family("a").unwrap().config.clone().unwrap();
+        assert_eq!(config.gc_rule, versions(5).gc_rule);
+        assert_eq!(config.value_type, typed(string_type()).value_type);
+        let cleared = [modification("a", Mod::Update(admin::ColumnFamily::default()))];
+        let changed = modify(&changed, &cleared).unwrap();
+        assert_eq!(changed.family("a").unwrap().config.as_ref().unwrap().gc_rule, None);
+    }
+
+    #[test]
+    fn an_update_changes_only_what_its_mask_names() {
+        let both = admin::ColumnFamily { gc_rule: versions(9).gc_rule, ..typed(string_type()) };
+        let changed = modify(&table(), &[masked("a", both, &["value_type"])]).unwrap();
+        let config = changed.family("a").unwrap().config.clone().unwrap();
+        assert_eq!(config.gc_rule, versions(1).gc_rule);
+        assert_eq!(config.value_type, typed(string_type()).value_type);
+    }
+
+    #[test]
+    fn aggregate_types_are_fixed_at_creation() {
+        let sum = typed(sum_type());
+        let with_sum = modify(&table(), &[modification("s", Mod::Create(sum.clone()))]).unwrap();
+        assert!(schema(&with_sum).unwrap().families["s"].aggregate.is_some());
+        for bad in [
+            masked("s", typed(string_type()), &["value_type"]),
+            masked("s", admin::ColumnFamily::default(), &["value_type"]),
+            masked("b", sum.clone(), &["value_type"]),
+        ] {
+            let error = modify(&with_sum, &[bad]).unwrap_err();
+            assert_eq!(error.kind(), Code::InvalidArgument);
+            assert!(error.message().contains("value_type.aggregate_type"));
+        }
+        modify(&with_sum, &[masked("s", sum, &["value_type"])]).unwrap();
+    }
+
+    #[test]
+    fn protection_blocks_dropping_and_nothing_else() {
+        let protected = TableRecord { deletion_protection: true, ..table() };
+        let error = modify(&protected, &[modification("a", Mod::Drop(true))]).unwrap_err();
+        assert_eq!(error.kind(), Code::FailedPrecondition);
+        modify(&protected, &[modification("c", Mod::Create(versions(1)))]).unwrap();
+    }
+}

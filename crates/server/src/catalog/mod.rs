@@ -1,0 +1,363 @@
+//! The catalog: which tables there are, durably and atomically.
+//!
+//! Each table is one entry of the engine's meta store ([`record`]). A change is made in three steps:
+//! tablets are created where new ones are needed, the entry is committed, memory follows. A crash before
+//! the commit leaves tablets that no entry names, which the next start removes
+//! (`Engine::retain_tablets`); a crash after it loses nothing.
+//!
+//! ```text
+//!            create                 delete                      7 days, or a new table of the name
+//! (nothing) ───────► live, served ─────────► deleted, kept ───────────────────────────────► (nothing)
+//!                         ▲                      │
+//!                         └──────── undelete ────┘
+//! ```
+//!
+//! Requests look tables up in memory under a read lock that is held for the lookup alone. Changes exclude
+//! each other, and block: they are made off the cores' runtimes.
+
+pub mod families;
+pub mod host;
+pub mod record;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use bytes::Bytes;
+use tepui_bigtable::error::{Code, Error, Result};
+use tepui_engine::cell::RowRange;
+use tepui_engine::io::{Clock, Rng};
+use tepui_engine::manifest::MetaStore;
+use tepui_engine::tablet::TabletId;
+
+use crate::limits::{INITIAL_SPLITS_MAX, UNDELETE_RETENTION};
+use crate::names;
+use host::Host;
+use record::TableRecord;
+use store::Store;
+
+/// A table as of its last change.
+#[derive(Debug)]
+pub struct Entry<T> {
+    /// What is durable.
+    pub record: TableRecord,
+    /// The record's revision in the meta store.
+    revision: u64,
+    /// What serves requests; shared by all entries of one table's life.
+    pub table: Arc<T>,
+}
+
+/// What a new table is to be.
+#[derive(Debug, Default)]
+pub struct NewTable {
+    /// Its families.
+    pub families: Vec<(String, crate::api::admin::ColumnFamily)>,
+    /// Rows at which its tablets start, in any order.
+    pub splits: Vec<Bytes>,
+    /// Whether it is protected from deletion.
+    pub deletion_protection: bool,
+}
+
+/// Tables in memory.
+struct Tables<T> {
+    /// Those that are served, by full name.
+    live: BTreeMap<String, Arc<Entry<T>>>,
+    /// Those that can be undeleted, by full name. Disjoint from `live`.
+    deleted: BTreeMap<String, Arc<Entry<T>>>,
+}
+
+/// The catalog of one server.
+pub struct Catalog<H: Host> {
+    host: H,
+    store: Store,
+    clock: Arc<dyn Clock>,
+    rng: Arc<dyn Rng>,
+    tables: RwLock<Tables<H::Table>>,
+    /// Held by the one change under way, over its durable part too.
+    changing: Mutex<()>,
+}
+
+impl<H: Host> Catalog<H> {
+    /// Reads the catalog and opens every table in it. Blocks.
+    pub fn open(
+        host: H,
+        meta: Arc<dyn MetaStore>,
+        clock: Arc<dyn Clock>,
+        rng: Arc<dyn Rng>,
+    ) -> Result<Self> {
+        let store = Store::new(meta);
+        let mut tables = Tables { live: BTreeMap::new(), deleted: BTreeMap::new() };
+        for (record, revision) in store.load()? {
+            let entry = open_entry(&host, record, revision)?;
+            let state = match entry.record.deleted_micros {
+                None => &mut tables.live,
+                Some(_) => &mut tables.deleted,
+            };
+            state.insert(entry.record.name.clone(), Arc::new(entry));
+        }
+        Ok(Self { host, store, clock, rng, tables: RwLock::new(tables), changing: Mutex::new(()) })
+    }
+
+    /// The tablets of all tables, those of deleted ones included.
+    pub fn tablet_ids(&self) -> Vec<TabletId> {
+        let tables = self.read();
+        let all = tables.live.values().chain(tables.deleted.values());
+        all.flat_map(|entry| entry.record.tablet_ids()).collect()
+    }
+
+    /// The table of a name; `NOT_FOUND` where there is none.
+    pub fn table(&self, name: &str) -> Result<Arc<H::Table>> {
+        self.read().live.get(name).map(|e| Arc::clone(&e.table)).ok_or_else(|| missing(name))
+    }
+
+    /// The entry of a name; `NOT_FOUND` where there is none.
+    pub fn get(&self, name: &str) -> Result<Arc<Entry<H::Table>>> {
+        self.read().live.get(name).map(Arc::clone).ok_or_else(|| missing(name))
+    }
+
+    /// Up to `limit` tables of an instance in name order, those after the name `after` only.
+    pub fn list(
+        &self,
+        instance: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Vec<Arc<Entry<H::Table>>> {
+        let prefix = format!("{instance}/tables/");
+        let start = match after {
+            Some(after) if after >= prefix.as_str() => Bound::Excluded(after),
+            _ => Bound::Included(prefix.as_str()),
+        };
+        let tables = self.read();
+        let from_start = tables.live.range::<str, _>((start, Bound::Unbounded));
+        let of_instance = from_start.take_while(|(name, _)| name.starts_with(&prefix));
+        of_instance.take(limit).map(|(_, entry)| Arc::clone(entry)).collect()
+    }
+
+    /// Creates a table. Blocks.
+    pub fn create(&self, name: &str, new: NewTable) -> Result<Arc<Entry<H::Table>>> {
+        let ranges = tablet_ranges(new.splits)?;
+        let mut record = TableRecord {
+            name: name.to_owned(),
+            incarnation: self.rng.next_u64(),
+            next_family_id: 1,
+            deletion_protection: new.deletion_protection,
+            created_micros: self.clock.now_micros(),
+            ..TableRecord::default()
+        };
+        for (family, config) in new.families {
+            families::create(&mut record, &family, config)?;
+        }
+
+        let _changing = self.change();
+        if self.read().live.contains_key(name) {
+            return Err(Error::new(Code::AlreadyExists, format!("table {name:?} already exists")));
+        }
+        let replaced = self.read().deleted.get(name).map(Arc::clone);
+        let created = self.create_tablets(ranges, &mut record).and_then(|()| {
+            let mut entry = open_entry(&self.host, record.clone(), 0)?;
+            entry.revision = self.store.put(&record, replaced.as_ref().map(|e| e.revision))?;
+            Ok(Arc::new(entry))
+        });
+        let entry = match created {
+            Ok(entry) => entry,
+            Err(error) => {
+                self.drop_tablets(&record);
+                return Err(error);
+            }
+        };
+        {
+            let mut tables = self.write();
+            tables.deleted.remove(name);
+            tables.live.insert(name.to_owned(), Arc::clone(&entry));
+        }
+        if let Some(replaced) = replaced {
+            self.drop_tablets(&replaced.record);
+        }
+        tracing::info!(table = name, tablets = entry.record.tablets.len(), "table created");
+        Ok(entry)
+    }
+
+    /// Changes a table's record by `change`, which sees the present one. Blocks.
+    pub fn update(
+        &self,
+        name: &str,
+        change: impl FnOnce(&TableRecord) -> Result<TableRecord>,
+    ) -> Result<Arc<Entry<H::Table>>> {
+        let _changing = self.change();
+        let old = self.get(name)?;
+        let record = change(&old.record)?;
+        let schema = Arc::new(families::schema(&record)?);
+        let revision = self.store.put(&record, Some(old.revision))?;
+        if record.families != old.record.families {
+            self.host.set_schema(&old.table, schema);
+        }
+        let entry = Arc::new(Entry { record, revision, table: Arc::clone(&old.table) });
+        self.write().live.insert(name.to_owned(), Arc::clone(&entry));
+        tracing::info!(table = name, "table changed");
+        Ok(entry)
+    }
+
+    /// Deletes a table; it can be undeleted for [`UNDELETE_RETENTION`]. Blocks.
+    pub fn delete(&self, name: &str) -> Result<()> {
+        let _changing = self.change();
+        let old = self.get(name)?;
+        if old.record.deletion_protection {
+            return Err(Error::failed_precondition(format!(
+                "table {name:?} is protected from deletion"
+            )));
+        }
+        let deleted_micros = Some(self.clock.now_micros());
+        self.commit_state(&old, TableRecord { deleted_micros, ..old.record.clone() })?;
+        tracing::info!(table = name, "table deleted");
+        Ok(())
+    }
+
+    /// Brings a deleted table back; `NOT_FOUND` once it is swept or replaced. Blocks.
+    pub fn undelete(&self, name: &str) -> Result<Arc<Entry<H::Table>>> {
+        let _changing = self.change();
+        if self.read().live.contains_key(name) {
+            return Err(Error::new(
+                Code::AlreadyExists,
+                format!("table {name:?} exists and is not deleted"),
+            ));
+        }
+        let old = self.read().deleted.get(name).map(Arc::clone);
+        let old = old.filter(|entry| !self.is_past_retention(&entry.record));
+        let old = old.ok_or_else(|| {
+            Error::not_found(format!("no deleted table {name:?} found that can be undeleted"))
+        })?;
+        let restored = TableRecord { deleted_micros: None, ..old.record.clone() };
+        let entry = self.commit_state(&old, restored)?;
+        tracing::info!(table = name, "table undeleted");
+        Ok(entry)
+    }
+
+    /// Removes the tables that were deleted more than [`UNDELETE_RETENTION`] ago, with their data. Blocks.
+    /// Returns how many; a table that cannot be removed now is tried again at the next sweep.
+    pub fn sweep(&self) -> usize {
+        let _changing = self.change();
+        let tables = self.read();
+        let old: Vec<_> = tables
+            .deleted
+            .values()
+            .filter(|entry| self.is_past_retention(&entry.record))
+            .map(Arc::clone)
+            .collect();
+        drop(tables);
+        let mut swept = 0;
+        for entry in old {
+            let name = &entry.record.name;
+            match self.store.remove(name, entry.revision) {
+                Ok(()) => {
+                    self.write().deleted.remove(name);
+                    self.drop_tablets(&entry.record);
+                    tracing::info!(table = name, "deleted table removed");
+                    swept += 1;
+                }
+                Err(error) => tracing::warn!(table = name, %error, "cannot remove a deleted table"),
+            }
+        }
+        swept
+    }
+
+    /// Commits a record that is deleted now and was not before, or the other way round.
+    fn commit_state(
+        &self,
+        old: &Entry<H::Table>,
+        record: TableRecord,
+    ) -> Result<Arc<Entry<H::Table>>> {
+        let revision = self.store.put(&record, Some(old.revision))?;
+        let name = record.name.clone();
+        let is_deleted = record.deleted_micros.is_some();
+        let entry = Arc::new(Entry { record, revision, table: Arc::clone(&old.table) });
+        let mut guard = self.write();
+        let tables = &mut *guard;
+        let (from, to) = if is_deleted {
+            (&mut tables.live, &mut tables.deleted)
+        } else {
+            (&mut tables.deleted, &mut tables.live)
+        };
+        from.remove(&name);
+        to.insert(name, Arc::clone(&entry));
+        Ok(entry)
+    }
+
+    /// Creates the tablets of a new table and writes their numbers into its record, those before a
+    /// failure too.
+    fn create_tablets(&self, ranges: Vec<RowRange>, record: &mut TableRecord) -> Result<()> {
+        for range in ranges {
+            record.tablets.push(self.host.create_tablet(range)?.0);
+        }
+        Ok(())
+    }
+
+    /// Removes the tablets of a table that is in the catalog no more. A failure costs space until the
+    /// next start, which removes what no table names.
+    fn drop_tablets(&self, record: &TableRecord) {
+        for id in record.tablet_ids() {
+            if let Err(error) = self.host.drop_tablet(id) {
+                tracing::warn!(table = record.name, tablet = id.0, %error, "cannot drop a tablet");
+            }
+        }
+    }
+
+    fn is_past_retention(&self, record: &TableRecord) -> bool {
+        let retention = i64::try_from(UNDELETE_RETENTION.as_micros()).unwrap_or(i64::MAX);
+        let now = self.clock.now_micros();
+        record.deleted_micros.is_some_and(|deleted| now.saturating_sub(deleted) >= retention)
+    }
+
+    // A panic under one of these locks leaves maps that are whole, since each is changed by single
+    // insertions and removals; so poisoning is passed over.
+
+    fn read(&self) -> RwLockReadGuard<'_, Tables<H::Table>> {
+        self.tables.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Tables<H::Table>> {
+        self.tables.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Puts a table over the tablets of a record.
+fn open_entry<H: Host>(host: &H, record: TableRecord, revision: u64) -> Result<Entry<H::Table>> {
+    let schema = Arc::new(families::schema(&record)?);
+    let tablets: Vec<_> = record.tablet_ids().collect();
+    let table = host.open_table(&record.name, &tablets, schema)?;
+    Ok(Entry { record, revision, table })
+}
+
+/// The ranges between splits, which are sorted here and may repeat.
+fn tablet_ranges(mut splits: Vec<Bytes>) -> Result<Vec<RowRange>> {
+    if splits.len() > INITIAL_SPLITS_MAX {
+        return Err(Error::invalid_argument(format!(
+            "too many initial_splits: {} provided; limit {INITIAL_SPLITS_MAX}",
+            splits.len()
+        )));
+    }
+    for (i, split) in splits.iter().enumerate() {
+        tepui_bigtable::limits::check_row_key(split).map_err(|error| {
+            Error::invalid_argument(format!("initial_splits[{i}].key: {}", error.message()))
+        })?;
+    }
+    splits.sort_unstable();
+    splits.dedup();
+    let starts = std::iter::once(Bytes::new()).chain(splits.iter().cloned());
+    let ends = splits.iter().cloned().chain(std::iter::once(Bytes::new()));
+    Ok(starts.zip(ends).map(|(start, end)| RowRange::new(start, end)).collect())
+}
+
+/// The error for a table that is not there: for a name that no table can have, what is wrong with it.
+fn missing(name: &str) -> Error {
+    match names::check_table("table name", name) {
+        Ok(()) => Error::not_found(format!("table {name:?} not found")),
+        Err(error) => error,
+    }
+}

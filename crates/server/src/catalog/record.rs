@@ -1,0 +1,144 @@
+//! What the meta store keeps of a table, and its encoding.
+//!
+//! ```text
+//! key    tables/projects/PROJECT/instances/INSTANCE/tables/TABLE
+//! value  version u8 = 1 | TableRecord, protobuf
+//! ```
+//!
+//! One key per table name, so that creating, changing and deleting a table are each one atomic commit. A
+//! deleted table keeps its key until it is undeleted, swept, or replaced by a new table of the name.
+//! Families keep the API's own messages, so a client is shown what it set; what the engine is given is
+//! derived from them ([`super::families`]).
+
+use prost::Message as _;
+use tepui_bigtable::error::{Code, Error, Result};
+use tepui_engine::tablet::TabletId;
+
+use crate::api::admin;
+
+/// The version that is written, and the only one that is read.
+const VERSION: u8 = 1;
+
+/// Everything durable about one table.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TableRecord {
+    /// The full name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// A random number that tells this table from earlier and later ones of the same name.
+    #[prost(fixed64, tag = "2")]
+    pub incarnation: u64,
+    /// The tablets' numbers. Their ranges are the engine's to know.
+    #[prost(uint64, repeated, tag = "3")]
+    pub tablets: Vec<u64>,
+    /// The families.
+    #[prost(message, repeated, tag = "4")]
+    pub families: Vec<FamilyRecord>,
+    /// The number that the next family gets; numbers are never reused within a table.
+    #[prost(uint32, tag = "5")]
+    pub next_family_id: u32,
+    /// Whether the table and its families are protected from deletion.
+    #[prost(bool, tag = "6")]
+    pub deletion_protection: bool,
+    /// When it was created: microseconds since 1970.
+    #[prost(int64, tag = "7")]
+    pub created_micros: i64,
+    /// When it was deleted: microseconds since 1970; absent for a live table.
+    #[prost(int64, optional, tag = "8")]
+    pub deleted_micros: Option<i64>,
+}
+
+/// One column family.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FamilyRecord {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Its number in the engine, from 1.
+    #[prost(uint32, tag = "2")]
+    pub id: u32,
+    /// Its configuration as the client gave it.
+    #[prost(message, optional, tag = "3")]
+    pub config: Option<admin::ColumnFamily>,
+}
+
+impl TableRecord {
+    /// Bytes for the meta store.
+    pub fn encode_versioned(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(1 + self.encoded_len());
+        out.push(VERSION);
+        self.encode_raw(&mut out);
+        out
+    }
+
+    /// Reads what [`Self::encode_versioned`] wrote under `key`.
+    pub fn decode_versioned(key: &str, value: &[u8]) -> Result<Self> {
+        let damaged =
+            |what: String| Error::new(Code::DataLoss, format!("catalog entry {key}: {what}"));
+        let (version, rest) =
+            value.split_first().ok_or_else(|| damaged("offset 0: it is empty".to_owned()))?;
+        if *version != VERSION {
+            return Err(damaged(format!("offset 0: version {version} is not known here")));
+        }
+        let record = Self::decode(rest).map_err(|error| damaged(format!("offset 1: {error}")))?;
+        if key.strip_prefix(super::store::PREFIX) != Some(record.name.as_str()) {
+            return Err(damaged(format!("offset 1: it names the table {:?}", record.name)));
+        }
+        Ok(record)
+    }
+
+    /// The tablets' numbers as the engine writes them.
+    pub fn tablet_ids(&self) -> impl Iterator<Item = TabletId> + '_ {
+        self.tablets.iter().map(|id| TabletId(*id))
+    }
+
+    /// The family of a name.
+    pub fn family(&self, name: &str) -> Option<&FamilyRecord> {
+        self.families.iter().find(|family| family.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> TableRecord {
+        TableRecord {
+            name: "projects/p/instances/i/tables/t".to_owned(),
+            incarnation: 7,
+            tablets: vec![3, 4],
+            families: vec![FamilyRecord {
+                name: "cf".to_owned(),
+                id: 1,
+                config: Some(admin::ColumnFamily::default()),
+            }],
+            next_family_id: 2,
+            deletion_protection: true,
+            created_micros: 5,
+            deleted_micros: Some(0),
+        }
+    }
+
+    const KEY: &str = "tables/projects/p/instances/i/tables/t";
+
+    #[test]
+    fn a_record_survives_its_encoding() {
+        let bytes = record().encode_versioned();
+        assert_eq!(bytes[0], 1);
+        assert_eq!(TableRecord::decode_versioned(KEY, &bytes).unwrap(), record());
+    }
+
+    #[test]
+    fn damage_is_data_loss_and_names_the_entry() {
+        let good = record().encode_versioned();
+        let mut newer = good.clone();
+        newer[0] = 2;
+        let cut = &good[..good.len() - 1];
+        for bytes in [&[][..], &newer, cut] {
+            let error = TableRecord::decode_versioned(KEY, bytes).unwrap_err();
+            assert_eq!(error.kind(), Code::DataLoss);
+            assert!(error.message().contains(KEY), "{error}");
+        }
+        assert!(TableRecord::decode_versioned("tables/other", &good).is_err());
+    }
+}

@@ -1,0 +1,51 @@
+//! The catalog's keys in the meta store: reading them all, and changing one atomically.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tepui_bigtable::error::Result;
+use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
+
+use super::record::TableRecord;
+
+/// Before the full name in every key of a table.
+pub(super) const PREFIX: &str = "tables/";
+
+/// Tables in a meta store.
+#[derive(Debug, Clone)]
+pub(super) struct Store {
+    meta: Arc<dyn MetaStore>,
+}
+
+impl Store {
+    pub fn new(meta: Arc<dyn MetaStore>) -> Self {
+        Self { meta }
+    }
+
+    /// All tables, deleted ones too, with their revisions.
+    pub fn load(&self) -> Result<Vec<(TableRecord, u64)>> {
+        let entries = self.meta.list(PREFIX)?;
+        let decode = |(key, entry): (String, tepui_engine::manifest::MetaEntry)| {
+            Ok((TableRecord::decode_versioned(&key, &entry.value)?, entry.revision))
+        };
+        entries.into_iter().map(decode).collect()
+    }
+
+    /// Writes a record in place of the one with `revision` (`None`: where none is), durably; returns the
+    /// new revision.
+    pub fn put(&self, record: &TableRecord, revision: Option<u64>) -> Result<u64> {
+        self.commit(&record.name, Some(record.encode_versioned().into()), revision)
+    }
+
+    /// Removes the record with `revision`, durably.
+    pub fn remove(&self, name: &str, revision: u64) -> Result<()> {
+        self.commit(name, None, Some(revision)).map(|_| ())
+    }
+
+    fn commit(&self, name: &str, value: Option<Bytes>, revision: Option<u64>) -> Result<u64> {
+        let expect = revision.map_or(MetaExpect::Absent, MetaExpect::Revision);
+        let change = MetaChange { key: format!("{PREFIX}{name}"), expect, value };
+        let committed = self.meta.commit(&[change]);
+        Ok(committed.map_err(|error| error.context(format!("catalog entry of {name}")))?)
+    }
+}

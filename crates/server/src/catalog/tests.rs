@@ -1,0 +1,356 @@
+//! The catalog over a meta store in memory and a host that only counts tablets.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+use tepui_bigtable::schema::TableSchema;
+use tepui_engine::manifest::{MetaChange, MetaEntry, MetaExpect};
+use tepui_engine::{Error as EngineError, ErrorKind};
+
+use super::*;
+use crate::api::admin;
+
+const NAME: &str = "projects/p/instances/i/tables/t";
+const DAY_MICROS: i64 = 24 * 3_600 * 1_000_000;
+
+#[derive(Debug, Default)]
+struct MemoryMeta {
+    entries: Mutex<(u64, BTreeMap<String, MetaEntry>)>,
+    fails: AtomicBool,
+}
+
+impl MetaStore for MemoryMeta {
+    fn get(&self, key: &str) -> tepui_engine::Result<Option<MetaEntry>> {
+        Ok(self.entries.lock().unwrap().1.get(key).cloned())
+    }
+
+    fn list(&self, prefix: &str) -> tepui_engine::Result<Vec<(String, MetaEntry)>> {
+        let entries = self.entries.lock().unwrap();
+        let matching = entries.1.iter().filter(|(key, _)| key.starts_with(prefix));
+        Ok(matching.map(|(key, entry)| (key.clone(), entry.clone())).collect())
+    }
+
+    fn commit(&self, changes: &[MetaChange]) -> tepui_engine::Result<u64> {
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(EngineError::new(ErrorKind::Io, "the disk says no"));
+        }
+        let mut guard = self.entries.lock().unwrap();
+        let (revision, entries) = &mut *guard;
+        for change in changes {
+            let there = entries.get(&change.key).map(|entry| entry.revision);
+            let holds = match change.expect {
+                MetaExpect::Any => true,
+                MetaExpect::Absent => there.is_none(),
+                MetaExpect::Revision(expected) => there == Some(expected),
+            };
+            if !holds {
+                return Err(EngineError::new(ErrorKind::AlreadyExists, "changed meanwhile"));
+            }
+        }
+        *revision += 1;
+        for change in changes {
+            match change.value.clone() {
+                Some(value) => {
+                    entries.insert(change.key.clone(), MetaEntry { value, revision: *revision });
+                }
+                None => {
+                    entries.remove(&change.key);
+                }
+            }
+        }
+        Ok(*revision)
+    }
+}
+
+#[derive(Debug)]
+struct FakeTable {
+    schema: Mutex<Arc<TableSchema>>,
+}
+
+#[derive(Debug, Default)]
+struct FakeHost {
+    next: AtomicU64,
+    tablets: Mutex<BTreeMap<TabletId, RowRange>>,
+    tablets_max: Option<usize>,
+}
+
+impl Host for Arc<FakeHost> {
+    type Table = FakeTable;
+
+    fn create_tablet(&self, range: RowRange) -> Result<TabletId> {
+        let mut tablets = self.tablets.lock().unwrap();
+        if self.tablets_max.is_some_and(|max| tablets.len() >= max) {
+            return Err(Error::new(Code::ResourceExhausted, "no space left"));
+        }
+        let id = TabletId(self.next.fetch_add(1, Ordering::Relaxed));
+        tablets.insert(id, range);
+        Ok(id)
+    }
+
+    fn drop_tablet(&self, id: TabletId) -> Result<()> {
+        let removed = self.tablets.lock().unwrap().remove(&id);
+        removed.map(|_| ()).ok_or_else(|| Error::not_found("no such tablet"))
+    }
+
+    fn open_table(
+        &self,
+        _name: &str,
+        tablets: &[TabletId],
+        schema: Arc<TableSchema>,
+    ) -> Result<Arc<FakeTable>> {
+        let known = self.tablets.lock().unwrap();
+        assert!(tablets.iter().all(|id| known.contains_key(id)));
+        Ok(Arc::new(FakeTable { schema: Mutex::new(schema) }))
+    }
+
+    fn set_schema(&self, table: &FakeTable, schema: Arc<TableSchema>) {
+        *table.schema.lock().unwrap() = schema;
+    }
+}
+
+#[derive(Debug, Default)]
+struct TestTime(AtomicI64);
+
+impl Clock for TestTime {
+    fn now_micros(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+    fn monotonic_micros(&self) -> u64 {
+        self.now_micros() as u64
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counting(AtomicU64);
+
+impl Rng for Counting {
+    fn next_u64(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// A world that outlives catalogs: dropping one and opening another is a restart.
+#[derive(Default)]
+struct World {
+    host: Arc<FakeHost>,
+    meta: Arc<MemoryMeta>,
+    clock: Arc<TestTime>,
+    rng: Arc<Counting>,
+}
+
+impl World {
+    fn open(&self) -> Catalog<Arc<FakeHost>> {
+        let (host, meta) = (Arc::clone(&self.host), Arc::clone(&self.meta));
+        let (clock, rng) = (Arc::clone(&self.clock), Arc::clone(&self.rng));
+        Catalog::open(host, meta, clock, rng).unwrap()
+    }
+
+    fn pass(&self, micros: i64) {
+        self.clock.0.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    fn tablet_count(&self) -> usize {
+        self.host.tablets.lock().unwrap().len()
+    }
+}
+
+fn with_family(name: &str) -> NewTable {
+    NewTable {
+        families: vec![(name.to_owned(), admin::ColumnFamily::default())],
+        ..NewTable::default()
+    }
+}
+
+fn create_family(name: &str) -> impl FnOnce(&TableRecord) -> Result<TableRecord> {
+    let name = name.to_owned();
+    move |record| {
+        let mut record = record.clone();
+        families::create(&mut record, &name, admin::ColumnFamily::default())?;
+        Ok(record)
+    }
+}
+
+#[test]
+fn splits_in_any_order_become_tablets_that_hold_every_row_once() {
+    let world = World::default();
+    let catalog = world.open();
+    let splits = vec![Bytes::from("m"), Bytes::from("f"), Bytes::from("m")];
+    catalog.create(NAME, NewTable { splits, ..NewTable::default() }).unwrap();
+    let ranges: Vec<_> = world.host.tablets.lock().unwrap().values().cloned().collect();
+    let expected = [("", "f"), ("f", "m"), ("m", "")].map(|(s, e)| RowRange::new(s, e));
+    assert_eq!(ranges, expected);
+}
+
+#[test]
+fn bad_splits_are_refused_before_a_tablet_is_made() {
+    let world = World::default();
+    let catalog = world.open();
+    let too_many = (0..=INITIAL_SPLITS_MAX).map(|i| Bytes::from(i.to_string())).collect();
+    for splits in [vec![Bytes::new()], vec![Bytes::from(vec![b'x'; 4_097])], too_many] {
+        let error = catalog.create(NAME, NewTable { splits, ..NewTable::default() }).unwrap_err();
+        assert_eq!(error.kind(), Code::InvalidArgument);
+        assert!(error.message().contains("initial_splits"), "{error}");
+    }
+    assert_eq!(world.tablet_count(), 0);
+}
+
+#[test]
+fn tables_families_and_protection_survive_a_restart() {
+    let world = World::default();
+    let catalog = world.open();
+    catalog.create(NAME, NewTable { deletion_protection: true, ..with_family("a") }).unwrap();
+    let changed = catalog.update(NAME, create_family("b")).unwrap();
+    assert_eq!(changed.table.schema.lock().unwrap().families["b"].id.0, 2);
+
+    let reopened = world.open();
+    let entry = reopened.get(NAME).unwrap();
+    assert_eq!(entry.record, changed.record);
+    assert_eq!(entry.table.schema.lock().unwrap().families.len(), 2);
+    assert_eq!(reopened.tablet_ids().len(), world.tablet_count());
+}
+
+#[test]
+fn a_second_table_of_the_name_is_refused() {
+    let world = World::default();
+    let catalog = world.open();
+    catalog.create(NAME, with_family("a")).unwrap();
+    let error = catalog.create(NAME, with_family("b")).unwrap_err();
+    assert_eq!(error.kind(), Code::AlreadyExists);
+    assert_eq!(world.tablet_count(), 1);
+}
+
+#[test]
+fn a_creation_that_fails_leaves_neither_table_nor_tablets() {
+    for meta_fails in [true, false] {
+        let host = FakeHost { tablets_max: Some(2), ..FakeHost::default() };
+        let world = World { host: Arc::new(host), ..World::default() };
+        world.meta.fails.store(meta_fails, Ordering::Relaxed);
+        let catalog = world.open();
+        let splits = if meta_fails { vec![] } else { vec![Bytes::from("f"), Bytes::from("m")] };
+        catalog.create(NAME, NewTable { splits, ..NewTable::default() }).unwrap_err();
+        assert_eq!(world.tablet_count(), 0);
+        assert_eq!(catalog.get(NAME).unwrap_err().kind(), Code::NotFound);
+        world.meta.fails.store(false, Ordering::Relaxed);
+        assert!(world.open().get(NAME).is_err());
+    }
+}
+
+#[test]
+fn a_change_that_fails_leaves_the_table_as_it_was() {
+    let world = World::default();
+    let catalog = world.open();
+    let before = catalog.create(NAME, with_family("a")).unwrap();
+    world.meta.fails.store(true, Ordering::Relaxed);
+    catalog.update(NAME, create_family("b")).unwrap_err();
+    catalog.delete(NAME).unwrap_err();
+    let after = catalog.get(NAME).unwrap();
+    assert_eq!(after.record, before.record);
+    assert_eq!(after.table.schema.lock().unwrap().families.len(), 1);
+}
+
+#[test]
+fn a_deleted_table_is_gone_until_it_is_undeleted_even_over_a_restart() {
+    let world = World::default();
+    let catalog = world.open();
+    let before = catalog.create(NAME, with_family("a")).unwrap();
+    catalog.delete(NAME).unwrap();
+    for catalog in [&catalog, &world.open()] {
+        assert_eq!(catalog.table(NAME).unwrap_err().kind(), Code::NotFound);
+        assert_eq!(catalog.delete(NAME).unwrap_err().kind(), Code::NotFound);
+        assert!(catalog.list("projects/p/instances/i", None, 10).is_empty());
+        assert_eq!(catalog.tablet_ids().len(), 1);
+    }
+    let reopened = world.open();
+    assert_eq!(reopened.undelete(NAME).unwrap().record, before.record);
+    assert_eq!(reopened.undelete(NAME).unwrap_err().kind(), Code::AlreadyExists);
+    assert_eq!(world.open().get(NAME).unwrap().record, before.record);
+}
+
+#[test]
+fn a_protected_table_is_not_deleted() {
+    let world = World::default();
+    let catalog = world.open();
+    catalog.create(NAME, NewTable { deletion_protection: true, ..NewTable::default() }).unwrap();
+    assert_eq!(catalog.delete(NAME).unwrap_err().kind(), Code::FailedPrecondition);
+    let unprotect = |r: &TableRecord| Ok(TableRecord { deletion_protection: false, ..r.clone() });
+    catalog.update(NAME, unprotect).unwrap();
+    catalog.delete(NAME).unwrap();
+}
+
+#[test]
+fn a_new_table_replaces_the_deleted_one_of_its_name_for_good() {
+    let world = World::default();
+    let catalog = world.open();
+    let first = catalog.create(NAME, with_family("a")).unwrap();
+    catalog.delete(NAME).unwrap();
+    let second = catalog.create(NAME, with_family("b")).unwrap();
+    assert_ne!(first.record.incarnation, second.record.incarnation);
+    assert_eq!(world.tablet_count(), 1);
+    catalog.delete(NAME).unwrap();
+    let undeleted = catalog.undelete(NAME).unwrap();
+    assert!(undeleted.record.family("b").is_some());
+}
+
+#[test]
+fn deleted_tables_are_swept_after_seven_days_and_not_before() {
+    let world = World::default();
+    let catalog = world.open();
+    catalog.create(NAME, with_family("a")).unwrap();
+    catalog.delete(NAME).unwrap();
+    world.pass(7 * DAY_MICROS - 1);
+    assert_eq!(catalog.sweep(), 0);
+    world.pass(1);
+    assert_eq!(catalog.undelete(NAME).unwrap_err().kind(), Code::NotFound);
+    assert_eq!(catalog.sweep(), 1);
+    assert_eq!(world.tablet_count(), 0);
+    assert!(world.open().tablet_ids().is_empty());
+}
+
+#[test]
+fn listing_goes_by_instance_in_name_order_and_continues_after_a_name() {
+    let world = World::default();
+    let catalog = world.open();
+    for name in [
+        "projects/p/instances/i/tables/c",
+        "projects/p/instances/i/tables/a",
+        "projects/p/instances/i/tables/b",
+        "projects/p/instances/i2/tables/d",
+        "projects/p/instances/h/tables/e",
+    ] {
+        catalog.create(name, NewTable::default()).unwrap();
+    }
+    let list = |after: Option<&str>, limit| -> Vec<String> {
+        let entries = catalog.list("projects/p/instances/i", after, limit);
+        entries.iter().map(|e| e.record.name.rsplit('/').next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(list(None, 10), ["a", "b", "c"]);
+    assert_eq!(list(None, 2), ["a", "b"]);
+    assert_eq!(list(Some("projects/p/instances/i/tables/b"), 2), ["c"]);
+    assert_eq!(list(Some("projects/p/instances/i/tables/aa"), 1), ["b"]);
+    assert_eq!(list(Some(""), 1), ["a"]);
+}
+
+#[test]
+fn a_missing_table_is_not_found_and_a_malformed_name_is_invalid() {
+    let catalog = World::default().open();
+    let error = catalog.table(NAME).unwrap_err();
+    assert_eq!(error.kind(), Code::NotFound);
+    assert_eq!(error.message(), format!("table \"{NAME}\" not found"));
+    assert_eq!(catalog.table("t").unwrap_err().kind(), Code::InvalidArgument);
+}
+
+#[test]
+fn family_numbers_are_unique_over_a_tables_life() {
+    let world = World::default();
+    let mut seen = BTreeSet::new();
+    world.open().create(NAME, with_family("a")).unwrap();
+    seen.insert(1);
+    for _ in 0..3 {
+        let catalog = world.open();
+        let drop_a =
+            |record: &TableRecord| Ok(TableRecord { families: Vec::new(), ..record.clone() });
+        catalog.update(NAME, drop_a).unwrap();
+        let entry = catalog.update(NAME, create_family("a")).unwrap();
+        assert!(seen.insert(entry.record.family("a").unwrap().id));
+    }
+}

@@ -1,0 +1,85 @@
+//! What a server does beside its requests, on a thread of its own: it tells health checks how the engine
+//! is, sweeps tables whose time to be undeleted is over, and begins the shutdown.
+
+use std::sync::Arc;
+
+use tepui_engine::db::{Engine, Health};
+use tokio::sync::watch;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use crate::limits::{HEALTH_INTERVAL, SWEEP_INTERVAL};
+use crate::rpcs;
+use crate::runtime::{self, Signal};
+use crate::services::Tables;
+
+/// What the chores work on.
+pub struct Chores {
+    /// Whose health is told.
+    pub engine: Arc<Engine>,
+    /// Whose deleted tables are swept.
+    pub tables: Arc<Tables>,
+    /// Where health is told.
+    pub health: HealthReporter,
+    /// Given by whoever stops the server.
+    pub stop: Signal,
+    /// Given to the cores once health checks know that the server is going.
+    pub drain: watch::Sender<bool>,
+}
+
+/// Does the chores until the server stops; then tells health checks, then the cores.
+pub fn run(chores: Chores) {
+    match runtime::build() {
+        Ok(runtime) => runtime.block_on(chores.run()),
+        // The cores see the end of `drain` and stop: a server whose end cannot be ordered must not run.
+        Err(error) => tracing::error!(%error, "cannot start the chores' runtime"),
+    }
+}
+
+impl Chores {
+    async fn run(self) {
+        let mut health_tick = tokio::time::interval(HEALTH_INTERVAL);
+        let mut sweep_tick = tokio::time::interval(SWEEP_INTERVAL);
+        let mut told = None;
+        let mut stopped = std::pin::pin!(runtime::given(self.stop.clone()));
+        loop {
+            tokio::select! {
+                () = &mut stopped => break,
+                _ = health_tick.tick() => {
+                    let now = self.engine.health();
+                    if told.as_ref() != Some(&now) {
+                        self.tell(&now).await;
+                        told = Some(now);
+                    }
+                }
+                _ = sweep_tick.tick() => {
+                    let tables = Arc::clone(&self.tables);
+                    // A panic in it is on stderr; the next sweep tries again.
+                    let _ = tokio::task::spawn_blocking(move || tables.sweep()).await;
+                }
+            }
+        }
+        self.set_all(ServingStatus::NotServing).await;
+        // Nobody listening means that the cores are gone already.
+        let _ = self.drain.send(true);
+    }
+
+    async fn tell(&self, health: &Health) {
+        match health {
+            Health::Serving => self.set_all(ServingStatus::Serving).await,
+            Health::ReadOnly(reason) => {
+                tracing::error!(reason, "the engine is read-only until it is restarted");
+                self.set_all(ServingStatus::NotServing).await;
+            }
+        }
+    }
+
+    /// Sets the status of the server as a whole (the empty name) and of each service.
+    async fn set_all(&self, status: ServingStatus) {
+        self.health.set_service_status("", status).await;
+        for service in rpcs::SERVICES {
+            let name = format!("{}.{}", service.package, service.name);
+            self.health.set_service_status(name, status).await;
+        }
+    }
+}

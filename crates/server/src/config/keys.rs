@@ -1,0 +1,231 @@
+//! The table of keys: name, default, explanation, and how a value is checked and put in its place.
+
+use std::path::PathBuf;
+
+use tepui_engine::db::SyncMode;
+
+use super::{Config, ENV_PREFIX, values};
+use crate::limits::CORES_MAX;
+use crate::logging::{self, LogFormat};
+
+/// One key of the configuration.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    /// `section.key`, or `key` at the top of the file.
+    pub name: &'static str,
+    /// The value where none is given.
+    pub default: &'static str,
+    /// What it is, in a line.
+    pub about: &'static str,
+    /// Checks a value and puts it into the configuration; the error says what is wrong with it.
+    pub set: fn(&mut Config, &str) -> Result<(), String>,
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Key {}
+
+impl Key {
+    /// The environment variable.
+    pub fn env_name(&self) -> String {
+        format!("{ENV_PREFIX}{}", self.name.replace('.', "_").to_ascii_uppercase())
+    }
+}
+
+/// The key of a name.
+pub(super) fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+/// Bytes of a memtable, at least: below it, flushes make more files than compaction can merge.
+const MEMTABLE_BYTES_MIN: u64 = 1 << 20;
+
+/// Bytes of a memtable, at most: its replay after a crash takes seconds by then.
+const MEMTABLE_BYTES_MAX: u64 = 4 << 30;
+
+/// Bytes of a log segment, at least and at most: a file per few batches, or a replay that never ends.
+const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+const SEGMENT_BYTES_MAX: u64 = 4 << 30;
+
+/// Bytes of the block cache, at least: the index blocks of a scan or two.
+const BLOCK_CACHE_BYTES_MIN: u64 = 1 << 20;
+
+/// Milliseconds between syncs, at most: what a crash may lose should stay a short time.
+const SYNC_INTERVAL_MS_MAX: u64 = 60_000;
+
+/// All keys.
+pub const KEYS: &[Key] = &[
+    Key {
+        name: "data",
+        default: "./tepui-data",
+        about: "the data directory; created if needed",
+        set: |config, value| {
+            if value.is_empty() {
+                return Err("it must be a path".to_owned());
+            }
+            config.data = PathBuf::from(value);
+            Ok(())
+        },
+    },
+    Key {
+        name: "listen",
+        default: "127.0.0.1:8086",
+        about: "HOST:PORT to listen on; port 0 takes a free one",
+        set: |config, value| {
+            let port = value.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
+            match port {
+                Some((host, Ok(_))) if !host.is_empty() => {
+                    value.clone_into(&mut config.listen);
+                    Ok(())
+                }
+                _ => Err(format!("{value:?} is not HOST:PORT")),
+            }
+        },
+    },
+    Key {
+        name: "log.sync",
+        default: "always",
+        about: "when a write is on disk: \"always\" before it is acknowledged, \"<n>ms\" at most so \
+                long after, \"never\" when the system likes",
+        set: |config, value| {
+            config.sync = sync_mode(value)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "log.segment_bytes",
+        default: "64MiB",
+        about: "size of a segment of the commit log",
+        set: |config, value| {
+            config.log_segment_bytes = values::size(value, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "engine.memtable_bytes",
+        default: "64MiB",
+        about: "size of a memtable before it is flushed to disk",
+        set: |config, value| {
+            config.memtable_bytes = values::size(value, MEMTABLE_BYTES_MIN, MEMTABLE_BYTES_MAX)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "engine.block_cache_bytes",
+        default: "1GiB",
+        about: "memory for blocks read from disk",
+        set: |config, value| {
+            config.block_cache_bytes = values::size(value, BLOCK_CACHE_BYTES_MIN, u64::MAX)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "server.allow_remote_plaintext",
+        default: "false",
+        about: "whether to listen beyond this machine without credentials and encryption",
+        set: |config, value| {
+            config.allow_remote_plaintext = values::boolean(value)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "server.cores",
+        default: "0",
+        about: "cores that serve requests; 0 means all",
+        set: |config, value| {
+            config.cores = values::whole_number(value, CORES_MAX)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "logging.format",
+        default: "text",
+        about: "\"text\" for people, \"json\" for machines",
+        set: |config, value| {
+            config.log_format = match value {
+                "text" => LogFormat::Text,
+                "json" => LogFormat::Json,
+                other => return Err(format!("{other:?} is neither \"text\" nor \"json\"")),
+            };
+            Ok(())
+        },
+    },
+    Key {
+        name: "logging.level",
+        default: "info",
+        about: "error, warn, info, debug or trace, also by module: \"info,tepui_engine=debug\"",
+        set: |config, value| {
+            logging::filter(value).map_err(|error| error.message().to_owned())?;
+            value.clone_into(&mut config.log_level);
+            Ok(())
+        },
+    },
+];
+
+fn sync_mode(value: &str) -> Result<SyncMode, String> {
+    let interval = || {
+        let ms: u64 = value.strip_suffix("ms")?.parse().ok()?;
+        (1..=SYNC_INTERVAL_MS_MAX).contains(&ms).then_some(SyncMode::IntervalMs(ms))
+    };
+    match value {
+        "always" => Ok(SyncMode::Always),
+        "never" => Ok(SyncMode::Never),
+        _ => interval().ok_or_else(|| {
+            format!(
+                "{value:?} is none of \"always\", \"never\" and \"<n>ms\" with n from 1 to \
+                 {SYNC_INTERVAL_MS_MAX}"
+            )
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sync_modes_are_read_as_documented() {
+        assert_eq!(sync_mode("always"), Ok(SyncMode::Always));
+        assert_eq!(sync_mode("never"), Ok(SyncMode::Never));
+        assert_eq!(sync_mode("10ms"), Ok(SyncMode::IntervalMs(10)));
+        for bad in ["", "0ms", "10", "ms", "60001ms", "-1ms", "Always"] {
+            assert!(sync_mode(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn variables_are_named_after_their_keys() {
+        assert_eq!(find("log.sync").unwrap().env_name(), "TEPUI_LOG_SYNC");
+        assert_eq!(find("data").unwrap().env_name(), "TEPUI_DATA");
+    }
+
+    #[test]
+    fn the_defaults_of_the_table_are_those_of_the_type() {
+        let mut config = Config {
+            listen: String::new(),
+            memtable_bytes: 0,
+            block_cache_bytes: 0,
+            log_segment_bytes: 0,
+            ..Config::default()
+        };
+        for key in KEYS {
+            (key.set)(&mut config, key.default).unwrap();
+        }
+        assert_eq!(config, Config::default());
+    }
+
+    #[test]
+    fn addresses_need_a_host_and_a_port() {
+        let set = find("listen").unwrap().set;
+        for good in ["localhost:0", "[::]:8086", "0.0.0.0:1"] {
+            set(&mut Config::default(), good).unwrap();
+        }
+        for bad in ["", ":8086", "localhost", "localhost:x", "localhost:65536"] {
+            assert!(set(&mut Config::default(), bad).is_err(), "{bad}");
+        }
+    }
+}

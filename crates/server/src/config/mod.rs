@@ -1,0 +1,359 @@
+//! Configuration: a TOML file, environment variables and flags, the last winning.
+//!
+//! Every key has one name, one default and one line of explanation, in the table of [`keys`]. Key
+//! `section.key` is `key` under `[section]` in the file and `TEPUI_SECTION_KEY` in the environment.
+//! [`resolve`] is a function of its inputs alone, so that precedence is tested without a process.
+//!
+//! ```text
+//! default  <  file  <  environment  <  flag
+//! ```
+
+mod keys;
+mod values;
+
+use std::fmt;
+use std::path::PathBuf;
+
+use tepui_bigtable::error::{Error, Result};
+use tepui_engine::db::{EngineOptions, SyncMode};
+use tepui_engine::io::Files;
+
+use crate::logging::LogFormat;
+
+pub use keys::{KEYS, Key};
+
+/// Bytes of a configuration file, at most: enough for any, and no accident of a path reads a disk.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Before every environment variable of the server.
+pub const ENV_PREFIX: &str = "TEPUI_";
+
+/// Variables with the prefix that are not keys: the path of the file itself.
+const ENV_NOT_KEYS: [&str; 1] = ["TEPUI_CONFIG"];
+
+/// A server's configuration, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The data directory.
+    pub data: PathBuf,
+    /// HOST:PORT to listen on.
+    pub listen: String,
+    /// When an acknowledged write is on disk.
+    pub sync: SyncMode,
+    /// Bytes of a segment of the commit log.
+    pub log_segment_bytes: u64,
+    /// Bytes of a memtable before it is flushed.
+    pub memtable_bytes: u64,
+    /// Bytes of the block cache.
+    pub block_cache_bytes: u64,
+    /// Whether other machines may connect without credentials and encryption.
+    pub allow_remote_plaintext: bool,
+    /// Cores that serve requests; 0 means all.
+    pub cores: usize,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// Which log lines there are.
+    pub log_level: String,
+}
+
+impl Default for Config {
+    /// What [`resolve`] gives when nothing is set.
+    fn default() -> Self {
+        let engine = EngineOptions::default();
+        Self {
+            data: PathBuf::from("./tepui-data"),
+            listen: "127.0.0.1:8086".to_owned(),
+            sync: engine.sync,
+            log_segment_bytes: 64 << 20,
+            memtable_bytes: engine.memtable_bytes,
+            block_cache_bytes: engine.block_cache_bytes,
+            allow_remote_plaintext: false,
+            cores: 0,
+            log_format: LogFormat::Text,
+            log_level: "info".to_owned(),
+        }
+    }
+}
+
+impl Config {
+    /// The engine's options: those of `options` with what is configured put in.
+    pub fn engine_options(&self, mut options: EngineOptions) -> EngineOptions {
+        options.sync = self.sync;
+        options.memtable_bytes = self.memtable_bytes;
+        options.block_cache_bytes = self.block_cache_bytes;
+        options
+    }
+
+    /// The number of cores that serve requests.
+    pub fn core_count(&self) -> usize {
+        match self.cores {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            cores => cores,
+        }
+    }
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Built in.
+    Default,
+    /// The file of this path.
+    File(PathBuf),
+    /// The environment variable of this name.
+    Env(String),
+    /// The flag of this name, with its dashes.
+    Flag(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => write!(f, "default"),
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Env(name) => write!(f, "${name}"),
+            Self::Flag(name) => write!(f, "{name}"),
+        }
+    }
+}
+
+/// What the configuration is made of.
+#[derive(Debug, Clone, Default)]
+pub struct Inputs {
+    /// The file's path and text.
+    pub file: Option<(PathBuf, String)>,
+    /// The environment; variables without [`ENV_PREFIX`] are passed over.
+    pub env: Vec<(String, String)>,
+    /// Flags that were given: the key, the flag's name, the value.
+    pub flags: Vec<(&'static str, &'static str, String)>,
+}
+
+/// One key's value and where it came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// The key.
+    pub key: &'static Key,
+    /// The value as it was written.
+    pub value: String,
+    /// Where.
+    pub source: Source,
+}
+
+/// A configuration and where each part of it came from.
+#[derive(Debug, Clone)]
+pub struct Effective {
+    /// The configuration.
+    pub config: Config,
+    /// Every key, in the order of [`KEYS`].
+    pub settings: Vec<Setting>,
+    /// What looks wrong and stops nothing.
+    pub warnings: Vec<String>,
+}
+
+/// Puts the inputs together. The error lists everything that is wrong, a line each, with its key and source.
+pub fn resolve(inputs: &Inputs) -> Result<Effective> {
+    let mut problems = Vec::new();
+    let mut warnings = Vec::new();
+    let mut given: Vec<(&'static Key, String, Source)> = Vec::new();
+
+    if let Some((path, text)) = &inputs.file {
+        for (name, value) in values::flatten_toml(path, text)? {
+            match (keys::find(&name), value) {
+                (None, _) => problems.push(format!("{}: unknown key {name:?}", path.display())),
+                (Some(_), Err(what)) => {
+                    problems.push(format!("{}: {name}: {what}", path.display()));
+                }
+                (Some(key), Ok(value)) => given.push((key, value, Source::File(path.clone()))),
+            }
+        }
+    }
+    for (name, value) in &inputs.env {
+        if !name.starts_with(ENV_PREFIX) || ENV_NOT_KEYS.contains(&name.as_str()) {
+            continue;
+        }
+        match KEYS.iter().find(|key| key.env_name() == *name) {
+            Some(key) => given.push((key, value.clone(), Source::Env(name.clone()))),
+            // Not an error: container platforms put variables of their own under a service's name.
+            None => warnings.push(format!("${name} is not a key of the configuration")),
+        }
+    }
+    for (name, flag, value) in &inputs.flags {
+        match keys::find(name) {
+            Some(key) => given.push((key, value.clone(), Source::Flag((*flag).to_owned()))),
+            None => problems.push(format!("{flag}: unknown key {name:?}")),
+        }
+    }
+
+    let mut config = Config::default();
+    let mut settings = Vec::new();
+    for key in KEYS {
+        let last = given.iter().rev().find(|(of, ..)| of.name == key.name);
+        let (value, source) = match last {
+            Some((_, value, source)) => (value.clone(), source.clone()),
+            None => (key.default.to_owned(), Source::Default),
+        };
+        if let Err(what) = (key.set)(&mut config, &value) {
+            problems.push(format!("{}: {what} (from {source})", key.name));
+        }
+        settings.push(Setting { key, value, source });
+    }
+    if problems.is_empty() {
+        return Ok(Effective { config, settings, warnings });
+    }
+    Err(Error::invalid_argument(problems.join("\n")))
+}
+
+/// Reads a configuration file.
+pub fn read_file(files: &dyn Files, path: PathBuf) -> Result<(PathBuf, String)> {
+    let file = files.open(&path)?;
+    let len = file.len()?;
+    if len > FILE_BYTES_MAX {
+        return Err(Error::invalid_argument(format!(
+            "{}: {len} bytes are too many for a configuration: limit {FILE_BYTES_MAX}",
+            path.display()
+        )));
+    }
+    let bytes = file.read_at(0, len as usize)?;
+    let text = String::from_utf8(bytes.into())
+        .map_err(|error| Error::invalid_argument(format!("{}: {error}", path.display())))?;
+    Ok((path, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> Inputs {
+        Inputs { file: Some((PathBuf::from("t.toml"), text.to_owned())), ..Inputs::default() }
+    }
+
+    fn env(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn problems(inputs: &Inputs) -> String {
+        resolve(inputs).unwrap_err().message().to_owned()
+    }
+
+    #[test]
+    fn nothing_set_gives_the_defaults() {
+        let effective = resolve(&Inputs::default()).unwrap();
+        assert_eq!(effective.config, Config::default());
+        assert_eq!(effective.settings.len(), KEYS.len());
+        assert!(effective.settings.iter().all(|s| s.source == Source::Default));
+    }
+
+    #[test]
+    fn flags_win_over_environment_over_file_over_defaults() {
+        let mut inputs = file("listen = \"127.0.0.1:1\"\ndata = \"f\"\n[log]\nsync = \"never\"\n");
+        inputs.env = env(&[("TEPUI_LISTEN", "127.0.0.1:2"), ("TEPUI_DATA", "e")]);
+        inputs.flags = vec![("listen", "--listen", "127.0.0.1:3".to_owned())];
+        let effective = resolve(&inputs).unwrap();
+        assert_eq!(effective.config.listen, "127.0.0.1:3");
+        assert_eq!(effective.config.data, PathBuf::from("e"));
+        assert_eq!(effective.config.sync, SyncMode::Never);
+        let sources: Vec<_> =
+            effective.settings.iter().map(|s| format!("{}={}", s.key.name, s.source)).collect();
+        assert!(sources.contains(&"listen=--listen".to_owned()));
+        assert!(sources.contains(&"data=$TEPUI_DATA".to_owned()));
+        assert!(sources.contains(&"log.sync=t.toml".to_owned()));
+        assert!(sources.contains(&"server.cores=default".to_owned()));
+    }
+
+    #[test]
+    fn every_key_can_be_set_in_the_environment_and_in_the_file() {
+        let text = "data = \"d\"\nlisten = \"[::1]:9\"\n\
+            [log]\nsync = \"5ms\"\nsegment_bytes = \"16MiB\"\n\
+            [engine]\nmemtable_bytes = 8388608\nblock_cache_bytes = \"2GiB\"\n\
+            [server]\nallow_remote_plaintext = true\ncores = 3\n\
+            [logging]\nformat = \"json\"\nlevel = \"debug\"\n";
+        let by_file = resolve(&file(text)).unwrap();
+        let by_env = resolve(&Inputs {
+            env: env(&[
+                ("TEPUI_DATA", "d"),
+                ("TEPUI_LISTEN", "[::1]:9"),
+                ("TEPUI_LOG_SYNC", "5ms"),
+                ("TEPUI_LOG_SEGMENT_BYTES", "16MiB"),
+                ("TEPUI_ENGINE_MEMTABLE_BYTES", "8MiB"),
+                ("TEPUI_ENGINE_BLOCK_CACHE_BYTES", "2GiB"),
+                ("TEPUI_SERVER_ALLOW_REMOTE_PLAINTEXT", "true"),
+                ("TEPUI_SERVER_CORES", "3"),
+                ("TEPUI_LOGGING_FORMAT", "json"),
+                ("TEPUI_LOGGING_LEVEL", "debug"),
+            ]),
+            ..Inputs::default()
+        })
+        .unwrap();
+        let expected = Config {
+            data: PathBuf::from("d"),
+            listen: "[::1]:9".to_owned(),
+            sync: SyncMode::IntervalMs(5),
+            log_segment_bytes: 16 << 20,
+            memtable_bytes: 8 << 20,
+            block_cache_bytes: 2 << 30,
+            allow_remote_plaintext: true,
+            cores: 3,
+            log_format: LogFormat::Json,
+            log_level: "debug".to_owned(),
+        };
+        assert_eq!(by_file.config, expected);
+        assert_eq!(by_env.config, expected);
+        for effective in [by_file, by_env] {
+            assert!(effective.settings.iter().all(|s| s.source != Source::Default));
+        }
+    }
+
+    #[test]
+    fn unknown_keys_are_named_all_at_once() {
+        let text = "dta = \"x\"\n[engine]\nmemtable = 1\n[nonsense]\na = 1\n";
+        let problems = problems(&file(text));
+        for name in ["\"dta\"", "\"engine.memtable\"", "\"nonsense.a\""] {
+            assert!(problems.contains(&format!("t.toml: unknown key {name}")), "{problems}");
+        }
+    }
+
+    #[test]
+    fn bad_values_are_named_with_their_source() {
+        let mut inputs = file("[log]\nsync = \"sometimes\"\n[server]\ncores = -1\n");
+        inputs.env = env(&[("TEPUI_ENGINE_MEMTABLE_BYTES", "64 parsecs")]);
+        let problems = problems(&inputs);
+        for part in [
+            "log.sync: ",
+            "(from t.toml)",
+            "server.cores: ",
+            "engine.memtable_bytes: ",
+            "(from $TEPUI_ENGINE_MEMTABLE_BYTES)",
+        ] {
+            assert!(problems.contains(part), "{problems}");
+        }
+        assert_eq!(problems.lines().count(), 3);
+    }
+
+    #[test]
+    fn values_of_another_shape_and_broken_files_are_refused() {
+        assert!(problems(&file("data = [1]\n")).contains("data: "));
+        assert!(problems(&file("data = \"x\n")).contains("t.toml"));
+    }
+
+    #[test]
+    fn unknown_variables_warn_and_others_are_none_of_our_business() {
+        let inputs = Inputs {
+            env: env(&[("TEPUI_PORT", "tcp://x"), ("TEPUI_CONFIG", "f"), ("HOME", "/")]),
+            ..Inputs::default()
+        };
+        let effective = resolve(&inputs).unwrap();
+        assert_eq!(effective.warnings, ["$TEPUI_PORT is not a key of the configuration"]);
+    }
+
+    #[test]
+    fn a_file_is_read_through_the_seam() {
+        let files = tepui_engine::io::MemoryFiles::new();
+        let path = PathBuf::from("/t.toml");
+        files.put_contents(&path, b"data = \"d\"".to_vec());
+        let read = read_file(&files, path.clone()).unwrap();
+        assert_eq!(read, (path.clone(), "data = \"d\"".to_owned()));
+        files.put_contents(&path, vec![0xFF]);
+        assert!(read_file(&files, path).is_err());
+        assert!(read_file(&files, PathBuf::from("/none")).is_err());
+    }
+}

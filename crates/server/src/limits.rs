@@ -1,0 +1,76 @@
+//! Every limit of the server, with its unit and its reason.
+
+use std::time::Duration;
+
+/// Bytes of one request message that is decoded at most: the documented 256 MiB and some room, so that a
+/// request just over the limit is refused with a text that names it instead of a transport error.
+pub const REQUEST_MESSAGE_BYTES_MAX: usize = tepui_bigtable::limits::REQUEST_BYTES_MAX + (1 << 20);
+
+/// Bytes of one message of a `MutateRows` response, at most. Well under the 4 MiB that clients accept, and
+/// enough for all statuses of an ordinary batch in one message.
+pub const MUTATE_ROWS_MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// Characters of a table id, at most: Bigtable's documented limit.
+pub const TABLE_ID_CHARS_MAX: usize = 50;
+
+/// Characters of a resource name, at most. Longer than any valid one; bounds keys of the meta store.
+pub const RESOURCE_NAME_CHARS_MAX: usize = 1_024;
+
+/// Initial splits of a new table, at most. Each becomes a tablet with files and a memtable of its own.
+pub const INITIAL_SPLITS_MAX: usize = 1_000;
+
+/// Column families of a table, at most. Bigtable advises a hundred; the schema is one record of the
+/// catalog and is copied on every change.
+pub const FAMILIES_MAX: usize = 1_000;
+
+/// Modifications of one `ModifyColumnFamilies`, at most: a whole schema dropped and created anew.
+pub const MODIFICATIONS_MAX: usize = 2 * FAMILIES_MAX;
+
+/// Tables of one page of `ListTables` when the client does not say, and at most.
+pub const PAGE_SIZE_DEFAULT: usize = 1_000;
+
+/// Operations that are remembered. All of them are done when they are returned, so clients rarely ask
+/// again; the oldest are forgotten first.
+pub const OPERATIONS_MAX: usize = 1_000;
+
+/// How long a deleted table can be undeleted: Bigtable's documented seven days.
+pub const UNDELETE_RETENTION: Duration = Duration::from_hours(7 * 24);
+
+/// How often tables past [`UNDELETE_RETENTION`] are looked for. Their space is the only thing that waits.
+pub const SWEEP_INTERVAL: Duration = Duration::from_hours(1);
+
+/// How often the engine's health is looked at for `grpc.health.v1`. A failed write answers its own callers
+/// at once; this only tells load balancers.
+pub const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long requests under way may go on after a shutdown was asked for.
+pub const DRAIN: Duration = Duration::from_secs(5);
+
+/// How long the engine may take to flush and close after that. With [`DRAIN`] it stays under the ten
+/// seconds that service managers commonly give. What was not flushed is in the log and is replayed.
+pub const CLOSE: Duration = Duration::from_secs(4);
+
+/// HTTP/2 window of one stream, in bytes: what a client may send before it is read. A few of the largest
+/// common batches; a smaller one costs a round trip per window on bulk loads.
+pub const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+
+/// HTTP/2 window of one connection, in bytes: bounds what all its streams buffer together.
+pub const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+
+/// Requests in flight on one connection, at most. Clients open further connections beyond it.
+pub const STREAMS_PER_CONNECTION_MAX: u32 = 1_000;
+
+/// Bytes of request headers, at most. Bigtable's clients send a few hundred bytes of routing and features.
+pub const HEADERS_BYTES_MAX: u32 = 64 << 10;
+
+/// How long a connection is quiet before it is probed, so that dead peers free their streams.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_mins(1);
+
+/// How long a probe may stay unanswered.
+pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Connections that wait for `accept` on one core, at most.
+pub const ACCEPT_BACKLOG: i32 = 1_024;
+
+/// Cores that serve, at most; a guard against a mistyped configuration.
+pub const CORES_MAX: usize = 1_024;

@@ -1,0 +1,255 @@
+//! Every RPC of the four services, in one table: `build.rs` includes this file and generates the server
+//! traits and their dispatch from it, and a test holds `docs/rpcs.md` to it. 77 RPCs of Bigtable and 5 of
+//! long-running operations.
+//!
+//! A supported RPC dispatches to the method `on_<rpc in snake case>` of its service; any other answers
+//! UNIMPLEMENTED with its name.
+
+/// One RPC.
+#[derive(Debug, Clone, Copy)]
+pub struct Rpc {
+    /// Its name, for example `ReadRows`.
+    pub name: &'static str,
+    /// Request type, a path within `crate::api`.
+    pub input: &'static str,
+    /// Response type, a path within `crate::api`.
+    pub output: &'static str,
+    /// Whether the response is a stream. No request is one.
+    pub streams: bool,
+    /// Whether it is served.
+    pub supported: bool,
+}
+
+/// One gRPC service.
+#[derive(Debug, Clone, Copy)]
+pub struct Service {
+    /// The package of its proto.
+    pub package: &'static str,
+    /// Its name within the package.
+    pub name: &'static str,
+    /// The type that serves it, a path within the crate.
+    pub served_by: &'static str,
+    /// Its RPCs in the order of the proto.
+    pub rpcs: &'static [Rpc],
+}
+
+const fn served(name: &'static str, input: &'static str, output: &'static str) -> Rpc {
+    Rpc { name, input, output, streams: false, supported: true }
+}
+
+const fn not_yet(name: &'static str, input: &'static str, output: &'static str) -> Rpc {
+    Rpc { name, input, output, streams: false, supported: false }
+}
+
+const fn streaming(rpc: Rpc) -> Rpc {
+    Rpc { streams: true, ..rpc }
+}
+
+/// The services.
+pub const SERVICES: &[Service] = &[
+    Service {
+        package: "google.bigtable.v2",
+        name: "Bigtable",
+        served_by: "services::DataService",
+        rpcs: DATA,
+    },
+    Service {
+        package: "google.bigtable.admin.v2",
+        name: "BigtableTableAdmin",
+        served_by: "services::TableAdminService",
+        rpcs: TABLES,
+    },
+    Service {
+        package: "google.bigtable.admin.v2",
+        name: "BigtableInstanceAdmin",
+        served_by: "services::InstanceAdminService",
+        rpcs: INSTANCES,
+    },
+    Service {
+        package: "google.longrunning",
+        name: "Operations",
+        served_by: "services::OperationsService",
+        rpcs: OPERATIONS,
+    },
+];
+
+const DATA: &[Rpc] = &[
+    streaming(served("ReadRows", "kept::ReadRowsRequest", "v2::ReadRowsResponse")),
+    streaming(served("SampleRowKeys", "v2::SampleRowKeysRequest", "v2::SampleRowKeysResponse")),
+    served("MutateRow", "v2::MutateRowRequest", "v2::MutateRowResponse"),
+    streaming(served("MutateRows", "v2::MutateRowsRequest", "v2::MutateRowsResponse")),
+    served("CheckAndMutateRow", "kept::CheckAndMutateRowRequest", "v2::CheckAndMutateRowResponse"),
+    served("PingAndWarm", "v2::PingAndWarmRequest", "v2::PingAndWarmResponse"),
+    served("ReadModifyWriteRow", "v2::ReadModifyWriteRowRequest", "v2::ReadModifyWriteRowResponse"),
+    streaming(not_yet(
+        "GenerateInitialChangeStreamPartitions",
+        "v2::GenerateInitialChangeStreamPartitionsRequest",
+        "v2::GenerateInitialChangeStreamPartitionsResponse",
+    )),
+    streaming(not_yet(
+        "ReadChangeStream",
+        "v2::ReadChangeStreamRequest",
+        "v2::ReadChangeStreamResponse",
+    )),
+    not_yet("PrepareQuery", "v2::PrepareQueryRequest", "v2::PrepareQueryResponse"),
+    streaming(not_yet("ExecuteQuery", "v2::ExecuteQueryRequest", "v2::ExecuteQueryResponse")),
+];
+
+const TABLES: &[Rpc] = &[
+    served("CreateTable", "admin::CreateTableRequest", "admin::Table"),
+    not_yet(
+        "CreateTableFromSnapshot",
+        "admin::CreateTableFromSnapshotRequest",
+        "longrunning::Operation",
+    ),
+    served("ListTables", "admin::ListTablesRequest", "admin::ListTablesResponse"),
+    served("GetTable", "admin::GetTableRequest", "admin::Table"),
+    served("UpdateTable", "admin::UpdateTableRequest", "longrunning::Operation"),
+    served("DeleteTable", "admin::DeleteTableRequest", "Empty"),
+    served("UndeleteTable", "admin::UndeleteTableRequest", "longrunning::Operation"),
+    not_yet("CreateAuthorizedView", "admin::CreateAuthorizedViewRequest", "longrunning::Operation"),
+    not_yet(
+        "ListAuthorizedViews",
+        "admin::ListAuthorizedViewsRequest",
+        "admin::ListAuthorizedViewsResponse",
+    ),
+    not_yet("GetAuthorizedView", "admin::GetAuthorizedViewRequest", "admin::AuthorizedView"),
+    not_yet("UpdateAuthorizedView", "admin::UpdateAuthorizedViewRequest", "longrunning::Operation"),
+    not_yet("DeleteAuthorizedView", "admin::DeleteAuthorizedViewRequest", "Empty"),
+    served("ModifyColumnFamilies", "admin::ModifyColumnFamiliesRequest", "admin::Table"),
+    served("DropRowRange", "admin::DropRowRangeRequest", "Empty"),
+    served(
+        "GenerateConsistencyToken",
+        "admin::GenerateConsistencyTokenRequest",
+        "admin::GenerateConsistencyTokenResponse",
+    ),
+    served("CheckConsistency", "admin::CheckConsistencyRequest", "admin::CheckConsistencyResponse"),
+    not_yet("SnapshotTable", "admin::SnapshotTableRequest", "longrunning::Operation"),
+    not_yet("GetSnapshot", "admin::GetSnapshotRequest", "admin::Snapshot"),
+    not_yet("ListSnapshots", "admin::ListSnapshotsRequest", "admin::ListSnapshotsResponse"),
+    not_yet("DeleteSnapshot", "admin::DeleteSnapshotRequest", "Empty"),
+    not_yet("CreateBackup", "admin::CreateBackupRequest", "longrunning::Operation"),
+    not_yet("GetBackup", "admin::GetBackupRequest", "admin::Backup"),
+    not_yet("UpdateBackup", "admin::UpdateBackupRequest", "admin::Backup"),
+    not_yet("DeleteBackup", "admin::DeleteBackupRequest", "Empty"),
+    not_yet("ListBackups", "admin::ListBackupsRequest", "admin::ListBackupsResponse"),
+    not_yet("RestoreTable", "admin::RestoreTableRequest", "longrunning::Operation"),
+    not_yet("CopyBackup", "admin::CopyBackupRequest", "longrunning::Operation"),
+    not_yet("GetIamPolicy", "iam::GetIamPolicyRequest", "iam::Policy"),
+    not_yet("SetIamPolicy", "iam::SetIamPolicyRequest", "iam::Policy"),
+    not_yet(
+        "TestIamPermissions",
+        "iam::TestIamPermissionsRequest",
+        "iam::TestIamPermissionsResponse",
+    ),
+    not_yet("CreateSchemaBundle", "admin::CreateSchemaBundleRequest", "longrunning::Operation"),
+    not_yet("UpdateSchemaBundle", "admin::UpdateSchemaBundleRequest", "longrunning::Operation"),
+    not_yet("GetSchemaBundle", "admin::GetSchemaBundleRequest", "admin::SchemaBundle"),
+    not_yet(
+        "ListSchemaBundles",
+        "admin::ListSchemaBundlesRequest",
+        "admin::ListSchemaBundlesResponse",
+    ),
+    not_yet("DeleteSchemaBundle", "admin::DeleteSchemaBundleRequest", "Empty"),
+];
+
+const INSTANCES: &[Rpc] = &[
+    not_yet("CreateInstance", "admin::CreateInstanceRequest", "longrunning::Operation"),
+    not_yet("GetInstance", "admin::GetInstanceRequest", "admin::Instance"),
+    not_yet("ListInstances", "admin::ListInstancesRequest", "admin::ListInstancesResponse"),
+    not_yet("UpdateInstance", "admin::Instance", "admin::Instance"),
+    not_yet(
+        "PartialUpdateInstance",
+        "admin::PartialUpdateInstanceRequest",
+        "longrunning::Operation",
+    ),
+    not_yet("DeleteInstance", "admin::DeleteInstanceRequest", "Empty"),
+    not_yet("CreateCluster", "admin::CreateClusterRequest", "longrunning::Operation"),
+    not_yet("GetCluster", "admin::GetClusterRequest", "admin::Cluster"),
+    not_yet("ListClusters", "admin::ListClustersRequest", "admin::ListClustersResponse"),
+    not_yet("UpdateCluster", "admin::Cluster", "longrunning::Operation"),
+    not_yet("PartialUpdateCluster", "admin::PartialUpdateClusterRequest", "longrunning::Operation"),
+    not_yet("DeleteCluster", "admin::DeleteClusterRequest", "Empty"),
+    not_yet("CreateAppProfile", "admin::CreateAppProfileRequest", "admin::AppProfile"),
+    not_yet("GetAppProfile", "admin::GetAppProfileRequest", "admin::AppProfile"),
+    not_yet("ListAppProfiles", "admin::ListAppProfilesRequest", "admin::ListAppProfilesResponse"),
+    not_yet("UpdateAppProfile", "admin::UpdateAppProfileRequest", "longrunning::Operation"),
+    not_yet("DeleteAppProfile", "admin::DeleteAppProfileRequest", "Empty"),
+    not_yet("GetIamPolicy", "iam::GetIamPolicyRequest", "iam::Policy"),
+    not_yet("SetIamPolicy", "iam::SetIamPolicyRequest", "iam::Policy"),
+    not_yet(
+        "TestIamPermissions",
+        "iam::TestIamPermissionsRequest",
+        "iam::TestIamPermissionsResponse",
+    ),
+    not_yet("ListHotTablets", "admin::ListHotTabletsRequest", "admin::ListHotTabletsResponse"),
+    not_yet("CreateLogicalView", "admin::CreateLogicalViewRequest", "longrunning::Operation"),
+    not_yet("GetLogicalView", "admin::GetLogicalViewRequest", "admin::LogicalView"),
+    not_yet(
+        "ListLogicalViews",
+        "admin::ListLogicalViewsRequest",
+        "admin::ListLogicalViewsResponse",
+    ),
+    not_yet("UpdateLogicalView", "admin::UpdateLogicalViewRequest", "longrunning::Operation"),
+    not_yet("DeleteLogicalView", "admin::DeleteLogicalViewRequest", "Empty"),
+    not_yet(
+        "CreateMaterializedView",
+        "admin::CreateMaterializedViewRequest",
+        "longrunning::Operation",
+    ),
+    not_yet("GetMaterializedView", "admin::GetMaterializedViewRequest", "admin::MaterializedView"),
+    not_yet(
+        "ListMaterializedViews",
+        "admin::ListMaterializedViewsRequest",
+        "admin::ListMaterializedViewsResponse",
+    ),
+    not_yet(
+        "UpdateMaterializedView",
+        "admin::UpdateMaterializedViewRequest",
+        "longrunning::Operation",
+    ),
+    not_yet("DeleteMaterializedView", "admin::DeleteMaterializedViewRequest", "Empty"),
+];
+
+const OPERATIONS: &[Rpc] = &[
+    served(
+        "ListOperations",
+        "longrunning::ListOperationsRequest",
+        "longrunning::ListOperationsResponse",
+    ),
+    served("GetOperation", "longrunning::GetOperationRequest", "longrunning::Operation"),
+    served("DeleteOperation", "longrunning::DeleteOperationRequest", "Empty"),
+    served("CancelOperation", "longrunning::CancelOperationRequest", "Empty"),
+    served("WaitOperation", "longrunning::WaitOperationRequest", "longrunning::Operation"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_77_rpcs_of_bigtable_and_5_of_operations() {
+        let count = |name: &str| SERVICES.iter().find(|s| s.name == name).unwrap().rpcs.len();
+        let bigtable = ["Bigtable", "BigtableTableAdmin", "BigtableInstanceAdmin"].map(count);
+        assert_eq!(bigtable.iter().sum::<usize>(), 77);
+        assert_eq!(count("Operations"), 5);
+    }
+
+    #[test]
+    fn the_page_of_rpcs_says_what_the_table_says() {
+        let page = include_str!("../../../docs/rpcs.md");
+        let sections: Vec<_> = page.split("\n## ").skip(1).collect();
+        assert_eq!(sections.len(), SERVICES.len());
+        for (service, section) in SERVICES.iter().zip(sections) {
+            let served = service.rpcs.iter().filter(|rpc| rpc.supported).count();
+            let (package, name, all) = (service.package, service.name, service.rpcs.len());
+            let title = format!("{package}.{name} ({served} of {all})\n");
+            assert!(section.starts_with(&title), "{title}");
+            let listed = section.lines().filter(|line| line.starts_with("| ")).skip(2);
+            let expected = service.rpcs.iter().map(|rpc| {
+                format!("| {} | {} |", rpc.name, if rpc.supported { "yes" } else { "not yet" })
+            });
+            assert!(listed.eq(expected), "{title}");
+        }
+    }
+}

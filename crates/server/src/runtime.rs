@@ -1,0 +1,134 @@
+//! A core: one thread, one single-threaded runtime, one listening socket. A connection stays on the core
+//! that accepted it, and so do its requests.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tonic::service::Routes;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+
+use crate::limits::{
+    CONNECTION_WINDOW_BYTES, DRAIN, HEADERS_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
+    STREAM_WINDOW_BYTES, STREAMS_PER_CONNECTION_MAX,
+};
+
+/// Told once: true when it is time. A sender that is gone counts as told.
+pub type Signal = watch::Receiver<bool>;
+
+/// Resolves when the signal is given.
+pub async fn given(mut signal: Signal) {
+    // An error means that nobody is left to give the signal.
+    let _ = signal.wait_for(|given| *given).await;
+}
+
+/// A single-threaded runtime.
+pub fn build() -> std::io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
+}
+
+/// Serves a core until `drain` is given and the requests under way are done, or [`DRAIN`] has passed.
+pub fn run_core(listener: TcpListener, routes: Routes, drain: Signal) {
+    let runtime = match build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "cannot start a core's runtime");
+            return;
+        }
+    };
+    runtime.block_on(async {
+        let deadline = async {
+            given(drain.clone()).await;
+            tokio::time::sleep(DRAIN).await;
+        };
+        tokio::select! {
+            served = serve(listener, routes, given(drain.clone())) => {
+                if let Err(error) = served {
+                    tracing::error!(%error, "a core stopped serving");
+                }
+            }
+            () = deadline => tracing::warn!("requests under way were cut off at shutdown"),
+        }
+    });
+    // Connections that are left are dropped without waiting for blocking work of their requests.
+    runtime.shutdown_timeout(Duration::ZERO);
+}
+
+async fn serve(
+    listener: TcpListener,
+    routes: Routes,
+    drain: impl Future<Output = ()>,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let incoming = TcpIncoming::from(listener)
+        .with_nodelay(Some(true))
+        .with_keepalive(Some(KEEPALIVE_INTERVAL));
+    Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_adaptive_window(Some(false))
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .http2_max_header_list_size(HEADERS_BYTES_MAX)
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        .add_routes(routes)
+        .serve_with_incoming_shutdown(incoming, drain)
+        .await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tepui_engine::io::{Spawner as _, ThreadSpawner};
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_client::HealthClient;
+    use tonic_health::pb::health_server::HealthServer;
+    use tonic_health::server::{HealthReporter, HealthService};
+
+    #[tokio::test]
+    async fn cores_serve_until_they_are_told_to_drain() {
+        let listeners = crate::listener::bind(([127, 0, 0, 1], 0).into(), 2).unwrap();
+        let address = listeners[0].local_addr().unwrap();
+        let health = HealthReporter::new();
+        let (drain, draining) = watch::channel(false);
+        let cores: Vec<_> = listeners
+            .into_iter()
+            .map(|listener| {
+                let service = HealthService::from_health_reporter(health.clone());
+                let (routes, drain) = (Routes::new(HealthServer::new(service)), draining.clone());
+                let work = move || run_core(listener, routes, drain);
+                ThreadSpawner.spawn("core", Box::new(work)).unwrap()
+            })
+            .collect();
+        let endpoint =
+            tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
+        // Several connections, so that both cores are likely to get one.
+        for _ in 0..8 {
+            let mut client = HealthClient::new(endpoint.connect().await.unwrap());
+            let status = client.check(HealthCheckRequest::default()).await.unwrap();
+            assert_eq!(status.into_inner().status, 1);
+        }
+        drain.send(true).unwrap();
+        let joined = tokio::task::spawn_blocking(|| {
+            for core in cores {
+                core.join();
+            }
+        });
+        joined.await.unwrap();
+        assert!(endpoint.connect().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_signal_is_given_once_and_a_lost_sender_counts() {
+        let (sender, signal) = watch::channel(false);
+        sender.send(true).unwrap();
+        given(signal.clone()).await;
+        given(signal).await;
+        let (sender, signal) = watch::channel(false);
+        drop(sender);
+        given(signal).await;
+    }
+}

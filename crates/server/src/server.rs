@@ -1,0 +1,215 @@
+//! The whole server, from opening the data to closing it.
+//!
+//! ```text
+//! start:  open the engine ─► open the catalog (tablets get their schemas) ─► remove tablets that no table
+//!         names ─► start background work ─► bind the sockets ─► start the cores and the chores
+//! stop:   health checks say NOT_SERVING ─► cores stop accepting and drain (5 s) ─► the engine flushes
+//!         and closes (4 s)
+//! ```
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use tepui_bigtable::error::{Code, Error, Result};
+use tepui_engine::db::{Engine, EngineOptions};
+use tepui_engine::io::{Env, JoinHandle};
+use tokio::sync::watch;
+use tonic::service::Routes;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::{HealthReporter, HealthService};
+
+use crate::catalog::host::EngineHost;
+use crate::chores::{self, Chores};
+use crate::config::Config;
+use crate::limits::{CLOSE, REQUEST_MESSAGE_BYTES_MAX};
+use crate::listener;
+use crate::operations::Operations;
+use crate::runtime;
+use crate::services::generated::bigtable::bigtable_server::BigtableServer;
+use crate::services::generated::instance_admin::bigtable_instance_admin_server::BigtableInstanceAdminServer;
+use crate::services::generated::operations::operations_server::OperationsServer;
+use crate::services::generated::table_admin::bigtable_table_admin_server::BigtableTableAdminServer;
+use crate::services::{
+    DataService, InstanceAdminService, OperationsService, TableAdminService, Tables,
+};
+
+/// The file descriptors of everything served, for reflection; see `scripts/descriptors.py`.
+const DESCRIPTORS: &[u8] = include_bytes!("../descriptors.bin");
+
+/// A server that is running. Dropping it stops it too, without waiting.
+pub struct Running {
+    address: SocketAddr,
+    env: Env,
+    engine: Arc<Engine>,
+    stop: watch::Sender<bool>,
+    threads: Vec<Box<dyn JoinHandle>>,
+}
+
+/// Starts a server by its configuration. Blocks until it accepts connections.
+pub fn start(env: Env, config: &Config) -> Result<Running> {
+    let address = listen_address(config)?;
+    let options = config.engine_options(EngineOptions::default());
+    let engine = Engine::open(env.clone(), &config.data, options)?;
+    start_over(env, engine, address, config.core_count())
+}
+
+/// Starts a server over an engine that is open and whose background work has not started.
+fn start_over(env: Env, engine: Arc<Engine>, address: SocketAddr, cores: usize) -> Result<Running> {
+    let host = EngineHost::new(Arc::clone(&engine), Arc::clone(&env.rng));
+    let (clock, rng) = (engine.clock(), Arc::clone(&env.rng));
+    let tables = Arc::new(Tables::open(host, engine.meta(), Arc::clone(&clock), rng)?);
+    engine.retain_tablets(&tables.tablet_ids())?;
+    engine.start()?;
+
+    let listeners = listener::bind(address, cores)
+        .map_err(|error| Error::unavailable(format!("cannot listen on {address}: {error}")))?;
+    let address = listeners
+        .first()
+        .and_then(|listener| listener.local_addr().ok())
+        .ok_or_else(|| Error::internal("no core to listen on"))?;
+
+    let health = HealthReporter::new();
+    let operations = Arc::new(Operations::new(clock));
+    let (stop, stopped) = watch::channel(false);
+    let (drain, draining) = watch::channel(false);
+    let mut threads = Vec::new();
+    for (i, listener) in listeners.into_iter().enumerate() {
+        let routes = routes(&tables, &operations, &engine, &health)?;
+        let draining = draining.clone();
+        let work = move || runtime::run_core(listener, routes, draining);
+        threads.push(env.spawner.spawn(&format!("tepui-core-{i}"), Box::new(work))?);
+    }
+    let chores = Chores { engine: Arc::clone(&engine), tables, health, stop: stopped, drain };
+    threads.push(env.spawner.spawn("tepui-chores", Box::new(move || chores::run(chores)))?);
+    Ok(Running { address, env, engine, stop, threads })
+}
+
+impl Running {
+    /// Where it listens; the port is the real one where port 0 was asked for.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The engine underneath.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Stops it in order. Blocks, for at most [`crate::limits::DRAIN`] and [`CLOSE`] and a little.
+    pub fn stop(self) -> Result<()> {
+        tracing::info!("shutting down");
+        // Nobody listening means that the chores are gone, and the cores with them.
+        let _ = self.stop.send(true);
+        for thread in self.threads {
+            thread.join();
+        }
+        let (done, closed) = mpsc::channel();
+        let engine = Arc::clone(&self.engine);
+        let close = move || {
+            // Whoever waited may be gone by now, at the deadline.
+            let _ = done.send(engine.close());
+        };
+        self.env.spawner.spawn("tepui-close", Box::new(close))?;
+        match closed.recv_timeout(CLOSE) {
+            Ok(result) => Ok(result?),
+            Err(_) => {
+                tracing::warn!("the engine is still flushing; what is left is in the log");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The address to listen on. Without credentials or encryption, only this machine may be served unless
+/// the operator says otherwise.
+fn listen_address(config: &Config) -> Result<SocketAddr> {
+    let bad =
+        |what: String| Error::invalid_argument(format!("listen = {:?}: {what}", config.listen));
+    let mut resolved = config.listen.to_socket_addrs().map_err(|error| {
+        bad(format!("it must be HOST:PORT with a host that can be resolved: {error}"))
+    })?;
+    let address = resolved.next().ok_or_else(|| bad("the host has no address".to_owned()))?;
+    if !address.ip().is_loopback() && !config.allow_remote_plaintext {
+        return Err(Error::new(
+            Code::FailedPrecondition,
+            format!(
+                "listen = {:?} is reachable from other machines, without credentials and in plaintext; \
+                 set server.allow_remote_plaintext = true where the network is trusted",
+                config.listen
+            ),
+        ));
+    }
+    Ok(address)
+}
+
+/// The services of one core.
+fn routes(
+    tables: &Arc<Tables>,
+    operations: &Arc<Operations>,
+    engine: &Arc<Engine>,
+    health: &HealthReporter,
+) -> Result<Routes> {
+    let data = DataService::new(Arc::clone(tables));
+    let table_admin =
+        TableAdminService::new(Arc::clone(tables), Arc::clone(operations), engine.clock());
+    let health = HealthService::from_health_reporter(health.clone());
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(DESCRIPTORS)
+    };
+    let bad = |error| Error::internal(format!("descriptors for reflection: {error}"));
+    Ok(Routes::new(BigtableServer::new(data).max_decoding_message_size(REQUEST_MESSAGE_BYTES_MAX))
+        .add_service(BigtableTableAdminServer::new(table_admin))
+        .add_service(BigtableInstanceAdminServer::new(InstanceAdminService))
+        .add_service(OperationsServer::new(OperationsService::new(Arc::clone(operations))))
+        .add_service(HealthServer::new(health))
+        .add_service(reflection().build_v1().map_err(bad)?)
+        .add_service(reflection().build_v1alpha().map_err(bad)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listening_on(listen: &str, allow_remote_plaintext: bool) -> Result<SocketAddr> {
+        let config =
+            Config { listen: listen.to_owned(), allow_remote_plaintext, ..Config::default() };
+        listen_address(&config)
+    }
+
+    #[test]
+    fn other_machines_are_served_only_where_the_operator_says_so() {
+        assert_eq!(listening_on("127.0.0.1:8086", false).unwrap().port(), 8086);
+        assert!(listening_on("[::1]:0", false).is_ok());
+        let error = listening_on("0.0.0.0:8086", false).unwrap_err();
+        assert!(error.message().contains("server.allow_remote_plaintext"), "{error}");
+        assert!(listening_on("0.0.0.0:8086", true).is_ok());
+    }
+
+    #[test]
+    fn a_bad_address_is_named() {
+        for bad in ["", "8086", "127.0.0.1", "127.0.0.1:notaport"] {
+            let error = listening_on(bad, true).unwrap_err();
+            assert!(error.message().starts_with(&format!("listen = {bad:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn reflection_knows_every_service() {
+        use prost::Message as _;
+        let set = prost_types::FileDescriptorSet::decode(DESCRIPTORS).unwrap();
+        for service in crate::rpcs::SERVICES {
+            let found = set
+                .file
+                .iter()
+                .filter(|file| file.package() == service.package)
+                .flat_map(|file| &file.service)
+                .find(|s| s.name() == service.name)
+                .unwrap_or_else(|| panic!("{} is not described", service.name));
+            for rpc in service.rpcs {
+                assert!(found.method.iter().any(|m| m.name() == rpc.name), "{}", rpc.name);
+            }
+        }
+    }
+}

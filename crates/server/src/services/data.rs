@@ -1,0 +1,214 @@
+//! `google.bigtable.v2.Bigtable`: reading and writing rows.
+
+use std::sync::Arc;
+
+use prost::Message as _;
+use tepui_bigtable::error::Code;
+use tepui_bigtable::read_rows::ReadRows;
+use tepui_bigtable::table::Table;
+use tonic::{Request, Response, Status};
+
+use super::{Stream, Tables, unsupported};
+use crate::api::v2::mutate_rows_response::Entry;
+use crate::api::v2::{
+    CheckAndMutateRowResponse, MutateRowRequest, MutateRowResponse, MutateRowsRequest,
+    MutateRowsResponse, PingAndWarmRequest, PingAndWarmResponse, ReadModifyWriteRowRequest,
+    ReadModifyWriteRowResponse, ReadRowsResponse, SampleRowKeysRequest, SampleRowKeysResponse,
+};
+use crate::api::{kept, rpc};
+use crate::limits::MUTATE_ROWS_MESSAGE_BYTES_MAX;
+use crate::names;
+use crate::status::{from_error, grpc_code};
+
+/// The service. Cheap to clone: every core has one.
+#[derive(Clone)]
+pub struct DataService {
+    tables: Arc<Tables>,
+}
+
+#[expect(clippy::unused_async, reason = "the generated dispatch awaits every RPC")]
+impl DataService {
+    /// Serves these tables.
+    pub fn new(tables: Arc<Tables>) -> Self {
+        Self { tables }
+    }
+
+    /// The table that a request is for. `views` are the request's fields that name a view instead.
+    fn table(&self, name: &str, views: &[(&str, &str)]) -> Result<Arc<Table>, Status> {
+        for (field, view) in views {
+            if !view.is_empty() {
+                return Err(unsupported(format!("{field} {view:?}: access through a view")));
+            }
+        }
+        self.tables.table(name).map_err(|error| from_error(&error))
+    }
+
+    pub(super) async fn on_read_rows(
+        &self,
+        request: Request<kept::ReadRowsRequest>,
+    ) -> Result<Response<Stream<ReadRowsResponse>>, Status> {
+        let kept = request.into_inner();
+        let request = &kept.request;
+        let views = [
+            ("authorized_view_name", request.authorized_view_name.as_str()),
+            ("materialized_view_name", request.materialized_view_name.as_str()),
+        ];
+        let table = self.table(&request.table_name, &views)?;
+        let rows = table.read_rows_encoded(kept).map_err(|error| from_error(&error))?;
+        Ok(Response::new(Box::pin(row_messages(rows))))
+    }
+
+    pub(super) async fn on_sample_row_keys(
+        &self,
+        request: Request<SampleRowKeysRequest>,
+    ) -> Result<Response<Stream<SampleRowKeysResponse>>, Status> {
+        let request = request.into_inner();
+        let views = [
+            ("authorized_view_name", request.authorized_view_name.as_str()),
+            ("materialized_view_name", request.materialized_view_name.as_str()),
+        ];
+        let table = self.table(&request.table_name, &views)?;
+        let samples = table.sample_row_keys().map_err(|error| from_error(&error))?;
+        Ok(Response::new(Box::pin(futures::stream::iter(samples.into_iter().map(Ok)))))
+    }
+
+    pub(super) async fn on_mutate_row(
+        &self,
+        request: Request<MutateRowRequest>,
+    ) -> Result<Response<MutateRowResponse>, Status> {
+        let request = request.into_inner();
+        let views = [("authorized_view_name", request.authorized_view_name.as_str())];
+        let table = self.table(&request.table_name, &views)?;
+        table.mutate_row(&request).await.map_err(|error| from_error(&error))?;
+        Ok(Response::new(MutateRowResponse {}))
+    }
+
+    pub(super) async fn on_mutate_rows(
+        &self,
+        request: Request<MutateRowsRequest>,
+    ) -> Result<Response<Stream<MutateRowsResponse>>, Status> {
+        let request = request.into_inner();
+        let views = [("authorized_view_name", request.authorized_view_name.as_str())];
+        let table = self.table(&request.table_name, &views)?;
+        let count = request.entries.len();
+        let failed = table.mutate_rows(request).await.map_err(|error| from_error(&error))?;
+        let messages = in_messages(outcomes(count, failed)).into_iter().map(Ok);
+        Ok(Response::new(Box::pin(futures::stream::iter(messages))))
+    }
+
+    pub(super) async fn on_check_and_mutate_row(
+        &self,
+        request: Request<kept::CheckAndMutateRowRequest>,
+    ) -> Result<Response<CheckAndMutateRowResponse>, Status> {
+        let kept = request.into_inner();
+        let request = &kept.request;
+        let views = [("authorized_view_name", request.authorized_view_name.as_str())];
+        let table = self.table(&request.table_name, &views)?;
+        let done = table.check_and_mutate_row_encoded(&kept).await;
+        done.map(Response::new).map_err(|error| from_error(&error))
+    }
+
+    pub(super) async fn on_read_modify_write_row(
+        &self,
+        request: Request<ReadModifyWriteRowRequest>,
+    ) -> Result<Response<ReadModifyWriteRowResponse>, Status> {
+        let request = request.into_inner();
+        let views = [("authorized_view_name", request.authorized_view_name.as_str())];
+        let table = self.table(&request.table_name, &views)?;
+        let done = table.read_modify_write_row(&request).await;
+        done.map(Response::new).map_err(|error| from_error(&error))
+    }
+
+    /// Nothing is cold: tables are opened at the start. Clients use it to open their connections.
+    pub(super) async fn on_ping_and_warm(
+        &self,
+        request: Request<PingAndWarmRequest>,
+    ) -> Result<Response<PingAndWarmResponse>, Status> {
+        let checked = names::check_instance("name", &request.get_ref().name);
+        checked.map(|()| Response::new(PingAndWarmResponse {})).map_err(|error| from_error(&error))
+    }
+}
+
+/// Pulls messages one at a time, as fast as the client takes them; dropped with the stream when the client
+/// goes away. Yields before each, so that a scan served from memory alone leaves the core to other
+/// requests between messages.
+fn row_messages(
+    rows: ReadRows,
+) -> impl futures::Stream<Item = Result<ReadRowsResponse, Status>> + Send {
+    futures::stream::unfold(Some(rows), |rows| async {
+        let mut rows = rows?;
+        tokio::task::yield_now().await;
+        match rows.next().await? {
+            Ok(message) => Some((Ok(message), Some(rows))),
+            Err(error) => Some((Err(from_error(&error)), None)),
+        }
+    })
+}
+
+/// The status of every entry of a `MutateRows`, in order. `failed` are those that failed, by ascending
+/// index.
+fn outcomes(count: usize, failed: Vec<(usize, Code, String)>) -> impl Iterator<Item = Entry> {
+    let mut failed = failed.into_iter().peekable();
+    (0..count).map(move |index| {
+        let status = match failed.next_if(|(at, ..)| *at == index) {
+            Some((_, code, message)) => {
+                rpc::Status { code: grpc_code(code).into(), message, details: Vec::new() }
+            }
+            None => rpc::Status::default(),
+        };
+        Entry { index: index as i64, status: Some(status) }
+    })
+}
+
+/// Packs entries into messages of at most [`MUTATE_ROWS_MESSAGE_BYTES_MAX`] bytes; at least one message,
+/// since clients wait for one.
+fn in_messages(entries: impl Iterator<Item = Entry>) -> Vec<MutateRowsResponse> {
+    /// Bytes of a field's tag and length within a message, at most.
+    const FRAMING_BYTES_MAX: usize = 11;
+    let mut messages = vec![];
+    let mut message = MutateRowsResponse::default();
+    let mut bytes = 0;
+    for entry in entries {
+        let more = entry.encoded_len() + FRAMING_BYTES_MAX;
+        if bytes + more > MUTATE_ROWS_MESSAGE_BYTES_MAX && !message.entries.is_empty() {
+            messages.push(std::mem::take(&mut message));
+            bytes = 0;
+        }
+        bytes += more;
+        message.entries.push(entry);
+    }
+    messages.push(message);
+    messages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_of_many_entries_come_in_bounded_messages_in_order() {
+        let text = "x".repeat(1_000);
+        let failed = (0..5_000).map(|i| (i, Code::InvalidArgument, text.clone())).collect();
+        let messages = in_messages(outcomes(5_000, failed));
+        assert!(messages.len() > 1);
+        assert!(messages.iter().all(|m| m.encoded_len() <= MUTATE_ROWS_MESSAGE_BYTES_MAX));
+        let indices: Vec<_> = messages.iter().flat_map(|m| &m.entries).map(|e| e.index).collect();
+        assert_eq!(indices, (0..5_000).collect::<Vec<i64>>());
+    }
+
+    #[test]
+    fn entries_that_did_not_fail_succeeded() {
+        let failed = vec![(1, Code::NotFound, "a".to_owned()), (2, Code::DataLoss, "b".to_owned())];
+        let entries: Vec<_> = outcomes(4, failed)
+            .map(|entry| (entry.index, entry.status.unwrap()))
+            .map(|(index, status)| (index, status.code, status.message))
+            .collect();
+        let expected = [(0, 0, ""), (1, 5, "a"), (2, 15, "b"), (3, 0, "")];
+        assert_eq!(entries, expected.map(|(i, c, m)| (i, c, m.to_owned())));
+    }
+
+    #[test]
+    fn no_entries_are_one_empty_message() {
+        assert_eq!(in_messages(std::iter::empty()), [MutateRowsResponse::default()]);
+    }
+}

@@ -1,0 +1,114 @@
+//! The gRPC services. Their traits and their dispatch are generated from `crate::rpcs`: an RPC that is
+//! supported calls the method `on_<rpc>` of its service, any other answers UNIMPLEMENTED.
+
+mod data;
+mod instances;
+mod operations;
+mod tables;
+mod views;
+
+use std::pin::Pin;
+
+use tepui_bigtable::error::{Code, Error, Result};
+use tonic::Status;
+
+use crate::catalog::Catalog;
+use crate::catalog::host::EngineHost;
+use crate::limits::PAGE_SIZE_DEFAULT;
+use crate::status;
+
+pub use data::DataService;
+pub use instances::InstanceAdminService;
+pub use operations::OperationsService;
+pub use tables::TableAdminService;
+
+/// The catalog as the services use it.
+pub type Tables = Catalog<EngineHost>;
+
+/// A streamed response.
+pub type Stream<T> = Pin<Box<dyn futures::Stream<Item = Result<T, Status>> + Send>>;
+
+/// The generated server traits and their dispatch.
+#[expect(
+    missing_docs,
+    clippy::pedantic,
+    clippy::allow_attributes_without_reason,
+    reason = "generated code"
+)]
+pub mod generated {
+    pub mod bigtable {
+        include!(concat!(env!("OUT_DIR"), "/google.bigtable.v2.Bigtable.rs"));
+    }
+    pub mod table_admin {
+        include!(concat!(env!("OUT_DIR"), "/google.bigtable.admin.v2.BigtableTableAdmin.rs"));
+    }
+    pub mod instance_admin {
+        include!(concat!(env!("OUT_DIR"), "/google.bigtable.admin.v2.BigtableInstanceAdmin.rs"));
+    }
+    pub mod operations {
+        include!(concat!(env!("OUT_DIR"), "/google.longrunning.Operations.rs"));
+    }
+    use bigtable::bigtable_server;
+    use instance_admin::bigtable_instance_admin_server;
+    use operations::operations_server;
+    use table_admin::bigtable_table_admin_server;
+    include!(concat!(env!("OUT_DIR"), "/dispatch.rs"));
+}
+
+/// Runs work that blocks (commits to the meta store, creation of tablets) off the core's runtime, so that
+/// the core's other requests go on.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T, Status> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(|error| status::from_error(&error)),
+        // The work panicked; the panic is on stderr.
+        Err(_) => Err(Status::internal("the request failed unexpectedly; see the server's log")),
+    }
+}
+
+/// The number of results of one page; an unset size is the largest.
+fn page_size(requested: i32) -> Result<usize> {
+    match usize::try_from(requested) {
+        Ok(0) => Ok(PAGE_SIZE_DEFAULT),
+        Ok(size) => Ok(size.min(PAGE_SIZE_DEFAULT)),
+        Err(_) => Err(Error::invalid_argument("page_size must not be negative")),
+    }
+}
+
+/// The error for a part of a supported RPC that is not supported.
+fn unsupported(what: impl std::fmt::Display) -> Status {
+    Status::unimplemented(format!("{what} is not supported yet"))
+}
+
+/// An error for arguments.
+fn invalid(message: impl Into<String>) -> Status {
+    status::from_error(&Error::new(Code::InvalidArgument, message))
+}
+
+/// Microseconds since 1970 as a protobuf timestamp.
+fn timestamp(micros: i64) -> prost_types::Timestamp {
+    prost_types::Timestamp {
+        seconds: micros.div_euclid(1_000_000),
+        nanos: micros.rem_euclid(1_000_000) as i32 * 1_000,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_bounded_and_negative_sizes_refused() {
+        assert_eq!(page_size(0).unwrap(), PAGE_SIZE_DEFAULT);
+        assert_eq!(page_size(7).unwrap(), 7);
+        assert_eq!(page_size(i32::MAX).unwrap(), PAGE_SIZE_DEFAULT);
+        assert_eq!(page_size(-1).unwrap_err().kind(), Code::InvalidArgument);
+    }
+
+    #[test]
+    fn timestamps_keep_microseconds() {
+        let stamp = timestamp(1_500_000_000_123_456);
+        assert_eq!((stamp.seconds, stamp.nanos), (1_500_000_000, 123_456_000));
+    }
+}

@@ -1,0 +1,371 @@
+//! `google.bigtable.admin.v2.BigtableTableAdmin`: tables, their families, and consistency tokens.
+
+use std::sync::Arc;
+
+use tepui_bigtable::error::{Error, Result as TepuiResult};
+use tepui_engine::io::Clock;
+use tonic::{Request, Response, Status};
+
+use super::{Tables, blocking, invalid, page_size, timestamp, unsupported, views};
+use crate::api::admin;
+use crate::api::admin::drop_row_range_request::Target;
+use crate::api::admin::table::{TimestampGranularity, View};
+use crate::api::longrunning::Operation;
+use crate::catalog::record::TableRecord;
+use crate::catalog::{NewTable, families};
+use crate::names;
+use crate::operations::Operations;
+use crate::status::from_error;
+
+const TABLE_TYPE: &str = "google.bigtable.admin.v2.Table";
+
+/// The service. Cheap to clone: every core has one.
+#[derive(Clone)]
+pub struct TableAdminService {
+    tables: Arc<Tables>,
+    operations: Arc<Operations>,
+    clock: Arc<dyn Clock>,
+}
+
+#[expect(clippy::unused_async, reason = "the generated dispatch awaits every RPC")]
+impl TableAdminService {
+    /// Administers these tables; operations are recorded among `operations`.
+    pub fn new(tables: Arc<Tables>, operations: Arc<Operations>, clock: Arc<dyn Clock>) -> Self {
+        Self { tables, operations, clock }
+    }
+
+    pub(super) async fn on_create_table(
+        &self,
+        request: Request<admin::CreateTableRequest>,
+    ) -> Result<Response<admin::Table>, Status> {
+        let request = request.into_inner();
+        let name = names::new_table(&request.parent, &request.table_id);
+        let name = name.map_err(|error| from_error(&error))?;
+        let table = request.table.unwrap_or_default();
+        check_creatable(&table)?;
+        let mut families: Vec<_> = table.column_families.into_iter().collect();
+        // A map has no order; names give the families theirs, and so the order of cells in a row.
+        families.sort_by(|a, b| a.0.cmp(&b.0));
+        let new = NewTable {
+            families,
+            splits: request.initial_splits.into_iter().map(|split| split.key).collect(),
+            deletion_protection: table.deletion_protection,
+        };
+        let tables = Arc::clone(&self.tables);
+        let entry = blocking(move || tables.create(&name, new)).await?;
+        Ok(Response::new(views::table(&entry.record, View::SchemaView)))
+    }
+
+    pub(super) async fn on_list_tables(
+        &self,
+        request: Request<admin::ListTablesRequest>,
+    ) -> Result<Response<admin::ListTablesResponse>, Status> {
+        let request = request.into_inner();
+        names::check_instance("parent", &request.parent).map_err(|error| from_error(&error))?;
+        let view = match view(request.view)? {
+            View::Unspecified => View::NameOnly,
+            view => view,
+        };
+        let size = page_size(request.page_size).map_err(|error| from_error(&error))?;
+        // A token is the name of the last table of the page before.
+        let after = Some(request.page_token.as_str()).filter(|token| !token.is_empty());
+        if after.is_some_and(|token| !is_table_of(&request.parent, token)) {
+            return Err(invalid(format!("bad page_token {:?}", request.page_token)));
+        }
+        // One more than asked for tells whether there is a next page.
+        let mut page = self.tables.list(&request.parent, after, size.saturating_add(1));
+        let has_more = page.len() > size;
+        page.truncate(size);
+        let last = page.last().map(|entry| entry.record.name.clone());
+        Ok(Response::new(admin::ListTablesResponse {
+            tables: page.iter().map(|entry| views::table(&entry.record, view)).collect(),
+            next_page_token: last.filter(|_| has_more).unwrap_or_default(),
+        }))
+    }
+
+    pub(super) async fn on_get_table(
+        &self,
+        request: Request<admin::GetTableRequest>,
+    ) -> Result<Response<admin::Table>, Status> {
+        let request = request.into_inner();
+        let view = view(request.view)?;
+        let entry = self.tables.get(&request.name).map_err(|error| from_error(&error))?;
+        Ok(Response::new(views::table(&entry.record, view)))
+    }
+
+    pub(super) async fn on_update_table(
+        &self,
+        request: Request<admin::UpdateTableRequest>,
+    ) -> Result<Response<Operation>, Status> {
+        let request = request.into_inner();
+        let table = request.table.ok_or_else(|| invalid("table must be set"))?;
+        check_update_mask(request.update_mask.as_ref())?;
+        let started = self.clock.now_micros();
+        let (tables, name) = (Arc::clone(&self.tables), table.name.clone());
+        let deletion_protection = table.deletion_protection;
+        let entry = blocking(move || {
+            tables.update(&name, |record| Ok(TableRecord { deletion_protection, ..record.clone() }))
+        })
+        .await?;
+        let metadata = admin::UpdateTableMetadata {
+            name: table.name.clone(),
+            start_time: Some(timestamp(started)),
+            end_time: Some(timestamp(self.clock.now_micros())),
+        };
+        Ok(Response::new(self.operations.finished(
+            &table.name,
+            ("google.bigtable.admin.v2.UpdateTableMetadata", &metadata),
+            (TABLE_TYPE, &views::table(&entry.record, View::SchemaView)),
+        )))
+    }
+
+    pub(super) async fn on_delete_table(
+        &self,
+        request: Request<admin::DeleteTableRequest>,
+    ) -> Result<Response<()>, Status> {
+        let name = request.into_inner().name;
+        let tables = Arc::clone(&self.tables);
+        blocking(move || tables.delete(&name)).await.map(Response::new)
+    }
+
+    pub(super) async fn on_undelete_table(
+        &self,
+        request: Request<admin::UndeleteTableRequest>,
+    ) -> Result<Response<Operation>, Status> {
+        let name = request.into_inner().name;
+        names::check_table("name", &name).map_err(|error| from_error(&error))?;
+        let started = self.clock.now_micros();
+        let tables = Arc::clone(&self.tables);
+        let undeleted = name.clone();
+        let entry = blocking(move || tables.undelete(&undeleted)).await?;
+        let metadata = admin::UndeleteTableMetadata {
+            name: name.clone(),
+            start_time: Some(timestamp(started)),
+            end_time: Some(timestamp(self.clock.now_micros())),
+        };
+        Ok(Response::new(self.operations.finished(
+            &name,
+            ("google.bigtable.admin.v2.UndeleteTableMetadata", &metadata),
+            (TABLE_TYPE, &views::table(&entry.record, View::SchemaView)),
+        )))
+    }
+
+    /// `ignore_warnings` has nothing to ignore: no check here is a mere warning.
+    pub(super) async fn on_modify_column_families(
+        &self,
+        request: Request<admin::ModifyColumnFamiliesRequest>,
+    ) -> Result<Response<admin::Table>, Status> {
+        let request = request.into_inner();
+        let tables = Arc::clone(&self.tables);
+        let entry = blocking(move || {
+            tables.update(&request.name, |record| families::modify(record, &request.modifications))
+        })
+        .await?;
+        Ok(Response::new(views::table(&entry.record, View::SchemaView)))
+    }
+
+    pub(super) async fn on_drop_row_range(
+        &self,
+        request: Request<admin::DropRowRangeRequest>,
+    ) -> Result<Response<()>, Status> {
+        let request = request.into_inner();
+        let table = self.tables.table(&request.name).map_err(|error| from_error(&error))?;
+        let prefix = drop_prefix(request.target.as_ref())?;
+        let dropped = table.drop_row_range(prefix).await;
+        dropped.map(Response::new).map_err(|error| from_error(&error))
+    }
+
+    pub(super) async fn on_generate_consistency_token(
+        &self,
+        request: Request<admin::GenerateConsistencyTokenRequest>,
+    ) -> Result<Response<admin::GenerateConsistencyTokenResponse>, Status> {
+        let entry = self.tables.get(&request.get_ref().name).map_err(|error| from_error(&error))?;
+        let consistency_token = token(&entry.record, self.clock.now_micros());
+        Ok(Response::new(admin::GenerateConsistencyTokenResponse { consistency_token }))
+    }
+
+    /// There is one cluster, and its reads see every acknowledged write: a valid token is consistent.
+    pub(super) async fn on_check_consistency(
+        &self,
+        request: Request<admin::CheckConsistencyRequest>,
+    ) -> Result<Response<admin::CheckConsistencyResponse>, Status> {
+        let request = request.get_ref();
+        let entry = self.tables.get(&request.name).map_err(|error| from_error(&error))?;
+        let checked = check_token(&entry.record, &request.consistency_token);
+        checked.map_err(|error| from_error(&error))?;
+        Ok(Response::new(admin::CheckConsistencyResponse { consistent: true }))
+    }
+}
+
+fn view(number: i32) -> Result<View, Status> {
+    View::try_from(number).map_err(|_| invalid(format!("unknown view {number}")))
+}
+
+fn is_table_of(parent: &str, name: &str) -> bool {
+    names::split_table(name).is_some_and(|(instance, _)| instance == parent)
+}
+
+/// Refuses what a new table asks for and would not get; nothing is dropped silently.
+fn check_creatable(table: &admin::Table) -> Result<(), Status> {
+    let millis = [TimestampGranularity::Unspecified, TimestampGranularity::Millis];
+    if !millis.iter().any(|granularity| i32::from(*granularity) == table.granularity) {
+        return Err(invalid("granularity must be MILLIS"));
+    }
+    let asked = [
+        ("change_stream_config", table.change_stream_config.is_some()),
+        ("automated_backup_policy", table.automated_backup_config.is_some()),
+        ("tiered_storage_config", table.tiered_storage_config.is_some()),
+        ("row_key_schema", table.row_key_schema.is_some()),
+    ];
+    match asked.iter().find(|(_, is_set)| *is_set) {
+        Some((field, _)) => Err(unsupported(format!("CreateTable with {field}"))),
+        None => Ok(()),
+    }
+}
+
+/// Fields of a table that Bigtable lets `UpdateTable` change and that mean nothing here yet.
+const NOT_YET_UPDATABLE: [&str; 5] = [
+    "automated_backup_policy",
+    "change_stream_config",
+    "column_families",
+    "row_key_schema",
+    "tiered_storage_config",
+];
+
+/// Accepts the mask that names `deletion_protection` alone.
+fn check_update_mask(mask: Option<&prost_types::FieldMask>) -> Result<(), Status> {
+    let paths = mask.map_or(&[][..], |mask| &mask.paths);
+    if paths.is_empty() {
+        return Err(invalid("update_mask must name the fields to update"));
+    }
+    for path in paths {
+        let field = path.split('.').next().unwrap_or_default();
+        if NOT_YET_UPDATABLE.contains(&field) {
+            return Err(unsupported(format!("UpdateTable of {path}")));
+        }
+        if path != "deletion_protection" {
+            return Err(invalid(format!("update_mask: {path:?} cannot be updated")));
+        }
+    }
+    Ok(())
+}
+
+/// The prefix of the rows to drop; `None` for all rows.
+fn drop_prefix(target: Option<&Target>) -> Result<Option<&[u8]>, Status> {
+    match target {
+        Some(Target::RowKeyPrefix(prefix)) if prefix.is_empty() => Err(invalid(
+            "row_key_prefix must be non-empty; delete_all_data_from_table drops all rows",
+        )),
+        Some(Target::RowKeyPrefix(prefix)) => Ok(Some(prefix)),
+        Some(Target::DeleteAllDataFromTable(true)) => Ok(None),
+        Some(Target::DeleteAllDataFromTable(false)) => {
+            Err(invalid("delete_all_data_from_table must be true where it is set"))
+        }
+        None => Err(invalid("one of row_key_prefix and delete_all_data_from_table must be set")),
+    }
+}
+
+/// A token says for which table it was made, and when: `INCARNATION-MICROSECONDS`, both in hexadecimal.
+fn token(record: &TableRecord, now_micros: i64) -> String {
+    format!("{:016x}-{now_micros:x}", record.incarnation)
+}
+
+fn check_token(record: &TableRecord, given: &str) -> TepuiResult<()> {
+    let of_this_table = given.split_once('-').is_some_and(|(incarnation, made)| {
+        u64::from_str_radix(incarnation, 16) == Ok(record.incarnation)
+            && i64::from_str_radix(made, 16).is_ok_and(|made| made >= record.created_micros)
+    });
+    if of_this_table {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "consistency_token {given:?} is not valid for table {:?}",
+        record.name
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mask(paths: &[&str]) -> prost_types::FieldMask {
+        prost_types::FieldMask { paths: paths.iter().map(|p| (*p).to_owned()).collect() }
+    }
+
+    #[test]
+    fn only_deletion_protection_is_updated_and_every_other_path_is_named() {
+        check_update_mask(Some(&mask(&["deletion_protection"]))).unwrap();
+        let unimplemented = tonic::Code::Unimplemented;
+        let invalid = tonic::Code::InvalidArgument;
+        for (paths, code) in [
+            (&["deletion_protection", "change_stream_config.retention_period"][..], unimplemented),
+            (&["column_families"], unimplemented),
+            (&["row_key_schema"], unimplemented),
+            (&["granularity"], invalid),
+            (&["nonsense"], invalid),
+            (&["*"], invalid),
+        ] {
+            let status = check_update_mask(Some(&mask(paths))).unwrap_err();
+            assert_eq!(status.code(), code, "{paths:?}");
+            assert!(status.message().contains(paths.last().unwrap()), "{status}");
+        }
+        assert_eq!(check_update_mask(None).unwrap_err().code(), invalid);
+        assert_eq!(check_update_mask(Some(&mask(&[]))).unwrap_err().code(), invalid);
+    }
+
+    #[test]
+    fn a_new_table_gets_all_that_it_asks_for_or_is_refused() {
+        check_creatable(&admin::Table { granularity: 1, ..Default::default() }).unwrap();
+        let micros = admin::Table { granularity: 2, ..Default::default() };
+        assert_eq!(check_creatable(&micros).unwrap_err().code(), tonic::Code::InvalidArgument);
+        let stream = admin::Table {
+            change_stream_config: Some(admin::ChangeStreamConfig::default()),
+            ..Default::default()
+        };
+        let status = check_creatable(&stream).unwrap_err();
+        assert_eq!(status.code(), tonic::Code::Unimplemented);
+        assert_eq!(status.message(), "CreateTable with change_stream_config is not supported yet");
+    }
+
+    #[test]
+    fn dropping_rows_needs_a_prefix_or_an_explicit_all() {
+        let prefix = Target::RowKeyPrefix(bytes::Bytes::from_static(b"a"));
+        assert_eq!(drop_prefix(Some(&prefix)).unwrap(), Some(&b"a"[..]));
+        assert_eq!(drop_prefix(Some(&Target::DeleteAllDataFromTable(true))).unwrap(), None);
+        for bad in [
+            None,
+            Some(Target::RowKeyPrefix(bytes::Bytes::new())),
+            Some(Target::DeleteAllDataFromTable(false)),
+        ] {
+            let status = drop_prefix(bad.as_ref()).unwrap_err();
+            assert_eq!(status.code(), tonic::Code::InvalidArgument);
+        }
+    }
+
+    #[test]
+    fn a_token_is_good_for_its_table_alone() {
+        let record =
+            TableRecord { incarnation: u64::MAX, created_micros: 100, ..TableRecord::default() };
+        let good = token(&record, 100);
+        check_token(&record, &good).unwrap();
+        let later = TableRecord { incarnation: 8, ..record.clone() };
+        assert!(check_token(&later, &good).is_err());
+        for bad in ["", "-", "x", "ffffffffffffffff-", "ffffffffffffffff-1", "7-100"] {
+            assert!(check_token(&record, bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_view_is_refused() {
+        assert_eq!(view(5).unwrap(), View::EncryptionView);
+        assert_eq!(view(77).unwrap_err().code(), tonic::Code::InvalidArgument);
+    }
+
+    #[test]
+    fn page_tokens_of_other_instances_are_told_apart() {
+        let instance = "projects/p/instances/i";
+        assert!(is_table_of(instance, "projects/p/instances/i/tables/t"));
+        assert!(!is_table_of(instance, "projects/p/instances/j/tables/t"));
+        assert!(!is_table_of(instance, "x"));
+    }
+}

@@ -1,0 +1,56 @@
+//! SIGTERM and SIGINT: the first stops the server in order, a second ends the process at once.
+
+use tepui_bigtable::error::{Error, Result};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::runtime;
+use crate::server::Running;
+
+/// The exit code of a process that was interrupted: 128 and SIGINT's number, as shells have it.
+const EXIT_INTERRUPTED: i32 = 130;
+
+/// The process's signals, from now on handled here.
+#[derive(Debug)]
+pub struct Signals {
+    runtime: Runtime,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Takes the signals over.
+    pub fn take() -> Result<Self> {
+        let failed = |error| Error::internal(format!("cannot handle signals: {error}"));
+        let runtime = runtime::build().map_err(failed)?;
+        let guard = runtime.enter();
+        let terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        let interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+        drop(guard);
+        Ok(Self { runtime, terminate, interrupt })
+    }
+
+    /// Blocks until a signal, then stops the server and returns what came of it.
+    pub fn stop_on_first_exit_on_second(mut self, running: Running) -> Result<()> {
+        let runtime = self.runtime;
+        let stopped = runtime.block_on(async {
+            either(&mut self.terminate, &mut self.interrupt).await;
+            let stop = tokio::task::spawn_blocking(move || running.stop());
+            tokio::select! {
+                stopped = stop => stopped,
+                () = either(&mut self.terminate, &mut self.interrupt) => {
+                    tracing::warn!("second signal: ending at once; the log keeps what was acknowledged");
+                    std::process::exit(EXIT_INTERRUPTED)
+                }
+            }
+        });
+        stopped.map_err(|error| Error::internal(format!("the shutdown failed: {error}")))?
+    }
+}
+
+async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

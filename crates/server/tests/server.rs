@@ -1,0 +1,343 @@
+//! The real server on a free port, over a file system in memory, spoken to by the generated clients.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tepui_engine::io::{Env, InlineIo, MemoryFiles, SeededRng, SystemClock, ThreadSpawner};
+use tepui_server::api::admin::bigtable_instance_admin_client::BigtableInstanceAdminClient;
+use tepui_server::api::admin::bigtable_table_admin_client::BigtableTableAdminClient;
+use tepui_server::api::admin::drop_row_range_request::Target;
+use tepui_server::api::admin::modify_column_families_request::{Modification, modification::Mod};
+use tepui_server::api::v2::bigtable_client::BigtableClient;
+use tepui_server::api::v2::read_rows_response::cell_chunk::RowStatus;
+use tepui_server::api::{admin, longrunning, v2};
+use tepui_server::config::Config;
+use tepui_server::server::{self, Running};
+use tonic::Code;
+use tonic::transport::Channel;
+
+const INSTANCE: &str = "projects/p/instances/i";
+const TABLE: &str = "projects/p/instances/i/tables/t";
+
+/// A server that is running, and a connection to it.
+struct TestServer {
+    running: Running,
+    channel: Channel,
+}
+
+fn memory() -> Env {
+    Env {
+        files: Arc::new(MemoryFiles::new()),
+        io: Arc::new(InlineIo),
+        clock: Arc::new(SystemClock::new()),
+        rng: Arc::new(SeededRng::new(1)),
+        spawner: Arc::new(ThreadSpawner),
+    }
+}
+
+async fn start(env: &Env) -> TestServer {
+    let config = Config {
+        data: PathBuf::from("/tepui"),
+        listen: "127.0.0.1:0".to_owned(),
+        cores: 2,
+        ..Config::default()
+    };
+    let env = env.clone();
+    let starting = tokio::task::spawn_blocking(move || server::start(env, &config).unwrap());
+    let running = starting.await.unwrap();
+    let address = format!("http://{}", running.address());
+    let channel = Channel::from_shared(address).unwrap().connect().await.unwrap();
+    TestServer { running, channel }
+}
+
+impl TestServer {
+    fn data(&self) -> BigtableClient<Channel> {
+        BigtableClient::new(self.channel.clone())
+    }
+
+    fn tables(&self) -> BigtableTableAdminClient<Channel> {
+        BigtableTableAdminClient::new(self.channel.clone())
+    }
+
+    async fn create(&self, splits: &[&'static str]) -> admin::Table {
+        let request = admin::CreateTableRequest {
+            parent: INSTANCE.to_owned(),
+            table_id: "t".to_owned(),
+            table: Some(admin::Table {
+                column_families: [("cf".to_owned(), admin::ColumnFamily::default())].into(),
+                ..Default::default()
+            }),
+            initial_splits: splits
+                .iter()
+                .map(|key| admin::create_table_request::Split { key: Bytes::from(*key) })
+                .collect(),
+        };
+        self.tables().create_table(request).await.unwrap().into_inner()
+    }
+
+    async fn set(&self, row: &str, value: &[u8]) -> Result<(), tonic::Status> {
+        let request = v2::MutateRowRequest {
+            table_name: TABLE.to_owned(),
+            row_key: Bytes::copy_from_slice(row.as_bytes()),
+            mutations: vec![set_cell("cf", value)],
+            ..Default::default()
+        };
+        self.data().mutate_row(request).await.map(|_| ())
+    }
+
+    /// All rows: keys and the values of their cells, which may come in several chunks.
+    async fn rows(&self) -> Result<Vec<(String, Vec<Vec<u8>>)>, tonic::Status> {
+        let request = v2::ReadRowsRequest { table_name: TABLE.to_owned(), ..Default::default() };
+        let mut stream = self.data().read_rows(request).await?.into_inner();
+        let (mut rows, mut row, mut value) = (Vec::new(), (String::new(), Vec::new()), Vec::new());
+        while let Some(message) = stream.message().await? {
+            for chunk in message.chunks {
+                if !chunk.row_key.is_empty() {
+                    row.0 = String::from_utf8(chunk.row_key.to_vec()).unwrap();
+                }
+                value.extend_from_slice(&chunk.value);
+                if chunk.value_size == 0 {
+                    row.1.push(std::mem::take(&mut value));
+                }
+                if matches!(chunk.row_status, Some(RowStatus::CommitRow(true))) {
+                    rows.push(std::mem::take(&mut row));
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    async fn stop(self) {
+        drop(self.channel);
+        let running = self.running;
+        tokio::task::spawn_blocking(move || running.stop().unwrap()).await.unwrap();
+    }
+}
+
+fn set_cell(family: &str, value: &[u8]) -> v2::Mutation {
+    let set = v2::mutation::SetCell {
+        family_name: family.to_owned(),
+        column_qualifier: Bytes::from_static(b"q"),
+        timestamp_micros: 1_000,
+        value: Bytes::copy_from_slice(value),
+    };
+    v2::Mutation { mutation: Some(v2::mutation::Mutation::SetCell(set)) }
+}
+
+fn row(key: &str, value: &[u8]) -> (String, Vec<Vec<u8>>) {
+    (key.to_owned(), vec![value.to_vec()])
+}
+
+#[tokio::test]
+async fn what_was_written_is_read_after_a_restart() {
+    let env = memory();
+    let server = start(&env).await;
+    server.create(&["m"]).await;
+    server.set("b", b"1").await.unwrap();
+    server.set("x", b"2").await.unwrap();
+    assert_eq!(server.rows().await.unwrap(), [row("b", b"1"), row("x", b"2")]);
+    server.stop().await;
+
+    let server = start(&env).await;
+    assert_eq!(server.rows().await.unwrap(), [row("b", b"1"), row("x", b"2")]);
+    let request = admin::GetTableRequest { name: TABLE.to_owned(), view: 0 };
+    let table = server.tables().get_table(request).await.unwrap().into_inner();
+    assert!(table.column_families.contains_key("cf"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn values_larger_than_a_message_arrive_whole_at_a_client_with_default_limits() {
+    let server = start(&memory()).await;
+    server.create(&[]).await;
+    let value: Vec<u8> = (0..20 << 20).map(|i| (i % 251) as u8).collect();
+    server.set("big", &value).await.unwrap();
+    assert_eq!(server.rows().await.unwrap(), [row("big", &value)]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_bulk_write_answers_for_each_entry() {
+    let server = start(&memory()).await;
+    server.create(&[]).await;
+    let entry = |row: &'static str, family: &str| v2::mutate_rows_request::Entry {
+        row_key: Bytes::from(row),
+        mutations: vec![set_cell(family, b"v")],
+        ..Default::default()
+    };
+    let request = v2::MutateRowsRequest {
+        table_name: TABLE.to_owned(),
+        entries: vec![entry("a", "cf"), entry("b", "nope"), entry("c", "cf")],
+        ..Default::default()
+    };
+    let mut stream = server.data().mutate_rows(request).await.unwrap().into_inner();
+    let mut codes = Vec::new();
+    while let Some(message) = stream.message().await.unwrap() {
+        codes.extend(message.entries.into_iter().map(|e| (e.index, e.status.unwrap().code)));
+    }
+    assert_eq!(codes, [(0, 0), (1, Code::NotFound as i32), (2, 0)]);
+    assert_eq!(server.rows().await.unwrap(), [row("a", b"v"), row("c", b"v")]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn bad_requests_have_their_codes_and_leave_the_connection_usable() {
+    let server = start(&memory()).await;
+    let missing = server.set("r", b"v").await.unwrap_err();
+    assert_eq!(missing.code(), Code::NotFound);
+    assert_eq!(missing.message(), format!("table \"{TABLE}\" not found"));
+    server.create(&[]).await;
+    assert_eq!(server.set("", b"v").await.unwrap_err().code(), Code::InvalidArgument);
+    let view = v2::ReadRowsRequest {
+        authorized_view_name: format!("{TABLE}/authorizedViews/v"),
+        ..Default::default()
+    };
+    let status = server.data().read_rows(view).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unimplemented);
+    assert!(status.message().starts_with("authorized_view_name"), "{status}");
+    let query = v2::PrepareQueryRequest::default();
+    let status = server.data().prepare_query(query).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unimplemented);
+    assert_eq!(status.message(), "Bigtable.PrepareQuery is not supported yet");
+    let mut instances = BigtableInstanceAdminClient::new(server.channel.clone());
+    let request = admin::GetInstanceRequest { name: INSTANCE.to_owned() };
+    let status = instances.get_instance(request).await.unwrap_err();
+    assert_eq!(status.message(), "BigtableInstanceAdmin.GetInstance is not supported yet");
+    server.set("r", b"v").await.unwrap();
+    assert_eq!(server.rows().await.unwrap(), [row("r", b"v")]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_table_lives_through_deletion_and_return() {
+    let server = start(&memory()).await;
+    server.create(&[]).await;
+    server.set("r", b"v").await.unwrap();
+    let mut tables = server.tables();
+
+    let protect = |deletion_protection| admin::UpdateTableRequest {
+        table: Some(admin::Table {
+            name: TABLE.to_owned(),
+            deletion_protection,
+            ..Default::default()
+        }),
+        update_mask: Some(prost_types::FieldMask { paths: vec!["deletion_protection".into()] }),
+        ..Default::default()
+    };
+    let operation = tables.update_table(protect(true)).await.unwrap().into_inner();
+    assert!(operation.done);
+    let mut operations =
+        longrunning::operations_client::OperationsClient::new(server.channel.clone());
+    let get = longrunning::GetOperationRequest { name: operation.name.clone() };
+    assert_eq!(operations.get_operation(get).await.unwrap().into_inner(), operation);
+
+    let delete = || admin::DeleteTableRequest { name: TABLE.to_owned() };
+    let status = tables.delete_table(delete()).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    tables.update_table(protect(false)).await.unwrap();
+    tables.delete_table(delete()).await.unwrap();
+    assert_eq!(server.rows().await.unwrap_err().code(), Code::NotFound);
+    let undelete = admin::UndeleteTableRequest { name: TABLE.to_owned() };
+    assert!(tables.undelete_table(undelete).await.unwrap().into_inner().done);
+    assert_eq!(server.rows().await.unwrap(), [row("r", b"v")]);
+
+    tables.delete_table(delete()).await.unwrap();
+    server.create(&[]).await;
+    assert_eq!(server.rows().await.unwrap(), []);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_family_created_anew_does_not_show_old_cells() {
+    let server = start(&memory()).await;
+    server.create(&[]).await;
+    server.set("r", b"old").await.unwrap();
+    let modification =
+        |id: &str, m: Mod| Modification { id: id.to_owned(), update_mask: None, r#mod: Some(m) };
+    let request = admin::ModifyColumnFamiliesRequest {
+        name: TABLE.to_owned(),
+        modifications: vec![
+            modification("cf", Mod::Drop(true)),
+            modification("cf", Mod::Create(admin::ColumnFamily::default())),
+        ],
+        ..Default::default()
+    };
+    let table = server.tables().modify_column_families(request).await.unwrap().into_inner();
+    assert_eq!(table.granularity, 1);
+    assert_eq!(server.rows().await.unwrap(), []);
+    server.set("r", b"new").await.unwrap();
+    assert_eq!(server.rows().await.unwrap(), [row("r", b"new")]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn dropping_a_row_range_keeps_the_other_rows() {
+    let server = start(&memory()).await;
+    server.create(&["b"]).await;
+    for key in ["a1", "a2", "b1"] {
+        server.set(key, b"v").await.unwrap();
+    }
+    let drop = |target| admin::DropRowRangeRequest { name: TABLE.to_owned(), target: Some(target) };
+    let prefix = Target::RowKeyPrefix(Bytes::from("a"));
+    server.tables().drop_row_range(drop(prefix)).await.unwrap();
+    assert_eq!(server.rows().await.unwrap(), [row("b1", b"v")]);
+    let all = Target::DeleteAllDataFromTable(true);
+    server.tables().drop_row_range(drop(all)).await.unwrap();
+    assert_eq!(server.rows().await.unwrap(), []);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn listing_pages_and_consistency_tokens_work_over_the_wire() {
+    let server = start(&memory()).await;
+    server.create(&[]).await;
+    let mut tables = server.tables();
+    for table_id in ["u", "v"] {
+        let request = admin::CreateTableRequest {
+            parent: INSTANCE.to_owned(),
+            table_id: table_id.to_owned(),
+            ..Default::default()
+        };
+        tables.create_table(request).await.unwrap();
+    }
+    let list = |page_token: String| admin::ListTablesRequest {
+        parent: INSTANCE.to_owned(),
+        page_size: 2,
+        page_token,
+        view: 0,
+    };
+    let first = tables.list_tables(list(String::new())).await.unwrap().into_inner();
+    assert_eq!(first.tables.len(), 2);
+    let second = tables.list_tables(list(first.next_page_token)).await.unwrap().into_inner();
+    assert_eq!(second.tables.len(), 1);
+    assert_eq!(second.next_page_token, "");
+
+    let generate = admin::GenerateConsistencyTokenRequest { name: TABLE.to_owned() };
+    let token = tables.generate_consistency_token(generate).await.unwrap().into_inner();
+    let check = |consistency_token: String| admin::CheckConsistencyRequest {
+        name: TABLE.to_owned(),
+        consistency_token,
+        mode: None,
+    };
+    let checked = tables.check_consistency(check(token.consistency_token)).await.unwrap();
+    assert!(checked.into_inner().consistent);
+    let status = tables.check_consistency(check("x".to_owned())).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn health_says_serving_and_a_ping_is_answered() {
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_client::HealthClient;
+    let server = start(&memory()).await;
+    let mut health = HealthClient::new(server.channel.clone());
+    let check = |service: &str| HealthCheckRequest { service: service.to_owned() };
+    assert_eq!(health.check(check("")).await.unwrap().into_inner().status, 1);
+    let ping = v2::PingAndWarmRequest { name: INSTANCE.to_owned(), ..Default::default() };
+    server.data().ping_and_warm(ping).await.unwrap();
+    server.stop().await;
+}
