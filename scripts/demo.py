@@ -198,7 +198,7 @@ def disk_bytes(directory: str) -> int:
 def main() -> int:
     """Runs the demo; see the module's text."""
     parser = argparse.ArgumentParser(description="Loads the New York flights of 2013, kills the server, and reads them back.")
-    parser.add_argument("--binary", help="the server (default: $TEPUI_BINARY, or the newest build)")
+    parser.add_argument("--binary", help="the server (default: $HARNESS_BINARY, or the newest build)")
     parser.add_argument("--rows", type=int, help="load only the first so many flights")
     options = parser.parse_args()
     processes = min(PROCESSES_MAX, max(2, os.cpu_count() or 2))

@@ -43,13 +43,13 @@ class ServerError(Exception):
 
 
 def default_binary() -> str:
-    """$TEPUI_BINARY, or the newest binary that a build left in the target directory."""
-    if os.environ.get("TEPUI_BINARY"):
-        return os.environ["TEPUI_BINARY"]
+    """$HARNESS_BINARY, or the newest binary that a build left in the target directory."""
+    if os.environ.get("HARNESS_BINARY"):
+        return os.environ["HARNESS_BINARY"]
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPO / "target"))
     built = [p for p in (target / d / "tepui" for d in ("release", "test-release", "debug")) if p.exists()]
     if not built:
-        raise ServerError(f"no tepui binary under {target}: run `make build`, or set TEPUI_BINARY")
+        raise ServerError(f"no tepui binary under {target}: run `make build`, or set HARNESS_BINARY")
     return str(max(built, key=lambda p: p.stat().st_mtime))
 
 
@@ -69,10 +69,12 @@ class Server:
         """Starts the server and returns HOST:PORT once it is ready."""
         assert self.process is None, "the server runs already"
         command = [self.binary, "serve", "--data", self.data, "--listen", "127.0.0.1:0", *self.args]
+        # The configuration that somebody has in the environment is not part of a test.
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("TEPUI_")}
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL,
-                env={**os.environ, **self.env}, text=True, start_new_session=True,
+                env={**clean, **self.env}, text=True, start_new_session=True,
             )
         lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._pump, args=(self.process.stdout, lines), daemon=True).start()
@@ -133,15 +135,15 @@ class Server:
 
 
 def temp_dir(prefix: str) -> str:
-    """A fresh directory on a real disk: /var/tmp is one where /tmp may be memory. $TEPUI_TEST_DIR overrides."""
-    base = os.environ.get("TEPUI_TEST_DIR") or ("/var/tmp" if os.path.isdir("/var/tmp") else None)
+    """A fresh directory on a real disk: /var/tmp is one where /tmp may be memory. $HARNESS_DIR overrides."""
+    base = os.environ.get("HARNESS_DIR") or ("/var/tmp" if os.path.isdir("/var/tmp") else None)
     return tempfile.mkdtemp(prefix=prefix, dir=base)
 
 
 def main() -> int:
     """Wraps a command; see the module's text."""
     parser = argparse.ArgumentParser(description="Runs a command with BIGTABLE_EMULATOR_HOST set to a fresh server.")
-    parser.add_argument("--binary", help="the server (default: $TEPUI_BINARY, or the newest build)")
+    parser.add_argument("--binary", help="the server (default: $HARNESS_BINARY, or the newest build)")
     parser.add_argument("--data", help="its data directory (default: a fresh temporary one, removed at the end)")
     parser.add_argument("--keep", action="store_true", help="keep the temporary directory")
     parser.add_argument("command", nargs="+")

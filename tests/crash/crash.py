@@ -329,7 +329,7 @@ def main() -> int:
     """Runs the rounds; see the module's text."""
     parser = argparse.ArgumentParser(description="Kills the server under load and checks every acknowledged write.")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--binary", help="the server (default: $TEPUI_BINARY, or the newest build)")
+    parser.add_argument("--binary", help="the server (default: $HARNESS_BINARY, or the newest build)")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     parser.add_argument("--data", help="the data directory, kept at the end (default: a temporary one)")
     parser.add_argument("--no-check", action="store_true", help="leave out `tepui check` at the end")
