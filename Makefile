@@ -22,7 +22,10 @@ FUZZ_SECONDS ?= 60
 # make run ARGS='--data /srv/tepui'; make bench ARGS='--help'
 ARGS ?=
 
-.PHONY: help run build test-binary fmt lint test unit crash clients bench demo soak fuzz clean
+# Each target uses every core by itself, and its closing lines are to be read.
+.NOTPARALLEL:
+
+.PHONY: help run build test-binary fmt lint test unit process crash clients bench demo soak fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,10 +47,13 @@ lint: ## check the formatting, run clippy with warnings as errors, check that th
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	python3 scripts/check_readme.py
 
-test: lint unit crash clients ## all that CI runs: lint, unit, crash, clients
+test: lint unit process crash clients ## all that CI runs: lint, unit, process, crash, clients
 
 unit: ## the Rust tests
 	$(CARGO) test --workspace
+
+process: test-binary $(VENV)/.done ## what an operator meets: start, stop, damage, a full disk
+	HARNESS_BINARY=$(TEST_BINARY) $(PYTHON) -m pytest -q tests/process
 
 crash: test-binary $(VENV)/.done ## SIGKILL the server under load, CRASH_ROUNDS times, and check every acknowledged write
 	$(PYTHON) tests/crash/crash.py --rounds $(CRASH_ROUNDS) --binary $(TEST_BINARY)

@@ -56,11 +56,16 @@ def default_binary() -> str:
 class Server:
     """One server process over one data directory. `start` may be called again after `kill` or `stop`."""
 
-    def __init__(self, data: str, binary: str | None = None, env: dict[str, str] | None = None, args: tuple[str, ...] = ()):
+    def __init__(
+        self, data: str, binary: str | None = None, env: dict[str, str] | None = None,
+        args: tuple[str, ...] = (), prefix: tuple[str, ...] = (),
+    ):
         self.binary = binary or default_binary()
         self.data = str(data)
         self.env = env or {}
         self.args = args
+        # Put before the command; it must exec the server, so that signals reach it.
+        self.prefix = prefix
         self.host = ""
         self.process: subprocess.Popen | None = None
         self.log_path = f"{self.data}.log"
@@ -68,7 +73,7 @@ class Server:
     def start(self) -> str:
         """Starts the server and returns HOST:PORT once it is ready."""
         assert self.process is None, "the server runs already"
-        command = [self.binary, "serve", "--data", self.data, "--listen", "127.0.0.1:0", *self.args]
+        command = [*self.prefix, self.binary, "serve", "--data", self.data, "--listen", "127.0.0.1:0", *self.args]
         # The configuration that somebody has in the environment is not part of a test.
         clean = {k: v for k, v in os.environ.items() if not k.startswith("TEPUI_")}
         with open(self.log_path, "ab") as log:
