@@ -1,0 +1,95 @@
+# The one task runner: what CI runs is `make test`. `make` alone lists the targets.
+#
+# Rust, Go, Python 3.10+, Node 20+ and a C compiler are all that must be there; everything else is fetched from
+# package registries into .cache/ in this directory.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+CACHE := $(CURDIR)/.cache
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+VENV := $(CACHE)/venv
+PYTHON := $(VENV)/bin/python
+# The binary that the clients' and the crash tests run.
+TEST_BINARY := $(TARGET_DIR)/test-release/tepui
+RELEASE_BINARY := $(TARGET_DIR)/release/tepui
+# make test CRASH_ROUNDS=10; make soak SOAK_ROUNDS=200 FUZZ_SECONDS=600
+CRASH_ROUNDS ?= 3
+SOAK_ROUNDS ?= 50
+FUZZ_SECONDS ?= 60
+# make run ARGS='--data /srv/tepui'; make bench ARGS='--help'
+ARGS ?=
+
+# Each target uses every core by itself, and its closing lines are to be read.
+.NOTPARALLEL:
+
+.PHONY: help run build test-binary fmt lint test unit process crash clients bench demo soak fuzz clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: ## build and start a server on 127.0.0.1:8086, data in ./tepui-data
+	$(CARGO) run --release --bin tepui -- serve $(ARGS)
+
+build: ## build the release binary
+	$(CARGO) build --release --bin tepui
+
+test-binary: ## build the binary that the clients' and the crash tests run
+	$(CARGO) build --profile test-release --bin tepui
+
+fmt: ## format the Rust code
+	$(CARGO) fmt --all
+
+lint: ## check the formatting, run clippy with warnings as errors, check that the README shows the examples
+	$(CARGO) fmt --all -- --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	python3 scripts/check_readme.py
+
+test: lint unit process crash clients ## all that CI runs: lint, unit, process, crash, clients
+
+unit: ## the Rust tests
+	$(CARGO) test --workspace
+
+process: test-binary $(VENV)/.done ## what an operator meets: start, stop, damage, a full disk
+	HARNESS_BINARY=$(TEST_BINARY) $(PYTHON) -m pytest -q tests/process
+
+crash: test-binary $(VENV)/.done ## SIGKILL the server under load, CRASH_ROUNDS times, and check every acknowledged write
+	$(PYTHON) tests/crash/crash.py --rounds $(CRASH_ROUNDS) --binary $(TEST_BINARY)
+
+clients: test-binary $(VENV)/.done $(CACHE)/node/.done ## the official Python, Go and Node clients against the real server
+	NODE_PATH=$(CACHE)/node/node_modules PYTHON=$(PYTHON) \
+		python3 tests/harness.py --binary $(TEST_BINARY) -- tests/clients/run.sh
+
+bench: ## the benchmarks of docs/benchmarks.md; ARGS picks one
+	$(CARGO) run --release --bin tepui -- bench $(ARGS)
+
+demo: build $(VENV)/.demo ## load 336,776 flights, kill the server, read them back
+	$(PYTHON) scripts/demo.py --binary $(RELEASE_BINARY)
+
+soak: test-binary $(VENV)/.done ## SOAK_ROUNDS rounds of the crash test, then every fuzz target for FUZZ_SECONDS
+	$(PYTHON) tests/crash/crash.py --rounds $(SOAK_ROUNDS) --binary $(TEST_BINARY)
+	$(MAKE) fuzz
+
+fuzz: ## every fuzz target for FUZZ_SECONDS
+	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+clean: ## remove what was built and fetched
+	$(CARGO) clean
+	rm -rf $(CACHE) fuzz/target
+
+$(VENV)/.done: tests/clients/python/requirements.txt
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+$(VENV)/.demo: scripts/demo-requirements.txt $(VENV)/.done
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps -r $<
+	touch $@
+
+$(CACHE)/node/.done: tests/clients/node/package.json tests/clients/node/package-lock.json
+	mkdir -p $(CACHE)/node
+	cp $^ $(CACHE)/node/
+	cd $(CACHE)/node && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	touch $@

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Runs every fuzz target for some seconds each: scripts/fuzz.sh [SECONDS] [TARGET...]
+#
+# A stable compiler does it: RUSTC_BOOTSTRAP lets cargo-fuzz ask for coverage instrumentation, and there is no
+# sanitizer, since the decoders have no unsafe code and what is looked for is panics, hangs and allocations
+# that a length in the input makes unbounded (-rss_limit_mb, -malloc_limit_mb, -timeout).
+# Corpora grow in fuzz/corpus; an input that failed is kept in fuzz/artifacts.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+seconds=${1:-60}
+CARGO_FUZZ_VERSION=0.13.2
+root=$PWD/.cache/cargo-fuzz
+if [[ ! -x $root/bin/cargo-fuzz ]]; then
+  cargo install --quiet --locked --version "$CARGO_FUZZ_VERSION" --root "$root" cargo-fuzz
+fi
+export PATH=$root/bin:$PATH RUSTC_BOOTSTRAP=1
+if (($# > 1)); then
+  targets=("${@:2}")
+else
+  mapfile -t targets < <(cargo fuzz list)
+fi
+passed=0 failed=()
+for target in "${targets[@]}"; do
+  echo "--- fuzz $target, $seconds s"
+  if cargo fuzz run --sanitizer none "$target" -- "-max_total_time=$seconds" -max_len=65536 -timeout=10 \
+    -rss_limit_mb=2048 -malloc_limit_mb=1024 -print_final_stats=0 2>&1 | grep -vE 'pulse|REDUCE|NEW |RELOAD|WARNING: Failed to find'; then
+    passed=$((passed + 1))
+  else
+    failed+=("$target")
+  fi
+done
+echo "fuzz: $passed passed, ${#failed[@]} failed${failed[*]:+: ${failed[*]}}"
+((${#failed[@]} == 0 && passed > 0))

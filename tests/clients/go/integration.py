@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Runs the integration test that the Go client's module carries, as its authors run it against their
+emulator, on the server that BIGTABLE_EMULATOR_HOST names.
+
+The test starts an emulator in its own process through the package `bttest`. In a copy of the module that
+package is exchanged for one of the same shape that starts nothing and gives the server's address. What is
+asserted stays as it is; `prepare` makes the two edits that an outside server needs.
+
+Each test runs in a process of its own, so that a panic fails one test. Ends with
+`N passed, N failed, N skipped` and exits with 1 when a test failed or was skipped that
+expected_skips.txt does not name.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+WORK = HERE.parents[2] / ".cache" / "go-integration"
+MODULE = "cloud.google.com/go/bigtable"
+TEST_SECONDS_MAX = 150
+# These reach for Google's session protocol, which is not part of the public API.
+LEFT_OUT = ("TestIntegration_SessionVRpc",)
+
+BTTEST = """\
+// Package bttest stands in for the emulator: it gives the address of a server that runs already.
+package bttest
+
+import (
+	"os"
+
+	"google.golang.org/grpc"
+)
+
+// Server is a server that somebody else runs.
+type Server struct{ Addr string }
+
+// NewServer gives the server that BIGTABLE_TEST_SERVER names.
+func NewServer(string, ...grpc.ServerOption) (*Server, error) {
+	return &Server{Addr: os.Getenv("BIGTABLE_TEST_SERVER")}, nil
+}
+
+// Close does nothing.
+func (*Server) Close() {}
+"""
+
+
+def go(cwd: pathlib.Path, *args: str) -> str:
+    """Runs a go command and returns what it printed."""
+    return subprocess.run(("go", *args), cwd=cwd, check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+def edit(file: pathlib.Path, before: str, after: str) -> None:
+    """Exchanges a text that must be there."""
+    text = file.read_text()
+    if before not in text:
+        raise SystemExit(f"{file} is not as this script knows it: no {before!r}")
+    file.write_text(text.replace(before, after))
+
+
+def prepare(module: pathlib.Path) -> pathlib.Path:
+    """A writable copy of the module, with our bttest in the place of theirs."""
+    copy = WORK / module.name
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(module, copy, copy_function=shutil.copyfile)
+    for directory in (copy, *(d for d in copy.rglob("*") if d.is_dir())):
+        directory.chmod(0o755)
+    for file in (copy / "bttest").glob("*.go"):
+        file.unlink()
+    (copy / "bttest" / "bttest.go").write_text(BTTEST)
+    # Plaintext needs the first; the second is a table of each test's own, since the next test would find the
+    # fixed one full on a server that keeps its data.
+    edit(copy / "admin" / "apiv2" / "table_admin_integration_test.go", "option.WithEndpoint(emulatorHost),",
+         "option.WithEndpoint(emulatorHost), option.WithoutAuthentication(),")
+    edit(copy / "export_test.go", 'config.Table = "mytable"', 'config.Table = os.Getenv("BIGTABLE_TEST_TABLE")')
+    return copy
+
+
+def run_test(binary: pathlib.Path, cwd: pathlib.Path, test: str, env: dict) -> dict[str, tuple[str, str]]:
+    """{test or subtest: (pass | fail | skip, its output)} of one top-level test."""
+    env = {**env, "BIGTABLE_TEST_TABLE": f"it-{time.time_ns()}"}
+    command = ["go", "tool", "test2json", str(binary), "-test.v=test2json", f"-test.run=^{test}$"]
+    try:
+        out = subprocess.run(command, cwd=cwd, env=env, text=True, errors="replace", stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, timeout=TEST_SECONDS_MAX, check=False).stdout
+    except subprocess.TimeoutExpired as error:
+        out = (error.stdout or b"").decode(errors="replace")
+    results, output = {test: "fail"}, {}
+    for line in out.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            event = {"Action": "output", "Test": test, "Output": line + "\n"}
+        name = event.get("Test", test)
+        if event["Action"] == "run":
+            results[name] = "fail"  # until it ends
+        elif event["Action"] in ("pass", "fail", "skip") and "Test" in event:
+            results[name] = event["Action"]
+        elif event["Action"] == "output":
+            output[name] = output.get(name, "") + event["Output"]
+    # A test with subtests counts through them, unless it failed on its own.
+    leaves = {}
+    for name, result in results.items():
+        inner = [r for n, r in results.items() if n.startswith(name + "/")]
+        if not inner or (result == "fail" and "fail" not in inner):
+            leaves[name] = (result, output.get(name, ""))
+    return leaves
+
+
+def main() -> int:
+    """Builds, runs and counts."""
+    host = os.environ.get("BIGTABLE_EMULATOR_HOST")
+    if not host:
+        print("BIGTABLE_EMULATOR_HOST is not set: run this by `make clients`", file=sys.stderr)
+        return 2
+    lines = (HERE / "expected_skips.txt").read_text().splitlines()
+    expected = {line.split("\t")[0] for line in lines if line and not line.startswith("#")}
+    go(HERE, "mod", "download", MODULE)
+    copy = prepare(pathlib.Path(go(HERE, "list", "-m", "-f", "{{.Dir}}", MODULE).strip()))
+    counts, bad = {"pass": 0, "fail": 0, "skip": 0}, []
+    for cwd, pattern in ((copy, "^TestIntegration_|^TestReadRows"), (copy / "admin" / "apiv2", "^TestIntegration_")):
+        binary = WORK / f"{cwd.name}.test"
+        go(cwd, "test", "-c", "-vet=off", "-o", str(binary), ".")
+        # The module's test sets this variable itself where it wants it; the admin client's reads it.
+        env = {k: v for k, v in os.environ.items() if k != "BIGTABLE_EMULATOR_HOST"}
+        env["BIGTABLE_TEST_SERVER"] = host
+        if cwd != copy:
+            env["BIGTABLE_EMULATOR_HOST"] = host
+        listed = subprocess.run([str(binary), f"-test.list={pattern}"], cwd=cwd, env=env, check=True, text=True,
+                                stdout=subprocess.PIPE).stdout
+        for test in (t for t in listed.split() if t.startswith("Test") and not t.startswith(LEFT_OUT)):
+            for name, (result, output) in run_test(binary, cwd, test, env).items():
+                counts[result] += 1
+                print(f"{result:4}  {name}", flush=True)
+                if result == "fail":
+                    bad.append(name)
+                    print(output, flush=True)
+                elif result == "skip" and name not in expected:
+                    bad.append(f"{name} (skipped, not expected to be)")
+                    print(output, flush=True)
+                elif result == "pass" and name in expected:
+                    print(f"note: {name} passes: take it off expected_skips.txt", flush=True)
+    for name in bad:
+        print(f"not as it should be: {name}")
+    print(f"go integration: {counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped")
+    return 1 if bad or not counts["pass"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

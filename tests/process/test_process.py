@@ -1,0 +1,207 @@
+"""What an operator meets: starting, stopping, damage and a full disk, on the real binary."""
+
+import pathlib
+import random
+import subprocess
+import threading
+import time
+
+import pytest
+from google.api_core import exceptions
+from google.cloud.bigtable.data import ReadRowsQuery, RowMutationEntry, SetCell
+
+from harness import ServerError
+
+KIB = 1 << 10
+
+
+def run(server, *arguments):
+    """Runs the binary to its end: (exit code, all that it printed)."""
+    done = subprocess.run([server.binary, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def fill(table, count, size=KIB, first=0):
+    """Writes rows r00000.. whose values nobody else would write."""
+    for i in range(first, first + count, 100):
+        table.bulk_mutate_rows([
+            RowMutationEntry(f"r{n:05}", SetCell("f", "q", b"%05d" % n * (size // 5), timestamp_micros=1000))
+            for n in range(i, min(i + 100, first + count))
+        ])
+
+
+def check_rows(table, count, size=KIB):
+    """Every row is there, with its value."""
+    rows = table.read_rows(ReadRowsQuery())
+    assert [r.row_key for r in rows] == [b"r%05d" % n for n in range(count)]
+    assert all(r.cells[0].value == b"%05d" % n * (size // 5) for n, r in enumerate(rows))
+
+
+def flip(path: pathlib.Path, offset: int) -> None:
+    """Changes one bit of a file."""
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 0x10]))
+
+
+def largest(directory: pathlib.Path, pattern: str) -> pathlib.Path:
+    return max(directory.rglob(pattern), key=lambda f: f.stat().st_size)
+
+
+def test_rows_survive_an_orderly_stop_and_a_kill(make_server, open_table):
+    server = make_server()
+    table = open_table(server.start())
+    fill(table, 500)
+    server.stop()
+    table = open_table(server.start())
+    check_rows(table, 500)
+    fill(table, 500, first=500)
+    server.kill()
+    check_rows(open_table(server.start()), 1000)
+    server.stop()
+
+
+def test_a_second_server_on_the_same_directory_is_refused(make_server):
+    first, second = make_server(), make_server()
+    first.start()
+    second.log_path += ".second"
+    with pytest.raises(ServerError, match="ended with code 1"):
+        second.start()
+    assert first.data in second.log_tail()
+    first.stop()
+    second.start()
+    second.stop()
+
+
+def test_other_machines_are_refused_unless_the_configuration_says_otherwise(make_server):
+    server = make_server()
+    code, text = run(server, "serve", "--data", server.data, "--listen", "0.0.0.0:0")
+    assert code != 0 and "allow_remote_plaintext" in text
+
+
+def test_sigterm_under_load_ends_in_time_and_loses_nothing(make_server, open_table):
+    server = make_server()
+    table = open_table(server.start())
+    acknowledged, stop = [], threading.Event()
+
+    def work(worker):
+        number = 0
+        while not stop.is_set():
+            key = f"w{worker}-{number:06}"
+            try:
+                table.mutate_row(key, SetCell("f", "q", key, timestamp_micros=1000), operation_timeout=1)
+            except exceptions.GoogleAPICallError:
+                return  # refused, or cut off: not acknowledged
+            acknowledged.append(key.encode())
+            number += 1
+
+    workers = [threading.Thread(target=work, args=(w,)) for w in range(4)]
+    for worker in workers:
+        worker.start()
+    deadline = time.monotonic() + 30
+    while len(acknowledged) < 200 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    server.stop()  # raises unless the server leaves with code 0 in 10 seconds
+    stop.set()
+    for worker in workers:
+        worker.join()
+    assert len(acknowledged) >= 200
+    rows = {r.row_key for r in open_table(server.start()).read_rows(ReadRowsQuery())}
+    assert not set(acknowledged) - rows
+    server.stop()
+
+
+def test_a_flipped_bit_in_an_sst_is_data_loss_for_its_rows_alone(make_server, open_table, scratch):
+    server = make_server()
+    fill(open_table(server.start()), 5000)
+    server.stop()  # flushes
+    file = largest(pathlib.Path(server.data), "*.sst")
+    flip(file, file.stat().st_size // 10)
+    table = open_table(server.start())
+    with pytest.raises(exceptions.DataLoss, match=file.name):
+        table.read_rows(ReadRowsQuery())
+    assert table.read_row("r04999").cells[0].value.startswith(b"04999")
+    server.stop()
+    code, text = run(server, "check", server.data)
+    assert code == 1 and file.name in text
+
+
+def test_damage_within_the_log_stops_the_start_and_names_the_way_out(make_server, open_table):
+    server = make_server()
+    fill(open_table(server.start()), 2000)
+    server.kill()
+    file = largest(pathlib.Path(server.data), "*.log")
+    # The file's length may be a reservation: aim at bytes that were written.
+    at = file.read_bytes().index(b"00500" * 10)
+    flip(file, at)
+    with pytest.raises(ServerError, match="before it was ready"):
+        server.start()
+    assert file.name in server.log_tail() and "repair" in server.log_tail()
+
+
+def test_a_torn_record_at_the_end_of_the_log_is_cut(make_server, open_table):
+    server = make_server()
+    fill(open_table(server.start()), 300)
+    server.kill()
+    file = largest(pathlib.Path(server.data), "*.log")
+    written = file.read_bytes().rstrip(b"\0")
+    # What a record that was being written would leave: bytes that are no record, after the last one.
+    with open(file, "r+b") as log:
+        log.seek(len(written))
+        log.write(b"\x40\0\0\0 torn")
+    check_rows(open_table(server.start()), 300)
+    server.stop()
+
+
+def test_a_full_disk_refuses_writes_serves_reads_and_recovers(make_server, open_table, scratch):
+    disk = scratch / "disk"
+    disk.mkdir()
+    # A small disk of the test's own, in a namespace that this process holds open.
+    holder = subprocess.Popen(
+        ["unshare", "-Urm", "sh", "-c", f"mount -t tmpfs -o size=48m tmpfs {disk} && echo ready && exec sleep 600"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )
+    try:
+        if holder.stdout.readline().strip() != "ready":
+            pytest.skip("this system allows no mount in a namespace of one's own")
+        inside = ("nsenter", "-U", "-m", "--preserve-credentials", "-t", str(holder.pid))
+        ballast = str(disk / "ballast")
+        subprocess.run([*inside, "sh", "-c", f"head -c {16 << 20} /dev/zero > {ballast}"], check=True)
+        server = make_server("disk/data", prefix=inside, env={"TEPUI_LOG_SEGMENT_BYTES": "4MiB", "TEPUI_ENGINE_MEMTABLE_BYTES": "4MiB"})
+        table = open_table(server.start())
+        written = 0
+        with pytest.raises(exceptions.ResourceExhausted):
+            for n in range(5000):
+                table.mutate_row(f"r{n:05}", SetCell("f", "q", _noise(n), timestamp_micros=1000))
+                written += 1
+        assert written > 100
+        for n in range(0, written, 97):
+            assert table.read_row(f"r{n:05}").cells[0].value == _noise(n)
+        server.kill()
+        subprocess.run([*inside, "rm", ballast], check=True)
+        table = open_table(server.start())
+        rows = {r.row_key: r.cells[0].value for r in table.read_rows(ReadRowsQuery())}
+        assert all(rows.get(b"r%05d" % n) == _noise(n) for n in range(written))
+        table.mutate_row("r99999", SetCell("f", "q", b"room again", timestamp_micros=1000))
+        server.stop()
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def _noise(n):
+    """64 KiB that do not compress, the same for the same number."""
+    return random.Random(n).randbytes(64 * KIB)
+
+
+def test_config_check_names_an_unknown_key(make_server, scratch):
+    server = make_server()
+    good, bad = scratch / "good.toml", scratch / "bad.toml"
+    good.write_text('listen = "127.0.0.1:0"\n[log]\nsync = "10ms"\n')
+    bad.write_text("[log]\nsink = 3\n")
+    code, text = run(server, "config", "check", "--config", str(good))
+    assert code == 0 and "10ms" in text
+    code, text = run(server, "config", "check", "--config", str(bad))
+    assert code == 1 and "sink" in text
