@@ -185,7 +185,8 @@ impl RowReader {
                 }
                 Some(Piece::Range(tablet, range)) => {
                     let projection = self.projection.as_ref().clone();
-                    let options = ScanOptions { range, projection, reverse: self.reverse };
+                    let options =
+                        ScanOptions { range, projection, reverse: self.reverse, snapshot: None };
                     self.scan = Some(tablet.scan(options)?);
                 }
             }

@@ -1,11 +1,13 @@
 //! `tepui`: a wide-column database that speaks the Bigtable API.
 
+mod bench;
 mod config;
 mod serve;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tepui_bigtable::error::Error;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -22,6 +24,9 @@ struct Cli {
 enum Command {
     /// Runs a server until SIGTERM or SIGINT
     Serve(serve::Args),
+    /// Measures a server
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Looks at the configuration
     #[command(subcommand)]
     Config(config::Command),
@@ -30,6 +35,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Serve(args) => serve::run(&args),
+        Command::Bench(command) => bench::run(command).map_err(Error::internal),
         Command::Config(command) => config::run(&command),
     };
     match done {

@@ -90,11 +90,8 @@ impl Client {
                 }
             })
             .collect();
-        let request = v2::MutateRowsRequest {
-            table_name: self.table_name(),
-            entries,
-            ..Default::default()
-        };
+        let request =
+            v2::MutateRowsRequest { table_name: self.table_name(), entries, ..Default::default() };
         let mut stream = self.data.mutate_rows(request).await.map_err(|e| text(&e))?.into_inner();
         while let Some(response) = stream.message().await.map_err(|e| text(&e))? {
             for entry in response.entries {
@@ -107,7 +104,11 @@ impl Client {
     }
 
     /// Reads the whole table, or the given keys, and checks every value. Returns the rows.
-    pub async fn read(&mut self, dataset: Dataset, keys: Option<Vec<Vec<u8>>>) -> Result<u64, String> {
+    pub async fn read(
+        &mut self,
+        dataset: Dataset,
+        keys: Option<Vec<Vec<u8>>>,
+    ) -> Result<u64, String> {
         let rows = keys.map(|keys| v2::RowSet {
             row_keys: keys.into_iter().map(Bytes::from).collect(),
             ..Default::default()

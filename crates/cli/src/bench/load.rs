@@ -216,11 +216,24 @@ fn print(report: &Report, json: bool) {
     let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
     println!("rows                      {}", report.rows);
     println!("user data                 {:.2} GiB", gib(report.data_bytes));
-    println!("load                      {:.0} rows/s ({:.1} s)", report.load_rows_per_second, report.load_seconds);
+    println!(
+        "load                      {:.0} rows/s ({:.1} s)",
+        report.load_rows_per_second, report.load_seconds
+    );
     println!("settled after             {:.1} s more", report.settle_seconds);
-    println!("on disk                   {:.2} GiB, {:.3} bytes per byte of data", gib(report.disk_bytes), report.disk_bytes_per_data_byte);
-    println!("write amplification       {:.2} (log, flushes and compactions)", report.write_amplification);
-    println!("scan, every value checked {:.0} rows/s ({:.1} s)", report.scan_rows_per_second, report.scan_seconds);
+    println!(
+        "on disk                   {:.2} GiB, {:.3} bytes per byte of data",
+        gib(report.disk_bytes),
+        report.disk_bytes_per_data_byte
+    );
+    println!(
+        "write amplification       {:.2} (log, flushes and compactions)",
+        report.write_amplification
+    );
+    println!(
+        "scan, every value checked {:.0} rows/s ({:.1} s)",
+        report.scan_rows_per_second, report.scan_seconds
+    );
     println!("point reads, 64 in flight {:.0} /s", report.point_reads_per_second);
     println!("peak memory               {:.2} GiB", gib(report.rss_peak_bytes));
     println!("server processor time     {:.1} s", report.server_cpu_seconds);

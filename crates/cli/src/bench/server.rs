@@ -57,7 +57,9 @@ impl Server {
         let field = |text: &str, name: &str| {
             text.lines()
                 .find_map(|line| line.strip_prefix(name))
-                .and_then(|rest| rest.trim_start_matches(':').split_whitespace().next()?.parse().ok())
+                .and_then(|rest| {
+                    rest.trim_start_matches(':').split_whitespace().next()?.parse().ok()
+                })
                 .unwrap_or(0u64)
         };
         let (status, io, stat) = (read("status"), read("io"), read("stat"));
@@ -100,7 +102,7 @@ impl Server {
     fn terminate(&self) {
         if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
             // An error means that it has ended already.
-            drop(rustix::process::kill_process(pid, rustix::process::Signal::TERM));
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
     }
 }

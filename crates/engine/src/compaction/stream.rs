@@ -37,6 +37,7 @@
 //! * The schema was taken after the inputs were chosen, so that no family in them is yet to be created.
 //! * `snapshots` has every sequence below the newest of the inputs at which the outputs may be read.
 
+use crate::sst::load_blocks_blocking;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
