@@ -59,7 +59,8 @@ pub struct Engine {
     tablets: RwLock<BTreeMap<TabletId, Arc<Tablet>>>,
     threads: Mutex<Vec<Box<dyn JoinHandle>>>,
     summary: OpenSummary,
-    _lock: Box<dyn FileLock>,
+    /// Until it is closed.
+    lock: Mutex<Option<Box<dyn FileLock>>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -159,7 +160,7 @@ impl Engine {
             tablets: RwLock::new(tablets),
             threads: Mutex::default(),
             summary,
-            _lock: lock,
+            lock: Mutex::new(Some(lock)),
         }))
     }
 
@@ -286,7 +287,7 @@ impl Engine {
             .all(|t| !t.has_waiting() && t.compaction_score() < 1.0 && !t.is_busy())
     }
 
-    /// Flushes every tablet, stops background work and closes the log. Blocks. Later writes fail with
+    /// Flushes every tablet, stops background work, closes the log and lets the directory go. Blocks. Later writes fail with
     /// `Closed`. What could not be flushed is in the log and replayed by the next open.
     pub fn close(&self) -> Result<()> {
         self.core.stop();
@@ -304,7 +305,9 @@ impl Engine {
             self.trim_log();
         }
         self.core.store.remove_doomed();
-        result.and(self.core.pipeline.close())
+        result = result.and(self.core.pipeline.close());
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+        result
     }
 
     pub(crate) fn core(&self) -> &Core {
