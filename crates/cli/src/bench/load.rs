@@ -78,6 +78,8 @@ pub fn run(options: &Options) -> Result<(), String> {
         .build()
         .map_err(|e| format!("runtime: {e}"))?;
     let result = runtime.block_on(measure(options, &server));
+    // With it go the connections: the server need not wait for them.
+    drop(runtime);
     let stopped = server.stop();
     #[expect(clippy::disallowed_methods, reason = "removes what the benchmark made")]
     let removed = std::fs::remove_dir_all(&options.data);
