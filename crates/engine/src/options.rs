@@ -14,7 +14,7 @@ pub enum SyncMode {
 }
 
 /// Options of an engine.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineOptions {
     /// When the log is synced. `Always`: an acknowledged write that a power cut can lose is a surprise
     /// that users must ask for.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use tepui_bigtable::error::{Code, Error, Result};
-use tepui_engine::db::{Engine, EngineOptions};
+use tepui_engine::db::Engine;
 use tepui_engine::io::{Env, JoinHandle};
 use tokio::sync::watch;
 use tonic::service::Routes;
@@ -49,7 +49,7 @@ pub struct Running {
 /// Starts a server by its configuration. Blocks until it accepts connections.
 pub fn start(env: Env, config: &Config) -> Result<Running> {
     let address = listen_address(config)?;
-    let options = config.engine_options(EngineOptions::default());
+    let options = config.engine.clone();
     let engine = Engine::open(env.clone(), &config.data, options)?;
     start_over(env, engine, address, config.core_count())
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tepui_engine::db::SyncMode;
+use tepui_engine::db::{CompressionPolicy, SyncMode};
 
 use super::{Config, ENV_PREFIX, values};
 use crate::limits::CORES_MAX;
@@ -92,7 +92,7 @@ pub const KEYS: &[Key] = &[
         about: "when a write is on disk: \"always\" before it is acknowledged, \"<n>ms\" at most so \
                 long after, \"never\" when the system likes",
         set: |config, value| {
-            config.sync = sync_mode(value)?;
+            config.engine.sync = sync_mode(value)?;
             Ok(())
         },
     },
@@ -101,7 +101,17 @@ pub const KEYS: &[Key] = &[
         default: "64MiB",
         about: "size of a segment of the commit log",
         set: |config, value| {
-            config.log_segment_bytes = values::size(value, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)?;
+            config.engine.log_segment_bytes =
+                values::size(value, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "log.bytes_max",
+        default: "512MiB",
+        about: "size of the commit log at which the tables that pin its oldest segment are flushed",
+        set: |config, value| {
+            config.engine.log_bytes_max = values::size(value, SEGMENT_BYTES_MIN, u64::MAX)?;
             Ok(())
         },
     },
@@ -110,16 +120,52 @@ pub const KEYS: &[Key] = &[
         default: "64MiB",
         about: "size of a memtable before it is flushed to disk",
         set: |config, value| {
-            config.memtable_bytes = values::size(value, MEMTABLE_BYTES_MIN, MEMTABLE_BYTES_MAX)?;
+            config.engine.memtable_bytes =
+                values::size(value, MEMTABLE_BYTES_MIN, MEMTABLE_BYTES_MAX)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "engine.memtables_total_bytes",
+        default: "512MiB",
+        about: "size of all memtables together at which the largest is flushed",
+        set: |config, value| {
+            config.engine.memtables_total_bytes =
+                values::size(value, MEMTABLE_BYTES_MIN, u64::MAX)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "engine.compression",
+        default: "tiered",
+        about: "\"tiered\" (LZ4, and zstd with a dictionary on the last level), \"lz4\" or \"none\"",
+        set: |config, value| {
+            config.engine.compression = match value {
+                "tiered" => CompressionPolicy::Tiered,
+                "lz4" => CompressionPolicy::Lz4,
+                "none" => CompressionPolicy::None,
+                other => {
+                    return Err(format!("{other:?} is none of \"tiered\", \"lz4\" and \"none\""));
+                }
+            };
+            Ok(())
+        },
+    },
+    Key {
+        name: "engine.compaction_threads",
+        default: "2",
+        about: "threads that compact; flushes have one of their own",
+        set: |config, value| {
+            config.engine.compaction_threads = values::whole_number(value, CORES_MAX)?.max(1);
             Ok(())
         },
     },
     Key {
         name: "engine.block_cache_bytes",
-        default: "1GiB",
+        default: "512MiB",
         about: "memory for blocks read from disk",
         set: |config, value| {
-            config.block_cache_bytes = values::size(value, BLOCK_CACHE_BYTES_MIN, u64::MAX)?;
+            config.engine.block_cache_bytes = values::size(value, BLOCK_CACHE_BYTES_MIN, u64::MAX)?;
             Ok(())
         },
     },
@@ -185,6 +231,8 @@ fn sync_mode(value: &str) -> Result<SyncMode, String> {
 
 #[cfg(test)]
 mod tests {
+    use tepui_engine::db::EngineOptions;
+
     use super::*;
 
     #[test]
@@ -207,9 +255,15 @@ mod tests {
     fn the_defaults_of_the_table_are_those_of_the_type() {
         let mut config = Config {
             listen: String::new(),
-            memtable_bytes: 0,
-            block_cache_bytes: 0,
-            log_segment_bytes: 0,
+            engine: EngineOptions {
+                memtable_bytes: 0,
+                memtables_total_bytes: 0,
+                block_cache_bytes: 0,
+                log_segment_bytes: 0,
+                log_bytes_max: 0,
+                compaction_threads: 0,
+                ..EngineOptions::default()
+            },
             ..Config::default()
         };
         for key in KEYS {

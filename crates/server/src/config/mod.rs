@@ -15,7 +15,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use tepui_bigtable::error::{Error, Result};
-use tepui_engine::db::{EngineOptions, SyncMode};
+use tepui_engine::db::EngineOptions;
 use tepui_engine::io::Files;
 
 use crate::logging::LogFormat;
@@ -38,14 +38,8 @@ pub struct Config {
     pub data: PathBuf,
     /// HOST:PORT to listen on.
     pub listen: String,
-    /// When an acknowledged write is on disk.
-    pub sync: SyncMode,
-    /// Bytes of a segment of the commit log.
-    pub log_segment_bytes: u64,
-    /// Bytes of a memtable before it is flushed.
-    pub memtable_bytes: u64,
-    /// Bytes of the block cache.
-    pub block_cache_bytes: u64,
+    /// How the engine works.
+    pub engine: EngineOptions,
     /// Whether other machines may connect without credentials and encryption.
     pub allow_remote_plaintext: bool,
     /// Cores that serve requests; 0 means all.
@@ -59,14 +53,10 @@ pub struct Config {
 impl Default for Config {
     /// What [`resolve`] gives when nothing is set.
     fn default() -> Self {
-        let engine = EngineOptions::default();
         Self {
             data: PathBuf::from("./tepui-data"),
             listen: "127.0.0.1:8086".to_owned(),
-            sync: engine.sync,
-            log_segment_bytes: 64 << 20,
-            memtable_bytes: engine.memtable_bytes,
-            block_cache_bytes: engine.block_cache_bytes,
+            engine: EngineOptions::default(),
             allow_remote_plaintext: false,
             cores: 0,
             log_format: LogFormat::Text,
@@ -76,14 +66,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The engine's options: those of `options` with what is configured put in.
-    pub fn engine_options(&self, mut options: EngineOptions) -> EngineOptions {
-        options.sync = self.sync;
-        options.memtable_bytes = self.memtable_bytes;
-        options.block_cache_bytes = self.block_cache_bytes;
-        options
-    }
-
     /// The number of cores that serve requests.
     pub fn core_count(&self) -> usize {
         match self.cores {
@@ -221,6 +203,8 @@ pub fn read_file(files: &dyn Files, path: PathBuf) -> Result<(PathBuf, String)> 
 
 #[cfg(test)]
 mod tests {
+    use tepui_engine::db::{CompressionPolicy, SyncMode};
+
     use super::*;
 
     fn file(text: &str) -> Inputs {
@@ -251,7 +235,7 @@ mod tests {
         let effective = resolve(&inputs).unwrap();
         assert_eq!(effective.config.listen, "127.0.0.1:3");
         assert_eq!(effective.config.data, PathBuf::from("e"));
-        assert_eq!(effective.config.sync, SyncMode::Never);
+        assert_eq!(effective.config.engine.sync, SyncMode::Never);
         let sources: Vec<_> =
             effective.settings.iter().map(|s| format!("{}={}", s.key.name, s.source)).collect();
         assert!(sources.contains(&"listen=--listen".to_owned()));
@@ -263,8 +247,9 @@ mod tests {
     #[test]
     fn every_key_can_be_set_in_the_environment_and_in_the_file() {
         let text = "data = \"d\"\nlisten = \"[::1]:9\"\n\
-            [log]\nsync = \"5ms\"\nsegment_bytes = \"16MiB\"\n\
-            [engine]\nmemtable_bytes = 8388608\nblock_cache_bytes = \"2GiB\"\n\
+            [log]\nsync = \"5ms\"\nsegment_bytes = \"16MiB\"\nbytes_max = \"1GiB\"\n\
+            [engine]\nmemtable_bytes = 8388608\nmemtables_total_bytes = \"32MiB\"\n\
+            block_cache_bytes = \"2GiB\"\ncompression = \"lz4\"\ncompaction_threads = 1\n\
             [server]\nallow_remote_plaintext = true\ncores = 3\n\
             [logging]\nformat = \"json\"\nlevel = \"debug\"\n";
         let by_file = resolve(&file(text)).unwrap();
@@ -274,7 +259,11 @@ mod tests {
                 ("TEPUI_LISTEN", "[::1]:9"),
                 ("TEPUI_LOG_SYNC", "5ms"),
                 ("TEPUI_LOG_SEGMENT_BYTES", "16MiB"),
+                ("TEPUI_LOG_BYTES_MAX", "1GiB"),
                 ("TEPUI_ENGINE_MEMTABLE_BYTES", "8MiB"),
+                ("TEPUI_ENGINE_MEMTABLES_TOTAL_BYTES", "32MiB"),
+                ("TEPUI_ENGINE_COMPRESSION", "lz4"),
+                ("TEPUI_ENGINE_COMPACTION_THREADS", "1"),
                 ("TEPUI_ENGINE_BLOCK_CACHE_BYTES", "2GiB"),
                 ("TEPUI_SERVER_ALLOW_REMOTE_PLAINTEXT", "true"),
                 ("TEPUI_SERVER_CORES", "3"),
@@ -287,10 +276,17 @@ mod tests {
         let expected = Config {
             data: PathBuf::from("d"),
             listen: "[::1]:9".to_owned(),
-            sync: SyncMode::IntervalMs(5),
-            log_segment_bytes: 16 << 20,
-            memtable_bytes: 8 << 20,
-            block_cache_bytes: 2 << 30,
+            engine: EngineOptions {
+                sync: SyncMode::IntervalMs(5),
+                log_segment_bytes: 16 << 20,
+                log_bytes_max: 1 << 30,
+                memtable_bytes: 8 << 20,
+                memtables_total_bytes: 32 << 20,
+                block_cache_bytes: 2 << 30,
+                compression: CompressionPolicy::Lz4,
+                compaction_threads: 1,
+                ..EngineOptions::default()
+            },
             allow_remote_plaintext: true,
             cores: 3,
             log_format: LogFormat::Json,
