@@ -21,6 +21,10 @@ use crate::cache::BlockCache;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Files, RandomFile};
 
+/// Index partitions from which their boundaries divide a file finely enough: each covers one to two
+/// megabytes of data.
+const INDEX_ROWS_PARTITIONS_MIN: usize = 16;
+
 /// An open SST. Shared between threads; the file stays open while anything refers to it, so it may be
 /// removed from its directory meanwhile.
 pub struct SstReader {
@@ -147,25 +151,33 @@ impl SstReader {
         Ok(self.data_entry(index, at)?.handle.offset)
     }
 
-    /// The rows between data blocks, ascending, each with the bytes of data blocks before it. A row may be
-    /// the beginning of one that is there: it divides the file, and need not be in it. Blocks: reads every
-    /// index partition that is not cached.
+    /// Rows that divide the file, ascending, each with the bytes of data blocks before it: those between
+    /// index partitions where there are many, without I/O; those between data blocks where there are few,
+    /// which reads (blocking) the partitions that are not cached. A row may be the beginning of one that is
+    /// there, and need not be in the file.
     pub fn index_rows(self: &Arc<Self>) -> Result<Vec<(Vec<u8>, u64)>> {
         let mut out: Vec<(Vec<u8>, u64)> = Vec::new();
+        let mut add = |row: Vec<u8>, data_end: u64| match out.last_mut() {
+            // One row over several blocks: all of it lies before what follows.
+            Some((last, end)) if *last == row => *end = data_end,
+            _ => out.push((row, data_end)),
+        };
+        let coarse = self.top.len() >= INDEX_ROWS_PARTITIONS_MIN;
         for top_at in 0..self.top.len() {
-            let handle = self.at_top(self.top_entry(top_at))?.handle;
+            let entry = self.at_top(self.top_entry(top_at))?;
+            if coarse {
+                let separator = self.at_top(self.top.separator(top_at))?;
+                add(separator_row(&separator), entry.data_end);
+                continue;
+            }
+            let handle = entry.handle;
             let request = self.request(handle, BlockKind::Index, false);
             let block = request.load_blocking()?;
             let here = |m: Malformed| self.damaged(handle.offset, m.0);
             let index = block.index().map_err(here)?;
             for at in 0..index.len() {
                 let entry = self.data_entry(index, at).map_err(here)?;
-                let row = separator_row(&index.separator(at).map_err(here)?);
-                match out.last_mut() {
-                    // One row over several blocks: all of it lies before what follows.
-                    Some((last, end)) if *last == row => *end = entry.data_end,
-                    _ => out.push((row, entry.data_end)),
-                }
+                add(separator_row(&index.separator(at).map_err(here)?), entry.data_end);
             }
         }
         Ok(out)

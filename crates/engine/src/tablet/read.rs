@@ -127,8 +127,8 @@ impl Tablet {
     }
 
     /// Rows that divide the tablet's files into parts of roughly `part_bytes`, each with the bytes of
-    /// the tablet up to it; the last entry is the tablet's end (its `range().end`) with all its bytes.
-    /// Taken from the resident part of the indexes, so a part is no smaller than an index partition.
+    /// the tablet up to it, without the tablet's end. Taken from the resident part of the indexes of larger
+    /// files, and from the whole index of small ones.
     pub fn sample_rows(&self, part_bytes: u64) -> Result<Vec<(Bytes, u64)>> {
         let view = self.view.load_full();
         let mut steps: Vec<(Vec<u8>, u64)> = Vec::new();
@@ -157,7 +157,6 @@ impl Tablet {
                 next = bytes + part_bytes;
             }
         }
-        samples.push((self.range.end.clone(), total));
         Ok(samples)
     }
 }
