@@ -389,7 +389,8 @@ mod tests {
 
     #[test]
     fn a_full_store_fits_into_one_record() {
-        assert!(META_BYTES_MAX + 32 < RECORD_BYTES_MAX, "a tag and a revision come on top");
+        // A tag and a revision come on top.
+        const { assert!(META_BYTES_MAX + 32 < RECORD_BYTES_MAX) };
         let mut state = State::default();
         let (long, value) = ("k".repeat(META_KEY_BYTES_MAX), vec![0; META_VALUE_BYTES_MAX]);
         state.set(&long, Some(&Bytes::from(value)), u64::MAX);

@@ -40,6 +40,7 @@ mod data_builder;
 mod filter;
 mod footer;
 mod frame;
+pub(crate) mod fuzzing;
 mod index;
 mod key;
 mod metrics;

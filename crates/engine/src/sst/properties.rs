@@ -78,7 +78,11 @@ pub struct FamilyProperties {
 impl SstProperties {
     /// Records that hide others.
     pub fn tombstones(&self) -> u64 {
-        self.row_tombstones + self.family_tombstones + self.column_tombstones + self.cell_tombstones
+        // Saturating, since the figures of a file may be anything.
+        self.row_tombstones
+            .saturating_add(self.family_tombstones)
+            .saturating_add(self.column_tombstones)
+            .saturating_add(self.cell_tombstones)
     }
 
     /// Appends the encoding.
