@@ -9,6 +9,7 @@ mod core;
 pub mod cursor;
 pub mod db;
 pub mod error;
+pub mod fuzzing;
 mod identity;
 pub mod io;
 mod layout;

@@ -34,13 +34,13 @@
 
 mod block;
 mod checks;
-mod codec;
 mod cursor;
 mod data;
 mod data_builder;
 mod filter;
 mod footer;
 mod frame;
+pub(crate) mod fuzzing;
 mod index;
 mod key;
 mod metrics;

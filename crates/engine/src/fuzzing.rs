@@ -1,0 +1,228 @@
+//! Entry points for fuzz targets; not a stable API.
+//!
+//! Each function runs a decoder on any bytes. It may refuse them; it never panics, hangs, or takes more memory
+//! than the input justifies. Random bytes do not pass a checksum, so where one stands before a decoder, the
+//! function runs what is behind it on the bytes, too.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::cell::RowRange;
+use crate::io::{Files, MemoryFiles};
+use crate::log::record::{Magic, Salvage, Tail, first_image};
+use crate::log::segment::{MAGIC, SegmentReader, segment_name};
+use crate::log::{decode_batch, decode_record, repair};
+use crate::manifest::{
+    LocalMetaStore, MetaRecord, TabletManifest, Version, VersionEdit, dump_manifest, dump_meta,
+};
+
+/// The number of the files.
+const ID: u64 = 1;
+const DIR: &str = "/fuzz";
+const MANIFEST: (&str, Magic) = ("MANIFEST-0000000000000001", *b"TEPUIMAN");
+const META: (&str, Magic) = ("META-0000000000000001", *b"TEPUIMTA");
+
+/// A directory with one file.
+fn disk(name: &str, bytes: Vec<u8>) -> (Arc<dyn Files>, PathBuf) {
+    let files = MemoryFiles::new();
+    // In memory, this does not fail; and if it did, the reader would say that there is no file.
+    let _ = files.create_dir_all(Path::new(DIR));
+    let path = Path::new(DIR).join(name);
+    files.put_contents(&path, bytes);
+    (Arc::new(files), path)
+}
+
+/// A segment of the commit log: its records, what can be salvaged of it, and its repair.
+pub fn log_file(data: &[u8]) {
+    // As it is; behind a valid header and record; and as the payload of a valid record.
+    let behind = [&first_image(MAGIC, ID, b"\x02")[..], data].concat();
+    for bytes in [data.to_vec(), behind, first_image(MAGIC, ID, data)] {
+        read_log(bytes);
+    }
+    log_batch(data);
+}
+
+fn read_log(bytes: Vec<u8>) {
+    let (files, path) = disk(&segment_name(ID), bytes);
+    for tail in [Tail::MayBeTorn, Tail::Sealed] {
+        if let Ok(mut reader) = SegmentReader::open(&*files, Path::new(DIR), ID, tail) {
+            while let Ok(Some(_)) = reader.next_record() {}
+        }
+    }
+    if let Ok(mut salvage) = files.open(&path).and_then(|file| Salvage::open(file, MAGIC, ID)) {
+        while let Ok(Some(_)) = salvage.next_record() {}
+    }
+    let _ = repair::repair(&*files, Path::new(DIR));
+}
+
+/// The payload of a record of the commit log.
+pub fn log_batch(data: &[u8]) {
+    let _ = decode_record(Bytes::copy_from_slice(data));
+    let _ = decode_batch(Bytes::copy_from_slice(data));
+}
+
+/// A data block of an SST.
+pub fn data_block(data: &[u8]) {
+    crate::sst::fuzzing::data_block(data);
+}
+
+/// An index partition, a top-level index or a filter index of an SST.
+pub fn index_block(data: &[u8]) {
+    crate::sst::fuzzing::index_block(data);
+}
+
+/// A filter partition of an SST, and probes of it.
+pub fn filter_block(data: &[u8]) {
+    crate::sst::fuzzing::filter_block(data);
+}
+
+/// A whole SST: footer, properties, indexes, and every block that they lead to.
+pub fn sst_file(data: &[u8]) {
+    crate::sst::fuzzing::sst_file(data);
+}
+
+/// A tablet's manifest and the meta store's journal.
+pub fn manifest_file(data: &[u8]) {
+    for (name, magic) in [MANIFEST, META] {
+        let behind = [&first_image(magic, ID, data)[..], data].concat();
+        for bytes in [data.to_vec(), first_image(magic, ID, data), behind] {
+            let (files, path) = disk(name, bytes);
+            if let Ok(edits) = dump_manifest(&*files, &path) {
+                edits.for_each(drop);
+            }
+            let _ = dump_meta(&*files, &path);
+            let _ = TabletManifest::open(Arc::clone(&files), Path::new(DIR));
+            let _ = LocalMetaStore::open(files, Path::new(DIR));
+        }
+    }
+    if let Ok(edit) = VersionEdit::decode(Bytes::copy_from_slice(data)) {
+        let range = edit.range.clone().unwrap_or_else(RowRange::all);
+        let _ = Version::empty(range).apply(&edit);
+    }
+    let _ = MetaRecord::decode(Bytes::copy_from_slice(data));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::strategy::ValueTree;
+
+    use super::*;
+    use crate::cell::{FamilyId, Mutation, RowBatch};
+    use crate::log::encode_batch;
+    use crate::log::record::RecordWriter;
+    use crate::manifest::journal::Journal;
+    use crate::sst::fuzzing::{opens, parses, sealed_opens, valid, valid_thirds};
+
+    /// Cases for each target and way to make bytes.
+    const CASES: u32 = 2_000;
+
+    fn batch() -> Vec<u8> {
+        let put = |n: u8| Mutation::Put {
+            family: FamilyId(u32::from(n)),
+            qualifier: Bytes::from(vec![n; 3]),
+            timestamp: 5,
+            value: Bytes::from(vec![n; 9]),
+        };
+        let mut mutations: Vec<_> = (0..5).map(put).collect();
+        mutations.extend([Mutation::DeleteFamily { family: FamilyId(1) }, Mutation::DeleteRow]);
+        encode_batch(2, &RowBatch { row: Bytes::from_static(b"row"), mutations }).bytes().to_vec()
+    }
+
+    fn log() -> Vec<u8> {
+        let files = MemoryFiles::new();
+        let path = Path::new("/log");
+        let mut writer = RecordWriter::create(&files, path, MAGIC, ID).unwrap();
+        for _ in 0..3 {
+            writer.append(&batch()).unwrap();
+            writer.sync().unwrap();
+        }
+        files.contents(path).unwrap()
+    }
+
+    fn edit() -> Vec<u8> {
+        let mut out = Vec::new();
+        let range = Some(RowRange::all());
+        VersionEdit { range, last_seq: Some(300), ..Default::default() }.encode(&mut out);
+        out
+    }
+
+    fn manifest() -> Vec<u8> {
+        let files = MemoryFiles::new();
+        let path = Path::new("/M");
+        let mut journal = Journal::create(&files, path, MANIFEST.1, ID, &edit()).unwrap();
+        journal.append_sync(&edit()).unwrap();
+        files.contents(path).unwrap()
+    }
+
+    /// A function and a valid encoding for it.
+    type Target = (fn(&[u8]), Vec<u8>);
+
+    fn targets() -> [Target; 9] {
+        let [data, index, filter, sst] = valid();
+        [
+            (log_file, log()),
+            (log_batch, batch()),
+            (data_block, data),
+            (index_block, index),
+            (filter_block, filter),
+            (sst_file, sst),
+            (sst_file, valid_thirds()),
+            (manifest_file, manifest()),
+            (manifest_file, edit()),
+        ]
+    }
+
+    #[test]
+    fn the_encodings_that_are_mutated_are_valid() {
+        let [data, index, filter, sst] = valid();
+        assert_eq!(parses([&data, &index, &filter]), [true; 3]);
+        assert!(opens(&sst).0);
+        assert!(decode_batch(Bytes::from(batch())).is_ok());
+        let (files, _) = disk(&segment_name(ID), log());
+        let mut reader = SegmentReader::open(&*files, Path::new(DIR), ID, Tail::Sealed).unwrap();
+        for _ in 0..3 {
+            assert!(reader.next_record().unwrap().is_some());
+        }
+        let (files, path) = disk(MANIFEST.0, manifest());
+        assert_eq!(dump_manifest(&*files, &path).unwrap().flatten().count(), 2);
+        assert!(TabletManifest::open(files, Path::new(DIR)).is_ok());
+        assert!(VersionEdit::decode(Bytes::from(edit())).is_ok());
+        // A record and a file made of an edit get past the checksums to it.
+        let (files, _) = disk(MANIFEST.0, first_image(MANIFEST.1, ID, &edit()));
+        assert!(TabletManifest::open(files, Path::new(DIR)).is_ok());
+        assert!(sealed_opens(&valid_thirds()));
+        // No properties, and indexes without entries: an SST of nothing passes through the seals.
+        let empty = [[0; 8], [1, 0, 0, 0, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0, 0, 0]].concat();
+        assert!(opens(&empty).1);
+    }
+
+    #[test]
+    fn no_target_panics_on_random_or_mutated_bytes() {
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let random = proptest::collection::vec(any::<u8>(), 0..400);
+        let changes =
+            proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3u8), 1..5);
+        for (target, valid) in targets() {
+            target(&valid);
+            for _ in 0..CASES {
+                target(&random.new_tree(&mut runner).unwrap().current());
+                let mut bytes = valid.clone();
+                for (at, value, how) in changes.new_tree(&mut runner).unwrap().current() {
+                    let at = at.index(bytes.len());
+                    match how {
+                        0 => bytes[at] = value,
+                        1 => bytes[at] ^= 1 << (value % 8),
+                        _ if bytes.len() > 1 && value.is_multiple_of(4) => {
+                            bytes.truncate(at.max(1));
+                        }
+                        _ => bytes.insert(at, value),
+                    }
+                }
+                target(&bytes);
+            }
+        }
+    }
+}

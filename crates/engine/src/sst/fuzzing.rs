@@ -1,0 +1,244 @@
+//! What fuzz targets run on the formats of this folder (see [`crate::fuzzing`]). Nothing here may panic.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::block::load_blocks_blocking;
+use super::cursor::CursorOptions;
+use super::data::DataBlock;
+use super::filter::FilterBlock;
+use super::footer::{Footer, Handle};
+use super::frame::{checksum_seed, open_frame};
+use super::index::{IndexBlock, Level};
+use super::key::separator_row;
+use super::probe::RowProbe;
+use super::properties::SstProperties;
+use super::reader::SstReader;
+use super::{BLOCK_BYTES_MAX, FileId};
+use crate::cache::QuickBlockCache;
+use crate::cell::{FamilyId, encode_suffix};
+use crate::cursor::{Cursor, Step};
+use crate::error::Result;
+use crate::io::{Files, MemoryFiles};
+
+/// The file's number, in the seed of every checksum.
+const ID: FileId = 7;
+const PATH: &str = "/fuzz.sst";
+
+/// Steps of a walk, so that a few bytes that claim a billion records do not take minutes.
+const STEPS_MAX: usize = 10_000;
+
+const CACHE_BYTES: u64 = 1 << 20;
+
+/// A data block: every record, and searches.
+pub(crate) fn data_block(data: &[u8]) {
+    let Ok(block) = DataBlock::parse(Bytes::copy_from_slice(data)) else { return };
+    let mut keys = vec![Vec::new(), b"\x00\x01".to_vec(), b"row\x00\x01".to_vec()];
+    let mut next = block.first().ok();
+    for _ in 0..STEPS_MAX {
+        let Some(record) = next else { break };
+        let mut key = Vec::new();
+        block.push_row(&record, &mut key);
+        if block.push_column(&record, &mut key).is_ok() {
+            encode_suffix(record.timestamp, record.seq, record.origin, record.kind, &mut key);
+        }
+        let _ = (block.value(&record), block.value_bytes(&record), block.qualifier_bytes(&record));
+        if keys.len() < 8 {
+            keys.push(key);
+        }
+        next = block.after(&record).ok().flatten();
+    }
+    for key in keys {
+        let _ = (block.seek(&key), block.last_row_before(&key, &mut Vec::new()));
+    }
+}
+
+/// An index block of each level: every entry, and searches.
+pub(crate) fn index_block(data: &[u8]) {
+    for level in [Level::Partition, Level::Top, Level::Filter] {
+        let Ok(block) = IndexBlock::parse(Bytes::copy_from_slice(data), level) else { continue };
+        for at in 0..block.len().min(STEPS_MAX) {
+            if let Ok(separator) = block.separator(at) {
+                let _ = (block.find(&separator, false), block.find(&separator, true));
+                let _ = separator_row(&separator);
+            }
+            for end in [0, data.len() as u64, u64::MAX] {
+                let _ = block.entry(at, end);
+            }
+        }
+        let _ = (block.find(b"", true), block.find(b"\xFF", false), block.separator(block.len()));
+    }
+}
+
+/// A filter partition, and probes of it.
+pub(crate) fn filter_block(data: &[u8]) {
+    let Ok(block) = FilterBlock::parse(Bytes::copy_from_slice(data)) else { return };
+    for entry in [0, 1, u64::MAX, 0x9E37_79B9_7F4A_7C15] {
+        let _ = block.may_contain(entry);
+    }
+}
+
+/// A whole SST; and, since no bytes pass the checksums by chance, one whose properties and top-level indexes
+/// are parts of the bytes under checksums that hold.
+pub(crate) fn sst_file(data: &[u8]) {
+    read_file(data.to_vec());
+    read_file(sealed(data));
+    let _ = SstProperties::decode(data);
+    // A frame: its compression is named by the last byte. The size before the compressed bytes is believed
+    // up to a limit; what is larger than the input justifies would only measure the allocator.
+    let size = data.first_chunk().map_or(0, |size| u32::from_le_bytes(*size));
+    if size as usize <= data.len().saturating_mul(256).min(BLOCK_BYTES_MAX) {
+        let mut frame = data.to_vec();
+        seal(&mut frame, 0, 0);
+        let _ = open_frame(&Bytes::from(frame), ID, 0, None, false);
+    }
+}
+
+/// Appends the checksum of what stands at `from` and lies at `offset` of the file.
+fn seal(bytes: &mut Vec<u8>, from: usize, offset: u64) {
+    let covered = bytes.get(from..).unwrap_or_default();
+    let checksum = xxh3_64_with_seed(covered, checksum_seed(ID, offset));
+    bytes.extend_from_slice(&checksum.to_le_bytes());
+}
+
+/// A file with a valid footer over three frames, which are the thirds of `data`.
+fn sealed(data: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let third = data.len() / 3;
+    let (properties, rest) = data.split_at(third);
+    let (top, filters) = rest.split_at(third.min(rest.len()));
+    let [properties, top_index, filter_index] = [properties, top, filters].map(|part| {
+        let start = out.len();
+        out.extend_from_slice(part);
+        out.push(0); // not compressed
+        seal(&mut out, start, start as u64);
+        Handle { offset: start as u64, len: (out.len() - start) as u32 }
+    });
+    let offset = out.len() as u64;
+    let filter_index = Some(filter_index);
+    Footer { properties, top_index, filter_index, dictionary: None }.encode(ID, offset, &mut out);
+    out
+}
+
+fn read_file(bytes: Vec<u8>) {
+    let files = MemoryFiles::new();
+    files.put_contents(Path::new(PATH), bytes);
+    if let Ok(reader) = open(&files) {
+        let _ = (reader.verify(&mut |_| {}), reader.index_rows(), reader.resident_bytes());
+        let _ = reader.properties().tombstones();
+        let _ = (reader.approximate_offset(b""), reader.approximate_offset(b"row\x00\x01"));
+        let probes = [
+            RowProbe::row(b"row"),
+            RowProbe::families(b"row", &[FamilyId(1)]),
+            RowProbe::columns(b"row", vec![(FamilyId(1), b"q".to_vec())]),
+        ];
+        let _ = walk(&reader, CursorOptions::default());
+        for probe in probes {
+            let _ =
+                walk(&reader, CursorOptions { probe: Some(Arc::new(probe)), ..Default::default() });
+        }
+    }
+}
+
+fn open(files: &dyn Files) -> Result<Arc<SstReader>> {
+    SstReader::open(files, Path::new(PATH), ID, Arc::new(QuickBlockCache::new(CACHE_BYTES)))
+}
+
+fn walk(reader: &Arc<SstReader>, options: CursorOptions) -> Result<()> {
+    let mut cursor = reader.cursor(options);
+    let mut step = cursor.seek(b"")?;
+    for _ in 0..STEPS_MAX {
+        if step == Step::Blocked {
+            let mut wanted = Vec::new();
+            cursor.wanted(&mut wanted);
+            let blocks = load_blocks_blocking(wanted.clone());
+            for (request, block) in wanted.iter().zip(blocks) {
+                cursor.supply(request, &block?);
+            }
+            step = cursor.resume()?;
+        } else if cursor.entry().is_some() {
+            step = cursor.next()?;
+        } else {
+            break;
+        }
+    }
+    cursor.seek_row_before(b"row\x00\x01").map(drop)
+}
+
+/// Whether any decoder finds what it expects: for the test that the targets reach them.
+#[cfg(test)]
+pub(crate) fn opens(bytes: &[u8]) -> (bool, bool) {
+    let files = MemoryFiles::new();
+    let accepts = |bytes: Vec<u8>| {
+        files.put_contents(Path::new(PATH), bytes);
+        open(&files).is_ok_and(|reader| walk(&reader, CursorOptions::default()).is_ok())
+    };
+    (accepts(bytes.to_vec()), accepts(sealed(bytes)))
+}
+
+/// Whether a file that is sealed from these bytes opens, whatever its blocks are.
+#[cfg(test)]
+pub(crate) fn sealed_opens(bytes: &[u8]) -> bool {
+    let files = MemoryFiles::new();
+    files.put_contents(Path::new(PATH), sealed(bytes));
+    open(&files).is_ok()
+}
+
+/// Valid encodings: a data block, an index block, a filter partition and a file.
+#[cfg(test)]
+pub(crate) fn valid() -> [Vec<u8>; 4] {
+    use super::data_builder::DataBlockBuilder;
+    use super::filter::build_filter;
+    use super::index::{BlockStats, IndexBuilder, IndexEntry};
+    use super::{SstOptions, SstWriter};
+    use crate::cell::{KeyView, Kind, encode_key};
+
+    let files = MemoryFiles::new();
+    let file = files.create(Path::new(PATH)).unwrap();
+    let options = SstOptions { block_bytes: 300, index_partition_bytes: 200, ..Default::default() };
+    let mut writer = SstWriter::new(file, Path::new(PATH), ID, options, 0);
+    let mut block = DataBlockBuilder::new();
+    let mut index = IndexBuilder::new(Level::Top);
+    for n in 0..60u64 {
+        let (row, qualifier) = (format!("row{:02}", n / 3), format!("q{}", n % 3));
+        let mut key = Vec::new();
+        let family = FamilyId(1);
+        encode_key(row.as_bytes(), family, Some(qualifier.as_bytes()), 9, n, Kind::Value, &mut key);
+        let view = KeyView::parse(&key).unwrap();
+        block.add(view, b"value");
+        writer.add(view, b"value").unwrap();
+        let mut stats = BlockStats::NONE;
+        stats.add(view);
+        let handle = Handle { offset: n * 100, len: 100 };
+        index.add(&key, &IndexEntry { handle, stats, data_end: handle.end() });
+    }
+    writer.finish().unwrap();
+    let file = files.contents(Path::new(PATH)).unwrap();
+    [block.finish(), index.finish(), build_filter(&[1, 2, 3], 10), file]
+}
+
+/// Bytes whose thirds are properties, a top-level index and a filter index: see [`sealed`].
+#[cfg(test)]
+pub(crate) fn valid_thirds() -> Vec<u8> {
+    let [_, top, _, _] = valid();
+    let mut filters = top.clone();
+    filters[0] = Level::Filter as u8;
+    let mut properties = vec![6, 1, 9, 99];
+    crate::codec::put_u64(&mut properties, (top.len() - 6) as u64);
+    properties.resize(top.len(), 0);
+    [properties, top, filters].concat()
+}
+
+/// Whether the block decoders take these.
+#[cfg(test)]
+pub(crate) fn parses([data, index, filter]: [&[u8]; 3]) -> [bool; 3] {
+    let bytes = Bytes::copy_from_slice;
+    [
+        DataBlock::parse(bytes(data)).is_ok(),
+        IndexBlock::parse(bytes(index), Level::Top).is_ok(),
+        FilterBlock::parse(bytes(filter)).is_ok(),
+    ]
+}
