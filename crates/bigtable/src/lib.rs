@@ -20,6 +20,7 @@
 pub mod chunk;
 pub mod error;
 pub mod filter;
+pub mod fuzzing;
 pub mod gc;
 pub mod limits;
 pub mod mutation;

@@ -1,0 +1,50 @@
+//! Entry points for fuzz targets; not a stable API. Each takes any bytes and must return.
+
+use tepui_engine::cell::{Cell, FamilyId, Row};
+use tepui_engine::io::SeededRng;
+
+use crate::filter::Filter;
+use crate::regex::{Budget, Regex};
+
+/// Decodes and compiles a row filter and runs it on a small row.
+pub fn row_filter(data: &[u8]) {
+    let Ok(filter) = Filter::decode(data) else { return };
+    let families = vec![(FamilyId(1), "a".to_owned()), (FamilyId(2), "b".to_owned())];
+    let cells = (0..8u32)
+        .map(|n| Cell {
+            family: FamilyId(1 + n / 4),
+            qualifier: format!("q{}", n % 4 / 2).into(),
+            timestamp: i64::from(1 - n % 2) * 1000,
+            value: vec![n as u8; n as usize].into(),
+        })
+        .collect();
+    let row = Row { key: "row".into(), cells };
+    let names: Vec<(FamilyId, &str)> = families.iter().map(|(id, n)| (*id, n.as_str())).collect();
+    let _ = filter.projection(&names);
+    let _ = filter.row_ranges();
+    if filter.may_match(&row.key) {
+        // A filter that multiplies cells is refused; both answers are answers.
+        drop(filter.apply(row, &families, &SeededRng::new(1)));
+    }
+}
+
+/// Compiles the first half as a pattern and matches it against the second.
+pub fn regex(data: &[u8]) {
+    let (pattern, text) = data.split_at(data.len() / 2);
+    if let Ok(regex) = Regex::compile(pattern, &mut Budget::default()) {
+        let _ = regex.is_match(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_answered(data in prop::collection::vec(any::<u8>(), 0..200)) {
+            super::row_filter(&data);
+            super::regex(&data);
+        }
+    }
+}
