@@ -8,13 +8,16 @@
 //! the row's first cell            x        x        x          x        x     all of it
 //! another column, same family                       x          x        x     all of it
 //! another version, same column                                 x        x     all of it
-//! a large value: first piece   as above    ..       ..         x        x     1st MiB      whole length
-//!                middle pieces                                                next MiB     whole length
+//! a large value: first piece   as above    ..       ..         x        x     1st 3 MiB    whole length
+//!                middle pieces                                                next 3 MiB   whole length
 //!                last piece                                                   the rest
 //! ```
 //!
-//! The last chunk of a row carries `commit_row`. Rows and values may span messages. A key up to which
-//! nothing was found travels in a message of its own, between rows.
+//! The last chunk of a row carries `commit_row`. Rows and values may span messages; a message that goes
+//! on with a row at the start of a cell names the row again, which every client allows, and which
+//! Google's Python client needs: it takes the first chunk of a message for the start of a row. Within a
+//! value the protocol forbids the key, so values are cut no sooner than a message's size demands. A key
+//! up to which nothing was found travels in a message of its own, between rows.
 //!
 //! Guarantees: no message is larger than [`MESSAGE_BYTES_MAX`], and so none is near
 //! [`limits::RESPONSE_BYTES_MAX`]; values are slices of the memory they came in, never copies.
@@ -39,8 +42,9 @@ const FIRST_MESSAGE_BYTES: usize = 64 << 10;
 /// stream and delays the client, which decodes a message as a whole.
 const MESSAGE_BYTES_TARGET: usize = 1 << 20;
 
-/// Bytes of a value in one chunk, at most.
-const VALUE_PIECE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a value in one chunk, at most: as many as leave a message below what clients accept. Smaller
+/// would cut values that could travel whole, and not every client goes on in the middle of a value.
+const VALUE_PIECE_BYTES_MAX: usize = 3 << 20;
 
 /// Bytes of a message, at most: one full piece of a value, with the longest row key and qualifier and
 /// plenty of room for a label. A message holds more than one chunk only below
@@ -48,7 +52,7 @@ const VALUE_PIECE_BYTES_MAX: usize = 1 << 20;
 pub const MESSAGE_BYTES_MAX: usize = VALUE_PIECE_BYTES_MAX + (64 << 10);
 
 const _: () = assert!(MESSAGE_BYTES_TARGET <= MESSAGE_BYTES_MAX);
-const _: () = assert!(MESSAGE_BYTES_MAX <= limits::RESPONSE_BYTES_MAX / 2);
+const _: () = assert!(MESSAGE_BYTES_MAX <= limits::RESPONSE_BYTES_MAX / 8 * 7);
 
 /// Collects rows and hands out messages. It holds at most the messages of one row and what is left
 /// over from the rows before.
@@ -107,32 +111,40 @@ impl Chunker {
                 chunk.qualifier = Some(cell.qualifier.to_vec());
                 previous = Some((cell.family, cell.qualifier));
             }
-            self.push_cell(chunk, cell.value, index + 1 == count);
+            self.push_cell(key, chunk, cell.value, index + 1 == count);
         }
         count
     }
 
-    /// Adds a cell: `first` is its first chunk without the value.
-    fn push_cell(&mut self, first: CellChunk, value: Bytes, last_of_row: bool) {
+    /// Adds a cell of the row `key`: `first` is its first chunk without the value.
+    fn push_cell(&mut self, key: &Bytes, first: CellChunk, value: Bytes, last_of_row: bool) {
         let whole = value.len() as i32; // Values are limited to 100 MiB.
         let mut chunk = first;
         let mut rest = value;
+        // Only the chunk that starts the cell may name the row.
+        let mut row = Some(key);
         while rest.len() > VALUE_PIECE_BYTES_MAX {
             chunk.value = rest.split_to(VALUE_PIECE_BYTES_MAX);
             chunk.value_size = whole;
-            self.push_chunk(std::mem::take(&mut chunk));
+            self.push_chunk(std::mem::take(&mut chunk), row.take());
         }
         chunk.value = rest;
         chunk.row_status = last_of_row.then_some(RowStatus::CommitRow(true));
-        self.push_chunk(chunk);
+        self.push_chunk(chunk, row);
     }
 
-    fn push_chunk(&mut self, chunk: CellChunk) {
-        let len = chunk.encoded_len();
-        // The field's tag is one byte.
-        let len = 1 + prost::length_delimiter_len(len) + len;
+    /// Adds a chunk. `row` is the key to name where the chunk opens a message; none within a value.
+    fn push_chunk(&mut self, mut chunk: CellChunk, row: Option<&Bytes>) {
+        let mut len = len_in_message(&chunk);
         if self.chunks_bytes + len > self.target_bytes {
             self.flush();
+        }
+        if self.chunks.is_empty()
+            && chunk.row_key.is_empty()
+            && let Some(row) = row
+        {
+            chunk.row_key = row.clone();
+            len = len_in_message(&chunk);
         }
         self.chunks.push(chunk);
         self.chunks_bytes += len;
@@ -166,6 +178,12 @@ impl Chunker {
     pub fn pop(&mut self) -> Option<v2::ReadRowsResponse> {
         self.ready.pop_front()
     }
+}
+
+/// Bytes that a chunk takes in a message. The tag of the field is one byte.
+fn len_in_message(chunk: &CellChunk) -> usize {
+    let len = chunk.encoded_len();
+    1 + prost::length_delimiter_len(len) + len
 }
 
 #[cfg(test)]

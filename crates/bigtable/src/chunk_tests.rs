@@ -161,6 +161,34 @@ fn the_largest_possible_chunk_fits_a_message() {
 }
 
 #[test]
+fn a_message_that_goes_on_with_a_row_names_it_again() {
+    let mut chunker = Chunker::new(families());
+    for row in ["row1", "row2"] {
+        let cells = (0..40).map(|i| cell(1, b"q", -i, vec![b'v'; FIRST_MESSAGE_BYTES / 4]));
+        chunker.push_row(&row.into(), cells.collect());
+    }
+    let messages = drain(&mut chunker);
+    assert!(messages.len() > 4);
+    assert!(messages.iter().all(|m| !m.chunks[0].row_key.is_empty()));
+    let named: usize =
+        messages.iter().flat_map(|m| &m.chunks).filter(|c| !c.row_key.is_empty()).count();
+    let row2_begins_inside =
+        messages.iter().any(|m| m.chunks.iter().skip(1).any(|c| c.row_key == "row2"));
+    assert_eq!(named, messages.len() + usize::from(row2_begins_inside), "and no other chunk");
+    assert_eq!(decode(&messages).len(), 2);
+}
+
+#[test]
+fn a_message_that_goes_on_with_a_value_does_not_name_the_row() {
+    let mut chunker = Chunker::new(families());
+    let value = vec![b'v'; VALUE_PIECE_BYTES_MAX + 1];
+    chunker.push_row(&"row".into(), vec![cell(1, b"q", 0, value)]);
+    let messages = drain(&mut chunker);
+    let keys: Vec<_> = messages.iter().flat_map(|m| &m.chunks).map(|c| &c.row_key).collect();
+    assert_eq!(keys, ["row", ""]);
+}
+
+#[test]
 fn scanned_keys_travel_alone_after_the_rows_before_them() {
     let mut chunker = Chunker::new(families());
     chunker.push_row(&"a".into(), vec![cell(1, b"q", 0, "v")]);
