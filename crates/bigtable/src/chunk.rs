@@ -37,8 +37,13 @@ use crate::schema::FamilyNames;
 /// Bytes at which the first message is sent: small, so that the client has the first rows early.
 const FIRST_MESSAGE_BYTES: usize = 64 << 10;
 
+/// Messages of one size before the size doubles. With fewer, half a megabyte would arrive in a handful of
+/// messages: a client that fails after one would have little to resume from, and Google's Python tests
+/// break such a read after its fifth. With more, a long scan would be slow to reach its stride.
+const MESSAGES_PER_SIZE: usize = 4;
+
 /// Bytes at which messages are sent once the stream is under way; it doubles from
-/// [`FIRST_MESSAGE_BYTES`]. Smaller costs a call and a wake-up per few rows; larger costs memory per
+/// [`FIRST_MESSAGE_BYTES`], every [`MESSAGES_PER_SIZE`] messages. Smaller costs a call and a wake-up per few rows; larger costs memory per
 /// stream and delays the client, which decodes a message as a whole.
 const MESSAGE_BYTES_TARGET: usize = 1 << 20;
 
@@ -66,6 +71,8 @@ pub struct Chunker {
     chunks_bytes: usize,
     /// Bytes at which the message being filled is full.
     target_bytes: usize,
+    /// Messages still to be sent before that doubles.
+    until_larger: usize,
 }
 
 impl Chunker {
@@ -77,6 +84,7 @@ impl Chunker {
             chunks: Vec::new(),
             chunks_bytes: 0,
             target_bytes: FIRST_MESSAGE_BYTES,
+            until_larger: MESSAGES_PER_SIZE,
         }
     }
 
@@ -169,7 +177,11 @@ impl Chunker {
             return;
         }
         self.chunks_bytes = 0;
-        self.target_bytes = (self.target_bytes * 2).min(MESSAGE_BYTES_TARGET);
+        self.until_larger -= 1;
+        if self.until_larger == 0 {
+            self.until_larger = MESSAGES_PER_SIZE;
+            self.target_bytes = (self.target_bytes * 2).min(MESSAGE_BYTES_TARGET);
+        }
         let chunks = std::mem::take(&mut self.chunks);
         self.ready.push_back(v2::ReadRowsResponse { chunks, ..v2::ReadRowsResponse::default() });
     }

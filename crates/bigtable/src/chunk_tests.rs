@@ -133,12 +133,14 @@ fn a_value_of_exactly_one_piece_is_not_split() {
 #[test]
 fn messages_start_small_and_grow() {
     let mut chunker = Chunker::new(families());
-    for i in 0..4_000_u32 {
+    for i in 0..6_000_u32 {
         chunker.push_row(&i.to_be_bytes().to_vec().into(), vec![cell(1, b"q", 0, vec![0; 1_000])]);
     }
     let sizes: Vec<_> = drain(&mut chunker).iter().map(Message::encoded_len).collect();
     assert!(sizes[0] <= FIRST_MESSAGE_BYTES && sizes[0] > FIRST_MESSAGE_BYTES - 2_000);
-    assert!(sizes[1] <= 2 * FIRST_MESSAGE_BYTES && sizes[1] > sizes[0]);
+    assert_eq!(sizes[..MESSAGES_PER_SIZE], [sizes[0]; MESSAGES_PER_SIZE]);
+    let next = sizes[MESSAGES_PER_SIZE];
+    assert!(next <= 2 * FIRST_MESSAGE_BYTES && next > sizes[0]);
     let largest = *sizes.iter().max().unwrap();
     assert!(largest <= MESSAGE_BYTES_TARGET && largest > MESSAGE_BYTES_TARGET - 2_000);
 }
