@@ -81,12 +81,17 @@ def cells_of(row: dict[str, str]) -> list[tuple[str, str, bytes]]:
 table = None
 
 
-def connect(host: str) -> None:
-    """Opens the table in a worker process."""
-    global table
+def point_client_at(host: str) -> None:
+    """Makes the clients of this process speak to the server."""
     os.environ["BIGTABLE_EMULATOR_HOST"] = host
     # The client warns that it speaks to an emulator: by this variable it is pointed at any server.
     warnings.simplefilter("ignore", RuntimeWarning)
+
+
+def connect(host: str) -> None:
+    """Opens the table in a worker process."""
+    global table
+    point_client_at(host)
     from google.cloud.bigtable.data import BigtableDataClient
 
     table = BigtableDataClient(project=PROJECT).get_table(INSTANCE, TABLE)
@@ -151,7 +156,7 @@ class Steps:
 
 def create_table(host: str) -> None:
     """Makes the table with its families, each keeping one version."""
-    os.environ["BIGTABLE_EMULATOR_HOST"] = host
+    point_client_at(host)
     from google.cloud.bigtable import Client, column_family
 
     client = Client(project=PROJECT, admin=True)

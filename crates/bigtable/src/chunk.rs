@@ -8,13 +8,16 @@
 //! the row's first cell            x        x        x          x        x     all of it
 //! another column, same family                       x          x        x     all of it
 //! another version, same column                                 x        x     all of it
-//! a large value: first piece   as above    ..       ..         x        x     1st MiB      whole length
-//!                middle pieces                                                next MiB     whole length
+//! a large value: first piece   as above    ..       ..         x        x     1st 3 MiB    whole length
+//!                middle pieces                                                next 3 MiB   whole length
 //!                last piece                                                   the rest
 //! ```
 //!
-//! The last chunk of a row carries `commit_row`. Rows and values may span messages. A key up to which
-//! nothing was found travels in a message of its own, between rows.
+//! The last chunk of a row carries `commit_row`. Rows and values may span messages; a message that goes
+//! on with a row at the start of a cell names the row again, which every client allows, and which
+//! Google's Python client needs: it takes the first chunk of a message for the start of a row. Within a
+//! value the protocol forbids the key, so values are cut no sooner than a message's size demands. A key
+//! up to which nothing was found travels in a message of its own, between rows.
 //!
 //! Guarantees: no message is larger than [`MESSAGE_BYTES_MAX`], and so none is near
 //! [`limits::RESPONSE_BYTES_MAX`]; values are slices of the memory they came in, never copies.
@@ -34,13 +37,19 @@ use crate::schema::FamilyNames;
 /// Bytes at which the first message is sent: small, so that the client has the first rows early.
 const FIRST_MESSAGE_BYTES: usize = 64 << 10;
 
+/// Messages of one size before the size doubles. With fewer, half a megabyte would arrive in a handful of
+/// messages: a client that fails after one would have little to resume from, and Google's Python tests
+/// break such a read after its fifth. With more, a long scan would be slow to reach its stride.
+const MESSAGES_PER_SIZE: usize = 4;
+
 /// Bytes at which messages are sent once the stream is under way; it doubles from
-/// [`FIRST_MESSAGE_BYTES`]. Smaller costs a call and a wake-up per few rows; larger costs memory per
+/// [`FIRST_MESSAGE_BYTES`], every [`MESSAGES_PER_SIZE`] messages. Smaller costs a call and a wake-up per few rows; larger costs memory per
 /// stream and delays the client, which decodes a message as a whole.
 const MESSAGE_BYTES_TARGET: usize = 1 << 20;
 
-/// Bytes of a value in one chunk, at most.
-const VALUE_PIECE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a value in one chunk, at most: as many as leave a message below what clients accept. Smaller
+/// would cut values that could travel whole, and not every client goes on in the middle of a value.
+const VALUE_PIECE_BYTES_MAX: usize = 3 << 20;
 
 /// Bytes of a message, at most: one full piece of a value, with the longest row key and qualifier and
 /// plenty of room for a label. A message holds more than one chunk only below
@@ -48,7 +57,7 @@ const VALUE_PIECE_BYTES_MAX: usize = 1 << 20;
 pub const MESSAGE_BYTES_MAX: usize = VALUE_PIECE_BYTES_MAX + (64 << 10);
 
 const _: () = assert!(MESSAGE_BYTES_TARGET <= MESSAGE_BYTES_MAX);
-const _: () = assert!(MESSAGE_BYTES_MAX <= limits::RESPONSE_BYTES_MAX / 2);
+const _: () = assert!(MESSAGE_BYTES_MAX <= limits::RESPONSE_BYTES_MAX / 8 * 7);
 
 /// Collects rows and hands out messages. It holds at most the messages of one row and what is left
 /// over from the rows before.
@@ -62,6 +71,8 @@ pub struct Chunker {
     chunks_bytes: usize,
     /// Bytes at which the message being filled is full.
     target_bytes: usize,
+    /// Messages still to be sent before that doubles.
+    until_larger: usize,
 }
 
 impl Chunker {
@@ -73,6 +84,7 @@ impl Chunker {
             chunks: Vec::new(),
             chunks_bytes: 0,
             target_bytes: FIRST_MESSAGE_BYTES,
+            until_larger: MESSAGES_PER_SIZE,
         }
     }
 
@@ -107,32 +119,40 @@ impl Chunker {
                 chunk.qualifier = Some(cell.qualifier.to_vec());
                 previous = Some((cell.family, cell.qualifier));
             }
-            self.push_cell(chunk, cell.value, index + 1 == count);
+            self.push_cell(key, chunk, cell.value, index + 1 == count);
         }
         count
     }
 
-    /// Adds a cell: `first` is its first chunk without the value.
-    fn push_cell(&mut self, first: CellChunk, value: Bytes, last_of_row: bool) {
+    /// Adds a cell of the row `key`: `first` is its first chunk without the value.
+    fn push_cell(&mut self, key: &Bytes, first: CellChunk, value: Bytes, last_of_row: bool) {
         let whole = value.len() as i32; // Values are limited to 100 MiB.
         let mut chunk = first;
         let mut rest = value;
+        // Only the chunk that starts the cell may name the row.
+        let mut row = Some(key);
         while rest.len() > VALUE_PIECE_BYTES_MAX {
             chunk.value = rest.split_to(VALUE_PIECE_BYTES_MAX);
             chunk.value_size = whole;
-            self.push_chunk(std::mem::take(&mut chunk));
+            self.push_chunk(std::mem::take(&mut chunk), row.take());
         }
         chunk.value = rest;
         chunk.row_status = last_of_row.then_some(RowStatus::CommitRow(true));
-        self.push_chunk(chunk);
+        self.push_chunk(chunk, row);
     }
 
-    fn push_chunk(&mut self, chunk: CellChunk) {
-        let len = chunk.encoded_len();
-        // The field's tag is one byte.
-        let len = 1 + prost::length_delimiter_len(len) + len;
+    /// Adds a chunk. `row` is the key to name where the chunk opens a message; none within a value.
+    fn push_chunk(&mut self, mut chunk: CellChunk, row: Option<&Bytes>) {
+        let mut len = len_in_message(&chunk);
         if self.chunks_bytes + len > self.target_bytes {
             self.flush();
+        }
+        if self.chunks.is_empty()
+            && chunk.row_key.is_empty()
+            && let Some(row) = row
+        {
+            chunk.row_key = row.clone();
+            len = len_in_message(&chunk);
         }
         self.chunks.push(chunk);
         self.chunks_bytes += len;
@@ -157,7 +177,11 @@ impl Chunker {
             return;
         }
         self.chunks_bytes = 0;
-        self.target_bytes = (self.target_bytes * 2).min(MESSAGE_BYTES_TARGET);
+        self.until_larger -= 1;
+        if self.until_larger == 0 {
+            self.until_larger = MESSAGES_PER_SIZE;
+            self.target_bytes = (self.target_bytes * 2).min(MESSAGE_BYTES_TARGET);
+        }
         let chunks = std::mem::take(&mut self.chunks);
         self.ready.push_back(v2::ReadRowsResponse { chunks, ..v2::ReadRowsResponse::default() });
     }
@@ -166,6 +190,12 @@ impl Chunker {
     pub fn pop(&mut self) -> Option<v2::ReadRowsResponse> {
         self.ready.pop_front()
     }
+}
+
+/// Bytes that a chunk takes in a message. The tag of the field is one byte.
+fn len_in_message(chunk: &CellChunk) -> usize {
+    let len = chunk.encoded_len();
+    1 + prost::length_delimiter_len(len) + len
 }
 
 #[cfg(test)]

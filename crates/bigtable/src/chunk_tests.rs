@@ -133,12 +133,14 @@ fn a_value_of_exactly_one_piece_is_not_split() {
 #[test]
 fn messages_start_small_and_grow() {
     let mut chunker = Chunker::new(families());
-    for i in 0..4_000_u32 {
+    for i in 0..6_000_u32 {
         chunker.push_row(&i.to_be_bytes().to_vec().into(), vec![cell(1, b"q", 0, vec![0; 1_000])]);
     }
     let sizes: Vec<_> = drain(&mut chunker).iter().map(Message::encoded_len).collect();
     assert!(sizes[0] <= FIRST_MESSAGE_BYTES && sizes[0] > FIRST_MESSAGE_BYTES - 2_000);
-    assert!(sizes[1] <= 2 * FIRST_MESSAGE_BYTES && sizes[1] > sizes[0]);
+    assert_eq!(sizes[..MESSAGES_PER_SIZE], [sizes[0]; MESSAGES_PER_SIZE]);
+    let next = sizes[MESSAGES_PER_SIZE];
+    assert!(next <= 2 * FIRST_MESSAGE_BYTES && next > sizes[0]);
     let largest = *sizes.iter().max().unwrap();
     assert!(largest <= MESSAGE_BYTES_TARGET && largest > MESSAGE_BYTES_TARGET - 2_000);
 }
@@ -158,6 +160,34 @@ fn the_largest_possible_chunk_fits_a_message() {
     for message in drain(&mut chunker) {
         assert!(message.encoded_len() <= MESSAGE_BYTES_MAX, "{}", message.encoded_len());
     }
+}
+
+#[test]
+fn a_message_that_goes_on_with_a_row_names_it_again() {
+    let mut chunker = Chunker::new(families());
+    for row in ["row1", "row2"] {
+        let cells = (0..40).map(|i| cell(1, b"q", -i, vec![b'v'; FIRST_MESSAGE_BYTES / 4]));
+        chunker.push_row(&row.into(), cells.collect());
+    }
+    let messages = drain(&mut chunker);
+    assert!(messages.len() > 4);
+    assert!(messages.iter().all(|m| !m.chunks[0].row_key.is_empty()));
+    let named: usize =
+        messages.iter().flat_map(|m| &m.chunks).filter(|c| !c.row_key.is_empty()).count();
+    let row2_begins_inside =
+        messages.iter().any(|m| m.chunks.iter().skip(1).any(|c| c.row_key == "row2"));
+    assert_eq!(named, messages.len() + usize::from(row2_begins_inside), "and no other chunk");
+    assert_eq!(decode(&messages).len(), 2);
+}
+
+#[test]
+fn a_message_that_goes_on_with_a_value_does_not_name_the_row() {
+    let mut chunker = Chunker::new(families());
+    let value = vec![b'v'; VALUE_PIECE_BYTES_MAX + 1];
+    chunker.push_row(&"row".into(), vec![cell(1, b"q", 0, value)]);
+    let messages = drain(&mut chunker);
+    let keys: Vec<_> = messages.iter().flat_map(|m| &m.chunks).map(|c| &c.row_key).collect();
+    assert_eq!(keys, ["row", ""]);
 }
 
 #[test]

@@ -243,6 +243,16 @@ def test_a_cell_of_20_mib_comes_back_in_messages_below_4_mib(table, client):
     assert found == [b"big"] and biggest < 4 * MIB
 
 
+def test_rows_of_several_messages_are_scanned_one_after_another(table, client):
+    values = {f"r{i}".encode(): bytes([i]) * (3 * MIB - 1) for i in range(3)}
+    for key, value in values.items():
+        table.mutate_row(key, [SetCell("f", "q", value, timestamp_micros=1000), SetCell("g", "q", b"small", timestamp_micros=1000)])
+    rows = table.read_rows(ReadRowsQuery())
+    assert {r.row_key: [c.value for c in r] for r in rows} == {k: [v, b"small"] for k, v in values.items()}
+    found, biggest = raw_read(client, table)
+    assert found == sorted(values) and biggest < 4 * MIB
+
+
 def test_wide_row_of_ten_thousand_columns(table):
     table.mutate_row("r", [SetCell("f", f"{i:05}", b"%d" % i, timestamp_micros=1000) for i in range(10_000)])
     row = table.read_row("r")

@@ -7,7 +7,9 @@
 //! * Memtables cannot be cut, so the version remembers the range as *excised* at `s`; readers hide what
 //!   it covers, the flush of those memtables leaves it out, and the last such flush forgets the entry.
 //! * A flush or compaction that is running has read rows that are dropped now. It finds the drop in the
-//!   tablet's list when it is done and cuts its outputs, all of whose records are older than the drop.
+//!   tablet's list when it is done and cuts its outputs, all of whose records are older than the drop:
+//!   a flush begins by waiting for drops that are under way, so that those with a sequence among its
+//!   memtable's are excised ranges by then.
 
 use crate::cell::{RowRange, Seq, row_prefix};
 use crate::compaction::job;

@@ -90,7 +90,10 @@ impl Tablet {
         // of a cell hide the others, since every reader sees it.
         pollster::block_on(self.core.pipeline.wait_visible(last_seq))?;
         let _job = self.begin_job();
-        let version = self.version();
+        // Through the lock: a drop of rows that took its sequence while this memtable took writes may be
+        // making its edit still, and afterwards nothing would tell what it covers from what came later.
+        // The drops that begin from here on are newer than the whole memtable and cut the output.
+        let version = self.lock_manifest().version();
         let spec = CompactionSpec {
             schema: self.require_schema()?,
             snapshots: Vec::new(),

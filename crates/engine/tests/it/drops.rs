@@ -1,0 +1,71 @@
+//! Dropped ranges of rows against what runs at the same time.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::executor::block_on;
+use tepui_engine::cell::{RowBatch, RowRange};
+use tepui_engine::db::Engine;
+use tepui_engine::io::{FaultFiles, Files, ManualClock, MemoryFiles};
+use tepui_engine::read::Projection;
+use tepui_engine::tablet::Tablet;
+
+use crate::harness::{START_MICROS, env, plain_schema, put, scan, tiny_options};
+
+fn write(tablet: &Tablet, row: &'static str) {
+    let mutations = vec![put(1, "q", 1000, "v")];
+    block_on(tablet.apply(RowBatch { row: row.into(), mutations })).unwrap();
+}
+
+fn rows(tablet: &Tablet) -> Vec<String> {
+    let rows = scan(tablet, RowRange::all(), Projection::all(), false, None).unwrap();
+    rows.iter().map(|row| String::from_utf8(row.key.to_vec()).unwrap()).collect()
+}
+
+/// The drop has its sequence and writes its edit when the memtable, with a record on either side of that
+/// sequence, is flushed.
+#[test]
+fn rows_dropped_while_their_memtable_is_flushed_stay_gone() {
+    let files = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let environment = env(Arc::new(files.clone()) as Arc<dyn Files>, clock, 3);
+    let engine = Engine::open(environment, Path::new("/data"), tiny_options()).unwrap();
+    let tablet = engine.create_tablet(RowRange::all()).unwrap();
+    tablet.set_schema(Arc::new(plain_schema()));
+    engine.start().unwrap();
+    write(&tablet, "dropped");
+
+    let (edit_begins, edit_began) = channel();
+    let (go_on, may_go_on) = channel();
+    let (sst_written, sst_was_written) = channel();
+    let hold = AtomicBool::new(true);
+    let may_go_on = Mutex::new(may_go_on);
+    files.before_sync(Some(Arc::new(move |path: &Path| {
+        let name = path.to_string_lossy();
+        if name.contains("MANIFEST") && hold.swap(false, Ordering::SeqCst) {
+            edit_begins.send(()).unwrap();
+            may_go_on.lock().unwrap().recv().unwrap();
+        }
+        if name.ends_with(".sst") {
+            let _ = sst_written.send(());
+        }
+    })));
+    std::thread::scope(|scope| {
+        let dropping = scope.spawn(|| block_on(tablet.drop_rows(RowRange::prefix(b"dropped"))));
+        edit_began.recv().unwrap();
+        write(&tablet, "kept");
+        let flushing = scope.spawn(|| block_on(tablet.flush()));
+        // A flush that does not wait for the edit writes its file within this time; one that does
+        // writes none, which only time can tell.
+        let _ = sst_was_written.recv_timeout(Duration::from_millis(300));
+        go_on.send(()).unwrap();
+        dropping.join().unwrap().unwrap();
+        flushing.join().unwrap().unwrap();
+    });
+    assert_eq!(rows(&tablet), ["kept"]);
+    engine.compact_fully().unwrap();
+    assert_eq!(rows(&tablet), ["kept"]);
+}
