@@ -1,11 +1,12 @@
-//! The little codec of metadata records: varints, length-prefixed bytes, and readers that check
-//! every bound.
+//! The little codec that all formats share: varints, fixed numbers, length-prefixed bytes, and readers that
+//! check every bound.
 //!
 //! ```text
 //! varint   7 bits per byte, low bits first, high bit set on all bytes but the last; the shortest
 //!          form only (one value has one encoding, so equal records are equal bytes)
 //! i64      zigzag (0, -1, 1, -2 ... become 0, 1, 2, 3 ...), then varint
 //! bytes    varint length | the bytes
+//! fixed    16, 32 or 64 bits, low byte first
 //! ```
 //!
 //! A reader never panics, never reads past its input and never allocates from a length that it read:
@@ -31,7 +32,15 @@ pub struct Malformed {
     pub what: &'static str,
 }
 
+/// A decoder's result.
+pub type Parsed<T> = Result<T, Malformed>;
+
 impl Malformed {
+    /// The error "`what` is wrong" of an input as a whole, or of parts of it that do not fit together.
+    pub const fn whole(what: &'static str) -> Self {
+        Self { at: 0, what }
+    }
+
     /// The error as corruption of `file`, where the reader's input starts at byte `base`.
     pub fn in_file(self, file: impl fmt::Display, base: u64) -> Error {
         Error::corruption(file, base.saturating_add(self.at as u64), self.what)
@@ -52,6 +61,29 @@ impl From<Malformed> for Error {
     }
 }
 
+/// Maps numbers near 0, of either sign, to small ones.
+pub fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+/// The inverse of [`zigzag`].
+pub fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+/// How many leading bytes two strings share.
+pub fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(x, y)| x == y).count()
+}
+
+/// `bytes[start..start + len]` sharing memory, or what is wrong.
+pub fn slice(bytes: &Bytes, start: usize, len: usize) -> Parsed<Bytes> {
+    match start.checked_add(len) {
+        Some(end) if end <= bytes.len() => Ok(bytes.slice(start..end)),
+        _ => Err(Malformed { at: start, what: "a range reaches past the end of the input" }),
+    }
+}
+
 /// Appends `value` as a varint.
 pub fn put_u64(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -68,7 +100,7 @@ pub fn put_u32(out: &mut Vec<u8>, value: u32) {
 
 /// Appends `value` in zigzag form as a varint.
 pub fn put_i64(out: &mut Vec<u8>, value: i64) {
-    put_u64(out, ((value << 1) ^ (value >> 63)) as u64);
+    put_u64(out, zigzag(value));
 }
 
 /// Appends `value` after its length.
@@ -88,6 +120,11 @@ impl<'a> Reader<'a> {
     /// A reader at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
+    }
+
+    /// A reader at byte `at` of `bytes`, which may lie past the end: then every read fails.
+    pub fn at(bytes: &'a [u8], at: usize) -> Self {
+        Self { bytes, at }
     }
 
     /// The byte that is read next, from the start of the input.
@@ -111,12 +148,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Succeeds where everything is read.
-    pub fn finish(&self) -> Result<(), Malformed> {
+    pub fn finish(&self) -> Parsed<()> {
         if self.is_empty() { Ok(()) } else { Err(self.malformed("bytes after the end")) }
     }
 
     /// The next `len` bytes.
-    pub fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
+    #[inline]
+    pub fn take(&mut self, len: usize) -> Parsed<&'a [u8]> {
         let end = self.at.checked_add(len);
         let taken = end.and_then(|end| self.bytes.get(self.at..end));
         let taken = taken.ok_or_else(|| self.malformed("ends too early"))?;
@@ -124,28 +162,49 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    fn array<const N: usize>(&mut self) -> Parsed<[u8; N]> {
         let early = self.malformed("ends too early");
         self.take(N)?.try_into().map_err(|_| early)
     }
 
     /// The next byte.
-    pub fn u8(&mut self) -> Result<u8, Malformed> {
-        Ok(u8::from_le_bytes(self.array()?))
+    #[inline]
+    pub fn u8(&mut self) -> Parsed<u8> {
+        let byte = *self.bytes.get(self.at).ok_or_else(|| self.malformed("ends too early"))?;
+        self.at += 1;
+        Ok(byte)
+    }
+
+    /// The next two bytes, low byte first.
+    pub fn fixed_u16(&mut self) -> Parsed<u16> {
+        Ok(u16::from_le_bytes(self.array()?))
     }
 
     /// The next four bytes, low byte first.
-    pub fn fixed_u32(&mut self) -> Result<u32, Malformed> {
+    pub fn fixed_u32(&mut self) -> Parsed<u32> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
     /// The next eight bytes, low byte first.
-    pub fn fixed_u64(&mut self) -> Result<u64, Malformed> {
+    pub fn fixed_u64(&mut self) -> Parsed<u64> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
     /// A varint. Longer forms than needed and values beyond 64 bits are refused.
-    pub fn u64(&mut self) -> Result<u64, Malformed> {
+    #[inline]
+    pub fn u64(&mut self) -> Parsed<u64> {
+        // Most numbers of every format have one byte; blocks are walked through here.
+        match self.bytes.get(self.at) {
+            Some(byte) if *byte < 0x80 => {
+                self.at += 1;
+                Ok(u64::from(*byte))
+            }
+            _ => self.long_u64(),
+        }
+    }
+
+    /// A varint of several bytes.
+    fn long_u64(&mut self) -> Parsed<u64> {
         let start = self.at;
         let bad = |what| Malformed { at: start, what };
         let mut value = 0u64;
@@ -165,21 +224,28 @@ impl<'a> Reader<'a> {
         Err(bad("varint exceeds 64 bits"))
     }
 
+    /// A varint that counts bytes or things in memory.
+    #[inline]
+    pub fn usize(&mut self) -> Parsed<usize> {
+        let start = self.at;
+        let far = Malformed { at: start, what: "a length is out of range" };
+        usize::try_from(self.u64()?).map_err(|_| far)
+    }
+
     /// A varint of at most 32 bits.
-    pub fn u32(&mut self) -> Result<u32, Malformed> {
+    pub fn u32(&mut self) -> Parsed<u32> {
         let start = self.at;
         let value = self.u64()?;
         u32::try_from(value).map_err(|_| Malformed { at: start, what: "varint exceeds 32 bits" })
     }
 
     /// A zigzag varint.
-    pub fn i64(&mut self) -> Result<i64, Malformed> {
-        let raw = self.u64()?;
-        Ok((raw >> 1) as i64 ^ -((raw & 1) as i64))
+    pub fn i64(&mut self) -> Parsed<i64> {
+        self.u64().map(unzigzag)
     }
 
     /// Length-prefixed bytes.
-    pub fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+    pub fn bytes(&mut self) -> Parsed<&'a [u8]> {
         let start = self.at;
         let early = Malformed { at: start, what: "length exceeds the input" };
         let len = usize::try_from(self.u64()?).map_err(|_| early)?;
@@ -187,7 +253,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Length-prefixed UTF-8.
-    pub fn str(&mut self) -> Result<&'a str, Malformed> {
+    pub fn str(&mut self) -> Parsed<&'a str> {
         let start = self.at;
         std::str::from_utf8(self.bytes()?)
             .map_err(|_| Malformed { at: start, what: "text is not UTF-8" })
@@ -208,10 +274,7 @@ impl BytesReader {
     }
 
     /// Reads with the slice reader, and keeps its position where it succeeded.
-    fn read<'s, T>(
-        &'s mut self,
-        read: impl FnOnce(&mut Reader<'s>) -> Result<T, Malformed>,
-    ) -> Result<T, Malformed> {
+    fn read<'s, T>(&'s mut self, read: impl FnOnce(&mut Reader<'s>) -> Parsed<T>) -> Parsed<T> {
         let mut reader = Reader { bytes: &self.bytes, at: self.at };
         let value = read(&mut reader)?;
         self.at = reader.at;
@@ -244,44 +307,54 @@ impl BytesReader {
     }
 
     /// Succeeds where everything is read.
-    pub fn finish(&self) -> Result<(), Malformed> {
+    pub fn finish(&self) -> Parsed<()> {
         if self.is_empty() { Ok(()) } else { Err(self.malformed("bytes after the end")) }
     }
 
     /// The next `len` bytes, shared.
-    pub fn take(&mut self, len: usize) -> Result<Bytes, Malformed> {
+    pub fn take(&mut self, len: usize) -> Parsed<Bytes> {
         let len = self.read(|r| r.take(len).map(<[u8]>::len))?;
         Ok(self.behind(len))
     }
 
     /// The next byte.
-    pub fn u8(&mut self) -> Result<u8, Malformed> {
+    pub fn u8(&mut self) -> Parsed<u8> {
         self.read(|r| r.u8())
     }
 
+    /// The next eight bytes, low byte first.
+    pub fn fixed_u64(&mut self) -> Parsed<u64> {
+        self.read(|r| r.fixed_u64())
+    }
+
     /// A varint.
-    pub fn u64(&mut self) -> Result<u64, Malformed> {
+    pub fn u64(&mut self) -> Parsed<u64> {
         self.read(|r| r.u64())
     }
 
+    /// A varint that counts bytes or things in memory.
+    pub fn usize(&mut self) -> Parsed<usize> {
+        self.read(|r| r.usize())
+    }
+
     /// A varint of at most 32 bits.
-    pub fn u32(&mut self) -> Result<u32, Malformed> {
+    pub fn u32(&mut self) -> Parsed<u32> {
         self.read(|r| r.u32())
     }
 
     /// A zigzag varint.
-    pub fn i64(&mut self) -> Result<i64, Malformed> {
+    pub fn i64(&mut self) -> Parsed<i64> {
         self.read(|r| r.i64())
     }
 
     /// Length-prefixed bytes, shared.
-    pub fn bytes(&mut self) -> Result<Bytes, Malformed> {
+    pub fn bytes(&mut self) -> Parsed<Bytes> {
         let len = self.read(|r| r.bytes().map(<[u8]>::len))?;
         Ok(self.behind(len))
     }
 
     /// Length-prefixed UTF-8, copied.
-    pub fn string(&mut self) -> Result<String, Malformed> {
+    pub fn string(&mut self) -> Parsed<String> {
         self.read(|r| r.str().map(str::to_owned))
     }
 }
@@ -294,6 +367,7 @@ mod tests {
 
     #[derive(Debug, Clone, PartialEq)]
     enum Item {
+        Fixed(u64),
         U64(u64),
         U32(u32),
         I64(i64),
@@ -304,6 +378,7 @@ mod tests {
     fn item() -> impl Strategy<Value = Item> {
         // Shifts give every length of varint a fair share.
         prop_oneof![
+            any::<u64>().prop_map(Item::Fixed),
             (any::<u64>(), 0u32..64).prop_map(|(v, s)| Item::U64(v >> s)),
             (any::<u32>(), 0u32..32).prop_map(|(v, s)| Item::U32(v >> s)),
             (any::<i64>(), 0u32..64).prop_map(|(v, s)| Item::I64(v >> s)),
@@ -314,6 +389,7 @@ mod tests {
 
     fn put(out: &mut Vec<u8>, item: &Item) {
         match item {
+            Item::Fixed(v) => out.extend_from_slice(&v.to_le_bytes()),
             Item::U64(v) => put_u64(out, *v),
             Item::U32(v) => put_u32(out, *v),
             Item::I64(v) => put_i64(out, *v),
@@ -333,6 +409,9 @@ mod tests {
             let mut shared = BytesReader::new(Bytes::from(out.clone()));
             for want in &items {
                 let (a, b) = match want {
+                    Item::Fixed(_) => {
+                        (Item::Fixed(slices.fixed_u64()?), Item::Fixed(shared.fixed_u64()?))
+                    }
                     Item::U64(_) => (Item::U64(slices.u64()?), Item::U64(shared.u64()?)),
                     Item::U32(_) => (Item::U32(slices.u32()?), Item::U32(shared.u32()?)),
                     Item::I64(_) => (Item::I64(slices.i64()?), Item::I64(shared.i64()?)),
@@ -393,6 +472,52 @@ mod tests {
                 slices.at = shared.at;
             }
         }
+    }
+
+    #[test]
+    fn fixed_numbers_are_little_endian_and_need_all_their_bytes() {
+        let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
+        assert_eq!(Reader::new(&bytes).fixed_u16(), Ok(0x0201));
+        assert_eq!(Reader::new(&bytes).fixed_u32(), Ok(0x0403_0201));
+        assert_eq!(Reader::new(&bytes).fixed_u64(), Ok(0x0807_0605_0403_0201));
+        assert_eq!(Reader::at(&bytes, 6).fixed_u16(), Ok(0x0807));
+        let early = |at| Malformed { at, what: "ends too early" };
+        assert_eq!(Reader::at(&bytes, 7).fixed_u16(), Err(early(7)));
+        assert_eq!(Reader::at(&bytes, 5).fixed_u32(), Err(early(5)));
+        assert_eq!(Reader::at(&bytes, 1).fixed_u64(), Err(early(1)));
+    }
+
+    #[test]
+    fn a_reader_past_the_end_reads_nothing() {
+        for at in [3, 4, usize::MAX] {
+            let reader = Reader::at(b"abc", at);
+            assert!(reader.is_empty() && reader.clone().u8().is_err());
+            assert!(reader.clone().u64().is_err() && reader.clone().usize().is_err());
+            assert!(reader.clone().fixed_u16().is_err() && reader.clone().take(1).is_err());
+        }
+        assert_eq!(Reader::at(b"abc", 3).take(0), Ok(&b""[..]));
+        assert!(Reader::at(b"abc", 4).take(0).is_err());
+    }
+
+    #[test]
+    fn slices_are_within_their_input_and_share_it() {
+        let bytes = Bytes::from_static(b"abcd");
+        assert_eq!(slice(&bytes, 1, 2).unwrap().as_ptr(), bytes[1..].as_ptr());
+        assert_eq!(slice(&bytes, 4, 0).unwrap().len(), 0);
+        for (start, len) in [(3, 2), (5, 0), (usize::MAX, 1), (1, usize::MAX)] {
+            assert!(slice(&bytes, start, len).is_err(), "{start} {len}");
+        }
+        assert_eq!(common_prefix(b"abx", b"abyz"), 2);
+        assert_eq!((common_prefix(b"", b"a"), common_prefix(b"ab", b"ab")), (0, 2));
+    }
+
+    #[test]
+    fn zigzag_puts_numbers_near_zero_first() {
+        assert_eq!(
+            [0, -1, 1, -2, i64::MAX, i64::MIN].map(zigzag),
+            [0, 1, 2, 3, u64::MAX - 1, u64::MAX]
+        );
+        assert!([0, -1, 1, i64::MAX, i64::MIN].iter().all(|v| unzigzag(zigzag(*v)) == *v));
     }
 
     #[test]

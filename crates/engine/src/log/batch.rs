@@ -14,7 +14,7 @@
 //!   delete row     05
 //!
 //! family: varint u32.  timestamp: i64 LE.  qualifier, value, operand: varint length, bytes.
-//! varint: LEB128, 7 bits a byte, the low ones first, at most 10 bytes.
+//! varint: LEB128, 7 bits a byte, the low ones first, in the shortest form (`crate::codec`).
 //! ```
 //!
 //! A batch is encoded before its place in history is known: the first sequence stands at a fixed offset
@@ -24,6 +24,7 @@
 use bytes::Bytes;
 
 use crate::cell::{FamilyId, Mutation, RowBatch, Seq, Timestamp, TimestampRange};
+use crate::codec::{BytesReader, Parsed, put_bytes, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 
 const KIND_BATCH: u8 = 1;
@@ -102,19 +103,6 @@ pub enum LogRecord {
     },
 }
 
-fn put_varint(mut value: u64, out: &mut Vec<u8>) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
-    put_varint(bytes.len() as u64, out);
-    out.extend_from_slice(bytes);
-}
-
 /// An upper bound of the bytes of a mutation, so that a batch is encoded without growing its buffer.
 fn mutation_bytes_max(mutation: &Mutation) -> usize {
     // Tag, family and two lengths take 1 + 5 + 10 + 10 bytes at most, two timestamps 16.
@@ -137,29 +125,29 @@ pub fn encode_batch(tablet: u64, batch: &RowBatch) -> EncodedBatch {
     out.push(KIND_BATCH);
     out.extend_from_slice(&tablet.to_le_bytes());
     out.extend_from_slice(&0_u64.to_le_bytes());
-    put_bytes(&batch.row, &mut out);
-    put_varint(batch.mutations.len() as u64, &mut out);
+    put_bytes(&mut out, &batch.row);
+    put_u64(&mut out, batch.mutations.len() as u64);
     for mutation in &batch.mutations {
         match mutation {
             Mutation::Put { family, qualifier, timestamp, value: bytes }
             | Mutation::Merge { family, qualifier, timestamp, operand: bytes } => {
                 let put = matches!(mutation, Mutation::Put { .. });
                 out.push(if put { PUT } else { MERGE });
-                put_varint(u64::from(family.0), &mut out);
-                put_bytes(qualifier, &mut out);
+                put_u64(&mut out, u64::from(family.0));
+                put_bytes(&mut out, qualifier);
                 out.extend_from_slice(&timestamp.to_le_bytes());
-                put_bytes(bytes, &mut out);
+                put_bytes(&mut out, bytes);
             }
             Mutation::DeleteCells { family, qualifier, timestamps } => {
                 out.push(DELETE_CELLS);
-                put_varint(u64::from(family.0), &mut out);
-                put_bytes(qualifier, &mut out);
+                put_u64(&mut out, u64::from(family.0));
+                put_bytes(&mut out, qualifier);
                 out.extend_from_slice(&timestamps.start.to_le_bytes());
                 out.extend_from_slice(&timestamps.end.to_le_bytes());
             }
             Mutation::DeleteFamily { family } => {
                 out.push(DELETE_FAMILY);
-                put_varint(u64::from(family.0), &mut out);
+                put_u64(&mut out, u64::from(family.0));
             }
             Mutation::DeleteRow => out.push(DELETE_ROW),
         }
@@ -180,124 +168,68 @@ pub(super) fn encode_opening(previous: u64, previous_bytes: u64) -> Vec<u8> {
     out
 }
 
-/// Takes a payload apart from its front.
-struct Input {
-    left: Bytes,
-    total: usize,
+fn timestamp(input: &mut BytesReader) -> Parsed<Timestamp> {
+    Ok(input.fixed_u64()? as i64)
 }
 
-impl Input {
-    fn error(&self, what: &str) -> Error {
-        let at = self.total - self.left.len();
-        Error::new(ErrorKind::Corruption, format!("log record, byte {at}: {what}"))
-    }
+fn family(input: &mut BytesReader) -> Parsed<FamilyId> {
+    input.u32().map(FamilyId)
+}
 
-    fn take(&mut self, len: u64, what: &str) -> Result<Bytes> {
-        match usize::try_from(len).ok().filter(|len| *len <= self.left.len()) {
-            Some(len) => Ok(self.left.split_to(len)),
-            None => Err(self.error(&format!("{what} of {len} bytes is cut short"))),
-        }
-    }
-
-    fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N]> {
-        let bytes = self.take(N as u64, what)?;
-        bytes.as_ref().try_into().map_err(|_| self.error(what))
-    }
-
-    fn u8(&mut self, what: &str) -> Result<u8> {
-        Ok(u8::from_le_bytes(self.array(what)?))
-    }
-
-    fn u64(&mut self, what: &str) -> Result<u64> {
-        Ok(u64::from_le_bytes(self.array(what)?))
-    }
-
-    fn timestamp(&mut self) -> Result<Timestamp> {
-        Ok(i64::from_le_bytes(self.array("a timestamp")?))
-    }
-
-    fn varint(&mut self, what: &str) -> Result<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.u8(what)?;
-            let bits = u64::from(byte & 0x7F);
-            if shift == 63 && bits > 1 {
-                break;
-            }
-            value |= bits << shift;
-            if byte & 0x80 == 0 {
-                return Ok(value);
-            }
-        }
-        Err(self.error(&format!("{what} is no number of 64 bits")))
-    }
-
-    fn bytes(&mut self, what: &str) -> Result<Bytes> {
-        let len = self.varint(what)?;
-        self.take(len, what)
-    }
-
-    fn family(&mut self) -> Result<FamilyId> {
-        let id = self.varint("a family")?;
-        u32::try_from(id).map(FamilyId).map_err(|_| self.error("a family is over 32 bits"))
-    }
-
-    fn mutation(&mut self) -> Result<Mutation> {
-        Ok(match self.u8("a mutation")? {
-            PUT => Mutation::Put {
-                family: self.family()?,
-                qualifier: self.bytes("a qualifier")?,
-                timestamp: self.timestamp()?,
-                value: self.bytes("a value")?,
-            },
-            MERGE => Mutation::Merge {
-                family: self.family()?,
-                qualifier: self.bytes("a qualifier")?,
-                timestamp: self.timestamp()?,
-                operand: self.bytes("an operand")?,
-            },
-            DELETE_CELLS => Mutation::DeleteCells {
-                family: self.family()?,
-                qualifier: self.bytes("a qualifier")?,
-                timestamps: TimestampRange { start: self.timestamp()?, end: self.timestamp()? },
-            },
-            DELETE_FAMILY => Mutation::DeleteFamily { family: self.family()? },
-            DELETE_ROW => Mutation::DeleteRow,
-            other => return Err(self.error(&format!("mutation kind {other} is unknown"))),
-        })
-    }
-
-    fn end(self) -> Result<()> {
-        if self.left.is_empty() { Ok(()) } else { Err(self.error("bytes are left over")) }
-    }
+fn mutation(input: &mut BytesReader) -> Parsed<Mutation> {
+    let unknown = input.malformed("a mutation of an unknown kind");
+    Ok(match input.u8()? {
+        PUT => Mutation::Put {
+            family: family(input)?,
+            qualifier: input.bytes()?,
+            timestamp: timestamp(input)?,
+            value: input.bytes()?,
+        },
+        MERGE => Mutation::Merge {
+            family: family(input)?,
+            qualifier: input.bytes()?,
+            timestamp: timestamp(input)?,
+            operand: input.bytes()?,
+        },
+        DELETE_CELLS => Mutation::DeleteCells {
+            family: family(input)?,
+            qualifier: input.bytes()?,
+            timestamps: TimestampRange { start: timestamp(input)?, end: timestamp(input)? },
+        },
+        DELETE_FAMILY => Mutation::DeleteFamily { family: family(input)? },
+        DELETE_ROW => Mutation::DeleteRow,
+        _ => return Err(unknown),
+    })
 }
 
 /// Decodes a record's payload. Errors are `Corruption` and name the byte of the payload; the caller
 /// adds the file and the offset.
 pub fn decode_record(payload: Bytes) -> Result<LogRecord> {
-    let total = payload.len();
-    let mut input = Input { left: payload, total };
-    let record = match input.u8("the record's kind")? {
+    parse(BytesReader::new(payload))
+        .map_err(|e| Error::new(ErrorKind::Corruption, format!("log record, {e}")))
+}
+
+fn parse(mut input: BytesReader) -> Parsed<LogRecord> {
+    let unknown = input.malformed("a record of an unknown kind");
+    let record = match input.u8()? {
         KIND_BATCH => {
-            let tablet = input.u64("the tablet")?;
-            let first_seq = input.u64("the first sequence")?;
-            let row = input.bytes("the row key")?;
-            let count = input.varint("the number of mutations")?;
-            let room = usize::try_from(count).unwrap_or(usize::MAX).min(MUTATIONS_RESERVED_MAX);
-            let mut mutations = Vec::with_capacity(room);
+            let tablet = input.fixed_u64()?;
+            let first_seq = input.fixed_u64()?;
+            let row = input.bytes()?;
+            let count = input.usize()?;
+            let mut mutations = Vec::with_capacity(count.min(MUTATIONS_RESERVED_MAX));
             for _ in 0..count {
-                mutations.push(input.mutation()?);
+                mutations.push(mutation(&mut input)?);
             }
             LogRecord::Batch { tablet, first_seq, batch: RowBatch { row, mutations } }
         }
         KIND_MARKER => LogRecord::Marker,
-        KIND_OPENING => LogRecord::Opening {
-            previous: input.u64("the previous segment")?,
-            previous_bytes: input.u64("the previous segment's length")?,
-        },
-        other => return Err(input.error(&format!("record kind {other} is unknown"))),
+        KIND_OPENING => {
+            LogRecord::Opening { previous: input.fixed_u64()?, previous_bytes: input.fixed_u64()? }
+        }
+        _ => return Err(unknown),
     };
-    input.end()?;
+    input.finish()?;
     Ok(record)
 }
 
@@ -389,8 +321,8 @@ mod tests {
     fn a_damaged_count_asks_for_no_memory_and_trailing_bytes_are_refused() {
         let mut bytes = vec![KIND_BATCH];
         bytes.extend_from_slice(&[0; 16]);
-        put_bytes(b"row", &mut bytes);
-        put_varint(u64::MAX, &mut bytes);
+        put_bytes(&mut bytes, b"row");
+        put_u64(&mut bytes, u64::MAX);
         let error = decode_record(Bytes::from(bytes)).unwrap_err();
         assert!(error.message().contains("byte 31"), "{error}");
         assert!(decode_record(Bytes::from_static(&[KIND_MARKER, 0])).is_err());

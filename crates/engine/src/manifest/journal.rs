@@ -1,63 +1,51 @@
-//! A journal: a file of checksummed records, each synced before its append returns.
+//! A journal: a record file (see [`crate::log::record`]) whose records are synced one by one.
 //!
 //! ```text
-//! file:    header | record | record | ...
-//! header:  magic 8 bytes | format version u32 | 0 u32 | file id u64 | xxh3 of the 24 bytes before, u64
-//! record:  payload length u32 | header check u32 | payload check u64 | payload
-//!
-//! header check:   low 32 bits of xxh3 of (file id u64 | record offset u64 | payload length u32)
-//! payload check:  xxh3 of the payload, seeded with xxh3 of (file id u64 | record offset u64)
+//! | header | record | marker | record | marker | ...
+//!                 ^ sync          ^ sync
 //! ```
 //!
-//! Numbers are little-endian. Both checks cover the file's id and the record's offset, so a record that
-//! was copied to another place does not verify there.
+//! One append is one record, and it is durable when the append returns. After its sync a *marker*, a record
+//! without a payload, is written behind it, without a sync of its own. All that it says is in its
+//! `durable`: the record before it was synced. So damage to that record is told from an append that a crash
+//! cut short, even when no change follows for a year:
 //!
-//! Guarantees: one append is one record, and it is durable when the append returns. After its sync an
-//! empty record, a *marker*, is written behind it, without a sync of its own. Hence a record that
-//! is followed by a valid one was durable once: if it does not verify, the file was damaged, and reading
-//! fails. A tail that does not verify and has nothing valid behind it is an append that a crash cut
-//! short and nobody was told of: it is left out. Who changes anything on the strength of what was read
-//! makes it durable first ([`Journal::settle`]): it may be known to the page cache only.
+//! ```text
+//! what does not verify   behind it                 it is
+//! record                 its marker, or more       damage: reading fails
+//! record                 nothing that verifies     an append cut short; nobody was told of it: left out
+//! marker                 the next record alone     see below: the marker is passed over, the record counts
+//! marker                 nothing that verifies     left out, and nothing is lost with it
+//! ```
+//!
+//! A marker is on disk for certain only with the record after it. Where that record verifies and the marker
+//! does not, either a crash met the record's sync, and the disk had written its pages in another order, or
+//! the record was answered and the marker was damaged later. In the first case the record may count, in the
+//! second it must; the marker has nothing to say in either. So it counts.
+//!
+//! Who changes anything on the strength of what was read makes it durable first ([`Journal::settle`]): it
+//! may be known to the page cache only.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
-use bytes::Bytes;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
-
-use crate::codec::Reader;
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{Files, WritableFile};
+use crate::io::{Files, RandomFile};
+use crate::log::record::{
+    self, FILE_HEADER_BYTES, FORMAT_VERSION, FileHeader, RECORD_HEADER_BYTES, RecordReader,
+    RecordWriter, Salvage, TailEnd,
+};
 
-/// Bytes of the file header.
-pub const FILE_HEADER_BYTES: u64 = 32;
-
-/// Bytes of a record before its payload.
-pub const RECORD_HEADER_BYTES: u64 = 16;
+pub use crate::log::record::{Magic, Record};
 
 /// Bytes of a journal at most. A snapshot of a million SSTs takes about 100 MB; reading a journal takes
 /// its size in memory, so a larger one is a mistake, such as a file of another kind.
 pub const JOURNAL_BYTES_MAX: u64 = 1 << 30;
 
-/// The version of the framing that this code writes, and the only one that it reads.
-const FORMAT_VERSION: u32 = 1;
-
-/// A kind of journal: the first bytes of its files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Magic(pub [u8; 8]);
-
-/// One record of a journal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
-    /// Byte of the file where the record starts.
-    pub offset: u64,
-    /// What was appended.
-    pub payload: Bytes,
-}
-
 /// How a journal ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
-    /// With its last record.
+    /// With its last record, or that record's marker.
     Clean,
     /// With a record that is shorter than it says; or the file header is, or the file is all zeros.
     Short,
@@ -70,9 +58,10 @@ pub enum Tail {
 pub struct Contents {
     /// The file's id.
     pub id: u64,
-    /// The records that verify, in order; none where the first one (or the header) was cut short.
+    /// The records that verify, in order, without markers; none where the first one (or the header) was
+    /// cut short.
     pub records: Vec<Record>,
-    /// Bytes up to the end of the last valid record.
+    /// Bytes up to the end of the last valid record or marker.
     pub valid_len: u64,
     /// What follows them.
     pub tail: Tail,
@@ -81,89 +70,7 @@ pub struct Contents {
 /// A journal being written.
 #[derive(Debug)]
 pub struct Journal {
-    file: Box<dyn WritableFile>,
-    path: PathBuf,
-    id: u64,
-}
-
-/// Seed of the payload check.
-fn place_seed(id: u64, offset: u64) -> u64 {
-    let mut place = [0; 16];
-    fill(&mut place, id.to_le_bytes().into_iter().chain(offset.to_le_bytes()));
-    xxh3_64(&place)
-}
-
-fn header_check(id: u64, offset: u64, len: u32) -> u32 {
-    let mut place = [0; 20];
-    let id_and_offset = id.to_le_bytes().into_iter().chain(offset.to_le_bytes());
-    fill(&mut place, id_and_offset.chain(len.to_le_bytes()));
-    xxh3_64(&place) as u32
-}
-
-fn fill(to: &mut [u8], from: impl Iterator<Item = u8>) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = from;
-    }
-}
-
-fn encode_file_header(magic: Magic, id: u64) -> Vec<u8> {
-    let mut out = Vec::with_capacity(FILE_HEADER_BYTES as usize);
-    out.extend_from_slice(&magic.0);
-    out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-    out.extend_from_slice(&0u32.to_le_bytes());
-    out.extend_from_slice(&id.to_le_bytes());
-    out.extend_from_slice(&xxh3_64(&out).to_le_bytes());
-    out
-}
-
-fn encode_record(id: u64, offset: u64, payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
-    let end = offset.saturating_add(RECORD_HEADER_BYTES).saturating_add(payload.len() as u64);
-    if payload.is_empty() || end > JOURNAL_BYTES_MAX {
-        return Err(Error::new(
-            ErrorKind::InvalidArgument,
-            format!("record of {} bytes: empty, or the file would exceed 1 GiB", payload.len()),
-        ));
-    }
-    put_record(id, offset, payload, out);
-    Ok(())
-}
-
-fn put_record(id: u64, offset: u64, payload: &[u8], out: &mut Vec<u8>) {
-    let len = payload.len() as u32;
-    out.extend_from_slice(&len.to_le_bytes());
-    out.extend_from_slice(&header_check(id, offset, len).to_le_bytes());
-    out.extend_from_slice(&xxh3_64_with_seed(payload, place_seed(id, offset)).to_le_bytes());
-    out.extend_from_slice(payload);
-}
-
-/// The bytes of a new journal whose first record is `first`.
-pub fn new_image(magic: Magic, id: u64, first: &[u8]) -> Result<Vec<u8>> {
-    let mut image = encode_file_header(magic, id);
-    encode_record(id, FILE_HEADER_BYTES, first, &mut image)?;
-    Ok(image)
-}
-
-/// The payload of the record at `offset`, or how it fails.
-fn record_at(bytes: &Bytes, id: u64, offset: u64) -> std::result::Result<Bytes, Tail> {
-    let start = offset as usize;
-    let mut header = Reader::new(bytes.get(start..).unwrap_or_default());
-    let (Ok(len), Ok(len_check), Ok(check)) =
-        (header.fixed_u32(), header.fixed_u32(), header.fixed_u64())
-    else {
-        return Err(Tail::Short);
-    };
-    if len_check != header_check(id, offset, len) {
-        return Err(Tail::Bad);
-    }
-    let body = start + RECORD_HEADER_BYTES as usize;
-    if header.remaining() < len as usize {
-        return Err(Tail::Short);
-    }
-    let payload = bytes.slice(body..body + len as usize);
-    if xxh3_64_with_seed(&payload, place_seed(id, offset)) != check {
-        return Err(Tail::Bad);
-    }
-    Ok(payload)
+    writer: RecordWriter,
 }
 
 impl Journal {
@@ -175,12 +82,12 @@ impl Journal {
         id: u64,
         first: &[u8],
     ) -> Result<Self> {
-        let image = new_image(magic, id, first)?;
-        let mut file = files.create(path)?;
-        file.append(&image)?;
-        file.sync()?;
+        check_payload(path, FILE_HEADER_BYTES, first)?;
+        let mut writer = RecordWriter::create(files, path, magic, id)?;
+        writer.append(first)?;
+        writer.sync()?;
         sync_parent(files, path)?;
-        let mut journal = Self { file, path: path.to_owned(), id };
+        let mut journal = Self { writer };
         journal.mark()?;
         Ok(journal)
     }
@@ -188,25 +95,21 @@ impl Journal {
     /// Appends a record; it is durable when this returns. After a failure the file must not be appended
     /// to again: what it holds is known only when it is read next.
     pub fn append_sync(&mut self, payload: &[u8]) -> Result<()> {
-        let mut record = Vec::with_capacity(RECORD_HEADER_BYTES as usize + payload.len());
-        encode_record(self.id, self.file.len(), payload, &mut record)
-            .map_err(|e| e.context(self.path.display()))?;
-        self.file.append(&record)?;
-        self.file.sync()?;
+        check_payload(self.writer.path(), self.writer.len(), payload)?;
+        self.writer.append(payload)?;
+        self.writer.sync()?;
         self.mark()
     }
 
-    /// Appends an empty record, unsynced: it says that what is before it was synced, so that damage to
-    /// the last record is told from a torn one even when no change follows.
+    /// Writes a marker behind what was just synced.
     fn mark(&mut self) -> Result<()> {
-        let mut marker = Vec::with_capacity(RECORD_HEADER_BYTES as usize);
-        put_record(self.id, self.file.len(), &[], &mut marker);
-        self.file.append(&marker)
+        self.writer.append(&[])?;
+        self.writer.flush()
     }
 
     /// Bytes of the file.
     pub fn bytes(&self) -> u64 {
-        self.file.len()
+        self.writer.len()
     }
 
     /// Reads all records. `id` is what the file must have; `None` takes its own word, for inspection.
@@ -215,60 +118,77 @@ impl Journal {
         let file = files.open(path)?;
         let len = file.len()?;
         if len > JOURNAL_BYTES_MAX {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("{}: {len} bytes are more than such a file may have", path.display()),
+            return Err(refused(
+                path,
+                format_args!("{len} bytes are more than such a file may have"),
             ));
         }
-        let bytes = if len == 0 { Bytes::new() } else { file.read_at(0, len as usize)? };
-        let header = read_file_header(&bytes, path, magic, id);
-        let id = match (header, id) {
-            (Ok(id), _) => id,
-            // A torn header has nothing valid behind it; search with the id that it should have had.
-            (Err(error), Some(id)) if error.kind() == ErrorKind::Corruption => {
-                if next_valid(&bytes, id, FILE_HEADER_BYTES).is_some() {
-                    return Err(error);
-                }
-                // Some file systems keep the length but not the bytes of what was not synced.
-                let unwritten = len < FILE_HEADER_BYTES || bytes.iter().all(|b| *b == 0);
-                let tail = if unwritten { Tail::Short } else { Tail::Bad };
-                return Ok(Contents { id, records: Vec::new(), valid_len: 0, tail });
-            }
-            (Err(error), _) => return Err(error),
+        let header = file.read_at(0, len.min(FILE_HEADER_BYTES) as usize)?;
+        // A header that does not verify is judged by the reader, with the id that it should have had.
+        let id = match FileHeader::decode(&header) {
+            Some(header) => checked_id(path, header, magic, id)?,
+            None => id.ok_or_else(|| {
+                Error::corruption(path.display(), 0, "the file header does not verify")
+            })?,
         };
-
+        let mut reader = RecordReader::open(Arc::clone(&file), magic, id, record::Tail::MayBeTorn)?;
         let mut records = Vec::new();
-        let mut offset = FILE_HEADER_BYTES;
-        let mut tail = Tail::Clean;
-        while offset < len {
-            match record_at(&bytes, id, offset) {
-                Ok(payload) => {
-                    let next = offset + RECORD_HEADER_BYTES + payload.len() as u64;
-                    if !payload.is_empty() {
-                        records.push(Record { offset, payload });
-                    }
-                    offset = next;
-                }
-                Err(how) => {
-                    if let Some(valid) = next_valid(&bytes, id, offset + 1) {
-                        return Err(damaged(path, offset, valid));
-                    }
-                    tail = how;
-                    break;
-                }
+        while let Some(record) = reader.next_record()? {
+            if !record.payload.is_empty() {
+                records.push(record);
             }
         }
-        if records.is_empty() && tail == Tail::Clean {
-            // The header alone: the crash came between it and the first record.
-            tail = Tail::Short;
+        // `next_record` returned `None`, so the reader knows where the file ended.
+        let TailEnd { mut valid_len, torn_bytes } =
+            reader.end().unwrap_or(TailEnd { valid_len: 0, torn_bytes: len });
+        if torn_bytes > 0
+            && !records.is_empty()
+            && let Some(record) = behind_marker(file, magic, id, valid_len)?
+        {
+            valid_len = record_end(&record);
+            let tail = if valid_len == len { Tail::Clean } else { Tail::Bad };
+            records.push(record);
+            return Ok(Contents { id, records, valid_len, tail });
         }
-        Ok(Contents { id, records, valid_len: offset, tail })
+        // Some file systems keep the length but not the bytes of what was not synced.
+        let unwritten = valid_len == 0 && torn_bytes == 0;
+        let tail = if valid_len == len && !records.is_empty() {
+            Tail::Clean
+        } else if valid_len == len || unwritten || reader.cut_short()? {
+            // A header alone, or nothing at all: the crash came before the first record.
+            Tail::Short
+        } else {
+            Tail::Bad
+        };
+        Ok(Contents { id, records, valid_len, tail })
     }
 
     /// Cuts what does not verify off a file that was read, and makes the rest durable.
     pub fn settle(files: &dyn Files, path: &Path, contents: &Contents) -> Result<()> {
         files.truncate(path, contents.valid_len)
     }
+}
+
+fn record_end(record: &Record) -> u64 {
+    record.offset + RECORD_HEADER_BYTES + record.payload.len() as u64
+}
+
+/// The record behind a marker at `at` that does not verify (see the file's head). No other record can have
+/// its place: the one at `at` had no payload, and what was synced before it ended at `at`.
+fn behind_marker(
+    file: Arc<dyn RandomFile>,
+    magic: Magic,
+    id: u64,
+    at: u64,
+) -> Result<Option<Record>> {
+    let mut salvage = Salvage::open(file, magic, id)?;
+    while let Some(record) = salvage.next_record()? {
+        if record.offset > at {
+            let follows = record.offset == at + RECORD_HEADER_BYTES && record.durable == at;
+            return Ok((follows && !record.payload.is_empty()).then_some(record));
+        }
+    }
+    Ok(None)
 }
 
 /// Makes the name of `path` durable in the directory that holds it.
@@ -280,68 +200,68 @@ pub(super) fn sync_parent(files: &dyn Files, path: &Path) -> Result<()> {
     }
 }
 
-fn damaged(path: &Path, offset: u64, valid: u64) -> Error {
-    Error::corruption(
-        path.display(),
-        offset,
-        format!(
-            "record does not verify, but a later one at offset {valid} does, so this is damage and \
-             not a torn write; restore the file, or run `tepui repair` on the data directory to \
-             keep what verifies"
-        ),
-    )
+fn refused(path: &Path, what: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::InvalidArgument, format!("{}: {what}", path.display()))
 }
 
-/// The first offset from `from` on at which a whole record verifies.
-fn next_valid(bytes: &Bytes, id: u64, from: u64) -> Option<u64> {
-    // The cheap header check comes first, so this is one short hash per byte of a damaged file.
-    (from..bytes.len() as u64).find(|offset| record_at(bytes, id, *offset).is_ok())
+/// Refuses a payload, before anything is written, that a reader would not take for one: an empty one is a
+/// marker, and a file has a limit. (The framing refuses a record that is too large for itself.)
+fn check_payload(path: &Path, offset: u64, payload: &[u8]) -> Result<()> {
+    let marker_end =
+        offset.saturating_add(payload.len() as u64).saturating_add(2 * RECORD_HEADER_BYTES);
+    if payload.is_empty() || marker_end > JOURNAL_BYTES_MAX {
+        let len = payload.len();
+        return Err(refused(
+            path,
+            format_args!("record of {len} bytes: empty, or the file would exceed 1 GiB"),
+        ));
+    }
+    Ok(())
 }
 
-/// The id in the file header. `Corruption` where it does not verify, `InvalidArgument` where it does but
-/// cannot be read by this code.
-fn read_file_header(bytes: &[u8], path: &Path, magic: Magic, id: Option<u64>) -> Result<u64> {
-    let corrupt = |what: &str| Error::corruption(path.display(), 0, what);
-    let mut reader = Reader::new(bytes);
-    let mut fields = || {
-        let found = reader.take(8)?;
-        let version = reader.fixed_u32()?;
-        let reserved = reader.fixed_u32()?;
-        let id = reader.fixed_u64()?;
-        Ok::<_, crate::codec::Malformed>((found, version, reserved, id, reader.fixed_u64()?))
-    };
-    let (found, version, reserved, found_id, check) =
-        fields().map_err(|_| corrupt("file header is cut short"))?;
-    if xxh3_64(bytes.get(..FILE_HEADER_BYTES as usize - 8).unwrap_or_default()) != check {
-        return Err(corrupt("file header does not verify"));
+/// The id in a header that verifies. `InvalidArgument` where it is of a file that this code cannot read,
+/// or not the file that it should be: nothing of such a file may be cut.
+fn checked_id(path: &Path, header: FileHeader, magic: Magic, id: Option<u64>) -> Result<u64> {
+    let FileHeader { magic: found, version, file_id } = header;
+    if found != magic {
+        let (found, want) = (found.escape_ascii(), magic.escape_ascii());
+        return Err(refused(
+            path,
+            format_args!("file of another kind: starts with {found}, not {want}"),
+        ));
     }
-    let refuse = |what: String| {
-        Error::new(ErrorKind::InvalidArgument, format!("{}: {what}", path.display()))
-    };
-    if found != magic.0 {
-        let (found, want) = (found.escape_ascii(), magic.0.escape_ascii());
-        return Err(refuse(format!("file of another kind: starts with {found}, not {want}")));
+    if version != u64::from(FORMAT_VERSION) {
+        return Err(refused(
+            path,
+            format_args!(
+                "format version {version} was written by a newer version; this one reads \
+                 {FORMAT_VERSION}"
+            ),
+        ));
     }
-    if version != FORMAT_VERSION || reserved != 0 {
-        return Err(refuse(format!(
-            "format version {version} was written by a newer version; this one reads {FORMAT_VERSION}"
-        )));
-    }
-    if id.is_some_and(|id| id != found_id) {
+    if id.is_some_and(|id| id != file_id) {
         // The header is whole, so this file was renamed or swapped; nothing in it can be trusted.
-        return Err(refuse(format!("holds file {found_id:016x}, which its name denies")));
+        return Err(refused(
+            path,
+            format_args!("holds file {file_id:016x}, which its name denies"),
+        ));
     }
-    Ok(found_id)
+    Ok(file_id)
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use xxhash_rust::xxh3::xxh3_64;
 
     use super::*;
-    use crate::manifest::testing::{TestFiles, hex};
+    use crate::manifest::testing::{Crash, TestFiles, hex};
 
-    const MAGIC: Magic = Magic(*b"TESTJRNL");
+    const MAGIC: Magic = *b"TESTJRNL";
+    const MARKER: usize = RECORD_HEADER_BYTES as usize;
+
+    /// Where the records `one`, `two2`, `three` end, in a file of those.
+    const ENDS: [usize; 3] = [59, 59 + 24 + 28, 59 + 24 + 28 + 24 + 29];
 
     fn path() -> &'static Path {
         Path::new("d/J")
@@ -375,48 +295,59 @@ mod tests {
         let contents = read(&image).unwrap();
         assert_eq!(payloads(&contents), [&b"one"[..], b"two2", b"three"]);
         let offsets: Vec<u64> = contents.records.iter().map(|r| r.offset).collect();
-        assert_eq!(offsets, [32, 32 + 19, 32 + 19 + 20]);
+        assert_eq!(offsets, [32, 32 + 27 + 24, 32 + 27 + 24 + 28 + 24]);
+        let ends: Vec<usize> = contents.records.iter().map(|r| record_end(r) as usize).collect();
+        assert_eq!(ends, ENDS);
+        assert_eq!(image.len(), ENDS[2] + MARKER);
         assert_eq!((contents.valid_len, contents.tail), (image.len() as u64, Tail::Clean));
     }
 
     #[test]
     fn the_layout_is_the_documented_one() {
-        let image = new_image(MAGIC, 0x0102_0304_0506_0708, b"payload").unwrap();
+        let files = TestFiles::default();
+        Journal::create(&files, path(), MAGIC, 0x0102_0304_0506_0708, b"payload").unwrap();
+        let image = files.contents(path());
         assert_eq!(hex(&image), include_str!("testdata/journal.hex").trim());
+        let first = record::first_image(MAGIC, 0x0102_0304_0506_0708, b"payload");
+        assert_eq!(image[..image.len() - MARKER], first);
     }
 
     #[test]
     fn a_cut_anywhere_is_a_torn_tail_behind_the_whole_records() {
         let image = written(&[b"one", b"two2", b"three"]);
-        let ends = [32 + 19, 32 + 19 + 20, image.len()];
         for len in 0..image.len() {
             let contents = read(&image[..len]).unwrap();
-            let whole = ends.iter().filter(|e| **e <= len).count();
+            let whole = ENDS.iter().filter(|e| **e <= len).count();
             assert_eq!(contents.records.len(), whole, "cut to {len}");
-            let clean = whole > 0 && ends.contains(&len);
+            let clean = ENDS.iter().any(|end| len == *end || len == end + MARKER);
             assert_eq!(contents.tail, if clean { Tail::Clean } else { Tail::Short }, "at {len}");
+            assert!(contents.valid_len <= len as u64);
+            assert_eq!(
+                contents.valid_len == len as u64,
+                clean || [0, 32].contains(&len),
+                "at {len}"
+            );
         }
     }
 
     #[test]
-    fn a_flip_anywhere_is_corruption_unless_it_is_in_the_last_record() {
+    fn a_flip_anywhere_is_corruption_unless_it_is_in_the_last_marker() {
         let image = written(&[b"one", b"two2", b"three"]);
-        let last = 32 + 19 + 20;
         for at in 0..image.len() {
             for bit in 0..8 {
                 let mut flipped = image.clone();
                 flipped[at] ^= 1 << bit;
                 match read(&flipped) {
                     Err(error) => {
-                        assert!(at < last, "byte {at}: {error}");
+                        assert!(at < ENDS[2], "byte {at}: {error}");
                         assert_eq!(error.kind(), ErrorKind::Corruption);
                         assert!(error.message().starts_with("d/J: offset "), "{error}");
                     }
                     Ok(contents) => {
-                        assert!(at >= last, "byte {at} went unnoticed");
-                        assert_eq!(payloads(&contents), [&b"one"[..], b"two2"]);
-                        assert_eq!(contents.valid_len, last as u64);
-                        assert_ne!(contents.tail, Tail::Clean);
+                        assert!(at >= ENDS[2], "byte {at} went unnoticed");
+                        assert_eq!(payloads(&contents), [&b"one"[..], b"two2", b"three"]);
+                        assert_eq!(contents.valid_len, ENDS[2] as u64);
+                        assert_eq!(contents.tail, Tail::Bad);
                     }
                 }
             }
@@ -424,9 +355,72 @@ mod tests {
     }
 
     #[test]
+    fn without_its_marker_a_flip_in_the_last_record_is_a_torn_append() {
+        let mut image = written(&[b"one", b"two2", b"three"]);
+        image.truncate(ENDS[2]);
+        let last = ENDS[1] + MARKER;
+        for at in 0..image.len() {
+            let mut flipped = image.clone();
+            flipped[at] ^= 0x10;
+            match read(&flipped) {
+                Ok(contents) if at >= last => {
+                    assert_eq!(payloads(&contents), [&b"one"[..], b"two2"]);
+                    assert_eq!(contents.valid_len, last as u64);
+                    assert_ne!(contents.tail, Tail::Clean);
+                }
+                // The marker before the last record: nothing says whether it was synced.
+                Ok(contents) => {
+                    assert!((ENDS[1]..last).contains(&at), "byte {at} went unnoticed");
+                    assert_eq!(payloads(&contents), [&b"one"[..], b"two2", b"three"]);
+                    let valid = (contents.valid_len, contents.tail);
+                    assert_eq!(valid, (image.len() as u64, Tail::Clean));
+                }
+                Err(error) => {
+                    assert!(at < ENDS[1], "byte {at}: {error}");
+                    assert_eq!(error.kind(), ErrorKind::Corruption);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_behind_a_lost_marker_survives_settling_and_what_is_torn_behind_it_is_cut() {
+        let image = written(&[b"one", b"two2", b"three"]);
+        for torn in 0..MARKER {
+            let files = TestFiles::default();
+            let mut lost = image[..ENDS[2] + torn].to_vec();
+            lost[ENDS[1]..ENDS[1] + MARKER].fill(0);
+            files.put(path(), &lost);
+            for _ in 0..2 {
+                let contents = Journal::read(&files, path(), MAGIC, Some(42)).unwrap();
+                assert_eq!(payloads(&contents), [&b"one"[..], b"two2", b"three"]);
+                Journal::settle(&files, path(), &contents).unwrap();
+                assert_eq!(files.contents(path()).len(), ENDS[2]);
+            }
+        }
+        // With the marker behind the record the one before it was durable, and is damaged.
+        let mut damaged = image;
+        damaged[ENDS[1]..ENDS[1] + MARKER].fill(0);
+        assert_eq!(read(&damaged).unwrap_err().kind(), ErrorKind::Corruption);
+    }
+
+    #[test]
+    fn a_record_is_synced_before_its_marker_is_written() {
+        let files = TestFiles::default();
+        let mut journal = Journal::create(&files, path(), MAGIC, 42, b"one").unwrap();
+        for (i, end) in ENDS.into_iter().enumerate() {
+            assert_eq!(files.crash(Crash::Forgets).contents(path()).len(), end);
+            assert_eq!(files.contents(path()).len(), end + MARKER);
+            if let Some(next) = [&b"two2"[..], b"three"].get(i) {
+                journal.append_sync(next).unwrap();
+            }
+        }
+    }
+
+    #[test]
     fn a_tail_of_zeros_or_noise_is_torn() {
         let image = written(&[b"one"]);
-        for tail in [vec![0; 5000], vec![0xA5; 17], image.clone()] {
+        for tail in [vec![0; 5000], vec![0xA5; 27], image.clone()] {
             let contents = read(&[image.clone(), tail].concat()).unwrap();
             assert_eq!(payloads(&contents), [&b"one"[..]]);
             assert_eq!((contents.valid_len, contents.tail), (image.len() as u64, Tail::Bad));
@@ -438,17 +432,30 @@ mod tests {
         let files = TestFiles::default();
         Journal::create(&files, path(), MAGIC, 42, b"x").unwrap();
         let refused = |magic, id| Journal::read(&files, path(), magic, id).unwrap_err();
-        for error in [refused(Magic(*b"OTHERKND"), Some(42)), refused(MAGIC, Some(43))] {
+        for error in [refused(*b"OTHERKND", Some(42)), refused(MAGIC, Some(43))] {
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
         }
         assert_eq!(Journal::read(&files, path(), MAGIC, None).unwrap().id, 42);
 
-        let mut image = files.contents(path());
-        image[8] = 2;
-        let check = xxh3_64(&image[..24]).to_le_bytes();
-        image[24..32].copy_from_slice(&check);
-        let error = read(&image).unwrap_err();
-        assert!(error.message().contains("written by a newer version"), "{error}");
+        for (at, value) in [(8, 2), (15, 1)] {
+            let mut image = files.contents(path());
+            image[at] = value;
+            let check = xxh3_64(&image[..24]).to_le_bytes();
+            image[24..32].copy_from_slice(&check);
+            let error = read(&image).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+            assert!(error.message().contains("written by a newer version"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_header_that_does_not_verify_is_corruption_where_no_id_is_known() {
+        let files = TestFiles::default();
+        let mut image = written(&[b"one"]);
+        image[3] ^= 1;
+        files.put(path(), &image);
+        let error = Journal::read(&files, path(), MAGIC, None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
     }
 
     #[test]
@@ -457,6 +464,11 @@ mod tests {
         assert!(Journal::create(&files, path(), MAGIC, 1, b"").is_err());
         let mut journal = Journal::create(&files, path(), MAGIC, 1, b"x").unwrap();
         assert_eq!(journal.append_sync(b"").unwrap_err().kind(), ErrorKind::InvalidArgument);
+        let (at, room) = (JOURNAL_BYTES_MAX - 100, 100 - 2 * RECORD_HEADER_BYTES);
+        check_payload(path(), at, &vec![0; room as usize])
+            .expect("the file is as long as it may be");
+        let error = check_payload(path(), at, &vec![0; room as usize + 1]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     }
 
     proptest! {

@@ -16,12 +16,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use bytes::Bytes;
 
-use super::journal::{Magic, new_image, sync_parent};
+use super::journal::sync_parent;
 use super::meta_record::{self, MetaRecord};
 use super::rotation::{Found, Incomplete, RotatingJournal, Series};
 use super::{MetaChange, MetaEntry, MetaExpect, MetaStore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
+use crate::log::record::first_image;
 
 /// Bytes of a key at most. Keys are paths of names that Bigtable limits to some hundred bytes.
 pub const META_KEY_BYTES_MAX: usize = 4 << 10;
@@ -29,14 +30,18 @@ pub const META_KEY_BYTES_MAX: usize = 4 << 10;
 /// Bytes of a value at most. The largest are table schemas; a hundred families with rules take 10 KB.
 pub const META_VALUE_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of all keys and values at most: all of it is in memory and in every snapshot.
+/// Bytes of all entries at most, each with [`META_ENTRY_OVERHEAD_BYTES`]: all of it is in memory and in every
+/// snapshot, which must fit into one record of the journal ([`crate::log::record::RECORD_BYTES_MAX`]).
 pub const META_BYTES_MAX: u64 = 256 << 20;
+
+/// Bytes of an entry at most besides its key and value, in a record: a revision and two lengths.
+pub const META_ENTRY_OVERHEAD_BYTES: u64 = 16;
 
 /// Bytes of commits at which the store is rewritten as a snapshot, if they exceed the snapshot too.
 pub const META_ROTATE_BYTES: u64 = 1 << 20;
 
 pub(super) const SERIES: Series =
-    Series { name: "META-", magic: Magic(*b"TEPUIMTA"), rotate_bytes: META_ROTATE_BYTES };
+    Series { name: "META-", magic: *b"TEPUIMTA", rotate_bytes: META_ROTATE_BYTES };
 
 type Entries = BTreeMap<String, MetaEntry>;
 
@@ -45,7 +50,7 @@ type Entries = BTreeMap<String, MetaEntry>;
 struct State {
     entries: Entries,
     revision: u64,
-    /// Bytes of all keys and values.
+    /// Bytes of all entries ([`entry_bytes`]).
     bytes: u64,
 }
 
@@ -57,6 +62,11 @@ pub struct LocalMetaStore {
     state: RwLock<State>,
 }
 
+/// Bytes that an entry, or a change, takes in a record at most.
+fn entry_bytes(key: &str, value: Option<&Bytes>) -> u64 {
+    (key.len() + value.map_or(0, Bytes::len)) as u64 + META_ENTRY_OVERHEAD_BYTES
+}
+
 impl State {
     fn encode_snapshot(&self) -> Vec<u8> {
         let entries = self.entries.iter().map(|(k, e)| (k.as_str(), e.revision, &e.value));
@@ -64,7 +74,7 @@ impl State {
     }
 
     fn set(&mut self, key: &str, value: Option<&Bytes>, revision: u64) {
-        let size = |value: &Bytes| (key.len() + value.len()) as u64;
+        let size = |value: &Bytes| entry_bytes(key, Some(value));
         let old = match value {
             Some(value) => {
                 self.bytes += size(value);
@@ -86,7 +96,7 @@ impl State {
     /// What `bytes` will be after these changes, whose keys differ.
     fn bytes_after(&self, changes: &[MetaChange]) -> u64 {
         changes.iter().fold(self.bytes, |bytes, MetaChange { key, value, .. }| {
-            let size = |value: &Bytes| (key.len() + value.len()) as u64;
+            let size = |value: &Bytes| entry_bytes(key, Some(value));
             let old = self.entries.get(key).map_or(0, |entry| size(&entry.value));
             bytes - old + value.as_ref().map_or(0, size)
         })
@@ -157,6 +167,10 @@ fn check_limits(changes: &[MetaChange]) -> Result<()> {
             return refuse(format!("{} is changed twice in one commit", change.key));
         }
     }
+    let bytes: u64 = changes.iter().map(|c| entry_bytes(&c.key, c.value.as_ref())).sum();
+    if bytes > META_BYTES_MAX {
+        return refuse(format!("a commit of {bytes} bytes is over the limit of {META_BYTES_MAX}"));
+    }
     Ok(())
 }
 
@@ -222,7 +236,7 @@ fn is_unfinished_first_file(
     if others || path != series.path(dir, 1) {
         return Ok(false);
     }
-    let empty = new_image(series.magic, 1, &State::default().encode_snapshot())?;
+    let empty = first_image(series.magic, 1, &State::default().encode_snapshot());
     let file = files.open(path)?;
     let len = file.len()?;
     if len > empty.len() as u64 {
@@ -285,6 +299,7 @@ mod tests {
     use super::super::meta_record::dump;
     use super::super::testing::{CRASHES, Crash, TestFiles};
     use super::*;
+    use crate::log::record::{RECORD_BYTES_MAX, RECORD_HEADER_BYTES};
 
     fn dir() -> &'static Path {
         Path::new("data/meta")
@@ -370,6 +385,20 @@ mod tests {
         }
         assert_eq!(all(&store), (vec![], 0));
         store.commit(&[put("a", MetaExpect::Any, "1")]).expect("a refused commit does not poison");
+    }
+
+    #[test]
+    fn a_full_store_fits_into_one_record() {
+        assert!(META_BYTES_MAX + 32 < RECORD_BYTES_MAX, "a tag and a revision come on top");
+        let mut state = State::default();
+        let (long, value) = ("k".repeat(META_KEY_BYTES_MAX), vec![0; META_VALUE_BYTES_MAX]);
+        state.set(&long, Some(&Bytes::from(value)), u64::MAX);
+        state.set("", Some(&Bytes::new()), u64::MAX);
+        state.revision = u64::MAX;
+        let encoded = state.encode_snapshot().len() as u64;
+        assert!(encoded <= state.bytes + 32, "{encoded}");
+        state.set(&long, None, 0);
+        assert_eq!(state.bytes, META_ENTRY_OVERHEAD_BYTES);
     }
 
     #[test]
@@ -477,14 +506,15 @@ mod tests {
         let files = TestFiles::default();
         let store = LocalMetaStore::open(Arc::new(files.clone()), dir()).unwrap();
         let path = dir().join(&files.names()[0]);
-        let empty_len = files.contents(&path).len();
-        let mut states = vec![(empty_len, all(&store))];
+        // A state is there with its record; the marker behind that may be cut.
+        let end = || files.contents(&path).len() - RECORD_HEADER_BYTES as usize;
+        let mut states = vec![(end(), all(&store))];
         for changes in history().into_iter().take(5) {
             store.commit(&changes).unwrap();
-            states.push((files.contents(&path).len(), all(&store)));
+            states.push((end(), all(&store)));
         }
         let image = files.contents(&path);
-        let last_at = states[states.len() - 2].0;
+        let (last_end, last) = states[states.len() - 1].clone();
         let found = |image: &[u8]| {
             let disk = TestFiles::default();
             disk.put(&path, image);
@@ -498,9 +528,9 @@ mod tests {
             let mut flipped = image.clone();
             flipped[at] ^= 0x10;
             match found(&flipped) {
-                Ok(state) => assert!(at >= last_at && state == states[states.len() - 2].1),
+                Ok(state) => assert!(at >= last_end && state == last, "byte {at}"),
                 Err(error) => {
-                    assert!(at < last_at && error.kind() == ErrorKind::Corruption, "{error}");
+                    assert!(at < last_end && error.kind() == ErrorKind::Corruption, "{error}");
                 }
             }
         }
@@ -530,7 +560,7 @@ mod tests {
         assert_eq!(
             json,
             r#"[[32,{"snapshot":{"revision":0,"entries":[]}}],"#.to_owned()
-                + r#"[50,{"commit":{"revision":1,"changes":[["a","1\\x00"],["b",null]]}}]]"#
+                + r#"[82,{"commit":{"revision":1,"changes":[["a","1\\x00"],["b",null]]}}]]"#
         );
     }
 

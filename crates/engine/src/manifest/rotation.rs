@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn one_id_has_one_name() {
-        let series = Series { name: "X-", magic: Magic(*b"12345678"), rotate_bytes: 1 };
+        let series = Series { name: "X-", magic: *b"12345678", rotate_bytes: 1 };
         let path = series.path(Path::new("d"), 0xAB);
         assert_eq!(path, Path::new("d/X-00000000000000ab"));
         assert_eq!(series.parse("X-00000000000000ab"), Some(0xAB));

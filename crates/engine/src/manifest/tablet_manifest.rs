@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::edit::VersionEdit;
-use super::journal::{Journal, Magic, Record, sync_parent};
+use super::journal::{Journal, Record, sync_parent};
 use super::rotation::{Found, Incomplete, RotatingJournal, Series};
 use super::version::Version;
 use crate::cell::RowRange;
@@ -29,7 +29,7 @@ use crate::io::Files;
 pub const MANIFEST_ROTATE_BYTES: u64 = 1 << 20;
 
 const SERIES: Series =
-    Series { name: "MANIFEST-", magic: Magic(*b"TEPUIMAN"), rotate_bytes: MANIFEST_ROTATE_BYTES };
+    Series { name: "MANIFEST-", magic: *b"TEPUIMAN", rotate_bytes: MANIFEST_ROTATE_BYTES };
 
 /// The manifest of one tablet, open for edits.
 #[derive(Debug)]
@@ -191,6 +191,7 @@ mod tests {
     use super::super::testing::{CRASHES, Crash, TestFiles};
     use super::super::version::tests::sst;
     use super::*;
+    use crate::log::record::RECORD_HEADER_BYTES;
 
     fn dir() -> &'static Path {
         Path::new("t/1")
@@ -273,6 +274,10 @@ mod tests {
             let version = manifest.append(&edit).unwrap();
             versions.push((files.contents(&path).len(), version));
         }
+        // A version is there with its record; the marker behind that may be cut.
+        for (end, _) in &mut versions {
+            *end -= RECORD_HEADER_BYTES as usize;
+        }
         let image = files.contents(&path);
         for len in 0..=image.len() {
             let cut = TestFiles::default();
@@ -281,7 +286,10 @@ mod tests {
             match (open(&cut), want) {
                 (Ok((_, version)), Some((end, want))) => {
                     assert_eq!(&version, want, "cut to {len}");
-                    assert_eq!(cut.contents(&path).len(), *end, "the torn tail is cut");
+                    // A whole marker stays, as in a file that was not cut.
+                    let marked = end + RECORD_HEADER_BYTES as usize;
+                    let left = if len >= marked { marked } else { *end };
+                    assert_eq!(cut.contents(&path).len(), left, "the torn tail is cut");
                 }
                 (Err(error), None) => assert_eq!(error.kind(), ErrorKind::NotFound, "{len}"),
                 (opened, want) => panic!("cut to {len}: {opened:?}, not {want:?}"),
@@ -290,18 +298,15 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_is_corruption_or_a_torn_last_edit_and_never_another_version() {
+    fn a_flipped_bit_is_corruption_or_in_the_last_marker_and_never_another_version() {
         let files = TestFiles::default();
         let mut manifest = create(&files);
         let path = only_file(&files);
-        let mut before_last = manifest.version();
-        let mut last_at = 0;
         for edit in edits(5) {
-            before_last = manifest.version();
-            last_at = files.contents(&path).len();
             manifest.append(&edit).unwrap();
         }
         let image = files.contents(&path);
+        let marker_at = image.len() - RECORD_HEADER_BYTES as usize;
         for at in 0..image.len() {
             let mut flipped = image.clone();
             flipped[at] ^= 1 << (at % 8);
@@ -309,11 +314,12 @@ mod tests {
             disk.put(&path, &flipped);
             match open(&disk) {
                 Ok((_, version)) => {
-                    assert!(at >= last_at, "byte {at}");
-                    assert_eq!(version, before_last);
+                    assert!(at >= marker_at, "byte {at}");
+                    assert_eq!(version, manifest.version());
+                    assert_eq!(disk.contents(&path), image[..marker_at], "the marker is cut");
                 }
                 Err(error) => {
-                    assert!(at < last_at && error.kind() == ErrorKind::Corruption, "{error}");
+                    assert!(at < marker_at && error.kind() == ErrorKind::Corruption, "{error}");
                     assert!(error.message().contains("MANIFEST-0000000000000001"), "{error}");
                     assert_eq!(disk.contents(&path), flipped, "evidence is left alone");
                 }
@@ -326,10 +332,16 @@ mod tests {
         let files = TestFiles::default();
         create(&files);
         let path = only_file(&files);
-        let mut image = files.contents(&path);
-        *image.last_mut().unwrap() ^= 1;
-        files.put(&path, &image);
-        assert_eq!(open(&files).unwrap_err().kind(), ErrorKind::Corruption);
+        let marked = files.contents(&path);
+        let marker_at = marked.len() - RECORD_HEADER_BYTES as usize;
+        // With its marker, and after a crash that lost that.
+        for image in [&marked[..], &marked[..marker_at]] {
+            let mut image = image.to_vec();
+            image[marker_at - 1] ^= 1;
+            files.put(&path, &image);
+            assert_eq!(open(&files).unwrap_err().kind(), ErrorKind::Corruption);
+            assert_eq!(files.contents(&path), image, "evidence is left alone");
+        }
     }
 
     #[test]

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::codec::{Malformed, Parsed};
 use super::data::DataBlock;
 use super::filter::FilterBlock;
 use super::footer::Handle;
 use super::index::{IndexBlock, Level};
 use super::reader::SstReader;
+use crate::codec::{Malformed, Parsed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{IoEngine, ReadRequest};
 
@@ -71,21 +71,21 @@ impl Block {
     pub(super) fn data(&self) -> Parsed<&DataBlock> {
         match &self.content {
             Content::Data(block) => Ok(block),
-            _ => Err(Malformed("not a data block")),
+            _ => Err(Malformed::whole("not a data block")),
         }
     }
 
     pub(super) fn index(&self) -> Parsed<&IndexBlock> {
         match &self.content {
             Content::Index(block) => Ok(block),
-            _ => Err(Malformed("not an index partition")),
+            _ => Err(Malformed::whole("not an index partition")),
         }
     }
 
     pub(super) fn filter(&self) -> Parsed<&FilterBlock> {
         match &self.content {
             Content::Filter(block) => Ok(block),
-            _ => Err(Malformed("not a filter partition")),
+            _ => Err(Malformed::whole("not a filter partition")),
         }
     }
 }

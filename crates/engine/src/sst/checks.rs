@@ -3,10 +3,10 @@
 //! The questions are worked out from the resident filter index alone, so that all partitions that a probe
 //! needs are known, and can be loaded together, before any is looked at.
 
-use super::codec::{Malformed, Parsed};
 use super::index::IndexBlock;
 use super::probe::{RowProbe, Wants};
 use super::reader::SstReader;
+use crate::codec::{Malformed, Parsed};
 
 /// What to ask of which filter partitions. The answers are joined by "or".
 pub(super) struct Checks<'a> {
@@ -82,7 +82,7 @@ impl<'a> Checks<'a> {
         probe: &RowProbe,
         ask: impl Fn(usize, u64) -> Option<Parsed<bool>>,
     ) -> Parsed<bool> {
-        let missing = || Err(Malformed("a filter partition was not loaded"));
+        let missing = || Err(Malformed::whole("a filter partition was not loaded"));
         // Every entry implies the row's, so where the row's partition is at hand anyway, it may spare
         // asking for many columns, and it makes false positives rarer.
         if let Some(answer) = self.row_partition.and_then(|p| ask(p, probe.row_entry))

@@ -28,13 +28,13 @@ use bytes::Bytes;
 
 use super::block::{Block, BlockKind, BlockRequest};
 use super::checks::Checks;
-use super::codec::{Malformed, Parsed};
 use super::data::{DataBlock, Fresh, Record};
 use super::footer::Handle;
 use super::index::IndexBlock;
 use super::probe::RowProbe;
 use super::reader::SstReader;
 use crate::cell::{KeyView, RowRange, encode_suffix, row_prefix};
+use crate::codec::{Malformed, Parsed};
 use crate::cursor::{Cursor, Entry, Step};
 use crate::error::Result;
 
@@ -429,7 +429,7 @@ impl SstCursor {
 
     /// Puts the cursor on a record, or on nothing where that lies past the bounds.
     fn land(&mut self, record: Record) -> Result<()> {
-        let data = self.data.as_ref().ok_or(Malformed("no block is held"));
+        let data = self.data.as_ref().ok_or(Malformed::whole("no block is held"));
         let built = data.and_then(|held| held.block.data()).and_then(|data| {
             build_key(data, &record, &mut self.key, &mut self.row_len, &mut self.column_len)
         });
@@ -449,7 +449,7 @@ impl SstCursor {
     fn in_data<T>(&self, parsed: Parsed<T>) -> Result<T> {
         parsed.map_err(|m| {
             let offset = self.data.as_ref().map_or(0, |h| h.handle.offset);
-            self.reader.damaged(offset, m.0)
+            self.reader.damaged(offset, m.what)
         })
     }
 
@@ -457,7 +457,7 @@ impl SstCursor {
     fn in_partition<T>(&self, parsed: Parsed<T>) -> Result<T> {
         parsed.map_err(|m| {
             let offset = self.partition.as_ref().map_or(0, |h| h.handle.offset);
-            self.reader.damaged(offset, m.0)
+            self.reader.damaged(offset, m.what)
         })
     }
 

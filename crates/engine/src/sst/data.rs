@@ -37,11 +37,11 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 
-use super::codec::{Input, Malformed, Parsed, slice, unzigzag};
 use crate::cell::{
     FamilyId, Kind, Origin, Seq, TIMESTAMP_MAX, Timestamp, encode_family, encode_qualifier,
     encode_suffix,
 };
+use crate::codec::{Malformed, Parsed, Reader, slice};
 
 pub(super) const LAYOUT: u8 = 1;
 pub(super) const HEADER_LEN: usize = 40;
@@ -112,25 +112,25 @@ struct RowRef {
 impl DataBlock {
     /// Parses a block.
     pub(super) fn parse(data: Bytes) -> Parsed<Self> {
-        let mut input = Input::new(&data);
+        let mut input = Reader::new(&data);
         if input.u8()? != LAYOUT {
-            return Err(Malformed("unknown layout of a data block"));
+            return Err(Malformed::whole("unknown layout of a data block"));
         }
         let width = usize::from(input.u8()?);
-        if (width != 2 && width != 4) || input.u16()? != 0 {
-            return Err(Malformed("bad header of a data block"));
+        if (width != 2 && width != 4) || input.fixed_u16()? != 0 {
+            return Err(Malformed::whole("bad header of a data block"));
         }
-        let groups = input.u32()? as usize;
-        let qualifiers = input.u32()? as usize;
-        let qualifier_bytes = input.u32()? as usize;
-        let values_at = input.u32()? as usize;
-        let records = input.u32()?;
-        let base_timestamp = input.u64()? as i64;
-        let base_seq = input.u64()?;
+        let groups = input.fixed_u32()? as usize;
+        let qualifiers = input.fixed_u32()? as usize;
+        let qualifier_bytes = input.fixed_u32()? as usize;
+        let values_at = input.fixed_u32()? as usize;
+        let records = input.fixed_u32()?;
+        let base_timestamp = input.fixed_u64()? as i64;
+        let base_seq = input.fixed_u64()?;
         let qualifiers_at = HEADER_LEN as u64 + (groups as u64 + qualifiers as u64) * width as u64;
         let groups_at = qualifiers_at + qualifier_bytes as u64;
         if groups == 0 || groups_at > values_at as u64 || values_at > data.len() {
-            return Err(Malformed("the parts of a data block do not fit into it"));
+            return Err(Malformed::whole("the parts of a data block do not fit into it"));
         }
         let mut block = Self {
             width,
@@ -149,7 +149,7 @@ impl DataBlock {
         let mut input = block.group_input(0)?;
         let row = block.row_ref(&mut input)?;
         if row.shared != 0 {
-            return Err(Malformed("the first row of a block shares bytes with nothing"));
+            return Err(Malformed::whole("the first row of a block shares bytes with nothing"));
         }
         block.first_row_at = row.tail_at;
         block.first_row_len = row.tail_len;
@@ -167,23 +167,27 @@ impl DataBlock {
     }
 
     fn table(&self, index: usize) -> Parsed<usize> {
-        let mut input = Input::at(&self.data, HEADER_LEN + index * self.width);
-        if self.width == 2 { input.u16().map(usize::from) } else { input.u32().map(|v| v as usize) }
+        let mut input = Reader::at(&self.data, HEADER_LEN + index * self.width);
+        if self.width == 2 {
+            input.fixed_u16().map(usize::from)
+        } else {
+            input.fixed_u32().map(|v| v as usize)
+        }
     }
 
     /// Everything before the values, from the start of group `index`.
-    fn group_input(&self, index: usize) -> Parsed<Input<'_>> {
+    fn group_input(&self, index: usize) -> Parsed<Reader<'_>> {
         let start = self.groups_at + self.table(index)?;
-        Ok(Input::at(self.data.get(..self.values_at).unwrap_or_default(), start))
+        Ok(Reader::at(self.data.get(..self.values_at).unwrap_or_default(), start))
     }
 
-    fn row_ref(&self, input: &mut Input<'_>) -> Parsed<RowRef> {
-        let shared = input.varint_usize()?;
-        let tail_len = input.varint_usize()?;
+    fn row_ref(&self, input: &mut Reader<'_>) -> Parsed<RowRef> {
+        let shared = input.usize()?;
+        let tail_len = input.usize()?;
         let tail_at = input.position();
         input.take(tail_len)?;
         if shared > self.first_row_len {
-            return Err(Malformed("a row shares more than the first row has"));
+            return Err(Malformed::whole("a row shares more than the first row has"));
         }
         Ok(RowRef { shared, tail_at, tail_len })
     }
@@ -200,8 +204,8 @@ impl DataBlock {
     fn first_of_group(&self, group: usize) -> Parsed<Record> {
         let mut input = self.group_input(group)?;
         let row = self.row_ref(&mut input)?;
-        let records = input.varint()?;
-        let value_offset = input.varint_usize()?;
+        let records = input.u64()?;
+        let value_offset = input.usize()?;
         let before = Record {
             fresh: Fresh::Row,
             family: FamilyId(0),
@@ -243,40 +247,40 @@ impl DataBlock {
     /// Decodes the record that begins at `before.next_at`.
     #[inline]
     fn decode(&self, before: &Record, first: bool) -> Parsed<Record> {
-        let left = before.left.checked_sub(1).ok_or(Malformed("a group without records"))?;
+        let left = before.left.checked_sub(1).ok_or(Malformed::whole("a group without records"))?;
         let mut input =
-            Input::at(self.data.get(..self.values_at).unwrap_or_default(), before.next_at);
+            Reader::at(self.data.get(..self.values_at).unwrap_or_default(), before.next_at);
         let flags = input.u8()?;
-        let kind = Kind::from_u8(flags & KIND_MASK).ok_or(Malformed("a record of no kind"))?;
+        let kind =
+            Kind::from_u8(flags & KIND_MASK).ok_or(Malformed::whole("a record of no kind"))?;
         let continues = flags & (FLAG_SAME_COLUMN | FLAG_SAME_FAMILY) != 0;
         if flags & FLAG_RESERVED != 0 || (first && continues) {
-            return Err(Malformed("bad flags of a record"));
+            return Err(Malformed::whole("bad flags of a record"));
         }
         let (mut family, mut qualifier, mut fresh) =
             (before.family, before.qualifier, Fresh::Version);
         if flags & FLAG_SAME_COLUMN == 0 {
             fresh = Fresh::Column;
             if flags & FLAG_SAME_FAMILY == 0 {
-                let id = u32::try_from(input.varint()?);
-                family = FamilyId(id.map_err(|_| Malformed("a family id is out of range"))?);
+                family = FamilyId(input.u32()?);
             }
-            qualifier = input.varint_usize()?;
+            qualifier = input.usize()?;
             if qualifier > self.qualifiers {
-                return Err(Malformed("a record names a qualifier that is not there"));
+                return Err(Malformed::whole("a record names a qualifier that is not there"));
             }
         }
         let timestamp = if flags & FLAG_TIMESTAMP_MAX != 0 {
             TIMESTAMP_MAX
         } else {
-            before.timestamp.wrapping_add(unzigzag(input.varint()?))
+            before.timestamp.wrapping_add(input.i64()?)
         };
-        let seq = before.seq.wrapping_add(unzigzag(input.varint()?) as u64);
-        let origin = if flags & FLAG_ORIGIN != 0 { input.u16()? } else { 0 };
-        let value_len = input.varint_usize()?;
+        let seq = before.seq.wrapping_add(input.i64()? as u64);
+        let origin = if flags & FLAG_ORIGIN != 0 { input.fixed_u16()? } else { 0 };
+        let value_len = input.usize()?;
         // Saturating, so that a made-up length ends outside the block instead of wrapping around.
         let value_at = before.value_at.saturating_add(before.value_len);
         if value_at.saturating_add(value_len) > self.data.len() {
-            return Err(Malformed("a value reaches past the end of its block"));
+            return Err(Malformed::whole("a value reaches past the end of its block"));
         }
         Ok(Record {
             fresh,
@@ -312,9 +316,10 @@ impl DataBlock {
             Some(before) => self.table(self.groups + before)?,
             None => 0,
         };
-        let len = end.checked_sub(start).ok_or(Malformed("the qualifiers are out of order"))?;
+        let len =
+            end.checked_sub(start).ok_or(Malformed::whole("the qualifiers are out of order"))?;
         if self.qualifiers_at + end > self.groups_at {
-            return Err(Malformed("a qualifier reaches past the dictionary"));
+            return Err(Malformed::whole("a qualifier reaches past the dictionary"));
         }
         Ok((self.qualifiers_at + start, len))
     }
@@ -466,7 +471,7 @@ struct RowSearch<'t> {
 impl<'t> RowSearch<'t> {
     fn new(block: &DataBlock, target: &'t [u8]) -> Self {
         let first = block.range(block.first_row_at, block.first_row_len);
-        Self { target, agree: super::codec::common_prefix(first, target) }
+        Self { target, agree: crate::codec::common_prefix(first, target) }
     }
 }
 

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::codec::{common_prefix, put_varint, zigzag};
 use super::data::{
     FLAG_ORIGIN, FLAG_SAME_COLUMN, FLAG_SAME_FAMILY, FLAG_TIMESTAMP_MAX, HEADER_LEN, LAYOUT,
 };
 use crate::cell::{FamilyId, KeyView, SUFFIX_LEN, TIMESTAMP_MAX};
+use crate::codec::{common_prefix, put_i64, put_u64};
 
 /// Records of one group at most. A search decodes half a group on average, so fewer would search faster;
 /// more would spend fewer bytes (about five a group) on the offset table and the row's place.
@@ -145,25 +145,25 @@ impl DataBlockBuilder {
         self.open.push(flags);
         if !same_column {
             if !same_family {
-                put_varint(&mut self.open, u64::from(key.family().0));
+                put_u64(&mut self.open, u64::from(key.family().0));
             }
             let qualifier = self.qualifier_number(key);
-            put_varint(&mut self.open, u64::from(qualifier));
+            put_u64(&mut self.open, u64::from(qualifier));
             self.last_family = key.family();
             self.last_column.clear();
             self.last_column.extend_from_slice(column);
         }
         if timestamp != TIMESTAMP_MAX {
-            put_varint(&mut self.open, zigzag(timestamp.wrapping_sub(self.last_timestamp)));
+            put_i64(&mut self.open, timestamp.wrapping_sub(self.last_timestamp));
         }
         // The difference is always from the record before, tombstones included, as the reader has it.
         self.last_timestamp = timestamp;
-        put_varint(&mut self.open, zigzag(key.seq().wrapping_sub(self.last_seq) as i64));
+        put_i64(&mut self.open, key.seq().wrapping_sub(self.last_seq) as i64);
         self.last_seq = key.seq();
         if key.origin() != 0 {
             self.open.extend_from_slice(&key.origin().to_le_bytes());
         }
-        put_varint(&mut self.open, value_len as u64);
+        put_u64(&mut self.open, value_len as u64);
     }
 
     /// 0 without a qualifier, else 1 + its place in the dictionary, where it is put if needed.
@@ -203,11 +203,11 @@ impl DataBlockBuilder {
             common_prefix(&self.row, &self.first_row)
         };
         let tail = self.row.get(shared..).unwrap_or_default();
-        put_varint(&mut self.groups, shared as u64);
-        put_varint(&mut self.groups, tail.len() as u64);
+        put_u64(&mut self.groups, shared as u64);
+        put_u64(&mut self.groups, tail.len() as u64);
         self.groups.extend_from_slice(tail);
-        put_varint(&mut self.groups, u64::from(self.open_records));
-        put_varint(&mut self.groups, self.open_value_offset as u64);
+        put_u64(&mut self.groups, u64::from(self.open_records));
+        put_u64(&mut self.groups, self.open_value_offset as u64);
         self.groups.append(&mut self.open);
         self.open_records = 0;
     }

@@ -40,10 +40,10 @@
 use bytes::Bytes;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::codec::{Input, Malformed, Parsed};
 use super::frame::mix64;
 use super::key::Change;
 use crate::cell::{FamilyId, KeyView, Kind};
+use crate::codec::{Malformed, Parsed, Reader};
 
 /// Bytes of a line: a cache line of the processors that matter.
 const LINE_BYTES: usize = 64;
@@ -196,17 +196,17 @@ pub(crate) struct FilterBlock {
 impl FilterBlock {
     /// Parses a block.
     pub(super) fn parse(data: Bytes) -> Parsed<Self> {
-        let mut input = Input::new(&data);
+        let mut input = Reader::new(&data);
         if input.u8()? != KIND_BLOCKED_BLOOM {
-            return Err(Malformed("a filter of a kind that this build does not know"));
+            return Err(Malformed::whole("a filter of a kind that this build does not know"));
         }
         let probes = input.u8()?;
-        let zero = input.u16()?;
-        let lines = u64::from(input.u32()?);
+        let zero = input.fixed_u16()?;
+        let lines = u64::from(input.fixed_u32()?);
         let len = HEADER_LEN as u64 + lines * LINE_BYTES as u64;
         let probes_ok = (1..=PROBES_MAX).contains(&u32::from(probes));
         if !probes_ok || zero != 0 || lines == 0 || len != data.len() as u64 {
-            return Err(Malformed("bad header of a filter"));
+            return Err(Malformed::whole("bad header of a filter"));
         }
         Ok(Self { data, lines, probes })
     }

@@ -17,9 +17,9 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::codec::{Input, Malformed, Parsed};
 use super::frame::{FRAME_BYTES_MAX, TRAILER_LEN, checksum_seed};
 use super::{FORMAT_VERSION, FileId};
+use crate::codec::{Malformed, Parsed, Reader};
 
 /// Bytes of the footer.
 pub(super) const FOOTER_LEN: usize = 4 * 16 + 8 + 4 + 4 + 8 + 8;
@@ -46,7 +46,7 @@ impl Handle {
     pub(super) fn checked(offset: u64, len: u64, end: u64) -> Parsed<Self> {
         let fits = offset.checked_add(len).is_some_and(|e| e <= end);
         if !fits || len < TRAILER_LEN as u64 || len > FRAME_BYTES_MAX as u64 {
-            return Err(Malformed("a handle points outside the file"));
+            return Err(Malformed::whole("a handle points outside the file"));
         }
         Ok(Self { offset, len: len as u32 })
     }
@@ -86,24 +86,26 @@ impl Footer {
 
     /// Reads the footer of `file` that was found at `offset`.
     pub(super) fn decode(bytes: &[u8], file: FileId, offset: u64) -> Parsed<Self> {
-        let mut input = Input::new(bytes);
+        let mut input = Reader::new(bytes);
         let covered = input.take(FOOTER_LEN - 16)?;
-        let checksum = input.u64()?;
+        let checksum = input.fixed_u64()?;
         if input.take(MAGIC.len())? != MAGIC || !input.is_empty() {
-            return Err(Malformed("not an SST, or cut short: the magic is missing"));
+            return Err(Malformed::whole("not an SST, or cut short: the magic is missing"));
         }
-        let mut input = Input::new(covered);
+        let mut input = Reader::new(covered);
         let mut pairs = [(0, 0); 4];
         for pair in &mut pairs {
-            *pair = (input.u64()?, input.u64()?);
+            *pair = (input.fixed_u64()?, input.fixed_u64()?);
         }
         let [properties, top_index, filter_index, dictionary] = pairs;
-        let stored_file = input.u64()?;
-        if input.u32()? != FORMAT_VERSION {
-            return Err(Malformed("the SST has a format version that this build does not know"));
+        let stored_file = input.fixed_u64()?;
+        if input.fixed_u32()? != FORMAT_VERSION {
+            return Err(Malformed::whole(
+                "the SST has a format version that this build does not know",
+            ));
         }
         if xxh3_64_with_seed(covered, checksum_seed(file, offset)) != checksum {
-            return Err(Malformed(if stored_file == file {
+            return Err(Malformed::whole(if stored_file == file {
                 "footer checksum mismatch"
             } else {
                 "the footer is that of another file, or damaged"

@@ -22,8 +22,8 @@ use zstd::bulk::Compressor as ZstdCompressor;
 use zstd::dict::DecoderDictionary;
 use zstd::zstd_safe::DCtx;
 
-use super::codec::{Malformed, Parsed};
 use super::{BLOCK_BYTES_MAX, Compression, FileId};
+use crate::codec::{Malformed, Parsed};
 
 /// Bytes after the payload.
 pub(super) const TRAILER_LEN: usize = 1 + 8;
@@ -172,12 +172,12 @@ pub(super) fn open_frame(
     dictionary: Option<&DecoderDictionary<'static>>,
     copy: bool,
 ) -> Parsed<Bytes> {
-    let short = Malformed("a block is shorter than its trailer");
+    let short = Malformed::whole("a block is shorter than its trailer");
     let payload_len = frame.len().checked_sub(TRAILER_LEN).ok_or(short)?;
     let covered = frame.get(..=payload_len).ok_or(short)?;
     let stored = frame.get(payload_len + 1..).and_then(|b| b.try_into().ok()).ok_or(short)?;
     if xxh3_64_with_seed(covered, checksum_seed(file, offset)) != u64::from_le_bytes(stored) {
-        return Err(Malformed("checksum mismatch"));
+        return Err(Malformed::whole("checksum mismatch"));
     }
     let payload = frame.get(..payload_len).ok_or(short)?;
     let method = match covered.last() {
@@ -186,12 +186,12 @@ pub(super) fn open_frame(
         Some(1) => Method::Lz4,
         Some(2) => Method::Zstd,
         Some(3) => Method::ZstdDict,
-        _ => return Err(Malformed("unknown compression")),
+        _ => return Err(Malformed::whole("unknown compression")),
     };
     let (size, compressed) = payload.split_first_chunk::<SIZE_LEN>().ok_or(short)?;
     let size = u32::from_le_bytes(*size) as usize;
     if size > BLOCK_BYTES_MAX {
-        return Err(Malformed("a block is larger than blocks may be"));
+        return Err(Malformed::whole("a block is larger than blocks may be"));
     }
     decompress(compressed, size, method, dictionary).map(Bytes::from)
 }
@@ -207,7 +207,7 @@ fn decompress(
     method: Method,
     dictionary: Option<&DecoderDictionary<'static>>,
 ) -> Parsed<Vec<u8>> {
-    let bad = Malformed("a block does not decompress");
+    let bad = Malformed::whole("a block does not decompress");
     if method == Method::Lz4 {
         let mut out = vec![0; size];
         let len = lz4_flex::block::decompress_into(compressed, &mut out).map_err(|_| bad)?;
@@ -218,9 +218,9 @@ fn decompress(
         if context.is_none() {
             *context = DCtx::try_create();
         }
-        let context = context.as_mut().ok_or(Malformed("no memory for zstd"))?;
+        let context = context.as_mut().ok_or(Malformed::whole("no memory for zstd"))?;
         if method == Method::ZstdDict {
-            let dictionary = dictionary.ok_or(Malformed("the SST has no dictionary"))?;
+            let dictionary = dictionary.ok_or(Malformed::whole("the SST has no dictionary"))?;
             context
                 .decompress_using_ddict(&mut out, compressed, dictionary.as_ddict())
                 .map_err(|_| bad)
@@ -280,7 +280,7 @@ mod tests {
         frame.extend_from_slice(&checksum.to_le_bytes());
         assert_eq!(
             open_frame(&Bytes::from(frame), 7, 0, None, false),
-            Err(Malformed("a block is larger than blocks may be"))
+            Err(Malformed::whole("a block is larger than blocks may be"))
         );
     }
 }

@@ -21,9 +21,9 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 
-use super::codec::{Input, Malformed, Parsed, common_prefix, put_varint, unzigzag, zigzag};
 use super::footer::Handle;
 use crate::cell::KeyView;
+use crate::codec::{Malformed, Parsed, Reader, common_prefix, put_i64, put_u64};
 
 const HEADER_LEN: usize = 8;
 
@@ -118,19 +118,19 @@ impl IndexBuilder {
         self.offsets.push(self.entries.len() as u32);
         let out = &mut self.entries;
         let tail = separator.get(shared..).unwrap_or_default();
-        put_varint(out, shared as u64);
-        put_varint(out, tail.len() as u64);
+        put_u64(out, shared as u64);
+        put_u64(out, tail.len() as u64);
         out.extend_from_slice(tail);
-        put_varint(out, entry.handle.offset);
-        put_varint(out, u64::from(entry.handle.len));
+        put_u64(out, entry.handle.offset);
+        put_u64(out, u64::from(entry.handle.len));
         if self.level != Level::Filter {
-            put_varint(out, entry.stats.records);
-            put_varint(out, entry.stats.tombstones);
-            put_varint(out, zigzag(entry.stats.timestamp_min));
-            put_varint(out, zigzag(entry.stats.timestamp_max));
+            put_u64(out, entry.stats.records);
+            put_u64(out, entry.stats.tombstones);
+            put_i64(out, entry.stats.timestamp_min);
+            put_i64(out, entry.stats.timestamp_max);
         }
         if self.level == Level::Top {
-            put_varint(out, entry.data_end);
+            put_u64(out, entry.data_end);
         }
         self.stats.merge(&entry.stats);
         self.data_end = entry.data_end;
@@ -180,23 +180,23 @@ pub(crate) struct IndexBlock {
 impl IndexBlock {
     /// Parses a block that must be of `level`.
     pub(super) fn parse(data: Bytes, level: Level) -> Parsed<Self> {
-        let mut input = Input::new(&data);
-        if input.u32()? != u32::from(level as u8) {
-            return Err(Malformed("not an index block of the level that belongs here"));
+        let mut input = Reader::new(&data);
+        if input.fixed_u32()? != u32::from(level as u8) {
+            return Err(Malformed::whole("not an index block of the level that belongs here"));
         }
-        let count = input.u32()? as usize;
+        let count = input.fixed_u32()? as usize;
         let entries_at = HEADER_LEN as u64 + count as u64 * 4;
         if entries_at > data.len() as u64 {
-            return Err(Malformed("an index block is shorter than its table"));
+            return Err(Malformed::whole("an index block is shorter than its table"));
         }
         let entries_at = entries_at as usize;
         let mut block = Self { data, level, count, entries_at, first_at: 0, first_len: 0 };
         if count > 0 {
             let mut input = block.input(0)?;
-            if input.varint()? != 0 {
-                return Err(Malformed("the first separator shares bytes with nothing"));
+            if input.u64()? != 0 {
+                return Err(Malformed::whole("the first separator shares bytes with nothing"));
             }
-            let len = input.varint_usize()?;
+            let len = input.usize()?;
             let at = input.position();
             input.take(len)?;
             (block.first_at, block.first_len) = (at, len);
@@ -214,9 +214,9 @@ impl IndexBlock {
         self.data.len()
     }
 
-    fn input(&self, index: usize) -> Parsed<Input<'_>> {
-        let offset = Input::at(&self.data, HEADER_LEN + index * 4).u32()? as usize;
-        Ok(Input::at(&self.data, self.entries_at + offset))
+    fn input(&self, index: usize) -> Parsed<Reader<'_>> {
+        let offset = Reader::at(&self.data, HEADER_LEN + index * 4).fixed_u32()? as usize;
+        Ok(Reader::at(&self.data, self.entries_at + offset))
     }
 
     fn first(&self) -> &[u8] {
@@ -224,16 +224,16 @@ impl IndexBlock {
     }
 
     /// The two parts of a separator, and the input after it.
-    fn parts(&self, index: usize) -> Parsed<(&[u8], &[u8], Input<'_>)> {
+    fn parts(&self, index: usize) -> Parsed<(&[u8], &[u8], Reader<'_>)> {
         if index >= self.count {
-            return Err(Malformed("an index entry that is not there"));
+            return Err(Malformed::whole("an index entry that is not there"));
         }
         let mut input = self.input(index)?;
-        let shared = input.varint_usize()?;
-        let tail_len = input.varint_usize()?;
+        let shared = input.usize()?;
+        let tail_len = input.usize()?;
         let tail = input.take(tail_len)?;
         let head = self.first().get(..shared);
-        let head = head.ok_or(Malformed("a separator shares more than the first has"))?;
+        let head = head.ok_or(Malformed::whole("a separator shares more than the first has"))?;
         Ok((head, tail, input))
     }
 
@@ -273,17 +273,17 @@ impl IndexBlock {
     /// An entry, whose block must end at or before file offset `end`.
     pub(super) fn entry(&self, index: usize, end: u64) -> Parsed<IndexEntry> {
         let (_, _, mut input) = self.parts(index)?;
-        let handle = Handle::checked(input.varint()?, input.varint()?, end)?;
+        let handle = Handle::checked(input.u64()?, input.u64()?, end)?;
         let mut stats = BlockStats::NONE;
         if self.level != Level::Filter {
-            stats.records = input.varint()?;
-            stats.tombstones = input.varint()?;
-            stats.timestamp_min = unzigzag(input.varint()?);
-            stats.timestamp_max = unzigzag(input.varint()?);
+            stats.records = input.u64()?;
+            stats.tombstones = input.u64()?;
+            stats.timestamp_min = input.i64()?;
+            stats.timestamp_max = input.i64()?;
         }
-        let data_end = if self.level == Level::Top { input.varint()? } else { handle.end() };
+        let data_end = if self.level == Level::Top { input.u64()? } else { handle.end() };
         if data_end > end {
-            return Err(Malformed("an index entry points outside the file"));
+            return Err(Malformed::whole("an index entry points outside the file"));
         }
         Ok(IndexEntry { handle, stats, data_end })
     }

@@ -2,7 +2,7 @@
 
 use crate::cell::{KeyView, SUFFIX_LEN};
 
-use super::codec::common_prefix;
+use crate::codec::common_prefix;
 
 /// Which parts of a key differ from the key before it. A part that changes changes those after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -34,7 +34,6 @@
 
 mod block;
 mod checks;
-mod codec;
 mod cursor;
 mod data;
 mod data_builder;

@@ -17,9 +17,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::codec::{Input, Malformed, Parsed, put_varint, unzigzag, zigzag};
 use super::key::Change;
 use crate::cell::{FAMILY_NONE, FamilyId, KeyView, Kind, SEQ_MAX, Seq, Timestamp};
+use crate::codec::{Malformed, Parsed, Reader, put_bytes, put_u64, zigzag};
 
 /// What an SST holds. Compaction picks by it, reads skip by it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -100,8 +100,8 @@ impl SstProperties {
         ] {
             put_number(out, tag, value);
         }
-        put_bytes(out, 12, &self.first_row);
-        put_bytes(out, 13, &self.last_row);
+        put_field(out, 12, &self.first_row);
+        put_field(out, 13, &self.last_row);
         for (id, family) in &self.families {
             let mut inner = Vec::new();
             for (tag, value) in [
@@ -115,7 +115,7 @@ impl SstProperties {
             ] {
                 put_number(&mut inner, tag, value);
             }
-            put_bytes(out, 32, &inner);
+            put_field(out, 32, &inner);
         }
     }
 
@@ -145,7 +145,7 @@ impl SstProperties {
                     return Ok(());
                 }
                 16 => {
-                    properties.created_micros = unzigzag(number(field)?);
+                    properties.created_micros = signed(field)?;
                     return Ok(());
                 }
                 32 => {
@@ -171,41 +171,43 @@ fn decode_family(bytes: &[u8]) -> Parsed<(FamilyId, FamilyProperties)> {
             2 => family.entries = number(field)?,
             3 => family.cells = number(field)?,
             4 => family.tombstones = number(field)?,
-            5 => family.timestamp_min = unzigzag(number(field)?),
-            6 => family.timestamp_max = unzigzag(number(field)?),
+            5 => family.timestamp_min = signed(field)?,
+            6 => family.timestamp_max = signed(field)?,
             7 => family.column_versions_max = number(field)?,
             _ => {}
         }
         Ok(())
     })?;
-    let id = u32::try_from(id).map_err(|_| Malformed("a family id is out of range"))?;
+    let id = u32::try_from(id).map_err(|_| Malformed::whole("a family id is out of range"))?;
     Ok((FamilyId(id), family))
 }
 
 fn each_tag<'a>(bytes: &'a [u8], mut take: impl FnMut(u64, &'a [u8]) -> Parsed<()>) -> Parsed<()> {
-    let mut input = Input::new(bytes);
+    let mut input = Reader::new(bytes);
     while !input.is_empty() {
-        let tag = input.varint()?;
-        let len = input.varint_usize()?;
-        take(tag, input.take(len)?)?;
+        let tag = input.u64()?;
+        take(tag, input.bytes()?)?;
     }
     Ok(())
 }
 
 fn number(field: &[u8]) -> Parsed<u64> {
-    Input::new(field).varint()
+    Reader::new(field).u64()
+}
+
+fn signed(field: &[u8]) -> Parsed<i64> {
+    Reader::new(field).i64()
 }
 
 fn put_number(out: &mut Vec<u8>, tag: u64, value: u64) {
     let mut field = Vec::with_capacity(10);
-    put_varint(&mut field, value);
-    put_bytes(out, tag, &field);
+    put_u64(&mut field, value);
+    put_field(out, tag, &field);
 }
 
-fn put_bytes(out: &mut Vec<u8>, tag: u64, bytes: &[u8]) {
-    put_varint(out, tag);
-    put_varint(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
+fn put_field(out: &mut Vec<u8>, tag: u64, bytes: &[u8]) {
+    put_u64(out, tag);
+    put_bytes(out, bytes);
 }
 
 /// Counts records into properties.
@@ -327,7 +329,7 @@ mod tests {
     #[test]
     fn properties_read_back_and_unknown_tags_are_skipped() {
         let mut bytes = Vec::new();
-        put_bytes(&mut bytes, 999, b"from a later version");
+        put_field(&mut bytes, 999, b"from a later version");
         properties().encode(&mut bytes);
         put_number(&mut bytes, 77, 1);
         assert_eq!(SstProperties::decode(&bytes), Ok(properties()));

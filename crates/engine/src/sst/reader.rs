@@ -9,7 +9,6 @@ use zstd::dict::DecoderDictionary;
 
 use super::FileId;
 use super::block::{Block, BlockKind, BlockRequest};
-use super::codec::{Malformed, Parsed};
 use super::cursor::{CursorOptions, SstCursor};
 use super::footer::{FOOTER_LEN, Footer, Handle};
 use super::frame::open_frame;
@@ -18,6 +17,7 @@ use super::key::separator_row;
 use super::metrics::SstMetrics;
 use super::properties::SstProperties;
 use crate::cache::BlockCache;
+use crate::codec::{Malformed, Parsed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Files, RandomFile};
 
@@ -53,10 +53,10 @@ impl SstReader {
     ) -> Result<Arc<Self>> {
         let file = files.open(path)?;
         let bytes = file.len()?;
-        let damaged = |offset: u64, m: Malformed| Error::corruption(path.display(), offset, m.0);
+        let damaged = |offset: u64, m: Malformed| Error::corruption(path.display(), offset, m.what);
         let footer_at = bytes
             .checked_sub(FOOTER_LEN as u64)
-            .ok_or_else(|| damaged(0, Malformed("too short to be an SST")))?;
+            .ok_or_else(|| damaged(0, Malformed::whole("too short to be an SST")))?;
         let footer = file.read_at(footer_at, FOOTER_LEN)?;
         let footer = Footer::decode(&footer, id, footer_at).map_err(|m| damaged(footer_at, m))?;
         let block = |handle: Handle| -> Result<Bytes> {
@@ -73,11 +73,9 @@ impl SstReader {
         let filters = footer.filter_index.map(|h| index(h, Level::Filter)).transpose()?;
         let dictionary = match footer.dictionary {
             None => None,
-            Some(handle) => {
-                Some(DecoderDictionary::try_copy(&block(handle)?).map_err(|_| {
-                    damaged(handle.offset, Malformed("zstd refuses the dictionary"))
-                })?)
-            }
+            Some(handle) => Some(DecoderDictionary::try_copy(&block(handle)?).map_err(|_| {
+                damaged(handle.offset, Malformed::whole("zstd refuses the dictionary"))
+            })?),
         };
         Ok(Arc::new(Self {
             id,
@@ -156,7 +154,7 @@ impl SstReader {
             let handle = self.at_top(self.top_entry(top_at))?.handle;
             let request = self.request(handle, BlockKind::Index, false);
             let block = request.load_blocking()?;
-            let here = |m: Malformed| self.damaged(handle.offset, m.0);
+            let here = |m: Malformed| self.damaged(handle.offset, m.what);
             let index = block.index().map_err(here)?;
             for at in 0..index.len() {
                 let entry = self.data_entry(index, at).map_err(here)?;
@@ -211,13 +209,13 @@ impl SstReader {
 
     /// Damage found in the top-level index.
     pub(super) fn at_top<T>(&self, parsed: Parsed<T>) -> Result<T> {
-        parsed.map_err(|m| self.damaged(self.footer.top_index.offset, m.0))
+        parsed.map_err(|m| self.damaged(self.footer.top_index.offset, m.what))
     }
 
     /// Damage found in the filter index.
     pub(super) fn at_filters<T>(&self, parsed: Parsed<T>) -> Result<T> {
         let offset = self.footer.filter_index.unwrap_or_default().offset;
-        parsed.map_err(|m| self.damaged(offset, m.0))
+        parsed.map_err(|m| self.damaged(offset, m.what))
     }
 
     pub(super) fn request(
@@ -255,7 +253,7 @@ impl SstReader {
         self.metrics().blocks_read.increment();
         open_frame(frame, self.id, handle.offset, self.dictionary.as_ref(), shared)
             .and_then(|bytes| Block::parse(kind, bytes))
-            .map_err(|m| self.damaged(handle.offset, m.0))
+            .map_err(|m| self.damaged(handle.offset, m.what))
     }
 
     /// Reads a block past the cache. Blocks.

@@ -1,7 +1,6 @@
 //! Checking a whole SST: every byte under a checksum, every record in its place, every figure true.
 
 use super::block::BlockKind;
-use super::codec::Parsed;
 use super::data::{DataBlock, Fresh, Record};
 use super::filter::{FilterBlock, FilterEntries, Under};
 use super::footer::Handle;
@@ -10,6 +9,7 @@ use super::key::Change;
 use super::properties::PropertiesBuilder;
 use super::reader::SstReader;
 use crate::cell::{KeyView, encode_suffix};
+use crate::codec::Parsed;
 use crate::error::Result;
 
 impl SstReader {
@@ -56,7 +56,7 @@ impl Check<'_> {
     }
 
     fn at<T>(&self, handle: Handle, parsed: Parsed<T>) -> Result<T> {
-        parsed.map_err(|m| self.reader.damaged(handle.offset, m.0))
+        parsed.map_err(|m| self.reader.damaged(handle.offset, m.what))
     }
 
     /// A block must begin where the one before it ended.

@@ -42,10 +42,11 @@
 //! No witness by the end of the file means a torn tail: the file's valid length is X. A tail of zeros
 //! alone is a clean end that is said to be cut by zero bytes. When B is the last synced group and
 //! nothing was written after its sync there is no witness for it. The commit log therefore writes a
-//! *marker* record after a moment of idleness, whose only content is its `durable`; and a file that is
-//! known to be complete (a segment with a successor) is read as [`Tail::Sealed`], in which every
-//! unreadable byte is damage. What the framing alone cannot see is a file that was cut short exactly at
-//! a record's end; the commit log closes that gap for sealed segments (`log::segment`).
+//! *marker* record after a moment of idleness, whose only content is its `durable`; a journal
+//! ([`crate::manifest::journal`]) writes one behind every record; and a file that is known to be complete
+//! (a segment with a successor) is read as [`Tail::Sealed`], in which every unreadable byte is damage. What
+//! the framing alone cannot see is a file that was cut short exactly at a record's end; the commit log
+//! closes that gap for sealed segments (`log::segment`).
 //!
 //! A record's header has a check of its own so that the scan costs one short hash per byte, and so that
 //! a header that verifies can be believed: the scan then steps over the payload, never into it, and
@@ -168,12 +169,40 @@ fn encode_file_header(magic: Magic, file_id: u64) -> Vec<u8> {
     bytes
 }
 
-/// The (version, file id) of a file header, if it verifies and has this magic.
-fn decode_file_header(bytes: &[u8], magic: Magic) -> Option<(u8, u64)> {
-    let (body, check) = bytes.get(..FILE_HEADER_BYTES as usize)?.split_at_checked(24)?;
-    let check = u64::from_le_bytes(check.try_into().ok()?);
-    let file_id = u64::from_le_bytes(body.get(16..24)?.try_into().ok()?);
-    (body.starts_with(&magic) && xxh3_64(body) == check).then_some((body.get(8).copied()?, file_id))
+/// What a file header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileHeader {
+    /// What the file is for.
+    pub magic: Magic,
+    /// The framing's version. The zeros behind it are read with it, so that a later version may use them.
+    pub version: u64,
+    /// The file's id.
+    pub file_id: u64,
+}
+
+impl FileHeader {
+    /// The header at the start of `bytes`, if it is whole and verifies.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (body, check) = bytes.get(..FILE_HEADER_BYTES as usize)?.split_at_checked(24)?;
+        let check = u64::from_le_bytes(check.try_into().ok()?);
+        let header = Self {
+            magic: body.get(..8)?.try_into().ok()?,
+            version: u64::from_le_bytes(body.get(8..16)?.try_into().ok()?),
+            file_id: u64::from_le_bytes(body.get(16..24)?.try_into().ok()?),
+        };
+        (xxh3_64(body) == check).then_some(header)
+    }
+}
+
+/// The bytes of a file with a single record, as they are before its first sync.
+pub fn first_image(magic: Magic, file_id: u64, payload: &[u8]) -> Vec<u8> {
+    let offset = FILE_HEADER_BYTES;
+    let digest = digest(file_id, offset, payload);
+    let header = Header { length: payload.len() as u64, durable: 0, digest };
+    let mut bytes = encode_file_header(magic, file_id);
+    bytes.extend_from_slice(&header.encode(file_id, offset));
+    bytes.extend_from_slice(payload);
+    bytes
 }
 
 #[cfg(test)]

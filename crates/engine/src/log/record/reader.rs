@@ -9,8 +9,8 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{
-    ADVICE, FILE_HEADER_BYTES, FORMAT_VERSION, Header, Magic, RECORD_HEADER_BYTES, Record,
-    decode_file_header, digest, digest_seed,
+    ADVICE, FILE_HEADER_BYTES, FORMAT_VERSION, FileHeader, Header, Magic, RECORD_HEADER_BYTES,
+    Record, digest, digest_seed,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::RandomFile;
@@ -159,9 +159,9 @@ impl Window {
     /// The file's header: its id where it verifies. A newer version is an error.
     pub(super) fn file_header(&mut self, magic: Magic) -> Result<Option<u64>> {
         let bytes = self.bytes(0, FILE_HEADER_BYTES)?;
-        match decode_file_header(&bytes, magic) {
-            Some((FORMAT_VERSION, id)) => Ok(Some(id)),
-            Some((version, _)) => Err(Error::new(
+        match FileHeader::decode(&bytes).filter(|header| header.magic == magic) {
+            Some(header) if header.version == u64::from(FORMAT_VERSION) => Ok(Some(header.file_id)),
+            Some(FileHeader { version, .. }) => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
                     "{}: format version {version}; this program knows {FORMAT_VERSION}: a newer \
@@ -221,6 +221,21 @@ impl RecordReader {
     /// Where the file ended, once [`Self::next_record`] has returned `None`.
     pub fn end(&self) -> Option<TailEnd> {
         self.end
+    }
+
+    /// Whether what follows the last record is the beginning of something that says it is longer than
+    /// the file: the mark of a write that was cut, where other bytes are the mark of damage. False before
+    /// the end was reached.
+    pub fn cut_short(&mut self) -> Result<bool> {
+        let Some(TailEnd { valid_len: at, .. }) = self.end else { return Ok(false) };
+        let file_len = self.window.file_len;
+        if at < FILE_HEADER_BYTES {
+            return Ok(file_len < FILE_HEADER_BYTES);
+        }
+        if file_len.saturating_sub(at) < RECORD_HEADER_BYTES {
+            return Ok(at < file_len);
+        }
+        Ok(self.window.header(at)?.is_some_and(|header| header.end(at) > file_len))
     }
 
     /// The offset of the next record: how far the reader is.
