@@ -16,6 +16,7 @@ pub mod limits;
 pub mod log;
 pub mod manifest;
 pub mod memtable;
+pub mod offline;
 pub mod options;
 pub mod read;
 pub mod schema;
