@@ -6,3 +6,4 @@ mod gc;
 mod harness;
 mod metamorphic;
 mod model;
+mod offline;
