@@ -1,7 +1,11 @@
 //! `tepui`: a wide-column database that speaks the Bigtable API.
 
 mod bench;
+mod check;
 mod config;
+mod inspect;
+mod offline_env;
+mod repair;
 mod serve;
 
 use std::process::ExitCode;
@@ -30,6 +34,13 @@ enum Command {
     /// Looks at the configuration
     #[command(subcommand)]
     Config(config::Command),
+    /// Verifies every byte of a data directory that no server uses; exit code 1 on damage
+    Check(check::Args),
+    /// Keeps what verifies of a damaged directory, sets the rest aside, lists what was lost
+    Repair(repair::Args),
+    /// Shows what is in a file
+    #[command(subcommand)]
+    Inspect(inspect::Command),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +48,9 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Bench(command) => bench::run(command).map_err(Error::internal),
         Command::Config(command) => config::run(&command),
+        Command::Check(args) => check::run(&args),
+        Command::Repair(args) => repair::run(&args),
+        Command::Inspect(command) => inspect::run(&command),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

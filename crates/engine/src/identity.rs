@@ -34,18 +34,24 @@ pub(crate) fn check_or_create(env: &Env, layout: &Layout) -> Result<()> {
                 "the file is missing although the directory holds data",
             ));
         }
-        // Written beside and renamed, so that a crash leaves a whole file or none.
-        let draft = path.with_extension("new");
-        if env.files.exists(&draft)? {
-            env.files.remove(&draft)?;
-        }
-        let mut file = env.files.create(&draft)?;
-        file.append(text(DIRECTORY_FORMAT).as_bytes())?;
-        file.sync()?;
-        env.files.rename(&draft, &path)?;
-        return env.files.sync_dir(layout.root());
+        return write(env, layout);
     }
     check(env, layout)
+}
+
+/// Writes the identity, in place of what is there.
+pub(crate) fn write(env: &Env, layout: &Layout) -> Result<()> {
+    let path = layout.identity();
+    // Written beside and renamed, so that a crash leaves a whole file or none.
+    let draft = path.with_extension("new");
+    if env.files.exists(&draft)? {
+        env.files.remove(&draft)?;
+    }
+    let mut file = env.files.create(&draft)?;
+    file.append(text(DIRECTORY_FORMAT).as_bytes())?;
+    file.sync()?;
+    env.files.rename(&draft, &path)?;
+    env.files.sync_dir(layout.root())
 }
 
 /// Checks the format of an existing directory.

@@ -17,6 +17,7 @@ pub mod limits;
 pub mod log;
 pub mod manifest;
 pub mod memtable;
+pub mod offline;
 pub mod options;
 pub mod read;
 pub mod schema;

@@ -107,7 +107,7 @@ impl MetaRecord {
 }
 
 /// The record of a whole store: key, revision and value of each entry, keys ascending.
-pub(super) fn encode_snapshot<'a>(
+pub(crate) fn encode_snapshot<'a>(
     revision: u64,
     entries: impl Iterator<Item = (&'a str, u64, &'a Bytes)>,
 ) -> Vec<u8> {

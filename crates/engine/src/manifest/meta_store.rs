@@ -40,7 +40,7 @@ pub const META_ENTRY_OVERHEAD_BYTES: u64 = 16;
 /// Bytes of commits at which the store is rewritten as a snapshot, if they exceed the snapshot too.
 pub const META_ROTATE_BYTES: u64 = 1 << 20;
 
-pub(super) const SERIES: Series =
+pub(crate) const SERIES: Series =
     Series { name: "META-", magic: *b"TEPUIMTA", rotate_bytes: META_ROTATE_BYTES };
 
 type Entries = BTreeMap<String, MetaEntry>;

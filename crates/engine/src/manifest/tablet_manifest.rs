@@ -28,7 +28,7 @@ use crate::io::Files;
 /// about a millisecond at the next start.
 pub const MANIFEST_ROTATE_BYTES: u64 = 1 << 20;
 
-const SERIES: Series =
+pub(crate) const SERIES: Series =
     Series { name: "MANIFEST-", magic: *b"TEPUIMAN", rotate_bytes: MANIFEST_ROTATE_BYTES };
 
 /// The manifest of one tablet, open for edits.

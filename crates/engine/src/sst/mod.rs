@@ -47,6 +47,7 @@ mod metrics;
 mod probe;
 mod properties;
 mod reader;
+mod salvage;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -60,6 +61,7 @@ pub use metrics::{Counter, SstMetrics};
 pub use probe::RowProbe;
 pub use properties::{FamilyProperties, SstProperties};
 pub use reader::SstReader;
+pub use salvage::{BlockInfo, Lost, PartitionInfo, Piece, SstPlaces};
 pub use writer::{SstSummary, SstWriter};
 
 /// A file's number, unique within a server: a reading of its hybrid logical clock. Never reused, so what a

@@ -7,3 +7,4 @@ mod gc;
 mod harness;
 mod metamorphic;
 mod model;
+mod offline;

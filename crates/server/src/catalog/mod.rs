@@ -39,6 +39,22 @@ use host::Host;
 use record::TableRecord;
 use store::Store;
 
+/// The table that an entry of the meta store describes, for tools that work without a server; `None` for an
+/// entry that is not the catalog's.
+pub fn tablets_of(
+    key: &str,
+    value: &[u8],
+) -> tepui_engine::Result<Option<tepui_engine::offline::TableTablets>> {
+    if !key.starts_with(store::PREFIX) {
+        return Ok(None);
+    }
+    let record = TableRecord::decode_versioned(key, value).map_err(|error| {
+        tepui_engine::Error::new(tepui_engine::ErrorKind::Corruption, error.message())
+    })?;
+    let tablets = record.tablet_ids().collect();
+    Ok(Some(tepui_engine::offline::TableTablets { table: record.name, tablets }))
+}
+
 /// A table as of its last change.
 #[derive(Debug)]
 pub struct Entry<T> {

@@ -1,0 +1,48 @@
+//! `tepui check`: verifies a data directory and changes nothing.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use tepui_bigtable::error::{Error, Result};
+use tepui_engine::offline;
+use tepui_server::catalog;
+
+use crate::offline_env::{env, progress};
+
+/// The arguments of `tepui check`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The data directory; no server may use it
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// Runs the command. Damage is an error, after all of it was printed.
+pub fn run(args: &Args) -> Result<()> {
+    let bar = progress("check");
+    let report =
+        offline::check(&env(), &args.dir, Some(&catalog::tablets_of), &mut |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        });
+    bar.finish_and_clear();
+    let report = report?;
+    let mut out = std::io::stdout().lock();
+    let mut text = String::new();
+    for note in &report.notes {
+        text.push_str(&format!("note: {note}\n"));
+    }
+    for damage in &report.damage {
+        text.push_str(&format!("DAMAGE: {damage}\n"));
+    }
+    text.push_str(&format!("{}: {report}\n", args.dir.display()));
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| Error::internal(format!("stdout: {error}")))?;
+    if report.is_whole() {
+        return Ok(());
+    }
+    Err(Error::internal(format!(
+        "{} is damaged; restore it from a backup, or copy it and run `tepui repair {0}`",
+        args.dir.display()
+    )))
+}

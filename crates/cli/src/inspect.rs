@@ -1,0 +1,81 @@
+//! `tepui inspect`: what is in a file.
+
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+
+use tepui_bigtable::error::{Error, Result};
+use tepui_engine::error::{Error as EngineError, ErrorKind};
+use tepui_engine::io::LocalFiles;
+use tepui_engine::offline::inspect::{self, Line};
+
+/// `tepui inspect ...`
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// An SST: properties, levels of the index, filters
+    Sst {
+        #[command(flatten)]
+        file: File,
+        /// Every record too
+        #[arg(long)]
+        records: bool,
+    },
+    /// A segment of the commit log: every record, and how it ends
+    Log {
+        #[command(flatten)]
+        file: File,
+    },
+    /// A tablet's manifest: every edit, and the version that they make. Or a file of the meta store
+    Manifest {
+        #[command(flatten)]
+        file: File,
+    },
+}
+
+/// Which file, and how to show it.
+#[derive(Debug, clap::Args)]
+pub struct File {
+    /// The file; it may be in use
+    #[arg(value_name = "FILE")]
+    path: PathBuf,
+    /// For programs: one JSON object on each line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command. Damage is an error, after everything was printed.
+pub fn run(command: &Command) -> Result<()> {
+    let (Command::Sst { file, .. } | Command::Log { file } | Command::Manifest { file }) = command;
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    // Who pipes into `head` has seen enough: that is an end, not an error.
+    let mut closed = false;
+    let mut print = |line: Line| {
+        let written = if file.json {
+            serde_json::to_writer(&mut out, &line)
+                .map_err(std::io::Error::from)
+                .and_then(|()| out.write_all(b"\n"))
+        } else {
+            writeln!(out, "{line}")
+        };
+        written.map_err(|error| {
+            closed = error.kind() == std::io::ErrorKind::BrokenPipe;
+            EngineError::io("stdout", &error)
+        })
+    };
+    let shown = match command {
+        Command::Sst { file, records } => {
+            inspect::sst(&LocalFiles, &file.path, *records, &mut print)
+        }
+        Command::Log { file } => inspect::log(&LocalFiles, &file.path, &mut print),
+        Command::Manifest { file } => inspect::manifest(&LocalFiles, &file.path, &mut print),
+    };
+    let flushed = out.flush();
+    if closed || flushed.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe) {
+        return Ok(());
+    }
+    flushed.map_err(|error| Error::internal(format!("stdout: {error}")))?;
+    if shown? {
+        return Ok(());
+    }
+    let text = format!("{}: damaged, as shown", file.path.display());
+    Err(EngineError::new(ErrorKind::Corruption, text).into())
+}

@@ -1,0 +1,30 @@
+//! The machine that offline commands run on, and their progress bar.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tepui_engine::io::{Env, InlineIo, LocalFiles, SystemClock, SystemRng, ThreadSpawner};
+
+/// The seams of the operating system; reads are made where they are asked for.
+pub fn env() -> Env {
+    Env {
+        files: Arc::new(LocalFiles),
+        io: Arc::new(InlineIo),
+        clock: Arc::new(SystemClock::new()),
+        rng: Arc::new(SystemRng::new()),
+        spawner: Arc::new(ThreadSpawner),
+    }
+}
+
+/// A bar of bytes on standard error, where that is a terminal; hidden where it is not.
+pub fn progress(what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+    let template = "{msg} [{wide_bar}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_message(what);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}

@@ -1,0 +1,84 @@
+//! `tepui repair`: keeps what verifies, sets the rest aside, lists what was lost.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use tepui_bigtable::error::{Error, Result};
+use tepui_engine::offline::{self, RepairOptions, RepairReport};
+use tepui_server::catalog;
+
+use crate::offline_env::{env, progress};
+
+/// The arguments of `tepui repair`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The data directory; no server may use it. Copy it first
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Change nothing; say what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Runs the command. A directory that does not open afterwards is an error.
+pub fn run(args: &Args) -> Result<()> {
+    let bar = progress("repair");
+    let options = RepairOptions { dry_run: args.dry_run };
+    let report = offline::repair(
+        &env(),
+        &args.dir,
+        Some(&catalog::tablets_of),
+        options,
+        &mut |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        },
+    );
+    bar.finish_and_clear();
+    let report = report?;
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text(args, &report).as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| Error::internal(format!("stdout: {error}")))?;
+    if report.opens() {
+        return Ok(());
+    }
+    let verb = if args.dry_run { "would not open" } else { "does not open" };
+    Err(Error::internal(format!("{} {verb} after this repair", args.dir.display())))
+}
+
+/// The report, for people.
+fn text(args: &Args, report: &RepairReport) -> String {
+    let mut text = String::new();
+    let mut section = |title: &str, lines: Vec<String>| {
+        if !lines.is_empty() {
+            text.push_str(&format!("{title}\n"));
+            lines.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
+        }
+    };
+    if report.before.is_whole() {
+        section("nothing to repair", Vec::new());
+        return format!("nothing to repair\n{}: {}\n", args.dir.display(), report.after);
+    }
+    let would = if args.dry_run {
+        "a repair would find and do this; nothing was changed"
+    } else {
+        "repaired"
+    };
+    section("found", report.before.damage.iter().map(ToString::to_string).collect());
+    section(would, report.actions.clone());
+    let aside = |(from, to): &(PathBuf, PathBuf)| format!("{} -> {}", from.display(), to.display());
+    section("set aside", report.set_aside.iter().map(aside).collect());
+    let rows = report.lost_rows.iter().map(ToString::to_string);
+    section("lost", rows.chain(report.lost.iter().cloned()).collect());
+    if !report.lost_rows.is_empty() || !report.lost.is_empty() {
+        let lines = [
+            "Older versions of lost cells may show again, and cells whose deletion was lost are back.",
+            "Rows in the ranges above may be there in part.",
+        ];
+        section("mind", lines.map(str::to_owned).to_vec());
+    }
+    section("NOT REPAIRED", report.open.clone());
+    section("damage that is left", report.after.damage.iter().map(ToString::to_string).collect());
+    text.push_str(&format!("{}: {}\n", args.dir.display(), report.after));
+    text
+}

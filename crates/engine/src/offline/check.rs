@@ -1,0 +1,391 @@
+//! Checking a directory: every checksum, every invariant, and what the files say of each other.
+//!
+//! ```text
+//! IDENTITY ─ format
+//! meta ───── records, revisions; each table's tablets exist
+//! tablets ── edits, levels ──► SSTs: there, whole, and as the manifest says
+//! log ────── records, openings, sequences ascend
+//! ```
+//!
+//! Nothing is changed on disk, and damage does not end the check: all of it is listed. What is not damage
+//! but worth knowing (a torn tail of the last log segment, files that nothing names) is a note.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::journals::{self, Read};
+use super::{
+    CACHE_BYTES, CatalogReader, Finding, Meta, Progress, check_log, list_files, list_ssts,
+    list_tablets, open_dir,
+};
+use crate::cache::{BlockCache, QuickBlockCache};
+use crate::error::{ErrorKind, Result};
+use crate::identity;
+use crate::io::{Env, Files};
+use crate::layout::Layout;
+use crate::log::segment::list_segments;
+use crate::manifest::{MANIFEST_SERIES, SstRef, Version};
+use crate::sst::{FileId, Piece, SstReader};
+use crate::tablet::TabletId;
+
+/// What a check found.
+#[derive(Debug, Clone, Default)]
+pub struct CheckReport {
+    /// What is not as it was written, or contradicts something else.
+    pub damage: Vec<Finding>,
+    /// What is in order but worth knowing.
+    pub notes: Vec<Finding>,
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Tables in the catalog; 0 where it was not looked into.
+    pub tables: u64,
+    /// Tablets.
+    pub tablets: u64,
+    /// SSTs that a manifest names.
+    pub ssts: u64,
+    /// Records in them.
+    pub sst_records: u64,
+    /// Segments of the log.
+    pub log_segments: u64,
+    /// Batches in them.
+    pub log_batches: u64,
+}
+
+impl CheckReport {
+    /// Whether there is no damage.
+    pub fn is_whole(&self) -> bool {
+        self.damage.is_empty()
+    }
+}
+
+impl fmt::Display for CheckReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = match self.damage.len() {
+            0 => "no damage".to_owned(),
+            n => format!("DAMAGED: {n} findings"),
+        };
+        write!(
+            f,
+            "{verdict}; {} bytes: {} tables, {} tablets, {} SSTs with {} records, {} log segments \
+             with {} batches",
+            self.bytes,
+            self.tables,
+            self.tablets,
+            self.ssts,
+            self.sst_records,
+            self.log_segments,
+            self.log_batches
+        )
+    }
+}
+
+/// Checks the directory and changes nothing in it. Blocks. `Locked` while a server uses it. Errors are those
+/// of a check that could not be made; damage is in the report.
+pub fn check(
+    env: &Env,
+    dir: &Path,
+    catalog: Option<CatalogReader<'_>>,
+    progress: Progress<'_>,
+) -> Result<CheckReport> {
+    let (layout, _lock) = open_dir(env, dir, false)?;
+    check_locked(env, &layout, catalog, progress)
+}
+
+/// The same where the directory is locked already.
+pub(super) fn check_locked(
+    env: &Env,
+    layout: &Layout,
+    catalog: Option<CatalogReader<'_>>,
+    progress: Progress<'_>,
+) -> Result<CheckReport> {
+    let files = env.files.as_ref();
+    let mut check = Check {
+        files,
+        layout,
+        report: CheckReport::default(),
+        done: 0,
+        total: total_bytes(files, layout)?,
+        progress,
+        // Readers past the cache share an empty one.
+        cache: Arc::new(QuickBlockCache::new(CACHE_BYTES)),
+        ssts: list_ssts(files, layout)?,
+        verified: HashMap::new(),
+    };
+    if let Err(error) = identity::check(env, layout) {
+        check.damage(&layout.identity(), error);
+    }
+    let meta = check.meta()?;
+    let tablets = check.tablets()?;
+    if let (Some(catalog), Some(meta)) = (catalog, &meta) {
+        check.catalog(catalog, meta, &tablets);
+    }
+    check.unnamed_ssts();
+    let Check { mut report, done, total, progress, .. } = check;
+    let log = layout.log();
+    check_log::check(files, &log, &mut report, &mut |bytes| progress(done + bytes, total))?;
+    progress(total, total);
+    report.bytes = total;
+    Ok(report)
+}
+
+fn total_bytes(files: &dyn Files, layout: &Layout) -> Result<u64> {
+    let mut dirs = vec![layout.meta(), layout.ssts(), layout.log()];
+    dirs.extend(list_tablets(files, layout)?.into_iter().map(|id| layout.tablet(id)));
+    let mut total = 0;
+    for dir in dirs {
+        total += list_files(files, &dir)?.iter().map(|(_, len)| len).sum::<u64>();
+    }
+    Ok(total)
+}
+
+struct Check<'a> {
+    files: &'a dyn Files,
+    layout: &'a Layout,
+    report: CheckReport,
+    done: u64,
+    total: u64,
+    progress: Progress<'a>,
+    cache: Arc<dyn BlockCache>,
+    /// SSTs in the directory and their bytes.
+    ssts: BTreeMap<FileId, u64>,
+    /// SSTs that were verified already, with their reader where they opened.
+    verified: HashMap<FileId, Option<Arc<SstReader>>>,
+}
+
+impl Check<'_> {
+    fn damage(&mut self, file: &Path, error: crate::Error) {
+        self.report.damage.push(Finding::new(file, error));
+    }
+
+    fn wrong(&mut self, file: &Path, what: impl fmt::Display) {
+        self.report.damage.push(Finding::damage(file, what));
+    }
+
+    fn note(&mut self, file: &Path, what: impl fmt::Display) {
+        self.report.notes.push(Finding::damage(file, what));
+    }
+
+    fn advance(&mut self, bytes: u64) {
+        self.done += bytes;
+        (self.progress)(self.done, self.total);
+    }
+
+    fn advance_dir(&mut self, dir: &Path) -> Result<()> {
+        let bytes = list_files(self.files, dir)?.iter().map(|(_, len)| len).sum();
+        self.advance(bytes);
+        Ok(())
+    }
+
+    fn torn<T>(&mut self, read: &Read<T>) {
+        if read.torn {
+            self.note(&read.path, "ends with a write that was cut short; a start cuts it off");
+        }
+    }
+
+    /// The meta store; `None` where it cannot be read.
+    fn meta(&mut self) -> Result<Option<Meta>> {
+        let dir = self.layout.meta();
+        let read = journals::read_meta(self.files, &dir);
+        self.advance_dir(&dir)?;
+        match read {
+            Ok(Some(read)) => {
+                self.torn(&read);
+                Ok(Some(read.state))
+            }
+            Ok(None) if list_tablets(self.files, self.layout)?.is_empty() => {
+                self.note(&dir, "the first start was not finished: there is no catalog yet");
+                Ok(Some(Meta::new()))
+            }
+            Ok(None) => {
+                self.wrong(&dir, "there are tablets, but the catalog is missing");
+                Ok(None)
+            }
+            Err(error) => {
+                self.damage(&dir, error);
+                Ok(None)
+            }
+        }
+    }
+
+    /// All manifests and the SSTs that they name. Tells which tablets are there, whole or not.
+    fn tablets(&mut self) -> Result<HashSet<TabletId>> {
+        let mut there = HashSet::new();
+        for id in list_tablets(self.files, self.layout)? {
+            let dir = self.layout.tablet(id);
+            let read = journals::read_manifest(self.files, &dir, MANIFEST_SERIES);
+            self.advance_dir(&dir)?;
+            match read {
+                Ok(Some(read)) => {
+                    there.insert(id);
+                    self.torn(&read);
+                    self.report.tablets += 1;
+                    self.version(&read.path, &read.state);
+                }
+                Ok(None) => {
+                    let what =
+                        "a tablet whose creation or removal was cut short; a start removes it";
+                    self.note(&dir, what);
+                }
+                Err(error) => {
+                    there.insert(id);
+                    self.damage(&dir, error);
+                }
+            }
+        }
+        Ok(there)
+    }
+
+    fn version(&mut self, manifest: &Path, version: &Version) {
+        for sst in version.ssts() {
+            let reader = match self.verified.get(&sst.id) {
+                Some(reader) => reader.clone(),
+                None => {
+                    let reader = self.sst(manifest, sst);
+                    self.verified.insert(sst.id, reader.clone());
+                    reader
+                }
+            };
+            if let Some(reader) = reader {
+                for what in differences(sst, &reader) {
+                    let path = self.layout.sst(sst.id);
+                    self.wrong(manifest, format_args!("says of {}: {what}", path.display()));
+                }
+            }
+        }
+    }
+
+    fn sst(&mut self, manifest: &Path, sst: &SstRef) -> Option<Arc<SstReader>> {
+        let path = self.layout.sst(sst.id);
+        self.report.ssts += 1;
+        if !self.ssts.contains_key(&sst.id) {
+            let rows = rows_text(&sst.first_row, &sst.last_row);
+            let by = manifest.display();
+            self.wrong(&path, format_args!("the file is missing; {by} names it for rows {rows}"));
+            return None;
+        }
+        let before = self.done;
+        let opened = SstReader::open(self.files, &path, sst.id, Arc::clone(&self.cache));
+        let reader = match opened {
+            Ok(reader) => Some(reader),
+            Err(error) => {
+                self.damage(&path, error);
+                None
+            }
+        };
+        if let Some(reader) = &reader {
+            self.report.sst_records += reader.properties().entries;
+            let (progress, total) = (&mut self.progress, self.total);
+            let mut done = self.done;
+            let verified = reader.verify(&mut |bytes| {
+                done += bytes;
+                progress(done, total);
+            });
+            if let Err(error) = verified {
+                self.damage_of_sst(&path, reader, error);
+            }
+        }
+        self.done = before;
+        self.advance(self.ssts.get(&sst.id).copied().unwrap_or(0));
+        reader
+    }
+
+    /// Verification stops at the first damage; a walk finds every piece that is.
+    fn damage_of_sst(&mut self, path: &Path, reader: &SstReader, first: crate::Error) {
+        let mut lost = Vec::new();
+        let walked = reader.walk(true, &mut |piece| {
+            if let Piece::Lost(piece) = piece {
+                lost.push(piece.error);
+            }
+            Ok(())
+        });
+        let told = |lost: &[crate::Error]| lost.iter().any(|e| e.message() == first.message());
+        if !told(&lost) {
+            lost.insert(0, first.clone());
+        }
+        lost.extend(walked.err());
+        for error in lost {
+            self.damage(path, error);
+        }
+    }
+
+    /// Every tablet of the catalog must be there; others are removed by a start.
+    fn catalog(&mut self, read: CatalogReader<'_>, meta: &Meta, tablets: &HashSet<TabletId>) {
+        let dir = self.layout.meta();
+        let mut named = HashSet::new();
+        for (key, value) in meta {
+            match read(key, value) {
+                Ok(Some(table)) => {
+                    self.report.tables += 1;
+                    for id in table.tablets {
+                        named.insert(id);
+                        if !tablets.contains(&id) {
+                            let dir = self.layout.tablet(id);
+                            let table = &table.table;
+                            self.wrong(&dir, format_args!("tablet of {table} is missing"));
+                        }
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => self.damage(&dir, error),
+            }
+        }
+        let mut unnamed: Vec<TabletId> = tablets.difference(&named).copied().collect();
+        unnamed.sort_unstable();
+        for id in unnamed {
+            self.note(&self.layout.tablet(id), "no table has this tablet; a start removes it");
+        }
+    }
+
+    fn unnamed_ssts(&mut self) {
+        let unnamed: Vec<(FileId, u64)> = self
+            .ssts
+            .iter()
+            .filter(|(id, _)| !self.verified.contains_key(id))
+            .map(|(id, bytes)| (*id, *bytes))
+            .collect();
+        for (id, bytes) in unnamed {
+            let what = "no manifest names this SST; a start removes it";
+            self.note(&self.layout.sst(id), what);
+            self.advance(bytes);
+        }
+    }
+}
+
+/// Rows as text, for people.
+pub(super) fn rows_text(from: &[u8], to: &[u8]) -> String {
+    format!("\"{}\" to \"{}\"", from.escape_ascii(), to.escape_ascii())
+}
+
+/// Where a manifest and the SST itself do not agree.
+pub(super) fn differences(sst: &SstRef, reader: &SstReader) -> Vec<String> {
+    let found = reader.properties();
+    let mut out = Vec::new();
+    if sst.first_row != found.first_row || sst.last_row != found.last_row {
+        let (said, is) = (
+            rows_text(&sst.first_row, &sst.last_row),
+            rows_text(&found.first_row, &found.last_row),
+        );
+        out.push(format!("rows {said}, but it holds {is}"));
+    }
+    let numbers = [
+        ("bytes", sst.bytes, reader.bytes()),
+        ("records", sst.entries, found.entries),
+        ("as least sequence", sst.min_seq, found.seq_min),
+        ("as greatest sequence", sst.max_seq, found.seq_max),
+    ];
+    let wrong = numbers.into_iter().filter(|(_, said, is)| said != is);
+    out.extend(wrong.map(|(what, said, is)| format!("{said} {what}, but it has {is}")));
+    out
+}
+
+/// The segments of the log, where there is a log.
+pub(super) fn segments(files: &dyn Files, dir: &Path) -> Result<Vec<(u64, u64)>> {
+    if files.exists(dir)? { list_segments(files, dir) } else { Ok(Vec::new()) }
+}
+
+/// Whether some damage is the work of a newer version, which must be left alone.
+pub(super) fn newer_version(report: &CheckReport) -> Option<&Finding> {
+    report.damage.iter().find(|finding| finding.error.kind() == ErrorKind::InvalidArgument)
+}

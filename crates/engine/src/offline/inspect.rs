@@ -1,0 +1,796 @@
+//! What is in a file: an SST, a segment of the log, a tablet's manifest, the meta store.
+//!
+//! Everything is told as a sequence of [`Line`]s, in the order of the file, each of which prints itself for people
+//! and serialises for programs. Nothing is changed, no lock is taken, and a file may be in use: of one that is
+//! being written, what is there is shown. Damage is a line too, and does not end the reading where
+//! something behind it can be read. A file's own word is taken for its number, so a copy under another
+//! name can be looked at.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::CACHE_BYTES;
+use crate::cache::{BlockCache, QuickBlockCache};
+use crate::cell::{KeyView, Mutation};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Files;
+use crate::log::record::{
+    FILE_HEADER_BYTES, FileHeader, Magic, RECORD_HEADER_BYTES, Record, RecordReader, Salvage, Tail,
+};
+use crate::log::segment::MAGIC as LOG_MAGIC;
+use crate::log::{LogRecord, decode_record};
+use crate::manifest::{MANIFEST_SERIES, META_SERIES, MetaRecord, SstRef, Version, VersionEdit};
+use crate::sst::{BlockInfo, PartitionInfo, Piece, SstPlaces, SstProperties, SstReader};
+
+/// Bytes of a value that are shown: enough to know it by.
+const VALUE_SHOWN_BYTES: usize = 48;
+
+/// Bytes from the end of an SST to the file's number in its footer, and bytes of that number.
+const SST_ID_FROM_END: u64 = 32;
+const SST_ID_BYTES: usize = 8;
+
+/// One thing that is in a file.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Line {
+    /// The head of an SST.
+    Sst(Box<SstHead>),
+    /// An index partition of an SST; its blocks follow.
+    Partition(PartitionInfo),
+    /// A data block of an SST; its records follow where they were asked for.
+    Block(BlockInfo),
+    /// A record of an SST.
+    Record(RecordLine),
+    /// A filter partition of an SST.
+    Filter {
+        /// Its first byte.
+        offset: u64,
+        /// Its bytes.
+        bytes: u64,
+    },
+    /// The head of a log segment, manifest or meta store.
+    File {
+        /// What it is.
+        kind: &'static str,
+        /// Its number.
+        id: u64,
+        /// Its bytes.
+        bytes: u64,
+    },
+    /// The first record of a log segment.
+    Opening {
+        /// Where the record starts.
+        offset: u64,
+        /// The segment before; 0 for none.
+        previous: u64,
+        /// The bytes that it had.
+        previous_bytes: u64,
+    },
+    /// A record that says only how much of the file was synced.
+    Marker {
+        /// Where the record starts.
+        offset: u64,
+        /// Bytes that were known to be synced.
+        durable: u64,
+    },
+    /// The mutations of one row, in the log.
+    Batch {
+        /// Where the record starts.
+        offset: u64,
+        /// Bytes that were known to be synced.
+        durable: u64,
+        /// The tablet.
+        tablet: String,
+        /// The sequence of the first mutation.
+        first_seq: u64,
+        /// The sequence of the last mutation.
+        last_seq: u64,
+        /// The row, escaped.
+        row: String,
+        /// The mutations, in order.
+        mutations: Vec<MutationLine>,
+    },
+    /// A version edit of a manifest.
+    Edit {
+        /// Where the record starts.
+        offset: u64,
+        /// The edit.
+        edit: VersionEdit,
+    },
+    /// The version that all edits make.
+    Version(VersionLine),
+    /// A record of the meta store.
+    Meta {
+        /// Where the record starts.
+        offset: u64,
+        /// The record.
+        record: MetaRecord,
+    },
+    /// Something that cannot be read.
+    Damage {
+        /// Where it starts.
+        offset: u64,
+        /// Its bytes; 0 where they cannot be told.
+        bytes: u64,
+        /// What is wrong.
+        error: String,
+    },
+    /// The end of a log segment, manifest or meta store.
+    End {
+        /// Bytes up to the end of the last record.
+        valid_bytes: u64,
+        /// Bytes behind it that are a write that was cut short, or under way; zeros laid out ahead do not
+        /// count.
+        torn_bytes: u64,
+    },
+}
+
+/// The head of an SST.
+#[derive(Debug, Serialize)]
+pub struct SstHead {
+    /// Its number, as in its name.
+    pub id: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Bytes of memory that it takes while it is open.
+    pub resident_bytes: u64,
+    /// Where its single parts lie.
+    pub places: SstPlaces,
+    /// Records of all kinds.
+    pub entries: u64,
+    /// Rows.
+    pub rows: u64,
+    /// Records that are no tombstones.
+    pub cells: u64,
+    /// Tombstones: of rows, families, columns, cells.
+    pub tombstones: [u64; 4],
+    /// Bytes of all keys.
+    pub key_bytes: u64,
+    /// Bytes of all values.
+    pub value_bytes: u64,
+    /// Data blocks.
+    pub data_blocks: u64,
+    /// Least and greatest sequence.
+    pub seqs: [u64; 2],
+    /// First and last row, escaped.
+    pub row_range: [String; 2],
+    /// When it was made: microseconds since 1970.
+    pub created_micros: i64,
+    /// By family.
+    pub families: Vec<FamilyLine>,
+}
+
+/// What an SST holds of a family.
+#[derive(Debug, Serialize)]
+pub struct FamilyLine {
+    /// Its number.
+    pub id: u32,
+    /// Records of all kinds.
+    pub entries: u64,
+    /// Records that are no tombstones.
+    pub cells: u64,
+    /// Tombstones.
+    pub tombstones: u64,
+    /// Least and greatest timestamp of a cell, in microseconds.
+    pub timestamps: [i64; 2],
+    /// The most cells in one column.
+    pub column_versions_max: u64,
+}
+
+/// A record of an SST.
+#[derive(Debug, Serialize)]
+pub struct RecordLine {
+    /// The offset of its block.
+    pub block: u64,
+    /// The row, escaped.
+    pub row: String,
+    /// The family's number; 0 for a row tombstone.
+    pub family: u32,
+    /// The qualifier, escaped; `None` for row and family tombstones.
+    pub qualifier: Option<String>,
+    /// Microseconds since 1970; `None` for a tombstone of all timestamps.
+    pub timestamp: Option<i64>,
+    /// The sequence.
+    pub seq: u64,
+    /// The kind.
+    pub kind: String,
+    /// Bytes of the value.
+    pub value_bytes: usize,
+    /// The beginning of the value, escaped.
+    pub value: String,
+}
+
+/// A mutation of a batch.
+#[derive(Debug, Serialize)]
+pub struct MutationLine {
+    /// What it does.
+    pub kind: &'static str,
+    /// The family's number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub family: Option<u32>,
+    /// The qualifier, escaped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qualifier: Option<String>,
+    /// A timestamp, or the first of a range and the first behind it, in microseconds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub timestamps: Vec<i64>,
+    /// Bytes of the value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value_bytes: Option<usize>,
+    /// The beginning of the value, escaped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+}
+
+/// A version.
+#[derive(Debug, Serialize)]
+pub struct VersionLine {
+    /// The tablet's rows, escaped.
+    pub range: [String; 2],
+    /// Log records up to this sequence need no replay.
+    pub flushed_seq: u64,
+    /// The greatest sequence that was used.
+    pub last_seq: u64,
+    /// Bytes of all SSTs.
+    pub bytes: u64,
+    /// SSTs by level.
+    pub levels: Vec<Vec<SstRef>>,
+    /// Ranges of rows that were dropped, escaped, and the last sequence that is dropped.
+    pub dropped: Vec<(String, String, u64)>,
+}
+
+/// Takes lines. Its error ends the reading.
+pub type OnLine<'a> = &'a mut dyn FnMut(Line) -> Result<()>;
+
+fn text(bytes: &[u8]) -> String {
+    bytes.escape_ascii().to_string()
+}
+
+fn shown(value: &[u8]) -> String {
+    let more = if value.len() > VALUE_SHOWN_BYTES { "..." } else { "" };
+    format!("{}{more}", text(value.get(..VALUE_SHOWN_BYTES).unwrap_or(value)))
+}
+
+/// An SST, with its records if `records`. Returns whether all of it verifies.
+pub fn sst(files: &dyn Files, path: &Path, records: bool, on: OnLine<'_>) -> Result<bool> {
+    let reader = open_sst(files, path)?;
+    on(Line::Sst(Box::new(head(&reader))))?;
+    let mut damaged = false;
+    reader.walk(records, &mut |piece| {
+        on(match piece {
+            Piece::Partition(info) => Line::Partition(info),
+            Piece::Block(info) => Line::Block(info),
+            Piece::Record(block, entry) => record_line(block, entry.key, entry.value),
+            Piece::Filter(offset, bytes) => Line::Filter { offset, bytes },
+            Piece::Lost(lost) => {
+                damaged = true;
+                let error = lost.error.message().to_owned();
+                Line::Damage { offset: lost.offset, bytes: lost.bytes, error }
+            }
+        })
+    })?;
+    // The walk says what is damaged; that all fits together is verified besides.
+    if !damaged && let Err(error) = reader.verify(&mut |_| {}) {
+        damaged = true;
+        on(Line::Damage { offset: 0, bytes: 0, error: error.message().to_owned() })?;
+    }
+    Ok(!damaged)
+}
+
+/// Opens an SST under the number in its footer or, where that is damaged, in its name.
+fn open_sst(files: &dyn Files, path: &Path) -> Result<Arc<SstReader>> {
+    let file = files.open(path)?;
+    let stored = file
+        .len()?
+        .checked_sub(SST_ID_FROM_END)
+        .and_then(|at| file.read_at(at, SST_ID_BYTES).ok())
+        .and_then(|bytes| Some(u64::from_le_bytes(bytes.as_ref().try_into().ok()?)));
+    let named = number_in_name(path);
+    let open = |id| {
+        let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::new(CACHE_BYTES));
+        SstReader::open(files, path, id, cache)
+    };
+    match (stored, named) {
+        (Some(stored), Some(named)) if stored != named => {
+            open(stored).or_else(|error| open(named).map_err(|_| error))
+        }
+        (id, named) => open(id.or(named).unwrap_or(0)),
+    }
+}
+
+/// The first 16 hexadecimal digits of a file's name.
+fn number_in_name(path: &Path) -> Option<u64> {
+    let name = path.file_name()?.to_str()?;
+    name.split(['-', '.'])
+        .find(|part| part.len() == 16)
+        .and_then(|d| u64::from_str_radix(d, 16).ok())
+}
+
+fn head(reader: &SstReader) -> SstHead {
+    let properties: &SstProperties = reader.properties();
+    let families = properties.families.iter().map(|(id, family)| FamilyLine {
+        id: id.0,
+        entries: family.entries,
+        cells: family.cells,
+        tombstones: family.tombstones,
+        timestamps: [family.timestamp_min, family.timestamp_max],
+        column_versions_max: family.column_versions_max,
+    });
+    SstHead {
+        id: format!("{:016x}", reader.id()),
+        bytes: reader.bytes(),
+        resident_bytes: reader.resident_bytes(),
+        places: reader.places(),
+        entries: properties.entries,
+        rows: properties.rows,
+        cells: properties.cells,
+        tombstones: [
+            properties.row_tombstones,
+            properties.family_tombstones,
+            properties.column_tombstones,
+            properties.cell_tombstones,
+        ],
+        key_bytes: properties.key_bytes,
+        value_bytes: properties.value_bytes,
+        data_blocks: properties.data_blocks,
+        seqs: [properties.seq_min, properties.seq_max],
+        row_range: [text(&properties.first_row), text(&properties.last_row)],
+        created_micros: properties.created_micros,
+        families: families.collect(),
+    }
+}
+
+fn record_line(block: u64, key: KeyView<'_>, value: &[u8]) -> Line {
+    let timestamp = key.timestamp();
+    Line::Record(RecordLine {
+        block,
+        row: text(&key.row()),
+        family: key.family().0,
+        qualifier: key.has_qualifier().then(|| text(&key.qualifier())),
+        timestamp: (timestamp != crate::cell::TIMESTAMP_MAX).then_some(timestamp),
+        seq: key.seq(),
+        kind: format!("{:?}", key.kind()),
+        value_bytes: value.len(),
+        value: shown(value),
+    })
+}
+
+/// A segment of the log. Returns whether all of it verifies; a torn tail is no damage.
+pub fn log(files: &dyn Files, path: &Path, on: OnLine<'_>) -> Result<bool> {
+    let ending = records(files, path, LOG_MAGIC, "log segment", on, &mut log_line)?;
+    ending.tell(on)
+}
+
+fn log_line(record: &Record) -> Line {
+    let (offset, durable) = (record.offset, record.durable);
+    match decode_record(record.payload.clone()) {
+        Ok(LogRecord::Marker) => Line::Marker { offset, durable },
+        Ok(LogRecord::Opening { previous, previous_bytes }) => {
+            Line::Opening { offset, previous, previous_bytes }
+        }
+        Ok(LogRecord::Batch { tablet, first_seq, batch }) => {
+            let count = (batch.mutations.len() as u64).max(1);
+            Line::Batch {
+                offset,
+                durable,
+                tablet: format!("{tablet:016x}"),
+                first_seq,
+                last_seq: first_seq.saturating_add(count - 1),
+                row: text(&batch.row),
+                mutations: batch.mutations.iter().map(mutation_line).collect(),
+            }
+        }
+        Err(error) => unreadable(record, &error),
+    }
+}
+
+fn mutation_line(mutation: &Mutation) -> MutationLine {
+    let none = MutationLine {
+        kind: "delete_row",
+        family: None,
+        qualifier: None,
+        timestamps: Vec::new(),
+        value_bytes: None,
+        value: None,
+    };
+    match mutation {
+        Mutation::Put { family, qualifier, timestamp, value: bytes }
+        | Mutation::Merge { family, qualifier, timestamp, operand: bytes } => MutationLine {
+            kind: if matches!(mutation, Mutation::Put { .. }) { "put" } else { "merge" },
+            family: Some(family.0),
+            qualifier: Some(text(qualifier)),
+            timestamps: vec![*timestamp],
+            value_bytes: Some(bytes.len()),
+            value: Some(shown(bytes)),
+        },
+        Mutation::DeleteCells { family, qualifier, timestamps } => MutationLine {
+            kind: "delete_cells",
+            family: Some(family.0),
+            qualifier: Some(text(qualifier)),
+            timestamps: vec![timestamps.start, timestamps.end],
+            ..none
+        },
+        Mutation::DeleteFamily { family } => {
+            MutationLine { kind: "delete_family", family: Some(family.0), ..none }
+        }
+        Mutation::DeleteRow => none,
+    }
+}
+
+/// A tablet's manifest or a file of the meta store, whichever it is. Returns whether all of it verifies; a torn
+/// tail is no damage.
+pub fn manifest(files: &dyn Files, path: &Path, on: OnLine<'_>) -> Result<bool> {
+    let file = files.open(path)?;
+    let magic = file.read_at(0, file.len()?.min(8) as usize)?;
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is = |series: crate::manifest::Series| magic.as_ref() == series.magic;
+    if is(META_SERIES) || (!is(MANIFEST_SERIES) && name.starts_with(META_SERIES.name)) {
+        let ending = records(files, path, META_SERIES.magic, "meta store", on, &mut meta_line)?;
+        return ending.tell(on);
+    }
+    if !is(MANIFEST_SERIES) && !name.starts_with(MANIFEST_SERIES.name) {
+        let text = format!("{}: neither a manifest nor a meta store", path.display());
+        return Err(Error::new(ErrorKind::InvalidArgument, text));
+    }
+    let mut version: Option<Version> = None;
+    let mut misfit = None;
+    let mut line = |record: &Record| {
+        if record.payload.is_empty() {
+            return marker(record);
+        }
+        let edit = match VersionEdit::decode(record.payload.clone()) {
+            Ok(edit) => edit,
+            Err(error) => return unreadable(record, &error),
+        };
+        let base = version.clone().or_else(|| edit.range.clone().map(Version::empty));
+        match base.map(|base| base.apply(&edit)) {
+            Some(Ok(next)) => version = Some(next),
+            Some(Err(error)) if misfit.is_none() => misfit = Some((record.offset, error)),
+            _ => {}
+        }
+        Line::Edit { offset: record.offset, edit }
+    };
+    let mut ending = records(files, path, MANIFEST_SERIES.magic, "manifest", on, &mut line)?;
+    if let Some((offset, error)) = misfit {
+        let error = format!("the edit does not fit those before it: {error}");
+        ending.whole = false;
+        on(Line::Damage { offset, bytes: 0, error })?;
+    }
+    if let Some(version) = version {
+        on(Line::Version(version_line(&version)))?;
+    }
+    ending.tell(on)
+}
+
+fn meta_line(record: &Record) -> Line {
+    if record.payload.is_empty() {
+        return marker(record);
+    }
+    match MetaRecord::decode(record.payload.clone()) {
+        Ok(meta) => Line::Meta { offset: record.offset, record: meta },
+        Err(error) => unreadable(record, &error),
+    }
+}
+
+fn marker(record: &Record) -> Line {
+    Line::Marker { offset: record.offset, durable: record.durable }
+}
+
+fn unreadable(record: &Record, error: &Error) -> Line {
+    let bytes = RECORD_HEADER_BYTES + record.payload.len() as u64;
+    Line::Damage { offset: record.offset, bytes, error: error.message().to_owned() }
+}
+
+fn version_line(version: &Version) -> VersionLine {
+    let sst = |sst: &Arc<SstRef>| sst.as_ref().clone();
+    VersionLine {
+        range: [text(&version.range().start), text(&version.range().end)],
+        flushed_seq: version.flushed_seq(),
+        last_seq: version.last_seq(),
+        bytes: version.total_bytes(),
+        levels: version.levels().iter().map(|level| level.iter().map(sst).collect()).collect(),
+        dropped: version
+            .excised()
+            .iter()
+            .map(|e| (text(&e.range.start), text(&e.range.end), e.seq))
+            .collect(),
+    }
+}
+
+/// How a record file ended.
+struct Ending {
+    whole: bool,
+    lines: Vec<Line>,
+}
+
+impl Ending {
+    fn tell(self, on: OnLine<'_>) -> Result<bool> {
+        for line in self.lines {
+            on(line)?;
+        }
+        Ok(self.whole)
+    }
+}
+
+/// Shows the records of a record file that verify, whatever lies between. What lies between is told at the end
+/// (a range is known to be damaged, and not a write under way, only then).
+fn records(
+    files: &dyn Files,
+    path: &Path,
+    magic: Magic,
+    kind: &'static str,
+    on: OnLine<'_>,
+    line: &mut dyn FnMut(&Record) -> Line,
+) -> Result<Ending> {
+    let file = files.open(path)?;
+    let bytes = file.len()?;
+    let header = file.read_at(0, bytes.min(FILE_HEADER_BYTES) as usize)?;
+    let id = match FileHeader::decode(&header) {
+        Some(header) if header.magic != magic => {
+            let found = header.magic.escape_ascii();
+            let text = format!("{}: not a {kind}: it starts with {found}", path.display());
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        Some(header) => header.file_id,
+        None => number_in_name(path).ok_or_else(|| {
+            let what = "the file header does not verify, and the name has no number";
+            Error::corruption(path.display(), 0, what)
+        })?,
+    };
+    on(Line::File { kind, id, bytes })?;
+    let mut whole = true;
+    let mut salvage = Salvage::open(Arc::clone(&file), magic, id)?;
+    while let Some(record) = salvage.next_record()? {
+        let line = line(&record);
+        whole &= !matches!(line, Line::Damage { .. });
+        on(line)?;
+    }
+    // Whether what does not verify is damage or a torn tail is for the reader to say.
+    let mut lines = Vec::new();
+    match ending(file, magic, id) {
+        Ok((valid_bytes, torn_bytes)) => lines.push(Line::End { valid_bytes, torn_bytes }),
+        Err(error) => {
+            whole = false;
+            lines.extend(salvage.damaged().iter().map(|range| damage(range, &error)));
+            if lines.is_empty() {
+                let error = error.message().to_owned();
+                lines.push(Line::Damage { offset: bytes, bytes: 0, error });
+            }
+        }
+    }
+    Ok(Ending { whole, lines })
+}
+
+fn damage(range: &Range<u64>, error: &Error) -> Line {
+    let error = if error.message().contains(&format!("offset {}:", range.start)) {
+        error.message().to_owned()
+    } else {
+        "does not verify".to_owned()
+    };
+    Line::Damage { offset: range.start, bytes: range.end - range.start, error }
+}
+
+fn ending(file: Arc<dyn crate::io::RandomFile>, magic: Magic, id: u64) -> Result<(u64, u64)> {
+    let mut reader = RecordReader::open(file, magic, id, Tail::MayBeTorn)?;
+    while reader.next_record()?.is_some() {}
+    // The reader has returned `None`, so it knows.
+    Ok(reader.end().map_or((reader.position(), 0), |end| (end.valid_len, end.torn_bytes)))
+}
+
+/// A count with its noun.
+fn of(count: impl fmt::Display, noun: &str) -> String {
+    format!("{count} {noun}")
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sst(head) => head.fmt(f),
+            Self::Partition(p) => {
+                write!(
+                    f,
+                    "{:>10}  index partition, {} bytes, {} blocks",
+                    p.offset, p.bytes, p.blocks
+                )
+            }
+            Self::Block(b) => write!(
+                f,
+                "{:>10}    data block, {} bytes, {} records ({} tombstones), rows \"{}\" to \"{}\"",
+                b.offset,
+                b.bytes,
+                b.records,
+                b.tombstones,
+                b.from_row.escape_ascii(),
+                b.to_row.escape_ascii()
+            ),
+            Self::Record(r) => {
+                write!(f, "{:>10}      \"{}\" family {}", "", r.row, r.family)?;
+                if let Some(qualifier) = &r.qualifier {
+                    write!(f, " \"{qualifier}\"")?;
+                }
+                if let Some(timestamp) = r.timestamp {
+                    write!(f, " @{timestamp}")?;
+                }
+                write!(f, " seq {} {} {} bytes", r.seq, r.kind, r.value_bytes)?;
+                if r.value_bytes > 0 { write!(f, " \"{}\"", r.value) } else { Ok(()) }
+            }
+            Self::Filter { offset, bytes } => {
+                write!(f, "{offset:>10}  filter partition, {bytes} bytes")
+            }
+            Self::File { kind, id, bytes } => write!(f, "{kind} {id:016x}, {bytes} bytes"),
+            Self::Opening { offset, previous: 0, .. } => {
+                write!(f, "{offset:>10}  opening: no segment before")
+            }
+            Self::Opening { offset, previous, previous_bytes } => write!(
+                f,
+                "{offset:>10}  opening: after segment {previous:016x} of {previous_bytes} bytes"
+            ),
+            Self::Marker { offset, durable } => {
+                write!(f, "{offset:>10}  marker: synced to {durable}")
+            }
+            Self::Batch { offset, tablet, first_seq, last_seq, row, mutations, .. } => {
+                write!(
+                    f,
+                    "{offset:>10}  tablet {tablet} seq {first_seq} to {last_seq} row \"{row}\": {}",
+                    of(mutations.len(), "mutations")
+                )?;
+                mutations.iter().try_for_each(|mutation| write!(f, "\n{:>12}{mutation}", ""))
+            }
+            Self::Edit { offset, edit } => {
+                write!(f, "{offset:>10}  edit")?;
+                write_edit(f, edit)
+            }
+            Self::Version(version) => version.fmt(f),
+            Self::Meta { offset, record } => {
+                write!(f, "{offset:>10}  ")?;
+                write_meta(f, record)
+            }
+            Self::Damage { offset, bytes, error } => {
+                write!(f, "{offset:>10}  DAMAGED, {bytes} bytes: {error}")
+            }
+            Self::End { valid_bytes, torn_bytes: 0 } => write!(f, "{valid_bytes:>10}  end"),
+            Self::End { valid_bytes, torn_bytes } => write!(
+                f,
+                "{valid_bytes:>10}  end; {torn_bytes} bytes behind it were cut short, or are being written"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for SstHead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [row, family, column, cell] = self.tombstones;
+        let ([first, last], [min, max]) = (&self.row_range, &self.seqs);
+        let at = |place: Option<(u64, u64)>| {
+            place.map_or("none".to_owned(), |(at, len)| format!("{len} bytes at {at}"))
+        };
+        writeln!(f, "SST {}, {} bytes, {} resident", self.id, self.bytes, self.resident_bytes)?;
+        writeln!(f, "  rows          {}, \"{first}\" to \"{last}\"", self.rows)?;
+        writeln!(f, "  records       {}, {} of them cells", self.entries, self.cells)?;
+        writeln!(f, "  tombstones    row {row}, family {family}, column {column}, cell {cell}")?;
+        writeln!(f, "  sequences     {min} to {max}")?;
+        writeln!(f, "  raw bytes     {} of keys, {} of values", self.key_bytes, self.value_bytes)?;
+        writeln!(f, "  data blocks   {}", self.data_blocks)?;
+        writeln!(f, "  created       {} us since 1970", self.created_micros)?;
+        writeln!(f, "  properties    {}", at(Some(self.places.properties)))?;
+        writeln!(f, "  top index     {}", at(Some(self.places.top_index)))?;
+        writeln!(f, "  filter index  {}", at(self.places.filter_index))?;
+        write!(f, "  dictionary    {}", at(self.places.dictionary))?;
+        self.families.iter().try_for_each(|family| {
+            let [min, max] = family.timestamps;
+            write!(
+                f,
+                "\n  family {}: {} records, {} cells with timestamps {min} to {max}, {} tombstones, \
+                 at most {} versions of a column",
+                family.id, family.entries, family.cells, family.tombstones, family.column_versions_max
+            )
+        })
+    }
+}
+
+impl fmt::Display for MutationLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind)?;
+        if let Some(family) = self.family {
+            write!(f, " family {family}")?;
+        }
+        if let Some(qualifier) = &self.qualifier {
+            write!(f, " \"{qualifier}\"")?;
+        }
+        match self.timestamps.as_slice() {
+            [] => {}
+            [at] => write!(f, " @{at}")?,
+            range => write!(f, " @{range:?}")?,
+        }
+        match (&self.value_bytes, &self.value) {
+            (Some(bytes), Some(value)) => write!(f, " {bytes} bytes \"{value}\""),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn write_sst(f: &mut fmt::Formatter<'_>, sst: &SstRef) -> fmt::Result {
+    write!(
+        f,
+        "SST {:016x} level {}, {} bytes, {} records, seq {} to {}, rows \"{}\" to \"{}\", shown from \"{}\" to \"{}\"",
+        sst.id,
+        sst.level,
+        sst.bytes,
+        sst.entries,
+        sst.min_seq,
+        sst.max_seq,
+        sst.first_row.escape_ascii(),
+        sst.last_row.escape_ascii(),
+        sst.visible.start.escape_ascii(),
+        sst.visible.end.escape_ascii()
+    )
+}
+
+fn write_edit(f: &mut fmt::Formatter<'_>, edit: &VersionEdit) -> fmt::Result {
+    if let Some(range) = &edit.range {
+        let (start, end) = (range.start.escape_ascii(), range.end.escape_ascii());
+        write!(f, "\n{:>12}rows from \"{start}\" to \"{end}\"", "")?;
+    }
+    for (level, id) in &edit.remove {
+        write!(f, "\n{:>12}remove SST {id:016x} level {level}", "")?;
+    }
+    for sst in &edit.add {
+        write!(f, "\n{:>12}add ", "")?;
+        write_sst(f, sst)?;
+    }
+    if let Some(seq) = edit.flushed_seq {
+        write!(f, "\n{:>12}flushed to seq {seq}", "")?;
+    }
+    for (what, ranges) in [("drop", &edit.add_excised), ("forget drop of", &edit.remove_excised)] {
+        for e in ranges {
+            let (start, end) = (e.range.start.escape_ascii(), e.range.end.escape_ascii());
+            let seq = e.seq;
+            write!(f, "\n{:>12}{what} rows from \"{start}\" to \"{end}\", to seq {seq}", "")?;
+        }
+    }
+    if let Some(seq) = edit.last_seq {
+        write!(f, "\n{:>12}last seq {seq}", "")?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for VersionLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [start, end] = &self.range;
+        write!(
+            f,
+            "version: rows from \"{start}\" to \"{end}\", flushed to seq {}, last seq {}, {} bytes",
+            self.flushed_seq, self.last_seq, self.bytes
+        )?;
+        for sst in self.levels.iter().flatten() {
+            write!(f, "\n  ")?;
+            write_sst(f, sst)?;
+        }
+        self.dropped.iter().try_for_each(|(start, end, seq)| {
+            write!(f, "\n  dropped rows from \"{start}\" to \"{end}\", to seq {seq}")
+        })
+    }
+}
+
+fn write_meta(f: &mut fmt::Formatter<'_>, record: &MetaRecord) -> fmt::Result {
+    match record {
+        MetaRecord::Snapshot { revision, entries } => {
+            write!(f, "snapshot at revision {revision}, {}", of(entries.len(), "entries"))?;
+            entries.iter().try_for_each(|(key, revision, value)| {
+                let value = shown(value);
+                write!(f, "\n{:>12}{key} (revision {revision}) = \"{value}\"", "")
+            })
+        }
+        MetaRecord::Commit { revision, changes } => {
+            write!(f, "commit of revision {revision}")?;
+            changes.iter().try_for_each(|(key, value)| match value {
+                Some(value) => write!(f, "\n{:>12}set {key} = \"{}\"", "", shown(value)),
+                None => write!(f, "\n{:>12}delete {key}", ""),
+            })
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Reading the meta store and the manifests of tablets without changing anything, by the rules of their
+//! opening; and by looser rules, for repair: everything that can still be read of a damaged one.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Meta;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{Files, MemoryFiles};
+use crate::log::record::{FILE_HEADER_BYTES, Record, Salvage};
+use crate::manifest::journal::{Contents, Journal, Tail};
+use crate::manifest::{LocalMetaStore, META_SERIES, MetaRecord, Series, Version, VersionEdit};
+
+/// A state that was read.
+pub(super) struct Read<T> {
+    /// The file that counts.
+    pub(super) path: PathBuf,
+    pub(super) state: T,
+    /// Bytes behind the last record that are the rest of a write that was cut short.
+    pub(super) torn: bool,
+}
+
+/// The newest file of a series that counts, as opening finds it.
+enum Newest {
+    /// No file at all.
+    Nothing,
+    /// None with a whole first record; the newest.
+    Unfinished(PathBuf, Tail),
+    State(PathBuf, Contents),
+}
+
+/// The files of a series, oldest first.
+pub(super) fn series_files(
+    files: &dyn Files,
+    dir: &Path,
+    series: Series,
+) -> Result<Vec<(u64, PathBuf)>> {
+    let names = super::list_files(files, dir)?.into_iter();
+    let mut found: Vec<(u64, PathBuf)> =
+        names.filter_map(|(name, _)| Some((series.parse(&name)?, dir.join(name)))).collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn newest(files: &dyn Files, dir: &Path, series: Series) -> Result<Newest> {
+    let mut unfinished = Newest::Nothing;
+    for (id, path) in series_files(files, dir, series)?.into_iter().rev() {
+        let contents = Journal::read(files, &path, series.magic, Some(id))?;
+        if !contents.records.is_empty() {
+            return Ok(Newest::State(path, contents));
+        }
+        if matches!(unfinished, Newest::Nothing) {
+            unfinished = Newest::Unfinished(path, contents.tail);
+        }
+    }
+    Ok(unfinished)
+}
+
+fn at_record(path: &Path, offset: u64, error: Error) -> Error {
+    match error.kind() {
+        // Of a newer version: not damage.
+        ErrorKind::InvalidArgument => error.context(path.display()),
+        _ => Error::corruption(path.display(), offset, error.message()),
+    }
+}
+
+/// The meta store; `None` where there is none yet, as before the end of the first start.
+pub(super) fn read_meta(files: &dyn Files, dir: &Path) -> Result<Option<Read<Meta>>> {
+    let (path, contents) = match newest(files, dir, META_SERIES)? {
+        Newest::Nothing => return Ok(None),
+        Newest::Unfinished(path, _) if is_of_a_first_start(files, dir, &path)? => return Ok(None),
+        Newest::Unfinished(path, _) => {
+            let what = "the snapshot does not verify, and there is no other file of the store";
+            return Err(Error::corruption(path.display(), FILE_HEADER_BYTES, what));
+        }
+        Newest::State(path, contents) => (path, contents),
+    };
+    let mut meta = Meta::new();
+    let mut revision = None;
+    for record in contents.records {
+        let offset = record.offset;
+        let decoded =
+            MetaRecord::decode(record.payload).map_err(|e| at_record(&path, offset, e))?;
+        let wrong = |what| Err(Error::corruption(path.display(), offset, what));
+        match (&decoded, revision) {
+            (MetaRecord::Snapshot { revision: new, entries }, None) => {
+                if entries.iter().any(|(_, written, _)| written > new) {
+                    return wrong("an entry is newer than its store");
+                }
+                revision = Some(*new);
+            }
+            (MetaRecord::Commit { revision: new, .. }, Some(old)) => {
+                if old.checked_add(1) != Some(*new) {
+                    return wrong("a revision does not follow the one before");
+                }
+                revision = Some(*new);
+            }
+            (MetaRecord::Snapshot { .. }, Some(_)) => {
+                return wrong("a snapshot is not the first record");
+            }
+            (MetaRecord::Commit { .. }, None) => return wrong("the first record is no snapshot"),
+        }
+        apply_meta(&mut meta, decoded);
+    }
+    Ok(Some(Read { path, state: meta, torn: contents.tail != Tail::Clean }))
+}
+
+fn apply_meta(meta: &mut Meta, record: MetaRecord) {
+    match record {
+        MetaRecord::Snapshot { entries, .. } => {
+            meta.extend(entries.into_iter().map(|(key, _, value)| (key, value)));
+        }
+        MetaRecord::Commit { changes, .. } => {
+            for (key, value) in changes {
+                match value {
+                    Some(value) => meta.insert(key, value),
+                    None => meta.remove(&key),
+                };
+            }
+        }
+    }
+}
+
+/// Whether `path` is the only file of the meta store and what a crash in the first start leaves of an empty
+/// one: each byte as it would be, or zero.
+fn is_of_a_first_start(files: &dyn Files, dir: &Path, path: &Path) -> Result<bool> {
+    let found = series_files(files, dir, META_SERIES)?;
+    if found.len() != 1 || path != META_SERIES.path(dir, 1) {
+        return Ok(false);
+    }
+    let memory = MemoryFiles::new();
+    let place = Path::new("/meta");
+    LocalMetaStore::open(Arc::new(memory.clone()), place)?;
+    let empty = memory.contents(&META_SERIES.path(place, 1))?;
+    let file = files.open(path)?;
+    let len = file.len()?;
+    if len > empty.len() as u64 {
+        return Ok(false);
+    }
+    let bytes = file.read_at(0, len as usize)?;
+    Ok(bytes.iter().zip(&empty).all(|(found, want)| found == want || *found == 0))
+}
+
+/// The version that the manifest in `dir` describes; `None` where there is no whole one, as of a tablet
+/// whose creation or removal was cut short.
+pub(super) fn read_manifest(
+    files: &dyn Files,
+    dir: &Path,
+    series: Series,
+) -> Result<Option<Read<Version>>> {
+    let (path, contents) = match newest(files, dir, series)? {
+        Newest::Nothing | Newest::Unfinished(_, Tail::Short) => return Ok(None),
+        Newest::Unfinished(path, _) => {
+            let what = "the snapshot does not verify, and there is no other manifest";
+            return Err(Error::corruption(path.display(), FILE_HEADER_BYTES, what));
+        }
+        Newest::State(path, contents) => (path, contents),
+    };
+    let mut version: Option<Version> = None;
+    for record in contents.records {
+        let offset = record.offset;
+        let edit = VersionEdit::decode(record.payload).map_err(|e| at_record(&path, offset, e))?;
+        let base = match (version, &edit.range) {
+            (Some(version), _) => version,
+            (None, Some(range)) => Version::empty(range.clone()),
+            (None, None) => {
+                let what = "the first record is not a snapshot: it has no range";
+                return Err(Error::corruption(path.display(), offset, what));
+            }
+        };
+        version = Some(base.apply(&edit).map_err(|e| {
+            Error::corruption(path.display(), offset, format_args!("edit does not fit: {e}"))
+        })?);
+    }
+    let torn = contents.tail != Tail::Clean;
+    Ok(version.map(|state| Read { path, state, torn }))
+}
+
+/// What could be read of a damaged journal.
+pub(super) struct Salvaged<T> {
+    pub(super) path: PathBuf,
+    pub(super) state: T,
+    /// Bytes of the file that belong to no record that could be used.
+    pub(super) damaged: Vec<std::ops::Range<u64>>,
+}
+
+/// All records of a file that verify, markers left out, and the byte ranges between them.
+fn salvage(
+    files: &dyn Files,
+    path: &Path,
+    series: Series,
+    id: u64,
+) -> Result<(Vec<Record>, Vec<std::ops::Range<u64>>)> {
+    let mut salvage = Salvage::open(files.open(path)?, series.magic, id)?;
+    let mut records = Vec::new();
+    while let Some(record) = salvage.next_record()? {
+        if !record.payload.is_empty() {
+            records.push(record);
+        }
+    }
+    Ok((records, salvage.damaged().to_vec()))
+}
+
+fn unusable(record: &Record, damaged: &mut Vec<std::ops::Range<u64>>) {
+    damaged.push(record.offset..record.offset + record.payload.len() as u64);
+}
+
+/// The newest meta store with a readable snapshot: that, and every commit that can be read. A commit holds
+/// whole values, so each is true whatever was lost before it; what is lost are the keys that only damaged
+/// commits changed.
+pub(super) fn salvage_meta(files: &dyn Files, dir: &Path) -> Result<Option<Salvaged<Meta>>> {
+    for (id, path) in series_files(files, dir, META_SERIES)?.into_iter().rev() {
+        let (records, mut damaged) = salvage(files, &path, META_SERIES, id)?;
+        let mut state = Meta::new();
+        let mut has_snapshot = false;
+        for record in records {
+            match MetaRecord::decode(record.payload.clone()) {
+                Ok(snapshot @ MetaRecord::Snapshot { .. })
+                    if record.offset == FILE_HEADER_BYTES =>
+                {
+                    has_snapshot = true;
+                    apply_meta(&mut state, snapshot);
+                }
+                Ok(commit @ MetaRecord::Commit { .. }) => apply_meta(&mut state, commit),
+                _ => unusable(&record, &mut damaged),
+            }
+        }
+        if has_snapshot {
+            return Ok(Some(Salvaged { path, state, damaged }));
+        }
+    }
+    Ok(None)
+}
+
+/// The newest manifest with a readable snapshot: that, and every edit that can be read, as far as each fits.
+/// SSTs that an edit adds count while they are in `existing`: others were compacted away later.
+pub(super) fn salvage_manifest(
+    files: &dyn Files,
+    dir: &Path,
+    series: Series,
+    existing: &HashSet<u64>,
+) -> Result<Option<Salvaged<Version>>> {
+    for (id, path) in series_files(files, dir, series)?.into_iter().rev() {
+        let (records, mut damaged) = salvage(files, &path, series, id)?;
+        let mut version: Option<Version> = None;
+        for record in records {
+            let decoded = VersionEdit::decode(record.payload.clone());
+            let fitted = decoded.ok().and_then(|edit| {
+                let base = match (&version, &edit.range) {
+                    (Some(version), _) => version.clone(),
+                    (None, Some(range)) if record.offset == FILE_HEADER_BYTES => {
+                        Version::empty(range.clone())
+                    }
+                    _ => return None,
+                };
+                base.apply(&fitting(edit, &base, existing)).ok()
+            });
+            match fitted {
+                Some(next) => version = Some(next),
+                None => unusable(&record, &mut damaged),
+            }
+        }
+        if let Some(state) = version {
+            return Ok(Some(Salvaged { path, state, damaged }));
+        }
+    }
+    Ok(None)
+}
+
+/// The part of an edit that can be applied although edits before it are missing.
+fn fitting(mut edit: VersionEdit, base: &Version, existing: &HashSet<u64>) -> VersionEdit {
+    edit.remove.retain(|(level, id)| base.level(usize::from(*level)).iter().any(|s| s.id == *id));
+    edit.add.retain(|sst| existing.contains(&sst.id));
+    edit.remove_excised.retain(|excised| base.excised().contains(excised));
+    edit.flushed_seq = edit.flushed_seq.map(|seq| seq.max(base.flushed_seq()));
+    edit
+}

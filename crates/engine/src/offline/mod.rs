@@ -1,0 +1,139 @@
+//! Tools for a directory that no server uses: checking it, repairing it, and looking into its files.
+//!
+//! * [`check`](check()): reads every byte, verifies every checksum and invariant, changes nothing.
+//! * [`repair`](repair()): keeps what verifies, sets the rest aside in `lost/`, says what was lost.
+//! * [`inspect`]: what is in a single file; also of a directory in use.
+//!
+//! The engine's own opening cannot be used for any of these: it cuts torn tails and removes files that no
+//! manifest names, and here nothing may be changed that was not looked at first.
+
+mod check;
+mod check_log;
+pub mod inspect;
+mod journals;
+mod overlay;
+mod repair;
+mod repair_journals;
+mod repair_ssts;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{Env, FileLock, Files};
+use crate::layout::{Layout, parse_number};
+use crate::tablet::TabletId;
+
+pub use check::{CheckReport, check};
+pub use repair::{LostRows, RepairOptions, RepairReport, repair};
+
+/// Bytes of the block cache of an offline reader, which reads past it: the least that makes one.
+const CACHE_BYTES: u64 = 1 << 20;
+
+/// Something to tell about one file.
+#[derive(Debug, Clone)]
+pub struct Finding {
+    /// The file or directory.
+    pub file: PathBuf,
+    /// What is the matter; the message names the file, and the offset where there is one.
+    pub error: Error,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl Finding {
+    fn new(file: &Path, error: Error) -> Self {
+        let error = if error.message().contains(&*file.to_string_lossy()) {
+            error
+        } else {
+            error.context(file.display())
+        };
+        Self { file: file.to_path_buf(), error }
+    }
+
+    fn damage(file: &Path, what: impl fmt::Display) -> Self {
+        let message = format!("{}: {what}", file.display());
+        Self { file: file.to_path_buf(), error: Error::new(ErrorKind::Corruption, message) }
+    }
+}
+
+/// A table of the catalog.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableTablets {
+    /// Its name.
+    pub table: String,
+    /// Its tablets, in the order of their rows.
+    pub tablets: Vec<TabletId>,
+}
+
+/// Reads an entry of the meta store: the table that it describes; `None` for an entry of another kind. What
+/// entries say is known above the engine.
+pub type CatalogReader<'a> = &'a dyn Fn(&str, &[u8]) -> Result<Option<TableTablets>>;
+
+/// Hears of bytes done and bytes in all.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// The keys and values of a meta store.
+type Meta = BTreeMap<String, Bytes>;
+
+/// What is in `dir`, which must look like a data directory, and its lock. `create_lock`: make the lock file
+/// where there is none; without one no server holds it, and who only reads need not make one.
+fn open_dir(
+    env: &Env,
+    dir: &Path,
+    create_lock: bool,
+) -> Result<(Layout, Option<Box<dyn FileLock>>)> {
+    let layout = Layout::new(dir);
+    let files = env.files.as_ref();
+    let parts = [layout.identity(), layout.meta(), layout.tablets(), layout.log(), layout.ssts()];
+    let mut found = false;
+    for part in parts {
+        found |= files.exists(&part)?;
+    }
+    if !found {
+        let text = format!("{}: not a tepui data directory", dir.display());
+        return Err(Error::new(ErrorKind::InvalidArgument, text));
+    }
+    if !create_lock && !files.exists(&layout.lock())? {
+        return Ok((layout, None));
+    }
+    let lock = files.lock(&layout.lock()).map_err(|error| match error.kind() {
+        ErrorKind::Locked => Error::new(
+            ErrorKind::Locked,
+            format!("{} is in use by a tepui server: stop it first", dir.display()),
+        ),
+        _ => error,
+    })?;
+    Ok((layout, Some(lock)))
+}
+
+/// The names and lengths of the files in a directory; none where it does not exist.
+fn list_files(files: &dyn Files, dir: &Path) -> Result<Vec<(String, u64)>> {
+    if !files.exists(dir)? {
+        return Ok(Vec::new());
+    }
+    let entries = files.list(dir)?.into_iter();
+    Ok(entries.filter(|entry| !entry.is_dir).map(|entry| (entry.name, entry.len)).collect())
+}
+
+/// The SSTs in the directory: their numbers and bytes.
+fn list_ssts(files: &dyn Files, layout: &Layout) -> Result<BTreeMap<u64, u64>> {
+    let names = list_files(files, &layout.ssts())?.into_iter();
+    Ok(names.filter_map(|(name, len)| Some((parse_number(&name, "", ".sst")?, len))).collect())
+}
+
+/// The tablets that have a directory.
+fn list_tablets(files: &dyn Files, layout: &Layout) -> Result<Vec<TabletId>> {
+    if !files.exists(&layout.tablets())? {
+        return Ok(Vec::new());
+    }
+    let entries = files.list(&layout.tablets())?.into_iter().filter(|entry| entry.is_dir);
+    Ok(entries.filter_map(|entry| parse_number(&entry.name, "", "").map(TabletId)).collect())
+}

@@ -1,0 +1,220 @@
+//! A file system that keeps every change in memory and leaves the one below it as it is: what a repair
+//! would do is found out by doing it here.
+//!
+//! ```text
+//! name ──► changed? ── gone ──────────► there is no such file
+//!             │  └──── written ───────► in memory
+//!             │  └──── moved ─────────► below, under its old name
+//!             no ─────────────────────► below
+//! ```
+//!
+//! What is written is held in memory until the overlay goes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Error, Result};
+use crate::io::{DirEntry, FileLock, Files, MemoryFiles, RandomFile, WritableFile};
+
+/// What became of a name.
+#[derive(Debug, Clone)]
+enum Place {
+    Gone,
+    Written,
+    /// Below, under this name.
+    Moved(PathBuf),
+}
+
+/// The overlay.
+#[derive(Debug)]
+pub(super) struct OverlayFiles {
+    below: Arc<dyn Files>,
+    written: MemoryFiles,
+    changed: Mutex<BTreeMap<PathBuf, Place>>,
+}
+
+impl OverlayFiles {
+    pub(super) fn new(below: Arc<dyn Files>) -> Self {
+        Self { below, written: MemoryFiles::new(), changed: Mutex::default() }
+    }
+
+    fn changed(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Place>> {
+        // Each change is one insertion, so what a panic leaves is whole.
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self, path: &Path) -> Option<Place> {
+        self.changed().get(path).cloned()
+    }
+
+    fn set(&self, path: &Path, place: Place) {
+        self.changed().insert(path.to_path_buf(), place);
+    }
+
+    /// Paths in memory must be absolute to have a root above them.
+    fn inside(path: &Path) -> PathBuf {
+        Path::new("/").join(path)
+    }
+
+    fn missing(what: &str, path: &Path) -> Error {
+        let kind = std::io::ErrorKind::NotFound;
+        Error::io(format_args!("{what} {}", path.display()), &kind.into())
+    }
+}
+
+impl Files for OverlayFiles {
+    fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+        if self.exists(path)? {
+            let kind = std::io::ErrorKind::AlreadyExists;
+            return Err(Error::io(format_args!("create {}", path.display()), &kind.into()));
+        }
+        let inside = Self::inside(path);
+        if let Some(dir) = inside.parent() {
+            self.written.create_dir_all(dir)?;
+        }
+        let file = self.written.create(&inside)?;
+        self.set(path, Place::Written);
+        Ok(file)
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
+        match self.place(path) {
+            Some(Place::Gone) => Err(Self::missing("open", path)),
+            Some(Place::Written) => self.written.open(&Self::inside(path)),
+            Some(Place::Moved(from)) => self.below.open(&from),
+            None => self.below.open(path),
+        }
+    }
+
+    fn truncate(&self, path: &Path, len: u64) -> Result<()> {
+        if !matches!(self.place(path), Some(Place::Written)) {
+            let file = self.open(path)?;
+            let bytes = file.read_at(0, file.len()?.min(len) as usize)?;
+            self.written.put_contents(&Self::inside(path), bytes.to_vec());
+            self.set(path, Place::Written);
+        }
+        self.written.truncate(&Self::inside(path), len)
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        let inside = Self::inside(dir);
+        let mut entries: BTreeMap<String, DirEntry> = BTreeMap::new();
+        if self.below.exists(dir)? {
+            entries.extend(self.below.list(dir)?.into_iter().map(|e| (e.name.clone(), e)));
+        } else if !self.written.exists(&inside)? {
+            return Err(Self::missing("list", dir));
+        }
+        if self.written.exists(&inside)? {
+            let dirs = self.written.list(&inside)?.into_iter().filter(|e| e.is_dir);
+            entries.extend(dirs.map(|e| (e.name.clone(), e)));
+        }
+        let changed = self.changed().clone();
+        for (path, place) in changed.iter().filter(|(path, _)| path.parent() == Some(dir)) {
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            if matches!(place, Place::Gone) {
+                entries.remove(name);
+            } else {
+                let len = self.open(path)?.len()?;
+                let entry = DirEntry { name: name.to_owned(), len, is_dir: false };
+                entries.insert(name.to_owned(), entry);
+            }
+        }
+        Ok(entries.into_values().collect())
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        match self.place(path) {
+            Some(Place::Gone) => Ok(false),
+            Some(_) => Ok(true),
+            None => Ok(self.written.exists(&Self::inside(path))? || self.below.exists(path)?),
+        }
+    }
+
+    fn create_dir_all(&self, dir: &Path) -> Result<()> {
+        self.written.create_dir_all(&Self::inside(dir))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        let place = match self.place(from) {
+            Some(Place::Gone) => return Err(Self::missing("rename", from)),
+            Some(Place::Written) => {
+                let inside = Self::inside(to);
+                if let Some(dir) = inside.parent() {
+                    self.written.create_dir_all(dir)?;
+                }
+                self.written.rename(&Self::inside(from), &inside)?;
+                Place::Written
+            }
+            Some(moved @ Place::Moved(_)) => moved,
+            None => Place::Moved(from.to_path_buf()),
+        };
+        self.set(to, place);
+        self.set(from, Place::Gone);
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        if !self.exists(path)? {
+            return Err(Self::missing("remove", path));
+        }
+        if matches!(self.place(path), Some(Place::Written)) {
+            self.written.remove(&Self::inside(path))?;
+        }
+        self.set(path, Place::Gone);
+        Ok(())
+    }
+
+    fn remove_dir(&self, dir: &Path) -> Result<()> {
+        self.set(dir, Place::Gone);
+        Ok(())
+    }
+
+    fn sync_dir(&self, _dir: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.below.lock(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn below() -> Arc<MemoryFiles> {
+        let files = MemoryFiles::new();
+        files.create_dir_all(Path::new("/d")).unwrap();
+        for name in ["a", "b", "c"] {
+            files.put_contents(&Path::new("/d").join(name), name.repeat(3).into_bytes());
+        }
+        Arc::new(files)
+    }
+
+    fn names(files: &dyn Files) -> Vec<(String, u64)> {
+        files.list(Path::new("/d")).unwrap().into_iter().map(|e| (e.name, e.len)).collect()
+    }
+
+    #[test]
+    fn changes_show_above_and_not_below() {
+        let below = below();
+        let before = names(below.as_ref());
+        let files = OverlayFiles::new(Arc::clone(&below) as Arc<dyn Files>);
+        let at = |name: &str| Path::new("/d").join(name);
+        files.remove(&at("a")).unwrap();
+        files.rename(&at("b"), &at("lost/b")).unwrap();
+        files.truncate(&at("c"), 1).unwrap();
+        files.create(&at("new")).unwrap().append(b"12345").unwrap();
+        files.rename(&at("new"), &at("newer")).unwrap();
+        let shown = names(&files);
+        let shown: Vec<(&str, u64)> = shown.iter().map(|(n, len)| (n.as_str(), *len)).collect();
+        assert_eq!(shown, [("c", 1), ("lost", 0), ("newer", 5)]);
+        assert_eq!(files.open(&at("lost/b")).unwrap().read_at(0, 3).unwrap(), "bbb");
+        assert!(files.open(&at("a")).is_err() && files.open(&at("b")).is_err());
+        assert!(files.create(&at("c")).is_err());
+        files.create(&at("a")).unwrap().append(b"x").unwrap();
+        assert_eq!(files.open(&at("a")).unwrap().read_at(0, 1).unwrap(), "x");
+        assert_eq!(names(below.as_ref()), before);
+    }
+}

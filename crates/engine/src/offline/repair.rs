@@ -1,0 +1,377 @@
+//! Repairing a directory: what verifies is kept, the rest is set aside in `lost/`, and what was lost is said.
+//!
+//! ```text
+//! 1  IDENTITY    rewritten, where the rest is recognisable
+//! 2  meta        every commit that can be read, as a new snapshot
+//! 3  tablets     every edit that can be read and fits, as a new snapshot; a tablet without a readable
+//!                snapshot is recreated empty where its neighbours tell its rows, else left or set aside
+//! 4  SSTs        every record of readable blocks, in a new SST in the place of the old
+//! 5  log         every batch that can be read
+//! 6  the rest    SSTs that no manifest names any more, tablets that no table names any more
+//! ```
+//!
+//! Guarantees: nothing is deleted; the original of every file that is replaced is in `lost/`, durably,
+//! before its replacement counts, under the path that it had. A repair that is interrupted can be run again. A
+//! dry run does all of it over an overlay in memory (`overlay.rs`), so it says what a repair would say.
+//!
+//! What a repair cannot do: bring back what is not there. With a lost block, deletions may be lost too,
+//! and what they hid comes back; the report says so.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::check::{check_locked, newer_version, rows_text};
+use super::overlay::OverlayFiles;
+use super::{CatalogReader, CheckReport, Finding, Progress, list_ssts, list_tablets, open_dir};
+use crate::error::{Error, ErrorKind, Result};
+use crate::identity;
+use crate::io::{Env, Files};
+use crate::layout::Layout;
+use crate::log;
+use crate::manifest::Version;
+use crate::tablet::TabletId;
+
+/// Bytes copied at once when a file is set aside.
+const COPY_BYTES: usize = 1 << 20;
+
+/// Names tried for a file in `lost/`. More repairs of one file than this are not a repair.
+const LOST_NAMES_MAX: u32 = 1000;
+
+/// How to repair.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RepairOptions {
+    /// Change nothing; say what would be done. New SSTs are held in memory meanwhile.
+    pub dry_run: bool,
+}
+
+/// Rows of which records were lost. Other records of these rows may still be there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostRows {
+    /// The tablet.
+    pub tablet: TabletId,
+    /// The file that held them.
+    pub file: PathBuf,
+    /// The bytes of that file that cannot be read.
+    pub bytes: Range<u64>,
+    /// No lost row is less.
+    pub from_row: Bytes,
+    /// No lost row is greater.
+    pub to_row: Bytes,
+    /// Records, at most.
+    pub records: u64,
+}
+
+impl fmt::Display for LostRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: bytes {} to {}: up to {} records of rows {} of tablet {:016x}",
+            self.file.display(),
+            self.bytes.start,
+            self.bytes.end,
+            self.records,
+            rows_text(&self.from_row, &self.to_row),
+            self.tablet.0
+        )
+    }
+}
+
+/// What a repair did.
+#[derive(Debug, Clone, Default)]
+pub struct RepairReport {
+    /// What was done, in order.
+    pub actions: Vec<String>,
+    /// Rows that were lost from SSTs.
+    pub lost_rows: Vec<LostRows>,
+    /// What else was lost, or may have been.
+    pub lost: Vec<String>,
+    /// Damaged files: where they were, and where they are now.
+    pub set_aside: Vec<(PathBuf, PathBuf)>,
+    /// What could not be repaired, and what to do about it.
+    pub open: Vec<String>,
+    /// The check before.
+    pub before: CheckReport,
+    /// The check after.
+    pub after: CheckReport,
+}
+
+impl RepairReport {
+    /// Whether the directory can be opened now.
+    pub fn opens(&self) -> bool {
+        self.open.is_empty() && self.after.is_whole()
+    }
+}
+
+/// A tablet's version as far as it is known; `None` where its rows are not.
+pub(super) type Tablets = BTreeMap<TabletId, Option<Version>>;
+
+/// A repair under way.
+pub(super) struct Repair<'a> {
+    pub(super) env: Env,
+    pub(super) layout: &'a Layout,
+    pub(super) catalog: Option<CatalogReader<'a>>,
+    pub(super) report: RepairReport,
+    /// The number of the next file that is written.
+    pub(super) next_id: u64,
+    /// Whether files may have lost the manifest that named them.
+    pub(super) forgot: bool,
+}
+
+/// Repairs the directory. Blocks. `Locked` while a server uses it; `InvalidArgument` where a file was written by
+/// a newer version, which is no damage. On an error the repair is unfinished and can be run again.
+pub fn repair(
+    env: &Env,
+    dir: &Path,
+    catalog: Option<CatalogReader<'_>>,
+    options: RepairOptions,
+    progress: Progress<'_>,
+) -> Result<RepairReport> {
+    let (layout, _lock) = open_dir(env, dir, !options.dry_run)?;
+    let mut env = env.clone();
+    if options.dry_run {
+        env.files = Arc::new(OverlayFiles::new(Arc::clone(&env.files)));
+    }
+    let before = check_locked(&env, &layout, catalog, progress)?;
+    if let Some(finding) = newer_version(&before) {
+        let text = format!("{finding}; nothing was changed");
+        return Err(Error::new(ErrorKind::InvalidArgument, text));
+    }
+    let report = RepairReport { before, ..RepairReport::default() };
+    let mut repair = Repair { env, layout: &layout, catalog, report, next_id: 0, forgot: false };
+    if !repair.report.before.is_whole() {
+        repair.run()?;
+    }
+    let Repair { env, mut report, .. } = repair;
+    report.after = if report.before.is_whole() {
+        report.before.clone()
+    } else {
+        check_locked(&env, &layout, catalog, progress)?
+    };
+    Ok(report)
+}
+
+impl Repair<'_> {
+    pub(super) fn files(&self) -> Arc<dyn Files> {
+        Arc::clone(&self.env.files)
+    }
+
+    pub(super) fn did(&mut self, what: impl fmt::Display) {
+        self.report.actions.push(what.to_string());
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let files = self.files();
+        self.identity()?;
+        for dir in
+            [self.layout.meta(), self.layout.log(), self.layout.tablets(), self.layout.ssts()]
+        {
+            files.create_dir_all(&dir)?;
+        }
+        let Some(tables) = self.meta()? else {
+            // Without its catalog a server would take every tablet for one that no table has.
+            return Ok(());
+        };
+        let mut tablets = self.manifests(tables.as_deref())?;
+        self.number_from(&tablets)?;
+        if let Some(tables) = &tables {
+            self.recreate(tables, &mut tablets)?;
+        }
+        self.ssts(&tablets)?;
+        self.log()?;
+        let unknown = tablets.values().any(Option::is_none);
+        if unknown {
+            let text = "SSTs that no manifest names were left where they are: the tablets above \
+                        may need them";
+            self.report.open.push(text.to_owned());
+        } else if self.forgot {
+            self.unnamed_tablets(tables.as_deref())?;
+            self.unnamed_ssts()?;
+        }
+        Ok(())
+    }
+
+    fn identity(&mut self) -> Result<()> {
+        let path = self.layout.identity();
+        match identity::check(&self.env, self.layout) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::InvalidArgument => Err(error),
+            Err(_) => {
+                if self.env.files.exists(&path)? {
+                    self.copy_aside(&path)?;
+                }
+                identity::write(&self.env, self.layout)?;
+                self.did(format_args!("{}: written anew", path.display()));
+                Ok(())
+            }
+        }
+    }
+
+    /// Numbers for new files lie beyond every number on disk.
+    fn number_from(&mut self, tablets: &Tablets) -> Result<()> {
+        let mut greatest = list_ssts(self.env.files.as_ref(), self.layout)?
+            .last_key_value()
+            .map_or(0, |(id, _)| *id);
+        for (id, version) in tablets {
+            greatest = greatest.max(id.0);
+            if let Some(version) = version {
+                let seqs = [version.last_seq(), version.flushed_seq()];
+                greatest = seqs.into_iter().fold(greatest, u64::max);
+                greatest = version.ssts().map(|s| s.id.max(s.max_seq)).fold(greatest, u64::max);
+            }
+        }
+        self.next_id = greatest.checked_add(1).ok_or_else(|| {
+            let dir = self.layout.ssts();
+            Error::corruption(dir.display(), 0, "the numbers of files are used up")
+        })?;
+        Ok(())
+    }
+
+    fn log(&mut self) -> Result<()> {
+        let dir = self.layout.log();
+        if !self.report.before.damage.iter().any(|finding| finding.file.starts_with(&dir)) {
+            return Ok(());
+        }
+        let files = self.files();
+        for segment in log::repair::repair(files.as_ref(), &dir)? {
+            let file = segment.file.display();
+            let damaged = || segment.damaged.iter().map(|r| format!("{} to {}", r.start, r.end));
+            if !segment.damaged.is_empty() {
+                let ranges = damaged().collect::<Vec<_>>().join(", ");
+                self.report.lost.push(format!("{file}: bytes {ranges}: the writes in them"));
+            }
+            if segment.missing_bytes > 0 {
+                let bytes = segment.missing_bytes;
+                self.report.lost.push(format!("{file}: {bytes} bytes that are missing at its end"));
+            }
+            if let Some(aside) = &segment.set_aside {
+                let kept = segment.batches_kept;
+                self.did(format_args!("{file}: written anew with {kept} batches"));
+                self.move_aside_from(aside, &segment.file)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tablets that the catalog lost are set aside before a start removes them.
+    fn unnamed_tablets(&mut self, tables: Option<&[super::TableTablets]>) -> Result<()> {
+        let Some(tables) = tables else { return Ok(()) };
+        let named: HashSet<TabletId> =
+            tables.iter().flat_map(|table| table.tablets.iter().copied()).collect();
+        for id in list_tablets(self.env.files.as_ref(), self.layout)? {
+            if !named.contains(&id) {
+                self.set_tablet_aside(id)?;
+                self.report.lost.push(format!(
+                    "tablet {:016x}: no table of the catalog has it any more; its manifest and SSTs \
+                     are in lost/",
+                    id.0
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// SSTs that lost the manifest that named them are set aside before a start removes them.
+    fn unnamed_ssts(&mut self) -> Result<()> {
+        let mut named = BTreeSet::new();
+        for id in list_tablets(self.env.files.as_ref(), self.layout)? {
+            if let Some(version) = self.version(id)? {
+                named.extend(version.ssts().map(|sst| sst.id));
+            }
+        }
+        for id in list_ssts(self.env.files.as_ref(), self.layout)?.into_keys() {
+            if !named.contains(&id) {
+                let path = self.layout.sst(id);
+                self.move_aside(&path)?;
+                self.report.lost.push(format!(
+                    "{}: no manifest names it any more, and an SST does not say whose it is",
+                    path.display()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where in `lost/` a file belongs, durably, and under a name that is free.
+    fn lost_name(&self, path: &Path) -> Result<PathBuf> {
+        let files = self.env.files.as_ref();
+        let inside = path.strip_prefix(self.layout.root()).unwrap_or(path);
+        let target = self.layout.lost().join(inside);
+        if let Some(dir) = target.parent() {
+            files.create_dir_all(dir)?;
+            // From the inside out: a name is as durable as the directories that it stands in.
+            for dir in dir.ancestors().take_while(|dir| dir.starts_with(self.layout.root())) {
+                files.sync_dir(dir)?;
+            }
+        }
+        for n in 0..LOST_NAMES_MAX {
+            let mut name = target.clone().into_os_string();
+            if n > 0 {
+                name.push(format!(".{n}"));
+            }
+            let name = PathBuf::from(name);
+            if !files.exists(&name)? {
+                return Ok(name);
+            }
+        }
+        let text = format!("{}: too many files of this name in it", self.layout.lost().display());
+        Err(Error::new(ErrorKind::AlreadyExists, text))
+    }
+
+    /// Moves a file to `lost/`.
+    pub(super) fn move_aside(&mut self, path: &Path) -> Result<()> {
+        self.move_aside_from(path, path)
+    }
+
+    fn move_aside_from(&mut self, path: &Path, was: &Path) -> Result<()> {
+        let target = self.lost_name(was)?;
+        let files = self.env.files.as_ref();
+        files.rename(path, &target)?;
+        for dir in [target.parent(), path.parent()].into_iter().flatten() {
+            files.sync_dir(dir)?;
+        }
+        self.report.set_aside.push((was.to_path_buf(), target));
+        Ok(())
+    }
+
+    /// Copies a file to `lost/`: its original keeps counting until a replacement does. What the disk refuses
+    /// to read is zeros in the copy.
+    pub(super) fn copy_aside(&mut self, path: &Path) -> Result<()> {
+        let target = self.lost_name(path)?;
+        let files = self.env.files.as_ref();
+        let from = files.open(path)?;
+        let len = from.len()?;
+        let mut to = files.create(&target)?;
+        let mut at = 0;
+        while at < len {
+            let piece = (len - at).min(COPY_BYTES as u64) as usize;
+            match from.read_at(at, piece) {
+                Ok(bytes) => to.append(&bytes)?,
+                Err(_) => to.append(&vec![0; piece])?,
+            }
+            at += piece as u64;
+        }
+        to.sync()?;
+        if let Some(dir) = target.parent() {
+            files.sync_dir(dir)?;
+        }
+        self.report.set_aside.push((path.to_path_buf(), target));
+        Ok(())
+    }
+
+    /// Removes a file of which there is a copy in `lost/`.
+    pub(super) fn remove_copied(&self, path: &Path) -> Result<()> {
+        let files = self.env.files.as_ref();
+        files.remove(path)?;
+        path.parent().map_or(Ok(()), |dir| files.sync_dir(dir))
+    }
+
+    /// A finding that stays, as text.
+    pub(super) fn stays(&mut self, finding: &Finding, advice: &str) {
+        self.report.open.push(format!("{finding}; {advice}"));
+    }
+}

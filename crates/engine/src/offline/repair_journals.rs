@@ -1,0 +1,274 @@
+//! Repairing the meta store and the manifests: a new file with a snapshot of what could be read, numbered above
+//! the damaged one, which is in `lost/` by then.
+//!
+//! The new file counts once it is whole, by the rules of every opening (the newest whole file counts); until
+//! then the damaged one refuses to open. So a repair that is interrupted leaves no state of its own.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use bytes::Bytes;
+
+use super::journals::{self, series_files};
+use super::repair::{Repair, Tablets};
+use super::{Finding, TableTablets, list_ssts, list_tablets};
+use crate::cell::RowRange;
+use crate::error::{Error, ErrorKind, Result};
+use crate::manifest::journal::Journal;
+use crate::manifest::{
+    MANIFEST_SERIES, META_SERIES, Series, TabletManifest, Version, VersionEdit,
+    encode_meta_snapshot,
+};
+use crate::tablet::TabletId;
+
+impl Repair<'_> {
+    /// The tables of the catalog, where a reader was given (`Some(Some(..))`); `None` where there is no
+    /// catalog to go by, and nothing else may be touched.
+    pub(super) fn meta(&mut self) -> Result<Option<Option<Vec<TableTablets>>>> {
+        let files = self.files();
+        let dir = self.layout.meta();
+        let damage = match journals::read_meta(files.as_ref(), &dir) {
+            Ok(Some(read)) => return self.tables(&read.state).map(Some),
+            Ok(None) if list_tablets(files.as_ref(), self.layout)?.is_empty() => {
+                return Ok(Some(self.catalog.map(|_| Vec::new())));
+            }
+            Ok(None) => Finding::damage(&dir, "the catalog is missing"),
+            Err(error) => Finding::new(&dir, error),
+        };
+        let salvaged = journals::salvage_meta(files.as_ref(), &dir)?;
+        let Some(salvaged) = salvaged else {
+            let advice = "no snapshot of the catalog can be read, and without it nobody knows which \
+                          tablet is whose. Nothing else was changed: restore the file META-* from a \
+                          backup, and run the repair again";
+            self.stays(&damage, advice);
+            return Ok(None);
+        };
+        // Revisions are compared within one run of a server only: they may begin anew.
+        let entries = salvaged.state.iter().map(|(key, value)| (key.as_str(), 1, value));
+        let snapshot = encode_meta_snapshot(1, entries);
+        self.replace_journal(&dir, META_SERIES, &snapshot)?;
+        self.forgot = true;
+        let path = salvaged.path.display();
+        let keys = salvaged.state.len();
+        self.did(format_args!("{path}: replaced by what can be read of it, {keys} entries"));
+        self.report.lost.push(format!(
+            "{path}: {}: changes of the catalog (tables created, changed or deleted) that were in it",
+            bytes_text(&salvaged.damaged)
+        ));
+        self.tables(&salvaged.state).map(Some)
+    }
+
+    /// The tables in these entries. An entry that cannot be read is left: its table's tablets are not known.
+    fn tables(&mut self, meta: &super::Meta) -> Result<Option<Vec<TableTablets>>> {
+        let Some(read) = self.catalog else { return Ok(None) };
+        let mut tables = Vec::new();
+        for (key, value) in meta {
+            match read(key, value) {
+                Ok(table) => tables.extend(table),
+                Err(error) => {
+                    let finding = Finding::new(&self.layout.meta(), error);
+                    self.stays(&finding, "restore the directory from a backup");
+                }
+            }
+        }
+        Ok(Some(tables))
+    }
+
+    /// Sets all files of a series aside and puts one with `snapshot` in their place.
+    fn replace_journal(&mut self, dir: &Path, series: Series, snapshot: &[u8]) -> Result<()> {
+        let files = self.files();
+        let old = series_files(files.as_ref(), dir, series)?;
+        let newest = old.last().map_or(0, |(id, _)| *id);
+        let id = newest
+            .checked_add(1)
+            .ok_or_else(|| Error::corruption(dir.display(), 0, "the series has no numbers left"))?;
+        for (_, path) in &old {
+            self.copy_aside(path)?;
+        }
+        Journal::create(files.as_ref(), &series.path(dir, id), series.magic, id, snapshot)?;
+        for (_, path) in &old {
+            self.remove_copied(path)?;
+        }
+        Ok(())
+    }
+
+    /// The version of a tablet whose manifest is whole.
+    pub(super) fn version(&self, id: TabletId) -> Result<Option<Version>> {
+        let dir = self.layout.tablet(id);
+        let read = journals::read_manifest(self.env.files.as_ref(), &dir, MANIFEST_SERIES)?;
+        Ok(read.map(|read| read.state))
+    }
+
+    /// Repairs every manifest. A tablet without a readable snapshot is in the result without a version
+    /// while a table has it, and is set aside otherwise.
+    pub(super) fn manifests(&mut self, tables: Option<&[TableTablets]>) -> Result<Tablets> {
+        let files = self.files();
+        let mut tablets = Tablets::new();
+        let existing: HashSet<u64> = list_ssts(files.as_ref(), self.layout)?.into_keys().collect();
+        for id in list_tablets(files.as_ref(), self.layout)? {
+            let dir = self.layout.tablet(id);
+            match self.version(id) {
+                Ok(Some(version)) => {
+                    tablets.insert(id, Some(version));
+                    continue;
+                }
+                Ok(None) => continue,
+                Err(error) if error.kind() == ErrorKind::InvalidArgument => return Err(error),
+                Err(_) => {}
+            }
+            self.forgot = true;
+            let salvaged =
+                journals::salvage_manifest(files.as_ref(), &dir, MANIFEST_SERIES, &existing)?;
+            if let Some(salvaged) = salvaged {
+                let mut snapshot = Vec::new();
+                salvaged.state.snapshot().encode(&mut snapshot);
+                self.replace_journal(&dir, MANIFEST_SERIES, &snapshot)?;
+                let path = salvaged.path.display();
+                let ssts = salvaged.state.sst_count();
+                self.did(format_args!("{path}: replaced by what can be read of it, {ssts} SSTs"));
+                self.report.lost.push(format!(
+                    "{path}: {}: flushes, compactions and drops of tablet {:016x} that were in it; \
+                     rows of that tablet may be missing, and deleted ones may be back",
+                    bytes_text(&salvaged.damaged),
+                    id.0
+                ));
+                tablets.insert(id, Some(salvaged.state));
+            } else if tables.is_some_and(|t| t.iter().any(|t| t.tablets.contains(&id))) {
+                tablets.insert(id, None);
+            } else {
+                self.set_tablet_aside(id)?;
+                self.report.lost.push(format!(
+                    "tablet {:016x}: its manifest cannot be read, and no table has it",
+                    id.0
+                ));
+            }
+        }
+        Ok(tablets)
+    }
+
+    /// Recreates tablets of the catalog that are lost, empty, where the tablets beside them tell their rows.
+    pub(super) fn recreate(
+        &mut self,
+        tables: &[TableTablets],
+        tablets: &mut Tablets,
+    ) -> Result<()> {
+        for table in tables {
+            for (at, id) in table.tablets.iter().enumerate() {
+                if tablets.get(id).is_some_and(Option::is_some) {
+                    continue;
+                }
+                match gap(table, at, tablets) {
+                    Some(range) => {
+                        let version = self.recreate_empty(*id, &range)?;
+                        self.report.lost.push(format!(
+                            "tablet {:016x} of {}: its manifest; all its rows ({}) but those that \
+                             are still in the log. Which SSTs were its own cannot be told",
+                            id.0,
+                            table.table,
+                            super::check::rows_text(&range.start, &range.end)
+                        ));
+                        tablets.insert(*id, Some(version));
+                    }
+                    None => {
+                        let dir = self.layout.tablet(*id);
+                        let what = format!("tablet of {} is lost", table.table);
+                        let finding = Finding::damage(&dir, what);
+                        let advice = "a tablet beside it is lost too, so its rows are not known: \
+                                      restore the directory from a backup";
+                        self.stays(&finding, advice);
+                        tablets.insert(*id, None);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn recreate_empty(&mut self, id: TabletId, range: &RowRange) -> Result<Version> {
+        let files = self.files();
+        let dir = self.layout.tablet(id);
+        if files.exists(&dir)? {
+            for (_, path) in series_files(files.as_ref(), &dir, MANIFEST_SERIES)? {
+                self.move_aside(&path)?;
+            }
+        }
+        // The clock of the next start must be beyond whatever the lost manifest knew.
+        let last_seq = Some(self.next_id);
+        let edit = VersionEdit { last_seq, ..VersionEdit::default() };
+        let manifest = TabletManifest::create(files.clone(), &dir, range.clone(), &edit)?;
+        files.sync_dir(&self.layout.tablets())?;
+        self.forgot = true;
+        self.did(format_args!("{}: recreated empty", dir.display()));
+        Ok(manifest.version().as_ref().clone())
+    }
+
+    /// Moves a tablet's manifest to `lost/`.
+    pub(super) fn set_tablet_aside(&mut self, id: TabletId) -> Result<()> {
+        let files = self.files();
+        let dir = self.layout.tablet(id);
+        for (name, _) in super::list_files(files.as_ref(), &dir)? {
+            self.move_aside(&dir.join(name))?;
+        }
+        files.remove_dir(&dir)?;
+        files.sync_dir(&self.layout.tablets())?;
+        self.did(format_args!("{}: set aside", dir.display()));
+        Ok(())
+    }
+}
+
+/// The rows of tablet `at` of a table, from the tablets beside it.
+fn gap(table: &TableTablets, at: usize, tablets: &Tablets) -> Option<RowRange> {
+    let range = |at: usize| -> Option<&RowRange> {
+        Some(tablets.get(table.tablets.get(at)?)?.as_ref()?.range())
+    };
+    let start = match at.checked_sub(1) {
+        Some(before) => {
+            let end = range(before)?.end.clone();
+            // A tablet to the end of all rows has none behind it.
+            (!end.is_empty()).then_some(end)?
+        }
+        None => Bytes::new(),
+    };
+    let end = if at + 1 < table.tablets.len() {
+        let start = range(at + 1)?.start.clone();
+        (!start.is_empty()).then_some(start)?
+    } else {
+        Bytes::new()
+    };
+    let range = RowRange { start, end };
+    (!range.is_empty()).then_some(range)
+}
+
+fn bytes_text(ranges: &[std::ops::Range<u64>]) -> String {
+    if ranges.is_empty() {
+        return "an end that is missing".to_owned();
+    }
+    let text: Vec<String> = ranges.iter().map(|r| format!("{} to {}", r.start, r.end)).collect();
+    format!("bytes {}", text.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_a_lost_tablet_are_known_from_both_neighbours_only() {
+        let range = |start: &str, end: &str| {
+            Some(Version::empty(RowRange::new(start.as_bytes().to_vec(), end.as_bytes().to_vec())))
+        };
+        let table =
+            TableTablets { table: "t".to_owned(), tablets: [1, 2, 3].map(TabletId).to_vec() };
+        let with =
+            |ranges: [Option<Version>; 3]| -> Tablets { (1..).map(TabletId).zip(ranges).collect() };
+        let one = with([range("", "g"), None, range("p", "")]);
+        assert_eq!(gap(&table, 1, &one), Some(RowRange::new("g", "p")));
+        let first = with([None, range("g", "p"), range("p", "")]);
+        assert_eq!(gap(&table, 0, &first), Some(RowRange::new("", "g")));
+        let last = with([range("", "g"), range("g", "p"), None]);
+        assert_eq!(gap(&table, 2, &last), Some(RowRange::new("p", "")));
+        let two = with([range("", "g"), None, None]);
+        assert_eq!((gap(&table, 1, &two), gap(&table, 2, &two)), (None, None));
+        let disordered = with([range("p", ""), None, range("", "g")]);
+        assert_eq!(gap(&table, 1, &disordered), None);
+    }
+}

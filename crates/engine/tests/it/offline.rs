@@ -1,0 +1,506 @@
+//! Checking and repairing a directory: damage in any file is found and named, a check changes nothing, and after
+//! a repair the directory opens with every row that was not said to be lost.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::executor::block_on;
+
+use tepui_engine::ErrorKind;
+use tepui_engine::cell::{RowBatch, RowRange};
+use tepui_engine::db::Engine;
+use tepui_engine::io::{Env, Files, ManualClock, MemoryFiles};
+use tepui_engine::manifest::{MetaChange, MetaExpect};
+use tepui_engine::offline::{
+    self, CheckReport, RepairOptions, RepairReport, TableTablets, inspect,
+};
+use tepui_engine::read::Projection;
+use tepui_engine::tablet::TabletId;
+
+use crate::harness::{START_MICROS, env, plain_schema, put, scan, tiny_options};
+
+const ROWS: usize = 240;
+
+fn dir() -> &'static Path {
+    Path::new("/data")
+}
+
+fn row(n: usize) -> String {
+    format!("row-{n:04}")
+}
+
+/// Rows and their newest value.
+type Rows = BTreeMap<String, String>;
+
+/// A closed directory with two tablets (split in the middle), SSTs of several levels, a log that holds what was
+/// not flushed, and a table in the catalog: the entry `tables/t` lists the tablets' numbers.
+struct Place {
+    files: Arc<MemoryFiles>,
+    tablets: [TabletId; 2],
+    rows: Rows,
+}
+
+fn environment(files: &Arc<MemoryFiles>) -> Env {
+    env(Arc::clone(files) as Arc<dyn Files>, Arc::new(ManualClock::new(START_MICROS)), 3)
+}
+
+fn read_catalog(key: &str, value: &[u8]) -> tepui_engine::Result<Option<TableTablets>> {
+    let Some(table) = key.strip_prefix("tables/") else { return Ok(None) };
+    let text = std::str::from_utf8(value).unwrap();
+    let tablets = text.split(',').map(|id| TabletId(id.parse().unwrap())).collect();
+    Ok(Some(TableTablets { table: table.to_owned(), tablets }))
+}
+
+fn place() -> Place {
+    let files = Arc::new(MemoryFiles::new());
+    let engine = Engine::open(environment(&files), dir(), tiny_options()).unwrap();
+    let split = row(ROWS / 2).into_bytes();
+    let ranges = [RowRange::new("", split.clone()), RowRange::new(split, "")];
+    let tablets = ranges.map(|range| engine.create_tablet(range).unwrap());
+    let ids = [tablets[0].id(), tablets[1].id()];
+    let value = format!("{},{}", ids[0].0, ids[1].0);
+    let change = |key: &str, value: String| MetaChange {
+        key: key.to_owned(),
+        expect: MetaExpect::Any,
+        value: Some(value.into()),
+    };
+    for n in 0..3 {
+        engine.meta().commit(&[change("other", format!("{n}"))]).unwrap();
+    }
+    engine.meta().commit(&[change("tables/t", value)]).unwrap();
+    engine.meta().commit(&[change("other", "last".to_owned())]).unwrap();
+    let mut rows = Rows::new();
+    for tablet in &tablets {
+        tablet.set_schema(Arc::new(plain_schema()));
+    }
+    engine.start().unwrap();
+    for round in 0..4 {
+        for n in 0..ROWS {
+            if round == 3 && n % 10 != 0 {
+                continue;
+            }
+            let value = format!("value {round} of {n}");
+            let tablet = &tablets[usize::from(n >= ROWS / 2)];
+            let batch = RowBatch {
+                row: row(n).into_bytes().into(),
+                mutations: vec![put(1, "q", 1000, &value)],
+            };
+            block_on(tablet.apply(batch)).unwrap();
+            rows.insert(row(n), value);
+        }
+        if round < 3 {
+            for tablet in &tablets {
+                block_on(tablet.flush()).unwrap();
+            }
+        }
+        if round == 1 {
+            engine.run_background().unwrap();
+        }
+    }
+    // As after SIGKILL: the last round is in the log alone.
+    drop(tablets);
+    drop(engine);
+    Place { files, tablets: ids, rows }
+}
+
+fn contents(files: &MemoryFiles) -> BTreeMap<PathBuf, Vec<u8>> {
+    fn walk(files: &MemoryFiles, dir: &Path, out: &mut BTreeMap<PathBuf, Vec<u8>>) {
+        for entry in files.list(dir).unwrap() {
+            let path = dir.join(&entry.name);
+            if entry.is_dir {
+                walk(files, &path, out);
+            } else {
+                out.insert(path.clone(), files.contents(&path).unwrap());
+            }
+        }
+    }
+    let mut out = BTreeMap::new();
+    walk(files, dir(), &mut out);
+    out
+}
+
+fn check(files: &Arc<MemoryFiles>) -> CheckReport {
+    let before = contents(files);
+    let mut last = (0, 0);
+    let mut progress = |done, total| {
+        assert!(done <= total, "{done} of {total}");
+        last = (done, total);
+    };
+    let report =
+        offline::check(&environment(files), dir(), Some(&read_catalog), &mut progress).unwrap();
+    assert_eq!(last.0, last.1, "the progress ends at its end");
+    assert_eq!(contents(files), before, "a check changes nothing");
+    report
+}
+
+fn repair(files: &Arc<MemoryFiles>, dry_run: bool) -> RepairReport {
+    let options = RepairOptions { dry_run };
+    let catalog: offline::CatalogReader<'_> = &read_catalog;
+    offline::repair(&environment(files), dir(), Some(catalog), options, &mut |_, _| {}).unwrap()
+}
+
+fn rows_of(files: &Arc<MemoryFiles>, tablets: [TabletId; 2]) -> Rows {
+    let engine = Engine::open(environment(files), dir(), tiny_options()).unwrap();
+    let mut rows = Rows::new();
+    for id in tablets {
+        let tablet = engine.tablet(id).expect("the tablet is there");
+        tablet.set_schema(Arc::new(plain_schema()));
+        for row in scan(&tablet, RowRange::all(), Projection::all(), false, None).unwrap() {
+            let value = String::from_utf8(row.cells[0].value.to_vec()).unwrap();
+            rows.insert(String::from_utf8(row.key.to_vec()).unwrap(), value);
+        }
+    }
+    rows
+}
+
+fn flip(files: &MemoryFiles, path: &Path, at: usize) {
+    let mut bytes = files.contents(path).unwrap();
+    bytes[at] ^= 0x20;
+    files.put_contents(path, bytes);
+}
+
+fn files_in(files: &MemoryFiles, part: &str) -> Vec<PathBuf> {
+    let all = contents(files).into_keys();
+    all.filter(|path| path.starts_with(dir().join(part))).collect()
+}
+
+/// Damages a byte, checks that it is found under the file's name, that a dry run changes nothing and says what
+/// the repair says, and repairs.
+fn damage_and_repair(place: &Place, path: &Path, at: usize) -> RepairReport {
+    let what = format!("{} byte {at}", path.display());
+    let original = place.files.contents(path).unwrap();
+    flip(&place.files, path, at);
+    let damaged = place.files.contents(path).unwrap();
+    let found = check(&place.files);
+    assert!(!found.is_whole(), "{what}: not found");
+    assert!(found.damage.iter().any(|f| f.to_string().contains(path.to_str().unwrap())), "{what}");
+
+    let before = contents(&place.files);
+    let dry = repair(&place.files, true);
+    assert_eq!(contents(&place.files), before, "{what}: a dry run changes nothing");
+    let wet = repair(&place.files, false);
+    assert_eq!((dry.lost, dry.lost_rows), (wet.lost.clone(), wet.lost_rows.clone()), "{what}");
+    assert!(wet.opens(), "{what}: {wet:#?}");
+    assert!(check(&place.files).is_whole(), "{what}");
+    let kept: Vec<Vec<u8>> =
+        files_in(&place.files, "lost").iter().map(|p| place.files.contents(p).unwrap()).collect();
+    assert!(kept.contains(&damaged), "{what}: the damaged original is set aside");
+    assert_ne!(original, damaged);
+    wet
+}
+
+/// Every row that is not in a lost range is there with its newest value; others with some value, or not.
+fn assert_rows(place: &Place, report: &RepairReport, what: &str) {
+    let found = rows_of(&place.files, place.tablets);
+    for (row, value) in &place.rows {
+        let lost = report
+            .lost_rows
+            .iter()
+            .any(|lost| *lost.from_row <= *row.as_bytes() && *row.as_bytes() <= *lost.to_row);
+        if !lost {
+            assert_eq!(found.get(row), Some(value), "{what}: {row} {:#?}", report.lost_rows);
+        }
+    }
+    assert!(found.keys().all(|row| place.rows.contains_key(row)), "{what}: a row from nowhere");
+}
+
+#[test]
+fn a_whole_directory_is_whole_and_a_repair_leaves_it_alone() {
+    let place = place();
+    let report = check(&place.files);
+    assert!(report.is_whole(), "{:?}", report.damage);
+    assert_eq!((report.tables, report.tablets), (1, 2));
+    assert!(report.ssts > 4 && report.sst_records > 400 && report.log_batches >= 24, "{report}");
+    let before = contents(&place.files);
+    let report = repair(&place.files, false);
+    assert!(report.opens() && report.actions.is_empty());
+    assert_eq!(contents(&place.files), before);
+    assert_eq!(rows_of(&place.files, place.tablets), place.rows);
+}
+
+#[test]
+fn damage_anywhere_in_an_sst_costs_the_rows_that_are_listed_and_no_others() {
+    for share in [0, 15, 40, 60, 75, 85, 92, 97, 99] {
+        let place = place();
+        let path = files_in(&place.files, "sst")
+            .into_iter()
+            .max_by_key(|path| place.files.contents(path).unwrap().len())
+            .unwrap();
+        let at = (place.files.contents(&path).unwrap().len() - 1) * share / 100;
+        let report = damage_and_repair(&place, &path, at);
+        assert_rows(&place, &report, &format!("at {share} %"));
+        assert!(report.lost.is_empty());
+    }
+}
+
+#[test]
+fn a_damaged_block_loses_a_few_rows_of_its_sst_and_not_all() {
+    let place = place();
+    let path = files_in(&place.files, "sst")
+        .into_iter()
+        .max_by_key(|path| place.files.contents(path).unwrap().len())
+        .unwrap();
+    let report = damage_and_repair(&place, &path, 10);
+    assert_eq!(report.lost_rows.len(), 1, "{:?}", report.lost_rows);
+    let lost = &report.lost_rows[0];
+    assert!(lost.records > 0 && lost.records < 20, "{lost}");
+    assert_eq!(lost.bytes.start, 0);
+    assert!(!files_in(&place.files, "sst").contains(&path), "the damaged file is not in use");
+}
+
+#[test]
+fn an_sst_that_is_missing_costs_its_rows() {
+    let place = place();
+    let path = files_in(&place.files, "sst").remove(0);
+    place.files.remove(&path).unwrap();
+    let found = check(&place.files);
+    assert!(found.damage.iter().any(|f| f.file == path && f.to_string().contains("missing")));
+    let report = repair(&place.files, false);
+    assert!(report.opens(), "{report:#?}");
+    assert_eq!(report.lost_rows.len(), 1);
+    assert_rows(&place, &report, "a missing SST");
+}
+
+#[test]
+fn damage_in_the_log_costs_the_batches_in_it() {
+    let place = place();
+    let path = files_in(&place.files, "log")
+        .into_iter()
+        .find(|path| {
+            let bytes = place.files.contents(path).unwrap();
+            bytes.windows(14).any(|w| w == b"value 3 of 120")
+        })
+        .unwrap();
+    let bytes = place.files.contents(&path).unwrap();
+    let at = bytes.windows(14).position(|w| w == b"value 3 of 120").unwrap();
+    let report = damage_and_repair(&place, &path, at);
+    assert_eq!(report.lost.len(), 1, "{:?}", report.lost);
+    assert!(report.lost[0].contains(path.to_str().unwrap()));
+    let found = rows_of(&place.files, place.tablets);
+    let differing: Vec<&String> =
+        place.rows.iter().filter(|(k, v)| found.get(*k) != Some(*v)).map(|(k, _)| k).collect();
+    assert_eq!(differing, [&row(120)]);
+    assert_eq!(found[&row(120)], "value 2 of 120");
+}
+
+#[test]
+fn a_torn_tail_of_the_log_is_a_note_and_nothing_to_repair() {
+    let place = place();
+    let path = files_in(&place.files, "log").pop().unwrap();
+    let mut bytes = place.files.contents(&path).unwrap();
+    while bytes.last() == Some(&0) {
+        bytes.pop();
+    }
+    bytes.extend_from_slice(b"\x40\0\0\0torn");
+    place.files.put_contents(&path, bytes);
+    let report = check(&place.files);
+    assert!(report.is_whole(), "{:?}", report.damage);
+    assert!(report.notes.iter().any(|note| note.file == path), "{:?}", report.notes);
+    assert!(repair(&place.files, false).actions.is_empty());
+}
+
+#[test]
+fn damage_in_a_manifest_keeps_every_row_whose_sst_an_edit_still_names() {
+    let whole = place();
+    let manifest = files_in(&whole.files, "tablets").remove(0);
+    let len = whole.files.contents(&manifest).unwrap().len();
+    let mut rewritten = 0;
+    for at in (0..len).step_by(61) {
+        let place = place();
+        flip(&place.files, &manifest, at);
+        let found = check(&place.files);
+        if found.is_whole() {
+            continue; // The last marker, whose loss costs nothing.
+        }
+        flip(&place.files, &manifest, at);
+        let report = damage_and_repair(&place, &manifest, at);
+        assert!(!report.lost.is_empty());
+        let found = rows_of(&place.files, place.tablets);
+        // The other tablet lost nothing.
+        let other = row(ROWS / 2);
+        let of_other = |rows: &Rows| -> Vec<(String, String)> {
+            rows.range(other.clone()..).map(|(k, v)| (k.clone(), v.clone())).collect()
+        };
+        assert_eq!(of_other(&found), of_other(&place.rows), "byte {at}");
+        assert!(found.keys().all(|row| place.rows.contains_key(row)));
+        rewritten += 1;
+    }
+    assert!(rewritten > 5);
+}
+
+#[test]
+fn a_tablet_without_any_manifest_is_recreated_between_its_neighbours() {
+    let place = place();
+    let manifest = files_in(&place.files, "tablets").remove(0);
+    // The snapshot is the first record.
+    let report = damage_and_repair(&place, &manifest, 60);
+    assert!(report.lost.iter().any(|lost| lost.contains("manifest")), "{:?}", report.lost);
+    let found = rows_of(&place.files, place.tablets);
+    assert!(found.len() >= ROWS / 2, "{}", found.len());
+    // SSTs that nobody names any more are kept, and not left for a start to remove.
+    let aside = files_in(&place.files, "lost/sst");
+    assert!(!aside.is_empty());
+}
+
+#[test]
+fn two_lost_tablets_side_by_side_are_left_and_the_repair_says_what_to_do() {
+    let place = place();
+    for path in files_in(&place.files, "tablets") {
+        flip(&place.files, &path, 60);
+    }
+    let ssts = files_in(&place.files, "sst");
+    let report = repair(&place.files, false);
+    assert!(!report.opens());
+    assert_eq!(report.open.iter().filter(|text| text.contains("backup")).count(), 2);
+    assert_eq!(files_in(&place.files, "sst"), ssts, "what may be needed is left");
+}
+
+#[test]
+fn damage_in_the_meta_store_keeps_whole_commits() {
+    let whole = place();
+    let path = files_in(&whole.files, "meta").remove(0);
+    let bytes = whole.files.contents(&path).unwrap();
+    // In the commit of a key that a later commit writes again.
+    let at = bytes.windows(5).position(|w| w == b"other").unwrap();
+    let report = damage_and_repair(&whole, &path, at);
+    assert!(!report.lost.is_empty());
+    assert_rows(&whole, &report, "meta");
+    let engine = Engine::open(environment(&whole.files), dir(), tiny_options()).unwrap();
+    assert_eq!(engine.meta().get("other").unwrap().unwrap().value, "last");
+    assert!(engine.meta().get("tables/t").unwrap().is_some());
+}
+
+#[test]
+fn a_table_that_the_catalog_lost_is_set_aside_with_its_ssts() {
+    let place = place();
+    let path = files_in(&place.files, "meta").remove(0);
+    let bytes = place.files.contents(&path).unwrap();
+    let at = bytes.windows(8).position(|w| w == b"tables/t").unwrap();
+    let ssts = files_in(&place.files, "sst").len();
+    damage_and_repair(&place, &path, at);
+    assert_eq!(files_in(&place.files, "sst").len(), 0);
+    assert_eq!(files_in(&place.files, "lost/sst").len(), ssts);
+    assert_eq!(files_in(&place.files, "lost/tablets").len(), 2);
+}
+
+#[test]
+fn without_a_catalog_nothing_else_is_touched() {
+    let place = place();
+    let path = files_in(&place.files, "meta").remove(0);
+    // The payload of the first record, the snapshot.
+    flip(&place.files, &path, 56);
+    let before = contents(&place.files);
+    let report = repair(&place.files, false);
+    assert!(!report.opens() && report.open[0].contains("backup"), "{:?}", report.open);
+    assert_eq!(contents(&place.files), before);
+}
+
+#[test]
+fn a_missing_or_damaged_identity_is_rewritten() {
+    let identity = dir().join("IDENTITY");
+    let place = place();
+    let report = damage_and_repair(&place, &identity, 3);
+    assert_rows(&place, &report, "a damaged identity");
+    place.files.remove(&identity).unwrap();
+    assert!(check(&place.files).damage.iter().any(|f| f.file == identity));
+    assert!(repair(&place.files, false).opens());
+    assert_eq!(rows_of(&place.files, place.tablets), place.rows);
+}
+
+#[test]
+fn a_directory_in_use_or_of_something_else_is_refused() {
+    let place = place();
+    let engine = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap();
+    let error =
+        offline::check(&environment(&place.files), dir(), None, &mut |_, _| {}).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Locked);
+    assert!(error.message().contains("/data") && error.message().contains("stop"), "{error}");
+    drop(engine);
+    let other = Path::new("/elsewhere");
+    let error =
+        offline::check(&environment(&place.files), other, None, &mut |_, _| {}).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn an_interrupted_repair_can_be_run_again() {
+    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
+    for op in [FaultOp::Create, FaultOp::Append, FaultOp::Sync, FaultOp::Rename, FaultOp::Remove] {
+        for nth in 1..8 {
+            let place = place();
+            flip(&place.files, &files_in(&place.files, "sst")[0], 10);
+            flip(&place.files, &files_in(&place.files, "tablets")[1], 60);
+            let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
+            faulty.inject(Fault::new(op).nth(nth));
+            let mut environment = environment(&place.files);
+            environment.files = Arc::new(faulty);
+            let options = RepairOptions::default();
+            drop(offline::repair(
+                &environment,
+                dir(),
+                Some(&read_catalog),
+                options,
+                &mut |_, _| {},
+            ));
+            let report = repair(&place.files, false);
+            assert!(report.opens(), "{op:?} {nth}: {report:#?}");
+            rows_of(&place.files, place.tablets);
+        }
+    }
+}
+
+#[test]
+fn inspection_shows_every_record_and_where_it_ends() {
+    let place = place();
+    let show = |path: &Path| -> (bool, String, Vec<serde_json::Value>) {
+        let mut text = String::new();
+        let mut values = Vec::new();
+        let mut on = |line: inspect::Line| {
+            text.push_str(&format!("{line}\n"));
+            values.push(serde_json::to_value(&line).unwrap());
+            Ok(())
+        };
+        let files = place.files.as_ref();
+        let whole = match path.parent().unwrap().file_name().unwrap().to_str().unwrap() {
+            "sst" => inspect::sst(files, path, true, &mut on),
+            "log" => inspect::log(files, path, &mut on),
+            _ => inspect::manifest(files, path, &mut on),
+        };
+        (whole.unwrap(), text, values)
+    };
+    let of = |values: &[serde_json::Value], kind: &str| {
+        values.iter().filter(|value| value["type"] == kind).count() as u64
+    };
+    for path in files_in(&place.files, "sst") {
+        let (whole, text, values) = show(&path);
+        assert!(whole);
+        assert_eq!(of(&values, "record"), values[0]["entries"].as_u64().unwrap());
+        assert_eq!(of(&values, "block"), values[0]["data_blocks"].as_u64().unwrap());
+        assert!(of(&values, "filter") > 0);
+        assert!(text.contains("\"row-0") && text.contains("Value"), "{text}");
+    }
+    let mut batches = 0;
+    for path in files_in(&place.files, "log") {
+        let (whole, _, values) = show(&path);
+        assert!(whole);
+        assert_eq!((of(&values, "opening"), of(&values, "end")), (1, 1));
+        batches += of(&values, "batch");
+    }
+    assert_eq!(batches, check(&place.files).log_batches);
+    let manifest = files_in(&place.files, "tablets").remove(0);
+    let (whole, _, values) = show(&manifest);
+    assert!(whole && of(&values, "edit") > 3);
+    assert_eq!(of(&values, "version"), 1);
+    let meta = files_in(&place.files, "meta").remove(0);
+    let (whole, text, _) = show(&meta);
+    assert!(whole && text.contains("set tables/t"), "{text}");
+
+    // Damage is shown, and what lies behind it too.
+    let edits = of(&values, "edit");
+    let at = values.iter().filter(|v| v["type"] == "edit").nth(1).unwrap()["offset"].as_u64();
+    flip(&place.files, &manifest, at.unwrap() as usize + 30);
+    let (whole, text, values) = show(&manifest);
+    assert!(!whole && text.contains("DAMAGED"));
+    assert_eq!(of(&values, "edit"), edits - 1);
+}
