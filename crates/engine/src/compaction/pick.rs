@@ -19,7 +19,7 @@
 //! and hold a family whose rule counts versions are merged down, since only a merge sees the versions
 //! side by side.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::cell::RowRange;
@@ -35,6 +35,11 @@ pub(crate) const LAST_LEVEL: u8 = (LEVELS - 1) as u8;
 /// gigabyte is rewritten in seconds. More would wear the disk of a server that expires cells steadily.
 const COLLECT_EAGER_BYTES: u64 = 256 << 20;
 
+/// References to one file, with visible rows on either side of dropped ones, from which it is rewritten.
+/// Each is part of every snapshot of the manifest and of every edit that cuts the file again, so a
+/// thousand drops in one file would cost a million; fewer would rewrite it for every few drops.
+const REFERENCES_MAX: usize = 64;
+
 /// Why a compaction was picked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
@@ -42,6 +47,8 @@ pub(crate) enum Reason {
     L0,
     /// A level over its target.
     Size,
+    /// A file that dropped rows have cut into too many pieces.
+    Tattered,
     /// Cells that garbage-collection rules let go.
     Collect,
     /// Everything into the last level, as the operator asked.
@@ -192,6 +199,29 @@ pub(crate) fn pick_by_size(
         };
         if let Some(pick) = pick {
             return Some((score, pick));
+        }
+    }
+    pick_tattered(version, targets.base_level, busy).map(|pick| (1.0, pick))
+}
+
+/// A file with more than [`REFERENCES_MAX`] references, rewritten in its level (in L0: with the others,
+/// into the base level).
+fn pick_tattered(version: &Version, base_level: u8, busy: &HashSet<FileId>) -> Option<Pick> {
+    for level in 0..=LAST_LEVEL {
+        let mut counts: HashMap<FileId, usize> = HashMap::new();
+        for file in level_files(version, level) {
+            let count = counts.entry(file.id).or_default();
+            *count += 1;
+            if *count <= REFERENCES_MAX {
+                continue;
+            }
+            let pick = match level {
+                0 => pick_l0(version, Reason::Tattered, base_level, busy),
+                _ => complete(version, Reason::Tattered, twins(version, file), level, busy),
+            };
+            if pick.is_some() {
+                return pick;
+            }
         }
     }
     None

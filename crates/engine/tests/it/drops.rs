@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use futures::executor::block_on;
 use tepui_engine::cell::{RowBatch, RowRange};
-use tepui_engine::db::Engine;
+use tepui_engine::db::{Engine, EngineOptions};
 use tepui_engine::io::{FaultFiles, Files, ManualClock, MemoryFiles};
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::Tablet;
 
-use crate::harness::{START_MICROS, env, plain_schema, put, scan, tiny_options};
+use crate::harness::{Rig, START_MICROS, env, plain_schema, put, scan, tiny_options};
 
 fn write(tablet: &Tablet, row: &'static str) {
     let mutations = vec![put(1, "q", 1000, "v")];
@@ -68,4 +68,23 @@ fn rows_dropped_while_their_memtable_is_flushed_stay_gone() {
     assert_eq!(rows(&tablet), ["kept"]);
     engine.compact_fully().unwrap();
     assert_eq!(rows(&tablet), ["kept"]);
+}
+
+#[test]
+fn a_file_cut_by_many_drops_is_rewritten_whole() {
+    let options = EngineOptions { target_file_bytes: 1 << 20, ..tiny_options() };
+    let rig = Rig::new(options, plain_schema(), 9);
+    let row = |n: u32| format!("row-{n:04}");
+    for n in 0..400 {
+        rig.apply(row(n).as_bytes(), vec![put(1, "q", 1000, "v")]);
+    }
+    rig.engine.compact_fully().unwrap();
+    for n in (0..400).step_by(2) {
+        block_on(rig.tablet.drop_rows(RowRange::row(row(n).as_bytes()))).unwrap();
+        rig.engine.run_background().unwrap();
+    }
+    let expected: Vec<String> = (0..400).filter(|n| n % 2 == 1).map(row).collect();
+    assert_eq!(rows(&rig.tablet), expected);
+    let stats = rig.tablet.stats();
+    assert!(stats.sst_count < 100, "{} references are left", stats.sst_count);
 }
