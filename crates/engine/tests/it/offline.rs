@@ -457,7 +457,7 @@ fn inspection_shows_every_record_and_where_it_ends() {
         let mut text = String::new();
         let mut values = Vec::new();
         let mut on = |line: inspect::Line| {
-            text.push_str(&format!("{line}\n"));
+            text = format!("{text}{line}\n");
             values.push(serde_json::to_value(&line).unwrap());
             Ok(())
         };
