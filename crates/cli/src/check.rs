@@ -28,14 +28,10 @@ pub fn run(args: &Args) -> Result<()> {
     bar.finish_and_clear();
     let report = report?;
     let mut out = std::io::stdout().lock();
-    let mut text = String::new();
-    for note in &report.notes {
-        text.push_str(&format!("note: {note}\n"));
-    }
-    for damage in &report.damage {
-        text.push_str(&format!("DAMAGE: {damage}\n"));
-    }
-    text.push_str(&format!("{}: {report}\n", args.dir.display()));
+    let notes = report.notes.iter().map(|note| format!("note: {note}\n"));
+    let damage = report.damage.iter().map(|damage| format!("DAMAGE: {damage}\n"));
+    let verdict = format!("{}: {report}\n", args.dir.display());
+    let text: String = notes.chain(damage).chain([verdict]).collect();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|error| Error::internal(format!("stdout: {error}")))?;
     if report.is_whole() {

@@ -48,17 +48,17 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// The report, for people.
 fn text(args: &Args, report: &RepairReport) -> String {
-    let mut text = String::new();
+    let verdict = format!("{}: {}", args.dir.display(), report.after);
+    if report.before.is_whole() {
+        return format!("nothing to repair\n{verdict}\n");
+    }
+    let mut text = Vec::new();
     let mut section = |title: &str, lines: Vec<String>| {
         if !lines.is_empty() {
-            text.push_str(&format!("{title}\n"));
-            lines.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
+            text.push(title.to_owned());
+            text.extend(lines.iter().map(|line| format!("  {line}")));
         }
     };
-    if report.before.is_whole() {
-        section("nothing to repair", Vec::new());
-        return format!("nothing to repair\n{}: {}\n", args.dir.display(), report.after);
-    }
     let would = if args.dry_run {
         "a repair would find and do this; nothing was changed"
     } else {
@@ -79,6 +79,6 @@ fn text(args: &Args, report: &RepairReport) -> String {
     }
     section("NOT REPAIRED", report.open.clone());
     section("damage that is left", report.after.damage.iter().map(ToString::to_string).collect());
-    text.push_str(&format!("{}: {}\n", args.dir.display(), report.after));
-    text
+    text.push(verdict);
+    text.join("\n") + "\n"
 }

@@ -202,6 +202,7 @@ mod tests {
         let before = names(below.as_ref());
         let files = OverlayFiles::new(Arc::clone(&below) as Arc<dyn Files>);
         let at = |name: &str| Path::new("/d").join(name);
+        files.create_dir_all(&at("lost")).unwrap();
         files.remove(&at("a")).unwrap();
         files.rename(&at("b"), &at("lost/b")).unwrap();
         files.truncate(&at("c"), 1).unwrap();

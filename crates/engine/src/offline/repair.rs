@@ -27,6 +27,7 @@ use bytes::Bytes;
 
 use super::check::{check_locked, newer_version, rows_text};
 use super::overlay::OverlayFiles;
+use super::repair_journals::Catalog;
 use super::{CatalogReader, CheckReport, Finding, Progress, list_ssts, list_tablets, open_dir};
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity;
@@ -172,9 +173,11 @@ impl Repair<'_> {
         {
             files.create_dir_all(&dir)?;
         }
-        let Some(tables) = self.meta()? else {
+        let tables = match self.meta()? {
+            Catalog::Tables(tables) => Some(tables),
+            Catalog::Unknown => None,
             // Without its catalog a server would take every tablet for one that no table has.
-            return Ok(());
+            Catalog::Lost => return Ok(()),
         };
         let mut tablets = self.manifests(tables.as_deref())?;
         self.number_from(&tablets)?;

@@ -21,16 +21,25 @@ use crate::manifest::{
 };
 use crate::tablet::TabletId;
 
+/// What is known of the catalog.
+pub(super) enum Catalog {
+    /// Its tables.
+    Tables(Vec<TableTablets>),
+    /// The meta store is whole, but nobody said how to read it.
+    Unknown,
+    /// It cannot be read, and without it nothing else may be touched.
+    Lost,
+}
+
 impl Repair<'_> {
-    /// The tables of the catalog, where a reader was given (`Some(Some(..))`); `None` where there is no
-    /// catalog to go by, and nothing else may be touched.
-    pub(super) fn meta(&mut self) -> Result<Option<Option<Vec<TableTablets>>>> {
+    /// Repairs the meta store; tells what is known of the catalog in it.
+    pub(super) fn meta(&mut self) -> Result<Catalog> {
         let files = self.files();
         let dir = self.layout.meta();
         let damage = match journals::read_meta(files.as_ref(), &dir) {
-            Ok(Some(read)) => return self.tables(&read.state).map(Some),
+            Ok(Some(read)) => return self.tables(&read.state),
             Ok(None) if list_tablets(files.as_ref(), self.layout)?.is_empty() => {
-                return Ok(Some(self.catalog.map(|_| Vec::new())));
+                return self.tables(&super::Meta::new());
             }
             Ok(None) => Finding::damage(&dir, "the catalog is missing"),
             Err(error) => Finding::new(&dir, error),
@@ -41,7 +50,7 @@ impl Repair<'_> {
                           tablet is whose. Nothing else was changed: restore the file META-* from a \
                           backup, and run the repair again";
             self.stays(&damage, advice);
-            return Ok(None);
+            return Ok(Catalog::Lost);
         };
         // Revisions are compared within one run of a server only: they may begin anew.
         let entries = salvaged.state.iter().map(|(key, value)| (key.as_str(), 1, value));
@@ -55,12 +64,12 @@ impl Repair<'_> {
             "{path}: {}: changes of the catalog (tables created, changed or deleted) that were in it",
             bytes_text(&salvaged.damaged)
         ));
-        self.tables(&salvaged.state).map(Some)
+        self.tables(&salvaged.state)
     }
 
     /// The tables in these entries. An entry that cannot be read is left: its table's tablets are not known.
-    fn tables(&mut self, meta: &super::Meta) -> Result<Option<Vec<TableTablets>>> {
-        let Some(read) = self.catalog else { return Ok(None) };
+    fn tables(&mut self, meta: &super::Meta) -> Result<Catalog> {
+        let Some(read) = self.catalog else { return Ok(Catalog::Unknown) };
         let mut tables = Vec::new();
         for (key, value) in meta {
             match read(key, value) {
@@ -71,7 +80,7 @@ impl Repair<'_> {
                 }
             }
         }
-        Ok(Some(tables))
+        Ok(Catalog::Tables(tables))
     }
 
     /// Sets all files of a series aside and puts one with `snapshot` in their place.
