@@ -1,5 +1,6 @@
 //! `tepui bench load`: how fast rows go in and come back, and what they cost on disk and in memory.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -86,8 +87,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     let report = result?;
     stopped?;
     removed.map_err(|e| format!("{}: {e}", options.data.display()))?;
-    print(&report, options.json);
-    Ok(())
+    print(&report, options.json)
 }
 
 async fn measure(options: &Options, server: &Server) -> Result<Report, String> {
@@ -208,35 +208,43 @@ fn progress(what: &str, total: u64, json: bool) -> ProgressBar {
     }
 }
 
-fn print(report: &Report, json: bool) {
+#[expect(clippy::print_stdout, reason = "the report is what the command is for")]
+fn print(report: &Report, json: bool) -> Result<(), String> {
     if json {
-        if let Ok(text) = serde_json::to_string_pretty(report) {
-            println!("{text}");
-        }
-        return;
+        println!("{}", serde_json::to_string_pretty(report).map_err(|e| e.to_string())?);
+    } else {
+        print!("{report}");
     }
-    let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
-    println!("rows                      {}", report.rows);
-    println!("user data                 {:.2} GiB", gib(report.data_bytes));
-    println!(
-        "load                      {:.0} rows/s ({:.1} s)",
-        report.load_rows_per_second, report.load_seconds
-    );
-    println!("settled after             {:.1} s more", report.settle_seconds);
-    println!(
-        "on disk                   {:.2} GiB, {:.3} bytes per byte of data",
-        gib(report.disk_bytes),
-        report.disk_bytes_per_data_byte
-    );
-    println!(
-        "write amplification       {:.2} (log, flushes and compactions)",
-        report.write_amplification
-    );
-    println!(
-        "scan, every value checked {:.0} rows/s ({:.1} s)",
-        report.scan_rows_per_second, report.scan_seconds
-    );
-    println!("point reads, 64 in flight {:.0} /s", report.point_reads_per_second);
-    println!("peak memory               {:.2} GiB", gib(report.rss_peak_bytes));
-    println!("server processor time     {:.1} s", report.server_cpu_seconds);
+    Ok(())
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / f64::from(1u32 << 30));
+        let rate =
+            |per_second: f64, seconds: f64| format!("{per_second:.0} rows/s ({seconds:.1} s)");
+        let disk = format!(
+            "{}, {:.3} bytes per byte of data",
+            gib(self.disk_bytes),
+            self.disk_bytes_per_data_byte
+        );
+        let amplification =
+            format!("{:.2} (log, flushes and compactions)", self.write_amplification);
+        let lines = [
+            ("rows", self.rows.to_string()),
+            ("user data", gib(self.data_bytes)),
+            ("load", rate(self.load_rows_per_second, self.load_seconds)),
+            ("settled after", format!("{:.1} s more", self.settle_seconds)),
+            ("on disk", disk),
+            ("write amplification", amplification),
+            ("scan, every value checked", rate(self.scan_rows_per_second, self.scan_seconds)),
+            ("point reads, 64 in flight", format!("{:.0} /s", self.point_reads_per_second)),
+            ("peak memory", gib(self.rss_peak_bytes)),
+            ("server processor time", format!("{:.1} s", self.server_cpu_seconds)),
+        ];
+        for (name, value) in lines {
+            writeln!(f, "{name:26}{value}")?;
+        }
+        Ok(())
+    }
 }

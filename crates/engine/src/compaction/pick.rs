@@ -269,6 +269,9 @@ fn twins(version: &Version, file: &Arc<SstRef>) -> Vec<Arc<SstRef>> {
     level_files(version, file.level).iter().filter(|s| s.id == file.id).cloned().collect()
 }
 
+/// A question of a file's properties.
+pub(crate) type Question<'a> = &'a dyn Fn(&SstProperties) -> bool;
+
 /// What decides whether a file may hold garbage.
 pub(crate) struct CollectInputs<'a> {
     pub(crate) schema: &'a TabletSchema,
@@ -280,7 +283,7 @@ pub(crate) struct CollectInputs<'a> {
     /// Files that a recent rewrite found nothing in.
     pub(crate) futile: &'a HashSet<FileId>,
     /// Asks a question of a file's properties; `false` where they cannot be read.
-    pub(crate) properties: &'a dyn Fn(FileId, &dyn Fn(&SstProperties) -> bool) -> bool,
+    pub(crate) properties: &'a dyn Fn(FileId, Question<'_>) -> bool,
 }
 
 /// A compaction that collects garbage; see the module.

@@ -11,7 +11,7 @@ use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{SstRef, VersionEdit};
 use crate::read::{LevelCursor, LevelFile};
-use crate::sst::{CursorOptions, FileId, SstProperties};
+use crate::sst::{CursorOptions, FileId};
 
 use super::Tablet;
 
@@ -77,7 +77,7 @@ impl Tablet {
         jobs.futile_until.retain(|_, until| *until > now);
         let futile: HashSet<FileId> = jobs.futile_until.keys().copied().collect();
         let view = self.view.load_full();
-        let properties = |id, question: &dyn Fn(&SstProperties) -> bool| {
+        let properties = |id: FileId, question: pick::Question<'_>| {
             let reader = view.file(id).and_then(|file| file.reader().cloned());
             reader.is_ok_and(|reader| question(reader.properties()))
         };
