@@ -138,7 +138,8 @@ struct Check {
 impl Check {
     /// Whether the chunk completes a row.
     fn chunk(&mut self, chunk: v2::read_rows_response::CellChunk) -> Result<bool, String> {
-        if !chunk.row_key.is_empty() {
+        // A message that goes on with a row may name it again.
+        if !chunk.row_key.is_empty() && chunk.row_key != self.key {
             self.key = chunk.row_key;
             self.column = 0;
         }

@@ -123,10 +123,13 @@ pub fn scan(
     Ok(rows)
 }
 
+/// Row, family, qualifier, negated timestamp.
+pub type CellKey = (Vec<u8>, u32, Vec<u8>, i64);
+
 /// The naive model: every visible cell in one map; newest timestamps first by a negated key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Model {
-    pub cells: BTreeMap<(Vec<u8>, u32, Vec<u8>, i64), Vec<u8>>,
+    pub cells: BTreeMap<CellKey, Vec<u8>>,
 }
 
 impl Model {
