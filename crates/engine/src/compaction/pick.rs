@@ -10,9 +10,18 @@
 //! L0 compacts into the base level, skipping the levels above it.
 //! ```
 //!
-//! What may be picked is bounded by what runs already: a file in a running compaction is *busy*, and a
-//! pick that needs a busy file is not made. Compactions that share no file then touch disjoint rows of
-//! any one level.
+//! What may be picked is bounded by what runs already ([`Busy`]): a file in a running compaction is
+//! busy, and a pick that needs a busy file is not made; nor is one whose outputs would lie in the rows of
+//! another's outputs in the same level. Sharing no file is not enough for that: the inputs of a
+//! compaction can have gaps, its outputs need not.
+//!
+//! ```text
+//! L0            [e..f]             L0 -> L6 shares no file with the rewrite of L6, but would put
+//! L6  [a .. c]          [k .. z]   [e..f] into the middle of its output [a .. z]
+//! ```
+//!
+//! A pick has *every* file of its output level that lies in its span. With the above, no output ever
+//! overlaps another file of its level.
 //!
 //! Picks for *garbage collection* come on top: a file that, by its properties, holds cells which its
 //! families' rules let go is rewritten in place; and while a tablet is idle, files that overlap in rows
@@ -60,6 +69,11 @@ pub(crate) struct Pick {
 }
 
 impl Pick {
+    /// The rows that it reads, and between which it writes.
+    pub(crate) fn span(&self) -> RowRange {
+        span_of(&self.inputs).expect("a pick has inputs")
+    }
+
     pub(crate) fn input_bytes(&self) -> u64 {
         self.inputs.iter().map(|s| s.bytes).sum()
     }
@@ -70,6 +84,25 @@ impl Pick {
             [only] => self.reason == Reason::Size && only.level != self.output_level,
             _ => false,
         }
+    }
+}
+
+/// What running compactions keep from others.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Busy {
+    /// Files that they read, and files that are left alone for a while.
+    pub(crate) files: HashSet<FileId>,
+    /// Where they write: level and rows.
+    pub(crate) outputs: Vec<(u8, RowRange)>,
+}
+
+impl Busy {
+    fn keeps_from(&self, inputs: &[Arc<SstRef>], output_level: u8, span: &RowRange) -> bool {
+        inputs.iter().any(|s| self.files.contains(&s.id))
+            || self
+                .outputs
+                .iter()
+                .any(|(level, rows)| *level == output_level && rows.overlaps(span))
     }
 }
 
@@ -122,10 +155,6 @@ fn deepest_overlap(version: &Version, below: u8, range: &RowRange) -> bool {
         .any(|l| level_files(version, l).iter().any(|s| s.span().overlaps(range)))
 }
 
-fn any_busy(files: &[Arc<SstRef>], busy: &HashSet<FileId>) -> bool {
-    files.iter().any(|s| busy.contains(&s.id))
-}
-
 /// Completes a pick of `upper` files into `output_level` with what overlaps there; `None` where a
 /// needed file is busy.
 fn complete(
@@ -133,30 +162,28 @@ fn complete(
     reason: Reason,
     upper: Vec<Arc<SstRef>>,
     output_level: u8,
-    busy: &HashSet<FileId>,
+    busy: &Busy,
 ) -> Option<Pick> {
     let mut inputs = upper;
-    if inputs.iter().any(|s| s.level != output_level) {
-        // A file can stand in a level twice, with visible ranges on both sides of dropped rows. Both
-        // references move together, so the span may grow until it covers what lies between them.
-        loop {
-            let span = span_of(&inputs)?;
-            let before = inputs.len();
-            for file in level_files(version, output_level) {
-                let taken = inputs.iter().any(|s| s.level == output_level && s.id == file.id);
-                if !taken && file.span().overlaps(&span) {
-                    inputs.extend(twins(version, file));
-                }
-            }
-            if inputs.len() == before {
-                break;
+    // A file can stand in a level twice, with visible ranges on both sides of dropped rows. Both
+    // references move together, so the span may grow until it covers what lies between them; also where
+    // the file is rewritten in place.
+    let span = loop {
+        let span = span_of(&inputs)?;
+        let before = inputs.len();
+        for file in level_files(version, output_level) {
+            let taken = inputs.iter().any(|s| s.level == output_level && s.id == file.id);
+            if !taken && file.span().overlaps(&span) {
+                inputs.extend(twins(version, file));
             }
         }
-    }
-    if any_busy(&inputs, busy) {
+        if inputs.len() == before {
+            break span;
+        }
+    };
+    if busy.keeps_from(&inputs, output_level, &span) {
         return None;
     }
-    let span = span_of(&inputs)?;
     let bottommost = !deepest_overlap(version, output_level, &span);
     Some(Pick { reason, inputs, output_level, bottommost })
 }
@@ -165,7 +192,7 @@ fn complete(
 pub(crate) fn pick_by_size(
     version: &Version,
     options: &EngineOptions,
-    busy: &HashSet<FileId>,
+    busy: &Busy,
 ) -> Option<(f64, Pick)> {
     let targets = targets(version, options);
     let mut scores: Vec<(f64, u8)> = Vec::with_capacity(LEVELS);
@@ -198,12 +225,7 @@ pub(crate) fn pick_by_size(
 }
 
 /// All of L0 into the base level. Only one at a time: its files cover each other.
-fn pick_l0(
-    version: &Version,
-    reason: Reason,
-    base_level: u8,
-    busy: &HashSet<FileId>,
-) -> Option<Pick> {
+fn pick_l0(version: &Version, reason: Reason, base_level: u8, busy: &Busy) -> Option<Pick> {
     let files = level_files(version, 0).to_vec();
     if files.is_empty() {
         return None;
@@ -218,10 +240,10 @@ fn pick_l0(
 }
 
 /// The file of `level` that drags along the fewest bytes per byte of its own.
-fn pick_from_level(version: &Version, level: u8, busy: &HashSet<FileId>) -> Option<Pick> {
+fn pick_from_level(version: &Version, level: u8, busy: &Busy) -> Option<Pick> {
     let mut best: Option<(f64, Pick)> = None;
     for file in level_files(version, level) {
-        if busy.contains(&file.id) {
+        if busy.files.contains(&file.id) {
             continue;
         }
         let twins = twins(version, file);
@@ -239,6 +261,9 @@ fn twins(version: &Version, file: &Arc<SstRef>) -> Vec<Arc<SstRef>> {
     level_files(version, file.level).iter().filter(|s| s.id == file.id).cloned().collect()
 }
 
+/// Asks a question of a file's properties.
+pub(crate) type PropertiesOf<'a> = dyn Fn(FileId, &dyn Fn(&SstProperties) -> bool) -> bool + 'a;
+
 /// What decides whether a file may hold garbage.
 pub(crate) struct CollectInputs<'a> {
     pub(crate) schema: &'a TabletSchema,
@@ -250,14 +275,14 @@ pub(crate) struct CollectInputs<'a> {
     /// Files that a recent rewrite found nothing in.
     pub(crate) futile: &'a HashSet<FileId>,
     /// Asks a question of a file's properties; `false` where they cannot be read.
-    pub(crate) properties: &'a dyn Fn(FileId, &dyn Fn(&SstProperties) -> bool) -> bool,
+    pub(crate) properties: &'a PropertiesOf<'a>,
 }
 
 /// A compaction that collects garbage; see the module.
 pub(crate) fn pick_to_collect(
     version: &Version,
     options: &EngineOptions,
-    busy: &HashSet<FileId>,
+    busy: &Busy,
     inputs: &CollectInputs<'_>,
 ) -> Option<Pick> {
     if inputs.idle
@@ -267,7 +292,7 @@ pub(crate) fn pick_to_collect(
     }
     for level in 1..=LAST_LEVEL {
         for file in level_files(version, level) {
-            if busy.contains(&file.id) || inputs.futile.contains(&file.id) {
+            if busy.files.contains(&file.id) || inputs.futile.contains(&file.id) {
                 continue;
             }
             if (inputs.properties)(file.id, &|p| may_collect(p, inputs))
@@ -292,7 +317,7 @@ pub(crate) fn pick_to_collect(
 fn merge_for_versions(
     version: &Version,
     options: &EngineOptions,
-    busy: &HashSet<FileId>,
+    busy: &Busy,
     inputs: &CollectInputs<'_>,
 ) -> Option<Pick> {
     let counts = |file: &SstRef| {
@@ -318,7 +343,7 @@ fn merge_for_versions(
     }
     for level in 1..LAST_LEVEL {
         for file in level_files(version, level) {
-            if !busy.contains(&file.id)
+            if !busy.files.contains(&file.id)
                 && shadowed(file)
                 && counts(file)
                 && let Some(pick) =
@@ -357,7 +382,7 @@ fn may_collect(properties: &SstProperties, inputs: &CollectInputs<'_>) -> bool {
 }
 
 /// Everything into the last level.
-pub(crate) fn pick_full(version: &Version, busy: &HashSet<FileId>) -> Option<Pick> {
+pub(crate) fn pick_full(version: &Version, busy: &Busy) -> Option<Pick> {
     let upper = (0..LAST_LEVEL)
         .flat_map(|level| level_files(version, level).iter().cloned())
         .collect::<Vec<_>>();
@@ -368,8 +393,12 @@ pub(crate) fn pick_full(version: &Version, busy: &HashSet<FileId>) -> Option<Pic
         files.extend(level_files(version, LAST_LEVEL).iter().cloned());
         files
     };
-    if files.is_empty() || any_busy(&files, busy) {
+    let span = span_of(&files)?;
+    if busy.keeps_from(&files, LAST_LEVEL, &span) {
         return None;
     }
     Some(Pick { reason: Reason::Full, inputs: files, output_level: LAST_LEVEL, bottommost: true })
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,5 +4,6 @@
 mod bad_days;
 mod gc;
 mod harness;
+mod jobs;
 mod metamorphic;
 mod model;
