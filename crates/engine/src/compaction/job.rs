@@ -48,7 +48,7 @@ pub(crate) fn sst_options(options: &EngineOptions, output_level: u8) -> SstOptio
         }
         CompressionPolicy::Tiered => Compression::Lz4,
     };
-    SstOptions { compression, ..options.sst.clone() }
+    SstOptions { compression, ..options.sst }
 }
 
 /// Merges `cursors` by `spec` into SSTs for `output_level`, cut at rows. On failure the files that were
@@ -84,8 +84,7 @@ fn merge(
     let mut writer: Option<SstWriter> = None;
     let mut row: Vec<u8> = Vec::new();
     let mut files = Vec::new();
-    loop {
-        let Some(entry) = stream.next()? else { break };
+    while let Some(entry) = stream.next()? {
         if entry.key.row_prefix() != row.as_slice() {
             if (context.stop)() {
                 return Err(crate::Error::new(
@@ -110,7 +109,7 @@ fn merge(
                 let path = context.layout.sst(id);
                 let file = context.env.files.create(&path)?;
                 written.push(path.clone());
-                writer.insert(SstWriter::new(file, &path, id, options.clone(), created_micros))
+                writer.insert(SstWriter::new(file, &path, id, options, created_micros))
             }
         };
         target.add(entry.key, entry.value)?;

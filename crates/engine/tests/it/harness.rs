@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::executor::block_on;
 
-use tepui_engine::cell::{Cell, FamilyId, Mutation, Row, RowBatch, RowRange, TimestampRange};
+use tepui_engine::cell::{Cell, FamilyId, Mutation, Row, RowBatch, RowRange};
 use tepui_engine::db::{Engine, EngineOptions};
 use tepui_engine::io::{Env, Files, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
 use tepui_engine::read::Projection;
@@ -123,10 +123,13 @@ pub fn scan(
     Ok(rows)
 }
 
+/// Row, family, qualifier, negated timestamp.
+type CellKey = (Vec<u8>, u32, Vec<u8>, i64);
+
 /// The naive model: every visible cell in one map; newest timestamps first by a negated key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Model {
-    pub cells: BTreeMap<(Vec<u8>, u32, Vec<u8>, i64), Vec<u8>>,
+    pub cells: BTreeMap<CellKey, Vec<u8>>,
 }
 
 impl Model {
@@ -185,13 +188,5 @@ pub fn put(family: u32, qualifier: &str, timestamp: i64, value: &str) -> Mutatio
         qualifier: Bytes::copy_from_slice(qualifier.as_bytes()),
         timestamp,
         value: Bytes::copy_from_slice(value.as_bytes()),
-    }
-}
-
-pub fn delete_cells(family: u32, qualifier: &str, start: i64, end: i64) -> Mutation {
-    Mutation::DeleteCells {
-        family: FamilyId(family),
-        qualifier: Bytes::copy_from_slice(qualifier.as_bytes()),
-        timestamps: TimestampRange { start, end },
     }
 }
