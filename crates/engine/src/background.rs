@@ -2,11 +2,12 @@
 //! (frees log segments, removes files, bounds memory). A bell wakes them; none of them polls faster
 //! than its interval.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::core::{Bell, Core};
 use crate::db::Engine;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::io::JoinHandle;
 
 /// How long an idle background thread sleeps at most: the bell wakes it for work, time for garbage.
@@ -17,8 +18,8 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<Vec<Box<dyn JoinHandle>>> {
     let spawner = &engine.core().env.spawner;
     let mut threads = Vec::new();
     let mut spawn = |name: &str, work: fn(&Engine)| -> Result<()> {
-        let engine = Arc::clone(engine);
-        threads.push(spawner.spawn(name, Box::new(move || run(&engine, work)))?);
+        let (engine, bell) = (Arc::downgrade(engine), Arc::clone(&engine.core().bell));
+        threads.push(spawner.spawn(name, Box::new(move || run(&engine, &bell, work)))?);
         Ok(())
     };
     spawn("tepui-flush", flush)?;
@@ -29,22 +30,47 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<Vec<Box<dyn JoinHandle>>> {
     Ok(threads)
 }
 
-fn run(engine: &Engine, work: fn(&Engine)) {
+/// A thread keeps the engine only while it works: one that its owner lets go without closing it ends.
+pub(crate) fn run(engine: &Weak<Engine>, bell: &Bell, work: fn(&Engine)) {
     loop {
-        let seen = engine.core().bell.count();
+        let seen = bell.count();
+        let Some(engine) = engine.upgrade() else { return };
         if engine.core().stopping() {
             return;
         }
-        work(engine);
-        engine.core().bell.wait(seen, IDLE_WAIT);
+        let on_panic = OnPanic(engine.core());
+        work(&engine);
+        drop(on_panic);
+        drop(engine);
+        bell.wait(seen, IDLE_WAIT);
     }
 }
 
-/// Flushes every tablet with waiting memtables.
+/// Turns a panic of a background thread into a failure of the engine: without it writers would wait for
+/// room for ever.
+struct OnPanic<'a>(&'a Core);
+
+impl Drop for OnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(&Error::new(ErrorKind::ReadOnly, "a background thread panicked"));
+        }
+    }
+}
+
+/// Flushes the waiting memtables of all tablets, one of each in turn: a tablet that is written to without
+/// pause must not keep the others waiting.
 fn flush(engine: &Engine) {
-    for tablet in engine.tablets() {
-        if tablet.has_waiting() && tablet.flush_waiting().is_err() {
-            // The engine is read-only now and has said why.
+    loop {
+        let mut flushed = false;
+        for tablet in engine.tablets() {
+            match tablet.flush_one() {
+                Ok(more) => flushed |= more,
+                // The engine is read-only now and has said why.
+                Err(_) => return,
+            }
+        }
+        if !flushed || engine.core().stopping() {
             return;
         }
     }

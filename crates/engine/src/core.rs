@@ -23,8 +23,9 @@ pub(crate) struct Core {
     pub(crate) options: EngineOptions,
     pub(crate) pipeline: CommitPipeline,
     pub(crate) store: Arc<SstStore>,
-    pub(crate) bell: Bell,
-    /// Rung when a flush or compaction made room for writers, and when the engine fails or closes.
+    pub(crate) bell: Arc<Bell>,
+    /// Rung when a flush or compaction made room for writers, when a tablet is dropped, and when the
+    /// engine fails or closes.
     pub(crate) room: Notify,
     /// Background threads run: a flush is theirs to do.
     pub(crate) background: AtomicBool,
@@ -70,7 +71,7 @@ impl Core {
             options,
             pipeline,
             store,
-            bell: Bell::default(),
+            bell: Arc::default(),
             room: Notify::new(),
             background: AtomicBool::new(false),
             metrics: EngineMetrics::default(),

@@ -173,8 +173,9 @@ impl Engine {
     /// them). Every tablet must have its schema: a tablet without one is not compacted.
     pub fn start(self: &Arc<Self>) -> Result<()> {
         if self.core.options.background {
-            self.core.background.store(true, Ordering::Release);
             let started = background::start(self)?;
+            // Only now may writers wait for what the threads do.
+            self.core.background.store(true, Ordering::Release);
             self.threads.lock().unwrap_or_else(PoisonError::into_inner).extend(started);
         }
         Ok(())
@@ -304,6 +305,9 @@ impl Engine {
             }
             self.trim_log();
         }
+        for tablet in self.tablets() {
+            tablet.seal();
+        }
         self.core.store.remove_doomed();
         result = result.and(self.core.pipeline.close());
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -322,7 +326,11 @@ impl Engine {
     pub(crate) fn bound_memory(&self) {
         let tablets = self.tablets();
         let total: u64 = tablets.iter().map(|t| t.memtable_bytes()).sum();
+        let active: u64 = tablets.iter().map(|t| t.active_bytes()).sum();
+        // What waits for its flush is as good as gone: another memtable goes only where that is not
+        // enough. Else each would follow the other while the first is being flushed.
         if total > self.core.options.memtables_total_bytes
+            && active > self.core.options.memtables_total_bytes / 2
             && let Some(largest) = tablets.iter().max_by_key(|t| t.active_bytes())
             && largest.active_bytes() > 0
         {
@@ -353,11 +361,19 @@ impl Engine {
                 oldest_pinned = false;
                 if bytes > self.core.options.log_bytes_max {
                     for tablet in pinning {
-                        tablet.rotate_now();
+                        let last = segment.tablets.get(&tablet.id().0).copied().unwrap_or(0);
+                        tablet.rotate_through(last);
                     }
                 }
             }
         }
+    }
+}
+
+impl Drop for Engine {
+    /// Ends the background threads of an engine that was not closed; what is in memory is in the log.
+    fn drop(&mut self) {
+        self.core.stop();
     }
 }
 

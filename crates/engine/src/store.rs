@@ -9,6 +9,7 @@ use crate::cache::BlockCache;
 use crate::error::{Error, Result};
 use crate::io::Env;
 use crate::layout::Layout;
+use crate::manifest::SstRef;
 use crate::sst::{FileId, SstReader};
 
 /// Opens SSTs and removes those that nobody needs.
@@ -44,6 +45,20 @@ impl SstStore {
             tracing::error!(file = %path.display(), %error, "SST cannot be opened; its rows fail");
         }
         Arc::new(SstFile { id, reader, store: Arc::clone(self), doomed: AtomicBool::new(false) })
+    }
+
+    /// Opens what a job has written. Outputs that cannot be read are of no use: all of them are doomed.
+    pub(crate) fn open_outputs(self: &Arc<Self>, files: &[SstRef]) -> Result<Vec<Arc<SstFile>>> {
+        let opened: Vec<_> = files.iter().map(|file| self.open(file.id)).collect();
+        match opened.iter().find_map(|file| file.reader().err()) {
+            None => Ok(opened),
+            Some(error) => {
+                for file in &opened {
+                    file.doom();
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Removes the files that were doomed and let go since the last call.

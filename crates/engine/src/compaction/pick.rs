@@ -10,9 +10,18 @@
 //! L0 compacts into the base level, skipping the levels above it.
 //! ```
 //!
-//! What may be picked is bounded by what runs already: a file in a running compaction is *busy*, and a
-//! pick that needs a busy file is not made. Compactions that share no file then touch disjoint rows of
-//! any one level.
+//! What may be picked is bounded by what runs already ([`Busy`]): a file in a running compaction is
+//! busy, and a pick that needs a busy file is not made; nor is one whose outputs would lie in the rows of
+//! another's outputs in the same level. Sharing no file is not enough for that: the inputs of a
+//! compaction can have gaps, its outputs need not.
+//!
+//! ```text
+//! L0            [e..f]             L0 -> L6 shares no file with the rewrite of L6, but would put
+//! L6  [a .. c]          [k .. z]   [e..f] into the middle of its output [a .. z]
+//! ```
+//!
+//! A pick has *every* file of its output level that lies in its span. With the above, no output ever
+//! overlaps another file of its level.
 //!
 //! Picks for *garbage collection* come on top: a file that, by its properties, holds cells which its
 //! families' rules let go is rewritten in place; and while a tablet is idle, files that overlap in rows
@@ -67,6 +76,11 @@ pub(crate) struct Pick {
 }
 
 impl Pick {
+    /// The rows that it reads, and between which it writes.
+    pub(crate) fn span(&self) -> RowRange {
+        span_of(&self.inputs).expect("a pick has inputs")
+    }
+
     pub(crate) fn input_bytes(&self) -> u64 {
         self.inputs.iter().map(|s| s.bytes).sum()
     }
@@ -77,6 +91,25 @@ impl Pick {
             [only] => self.reason == Reason::Size && only.level != self.output_level,
             _ => false,
         }
+    }
+}
+
+/// What running compactions keep from others.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Busy {
+    /// Files that they read, and files that are left alone for a while.
+    pub(crate) files: HashSet<FileId>,
+    /// Where they write: level and rows.
+    pub(crate) outputs: Vec<(u8, RowRange)>,
+}
+
+impl Busy {
+    fn keeps_from(&self, inputs: &[Arc<SstRef>], output_level: u8, span: &RowRange) -> bool {
+        inputs.iter().any(|s| self.files.contains(&s.id))
+            || self
+                .outputs
+                .iter()
+                .any(|(level, rows)| *level == output_level && rows.overlaps(span))
     }
 }
 
@@ -129,10 +162,6 @@ fn deepest_overlap(version: &Version, below: u8, range: &RowRange) -> bool {
         .any(|l| level_files(version, l).iter().any(|s| s.span().overlaps(range)))
 }
 
-fn any_busy(files: &[Arc<SstRef>], busy: &HashSet<FileId>) -> bool {
-    files.iter().any(|s| busy.contains(&s.id))
-}
-
 /// Completes a pick of `upper` files into `output_level` with what overlaps there; `None` where a
 /// needed file is busy.
 fn complete(
@@ -140,30 +169,28 @@ fn complete(
     reason: Reason,
     upper: Vec<Arc<SstRef>>,
     output_level: u8,
-    busy: &HashSet<FileId>,
+    busy: &Busy,
 ) -> Option<Pick> {
     let mut inputs = upper;
-    if inputs.iter().any(|s| s.level != output_level) {
-        // A file can stand in a level twice, with visible ranges on both sides of dropped rows. Both
-        // references move together, so the span may grow until it covers what lies between them.
-        loop {
-            let span = span_of(&inputs)?;
-            let before = inputs.len();
-            for file in level_files(version, output_level) {
-                let taken = inputs.iter().any(|s| s.level == output_level && s.id == file.id);
-                if !taken && file.span().overlaps(&span) {
-                    inputs.extend(twins(version, file));
-                }
-            }
-            if inputs.len() == before {
-                break;
+    // A file can stand in a level twice, with visible ranges on both sides of dropped rows. Both
+    // references move together, so the span may grow until it covers what lies between them; also where
+    // the file is rewritten in place.
+    let span = loop {
+        let span = span_of(&inputs)?;
+        let before = inputs.len();
+        for file in level_files(version, output_level) {
+            let taken = inputs.iter().any(|s| s.level == output_level && s.id == file.id);
+            if !taken && file.span().overlaps(&span) {
+                inputs.extend(twins(version, file));
             }
         }
-    }
-    if any_busy(&inputs, busy) {
+        if inputs.len() == before {
+            break span;
+        }
+    };
+    if busy.keeps_from(&inputs, output_level, &span) {
         return None;
     }
-    let span = span_of(&inputs)?;
     let bottommost = !deepest_overlap(version, output_level, &span);
     Some(Pick { reason, inputs, output_level, bottommost })
 }
@@ -172,7 +199,7 @@ fn complete(
 pub(crate) fn pick_by_size(
     version: &Version,
     options: &EngineOptions,
-    busy: &HashSet<FileId>,
+    busy: &Busy,
 ) -> Option<(f64, Pick)> {
     let targets = targets(version, options);
     let mut scores: Vec<(f64, u8)> = Vec::with_capacity(LEVELS);
@@ -206,7 +233,7 @@ pub(crate) fn pick_by_size(
 
 /// A file with more than [`REFERENCES_MAX`] references, rewritten in its level (in L0: with the others,
 /// into the base level).
-fn pick_tattered(version: &Version, base_level: u8, busy: &HashSet<FileId>) -> Option<Pick> {
+fn pick_tattered(version: &Version, base_level: u8, busy: &Busy) -> Option<Pick> {
     for level in 0..=LAST_LEVEL {
         let mut counts: HashMap<FileId, usize> = HashMap::new();
         for file in level_files(version, level) {
@@ -228,12 +255,7 @@ fn pick_tattered(version: &Version, base_level: u8, busy: &HashSet<FileId>) -> O
 }
 
 /// All of L0 into the base level. Only one at a time: its files cover each other.
-fn pick_l0(
-    version: &Version,
-    reason: Reason,
-    base_level: u8,
-    busy: &HashSet<FileId>,
-) -> Option<Pick> {
+fn pick_l0(version: &Version, reason: Reason, base_level: u8, busy: &Busy) -> Option<Pick> {
     let files = level_files(version, 0).to_vec();
     if files.is_empty() {
         return None;
@@ -248,10 +270,10 @@ fn pick_l0(
 }
 
 /// The file of `level` that drags along the fewest bytes per byte of its own.
-fn pick_from_level(version: &Version, level: u8, busy: &HashSet<FileId>) -> Option<Pick> {
+fn pick_from_level(version: &Version, level: u8, busy: &Busy) -> Option<Pick> {
     let mut best: Option<(f64, Pick)> = None;
     for file in level_files(version, level) {
-        if busy.contains(&file.id) {
+        if busy.files.contains(&file.id) {
             continue;
         }
         let twins = twins(version, file);
@@ -290,7 +312,7 @@ pub(crate) struct CollectInputs<'a> {
 pub(crate) fn pick_to_collect(
     version: &Version,
     options: &EngineOptions,
-    busy: &HashSet<FileId>,
+    busy: &Busy,
     inputs: &CollectInputs<'_>,
 ) -> Option<Pick> {
     if inputs.idle
@@ -300,7 +322,7 @@ pub(crate) fn pick_to_collect(
     }
     for level in 1..=LAST_LEVEL {
         for file in level_files(version, level) {
-            if busy.contains(&file.id) || inputs.futile.contains(&file.id) {
+            if busy.files.contains(&file.id) || inputs.futile.contains(&file.id) {
                 continue;
             }
             if (inputs.properties)(file.id, &|p| may_collect(p, inputs))
@@ -325,7 +347,7 @@ pub(crate) fn pick_to_collect(
 fn merge_for_versions(
     version: &Version,
     options: &EngineOptions,
-    busy: &HashSet<FileId>,
+    busy: &Busy,
     inputs: &CollectInputs<'_>,
 ) -> Option<Pick> {
     let counts = |file: &SstRef| {
@@ -351,7 +373,7 @@ fn merge_for_versions(
     }
     for level in 1..LAST_LEVEL {
         for file in level_files(version, level) {
-            if !busy.contains(&file.id)
+            if !busy.files.contains(&file.id)
                 && shadowed(file)
                 && counts(file)
                 && let Some(pick) =
@@ -390,7 +412,7 @@ fn may_collect(properties: &SstProperties, inputs: &CollectInputs<'_>) -> bool {
 }
 
 /// Everything into the last level.
-pub(crate) fn pick_full(version: &Version, busy: &HashSet<FileId>) -> Option<Pick> {
+pub(crate) fn pick_full(version: &Version, busy: &Busy) -> Option<Pick> {
     let upper = (0..LAST_LEVEL)
         .flat_map(|level| level_files(version, level).iter().cloned())
         .collect::<Vec<_>>();
@@ -401,8 +423,12 @@ pub(crate) fn pick_full(version: &Version, busy: &HashSet<FileId>) -> Option<Pic
         files.extend(level_files(version, LAST_LEVEL).iter().cloned());
         files
     };
-    if files.is_empty() || any_busy(&files, busy) {
+    let span = span_of(&files)?;
+    if busy.keeps_from(&files, LAST_LEVEL, &span) {
         return None;
     }
     Some(Pick { reason: Reason::Full, inputs: files, output_level: LAST_LEVEL, bottommost: true })
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,9 @@ pub(crate) struct LevelFile {
     pub(crate) bounds: RowRange,
     first: Vec<u8>,
     last: Vec<u8>,
+    /// Every key is less; empty for no end. A file that shows rows on both sides of dropped ones stands
+    /// in its level twice: its last row is not the last that this reference shows.
+    end: Vec<u8>,
 }
 
 impl LevelFile {
@@ -28,12 +31,14 @@ impl LevelFile {
         last_row: &[u8],
     ) -> Self {
         let first = row_prefix(first_row.max(bounds.start.as_ref()));
-        Self { reader, bounds, first, last: row_prefix(last_row) }
+        let end = if bounds.end.is_empty() { Vec::new() } else { row_prefix(&bounds.end) };
+        Self { reader, bounds, first, last: row_prefix(last_row), end }
     }
 
-    /// Whether every key of the file is less than `target`.
+    /// Whether every key that the file shows is less than `target`.
     fn ends_before(&self, target: &[u8]) -> bool {
-        self.last.as_slice() < target && !target.starts_with(&self.last)
+        let shown = !self.end.is_empty() && self.end.as_slice() <= target;
+        shown || (self.last.as_slice() < target && !target.starts_with(&self.last))
     }
 }
 

@@ -1,7 +1,7 @@
 //! For tests: a cursor over a vector, and reading to the end without a runtime.
 
 pub(crate) mod model;
-mod script;
+pub(crate) mod script;
 
 use std::sync::Arc;
 

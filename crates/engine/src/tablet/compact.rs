@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::compaction::CompactionSpec;
 use crate::compaction::job;
-use crate::compaction::pick::{self, CollectInputs, Pick, Reason};
+use crate::compaction::pick::{self, Busy, CollectInputs, Pick, Reason};
 use crate::core::EngineMetrics;
 use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
@@ -14,10 +14,16 @@ use crate::read::{LevelCursor, LevelFile};
 use crate::sst::{CursorOptions, FileId};
 
 use super::Tablet;
+use super::view::View;
 
 /// How long a file is left alone after garbage collection found nothing to drop in it although its
 /// properties allowed it (rules that are intersections), in microseconds.
 const FUTILE_WAIT_MICROS: u64 = 60_000_000;
+
+/// How long the outputs of a collection are left alone, in microseconds. Where cells expire all the time
+/// there is always one more; a small tablet would be rewritten without a pause. Shorter wears the disk,
+/// longer keeps garbage: with the interval of looking it must stay well under a minute.
+const COLLECTED_WAIT_MICROS: u64 = 30_000_000;
 
 /// How long files are left alone whose compaction failed (damage, full disk), in microseconds.
 const FAILED_WAIT_MICROS: u64 = 30_000_000;
@@ -32,7 +38,11 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let mut jobs = self.tablet.jobs();
         for file in &self.pick.inputs {
-            jobs.busy.remove(&file.id);
+            jobs.busy.files.remove(&file.id);
+        }
+        let mine = (self.pick.output_level, self.pick.span());
+        if let Some(at) = jobs.busy.outputs.iter().position(|output| *output == mine) {
+            jobs.busy.outputs.swap_remove(at);
         }
     }
 }
@@ -106,8 +116,7 @@ impl Tablet {
                 if self.version().ssts().next().is_none() {
                     return Ok(());
                 }
-                let busy = jobs.busy.clone();
-                pick::pick_full(&self.version(), &busy).map(|pick| self.claim(&mut jobs, pick))
+                pick::pick_full(&self.version(), &jobs.busy).map(|pick| self.claim(&mut jobs, pick))
             };
             match claim {
                 Some(claim) => return claim.run(),
@@ -121,14 +130,25 @@ impl Tablet {
         }
     }
 
-    fn blocked(&self, jobs: &super::Jobs) -> HashSet<FileId> {
+    fn blocked(&self, jobs: &super::Jobs) -> Busy {
         let now = self.core.env.clock.monotonic_micros();
         let failed = jobs.failed_until.iter().filter(|(_, until)| **until > now);
-        jobs.busy.iter().chain(failed.map(|(id, _)| id)).copied().collect()
+        let mut busy = jobs.busy.clone();
+        busy.files.extend(failed.map(|(id, _)| *id));
+        busy
     }
 
-    fn claim(self: &Arc<Self>, jobs: &mut super::Jobs, pick: Pick) -> Claim {
-        jobs.busy.extend(pick.inputs.iter().map(|f| f.id));
+    /// Whether compaction of level 0 has failed lately, so that waiting for it makes no room.
+    pub(super) fn level_zero_is_stuck(&self, view: &View) -> bool {
+        let now = self.core.env.clock.monotonic_micros();
+        let jobs = self.jobs();
+        let failed = |id| jobs.failed_until.get(&id).is_some_and(|until| *until > now);
+        view.version.level(0).iter().any(|file| failed(file.id))
+    }
+
+    pub(super) fn claim(self: &Arc<Self>, jobs: &mut super::Jobs, pick: Pick) -> Claim {
+        jobs.busy.files.extend(pick.inputs.iter().map(|f| f.id));
+        jobs.busy.outputs.push((pick.output_level, pick.span()));
         Claim { tablet: Arc::clone(self), pick }
     }
 }
@@ -144,8 +164,10 @@ impl Claim {
             && !tablet.is_dropped()
         {
             tracing::error!(tablet = tablet.id.0, %error, "compaction failed; its files are left as they are");
-            let until = tablet.core.env.clock.monotonic_micros() + FAILED_WAIT_MICROS;
+            let now = tablet.core.env.clock.monotonic_micros();
+            let until = now + FAILED_WAIT_MICROS;
             let mut jobs = tablet.jobs();
+            jobs.failed_until.retain(|_, until| *until > now);
             jobs.failed_until.extend(self.pick.inputs.iter().map(|f| (f.id, until)));
         }
         drop(self);
@@ -162,10 +184,12 @@ impl Claim {
             return self.move_down();
         }
         let _job = tablet.begin_job();
-        if !self.inputs_unchanged() {
+        let view = tablet.view.load_full();
+        if !self.inputs_unchanged(&view) {
             return Ok(());
         }
-        let cursors = self.cursors()?;
+        let cursors = self.cursors(&view)?;
+        drop(view);
         let spec = CompactionSpec {
             schema,
             snapshots: Vec::new(),
@@ -183,20 +207,14 @@ impl Claim {
         EngineMetrics::add(&metrics.compaction_write_bytes, written);
         EngineMetrics::add(&metrics.cells_collected, output.stats.collected + output.stats.buried);
         let in_place = pick.inputs.iter().all(|f| f.level == pick.output_level);
-        if pick.reason == Reason::Collect
-            && in_place
-            && output.stats.records_in == output.stats.records_out
-        {
-            let until = tablet.core.env.clock.monotonic_micros() + FUTILE_WAIT_MICROS;
+        if pick.reason == Reason::Collect && in_place {
+            let futile = output.stats.records_in == output.stats.records_out;
+            let wait = if futile { FUTILE_WAIT_MICROS } else { COLLECTED_WAIT_MICROS };
+            let until = tablet.core.env.clock.monotonic_micros() + wait;
             let mut jobs = tablet.jobs();
             jobs.futile_until.extend(output.files.iter().map(|f| (f.id, until)));
         }
-        let mut opened = Vec::new();
-        for file in &output.files {
-            let open = tablet.core.store.open(file.id);
-            open.reader()?;
-            opened.push(open);
-        }
+        let opened = tablet.core.store.open_outputs(&output.files)?;
         let mut manifest = tablet.lock_manifest();
         let edit = VersionEdit {
             add: tablet.cut_by_drops(output.files),
@@ -209,9 +227,8 @@ impl Claim {
     /// Whether the version still has the inputs as they were picked. Rows that are dropped from here on
     /// are in the tablet's list of drops; those dropped between the pick and here show in the version,
     /// and then the pick is made anew.
-    fn inputs_unchanged(&self) -> bool {
-        let version = self.tablet.version();
-        self.pick.inputs.iter().all(|input| version.ssts().any(|file| file == input))
+    fn inputs_unchanged(&self, view: &View) -> bool {
+        self.pick.inputs.iter().all(|input| view.version.ssts().any(|file| file == input))
     }
 
     /// The inputs that the version still names: rows dropped in the meantime may have removed some.
@@ -243,8 +260,7 @@ impl Claim {
     }
 
     /// One cursor per L0 file and one per deeper level. They bypass the block cache.
-    fn cursors(&self) -> Result<Vec<Box<dyn Cursor>>> {
-        let view = self.tablet.view.load_full();
+    fn cursors(&self, view: &View) -> Result<Vec<Box<dyn Cursor>>> {
         let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
         for level in 0..=pick::LAST_LEVEL {
             let files = self.pick.inputs.iter().filter(|f| f.level == level);

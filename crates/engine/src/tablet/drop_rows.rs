@@ -28,7 +28,11 @@ impl Tablet {
             return Ok(());
         }
         self.core.check_writable()?;
+        // A read-modify-write that has read what is dropped now must come before the drop; and no reader
+        // may see a write that comes after it while the view still shows what was before.
+        let locks = self.locks.lock_all().await;
         let seq = self.excise(range)?;
+        drop(locks);
         self.core.pipeline.wait_visible(seq).await
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::cell::RowRange;
+use crate::cell::{RowRange, Seq};
 use crate::compaction::CompactionSpec;
 use crate::compaction::job::{self, JobContext};
 use crate::core::EngineMetrics;
@@ -24,14 +24,15 @@ impl Tablet {
         let Some(target) = target else { return Ok(()) };
         self.core.bell.ring();
         loop {
-            let flushed = self.flushed.notified();
+            // Room is made by every flush, and rung for when the engine fails or closes.
+            let room = self.core.room.notified();
             if self.is_dropped()
                 || !self.view.load().waiting.iter().any(|m| Arc::ptr_eq(m, &target))
             {
                 return Ok(());
             }
             self.core.check_writable()?;
-            flushed.await;
+            room.await;
         }
     }
 
@@ -42,10 +43,20 @@ impl Tablet {
         self.view.load().waiting.last().cloned()
     }
 
+    /// Makes the active memtable wait for its flush if it has a record up to `seq`. Asked again while the
+    /// flush is under way, it does not send what was written since.
+    pub(crate) fn rotate_through(&self, seq: Seq) {
+        let _writer = self.lock_writer();
+        let view = self.view.load();
+        if view.active.seq_range().is_some_and(|(first, _)| first <= seq) {
+            self.rotate(&view);
+        }
+    }
+
     /// Whether there is something to flush. A tablet without a schema is not flushed: what its families
     /// are is not known yet.
     pub(crate) fn has_waiting(&self) -> bool {
-        self.schema.load().is_some() && !self.view.load().waiting.is_empty()
+        self.schema.load().is_some() && !self.is_sealed() && !self.view.load().waiting.is_empty()
     }
 
     /// Bytes of the memtable that takes writes.
@@ -62,24 +73,30 @@ impl Tablet {
     /// Flushes the memtables that wait. Blocks. A failure makes the engine read-only, since memory can
     /// no longer be given back.
     pub(crate) fn flush_waiting(&self) -> Result<()> {
+        while self.flush_one()? {}
+        Ok(())
+    }
+
+    /// Flushes the oldest memtable that waits; false where there is none.
+    pub(crate) fn flush_one(&self) -> Result<bool> {
         let _one_at_a_time =
             self.flushing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        while self.has_waiting() && !self.is_dropped() {
-            let result = self.flush_oldest();
-            self.flushed.notify_waiters();
-            self.core.room.notify_waiters();
-            match result {
-                Ok(()) => {}
-                Err(_) if self.is_dropped() => return Ok(()),
-                Err(error) => {
-                    self.core.fail(&error);
-                    self.flushed.notify_waiters();
-                    return Err(error);
-                }
+        if !self.has_waiting() || self.is_dropped() {
+            return Ok(false);
+        }
+        let result = self.flush_oldest();
+        self.core.room.notify_waiters();
+        match result {
+            Ok(()) => {
+                self.core.bell.ring();
+                Ok(true)
+            }
+            Err(_) if self.is_dropped() => Ok(false),
+            Err(error) => {
+                self.core.fail(&error);
+                Err(error)
             }
         }
-        self.core.bell.ring();
-        Ok(())
     }
 
     fn flush_oldest(&self) -> Result<()> {
@@ -107,12 +124,7 @@ impl Tablet {
         let written: u64 = output.files.iter().map(|f| f.bytes).sum();
         EngineMetrics::add(&self.core.metrics.flush_bytes, written);
         EngineMetrics::add(&self.core.metrics.flushes, 1);
-        let mut opened = Vec::new();
-        for file in &output.files {
-            let open = self.core.store.open(file.id);
-            open.reader()?;
-            opened.push(open);
-        }
+        let opened = self.core.store.open_outputs(&output.files)?;
         let mut manifest = self.lock_manifest();
         let remove_excised =
             manifest.version().excised().iter().filter(|e| e.seq <= last_seq).cloned().collect();

@@ -34,4 +34,14 @@ impl RowLocks {
         let mutex = self.stripes.get(stripe).expect("the remainder is below the count");
         RowLock { _guard: Arc::clone(mutex).lock_owned().await }
     }
+
+    /// Waits until nobody holds a row's lock, and excludes all writes while the locks live. Taken in
+    /// order, so two that take all of them do not wait for each other in a circle.
+    pub(crate) async fn lock_all(&self) -> Vec<RowLock> {
+        let mut locks = Vec::with_capacity(self.stripes.len());
+        for mutex in &self.stripes {
+            locks.push(RowLock { _guard: Arc::clone(mutex).lock_owned().await });
+        }
+        locks
+    }
 }

@@ -7,9 +7,9 @@
 //!   view: active memtable │ waiting memtables ──flush──► L0 ──compaction──► L1 .. L6
 //! ```
 //!
-//! Readers load the [`View`](view::View) without a lock and then the visible sequence, in this order: the
-//! view then holds every record up to the part of history that it shows, and what a later memtable
-//! got in the meantime is later in the tablet's history than all of it.
+//! Readers load the [`View`](view::View) and the visible sequence without a lock, and see that the view is
+//! still the tablet's afterwards: it then holds every record up to that sequence, and no dropped row that
+//! was written anew by then.
 //!
 //! Three locks, taken in this order where more than one is held: `flushing` (one flush at a time),
 //! `manifest` (one edit at a time, held over its sync), `writer` (one insert or change of the view at a
@@ -21,17 +21,19 @@ mod flush;
 mod locks;
 mod read;
 mod replay;
+#[cfg(test)]
+mod tests;
 mod view;
 mod write;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use tokio::sync::Notify;
 
 use crate::cell::{RowRange, Seq};
+use crate::compaction::pick::Busy;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Excised, TabletManifest, Version, VersionEdit};
@@ -78,10 +80,11 @@ pub struct Tablet {
     writer: Mutex<Writer>,
     manifest: Mutex<TabletManifest>,
     flushing: Mutex<()>,
-    flushed: Notify,
     jobs: Mutex<Jobs>,
     last_write_micros: AtomicU64,
     dropped: AtomicBool,
+    /// The engine is closed: no edit of the manifest is written any more. Set under the manifest's lock.
+    sealed: AtomicBool,
 }
 
 /// State of whoever inserts.
@@ -94,8 +97,8 @@ struct Writer {
 /// What background jobs of the tablet know of each other.
 #[derive(Debug, Default)]
 struct Jobs {
-    /// Files in a running compaction.
-    busy: HashSet<FileId>,
+    /// What running compactions keep from others.
+    busy: Busy,
     /// Flushes and compactions that run.
     running: usize,
     /// Rows dropped while jobs run: their outputs are cut by these before they are installed.
@@ -133,10 +136,10 @@ impl Tablet {
             writer: Mutex::default(),
             manifest: Mutex::new(manifest),
             flushing: Mutex::default(),
-            flushed: Notify::new(),
             jobs: Mutex::default(),
             last_write_micros: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
+            sealed: AtomicBool::new(false),
         })
     }
 
@@ -185,11 +188,24 @@ impl Tablet {
     /// Ends the tablet: its SSTs go when the last reader lets go of them.
     pub(crate) fn doom(&self) {
         self.dropped.store(true, Ordering::Release);
+        // An edit that is being written ends first; later ones are refused. Else it would fail for its
+        // directory is gone, or bring files that nobody dooms.
+        let _manifest = self.lock_manifest();
         let _writer = self.lock_writer();
         for file in self.view.load().files.values() {
             file.doom();
         }
-        self.flushed.notify_waiters();
+        self.core.room.notify_waiters();
+    }
+
+    /// Refuses further edits of the manifest: the directory is about to be somebody else's.
+    pub(crate) fn seal(&self) {
+        let _manifest = self.lock_manifest();
+        self.sealed.store(true, Ordering::Release);
+    }
+
+    fn is_sealed(&self) -> bool {
+        self.sealed.load(Ordering::Acquire)
     }
 
     /// Whether a flush or compaction of it runs.
@@ -228,8 +244,16 @@ impl Tablet {
         opened: Vec<Arc<SstFile>>,
         flushed: usize,
     ) -> Result<()> {
-        if self.is_dropped() {
-            return Err(Error::new(ErrorKind::NotFound, "the tablet was dropped"));
+        if self.is_dropped() || self.is_sealed() {
+            // No manifest names them, and none will.
+            for file in &opened {
+                file.doom();
+            }
+            return Err(if self.is_dropped() {
+                Error::new(ErrorKind::NotFound, "the tablet was dropped")
+            } else {
+                Error::new(ErrorKind::Closed, "the engine is closed")
+            });
         }
         let version = manifest.append(edit).inspect_err(|error| self.core.fail(error))?;
         let _writer = self.lock_writer();

@@ -8,6 +8,7 @@ use crate::cell::{Row, RowRange, SEQ_MAX, Seq};
 use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits;
+use crate::manifest::Excised;
 use crate::read::{LevelCursor, LevelFile, Projection, ReadSpec, RowStream};
 use crate::sst::{CursorOptions, RowProbe};
 
@@ -57,9 +58,15 @@ impl Snapshot {
 impl Tablet {
     /// Fixes what is durable now for any number of reads.
     pub fn snapshot(&self) -> Snapshot {
-        let view = self.view.load_full();
-        let seq = self.core.pipeline.visible();
-        Snapshot { view, seq }
+        // A view that was replaced in between may lack rows up to the sequence, or still show dropped
+        // rows beside what was written to them since. Views change a few times a second at most.
+        loop {
+            let view = self.view.load_full();
+            let seq = self.core.pipeline.visible();
+            if Arc::ptr_eq(&view, &self.view.load()) {
+                return Snapshot { view, seq };
+            }
+        }
     }
 
     /// Reads one row; `None` where no cell of it matches.
@@ -110,8 +117,10 @@ impl Tablet {
             .version
             .excised()
             .iter()
-            .filter(|e| e.seq <= snapshot.seq && e.range.overlaps(&range))
-            .cloned()
+            .filter(|e| e.range.overlaps(&range))
+            // Also one that is not visible yet hides all that the snapshot sees: the SSTs of the view are
+            // cut already, and of a row that is half in them and half in memory neither half may be seen.
+            .map(|e| Excised { range: e.range.clone(), seq: e.seq.min(snapshot.seq) })
             .collect();
         let spec = ReadSpec {
             snapshot: snapshot.seq,

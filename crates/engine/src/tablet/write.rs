@@ -97,12 +97,23 @@ impl Tablet {
         loop {
             let room = self.core.room.notified();
             self.core.check_writable()?;
+            if self.is_dropped() {
+                return Err(Error::new(ErrorKind::NotFound, "the tablet was dropped"));
+            }
+            let options = &self.core.options;
             let view = self.view.load();
-            let full = view.waiting.len() >= self.core.options.memtables_waiting_max
-                || view.version.levels().first().map_or(0, Vec::len)
-                    >= self.core.options.l0_stop_files;
-            if !full || !self.core.background.load(Ordering::Acquire) {
+            // Limits below what starts the work that makes room would stop writers for good.
+            let behind = view.waiting.len() >= options.memtables_waiting_max.max(1);
+            let deep = view.version.level(0).len()
+                >= options.l0_stop_files.max(options.l0_compaction_files).max(1);
+            if !(behind || deep) || !self.core.background.load(Ordering::Acquire) {
                 return Ok(());
+            }
+            if deep && self.level_zero_is_stuck(&view) {
+                return Err(Error::new(
+                    ErrorKind::Overloaded,
+                    "the tablet takes no writes while its compaction fails; the server's log says why",
+                ));
             }
             drop(view);
             room.await;

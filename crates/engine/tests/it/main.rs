@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics has failed")]
 
 mod bad_days;
+mod concurrent;
 mod drops;
 mod gc;
 mod harness;
+mod jobs;
 mod metamorphic;
 mod model;
 mod offline;

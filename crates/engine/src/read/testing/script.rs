@@ -39,11 +39,16 @@ struct Script {
     rule: Option<GcRule>,
 }
 
-/// Runs `testdata/<name>.txt`.
+/// Runs `testdata/<name>` with the language of this file.
 pub(crate) fn run(name: &str) {
+    let mut script = Script { history: History(Vec::new()), runs: Vec::new(), rule: None };
+    run_cases(name, |command, input| script.command(command, input.iter().copied()));
+}
+
+/// Runs `testdata/<name>`: `answer` gets the first line of each case and the others of its input.
+pub(crate) fn run_cases(name: &str, mut answer: impl FnMut(&str, &[&str]) -> String) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name);
     let text = std::fs::read_to_string(&path).unwrap();
-    let mut script = Script { history: History(Vec::new()), runs: Vec::new(), rule: None };
     let mut out = String::new();
     for (i, case) in text.trim_end().split("\n\n").enumerate() {
         if i > 0 {
@@ -52,7 +57,7 @@ pub(crate) fn run(name: &str) {
         let (input, _) = case.split_once("\n----").unwrap_or((case, ""));
         let mut lines = input.lines().filter(|line| !line.starts_with('#'));
         let printed = match lines.next() {
-            Some(command) => format!("\n----\n{}", script.command(command, lines)),
+            Some(command) => format!("\n----\n{}", answer(command, &lines.collect::<Vec<_>>())),
             None => String::new(),
         };
         write!(out, "{input}{}", printed.trim_end()).unwrap();

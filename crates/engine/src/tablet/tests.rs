@@ -1,0 +1,256 @@
+//! What only the engine itself can arrange: moments between two steps of a job, a write or a drop.
+
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::executor::block_on;
+
+use super::*;
+use crate::cell::{FamilyId, Mutation, RowBatch};
+use crate::compaction::pick;
+use crate::db::{Engine, EngineOptions, Health};
+use crate::io::{Env, Files, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
+use crate::log::encode_batch;
+use crate::read::Projection;
+use crate::schema::FamilyOptions;
+
+struct Rig {
+    files: Arc<MemoryFiles>,
+    engine: Arc<Engine>,
+    tablet: Arc<Tablet>,
+}
+
+fn rig() -> Rig {
+    let files = Arc::new(MemoryFiles::new());
+    let env = Env {
+        files: Arc::clone(&files) as Arc<dyn Files>,
+        io: Arc::new(InlineIo),
+        clock: Arc::new(ManualClock::new(1_767_225_600_000_000)),
+        rng: Arc::new(SeededRng::new(1)),
+        spawner: Arc::new(ThreadSpawner),
+    };
+    let options = EngineOptions {
+        background: false,
+        memtables_waiting_max: 1,
+        l0_compaction_files: 2,
+        ..EngineOptions::default()
+    };
+    let engine = Engine::open(env, Path::new("/data"), options).unwrap();
+    let tablet = engine.create_tablet(RowRange::all()).unwrap();
+    let families = [(FamilyId(1), FamilyOptions::default())].into();
+    tablet.set_schema(Arc::new(TabletSchema { families }));
+    Rig { files, engine, tablet }
+}
+
+fn batch(row: &str, columns: &[&str]) -> RowBatch {
+    let put = |column: &&str| Mutation::Put {
+        family: FamilyId(1),
+        qualifier: Bytes::copy_from_slice(column.as_bytes()),
+        timestamp: 1000,
+        value: Bytes::from_static(b"v"),
+    };
+    RowBatch {
+        row: Bytes::copy_from_slice(row.as_bytes()),
+        mutations: columns.iter().map(put).collect(),
+    }
+}
+
+impl Rig {
+    fn write(&self, rows: &[&str]) {
+        for row in rows {
+            block_on(self.tablet.apply(batch(row, &["a", "b"]))).unwrap();
+        }
+        block_on(self.tablet.flush()).unwrap();
+    }
+
+    fn cells(&self, row: &str) -> usize {
+        let projection = Projection::all();
+        let read = self.tablet.read_row(row.as_bytes(), &projection, ReadView::Durable);
+        block_on(read).unwrap().map_or(0, |row| row.cells.len())
+    }
+
+    fn claim_fully(&self) -> compact::Claim {
+        let mut jobs = self.tablet.jobs();
+        let busy = Default::default();
+        let pick = pick::pick_full(&self.tablet.version(), &busy).unwrap();
+        self.tablet.claim(&mut jobs, pick)
+    }
+
+    fn ssts(&self) -> usize {
+        self.files.list(Path::new("/data/sst")).unwrap().len()
+    }
+}
+
+#[test]
+fn a_dropped_row_is_gone_as_a_whole_while_earlier_writes_wait_for_the_disk() {
+    let rig = rig();
+    rig.write(&["r"]);
+    block_on(rig.tablet.apply(batch("r", &["a"]))).unwrap();
+    // A write that began and is not applied holds back what is visible.
+    let pipeline = &rig.tablet.core.pipeline;
+    let encoded = encode_batch(rig.tablet.id().0 + 1, &batch("x", &["a"]));
+    let permit = block_on(pipeline.admit(encoded.len())).unwrap();
+    let slow = pipeline.begin(encoded, 1, permit).unwrap();
+    let mut dropping = pin!(rig.tablet.drop_rows(RowRange::all()));
+    assert!(dropping.as_mut().now_or_never().is_none(), "earlier writes are not durable yet");
+    assert!([0, 2].contains(&rig.cells("r")), "{} of the row's 2 cells", rig.cells("r"));
+    drop(slow);
+    block_on(dropping).unwrap();
+    assert_eq!(rig.cells("r"), 0);
+}
+
+#[test]
+fn rows_are_not_dropped_in_the_middle_of_a_read_modify_write() {
+    let rig = rig();
+    rig.write(&["r"]);
+    let lock = block_on(rig.tablet.lock_row(b"r"));
+    let mut dropping = pin!(rig.tablet.drop_rows(RowRange::all()));
+    assert!(dropping.as_mut().now_or_never().is_none(), "the row is locked");
+    assert_eq!(rig.cells("r"), 2);
+    block_on(rig.tablet.apply_locked(lock, batch("r", &["c"]))).unwrap();
+    block_on(dropping).unwrap();
+    assert_eq!(rig.cells("r"), 0);
+}
+
+#[test]
+fn compactions_into_one_level_keep_out_of_each_others_gaps() {
+    let rig = rig();
+    rig.write(&["a", "d", "z"]);
+    rig.engine.compact_fully().unwrap();
+    block_on(rig.tablet.drop_rows(RowRange::new("c", "k"))).unwrap();
+    let full = rig.claim_fully();
+    rig.write(&["e"]);
+    rig.write(&["f"]);
+    if let Some(other) = rig.tablet.claim_by_size() {
+        other.run().unwrap();
+    }
+    full.run().unwrap();
+    rig.engine.run_background().unwrap();
+    assert_eq!(rig.engine.health(), Health::Serving);
+    for row in ["a", "e", "f", "z"] {
+        assert_eq!(rig.cells(row), 2, "{row}");
+    }
+    assert_eq!(rig.cells("d"), 0);
+}
+
+#[test]
+fn rows_dropped_between_pick_and_run_do_not_count_as_a_failed_compaction() {
+    let rig = rig();
+    rig.write(&["a", "b"]);
+    rig.write(&["c", "d"]);
+    let claim = rig.tablet.claim_by_size().unwrap();
+    block_on(rig.tablet.drop_rows(RowRange::new("c", "e"))).unwrap();
+    claim.run().unwrap();
+    assert!(rig.tablet.jobs().failed_until.is_empty());
+    assert_eq!((rig.cells("a"), rig.cells("c")), (2, 0));
+}
+
+#[test]
+fn a_job_that_ends_after_its_tablet_was_dropped_leaves_no_file_and_a_healthy_engine() {
+    let rig = rig();
+    rig.write(&["a"]);
+    rig.write(&["b"]);
+    let file = rig.tablet.version().level(0)[0].id;
+    // A job's output that comes too late.
+    let layout = &rig.tablet.core.layout;
+    let bytes = rig.files.contents(&layout.sst(file)).unwrap();
+    rig.files.put_contents(&layout.sst(file + 1_000_000), bytes);
+    let late = rig.tablet.core.store.open(file + 1_000_000);
+    rig.engine.drop_tablet(rig.tablet.id()).unwrap();
+    let edit = VersionEdit { last_seq: Some(1), ..VersionEdit::default() };
+    let mut manifest = rig.tablet.lock_manifest();
+    let error = rig.tablet.install(&mut manifest, &edit, vec![late], 0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    drop(manifest);
+    assert_eq!(rig.engine.health(), Health::Serving);
+    let Rig { files, engine, tablet } = rig;
+    drop(tablet);
+    engine.run_background().unwrap();
+    assert_eq!(files.list(Path::new("/data/sst")).unwrap(), []);
+}
+
+#[test]
+fn a_tablet_is_not_dropped_in_the_middle_of_an_edit_of_its_manifest() {
+    let rig = rig();
+    rig.write(&["a"]);
+    let manifest = rig.tablet.lock_manifest();
+    std::thread::scope(|scope| {
+        let dropper = scope.spawn(|| rig.engine.drop_tablet(rig.tablet.id()));
+        while !rig.tablet.is_dropped() {
+            std::thread::yield_now();
+        }
+        // The drop stands before the lock, so the directory is still there.
+        for _ in 0..1000 {
+            std::thread::yield_now();
+        }
+        assert!(!dropper.is_finished());
+        assert_eq!(rig.ssts(), 1);
+        drop(manifest);
+        dropper.join().unwrap().unwrap();
+    });
+    assert!(rig.files.list(Path::new("/data/tablets")).unwrap().is_empty());
+}
+
+#[test]
+fn a_writer_that_waits_for_room_is_released_when_the_tablet_is_dropped() {
+    let rig = rig();
+    rig.tablet.core.background.store(true, Ordering::Release);
+    block_on(rig.tablet.apply(batch("a", &["a"]))).unwrap();
+    rig.tablet.rotate_now();
+    let mut waiting = pin!(rig.tablet.apply(batch("b", &["a"])));
+    assert!(waiting.as_mut().now_or_never().is_none(), "there is no room");
+    rig.engine.drop_tablet(rig.tablet.id()).unwrap();
+    let answer = waiting.now_or_never().expect("there is nothing to wait for");
+    assert_eq!(answer.unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn whoever_waits_for_a_flush_hears_of_the_engines_failure() {
+    let rig = rig();
+    rig.tablet.core.background.store(true, Ordering::Release);
+    block_on(rig.tablet.apply(batch("a", &["a"]))).unwrap();
+    let mut waiting = pin!(rig.tablet.flush());
+    assert!(waiting.as_mut().now_or_never().is_none(), "no thread flushes");
+    rig.tablet.core.fail(&Error::new(ErrorKind::Io, "another tablet's flush failed"));
+    let answer = waiting.now_or_never().expect("nobody will flush it");
+    assert_eq!(answer.unwrap_err().kind(), ErrorKind::ReadOnly);
+}
+
+#[test]
+fn a_damaged_file_in_level_zero_does_not_make_writers_wait_for_ever() {
+    let rig = rig();
+    for n in 0..rig.tablet.core.options.l0_stop_files {
+        rig.write(&[&format!("row-{n:02}")]);
+    }
+    let file = rig.tablet.version().level(0)[0].id;
+    let path = rig.tablet.core.layout.sst(file);
+    let mut bytes = rig.files.contents(&path).unwrap();
+    bytes[3] ^= 0x40;
+    rig.files.put_contents(&path, bytes);
+    rig.tablet.claim_by_size().unwrap().run().unwrap_err();
+    rig.tablet.core.background.store(true, Ordering::Release);
+    let write = rig.tablet.apply(batch("more", &["a"])).boxed_local();
+    let answer = std::thread::scope(|_| write.now_or_never());
+    // The log's thread answers a write that was let in; one that is refused is answered at once.
+    let refused = answer.expect("compaction makes no room while its file is damaged").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Overloaded, "{refused}");
+}
+
+#[test]
+fn a_panic_of_a_background_thread_makes_the_engine_read_only() {
+    let rig = rig();
+    let weak = Arc::downgrade(&rig.engine);
+    let bell = Arc::clone(&rig.tablet.core.bell);
+    let work = |_: &Engine| panic!("as a test");
+    let thread = crate::io::Spawner::spawn(
+        &ThreadSpawner,
+        "panics",
+        Box::new(move || crate::background::run(&weak, &bell, work)),
+    );
+    thread.unwrap().join();
+    assert!(matches!(rig.engine.health(), Health::ReadOnly(_)));
+}
