@@ -25,8 +25,7 @@ fn rows(tablet: &Tablet) -> Vec<String> {
     rows.iter().map(|row| String::from_utf8(row.key.to_vec()).unwrap()).collect()
 }
 
-/// The drop has its sequence and writes its edit when the memtable, with a record on either side of that
-/// sequence, is flushed.
+/// The drop has its sequence and writes its edit while another row is written and the memtable flushed.
 #[test]
 fn rows_dropped_while_their_memtable_is_flushed_stay_gone() {
     let files = FaultFiles::new(Arc::new(MemoryFiles::new()));
@@ -56,13 +55,14 @@ fn rows_dropped_while_their_memtable_is_flushed_stay_gone() {
     std::thread::scope(|scope| {
         let dropping = scope.spawn(|| block_on(tablet.drop_rows(RowRange::prefix(b"dropped"))));
         edit_began.recv().unwrap();
-        write(&tablet, "kept");
+        let writing = scope.spawn(|| write(&tablet, "kept"));
         let flushing = scope.spawn(|| block_on(tablet.flush()));
         // A flush that does not wait for the edit writes its file within this time; one that does
         // writes none, which only time can tell.
         let _ = sst_was_written.recv_timeout(Duration::from_millis(300));
         go_on.send(()).unwrap();
         dropping.join().unwrap().unwrap();
+        writing.join().unwrap();
         flushing.join().unwrap().unwrap();
     });
     assert_eq!(rows(&tablet), ["kept"]);
