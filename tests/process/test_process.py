@@ -2,15 +2,17 @@
 
 import pathlib
 import random
+import signal
 import subprocess
 import threading
 import time
 
+import grpc
 import pytest
 from google.api_core import exceptions
 from google.cloud.bigtable.data import ReadRowsQuery, RowMutationEntry, SetCell
 
-from harness import ServerError
+from harness import STOP_SECONDS_MAX, ServerError
 
 KIB = 1 << 10
 
@@ -111,6 +113,17 @@ def test_sigterm_under_load_ends_in_time_and_loses_nothing(make_server, open_tab
     rows = {r.row_key for r in open_table(server.start()).read_rows(ReadRowsQuery())}
     assert not set(acknowledged) - rows
     server.stop()
+
+
+def test_health_checks_hear_of_sigterm_before_the_connection_ends(make_server):
+    server = make_server()
+    with grpc.insecure_channel(server.start()) as channel:
+        # On the wire the request for the whole server is empty, and the answer is field 1: a status.
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=60)
+        assert next(watch) == b"\x08\x01"  # SERVING
+        server.process.send_signal(signal.SIGTERM)
+        assert next(watch) == b"\x08\x02"  # NOT_SERVING
+    assert server.process.wait(timeout=STOP_SECONDS_MAX) == 0
 
 
 def test_a_flipped_bit_in_an_sst_is_data_loss_for_its_rows_alone(make_server, open_table, scratch):

@@ -13,14 +13,25 @@
 //!                last piece                                                   the rest
 //! ```
 //!
-//! The last chunk of a row carries `commit_row`. Rows and values may span messages; a message that goes
-//! on with a row at the start of a cell names the row again, which every client allows, and which
-//! Google's Python client needs: it takes the first chunk of a message for the start of a row. Within a
-//! value the protocol forbids the key, so values are cut no sooner than a message's size demands. A key
-//! up to which nothing was found travels in a message of its own, between rows.
+//! The last chunk of a row carries `commit_row`. A key up to which nothing was found travels in a message
+//! of its own, between rows.
 //!
-//! Guarantees: no message is larger than [`MESSAGE_BYTES_MAX`], and so none is near
-//! [`limits::RESPONSE_BYTES_MAX`]; values are slices of the memory they came in, never copies.
+//! The API lets rows span messages, but the Go client refuses a message that ends within a row. So a row
+//! that fits one message is never divided; for larger ones, [`LargeRows`] says what is done:
+//!
+//! ```text
+//! rows    a a b  c (fits, but not behind b)  d (larger than a message)   e
+//! Split  [a a b][c.........................][d1][d2][d3][d4             e]
+//! Whole  [a a b][c.........................][d...........][e]
+//! ```
+//!
+//! A message that goes on with a row at the start of a cell names the row again, which every client allows,
+//! and which Google's Python client needs: it takes the first chunk of a message for the start of a row.
+//! Within a value the protocol forbids the key, so values are cut no sooner than a message's size demands.
+//!
+//! Guarantees: no message is larger than [`MESSAGE_BYTES_MAX`], and so none exceeds
+//! [`limits::RESPONSE_BYTES_MAX`], except one of a single large row under [`LargeRows::Whole`]; values are
+//! slices of the memory they came in, never copies.
 
 use std::collections::VecDeque;
 
@@ -43,27 +54,41 @@ const FIRST_MESSAGE_BYTES: usize = 64 << 10;
 const MESSAGES_PER_SIZE: usize = 4;
 
 /// Bytes at which messages are sent once the stream is under way; it doubles from
-/// [`FIRST_MESSAGE_BYTES`], every [`MESSAGES_PER_SIZE`] messages. Smaller costs a call and a wake-up per few rows; larger costs memory per
-/// stream and delays the client, which decodes a message as a whole.
+/// [`FIRST_MESSAGE_BYTES`], every [`MESSAGES_PER_SIZE`] messages. Smaller costs a call and a wake-up per few
+/// rows; larger costs memory per stream and delays the client, which decodes a message as a whole.
 const MESSAGE_BYTES_TARGET: usize = 1 << 20;
 
 /// Bytes of a value in one chunk, at most: as many as leave a message below what clients accept. Smaller
 /// would cut values that could travel whole, and not every client goes on in the middle of a value.
 const VALUE_PIECE_BYTES_MAX: usize = 3 << 20;
 
-/// Bytes of a message, at most: one full piece of a value, with the longest row key and qualifier and
-/// plenty of room for a label. A message holds more than one chunk only below
-/// [`MESSAGE_BYTES_TARGET`].
-pub const MESSAGE_BYTES_MAX: usize = VALUE_PIECE_BYTES_MAX + (64 << 10);
+/// Bytes of a message, at most. Only a message of a single row is larger than
+/// [`MESSAGE_BYTES_TARGET`]; as large as clients accept, since a row that does not fit has to be divided.
+pub const MESSAGE_BYTES_MAX: usize = limits::RESPONSE_BYTES_MAX;
 
+// A full piece of a value fits, with the longest row key and qualifier and plenty of room for a label.
+const _: () = assert!(VALUE_PIECE_BYTES_MAX + (64 << 10) <= MESSAGE_BYTES_MAX);
 const _: () = assert!(MESSAGE_BYTES_TARGET <= MESSAGE_BYTES_MAX);
-const _: () = assert!(MESSAGE_BYTES_MAX <= limits::RESPONSE_BYTES_MAX / 8 * 7);
+
+/// What becomes of a row that is larger than a message.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LargeRows {
+    /// It spans messages.
+    #[default]
+    Split,
+    /// It is one message, of up to [`limits::ROW_READ_BYTES_MAX`] and framing: for clients that take no
+    /// other, which then have to accept messages of that size.
+    Whole,
+}
 
 /// Collects rows and hands out messages. It holds at most the messages of one row and what is left
 /// over from the rows before.
 #[derive(Debug)]
 pub struct Chunker {
     families: FamilyNames,
+    large_rows: LargeRows,
+    /// The row being added; empty between rows, and here only so that its memory is used again.
+    row: RowChunks,
     /// Full messages, oldest first.
     ready: VecDeque<v2::ReadRowsResponse>,
     /// The message being filled, and its encoded bytes so far.
@@ -77,9 +102,11 @@ pub struct Chunker {
 
 impl Chunker {
     /// A chunker for rows of a table with these families.
-    pub fn new(families: FamilyNames) -> Self {
+    pub fn new(families: FamilyNames, large_rows: LargeRows) -> Self {
         Self {
             families,
+            large_rows,
+            row: RowChunks::default(),
             ready: VecDeque::new(),
             chunks: Vec::new(),
             chunks_bytes: 0,
@@ -119,46 +146,41 @@ impl Chunker {
                 chunk.qualifier = Some(cell.qualifier.to_vec());
                 previous = Some((cell.family, cell.qualifier));
             }
-            self.push_cell(key, chunk, cell.value, index + 1 == count);
+            self.row.push_cell(chunk, cell.value, index + 1 == count);
         }
+        self.append_row(key);
         count
     }
 
-    /// Adds a cell of the row `key`: `first` is its first chunk without the value.
-    fn push_cell(&mut self, key: &Bytes, first: CellChunk, value: Bytes, last_of_row: bool) {
-        let whole = value.len() as i32; // Values are limited to 100 MiB.
-        let mut chunk = first;
-        let mut rest = value;
-        // Only the chunk that starts the cell may name the row.
-        let mut row = Some(key);
-        while rest.len() > VALUE_PIECE_BYTES_MAX {
-            chunk.value = rest.split_to(VALUE_PIECE_BYTES_MAX);
-            chunk.value_size = whole;
-            self.push_chunk(std::mem::take(&mut chunk), row.take());
-        }
-        chunk.value = rest;
-        chunk.row_status = last_of_row.then_some(RowStatus::CommitRow(true));
-        self.push_chunk(chunk, row);
-    }
-
-    /// Adds a chunk. `row` is the key to name where the chunk opens a message; none within a value.
-    fn push_chunk(&mut self, mut chunk: CellChunk, row: Option<&Bytes>) {
-        let mut len = len_in_message(&chunk);
-        if self.chunks_bytes + len > self.target_bytes {
+    /// Moves the chunks of the row `key` into messages.
+    fn append_row(&mut self, key: &Bytes) {
+        let mut row = std::mem::take(&mut self.row);
+        if self.chunks_bytes + row.bytes > self.target_bytes {
             self.flush();
         }
-        if self.chunks.is_empty()
-            && chunk.row_key.is_empty()
-            && let Some(row) = row
-        {
-            chunk.row_key = row.clone();
-            len = len_in_message(&chunk);
+        if row.bytes <= MESSAGE_BYTES_MAX || self.large_rows == LargeRows::Whole {
+            self.chunks_bytes += row.bytes;
+            self.chunks.append(&mut row.chunks);
+        } else {
+            let mut within_value = false;
+            for mut chunk in row.chunks.drain(..) {
+                if self.chunks_bytes + bytes_in_message(&chunk) > self.target_bytes {
+                    self.flush();
+                }
+                if self.chunks.is_empty() && !within_value {
+                    chunk.row_key = key.clone();
+                }
+                within_value = chunk.value_size > 0;
+                let bytes = bytes_in_message(&chunk);
+                self.chunks_bytes += bytes;
+                self.chunks.push(chunk);
+            }
         }
-        self.chunks.push(chunk);
-        self.chunks_bytes += len;
         if self.chunks_bytes >= self.target_bytes {
             self.flush();
         }
+        row.bytes = 0;
+        self.row = row;
     }
 
     /// Says that every row up to `key`, in the direction of the read, was looked at. Must come between
@@ -192,8 +214,37 @@ impl Chunker {
     }
 }
 
-/// Bytes that a chunk takes in a message. The tag of the field is one byte.
-fn len_in_message(chunk: &CellChunk) -> usize {
+/// The chunks of one row, and the bytes that they take in a message.
+#[derive(Debug, Default)]
+struct RowChunks {
+    chunks: Vec<CellChunk>,
+    bytes: usize,
+}
+
+impl RowChunks {
+    /// Adds a cell: `first` is its first chunk without the value.
+    fn push_cell(&mut self, first: CellChunk, value: Bytes, last_of_row: bool) {
+        let whole = value.len() as i32; // Values are limited to 100 MiB.
+        let mut chunk = first;
+        let mut rest = value;
+        while rest.len() > VALUE_PIECE_BYTES_MAX {
+            chunk.value = rest.split_to(VALUE_PIECE_BYTES_MAX);
+            chunk.value_size = whole;
+            self.push(std::mem::take(&mut chunk));
+        }
+        chunk.value = rest;
+        chunk.row_status = last_of_row.then_some(RowStatus::CommitRow(true));
+        self.push(chunk);
+    }
+
+    fn push(&mut self, chunk: CellChunk) {
+        self.bytes += bytes_in_message(&chunk);
+        self.chunks.push(chunk);
+    }
+}
+
+/// Bytes that a chunk takes in a message: itself, its length, and the field's tag of one byte.
+fn bytes_in_message(chunk: &CellChunk) -> usize {
     let len = chunk.encoded_len();
     1 + prost::length_delimiter_len(len) + len
 }

@@ -53,7 +53,7 @@ fn decoded(cell: &FilteredCell) -> DecodedCell {
 
 #[test]
 fn chunks_say_only_what_changed() {
-    let mut chunker = Chunker::new(families());
+    let mut chunker = Chunker::new(families(), LargeRows::Split);
     let cells = vec![
         cell(1, b"a", 2_000, "new"),
         cell(1, b"a", 1_000, "old"),
@@ -91,7 +91,7 @@ fn chunks_say_only_what_changed() {
 
 #[test]
 fn a_row_without_cells_is_not_sent() {
-    let mut chunker = Chunker::new(families());
+    let mut chunker = Chunker::new(families(), LargeRows::Split);
     assert_eq!(chunker.push_row(&"row".into(), vec![]), 0);
     let dropped = cell(99, b"q", 0, "dropped family");
     assert_eq!(chunker.push_row(&"row".into(), vec![dropped]), 0);
@@ -100,7 +100,7 @@ fn a_row_without_cells_is_not_sent() {
 
 #[test]
 fn cells_of_unknown_families_are_left_out_and_the_row_is_still_committed() {
-    let mut chunker = Chunker::new(families());
+    let mut chunker = Chunker::new(families(), LargeRows::Split);
     chunker.push_row(&"row".into(), vec![cell(1, b"q", 0, "v"), cell(99, b"q", 0, "gone")]);
     let rows = decode(&drain(&mut chunker));
     assert_eq!(rows.len(), 1);
@@ -110,7 +110,7 @@ fn cells_of_unknown_families_are_left_out_and_the_row_is_still_committed() {
 #[test]
 fn large_values_are_split_without_a_copy() {
     let value = Bytes::from(vec![7; 2 * VALUE_PIECE_BYTES_MAX + 5]);
-    let mut chunker = Chunker::new(families());
+    let mut chunker = Chunker::new(families(), LargeRows::Split);
     chunker.push_row(&"row".into(), vec![cell(1, b"q", 5_000, value.clone())]);
     let messages = drain(&mut chunker);
     let chunks: Vec<_> = messages.iter().flat_map(|m| &m.chunks).collect();
@@ -123,7 +123,7 @@ fn large_values_are_split_without_a_copy() {
 
 #[test]
 fn a_value_of_exactly_one_piece_is_not_split() {
-    let mut chunker = Chunker::new(families());
+    let mut chunker = Chunker::new(families(), LargeRows::Split);
     chunker.push_row(&"row".into(), vec![cell(1, b"q", 0, vec![1; VALUE_PIECE_BYTES_MAX])]);
     let messages = drain(&mut chunker);
     assert_eq!(messages.len(), 1);
@@ -132,7 +132,7 @@ fn a_value_of_exactly_one_piece_is_not_split() {
 
 #[test]
 fn messages_start_small_and_grow() {
-    let mut chunker = Chunker::new(families());
+    let mut chunker = Chunker::new(families(), LargeRows::Split);
     for i in 0..6_000_u32 {
         chunker.push_row(&i.to_be_bytes().to_vec().into(), vec![cell(1, b"q", 0, vec![0; 1_000])]);
     }
@@ -150,7 +150,7 @@ fn the_largest_possible_chunk_fits_a_message() {
     let mut schema = TableSchema::new();
     let id = schema.allocate_family_id();
     schema.families.insert("f".repeat(limits::FAMILY_NAME_CHARS_MAX), FamilySchema::new(id));
-    let mut chunker = Chunker::new(schema.names());
+    let mut chunker = Chunker::new(schema.names(), LargeRows::Split);
     let row = Bytes::from(vec![b'r'; limits::ROW_KEY_BYTES_MAX]);
     let qualifier = vec![b'q'; limits::QUALIFIER_BYTES_MAX];
     let value = vec![b'v'; VALUE_PIECE_BYTES_MAX * 2];
@@ -162,11 +162,54 @@ fn the_largest_possible_chunk_fits_a_message() {
     }
 }
 
+/// Whether every message ends with the end of a row.
+fn ends_rows(messages: &[v2::ReadRowsResponse]) -> bool {
+    messages.iter().all(|message| message.chunks.last().unwrap().row_status.is_some())
+}
+
+#[test]
+fn a_row_that_fits_a_message_is_not_divided() {
+    let mut chunker = Chunker::new(families(), LargeRows::Split);
+    let small = || cell(1, b"q", 0, vec![0; FIRST_MESSAGE_BYTES * 2 / 5]);
+    for i in 0..50_u32 {
+        // Rows of two and of sixty cells, so that neither ends where a message would be full.
+        let cells = if i % 7 == 3 { 60 } else { 2 };
+        chunker.push_row(&i.to_be_bytes().to_vec().into(), vec![small(); cells]);
+    }
+    let almost = vec![cell(1, b"q", 0, vec![0; MESSAGE_BYTES_MAX / 4 - 100]); 4];
+    chunker.push_row(&"z".into(), almost);
+    let messages = drain(&mut chunker);
+    assert!(messages.len() > 10);
+    assert!(ends_rows(&messages));
+    let largest = messages.iter().map(Message::encoded_len).max().unwrap();
+    assert!(largest > MESSAGE_BYTES_MAX - 1_000 && largest <= MESSAGE_BYTES_MAX, "{largest}");
+    assert_eq!(decode(&messages).len(), 51);
+}
+
+#[test]
+fn a_larger_row_spans_messages_unless_it_must_be_whole() {
+    let value = Bytes::from(vec![3; MESSAGE_BYTES_MAX + 1]);
+    let rows = |large_rows| {
+        let mut chunker = Chunker::new(families(), large_rows);
+        for (key, value) in [("a", "v".into()), ("b", value.clone()), ("c", "v".into())] {
+            chunker.push_row(&key.into(), vec![cell(1, b"q", 0, value)]);
+        }
+        drain(&mut chunker)
+    };
+    let split = rows(LargeRows::Split);
+    assert!(split.iter().all(|message| message.encoded_len() <= MESSAGE_BYTES_MAX));
+    assert!(!ends_rows(&split));
+    let whole = rows(LargeRows::Whole);
+    assert_eq!(whole.len(), 3);
+    assert!(ends_rows(&whole));
+    assert_eq!(decode(&split), decode(&whole));
+}
+
 #[test]
 fn a_message_that_goes_on_with_a_row_names_it_again() {
-    let mut chunker = Chunker::new(families());
+    let mut chunker = Chunker::new(families(), LargeRows::Split);
     for row in ["row1", "row2"] {
-        let cells = (0..40).map(|i| cell(1, b"q", -i, vec![b'v'; FIRST_MESSAGE_BYTES / 4]));
+        let cells = (0..400).map(|i| cell(1, b"q", -i, vec![b'v'; FIRST_MESSAGE_BYTES / 4]));
         chunker.push_row(&row.into(), cells.collect());
     }
     let messages = drain(&mut chunker);
@@ -182,8 +225,8 @@ fn a_message_that_goes_on_with_a_row_names_it_again() {
 
 #[test]
 fn a_message_that_goes_on_with_a_value_does_not_name_the_row() {
-    let mut chunker = Chunker::new(families());
-    let value = vec![b'v'; VALUE_PIECE_BYTES_MAX + 1];
+    let mut chunker = Chunker::new(families(), LargeRows::Split);
+    let value = vec![b'v'; MESSAGE_BYTES_MAX + 1];
     chunker.push_row(&"row".into(), vec![cell(1, b"q", 0, value)]);
     let messages = drain(&mut chunker);
     let keys: Vec<_> = messages.iter().flat_map(|m| &m.chunks).map(|c| &c.row_key).collect();
@@ -192,7 +235,7 @@ fn a_message_that_goes_on_with_a_value_does_not_name_the_row() {
 
 #[test]
 fn scanned_keys_travel_alone_after_the_rows_before_them() {
-    let mut chunker = Chunker::new(families());
+    let mut chunker = Chunker::new(families(), LargeRows::Split);
     chunker.push_row(&"a".into(), vec![cell(1, b"q", 0, "v")]);
     chunker.push_scanned("m".into());
     chunker.push_row(&"z".into(), vec![cell(1, b"q", 0, "v")]);
@@ -242,9 +285,10 @@ proptest! {
     fn streams_decode_to_their_rows_and_no_message_is_too_large(
         rows in any_rows(),
         pop_early in any::<bool>(),
+        whole in any::<bool>(),
         scanned_every in 1..6_usize,
     ) {
-        let mut chunker = Chunker::new(families());
+        let mut chunker = Chunker::new(families(), if whole { LargeRows::Whole } else { LargeRows::Split });
         let mut messages = Vec::new();
         let mut scanned = 0;
         for (i, cells) in rows.iter().enumerate() {
@@ -259,7 +303,10 @@ proptest! {
         }
         messages.extend(drain(&mut chunker));
         for message in &messages {
-            prop_assert!(message.encoded_len() <= MESSAGE_BYTES_MAX);
+            let ends = message.chunks.last().is_none_or(|chunk| chunk.row_status.is_some());
+            let fits = message.encoded_len() <= MESSAGE_BYTES_MAX;
+            let as_promised = if whole { ends } else { fits };
+            prop_assert!(as_promised);
         }
         let mut decoder = Decoder::new(false);
         for message in &messages {

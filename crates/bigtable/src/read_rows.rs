@@ -23,7 +23,7 @@ use tepui_engine::io::{Clock, Rng};
 use tepui_engine::read::{Projection, RowStream};
 use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
 
-use crate::chunk::Chunker;
+use crate::chunk::{Chunker, LargeRows};
 use crate::error::{Error, Result};
 use crate::read_stats::ReadStats;
 use crate::schema::FamilyNames;
@@ -70,6 +70,8 @@ pub(crate) struct Plan {
     pub reverse: bool,
     /// Rows to send, at most.
     pub rows_limit: Option<u64>,
+    /// What becomes of rows that are larger than a message.
+    pub large_rows: LargeRows,
     /// Times the read where its figures are asked for.
     pub stats_clock: Option<Arc<dyn Clock>>,
 }
@@ -86,7 +88,7 @@ pub struct ReadRows {
 
 impl ReadRows {
     pub(crate) fn new(plan: Plan) -> Self {
-        let Plan { pieces, selection, families, rng, reverse, rows_limit, stats_clock } = plan;
+        let Plan { pieces, selection, families, rng, reverse, .. } = plan;
         let reader = RowReader {
             pieces,
             projection: Arc::new(selection.projection().clone()),
@@ -95,8 +97,9 @@ impl ReadRows {
             scan: None,
             largest_row_bytes: 1,
         };
-        let responder = Responder::new(selection, families, rng, rows_limit);
-        let stats = stats_clock.map(|clock| {
+        let chunker = Chunker::new(families, plan.large_rows);
+        let responder = Responder::new(selection, chunker, rng, plan.rows_limit);
+        let stats = plan.stats_clock.map(|clock| {
             let start = clock.monotonic_micros();
             (clock, start)
         });
@@ -254,13 +257,13 @@ struct Responder {
 impl Responder {
     fn new(
         selection: Selection,
-        families: FamilyNames,
+        chunker: Chunker,
         rng: Arc<dyn Rng>,
         rows_limit: Option<u64>,
     ) -> Self {
         Self {
             selection,
-            chunker: Chunker::new(families),
+            chunker,
             rng,
             rows_left: rows_limit,
             rows_looked_at: 0,

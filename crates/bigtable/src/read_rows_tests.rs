@@ -23,7 +23,8 @@ fn responder(rows_limit: Option<u64>) -> Responder {
     schema.families.insert("f".into(), FamilySchema::new(id));
     let names = schema.names();
     let selection = Selection::of_read(FilterSource::Message(None), &names).unwrap();
-    Responder::new(selection, names, Arc::new(NoChance), rows_limit)
+    let chunker = Chunker::new(names, LargeRows::Split);
+    Responder::new(selection, chunker, Arc::new(NoChance), rows_limit)
 }
 
 fn key(i: usize) -> Bytes {

@@ -2,7 +2,8 @@
 
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 
-/// Counts of one read. What the engine left out on the filter's behalf was not looked at.
+/// Counts of one read. Where they are asked for, rows are read with all their cells; only rows that the
+/// filter refuses by their keys are not looked at.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReadStats {
     /// Rows that were looked at.

@@ -50,6 +50,12 @@ impl Selection {
         Ok(selection)
     }
 
+    /// Asks the engine for every cell of the rows that are read, also for those that the filter is known
+    /// to refuse.
+    pub fn look_at_all_cells(&mut self) {
+        self.projection = Projection::all();
+    }
+
     /// What the engine is asked for.
     pub fn projection(&self) -> &Projection {
         &self.projection

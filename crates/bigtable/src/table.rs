@@ -22,6 +22,7 @@ use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::tablet::{ReadView, Tablet};
 
+use crate::chunk::LargeRows;
 use crate::error::{Code, Error, Result};
 use crate::filter::WithFilter;
 use crate::limits;
@@ -218,25 +219,37 @@ impl Table {
 
     /// Starts a read; the answer is pulled from what this returns.
     pub fn read_rows(&self, request: v2::ReadRowsRequest) -> Result<ReadRows> {
-        self.start_read(&request, FilterSource::Message(request.filter.as_ref()))
+        let filter = FilterSource::Message(request.filter.as_ref());
+        self.start_read(&request, filter, LargeRows::Split)
     }
 
-    /// The same for a request whose filter is kept as it arrived.
-    pub fn read_rows_encoded(&self, request: WithFilter<v2::ReadRowsRequest>) -> Result<ReadRows> {
-        self.start_read(&request.request, FilterSource::Encoded(request.filter.as_deref()))
+    /// The same for a request whose filter is kept as it arrived, and for a client of whom it is known
+    /// how it takes rows that are larger than a message.
+    pub fn read_rows_encoded(
+        &self,
+        request: &WithFilter<v2::ReadRowsRequest>,
+        large_rows: LargeRows,
+    ) -> Result<ReadRows> {
+        let filter = FilterSource::Encoded(request.filter.as_deref());
+        self.start_read(&request.request, filter, large_rows)
     }
 
     fn start_read(
         &self,
         request: &v2::ReadRowsRequest,
         filter: FilterSource<'_>,
+        large_rows: LargeRows,
     ) -> Result<ReadRows> {
         let rows_limit = rows_limit(request.rows_limit)?;
         let spans = rowset::normalize(request.rows.as_ref())?;
         let families = self.schema().names();
-        let selection = Selection::of_read(filter, &families)?;
-        let pieces = self.tablets.lay_out(&selection.narrow(spans), request.reversed);
+        let mut selection = Selection::of_read(filter, &families)?;
         let wants_stats = request.request_stats_view() == RequestStatsView::RequestStatsFull;
+        if wants_stats {
+            // What the filter refuses is to be counted, so the engine must not leave it out.
+            selection.look_at_all_cells();
+        }
+        let pieces = self.tablets.lay_out(&selection.narrow(spans), request.reversed);
         Ok(ReadRows::new(Plan {
             pieces,
             selection,
@@ -244,6 +257,7 @@ impl Table {
             rng: Arc::clone(&self.rng),
             reverse: request.reversed,
             rows_limit,
+            large_rows,
             stats_clock: wants_stats.then(|| Arc::clone(&self.clock)),
         }))
     }

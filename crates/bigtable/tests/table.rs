@@ -620,6 +620,32 @@ async fn figures_of_a_read_come_last_where_they_are_asked_for() {
 }
 
 #[tokio::test]
+async fn figures_count_what_the_filter_refused() {
+    let fixture = Fixture::new(&[]);
+    fixture.mutate("a", vec![set("f", "q", 0, "v")]).await;
+    fixture.mutate("b", vec![set("f", "p", 0, "v"), set("f", "q", 0, "v")]).await;
+    fixture.mutate("c", vec![set("f", "p", 0, "v")]).await;
+    let filter = v2::row_filter::Filter::ColumnQualifierRegexFilter("q".into());
+    let request = v2::ReadRowsRequest {
+        filter: Some(v2::RowFilter { filter: Some(filter) }),
+        request_stats_view: v2::read_rows_request::RequestStatsView::RequestStatsFull.into(),
+        ..Default::default()
+    };
+    let mut decoder = Decoder::new(false);
+    let mut read = fixture.table.read_rows(request).unwrap();
+    while let Some(message) = read.next().await {
+        decoder.push(&message.unwrap()).unwrap();
+    }
+    let expected = v2::ReadIterationStats {
+        rows_seen_count: 3,
+        rows_returned_count: 2,
+        cells_seen_count: 4,
+        cells_returned_count: 2,
+    };
+    assert_eq!(decoder.stats, Some(expected));
+}
+
+#[tokio::test]
 async fn filters_that_are_kept_as_they_arrived_decide_the_same() {
     let fixture = Fixture::new(&["m"]);
     for row in ["ba", "bz", "c", "n"] {
@@ -635,7 +661,7 @@ async fn filters_that_are_kept_as_they_arrived_decide_the_same() {
         assert_eq!(keys(&fixture.read(plain).await), ["ba", "bz"]);
         let mut decoder = Decoder::new(false);
         let request = WithFilter { request, filter: encoded("b.*") };
-        let mut read = fixture.table.read_rows_encoded(request).unwrap();
+        let mut read = fixture.table.read_rows_encoded(&request, chunk::LargeRows::Split).unwrap();
         while let Some(message) = read.next().await {
             decoder.push(&message.unwrap()).unwrap();
         }

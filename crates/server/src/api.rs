@@ -1,5 +1,7 @@
 //! The API's message types under short names. `crate::rpcs` names its types by these paths.
 
+pub mod spelled_out;
+
 pub use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2 as admin;
 pub use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 pub use googleapis_tonic_google_iam_v1::google::iam::v1 as iam;

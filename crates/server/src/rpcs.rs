@@ -96,14 +96,14 @@ const DATA: &[Rpc] = &[
 ];
 
 const TABLES: &[Rpc] = &[
-    served("CreateTable", "admin::CreateTableRequest", "admin::Table"),
+    served("CreateTable", "admin::CreateTableRequest", "spelled_out::Table"),
     not_yet(
         "CreateTableFromSnapshot",
         "admin::CreateTableFromSnapshotRequest",
         "longrunning::Operation",
     ),
-    served("ListTables", "admin::ListTablesRequest", "admin::ListTablesResponse"),
-    served("GetTable", "admin::GetTableRequest", "admin::Table"),
+    served("ListTables", "admin::ListTablesRequest", "spelled_out::ListTablesResponse"),
+    served("GetTable", "admin::GetTableRequest", "spelled_out::Table"),
     served("UpdateTable", "admin::UpdateTableRequest", "longrunning::Operation"),
     served("DeleteTable", "admin::DeleteTableRequest", "Empty"),
     served("UndeleteTable", "admin::UndeleteTableRequest", "longrunning::Operation"),
@@ -116,7 +116,7 @@ const TABLES: &[Rpc] = &[
     not_yet("GetAuthorizedView", "admin::GetAuthorizedViewRequest", "admin::AuthorizedView"),
     not_yet("UpdateAuthorizedView", "admin::UpdateAuthorizedViewRequest", "longrunning::Operation"),
     not_yet("DeleteAuthorizedView", "admin::DeleteAuthorizedViewRequest", "Empty"),
-    served("ModifyColumnFamilies", "admin::ModifyColumnFamiliesRequest", "admin::Table"),
+    served("ModifyColumnFamilies", "admin::ModifyColumnFamiliesRequest", "spelled_out::Table"),
     served("DropRowRange", "admin::DropRowRangeRequest", "Empty"),
     served(
         "GenerateConsistencyToken",

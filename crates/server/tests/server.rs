@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use prost::Message as _;
 use tepui_engine::io::{Env, InlineIo, MemoryFiles, SeededRng, SystemClock, ThreadSpawner};
 use tepui_server::api::admin::bigtable_instance_admin_client::BigtableInstanceAdminClient;
 use tepui_server::api::admin::bigtable_table_admin_client::BigtableTableAdminClient;
@@ -330,14 +331,108 @@ async fn listing_pages_and_consistency_tokens_work_over_the_wire() {
 }
 
 #[tokio::test]
-async fn health_says_serving_and_a_ping_is_answered() {
+async fn the_go_client_gets_each_row_in_one_message_and_others_bounded_ones() {
+    let server = start(&memory()).await;
+    server.create(&[]).await;
+    for (row, bytes) in [("a", 3 << 20), ("b", 5 << 20), ("c", 1)] {
+        server.set(row, &vec![b'v'; bytes]).await.unwrap();
+    }
+    let address = format!("http://{}", server.running.address());
+    let messages = async |agent: &'static str| {
+        let channel = Channel::from_shared(address.clone()).unwrap().user_agent(agent).unwrap();
+        let data = BigtableClient::new(channel.connect().await.unwrap());
+        let request = v2::ReadRowsRequest { table_name: TABLE.to_owned(), ..Default::default() };
+        let mut request = tonic::Request::new(request);
+        request.metadata_mut().insert("bigtable-features", "qgEC".parse().unwrap());
+        let mut data = data.max_decoding_message_size(64 << 20);
+        let mut stream = data.read_rows(request).await.unwrap().into_inner();
+        let (mut ends, mut largest) = (Vec::new(), 0);
+        while let Some(message) = stream.message().await.unwrap() {
+            ends.push(message.chunks.last().unwrap().row_status.is_some());
+            largest = largest.max(message.encoded_len());
+        }
+        (ends, largest)
+    };
+    let (ends, largest) = messages("grpc-go/1.83.2").await;
+    assert_eq!(ends, [true; 3]);
+    assert!(largest > 5 << 20);
+    let (ends, largest) = messages("grpc-python/1.75.0").await;
+    assert!(ends[0] && ends.contains(&false));
+    assert!(largest <= 4 << 20);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn health_says_serving_until_the_server_stops_and_a_ping_is_answered() {
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;
+    const SERVING: i32 = 1;
+    const NOT_SERVING: i32 = 2;
     let server = start(&memory()).await;
     let mut health = HealthClient::new(server.channel.clone());
     let check = |service: &str| HealthCheckRequest { service: service.to_owned() };
-    assert_eq!(health.check(check("")).await.unwrap().into_inner().status, 1);
+    for service in SERVICES.iter().map(|(name, _)| *name).chain([""]) {
+        let answer = health.check(check(service)).await.unwrap();
+        assert_eq!(answer.into_inner().status, SERVING, "{service}");
+    }
+    let unknown = health.check(check("google.bigtable.v2.Nobody")).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound);
     let ping = v2::PingAndWarmRequest { name: INSTANCE.to_owned(), ..Default::default() };
     server.data().ping_and_warm(ping).await.unwrap();
+
+    // A watch is a request under way: it hears of the stop before its connection ends.
+    let mut watch = health.watch(check("google.bigtable.v2.Bigtable")).await.unwrap().into_inner();
+    assert_eq!(watch.message().await.unwrap().unwrap().status, SERVING);
+    let heard = async move { watch.message().await.unwrap().unwrap().status };
+    drop(health);
+    let ((), status) = tokio::join!(server.stop(), heard);
+    assert_eq!(status, NOT_SERVING);
+}
+
+/// Names of everything that is served besides reflection, each with one of its RPCs.
+const SERVICES: [(&str, &str); 4] = [
+    ("google.bigtable.admin.v2.BigtableInstanceAdmin", "CreateInstance"),
+    ("google.bigtable.admin.v2.BigtableTableAdmin", "CreateTable"),
+    ("google.bigtable.v2.Bigtable", "ReadRows"),
+    ("google.longrunning.Operations", "GetOperation"),
+];
+
+#[tokio::test]
+async fn reflection_lists_and_describes_the_services() {
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    let server = start(&memory()).await;
+    let mut client = ServerReflectionClient::new(server.channel.clone());
+    let mut requests = vec![MessageRequest::ListServices(String::new())];
+    requests
+        .extend(SERVICES.map(|(name, _)| MessageRequest::FileContainingSymbol(name.to_owned())));
+    let requests = requests.into_iter().map(|message_request| ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(message_request),
+    });
+    let requests = futures::stream::iter(requests.collect::<Vec<_>>());
+    let mut answers = client.server_reflection_info(requests).await.unwrap().into_inner();
+    let mut answer = async || answers.message().await.unwrap().unwrap().message_response.unwrap();
+
+    let MessageResponse::ListServicesResponse(listed) = answer().await else { panic!() };
+    let listed: Vec<_> = listed.service.into_iter().map(|service| service.name).collect();
+    for (name, _) in SERVICES {
+        assert!(listed.iter().any(|listed| listed == name), "{name} is not among {listed:?}");
+    }
+    for (name, rpc) in SERVICES {
+        let MessageResponse::FileDescriptorResponse(files) = answer().await else { panic!() };
+        let described = files.file_descriptor_proto.iter().any(|file| {
+            let file = prost_types::FileDescriptorProto::decode(file.as_slice()).unwrap();
+            let package = file.package().to_owned();
+            file.service.iter().any(|service| {
+                format!("{package}.{}", service.name()) == name
+                    && service.method.iter().any(|method| method.name() == rpc)
+            })
+        });
+        assert!(described, "{name}");
+    }
+    drop((client, answers));
     server.stop().await;
 }

@@ -17,7 +17,10 @@ import (
 	"time"
 
 	"cloud.google.com/go/bigtable"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 )
 
@@ -258,15 +261,52 @@ func TestConcurrentIncrementsAreAllCounted(t *testing.T) {
 	}
 }
 
-func TestLargeCell(t *testing.T) {
+// The client takes no row that spans messages, and on an emulator none that is larger than gRPC's 4 MiB.
+func TestRowsUpToAMessageAreReadWithDefaultLimits(t *testing.T) {
 	ctx, _, _, table := open(t)
+	value := bytes.Repeat([]byte("v"), 700<<10)
+	for _, key := range []string{"a", "b", "c"} {
+		m := bigtable.NewMutation()
+		for column := range 5 {
+			m.Set("g", fmt.Sprint(column), 1000, value)
+		}
+		if err := table.Apply(ctx, key, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cells := 0
+	err := table.ReadRows(ctx, bigtable.InfiniteRange(""), func(r bigtable.Row) bool {
+		cells += len(r["g"])
+		return true
+	})
+	if err != nil || cells != 15 {
+		t.Errorf("read %d cells, %v; want 15", cells, err)
+	}
+}
+
+func TestLargeCellIsReadByAClientThatAcceptsLargeMessages(t *testing.T) {
+	ctx, _, name, table := open(t)
 	value := bytes.Repeat([]byte("0123456789abcdef"), 10<<20/16)
 	m := bigtable.NewMutation()
 	m.Set("f", "q", 1000, value)
 	if err := table.Apply(ctx, "row", m); err != nil {
 		t.Fatal(err)
 	}
-	row, err := table.ReadRow(ctx, "row")
+	// The limit that the client sets itself where it talks to the real service.
+	limit := grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1 << 28))
+	plaintext := grpc.WithTransportCredentials(insecure.NewCredentials())
+	conn, err := grpc.NewClient(os.Getenv("BIGTABLE_EMULATOR_HOST"), plaintext, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	config := bigtable.ClientConfig{MetricsProvider: bigtable.NoopMetricsProvider{}}
+	client, err := bigtable.NewClientWithConfig(ctx, project, instance, config, option.WithGRPCConn(conn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	row, err := client.Open(name).ReadRow(ctx, "row")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use prost::Message as _;
+use tepui_bigtable::chunk::LargeRows;
 use tepui_bigtable::error::Code;
 use tepui_bigtable::read_rows::ReadRows;
 use tepui_bigtable::table::Table;
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use super::{Stream, Tables, unsupported};
@@ -47,6 +49,7 @@ impl DataService {
         &self,
         request: Request<kept::ReadRowsRequest>,
     ) -> Result<Response<Stream<ReadRowsResponse>>, Status> {
+        let large_rows = large_rows(request.metadata());
         let kept = request.into_inner();
         let request = &kept.request;
         let views = [
@@ -54,7 +57,8 @@ impl DataService {
             ("materialized_view_name", request.materialized_view_name.as_str()),
         ];
         let table = self.table(&request.table_name, &views)?;
-        let rows = table.read_rows_encoded(kept).map_err(|error| from_error(&error))?;
+        let rows =
+            table.read_rows_encoded(&kept, large_rows).map_err(|error| from_error(&error))?;
         Ok(Response::new(Box::pin(row_messages(rows))))
     }
 
@@ -126,6 +130,20 @@ impl DataService {
     ) -> Result<Response<PingAndWarmResponse>, Status> {
         let checked = names::check_instance("name", &request.get_ref().name);
         checked.map(|()| Response::new(PingAndWarmResponse {})).map_err(|error| from_error(&error))
+    }
+}
+
+/// What the client makes of rows that are larger than a message. Google's Go client takes a message that
+/// ends within a row for the end of a broken stream. On an emulator all that it says of itself is gRPC's
+/// `user-agent: grpc-go/1.83.2`, and `bigtable-features`, which programs over the generated client, who
+/// read the stream by themselves, have no reason to send.
+fn large_rows(metadata: &MetadataMap) -> LargeRows {
+    let agent = metadata.get("user-agent").and_then(|value| value.to_str().ok()).unwrap_or("");
+    let is_go = agent.split(' ').any(|part| part.starts_with("grpc-go/"));
+    if is_go && metadata.contains_key("bigtable-features") {
+        LargeRows::Whole
+    } else {
+        LargeRows::Split
     }
 }
 
@@ -205,6 +223,23 @@ mod tests {
             .collect();
         let expected = [(0, 0, ""), (1, 5, "a"), (2, 15, "b"), (3, 0, "")];
         assert_eq!(entries, expected.map(|(i, c, m)| (i, c, m.to_owned())));
+    }
+
+    #[test]
+    fn only_the_go_client_gets_large_rows_whole() {
+        let of = |headers: &[(&'static str, &str)]| {
+            let mut metadata = MetadataMap::new();
+            for (name, value) in headers {
+                metadata.insert(*name, value.parse().unwrap());
+            }
+            large_rows(&metadata)
+        };
+        let features = ("bigtable-features", "qgEC");
+        assert_eq!(of(&[("user-agent", "grpc-go/1.83.2"), features]), LargeRows::Whole);
+        assert_eq!(of(&[("user-agent", "cbt-go/v1 grpc-go/1.83.2"), features]), LargeRows::Whole);
+        assert_eq!(of(&[("user-agent", "grpc-go/1.83.2")]), LargeRows::Split);
+        assert_eq!(of(&[("user-agent", "grpc-python/1.75.0"), features]), LargeRows::Split);
+        assert_eq!(of(&[]), LargeRows::Split);
     }
 
     #[test]

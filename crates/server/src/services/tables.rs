@@ -11,6 +11,7 @@ use crate::api::admin;
 use crate::api::admin::drop_row_range_request::Target;
 use crate::api::admin::table::{TimestampGranularity, View};
 use crate::api::longrunning::Operation;
+use crate::api::spelled_out;
 use crate::catalog::record::TableRecord;
 use crate::catalog::{NewTable, families};
 use crate::names;
@@ -37,7 +38,7 @@ impl TableAdminService {
     pub(super) async fn on_create_table(
         &self,
         request: Request<admin::CreateTableRequest>,
-    ) -> Result<Response<admin::Table>, Status> {
+    ) -> Result<Response<spelled_out::Table>, Status> {
         let request = request.into_inner();
         let name = names::new_table(&request.parent, &request.table_id);
         let name = name.map_err(|error| from_error(&error))?;
@@ -59,7 +60,7 @@ impl TableAdminService {
     pub(super) async fn on_list_tables(
         &self,
         request: Request<admin::ListTablesRequest>,
-    ) -> Result<Response<admin::ListTablesResponse>, Status> {
+    ) -> Result<Response<spelled_out::ListTablesResponse>, Status> {
         let request = request.into_inner();
         names::check_instance("parent", &request.parent).map_err(|error| from_error(&error))?;
         let view = match view(request.view)? {
@@ -77,7 +78,7 @@ impl TableAdminService {
         let has_more = page.len() > size;
         page.truncate(size);
         let last = page.last().map(|entry| entry.record.name.clone());
-        Ok(Response::new(admin::ListTablesResponse {
+        Ok(Response::new(spelled_out::ListTablesResponse {
             tables: page.iter().map(|entry| views::table(&entry.record, view)).collect(),
             next_page_token: last.filter(|_| has_more).unwrap_or_default(),
         }))
@@ -86,7 +87,7 @@ impl TableAdminService {
     pub(super) async fn on_get_table(
         &self,
         request: Request<admin::GetTableRequest>,
-    ) -> Result<Response<admin::Table>, Status> {
+    ) -> Result<Response<spelled_out::Table>, Status> {
         let request = request.into_inner();
         let view = view(request.view)?;
         let entry = self.tables.get(&request.name).map_err(|error| from_error(&error))?;
@@ -154,7 +155,7 @@ impl TableAdminService {
     pub(super) async fn on_modify_column_families(
         &self,
         request: Request<admin::ModifyColumnFamiliesRequest>,
-    ) -> Result<Response<admin::Table>, Status> {
+    ) -> Result<Response<spelled_out::Table>, Status> {
         let request = request.into_inner();
         let tables = Arc::clone(&self.tables);
         let entry = blocking(move || {

@@ -7,6 +7,7 @@ use tepui_bigtable::gc;
 use crate::api::admin;
 use crate::api::admin::table::cluster_state::ReplicationState;
 use crate::api::admin::table::{ClusterState, TimestampGranularity, View};
+use crate::api::spelled_out;
 use crate::catalog::record::TableRecord;
 
 /// The one cluster that every table is in.
@@ -14,7 +15,11 @@ const CLUSTER_ID: &str = "tepui";
 
 /// The parts of the record that the view shows. Encryption states are not shown: there is nothing to
 /// say of keys that do not exist.
-pub(super) fn table(record: &TableRecord, view: View) -> admin::Table {
+pub(super) fn table(record: &TableRecord, view: View) -> spelled_out::Table {
+    message(record, view).into()
+}
+
+fn message(record: &TableRecord, view: View) -> admin::Table {
     let mut table = admin::Table { name: record.name.clone(), ..Default::default() };
     if matches!(view, View::Unspecified | View::SchemaView | View::Full) {
         let families = record.families.iter();
@@ -68,7 +73,7 @@ mod tests {
             View::Full,
         ];
         for view in all {
-            let shown = table(&record, view);
+            let shown = message(&record, view);
             assert_eq!(shown.name, record.name);
             assert_eq!(shown.column_families.contains_key("cf"), schema.contains(&view));
             assert_eq!(shown.deletion_protection, schema.contains(&view));
