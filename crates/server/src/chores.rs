@@ -21,6 +21,8 @@ pub struct Chores {
     pub tables: Arc<Tables>,
     /// Where health is told.
     pub health: HealthReporter,
+    /// What was told there last.
+    pub told: Health,
     /// Given by whoever stops the server.
     pub stop: Signal,
     /// Given to the cores once health checks know that the server is going.
@@ -40,16 +42,16 @@ impl Chores {
     async fn run(self) {
         let mut health_tick = tokio::time::interval(HEALTH_INTERVAL);
         let mut sweep_tick = tokio::time::interval(SWEEP_INTERVAL);
-        let mut told = None;
+        let mut told = self.told.clone();
         let mut stopped = std::pin::pin!(runtime::given(self.stop.clone()));
         loop {
             tokio::select! {
                 () = &mut stopped => break,
                 _ = health_tick.tick() => {
                     let now = self.engine.health();
-                    if told.as_ref() != Some(&now) {
-                        self.tell(&now).await;
-                        told = Some(now);
+                    if told != now {
+                        tell(&self.health, &now).await;
+                        told = now;
                     }
                 }
                 _ = sweep_tick.tick() => {
@@ -59,27 +61,28 @@ impl Chores {
                 }
             }
         }
-        self.set_all(ServingStatus::NotServing).await;
+        set_all(&self.health, ServingStatus::NotServing).await;
         // Nobody listening means that the cores are gone already.
         let _ = self.drain.send(true);
     }
+}
 
-    async fn tell(&self, health: &Health) {
-        match health {
-            Health::Serving => self.set_all(ServingStatus::Serving).await,
-            Health::ReadOnly(reason) => {
-                tracing::error!(reason, "the engine is read-only until it is restarted");
-                self.set_all(ServingStatus::NotServing).await;
-            }
+/// Tells health checks how the engine is.
+pub async fn tell(reporter: &HealthReporter, health: &Health) {
+    match health {
+        Health::Serving => set_all(reporter, ServingStatus::Serving).await,
+        Health::ReadOnly(reason) => {
+            tracing::error!(reason, "the engine is read-only until it is restarted");
+            set_all(reporter, ServingStatus::NotServing).await;
         }
     }
+}
 
-    /// Sets the status of the server as a whole (the empty name) and of each service.
-    async fn set_all(&self, status: ServingStatus) {
-        self.health.set_service_status("", status).await;
-        for service in rpcs::SERVICES {
-            let name = format!("{}.{}", service.package, service.name);
-            self.health.set_service_status(name, status).await;
-        }
+/// Sets the status of the server as a whole (the empty name) and of each service.
+async fn set_all(reporter: &HealthReporter, status: ServingStatus) {
+    reporter.set_service_status("", status).await;
+    for service in rpcs::SERVICES {
+        let name = format!("{}.{}", service.package, service.name);
+        reporter.set_service_status(name, status).await;
     }
 }

@@ -73,6 +73,9 @@ fn start_over(env: Env, engine: Arc<Engine>, address: SocketAddr, cores: usize) 
     let operations = Arc::new(Operations::new(clock));
     let (stop, stopped) = watch::channel(false);
     let (drain, draining) = watch::channel(false);
+    // Told before the first connection is served: who asks as soon as the server listens gets an answer.
+    let told = engine.health();
+    pollster::block_on(chores::tell(&health, &told));
     let mut threads = Vec::new();
     for (i, listener) in listeners.into_iter().enumerate() {
         let routes = routes(&tables, &operations, &engine, &health)?;
@@ -80,7 +83,7 @@ fn start_over(env: Env, engine: Arc<Engine>, address: SocketAddr, cores: usize) 
         let work = move || runtime::run_core(listener, routes, draining);
         threads.push(env.spawner.spawn(&format!("tepui-core-{i}"), Box::new(work))?);
     }
-    let chores = Chores { engine: Arc::clone(&engine), tables, health, stop: stopped, drain };
+    let chores = Chores { engine: Arc::clone(&engine), tables, health, told, stop: stopped, drain };
     threads.push(env.spawner.spawn("tepui-chores", Box::new(move || chores::run(chores)))?);
     Ok(Running { address, env, engine, stop, threads })
 }
