@@ -74,7 +74,6 @@ impl Layout {
     }
 
     /// Where repair puts what it could not keep.
-    #[allow(dead_code, reason = "part of the layout; repair is to move files there")]
     pub fn lost(&self) -> PathBuf {
         self.root.join("lost")
     }

@@ -125,12 +125,16 @@ fn encoded(edit: &VersionEdit) -> Vec<u8> {
 
 fn decode(path: &Path, record: Record) -> Result<(u64, VersionEdit)> {
     let offset = record.offset;
-    let edit = VersionEdit::decode(record.payload)
-        .map_err(|e| e.context(format!("{}: record at offset {offset}", path.display())))?;
+    let edit = VersionEdit::decode(record.payload).map_err(|error| match error.kind() {
+        // Of a newer version: not damage.
+        ErrorKind::InvalidArgument => error.context(path.display()),
+        _ => Error::corruption(path.display(), offset, error.message()),
+    })?;
     Ok((offset, edit))
 }
 
-fn replay(path: &Path, records: Vec<Record>) -> Result<Version> {
+/// The version that the records of the manifest at `path` make.
+pub(crate) fn replay(path: &Path, records: Vec<Record>) -> Result<Version> {
     let mut version: Option<Version> = None;
     for record in records {
         let (offset, edit) = decode(path, record)?;

@@ -10,7 +10,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Files, MemoryFiles};
 use crate::log::record::{FILE_HEADER_BYTES, Record, Salvage};
 use crate::manifest::journal::{Contents, Journal, Tail};
-use crate::manifest::{LocalMetaStore, META_SERIES, MetaRecord, Series, Version, VersionEdit};
+use crate::manifest::{
+    LocalMetaStore, META_SERIES, MetaRecord, Series, Version, VersionEdit, replay_manifest,
+};
 
 /// A state that was read.
 pub(super) struct Read<T> {
@@ -157,24 +159,9 @@ pub(super) fn read_manifest(
         }
         Newest::State(path, contents) => (path, contents),
     };
-    let mut version: Option<Version> = None;
-    for record in contents.records {
-        let offset = record.offset;
-        let edit = VersionEdit::decode(record.payload).map_err(|e| at_record(&path, offset, e))?;
-        let base = match (version, &edit.range) {
-            (Some(version), _) => version,
-            (None, Some(range)) => Version::empty(range.clone()),
-            (None, None) => {
-                let what = "the first record is not a snapshot: it has no range";
-                return Err(Error::corruption(path.display(), offset, what));
-            }
-        };
-        version = Some(base.apply(&edit).map_err(|e| {
-            Error::corruption(path.display(), offset, format_args!("edit does not fit: {e}"))
-        })?);
-    }
+    let state = replay_manifest(&path, contents.records)?;
     let torn = contents.tail != Tail::Clean;
-    Ok(version.map(|state| Read { path, state, torn }))
+    Ok(Some(Read { path, state, torn }))
 }
 
 /// What could be read of a damaged journal.
