@@ -18,6 +18,7 @@
 mod compact;
 mod drop_rows;
 mod flush;
+mod levels;
 mod locks;
 mod read;
 mod replay;
@@ -125,7 +126,7 @@ impl Tablet {
         for file in version.ssts() {
             files.entry(file.id).or_insert_with(|| core.store.open(file.id));
         }
-        let view = View { active, waiting, version: Arc::clone(&version), files: Arc::new(files) };
+        let view = View::new(active, waiting, Arc::clone(&version), files);
         Arc::new(Self {
             id,
             range: version.range().clone(),
@@ -270,12 +271,9 @@ impl Tablet {
         for gone in known.values() {
             gone.doom();
         }
-        self.view.store(Arc::new(View {
-            active: Arc::clone(&view.active),
-            waiting: view.waiting.get(flushed..).unwrap_or_default().to_vec(),
-            version,
-            files: Arc::new(files),
-        }));
+        let waiting = view.waiting.get(flushed..).unwrap_or_default().to_vec();
+        let next = View::new(Arc::clone(&view.active), waiting, version, files);
+        self.view.store(Arc::new(next));
         Ok(())
     }
 }

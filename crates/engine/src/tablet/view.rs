@@ -4,11 +4,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::levels::Levels;
 use crate::error::Result;
 use crate::manifest::Version;
 use crate::memtable::Memtable;
 use crate::sst::FileId;
 use crate::store::SstFile;
+
+/// The open files of a version.
+pub(super) type OpenFiles = HashMap<FileId, Arc<SstFile>>;
 
 /// Memtables and SSTs of a tablet at one moment.
 #[derive(Debug)]
@@ -20,10 +24,38 @@ pub(crate) struct View {
     /// The live SSTs by level.
     pub(crate) version: Arc<Version>,
     /// The open file of every SST in `version`.
-    pub(crate) files: Arc<HashMap<FileId, Arc<SstFile>>>,
+    pub(crate) files: Arc<OpenFiles>,
+    /// The same, arranged for point reads.
+    pub(super) levels: Arc<Levels>,
 }
 
 impl View {
+    /// A view of memtables and the files of a version.
+    pub(super) fn new(
+        active: Arc<Memtable>,
+        waiting: Vec<Arc<Memtable>>,
+        version: Arc<Version>,
+        files: OpenFiles,
+    ) -> Self {
+        let levels = Arc::new(Levels::new(&version, &files));
+        Self { active, waiting, version, files: Arc::new(files), levels }
+    }
+
+    /// The same files under other memtables.
+    pub(super) fn with_memtables(
+        &self,
+        active: Arc<Memtable>,
+        waiting: Vec<Arc<Memtable>>,
+    ) -> Self {
+        Self {
+            active,
+            waiting,
+            version: Arc::clone(&self.version),
+            files: Arc::clone(&self.files),
+            levels: Arc::clone(&self.levels),
+        }
+    }
+
     /// All memtables, newest first.
     pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
         std::iter::once(&self.active).chain(self.waiting.iter().rev())

@@ -81,12 +81,8 @@ impl Tablet {
         }
         let mut waiting = view.waiting.clone();
         waiting.push(Arc::clone(&view.active));
-        self.view.store(Arc::new(View {
-            active: Memtable::new(self.core.env.rng.next_u64()),
-            waiting,
-            version: Arc::clone(&view.version),
-            files: Arc::clone(&view.files),
-        }));
+        let active = Memtable::new(self.core.env.rng.next_u64());
+        self.view.store(Arc::new(view.with_memtables(active, waiting)));
         self.core.bell.ring();
     }
 

@@ -1,0 +1,189 @@
+//! Looking up one row in one SST: filter, index partition, data block, record.
+//!
+//! A lookup is a stage that only moves forward. A step goes as far as memory allows; where a block is
+//! missing it says which, and the caller, who loads the blocks that all SSTs of the read wait for at once,
+//! steps again with them in hand:
+//!
+//! ```text
+//! Filter ── no ──► Absent
+//!   │ perhaps        ▲
+//!   ▼                │ not in the block
+//! Index ──► Data ────┴──► Found (the row's first record)
+//!                    └──► Wide  (the row begins or goes on in a later block: a cursor reads it)
+//! ```
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::block::{Block, BlockKind, BlockRequest};
+use super::checks::Checks;
+use super::data::{DataBlock, Record};
+use super::footer::Handle;
+use super::probe::RowProbe;
+use super::reader::SstReader;
+use crate::codec::Parsed;
+use crate::error::Result;
+
+/// How far a lookup is.
+#[derive(Debug)]
+pub(crate) enum PointStage {
+    /// The filter is to be asked.
+    Filter,
+    /// The filter cannot rule the row out.
+    Index,
+    /// The block that holds the row, if the SST does, is known.
+    Data {
+        /// Where it is.
+        handle: Handle,
+        /// The row may go on in the next block.
+        goes_on: bool,
+    },
+    /// Nothing of what is wanted is here.
+    Absent,
+    /// The whole row is in one block.
+    Found(PointRow),
+    /// The row spans blocks.
+    Wide,
+}
+
+/// A row within one data block.
+#[derive(Debug)]
+pub(crate) struct PointRow {
+    block: Arc<Block>,
+    first: Record,
+}
+
+/// Blocks that a read has loaded.
+pub(crate) type Loaded = [(BlockRequest, Arc<Block>)];
+
+impl PointRow {
+    /// The block and the row's first record in it.
+    pub(crate) fn parts(&self) -> Parsed<(&DataBlock, &Record)> {
+        Ok((self.block.data()?, &self.first))
+    }
+}
+
+impl PointStage {
+    /// Goes on as far as memory and `loaded` allow, and adds the blocks that are missing to `want`; none
+    /// are where the lookup is over.
+    pub(crate) fn step(
+        &mut self,
+        reader: &Arc<SstReader>,
+        probe: &RowProbe,
+        loaded: &Loaded,
+        want: &mut Vec<BlockRequest>,
+    ) -> Result<()> {
+        let find = |handle: Handle| {
+            let held = loaded.iter().find(|(request, _)| request.is_at(reader.id(), handle.offset));
+            held.map(|(_, block)| Arc::clone(block)).or_else(|| reader.cached(handle, true))
+        };
+        let missing = want.len();
+        while want.len() == missing {
+            *self = match self {
+                Self::Filter => match reader.filter_says(probe, find, want)? {
+                    None => return Ok(()),
+                    Some(true) => Self::Index,
+                    Some(false) => Self::Absent,
+                },
+                Self::Index => match reader.locate(probe, find, want)? {
+                    None => return Ok(()),
+                    Some(next) => next,
+                },
+                Self::Data { handle, goes_on } => {
+                    let Some(block) = find(*handle) else {
+                        want.push(reader.request(*handle, BlockKind::Data, true));
+                        return Ok(());
+                    };
+                    let found = block.data().and_then(|data| data.find_row(&probe.row_prefix));
+                    let found = found.map_err(|m| reader.damaged(handle.offset, m.what))?;
+                    match found {
+                        _ if *goes_on => Self::Wide,
+                        Some(first) => Self::Found(PointRow { block, first }),
+                        None => {
+                            if reader.filters().is_some() {
+                                reader.metrics().filter_false_positives.increment();
+                            }
+                            Self::Absent
+                        }
+                    }
+                }
+                Self::Absent | Self::Found(_) | Self::Wide => return Ok(()),
+            };
+        }
+        Ok(())
+    }
+}
+
+impl SstReader {
+    /// What the filter says of the probe; `None` where partitions are missing, which are then wanted.
+    fn filter_says(
+        self: &Arc<Self>,
+        probe: &RowProbe,
+        find: impl Fn(Handle) -> Option<Arc<Block>>,
+        want: &mut Vec<BlockRequest>,
+    ) -> Result<Option<bool>> {
+        let Some(filters) = self.filters() else { return Ok(Some(true)) };
+        let mut checks = Checks::new(self, filters);
+        self.at_filters(checks.collect(probe))?;
+        let mut blocks = Vec::with_capacity(checks.partitions.len());
+        let missing = want.len();
+        for partition in &checks.partitions {
+            let handle = self.at_filters(filters.entry(*partition, self.blocks_end()))?.handle;
+            match find(handle) {
+                Some(block) => blocks.push((*partition, block)),
+                None => want.push(self.request(handle, BlockKind::Filter, true)),
+            }
+        }
+        if want.len() > missing {
+            return Ok(None);
+        }
+        let ask = |partition: usize, entry: u64| -> Option<Parsed<bool>> {
+            let (_, block) = blocks.iter().find(|(p, _)| *p == partition)?;
+            Some(block.filter().map(|f| f.may_contain(entry)))
+        };
+        let perhaps = self.at_filters(checks.evaluate(probe, ask))?;
+        self.metrics().filter_probes.increment();
+        if !perhaps {
+            self.metrics().filter_negatives.increment();
+        }
+        Ok(Some(perhaps))
+    }
+
+    /// The stage after the filter; `None` where the index partition is missing.
+    fn locate(
+        self: &Arc<Self>,
+        probe: &RowProbe,
+        find: impl Fn(Handle) -> Option<Arc<Block>>,
+        want: &mut Vec<BlockRequest>,
+    ) -> Result<Option<PointStage>> {
+        let target = probe.row_prefix.as_slice();
+        let top_at = self.at_top(self.top().find(target, false))?;
+        if top_at >= self.top().len() {
+            return Ok(Some(PointStage::Absent));
+        }
+        let partition = self.at_top(self.top_entry(top_at))?.handle;
+        let Some(block) = find(partition) else {
+            want.push(self.request(partition, BlockKind::Index, true));
+            return Ok(None);
+        };
+        let place = || {
+            let index = block.index()?;
+            let at = index.find(target, false)?;
+            if at >= index.len() {
+                return Ok(None);
+            }
+            let handle = self.data_entry(index, at)?.handle;
+            // The separator lies behind all keys of the block: the row goes on where it is the row's own.
+            let goes_on = index.compare(at, &probe.row_end)? == Ordering::Less;
+            Ok(Some((handle, goes_on)))
+        };
+        let found = place().map_err(|m: crate::codec::Malformed| {
+            self.damaged(partition.offset, m.what)
+        })?;
+        Ok(Some(match found {
+            // Between the last key of a partition and its separator.
+            None => PointStage::Wide,
+            Some((handle, goes_on)) => PointStage::Data { handle, goes_on },
+        }))
+    }
+}

@@ -1,0 +1,201 @@
+//! The SSTs of a version as a point read wants them: for a row, the files of each level that can hold it,
+//! with no hash and few cache misses.
+//!
+//! ```text
+//! level 0      file file file            every file is asked
+//! level 1..    ends   e0   e1   e2 ...   the first row after each file, ascending
+//!              heads  h0   h1   h2 ...   8 bytes of each, behind what all of them share: searched first
+//! ```
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::view::OpenFiles;
+use crate::cell::RowRange;
+use crate::manifest::{SstRef, Version};
+use crate::store::SstFile;
+
+static EVERYTHING: RowRange = RowRange { start: Bytes::new(), end: Bytes::new() };
+
+/// Bytes of a head.
+const HEAD_LEN: usize = 8;
+
+/// An SST with its open file.
+#[derive(Debug)]
+pub(super) struct LevelSst {
+    pub(super) file: Arc<SstFile>,
+    pub(super) sst: Arc<SstRef>,
+    /// The rows that it can show.
+    span: RowRange,
+}
+
+impl LevelSst {
+    /// Whether it can show something of `row`.
+    pub(super) fn may_contain(&self, row: &[u8]) -> bool {
+        self.span.contains(row)
+    }
+}
+
+/// Where the SSTs of a level end, for searching.
+#[derive(Debug, Default)]
+struct Fences {
+    shared: usize,
+    first: Bytes,
+    /// Of all files but a last one without an end.
+    heads: Vec<u64>,
+}
+
+/// One level.
+#[derive(Debug, Default)]
+pub(super) struct LevelView {
+    ssts: Vec<LevelSst>,
+    /// For levels whose files do not overlap.
+    fences: Option<Fences>,
+}
+
+fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// The head of what follows the shared bytes; shorter strings sort before their continuations.
+fn head(rest: &[u8]) -> u64 {
+    let mut bytes = [0; HEAD_LEN];
+    for (to, from) in bytes.iter_mut().zip(rest) {
+        *to = *from;
+    }
+    u64::from_be_bytes(bytes)
+}
+
+impl Fences {
+    fn new<'a>(spans: impl DoubleEndedIterator<Item = &'a RowRange> + Clone) -> Self {
+        let ends = || spans.clone().map(|span| &span.end).filter(|end| !end.is_empty());
+        let (Some(first), Some(last)) = (ends().next(), ends().next_back()) else {
+            return Self::default();
+        };
+        // Ends ascend, so what the first and the last share, all share.
+        let shared = common_prefix(first, last);
+        let heads = ends().map(|end| head(end.get(shared..).unwrap_or_default())).collect();
+        Self { shared, first: first.clone(), heads }
+    }
+
+    /// The first SST that ends after `row`; `span` gives that of each.
+    fn find<'a>(&self, span: impl Fn(usize) -> &'a RowRange, row: &[u8]) -> usize {
+        let prefix = self.first.get(..self.shared).unwrap_or_default();
+        let start = row.get(..self.shared).unwrap_or(row);
+        if start != prefix {
+            return if start < prefix { 0 } else { self.heads.len() };
+        }
+        let wanted = head(row.get(self.shared..).unwrap_or_default());
+        let start = self.heads.partition_point(|h| *h < wanted);
+        if self.heads.get(start) != Some(&wanted) {
+            return start;
+        }
+        // Equal heads do not tell.
+        let (mut low, mut high) = (start, self.heads.partition_point(|h| *h <= wanted));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if span(middle).end.as_ref() <= row {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+}
+
+impl LevelView {
+    fn new(level: usize, refs: &[Arc<SstRef>], files: &OpenFiles) -> Self {
+        let ssts: Vec<LevelSst> = refs
+            .iter()
+            .filter_map(|sst| {
+                let file = Arc::clone(files.get(&sst.id)?);
+                Some(LevelSst { file, sst: Arc::clone(sst), span: sst.span() })
+            })
+            .collect();
+        let fences = (level > 0 && !ssts.is_empty()).then(|| Fences::new(ssts.iter().map(|s| &s.span)));
+        Self { ssts, fences }
+    }
+
+    /// The place of the first SST that may show something of `row`, and of the one behind the last.
+    fn around(&self, row: &[u8]) -> (usize, usize) {
+        match &self.fences {
+            None => (0, self.ssts.len()),
+            Some(fences) => {
+                // Places within the heads are within the files.
+                let at = fences.find(|at| self.ssts.get(at).map_or(&EVERYTHING, |s| &s.span), row);
+                (at, at + 1)
+            }
+        }
+    }
+}
+
+/// All levels of a version.
+#[derive(Debug, Default)]
+pub(super) struct Levels {
+    levels: Vec<LevelView>,
+}
+
+/// The place of an SST in [`Levels`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SstPlace {
+    level: usize,
+    at: usize,
+}
+
+impl Levels {
+    /// The levels of `version`, whose files are open in `files`.
+    pub(super) fn new(version: &Version, files: &OpenFiles) -> Self {
+        let levels = version.levels().iter().enumerate();
+        Self { levels: levels.map(|(level, refs)| LevelView::new(level, refs, files)).collect() }
+    }
+
+    /// Calls `each` for every SST that may show something of `row`, newest level first.
+    pub(super) fn for_row(&self, row: &[u8], mut each: impl FnMut(SstPlace)) {
+        for (level, view) in self.levels.iter().enumerate() {
+            let (start, end) = view.around(row);
+            for at in start..end {
+                if view.ssts.get(at).is_some_and(|s| s.may_contain(row)) {
+                    each(SstPlace { level, at });
+                }
+            }
+        }
+    }
+
+    /// The SST at a place.
+    pub(super) fn get(&self, place: SstPlace) -> Option<&LevelSst> {
+        self.levels.get(place.level)?.ssts.get(place.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_fences_find_the_first_end_after_a_row(
+            shared in prop::collection::vec(0u8..3, 0..12),
+            ends in prop::collection::btree_set(prop::collection::vec(0u8..3, 1..12), 0..30),
+            open: bool,
+            row in prop::collection::vec(0u8..3, 0..24),
+        ) {
+            let mut ends: Vec<Vec<u8>> =
+                ends.into_iter().map(|e| [shared.clone(), e].concat()).collect();
+            if open {
+                ends.push(Vec::new());
+            }
+            let spans: Vec<RowRange> =
+                ends.iter().map(|e| RowRange::new(Vec::new(), e.clone())).collect();
+            let fences = Fences::new(spans.iter());
+            let expected = ends
+                .iter()
+                .position(|e| e.is_empty() || *e > row)
+                .unwrap_or(ends.len());
+            prop_assert_eq!(fences.find(|at| &spans[at], &row), expected);
+        }
+    }
+}
