@@ -52,6 +52,9 @@ pub(super) const FLAG_TIMESTAMP_MAX: u8 = 1 << 6;
 const FLAG_RESERVED: u8 = 1 << 7;
 const KIND_MASK: u8 = 0b111;
 
+/// What ends a row in a key.
+const ROW_END: [u8; 2] = [0x00, 0x01];
+
 /// A parsed data block. Cheap: the tables are read in place.
 #[derive(Debug, Clone)]
 pub(crate) struct DataBlock {
@@ -166,6 +169,7 @@ impl DataBlock {
         self.data.len()
     }
 
+    #[inline]
     fn table(&self, index: usize) -> Parsed<usize> {
         let mut input = Reader::at(&self.data, HEADER_LEN + index * self.width);
         if self.width == 2 {
@@ -176,11 +180,13 @@ impl DataBlock {
     }
 
     /// Everything before the values, from the start of group `index`.
+    #[inline]
     fn group_input(&self, index: usize) -> Parsed<Reader<'_>> {
         let start = self.groups_at + self.table(index)?;
         Ok(Reader::at(self.data.get(..self.values_at).unwrap_or_default(), start))
     }
 
+    #[inline]
     fn row_ref(&self, input: &mut Reader<'_>) -> Parsed<RowRef> {
         let shared = input.usize()?;
         let tail_len = input.usize()?;
@@ -192,6 +198,13 @@ impl DataBlock {
         Ok(RowRef { shared, tail_at, tail_len })
     }
 
+    /// The row of group `index`.
+    #[inline]
+    fn group_row(&self, index: usize) -> Parsed<RowRef> {
+        self.row_ref(&mut self.group_input(index)?)
+    }
+
+    #[inline]
     fn range(&self, at: usize, len: usize) -> &[u8] {
         self.data.get(at..at + len).unwrap_or_default()
     }
@@ -342,7 +355,7 @@ impl DataBlock {
     pub(super) fn push_row(&self, record: &Record, key: &mut Vec<u8>) {
         key.extend_from_slice(self.range(self.first_row_at, record.row.shared));
         key.extend_from_slice(self.range(record.row.tail_at, record.row.tail_len));
-        key.extend_from_slice(&[0x00, 0x01]);
+        key.extend_from_slice(&ROW_END);
     }
 
     /// Appends family and column part, for a key that ends with its row prefix.
@@ -355,35 +368,66 @@ impl DataBlock {
     /// The first record whose key is not less than `target`; `None` where all are less.
     pub(super) fn seek(&self, target: &[u8]) -> Parsed<Option<Record>> {
         let search = RowSearch::new(self, target);
-        // The first group whose first key is greater than the target.
+        // The first group whose first key is greater than the target. Rows decide almost always; a record is
+        // decoded only where the row is the target's and the target goes on behind it.
         let (mut low, mut high) = (0, self.groups);
         while low < high {
             let middle = low + (high - low) / 2;
-            let record = self.first_of_group(middle)?;
-            if self.compare(&record, &search)? == Ordering::Greater {
+            let greater = match self.compare_row(self.group_row(middle)?, &search) {
+                RowOrder::Less => false,
+                RowOrder::Greater | RowOrder::Same([]) => true,
+                RowOrder::Same(rest) => {
+                    let record = self.first_of_group(middle)?;
+                    self.compare_column(&record, rest)? == Ordering::Greater
+                }
+            };
+            if greater {
                 high = middle;
             } else {
                 low = middle + 1;
             }
         }
         let Some(group) = low.checked_sub(1) else { return self.first().map(Some) };
-        let mut record = self.first_of_group(group)?;
-        match self.compare_row(record.row, &search) {
+        match self.compare_row(self.group_row(group)?, &search) {
             // The whole group lies before the target, which lies between it and the next.
             RowOrder::Less => {}
-            RowOrder::Greater => return Ok(Some(record)),
-            RowOrder::Same(rest) => loop {
-                if self.compare_column(&record, rest)? != Ordering::Less {
-                    record.fresh = Fresh::Row;
-                    return Ok(Some(record));
+            RowOrder::Greater => return self.first_of_group(group).map(Some),
+            RowOrder::Same(rest) => {
+                let mut record = self.first_of_group(group)?;
+                loop {
+                    if self.compare_column(&record, rest)? != Ordering::Less {
+                        record.fresh = Fresh::Row;
+                        return Ok(Some(record));
+                    }
+                    if record.left == 0 {
+                        break;
+                    }
+                    record = self.decode(&record, false)?;
                 }
-                if record.left == 0 {
-                    break;
-                }
-                record = self.decode(&record, false)?;
-            },
+            }
         }
         if low < self.groups { self.first_of_group(low).map(Some) } else { Ok(None) }
+    }
+
+    /// The first record that the block has of exactly this row, given by its row prefix; `None` where the
+    /// block has none. The row may have begun in an earlier block.
+    pub(super) fn find_row(&self, row_prefix: &[u8]) -> Parsed<Option<Record>> {
+        let search = RowSearch::new(self, row_prefix);
+        let (mut low, mut high) = (0, self.groups);
+        let mut same = false;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.compare_row(self.group_row(middle)?, &search) {
+                RowOrder::Less => low = middle + 1,
+                order => {
+                    // Of several groups of the row the first is wanted, so the search goes on to the left;
+                    // what it ends on is the last that was found not to be less.
+                    same = matches!(order, RowOrder::Same([]));
+                    high = middle;
+                }
+            }
+        }
+        if same { self.first_of_group(low).map(Some) } else { Ok(None) }
     }
 
     /// Appends the row prefix of the last row that is less than `bound`, itself a row prefix, or of the
@@ -396,7 +440,7 @@ impl DataBlock {
         let search = RowSearch::new(self, bound);
         while low < high {
             let middle = low + (high - low) / 2;
-            let row = self.row_ref(&mut self.group_input(middle)?)?;
+            let row = self.group_row(middle)?;
             if matches!(self.compare_row(row, &search), RowOrder::Less) {
                 low = middle + 1;
             } else {
@@ -408,30 +452,23 @@ impl DataBlock {
         Ok(true)
     }
 
-    fn compare(&self, record: &Record, search: &RowSearch<'_>) -> Parsed<Ordering> {
-        match self.compare_row(record.row, search) {
-            RowOrder::Less => Ok(Ordering::Less),
-            RowOrder::Greater => Ok(Ordering::Greater),
-            RowOrder::Same(rest) => self.compare_column(record, rest),
-        }
-    }
-
     /// Compares a row prefix with the start of the target, without building it.
+    #[inline]
     fn compare_row<'t>(&self, row: RowRef, search: &RowSearch<'t>) -> RowOrder<'t> {
-        let mut pieces = Pieces { rest: search.target };
-        // Up to `agree` the first row and the target are the same bytes; a row that shares more than that
-        // differs from the target where the first row does.
-        let skipped = row.shared.min(search.agree);
-        pieces.rest = pieces.rest.get(skipped..).unwrap_or_default();
-        let order = pieces
-            .piece(self.range(self.first_row_at + skipped, row.shared - skipped))
-            .or_else(|| pieces.piece(self.range(row.tail_at, row.tail_len)))
-            .or_else(|| pieces.piece(&[0x00, 0x01]));
-        match order {
-            None => RowOrder::Same(pieces.rest),
-            Some(Ordering::Less) => RowOrder::Less,
-            Some(_) => RowOrder::Greater,
+        if row.shared > search.agree {
+            // It differs from the target where the first row does.
+            return if search.first_is_less { RowOrder::Less } else { RowOrder::Greater };
         }
+        let tail = self.range(row.tail_at, row.tail_len);
+        let rest = search.target.get(row.shared..).unwrap_or_default();
+        let Some(rest) = rest.strip_prefix(tail) else {
+            // Where the target is the beginning of the row, the slice order says Greater, as it should.
+            return if tail < rest { RowOrder::Less } else { RowOrder::Greater };
+        };
+        if let Some(rest) = rest.strip_prefix(&ROW_END) {
+            return RowOrder::Same(rest);
+        }
+        if ROW_END.as_slice() < rest { RowOrder::Less } else { RowOrder::Greater }
     }
 
     /// Compares what follows the row prefix with the rest of a target.
@@ -466,12 +503,19 @@ struct RowSearch<'t> {
     target: &'t [u8],
     /// Leading bytes that the target shares with the block's first row.
     agree: usize,
+    /// How the two differ behind them. A target that ends there is the lesser one.
+    first_is_less: bool,
 }
 
 impl<'t> RowSearch<'t> {
     fn new(block: &DataBlock, target: &'t [u8]) -> Self {
         let first = block.range(block.first_row_at, block.first_row_len);
-        Self { target, agree: crate::codec::common_prefix(first, target) }
+        let agree = crate::codec::common_prefix(first, target);
+        let first_is_less = match (first.get(agree), target.get(agree)) {
+            (Some(first), Some(target)) => first < target,
+            _ => false,
+        };
+        Self { target, agree, first_is_less }
     }
 }
 
@@ -518,6 +562,7 @@ impl Pieces<'_> {
 mod tests {
     use super::super::data_builder::DataBlockBuilder;
     use super::*;
+    use crate::cell::KeyView;
     use crate::sst::testing::{Sample, keys_around, samples};
     use proptest::prelude::*;
 
@@ -552,7 +597,7 @@ mod tests {
         let Ok(block) = DataBlock::parse(Bytes::from(bytes)) else { return };
         let mut key = Vec::new();
         let _ = block.last_row_before(target, &mut key);
-        let _ = block.seek(target);
+        let _ = (block.seek(target), block.find_row(target));
         let mut next = block.first().ok();
         let mut steps = 0;
         while let Some(record) = next {
@@ -584,6 +629,12 @@ mod tests {
                     let want = expected.iter().find(|(k, _)| *k >= target).map(|(k, _)| k.clone());
                     let got = block.seek(&target).unwrap().map(|r| key_of(&block, &r));
                     prop_assert_eq!(got, want, "target {:?}", target);
+                }
+                for row in keys_around(&probe.get(&records).key) {
+                    let is_row = |k: &&Vec<u8>| KeyView::parse(k).unwrap().row_prefix() == row;
+                    let want = expected.iter().map(|(k, _)| k).find(is_row).cloned();
+                    let got = block.find_row(&row).unwrap().map(|r| key_of(&block, &r));
+                    prop_assert_eq!(got, want, "row {:?}", row);
                 }
                 let bound = probe.get(&records).view().row_prefix().to_vec();
                 let want = records

@@ -52,7 +52,8 @@ pub(crate) fn data_block(data: &[u8]) {
         next = block.after(&record).ok().flatten();
     }
     for key in keys {
-        let _ = (block.seek(&key), block.last_row_before(&key, &mut Vec::new()));
+        let _ = (block.seek(&key), block.find_row(&key));
+        let _ = block.last_row_before(&key, &mut Vec::new());
     }
 }
 

@@ -43,6 +43,8 @@ mod frame;
 pub(crate) mod fuzzing;
 mod index;
 mod key;
+#[cfg(test)]
+mod measure;
 mod metrics;
 mod probe;
 mod properties;
