@@ -145,6 +145,11 @@ impl Memtable {
         self.lock().families.clone()
     }
 
+    /// Whether there is a record of the row with this prefix.
+    pub fn has_row(&self, row_prefix: &[u8]) -> bool {
+        !self.is_empty() && self.list.has_prefix(row_prefix)
+    }
+
     /// A cursor over the records of the rows in `bounds`, on no record yet.
     pub fn cursor(self: &Arc<Self>, bounds: RowRange) -> MemtableCursor {
         MemtableCursor::new(Arc::clone(&self.list), &bounds)

@@ -142,6 +142,13 @@ impl SkipList {
         self.arena.reserved_bytes()
     }
 
+    /// Whether a key begins with `prefix`.
+    pub(super) fn has_prefix(&self, prefix: &[u8]) -> bool {
+        let node = self.find(prefix, None);
+        // SAFETY: not null and loaded from a link, so a published node; the list is alive.
+        !node.is_null() && unsafe { key(node) }.starts_with(prefix)
+    }
+
     /// The first node whose key is not less than `target`, or null. Writes the last node before it on
     /// every level in use into `before`, where given.
     fn find(&self, target: &[u8], mut before: Option<&mut [NodePtr; HEIGHT_MAX]>) -> NodePtr {

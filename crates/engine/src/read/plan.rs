@@ -92,18 +92,7 @@ impl FamilyPlan {
 
     /// Where `qualifier` stands. For a family that does not want all.
     pub(super) fn place(&self, qualifier: &[u8]) -> Place {
-        let at = self.qualifiers.partition_point(|(_, end)| match end {
-            Bound::Included(end) => end.as_ref() < qualifier,
-            Bound::Excluded(end) => end.as_ref() <= qualifier,
-            Bound::Unbounded => false,
-        });
-        let Some((start, _)) = self.qualifiers.get(at) else { return Place::After };
-        let inside = match start {
-            Bound::Included(start) => start.as_ref() <= qualifier,
-            Bound::Excluded(start) => start.as_ref() < qualifier,
-            Bound::Unbounded => true,
-        };
-        if inside { Place::Inside } else { Place::Before(at) }
+        place(&self.qualifiers, qualifier)
     }
 
     /// Where the first qualifier after `qualifier` stands, as far as that is certain: `Inside` where
@@ -143,6 +132,27 @@ impl FamilyPlan {
             Some(Bound::Unbounded) | None => {}
         }
     }
+}
+
+/// Where `qualifier` stands among sorted, disjoint ranges.
+fn place(ranges: &[QualifierRange], qualifier: &[u8]) -> Place {
+    let at = ranges.partition_point(|(_, end)| match end {
+        Bound::Included(end) => end.as_ref() < qualifier,
+        Bound::Excluded(end) => end.as_ref() <= qualifier,
+        Bound::Unbounded => false,
+    });
+    let Some((start, _)) = ranges.get(at) else { return Place::After };
+    let inside = match start {
+        Bound::Included(start) => start.as_ref() <= qualifier,
+        Bound::Excluded(start) => start.as_ref() < qualifier,
+        Bound::Unbounded => true,
+    };
+    if inside { Place::Inside } else { Place::Before(at) }
+}
+
+/// Whether a qualifier is in one of these ranges, which are sorted and disjoint.
+pub(super) fn in_ranges(ranges: &[QualifierRange], qualifier: &[u8]) -> bool {
+    place(ranges, qualifier) == Place::Inside
 }
 
 /// Raises the last byte of an encoded prefix: it then sorts after all keys with the prefix.

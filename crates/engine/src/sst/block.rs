@@ -14,6 +14,7 @@ use super::data::DataBlock;
 use super::filter::FilterBlock;
 use super::footer::Handle;
 use super::index::{IndexBlock, Level};
+use super::FileId;
 use super::reader::SstReader;
 use crate::codec::{Malformed, Parsed};
 use crate::error::{Error, ErrorKind, Result};
@@ -121,6 +122,11 @@ impl BlockRequest {
     /// File and offset.
     fn place(&self) -> (u64, u64) {
         (self.reader.id(), self.handle.offset)
+    }
+
+    /// Whether it asks for the block at `offset` of `file`.
+    pub(super) fn is_at(&self, file: FileId, offset: u64) -> bool {
+        self.place() == (file, offset)
     }
 
     /// Bytes that the block has on disk.

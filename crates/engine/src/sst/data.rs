@@ -343,6 +343,13 @@ impl DataBlock {
         Ok(Some(self.range(at, len)))
     }
 
+    /// Whether two records of one row are of one column.
+    pub(super) fn same_column(&self, a: &Record, b: &Record) -> Parsed<bool> {
+        // The dictionary may hold a qualifier twice.
+        Ok(a.family == b.family
+            && (a.qualifier == b.qualifier || self.qualifier(a)? == self.qualifier(b)?))
+    }
+
     /// The qualifier of a record, sharing the block's memory; empty without one.
     pub(super) fn qualifier_bytes(&self, record: &Record) -> Bytes {
         let Some(index) = record.qualifier.checked_sub(1) else { return Bytes::new() };

@@ -23,6 +23,7 @@
 //! | Writing a file | `writer.rs` |
 //! | An open file | `reader.rs` |
 //! | Blocks in memory, and loading them | `block.rs` |
+//! | Looking up one row | `point.rs` |
 //! | Moving through a file | `cursor.rs` |
 //! | Checking a whole file | `verify.rs` |
 //!
@@ -46,6 +47,7 @@ mod key;
 #[cfg(test)]
 mod measure;
 mod metrics;
+mod point;
 mod probe;
 mod properties;
 mod reader;
@@ -60,6 +62,7 @@ mod writer;
 pub use block::{Block, BlockRequest, load_blocks, load_blocks_blocking};
 pub use cursor::{CursorOptions, SstCursor};
 pub use metrics::{Counter, SstMetrics};
+pub(crate) use point::{PointRow, PointStage};
 pub use probe::RowProbe;
 pub use properties::{FamilyProperties, SstProperties};
 pub use reader::SstReader;

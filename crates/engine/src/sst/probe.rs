@@ -14,6 +14,8 @@ use crate::cell::{FamilyId, encode_family, encode_qualifier, row_prefix};
 pub struct RowProbe {
     pub(super) row: Vec<u8>,
     pub(super) row_prefix: Vec<u8>,
+    /// After all keys of the row, before those of the next.
+    pub(super) row_end: Vec<u8>,
     pub(super) row_entry: u64,
     pub(super) row_tombstone_entry: u64,
     pub(super) wants: Wants,
@@ -43,13 +45,24 @@ pub(super) struct ColumnWant {
 }
 
 impl RowProbe {
+    /// The row's prefix.
+    pub(crate) fn row_prefix(&self) -> &[u8] {
+        &self.row_prefix
+    }
+
     /// Anything of the row.
     pub fn row(row: &[u8]) -> Self {
         let prefix = row_prefix(row);
         let entry = row_entry(&prefix);
+        let mut row_end = prefix.clone();
+        if let Some(last) = row_end.last_mut() {
+            // The terminator 00 01 raised to 00 02: see `read::plan`.
+            *last += 1;
+        }
         Self {
             row: row.to_vec(),
             row_prefix: prefix,
+            row_end,
             row_entry: entry,
             row_tombstone_entry: row_tombstone_entry(entry),
             wants: Wants::Row,

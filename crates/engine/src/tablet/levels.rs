@@ -25,9 +25,8 @@ const HEAD_LEN: usize = 8;
 #[derive(Debug)]
 pub(super) struct LevelSst {
     pub(super) file: Arc<SstFile>,
-    pub(super) sst: Arc<SstRef>,
     /// The rows that it can show.
-    span: RowRange,
+    pub(super) span: RowRange,
 }
 
 impl LevelSst {
@@ -111,7 +110,7 @@ impl LevelView {
             .iter()
             .filter_map(|sst| {
                 let file = Arc::clone(files.get(&sst.id)?);
-                Some(LevelSst { file, sst: Arc::clone(sst), span: sst.span() })
+                Some(LevelSst { file, span: sst.span() })
             })
             .collect();
         let fences = (level > 0 && !ssts.is_empty()).then(|| Fences::new(ssts.iter().map(|s| &s.span)));

@@ -20,6 +20,7 @@ mod drop_rows;
 mod flush;
 mod levels;
 mod locks;
+mod point;
 mod read;
 mod replay;
 #[cfg(test)]
@@ -231,9 +232,11 @@ impl Tablet {
     }
 
     fn require_schema(&self) -> Result<Arc<TabletSchema>> {
-        self.schema.load_full().ok_or_else(|| {
-            Error::new(ErrorKind::ReadOnly, "the tablet was not given its schema yet")
-        })
+        self.schema.load_full().ok_or_else(Self::no_schema)
+    }
+
+    fn no_schema() -> Error {
+        Error::new(ErrorKind::ReadOnly, "the tablet was not given its schema yet")
     }
 
     /// Writes an edit and puts the version that it makes before the readers. `opened` are the files that

@@ -1,16 +1,18 @@
-//! Reading from a tablet: which memtables and SSTs take part, and at which sequence.
+//! Reading from a tablet: which memtables and SSTs take part, and at which sequence. `point.rs` reads
+//! single rows.
 
 use std::sync::Arc;
 
+use arc_swap::Guard;
 use bytes::Bytes;
 
-use crate::cell::{Row, RowRange, SEQ_MAX, Seq};
+use crate::cell::{RowRange, Seq};
 use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits;
 use crate::manifest::Excised;
 use crate::read::{LevelCursor, LevelFile, Projection, ReadSpec, RowStream};
-use crate::sst::{CursorOptions, RowProbe};
+use crate::sst::CursorOptions;
 
 use super::Tablet;
 use super::view::View;
@@ -44,8 +46,8 @@ pub struct ScanOptions {
 /// know of it; hold it no longer than the read needs.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    view: Arc<View>,
-    seq: Seq,
+    pub(super) view: Arc<View>,
+    pub(super) seq: Seq,
 }
 
 impl Snapshot {
@@ -58,36 +60,20 @@ impl Snapshot {
 impl Tablet {
     /// Fixes what is durable now for any number of reads.
     pub fn snapshot(&self) -> Snapshot {
+        let (view, seq) = self.durable_view();
+        Snapshot { view: Guard::into_inner(view), seq }
+    }
+
+    /// The view of now and the sequence up to which it shows what is durable. No reference is counted,
+    /// so that readers on all cores do not write to one cache line.
+    pub(super) fn durable_view(&self) -> (Guard<Arc<View>>, Seq) {
         // A view that was replaced in between may lack rows up to the sequence, or still show dropped
         // rows beside what was written to them since. Views change a few times a second at most.
         loop {
-            let view = self.view.load_full();
+            let view = self.view.load();
             let seq = self.core.pipeline.visible();
             if Arc::ptr_eq(&view, &self.view.load()) {
-                return Snapshot { view, seq };
-            }
-        }
-    }
-
-    /// Reads one row; `None` where no cell of it matches.
-    pub async fn read_row(
-        &self,
-        row: &[u8],
-        projection: &Projection,
-        view: ReadView<'_>,
-    ) -> Result<Option<Row>> {
-        let snapshot = match view {
-            ReadView::Durable => self.snapshot(),
-            ReadView::Pending => Snapshot { view: self.view.load_full(), seq: SEQ_MAX },
-            ReadView::At(snapshot) => snapshot.clone(),
-        };
-        let probe = Arc::new(probe(row, projection));
-        let range = RowRange::row(row);
-        let mut stream = self.stream(&snapshot, range, projection.clone(), false, Some(probe))?;
-        loop {
-            match stream.next().await? {
-                Some(row) if row.cells.is_empty() => {}
-                found => return Ok(found),
+                return (view, seq);
             }
         }
     }
@@ -96,23 +82,25 @@ impl Tablet {
     pub fn scan(&self, options: ScanOptions) -> Result<RowStream> {
         let snapshot = options.snapshot.unwrap_or_else(|| self.snapshot());
         let range = options.range.intersect(&self.range);
-        self.stream(&snapshot, range, options.projection, options.reverse, None)
+        let cursors =
+            if range.is_empty() { Vec::new() } else { cursors(&snapshot.view, &range)? };
+        self.stream(&snapshot, range, options.projection, options.reverse, cursors)
     }
 
-    fn stream(
+    /// The rows of `range` that `cursors` have.
+    pub(super) fn stream(
         &self,
         snapshot: &Snapshot,
         range: RowRange,
         projection: Projection,
         reverse: bool,
-        probe: Option<Arc<RowProbe>>,
+        cursors: Vec<Box<dyn Cursor>>,
     ) -> Result<RowStream> {
         if self.is_dropped() {
             return Err(Error::new(ErrorKind::NotFound, "the tablet was dropped"));
         }
         let schema = self.require_schema()?;
         let view = &snapshot.view;
-        let cursors = if range.is_empty() { Vec::new() } else { cursors(view, &range, probe)? };
         let excised = view
             .version
             .excised()
@@ -170,25 +158,18 @@ impl Tablet {
     }
 }
 
-fn cursors(
-    view: &View,
-    range: &RowRange,
-    probe: Option<Arc<RowProbe>>,
-) -> Result<Vec<Box<dyn Cursor>>> {
+fn cursors(view: &View, range: &RowRange) -> Result<Vec<Box<dyn Cursor>>> {
     let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
     for memtable in view.memtables().filter(|m| !m.is_empty()) {
         cursors.push(Box::new(memtable.cursor(range.clone())));
     }
     for (level, files) in view.version.levels().iter().enumerate() {
         let here = overlapping(files, range, level > 0);
-        // A level with one file to read (every point read) needs no level cursor.
+        // A level with one file to read needs no level cursor.
         if level == 0 || here.len() == 1 {
             for file in here {
-                let options = CursorOptions {
-                    bounds: file.span().intersect(range),
-                    probe: probe.clone(),
-                    fill_cache: true,
-                };
+                let options =
+                    CursorOptions { bounds: file.span().intersect(range), ..CursorOptions::default() };
                 cursors.push(Box::new(view.file(file.id)?.reader()?.cursor(options)));
             }
         } else if !here.is_empty() {
@@ -220,28 +201,4 @@ fn overlapping<'a>(
         }
     }
     rest.iter().filter(|f| f.span().overlaps(range)).collect()
-}
-
-/// What the filters are asked: the row with as much of its columns as the projection names exactly.
-fn probe(row: &[u8], projection: &Projection) -> RowProbe {
-    let Some(families) = &projection.families else { return RowProbe::row(row) };
-    let mut columns = Vec::new();
-    for family in families {
-        if family.qualifiers.is_empty() {
-            let ids: Vec<_> = families.iter().map(|f| f.family).collect();
-            return RowProbe::families(row, &ids);
-        }
-        for range in &family.qualifiers {
-            match range {
-                (std::ops::Bound::Included(a), std::ops::Bound::Included(b)) if a == b => {
-                    columns.push((family.family, a.to_vec()));
-                }
-                _ => {
-                    let ids: Vec<_> = families.iter().map(|f| f.family).collect();
-                    return RowProbe::families(row, &ids);
-                }
-            }
-        }
-    }
-    RowProbe::columns(row, columns)
 }
