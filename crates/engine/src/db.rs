@@ -20,6 +20,7 @@ use crate::io::{Clock, Env, FileLock, Files, JoinHandle};
 use crate::layout::{Layout, parse_number};
 use crate::log::{CommitPipeline, Hlc, LocalLog, LogOptions, ReplayProgress};
 use crate::manifest::{LocalMetaStore, MetaStore, TabletManifest, VersionEdit};
+use crate::sst::IndexMemory;
 use crate::store::SstStore;
 use crate::tablet::{Replay, Tablet, TabletId};
 
@@ -73,7 +74,9 @@ impl Engine {
     /// Opens a directory, creating it if needed, and replays its log. Blocks. `Locked` where another
     /// process has it; `Corruption`, naming file and offset, where the log, a manifest or the meta store
     /// is damaged. A damaged SST does not keep the engine from opening: its rows fail when read.
+    /// `InvalidArgument` where the options do not fit together.
     pub fn open(env: Env, dir: &Path, options: EngineOptions) -> Result<Arc<Self>> {
+        options.validate()?;
         let layout = Layout::new(dir);
         let files = Arc::clone(&env.files);
         create_root(files.as_ref(), dir)?;
@@ -134,8 +137,9 @@ impl Engine {
         )?;
         let hlc = Hlc::new(Arc::clone(&env.clock), floor.max(replayed.max_seq));
         let pipeline = CommitPipeline::new(Arc::new(log), hlc)?;
-        let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::new(options.block_cache_bytes));
-        let store = SstStore::new(env.clone(), layout.clone(), Arc::clone(&cache));
+        let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::with_options(options.cache()));
+        let pinned_levels = options.pinned_levels;
+        let store = SstStore::new(env.clone(), layout.clone(), Arc::clone(&cache), pinned_levels);
         let core = Arc::new(Core::new(env, layout, options, pipeline, store));
         let tablets: BTreeMap<TabletId, Arc<Tablet>> = manifests
             .into_iter()
@@ -265,6 +269,15 @@ impl Engine {
     /// The block cache.
     pub fn cache(&self) -> &Arc<dyn BlockCache> {
         &self.cache
+    }
+
+    /// Memory for the indexes and filters of all SSTs.
+    pub fn index_memory(&self) -> IndexMemory {
+        let mut sum = IndexMemory::default();
+        for tablet in self.tablets() {
+            sum.add(&tablet.index_memory());
+        }
+        sum
     }
 
     /// Flushes every tablet and merges it into its last level. Blocks, for as long as that takes.

@@ -1,5 +1,7 @@
 //! Options of an engine, each default with its reason.
 
+use crate::cache::{CacheOptions, PARTITION_SHARE_PERCENT};
+use crate::error::{Error, ErrorKind, Result};
 use crate::sst::SstOptions;
 
 /// When an acknowledged write is on disk.
@@ -35,8 +37,19 @@ pub struct EngineOptions {
     /// Bytes of all memtables together, above which the largest one is flushed. Many small tables
     /// would otherwise hold a memtable each.
     pub memtables_total_bytes: u64,
-    /// Bytes of the block cache.
+    /// Bytes of the block cache: data blocks, and partitions of indexes and filters. Any size works, also one
+    /// that holds no block at all; a smaller one reads the device more often.
     pub block_cache_bytes: u64,
+    /// Percent of the block cache that index and filter partitions may take; see
+    /// [`PARTITION_SHARE_PERCENT`].
+    pub partition_share_percent: u32,
+    /// Levels, from 0 on, whose SSTs have their whole index and filter in memory; 0 pins none. Level 0 is asked
+    /// by every read and holds the newest rows, and with level 1 it is a few percent of the data at most, so
+    /// of the memory. More levels would pin memory by the terabyte that the clock spends better.
+    pub pinned_levels: u32,
+    /// Bytes that memtables, block cache and compactions may take together; 0 sets no bound. The engine
+    /// refuses to start where its parts do not fit.
+    pub memory_bytes: u64,
     /// Block, partition and filter sizes. The compression is set per level: LZ4 above the last level
     /// and zstd with a dictionary on it, unless `compression` says otherwise.
     pub sst: SstOptions,
@@ -89,6 +102,9 @@ impl Default for EngineOptions {
             memtables_waiting_max: 3,
             memtables_total_bytes: 512 << 20,
             block_cache_bytes: 512 << 20,
+            partition_share_percent: PARTITION_SHARE_PERCENT,
+            pinned_levels: 2,
+            memory_bytes: 0,
             sst: SstOptions::default(),
             compression: CompressionPolicy::Tiered,
             l0_compaction_files: 4,
@@ -101,5 +117,108 @@ impl Default for EngineOptions {
             gc_idle_ms: 10_000,
             background: true,
         }
+    }
+}
+
+/// Memory of one flush or compaction, in bytes: a dozen inputs that read 1 MiB ahead, the output's buffer and
+/// the blocks that a dictionary is trained with, and the index and filter of the output until it is written.
+const JOB_BYTES: u64 = 32 << 20;
+
+/// Percent of the block cache that are left to data blocks at least.
+const DATA_SHARE_PERCENT_MIN: u32 = 5;
+
+impl EngineOptions {
+    /// How the block cache divides its budget.
+    pub(crate) fn cache(&self) -> CacheOptions {
+        CacheOptions {
+            capacity_bytes: self.block_cache_bytes,
+            partition_share_percent: self.partition_share_percent,
+        }
+    }
+
+    /// `InvalidArgument`, with the minimum that works, where a budget is too small for its parts.
+    pub fn validate(&self) -> Result<()> {
+        let refuse = |what: String| Err(Error::new(ErrorKind::InvalidArgument, what));
+        if self.memtables_total_bytes < self.memtable_bytes {
+            return refuse(format!(
+                "memtables_total_bytes is {}, but one memtable may have {}: at least {} is needed, or a \
+                 smaller memtable_bytes",
+                self.memtables_total_bytes, self.memtable_bytes, self.memtable_bytes
+            ));
+        }
+        let share_max = 100 - DATA_SHARE_PERCENT_MIN;
+        if self.partition_share_percent > share_max {
+            return refuse(format!(
+                "partition_share_percent is {}: at most {share_max}, since data blocks need some of the cache",
+                self.partition_share_percent
+            ));
+        }
+        if self.memory_bytes > 0 && self.memory_bytes < self.memory_bytes_min() {
+            return refuse(format!(
+                "memory_bytes is {}, but its parts need {}: memtables {} and one more being flushed {}, block \
+                 cache {}, flush and {} compactions {}; at least {} is needed, or smaller parts",
+                self.memory_bytes,
+                self.memory_bytes_min(),
+                self.memtables_total_bytes,
+                self.memtable_bytes,
+                self.block_cache_bytes,
+                self.compaction_threads,
+                self.job_bytes(),
+                self.memory_bytes_min(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Bytes of one flush and as many compactions as there are threads for.
+    fn job_bytes(&self) -> u64 {
+        JOB_BYTES.saturating_mul(self.compaction_threads as u64 + 1)
+    }
+
+    /// Bytes that memtables, block cache and compactions need together.
+    pub fn memory_bytes_min(&self) -> u64 {
+        self.memtables_total_bytes
+            .saturating_add(self.memtable_bytes)
+            .saturating_add(self.block_cache_bytes)
+            .saturating_add(self.job_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(options: &EngineOptions) -> String {
+        let error = options.validate().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        error.message().to_owned()
+    }
+
+    #[test]
+    fn a_budget_too_small_for_its_parts_is_refused_with_the_least_that_works() {
+        let mut options = EngineOptions::default();
+        options.validate().unwrap();
+        options.memory_bytes = 1 << 30;
+        let least = options.memory_bytes_min();
+        assert!(least > 1 << 30);
+        assert!(refused(&options).contains(&format!("at least {least} is needed")));
+        options.memory_bytes = least - 1;
+        refused(&options);
+        options.memory_bytes = least;
+        options.validate().unwrap();
+
+        options.memtables_total_bytes = options.memtable_bytes - 1;
+        let needed = format!("at least {} is needed", options.memtable_bytes);
+        assert!(refused(&options).contains(&needed));
+    }
+
+    #[test]
+    fn partitions_may_not_take_the_whole_cache() {
+        let mut options = EngineOptions { partition_share_percent: 96, ..EngineOptions::default() };
+        assert!(refused(&options).contains("at most 95"));
+        options.partition_share_percent = 95;
+        options.validate().unwrap();
+        options.partition_share_percent = 0;
+        options.validate().unwrap();
     }
 }

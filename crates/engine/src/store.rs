@@ -18,6 +18,8 @@ pub(crate) struct SstStore {
     env: Env,
     layout: Layout,
     cache: Arc<dyn BlockCache>,
+    /// Levels, from 0 on, whose SSTs are pinned.
+    pinned_levels: u32,
     removable: Mutex<Vec<PathBuf>>,
 }
 
@@ -33,23 +35,31 @@ pub(crate) struct SstFile {
 }
 
 impl SstStore {
-    pub(crate) fn new(env: Env, layout: Layout, cache: Arc<dyn BlockCache>) -> Arc<Self> {
-        Arc::new(Self { env, layout, cache, removable: Mutex::new(Vec::new()) })
+    pub(crate) fn new(
+        env: Env,
+        layout: Layout,
+        cache: Arc<dyn BlockCache>,
+        pinned_levels: u32,
+    ) -> Arc<Self> {
+        Arc::new(Self { env, layout, cache, pinned_levels, removable: Mutex::new(Vec::new()) })
     }
 
-    /// Opens an SST. Damage is logged here and kept for the readers to meet.
-    pub(crate) fn open(self: &Arc<Self>, id: FileId) -> Arc<SstFile> {
+    /// Opens an SST of this level. Damage is logged here and kept for the readers to meet.
+    pub(crate) fn open(self: &Arc<Self>, id: FileId, level: u8) -> Arc<SstFile> {
         let path = self.layout.sst(id);
         let reader = SstReader::open(self.env.files.as_ref(), &path, id, Arc::clone(&self.cache));
         if let Err(error) = &reader {
             tracing::error!(file = %path.display(), %error, "SST cannot be opened; its rows fail");
         }
-        Arc::new(SstFile { id, reader, store: Arc::clone(self), doomed: AtomicBool::new(false) })
+        let store = Arc::clone(self);
+        let file = Arc::new(SstFile { id, reader, store, doomed: AtomicBool::new(false) });
+        file.pin_at(level);
+        file
     }
 
     /// Opens what a job has written. Outputs that cannot be read are of no use: all of them are doomed.
     pub(crate) fn open_outputs(self: &Arc<Self>, files: &[SstRef]) -> Result<Vec<Arc<SstFile>>> {
-        let opened: Vec<_> = files.iter().map(|file| self.open(file.id)).collect();
+        let opened: Vec<_> = files.iter().map(|file| self.open(file.id, file.level)).collect();
         match opened.iter().find_map(|file| file.reader().err()) {
             None => Ok(opened),
             Some(error) => {
@@ -81,6 +91,28 @@ impl SstFile {
     /// The reader, or the damage that was met on opening.
     pub(crate) fn reader(&self) -> Result<&Arc<SstReader>> {
         self.reader.as_ref().map_err(Error::clone)
+    }
+
+    /// The file stands at this level now: its index and filter are pinned where that is an upper one. Blocks for
+    /// a read of them where they were not.
+    fn pin_at(&self, level: u8) {
+        let Ok(reader) = &self.reader else { return };
+        if u32::from(level) >= self.store.pinned_levels {
+            reader.unpin();
+        } else if let Err(error) = reader.pin() {
+            tracing::warn!(%error, "an index and filter cannot be kept in memory");
+        }
+    }
+
+    /// The file stands at this level now, and perhaps stood above it: what was pinned for an upper level is
+    /// let go for a deeper one. Does no I/O.
+    pub(crate) fn moved_to(&self, level: u8) {
+        if u32::from(level) >= self.store.pinned_levels
+            && let Ok(reader) = &self.reader
+            && reader.is_pinned()
+        {
+            reader.unpin();
+        }
     }
 
     /// Marks the file for removal once nobody reads it.

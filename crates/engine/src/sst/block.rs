@@ -1,14 +1,25 @@
 //! Blocks in memory, requests for blocks, and loading what was requested.
 //!
 //! Loading is where a cursor's wish becomes a read: the same block is read once however many ask for it in
-//! one call, what the page cache has is taken at once, blocks that lie one after the other are read
-//! together, and everything else goes to the I/O engine as one batch.
+//! one call, or in others that are under way; what the page cache has is taken at once, blocks that lie one
+//! after the other are read together, and everything else goes to the I/O engine as one batch.
+//!
+//! ```text
+//! requests ─► distinct ─► in memory? ─► in the page cache? ─► being loaded? ─► lead: one batch of reads
+//!                             │               │                  │ join             │
+//!                             ▼               ▼                  ▼                  ▼
+//!                          result          result             its result     result, for all who joined
+//! ```
+//!
+//! A damaged filter partition is no reason to fail a read: it holds no data. It is loaded as one that says
+//! "perhaps" to everything, which is not kept, and the damage is logged once for each open file.
 
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::FutureExt;
 
 use super::data::DataBlock;
 use super::filter::FilterBlock;
@@ -16,23 +27,38 @@ use super::footer::Handle;
 use super::index::{IndexBlock, Level};
 use super::FileId;
 use super::reader::SstReader;
+use crate::cache::{Boarding, Leader, Load, PartitionId};
 use crate::codec::{Malformed, Parsed};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{IoEngine, ReadRequest};
+use crate::io::{IoEngine, RandomFile, ReadRequest};
 
 /// Bytes of neighbouring blocks that are read together at most: beyond 1 MiB a device gains nothing, and
 /// the buffer lives until the last of its blocks is copied out.
 const RUN_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes that a cached block costs besides its own: the allocation, its fields and the cache's entry.
-const BLOCK_OVERHEAD_BYTES: u64 = 192;
+pub(super) const BLOCK_OVERHEAD_BYTES: u64 = 192;
 
 /// What a block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BlockKind {
+pub enum BlockKind {
+    /// Rows.
     Data,
+    /// A partition of the index.
     Index,
+    /// A partition of the filter.
     Filter,
+}
+
+/// Where a block goes that was loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fill {
+    /// Nowhere: a compaction read it.
+    Nothing,
+    /// Among the data blocks, index partitions too: a scan read it, and may have been the last for long.
+    Probation,
+    /// A partition into its SST's directory, a data block among its like: a point read needed it.
+    Keep,
 }
 
 /// A parsed block. It keeps one buffer alive; the values and qualifiers handed out are slices of it.
@@ -57,6 +83,20 @@ impl Block {
             BlockKind::Filter => Content::Filter(FilterBlock::parse(bytes)?),
         };
         Ok(Self { content })
+    }
+
+    /// A filter partition that cannot tell anything.
+    fn unknowing_filter() -> Self {
+        Self { content: Content::Filter(FilterBlock::perhaps()) }
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> BlockKind {
+        match &self.content {
+            Content::Data(_) => BlockKind::Data,
+            Content::Index(_) => BlockKind::Index,
+            Content::Filter(_) => BlockKind::Filter,
+        }
     }
 
     /// Bytes of memory that the block is charged with.
@@ -96,8 +136,9 @@ impl Block {
 pub struct BlockRequest {
     pub(super) reader: Arc<SstReader>,
     pub(super) handle: Handle,
-    pub(super) kind: BlockKind,
-    pub(super) fill_cache: bool,
+    /// `None` for a data block.
+    pub(super) partition: Option<PartitionId>,
+    pub(super) fill: Fill,
 }
 
 impl PartialEq for BlockRequest {
@@ -113,7 +154,7 @@ impl fmt::Debug for BlockRequest {
         f.debug_struct("BlockRequest")
             .field("file", &self.reader.id())
             .field("handle", &self.handle)
-            .field("kind", &self.kind)
+            .field("partition", &self.partition)
             .finish()
     }
 }
@@ -139,26 +180,43 @@ impl BlockRequest {
         false
     }
 
+    /// What kind of block it asks for.
+    pub fn kind(&self) -> BlockKind {
+        self.partition.map_or(BlockKind::Data, PartitionId::kind)
+    }
+
     /// Reads, verifies and parses the block, and puts it into the cache if the cursor was to fill it.
     pub fn load_blocking(&self) -> Result<Arc<Block>> {
         if let Some(block) = self.cached() {
             return Ok(block);
         }
-        let bytes = self.reader.file().read_at(self.handle.offset, self.handle.len as usize)?;
-        self.decode(&bytes, false)
+        let read = self.reader.file().read_at(self.handle.offset, self.handle.len as usize);
+        self.decode(read, false)
     }
 
+    /// In memory, which the cursor has looked at and counted before it asked.
     fn cached(&self) -> Option<Arc<Block>> {
-        self.reader.cached(self.handle, self.fill_cache)
+        self.reader.peek(self.partition, self.handle)
     }
 
-    /// `shared`: the bytes are part of a larger buffer.
-    fn decode(&self, bytes: &Bytes, shared: bool) -> Result<Arc<Block>> {
-        let block = Arc::new(self.reader.decode_block(self.handle, self.kind, bytes, shared)?);
-        if self.fill_cache {
-            self.reader.fill(self.handle, &block);
+    /// What was read becomes a block, in its place in memory. `shared`: the bytes are part of a larger buffer.
+    fn decode(&self, read: Result<Bytes>, shared: bool) -> Result<Arc<Block>> {
+        let decoded = read
+            .and_then(|bytes| self.reader.decode_block(self.handle, self.kind(), &bytes, shared));
+        match decoded {
+            Ok(block) => {
+                let block = Arc::new(block);
+                self.reader.fill(self.partition, self.handle, self.fill, &block);
+                Ok(block)
+            }
+            Err(error)
+                if self.kind() == BlockKind::Filter && error.kind() == ErrorKind::Corruption =>
+            {
+                self.reader.filter_is_damaged(&error);
+                Ok(Arc::new(Block::unknowing_filter()))
+            }
+            Err(error) => Err(error),
         }
-        Ok(block)
     }
 }
 
@@ -169,43 +227,20 @@ struct Run {
     len: usize,
 }
 
-/// The distinct requests of a call, what is known of each, and where each original request finds its own.
-struct Plan {
+/// Distinct blocks, what is known of each, and the reads that the others need.
+#[derive(Default)]
+struct Batch {
     requests: Vec<BlockRequest>,
     results: Vec<Option<Result<Arc<Block>>>>,
-    place_of: Vec<usize>,
     runs: Vec<Run>,
 }
 
-impl Plan {
-    /// Drops repetitions, takes what is cached, and joins neighbours.
-    fn new(all: Vec<BlockRequest>) -> Self {
-        // In file order, so that repetitions and neighbours are next to each other.
-        let mut order: Vec<usize> = (0..all.len()).collect();
-        order.sort_by_key(|i| all.get(*i).map(BlockRequest::place));
-        let mut plan = Self {
-            requests: Vec::with_capacity(all.len()),
-            results: Vec::with_capacity(all.len()),
-            place_of: vec![0; all.len()],
-            runs: Vec::new(),
-        };
-        for original in order {
-            let Some(request) = all.get(original) else { continue };
-            if plan.requests.last() != Some(request) {
-                plan.add(request.clone());
-            }
-            if let Some(place) = plan.place_of.get_mut(original) {
-                *place = plan.requests.len() - 1;
-            }
-        }
-        plan
-    }
-
-    fn add(&mut self, request: BlockRequest) {
+impl Batch {
+    /// Adds a block, in file order; one without a result joins its neighbours' read.
+    fn add(&mut self, request: BlockRequest, known: Option<Result<Arc<Block>>>) {
         let place = self.requests.len();
-        let cached = request.cached();
         let (offset, len) = (request.handle.offset, request.handle.len as usize);
-        if cached.is_none() {
+        if known.is_none() {
             let joins = self.runs.last_mut().filter(|run| {
                 let same_file = run
                     .members
@@ -223,86 +258,190 @@ impl Plan {
             }
         }
         self.requests.push(request);
-        self.results.push(cached.map(Ok));
+        self.results.push(known);
     }
 
-    fn file_of(&self, run: &Run) -> Option<&BlockRequest> {
-        run.members.first().and_then(|m| self.requests.get(*m))
+    fn file_of(&self, run: &Run) -> Option<&Arc<dyn RandomFile>> {
+        run.members.first().and_then(|m| self.requests.get(*m)).map(|r| r.reader.file())
     }
 
-    /// The reads that are still to be done, after those that need no waiting.
-    fn take_ready(&mut self) -> (Vec<Run>, Vec<ReadRequest>) {
-        let (mut waiting, mut reads) = (Vec::new(), Vec::new());
+    /// Does the reads that need no waiting.
+    fn read_ready(&mut self) {
         for run in std::mem::take(&mut self.runs) {
-            let Some(request) = self.file_of(&run) else { continue };
-            let file = Arc::clone(request.reader.file());
-            match file.try_read_at(run.offset, run.len) {
-                Some(read) => self.complete(&run, read),
-                None => {
-                    reads.push(ReadRequest { file, offset: run.offset, len: run.len });
-                    waiting.push(run);
-                }
+            let read = self.file_of(&run).and_then(|file| file.try_read_at(run.offset, run.len));
+            match read {
+                Some(read) => self.complete(&run, &read),
+                None => self.runs.push(run),
             }
         }
-        (waiting, reads)
+    }
+
+    /// The reads that are to be done, one for each run.
+    fn reads(&self) -> Vec<ReadRequest> {
+        let read = |run: &Run| {
+            let file = Arc::clone(self.file_of(run)?);
+            Some(ReadRequest { file, offset: run.offset, len: run.len })
+        };
+        self.runs.iter().filter_map(read).collect()
     }
 
     /// Gives the blocks of a run what was read for them.
-    fn complete(&mut self, run: &Run, read: Result<Bytes>) {
+    fn complete(&mut self, run: &Run, read: &Result<Bytes>) {
         let shared = run.members.len() > 1;
         for member in &run.members {
             let Some(request) = self.requests.get(*member) else { continue };
-            let result = read.clone().and_then(|bytes| {
+            let bytes = read.clone().and_then(|bytes| {
                 let start = (request.handle.offset - run.offset) as usize;
                 let end = start + request.handle.len as usize;
                 if end > bytes.len() {
                     return Err(request.reader.damaged(run.offset, "a read came back short"));
                 }
-                request.decode(&bytes.slice(start..end), shared)
+                Ok(bytes.slice(start..end))
             });
             if let Some(slot) = self.results.get_mut(*member) {
-                *slot = Some(result);
+                *slot = Some(request.decode(bytes, shared));
             }
         }
     }
 
+    /// The result of each block.
+    fn finish(self) -> Vec<Result<Arc<Block>>> {
+        self.results.into_iter().map(|result| result.unwrap_or_else(unanswered)).collect()
+    }
+}
+
+fn unanswered() -> Result<Arc<Block>> {
+    Err(Error::new(ErrorKind::Io, "a read was not answered"))
+}
+
+/// The distinct requests of a call, and where each original request finds its own.
+struct Plan {
+    batch: Batch,
+    place_of: Vec<usize>,
+}
+
+/// A block that this call waits for: its place in the plan, the load that brings it, its place there.
+struct Awaited {
+    place: usize,
+    load: Load,
+    at: usize,
+}
+
+impl Plan {
+    /// Drops repetitions, takes what is in memory, and joins neighbours.
+    fn new(all: Vec<BlockRequest>) -> Self {
+        // In file order, so that repetitions and neighbours are next to each other.
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        order.sort_by_key(|i| all.get(*i).map(BlockRequest::place));
+        let mut plan = Self { batch: Batch::default(), place_of: vec![0; all.len()] };
+        for original in order {
+            let Some(request) = all.get(original) else { continue };
+            if plan.batch.requests.last() != Some(request) {
+                let cached = request.cached();
+                plan.batch.add(request.clone(), cached.map(Ok));
+            }
+            if let Some(place) = plan.place_of.get_mut(original) {
+                *place = plan.batch.requests.len() - 1;
+            }
+        }
+        plan
+    }
+
+    /// Joins the loads under way that bring what is missing, and leads one for the rest.
+    fn depart(&mut self, io: &dyn IoEngine) -> Vec<Awaited> {
+        let missing: Vec<usize> =
+            self.batch.runs.drain(..).flat_map(|run| run.members.into_iter()).collect();
+        let requests = &self.batch.requests;
+        let mut awaited = Vec::with_capacity(missing.len());
+        let Some(first) = missing.first().and_then(|m| requests.get(*m)) else { return awaited };
+        let flights = Arc::clone(first.reader.cache().flights());
+        let mut leader = Leader::new(&flights);
+        let mut led = Batch::default();
+        let mut led_places = Vec::new();
+        for place in missing {
+            let Some(request) = requests.get(place) else { continue };
+            // A read that fills no cache is nobody else's.
+            let alone = request.fill == Fill::Nothing
+                || !Arc::ptr_eq(request.reader.cache().flights(), &flights);
+            let (file, offset) = request.place();
+            let boarding =
+                if alone { Boarding::Lead } else { leader.board(file, offset, led.requests.len()) };
+            match boarding {
+                Boarding::Join(load, at) => {
+                    request.reader.metrics().loads_shared.increment();
+                    awaited.push(Awaited { place, load, at });
+                }
+                Boarding::Lead => {
+                    // The last load of it may have ended between the look into memory and here.
+                    let known = if alone { None } else { request.cached().map(Ok) };
+                    led.add(request.clone(), known);
+                    led_places.push(place);
+                }
+            }
+        }
+        if led_places.is_empty() {
+            return awaited;
+        }
+        let reads = led.reads();
+        let reading = (!reads.is_empty()).then(|| io.read_batch(reads));
+        let departure = async move {
+            if let Some(reading) = reading {
+                let results = reading.await;
+                for (run, read) in std::mem::take(&mut led.runs).iter().zip(&results) {
+                    led.complete(run, read);
+                }
+            }
+            led.finish()
+        };
+        let load = leader.depart(departure.boxed());
+        awaited.extend(led_places.into_iter().enumerate().map(|(at, place)| Awaited {
+            place,
+            load: load.clone(),
+            at,
+        }));
+        awaited
+    }
+
     /// The results, in the order of the original requests.
     fn finish(self) -> Vec<Result<Arc<Block>>> {
-        let missing = || Err(Error::new(ErrorKind::Io, "a read was not answered"));
+        let results = &self.batch.results;
         self.place_of
             .iter()
-            .map(|place| self.results.get(*place).cloned().flatten().unwrap_or_else(missing))
+            .map(|place| results.get(*place).cloned().flatten().unwrap_or_else(unanswered))
             .collect()
     }
 }
 
 /// Loads blocks: verified, parsed, and put into the cache where the cursor was to fill it. The results are
 /// in the order of the requests. What can be had without waiting is read during the call; the future waits
-/// for one batch of reads for the rest.
+/// for one batch of reads for the rest, and for what other calls are reading already.
 pub fn load_blocks(
     io: &dyn IoEngine,
     requests: Vec<BlockRequest>,
 ) -> impl Future<Output = Vec<Result<Arc<Block>>>> + Send + use<> {
     let mut plan = Plan::new(requests);
-    let (waiting, reads) = plan.take_ready();
-    let batch = (!reads.is_empty()).then(|| io.read_batch(reads));
+    plan.batch.read_ready();
+    let awaited = plan.depart(io);
     async move {
-        if let Some(batch) = batch {
-            for (run, read) in waiting.iter().zip(batch.await) {
-                plan.complete(run, read);
+        // The load that this call leads comes last: its reads are under way while others' are waited for.
+        for Awaited { place, load, at } in awaited {
+            let results = load.await;
+            if let Some(slot) = plan.batch.results.get_mut(place) {
+                *slot = results.get(at).cloned();
             }
         }
         plan.finish()
     }
 }
 
-/// The same on the caller's thread.
+/// The same on the caller's thread, which waits for no other: what it waited for might be waiting to run on
+/// this very thread.
 pub fn load_blocks_blocking(requests: Vec<BlockRequest>) -> Vec<Result<Arc<Block>>> {
-    let mut plan = Plan::new(requests);
-    for run in std::mem::take(&mut plan.runs) {
-        let Some(request) = plan.file_of(&run) else { continue };
-        let read = request.reader.file().read_at(run.offset, run.len);
-        plan.complete(&run, read);
+    let Plan { mut batch, place_of } = Plan::new(requests);
+    for run in std::mem::take(&mut batch.runs) {
+        let Some(file) = batch.file_of(&run) else { continue };
+        let read = file.read_at(run.offset, run.len);
+        batch.complete(&run, &read);
     }
-    plan.finish()
+    Plan { batch, place_of }.finish()
 }

@@ -26,13 +26,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::block::{Block, BlockKind, BlockRequest};
+use super::block::{Block, BlockRequest, Fill};
 use super::checks::Checks;
 use super::data::{DataBlock, Fresh, Record};
 use super::footer::Handle;
 use super::index::IndexBlock;
 use super::probe::RowProbe;
 use super::reader::SstReader;
+use crate::cache::{PartitionId, Resident};
 use crate::cell::{KeyView, RowRange, encode_suffix, row_prefix};
 use crate::codec::{Malformed, Parsed};
 use crate::cursor::{Cursor, Entry, Step};
@@ -110,7 +111,7 @@ pub struct SstCursor {
     verdict: Option<Verdict>,
     /// The filter said "perhaps" and no seek was finished since: it will show whether that was right.
     verdict_unproved: bool,
-    fill_cache: bool,
+    fill: Fill,
     top_at: usize,
     part_at: usize,
     partition: Option<Held>,
@@ -129,6 +130,11 @@ pub struct SstCursor {
 impl SstCursor {
     pub(super) fn new(reader: Arc<SstReader>, options: CursorOptions) -> Self {
         let CursorOptions { bounds, probe, fill_cache } = options;
+        let fill = match (fill_cache, &probe) {
+            (false, _) => Fill::Nothing,
+            (true, None) => Fill::Probation,
+            (true, Some(_)) => Fill::Keep,
+        };
         let properties = reader.properties();
         let possible = match &probe {
             None => !bounds.is_empty(),
@@ -146,7 +152,7 @@ impl SstCursor {
             possible,
             verdict: None,
             verdict_unproved: false,
-            fill_cache,
+            fill,
             top_at: 0,
             part_at: 0,
             partition: None,
@@ -343,8 +349,8 @@ impl SstCursor {
         if let Some(held) = self.partition.as_ref().filter(|h| h.handle == handle) {
             return Ok(Some(Arc::clone(&held.block)));
         }
-        let Some(block) = self.find(handle) else {
-            self.ask(handle, BlockKind::Index);
+        let Some(block) = self.find_index(self.top_at, handle) else {
+            self.ask(handle, Some(PartitionId::Index(self.top_at)));
             return Ok(None);
         };
         self.supplied.retain(|h| h.handle != handle);
@@ -362,8 +368,8 @@ impl SstCursor {
         if let Some(held) = self.data.as_ref().filter(|h| h.handle == handle) {
             return Ok(Some(Arc::clone(&held.block)));
         }
-        let Some(block) = self.find(handle) else {
-            self.ask(handle, BlockKind::Data);
+        let Some(block) = self.find_data(handle) else {
+            self.ask(handle, None);
             let follows = self.data.as_ref().is_some_and(|h| h.handle.end() == handle.offset);
             if follows {
                 self.ask_ahead(index)?;
@@ -392,23 +398,49 @@ impl SstCursor {
             let Some(rest) = left.checked_sub(u64::from(handle.len)) else { break };
             left = rest;
             let supplied = self.supplied.iter().any(|h| h.handle == handle);
-            if !supplied && self.reader.cached(handle, false).is_none() {
-                self.ask(handle, BlockKind::Data);
+            if !supplied && self.reader.peek(None, handle).is_none() {
+                self.ask(handle, None);
             }
         }
         Ok(())
     }
 
-    /// A block among those supplied, or in the cache.
-    fn find(&self, handle: Handle) -> Option<Arc<Block>> {
-        let supplied = self.supplied.iter().find(|h| h.handle == handle);
-        supplied
-            .map(|h| Arc::clone(&h.block))
-            .or_else(|| self.reader.cached(handle, self.fill_cache))
+    /// A block among those supplied.
+    fn supplied(&self, handle: Handle) -> Option<Arc<Block>> {
+        self.supplied.iter().find(|h| h.handle == handle).map(|h| Arc::clone(&h.block))
     }
 
-    fn ask(&mut self, handle: Handle, kind: BlockKind) {
-        let request = self.reader.request(handle, kind, self.fill_cache);
+    /// An index partition among those supplied, or in memory.
+    fn find_index(&self, at: usize, handle: Handle) -> Option<Arc<Block>> {
+        self.supplied(handle).or_else(|| match self.fill {
+            Fill::Nothing => self.reader.peek(Some(PartitionId::Index(at)), handle),
+            Fill::Probation | Fill::Keep => self.reader.index_slot(at).map(|r| r.to_arc()),
+        })
+    }
+
+    /// A filter partition among those supplied, or in memory.
+    fn find_filter(&self, at: usize, handle: Handle) -> Option<Resident> {
+        self.supplied(handle).map(Resident::from).or_else(|| match self.fill {
+            Fill::Nothing => {
+                self.reader.peek(Some(PartitionId::Filter(at)), handle).map(Resident::from)
+            }
+            Fill::Probation | Fill::Keep => self.reader.filter_slot(at),
+        })
+    }
+
+    /// A data block among those supplied, or in memory.
+    fn find_data(&self, handle: Handle) -> Option<Arc<Block>> {
+        self.supplied(handle).or_else(|| match self.fill {
+            Fill::Nothing => self.reader.peek(None, handle),
+            Fill::Probation | Fill::Keep => self.reader.data_block(handle),
+        })
+    }
+
+    fn ask(&mut self, handle: Handle, partition: Option<PartitionId>) {
+        let request = match partition {
+            None => self.reader.request_data(handle, self.fill),
+            Some(id) => self.reader.request_partition(id, handle, self.fill),
+        };
         if !self.want.contains(&request) {
             self.want.push(request);
         }
@@ -481,6 +513,7 @@ impl SstCursor {
         };
         let reader = Arc::clone(&self.reader);
         let Some(filters) = reader.filters() else {
+            reader.metrics().point_lookups.increment();
             self.verdict = Some(Verdict::Perhaps);
             return Ok(self.verdict);
         };
@@ -489,26 +522,26 @@ impl SstCursor {
         let mut blocks = Vec::with_capacity(checks.partitions.len());
         for partition in &checks.partitions {
             let handle = reader.at_filters(filters.entry(*partition, reader.blocks_end()))?.handle;
-            match self.find(handle) {
+            match self.find_filter(*partition, handle) {
                 Some(block) => blocks.push((*partition, handle, block)),
-                None => self.ask(handle, BlockKind::Filter),
+                None => self.ask(handle, Some(PartitionId::Filter(*partition))),
             }
         }
         if !self.want.is_empty() {
             // Hold those that are there: the cache may let go of them while the others are read.
             for (_, handle, block) in blocks {
                 if !self.supplied.iter().any(|h| h.handle == handle) {
-                    self.supplied.push(Held { handle, block });
+                    self.supplied.push(Held { handle, block: block.to_arc() });
                 }
             }
             return Ok(None);
         }
-        let ask = |partition: usize, entry: u64| -> Option<Parsed<bool>> {
+        let perhaps = reader.at_filters(checks.evaluate(&probe, |partition, entry| {
             let (_, _, block) = blocks.iter().find(|(p, _, _)| *p == partition)?;
             Some(block.filter().map(|f| f.may_contain(entry)))
-        };
-        let perhaps = reader.at_filters(checks.evaluate(&probe, ask))?;
+        }))?;
         let metrics = reader.metrics();
+        metrics.point_lookups.increment();
         metrics.filter_probes.increment();
         if !perhaps {
             metrics.filter_negatives.increment();

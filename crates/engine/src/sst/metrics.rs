@@ -1,11 +1,29 @@
-//! Counters that many cores increment at once.
+//! Counters that many cores increment at once, and what SSTs and their cache count with them.
+//!
+//! ```text
+//! counter:  stripe 0 │ stripe 1 │ ... │ stripe 14 │ stripe 15        128 bytes each
+//!           thread a   thread b         thread o    all other threads
+//! ```
+//!
+//! A thread leases a stripe, the same in every counter, and is then the only one that writes it: an increment
+//! is a load and a store of a line that no other core has, not a locked instruction. A point read counts half
+//! a dozen things, so this is a part of what it costs. Threads beyond the leases share the last stripe, with
+//! atomic additions. A lease ends with its thread; the lock over the leases orders the last store of one owner
+//! before the first load of the next.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Stripes of a counter. Fewer would make cores share cache lines; more would cost memory for nothing, as
-/// a counter is read rarely and a server has few of them.
+/// a counter is read rarely and a server has few of them. One core has one thread that reads.
 const STRIPES: usize = 16;
+
+/// The stripe of all threads that came too late for one of their own.
+const SHARED: usize = STRIPES - 1;
+
+/// One bit for each stripe that is leased.
+static LEASES: Mutex<u32> = Mutex::new(0);
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -17,30 +35,83 @@ pub struct Counter {
     stripes: [Stripe; STRIPES],
 }
 
-static NEXT_STRIPE: AtomicUsize = AtomicUsize::new(0);
+/// A thread's hold on a stripe.
+struct Lease(Cell<usize>);
+
+impl Lease {
+    fn take() -> Self {
+        let mut leases = LEASES.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = (0..SHARED).find(|at| *leases & (1 << at) == 0);
+        if let Some(at) = free {
+            *leases |= 1 << at;
+        }
+        Self(Cell::new(free.unwrap_or(SHARED)))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let at = self.0.replace(SHARED);
+        if at != SHARED {
+            *LEASES.lock().unwrap_or_else(PoisonError::into_inner) &= !(1 << at);
+        }
+    }
+}
 
 thread_local! {
-    static STRIPE: Cell<usize> = Cell::new(NEXT_STRIPE.fetch_add(1, Ordering::Relaxed) % STRIPES);
+    static LEASE: Lease = Lease::take();
 }
 
 impl Counter {
     /// Adds one.
     #[inline]
     pub fn increment(&self) {
-        if let Some(stripe) = self.stripes.get(STRIPE.get()) {
-            stripe.0.fetch_add(1, Ordering::Relaxed);
+        self.add(1);
+    }
+
+    /// Adds `amount`.
+    #[inline]
+    pub fn add(&self, amount: u64) {
+        // A thread that is ending may count in its destructors, after its lease has ended.
+        let at = LEASE.try_with(|lease| lease.0.get()).unwrap_or(SHARED);
+        let Some(Stripe(stripe)) = self.stripes.get(at) else { return };
+        if at == SHARED {
+            stripe.fetch_add(amount, Ordering::Relaxed);
+        } else {
+            let now = stripe.load(Ordering::Relaxed);
+            stripe.store(now.wrapping_add(amount), Ordering::Relaxed);
         }
     }
 
     /// The sum so far.
     pub fn get(&self) -> u64 {
-        self.stripes.iter().map(|s| s.0.load(Ordering::Relaxed)).sum()
+        self.stripes.iter().fold(0, |sum, s| sum.wrapping_add(s.0.load(Ordering::Relaxed)))
     }
+}
+
+/// What became of the lookups of one kind of block.
+#[derive(Debug, Default)]
+pub struct KindMetrics {
+    /// Lookups that found the block in memory.
+    pub hits: Counter,
+    /// Lookups that did not.
+    pub misses: Counter,
+    /// Blocks that had to leave for others. Those of removed files are not counted.
+    pub evictions: Counter,
 }
 
 /// What filters and blocks did since the process began; one set per block cache.
 #[derive(Debug, Default)]
 pub struct SstMetrics {
+    /// Lookups of data blocks.
+    pub data: KindMetrics,
+    /// Lookups of index partitions.
+    pub index: KindMetrics,
+    /// Lookups of filter partitions.
+    pub filter: KindMetrics,
+    /// SSTs met by point reads: the row is within the SST's first and last. Together with `filter_probes` the
+    /// utilisation of filters: the share of these that a filter could serve.
+    pub point_lookups: Counter,
     /// Filters asked, once per read and SST.
     pub filter_probes: Counter,
     /// Of these: answers that saved reading the SST.
@@ -48,6 +119,45 @@ pub struct SstMetrics {
     /// Of these: "perhaps", and then the first seek found no record of the row. A column that is missing
     /// from a row that is there is not counted, since only the caller sees it.
     pub filter_false_positives: Counter,
+    /// Filter partitions that could not be used for damage: the reads went on without.
+    pub filter_damaged: Counter,
     /// Blocks read from files.
     pub blocks_read: Counter,
+    /// Blocks that a read got from a load which another had under way.
+    pub loads_shared: Counter,
+}
+
+impl SstMetrics {
+    /// The counters of one kind of block.
+    pub fn kind(&self, kind: super::BlockKind) -> &KindMetrics {
+        match kind {
+            super::BlockKind::Data => &self.data,
+            super::BlockKind::Index => &self.index,
+            super::BlockKind::Filter => &self.filter,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::{Spawner, ThreadSpawner};
+    use std::sync::Arc;
+
+    #[test]
+    fn nothing_is_lost_when_more_threads_count_than_there_are_stripes() {
+        let counter = Arc::new(Counter::default());
+        for _ in 0..3 {
+            let threads: Vec<_> = (0..STRIPES * 2)
+                .map(|_| {
+                    let counter = Arc::clone(&counter);
+                    let count = move || (0..1000).for_each(|_| counter.increment());
+                    ThreadSpawner.spawn("count", Box::new(count)).unwrap()
+                })
+                .collect();
+            threads.into_iter().for_each(|t| t.join());
+        }
+        counter.add(5);
+        assert_eq!(counter.get(), 3 * STRIPES as u64 * 2 * 1000 + 5);
+    }
 }

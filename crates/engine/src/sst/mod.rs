@@ -22,6 +22,7 @@
 //! | Properties, footer | `properties.rs`, `footer.rs` |
 //! | Writing a file | `writer.rs` |
 //! | An open file | `reader.rs` |
+//! | How much of its index and filter is in memory | `residence.rs` |
 //! | Blocks in memory, and loading them | `block.rs` |
 //! | Looking up one row | `point.rs` |
 //! | Moving through a file | `cursor.rs` |
@@ -29,9 +30,9 @@
 //!
 //! The life of a point read: [`SstCursor`] looks into the resident filter index, asks the filter partition
 //! for the row (and families, and columns), and when that says no, is done. Else the resident top-level
-//! index gives the index partition, that the data block, and that the record. Filter and index partitions
-//! stay in the block cache because they are used far more often than any data block; so an uncached row
-//! costs one read.
+//! index gives the index partition, that the data block, and that the record. Partitions in memory are found by
+//! their position alone (`crate::cache`), and stay there before any data block; so an uncached row costs one
+//! read.
 
 mod block;
 mod checks;
@@ -51,6 +52,7 @@ mod point;
 mod probe;
 mod properties;
 mod reader;
+mod residence;
 mod salvage;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -59,13 +61,14 @@ mod tests;
 mod verify;
 mod writer;
 
-pub use block::{Block, BlockRequest, load_blocks, load_blocks_blocking};
+pub use block::{Block, BlockKind, BlockRequest, load_blocks, load_blocks_blocking};
 pub use cursor::{CursorOptions, SstCursor};
-pub use metrics::{Counter, SstMetrics};
+pub use metrics::{Counter, KindMetrics, SstMetrics};
 pub(crate) use point::{PointRow, PointStage};
 pub use probe::RowProbe;
 pub use properties::{FamilyProperties, SstProperties};
 pub use reader::SstReader;
+pub use residence::IndexMemory;
 pub use salvage::{BlockInfo, Lost, PartitionInfo, Piece, SstPlaces};
 pub use writer::{SstSummary, SstWriter};
 

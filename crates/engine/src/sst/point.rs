@@ -17,12 +17,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::block::{Block, BlockKind, BlockRequest};
+use super::block::{Block, BlockRequest, Fill};
 use super::checks::Checks;
 use super::data::{DataBlock, Fresh, Record};
 use super::footer::Handle;
 use super::probe::RowProbe;
 use super::reader::SstReader;
+use crate::cache::{PartitionId, Resident};
 use crate::cell::{FamilyId, Kind, Seq, Timestamp};
 use crate::codec::{Malformed, Parsed};
 use crate::error::Result;
@@ -35,18 +36,21 @@ pub(crate) enum PointStage {
     /// The filter cannot rule the row out.
     Index,
     /// The block that holds the row, if the SST does, is known.
-    Data {
-        /// Where it is.
-        handle: Handle,
-        /// The row may go on in the next block.
-        goes_on: bool,
-    },
+    Data(PointBlock),
     /// Nothing of what is wanted is here.
     Absent,
     /// The whole row is in one block.
     Found(PointRow),
     /// The row spans blocks.
     Wide,
+}
+
+/// The block where a row begins, if it is in the SST.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PointBlock {
+    handle: Handle,
+    /// The row may go on in the next block.
+    goes_on: bool,
 }
 
 /// A row within one data block.
@@ -128,25 +132,22 @@ impl PointStage {
         loaded: &Loaded,
         want: &mut Vec<BlockRequest>,
     ) -> Result<()> {
-        let find = |handle: Handle| {
-            let held = loaded.iter().find(|(request, _)| request.is_at(reader.id(), handle.offset));
-            held.map(|(_, block)| Arc::clone(block)).or_else(|| reader.cached(handle, true))
-        };
         let missing = want.len();
         while want.len() == missing {
             *self = match self {
-                Self::Filter => match reader.filter_says(probe, find, want)? {
+                Self::Filter => match reader.filter_says(probe, loaded, want)? {
                     None => return Ok(()),
                     Some(true) => Self::Index,
                     Some(false) => Self::Absent,
                 },
-                Self::Index => match reader.locate(probe, find, want)? {
+                Self::Index => match reader.locate(probe, loaded, want)? {
                     None => return Ok(()),
                     Some(next) => next,
                 },
-                Self::Data { handle, goes_on } => {
-                    let Some(block) = find(*handle) else {
-                        want.push(reader.request(*handle, BlockKind::Data, true));
+                Self::Data(PointBlock { handle, goes_on }) => {
+                    let held = reader.among(loaded, *handle).map(Arc::clone);
+                    let Some(block) = held.or_else(|| reader.data_block(*handle)) else {
+                        want.push(reader.request_data(*handle, Fill::Keep));
                         return Ok(());
                     };
                     let found = block.data().and_then(|data| data.find_row(&probe.row_prefix));
@@ -173,23 +174,36 @@ impl PointStage {
 }
 
 impl SstReader {
+    /// The block at a handle, if the read has loaded it: what is loaded need not stay in memory.
+    fn among<'l>(&self, loaded: &'l Loaded, handle: Handle) -> Option<&'l Arc<Block>> {
+        let mut blocks = loaded.iter();
+        blocks.find(|(request, _)| request.is_at(self.id(), handle.offset)).map(|(_, block)| block)
+    }
+
     /// What the filter says of the probe; `None` where partitions are missing, which are then wanted.
     fn filter_says(
         self: &Arc<Self>,
         probe: &RowProbe,
-        find: impl Fn(Handle) -> Option<Arc<Block>>,
+        loaded: &Loaded,
         want: &mut Vec<BlockRequest>,
     ) -> Result<Option<bool>> {
-        let Some(filters) = self.filters() else { return Ok(Some(true)) };
+        let Some(filters) = self.filters() else {
+            self.metrics().point_lookups.increment();
+            return Ok(Some(true));
+        };
         let mut checks = Checks::new(self, filters);
         self.at_filters(checks.collect(probe))?;
         let mut blocks = Vec::with_capacity(checks.partitions.len());
         let missing = want.len();
         for partition in &checks.partitions {
             let handle = self.at_filters(filters.entry(*partition, self.blocks_end()))?.handle;
-            match find(handle) {
+            let held = self.among(loaded, handle).map(|b| Resident::from(Arc::clone(b)));
+            match held.or_else(|| self.filter_slot(*partition)) {
                 Some(block) => blocks.push((*partition, block)),
-                None => want.push(self.request(handle, BlockKind::Filter, true)),
+                None => {
+                    let id = PartitionId::Filter(*partition);
+                    want.push(self.request_partition(id, handle, Fill::Keep));
+                }
             }
         }
         if want.len() > missing {
@@ -200,6 +214,7 @@ impl SstReader {
             Some(block.filter().map(|f| f.may_contain(entry)))
         };
         let perhaps = self.at_filters(checks.evaluate(probe, ask))?;
+        self.metrics().point_lookups.increment();
         self.metrics().filter_probes.increment();
         if !perhaps {
             self.metrics().filter_negatives.increment();
@@ -211,7 +226,7 @@ impl SstReader {
     fn locate(
         self: &Arc<Self>,
         probe: &RowProbe,
-        find: impl Fn(Handle) -> Option<Arc<Block>>,
+        loaded: &Loaded,
         want: &mut Vec<BlockRequest>,
     ) -> Result<Option<PointStage>> {
         let target = probe.row_prefix.as_slice();
@@ -220,8 +235,10 @@ impl SstReader {
             return Ok(Some(PointStage::Absent));
         }
         let partition = self.at_top(self.top_entry(top_at))?.handle;
-        let Some(block) = find(partition) else {
-            want.push(self.request(partition, BlockKind::Index, true));
+        let held = self.among(loaded, partition).map(|b| Resident::from(Arc::clone(b)));
+        let Some(block) = held.or_else(|| self.index_slot(top_at)) else {
+            let id = PartitionId::Index(top_at);
+            want.push(self.request_partition(id, partition, Fill::Keep));
             return Ok(None);
         };
         let place = || {
@@ -241,7 +258,7 @@ impl SstReader {
         Ok(Some(match found {
             // Between the last key of a partition and its separator.
             None => PointStage::Wide,
-            Some((handle, goes_on)) => PointStage::Data { handle, goes_on },
+            Some((handle, goes_on)) => PointStage::Data(PointBlock { handle, goes_on }),
         }))
     }
 }

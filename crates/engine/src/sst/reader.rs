@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 
 use bytes::Bytes;
 use zstd::dict::DecoderDictionary;
 
 use super::FileId;
-use super::block::{Block, BlockKind, BlockRequest};
+use super::block::{Block, BlockKind, BlockRequest, Fill};
 use super::cursor::{CursorOptions, SstCursor};
 use super::footer::{FOOTER_LEN, Footer, Handle};
 use super::frame::open_frame;
@@ -16,7 +17,7 @@ use super::index::{IndexBlock, IndexEntry, Level};
 use super::key::separator_row;
 use super::metrics::SstMetrics;
 use super::properties::SstProperties;
-use crate::cache::BlockCache;
+use crate::cache::{BlockCache, Directory, PartitionId, Resident};
 use crate::codec::{Malformed, Parsed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Files, RandomFile};
@@ -38,6 +39,11 @@ pub struct SstReader {
     filters: Option<IndexBlock>,
     dictionary: Option<DecoderDictionary<'static>>,
     cache: Arc<dyn BlockCache>,
+    pub(super) directory: Arc<Directory>,
+    /// Bytes promised for its partitions while they are pinned.
+    pub(super) reserved_bytes: AtomicU64,
+    /// Whether it was said that a filter partition is damaged.
+    filter_told: Once,
 }
 
 impl fmt::Debug for SstReader {
@@ -81,6 +87,7 @@ impl SstReader {
                 damaged(handle.offset, Malformed::whole("zstd refuses the dictionary"))
             })?),
         };
+        let directory = Directory::new(top.len(), filters.as_ref().map_or(0, IndexBlock::len));
         Ok(Arc::new(Self {
             id,
             path: path.to_owned(),
@@ -92,6 +99,9 @@ impl SstReader {
             filters,
             dictionary,
             cache,
+            directory,
+            reserved_bytes: AtomicU64::new(0),
+            filter_told: Once::new(),
         }))
     }
 
@@ -115,11 +125,13 @@ impl SstReader {
         &self.path
     }
 
-    /// Bytes of memory that the open file keeps outside the block cache.
+    /// Bytes of memory that the open file keeps outside the block cache: its top-level index, its filter index,
+    /// its dictionary, and a slot for each partition.
     pub fn resident_bytes(&self) -> u64 {
         let filters = self.filters.as_ref().map_or(0, IndexBlock::bytes);
         let dictionary = self.footer.dictionary.map_or(0, |h| h.len as usize);
-        (self.top.bytes() + filters + dictionary + size_of::<Self>()) as u64
+        let slots = self.directory.bytes().1;
+        (self.top.bytes() + filters + dictionary + size_of::<Self>()) as u64 + slots
     }
 
     /// A cursor over the file. Does no I/O.
@@ -142,8 +154,7 @@ impl SstReader {
         if at == self.top.len() {
             return Ok(before);
         }
-        let partition = self.top_entry(at)?.handle;
-        let Some(block) = self.cache.peek(self.id, partition.offset) else { return Ok(before) };
+        let Some(block) = self.directory.peek(PartitionId::Index(at)) else { return Ok(before) };
         let index = block.index()?;
         let at = index.find(key, false)?.min(index.len().saturating_sub(1));
         Ok(self.data_entry(index, at)?.handle.offset)
@@ -169,8 +180,8 @@ impl SstReader {
                 continue;
             }
             let handle = entry.handle;
-            let request = self.request(handle, BlockKind::Index, false);
-            let block = request.load_blocking()?;
+            let id = PartitionId::Index(top_at);
+            let block = self.request_partition(id, handle, Fill::Nothing).load_blocking()?;
             let here = |m: Malformed| self.damaged(handle.offset, m.what);
             let index = block.index().map_err(here)?;
             for at in 0..index.len() {
@@ -230,27 +241,96 @@ impl SstReader {
         parsed.map_err(|m| self.damaged(offset, m.what))
     }
 
-    pub(super) fn request(
-        self: &Arc<Self>,
-        handle: Handle,
-        kind: BlockKind,
-        fill_cache: bool,
-    ) -> BlockRequest {
-        BlockRequest { reader: Arc::clone(self), handle, kind, fill_cache }
+    pub(super) fn request_data(self: &Arc<Self>, handle: Handle, fill: Fill) -> BlockRequest {
+        BlockRequest { reader: Arc::clone(self), handle, partition: None, fill }
     }
 
-    /// A block that is in the cache. Looking does not make it stay unless `touch`.
-    pub(super) fn cached(&self, handle: Handle, touch: bool) -> Option<Arc<Block>> {
-        if touch {
-            self.cache.get(self.id, handle.offset)
-        } else {
-            self.cache.peek(self.id, handle.offset)
+    pub(super) fn request_partition(
+        self: &Arc<Self>,
+        id: PartitionId,
+        handle: Handle,
+        fill: Fill,
+    ) -> BlockRequest {
+        BlockRequest { reader: Arc::clone(self), handle, partition: Some(id), fill }
+    }
+
+    // What is in memory. Looking counts as a use and as a hit or a miss.
+
+    /// The index partition at entry `at` of the top-level index.
+    #[inline]
+    pub(super) fn index_slot(&self, at: usize) -> Option<Resident> {
+        let found = self.directory.get(PartitionId::Index(at)).or_else(|| self.off_probation(at));
+        let counted = &self.metrics().index;
+        if found.is_some() { &counted.hits } else { &counted.misses }.increment();
+        found
+    }
+
+    /// The filter partition at entry `at` of the filter index.
+    #[inline]
+    pub(super) fn filter_slot(&self, at: usize) -> Option<Resident> {
+        let found = self.directory.get(PartitionId::Filter(at));
+        let counted = &self.metrics().filter;
+        if found.is_some() { &counted.hits } else { &counted.misses }.increment();
+        found
+    }
+
+    /// The data block at a handle.
+    pub(super) fn data_block(&self, handle: Handle) -> Option<Arc<Block>> {
+        self.cache.get(self.id, handle.offset)
+    }
+
+    /// An index partition that a scan has left among the data blocks: it is asked for again, so now it enters
+    /// the directory.
+    #[cold]
+    fn off_probation(&self, at: usize) -> Option<Resident> {
+        let handle = self.top_entry(at).ok()?.handle;
+        let block = self.cache.take(self.id, handle.offset)?;
+        if !self.cache.partitions().insert(&self.directory, PartitionId::Index(at), &block) {
+            self.cache.insert(self.id, handle.offset, Arc::clone(&block));
+        }
+        Some(Resident::from(block))
+    }
+
+    /// The same as a look that counts for nothing.
+    pub(super) fn peek(
+        &self,
+        partition: Option<PartitionId>,
+        handle: Handle,
+    ) -> Option<Arc<Block>> {
+        let resident = partition.and_then(|id| self.directory.peek(id));
+        match resident {
+            Some(resident) => Some(resident.to_arc()),
+            None => self.cache.peek(self.id, handle.offset),
         }
     }
 
-    /// Puts a block into the cache.
-    pub(super) fn fill(&self, handle: Handle, block: &Arc<Block>) {
-        self.cache.insert(self.id, handle.offset, Arc::clone(block));
+    /// Puts a block that was loaded where it belongs.
+    pub(super) fn fill(
+        &self,
+        partition: Option<PartitionId>,
+        handle: Handle,
+        fill: Fill,
+        block: &Arc<Block>,
+    ) {
+        match (partition, fill) {
+            (_, Fill::Nothing) => {}
+            (Some(id), fill) if fill == Fill::Keep || self.directory.is_pinned() => {
+                self.cache.partitions().insert(&self.directory, id, block);
+            }
+            _ => self.cache.insert(self.id, handle.offset, Arc::clone(block)),
+        }
+    }
+
+    pub(super) fn cache(&self) -> &Arc<dyn BlockCache> {
+        &self.cache
+    }
+
+    /// A filter partition cannot be used. It holds no data: reads go on without, and it is said once.
+    pub(super) fn filter_is_damaged(&self, error: &Error) {
+        self.metrics().filter_damaged.increment();
+        self.filter_told.call_once(|| {
+            tracing::error!(%error, "a filter partition is damaged; reads of its rows look at the data instead");
+        });
     }
 
     /// Verifies, decompresses and parses what was read at a handle. `shared`: `frame` is part of a larger
@@ -275,5 +355,13 @@ impl SstReader {
             return Err(Error::new(ErrorKind::Io, "a read came back short"));
         }
         self.decode_block(handle, kind, &frame, false)
+    }
+}
+
+impl Drop for SstReader {
+    /// The partitions of a closed file leave memory at once.
+    fn drop(&mut self) {
+        let reserved = self.reserved_bytes.load(Ordering::Relaxed);
+        self.cache.partitions().forget(&self.directory, reserved);
     }
 }

@@ -40,7 +40,7 @@ use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Excised, TabletManifest, Version, VersionEdit};
 use crate::schema::TabletSchema;
-use crate::sst::FileId;
+use crate::sst::{FileId, IndexMemory};
 use crate::store::SstFile;
 
 pub(crate) use replay::Replay;
@@ -125,7 +125,7 @@ impl Tablet {
         let version = manifest.version();
         let mut files = HashMap::new();
         for file in version.ssts() {
-            files.entry(file.id).or_insert_with(|| core.store.open(file.id));
+            files.entry(file.id).or_insert_with(|| core.store.open(file.id, file.level));
         }
         let view = View::new(active, waiting, Arc::clone(&version), files);
         Arc::new(Self {
@@ -176,6 +176,17 @@ impl Tablet {
             memtable_bytes: view.memtable_bytes(),
             records: memtable_records + view.version.ssts().map(|f| f.entries).sum::<u64>(),
         }
+    }
+
+    /// Memory for the indexes and filters of its SSTs.
+    pub fn index_memory(&self) -> IndexMemory {
+        let mut sum = IndexMemory::default();
+        for file in self.view.load().files.values() {
+            if let Ok(reader) = file.reader() {
+                sum.add(&reader.index_memory());
+            }
+        }
+        sum
     }
 
     /// The log's records of this tablet up to here need no replay.
@@ -268,6 +279,7 @@ impl Tablet {
         known.extend(opened.into_iter().map(|file| (file.id(), file)));
         for file in version.ssts() {
             if let Some(open) = known.remove(&file.id) {
+                open.moved_to(file.level);
                 files.insert(file.id, open);
             }
         }

@@ -159,7 +159,7 @@ fn a_job_that_ends_after_its_tablet_was_dropped_leaves_no_file_and_a_healthy_eng
     let layout = &rig.tablet.core.layout;
     let bytes = rig.files.contents(&layout.sst(file)).unwrap();
     rig.files.put_contents(&layout.sst(file + 1_000_000), bytes);
-    let late = rig.tablet.core.store.open(file + 1_000_000);
+    let late = rig.tablet.core.store.open(file + 1_000_000, 0);
     rig.engine.drop_tablet(rig.tablet.id()).unwrap();
     let edit = VersionEdit { last_seq: Some(1), ..VersionEdit::default() };
     let mut manifest = rig.tablet.lock_manifest();

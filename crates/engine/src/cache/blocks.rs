@@ -1,0 +1,233 @@
+//! Data blocks in memory: the crate quick_cache, charged by bytes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use quick_cache::sync::Cache;
+use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter};
+
+use super::{BlockCache, CacheOptions, CacheStats, FilterStats, Flights, KindStats, PartitionPool};
+use crate::sst::{Block, Counter, FileId, KindMetrics, SstMetrics};
+
+/// Bytes of a typical cached block, from which the number of entries, and so of shards and remembered keys, is
+/// estimated: a page of the device and what it costs to keep.
+const BLOCK_BYTES_TYPICAL: u64 = 4 << 10;
+
+/// Bytes that a shard should have at least, so that a block of the usual sizes fits into it with others.
+const SHARD_BYTES_MIN: u64 = 1 << 20;
+
+/// Shards of a large cache; one is locked for a lookup. More than cores by far, so that they rarely meet.
+const SHARDS_MAX: u64 = 64;
+
+#[derive(Debug, Clone, Copy)]
+struct ByBytes;
+
+type Key = (FileId, u64);
+
+impl Weighter<Key, Arc<Block>> for ByBytes {
+    fn weight(&self, _key: &Key, block: &Arc<Block>) -> u64 {
+        block.memory_bytes()
+    }
+}
+
+/// Counts evictions, and frees what was evicted after the shard's lock is let go.
+#[derive(Debug, Clone)]
+struct Evictions(Arc<SstMetrics>);
+
+/// What one insertion evicted: mostly one block.
+#[derive(Debug, Default)]
+struct Evicted {
+    first: Option<Arc<Block>>,
+    others: Vec<Arc<Block>>,
+}
+
+impl Lifecycle<Key, Arc<Block>> for Evictions {
+    type RequestState = Evicted;
+
+    fn on_evict(&self, state: &mut Evicted, _key: Key, block: Arc<Block>) {
+        self.0.kind(block.kind()).evictions.increment();
+        if state.first.is_none() {
+            state.first = Some(block);
+        } else {
+            state.others.push(block);
+        }
+    }
+}
+
+type Blocks = Cache<Key, Arc<Block>, ByBytes, DefaultHashBuilder, Evictions>;
+
+/// A sharded cache with a CLOCK-Pro-like policy for data blocks, beside the pool of partitions.
+pub struct QuickBlockCache {
+    capacity_bytes: u64,
+    blocks: Arc<Blocks>,
+    partitions: PartitionPool,
+    flights: Arc<Flights>,
+    metrics: Arc<SstMetrics>,
+}
+
+impl QuickBlockCache {
+    /// A cache of at most `capacity_bytes`, with the default share for partitions.
+    pub fn new(capacity_bytes: u64) -> Self {
+        Self::with_options(CacheOptions::new(capacity_bytes))
+    }
+
+    /// A cache. The budget of data blocks is divided among shards, and a block larger than a shard's part is
+    /// not kept; its readers hold it as long as they need it.
+    pub fn with_options(options: CacheOptions) -> Self {
+        let CacheOptions { capacity_bytes, partition_share_percent } = options;
+        let metrics = Arc::new(SstMetrics::default());
+        let items = (capacity_bytes / BLOCK_BYTES_TYPICAL).max(1) as usize;
+        let shards = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX) as usize;
+        let quick = quick_cache::OptionsBuilder::new()
+            .estimated_items_capacity(items)
+            .weight_capacity(capacity_bytes)
+            .shards(shards)
+            .build()
+            .expect("both capacities were given");
+        let blocks = Arc::new(Blocks::with_options(
+            quick,
+            ByBytes,
+            DefaultHashBuilder::default(),
+            Evictions(Arc::clone(&metrics)),
+        ));
+        let resized = Arc::clone(&blocks);
+        let partitions = PartitionPool::new(
+            capacity_bytes,
+            partition_share_percent,
+            Arc::clone(&metrics),
+            Box::new(move |bytes| resized.set_capacity(bytes)),
+        );
+        Self { capacity_bytes, blocks, partitions, flights: Arc::default(), metrics }
+    }
+}
+
+impl fmt::Debug for QuickBlockCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuickBlockCache").field("stats", &self.stats()).finish()
+    }
+}
+
+fn kind_stats(counted: &KindMetrics, bytes: u64) -> KindStats {
+    let KindMetrics { hits, misses, evictions } = counted;
+    KindStats { hits: hits.get(), misses: misses.get(), evictions: evictions.get(), bytes }
+}
+
+impl BlockCache for QuickBlockCache {
+    fn get(&self, file: FileId, offset: u64) -> Option<Arc<Block>> {
+        let found = self.blocks.get(&(file, offset));
+        let counter: &Counter =
+            if found.is_some() { &self.metrics.data.hits } else { &self.metrics.data.misses };
+        counter.increment();
+        found
+    }
+
+    fn peek(&self, file: FileId, offset: u64) -> Option<Arc<Block>> {
+        self.blocks.peek(&(file, offset))
+    }
+
+    fn insert(&self, file: FileId, offset: u64, block: Arc<Block>) {
+        self.blocks.insert((file, offset), block);
+    }
+
+    fn take(&self, file: FileId, offset: u64) -> Option<Arc<Block>> {
+        self.blocks.remove(&(file, offset)).map(|(_, block)| block)
+    }
+
+    fn partitions(&self) -> &PartitionPool {
+        &self.partitions
+    }
+
+    fn stats(&self) -> CacheStats {
+        let m = &self.metrics;
+        let partitions = self.partitions.bytes();
+        let data = kind_stats(&m.data, self.blocks.weight());
+        let index = kind_stats(&m.index, partitions.index);
+        let filter = kind_stats(&m.filter, partitions.filter);
+        let (probes, negatives) = (m.filter_probes.get(), m.filter_negatives.get());
+        CacheStats {
+            hits: data.hits + index.hits + filter.hits,
+            misses: data.misses + index.misses + filter.misses,
+            bytes: data.bytes + partitions.total(),
+            capacity_bytes: self.capacity_bytes,
+            blocks: self.blocks.len() as u64,
+            data,
+            index,
+            filter,
+            pinned_bytes: partitions.pinned,
+            loads_shared: m.loads_shared.get(),
+            filters: FilterStats {
+                lookups: m.point_lookups.get(),
+                probes,
+                negatives,
+                positives: probes.saturating_sub(negatives),
+                false_positives: m.filter_false_positives.get(),
+            },
+        }
+    }
+
+    fn sst_metrics(&self) -> &SstMetrics {
+        &self.metrics
+    }
+
+    fn flights(&self) -> &Arc<Flights> {
+        &self.flights
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::{Directory, PartitionId};
+    use crate::sst::testing::filter_block;
+
+    #[test]
+    fn a_cache_stays_within_its_bytes_and_counts_hits_and_misses() {
+        let cache = QuickBlockCache::new(1 << 20);
+        assert!(cache.get(1, 0).is_none());
+        for i in 0..1000 {
+            cache.insert(1, i, Arc::new(filter_block(4096)));
+        }
+        let stats = cache.stats();
+        assert!(stats.bytes <= 1 << 20 && stats.bytes > 1 << 18, "{stats:?}");
+        let there = (0..1000).filter(|i| cache.get(1, *i).is_some()).count() as u64;
+        assert_eq!(there, stats.blocks);
+        assert_eq!(cache.stats().hits, there);
+        assert_eq!(cache.stats().misses, 1 + 1000 - there);
+        assert!(cache.get(2, 999).is_none(), "the file is part of the key");
+    }
+
+    #[test]
+    fn peeking_counts_as_no_use() {
+        let cache = QuickBlockCache::new(1 << 20);
+        cache.insert(1, 0, Arc::new(filter_block(64)));
+        assert!(cache.peek(1, 0).is_some());
+        assert!(cache.peek(1, 1).is_none());
+        assert_eq!((cache.stats().hits, cache.stats().misses), (0, 0));
+    }
+
+    #[test]
+    fn data_blocks_have_what_partitions_leave_of_the_budget() {
+        let capacity = 1 << 20;
+        let cache = QuickBlockCache::new(capacity);
+        for i in 0..1000 {
+            cache.insert(1, i, Arc::new(filter_block(4096)));
+        }
+        let full = cache.stats().data.bytes;
+        let directory = Directory::new(0, 100);
+        for at in 0..100 {
+            let block = Arc::new(filter_block(4096));
+            cache.partitions().insert(&directory, PartitionId::Filter(at), &block);
+            let stats = cache.stats();
+            assert!(stats.bytes <= capacity, "{stats:?}");
+        }
+        let stats = cache.stats();
+        assert!(stats.filter.bytes > 400 << 10, "{stats:?}");
+        assert!(stats.data.bytes < full - (380 << 10), "{stats:?}");
+        cache.partitions().forget(&directory, 0);
+        assert_eq!(cache.stats().filter.bytes, 0);
+        for i in 0..1000 {
+            cache.insert(2, i, Arc::new(filter_block(4096)));
+        }
+        assert!(cache.stats().data.bytes > full - (64 << 10), "{:?}", cache.stats());
+    }
+}

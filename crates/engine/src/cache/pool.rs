@@ -1,0 +1,322 @@
+//! The memory of index and filter partitions: which stay, and how much of the cache's budget is theirs.
+//!
+//! ```text
+//! budget  |■■■■■ pinned ■■■■■|■■■ others, a clock ■■■|░░░ to the next step ░░░|        data blocks        |
+//!         |--- at most half --|                                                |
+//!         |----------------- at most the partitions' share -------------------|-- the rest, at least --|
+//! ```
+//!
+//! A partition is worth a hundred data blocks, since so many reads need it: it goes before any of them, up to
+//! the share. What partitions do not use belongs to data blocks, whose capacity follows in steps, since each
+//! change of it walks over all their shards.
+//!
+//! Within the share a clock decides (second chance). The ring holds the resident partitions of all SSTs that
+//! are not pinned. When one more does not fit, the hand goes round: a partition that was used since it last
+//! came by is spared once; one that was not is evicted. A partition enters unused, so that what is read
+//! once leaves first.
+//!
+//! Pinned partitions, those of the upper levels, are outside the ring.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::directory::{Directory, NOT_IN_RING, PartitionId};
+use crate::sst::{Block, BlockKind, SstMetrics};
+
+/// Steps in which the data blocks' capacity follows: 1/64 of the budget. Smaller ones would resize more often,
+/// larger ones leave more of the budget unused, half a step on average.
+const STEPS: u64 = 64;
+
+/// The part of the budget that pinned partitions may take. More would starve the partitions of the deep
+/// levels, where most of the data and so most of the reads are.
+const PINNED_DIVISOR: u64 = 2;
+
+/// Told the bytes that are left to data blocks.
+type Resize = Box<dyn Fn(u64) + Send + Sync>;
+
+/// What the partitions in memory amount to, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PartitionBytes {
+    /// Index partitions, pinned ones included.
+    pub index: u64,
+    /// Filter partitions, pinned ones included.
+    pub filter: u64,
+    /// Of both: pinned.
+    pub pinned: u64,
+}
+
+impl PartitionBytes {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.index + self.filter
+    }
+
+    fn of(&mut self, kind: BlockKind) -> &mut u64 {
+        if kind == BlockKind::Filter { &mut self.filter } else { &mut self.index }
+    }
+}
+
+/// Owns the memory of partitions. Filling and evicting take its lock; reading does not come here at all.
+pub struct PartitionPool {
+    budget_bytes: u64,
+    /// Bytes that all partitions together may have.
+    share_bytes: u64,
+    ring: Mutex<Ring>,
+    /// What data blocks were given last. Locked while they are told, so that the last one told is right.
+    given_bytes: Mutex<u64>,
+    /// Bytes of all partitions, for `given_bytes`.
+    total_bytes: AtomicU64,
+    resize: Resize,
+    metrics: Arc<SstMetrics>,
+    /// Whether it was said that not all that should be pinned is.
+    told: std::sync::Once,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    entries: Vec<Entry>,
+    hand: usize,
+    bytes: PartitionBytes,
+    /// Of the pinned files, as promised before their partitions are loaded.
+    reserved_bytes: u64,
+}
+
+/// A resident partition.
+#[derive(Debug)]
+struct Entry {
+    directory: Arc<Directory>,
+    place: u32,
+    kind: BlockKind,
+    bytes: u64,
+}
+
+impl fmt::Debug for PartitionPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PartitionPool")
+            .field("share_bytes", &self.share_bytes)
+            .field("bytes", &self.bytes())
+            .finish()
+    }
+}
+
+impl Ring {
+    fn evictable_bytes(&self) -> u64 {
+        self.bytes.total().saturating_sub(self.bytes.pinned)
+    }
+
+    /// Puts an entry behind all others.
+    fn enter(&mut self, entry: Entry) {
+        if let Some(slot) = entry.directory.slots().get(entry.place as usize) {
+            slot.set_ring_at(self.entries.len() as u32);
+        }
+        self.entries.push(entry);
+    }
+
+    /// Takes the entry at `at` out; the last one comes into its place.
+    fn leave(&mut self, at: usize) -> Option<Entry> {
+        if at >= self.entries.len() {
+            return None;
+        }
+        let entry = self.entries.swap_remove(at);
+        if let Some(slot) = entry.directory.slots().get(entry.place as usize) {
+            slot.set_ring_at(NOT_IN_RING);
+        }
+        if let Some(moved) = self.entries.get(at)
+            && let Some(slot) = moved.directory.slots().get(moved.place as usize)
+        {
+            slot.set_ring_at(at as u32);
+        }
+        Some(entry)
+    }
+
+    /// Evicts one partition; `None` where there are none.
+    fn evict(&mut self) -> Option<(BlockKind, Option<Arc<Block>>)> {
+        // Every entry is spared once at most; readers could go on marking them for ever.
+        for _ in 0..=self.entries.len() {
+            if self.hand >= self.entries.len() {
+                self.hand = 0;
+            }
+            let entry = self.entries.get(self.hand)?;
+            let used =
+                entry.directory.slots().get(entry.place as usize).is_some_and(|s| s.take_used());
+            if !used {
+                break;
+            }
+            self.hand += 1;
+        }
+        if self.hand >= self.entries.len() {
+            self.hand = 0;
+        }
+        let entry = self.leave(self.hand)?;
+        *self.bytes.of(entry.kind) -= entry.bytes;
+        let slot = entry.directory.slots().get(entry.place as usize);
+        Some((entry.kind, slot.and_then(|s| s.put(None))))
+    }
+}
+
+impl PartitionPool {
+    /// Of a cache's budget, at most `share_percent` for partitions. `resize` is told the bytes that are left
+    /// to data blocks each time they change.
+    pub(super) fn new(
+        budget_bytes: u64,
+        share_percent: u32,
+        metrics: Arc<SstMetrics>,
+        resize: Resize,
+    ) -> Self {
+        let share = u128::from(budget_bytes) * u128::from(share_percent.min(100)) / 100;
+        Self {
+            budget_bytes,
+            share_bytes: share as u64,
+            ring: Mutex::default(),
+            given_bytes: Mutex::new(budget_bytes),
+            total_bytes: AtomicU64::new(0),
+            resize,
+            metrics,
+            told: std::sync::Once::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a partition that was read; others may have to go. One that is larger than what the share leaves
+    /// beside the pinned is not kept (false); its readers hold it as long as they need it.
+    pub fn insert(&self, directory: &Arc<Directory>, id: PartitionId, block: &Arc<Block>) -> bool {
+        let place = directory.place(id);
+        let Some(slot) = directory.slots().get(place) else { return false };
+        let (kind, bytes) = (id.kind(), block.memory_bytes());
+        let mut gone = Vec::new();
+        let mut ring = self.lock();
+        if !slot.is_empty() {
+            return true;
+        }
+        let pinned = directory.is_pinned();
+        if pinned {
+            ring.bytes.pinned += bytes;
+        }
+        let room = self.share_bytes.saturating_sub(ring.reserved_bytes.max(ring.bytes.pinned));
+        let entering = if pinned { 0 } else { bytes };
+        if entering > room {
+            return false;
+        }
+        while ring.evictable_bytes() + entering > room {
+            let Some((kind, block)) = ring.evict() else { break };
+            self.metrics.kind(kind).evictions.increment();
+            gone.push(block);
+        }
+        if !pinned {
+            let directory = Arc::clone(directory);
+            ring.enter(Entry { directory, place: place as u32, kind, bytes });
+        }
+        *ring.bytes.of(kind) += bytes;
+        // Data blocks give way before the partition counts as there.
+        let total = ring.bytes.total();
+        drop(slot.put(Some(Arc::clone(block))));
+        self.settle(ring, total);
+        drop(gone);
+        true
+    }
+
+    /// Promises room for all partitions of an SST, `bytes` in all, and keeps from then on whatever enters its
+    /// directory. False where the pinned would outgrow their part of the budget: the SST's partitions then
+    /// come and go like others.
+    pub fn pin(&self, directory: &Arc<Directory>, bytes: u64) -> bool {
+        let mut ring = self.lock();
+        if directory.is_pinned() {
+            return true;
+        }
+        let limit = (self.budget_bytes / PINNED_DIVISOR).min(self.share_bytes);
+        if ring.reserved_bytes.saturating_add(bytes) > limit {
+            drop(ring);
+            self.told.call_once(|| {
+                tracing::warn!(
+                    limit_bytes = limit,
+                    "the block cache is too small to keep index and filters of all upper levels in memory; \
+                     some are read when needed"
+                );
+            });
+            return false;
+        }
+        directory.set_pinned(true);
+        ring.reserved_bytes += bytes;
+        for slot in directory.slots() {
+            if let Some(entry) = ring.leave(slot.ring_at() as usize) {
+                ring.bytes.pinned += entry.bytes;
+            }
+        }
+        true
+    }
+
+    /// Lets the partitions of an SST that was pinned, with so many bytes promised, come and go like others.
+    pub fn unpin(&self, directory: &Arc<Directory>, bytes: u64) {
+        let mut ring = self.lock();
+        if !directory.is_pinned() {
+            return;
+        }
+        directory.set_pinned(false);
+        ring.reserved_bytes = ring.reserved_bytes.saturating_sub(bytes);
+        for (place, kind, bytes) in directory.resident() {
+            ring.bytes.pinned = ring.bytes.pinned.saturating_sub(bytes);
+            ring.enter(Entry {
+                directory: Arc::clone(directory),
+                place: place as u32,
+                kind,
+                bytes,
+            });
+        }
+    }
+
+    /// Empties the directory of an SST that is closed.
+    pub fn forget(&self, directory: &Arc<Directory>, reserved_bytes: u64) {
+        let mut gone = Vec::new();
+        let mut ring = self.lock();
+        let pinned = directory.is_pinned();
+        if pinned {
+            directory.set_pinned(false);
+            ring.reserved_bytes = ring.reserved_bytes.saturating_sub(reserved_bytes);
+        }
+        for (place, kind, bytes) in directory.resident() {
+            let Some(slot) = directory.slots().get(place) else { continue };
+            if pinned {
+                ring.bytes.pinned = ring.bytes.pinned.saturating_sub(bytes);
+            } else {
+                ring.leave(slot.ring_at() as usize);
+            }
+            let of_kind = ring.bytes.of(kind);
+            *of_kind = of_kind.saturating_sub(bytes);
+            gone.push(slot.put(None));
+        }
+        let total = ring.bytes.total();
+        self.settle(ring, total);
+        drop(gone);
+    }
+
+    /// Figures.
+    pub fn bytes(&self) -> PartitionBytes {
+        self.lock().bytes
+    }
+
+    /// Partitions in memory that may be evicted.
+    pub fn evictable(&self) -> usize {
+        self.lock().entries.len()
+    }
+
+    /// Lets go of the ring and tells data blocks what is left to them, where that is another step.
+    fn settle(&self, ring: MutexGuard<'_, Ring>, total: u64) {
+        self.total_bytes.store(total, Ordering::Relaxed);
+        drop(ring);
+        let step = (self.budget_bytes / STEPS).max(1);
+        let left = |total: u64| {
+            self.budget_bytes.saturating_sub(total.div_ceil(step).saturating_mul(step))
+        };
+        let mut given = self.given_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = left(self.total_bytes.load(Ordering::Relaxed));
+        // Shrink at once; grow by two steps at least, so that a total at a boundary does not resize for ever.
+        if now < *given || now >= given.saturating_add(2 * step) {
+            *given = now;
+            (self.resize)(now);
+        }
+    }
+}
