@@ -188,8 +188,13 @@ impl RowReader {
                 }
                 Some(Piece::Range(tablet, range)) => {
                     let projection = self.projection.as_ref().clone();
-                    let options =
-                        ScanOptions { range, projection, reverse: self.reverse, snapshot: None };
+                    let options = ScanOptions {
+                        range,
+                        projection,
+                        reverse: self.reverse,
+                        rows_hint: wanted.and_then(|n| usize::try_from(n).ok()),
+                        snapshot: None,
+                    };
                     self.scan = Some(tablet.scan(options)?);
                 }
             }

@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use crate::cell::KeyView;
 use crate::error::Result;
-use crate::sst::{Block, BlockRequest};
+use crate::sst::{Block, BlockRequest, RowSink};
 
 /// What became of a cursor operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +49,23 @@ pub trait Cursor: Send {
     /// Moves to the first record of the last row whose prefix is less than `bound` (an encoded row
     /// prefix); an empty `bound` means the last row of all. For reverse scans.
     fn seek_row_before(&mut self, bound: &[u8]) -> Result<Step>;
+
+    /// Hands over whole rows, from the one under the cursor on, while each lies in one block in memory, sorts
+    /// before `before` (a row prefix; empty for no bound), and the sink takes it. Ends on the first record
+    /// of the first row that was not handed over, or on the way there. The cursor must be on the first
+    /// record of a row. A cursor that has no such rows hands over none.
+    fn take_rows(&mut self, before: &[u8], sink: &mut dyn RowSink) -> Result<Step> {
+        let _ = (before, sink);
+        Ok(Step::Ready)
+    }
+
+    /// The same backward, after a `seek_row_before`: the row under the cursor, and those before it that
+    /// sort after `after` (empty for no bound). The cursor does not move: the next
+    /// `seek_row_before` is to name the last row that was handed over.
+    fn take_rows_back(&mut self, after: &[u8], sink: &mut dyn RowSink) -> Result<()> {
+        let _ = (after, sink);
+        Ok(())
+    }
 
     /// The record under the cursor; `None` past the end, before the first seek, or while blocked.
     fn entry(&self) -> Option<Entry<'_>>;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::cell::{RowRange, row_prefix};
 use crate::cursor::{Cursor, Entry, Step};
 use crate::error::Result;
-use crate::sst::{Block, BlockRequest, CursorOptions, SstCursor, SstReader};
+use crate::sst::{Block, BlockRequest, CursorOptions, RowSink, SstCursor, SstReader};
 
 /// One file of the level.
 pub(crate) struct LevelFile {
@@ -134,6 +134,17 @@ impl Cursor for LevelCursor {
         let Some(cursor) = self.open(at) else { return Ok(self.exhaust()) };
         let step = cursor.seek_row_before(bound)?;
         self.settle(step)
+    }
+
+    fn take_rows(&mut self, before: &[u8], sink: &mut dyn RowSink) -> Result<Step> {
+        self.direction = Direction::Forward;
+        let Some(cursor) = self.current.as_mut() else { return Ok(Step::Ready) };
+        let step = cursor.take_rows(before, sink)?;
+        self.settle(step)
+    }
+
+    fn take_rows_back(&mut self, after: &[u8], sink: &mut dyn RowSink) -> Result<()> {
+        self.current.as_mut().map_or(Ok(()), |cursor| cursor.take_rows_back(after, sink))
     }
 
     fn entry(&self) -> Option<Entry<'_>> {

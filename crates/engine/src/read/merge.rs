@@ -43,7 +43,7 @@ use bytes::Bytes;
 
 use crate::cursor::{Cursor, Entry, Step};
 use crate::error::Result;
-use crate::sst::{Block, BlockRequest};
+use crate::sst::{Block, BlockRequest, RowSink};
 
 /// What is to be done once no child is blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +81,8 @@ pub struct MergeCursor {
     only_row: Option<Vec<u8>>,
     /// Per child; meaningful while `only_row` is set.
     parked: Vec<Park>,
+    /// A row prefix under construction, kept for its memory.
+    limit: Vec<u8>,
 }
 
 impl fmt::Debug for MergeCursor {
@@ -105,6 +107,7 @@ impl MergeCursor {
             pending: Pending::Heap,
             only_row: None,
             parked: vec![Park::Joined; count],
+            limit: Vec::new(),
         }
     }
 
@@ -116,6 +119,62 @@ impl MergeCursor {
         let goes_on = self.blocked.is_empty() && self.only_row.as_deref() == Some(bound);
         let result = self.try_row_before(bound, goes_on, true);
         self.settle(result)
+    }
+
+    /// Hands over whole rows from the one shown on, while they come from one child alone and sort before
+    /// `before` (a row prefix; empty for no bound); see [`Cursor::take_rows`]. The merge must be on the
+    /// first record of a row.
+    pub(crate) fn take_single(&mut self, before: &[u8], sink: &mut dyn RowSink) -> Result<Step> {
+        if self.current().is_none() || self.only_row.is_some() {
+            return Ok(Step::Ready);
+        }
+        let runner = self.find_runner();
+        let mut limit = std::mem::take(&mut self.limit);
+        limit.clear();
+        limit.extend_from_slice(before);
+        if runner != 0
+            && let Some(row) = self.child(self.at(runner)).entry().map(|e| e.key.row_prefix())
+        {
+            if self.key(0).starts_with(row) {
+                self.limit = limit;
+                return Ok(Step::Ready);
+            }
+            if before.is_empty() || row < before {
+                limit.clear();
+                limit.extend_from_slice(row);
+            }
+        }
+        let root = self.at(0);
+        let step = self.child_mut(root).take_rows(&limit, sink);
+        self.limit = limit;
+        let result = step.map(|step| {
+            self.runner = None;
+            self.replace(0, step);
+            self.end_move()
+        });
+        self.settle(result)
+    }
+
+    /// The same backward, after [`MergeCursor::last_row_before`]: the row shown, and those before it. Go on with
+    /// [`MergeCursor::passed_back`], `last_row_before` and the last row that was handed over.
+    pub(crate) fn take_single_back(&mut self, sink: &mut dyn RowSink) -> Result<()> {
+        let (1, true) = (self.heap.len(), self.blocked.is_empty()) else { return Ok(()) };
+        let root = self.at(0);
+        let others = self.children.iter().zip(&self.parked).enumerate();
+        let below = others
+            .filter(|(number, (_, park))| *number != root && **park == Park::Below)
+            .filter_map(|(_, (child, _))| child.entry().map(|e| e.key.row_prefix()))
+            .max()
+            .unwrap_or_default();
+        let limit = below.to_vec();
+        self.child_mut(root).take_rows_back(&limit, sink)
+    }
+
+    /// After rows down to the one with this prefix were taken: the next `last_row_before` goes on from there.
+    pub(crate) fn passed_back(&mut self, row_prefix: &[u8]) {
+        self.only_row = Some(row_prefix.to_vec());
+        self.heap.clear();
+        self.runner = None;
     }
 
     /// On an error no position is left that could be mistaken for a result.

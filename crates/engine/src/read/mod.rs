@@ -11,7 +11,7 @@
 //! * `plan` joins a projection with the schema: which families and columns, and where to seek next.
 //! * `visible` decides, record by record, what a snapshot sees of a row.
 //! * `stream` has [`RowStream`], which drives them forward or backward and is the only part that awaits.
-//! * `single` assembles a row that one block holds whole, with no merge: most point reads.
+//! * `single` assembles rows that one block holds whole, with no merge: most of what is read.
 //! * `aggregate` combines the operands of aggregate families, for reads and compactions alike.
 
 use std::ops::Bound;
@@ -33,7 +33,7 @@ mod visible;
 
 pub(crate) use level::{LevelCursor, LevelFile};
 pub use merge::MergeCursor;
-pub(crate) use single::{Assembled, assemble, row_of};
+pub(crate) use single::Assembler;
 pub use stream::{ReadSpec, RowStream};
 
 /// A range of qualifiers within a family.

@@ -1,110 +1,168 @@
-//! A row that lies whole in one block of one SST, which is what most point reads find: its cells in one
-//! walk over the block, with no merge and no keys built.
+//! Rows that lie whole in one block of one SST, which is what most point reads and scans find: their cells in
+//! one walk over the block, with no merge and no keys built.
 //!
 //! Only values are handled here. A tombstone, an operand of an aggregate, or a row beyond the size limit sends
 //! the read to the general way, which knows all of that; the two agree on everything else.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 
-use crate::cell::{Cell, FAMILY_NONE, FamilyId, Kind, Row, Seq};
+use crate::cell::{Cell, FAMILY_NONE, FamilyId, Kind, Row, Seq, unescape_into};
 use crate::error::Result;
-use crate::read::Projection;
 use crate::read::plan::in_ranges;
+use crate::read::{Projection, QualifierRange};
 use crate::schema::TabletSchema;
-use crate::sst::PointRow;
+use crate::sst::{RowInBlock, RowSink};
 
-/// What became of the walk.
-#[derive(Debug)]
-pub(crate) enum Assembled {
-    /// The row as the snapshot sees it, perhaps without cells.
-    Cells(Vec<Cell>),
-    /// It takes the general way.
-    General,
-}
+/// Rows that are taken at once at most: they are a block's, usually, and what is taken waits in memory.
+pub(super) const ROWS_TAKEN_MAX: usize = 64;
 
 /// Cells that a row's vector has room for from the start: most rows are read whole, and have few.
 const CELLS_TYPICAL: usize = 4;
 
-/// The cells of `row` that `projection` wants of what is visible at `snapshot`.
-pub(crate) fn assemble(
-    found: &PointRow,
+/// Assembles rows, one after the other.
+#[derive(Debug)]
+pub(crate) struct Assembler<'a> {
     snapshot: Seq,
-    schema: &TabletSchema,
-    projection: &Projection,
+    schema: &'a TabletSchema,
+    projection: &'a Projection,
     row_bytes_max: u64,
-) -> Result<Assembled> {
-    if projection.versions_max == 0 || projection.cells_per_row_max == 0 {
-        return Ok(Assembled::Cells(Vec::new()));
-    }
-    let mut cells = Vec::with_capacity(CELLS_TYPICAL);
-    let mut general = false;
-    let mut bytes = 0u64;
-    let mut family = FAMILY_NONE;
-    let mut family_wanted = false;
-    let mut column_wanted = false;
-    let mut qualifier: Option<Bytes> = None;
-    let mut versions = 0;
-    let mut last_timestamp = None;
-    found.walk(|record| {
-        if record.kind() != Kind::Value {
-            general = true;
-            return false;
-        }
-        if !record.same_column {
-            if record.family() != family {
-                family = record.family();
-                family_wanted = wants_family(schema, projection, family);
-            }
-            qualifier = None;
-            column_wanted = family_wanted;
-            if family_wanted && let Some(ranges) = ranges(projection, family) {
-                let raw = record.qualifier();
-                column_wanted = in_ranges(ranges, &raw);
-                qualifier = Some(raw);
-            }
-            versions = 0;
-            last_timestamp = None;
-        }
-        let timestamp = record.timestamp();
-        // Of the records of one cell, the newest that is visible decides.
-        if !column_wanted
-            || versions >= projection.versions_max
-            || record.seq() > snapshot
-            || last_timestamp == Some(timestamp)
-        {
-            return true;
-        }
-        last_timestamp = Some(timestamp);
-        if !projection.timestamps.contains(timestamp) {
-            return true;
-        }
-        let qualifier = qualifier.get_or_insert_with(|| record.qualifier()).clone();
-        let value = record.value();
-        bytes += (qualifier.len() + value.len() + size_of::<Cell>()) as u64;
-        if bytes > row_bytes_max {
-            general = true;
-            return false;
-        }
-        cells.push(Cell { family, qualifier, timestamp, value });
-        versions += 1;
-        (cells.len() as u64) < u64::from(projection.cells_per_row_max)
-    })?;
-    Ok(if general { Assembled::General } else { Assembled::Cells(cells) })
+    /// The family looked at last, and whether it is wanted.
+    family: FamilyId,
+    family_wanted: bool,
 }
 
-fn wants_family(schema: &TabletSchema, projection: &Projection, family: FamilyId) -> bool {
-    let named = projection.families.as_ref();
-    schema.family(family).is_some()
-        && named.is_none_or(|wanted| wanted.iter().any(|f| f.family == family))
+impl<'a> Assembler<'a> {
+    /// For what `projection` wants of what is visible at `snapshot`.
+    pub(crate) fn new(
+        snapshot: Seq,
+        schema: &'a TabletSchema,
+        projection: &'a Projection,
+        row_bytes_max: u64,
+    ) -> Self {
+        let (family, family_wanted) = (FAMILY_NONE, false);
+        Self { snapshot, schema, projection, row_bytes_max, family, family_wanted }
+    }
+
+    /// The cells of a row, perhaps none; `None` where it takes the general way.
+    pub(crate) fn cells(&mut self, row: &RowInBlock<'_>) -> Result<Option<Vec<Cell>>> {
+        let projection = self.projection;
+        if projection.versions_max == 0 || projection.cells_per_row_max == 0 {
+            return Ok(Some(Vec::new()));
+        }
+        let mut cells = Vec::new();
+        let mut general = false;
+        let mut bytes = 0u64;
+        let mut column_wanted = false;
+        let mut qualifier: Option<Bytes> = None;
+        let mut versions = 0;
+        let mut last_timestamp = None;
+        row.walk(|record| {
+            if record.kind() != Kind::Value {
+                general = true;
+                return false;
+            }
+            if !record.same_column {
+                if record.family() != self.family {
+                    self.enter_family(record.family());
+                }
+                qualifier = None;
+                column_wanted = self.family_wanted;
+                if column_wanted && let Some(ranges) = ranges(projection, self.family) {
+                    let raw = record.qualifier();
+                    column_wanted = in_ranges(ranges, &raw);
+                    qualifier = Some(raw);
+                }
+                versions = 0;
+                last_timestamp = None;
+            }
+            let timestamp = record.timestamp();
+            // Of the records of one cell, the newest that is visible decides.
+            if !column_wanted
+                || versions >= projection.versions_max
+                || record.seq() > self.snapshot
+                || last_timestamp == Some(timestamp)
+            {
+                return true;
+            }
+            last_timestamp = Some(timestamp);
+            if !projection.timestamps.contains(timestamp) {
+                return true;
+            }
+            let qualifier = match &qualifier {
+                Some(known) => known.clone(),
+                None if versions + 1 == projection.versions_max => record.qualifier(),
+                None => qualifier.insert(record.qualifier()).clone(),
+            };
+            let value = record.value();
+            bytes += (qualifier.len() + value.len() + size_of::<Cell>()) as u64;
+            if bytes > self.row_bytes_max {
+                general = true;
+                return false;
+            }
+            if cells.is_empty() {
+                cells.reserve(CELLS_TYPICAL);
+            }
+            cells.push(Cell { family: self.family, qualifier, timestamp, value });
+            versions += 1;
+            (cells.len() as u64) < u64::from(projection.cells_per_row_max)
+        })?;
+        Ok((!general).then_some(cells))
+    }
+
+    fn enter_family(&mut self, family: FamilyId) {
+        self.family = family;
+        let named = self.projection.families.as_ref();
+        self.family_wanted = self.schema.family(family).is_some()
+            && named.is_none_or(|wanted| wanted.iter().any(|f| f.family == family));
+    }
 }
 
 /// The qualifiers that are wanted of a family; `None` for all.
-fn ranges(projection: &Projection, family: FamilyId) -> Option<&[crate::read::QualifierRange]> {
+fn ranges(projection: &Projection, family: FamilyId) -> Option<&[QualifierRange]> {
     let wanted = projection.families.as_ref()?.iter().find(|f| f.family == family)?;
     (!wanted.qualifiers.is_empty()).then_some(wanted.qualifiers.as_slice())
 }
 
-/// The row of these cells; `None` without cells.
-pub(crate) fn row_of(key: &[u8], cells: Vec<Cell>) -> Option<Row> {
-    (!cells.is_empty()).then(|| Row { key: Bytes::copy_from_slice(key), cells })
+/// Assembles the rows that a cursor hands over.
+#[derive(Debug)]
+pub(super) struct RowTaker<'a> {
+    pub(super) assembler: Assembler<'a>,
+    /// Those with cells.
+    pub(super) rows: &'a mut VecDeque<Row>,
+    pub(super) rows_max: usize,
+    /// The prefix of the last row that was taken; unchanged where none was.
+    pub(super) last: &'a mut Vec<u8>,
+    /// All that were taken.
+    pub(super) taken: u64,
+}
+
+impl RowSink for RowTaker<'_> {
+    fn take(&mut self, row_prefix: &[u8], row: &RowInBlock<'_>) -> Result<bool> {
+        let Some(cells) = self.assembler.cells(row)? else { return Ok(false) };
+        self.taken += 1;
+        if !cells.is_empty() {
+            let key = row_key(row_prefix);
+            self.rows.push_back(Row { key, cells });
+        }
+        self.last.clear();
+        self.last.extend_from_slice(row_prefix);
+        Ok(true)
+    }
+
+    fn is_full(&self) -> bool {
+        self.rows.len() >= self.rows_max
+    }
+}
+
+/// The row of a prefix.
+pub(super) fn row_key(prefix: &[u8]) -> Bytes {
+    let escaped = prefix.get(..prefix.len().saturating_sub(2)).unwrap_or_default();
+    if !escaped.contains(&0) {
+        return Bytes::copy_from_slice(escaped);
+    }
+    let mut key = Vec::with_capacity(escaped.len());
+    unescape_into(escaped, &mut key);
+    Bytes::from(key)
 }

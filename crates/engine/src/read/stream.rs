@@ -11,9 +11,13 @@
 //!              └── out of the range ──► Done
 //! ```
 //!
-//! A point read is a stream over [`RowRange::row`]: it ends with its row, without looking for the next.
+//! Rows that lie whole in one block of one source take a short cut from Between: they are assembled straight
+//! from the block, a block's worth at a time.
+//!
+//! A stream over [`RowRange::row`] ends with its row, without looking for the next.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
@@ -24,6 +28,7 @@ use crate::io::IoEngine;
 use crate::limits::{SCAN_PROGRESS_RECORDS, SKIP_BEFORE_SEEK};
 use crate::read::merge::MergeCursor;
 use crate::read::plan::{Plan, target_after};
+use crate::read::single::{Assembler, ROWS_TAKEN_MAX, RowTaker, row_key};
 use crate::read::visible::{Action, VisibleRow};
 use crate::read::{EncodedExcised, Excised, Projection};
 use crate::schema::TabletSchema;
@@ -43,6 +48,8 @@ pub struct ReadSpec {
     pub projection: Projection,
     /// From the last row to the first.
     pub reverse: bool,
+    /// Rows that the caller will want at most, where it knows: no more than these are read ahead.
+    pub rows_hint: Option<usize>,
     /// Bytes in memory that a row may take: its keys, values and cells. A larger one ends the stream
     /// with `RowTooLarge`.
     pub row_bytes_max: u64,
@@ -62,6 +69,15 @@ enum State {
     Back,
     /// Past the end.
     Done,
+}
+
+/// What [`Assembler`] needs.
+#[derive(Debug)]
+struct SingleSource {
+    snapshot: Seq,
+    schema: Arc<TabletSchema>,
+    projection: Projection,
+    row_bytes_max: u64,
 }
 
 /// What a turn of the loop came to.
@@ -89,6 +105,13 @@ pub struct RowStream {
     /// Records looked at since the last row or mark was returned.
     records: u64,
     scratch: Vec<u8>,
+    /// What rows that lie whole in one block are assembled by; `None` where dropped rows are to be hidden, or
+    /// the range is one row.
+    single_source: Option<SingleSource>,
+    /// Rows that were taken and not returned yet.
+    ready: VecDeque<Row>,
+    /// Rows that the caller is likely to want still, at least one.
+    rows_hint: usize,
     /// Keeps memtables and versions alive. Last, so that the cursors into them go first.
     _pins: Box<dyn Any + Send>,
 }
@@ -113,15 +136,23 @@ impl RowStream {
         io: Arc<dyn IoEngine>,
         pins: Box<dyn Any + Send>,
     ) -> Self {
+        let projection = spec.projection.clone();
         let plan = Plan::new(spec.projection, &spec.schema);
         let nothing = spec.range.is_empty() || plan.shows_nothing();
-        let excised = spec
+        let excised: Vec<_> = spec
             .excised
             .iter()
             .filter(|e| e.seq <= spec.snapshot && e.range.overlaps(&spec.range))
             .map(EncodedExcised::new)
             .collect();
         let RowRange { start, end } = &spec.range;
+        let single = end.strip_suffix(&[0]) == Some(start.as_ref());
+        let single_source = (!single && excised.is_empty()).then_some(SingleSource {
+            snapshot: spec.snapshot,
+            schema: spec.schema,
+            projection,
+            row_bytes_max: spec.row_bytes_max,
+        });
         Self {
             merge: MergeCursor::new(cursors),
             visible: VisibleRow::new(spec.snapshot, plan, excised, spec.row_bytes_max),
@@ -129,11 +160,14 @@ impl RowStream {
             start: row_prefix(start),
             end: if end.is_empty() { Vec::new() } else { row_prefix(end) },
             reverse: spec.reverse,
-            single: end.strip_suffix(&[0]) == Some(start.as_ref()),
+            single,
             state: if nothing { State::Done } else { State::Start },
             blocked: false,
             records: 0,
             scratch: Vec::new(),
+            single_source,
+            ready: VecDeque::new(),
+            rows_hint: spec.rows_hint.unwrap_or(usize::MAX).max(1),
             _pins: pins,
         }
     }
@@ -147,6 +181,9 @@ impl RowStream {
     /// next call goes on where it stood.
     pub async fn next(&mut self) -> Result<Option<Row>> {
         loop {
+            if let Some(row) = self.ready.pop_front() {
+                return Ok(Some(row));
+            }
             if self.blocked
                 && let Err(error) = self.unblock().await
             {
@@ -199,8 +236,15 @@ impl RowStream {
                 }
                 State::Between => match self.merge.entry() {
                     Some(entry) if self.in_range(entry.key) => {
-                        self.visible.begin(entry.key);
-                        self.state = State::Row;
+                        if let Some(turn) = self.take_rows()? {
+                            return Ok(turn);
+                        }
+                        if let (State::Between, Some(entry)) = (self.state, self.merge.entry())
+                            && self.in_range(entry.key)
+                        {
+                            self.visible.begin(entry.key);
+                            self.state = State::Row;
+                        }
                         continue;
                     }
                     _ => {
@@ -251,6 +295,45 @@ impl RowStream {
                 return Ok(Turn::Blocked);
             }
         }
+    }
+
+    /// Takes rows that lie whole in one block of one source. `None` where there is nothing to return yet: the
+    /// row that the merge is on then, if it is on one, takes the general way.
+    fn take_rows(&mut self) -> Result<Option<Turn>> {
+        let Some(source) = &self.single_source else { return Ok(None) };
+        let (snapshot, row_bytes_max) = (source.snapshot, source.row_bytes_max);
+        let mut taker = RowTaker {
+            assembler: Assembler::new(snapshot, &source.schema, &source.projection, row_bytes_max),
+            rows: &mut self.ready,
+            rows_max: ROWS_TAKEN_MAX.min(self.rows_hint),
+            last: &mut self.scratch,
+            taken: 0,
+        };
+        let mut step = Step::Ready;
+        if self.reverse {
+            self.merge.take_single_back(&mut taker)?;
+        } else {
+            step = self.merge.take_single(&self.end, &mut taker)?;
+        }
+        let taken = taker.taken;
+        if taken > 0 && self.reverse {
+            self.merge.passed_back(&self.scratch);
+            self.visible.pass(&self.scratch);
+            self.state = State::Back;
+        }
+        self.records += taken;
+        if self.ready.is_empty() && self.records >= SCAN_PROGRESS_RECORDS && taken > 0 {
+            self.ready.push_back(Row { key: row_key(&self.scratch), cells: Vec::new() });
+        }
+        self.rows_hint = self.rows_hint.saturating_sub(self.ready.len()).max(1);
+        if step == Step::Blocked {
+            // What was taken is returned before the blocks are waited for.
+            return Ok(Some(Turn::Blocked));
+        }
+        Ok(self.ready.pop_front().map(|row| {
+            self.records = 0;
+            Turn::Row(row)
+        }))
     }
 
     fn in_range(&self, key: KeyView<'_>) -> bool {

@@ -158,6 +158,12 @@ impl VisibleRow {
         self.stepped = 0;
     }
 
+    /// Makes the row with this prefix the current one, of which nothing is to be shown.
+    pub(super) fn pass(&mut self, row_prefix: &[u8]) {
+        self.row.clear();
+        self.row.extend_from_slice(row_prefix);
+    }
+
     /// The prefix of the current row.
     pub(super) fn row_prefix(&self) -> &[u8] {
         &self.row

@@ -21,11 +21,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::FutureExt;
 
+use super::FileId;
 use super::data::DataBlock;
 use super::filter::FilterBlock;
 use super::footer::Handle;
 use super::index::{IndexBlock, Level};
-use super::FileId;
 use super::reader::SstReader;
 use crate::cache::{Boarding, Leader, Load, PartitionId};
 use crate::codec::{Malformed, Parsed};

@@ -33,6 +33,7 @@ use super::footer::Handle;
 use super::index::IndexBlock;
 use super::probe::RowProbe;
 use super::reader::SstReader;
+use super::rows::RowSink;
 use crate::cache::{PartitionId, Resident};
 use crate::cell::{KeyView, RowRange, encode_suffix, row_prefix};
 use crate::codec::{Malformed, Parsed};
@@ -68,14 +69,14 @@ impl Default for CursorOptions {
 
 /// A block that the cursor holds.
 #[derive(Debug, Clone)]
-struct Held {
-    handle: Handle,
-    block: Arc<Block>,
+pub(super) struct Held {
+    pub(super) handle: Handle,
+    pub(super) block: Arc<Block>,
 }
 
 /// The operation under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pending {
+pub(super) enum Pending {
     Nothing,
     /// To the first record not less than `target`, through the filter.
     Seek,
@@ -99,11 +100,11 @@ enum Verdict {
 /// A cursor over one SST.
 #[derive(Debug)]
 pub struct SstCursor {
-    reader: Arc<SstReader>,
+    pub(super) reader: Arc<SstReader>,
     /// Row prefix of the bounds' start.
-    start: Vec<u8>,
+    pub(super) start: Vec<u8>,
     /// Row prefix of the bounds' end; empty for none.
-    end: Vec<u8>,
+    pub(super) end: Vec<u8>,
     probe: Option<Arc<RowProbe>>,
     /// Whether the probe's row is in the bounds and in the file's rows; without a probe, whether the bounds
     /// hold any row.
@@ -112,13 +113,13 @@ pub struct SstCursor {
     /// The filter said "perhaps" and no seek was finished since: it will show whether that was right.
     verdict_unproved: bool,
     fill: Fill,
-    top_at: usize,
-    part_at: usize,
-    partition: Option<Held>,
-    data: Option<Held>,
-    record: Option<Record>,
-    key: Vec<u8>,
-    row_len: usize,
+    pub(super) top_at: usize,
+    pub(super) part_at: usize,
+    pub(super) partition: Option<Held>,
+    pub(super) data: Option<Held>,
+    pub(super) record: Option<Record>,
+    pub(super) key: Vec<u8>,
+    pub(super) row_len: usize,
     column_len: usize,
     pending: Pending,
     target: Vec<u8>,
@@ -171,7 +172,7 @@ impl SstCursor {
     }
 
     /// Starts an operation.
-    fn start(&mut self, pending: Pending) -> Result<Step> {
+    pub(super) fn start(&mut self, pending: Pending) -> Result<Step> {
         self.record = None;
         self.pending = pending;
         self.run()
@@ -460,7 +461,7 @@ impl SstCursor {
     // Records.
 
     /// Puts the cursor on a record, or on nothing where that lies past the bounds.
-    fn land(&mut self, record: Record) -> Result<()> {
+    pub(super) fn land(&mut self, record: Record) -> Result<()> {
         let data = self.data.as_ref().ok_or(Malformed::whole("no block is held"));
         let built = data.and_then(|held| held.block.data()).and_then(|data| {
             build_key(data, &record, &mut self.key, &mut self.row_len, &mut self.column_len)
@@ -478,7 +479,7 @@ impl SstCursor {
     }
 
     /// Damage found in the data block held.
-    fn in_data<T>(&self, parsed: Parsed<T>) -> Result<T> {
+    pub(super) fn in_data<T>(&self, parsed: Parsed<T>) -> Result<T> {
         parsed.map_err(|m| {
             let offset = self.data.as_ref().map_or(0, |h| h.handle.offset);
             self.reader.damaged(offset, m.what)
@@ -486,7 +487,7 @@ impl SstCursor {
     }
 
     /// Damage found in the index partition held.
-    fn in_partition<T>(&self, parsed: Parsed<T>) -> Result<T> {
+    pub(super) fn in_partition<T>(&self, parsed: Parsed<T>) -> Result<T> {
         parsed.map_err(|m| {
             let offset = self.partition.as_ref().map_or(0, |h| h.handle.offset);
             self.reader.damaged(offset, m.what)
@@ -622,6 +623,14 @@ impl Cursor for SstCursor {
         self.target = bound.to_vec();
         let pending = if self.possible { Pending::BackFind } else { Pending::Nothing };
         self.start(pending)
+    }
+
+    fn take_rows(&mut self, before: &[u8], sink: &mut dyn RowSink) -> Result<Step> {
+        self.take_rows_of_block(before, sink)
+    }
+
+    fn take_rows_back(&mut self, after: &[u8], sink: &mut dyn RowSink) -> Result<()> {
+        self.take_rows_of_block_back(after, sink)
     }
 
     fn entry(&self) -> Option<Entry<'_>> {

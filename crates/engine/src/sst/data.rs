@@ -112,6 +112,13 @@ struct RowRef {
     tail_len: usize,
 }
 
+impl Record {
+    /// The group that it is in.
+    pub(super) fn group(&self) -> usize {
+        self.group
+    }
+}
+
 impl DataBlock {
     /// Parses a block.
     pub(super) fn parse(data: Bytes) -> Parsed<Self> {
@@ -214,7 +221,7 @@ impl DataBlock {
         self.first_of_group(0)
     }
 
-    fn first_of_group(&self, group: usize) -> Parsed<Record> {
+    pub(super) fn first_of_group(&self, group: usize) -> Parsed<Record> {
         let mut input = self.group_input(group)?;
         let row = self.row_ref(&mut input)?;
         let records = input.u64()?;
@@ -341,6 +348,18 @@ impl DataBlock {
         let Some(index) = record.qualifier.checked_sub(1) else { return Ok(None) };
         let (at, len) = self.qualifier_range(index)?;
         Ok(Some(self.range(at, len)))
+    }
+
+    /// Groups in the block.
+    pub(super) fn groups(&self) -> usize {
+        self.groups
+    }
+
+    /// Whether two groups are of one row.
+    pub(super) fn same_row(&self, a: usize, b: usize) -> Parsed<bool> {
+        let (a, b) = (self.group_row(a)?, self.group_row(b)?);
+        Ok(a.shared == b.shared
+            && self.range(a.tail_at, a.tail_len) == self.range(b.tail_at, b.tail_len))
     }
 
     /// Whether two records of one row are of one column.

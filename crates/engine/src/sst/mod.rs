@@ -25,6 +25,7 @@
 //! | How much of its index and filter is in memory | `residence.rs` |
 //! | Blocks in memory, and loading them | `block.rs` |
 //! | Looking up one row | `point.rs` |
+//! | Rows that lie whole in one block | `rows.rs` |
 //! | Moving through a file | `cursor.rs` |
 //! | Checking a whole file | `verify.rs` |
 //!
@@ -53,6 +54,7 @@ mod probe;
 mod properties;
 mod reader;
 mod residence;
+mod rows;
 mod salvage;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -64,11 +66,12 @@ mod writer;
 pub use block::{Block, BlockKind, BlockRequest, load_blocks, load_blocks_blocking};
 pub use cursor::{CursorOptions, SstCursor};
 pub use metrics::{Counter, KindMetrics, SstMetrics};
-pub(crate) use point::{PointRow, PointStage};
+pub(crate) use point::PointStage;
 pub use probe::RowProbe;
 pub use properties::{FamilyProperties, SstProperties};
 pub use reader::SstReader;
 pub use residence::IndexMemory;
+pub use rows::{RowInBlock, RowSink};
 pub use salvage::{BlockInfo, Lost, PartitionInfo, Piece, SstPlaces};
 pub use writer::{SstSummary, SstWriter};
 

@@ -15,16 +15,14 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::block::{Block, BlockRequest, Fill};
 use super::checks::Checks;
-use super::data::{DataBlock, Fresh, Record};
+use super::data::Record;
 use super::footer::Handle;
 use super::probe::RowProbe;
 use super::reader::SstReader;
+use super::rows::RowInBlock;
 use crate::cache::{PartitionId, Resident};
-use crate::cell::{FamilyId, Kind, Seq, Timestamp};
 use crate::codec::{Malformed, Parsed};
 use crate::error::Result;
 
@@ -65,60 +63,10 @@ pub(crate) struct PointRow {
 /// Blocks that a read has loaded.
 pub(crate) type Loaded = [(BlockRequest, Arc<Block>)];
 
-/// One record of a row that lies within one block.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PointRecord<'a> {
-    data: &'a DataBlock,
-    record: &'a Record,
-    /// Of the same column as the record before.
-    pub(crate) same_column: bool,
-}
-
 impl PointRow {
-    /// Shows the records of the row in order until `each` says that it has seen enough.
-    pub(crate) fn walk(&self, mut each: impl FnMut(PointRecord<'_>) -> bool) -> Result<()> {
-        let damaged = |m: Malformed| self.reader.damaged(self.offset, m.what);
-        let data = self.block.data().map_err(damaged)?;
-        let mut record = self.first;
-        let mut same_column = false;
-        while each(PointRecord { data, record: &record, same_column }) {
-            let Some(next) = data.after(&record).map_err(damaged)? else { break };
-            if next.fresh == Fresh::Row {
-                break;
-            }
-            same_column = next.fresh == Fresh::Version
-                || data.same_column(&record, &next).map_err(damaged)?;
-            record = next;
-        }
-        Ok(())
-    }
-}
-
-impl PointRecord<'_> {
-    pub(crate) fn family(&self) -> FamilyId {
-        self.record.family
-    }
-
-    pub(crate) fn kind(&self) -> Kind {
-        self.record.kind
-    }
-
-    pub(crate) fn seq(&self) -> Seq {
-        self.record.seq
-    }
-
-    pub(crate) fn timestamp(&self) -> Timestamp {
-        self.record.timestamp
-    }
-
-    /// Shares the block's memory.
-    pub(crate) fn qualifier(&self) -> Bytes {
-        self.data.qualifier_bytes(self.record)
-    }
-
-    /// Shares the block's memory.
-    pub(crate) fn value(&self) -> Bytes {
-        self.data.value_bytes(self.record)
+    /// The row, to be walked over.
+    pub(crate) fn row(&self) -> Result<RowInBlock<'_>> {
+        RowInBlock::new(&self.reader, self.offset, &self.block, &self.first)
     }
 }
 
@@ -252,9 +200,7 @@ impl SstReader {
             let goes_on = index.compare(at, &probe.row_end)? == Ordering::Less;
             Ok(Some((handle, goes_on)))
         };
-        let found = place().map_err(|m: Malformed| {
-            self.damaged(partition.offset, m.what)
-        })?;
+        let found = place().map_err(|m: Malformed| self.damaged(partition.offset, m.what))?;
         Ok(Some(match found {
             // Between the last key of a partition and its separator.
             None => PointStage::Wide,

@@ -113,7 +113,8 @@ impl LevelView {
                 Some(LevelSst { file, span: sst.span() })
             })
             .collect();
-        let fences = (level > 0 && !ssts.is_empty()).then(|| Fences::new(ssts.iter().map(|s| &s.span)));
+        let fences =
+            (level > 0 && !ssts.is_empty()).then(|| Fences::new(ssts.iter().map(|s| &s.span)));
         Self { ssts, fences }
     }
 

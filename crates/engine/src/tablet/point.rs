@@ -15,17 +15,19 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::cell::{Row, RowRange, SEQ_MAX, Seq};
 use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::ROW_READ_BYTES_MAX;
-use crate::read::{Assembled, Projection, assemble, row_of};
+use crate::read::{Assembler, Projection};
 use crate::schema::TabletSchema;
 use crate::sst::{Block, BlockRequest, CursorOptions, PointStage, RowProbe, load_blocks};
 
 use super::Tablet;
 use super::levels::SstPlace;
-use super::read::{ReadView, Snapshot};
+use super::read::{ReadView, ScanOptions, Snapshot};
 use super::view::View;
 
 /// One SST of a read.
@@ -103,9 +105,11 @@ impl PointRead {
         if view.version.excised().iter().any(|e| e.range.contains(row)) {
             return Ok(Found::General);
         }
-        Ok(match assemble(found, seq, schema, projection, ROW_READ_BYTES_MAX)? {
-            Assembled::Cells(cells) => Found::Row(row_of(row, cells)),
-            Assembled::General => Found::General,
+        let mut assembler = Assembler::new(seq, schema, projection, ROW_READ_BYTES_MAX);
+        Ok(match assembler.cells(&found.row()?)? {
+            Some(cells) if cells.is_empty() => Found::Row(None),
+            Some(cells) => Found::Row(Some(Row { key: Bytes::copy_from_slice(row), cells })),
+            None => Found::General,
         })
     }
 
@@ -117,7 +121,8 @@ impl PointRead {
         }
         for source in self.sources.iter().filter(|s| !matches!(s.stage, PointStage::Absent)) {
             let Some(sst) = view.levels.get(source.place) else { continue };
-            let options = CursorOptions { bounds: sst.span.intersect(range), ..CursorOptions::default() };
+            let options =
+                CursorOptions { bounds: sst.span.intersect(range), ..CursorOptions::default() };
             cursors.push(Box::new(sst.file.reader()?.cursor(options)));
         }
         Ok(cursors)
@@ -153,7 +158,14 @@ impl Tablet {
         let range = RowRange::row(row);
         let cursors = read.cursors(&snapshot.view, &range)?;
         drop(read);
-        let mut stream = self.stream(&snapshot, range, projection.clone(), false, cursors)?;
+        let options = ScanOptions {
+            range,
+            projection: projection.clone(),
+            reverse: false,
+            rows_hint: None,
+            snapshot: None,
+        };
+        let mut stream = self.stream(&snapshot, options, cursors)?;
         loop {
             match stream.next().await? {
                 Some(row) if row.cells.is_empty() => {}

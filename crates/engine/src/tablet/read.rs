@@ -38,6 +38,8 @@ pub struct ScanOptions {
     pub projection: Projection,
     /// From the last row to the first.
     pub reverse: bool,
+    /// Rows that the caller will take at most, where it knows: it is read ahead for no more.
+    pub rows_hint: Option<usize>,
     /// What to see; `None` for what is durable when the scan starts.
     pub snapshot: Option<Snapshot>,
 }
@@ -79,23 +81,22 @@ impl Tablet {
     }
 
     /// Reads rows in order.
-    pub fn scan(&self, options: ScanOptions) -> Result<RowStream> {
-        let snapshot = options.snapshot.unwrap_or_else(|| self.snapshot());
-        let range = options.range.intersect(&self.range);
-        let cursors =
-            if range.is_empty() { Vec::new() } else { cursors(&snapshot.view, &range)? };
-        self.stream(&snapshot, range, options.projection, options.reverse, cursors)
+    pub fn scan(&self, mut options: ScanOptions) -> Result<RowStream> {
+        let snapshot = options.snapshot.take().unwrap_or_else(|| self.snapshot());
+        options.range = options.range.intersect(&self.range);
+        let range = &options.range;
+        let cursors = if range.is_empty() { Vec::new() } else { cursors(&snapshot.view, range)? };
+        self.stream(&snapshot, options, cursors)
     }
 
-    /// The rows of `range` that `cursors` have.
+    /// The rows that `cursors` have.
     pub(super) fn stream(
         &self,
         snapshot: &Snapshot,
-        range: RowRange,
-        projection: Projection,
-        reverse: bool,
+        options: ScanOptions,
         cursors: Vec<Box<dyn Cursor>>,
     ) -> Result<RowStream> {
+        let ScanOptions { range, projection, reverse, rows_hint, snapshot: _ } = options;
         if self.is_dropped() {
             return Err(Error::new(ErrorKind::NotFound, "the tablet was dropped"));
         }
@@ -117,6 +118,7 @@ impl Tablet {
             range,
             projection,
             reverse,
+            rows_hint,
             row_bytes_max: limits::ROW_READ_BYTES_MAX,
         };
         let io = Arc::clone(&self.core.env.io);
@@ -168,8 +170,10 @@ fn cursors(view: &View, range: &RowRange) -> Result<Vec<Box<dyn Cursor>>> {
         // A level with one file to read needs no level cursor.
         if level == 0 || here.len() == 1 {
             for file in here {
-                let options =
-                    CursorOptions { bounds: file.span().intersect(range), ..CursorOptions::default() };
+                let options = CursorOptions {
+                    bounds: file.span().intersect(range),
+                    ..CursorOptions::default()
+                };
                 cursors.push(Box::new(view.file(file.id)?.reader()?.cursor(options)));
             }
         } else if !here.is_empty() {

@@ -113,7 +113,10 @@ pub fn scan(
     reverse: bool,
     snapshot: Option<Snapshot>,
 ) -> tepui_engine::Result<Vec<Row>> {
-    let mut stream = tablet.scan(ScanOptions { range, projection, reverse, snapshot })?;
+    // A hint changes no result.
+    let rows_hint = snapshot.is_some().then_some(2);
+    let mut stream =
+        tablet.scan(ScanOptions { range, projection, reverse, rows_hint, snapshot })?;
     let mut rows = Vec::new();
     while let Some(row) = block_on(stream.next())? {
         if !row.cells.is_empty() {

@@ -66,8 +66,13 @@ fn a_file_on_both_sides_of_another_is_collected_in_place() {
 fn a_scan_that_skips_ahead_passes_a_file_on_both_sides_of_another_once() {
     let rig = straddled(plain_schema(), 40);
     let projection = Projection { cells_per_row_max: 1, ..Projection::all() };
-    let options =
-        ScanOptions { range: RowRange::all(), projection, reverse: false, snapshot: None };
+    let options = ScanOptions {
+        range: RowRange::all(),
+        projection,
+        reverse: false,
+        rows_hint: None,
+        snapshot: None,
+    };
     let mut stream = rig.tablet.scan(options).unwrap();
     let mut keys = Vec::new();
     // A scan that goes round in circles has an end here.

@@ -56,6 +56,7 @@ fn rows(runs: &[Arc<Vec<Rec>>], snapshot: Seq, excised: &Arc<[Excised]>) -> Vec<
         range: RowRange::all(),
         projection: Projection::all(),
         reverse: false,
+        rows_hint: None,
         row_bytes_max: ROW_READ_BYTES_MAX,
     };
     read(runs, &spec, false).unwrap()

@@ -23,6 +23,7 @@ fn spec(snapshot: Seq) -> ReadSpec {
         range: RowRange::all(),
         projection: Projection::all(),
         reverse: false,
+        rows_hint: None,
         row_bytes_max: u64::MAX,
     }
 }

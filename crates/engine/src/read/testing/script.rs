@@ -231,6 +231,7 @@ impl Script {
                 cells_per_row_max: limit("cells"),
             },
             reverse: words.contains(&"reverse"),
+            rows_hint: None,
             row_bytes_max: u64::MAX,
         };
         let mut out = String::new();
