@@ -439,3 +439,6 @@ pub fn load_blocks_blocking(requests: Vec<BlockRequest>) -> Vec<Result<Arc<Block
     }
     Plan { batch, place_of }.finish()
 }
+
+#[cfg(test)]
+mod tests;
