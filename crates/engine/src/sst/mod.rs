@@ -25,6 +25,7 @@
 //! | How much of its index and filter is in memory | `residence.rs` |
 //! | Blocks in memory, and loading them | `block.rs` |
 //! | Moving through a file | `cursor.rs` |
+//! | What the directory of partitions is worth | `compare.rs` |
 //! | Checking a whole file | `verify.rs` |
 //!
 //! The life of a point read: [`SstCursor`] looks into the resident filter index, asks the filter partition
@@ -35,6 +36,7 @@
 
 mod block;
 mod checks;
+mod compare;
 mod cursor;
 mod data;
 mod data_builder;
@@ -58,6 +60,7 @@ mod verify;
 mod writer;
 
 pub use block::{Block, BlockKind, BlockRequest, load_blocks, load_blocks_blocking};
+pub use compare::FilterComparison;
 pub use cursor::{CursorOptions, SstCursor};
 pub use metrics::{Counter, KindMetrics, SstMetrics};
 pub use probe::RowProbe;

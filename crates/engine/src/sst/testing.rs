@@ -265,9 +265,9 @@ impl IoEngine for GateIo {
         let gate = Arc::clone(&self.gate);
         async move {
             gate.acquire().await.unwrap().forget();
-            let read = |r: &ReadRequest| match fails {
-                true => Err(Error::new(ErrorKind::Io, "the device failed")),
-                false => r.file.read_at(r.offset, r.len),
+            let failure = || Error::new(ErrorKind::Io, "the device failed");
+            let read = |r: &ReadRequest| {
+                if fails { Err(failure()) } else { r.file.read_at(r.offset, r.len) }
             };
             requests.iter().map(read).collect()
         }

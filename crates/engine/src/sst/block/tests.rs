@@ -14,6 +14,8 @@ use crate::io::{Files, InlineIo, PreadPool, Spawner, ThreadSpawner};
 use crate::sst::testing::{GateIo, Sample, TestFiles, TestIo};
 use crate::sst::{Compression, CursorOptions, FileId, RowProbe, SstCursor, SstOptions, SstWriter};
 
+mod damage;
+
 const ID: FileId = 42;
 const ROWS: usize = 400;
 
@@ -136,7 +138,9 @@ fn threads_that_read_the_same_cold_rows_read_each_block_once() {
             ThreadSpawner.spawn("reader", Box::new(work)).unwrap()
         })
         .collect();
-    threads.into_iter().for_each(|t| t.join());
+    for thread in threads {
+        thread.join();
+    }
     let blocks = reader.properties().data_blocks + reader.index_memory().partitions;
     assert_eq!(reader.metrics().blocks_read.get(), blocks);
     assert_eq!(cache.flights().len(), 0);
