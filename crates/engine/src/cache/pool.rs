@@ -149,6 +149,8 @@ impl Ring {
             self.hand = 0;
         }
         let entry = self.leave(self.hand)?;
+        // The entry that came into its place is the newest, mostly: it has a round before it.
+        self.hand += 1;
         *self.bytes.of(entry.kind) -= entry.bytes;
         let slot = entry.directory.slots().get(entry.place as usize);
         Some((entry.kind, slot.and_then(|s| s.put(None))))
@@ -320,3 +322,6 @@ impl PartitionPool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -211,7 +211,12 @@ impl RowStream {
             if !wanted.is_empty() {
                 let loaded = crate::sst::load_blocks(&*self.io, wanted.clone()).await;
                 for (request, block) in wanted.iter().zip(loaded) {
-                    self.merge.supply(request, &block?);
+                    match block {
+                        Ok(block) => self.merge.supply(request, &block),
+                        // Damage ahead fails the read when it comes there, if it does.
+                        Err(_) if request.is_ahead() => {}
+                        Err(error) => return Err(error),
+                    }
                 }
             }
             if self.merge.resume()? == Step::Ready {

@@ -139,6 +139,8 @@ pub struct BlockRequest {
     /// `None` for a data block.
     pub(super) partition: Option<PartitionId>,
     pub(super) fill: Fill,
+    /// Asked for because it may be needed next.
+    pub(super) ahead: bool,
 }
 
 impl PartialEq for BlockRequest {
@@ -178,6 +180,12 @@ impl BlockRequest {
     /// Never: every block has a trailer.
     pub fn is_empty(&self) -> bool {
         false
+    }
+
+    /// Whether the cursor can go on without: the block lies ahead. Where it cannot be read, that is an error
+    /// only once the cursor comes to it and asks again.
+    pub fn is_ahead(&self) -> bool {
+        self.ahead
     }
 
     /// What kind of block it asks for.
@@ -445,3 +453,6 @@ pub fn load_blocks_blocking(requests: Vec<BlockRequest>) -> Vec<Result<Arc<Block
     }
     Plan { batch, place_of }.finish()
 }
+
+#[cfg(test)]
+mod tests;

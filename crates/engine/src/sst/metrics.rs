@@ -155,7 +155,9 @@ mod tests {
                     ThreadSpawner.spawn("count", Box::new(count)).unwrap()
                 })
                 .collect();
-            threads.into_iter().for_each(|t| t.join());
+            for thread in threads {
+                thread.join();
+            }
         }
         counter.add(5);
         assert_eq!(counter.get(), 3 * STRIPES as u64 * 2 * 1000 + 5);

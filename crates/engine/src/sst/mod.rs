@@ -27,6 +27,7 @@
 //! | Looking up one row | `point.rs` |
 //! | Rows that lie whole in one block | `rows.rs` |
 //! | Moving through a file | `cursor.rs` |
+//! | What the directory of partitions is worth | `compare.rs` |
 //! | Checking a whole file | `verify.rs` |
 //!
 //! The life of a point read: [`SstCursor`] looks into the resident filter index, asks the filter partition
@@ -37,6 +38,7 @@
 
 mod block;
 mod checks;
+mod compare;
 mod cursor;
 mod data;
 mod data_builder;
@@ -64,6 +66,7 @@ mod verify;
 mod writer;
 
 pub use block::{Block, BlockKind, BlockRequest, load_blocks, load_blocks_blocking};
+pub use compare::FilterComparison;
 pub use cursor::{CursorOptions, SstCursor};
 pub use metrics::{Counter, KindMetrics, SstMetrics};
 pub(crate) use point::PointStage;

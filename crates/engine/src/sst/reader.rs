@@ -242,7 +242,7 @@ impl SstReader {
     }
 
     pub(super) fn request_data(self: &Arc<Self>, handle: Handle, fill: Fill) -> BlockRequest {
-        BlockRequest { reader: Arc::clone(self), handle, partition: None, fill }
+        BlockRequest { reader: Arc::clone(self), handle, partition: None, fill, ahead: false }
     }
 
     pub(super) fn request_partition(
@@ -251,7 +251,7 @@ impl SstReader {
         handle: Handle,
         fill: Fill,
     ) -> BlockRequest {
-        BlockRequest { reader: Arc::clone(self), handle, partition: Some(id), fill }
+        BlockRequest { reader: Arc::clone(self), handle, partition: Some(id), fill, ahead: false }
     }
 
     // What is in memory. Looking counts as a use and as a hit or a miss.

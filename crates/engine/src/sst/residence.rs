@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::block::{BLOCK_OVERHEAD_BYTES, Block};
+use super::block::BLOCK_OVERHEAD_BYTES;
 use super::footer::Handle;
 use super::reader::SstReader;
 use crate::cache::PartitionId;
@@ -95,26 +95,25 @@ impl SstReader {
         wanted.sort_by_key(|(_, handle)| handle.offset);
         for run in runs(wanted) {
             let read = self.file().read_at(run.offset, (run.end - run.offset) as usize);
-            let loaded = read.and_then(|bytes| self.keep(&run, &bytes));
-            if let Err(error) = loaded {
-                tracing::warn!(%error, "a part of an index or filter cannot be kept in memory");
+            for (id, handle) in &run.members {
+                let kept = read.clone().and_then(|bytes| self.keep(&run, *id, *handle, &bytes));
+                if let Err(error) = kept {
+                    tracing::warn!(%error, "a part of an index or filter cannot be kept in memory");
+                }
             }
         }
         Ok(true)
     }
 
-    /// Puts what was read for a run into the directory, up to the first that is damaged.
-    fn keep(&self, run: &Run, bytes: &Bytes) -> Result<()> {
-        for (id, handle) in &run.members {
-            let start = (handle.offset - run.offset) as usize;
-            let end = start + handle.len as usize;
-            if end > bytes.len() {
-                return Err(self.damaged(handle.offset, "a read came back short"));
-            }
-            let block: Block =
-                self.decode_block(*handle, id.kind(), &bytes.slice(start..end), true)?;
-            self.cache().partitions().insert(&self.directory, *id, &Arc::new(block));
+    /// Puts a partition into the directory, from what was read for its run.
+    fn keep(&self, run: &Run, id: PartitionId, handle: Handle, bytes: &Bytes) -> Result<()> {
+        let start = (handle.offset - run.offset) as usize;
+        let end = start + handle.len as usize;
+        if end > bytes.len() {
+            return Err(self.damaged(handle.offset, "a read came back short"));
         }
+        let block = self.decode_block(handle, id.kind(), &bytes.slice(start..end), true)?;
+        self.cache().partitions().insert(&self.directory, id, &Arc::new(block));
         Ok(())
     }
 
@@ -175,3 +174,6 @@ fn runs(partitions: Vec<(PartitionId, Handle)>) -> Vec<Run> {
     }
     runs
 }
+
+#[cfg(test)]
+mod tests;

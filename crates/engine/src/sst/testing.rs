@@ -106,6 +106,8 @@ pub(crate) fn keys_around(key: &[u8]) -> Vec<Vec<u8>> {
 #[derive(Debug, Default)]
 pub(crate) struct TestFiles {
     files: Arc<Mutex<BTreeMap<PathBuf, Vec<u8>>>>,
+    /// Files opened from now on have nothing in the page cache.
+    pub(crate) cold: std::sync::atomic::AtomicBool,
 }
 
 impl TestFiles {
@@ -143,6 +145,7 @@ impl WritableFile for TestWriter {
 struct TestFile {
     path: PathBuf,
     contents: Bytes,
+    cold: bool,
 }
 
 impl RandomFile for TestFile {
@@ -161,7 +164,7 @@ impl RandomFile for TestFile {
     }
     fn try_read_at(&self, offset: u64, len: usize) -> Option<Result<Bytes>> {
         // Half of the reads can be done at once, so that both ways are taken.
-        (offset.is_multiple_of(2)).then(|| self.read_at(offset, len))
+        (!self.cold && offset.is_multiple_of(2)).then(|| self.read_at(offset, len))
     }
 }
 
@@ -173,7 +176,8 @@ impl Files for TestFiles {
     fn open(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
         let contents = self.files.lock().unwrap().get(path).cloned();
         let contents = contents.ok_or_else(|| Error::new(ErrorKind::NotFound, "no such file"))?;
-        Ok(Arc::new(TestFile { path: path.to_owned(), contents: Bytes::from(contents) }))
+        let cold = self.cold.load(std::sync::atomic::Ordering::Relaxed);
+        Ok(Arc::new(TestFile { path: path.to_owned(), contents: Bytes::from(contents), cold }))
     }
     fn truncate(&self, _path: &Path, _len: u64) -> Result<()> {
         unreachable!()
@@ -222,4 +226,51 @@ pub(crate) fn filter_block(bytes: usize) -> super::Block {
     let entries = vec![7u64; bytes * 8 / 10];
     let bytes = Bytes::from(super::filter::build_filter(&entries, 10));
     super::Block::parse(super::block::BlockKind::Filter, bytes).unwrap()
+}
+
+/// Reads through a gate: a batch waits until the gate has been opened, or fails if it is to. Notes the reads.
+#[derive(Debug)]
+pub(crate) struct GateIo {
+    pub(crate) gate: Arc<tokio::sync::Semaphore>,
+    pub(crate) fail: std::sync::atomic::AtomicBool,
+    reads: Mutex<Vec<(u64, usize)>>,
+}
+
+impl GateIo {
+    /// With the gate closed.
+    pub(crate) fn new() -> Self {
+        Self {
+            gate: Arc::new(tokio::sync::Semaphore::new(0)),
+            fail: false.into(),
+            reads: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn open(&self) {
+        self.gate.add_permits(1_000_000);
+    }
+
+    /// Offset and length of the reads so far, sorted.
+    pub(crate) fn reads(&self) -> Vec<(u64, usize)> {
+        let mut reads = self.reads.lock().unwrap().clone();
+        reads.sort_unstable();
+        reads
+    }
+}
+
+impl IoEngine for GateIo {
+    fn read_batch(&self, requests: Vec<ReadRequest>) -> BoxFuture<'static, Vec<Result<Bytes>>> {
+        self.reads.lock().unwrap().extend(requests.iter().map(|r| (r.offset, r.len)));
+        let fails = self.fail.load(std::sync::atomic::Ordering::Relaxed);
+        let gate = Arc::clone(&self.gate);
+        async move {
+            gate.acquire().await.unwrap().forget();
+            let failure = || Error::new(ErrorKind::Io, "the device failed");
+            let read = |r: &ReadRequest| {
+                if fails { Err(failure()) } else { r.file.read_at(r.offset, r.len) }
+            };
+            requests.iter().map(read).collect()
+        }
+        .boxed()
+    }
 }

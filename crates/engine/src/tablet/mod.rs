@@ -40,7 +40,7 @@ use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Excised, TabletManifest, Version, VersionEdit};
 use crate::schema::TabletSchema;
-use crate::sst::{FileId, IndexMemory};
+use crate::sst::{FileId, FilterComparison, IndexMemory};
 use crate::store::SstFile;
 
 pub(crate) use replay::Replay;
@@ -176,6 +176,13 @@ impl Tablet {
             memtable_bytes: view.memtable_bytes(),
             records: memtable_records + view.version.ssts().map(|f| f.entries).sum::<u64>(),
         }
+    }
+
+    /// The filters of its SSTs in two ways, for benchmarks; damaged SSTs are left out. Blocks.
+    pub fn compare_filters(&self) -> Result<FilterComparison> {
+        let view = self.view.load_full();
+        let readers = view.files.values().filter_map(|file| file.reader().ok().map(Arc::clone));
+        FilterComparison::new(readers.collect())
     }
 
     /// Memory for the indexes and filters of its SSTs.

@@ -254,3 +254,58 @@ fn a_panic_of_a_background_thread_makes_the_engine_read_only() {
     thread.unwrap().join();
     assert!(matches!(rig.engine.health(), Health::ReadOnly(_)));
 }
+
+#[test]
+fn new_files_have_their_whole_index_and_filter_in_memory_and_let_them_go_on_the_last_level() {
+    let rig = rig();
+    let rows: Vec<String> = (0..200).map(|i| format!("row-{i:03}")).collect();
+    rig.write(&rows.iter().map(String::as_str).collect::<Vec<_>>());
+    let memory = rig.engine.index_memory();
+    assert!(memory.partitions >= 2, "{memory:?}");
+    assert_eq!(memory.pinned_bytes, memory.partition_bytes_all);
+    let read = rig.engine.cache().sst_metrics().blocks_read.get();
+    assert_eq!(rig.cells("row-100"), 2);
+    let blocks = rig.engine.cache().sst_metrics().blocks_read.get() - read;
+    assert_eq!(blocks, 1, "the data block alone");
+
+    rig.engine.compact_fully().unwrap();
+    let memory = rig.engine.index_memory();
+    assert_eq!((memory.pinned_bytes, memory.partition_bytes), (0, 0), "{memory:?}");
+    assert_eq!(rig.engine.cache().stats().pinned_bytes, 0);
+    assert_eq!(rig.cells("row-100"), 2);
+}
+
+#[test]
+fn a_file_that_moves_down_by_an_edit_alone_is_no_longer_pinned() {
+    let rig = rig();
+    rig.write(&["a", "b"]);
+    assert!(rig.engine.index_memory().pinned_bytes > 0);
+    let mut pick = {
+        let busy = Default::default();
+        pick::pick_full(&rig.tablet.version(), &busy).unwrap()
+    };
+    pick.reason = pick::Reason::Size;
+    let claim = {
+        let mut jobs = rig.tablet.jobs();
+        rig.tablet.claim(&mut jobs, pick)
+    };
+    claim.run().unwrap();
+    let memory = rig.engine.index_memory();
+    assert_eq!(memory.pinned_bytes, 0, "{memory:?}");
+}
+
+#[test]
+fn an_engine_whose_parts_outgrow_its_memory_does_not_start() {
+    let options = EngineOptions { memory_bytes: 64 << 20, ..EngineOptions::default() };
+    let env = Env {
+        files: Arc::new(MemoryFiles::new()),
+        io: Arc::new(InlineIo),
+        clock: Arc::new(ManualClock::new(1)),
+        rng: Arc::new(SeededRng::new(1)),
+        spawner: Arc::new(ThreadSpawner),
+    };
+    let least = options.memory_bytes_min();
+    let error = Engine::open(env, Path::new("/data"), options).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.message().contains(&format!("at least {least} is needed")), "{error}");
+}

@@ -9,10 +9,10 @@ use proptest::prelude::*;
 
 use tepui_engine::ErrorKind;
 use tepui_engine::cell::{RowBatch, RowRange};
-use tepui_engine::db::{Engine, Health};
+use tepui_engine::db::{CompressionPolicy, Engine, Health};
 use tepui_engine::io::{Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles};
 use tepui_engine::read::Projection;
-use tepui_engine::tablet::{ReadView, Tablet};
+use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
 
 use crate::harness::{Model, Rig, START_MICROS, env, plain_schema, put, scan, tiny_options};
 
@@ -278,4 +278,50 @@ fn a_dropped_tablet_leaves_no_files() {
     engine.run_background().unwrap();
     assert_eq!(files.list(Path::new("/data/sst")).unwrap(), []);
     assert_eq!(files.list(Path::new("/data/tablets")).unwrap(), []);
+}
+
+#[test]
+fn a_scan_that_ends_before_a_damaged_block_does_not_fail_for_having_read_ahead() {
+    let mut options = tiny_options();
+    options.compression = CompressionPolicy::None;
+    options.sst.block_bytes = 1024;
+    options.sst.index_partition_bytes = 4096;
+    options.target_file_bytes = 1 << 20;
+    let rig = Rig::new(options, plain_schema(), 3);
+    for n in 0..200 {
+        let value = "x".repeat(400);
+        rig.apply(format!("row-{n:03}").as_bytes(), vec![put(1, "q", 1000, &value)]);
+    }
+    block_on(rig.tablet.flush()).unwrap();
+    let sst = rig.files.list(Path::new("/data/sst")).unwrap().remove(0).name;
+    let path = Path::new("/data/sst").join(sst);
+    let mut bytes = rig.files.contents(&path).unwrap();
+    bytes[40_000] ^= 0xFF;
+    rig.files.put_contents(&path, bytes);
+    let mut stream = rig
+        .tablet
+        .scan(ScanOptions {
+            range: RowRange::all(),
+            projection: Projection::all(),
+            reverse: false,
+            snapshot: None,
+        })
+        .unwrap();
+    let mut rows = 0;
+    let error = loop {
+        match block_on(stream.next()) {
+            Ok(row) => rows += usize::from(row.is_some_and(|row| !row.cells.is_empty())),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    let readable = |n: usize| {
+        let row = format!("row-{n:03}");
+        let projection = Projection::all();
+        block_on(rig.tablet.read_row(row.as_bytes(), &projection, ReadView::Durable)).is_ok()
+    };
+    let first_damaged = (0..200).find(|n| !readable(*n)).unwrap();
+    assert!(first_damaged > 20, "{first_damaged}");
+    // That the last one before the damage is complete shows in the block behind it.
+    assert!(rows + 1 >= first_damaged, "{rows} of {first_damaged} rows before the damage");
 }

@@ -54,6 +54,12 @@ const SEGMENT_BYTES_MAX: u64 = 4 << 30;
 /// Bytes of the block cache, at least: the index blocks of a scan or two.
 const BLOCK_CACHE_BYTES_MIN: u64 = 1 << 20;
 
+/// Percent of the block cache for indexes and filters, at most: rows that are read again need some of it too.
+const PARTITION_SHARE_PERCENT_MAX: usize = 95;
+
+/// Levels that are pinned, at most: there are no more.
+const PINNED_LEVELS_MAX: usize = 7;
+
 /// Milliseconds between syncs, at most: what a crash may lose should stay a short time.
 const SYNC_INTERVAL_MS_MAX: u64 = 60_000;
 
@@ -163,9 +169,37 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "engine.block_cache_bytes",
         default: "512MiB",
-        about: "memory for blocks read from disk",
+        about: "memory for blocks read from disk, and for indexes and filters",
         set: |config, value| {
             config.engine.block_cache_bytes = values::size(value, BLOCK_CACHE_BYTES_MIN, u64::MAX)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "engine.partition_share_percent",
+        default: "80",
+        about: "percent of the block cache that indexes and filters may take",
+        set: |config, value| {
+            let percent = values::whole_number(value, PARTITION_SHARE_PERCENT_MAX)?;
+            config.engine.partition_share_percent = percent as u32;
+            Ok(())
+        },
+    },
+    Key {
+        name: "engine.pinned_levels",
+        default: "2",
+        about: "levels of new files whose whole index and filter stay in memory",
+        set: |config, value| {
+            config.engine.pinned_levels = values::whole_number(value, PINNED_LEVELS_MAX)? as u32;
+            Ok(())
+        },
+    },
+    Key {
+        name: "engine.memory_bytes",
+        default: "0",
+        about: "memory that memtables, block cache and compactions may take together; the server does not start where they do not fit. 0 sets no bound",
+        set: |config, value| {
+            config.engine.memory_bytes = values::size(value, 0, u64::MAX)?;
             Ok(())
         },
     },
@@ -259,6 +293,9 @@ mod tests {
                 memtable_bytes: 0,
                 memtables_total_bytes: 0,
                 block_cache_bytes: 0,
+                partition_share_percent: 0,
+                pinned_levels: 0,
+                memory_bytes: 1,
                 log_segment_bytes: 0,
                 log_bytes_max: 0,
                 compaction_threads: 0,

@@ -1,0 +1,331 @@
+//! Loading under concurrency, and what loads leave in memory.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use futures::FutureExt;
+use futures::future::{join, join_all};
+
+use super::*;
+use crate::cache::{BlockCache, QuickBlockCache};
+use crate::cell::{FamilyId, Kind, encode_key, row_prefix};
+use crate::cursor::{Cursor, Step};
+use crate::io::{Files, InlineIo, PreadPool, Spawner, ThreadSpawner};
+use crate::sst::testing::{GateIo, Sample, TestFiles, TestIo};
+use crate::sst::{Compression, CursorOptions, FileId, RowProbe, SstCursor, SstOptions, SstWriter};
+
+mod damage;
+
+const ID: FileId = 42;
+const ROWS: usize = 400;
+
+fn path() -> PathBuf {
+    PathBuf::from("42.sst")
+}
+
+fn row(i: usize) -> String {
+    format!("row-{i:06}")
+}
+
+/// One record for each row; a few rows to a block, a few blocks to a partition.
+fn file_of(rows: usize) -> TestFiles {
+    let files = TestFiles::default();
+    files.cold.store(true, Ordering::Relaxed);
+    let options = SstOptions {
+        block_bytes: 500,
+        index_partition_bytes: 300,
+        filter_partition_bytes: 128,
+        compression: Compression::None,
+        ..SstOptions::default()
+    };
+    let mut writer = SstWriter::new(files.create(&path()).unwrap(), &path(), ID, options, 0);
+    for i in 0..rows {
+        let mut key = Vec::new();
+        let qualifier = Some(&b"q"[..]);
+        encode_key(row(i).as_bytes(), FamilyId(1), qualifier, 5, 9, Kind::Value, &mut key);
+        let record = Sample { key, value: vec![i as u8; 50] };
+        writer.add(record.view(), &record.value).unwrap();
+    }
+    writer.finish().unwrap();
+    files
+}
+
+fn open(files: &TestFiles, cache: &Arc<QuickBlockCache>) -> Arc<SstReader> {
+    let cache = Arc::clone(cache) as Arc<dyn BlockCache>;
+    SstReader::open(files, Path::new(&path()), ID, cache).unwrap()
+}
+
+fn cache(bytes: u64) -> Arc<QuickBlockCache> {
+    Arc::new(QuickBlockCache::new(bytes))
+}
+
+async fn settle(io: &dyn IoEngine, cursor: &mut SstCursor, mut step: Step) -> Result<()> {
+    while step == Step::Blocked {
+        let mut wanted = Vec::new();
+        cursor.wanted(&mut wanted);
+        let loaded = load_blocks(io, wanted.clone()).await;
+        for (request, block) in wanted.iter().zip(loaded) {
+            cursor.supply(request, &block?);
+        }
+        step = cursor.resume()?;
+    }
+    Ok(())
+}
+
+/// A point read; the value.
+async fn get(reader: &Arc<SstReader>, io: &dyn IoEngine, row: &str) -> Result<Option<Vec<u8>>> {
+    let probe = Some(Arc::new(RowProbe::row(row.as_bytes())));
+    let mut cursor = reader.cursor(CursorOptions { probe, ..CursorOptions::default() });
+    let prefix = row_prefix(row.as_bytes());
+    let step = cursor.seek(&prefix)?;
+    settle(io, &mut cursor, step).await?;
+    let entry = cursor.entry().filter(|e| e.key.row_prefix() == prefix);
+    Ok(entry.map(|e| e.value.to_vec()))
+}
+
+/// A scan over everything; the rows.
+async fn scan(reader: &Arc<SstReader>, io: &dyn IoEngine, fill_cache: bool) -> Result<usize> {
+    let mut cursor = reader.cursor(CursorOptions { fill_cache, ..CursorOptions::default() });
+    let step = cursor.seek(b"")?;
+    settle(io, &mut cursor, step).await?;
+    let mut rows = 0;
+    while cursor.entry().is_some() {
+        rows += 1;
+        let step = cursor.next()?;
+        settle(io, &mut cursor, step).await?;
+    }
+    Ok(rows)
+}
+
+fn now<T>(future: impl Future<Output = T>) -> T {
+    future.now_or_never().expect("nothing to wait for")
+}
+
+#[test]
+fn a_hundred_readers_of_one_cold_row_read_each_of_its_blocks_once() {
+    let cache = cache(8 << 20);
+    let reader = open(&file_of(ROWS), &cache);
+    let io = GateIo::new();
+    let row = row(123);
+    let reads = join_all((0..100).map(|_| get(&reader, &io, &row)));
+    let mut reads = Box::pin(reads);
+    assert!((&mut reads).now_or_never().is_none());
+    assert_eq!(io.reads().len(), 1, "the filter partition, so far");
+    io.open();
+    for value in now(reads) {
+        assert_eq!(value.unwrap().unwrap(), vec![123; 50]);
+    }
+    assert_eq!(io.reads().len(), 3, "filter, index, data: {:?}", io.reads());
+    assert_eq!(reader.metrics().blocks_read.get(), 3);
+    assert!(cache.stats().loads_shared >= 99);
+    assert_eq!(cache.flights().len(), 0);
+}
+
+#[test]
+fn threads_that_read_the_same_cold_rows_read_each_block_once() {
+    let cache = cache(8 << 20);
+    let reader = open(&file_of(ROWS), &cache);
+    let pool = Arc::new(PreadPool::new(&ThreadSpawner, 3).unwrap());
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let (reader, pool) = (Arc::clone(&reader), Arc::clone(&pool));
+            let work = move || {
+                for i in 0..ROWS {
+                    let value = pollster::block_on(get(&reader, pool.as_ref(), &row(i)));
+                    assert_eq!(value.unwrap().unwrap(), vec![i as u8; 50]);
+                }
+            };
+            ThreadSpawner.spawn("reader", Box::new(work)).unwrap()
+        })
+        .collect();
+    for thread in threads {
+        thread.join();
+    }
+    let blocks = reader.properties().data_blocks + reader.index_memory().partitions;
+    assert_eq!(reader.metrics().blocks_read.get(), blocks);
+    assert_eq!(cache.flights().len(), 0);
+}
+
+#[test]
+fn a_cancelled_read_does_not_take_those_with_it_who_joined() {
+    let cache = cache(8 << 20);
+    let reader = open(&file_of(ROWS), &cache);
+    let io = GateIo::new();
+    let row = row(7);
+    let mut first = Box::pin(get(&reader, &io, &row));
+    let mut second = Box::pin(get(&reader, &io, &row));
+    assert!((&mut first).now_or_never().is_none());
+    assert!((&mut second).now_or_never().is_none());
+    drop(first);
+    io.open();
+    assert_eq!(now(second).unwrap().unwrap(), vec![7; 50]);
+    assert_eq!(io.reads().len(), 3, "the read that was under way went on");
+}
+
+#[test]
+fn a_load_that_everyone_gave_up_is_begun_anew() {
+    let cache = cache(8 << 20);
+    let reader = open(&file_of(ROWS), &cache);
+    let io = GateIo::new();
+    let row = row(7);
+    let mut first = Box::pin(get(&reader, &io, &row));
+    assert!((&mut first).now_or_never().is_none());
+    assert_eq!(cache.flights().len(), 1);
+    drop(first);
+    assert_eq!(cache.flights().len(), 0, "nothing is left of it");
+    io.open();
+    assert_eq!(now(get(&reader, &io, &row)).unwrap().unwrap(), vec![7; 50]);
+    assert_eq!(io.reads().len(), 4);
+}
+
+#[test]
+fn a_failed_read_fails_those_who_waited_for_it_and_nobody_after() {
+    let cache = cache(8 << 20);
+    let reader = open(&file_of(ROWS), &cache);
+    let io = GateIo::new();
+    let row = row(7);
+    io.fail.store(true, Ordering::Relaxed);
+    let mut both = Box::pin(join(get(&reader, &io, &row), get(&reader, &io, &row)));
+    assert!((&mut both).now_or_never().is_none());
+    io.fail.store(false, Ordering::Relaxed);
+    io.open();
+    let (first, second) = now(both);
+    for failed in [first, second] {
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Io);
+    }
+    assert_eq!(cache.stats().bytes, 0);
+    assert_eq!(now(get(&reader, &io, &row)).unwrap().unwrap(), vec![7; 50]);
+}
+
+#[test]
+fn batches_that_wait_for_each_others_blocks_all_end_whichever_is_polled() {
+    let reader = open(&file_of(5 * ROWS), &cache(8 << 20));
+    let mut all = Vec::new();
+    for i in 0..reader.top().len() {
+        let handle = reader.top_entry(i).unwrap().handle;
+        all.push(reader.request_partition(PartitionId::Index(i), handle, Fill::Keep));
+    }
+    assert!(all.len() > 6);
+    let pick = |places: &[usize]| places.iter().map(|p| all[*p].clone()).collect::<Vec<_>>();
+    let io = GateIo::new();
+    let mut loads: Vec<_> = [pick(&[0, 2]), pick(&[2, 4, 0]), pick(&[4, 6, 0]), pick(&[6, 2])]
+        .into_iter()
+        .map(|wanted| Box::pin(load_blocks(&io, wanted)))
+        .collect();
+    let offsets: Vec<u64> = io.reads().iter().map(|r| r.0).collect();
+    let expected: Vec<u64> = [0, 2, 4, 6].iter().map(|p: &usize| all[*p].handle.offset).collect();
+    assert_eq!(offsets, expected, "each once");
+    io.open();
+    // The others are never polled: their blocks come all the same.
+    let last = loads.pop().unwrap();
+    assert!(now(last).iter().all(Result::is_ok));
+    let third = loads.pop().unwrap();
+    assert!(now(third).iter().all(Result::is_ok));
+}
+
+#[test]
+fn the_rows_that_are_read_again_and_again_stay_in_memory_while_everything_is_scanned() {
+    let rows = 20_000;
+    let files = file_of(rows);
+    let cache = cache(512 << 10);
+    let reader = open(&files, &cache);
+    let io = TestIo::default();
+    let data = reader.index_memory().data_bytes;
+    assert!(data > 1 << 20, "more than fits: {data}");
+    let hot: Vec<String> = (0..100).map(|i| row(i * 199)).collect();
+    let read_hot = || {
+        for row in &hot {
+            assert!(now(get(&reader, &io, row)).unwrap().is_some());
+        }
+    };
+    for _ in 0..5 {
+        read_hot();
+    }
+    let before = cache.stats();
+    read_hot();
+    let warm = cache.stats();
+    assert_eq!(warm.misses, before.misses, "all of it is in memory");
+    for _ in 0..2 {
+        assert_eq!(now(scan(&reader, &io, true)).unwrap(), rows);
+        let scanned = cache.stats();
+        read_hot();
+        let after = cache.stats();
+        let missed = after.misses - scanned.misses;
+        assert!(missed <= 6, "{missed} of 300 lookups missed: {after:#?}");
+    }
+}
+
+#[test]
+fn a_compaction_fills_neither_the_directory_nor_the_cache() {
+    let cache = cache(8 << 20);
+    let reader = open(&file_of(ROWS), &cache);
+    assert_eq!(now(scan(&reader, &InlineIo, false)).unwrap(), ROWS);
+    let stats = cache.stats();
+    assert_eq!((stats.bytes, stats.hits, stats.misses), (0, 0, 0), "{stats:?}");
+}
+
+#[test]
+fn a_partition_that_a_scan_read_enters_the_directory_when_it_is_asked_for_again() {
+    let cache = cache(8 << 20);
+    let reader = open(&file_of(ROWS), &cache);
+    now(scan(&reader, &InlineIo, true)).unwrap();
+    let stats = cache.stats();
+    assert_eq!((stats.index.bytes, stats.filter.bytes), (0, 0), "{stats:?}");
+    let read = reader.metrics().blocks_read.get();
+    now(scan(&reader, &InlineIo, true)).unwrap();
+    assert_eq!(reader.metrics().blocks_read.get(), read, "it was in memory");
+    let stats = cache.stats();
+    assert!(stats.index.bytes > 0, "{stats:?}");
+    assert_eq!(stats.index.misses, reader.top().len() as u64);
+}
+
+#[test]
+fn a_cache_smaller_than_a_block_serves_every_read_from_the_device() {
+    for bytes in [0, 1, 100, 600] {
+        let cache = cache(bytes);
+        let reader = open(&file_of(ROWS), &cache);
+        for _ in 0..2 {
+            for i in (0..ROWS).step_by(7) {
+                let value = now(get(&reader, &InlineIo, &row(i))).unwrap();
+                assert_eq!(value.unwrap(), vec![i as u8; 50]);
+            }
+            assert_eq!(now(scan(&reader, &InlineIo, true)).unwrap(), ROWS);
+        }
+        assert!(cache.stats().bytes <= bytes, "{:?}", cache.stats());
+    }
+}
+
+#[test]
+fn a_cached_read_counts_a_hit_for_each_kind_of_block_and_an_uncached_one_a_miss() {
+    let cache = cache(8 << 20);
+    let reader = open(&file_of(ROWS), &cache);
+    for round in 0..3 {
+        now(get(&reader, &InlineIo, &row(5))).unwrap().unwrap();
+        let stats = cache.stats();
+        for kind in [stats.data, stats.index, stats.filter] {
+            // The read that misses looks again once the block is there, and holds it then.
+            assert_eq!((kind.hits, kind.misses), (round, 1), "{stats:?}");
+        }
+    }
+    now(get(&reader, &InlineIo, "row-000005x")).unwrap();
+    let filters = cache.stats().filters;
+    assert_eq!(filters.lookups, 4);
+    assert_eq!((filters.probes, filters.negatives, filters.positives), (4, 1, 3));
+    assert!((filters.utilisation() - 1.0).abs() < f64::EPSILON);
+}
+
+#[test]
+fn closing_a_file_takes_its_partitions_out_of_memory() {
+    let cache = cache(8 << 20);
+    let reader = open(&file_of(ROWS), &cache);
+    for i in 0..ROWS {
+        now(get(&reader, &InlineIo, &row(i))).unwrap().unwrap();
+    }
+    let memory = reader.index_memory();
+    assert_eq!(memory.partition_bytes, memory.partition_bytes_all);
+    let stats = cache.stats();
+    assert_eq!(stats.index.bytes + stats.filter.bytes, memory.partition_bytes);
+    drop(reader);
+    let stats = cache.stats();
+    assert_eq!(stats.index.bytes + stats.filter.bytes, 0);
+}

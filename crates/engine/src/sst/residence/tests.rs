@@ -1,0 +1,119 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::cache::{BlockCache, QuickBlockCache};
+use crate::cell::{FamilyId, Kind, encode_key, row_prefix};
+use crate::cursor::{Cursor, Step};
+use crate::io::Files;
+use crate::sst::testing::{Sample, TestFiles};
+use crate::sst::{BlockKind, CursorOptions, FileId, RowProbe, SstOptions, SstReader, SstWriter};
+
+const ID: FileId = 7;
+const PATH: &str = "7.sst";
+
+fn write(files: &TestFiles) {
+    let options = SstOptions {
+        block_bytes: 500,
+        index_partition_bytes: 300,
+        filter_partition_bytes: 128,
+        ..SstOptions::default()
+    };
+    let path = Path::new(PATH);
+    let mut writer = SstWriter::new(files.create(path).unwrap(), path, ID, options, 0);
+    for i in 0..500 {
+        let mut key = Vec::new();
+        let row = format!("row-{i:06}");
+        encode_key(row.as_bytes(), FamilyId(1), Some(b"q"), 5, 9, Kind::Value, &mut key);
+        let record = Sample { key, value: vec![1; 50] };
+        writer.add(record.view(), &record.value).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+fn open(files: &TestFiles, cache: &Arc<QuickBlockCache>) -> Arc<SstReader> {
+    SstReader::open(files, Path::new(PATH), ID, Arc::clone(cache) as Arc<dyn BlockCache>).unwrap()
+}
+
+/// The kinds of block that a point read has to load.
+fn wanted(reader: &Arc<SstReader>, row: &str) -> Vec<BlockKind> {
+    let probe = Some(Arc::new(RowProbe::row(row.as_bytes())));
+    let mut cursor = reader.cursor(CursorOptions { probe, ..CursorOptions::default() });
+    let mut step = cursor.seek(&row_prefix(row.as_bytes())).unwrap();
+    let mut kinds = Vec::new();
+    while step == Step::Blocked {
+        let mut wanted = Vec::new();
+        cursor.wanted(&mut wanted);
+        for request in &wanted {
+            kinds.push(request.kind());
+            cursor.supply(request, &request.load_blocking().unwrap());
+        }
+        step = cursor.resume().unwrap();
+    }
+    kinds
+}
+
+#[test]
+fn the_first_read_of_a_row_in_a_pinned_file_loads_its_data_block_alone() {
+    let files = TestFiles::default();
+    write(&files);
+    let cache = Arc::new(QuickBlockCache::new(1 << 20));
+    let plain = open(&files, &cache);
+    let all = [BlockKind::Filter, BlockKind::Index, BlockKind::Data];
+    assert_eq!(wanted(&plain, "row-000250"), all);
+    drop(plain);
+
+    let reader = open(&files, &cache);
+    assert!(reader.pin().unwrap());
+    assert_eq!(wanted(&reader, "row-000350"), [BlockKind::Data]);
+    let memory = reader.index_memory();
+    assert_eq!(memory.pinned_bytes, memory.partition_bytes_all);
+    assert_eq!(cache.stats().pinned_bytes, memory.pinned_bytes);
+    assert!(memory.partitions > 10);
+    let read = cache.sst_metrics().blocks_read.get();
+    assert!(reader.pin().unwrap(), "again is for nothing");
+    assert_eq!(cache.sst_metrics().blocks_read.get(), read);
+    drop(reader);
+    assert_eq!(cache.stats().pinned_bytes, 0);
+}
+
+#[test]
+fn a_file_that_would_pin_more_than_half_the_cache_is_read_when_needed() {
+    let files = TestFiles::default();
+    write(&files);
+    let cache = Arc::new(QuickBlockCache::new(8 << 10));
+    let reader = open(&files, &cache);
+    assert!(!reader.pin().unwrap());
+    assert!(!reader.is_pinned());
+    assert_eq!(cache.stats().bytes, 0);
+    assert_eq!(wanted(&reader, "row-000250").len(), 3);
+}
+
+#[test]
+fn an_unpinned_file_keeps_its_partitions_as_long_as_there_is_room() {
+    let files = TestFiles::default();
+    write(&files);
+    let cache = Arc::new(QuickBlockCache::new(1 << 20));
+    let reader = open(&files, &cache);
+    reader.pin().unwrap();
+    reader.unpin();
+    assert_eq!(cache.stats().pinned_bytes, 0);
+    assert_eq!(wanted(&reader, "row-000250"), [BlockKind::Data]);
+    assert_eq!(cache.partitions().evictable() as u64, reader.index_memory().partitions);
+}
+
+#[test]
+fn a_damaged_partition_does_not_keep_the_others_from_being_pinned() {
+    let files = TestFiles::default();
+    write(&files);
+    let cache = Arc::new(QuickBlockCache::new(1 << 20));
+    let at = open(&files, &cache).top_entry(3).unwrap().handle.offset;
+    let mut bytes = files.contents(Path::new(PATH));
+    bytes[at as usize] ^= 1;
+    files.put(Path::new(PATH), bytes);
+    let reader = open(&files, &cache);
+    assert!(reader.pin().unwrap());
+    let memory = reader.index_memory();
+    assert_eq!(wanted(&reader, "row-000001"), [BlockKind::Data]);
+    assert_eq!(wanted(&reader, "row-000499"), [BlockKind::Data]);
+    assert!(memory.pinned_bytes > memory.partition_bytes_all * 9 / 10, "{memory:?}");
+}
