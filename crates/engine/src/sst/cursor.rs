@@ -29,6 +29,7 @@ use bytes::Bytes;
 use super::block::{Block, BlockKind, BlockRequest};
 use super::checks::Checks;
 use super::data::{DataBlock, Fresh, Record};
+use super::filter::Ask;
 use super::footer::Handle;
 use super::index::IndexBlock;
 use super::probe::RowProbe;
@@ -44,9 +45,9 @@ const AHEAD_BYTES_MIN: u64 = 32 << 10;
 /// Bytes that a read-ahead asks for at most. It is also what a cursor holds besides its own block.
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
-/// Blocks that a read-ahead asks for at most: 1 MiB of blocks of the usual size once they are decompressed,
-/// however well they compress.
-const AHEAD_BLOCKS_MAX: usize = 64;
+/// Blocks that a read-ahead asks for at most: 1 MiB of blocks of a page, and 4 MiB at most of such that
+/// compress to less than one.
+const AHEAD_BLOCKS_MAX: usize = 256;
 
 /// How a cursor reads.
 #[derive(Debug, Clone)]
@@ -364,7 +365,7 @@ impl SstCursor {
         }
         let Some(block) = self.find(handle) else {
             self.ask(handle, BlockKind::Data);
-            let follows = self.data.as_ref().is_some_and(|h| h.handle.end() == handle.offset);
+            let follows = self.data.as_ref().is_some_and(|h| handle.follows(h.handle));
             if follows {
                 self.ask_ahead(index)?;
             } else {
@@ -503,9 +504,9 @@ impl SstCursor {
             }
             return Ok(None);
         }
-        let ask = |partition: usize, entry: u64| -> Option<Parsed<bool>> {
+        let ask = |partition: usize, ask: &Ask| -> Option<Parsed<bool>> {
             let (_, _, block) = blocks.iter().find(|(p, _, _)| *p == partition)?;
-            Some(block.filter().map(|f| f.may_contain(entry)))
+            Some(block.filter().map(|f| f.may_contain(ask)))
         };
         let perhaps = reader.at_filters(checks.evaluate(&probe, ask))?;
         let metrics = reader.metrics();

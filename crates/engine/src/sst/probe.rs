@@ -1,8 +1,6 @@
 //! Row probes: what a point read asks of filters, hashed once for all SSTs of the read.
 
-use super::filter::{
-    column_entry, family_entry, family_tombstone_entry, row_entry, row_tombstone_entry,
-};
+use super::filter::{column_id, row_entry, row_tombstone_entry};
 use crate::cell::{FamilyId, encode_family, encode_qualifier, row_prefix};
 
 /// What a point read wants of one row. An SST whose filter says that it holds none of it, and no tombstone
@@ -28,10 +26,9 @@ pub(super) enum Wants {
 
 #[derive(Debug, Clone)]
 pub(super) struct FamilyWant {
+    pub(super) family: FamilyId,
     /// Row prefix and family.
     pub(super) prefix: Vec<u8>,
-    pub(super) entry: u64,
-    pub(super) tombstone_entry: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -39,7 +36,8 @@ pub(super) struct ColumnWant {
     pub(super) family: FamilyWant,
     /// The column prefix.
     pub(super) prefix: Vec<u8>,
-    pub(super) entry: u64,
+    /// The column's id.
+    pub(super) column: u64,
 }
 
 impl RowProbe {
@@ -67,11 +65,11 @@ impl RowProbe {
     pub fn columns(row: &[u8], columns: Vec<(FamilyId, Vec<u8>)>) -> Self {
         let mut probe = Self::row(row);
         let wants = columns.iter().map(|(family, qualifier)| {
+            let column = column_id(*family, qualifier);
             let family = probe.family_want(*family);
             let mut prefix = family.prefix.clone();
             encode_qualifier(Some(qualifier), &mut prefix);
-            let entry = column_entry(family.entry, qualifier);
-            ColumnWant { family, prefix, entry }
+            ColumnWant { family, prefix, column }
         });
         probe.wants = Wants::Columns(wants.collect());
         probe
@@ -80,7 +78,6 @@ impl RowProbe {
     fn family_want(&self, family: FamilyId) -> FamilyWant {
         let mut prefix = self.row_prefix.clone();
         encode_family(family, &mut prefix);
-        let entry = family_entry(self.row_entry, family);
-        FamilyWant { prefix, entry, tombstone_entry: family_tombstone_entry(entry) }
+        FamilyWant { family, prefix }
     }
 }
