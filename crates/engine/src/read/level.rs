@@ -67,7 +67,7 @@ impl LevelCursor {
             let file = self.files.get(at)?;
             self.current = Some(file.reader.cursor(CursorOptions {
                 bounds: file.bounds.clone(),
-                probe: None,
+                expected_bytes: 0,
                 fill_cache: self.fill_cache,
             }));
             self.at = at;

@@ -250,17 +250,16 @@ impl Batch {
         let (offset, len) = (request.handle.offset, request.handle.len as usize);
         if known.is_none() {
             let joins = self.runs.last_mut().filter(|run| {
-                let same_file = run
-                    .members
-                    .last()
-                    .and_then(|m| self.requests.get(*m))
-                    .is_some_and(|r| r.reader.id() == request.reader.id());
-                same_file && run.offset + run.len as u64 == offset && run.len + len <= RUN_BYTES_MAX
+                let follows =
+                    run.members.last().and_then(|m| self.requests.get(*m)).is_some_and(|r| {
+                        r.reader.id() == request.reader.id() && request.handle.follows(r.handle)
+                    });
+                follows && request.handle.end() - run.offset <= RUN_BYTES_MAX as u64
             });
             match joins {
                 Some(run) => {
                     run.members.push(place);
-                    run.len += len;
+                    run.len = (request.handle.end() - run.offset) as usize;
                 }
                 None => self.runs.push(Run { members: vec![place], offset, len }),
             }

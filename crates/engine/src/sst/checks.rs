@@ -1,100 +1,130 @@
 //! From a row probe to questions for filter partitions, and back to one answer.
 //!
-//! The questions are worked out from the resident filter index alone, so that all partitions that a probe
-//! needs are known, and can be loaded together, before any is looked at.
+//! A read asks about one row: all questions go to the partition where the row starts, or, in a row that is
+//! wider than a partition, to few behind it. So the partition at hand is remembered from one question to the
+//! next, and n columns of a row cost one look into the directory.
 
+use std::cmp::Ordering;
+
+use super::filter::{Ask, family_tombstone_entry};
 use super::index::IndexBlock;
 use super::probe::{RowProbe, Wants};
 use super::reader::SstReader;
-use crate::codec::{Malformed, Parsed};
+use crate::cache::Resident;
+use crate::codec::Parsed;
 
-/// What to ask of which filter partitions. The answers are joined by "or".
-pub(super) struct Checks<'a> {
+/// The partitions of one SST's filter, as one read sees them.
+struct Partitions<'a, F> {
     filters: &'a IndexBlock,
-    row_tombstones: bool,
-    family_tombstones: bool,
     /// The partition where the row starts.
-    row_partition: Option<usize>,
-    /// Partition and entry.
-    entries: Vec<(usize, u64)>,
-    /// The partitions of `entries`, each once.
-    pub(super) partitions: Vec<usize>,
+    row_at: usize,
+    find: F,
+    /// The partition asked last; none of it where it is missing.
+    at: usize,
+    block: Option<Resident>,
+    /// Partitions that are not in memory, each once.
+    missing: Vec<usize>,
 }
 
-impl<'a> Checks<'a> {
-    pub(super) fn new(reader: &SstReader, filters: &'a IndexBlock) -> Self {
-        Self {
-            filters,
-            row_tombstones: reader.properties().row_tombstones > 0,
-            family_tombstones: reader.properties().family_tombstones > 0,
-            row_partition: None,
-            entries: Vec::new(),
-            partitions: Vec::new(),
-        }
-    }
+/// Whether the SST may hold anything that the probe wants. `find` gives the partitions that are in memory;
+/// where the others decide, the answer is their places.
+pub(super) fn ask_filter(
+    reader: &SstReader,
+    filters: &IndexBlock,
+    probe: &RowProbe,
+    find: impl FnMut(usize) -> Option<Resident>,
+) -> Parsed<Result<bool, Vec<usize>>> {
+    let row_at = filters.find(&probe.row_prefix, false)?;
+    let mut parts =
+        Partitions { filters, row_at, find, at: usize::MAX, block: None, missing: Vec::new() };
+    let found = parts.ask_all(reader, probe)?;
+    Ok(if found || parts.missing.is_empty() { Ok(found) } else { Err(parts.missing) })
+}
 
-    fn partition_of(&self, prefix: &[u8]) -> Parsed<Option<usize>> {
-        let at = self.filters.find(prefix, false)?;
-        Ok((at < self.filters.len()).then_some(at))
-    }
-
-    fn add(&mut self, partition: Option<usize>, entry: u64) {
-        // Past the last partition: no key has the prefix, and the answer is no.
-        let Some(partition) = partition else { return };
-        self.entries.push((partition, entry));
-        if !self.partitions.contains(&partition) {
-            self.partitions.push(partition);
+impl<F: FnMut(usize) -> Option<Resident>> Partitions<'_, F> {
+    fn ask_all(&mut self, reader: &SstReader, probe: &RowProbe) -> Parsed<bool> {
+        let (row, row_at) = (probe.row_entry, self.row_at);
+        let row_tombstones = reader.properties().row_tombstones > 0;
+        let family_tombstones = reader.properties().family_tombstones > 0;
+        // Every entry implies the row's: where its partition is needed anyway, it may spare the other
+        // questions, and it makes false positives rarer.
+        let first_at = match &probe.wants {
+            Wants::Row => return self.ask(row_at, &Ask::Row(row)),
+            Wants::Families(wants) => wants.first().map(|w| &w.prefix),
+            Wants::Columns(wants) => wants.first().map(|w| &w.prefix),
+        };
+        let first_at = first_at.map(|prefix| self.place_of(prefix)).transpose()?;
+        if (row_tombstones || first_at == Some(row_at)) && !self.ask(row_at, &Ask::Row(row))? {
+            // No, or not known yet.
+            if self.missing.is_empty() {
+                return Ok(false);
+            }
         }
-    }
-
-    pub(super) fn collect(&mut self, probe: &RowProbe) -> Parsed<()> {
-        self.row_partition = self.partition_of(&probe.row_prefix)?;
-        if matches!(probe.wants, Wants::Row) {
-            self.add(self.row_partition, probe.row_entry);
-            return Ok(());
-        }
-        if self.row_tombstones {
-            self.add(self.row_partition, probe.row_tombstone_entry);
+        if row_tombstones && self.ask(row_at, &Ask::Tombstone(probe.row_tombstone_entry))? {
+            return Ok(true);
         }
         match &probe.wants {
             Wants::Row => {}
-            Wants::Families(families) => {
-                for family in families {
-                    self.add(self.partition_of(&family.prefix)?, family.entry);
+            Wants::Families(wants) => {
+                for want in wants {
+                    let ask = Ask::Family { row, family: want.family };
+                    if self.ask_at(&want.prefix, &ask)? {
+                        return Ok(true);
+                    }
                 }
             }
-            Wants::Columns(columns) => {
-                for column in columns {
-                    self.add(self.partition_of(&column.prefix)?, column.entry);
-                    if self.family_tombstones {
-                        let partition = self.partition_of(&column.family.prefix)?;
-                        self.add(partition, column.family.tombstone_entry);
+            Wants::Columns(wants) => {
+                for want in wants {
+                    let ask = Ask::Column { row, column: want.column };
+                    if self.ask_at(&want.prefix, &ask)? {
+                        return Ok(true);
+                    }
+                    if family_tombstones {
+                        let entry = family_tombstone_entry(row, want.family.family);
+                        if self.ask_at(&want.family.prefix, &Ask::Tombstone(entry))? {
+                            return Ok(true);
+                        }
                     }
                 }
             }
         }
-        Ok(())
+        Ok(false)
     }
 
-    /// Whether any of the entries may be there. `ask` answers for the partitions that were collected.
-    pub(super) fn evaluate(
-        &self,
-        probe: &RowProbe,
-        ask: impl Fn(usize, u64) -> Option<Parsed<bool>>,
-    ) -> Parsed<bool> {
-        let missing = || Err(Malformed::whole("a filter partition was not loaded"));
-        // Every entry implies the row's, so where the row's partition is at hand anyway, it may spare
-        // asking for many columns, and it makes false positives rarer.
-        if let Some(answer) = self.row_partition.and_then(|p| ask(p, probe.row_entry))
-            && !answer?
+    fn place_of(&self, prefix: &[u8]) -> Parsed<usize> {
+        // All prefixes begin with the row's, so none belongs to an earlier partition than it, and most to the
+        // same: one comparison tells, where a search for each column would cost more than its filter.
+        if self.row_at < self.filters.len()
+            && self.filters.compare(self.row_at, prefix)? == Ordering::Greater
         {
+            return Ok(self.row_at);
+        }
+        self.filters.find(prefix, false)
+    }
+
+    fn ask_at(&mut self, prefix: &[u8], ask: &Ask) -> Parsed<bool> {
+        let at = self.place_of(prefix)?;
+        self.ask(at, ask)
+    }
+
+    /// What a partition says; no where it is not in memory, which is noted.
+    fn ask(&mut self, at: usize, ask: &Ask) -> Parsed<bool> {
+        if at >= self.filters.len() {
+            // Past the last partition: no key has the prefix.
             return Ok(false);
         }
-        for (partition, entry) in &self.entries {
-            if ask(*partition, *entry).unwrap_or_else(missing)? {
-                return Ok(true);
+        if self.at != at {
+            self.block = (self.find)(at);
+            self.at = at;
+        }
+        match &self.block {
+            Some(block) => Ok(block.filter()?.may_contain(ask)),
+            None => {
+                if !self.missing.contains(&at) {
+                    self.missing.push(at);
+                }
+                Ok(false)
             }
         }
-        Ok(false)
     }
 }

@@ -14,13 +14,12 @@ use quick_cache::sync::Cache;
 
 use super::FileId;
 use super::block::{Block, Fill};
-use super::checks::Checks;
+use super::checks::ask_filter;
 use super::footer::Handle;
 use super::probe::RowProbe;
 use super::reader::SstReader;
 use crate::cache::{PartitionId, Resident};
 use crate::cell::FamilyId;
-use crate::codec::Parsed;
 use crate::error::Result;
 
 /// Filter partitions that the hashed cache has room for besides those of the SSTs.
@@ -95,18 +94,15 @@ fn ask(
     find: impl Fn(usize) -> Result<Option<Resident>>,
 ) -> Result<bool> {
     let Some(filters) = reader.filters() else { return Ok(true) };
-    let mut checks = Checks::new(reader, filters);
-    reader.at_filters(checks.collect(probe))?;
-    let mut blocks = Vec::with_capacity(checks.partitions.len());
-    for partition in &checks.partitions {
-        let Some(block) = find(*partition)? else { return Ok(true) };
-        blocks.push((*partition, block));
+    let mut failed = None;
+    let answer = ask_filter(reader, filters, probe, |at| find(at).unwrap_or_else(|e| {
+        failed = Some(e);
+        None
+    }));
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(reader.at_filters(answer)?.unwrap_or(true)),
     }
-    let answer: Parsed<bool> = checks.evaluate(probe, |partition, entry| {
-        let (_, block) = blocks.iter().find(|(p, _)| *p == partition)?;
-        Some(block.filter().map(|f| f.may_contain(entry)))
-    });
-    reader.at_filters(answer)
 }
 
 #[cfg(test)]

@@ -17,7 +17,8 @@
 //!
 //! A block that is missing right after the one before it is the sign of a scan. From the second such miss
 //! on, the blocks behind it are asked for too: 32 KiB, then twice as much each time, to 1 MiB, never
-//! past the partition at hand nor the end of the bounds. A miss anywhere else starts over. Blocks
+//! past the partition at hand nor the end of the bounds; before it, for a scan that goes back. A caller that
+//! knows how much it wants gets that with the first miss. A miss anywhere else starts over. Blocks
 //! that were supplied ahead are held until the cursor has passed them, so it does not matter whether the
 //! cache keeps them.
 
@@ -27,14 +28,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::block::{Block, BlockRequest, Fill};
-use super::checks::Checks;
 use super::data::{DataBlock, Fresh, Record};
 use super::footer::Handle;
 use super::index::IndexBlock;
-use super::probe::RowProbe;
 use super::reader::SstReader;
 use super::rows::RowSink;
-use crate::cache::{PartitionId, Resident};
+use crate::cache::PartitionId;
 use crate::cell::{KeyView, RowRange, encode_suffix, row_prefix};
 use crate::codec::{Malformed, Parsed};
 use crate::cursor::{Cursor, Entry, Step};
@@ -46,24 +45,25 @@ const AHEAD_BYTES_MIN: u64 = 32 << 10;
 /// Bytes that a read-ahead asks for at most. It is also what a cursor holds besides its own block.
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
-/// Blocks that a read-ahead asks for at most: 1 MiB of blocks of the usual size once they are decompressed,
-/// however well they compress.
-const AHEAD_BLOCKS_MAX: usize = 64;
+/// Blocks that a read-ahead asks for at most: 1 MiB of blocks of a page, and 4 MiB at most of such that
+/// compress to less than one.
+const AHEAD_BLOCKS_MAX: usize = 256;
 
 /// How a cursor reads.
 #[derive(Debug, Clone)]
 pub struct CursorOptions {
     /// Records of other rows are not shown.
     pub bounds: RowRange,
-    /// What a point read wants; `None` for scans. See [`RowProbe`].
-    pub probe: Option<Arc<RowProbe>>,
     /// Whether loaded blocks enter the cache, and blocks found there count as used. Compactions say no.
     pub fill_cache: bool,
+    /// Bytes that the caller will want from where it goes first, as far as it knows: the first blocks that are
+    /// missing are asked for together, up to these. 0 where it does not know.
+    pub expected_bytes: u64,
 }
 
 impl Default for CursorOptions {
     fn default() -> Self {
-        Self { bounds: RowRange::all(), probe: None, fill_cache: true }
+        Self { bounds: RowRange::all(), fill_cache: true, expected_bytes: 0 }
     }
 }
 
@@ -78,9 +78,9 @@ pub(super) struct Held {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pending {
     Nothing,
-    /// To the first record not less than `target`, through the filter.
+    /// To the first record not less than `target`.
     Seek,
-    /// The same without the filter: the row was seen.
+    /// The same for a row that was seen in the bounds.
     Row,
     /// To the first record at or after the place.
     Walk,
@@ -88,13 +88,6 @@ pub(super) enum Pending {
     BackFind,
     /// The same, in the block at the place or the one before.
     Back,
-}
-
-/// What a filter says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Perhaps,
-    No,
 }
 
 /// A cursor over one SST.
@@ -105,13 +98,8 @@ pub struct SstCursor {
     pub(super) start: Vec<u8>,
     /// Row prefix of the bounds' end; empty for none.
     pub(super) end: Vec<u8>,
-    probe: Option<Arc<RowProbe>>,
-    /// Whether the probe's row is in the bounds and in the file's rows; without a probe, whether the bounds
-    /// hold any row.
-    possible: bool,
-    verdict: Option<Verdict>,
-    /// The filter said "perhaps" and no seek was finished since: it will show whether that was right.
-    verdict_unproved: bool,
+    /// The bounds hold no row.
+    is_empty: bool,
     fill: Fill,
     pub(super) top_at: usize,
     pub(super) part_at: usize,
@@ -125,34 +113,24 @@ pub struct SstCursor {
     target: Vec<u8>,
     want: Vec<BlockRequest>,
     supplied: Vec<Held>,
+    /// The way of the last operation from outside.
+    backward: bool,
+    /// Where the data block that is held stands.
+    data_place: Option<(usize, usize)>,
+    /// See [`CursorOptions::expected_bytes`]; 0 once it was used.
+    expected_bytes: u64,
     ahead_bytes: u64,
 }
 
 impl SstCursor {
     pub(super) fn new(reader: Arc<SstReader>, options: CursorOptions) -> Self {
-        let CursorOptions { bounds, probe, fill_cache } = options;
-        let fill = match (fill_cache, &probe) {
-            (false, _) => Fill::Nothing,
-            (true, None) => Fill::Probation,
-            (true, Some(_)) => Fill::Keep,
-        };
-        let properties = reader.properties();
-        let possible = match &probe {
-            None => !bounds.is_empty(),
-            Some(probe) => {
-                bounds.contains(&probe.row)
-                    && probe.row >= properties.first_row
-                    && probe.row <= properties.last_row
-            }
-        };
+        let CursorOptions { bounds, fill_cache, expected_bytes } = options;
+        let fill = if fill_cache { Fill::Probation } else { Fill::Nothing };
         let end = if bounds.end.is_empty() { Vec::new() } else { row_prefix(&bounds.end) };
         Self {
             start: row_prefix(&bounds.start),
             end,
-            probe,
-            possible,
-            verdict: None,
-            verdict_unproved: false,
+            is_empty: bounds.is_empty(),
             fill,
             top_at: 0,
             part_at: 0,
@@ -166,6 +144,9 @@ impl SstCursor {
             target: Vec::new(),
             want: Vec::new(),
             supplied: Vec::new(),
+            backward: false,
+            data_place: None,
+            expected_bytes,
             ahead_bytes: 0,
             reader,
         }
@@ -185,9 +166,6 @@ impl SstCursor {
         match &result {
             Ok(Step::Blocked) => {}
             Ok(Step::Ready) => {
-                if self.pending == Pending::Seek || self.pending == Pending::Walk {
-                    self.prove_verdict();
-                }
                 self.pending = Pending::Nothing;
                 self.drop_passed();
             }
@@ -206,12 +184,7 @@ impl SstCursor {
             let done = match state {
                 Pending::Nothing => true,
                 Pending::Seek if self.target_is_past_end() => true,
-                Pending::Seek => match self.filter_verdict()? {
-                    None => return Ok(Step::Blocked),
-                    Some(Verdict::No) => true,
-                    Some(Verdict::Perhaps) => self.run_seek()?,
-                },
-                Pending::Row => self.run_seek()?,
+                Pending::Seek | Pending::Row => self.run_seek()?,
                 Pending::Walk => self.run_walk()?,
                 Pending::BackFind => self.run_back_find()?,
                 Pending::Back => self.run_back()?,
@@ -371,37 +344,61 @@ impl SstCursor {
         }
         let Some(block) = self.find_data(handle) else {
             self.ask(handle, None);
-            let follows = self.data.as_ref().is_some_and(|h| h.handle.end() == handle.offset);
-            if follows {
-                self.ask_ahead(index)?;
-            } else {
+            let expected = std::mem::take(&mut self.expected_bytes).min(AHEAD_BYTES_MAX);
+            if expected > 0 {
+                self.ahead_bytes = expected;
+            } else if !self.is_beside_last() {
                 self.ahead_bytes = 0;
+                return Ok(None);
             }
+            self.ask_ahead(index)?;
             return Ok(None);
         };
         self.supplied.retain(|h| h.handle != handle);
+        self.data_place = Some((self.top_at, self.part_at));
         self.data = Some(Held { handle, block: Arc::clone(&block) });
         Ok(Some(block))
     }
 
-    /// Asks for blocks behind the one at the place.
+    /// Whether the block at the place comes next to the one held, in the way that the cursor goes.
+    fn is_beside_last(&self) -> bool {
+        let Some((top_at, part_at)) = self.data_place else { return false };
+        let (mut from, mut to) = ((top_at, part_at), (self.top_at, self.part_at));
+        if self.backward {
+            std::mem::swap(&mut from, &mut to);
+        }
+        // Into another partition: one further. Where in it, does not matter: it is where the one way ends and the
+        // other begins.
+        to == (from.0, from.1 + 1) || to.0 == from.0 + 1
+    }
+
+    /// Asks for blocks beyond the one at the place, in the way that the cursor goes.
     fn ask_ahead(&mut self, index: &IndexBlock) -> Result<()> {
         let mut left = self.ahead_bytes;
         self.ahead_bytes = (self.ahead_bytes * 2).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX);
-        let last = index.len().min(self.part_at + 1 + AHEAD_BLOCKS_MAX);
-        for at in self.part_at + 1..last {
-            if !self.end.is_empty()
-                && self.in_partition(index.compare(at - 1, &self.end))? != Ordering::Less
-            {
+        for step in 1..=AHEAD_BLOCKS_MAX {
+            let at = if self.backward {
+                self.part_at.checked_sub(step)
+            } else {
+                Some(self.part_at + step).filter(|at| *at < index.len())
+            };
+            let Some(at) = at else { break };
+            // What separates it from the block at the place says whether any of it is in bounds.
+            let beyond = if self.backward {
+                self.in_partition(index.compare(at, &self.start))? != Ordering::Greater
+            } else {
+                !self.end.is_empty()
+                    && self.in_partition(index.compare(at - 1, &self.end))? != Ordering::Less
+            };
+            if beyond {
                 break;
             }
-            let handle = self.in_partition(self.reader.data_entry(index, at))?.handle;
+            let handle = self.in_partition(index.handle(at, self.reader.blocks_end()))?;
             let Some(rest) = left.checked_sub(u64::from(handle.len)) else { break };
             left = rest;
             let supplied = self.supplied.iter().any(|h| h.handle == handle);
             if !supplied && self.reader.peek(None, handle).is_none() {
-                let request = self.reader.request_data(handle, self.fill);
-                self.want.push(BlockRequest { ahead: true, ..request });
+                self.ask(handle, None);
             }
         }
         Ok(())
@@ -417,16 +414,6 @@ impl SstCursor {
         self.supplied(handle).or_else(|| match self.fill {
             Fill::Nothing => self.reader.peek(Some(PartitionId::Index(at)), handle),
             Fill::Probation | Fill::Keep => self.reader.index_slot(at).map(|r| r.to_arc()),
-        })
-    }
-
-    /// A filter partition among those supplied, or in memory.
-    fn find_filter(&self, at: usize, handle: Handle) -> Option<Resident> {
-        self.supplied(handle).map(Resident::from).or_else(|| match self.fill {
-            Fill::Nothing => {
-                self.reader.peek(Some(PartitionId::Filter(at)), handle).map(Resident::from)
-            }
-            Fill::Probation | Fill::Keep => self.reader.filter_slot(at),
         })
     }
 
@@ -448,14 +435,17 @@ impl SstCursor {
         }
     }
 
-    /// Lets go of supplied blocks that a cursor moving forward will not come to again.
+    /// Lets go of supplied blocks that the cursor, going on its way, will not come to again.
     fn drop_passed(&mut self) {
         if self.supplied.is_empty() {
             return;
         }
         let here = self.data.as_ref().map_or(0, |h| h.handle.offset);
+        let backward = self.backward;
         self.supplied.retain(|h| {
-            h.handle.offset > here && h.handle.offset <= here.saturating_add(2 * AHEAD_BYTES_MAX)
+            let (near, far) =
+                if backward { (h.handle.offset, here) } else { (here, h.handle.offset) };
+            far.checked_sub(near).is_some_and(|gap| gap > 0 && gap <= 2 * AHEAD_BYTES_MAX)
         });
     }
 
@@ -500,71 +490,6 @@ impl SstCursor {
         let data = self.data.as_ref()?.block.data().ok()?;
         Some((data, record))
     }
-
-    // The filter.
-
-    /// What the filter says of the probe; `None` when filter partitions have to be loaded. Asked once.
-    fn filter_verdict(&mut self) -> Result<Option<Verdict>> {
-        if let Some(verdict) = self.verdict {
-            return Ok(Some(verdict));
-        }
-        let (Some(probe), true) = (self.probe.clone(), self.possible) else {
-            let verdict = if self.possible { Verdict::Perhaps } else { Verdict::No };
-            self.verdict = Some(verdict);
-            return Ok(Some(verdict));
-        };
-        let reader = Arc::clone(&self.reader);
-        let Some(filters) = reader.filters() else {
-            reader.metrics().point_lookups.increment();
-            self.verdict = Some(Verdict::Perhaps);
-            return Ok(self.verdict);
-        };
-        let mut checks = Checks::new(&reader, filters);
-        reader.at_filters(checks.collect(&probe))?;
-        let mut blocks = Vec::with_capacity(checks.partitions.len());
-        for partition in &checks.partitions {
-            let handle = reader.at_filters(filters.entry(*partition, reader.blocks_end()))?.handle;
-            match self.find_filter(*partition, handle) {
-                Some(block) => blocks.push((*partition, handle, block)),
-                None => self.ask(handle, Some(PartitionId::Filter(*partition))),
-            }
-        }
-        if !self.want.is_empty() {
-            // Hold those that are there: the cache may let go of them while the others are read.
-            for (_, handle, block) in blocks {
-                if !self.supplied.iter().any(|h| h.handle == handle) {
-                    self.supplied.push(Held { handle, block: block.to_arc() });
-                }
-            }
-            return Ok(None);
-        }
-        let perhaps = reader.at_filters(checks.evaluate(&probe, |partition, entry| {
-            let (_, _, block) = blocks.iter().find(|(p, _, _)| *p == partition)?;
-            Some(block.filter().map(|f| f.may_contain(entry)))
-        }))?;
-        let metrics = reader.metrics();
-        metrics.point_lookups.increment();
-        metrics.filter_probes.increment();
-        if !perhaps {
-            metrics.filter_negatives.increment();
-        }
-        self.verdict_unproved = perhaps;
-        self.supplied.retain(|h| !blocks.iter().any(|(_, handle, _)| *handle == h.handle));
-        self.verdict = Some(if perhaps { Verdict::Perhaps } else { Verdict::No });
-        Ok(self.verdict)
-    }
-
-    /// After the first seek that followed the filter's "perhaps".
-    fn prove_verdict(&mut self) {
-        if !std::mem::take(&mut self.verdict_unproved) {
-            return;
-        }
-        let Some(probe) = &self.probe else { return };
-        let row = self.record.map(|_| self.key.get(..self.row_len).unwrap_or_default());
-        if row != Some(probe.row_prefix.as_slice()) {
-            self.reader.metrics().filter_false_positives.increment();
-        }
-    }
 }
 
 /// Builds the key of `record` in `key`, which holds that of the record before it: only what changed.
@@ -596,6 +521,7 @@ impl Cursor for SstCursor {
     fn seek(&mut self, target: &[u8]) -> Result<Step> {
         self.target.clear();
         self.target.extend_from_slice(target.max(self.start.as_slice()));
+        self.backward = false;
         self.start(Pending::Seek)
     }
 
@@ -622,7 +548,8 @@ impl Cursor for SstCursor {
             (false, false) => bound.min(self.end.as_slice()),
         };
         self.target = bound.to_vec();
-        let pending = if self.possible { Pending::BackFind } else { Pending::Nothing };
+        self.backward = true;
+        let pending = if self.is_empty { Pending::Nothing } else { Pending::BackFind };
         self.start(pending)
     }
 

@@ -8,7 +8,7 @@ use super::data::{
     FLAG_ORIGIN, FLAG_SAME_COLUMN, FLAG_SAME_FAMILY, FLAG_TIMESTAMP_MAX, HEADER_LEN, LAYOUT,
 };
 use crate::cell::{FamilyId, KeyView, SUFFIX_LEN, TIMESTAMP_MAX};
-use crate::codec::{common_prefix, put_i64, put_u64};
+use crate::codec::{common_prefix, put_i64, put_u64, zigzag};
 
 /// Records of one group at most. A search decodes half a group on average, so fewer would search faster;
 /// more would spend fewer bytes (about five a group) on the offset table and the row's place.
@@ -49,6 +49,29 @@ pub(super) struct DataBlockBuilder {
     last_timestamp: i64,
     last_seq: u64,
     scratch: Vec<u8>,
+    /// Where the last row begins, if another one lies before it.
+    row_mark: Option<RowMark>,
+}
+
+/// What the builder's buffers held when a row began.
+#[derive(Debug, Clone, Copy)]
+struct RowMark {
+    groups: usize,
+    group_count: usize,
+    qualifiers: usize,
+    qualifier_count: usize,
+    values: usize,
+    records: u32,
+}
+
+/// Bytes of an entry of the offset tables.
+fn width(group_bytes: usize, qualifier_bytes: usize) -> usize {
+    if u16::try_from(group_bytes.max(qualifier_bytes)).is_ok() { 2 } else { 4 }
+}
+
+/// Bytes of a varint.
+fn varint_len(value: u64) -> usize {
+    (u64::BITS - (value | 1).leading_zeros()).div_ceil(7) as usize
 }
 
 impl DataBlockBuilder {
@@ -74,6 +97,7 @@ impl DataBlockBuilder {
             last_timestamp: 0,
             last_seq: 0,
             scratch: Vec::new(),
+            row_mark: None,
         }
     }
 
@@ -82,19 +106,122 @@ impl DataBlockBuilder {
         self.records == 0
     }
 
-    /// Bytes of the block as it is, to a few bytes.
+    /// Bytes of the block if it were finished now.
     pub(super) fn len(&self) -> usize {
-        HEADER_LEN
-            + 4 * (self.group_offsets.len() + self.qualifier_ends.len())
-            + self.qualifiers.len()
-            + self.groups.len()
-            + self.open.len()
-            + self.values.len()
+        let open = usize::from(self.open_records > 0);
+        self.bytes_with(self.group_offsets.len() + open, self.open_len(0), 0)
+    }
+
+    /// Bytes of the block with so many groups, so many bytes more than the finished ones have in them, and
+    /// so many bytes of a qualifier more, if any.
+    fn bytes_with(&self, groups: usize, group_bytes: usize, qualifier: usize) -> usize {
+        let group_bytes = self.groups.len() + group_bytes;
+        let qualifier_bytes = self.qualifiers.len() + qualifier;
+        let qualifiers = self.qualifier_ends.len() + usize::from(qualifier > 0);
+        let tables = width(group_bytes, qualifier_bytes) * (groups + qualifiers);
+        HEADER_LEN + tables + qualifier_bytes + group_bytes + self.values.len()
+    }
+
+    /// Bytes of the open group with so many records more, theirs not counted.
+    fn open_len(&self, more: u32) -> usize {
+        if self.open_records == 0 {
+            return 0;
+        }
+        let tail = self.row.len() - self.shared();
+        let numbers = [
+            self.row.len() - tail,
+            tail,
+            (self.open_records + more) as usize,
+            self.open_value_offset,
+        ];
+        numbers.map(|n| varint_len(n as u64)).iter().sum::<usize>() + tail + self.open.len()
+    }
+
+    /// Bytes that the open group's row shares with the first.
+    fn shared(&self) -> usize {
+        // The first group *is* the first row, so it shares nothing; later groups of that row share it all.
+        if self.group_offsets.is_empty() { 0 } else { common_prefix(&self.row, &self.first_row) }
     }
 
     /// Bytes that the block has at most once a record is added.
-    pub(super) fn len_with(&self, key: KeyView<'_>, value: &[u8]) -> usize {
+    pub(super) fn len_with_at_most(&self, key: KeyView<'_>, value: &[u8]) -> usize {
         self.len() + key.bytes().len() + value.len() + RECORD_OVERHEAD_BYTES
+    }
+
+    /// Bytes that the block, which is not empty, would have with one more record: exactly, since a block
+    /// that is stored as it is must not pass the end of its page by a byte.
+    pub(super) fn len_with(&mut self, key: KeyView<'_>, value: &[u8]) -> usize {
+        let row = key.row_prefix().get(..key.row_len() - 2).unwrap_or_default();
+        let continues =
+            self.open_records > 0 && self.open_records < GROUP_RECORDS_MAX && self.row == row;
+        let column_end = key.bytes().len() - SUFFIX_LEN;
+        let column = key.bytes().get(key.row_len() + 4..column_end).unwrap_or_default();
+        let same_family = continues && self.last_family == key.family();
+        let same_column = same_family && self.last_column == column;
+        let (timestamp, seq) = if continues {
+            (self.last_timestamp, self.last_seq)
+        } else {
+            (self.base_timestamp, self.base_seq)
+        };
+        let mut record = 1 + varint_len(value.len() as u64);
+        record += varint_len(zigzag(key.seq().wrapping_sub(seq) as i64));
+        if key.timestamp() != TIMESTAMP_MAX {
+            record += varint_len(zigzag(key.timestamp().wrapping_sub(timestamp)));
+        }
+        if key.origin() != 0 {
+            record += 2;
+        }
+        if !same_family {
+            record += varint_len(u64::from(key.family().0));
+        }
+        let mut qualifier = 0;
+        if !same_column {
+            let number = if key.has_qualifier() {
+                key.qualifier_into(&mut self.scratch);
+                self.find_qualifier(xxh3_64(&self.scratch)).unwrap_or_else(|| {
+                    // One byte at least, so that an empty one counts as one more too.
+                    qualifier = self.scratch.len().max(1);
+                    self.qualifier_ends.len() as u32
+                }) + 1
+            } else {
+                0
+            };
+            record += varint_len(u64::from(number));
+        }
+        let groups = self.group_offsets.len() + 1;
+        let bytes = if continues {
+            self.bytes_with(groups, self.open_len(1) + record, qualifier)
+        } else {
+            let shared = common_prefix(row, &self.first_row);
+            let numbers = [shared, row.len() - shared, 1, self.values.len()];
+            let header = numbers.map(|n| varint_len(n as u64)).iter().sum::<usize>();
+            let group = header + row.len() - shared + record;
+            self.bytes_with(groups + 1, self.open_len(0) + group, qualifier)
+        };
+        bytes + value.len()
+    }
+
+    /// Takes the last row out again, which must have begun in this block and not be its first.
+    pub(super) fn take_back_row(&mut self) {
+        let Some(mark) = self.row_mark.take() else { return };
+        self.open.clear();
+        self.open_records = 0;
+        self.groups.truncate(mark.groups);
+        self.group_offsets.truncate(mark.group_count);
+        self.qualifiers.truncate(mark.qualifiers);
+        self.qualifier_ends.truncate(mark.qualifier_count);
+        self.dictionary.retain(|_, place| (*place as usize) < mark.qualifier_count);
+        self.values.truncate(mark.values);
+        self.records = mark.records;
+    }
+
+    /// Bytes of the block without its last row; `None` where there is only one, or the last began in an
+    /// earlier block.
+    pub(super) fn len_before_row(&self) -> Option<usize> {
+        let mark = self.row_mark.as_ref()?;
+        let tables =
+            width(mark.groups, mark.qualifiers) * (mark.group_count + mark.qualifier_count);
+        Some(HEADER_LEN + tables + mark.qualifiers + mark.groups + mark.values)
     }
 
     /// Adds a record, whose key must be greater than the one before.
@@ -112,6 +239,16 @@ impl DataBlockBuilder {
         }
         if !same_row || self.open_records >= GROUP_RECORDS_MAX {
             self.close_group();
+            if !same_row && self.records > 0 {
+                self.row_mark = Some(RowMark {
+                    groups: self.groups.len(),
+                    group_count: self.group_offsets.len(),
+                    qualifiers: self.qualifiers.len(),
+                    qualifier_count: self.qualifier_ends.len(),
+                    values: self.values.len(),
+                    records: self.records,
+                });
+            }
             self.row.clear();
             self.row.extend_from_slice(row);
             self.open_value_offset = self.values.len();
@@ -173,9 +310,7 @@ impl DataBlockBuilder {
         }
         key.qualifier_into(&mut self.scratch);
         let hash = xxh3_64(&self.scratch);
-        if let Some(place) = self.dictionary.get(&hash)
-            && self.qualifier_at(*place) == self.scratch
-        {
+        if let Some(place) = self.find_qualifier(hash) {
             return place + 1;
         }
         let place = self.qualifier_ends.len() as u32;
@@ -183,6 +318,12 @@ impl DataBlockBuilder {
         self.qualifier_ends.push(self.qualifiers.len() as u32);
         self.dictionary.insert(hash, place);
         place + 1
+    }
+
+    /// The place of the qualifier in the scratch buffer, whose hash this is.
+    fn find_qualifier(&self, hash: u64) -> Option<u32> {
+        let place = *self.dictionary.get(&hash)?;
+        (self.qualifier_at(place) == self.scratch).then_some(place)
     }
 
     fn qualifier_at(&self, place: u32) -> &[u8] {
@@ -195,13 +336,8 @@ impl DataBlockBuilder {
         if self.open_records == 0 {
             return;
         }
+        let shared = self.shared();
         self.group_offsets.push(self.groups.len() as u32);
-        // The first group *is* the first row, so it shares nothing; later groups of that row share it all.
-        let shared = if self.group_offsets.len() == 1 {
-            0
-        } else {
-            common_prefix(&self.row, &self.first_row)
-        };
         let tail = self.row.get(shared..).unwrap_or_default();
         put_u64(&mut self.groups, shared as u64);
         put_u64(&mut self.groups, tail.len() as u64);
@@ -215,9 +351,7 @@ impl DataBlockBuilder {
     /// The block. The builder is empty again afterwards and keeps its buffers.
     pub(super) fn finish(&mut self) -> Vec<u8> {
         self.close_group();
-        let narrow = u16::try_from(self.groups.len()).is_ok()
-            && u16::try_from(self.qualifiers.len()).is_ok();
-        let width: usize = if narrow { 2 } else { 4 };
+        let width = width(self.groups.len(), self.qualifiers.len());
         let tables = width * (self.group_offsets.len() + self.qualifier_ends.len());
         let values_at = HEADER_LEN + tables + self.qualifiers.len() + self.groups.len();
         let mut out = Vec::with_capacity(values_at + self.values.len());
@@ -234,7 +368,7 @@ impl DataBlockBuilder {
         out.extend_from_slice(&self.base_timestamp.to_le_bytes());
         out.extend_from_slice(&self.base_seq.to_le_bytes());
         for offset in self.group_offsets.iter().chain(&self.qualifier_ends) {
-            if narrow {
+            if width == 2 {
                 out.extend_from_slice(&(*offset as u16).to_le_bytes());
             } else {
                 out.extend_from_slice(&offset.to_le_bytes());
@@ -264,6 +398,7 @@ impl DataBlockBuilder {
         self.group_offsets.clear();
         self.qualifier_ends.clear();
         self.dictionary.clear();
+        self.row_mark = None;
         self.open_records = 0;
         self.records = 0;
     }
@@ -273,6 +408,57 @@ impl DataBlockBuilder {
 mod tests {
     use super::*;
     use crate::cell::{Kind, encode_key};
+    use crate::sst::testing::samples;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn sizes_are_known_before_a_block_is_finished(records in samples(2..120)) {
+            let mut builder = DataBlockBuilder::new();
+            for (at, record) in records.iter().enumerate() {
+                if at > 0 {
+                    let (exact, most) = (
+                        builder.len_with(record.view(), &record.value),
+                        builder.len_with_at_most(record.view(), &record.value),
+                    );
+                    let mut whole = DataBlockBuilder::new();
+                    for record in &records[..=at] {
+                        whole.add(record.view(), &record.value);
+                    }
+                    prop_assert_eq!(builder.len() + 1 > exact, false);
+                    let len = whole.finish().len();
+                    // An empty qualifier counts as one byte.
+                    prop_assert!(len == exact || len + 1 == exact, "{} {}", len, exact);
+                    prop_assert!(len <= most, "{} {}", len, most);
+                }
+                builder.add(record.view(), &record.value);
+            }
+            prop_assert_eq!(builder.len(), builder.finish().len());
+        }
+
+        #[test]
+        fn a_row_that_is_taken_back_leaves_no_trace(records in samples(2..80)) {
+            let last = records.last().unwrap().view().row_prefix().to_vec();
+            let before = records.iter().filter(|r| r.view().row_prefix() != last);
+            let mut want = DataBlockBuilder::new();
+            before.for_each(|r| want.add(r.view(), &r.value));
+            let mut builder = DataBlockBuilder::new();
+            records.iter().for_each(|r| builder.add(r.view(), &r.value));
+            prop_assert_eq!(builder.len_before_row().is_some(), !want.is_empty());
+            if let Some(len) = builder.len_before_row() {
+                prop_assert_eq!(len, want.len());
+                builder.take_back_row();
+                // And goes on as if nothing had been.
+                for record in records.iter().filter(|r| r.view().row_prefix() == last) {
+                    builder.add(record.view(), &record.value);
+                    want.add(record.view(), &record.value);
+                }
+                prop_assert_eq!(builder.finish(), want.finish());
+            }
+        }
+    }
 
     /// The test vector of docs/formats-sst.md.
     #[test]

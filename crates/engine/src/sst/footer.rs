@@ -18,7 +18,7 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::frame::{FRAME_BYTES_MAX, TRAILER_LEN, checksum_seed};
-use super::{FORMAT_VERSION, FileId};
+use super::{FORMAT_VERSION, FileId, PAGE_BYTES};
 use crate::codec::{Malformed, Parsed, Reader};
 
 /// Bytes of the footer.
@@ -40,6 +40,12 @@ impl Handle {
     /// The first byte after it.
     pub(super) fn end(self) -> u64 {
         self.offset + u64::from(self.len)
+    }
+
+    /// Whether the frame comes right behind `before`: at once, or with the zeros between them that fill a
+    /// page.
+    pub(super) fn follows(self, before: Self) -> bool {
+        self.offset.checked_sub(before.end()).is_some_and(|gap| gap < PAGE_BYTES as u64)
     }
 
     /// A handle read from disk: its frame must lie before `end`.
@@ -99,10 +105,18 @@ impl Footer {
         }
         let [properties, top_index, filter_index, dictionary] = pairs;
         let stored_file = input.fixed_u64()?;
-        if input.fixed_u32()? != FORMAT_VERSION {
-            return Err(Malformed::whole(
-                "the SST has a format version that this build does not know",
-            ));
+        match input.fixed_u32()? {
+            FORMAT_VERSION => {}
+            1 => {
+                return Err(Malformed::whole(
+                    "the SST has format version 1, which was never released; this build reads version 2",
+                ));
+            }
+            _ => {
+                return Err(Malformed::whole(
+                    "the SST has a format version that this build does not know",
+                ));
+            }
         }
         if xxh3_64_with_seed(covered, checksum_seed(file, offset)) != checksum {
             return Err(Malformed::whole(if stored_file == file {
@@ -151,6 +165,25 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(Footer::decode(&bytes[..len], 9, 150).is_err());
         }
+    }
+
+    #[test]
+    fn a_file_of_another_version_is_told_from_a_damaged_one() {
+        for (version, word) in [(1u8, "version 1"), (3, "does not know")] {
+            let mut bytes = Vec::new();
+            footer().encode(9, 150, &mut bytes);
+            bytes[72] = version;
+            let error = Footer::decode(&bytes, 9, 150).unwrap_err();
+            assert!(error.what.contains(word), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_frame_follows_another_across_less_than_a_page() {
+        let before = Handle { offset: 100, len: 50 };
+        let at = |offset| Handle { offset, len: 10 };
+        assert!(at(150).follows(before) && at(150 + PAGE_BYTES as u64 - 1).follows(before));
+        assert!(!at(149).follows(before) && !at(150 + PAGE_BYTES as u64).follows(before));
     }
 
     #[test]

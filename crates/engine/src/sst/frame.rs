@@ -37,6 +37,9 @@ pub(super) const FRAME_BYTES_MAX: usize = BLOCK_BYTES_MAX + SIZE_LEN + TRAILER_L
 /// Bytes of the compression buffer that stay allocated from block to block; a huge value's do not.
 const SCRATCH_KEPT_BYTES: usize = 1 << 20;
 
+/// A block that keeps more than this part of its size is stored as it is: see [`Framer::pack`].
+pub(super) const WORTH_RATIO: f64 = 7.0 / 8.0;
+
 /// How the payload is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -59,6 +62,21 @@ pub(super) fn mix64(mut x: u64) -> u64 {
 /// The seed of the checksum of what lies at `offset` of file `file`.
 pub(super) fn checksum_seed(file: FileId, offset: u64) -> u64 {
     mix64(file.wrapping_add(0x9E37_79B9_7F4A_7C15) ^ mix64(!offset))
+}
+
+/// How a block is about to be stored.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Packed {
+    method: Method,
+    len: usize,
+}
+
+impl Packed {
+    /// Bytes of the frame.
+    pub(super) fn frame_len(self) -> usize {
+        let size = if self.method == Method::None { 0 } else { SIZE_LEN };
+        size + self.len + TRAILER_LEN
+    }
 }
 
 /// Makes frames. Keeps its compression state between blocks.
@@ -100,17 +118,44 @@ impl Framer {
         }
     }
 
-    /// How index partitions are compressed: they are read far more often than they are written, so with
-    /// the codec that is fastest to undo.
-    pub(super) fn index_method(&self) -> Method {
-        match self.compression {
-            Compression::None => Method::None,
-            _ => Method::Lz4,
+    /// Compresses `block`, so that its size is known before its place: [`Self::put`] takes it from here. A
+    /// block that does not shrink by an eighth is stored as it is: less would not pay for decompressing it at
+    /// every read.
+    pub(super) fn pack(&mut self, block: &[u8], method: Method) -> Packed {
+        let worth = block.len().saturating_sub(block.len() / 8 + SIZE_LEN);
+        match self.compress(block, method) {
+            Some(len) if len <= worth => Packed { method, len },
+            _ => Packed { method: Method::None, len: block.len() },
         }
     }
 
-    /// Appends the frame of `block`, to lie at `offset` of `file`. A block that does not shrink by an
-    /// eighth is stored as it is: less would not pay for decompressing it at every read.
+    /// Appends the frame of `block`, just packed, to lie at `offset` of `file`.
+    pub(super) fn put(
+        &mut self,
+        block: &[u8],
+        packed: Packed,
+        file: FileId,
+        offset: u64,
+        out: &mut Vec<u8>,
+    ) {
+        let start = out.len();
+        if packed.method == Method::None {
+            out.extend_from_slice(block);
+        } else {
+            out.extend_from_slice(&(block.len() as u32).to_le_bytes());
+            out.extend_from_slice(self.scratch.get(..packed.len).unwrap_or_default());
+        }
+        out.push(packed.method as u8);
+        let covered = out.get(start..).unwrap_or_default();
+        let checksum = xxh3_64_with_seed(covered, checksum_seed(file, offset));
+        out.extend_from_slice(&checksum.to_le_bytes());
+        if self.scratch.capacity() > SCRATCH_KEPT_BYTES {
+            self.scratch = Vec::new();
+        }
+    }
+
+    /// Both at once.
+    #[cfg(test)]
     pub(super) fn frame(
         &mut self,
         block: &[u8],
@@ -119,26 +164,8 @@ impl Framer {
         offset: u64,
         out: &mut Vec<u8>,
     ) {
-        let start = out.len();
-        let worth = block.len().saturating_sub(block.len() / 8 + SIZE_LEN);
-        let used = match self.compress(block, method) {
-            Some(len) if len <= worth => {
-                out.extend_from_slice(&(block.len() as u32).to_le_bytes());
-                out.extend_from_slice(self.scratch.get(..len).unwrap_or_default());
-                method
-            }
-            _ => {
-                out.extend_from_slice(block);
-                Method::None
-            }
-        };
-        out.push(used as u8);
-        let covered = out.get(start..).unwrap_or_default();
-        let checksum = xxh3_64_with_seed(covered, checksum_seed(file, offset));
-        out.extend_from_slice(&checksum.to_le_bytes());
-        if self.scratch.capacity() > SCRATCH_KEPT_BYTES {
-            self.scratch = Vec::new();
-        }
+        let packed = self.pack(block, method);
+        self.put(block, packed, file, offset, out);
     }
 
     /// Compresses into the scratch buffer; the length, or `None` where the block is to be stored as it is.

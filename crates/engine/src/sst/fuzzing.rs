@@ -9,11 +9,12 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::block::load_blocks_blocking;
 use super::cursor::CursorOptions;
 use super::data::DataBlock;
-use super::filter::FilterBlock;
+use super::filter::{Ask, FilterBlock};
 use super::footer::{Footer, Handle};
 use super::frame::{checksum_seed, open_frame};
 use super::index::{IndexBlock, Level};
 use super::key::separator_row;
+use super::point::PointStage;
 use super::probe::RowProbe;
 use super::properties::SstProperties;
 use super::reader::SstReader;
@@ -78,7 +79,15 @@ pub(crate) fn index_block(data: &[u8]) {
 pub(crate) fn filter_block(data: &[u8]) {
     let Ok(block) = FilterBlock::parse(Bytes::copy_from_slice(data)) else { return };
     for entry in [0, 1, u64::MAX, 0x9E37_79B9_7F4A_7C15] {
-        let _ = block.may_contain(entry);
+        let (row, family) = (entry, FamilyId(entry as u32));
+        for ask in [
+            Ask::Row(entry),
+            Ask::Tombstone(entry),
+            Ask::Family { row, family },
+            Ask::Column { row, column: entry },
+        ] {
+            let _ = block.may_contain(&ask);
+        }
     }
 }
 
@@ -138,14 +147,35 @@ fn read_file(bytes: Vec<u8>) {
         ];
         let _ = walk(&reader, CursorOptions::default());
         for probe in probes {
-            let _ =
-                walk(&reader, CursorOptions { probe: Some(Arc::new(probe)), ..Default::default() });
+            let _ = look_up(&reader, &probe);
         }
     }
 }
 
 fn open(files: &dyn Files) -> Result<Arc<SstReader>> {
     SstReader::open(files, Path::new(PATH), ID, Arc::new(QuickBlockCache::new(CACHE_BYTES)))
+}
+
+fn look_up(reader: &Arc<SstReader>, probe: &RowProbe) -> Result<()> {
+    let mut stage = PointStage::Filter;
+    let mut loaded = Vec::new();
+    for _ in 0..STEPS_MAX {
+        let mut wanted = Vec::new();
+        stage.step(reader, probe, &loaded, &mut wanted)?;
+        if wanted.is_empty() {
+            break;
+        }
+        let blocks = load_blocks_blocking(wanted.clone());
+        for (request, block) in wanted.into_iter().zip(blocks) {
+            loaded.push((request, block?));
+        }
+    }
+    let PointStage::Found(found) = stage else { return Ok(()) };
+    let mut seen = 0;
+    found.row()?.walk(|record| {
+        seen += record.qualifier().len() + record.value().len();
+        seen < CACHE_BYTES as usize
+    })
 }
 
 fn walk(reader: &Arc<SstReader>, options: CursorOptions) -> Result<()> {
@@ -191,8 +221,9 @@ pub(crate) fn sealed_opens(bytes: &[u8]) -> bool {
 /// Valid encodings: a data block, an index block, a filter partition and a file.
 #[cfg(test)]
 pub(crate) fn valid() -> [Vec<u8>; 4] {
+    use super::FilterKind;
     use super::data_builder::DataBlockBuilder;
-    use super::filter::build_filter;
+    use super::filter::FilterForm;
     use super::index::{BlockStats, IndexBuilder, IndexEntry};
     use super::{SstOptions, SstWriter};
     use crate::cell::{KeyView, Kind, encode_key};
@@ -218,7 +249,9 @@ pub(crate) fn valid() -> [Vec<u8>; 4] {
     }
     writer.finish().unwrap();
     let file = files.contents(Path::new(PATH)).unwrap();
-    [block.finish(), index.finish(), build_filter(&[1, 2, 3], 10), file]
+    let form = FilterForm { kind: FilterKind::Fuse8, bits_per_key: 10, partition_bytes: 4096 };
+    let filter = form.build(&mut vec![1, 2, 3], &[1], &[2, 3]);
+    [block.finish(), index.finish(), filter, file]
 }
 
 /// Bytes whose thirds are properties, a top-level index and a filter index: see [`sealed`].

@@ -2,22 +2,23 @@
 //!
 //! ```text
 //! data block ... | index partition ... | filter partition ... | dictionary | top index | filter index | properties | footer
-//! |---- one after the other from byte 0, each a frame with a checksum; nothing between them ----|                   96 B
+//! |---- in this order from byte 0, each a frame with a checksum; between them zeros up to a page, or nothing ----|  96 B
 //!
 //! footer ─► properties                        read at open, resident
 //!        ─► top index ─► index partitions ─► data blocks
-//!        |  resident     4 KiB, cached       16 KiB, cached
+//!        |  resident     a page, cached       a page, cached
 //!        ─► filter index ─► filter partitions
-//!        |  resident        4 KiB, cached
+//!        |  resident        a page, cached
 //!        ─► dictionary                        resident
 //! ```
 //!
 //! | Noun | File |
 //! |---|---|
 //! | The frame of a block: compression, checksum | `frame.rs` |
-//! | Data blocks | `data.rs`, `data_builder.rs` |
+//! | Data blocks | `data.rs`, `data_builder.rs`, `row_copy.rs` |
 //! | Index partitions, the top-level index | `index.rs` |
-//! | Filter partitions and their entries | `filter.rs` |
+//! | Filter partitions and their entries | `filter.rs`, `filter_builder.rs` |
+//! | Binary fuse filters | `fuse.rs` |
 //! | What a point read asks of a filter | `probe.rs`, `checks.rs` |
 //! | Properties, footer | `properties.rs`, `footer.rs` |
 //! | Writing a file | `writer.rs` |
@@ -43,8 +44,10 @@ mod cursor;
 mod data;
 mod data_builder;
 mod filter;
+mod filter_builder;
 mod footer;
 mod frame;
+mod fuse;
 pub(crate) mod fuzzing;
 mod index;
 mod key;
@@ -56,6 +59,7 @@ mod probe;
 mod properties;
 mod reader;
 mod residence;
+mod row_copy;
 mod rows;
 mod salvage;
 #[cfg(test)]
@@ -71,7 +75,7 @@ pub use cursor::{CursorOptions, SstCursor};
 pub use metrics::{Counter, KindMetrics, SstMetrics};
 pub(crate) use point::PointStage;
 pub use probe::RowProbe;
-pub use properties::{FamilyProperties, SstProperties};
+pub use properties::{FamilyProperties, FilterFigures, SstProperties};
 pub use reader::SstReader;
 pub use residence::IndexMemory;
 pub use rows::{RowInBlock, RowSink};
@@ -87,7 +91,26 @@ pub type FileId = u64;
 pub const BLOCK_BYTES_MAX: usize = 128 << 20;
 
 /// The version of the format that is written and read.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
+
+/// Bytes of a page: what a device reads at least, and what a read of a byte more than it costs another of.
+/// Frames are placed so that they touch few of them.
+pub const PAGE_BYTES: usize = 4096;
+
+/// As the size of index or filter partitions: one partition per file, as other engines have by default. To
+/// measure what partitions are good for.
+pub const PARTITION_UNLIMITED: usize = usize::MAX;
+
+/// The kind of filter partitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FilterKind {
+    /// Cache-line-blocked Bloom, with as many bits per key as asked for: the fastest to build.
+    Bloom,
+    /// Binary fuse with fingerprints of 8 bits: about 10 bits per key, 0.4 % false positives.
+    Fuse8,
+    /// Binary fuse with fingerprints of 16 bits: about 20 bits per key, 0.002 % false positives.
+    Fuse16,
+}
 
 /// How data blocks are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,13 +129,18 @@ pub enum Compression {
 /// How an SST is written. Nothing here is needed to read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SstOptions {
-    /// Bytes of a data block before compression. A larger record gets a block to itself.
+    /// Bytes of a data block before compression, at most. A larger record gets a block to itself.
     pub block_bytes: usize,
-    /// Bytes of an index partition before compression.
+    /// Bytes that a data block should take in the file: its frame, checksum included.
+    pub read_bytes: usize,
+    /// Bytes of an index partition in the file, at most; or [`PARTITION_UNLIMITED`].
     pub index_partition_bytes: usize,
-    /// Bytes of a filter partition.
+    /// Bytes of a filter partition in the file, at most; or [`PARTITION_UNLIMITED`].
     pub filter_partition_bytes: usize,
-    /// Filter bits per entry; 0 writes no filter.
+    /// The kind of filter.
+    pub filter_kind: FilterKind,
+    /// Bits per entry of a Bloom filter, also of one that stands in for a fuse filter that cannot be built;
+    /// 0 writes no filter of any kind.
     pub filter_bits_per_key: u32,
     /// Compression of data blocks.
     pub compression: Compression,
@@ -121,14 +149,18 @@ pub struct SstOptions {
 impl Default for SstOptions {
     fn default() -> Self {
         Self {
-            // One device read of 4 to 8 KiB once compressed. Smaller: worse compression and a larger index.
-            // Larger: a point read decompresses more that it does not need.
+            // Four pages: data that compresses better than that would fill its page only with blocks that
+            // take longer to decompress than the device takes to read them.
             block_bytes: 16 << 10,
-            // About a hundred blocks. Smaller: a larger resident top level (0.02 % of the data as it is).
-            // Larger: a cold read moves more index than data.
-            index_partition_bytes: 4 << 10,
+            // One page: what the device reads at least. Smaller: more index for the same read. Larger: a
+            // point read reads, checks and decompresses more that it does not need.
+            read_bytes: PAGE_BYTES,
+            // One page too: 250 to 300 blocks, a megabyte of data. Smaller: a larger resident top level (0.003 %
+            // of the data as it is). Larger: a cold read moves more index than data.
+            index_partition_bytes: PAGE_BYTES,
             // About 3,000 entries; the same reasons.
-            filter_partition_bytes: 4 << 10,
+            filter_partition_bytes: PAGE_BYTES,
+            filter_kind: FilterKind::Bloom,
             // 1.2 % false positives. Each bit less makes 1.6 times as many; each more costs as much memory
             // and gains ever less.
             filter_bits_per_key: 10,

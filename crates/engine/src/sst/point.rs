@@ -12,18 +12,17 @@
 //!                    └──► Wide  (the row begins or goes on in a later block: a cursor reads it)
 //! ```
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::block::{Block, BlockRequest, Fill};
-use super::checks::Checks;
+use super::checks::ask_filter;
 use super::data::Record;
 use super::footer::Handle;
 use super::probe::RowProbe;
 use super::reader::SstReader;
 use super::rows::RowInBlock;
 use crate::cache::{PartitionId, Resident};
-use crate::codec::{Malformed, Parsed};
+use crate::codec::Malformed;
 use crate::error::Result;
 
 /// How far a lookup is.
@@ -139,29 +138,23 @@ impl SstReader {
             self.metrics().point_lookups.increment();
             return Ok(Some(true));
         };
-        let mut checks = Checks::new(self, filters);
-        self.at_filters(checks.collect(probe))?;
-        let mut blocks = Vec::with_capacity(checks.partitions.len());
-        let missing = want.len();
-        for partition in &checks.partitions {
-            let handle = self.at_filters(filters.entry(*partition, self.blocks_end()))?.handle;
-            let held = self.among(loaded, handle).map(|b| Resident::from(Arc::clone(b)));
-            match held.or_else(|| self.filter_slot(*partition)) {
-                Some(block) => blocks.push((*partition, block)),
-                None => {
-                    let id = PartitionId::Filter(*partition);
+        // A partition of this read: among those that it has loaded, or in memory.
+        let find = |at: usize| {
+            let handle = filters.handle(at, self.blocks_end()).ok().filter(|_| !loaded.is_empty());
+            let held = handle.and_then(|handle| self.among(loaded, handle));
+            held.map(|b| Resident::from(Arc::clone(b))).or_else(|| self.filter_slot(at))
+        };
+        let perhaps = match self.at_filters(ask_filter(self, filters, probe, find))? {
+            Ok(perhaps) => perhaps,
+            Err(missing) => {
+                for at in missing {
+                    let handle = self.at_filters(filters.handle(at, self.blocks_end()))?;
+                    let id = PartitionId::Filter(at);
                     want.push(self.request_partition(id, handle, Fill::Keep));
                 }
+                return Ok(None);
             }
-        }
-        if want.len() > missing {
-            return Ok(None);
-        }
-        let ask = |partition: usize, entry: u64| -> Option<Parsed<bool>> {
-            let (_, block) = blocks.iter().find(|(p, _)| *p == partition)?;
-            Some(block.filter().map(|f| f.may_contain(entry)))
         };
-        let perhaps = self.at_filters(checks.evaluate(probe, ask))?;
         self.metrics().point_lookups.increment();
         self.metrics().filter_probes.increment();
         if !perhaps {
@@ -182,7 +175,7 @@ impl SstReader {
         if top_at >= self.top().len() {
             return Ok(Some(PointStage::Absent));
         }
-        let partition = self.at_top(self.top_entry(top_at))?.handle;
+        let partition = self.at_top(self.top().handle(top_at, self.blocks_end()))?;
         let held = self.among(loaded, partition).map(|b| Resident::from(Arc::clone(b)));
         let Some(block) = held.or_else(|| self.index_slot(top_at)) else {
             let id = PartitionId::Index(top_at);
@@ -195,9 +188,9 @@ impl SstReader {
             if at >= index.len() {
                 return Ok(None);
             }
-            let handle = self.data_entry(index, at)?.handle;
-            // The separator lies behind all keys of the block: the row goes on where it is the row's own.
-            let goes_on = index.compare(at, &probe.row_end)? == Ordering::Less;
+            let handle = index.handle(at, self.blocks_end())?;
+            // The separator lies behind all keys of the block: more of the row may follow where it is the row's.
+            let goes_on = index.begins_with(at, target)?;
             Ok(Some((handle, goes_on)))
         };
         let found = place().map_err(|m: Malformed| self.damaged(partition.offset, m.what))?;

@@ -8,6 +8,9 @@
 //!  3 cells              8 column tombstones  13 last row (bytes)         1 id   2 entries   3 cells   4 tombstones
 //!  4 key bytes          9 cell tombstones    14 (unused)                 5 timestamp min (zigzag)   6 timestamp max (zigzag)
 //!  5 value bytes       10 seq min            15 data blocks              7 versions of a column, max
+//!
+//! 17 index bytes       19 filter partitions        21 filter entries   23 filter kinds: bit k for kind k
+//! 18 padding bytes     20 with common columns      22 filter bytes
 //! ```
 //!
 //! A family's properties are encoded in the same way within its bytes. Absent means zero, so a later version
@@ -54,8 +57,29 @@ pub struct SstProperties {
     pub data_blocks: u64,
     /// When it was made, in microseconds since 1970, as its writer was told.
     pub created_micros: i64,
+    /// Bytes of index partitions and the top-level index in the file.
+    pub index_bytes: u64,
+    /// Zeros between blocks, which keep them from crossing pages.
+    pub padding_bytes: u64,
+    /// The filter.
+    pub filter: FilterFigures,
     /// By family. Row tombstones belong to none.
     pub families: BTreeMap<FamilyId, FamilyProperties>,
+}
+
+/// What the filter of an SST is made of; all 0 without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FilterFigures {
+    /// Partitions.
+    pub partitions: u64,
+    /// Those that list the columns that their rows have in common.
+    pub common_partitions: u64,
+    /// Entries of all partitions.
+    pub entries: u64,
+    /// Bytes of all partitions and of the filter index in the file.
+    pub bytes: u64,
+    /// Bit `k` is set where a partition is of kind `k`: 1 blocked Bloom, 2 and 3 binary fuse of 8 and 16 bits.
+    pub kinds: u64,
 }
 
 /// What an SST holds of one family.
@@ -101,6 +125,13 @@ impl SstProperties {
             (11, self.seq_max),
             (15, self.data_blocks),
             (16, zigzag(self.created_micros)),
+            (17, self.index_bytes),
+            (18, self.padding_bytes),
+            (19, self.filter.partitions),
+            (20, self.filter.common_partitions),
+            (21, self.filter.entries),
+            (22, self.filter.bytes),
+            (23, self.filter.kinds),
         ] {
             put_number(out, tag, value);
         }
@@ -140,6 +171,13 @@ impl SstProperties {
                 10 => &mut properties.seq_min,
                 11 => &mut properties.seq_max,
                 15 => &mut properties.data_blocks,
+                17 => &mut properties.index_bytes,
+                18 => &mut properties.padding_bytes,
+                19 => &mut properties.filter.partitions,
+                20 => &mut properties.filter.common_partitions,
+                21 => &mut properties.filter.entries,
+                22 => &mut properties.filter.bytes,
+                23 => &mut properties.filter.kinds,
                 12 => {
                     properties.first_row = Bytes::copy_from_slice(field);
                     return Ok(());
@@ -325,6 +363,15 @@ mod tests {
             first_row: Bytes::from_static(b"a\0"),
             last_row: Bytes::from_static(b"z"),
             created_micros: -1,
+            index_bytes: 7000,
+            padding_bytes: 1,
+            filter: FilterFigures {
+                partitions: 4,
+                common_partitions: 3,
+                entries: 9000,
+                bytes: 16_000,
+                kinds: 6,
+            },
             families: [(FamilyId(1), family), (FamilyId(u32::MAX), family)].into(),
             ..Default::default()
         }

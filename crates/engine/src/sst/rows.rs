@@ -1,6 +1,8 @@
 //! Rows that lie whole in one block, handed over one by one without building a key for each record: what most
 //! of a scan meets once a tablet has settled, and what a point read finds.
 
+use std::cmp::Ordering;
+
 use bytes::Bytes;
 
 use super::block::Block;
@@ -189,22 +191,22 @@ impl SstCursor {
     fn row_goes_on(&self, row: &[u8]) -> Result<bool> {
         let Some(partition) = &self.partition else { return Ok(true) };
         // The separator lies behind all keys of the block: it begins with the row where more of it may follow.
-        let separator = partition.block.index().and_then(|i| i.separator(self.part_at));
-        Ok(self.in_partition(separator)?.starts_with(row))
+        let index = partition.block.index();
+        self.in_partition(index.and_then(|i| i.begins_with(self.part_at, row)))
     }
 
     /// Whether the row, whose record is the first of the block at the place, may have begun in the one before.
     fn row_began_before(&self, row: &[u8]) -> Result<bool> {
-        let separator = match (self.part_at.checked_sub(1), self.top_at.checked_sub(1)) {
+        // The separator before the block begins with the row, and goes on, where some of it came before.
+        let before = match (self.part_at.checked_sub(1), self.top_at.checked_sub(1)) {
             (Some(at), _) => {
                 let Some(partition) = &self.partition else { return Ok(true) };
-                let separator = partition.block.index().and_then(|i| i.separator(at));
-                self.in_partition(separator)?
+                self.in_partition(partition.block.index().and_then(|i| i.compare(at, row)))?
             }
-            (None, Some(at)) => self.reader.at_top(self.reader.top().separator(at))?,
+            (None, Some(at)) => self.reader.at_top(self.reader.top().compare(at, row))?,
             (None, None) => return Ok(false),
         };
-        Ok(separator.as_slice() > row)
+        Ok(before == Ordering::Greater)
     }
 }
 

@@ -223,8 +223,13 @@ impl IoEngine for TestIo {
 
 /// A filter partition of about this many bytes, for tests of caches.
 pub(crate) fn filter_block(bytes: usize) -> super::Block {
-    let entries = vec![7u64; bytes * 8 / 10];
-    let bytes = Bytes::from(super::filter::build_filter(&entries, 10));
+    let form = super::filter::FilterForm {
+        kind: super::FilterKind::Bloom,
+        bits_per_key: 10,
+        partition_bytes: super::PARTITION_UNLIMITED,
+    };
+    let mut entries = vec![7u64; bytes * 8 / 10];
+    let bytes = Bytes::from(form.build(&mut entries, &[], &[]));
     super::Block::parse(super::block::BlockKind::Filter, bytes).unwrap()
 }
 

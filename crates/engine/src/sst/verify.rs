@@ -1,12 +1,13 @@
 //! Checking a whole SST: every byte under a checksum, every record in its place, every figure true.
 
+use super::PAGE_BYTES;
 use super::block::BlockKind;
 use super::data::{DataBlock, Fresh, Record};
-use super::filter::{FilterBlock, FilterEntries, Under};
+use super::filter::{Ask, FilterBlock, FilterEntries, Under};
 use super::footer::Handle;
 use super::index::{BlockStats, IndexBlock};
 use super::key::Change;
-use super::properties::PropertiesBuilder;
+use super::properties::{FilterFigures, PropertiesBuilder};
 use super::reader::SstReader;
 use crate::cell::{KeyView, encode_suffix};
 use crate::codec::Parsed;
@@ -29,6 +30,9 @@ impl SstReader {
             data_blocks: 0,
             entries: FilterEntries::default(),
             filter: None,
+            padding_bytes: 0,
+            index_bytes: 0,
+            figures: FilterFigures::default(),
         };
         check.data()?;
         check.rest()
@@ -48,6 +52,9 @@ struct Check<'a> {
     entries: FilterEntries,
     /// The filter partition that was used last, by its place in the filter index.
     filter: Option<(usize, FilterBlock)>,
+    padding_bytes: u64,
+    index_bytes: u64,
+    figures: FilterFigures,
 }
 
 impl Check<'_> {
@@ -59,10 +66,22 @@ impl Check<'_> {
         parsed.map_err(|m| self.reader.damaged(handle.offset, m.what))
     }
 
-    /// A block must begin where the one before it ended.
+    /// A block must begin where the one before it ended, or at the next page with zeros before it. The zeros
+    /// are under no checksum: what they are is known without one.
     fn adjoins(&mut self, handle: Handle) -> Result<()> {
-        if handle.offset != self.next_offset {
-            return self.wrong(handle.offset, "a block does not adjoin the one before it");
+        let before = Handle { offset: self.next_offset, len: 0 };
+        if handle.offset != before.offset {
+            let at_page = handle.offset.is_multiple_of(PAGE_BYTES as u64);
+            if !at_page || !handle.follows(before) {
+                return self.wrong(handle.offset, "a block does not adjoin the one before it");
+            }
+            let padding = handle.offset - before.offset;
+            let zeros = self.reader.file().read_at(before.offset, padding as usize)?;
+            if zeros.len() as u64 != padding || zeros.iter().any(|b| *b != 0) {
+                return self.wrong(before.offset, "the padding between two blocks is not zero");
+            }
+            self.padding_bytes += padding;
+            (self.progress)(padding);
         }
         self.next_offset = handle.end();
         (self.progress)(u64::from(handle.len));
@@ -79,7 +98,7 @@ impl Check<'_> {
             for at in 0..index.len() {
                 let entry = self.at(top.handle, self.reader.data_entry(index, at))?;
                 let found = self.data_block(entry.handle)?;
-                if found != entry.stats {
+                if !entry.stats.describes(&found) {
                     return self
                         .wrong(entry.handle.offset, "a block's figures in the index are wrong");
                 }
@@ -92,7 +111,7 @@ impl Check<'_> {
                 None => return self.wrong(top.handle.offset, "an index partition without entries"),
             };
             if self.reader.at_top(self.reader.top().separator(top_at))? != separator
-                || stats != top.stats
+                || !top.stats.describes(&stats)
                 || self.next_offset != top.data_end
             {
                 return self
@@ -166,14 +185,14 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The filter must answer "perhaps" for every entry of the record.
+    /// The filter must answer "perhaps" to every question that the record answers.
     fn filter(&mut self, change: Change, key: KeyView<'_>) -> Result<()> {
         let Some(filters) = self.reader.filters() else { return Ok(()) };
         let mut entries = std::mem::take(&mut self.entries);
         let mut result = Ok(());
-        entries.of(change, key, |under, entry| {
+        entries.of(change, key, |under, ask| {
             if result.is_ok() {
-                result = self.filter_entry(filters, under, key, entry);
+                result = self.filter_entry(filters, under, key, ask);
             }
         });
         self.entries = entries;
@@ -185,7 +204,7 @@ impl Check<'_> {
         filters: &IndexBlock,
         under: Under,
         key: KeyView<'_>,
-        entry: u64,
+        ask: Ask,
     ) -> Result<()> {
         let prefix_len = match under {
             Under::Row => key.row_len(),
@@ -201,7 +220,7 @@ impl Check<'_> {
             self.filter = Some((at, self.at(handle, block.filter())?.clone()));
         }
         match &self.filter {
-            Some((_, filter)) if filter.may_contain(entry) => Ok(()),
+            Some((_, filter)) if filter.may_contain(&ask) => Ok(()),
             _ => {
                 let offset = self.reader.footer().filter_index.unwrap_or_default().offset;
                 self.wrong(offset, "the filter does not know a record that is there")
@@ -214,13 +233,20 @@ impl Check<'_> {
         let reader = self.reader;
         let footer = *reader.footer();
         for at in 0..reader.top().len() {
-            self.adjoins(reader.at_top(reader.top_entry(at))?.handle)?;
+            let handle = reader.at_top(reader.top_entry(at))?.handle;
+            self.adjoins(handle)?;
+            self.index_bytes += u64::from(handle.len);
         }
         if let Some(filters) = reader.filters() {
             for at in 0..filters.len() {
                 let handle = reader.at_filters(filters.entry(at, reader.blocks_end()))?.handle;
                 self.adjoins(handle)?;
-                reader.read_block(handle, BlockKind::Filter)?;
+                let block = reader.read_block(handle, BlockKind::Filter)?;
+                let filter = self.at(handle, block.filter())?;
+                self.figures.partitions += 1;
+                self.figures.common_partitions += u64::from(filter.has_common_columns());
+                self.figures.kinds |= 1 << filter.kind();
+                self.figures.bytes += u64::from(handle.len);
             }
         }
         // These were verified when the file was opened.
@@ -241,7 +267,13 @@ impl Check<'_> {
             Ok(key) => key.row(),
             Err(_) => Vec::new(),
         };
-        let counted = self.properties.finish(last_row, self.data_blocks);
+        let mut counted = self.properties.finish(last_row, self.data_blocks);
+        counted.padding_bytes = self.padding_bytes;
+        counted.index_bytes = self.index_bytes + u64::from(footer.top_index.len);
+        counted.filter = self.figures;
+        counted.filter.bytes += footer.filter_index.map_or(0, |h| u64::from(h.len));
+        // How many entries went into a partition cannot be told from it.
+        counted.filter.entries = reader.properties().filter.entries;
         if counted != *reader.properties() {
             return Err(reader.damaged(footer.properties.offset, "the properties are wrong"));
         }

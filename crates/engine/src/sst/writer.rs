@@ -1,27 +1,44 @@
 //! Writing an SST: records in, a file out.
 //!
-//! Data blocks are written as they fill; index and filter partitions are kept (2 % of the data) and written
+//! Data blocks are written as they fill; index and filter partitions are kept (1 % of the data) and written
 //! after them, so that data blocks lie one after the other and a scan reads ahead in straight lines.
 //!
 //! ```text
-//! add ─► data block ─ full ─► [first 1 MiB: kept, to train a dictionary] ─► frame ─► buffer ─► file
-//!    └─► filter entries ─ full, at a change of column ─► filter partition ─► kept
+//! add ─► data block ─ full ─► [first 1 MiB: kept, to train a dictionary] ─► frame ─► place ─► buffer ─► file
+//!    └─► filter builder ─ full ─► filter partition ─► kept
 //!                            block's separator ─► index partition ─ full ─► kept
 //! ```
 //!
 //! A block ends when the next record arrives that does not fit, because only then is the separator known.
+//!
+//! # One page per read
+//!
+//! A frame that crosses a page boundary without need costs every uncached read of it a second page. So a block
+//! is cut where its *frame* is expected to fill a page, and frames are placed by pages:
+//!
+//! ```text
+//! cut      at `read_bytes` over the ratio to which the last blocks were compressed. Blocks that do not
+//!          compress are stored as they are; then the size is exact, and a frame never passes its page
+//! row      a block is rather cut before a row than in it, if it is half full there: the rest of a row is
+//!          another read
+//! place    | frame ......... 000 | frame ........ 00 | frame ...
+//!          page                  page                page
+//!          zeros up to the next page where that saves a page and is at most an eighth of the frame
+//! ```
 
 use std::mem;
 use std::path::{Path, PathBuf};
 
 use super::data_builder::DataBlockBuilder;
-use super::filter::{FilterEntries, build_filter};
+use super::filter::FilterForm;
+use super::filter_builder::{FilterBuilder, FilterPartition};
 use super::footer::{FOOTER_LEN, Footer, Handle};
-use super::frame::{Framer, Method};
+use super::frame::{Framer, Method, TRAILER_LEN, WORTH_RATIO};
 use super::index::{BlockStats, IndexBuilder, IndexEntry, Level};
 use super::key::{Change, separator};
-use super::properties::{PropertiesBuilder, SstProperties};
-use super::{BLOCK_BYTES_MAX, Compression, FileId, SstOptions};
+use super::properties::{FilterFigures, PropertiesBuilder, SstProperties};
+use super::row_copy::RowCopy;
+use super::{BLOCK_BYTES_MAX, Compression, FileId, PAGE_BYTES, SstOptions};
 use crate::cell::KeyView;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::WritableFile;
@@ -39,8 +56,25 @@ const DICTIONARY_BYTES: usize = 16 << 10;
 /// Bytes of one block that training looks at, so that one huge value does not become the dictionary.
 const SAMPLE_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes of an index entry besides its separator, at most.
-const INDEX_ENTRY_OVERHEAD_BYTES: usize = 64;
+/// Of a frame, what its padding may cost at most: 1 / 8. It is paid in space and write bandwidth by every
+/// frame, half of it on average, and saved in reads: with a sixteenth, blocks of four or five records, whose
+/// last does not fit by a fifth of a page, would cross pages; with a quarter, a file could be a quarter zeros.
+const PADDING_SHARE: usize = 8;
+
+/// Of a full block, what must be left for it to be cut before a row that it began: 1 / 2. With more, rows of
+/// half a page would be divided; with less, there would be blocks of a quarter of a page.
+const ROW_CUT_SHARE: usize = 2;
+
+/// Compressed frames are aimed at this part of a page, 15 / 16, as blocks differ in how they compress: most
+/// of those that are a little larger than expected still fit.
+const RATIO_MARGIN: f64 = 15.0 / 16.0;
+
+/// How much of the ratio is that of the last block: a quarter. More would follow every odd block, less would
+/// take long to follow a change of the data.
+const RATIO_GAIN: f64 = 0.25;
+
+/// The smallest ratio that is believed, so that a run of zeros does not decide about what follows it.
+const RATIO_MIN: f64 = 1.0 / 64.0;
 
 /// What was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +92,14 @@ struct Waiting {
     block: Vec<u8>,
     separator: Vec<u8>,
     stats: BlockStats,
+}
+
+/// A finished index partition, and its entry in the top level.
+struct Partition {
+    block: Vec<u8>,
+    separator: Vec<u8>,
+    stats: BlockStats,
+    data_end: u64,
 }
 
 /// Writes one SST, from its first key to its last. Dropped unfinished, it leaves a file without a footer,
@@ -78,13 +120,19 @@ pub struct SstWriter {
     /// Blocks kept for training; `None` when there is nothing (more) to train.
     training: Option<Vec<Waiting>>,
     training_bytes: usize,
+    /// Bytes of a frame over those of its block, of late.
+    ratio: f64,
+    /// Bytes at which a data block is full.
+    block_limit: usize,
+    /// The row that the open data block ends with, so that it can go to the next block.
+    row: RowCopy,
     partition: IndexBuilder,
-    partitions: Vec<IndexBuilder>,
-    filter_entries: FilterEntries,
-    filter: Vec<u64>,
-    filters: Vec<(Vec<u8>, Vec<u8>)>,
-    filter_bytes: u64,
+    partitions: Vec<Partition>,
+    partition_bytes: u64,
+    filter: Option<FilterBuilder>,
     properties: PropertiesBuilder,
+    /// Zeros between frames.
+    padding_bytes: u64,
     last_key: Vec<u8>,
     last_row_len: usize,
     dictionary: Option<Vec<u8>>,
@@ -120,12 +168,20 @@ impl SstWriter {
             data_blocks: 0,
             training: trains.then(Vec::new),
             training_bytes: 0,
+            ratio: 1.0,
+            block_limit: Self::block_limit(&options, 1.0),
+            row: RowCopy::default(),
             partition: IndexBuilder::new(Level::Partition),
             partitions: Vec::new(),
-            filter_entries: FilterEntries::default(),
-            filter: Vec::new(),
-            filters: Vec::new(),
-            filter_bytes: 0,
+            partition_bytes: 0,
+            filter: (options.filter_bits_per_key > 0).then(|| {
+                FilterBuilder::new(FilterForm {
+                    kind: options.filter_kind,
+                    bits_per_key: options.filter_bits_per_key,
+                    partition_bytes: options.filter_partition_bytes,
+                })
+            }),
+            padding_bytes: 0,
             properties: PropertiesBuilder::new(created_micros),
             last_key: Vec::new(),
             last_row_len: 0,
@@ -144,22 +200,74 @@ impl SstWriter {
             return Err(self.refuse("a record is larger than a block may be"));
         }
         let change = Change::between(&self.last_key, self.last_row_len, key);
-        if !self.data.is_empty() && self.data.len_with(key, value) > self.options.block_bytes {
-            self.end_block(Some(key.bytes()))?;
+        if !self.data.is_empty() && self.is_full_with(key, value) {
+            self.cut_block(change, key)?;
         }
-        if self.options.filter_bits_per_key > 0 {
-            if change.column && self.filter.len() >= self.filter_entries_max() {
-                self.end_filter(Some(key.bytes()));
-            }
-            let filter = &mut self.filter;
-            self.filter_entries.of(change, key, |_, entry| filter.push(entry));
+        if let Some(filter) = &mut self.filter {
+            filter.add(change, &self.last_key, key);
         }
         self.properties.add(change, key, value.len());
-        self.data_stats.add(key);
-        self.data.add(key, value);
+        if change.row {
+            self.row.begin(&self.last_key, self.data_stats);
+        }
+        // A row that is larger than a block is divided in any case.
+        self.row.push(key, value, self.block_limit);
+        self.add_to_block(key, value);
         self.last_key.clear();
         self.last_key.extend_from_slice(key.bytes());
         self.last_row_len = key.row_len();
+        Ok(())
+    }
+
+    fn add_to_block(&mut self, key: KeyView<'_>, value: &[u8]) {
+        self.data_stats.add(key);
+        self.data.add(key, value);
+    }
+
+    /// Bytes at which a data block is full: where its frame is expected to fill `read_bytes`.
+    fn block_limit(options: &SstOptions, ratio: f64) -> usize {
+        let frame = options.read_bytes.saturating_sub(TRAILER_LEN).max(1);
+        let limit = if ratio < WORTH_RATIO {
+            (frame as f64 * RATIO_MARGIN / ratio) as usize
+        } else {
+            // It will be stored as it is, and to the byte.
+            frame
+        };
+        limit.max(frame).min(options.block_bytes)
+    }
+
+    /// A block of `bytes` became a frame of `frame` bytes.
+    fn learn_ratio(&mut self, frame: usize, bytes: usize) {
+        let this = (frame as f64 / bytes.max(1) as f64).clamp(RATIO_MIN, 1.0);
+        self.ratio += (this - self.ratio) * RATIO_GAIN;
+        self.block_limit = Self::block_limit(&self.options, self.ratio);
+    }
+
+    fn is_full_with(&mut self, key: KeyView<'_>, value: &[u8]) -> bool {
+        let limit = self.block_limit;
+        self.data.len_with_at_most(key, value) > limit && self.data.len_with(key, value) > limit
+    }
+
+    /// Ends the open data block before `key`, or before the row that `key` goes on with.
+    fn cut_block(&mut self, change: Change, key: KeyView<'_>) -> Result<()> {
+        let least = self.block_limit / ROW_CUT_SHARE;
+        let before_row = self.data.len_before_row().is_some_and(|len| len >= least);
+        if change.row || !before_row || !self.row.is_kept() {
+            let separator = separator(&self.last_key, Some(key.bytes()));
+            return self.end_block(separator);
+        }
+        self.data.take_back_row();
+        let row = mem::take(&mut self.row);
+        self.data_stats = row.stats_before();
+        let first = row.records().next().map(|(key, _)| key).unwrap_or_default();
+        self.end_block(separator(row.last_key_before(), Some(first)))?;
+        for (key, value) in row.records() {
+            let key = KeyView::parse(key)
+                .map_err(|e| Error::new(ErrorKind::InvalidArgument, e.message().to_owned()))?;
+            self.add_to_block(key, value);
+        }
+        // It stays kept, but begins its block, so that it is not taken back again.
+        self.row = row;
         Ok(())
     }
 
@@ -170,17 +278,11 @@ impl SstWriter {
     /// Bytes that the file would have if it were finished now, roughly; blocks that wait for a dictionary
     /// count uncompressed.
     pub fn estimated_bytes(&self) -> u64 {
-        let index: usize = self.partitions.iter().map(IndexBuilder::len).sum();
-        let filter = self.filter.len() as u64 * u64::from(self.options.filter_bits_per_key) / 8;
+        let index = self.partition_bytes + self.partition.len() as u64;
+        let filter = self.filter.as_ref().map_or(0, FilterBuilder::estimated_bytes);
         let open = if self.data.is_empty() { 0 } else { self.data.len() };
-        let waiting = self.training_bytes + open + index + self.partition.len();
-        self.offset() + waiting as u64 + self.filter_bytes + filter + FOOTER_LEN as u64
-    }
-
-    /// Entries after which a filter partition is full.
-    fn filter_entries_max(&self) -> usize {
-        let bits = self.options.filter_partition_bytes * 8;
-        (bits / self.options.filter_bits_per_key.max(1) as usize).max(1)
+        let waiting = self.training_bytes + open;
+        self.offset() + waiting as u64 + index + filter + FOOTER_LEN as u64
     }
 
     /// The file offset of the next byte.
@@ -188,17 +290,21 @@ impl SstWriter {
         self.flushed + self.buffer.len() as u64
     }
 
-    /// Ends the open data block; `next` is the key that follows.
-    fn end_block(&mut self, next: Option<&[u8]>) -> Result<()> {
+    /// Ends the open data block; `separator` lies between its last key and the next.
+    fn end_block(&mut self, separator: Vec<u8>) -> Result<()> {
         let block = self.data.finish();
-        let separator = separator(&self.last_key, next);
         let stats = mem::replace(&mut self.data_stats, BlockStats::NONE);
         self.data_blocks += 1;
-        let Some(waiting) = &mut self.training else {
+        if self.training.is_none() {
             return self.write_data(&block, &separator, stats);
-        };
+        }
         self.training_bytes += block.len();
-        waiting.push(Waiting { block, separator, stats });
+        // Only to learn how large frames become: with a dictionary, a little smaller.
+        let packed = self.framer.pack(&block, self.framer.data_method());
+        self.learn_ratio(packed.frame_len(), block.len());
+        if let Some(waiting) = &mut self.training {
+            waiting.push(Waiting { block, separator, stats });
+        }
         if self.training_bytes >= TRAINING_BYTES { self.end_training() } else { Ok(()) }
     }
 
@@ -219,38 +325,69 @@ impl SstWriter {
     }
 
     fn write_data(&mut self, block: &[u8], separator: &[u8], stats: BlockStats) -> Result<()> {
-        let handle = self.write(block, self.framer.data_method())?;
-        let full = self.partition.len() + separator.len() + INDEX_ENTRY_OVERHEAD_BYTES
-            > self.options.index_partition_bytes;
-        if full && !self.partition.is_empty() {
-            let next = IndexBuilder::new(Level::Partition);
-            self.partitions.push(mem::replace(&mut self.partition, next));
+        let packed = self.framer.pack(block, self.framer.data_method());
+        let len = packed.frame_len();
+        self.learn_ratio(len, block.len());
+        self.pad(len, len / PADDING_SHARE);
+        let offset = self.offset();
+        self.framer.put(block, packed, self.id, offset, &mut self.buffer);
+        self.flush_full_buffer()?;
+        let handle = Handle { offset, len: len as u32 };
+        let entry = IndexEntry { handle, stats, data_end: handle.end() };
+        self.partition.add(separator, &entry);
+        let room = self.options.index_partition_bytes.saturating_sub(TRAILER_LEN);
+        if !self.partition.fits(room)
+            && self.partition.count() > 1
+            && let Some((separator, entry)) = self.partition.pop()
+        {
+            self.end_partition();
+            self.partition.add(&separator, &entry);
         }
-        self.partition.add(separator, &IndexEntry { handle, stats, data_end: handle.end() });
         Ok(())
     }
 
-    /// Ends the open filter partition; `next` is the key that follows.
-    fn end_filter(&mut self, next: Option<&[u8]>) {
-        if self.filter.is_empty() {
-            return;
-        }
-        let block = build_filter(&self.filter, self.options.filter_bits_per_key);
-        self.filter_bytes += block.len() as u64;
-        self.filters.push((separator(&self.last_key, next), block));
-        self.filter.clear();
+    fn end_partition(&mut self) {
+        let partition = mem::replace(&mut self.partition, IndexBuilder::new(Level::Partition));
+        let block = partition.finish();
+        let (stats, data_end, separator) = partition.summary();
+        self.partition_bytes += (block.len() + TRAILER_LEN) as u64;
+        let separator = separator.to_vec();
+        self.partitions.push(Partition { block, separator, stats, data_end });
     }
 
-    /// Writes a frame.
-    fn write(&mut self, block: &[u8], method: Method) -> Result<Handle> {
-        let offset = self.offset();
-        let start = self.buffer.len();
-        self.framer.frame(block, method, self.id, offset, &mut self.buffer);
-        let len = (self.buffer.len() - start) as u32;
-        if self.buffer.len() >= WRITE_BUFFER_BYTES {
-            self.flush_buffer()?;
+    /// Writes zeros up to the next page, if a frame of `len` bytes would otherwise touch a page more than it
+    /// needs, and if that are at most `bytes_max`.
+    fn pad(&mut self, len: usize, bytes_max: usize) {
+        let within = (self.offset() % PAGE_BYTES as u64) as usize;
+        let padding = PAGE_BYTES - within;
+        if within == 0 || padding > bytes_max {
+            return;
         }
-        Ok(Handle { offset, len })
+        if (within + len).div_ceil(PAGE_BYTES) > len.div_ceil(PAGE_BYTES) {
+            self.buffer.resize(self.buffer.len() + padding, 0);
+            self.padding_bytes += padding as u64;
+        }
+    }
+
+    /// Writes the frame of a block that is not compressed: one that is read far more often than it is
+    /// written, or is not compressible.
+    fn write(&mut self, block: &[u8]) -> Result<Handle> {
+        let offset = self.offset();
+        let packed = self.framer.pack(block, Method::None);
+        self.framer.put(block, packed, self.id, offset, &mut self.buffer);
+        self.flush_full_buffer()?;
+        Ok(Handle { offset, len: packed.frame_len() as u32 })
+    }
+
+    /// The same for a partition, which may not cross pages without need: there are few of them, and they are
+    /// nearly as large as a page, so it costs little.
+    fn write_partition(&mut self, block: &[u8]) -> Result<Handle> {
+        self.pad(block.len() + TRAILER_LEN, PAGE_BYTES);
+        self.write(block)
+    }
+
+    fn flush_full_buffer(&mut self) -> Result<()> {
+        if self.buffer.len() >= WRITE_BUFFER_BYTES { self.flush_buffer() } else { Ok(()) }
     }
 
     fn flush_buffer(&mut self) -> Result<()> {
@@ -266,48 +403,54 @@ impl SstWriter {
     /// synced, which is the caller's. A file without records is valid too.
     pub fn finish(mut self) -> Result<SstSummary> {
         if !self.data.is_empty() {
-            self.end_block(None)?;
+            self.end_block(separator(&self.last_key, None))?;
         }
         self.end_training()?;
-        self.end_filter(None);
         if !self.partition.is_empty() {
-            let next = IndexBuilder::new(Level::Partition);
-            self.partitions.push(mem::replace(&mut self.partition, next));
+            self.end_partition();
         }
-
+        let mut index_bytes = 0;
         let mut top = IndexBuilder::new(Level::Top);
-        for partition in mem::take(&mut self.partitions) {
-            let (stats, data_end, last) = partition.summary();
-            let last = last.to_vec();
-            let handle = self.write(&partition.finish(), self.framer.index_method())?;
-            top.add(&last, &IndexEntry { handle, stats, data_end });
+        for Partition { block, separator, stats, data_end } in mem::take(&mut self.partitions) {
+            let handle = self.write_partition(&block)?;
+            index_bytes += u64::from(handle.len);
+            top.add(&separator, &IndexEntry { handle, stats, data_end });
         }
         let mut filters = IndexBuilder::new(Level::Filter);
-        for (separator, block) in mem::take(&mut self.filters) {
-            let handle = self.write(&block, Method::None)?;
-            let data_end = handle.end();
-            filters.add(&separator, &IndexEntry { handle, stats: BlockStats::NONE, data_end });
+        let mut written = FilterFigures::default();
+        let filter = self.filter.take().map(|filter| filter.finish(&self.last_key));
+        let has_filter = filter.is_some();
+        if let Some((partitions, entries, common)) = filter {
+            (written.entries, written.common_partitions) = (entries, common);
+            for FilterPartition { separator, block } in partitions {
+                written.partitions += 1;
+                written.kinds |= 1 << block.first().copied().unwrap_or(0).min(63);
+                let handle = self.write_partition(&block)?;
+                written.bytes += u64::from(handle.len);
+                let data_end = handle.end();
+                filters.add(&separator, &IndexEntry { handle, stats: BlockStats::NONE, data_end });
+            }
         }
         let dictionary = match self.dictionary.take() {
-            Some(dictionary) => Some(self.write(&dictionary, Method::None)?),
+            Some(dictionary) => Some(self.write(&dictionary)?),
             None => None,
         };
-        let index_method = self.framer.index_method();
-        let top_index = self.write(&top.finish(), index_method)?;
-        let filter_index = if self.options.filter_bits_per_key > 0 {
-            Some(self.write(&filters.finish(), index_method)?)
-        } else {
-            None
-        };
+        let top_index = self.write(&top.finish())?;
+        let filter_index = if has_filter { Some(self.write(&filters.finish())?) } else { None };
+        index_bytes += u64::from(top_index.len);
+        written.bytes += filter_index.map_or(0, |h| u64::from(h.len));
         let last_row = match KeyView::from_parts(&self.last_key, self.last_row_len) {
             Ok(key) => key.row(),
             Err(_) => Vec::new(),
         };
         let counted = mem::replace(&mut self.properties, PropertiesBuilder::new(0));
-        let properties = counted.finish(last_row, self.data_blocks);
+        let mut properties = counted.finish(last_row, self.data_blocks);
+        properties.index_bytes = index_bytes;
+        properties.padding_bytes = self.padding_bytes;
+        properties.filter = written;
         let mut encoded = Vec::new();
         properties.encode(&mut encoded);
-        let properties_handle = self.write(&encoded, Method::None)?;
+        let properties_handle = self.write(&encoded)?;
         let footer = Footer { properties: properties_handle, top_index, filter_index, dictionary };
         let offset = self.offset();
         footer.encode(self.id, offset, &mut self.buffer);

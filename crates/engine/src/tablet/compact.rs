@@ -267,7 +267,11 @@ impl Claim {
             if level == 0 {
                 for file in files {
                     let options =
-                        CursorOptions { bounds: file.span(), probe: None, fill_cache: false };
+                        CursorOptions {
+                            bounds: file.span(),
+                            fill_cache: false,
+                            expected_bytes: 0,
+                        };
                     cursors.push(Box::new(view.file(file.id)?.reader()?.cursor(options)));
                 }
                 continue;
