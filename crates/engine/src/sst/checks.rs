@@ -3,6 +3,8 @@
 //! The questions are worked out from the resident filter index alone, so that all partitions that a probe
 //! needs are known, and can be loaded together, before any is looked at.
 
+use std::cmp::Ordering;
+
 use super::index::IndexBlock;
 use super::probe::{RowProbe, Wants};
 use super::reader::SstReader;
@@ -34,6 +36,13 @@ impl<'a> Checks<'a> {
     }
 
     fn partition_of(&self, prefix: &[u8]) -> Parsed<Option<usize>> {
+        // All prefixes begin with the row's, so none belongs to an earlier partition than it, and most to the
+        // same: one comparison tells, where a search for each column would cost more than its filter.
+        if let Some(row) = self.row_partition
+            && self.filters.compare(row, prefix)? == Ordering::Greater
+        {
+            return Ok(Some(row));
+        }
         let at = self.filters.find(prefix, false)?;
         Ok((at < self.filters.len()).then_some(at))
     }
