@@ -205,19 +205,20 @@ fn batches_that_wait_for_each_others_blocks_all_end_whichever_is_polled() {
         let handle = reader.top_entry(i).unwrap().handle;
         all.push(reader.request_partition(PartitionId::Index(i), handle, Fill::Keep));
     }
-    // So far apart that no two are read together.
-    let apart = all.len() / 8;
-    let all: Vec<_> = all.into_iter().step_by(apart).collect();
-    assert!(apart * 300 > 4 << 10 && all.len() > 6);
+    assert!(all.len() > 6);
     let pick = |places: &[usize]| places.iter().map(|p| all[*p].clone()).collect::<Vec<_>>();
     let io = GateIo::new();
     let mut loads: Vec<_> = [pick(&[0, 2]), pick(&[2, 4, 0]), pick(&[4, 6, 0]), pick(&[6, 2])]
         .into_iter()
         .map(|wanted| Box::pin(load_blocks(&io, wanted)))
         .collect();
-    let offsets: Vec<u64> = io.reads().iter().map(|r| r.0).collect();
-    let expected: Vec<u64> = [0, 2, 4, 6].iter().map(|p: &usize| all[*p].handle.offset).collect();
-    assert_eq!(offsets, expected, "each once");
+    let reads = io.reads();
+    let ends = |read: &(u64, usize)| read.0 + read.1 as u64;
+    assert!(reads.windows(2).all(|w| ends(&w[0]) <= w[1].0), "each once: {reads:?}");
+    for place in [0, 2, 4, 6] {
+        let handle = all[place].handle;
+        assert!(reads.iter().any(|r| r.0 <= handle.offset && handle.end() <= ends(r)), "{reads:?}");
+    }
     io.open();
     // The others are never polled: their blocks come all the same.
     let last = loads.pop().unwrap();
