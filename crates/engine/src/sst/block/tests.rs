@@ -199,7 +199,7 @@ fn a_failed_read_fails_those_who_waited_for_it_and_nobody_after() {
 
 #[test]
 fn batches_that_wait_for_each_others_blocks_all_end_whichever_is_polled() {
-    let reader = open(&file_of(5 * ROWS), &cache(8 << 20));
+    let reader = open(&file_of(10_000), &cache(8 << 20));
     let mut all = Vec::new();
     for i in 0..reader.top().len() {
         let handle = reader.top_entry(i).unwrap().handle;
@@ -212,9 +212,13 @@ fn batches_that_wait_for_each_others_blocks_all_end_whichever_is_polled() {
         .into_iter()
         .map(|wanted| Box::pin(load_blocks(&io, wanted)))
         .collect();
-    let offsets: Vec<u64> = io.reads().iter().map(|r| r.0).collect();
-    let expected: Vec<u64> = [0, 2, 4, 6].iter().map(|p: &usize| all[*p].handle.offset).collect();
-    assert_eq!(offsets, expected, "each once");
+    let reads = io.reads();
+    let ends = |read: &(u64, usize)| read.0 + read.1 as u64;
+    assert!(reads.windows(2).all(|w| ends(&w[0]) <= w[1].0), "each once: {reads:?}");
+    for place in [0, 2, 4, 6] {
+        let handle = all[place].handle;
+        assert!(reads.iter().any(|r| r.0 <= handle.offset && handle.end() <= ends(r)), "{reads:?}");
+    }
     io.open();
     // The others are never polled: their blocks come all the same.
     let last = loads.pop().unwrap();
