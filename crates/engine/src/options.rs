@@ -37,11 +37,13 @@ pub struct EngineOptions {
     pub memtables_total_bytes: u64,
     /// Bytes of the block cache.
     pub block_cache_bytes: u64,
-    /// Block, partition and filter sizes. The compression is set per level: LZ4 above the last level
+    /// Block, partition and filter sizes. The filter is chosen per level: see `filters`. The compression is set per level: LZ4 above the last level
     /// and zstd with a dictionary on it, unless `compression` says otherwise.
     pub sst: SstOptions,
     /// How SSTs are compressed.
     pub compression: CompressionPolicy,
+    /// How filters are chosen.
+    pub filters: FilterPolicy,
     /// L0 files that start a compaction. Each costs a point read a filter probe and a scan a cursor;
     /// fewer mean more write amplification.
     pub l0_compaction_files: usize,
@@ -79,6 +81,16 @@ pub enum CompressionPolicy {
     None,
 }
 
+/// How filters are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FilterPolicy {
+    /// By level: `sst.filter_bits_per_key` is the average over the tree, spent so that reads of absent rows
+    /// read the least in vain.
+    ByLevel,
+    /// `sst.filter_kind` and `sst.filter_bits_per_key` everywhere: for comparison.
+    Flat,
+}
+
 impl Default for EngineOptions {
     fn default() -> Self {
         Self {
@@ -91,6 +103,7 @@ impl Default for EngineOptions {
             block_cache_bytes: 512 << 20,
             sst: SstOptions::default(),
             compression: CompressionPolicy::Tiered,
+            filters: FilterPolicy::ByLevel,
             l0_compaction_files: 4,
             l0_stop_files: 24,
             base_level_bytes: 256 << 20,
