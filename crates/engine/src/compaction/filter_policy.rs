@@ -107,7 +107,7 @@ pub(crate) fn assign(runs: &[Run], bits: f64) -> Vec<Filter> {
     };
     let (mut cheap, mut dear) = (0.0, 1.0);
     for _ in 0..PRICE_STEPS {
-        let middle = (cheap + dear) / 2.0;
+        let middle = f64::midpoint(cheap, dear);
         if memory(&at(middle)) > bits {
             cheap = middle;
         } else {

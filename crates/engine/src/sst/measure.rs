@@ -171,7 +171,7 @@ fn writing_files_and_what_they_take() {
             (Compression::Lz4, FilterKind::Fuse8),
             (Compression::ZstdDict(1), FilterKind::Fuse8),
         ] {
-            let options = SstOptions { compression, filter_kind, ..SstOptions::default() };
+            let options = SstOptions { filter_kind, compression, ..SstOptions::default() };
             let files = MemoryFiles::new();
             let start = clock.monotonic_micros();
             let summary = write(&files, &records, options);
