@@ -24,7 +24,7 @@ use crate::sst::IndexMemory;
 use crate::store::SstStore;
 use crate::tablet::{Replay, Tablet, TabletId};
 
-pub use crate::options::{CompressionPolicy, EngineOptions, SyncMode};
+pub use crate::options::{CompressionPolicy, EngineOptions, FilterPolicy, SyncMode};
 
 /// Bytes of log from which a replay reports its progress: below, it is over in an instant.
 const REPLAY_TOLD_BYTES: u64 = 32 << 20;

@@ -50,11 +50,14 @@ pub struct EngineOptions {
     /// Bytes that memtables, block cache and compactions may take together; 0 sets no bound. The engine
     /// refuses to start where its parts do not fit.
     pub memory_bytes: u64,
-    /// Block, partition and filter sizes. The compression is set per level: LZ4 above the last level
-    /// and zstd with a dictionary on it, unless `compression` says otherwise.
+    /// Block, partition and filter sizes. The filter is chosen per level (`filters`), and so is the
+    /// compression: LZ4 above the last level and zstd with a dictionary on it, unless `compression` says
+    /// otherwise.
     pub sst: SstOptions,
     /// How SSTs are compressed.
     pub compression: CompressionPolicy,
+    /// How filters are chosen.
+    pub filters: FilterPolicy,
     /// L0 files that start a compaction. Each costs a point read a filter probe and a scan a cursor;
     /// fewer mean more write amplification.
     pub l0_compaction_files: usize,
@@ -92,6 +95,16 @@ pub enum CompressionPolicy {
     None,
 }
 
+/// How filters are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FilterPolicy {
+    /// By level: `sst.filter_bits_per_key` is the average over the tree, spent so that reads of absent rows
+    /// read the least in vain.
+    ByLevel,
+    /// `sst.filter_kind` and `sst.filter_bits_per_key` everywhere: for comparison.
+    Flat,
+}
+
 impl Default for EngineOptions {
     fn default() -> Self {
         Self {
@@ -107,6 +120,7 @@ impl Default for EngineOptions {
             memory_bytes: 0,
             sst: SstOptions::default(),
             compression: CompressionPolicy::Tiered,
+            filters: FilterPolicy::ByLevel,
             l0_compaction_files: 4,
             l0_stop_files: 24,
             base_level_bytes: 256 << 20,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 
 use crate::cell::RowRange;
+use crate::compaction::filter_policy::filter_for;
 use crate::compaction::{CompactionSpec, CompactionStats, CompactionStream};
 use crate::cursor::Cursor;
 use crate::error::Result;
@@ -13,7 +14,7 @@ use crate::io::Env;
 use crate::layout::Layout;
 use crate::log::Hlc;
 use crate::manifest::SstRef;
-use crate::options::{CompressionPolicy, EngineOptions};
+use crate::options::{CompressionPolicy, EngineOptions, FilterPolicy};
 use crate::sst::{Compression, SstOptions, SstSummary, SstWriter};
 
 /// zstd's level on the last level of the tree: 1 compresses within a few percent of 3 at twice the
@@ -48,7 +49,13 @@ pub(crate) fn sst_options(options: &EngineOptions, output_level: u8) -> SstOptio
         }
         CompressionPolicy::Tiered => Compression::Lz4,
     };
-    SstOptions { compression, ..options.sst }
+    let mut sst = SstOptions { compression, ..options.sst };
+    if options.filters == FilterPolicy::ByLevel
+        && let Some(filter) = filter_for(options, output_level)
+    {
+        (sst.filter_kind, sst.filter_bits_per_key) = (filter.kind, filter.bits_per_key);
+    }
+    sst
 }
 
 /// Merges `cursors` by `spec` into SSTs for `output_level`, cut at rows. On failure the files that were

@@ -25,7 +25,9 @@ use crate::log::record::{
 use crate::log::segment::MAGIC as LOG_MAGIC;
 use crate::log::{LogRecord, decode_record};
 use crate::manifest::{MANIFEST_SERIES, META_SERIES, MetaRecord, SstRef, Version, VersionEdit};
-use crate::sst::{BlockInfo, PartitionInfo, Piece, SstPlaces, SstProperties, SstReader};
+use crate::sst::{
+    BlockInfo, FilterFigures, PartitionInfo, Piece, SstPlaces, SstProperties, SstReader,
+};
 
 /// Bytes of a value that are shown: enough to know it by.
 const VALUE_SHOWN_BYTES: usize = 48;
@@ -155,6 +157,12 @@ pub struct SstHead {
     pub value_bytes: u64,
     /// Data blocks.
     pub data_blocks: u64,
+    /// Zeros between blocks.
+    pub padding_bytes: u64,
+    /// Bytes of index partitions and the top-level index.
+    pub index_bytes: u64,
+    /// The filter.
+    pub filter: FilterFigures,
     /// Least and greatest sequence.
     pub seqs: [u64; 2],
     /// First and last row, escaped.
@@ -338,6 +346,9 @@ fn head(reader: &SstReader) -> SstHead {
         key_bytes: properties.key_bytes,
         value_bytes: properties.value_bytes,
         data_blocks: properties.data_blocks,
+        padding_bytes: properties.padding_bytes,
+        index_bytes: properties.index_bytes,
+        filter: properties.filter,
         seqs: [properties.seq_min, properties.seq_max],
         row_range: [text(&properties.first_row), text(&properties.last_row)],
         created_micros: properties.created_micros,

@@ -143,7 +143,7 @@ pub(super) fn contains(slots: &[u8], width: Width, shape: Shape, seed: u8, entry
         };
     }
     match width {
-        Width::One => value & 0xFF == 0,
+        Width::One => value as u8 == 0,
         Width::Two => value == 0,
     }
 }

@@ -714,6 +714,49 @@ mod tests {
         }
     }
 
+    /// The test vector of docs/formats-sst.md.
+    #[test]
+    fn the_documented_partition_is_what_is_built() {
+        let mut builder = IndexBuilder::new(Level::Partition);
+        for (separator, offset, len, figures) in [
+            ("row-a", 0, 4000, (12, 0, 1000, 1000)),
+            ("row-bcdefg", 4096, 4010, (13, 1, 1000, 2000)),
+        ] {
+            let handle = Handle { offset, len };
+            let (records, tombstones, timestamp_min, timestamp_max) = figures;
+            let stats = BlockStats { records, tombstones, timestamp_min, timestamp_max };
+            builder
+                .add(separator.as_bytes(), &IndexEntry { handle, stats, data_end: handle.end() });
+        }
+        let hex = builder.finish().iter().fold(String::new(), |hex, b| hex + &format!("{b:02x}"));
+        assert_eq!(
+            hex,
+            concat!(
+                "0004040002000000",
+                "726f772d",
+                "0101",
+                "0100",
+                "0200",
+                "01a01f",
+                "010c",
+                "0100",
+                "00d00f",
+                "01d00f",
+                "02",
+                "61000000",
+                "62636465",
+                "0005",
+                "0000",
+                "00000010",
+                "000a",
+                "0001",
+                "0001",
+                "00fa",
+                "6667",
+            )
+        );
+    }
+
     proptest! {
         #[test]
         fn a_search_finds_the_first_greater_separator(

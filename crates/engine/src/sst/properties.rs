@@ -19,6 +19,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use serde::Serialize;
 
 use super::key::Change;
 use crate::cell::{FAMILY_NONE, FamilyId, KeyView, Kind, SEQ_MAX, Seq, Timestamp};
@@ -68,7 +69,7 @@ pub struct SstProperties {
 }
 
 /// What the filter of an SST is made of; all 0 without one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct FilterFigures {
     /// Partitions.
     pub partitions: u64,

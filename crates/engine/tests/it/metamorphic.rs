@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use tepui_engine::cell::{Row, RowRange};
-use tepui_engine::db::{CompressionPolicy, EngineOptions, SyncMode};
+use tepui_engine::db::{CompressionPolicy, EngineOptions, FilterPolicy, SyncMode};
 use tepui_engine::io::{CrashMode, SeededRng};
 
 use crate::harness::{Rig, plain_schema, tiny_options};
@@ -15,6 +15,7 @@ use crate::model::{mutation, row};
 fn options() -> impl Strategy<Value = EngineOptions> {
     let sst =
         (64..2000usize, 32..1000usize, 64..512usize, prop::sample::select(vec![0u32, 4, 10, 20]));
+    let sst = (sst, 64..5000usize, prop::bool::ANY);
     let shape = (1..5usize, 1u64..20_000, 2u64..10, 500u64..50_000, 1u64..200_000);
     let compression = prop::sample::select(vec![
         CompressionPolicy::Tiered,
@@ -24,9 +25,13 @@ fn options() -> impl Strategy<Value = EngineOptions> {
     let sync =
         prop::sample::select(vec![SyncMode::Always, SyncMode::IntervalMs(1), SyncMode::Never]);
     (sst, shape, compression, sync, 2000u64..100_000, 1u64..100_000).prop_map(
-        |(sst, shape, compression, sync, segment, cache)| {
+        |((sst, read_bytes, flat), shape, compression, sync, segment, cache)| {
             let mut options = tiny_options();
             options.sst.block_bytes = sst.0;
+            options.sst.read_bytes = read_bytes;
+            if flat {
+                options.filters = FilterPolicy::Flat;
+            }
             options.sst.index_partition_bytes = sst.1;
             options.sst.filter_partition_bytes = sst.2;
             options.sst.filter_bits_per_key = sst.3;

@@ -98,7 +98,20 @@ impl fmt::Display for SstHead {
         writeln!(f, "  tombstones    row {row}, family {family}, column {column}, cell {cell}")?;
         writeln!(f, "  sequences     {min} to {max}")?;
         writeln!(f, "  raw bytes     {} of keys, {} of values", self.key_bytes, self.value_bytes)?;
-        writeln!(f, "  data blocks   {}", self.data_blocks)?;
+        writeln!(f, "  data blocks   {}, {} bytes between", self.data_blocks, self.padding_bytes)?;
+        writeln!(f, "  index         {} bytes", self.index_bytes)?;
+        let filter = &self.filter;
+        let kinds = ["Bloom", "fuse 8", "fuse 16"].into_iter().zip(1u32..);
+        let kinds = kinds.filter(|(_, kind)| filter.kinds >> kind & 1 != 0).map(|(name, _)| name);
+        writeln!(
+            f,
+            "  filter        {} bytes, {} entries in {} partitions, {} with common columns; {}",
+            filter.bytes,
+            filter.entries,
+            filter.partitions,
+            filter.common_partitions,
+            kinds.collect::<Vec<_>>().join(", "),
+        )?;
         writeln!(f, "  created       {} us since 1970", self.created_micros)?;
         writeln!(f, "  properties    {}", at(Some(self.places.properties)))?;
         writeln!(f, "  top index     {}", at(Some(self.places.top_index)))?;
