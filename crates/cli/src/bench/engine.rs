@@ -74,7 +74,7 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS")]
     warm_up: Option<f64>,
     /// How blocks are read
-    #[arg(long, value_enum, default_value_t = Io::default())]
+    #[arg(long, value_enum, default_value_t = Io::Direct)]
     io: Io,
     /// Whether index and filters of an SST are cut into partitions or are one block each
     #[arg(long, value_enum, default_value_t = Switch::On)]
@@ -108,15 +108,6 @@ enum Io {
     Direct,
     /// Through the page cache
     Buffered,
-}
-
-impl Default for Io {
-    fn default() -> Self {
-        match IoMode::default() {
-            IoMode::Direct => Self::Direct,
-            IoMode::Buffered => Self::Buffered,
-        }
-    }
 }
 
 impl From<Io> for IoMode {
