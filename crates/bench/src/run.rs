@@ -1,0 +1,409 @@
+//! A run under way: who does which operation, and how long each took.
+//!
+//! ```text
+//! Run ──► Lane 0: operations 0, n, 2n ...      one lane a thread, n lanes
+//!     ──► Lane 1: operations 1, n+1, 2n+1 ...  each with histograms of its own
+//!     ◄── merged when a lane is dropped ──► Measured
+//! ```
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use hdrhistogram::Histogram;
+
+use crate::clock::Timer;
+use crate::dataset::{Dataset, Depth};
+use crate::error::{Error, Result};
+use crate::progress::{Bar, Progress};
+use crate::workload::{Limit, Op, Ops, VERIFY_SAMPLE_OPS, Verify, Workload};
+
+/// The longest latency that is told from longer ones, in nanoseconds: ten minutes.
+const LATENCY_NANOS_MAX: u64 = 600_000_000_000;
+/// Significant digits of a latency: 3 keep every figure within 0.1 % in some 200 KB a lane.
+const LATENCY_DIGITS: u8 = 3;
+/// Operations between two moves of the progress bar.
+const BAR_OPS: u64 = 256;
+
+/// A histogram of nanoseconds.
+pub type Latencies = Histogram<u64>;
+
+/// An empty histogram of nanoseconds.
+pub fn latencies() -> Latencies {
+    Histogram::new_with_bounds(1, LATENCY_NANOS_MAX, LATENCY_DIGITS)
+        .expect("the bounds are constants")
+}
+
+/// A run under way.
+#[derive(Debug)]
+pub struct Run<'a> {
+    dataset: &'a Dataset,
+    workload: &'a Workload,
+    progress: &'a Progress,
+    ops: Ops,
+    timer: Timer,
+    /// When the first lane began, in the timer's nanoseconds.
+    started: OnceLock<u64>,
+    bar: Bar,
+    aborted: AtomicBool,
+    measured: Mutex<Measured>,
+}
+
+/// What a run came to.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// Operations of all kinds.
+    pub ops: u64,
+    /// Rows that were read.
+    pub rows_read: u64,
+    /// Bytes of the values that were read.
+    pub value_bytes_read: u64,
+    /// Rows that were written.
+    pub rows_written: u64,
+    /// From the first operation's start to the last one's end.
+    pub seconds: f64,
+    /// Latencies of reads, in nanoseconds.
+    pub reads: Latencies,
+    /// Latencies of writes, in nanoseconds.
+    pub writes: Latencies,
+    /// It was stopped before its limit.
+    pub interrupted: bool,
+}
+
+/// An operation that was handed out.
+#[derive(Debug)]
+pub struct Ticket {
+    /// What to do.
+    pub op: Op,
+    /// How far to compare what is read.
+    pub depth: Depth,
+    start_nanos: u64,
+}
+
+/// What an operation found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Found {
+    /// Rows.
+    pub rows: u64,
+    /// Bytes of their values.
+    pub value_bytes: u64,
+}
+
+impl<'a> Run<'a> {
+    /// A run that has not begun.
+    pub fn new(
+        dataset: &'a Dataset,
+        workload: &'a Workload,
+        progress: &'a Progress,
+    ) -> Result<Self> {
+        let total = match workload.limit {
+            Limit::Ops(ops) => Some(ops),
+            Limit::Seconds(_) => None,
+        };
+        Ok(Self {
+            dataset,
+            workload,
+            progress,
+            ops: Ops::new(dataset, workload)?,
+            timer: Timer::start(),
+            started: OnceLock::new(),
+            bar: progress.bar(&workload.name, "operations", total),
+            aborted: AtomicBool::new(false),
+            measured: Mutex::new(Measured {
+                ops: 0,
+                rows_read: 0,
+                value_bytes_read: 0,
+                rows_written: 0,
+                seconds: 0.0,
+                reads: latencies(),
+                writes: latencies(),
+                interrupted: false,
+            }),
+        })
+    }
+
+    /// The rows.
+    pub fn dataset(&self) -> &'a Dataset {
+        self.dataset
+    }
+
+    /// What is run.
+    pub fn workload(&self) -> &'a Workload {
+        self.workload
+    }
+
+    /// Lane `index` of `lanes`: every operation is in exactly one of them. Call it on the lane's own thread,
+    /// when that is ready to go.
+    pub fn lane(&self, index: usize, lanes: usize) -> Lane<'_> {
+        let started = *self.started.get_or_init(|| self.timer.nanos());
+        let (end, deadline_nanos) = match self.workload.limit {
+            Limit::Ops(ops) => (ops, u64::MAX),
+            Limit::Seconds(seconds) => (u64::MAX, started.saturating_add((seconds * 1e9) as u64)),
+        };
+        Lane {
+            run: self,
+            next: index as u64,
+            stride: lanes.max(1) as u64,
+            end,
+            deadline_nanos,
+            last_nanos: started,
+            ops: 0,
+            found: Found::default(),
+            written: 0,
+            interrupted: false,
+            reads: latencies(),
+            writes: latencies(),
+        }
+    }
+
+    /// Runs `work` on `threads` threads, each with a lane of its own. The first error ends the others.
+    pub fn on_threads<F>(&self, threads: usize, work: F) -> Result<()>
+    where
+        F: Fn(usize, Lane<'_>) -> Result<()> + Sync,
+    {
+        let threads = threads.max(1);
+        let work = |index: usize| {
+            let result = work(index, self.lane(index, threads));
+            if result.is_err() {
+                self.abort();
+            }
+            result
+        };
+        let work = &work;
+        std::thread::scope(|scope| {
+            let others: Vec<_> =
+                (1..threads).map(|index| scope.spawn(move || work(index))).collect();
+            let first = work(0);
+            others.into_iter().fold(first, |result, thread| {
+                let ended =
+                    thread.join().unwrap_or_else(|_| Err(Error::failed("a thread panicked")));
+                result.and(ended)
+            })
+        })
+    }
+
+    /// Ends all lanes soon: one of them failed.
+    pub fn abort(&self) {
+        self.aborted.store(true, Ordering::Relaxed);
+    }
+
+    /// What it came to. All lanes are gone.
+    pub fn finish(self) -> Measured {
+        self.measured.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One thread's share of a run.
+#[derive(Debug)]
+pub struct Lane<'a> {
+    run: &'a Run<'a>,
+    next: u64,
+    stride: u64,
+    end: u64,
+    deadline_nanos: u64,
+    last_nanos: u64,
+    ops: u64,
+    found: Found,
+    written: u64,
+    interrupted: bool,
+    reads: Latencies,
+    writes: Latencies,
+}
+
+impl<'a> Lane<'a> {
+    /// The rows.
+    pub fn dataset(&self) -> &'a Dataset {
+        self.run.dataset
+    }
+
+    /// The next operation, whose time runs from now; none when the run is over.
+    #[inline]
+    pub fn begin(&mut self) -> Option<Ticket> {
+        if self.next >= self.end {
+            return None;
+        }
+        if self.run.progress.stopped() || self.run.aborted.load(Ordering::Relaxed) {
+            self.interrupted = true;
+            return None;
+        }
+        let number = self.next;
+        let op = self.run.ops.op(number);
+        let start_nanos = self.run.timer.nanos();
+        if start_nanos >= self.deadline_nanos {
+            return None;
+        }
+        self.next = number.saturating_add(self.stride);
+        let full =
+            self.run.workload.verify == Verify::All || self.ops.is_multiple_of(VERIFY_SAMPLE_OPS);
+        let depth = if full { Depth::Full } else { Depth::Quick };
+        Some(Ticket { op, depth, start_nanos })
+    }
+
+    /// Reports an operation as done. `Mismatch` where it found another number of rows than it must have.
+    #[inline]
+    pub fn end(&mut self, ticket: &Ticket, found: Found) -> Result<()> {
+        let now = self.run.timer.nanos();
+        let nanos = now.saturating_sub(ticket.start_nanos);
+        self.last_nanos = now;
+        if matches!(ticket.op, Op::Put { .. }) {
+            self.writes.saturating_record(nanos);
+            self.written += 1;
+        } else {
+            self.reads.saturating_record(nanos);
+            check_rows(&ticket.op, found.rows)?;
+        }
+        self.found.rows += found.rows;
+        self.found.value_bytes += found.value_bytes;
+        self.ops += 1;
+        if self.ops.is_multiple_of(BAR_OPS) {
+            self.run.bar.add(BAR_OPS);
+        }
+        Ok(())
+    }
+}
+
+fn check_rows(op: &Op, rows: u64) -> Result<()> {
+    let right = match op {
+        Op::Get { .. } | Op::GetFamily { .. } | Op::GetRow { .. } | Op::GetColumns { .. } => {
+            rows == 1
+        }
+        Op::GetAbsent { .. } => rows == 0,
+        Op::MultiGet { rows: asked } => rows == asked.len() as u64,
+        // Fewer where the table ends; the row that it starts from is always there.
+        Op::Scan { rows: asked, .. } => (1..=u64::from(*asked)).contains(&rows),
+        Op::Put { .. } => true,
+    };
+    if right { Ok(()) } else { Err(Error::mismatch(format!("{op:?} found {rows} rows"))) }
+}
+
+impl Drop for Lane<'_> {
+    fn drop(&mut self) {
+        let started = self.run.started.get().copied().unwrap_or(0);
+        let mut measured = self.run.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        measured.ops += self.ops;
+        measured.rows_read += self.found.rows;
+        measured.value_bytes_read += self.found.value_bytes;
+        measured.rows_written += self.written;
+        measured.interrupted |= self.interrupted;
+        let seconds = self.last_nanos.saturating_sub(started) as f64 / 1e9;
+        measured.seconds = measured.seconds.max(seconds);
+        // The bounds are the same, so nothing is lost.
+        let _ = measured.reads.add(&self.reads);
+        let _ = measured.writes.add(&self.writes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::workload::{Distribution, OpKind, Share};
+
+    fn dataset() -> Dataset {
+        Dataset { rows: 1000, key_bytes: 50, columns: 1, value_bytes: 10, seed: 1 }
+    }
+
+    fn run_all(workload: &Workload, threads: usize) -> (BTreeSet<u64>, Measured) {
+        let (dataset, progress) = (dataset(), Progress::hidden());
+        let run = Run::new(&dataset, workload, &progress).unwrap();
+        let seen = Mutex::new(BTreeSet::new());
+        run.on_threads(threads, |_, mut lane| {
+            while let Some(ticket) = lane.begin() {
+                let Op::Get { row } = ticket.op else { panic!("{ticket:?}") };
+                assert!(seen.lock().unwrap().insert(row), "row {row} twice");
+                lane.end(&ticket, Found { rows: 1, value_bytes: 10 })?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        (seen.into_inner().unwrap(), run.finish())
+    }
+
+    #[test]
+    fn any_number_of_threads_does_every_operation_once() {
+        for threads in [1, 3, 8] {
+            let workload = Workload {
+                distribution: Distribution::Sequential,
+                limit: Limit::Ops(1000),
+                ..Workload::of("w", OpKind::Get)
+            };
+            let (seen, measured) = run_all(&workload, threads);
+            assert_eq!(seen.len(), 1000);
+            assert_eq!(
+                (measured.ops, measured.reads.len(), measured.rows_read),
+                (1000, 1000, 1000)
+            );
+            assert_eq!((measured.value_bytes_read, measured.writes.len()), (10_000, 0));
+            assert!(measured.seconds > 0.0 && !measured.interrupted);
+        }
+    }
+
+    #[test]
+    fn the_first_error_ends_all_threads_and_is_the_result() {
+        let (dataset, progress) = (dataset(), Progress::hidden());
+        let workload = Workload { limit: Limit::Seconds(3600.0), ..Workload::of("w", OpKind::Get) };
+        let run = Run::new(&dataset, &workload, &progress).unwrap();
+        let result = run.on_threads(3, |index, mut lane| {
+            while let Some(ticket) = lane.begin() {
+                lane.end(&ticket, Found { rows: u64::from(index != 1), value_bytes: 0 })?;
+            }
+            Ok(())
+        });
+        assert_eq!(result.unwrap_err().kind(), crate::ErrorKind::Mismatch);
+    }
+
+    #[test]
+    fn reads_and_writes_have_latencies_of_their_own() {
+        let mix =
+            vec![Share { kind: OpKind::Get, weight: 1 }, Share { kind: OpKind::Put, weight: 1 }];
+        let workload = Workload { mix, limit: Limit::Ops(1000), ..Workload::of("w", OpKind::Get) };
+        let (dataset, progress) = (dataset(), Progress::hidden());
+        let run = Run::new(&dataset, &workload, &progress).unwrap();
+        run.on_threads(1, |_, mut lane| {
+            while let Some(ticket) = lane.begin() {
+                let rows = u64::from(!matches!(ticket.op, Op::Put { .. }));
+                lane.end(&ticket, Found { rows, value_bytes: 0 })?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        let measured = run.finish();
+        assert!(measured.reads.len() > 400 && measured.writes.len() > 400);
+        assert_eq!(measured.reads.len() + measured.writes.len(), 1000);
+        assert_eq!(measured.rows_written, measured.writes.len());
+    }
+
+    #[test]
+    fn a_read_with_another_number_of_rows_is_a_mismatch() {
+        let rows = Box::from([1, 2, 3]);
+        for (op, right, wrong) in [
+            (Op::Get { row: 1 }, 1, 0),
+            (Op::GetAbsent { row: 1 }, 0, 1),
+            (Op::MultiGet { rows }, 3, 2),
+            (Op::Scan { row: 1, rows: 10, reverse: false }, 4, 0),
+            (Op::Scan { row: 1, rows: 10, reverse: false }, 10, 11),
+        ] {
+            assert!(check_rows(&op, right).is_ok(), "{op:?}");
+            assert!(check_rows(&op, wrong).is_err(), "{op:?}");
+        }
+    }
+
+    #[test]
+    fn one_operation_in_many_is_compared_in_full_unless_all_are_to_be() {
+        for (verify, full) in
+            [(Verify::Sample, 1000_u64.div_ceil(VERIFY_SAMPLE_OPS)), (Verify::All, 1000)]
+        {
+            let workload =
+                Workload { verify, limit: Limit::Ops(1000), ..Workload::of("w", OpKind::Get) };
+            let (dataset, progress) = (dataset(), Progress::hidden());
+            let run = Run::new(&dataset, &workload, &progress).unwrap();
+            let mut lane = run.lane(0, 1);
+            let mut count = 0;
+            while let Some(ticket) = lane.begin() {
+                count += u64::from(ticket.depth == Depth::Full);
+                lane.end(&ticket, Found { rows: 1, value_bytes: 0 }).unwrap();
+            }
+            assert_eq!(count, full);
+        }
+    }
+}
