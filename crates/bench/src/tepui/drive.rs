@@ -230,7 +230,7 @@ impl Worker<'_> {
             RowRange::new(here.start, Bytes::new())
         };
         let options =
-            ScanOptions { range, projection: self.asks.family.clone(), reverse, snapshot: None };
+            ScanOptions { range, projection: self.asks.family.clone(), reverse, rows_hint: Some(rows as usize), snapshot: None };
         let mut stream = self.store.tablet.scan(options)?;
         let mut check = ScanCheck::new(self.dataset, row, reverse, depth);
         let mut total = Found::default();

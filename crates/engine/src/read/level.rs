@@ -1,6 +1,7 @@
 //! A level below L0 as one cursor: its SSTs hold disjoint rows in order, so only the one that the cursor
 //! stands in is open, and a scan of a level of a thousand files costs a merge one child, not a thousand.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,13 +9,16 @@ use bytes::Bytes;
 use crate::cell::{RowRange, row_prefix};
 use crate::cursor::{Cursor, Entry, Step};
 use crate::error::Result;
-use crate::sst::{Block, BlockRequest, CursorOptions, RowSink, SstCursor, SstReader};
+use crate::manifest::SstRef;
+use crate::sst::{Block, BlockRequest, CursorOptions, RowSink, SstCursor};
+use crate::store::SstFile;
 
-/// One file of the level.
+/// One file of a level.
+#[derive(Debug)]
 pub(crate) struct LevelFile {
-    pub(crate) reader: Arc<SstReader>,
-    /// The visible rows that the read wants.
-    pub(crate) bounds: RowRange,
+    pub(crate) file: Arc<SstFile>,
+    /// The rows that it can show.
+    pub(crate) span: RowRange,
     first: Vec<u8>,
     last: Vec<u8>,
     /// Every key is less; empty for no end. A file that shows rows on both sides of dropped ones stands
@@ -23,16 +27,12 @@ pub(crate) struct LevelFile {
 }
 
 impl LevelFile {
-    /// A file with rows from `first_row` to `last_row`, of which those in `bounds` are read.
-    pub(crate) fn new(
-        reader: Arc<SstReader>,
-        bounds: RowRange,
-        first_row: &[u8],
-        last_row: &[u8],
-    ) -> Self {
-        let first = row_prefix(first_row.max(bounds.start.as_ref()));
-        let end = if bounds.end.is_empty() { Vec::new() } else { row_prefix(&bounds.end) };
-        Self { reader, bounds, first, last: row_prefix(last_row), end }
+    /// The rows of an open file that `sst` shows.
+    pub(crate) fn new(file: Arc<SstFile>, sst: &SstRef) -> Self {
+        let span = sst.span();
+        let first = row_prefix(&span.start);
+        let end = if span.end.is_empty() { Vec::new() } else { row_prefix(&span.end) };
+        Self { file, span, first, last: row_prefix(&sst.last_row), end }
     }
 
     /// Whether every key that the file shows is less than `target`.
@@ -47,32 +47,48 @@ enum Direction {
     Backward(Vec<u8>),
 }
 
-/// Cursor over the files of one level.
+/// How a level is read.
+#[derive(Debug, Clone)]
+pub(crate) struct LevelOptions {
+    /// Of the level's files, which can hold any of the rows.
+    pub(crate) files: Range<usize>,
+    /// See [`CursorOptions`], whose bounds are those of a file within these.
+    pub(crate) cursor: CursorOptions,
+}
+
+/// Cursor over the files of one level. A file is opened when the cursor comes to it.
 pub(crate) struct LevelCursor {
-    files: Vec<LevelFile>,
+    all: Arc<[LevelFile]>,
+    options: LevelOptions,
+    /// The place of the open file among all.
     at: usize,
     current: Option<SstCursor>,
     direction: Direction,
-    fill_cache: bool,
 }
 
 impl LevelCursor {
-    /// `files` in row order.
-    pub(crate) fn new(files: Vec<LevelFile>, fill_cache: bool) -> Self {
-        Self { files, at: 0, current: None, direction: Direction::Forward, fill_cache }
+    /// `all` in row order.
+    pub(crate) fn new(all: Arc<[LevelFile]>, options: LevelOptions) -> Self {
+        let at = options.files.start;
+        Self { all, options, at, current: None, direction: Direction::Forward }
     }
 
-    fn open(&mut self, at: usize) -> Option<&mut SstCursor> {
+    /// The files that take part.
+    fn files(&self) -> &[LevelFile] {
+        self.all.get(self.options.files.clone()).unwrap_or_default()
+    }
+
+    /// Opens the file at a place among all; `None` where it does not take part.
+    fn open(&mut self, at: usize) -> Result<Option<&mut SstCursor>> {
         if self.at != at || self.current.is_none() {
-            let file = self.files.get(at)?;
-            self.current = Some(file.reader.cursor(CursorOptions {
-                bounds: file.bounds.clone(),
-                expected_bytes: 0,
-                fill_cache: self.fill_cache,
-            }));
+            let file = self.all.get(at).filter(|_| self.options.files.contains(&at));
+            let Some(file) = file else { return Ok(None) };
+            let mut options = self.options.cursor.clone();
+            options.bounds = file.span.intersect(&options.bounds);
+            self.current = Some(file.file.reader()?.cursor(options));
             self.at = at;
         }
-        self.current.as_mut()
+        Ok(self.current.as_mut())
     }
 
     /// Moves on to the neighbouring file while the current one has nothing to show.
@@ -83,7 +99,7 @@ impl LevelCursor {
                 return Ok(step);
             }
             step = match &self.direction {
-                Direction::Forward => match self.open(self.at + 1) {
+                Direction::Forward => match self.open(self.at + 1)? {
                     Some(next) => next.seek(&[])?,
                     None => return Ok(self.exhaust()),
                 },
@@ -92,7 +108,7 @@ impl LevelCursor {
                     let Some(previous) = self.at.checked_sub(1) else {
                         return Ok(self.exhaust());
                     };
-                    match self.open(previous) {
+                    match self.open(previous)? {
                         Some(cursor) => cursor.seek_row_before(&bound)?,
                         None => return Ok(self.exhaust()),
                     }
@@ -110,8 +126,9 @@ impl LevelCursor {
 impl Cursor for LevelCursor {
     fn seek(&mut self, target: &[u8]) -> Result<Step> {
         self.direction = Direction::Forward;
-        let at = self.files.partition_point(|file| file.ends_before(target));
-        let Some(cursor) = self.open(at) else { return Ok(self.exhaust()) };
+        let at = self.files().partition_point(|file| file.ends_before(target));
+        let at = self.options.files.start + at;
+        let Some(cursor) = self.open(at)? else { return Ok(self.exhaust()) };
         let step = cursor.seek(target)?;
         self.settle(step)
     }
@@ -126,12 +143,13 @@ impl Cursor for LevelCursor {
     fn seek_row_before(&mut self, bound: &[u8]) -> Result<Step> {
         self.direction = Direction::Backward(bound.to_vec());
         let count = if bound.is_empty() {
-            self.files.len()
+            self.files().len()
         } else {
-            self.files.partition_point(|file| file.first.as_slice() < bound)
+            self.files().partition_point(|file| file.first.as_slice() < bound)
         };
         let Some(at) = count.checked_sub(1) else { return Ok(self.exhaust()) };
-        let Some(cursor) = self.open(at) else { return Ok(self.exhaust()) };
+        let at = self.options.files.start + at;
+        let Some(cursor) = self.open(at)? else { return Ok(self.exhaust()) };
         let step = cursor.seek_row_before(bound)?;
         self.settle(step)
     }

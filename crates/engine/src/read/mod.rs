@@ -31,7 +31,7 @@ mod stream;
 pub(crate) mod testing;
 mod visible;
 
-pub(crate) use level::{LevelCursor, LevelFile};
+pub(crate) use level::{LevelCursor, LevelFile, LevelOptions};
 pub use merge::MergeCursor;
 pub(crate) use single::Assembler;
 pub use stream::{ReadSpec, RowStream};

@@ -61,6 +61,13 @@ pub struct CursorOptions {
     pub expected_bytes: u64,
 }
 
+impl CursorOptions {
+    /// Of everything, past the cache: for compactions.
+    pub(crate) fn without_cache() -> Self {
+        Self { fill_cache: false, ..Self::default() }
+    }
+}
+
 impl Default for CursorOptions {
     fn default() -> Self {
         Self { bounds: RowRange::all(), fill_cache: true, expected_bytes: 0 }

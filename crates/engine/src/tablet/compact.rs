@@ -10,7 +10,7 @@ use crate::core::EngineMetrics;
 use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{SstRef, VersionEdit};
-use crate::read::{LevelCursor, LevelFile};
+use crate::read::{LevelCursor, LevelFile, LevelOptions};
 use crate::sst::{CursorOptions, FileId};
 
 use super::Tablet;
@@ -267,27 +267,22 @@ impl Claim {
             if level == 0 {
                 for file in files {
                     let options =
-                        CursorOptions {
-                            bounds: file.span(),
-                            fill_cache: false,
-                            expected_bytes: 0,
-                        };
+                        CursorOptions { bounds: file.span(), ..CursorOptions::without_cache() };
                     cursors.push(Box::new(view.file(file.id)?.reader()?.cursor(options)));
                 }
                 continue;
             }
             let mut level_files = Vec::new();
             for file in files {
-                let reader = Arc::clone(view.file(file.id)?.reader()?);
-                level_files.push((
-                    file.span(),
-                    LevelFile::new(reader, file.span(), &file.first_row, &file.last_row),
-                ));
+                level_files.push(LevelFile::new(Arc::clone(view.file(file.id)?), file));
             }
-            level_files.sort_by(|a, b| a.0.start.cmp(&b.0.start));
+            level_files.sort_by(|a, b| a.span.start.cmp(&b.span.start));
             if !level_files.is_empty() {
-                let files = level_files.into_iter().map(|(_, file)| file).collect();
-                cursors.push(Box::new(LevelCursor::new(files, false)));
+                let options = LevelOptions {
+                    files: 0..level_files.len(),
+                    cursor: CursorOptions::without_cache(),
+                };
+                cursors.push(Box::new(LevelCursor::new(level_files.into(), options)));
             }
         }
         if cursors.is_empty() {

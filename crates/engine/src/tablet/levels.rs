@@ -1,5 +1,5 @@
-//! The SSTs of a version as a point read wants them: for a row, the files of each level that can hold it,
-//! with no hash and few cache misses.
+//! The SSTs of a version as reads want them: for a row, the files of each level that can hold it, with no hash
+//! and few cache misses; for a scan, the files that it opens when it comes to them.
 //!
 //! ```text
 //! level 0      file file file            every file is asked
@@ -7,6 +7,7 @@
 //!              heads  h0   h1   h2 ...   8 bytes of each, behind what all of them share: searched first
 //! ```
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,27 +15,12 @@ use bytes::Bytes;
 use super::view::OpenFiles;
 use crate::cell::RowRange;
 use crate::manifest::{SstRef, Version};
-use crate::store::SstFile;
+use crate::read::LevelFile;
 
 static EVERYTHING: RowRange = RowRange { start: Bytes::new(), end: Bytes::new() };
 
 /// Bytes of a head.
 const HEAD_LEN: usize = 8;
-
-/// An SST with its open file.
-#[derive(Debug)]
-pub(super) struct LevelSst {
-    pub(super) file: Arc<SstFile>,
-    /// The rows that it can show.
-    pub(super) span: RowRange,
-}
-
-impl LevelSst {
-    /// Whether it can show something of `row`.
-    pub(super) fn may_contain(&self, row: &[u8]) -> bool {
-        self.span.contains(row)
-    }
-}
 
 /// Where the SSTs of a level end, for searching.
 #[derive(Debug, Default)]
@@ -46,11 +32,14 @@ struct Fences {
 }
 
 /// One level.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct LevelView {
-    ssts: Vec<LevelSst>,
+    files: Arc<[LevelFile]>,
     /// For levels whose files do not overlap.
     fences: Option<Fences>,
+    /// Rows and bytes of its files.
+    pub(super) rows: u64,
+    pub(super) bytes: u64,
 }
 
 fn common_prefix(a: &[u8], b: &[u8]) -> usize {
@@ -105,27 +94,51 @@ impl Fences {
 }
 
 impl LevelView {
-    fn new(level: usize, refs: &[Arc<SstRef>], files: &OpenFiles) -> Self {
-        let ssts: Vec<LevelSst> = refs
-            .iter()
-            .filter_map(|sst| {
-                let file = Arc::clone(files.get(&sst.id)?);
-                Some(LevelSst { file, span: sst.span() })
-            })
-            .collect();
-        let fences =
-            (level > 0 && !ssts.is_empty()).then(|| Fences::new(ssts.iter().map(|s| &s.span)));
-        Self { ssts, fences }
+    fn new(level: usize, refs: &[Arc<SstRef>], open: &OpenFiles) -> Self {
+        let here = refs.iter().filter_map(|sst| Some((sst, open.get(&sst.id)?)));
+        let files: Arc<[LevelFile]> =
+            here.map(|(sst, file)| LevelFile::new(Arc::clone(file), sst)).collect();
+        let fences = (level > 0 && !files.is_empty())
+            .then(|| Fences::new(files.iter().map(|file| &file.span)));
+        let rows = |file: &LevelFile| file.file.reader().map_or(0, |r| r.properties().rows);
+        let rows = files.iter().map(rows).sum();
+        Self { files, fences, rows, bytes: refs.iter().map(|sst| sst.bytes).sum() }
     }
 
-    /// The place of the first SST that may show something of `row`, and of the one behind the last.
-    fn around(&self, row: &[u8]) -> (usize, usize) {
+    /// The files of the level.
+    pub(super) fn files(&self) -> &Arc<[LevelFile]> {
+        &self.files
+    }
+
+    /// Whether its files are in row order.
+    pub(super) fn is_ordered(&self) -> bool {
+        self.fences.is_some()
+    }
+
+    /// The places of the files that may show something of `range`; of a level that is not in row order,
+    /// of all files.
+    pub(super) fn overlapping(&self, range: &RowRange) -> Range<usize> {
+        let Some(fences) = &self.fences else { return 0..self.files.len() };
+        let start = fences.find(|at| self.span(at), &range.start);
+        let end = if range.end.is_empty() {
+            self.files.len()
+        } else {
+            self.files.partition_point(|file| file.span.start < range.end)
+        };
+        start..end.max(start)
+    }
+
+    fn span(&self, at: usize) -> &RowRange {
+        self.files.get(at).map_or(&EVERYTHING, |file| &file.span)
+    }
+
+    /// The places of the files that may show something of `row`, and perhaps others.
+    fn around(&self, row: &[u8]) -> Range<usize> {
         match &self.fences {
-            None => (0, self.ssts.len()),
+            None => 0..self.files.len(),
             Some(fences) => {
-                // Places within the heads are within the files.
-                let at = fences.find(|at| self.ssts.get(at).map_or(&EVERYTHING, |s| &s.span), row);
-                (at, at + 1)
+                let at = fences.find(|at| self.span(at), row);
+                at..at + 1
             }
         }
     }
@@ -154,9 +167,8 @@ impl Levels {
     /// Calls `each` for every SST that may show something of `row`, newest level first.
     pub(super) fn for_row(&self, row: &[u8], mut each: impl FnMut(SstPlace)) {
         for (level, view) in self.levels.iter().enumerate() {
-            let (start, end) = view.around(row);
-            for at in start..end {
-                if view.ssts.get(at).is_some_and(|s| s.may_contain(row)) {
+            for at in view.around(row) {
+                if view.files.get(at).is_some_and(|file| file.span.contains(row)) {
                     each(SstPlace { level, at });
                 }
             }
@@ -164,8 +176,13 @@ impl Levels {
     }
 
     /// The SST at a place.
-    pub(super) fn get(&self, place: SstPlace) -> Option<&LevelSst> {
-        self.levels.get(place.level)?.ssts.get(place.at)
+    pub(super) fn get(&self, place: SstPlace) -> Option<&LevelFile> {
+        self.levels.get(place.level)?.files.get(place.at)
+    }
+
+    /// All levels, from 0 on.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &LevelView> {
+        self.levels.iter()
     }
 }
 

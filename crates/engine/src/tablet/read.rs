@@ -11,7 +11,7 @@ use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits;
 use crate::manifest::Excised;
-use crate::read::{LevelCursor, LevelFile, Projection, ReadSpec, RowStream};
+use crate::read::{LevelCursor, LevelOptions, Projection, ReadSpec, RowStream};
 use crate::sst::CursorOptions;
 
 use super::Tablet;
@@ -85,7 +85,12 @@ impl Tablet {
         let snapshot = options.snapshot.take().unwrap_or_else(|| self.snapshot());
         options.range = options.range.intersect(&self.range);
         let range = &options.range;
-        let cursors = if range.is_empty() { Vec::new() } else { cursors(&snapshot.view, range)? };
+        let rows_hint = options.rows_hint;
+        let cursors = if range.is_empty() {
+            Vec::new()
+        } else {
+            cursors(&snapshot.view, range, rows_hint)?
+        };
         self.stream(&snapshot, options, cursors)
     }
 
@@ -160,49 +165,41 @@ impl Tablet {
     }
 }
 
-fn cursors(view: &View, range: &RowRange) -> Result<Vec<Box<dyn Cursor>>> {
+/// Cursors over all that can hold rows of `range`, of which the caller wants `rows_hint` where it knows.
+fn cursors(
+    view: &View,
+    range: &RowRange,
+    rows_hint: Option<usize>,
+) -> Result<Vec<Box<dyn Cursor>>> {
+    // Of the rows that are wanted, a level has its share, and they take what its rows take on average.
+    let rows_all: u64 = view.levels.iter().map(|level| level.rows).sum();
+    let expected_bytes = |level_bytes: u64| {
+        let wanted = rows_hint.unwrap_or(0) as u128 * u128::from(level_bytes);
+        let expected = wanted.checked_div(u128::from(rows_all)).unwrap_or(0);
+        u64::try_from(expected).unwrap_or(u64::MAX)
+    };
     let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
     for memtable in view.memtables().filter(|m| !m.is_empty()) {
         cursors.push(Box::new(memtable.cursor(range.clone())));
     }
-    for (level, files) in view.version.levels().iter().enumerate() {
-        let here = overlapping(files, range, level > 0);
-        // A level with one file to read needs no level cursor.
-        if level == 0 || here.len() == 1 {
-            for file in here {
-                let options = CursorOptions {
-                    bounds: file.span().intersect(range),
-                    ..CursorOptions::default()
-                };
-                cursors.push(Box::new(view.file(file.id)?.reader()?.cursor(options)));
+    for level in view.levels.iter() {
+        let files = level.overlapping(range);
+        let options = CursorOptions {
+            bounds: range.clone(),
+            fill_cache: true,
+            expected_bytes: expected_bytes(level.bytes),
+        };
+        if level.is_ordered() {
+            if !files.is_empty() {
+                let options = LevelOptions { files, cursor: options };
+                cursors.push(Box::new(LevelCursor::new(Arc::clone(level.files()), options)));
             }
-        } else if !here.is_empty() {
-            let mut level_files = Vec::with_capacity(here.len());
-            for file in here {
-                let reader = Arc::clone(view.file(file.id)?.reader()?);
-                let bounds = file.span().intersect(range);
-                level_files.push(LevelFile::new(reader, bounds, &file.first_row, &file.last_row));
-            }
-            cursors.push(Box::new(LevelCursor::new(level_files, true)));
+            continue;
+        }
+        for file in level.files().iter().filter(|file| file.span.overlaps(range)) {
+            let options = CursorOptions { bounds: file.span.intersect(range), ..options.clone() };
+            cursors.push(Box::new(file.file.reader()?.cursor(options)));
         }
     }
     Ok(cursors)
-}
-
-/// The files that overlap `range`; by binary search where they are in row order.
-fn overlapping<'a>(
-    files: &'a [Arc<crate::manifest::SstRef>],
-    range: &RowRange,
-    ordered: bool,
-) -> Vec<&'a Arc<crate::manifest::SstRef>> {
-    let mut rest = files;
-    if ordered {
-        let skip = files.partition_point(|f| f.last_row.as_ref() < range.start.as_ref());
-        rest = files.get(skip..).unwrap_or_default();
-        if !range.end.is_empty() {
-            let take = rest.partition_point(|f| f.first_row.as_ref() < range.end.as_ref());
-            rest = rest.get(..take).unwrap_or_default();
-        }
-    }
-    rest.iter().filter(|f| f.span().overlaps(range)).collect()
 }
