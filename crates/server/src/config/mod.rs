@@ -254,6 +254,9 @@ mod tests {
             [engine]\nmemtable_bytes = 8388608\nmemtables_total_bytes = \"32MiB\"\n\
             block_cache_bytes = \"2GiB\"\ncompression = \"lz4\"\ncompaction_threads = 1\n\
             io = \"buffered\"\n\
+            block_cache_bytes = \"2GiB\"\npartition_share_percent = 50\npinned_levels = 1\n\
+            memory_bytes = \"4GiB\"\ncompression = \"lz4\"\ncompaction_threads = 1\n\
+             io = \"buffered\"\n\
             [server]\nallow_remote_plaintext = true\ncores = 3\n\
             [logging]\nformat = \"json\"\nlevel = \"debug\"\n";
         let by_file = resolve(&file(text)).unwrap();
@@ -270,6 +273,9 @@ mod tests {
                 ("TEPUI_ENGINE_COMPACTION_THREADS", "1"),
                 ("TEPUI_ENGINE_BLOCK_CACHE_BYTES", "2GiB"),
                 ("TEPUI_ENGINE_IO", "buffered"),
+                ("TEPUI_ENGINE_PARTITION_SHARE_PERCENT", "50"),
+                ("TEPUI_ENGINE_PINNED_LEVELS", "1"),
+                ("TEPUI_ENGINE_MEMORY_BYTES", "4GiB"),
                 ("TEPUI_SERVER_ALLOW_REMOTE_PLAINTEXT", "true"),
                 ("TEPUI_SERVER_CORES", "3"),
                 ("TEPUI_LOGGING_FORMAT", "json"),
@@ -288,6 +294,9 @@ mod tests {
                 memtable_bytes: 8 << 20,
                 memtables_total_bytes: 32 << 20,
                 block_cache_bytes: 2 << 30,
+                partition_share_percent: 50,
+                pinned_levels: 1,
+                memory_bytes: 4 << 30,
                 compression: CompressionPolicy::Lz4,
                 compaction_threads: 1,
                 ..EngineOptions::default()
