@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn rows_that_fit_are_never_divided() {
-        let rows = (0..2_000).map(|row| (0..1 + row % 7).map(|c| format!("c{row}-{c}")).collect());
+        let rows = (0..2_000).map(|row| (0..=row % 7).map(|c| format!("c{row}-{c}")).collect());
         let partitions = partitions(rows, 1024);
         assert!(partitions.len() > 5);
         // A separator behind a row is no longer than one of its neighbour's row.
