@@ -344,3 +344,82 @@ impl FilterBuilder {
         (self.done, self.entries_total, self.common_partitions)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::filter::FilterBlock;
+    use super::*;
+    use crate::cell::{Kind, encode_key};
+    use crate::sst::FilterKind;
+    use bytes::Bytes;
+
+    /// Partitions of rows, each with its columns: separators, and whether they list columns.
+    fn partitions(
+        rows: impl Iterator<Item = Vec<String>>,
+        partition_bytes: usize,
+    ) -> Vec<(Vec<u8>, bool)> {
+        let form = FilterForm { kind: FilterKind::Fuse8, bits_per_key: 10, partition_bytes };
+        let mut builder = FilterBuilder::new(form);
+        let (mut last, mut last_row_len) = (Vec::new(), 0);
+        for (row, columns) in rows.enumerate() {
+            for column in columns {
+                let (row, mut key) = (format!("row-{row:06}"), Vec::new());
+                let column = Some(column.as_bytes());
+                encode_key(row.as_bytes(), FamilyId(1), column, 5, 9, Kind::Value, &mut key);
+                let view = KeyView::parse(&key).unwrap();
+                builder.add(Change::between(&last, last_row_len, view), &last, view);
+                last_row_len = view.row_len();
+                last = key;
+            }
+        }
+        let (partitions, ..) = builder.finish(&last);
+        partitions
+            .into_iter()
+            .map(|p| {
+                let filter = FilterBlock::parse(Bytes::from(p.block)).unwrap();
+                (p.separator, filter.has_common_columns())
+            })
+            .collect()
+    }
+
+    fn same(columns: usize) -> Vec<String> {
+        (0..columns).map(|c| format!("c{c}")).collect()
+    }
+
+    #[test]
+    fn rows_that_fit_are_never_divided() {
+        let rows = (0..2_000).map(|row| (0..=row % 7).map(|c| format!("c{row}-{c}")).collect());
+        let partitions = partitions(rows, 1024);
+        assert!(partitions.len() > 5);
+        // A separator behind a row is no longer than one of its neighbour's row.
+        let row_len = "row-000000".len() + 2;
+        assert!(partitions[..partitions.len() - 1].iter().all(|p| p.0.len() <= row_len && !p.1));
+        assert!(partitions.is_sorted_by(|a, b| a.0 < b.0));
+    }
+
+    #[test]
+    fn rows_of_the_same_columns_share_a_list_until_one_is_different() {
+        // Far more entries than one partition has room for, were it not for the lists.
+        let equal = partitions((0..2_000).map(|_| same(10)), 4096);
+        assert_eq!(equal.iter().map(|p| p.1).collect::<Vec<_>>(), [true]);
+        // 600 rows that are alike, one with columns of its own, and 600 that are alike again.
+        let rows = (0..1_201).map(|row| match row {
+            600 => (0..100).map(|c| format!("other-{c:03}")).collect(),
+            _ => same(10),
+        });
+        let mixed = partitions(rows, 4096);
+        assert_eq!(mixed.iter().map(|p| p.1).collect::<Vec<_>>(), [true, false, true]);
+    }
+
+    #[test]
+    fn a_row_that_fills_partitions_is_divided_between_columns_and_what_follows_is_not() {
+        let rows = (0..200).map(|row| match row {
+            50 => (0..2_000).map(|c| format!("wide-{c:05}")).collect(),
+            _ => same(3),
+        });
+        let partitions = partitions(rows, 1024);
+        let lists: Vec<_> = partitions.iter().map(|p| p.1).collect();
+        assert!(lists.len() > 4 && lists[0] && lists[lists.len() - 1], "{lists:?}");
+        assert!(lists[1..lists.len() - 1].iter().all(|l| !l), "{lists:?}");
+    }
+}

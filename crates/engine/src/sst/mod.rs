@@ -161,9 +161,9 @@ impl Default for SstOptions {
             // About 3,000 entries; the same reasons.
             filter_partition_bytes: PAGE_BYTES,
             filter_kind: FilterKind::Bloom,
-            // On average over the tree: fuse filters of 10 bits on the last level, of 20 on the level above,
-            // and 20 for Bloom in L0, or 0.8 % false reads in all. With 10 the level above would get Bloom
-            // filters and 1.2 % more; with 14 nothing would be gained before the last level can have 20.
+            // On average over the tree: fuse filters of 10 bits on the last level and of 20 on the one above,
+            // Bloom of 20 in L0: 0.8 reads in vain per 100 of absent rows. With 11 the level above gets 10
+            // too (1.2 in vain), with 10 the last level Bloom (4); more than 12 gains nothing up to 20.
             filter_bits_per_key: 12,
             compression: Compression::Lz4,
         }

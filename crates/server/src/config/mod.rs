@@ -252,11 +252,9 @@ mod tests {
         let text = "data = \"d\"\nlisten = \"[::1]:9\"\n\
             [log]\nsync = \"5ms\"\nsegment_bytes = \"16MiB\"\nbytes_max = \"1GiB\"\n\
             [engine]\nmemtable_bytes = 8388608\nmemtables_total_bytes = \"32MiB\"\n\
-            block_cache_bytes = \"2GiB\"\ncompression = \"lz4\"\ncompaction_threads = 1\n\
-            io = \"buffered\"\n\
             block_cache_bytes = \"2GiB\"\npartition_share_percent = 50\npinned_levels = 1\n\
             memory_bytes = \"4GiB\"\ncompression = \"lz4\"\ncompaction_threads = 1\n\
-             io = \"buffered\"\n\
+            io = \"buffered\"\n\
             [server]\nallow_remote_plaintext = true\ncores = 3\n\
             [logging]\nformat = \"json\"\nlevel = \"debug\"\n";
         let by_file = resolve(&file(text)).unwrap();
