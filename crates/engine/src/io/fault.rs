@@ -478,7 +478,7 @@ mod tests {
                 let error = file.read_at(1_000, 3_000).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Io);
                 let message = error.message();
-                assert!(message.contains("f") && message.contains("offset 1000"), "{message}");
+                assert!(message.contains("/f") && message.contains("offset 1000"), "{message}");
                 files.heal();
             }
             assert_eq!(files.metrics().unwrap().figures().failures, 2);

@@ -207,11 +207,6 @@ pub trait IoEngine: Send + Sync + Debug {
     fn attach(&self) -> Result<Attached> {
         Ok(Attached::nothing())
     }
-
-    /// To be called from the runtime's `on_thread_park` hook, if the runtime does little but read: an
-    /// engine may then wait a moment for the reads in flight of an attached thread, which is cheaper than
-    /// being woken for them through the runtime's poll.
-    fn before_park(&self) {}
 }
 
 /// Keeps a thread [attached](IoEngine::attach). Stays on that thread.

@@ -4,8 +4,8 @@
 //!  thread with a runtime, attached                                 any other thread
 //!  ───────────────────────────────                                 ────────────────
 //!  tasks ── read_batch ──► Ring (this thread's, no lock) ◄─ turn ─ Driver        read_batch
-//!    ▲                       │    ▲                                 or before_park     │
-//!    └──── wake ─────────────┼────┘                                                    ▼
+//!    ▲                       │                                         ▲               │
+//!    └──── wake ─────────────┤               eventfd, by the poll ─────┘               ▼
 //!                            └── one system call for all reads of a turn        PreadPool, started
 //!                                                                               with its first read
 //! ```
@@ -30,7 +30,6 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -43,11 +42,6 @@ use self::driver::Driver;
 use self::ring::Ring;
 use super::{Attached, IoEngine, IoMetrics, PREAD_THREADS, PreadPool, ReadRequest, Spawner};
 use crate::error::{Error, ErrorKind, Result};
-
-/// How long [`IoEngine::before_park`] waits for a read, at most, before the runtime looks at its sockets and
-/// timers: what these may wait longer than they had to. A device answers sooner, so less would only cost
-/// calls.
-const PARK_WAIT: Duration = Duration::from_micros(200);
 
 /// The engine. One for the process; rings are set up by [`IoEngine::attach`].
 pub struct UringIo {
@@ -63,13 +57,6 @@ pub struct UringIo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RingId(u64);
 
-/// Whether a runtime waits for its reads before it parks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hooked {
-    Yes,
-    No,
-}
-
 /// A ring and what its thread knows of it.
 struct Local {
     id: RingId,
@@ -80,7 +67,6 @@ struct State {
     ring: Ring,
     /// Wakes the driver; taken by the first read of a turn.
     driver: Option<Waker>,
-    hooked: Hooked,
     /// An empty list, kept for its memory.
     spare: Vec<Waker>,
 }
@@ -120,9 +106,9 @@ impl RingId {
         Some(result)
     }
 
-    /// A turn of the ring on behalf of its driver, who is to be woken by the next read. `None` where the ring is
-    /// gone.
-    fn drive(self, driver: &Waker) -> Option<Hooked> {
+    /// A turn of the ring on behalf of its driver, who is to be woken by the next read. False where the ring
+    /// is gone.
+    fn drive(self, driver: &Waker) -> bool {
         self.with(|state| {
             match &mut state.driver {
                 Some(waker) => waker.clone_from(driver),
@@ -133,8 +119,8 @@ impl RingId {
                 // The kernel is short of memory: after the other tasks, once more.
                 driver.wake_by_ref();
             }
-            state.hooked
         })
+        .is_some()
     }
 }
 
@@ -237,32 +223,11 @@ impl IoEngine for UringIo {
             Ok(driver) => driver,
             Err(error) => return Ok(self.refused(&error)),
         };
-        let state = State { ring, driver: None, hooked: Hooked::No, spare: Vec::new() };
+        let state = State { ring, driver: None, spare: Vec::new() };
         let local = Rc::new(Local { id, state: RefCell::new(state) });
         RINGS.with(|rings| rings.borrow_mut().push(local));
         Handle::current().spawn(driver);
         Ok(Attached::new(move || detach(id)))
-    }
-
-    fn before_park(&self) {
-        self.id.with(|state| {
-            if state.hooked == Hooked::No {
-                state.hooked = Hooked::Yes;
-                state.ring.stop_listening();
-            }
-            if state.ring.in_flight() == 0 {
-                return;
-            }
-            state.ring.turn(Some(PARK_WAIT));
-            // With the poll left out, only this thread learns of completions, so the runtime must not park
-            // for longer than a glance at its sockets. Woken after those whose reads are done, the driver
-            // submits what these read next.
-            if state.ring.in_flight() > 0
-                && let Some(driver) = state.driver.take()
-            {
-                state.ring.wake_later(driver);
-            }
-        });
     }
 }
 

@@ -74,8 +74,6 @@ pub(super) struct Ring {
     /// Completions taken from the queue and not handled yet: slot and result. Empty between calls, and kept
     /// for its memory.
     reaped: Vec<(usize, i32)>,
-    /// Whether an eventfd is signalled.
-    listening: bool,
     /// Why the ring cannot be used any more.
     broken: Option<Errno>,
     metrics: Arc<IoMetrics>,
@@ -124,7 +122,6 @@ impl Ring {
             waiting: VecDeque::new(),
             wakers: Vec::new(),
             reaped: Vec::with_capacity(RING_READS_MAX),
-            listening: false,
             broken: None,
             metrics,
         }
@@ -134,16 +131,7 @@ impl Ring {
     /// tell a poll of those that are put off for its thread.)
     pub(super) fn listen(&mut self, eventfd: BorrowedFd<'_>) -> std::io::Result<()> {
         self.uring.submitter().register_eventfd(eventfd.as_raw_fd())?;
-        self.listening = true;
         Ok(())
-    }
-
-    /// Signals no eventfd any more.
-    pub(super) fn stop_listening(&mut self) {
-        if std::mem::take(&mut self.listening) {
-            // An eventfd that stays only costs signals that nobody waits for.
-            let _ = self.uring.submitter().unregister_eventfd();
-        }
     }
 
     /// Whether new reads must go another way.
@@ -157,13 +145,9 @@ impl Ring {
     }
 
     /// Reads that the kernel has or is about to have.
+    #[cfg(test)]
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
-    }
-
-    /// Has `waker` woken with the others, after them.
-    pub(super) fn wake_later(&mut self, waker: Waker) {
-        self.wakers.push(waker);
     }
 
     /// Whom to wake now that the ring is not borrowed any more. `spare` is an empty list to go on with.
@@ -257,9 +241,6 @@ impl Ring {
     /// again while that brings more to submit. With `wait`, waits at first for a completion, at most so
     /// long.
     pub(super) fn turn(&mut self, mut wait: Option<Duration>) {
-        if !self.listening {
-            return self.work(wait);
-        }
         loop {
             // What is taken here must not wake the driver once more. What comes after the last look and
             // before the signals are on again is seen by the look after it: the kernel marks work before it
