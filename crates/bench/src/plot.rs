@@ -26,7 +26,13 @@ pub struct Series {
     pub points: Vec<CurvePoint>,
 }
 
-const SIZE: (u32, u32) = (960, 600);
+const SIZE: (u32, u32) = (1120, 600);
+/// Of the width, what the legend has: beside the curves, since they leave no corner free.
+const LEGEND_WIDTH: u32 = 270;
+/// From one line of the legend to the next.
+const LEGEND_STEP: i32 = 24;
+/// Where the legend begins, in its part.
+const LEGEND_TOP: i32 = 56;
 /// Lines beyond this many would be told apart by nobody.
 pub const SERIES_MAX: usize = 16;
 /// Told apart also by those who see fewer colours (Okabe and Ito 2008), black last.
@@ -112,8 +118,9 @@ pub fn latency_curves(title: &str, series: &[Series]) -> Result<String> {
     {
         let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         root.fill(&WHITE).map_err(failed)?;
-        let mut chart = ChartBuilder::on(&root)
-            .caption(title, ("sans-serif", 20))
+        let (left, legend) = root.split_horizontally(SIZE.0 - LEGEND_WIDTH);
+        let mut chart = ChartBuilder::on(&left)
+            .caption(title, ("sans-serif", 22))
             .margin(16)
             .x_label_area_size(48)
             .y_label_area_size(72)
@@ -124,8 +131,8 @@ pub fn latency_curves(title: &str, series: &[Series]) -> Result<String> {
             .x_desc("share of operations that are at least as fast")
             .y_desc("latency")
             .y_label_formatter(&|micros| time(*micros))
-            .axis_desc_style(("sans-serif", 15))
-            .label_style(("sans-serif", 13))
+            .axis_desc_style(("sans-serif", 17))
+            .label_style(("sans-serif", 15))
             .light_line_style(RGBColor(240, 240, 240))
             .bold_line_style(RGBColor(215, 215, 215))
             .draw()
@@ -136,22 +143,12 @@ pub fn latency_curves(title: &str, series: &[Series]) -> Result<String> {
             let width = if at < COLOURS.len() { 3 } else { 1 };
             let style = colour.stroke_width(width);
             let points = one.points.iter().map(|p| (nines(p.quantile), p.micros));
-            chart
-                .draw_series(LineSeries::new(points, style))
-                .map_err(failed)?
-                .label(one.label.as_str())
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], style));
+            chart.draw_series(LineSeries::new(points, style)).map_err(failed)?;
+            let y = LEGEND_TOP + at as i32 * LEGEND_STEP;
+            legend.draw(&PathElement::new([(0, y), (28, y)], style)).map_err(failed)?;
+            let text = Text::new(one.label.clone(), (36, y - 7), ("sans-serif", 16));
+            legend.draw(&text).map_err(failed)?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .legend_area_size(32)
-            .margin(12)
-            .background_style(WHITE.mix(0.85))
-            .border_style(RGBColor(190, 190, 190))
-            .label_font(("sans-serif", 14))
-            .draw()
-            .map_err(failed)?;
         root.present().map_err(failed)?;
     }
     Ok(svg)
