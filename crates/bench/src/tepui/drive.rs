@@ -80,10 +80,8 @@ pub(super) fn run(store: &Tepui, run: &Run<'_>) -> Result<()> {
     let threads = workload.threads;
     run.on_threads(threads, |index, lane| {
         let io = Arc::clone(&store.engine.env().io);
-        let parking = Arc::clone(&io);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .on_thread_park(move || parking.before_park())
             .build()
             .map_err(|error| Error::failed(format!("runtime: {error}")))?;
         // What does not divide goes to the first threads.
@@ -229,8 +227,13 @@ impl Worker<'_> {
         } else {
             RowRange::new(here.start, Bytes::new())
         };
-        let options =
-            ScanOptions { range, projection: self.asks.family.clone(), reverse, rows_hint: Some(rows as usize), snapshot: None };
+        let options = ScanOptions {
+            range,
+            projection: self.asks.family.clone(),
+            reverse,
+            rows_hint: Some(rows as usize),
+            snapshot: None,
+        };
         let mut stream = self.store.tablet.scan(options)?;
         let mut check = ScanCheck::new(self.dataset, row, reverse, depth);
         let mut total = Found::default();

@@ -95,10 +95,12 @@ fn ask(
 ) -> Result<bool> {
     let Some(filters) = reader.filters() else { return Ok(true) };
     let mut failed = None;
-    let answer = ask_filter(reader, filters, probe, |at| find(at).unwrap_or_else(|e| {
-        failed = Some(e);
-        None
-    }));
+    let answer = ask_filter(reader, filters, probe, |at| {
+        find(at).unwrap_or_else(|e| {
+            failed = Some(e);
+            None
+        })
+    });
     match failed {
         Some(error) => Err(error),
         None => Ok(reader.at_filters(answer)?.unwrap_or(true)),

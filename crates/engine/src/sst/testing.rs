@@ -10,12 +10,47 @@ use futures::future::BoxFuture;
 use proptest::collection::SizeRange;
 use proptest::prelude::*;
 
+use super::point::PointStage;
+use super::probe::RowProbe;
+use super::{Block, BlockRequest, SstReader, load_blocks_blocking};
 use crate::cell::{
     FAMILY_NONE, FamilyId, KeyView, Kind, TIMESTAMP_MAX, encode_family, encode_qualifier,
     encode_row, encode_suffix,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{DirEntry, FileLock, Files, IoEngine, RandomFile, ReadRequest, WritableFile};
+
+/// What a point read finds in an SST, its blocks loaded on the spot.
+pub(super) fn look_up(reader: &Arc<SstReader>, probe: &RowProbe) -> Result<PointStage> {
+    let load = |wanted: Vec<BlockRequest>| std::future::ready(load_blocks_blocking(wanted));
+    look_up_with(reader, probe, load).now_or_never().unwrap()
+}
+
+/// The same, its blocks loaded by `load`.
+pub(super) async fn look_up_with<L: Future<Output = Vec<Result<Arc<Block>>>>>(
+    reader: &Arc<SstReader>,
+    probe: &RowProbe,
+    mut load: impl FnMut(Vec<BlockRequest>) -> L,
+) -> Result<PointStage> {
+    let mut stage = PointStage::Filter;
+    let mut loaded = Vec::new();
+    loop {
+        let mut wanted = Vec::new();
+        stage.step(reader, probe, &loaded, &mut wanted)?;
+        if wanted.is_empty() {
+            return Ok(stage);
+        }
+        let blocks = load(wanted.clone()).await;
+        for (request, block) in wanted.into_iter().zip(blocks) {
+            loaded.push((request, block?));
+        }
+    }
+}
+
+/// Whether a point read finds nothing.
+pub(super) fn is_absent(reader: &Arc<SstReader>, probe: &RowProbe) -> bool {
+    matches!(look_up(reader, probe).unwrap(), PointStage::Absent)
+}
 
 /// One record.
 #[derive(Debug, Clone, PartialEq, Eq)]

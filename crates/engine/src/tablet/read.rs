@@ -86,11 +86,8 @@ impl Tablet {
         options.range = options.range.intersect(&self.range);
         let range = &options.range;
         let rows_hint = options.rows_hint;
-        let cursors = if range.is_empty() {
-            Vec::new()
-        } else {
-            cursors(&snapshot.view, range, rows_hint)?
-        };
+        let cursors =
+            if range.is_empty() { Vec::new() } else { cursors(&snapshot.view, range, rows_hint)? };
         self.stream(&snapshot, options, cursors)
     }
 

@@ -304,6 +304,7 @@ fn a_scan_that_ends_before_a_damaged_block_does_not_fail_for_having_read_ahead()
             range: RowRange::all(),
             projection: Projection::all(),
             reverse: false,
+            rows_hint: None,
             snapshot: None,
         })
         .unwrap();

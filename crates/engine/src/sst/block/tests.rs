@@ -8,10 +8,11 @@ use futures::future::{join, join_all};
 
 use super::*;
 use crate::cache::{BlockCache, QuickBlockCache};
-use crate::cell::{FamilyId, Kind, encode_key, row_prefix};
+use crate::cell::{FamilyId, Kind, encode_key};
 use crate::cursor::{Cursor, Step};
 use crate::io::{Files, InlineIo, PreadPool, Spawner, ThreadSpawner};
-use crate::sst::testing::{GateIo, Sample, TestFiles, TestIo};
+use crate::sst::point::PointStage;
+use crate::sst::testing::{GateIo, Sample, TestFiles, TestIo, look_up_with};
 use crate::sst::{Compression, CursorOptions, FileId, RowProbe, SstCursor, SstOptions, SstWriter};
 
 mod damage;
@@ -74,13 +75,19 @@ async fn settle(io: &dyn IoEngine, cursor: &mut SstCursor, mut step: Step) -> Re
 
 /// A point read; the value.
 async fn get(reader: &Arc<SstReader>, io: &dyn IoEngine, row: &str) -> Result<Option<Vec<u8>>> {
-    let probe = Some(Arc::new(RowProbe::row(row.as_bytes())));
-    let mut cursor = reader.cursor(CursorOptions { probe, ..CursorOptions::default() });
-    let prefix = row_prefix(row.as_bytes());
-    let step = cursor.seek(&prefix)?;
-    settle(io, &mut cursor, step).await?;
-    let entry = cursor.entry().filter(|e| e.key.row_prefix() == prefix);
-    Ok(entry.map(|e| e.value.to_vec()))
+    let probe = RowProbe::row(row.as_bytes());
+    match look_up_with(reader, &probe, |wanted| load_blocks(io, wanted)).await? {
+        PointStage::Found(found) => {
+            let mut value = Vec::new();
+            found.row()?.walk(|record| {
+                value = record.value().to_vec();
+                true
+            })?;
+            Ok(Some(value))
+        }
+        PointStage::Absent => Ok(None),
+        stage => panic!("a row of one record: {stage:?}"),
+    }
 }
 
 /// A scan over everything; the rows.

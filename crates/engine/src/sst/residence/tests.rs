@@ -1,12 +1,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use futures::FutureExt;
+
 use crate::cache::{BlockCache, QuickBlockCache};
-use crate::cell::{FamilyId, Kind, encode_key, row_prefix};
-use crate::cursor::{Cursor, Step};
+use crate::cell::{FamilyId, Kind, encode_key};
 use crate::io::Files;
-use crate::sst::testing::{Sample, TestFiles};
-use crate::sst::{BlockKind, CursorOptions, FileId, RowProbe, SstOptions, SstReader, SstWriter};
+use crate::sst::testing::{Sample, TestFiles, look_up_with};
+use crate::sst::{
+    BlockKind, BlockRequest, FileId, RowProbe, SstOptions, SstReader, SstWriter,
+    load_blocks_blocking,
+};
 
 const ID: FileId = 7;
 const PATH: &str = "7.sst";
@@ -36,19 +40,13 @@ fn open(files: &TestFiles, cache: &Arc<QuickBlockCache>) -> Arc<SstReader> {
 
 /// The kinds of block that a point read has to load.
 fn wanted(reader: &Arc<SstReader>, row: &str) -> Vec<BlockKind> {
-    let probe = Some(Arc::new(RowProbe::row(row.as_bytes())));
-    let mut cursor = reader.cursor(CursorOptions { probe, ..CursorOptions::default() });
-    let mut step = cursor.seek(&row_prefix(row.as_bytes())).unwrap();
+    let probe = RowProbe::row(row.as_bytes());
     let mut kinds = Vec::new();
-    while step == Step::Blocked {
-        let mut wanted = Vec::new();
-        cursor.wanted(&mut wanted);
-        for request in &wanted {
-            kinds.push(request.kind());
-            cursor.supply(request, &request.load_blocking().unwrap());
-        }
-        step = cursor.resume().unwrap();
-    }
+    let load = |wanted: Vec<BlockRequest>| {
+        kinds.extend(wanted.iter().map(BlockRequest::kind));
+        std::future::ready(load_blocks_blocking(wanted))
+    };
+    look_up_with(reader, &probe, load).now_or_never().unwrap().unwrap();
     kinds
 }
 
