@@ -189,8 +189,10 @@ impl SstReader {
                 return Ok(None);
             }
             let handle = index.handle(at, self.blocks_end())?;
-            // The separator lies behind all keys of the block: more of the row may follow where it is the row's.
-            let goes_on = index.begins_with(at, target)?;
+            // The separator lies behind all keys of the block: more of the row may follow where it is the row's,
+            // unless nothing follows at all.
+            let is_last = top_at + 1 == self.top().len() && at + 1 == index.len();
+            let goes_on = !is_last && index.begins_with(at, target)?;
             Ok(Some((handle, goes_on)))
         };
         let found = place().map_err(|m: Malformed| self.damaged(partition.offset, m.what))?;

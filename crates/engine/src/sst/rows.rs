@@ -191,8 +191,12 @@ impl SstCursor {
     fn row_goes_on(&self, row: &[u8]) -> Result<bool> {
         let Some(partition) = &self.partition else { return Ok(true) };
         // The separator lies behind all keys of the block: it begins with the row where more of it may follow.
-        let index = partition.block.index();
-        self.in_partition(index.and_then(|i| i.begins_with(self.part_at, row)))
+        let index = self.in_partition(partition.block.index())?;
+        let is_last_partition = self.top_at + 1 == self.reader.top().len();
+        if is_last_partition && self.part_at + 1 == index.len() {
+            return Ok(false);
+        }
+        self.in_partition(index.begins_with(self.part_at, row))
     }
 
     /// Whether the row, whose record is the first of the block at the place, may have begun in the one before.

@@ -114,9 +114,8 @@ impl RingId {
                 Some(waker) => waker.clone_from(driver),
                 none => *none = Some(driver.clone()),
             }
-            state.ring.turn(None);
-            if state.ring.has_unsubmitted() {
-                // The kernel is short of memory: after the other tasks, once more.
+            if state.ring.turn(None) {
+                // After the other tasks, once more.
                 driver.wake_by_ref();
             }
         })

@@ -36,6 +36,11 @@ pub(super) const RING_READS_MAX: usize = 256;
 /// larger read goes alone.
 pub(super) const RING_BYTES_MAX: usize = 32 << 20;
 
+/// Rounds of submitting and collecting in one turn of the driver. Reads that the page cache answers are
+/// done at once and make room for those that wait, so that a long queue could hold the thread; after this many
+/// the other tasks have their turn.
+const TURN_ROUNDS_MAX: usize = 4;
+
 /// A read on its way to a slot. It has no buffer yet, so that many may wait.
 struct Waiting {
     request: ReadRequest,
@@ -238,36 +243,46 @@ impl Ring {
     }
 
     /// One turn: gives the kernel what is unsubmitted, takes what is complete, and starts what then fits;
-    /// again while that brings more to submit. With `wait`, waits at first for a completion, at most so
-    /// long.
-    pub(super) fn turn(&mut self, mut wait: Option<Duration>) {
-        loop {
+    /// again while that brings more to do, but not for ever: true if something was left. With `wait`, waits at
+    /// first for a completion, at most so long.
+    #[must_use]
+    pub(super) fn turn(&mut self, mut wait: Option<Duration>) -> bool {
+        if self.is_broken() {
+            return false;
+        }
+        for _ in 0..TURN_ROUNDS_MAX {
             // What is taken here must not wake the driver once more. What comes after the last look and
             // before the signals are on again is seen by the look after it: the kernel marks work before it
             // looks whether to signal, and the fence orders the two here.
             self.uring.completion().disable_eventfd();
-            self.work(wait.take());
+            let stuck = self.round(wait.take());
             self.uring.completion().enable_eventfd();
             fence(Ordering::SeqCst);
-            if !self.has_deferred_work() && self.uring.completion().is_empty() {
-                return;
+            if self.is_broken() {
+                return false;
+            }
+            let more = !self.unsubmitted.is_empty()
+                || self.has_deferred_work()
+                || !self.uring.completion().is_empty();
+            if stuck || !more {
+                return more;
             }
         }
+        true
     }
 
-    fn work(&mut self, wait: Option<Duration>) {
-        let mut wait = wait.filter(|_| self.in_flight > 0);
-        loop {
-            let asked = self.unsubmitted.len();
-            if asked > 0 || wait.is_some() || self.has_deferred_work() {
-                self.enter(wait.take());
-            }
-            self.reap();
-            // A kernel that took nothing is short of memory: another turn tries again.
-            if self.unsubmitted.is_empty() || self.unsubmitted.len() >= asked.max(1) {
-                return;
-            }
+    /// One system call, where there is a reason for it, and what came of it. True where the kernel took
+    /// nothing of what it was given: it is short of memory, and others should run first.
+    fn round(&mut self, wait: Option<Duration>) -> bool {
+        let wait = wait.filter(|_| self.in_flight > 0);
+        let asked = self.unsubmitted.len();
+        let mut stuck = false;
+        if asked > 0 || wait.is_some() || self.has_deferred_work() {
+            self.enter(wait);
+            stuck = asked > 0 && self.unsubmitted.len() == asked;
         }
+        self.reap();
+        stuck
     }
 
     /// Whether completions wait for this thread to come into the kernel.
@@ -319,7 +334,8 @@ impl Ring {
         self.unsubmitted.drain(..taken);
     }
 
-    /// The ring does not work any more: what the kernel does not have is answered with an error.
+    /// The ring does not work any more: everything is answered with an error. What the kernel has keeps its
+    /// slot, and so its buffer.
     pub(super) fn fail(&mut self, errno: Errno) {
         tracing::error!(%errno, "io_uring stopped working; reads go to a pool of threads from now on");
         self.broken = Some(errno);
@@ -327,6 +343,11 @@ impl Ring {
         for at in std::mem::take(&mut self.unsubmitted) {
             if let Some(read) = self.free(at) {
                 self.complete(&read.batch, read.place, Err(broken(errno)));
+            }
+        }
+        for slot in &self.slots {
+            if let Slot::Busy(read) = slot {
+                self.wakers.extend(read.batch.complete(read.place, Err(broken(errno))));
             }
         }
         self.start_waiting();
@@ -364,22 +385,18 @@ impl Ring {
                 Err(_) => Err(Errno::from_raw_os_error(-result)),
             };
             let file = request.file.as_ref();
-            let next = match file.answer(attempt) {
-                // A second attempt would be for nobody.
-                attempt if self.broken.is_some() && attempt.is_err() => {
-                    Next::Failed(broken(attempt.err().unwrap_or(Errno::IO)))
-                }
-                attempt => read.advance(file, &self.metrics, *before, attempt),
-            };
-            if matches!(next, Next::Again) {
+            let next = read.advance(file, &self.metrics, *before, file.answer(attempt));
+            if matches!(next, Next::Again) && self.broken.is_none() {
                 self.attempt(at);
                 continue;
             }
             done += 1;
             let Some(InFlight { read, place, batch, .. }) = self.free(at) else { continue };
             let result = match next {
+                Next::Done => Ok(read.finish()),
                 Next::Failed(error) => Err(error),
-                _ => Ok(read.finish()),
+                // On a ring that broke, where the read has been answered.
+                Next::Again => Err(closed()),
             };
             self.complete(&batch, place, result);
         }
@@ -399,7 +416,7 @@ impl Ring {
         const PATIENCE: Duration = Duration::from_secs(10);
         while self.in_flight > 0 && self.broken.is_none() {
             let before = self.in_flight;
-            self.turn(Some(PATIENCE));
+            let _ = self.turn(Some(PATIENCE));
             if self.in_flight == before {
                 tracing::warn!(
                     reads = before,

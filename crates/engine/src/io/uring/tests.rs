@@ -314,6 +314,18 @@ fn a_ring_that_stops_working_refuses_what_it_has_and_later_reads_go_to_the_pool(
         rig.read(20).await;
         assert_eq!(rig.figures().ring_reads, before);
     });
+    // With reads that the kernel has: they are answered too, now or as they had been.
+    attached(IoMode::Direct, |rig| async move {
+        let requests = rig.requests(RING_READS_MAX);
+        let future = rig.io.read_batch(requests.clone());
+        tokio::task::yield_now().await;
+        rig.io.id.with(|state| state.ring.fail(Errno::BADF)).unwrap();
+        for (i, result) in future.await.iter().enumerate() {
+            if result.is_ok() {
+                rig.check(&requests[i..=i], std::slice::from_ref(result));
+            }
+        }
+    });
 }
 
 #[test]
