@@ -66,8 +66,4 @@ impl IoEngine for CountedIo {
     fn attach(&self) -> tepui_engine::Result<Attached> {
         self.inner.attach()
     }
-
-    fn before_park(&self) {
-        self.inner.before_park();
-    }
 }

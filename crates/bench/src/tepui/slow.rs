@@ -61,10 +61,6 @@ impl IoEngine for SlowIo {
     fn attach(&self) -> Result<Attached> {
         self.inner.attach()
     }
-
-    fn before_park(&self) {
-        self.inner.before_park();
-    }
 }
 
 /// Files that never answer from the page cache, so that every read goes through the I/O engine.
