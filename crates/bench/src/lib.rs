@@ -4,6 +4,13 @@
 //! * [`workload`], [`zipf`]: operations that follow from their number, so that every store does the same.
 //! * [`store`]: what a database must offer to be measured.
 //! * [`run`]: hands operations to the store's threads and takes their latencies.
+//! * [`check`]: compares a scan with what was written.
+//! * [`counters`], [`clock`]: what the kernel says that a run cost.
+//! * [`report`], [`plot`]: a run as JSON, in a table, as a curve.
+//! * [`presets`]: workloads by name.
+//! * [`kept`]: data that the next run finds again.
+//! * [`tepui`]: the engine as a store.
+//! * [`progress`]: what a person sees meanwhile, and how they end it.
 
 pub mod check;
 pub mod clock;

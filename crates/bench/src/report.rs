@@ -316,6 +316,12 @@ const COLUMNS: &[Column] = &[
         }
         _ => "-".to_owned(),
     }),
+    ("io/op", |line| match line.first(|r| r.figure("io_reads").is_some()) {
+        Some(true) => {
+            short(line.median(|r| r.figure("io_reads").unwrap_or(0.0) / (r.ops.max(1)) as f64))
+        }
+        _ => "-".to_owned(),
+    }),
     ("cpu us/op", |line| short(line.median(|r| r.cpu_micros_per_op))),
     ("hit %", |line| match line.first(|r| cache_hit_share(r).is_some()) {
         Some(true) => format!("{:.1}", 100.0 * line.median(|r| cache_hit_share(r).unwrap_or(0.0))),

@@ -238,9 +238,10 @@ impl<'a> Lane<'a> {
         Some(Ticket { op, depth, start_nanos })
     }
 
-    /// Reports an operation as done. `Mismatch` where it found another number of rows than it must have.
+    /// Reports an operation as done; the time now, in nanoseconds of the run. `Mismatch` where it found another
+    /// number of rows than it must have.
     #[inline]
-    pub fn end(&mut self, ticket: &Ticket, found: Found) -> Result<()> {
+    pub fn end(&mut self, ticket: &Ticket, found: Found) -> Result<u64> {
         let now = self.run.timer.nanos();
         let nanos = now.saturating_sub(ticket.start_nanos);
         self.last_nanos = now;
@@ -257,7 +258,7 @@ impl<'a> Lane<'a> {
         if self.ops.is_multiple_of(BAR_OPS) {
             self.run.bar.add(BAR_OPS);
         }
-        Ok(())
+        Ok(now)
     }
 }
 

@@ -22,9 +22,10 @@ use crate::error::{Error, Result};
 use crate::run::{Found, Lane, Run, Ticket};
 use crate::workload::{Op, OpKind};
 
-/// Operations that a loop may carry out without once waiting before the others have their turn: what has
-/// arrived for them in the meantime must not seem late.
-const STRAIGHT_OPS_MAX: u32 = 64;
+/// How long a loop may go on without once waiting before the others have their turn, in nanoseconds: what has
+/// arrived for them in the meantime must not seem late. Shorter turns would cost the loops of a cached run more
+/// in turns than this makes anyone wait.
+const TURN_NANOS: u64 = 50_000;
 
 /// What operations ask of the engine, made once a run.
 struct Asks {
@@ -131,7 +132,7 @@ async fn step_aside() {
 impl Worker<'_> {
     async fn work(&self, shared: bool) -> Result<()> {
         let mut key = Vec::with_capacity(self.dataset.key_bytes);
-        let mut straight = 0;
+        let mut turn_began = None;
         loop {
             let Some(ticket) = self.lane.borrow_mut().begin() else { return Ok(()) };
             let mut waited = false;
@@ -144,10 +145,14 @@ impl Worker<'_> {
                 })
                 .await?
             };
-            self.lane.borrow_mut().end(&ticket, found)?;
-            straight = if waited { 0 } else { straight + 1 };
-            if shared && straight >= STRAIGHT_OPS_MAX {
-                straight = 0;
+            let ended = self.lane.borrow_mut().end(&ticket, found)?;
+            if !shared {
+                continue;
+            }
+            let began = if waited { ended } else { *turn_began.get_or_insert(ended) };
+            turn_began = Some(began);
+            if ended.saturating_sub(began) >= TURN_NANOS {
+                turn_began = None;
                 step_aside().await;
             }
         }
