@@ -1,0 +1,292 @@
+//! A run under way: who does which operation, and how long each took.
+//!
+//! ```text
+//! Run ──► Lane 0: operations 0, n, 2n ...      one lane a thread, n lanes
+//!     ──► Lane 1: operations 1, n+1, 2n+1 ...  each with histograms of its own
+//!     ◄── merged when a lane is dropped ──► Measured
+//! ```
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use hdrhistogram::Histogram;
+
+use crate::clock::Timer;
+use crate::dataset::{Dataset, Depth};
+use crate::error::{Error, Result};
+use crate::progress::{Bar, Progress};
+use crate::workload::{Limit, Op, Ops, VERIFY_SAMPLE_OPS, Verify, Workload};
+
+/// The longest latency that is told from longer ones, in nanoseconds: ten minutes.
+const LATENCY_NANOS_MAX: u64 = 600_000_000_000;
+/// Significant digits of a latency: 3 keep every figure within 0.1 % in some 200 KB a lane.
+const LATENCY_DIGITS: u8 = 3;
+/// Operations between two moves of the progress bar.
+const BAR_OPS: u64 = 256;
+
+/// A histogram of nanoseconds.
+pub type Latencies = Histogram<u64>;
+
+/// An empty histogram of nanoseconds.
+pub fn latencies() -> Latencies {
+    Histogram::new_with_bounds(1, LATENCY_NANOS_MAX, LATENCY_DIGITS)
+        .expect("the bounds are constants")
+}
+
+/// A run under way.
+#[derive(Debug)]
+pub struct Run<'a> {
+    dataset: &'a Dataset,
+    workload: &'a Workload,
+    progress: &'a Progress,
+    ops: Ops,
+    timer: Timer,
+    /// When the first lane began, in the timer's nanoseconds.
+    started: OnceLock<u64>,
+    bar: Bar,
+    aborted: AtomicBool,
+    measured: Mutex<Measured>,
+}
+
+/// What a run came to.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// Operations of all kinds.
+    pub ops: u64,
+    /// Rows that were read.
+    pub rows_read: u64,
+    /// Bytes of the values that were read.
+    pub value_bytes_read: u64,
+    /// Rows that were written.
+    pub rows_written: u64,
+    /// From the first operation's start to the last one's end.
+    pub seconds: f64,
+    /// Latencies of reads, in nanoseconds.
+    pub reads: Latencies,
+    /// Latencies of writes, in nanoseconds.
+    pub writes: Latencies,
+    /// It was stopped before its limit.
+    pub interrupted: bool,
+}
+
+/// An operation that was handed out.
+#[derive(Debug)]
+pub struct Ticket {
+    /// What to do.
+    pub op: Op,
+    /// How far to compare what is read.
+    pub depth: Depth,
+    start_nanos: u64,
+}
+
+/// What an operation found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Found {
+    /// Rows.
+    pub rows: u64,
+    /// Bytes of their values.
+    pub value_bytes: u64,
+}
+
+impl<'a> Run<'a> {
+    /// A run that has not begun.
+    pub fn new(
+        dataset: &'a Dataset,
+        workload: &'a Workload,
+        progress: &'a Progress,
+    ) -> Result<Self> {
+        let total = match workload.limit {
+            Limit::Ops(ops) => Some(ops),
+            Limit::Seconds(_) => None,
+        };
+        Ok(Self {
+            dataset,
+            workload,
+            progress,
+            ops: Ops::new(dataset, workload)?,
+            timer: Timer::start(),
+            started: OnceLock::new(),
+            bar: progress.bar(&workload.name, "operations", total),
+            aborted: AtomicBool::new(false),
+            measured: Mutex::new(Measured {
+                ops: 0,
+                rows_read: 0,
+                value_bytes_read: 0,
+                rows_written: 0,
+                seconds: 0.0,
+                reads: latencies(),
+                writes: latencies(),
+                interrupted: false,
+            }),
+        })
+    }
+
+    /// The rows.
+    pub fn dataset(&self) -> &'a Dataset {
+        self.dataset
+    }
+
+    /// What is run.
+    pub fn workload(&self) -> &'a Workload {
+        self.workload
+    }
+
+    /// Lane `index` of `lanes`: every operation is in exactly one of them. Call it on the lane's own thread,
+    /// when that is ready to go.
+    pub fn lane(&self, index: usize, lanes: usize) -> Lane<'_> {
+        let started = *self.started.get_or_init(|| self.timer.nanos());
+        let (end, deadline_nanos) = match self.workload.limit {
+            Limit::Ops(ops) => (ops, u64::MAX),
+            Limit::Seconds(seconds) => (u64::MAX, started.saturating_add((seconds * 1e9) as u64)),
+        };
+        Lane {
+            run: self,
+            next: index as u64,
+            stride: lanes.max(1) as u64,
+            end,
+            deadline_nanos,
+            last_nanos: started,
+            ops: 0,
+            found: Found::default(),
+            written: 0,
+            interrupted: false,
+            reads: latencies(),
+            writes: latencies(),
+        }
+    }
+
+    /// Runs `work` on `threads` threads, each with a lane of its own. The first error ends the others.
+    pub fn on_threads<F>(&self, threads: usize, work: F) -> Result<()>
+    where
+        F: Fn(usize, Lane<'_>) -> Result<()> + Sync,
+    {
+        let threads = threads.max(1);
+        let work = |index: usize| {
+            let result = work(index, self.lane(index, threads));
+            if result.is_err() {
+                self.abort();
+            }
+            result
+        };
+        let work = &work;
+        std::thread::scope(|scope| {
+            let others: Vec<_> =
+                (1..threads).map(|index| scope.spawn(move || work(index))).collect();
+            let first = work(0);
+            others.into_iter().fold(first, |result, thread| {
+                let ended =
+                    thread.join().unwrap_or_else(|_| Err(Error::failed("a thread panicked")));
+                result.and(ended)
+            })
+        })
+    }
+
+    /// Ends all lanes soon: one of them failed.
+    pub fn abort(&self) {
+        self.aborted.store(true, Ordering::Relaxed);
+    }
+
+    /// What it came to. All lanes are gone.
+    pub fn finish(self) -> Measured {
+        self.measured.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One thread's share of a run.
+#[derive(Debug)]
+pub struct Lane<'a> {
+    run: &'a Run<'a>,
+    next: u64,
+    stride: u64,
+    end: u64,
+    deadline_nanos: u64,
+    last_nanos: u64,
+    ops: u64,
+    found: Found,
+    written: u64,
+    interrupted: bool,
+    reads: Latencies,
+    writes: Latencies,
+}
+
+impl<'a> Lane<'a> {
+    /// The rows.
+    pub fn dataset(&self) -> &'a Dataset {
+        self.run.dataset
+    }
+
+    /// The next operation, whose time runs from now; none when the run is over.
+    #[inline]
+    pub fn begin(&mut self) -> Option<Ticket> {
+        if self.next >= self.end {
+            return None;
+        }
+        if self.run.progress.stopped() || self.run.aborted.load(Ordering::Relaxed) {
+            self.interrupted = true;
+            return None;
+        }
+        let number = self.next;
+        let op = self.run.ops.op(number);
+        let start_nanos = self.run.timer.nanos();
+        if start_nanos >= self.deadline_nanos {
+            return None;
+        }
+        self.next = number.saturating_add(self.stride);
+        let full = self.run.workload.verify == Verify::All || self.ops % VERIFY_SAMPLE_OPS == 0;
+        let depth = if full { Depth::Full } else { Depth::Quick };
+        Some(Ticket { op, depth, start_nanos })
+    }
+
+    /// Reports an operation as done. `Mismatch` where it found another number of rows than it must have.
+    #[inline]
+    pub fn end(&mut self, ticket: &Ticket, found: Found) -> Result<()> {
+        let now = self.run.timer.nanos();
+        let nanos = now.saturating_sub(ticket.start_nanos);
+        self.last_nanos = now;
+        if matches!(ticket.op, Op::Put { .. }) {
+            self.writes.saturating_record(nanos);
+            self.written += 1;
+        } else {
+            self.reads.saturating_record(nanos);
+            check_rows(&ticket.op, found.rows)?;
+        }
+        self.found.rows += found.rows;
+        self.found.value_bytes += found.value_bytes;
+        self.ops += 1;
+        if self.ops % BAR_OPS == 0 {
+            self.run.bar.add(BAR_OPS);
+        }
+        Ok(())
+    }
+}
+
+fn check_rows(op: &Op, rows: u64) -> Result<()> {
+    let right = match op {
+        Op::Get { .. } | Op::GetFamily { .. } | Op::GetRow { .. } | Op::GetColumns { .. } => {
+            rows == 1
+        }
+        Op::GetAbsent { .. } => rows == 0,
+        Op::MultiGet { rows: asked } => rows == asked.len() as u64,
+        // Fewer where the table ends; the row that it starts from is always there.
+        Op::Scan { rows: asked, .. } => (1..=u64::from(*asked)).contains(&rows),
+        Op::Put { .. } => true,
+    };
+    if right { Ok(()) } else { Err(Error::mismatch(format!("{op:?} found {rows} rows"))) }
+}
+
+impl Drop for Lane<'_> {
+    fn drop(&mut self) {
+        let started = self.run.started.get().copied().unwrap_or(0);
+        let mut measured = self.run.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        measured.ops += self.ops;
+        measured.rows_read += self.found.rows;
+        measured.value_bytes_read += self.found.value_bytes;
+        measured.rows_written += self.written;
+        measured.interrupted |= self.interrupted;
+        let seconds = self.last_nanos.saturating_sub(started) as f64 / 1e9;
+        measured.seconds = measured.seconds.max(seconds);
+        // The bounds are the same, so nothing is lost.
+        let _ = measured.reads.add(&self.reads);
+        let _ = measured.writes.add(&self.writes);
+    }
+}
