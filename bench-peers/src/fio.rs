@@ -7,6 +7,8 @@ use std::process::Command;
 use serde_json::Value;
 use tepui_bench::{Error, Result};
 
+use crate::sample::Sample;
+
 /// Bytes of a read: the block of all stores here.
 pub const BLOCK_BYTES: u64 = 4096;
 /// Size of the file is a multiple of this, since fio rounds down to its block.
@@ -19,17 +21,6 @@ pub struct Fio {
     bytes: u64,
 }
 
-/// What one run measured.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Reads {
-    /// Reads per second.
-    pub per_second: f64,
-    /// 99th percentile of a read from its submission, in microseconds.
-    pub p99_us: f64,
-    /// Processor time of a read, user and kernel, in microseconds.
-    pub cpu_us: f64,
-}
-
 impl Fio {
     /// Writes a file of about `bytes` into `dir`; its holes would be read without the device.
     pub fn prepare(dir: &Path, bytes: u64) -> Result<Self> {
@@ -40,7 +31,7 @@ impl Fio {
     }
 
     /// Random reads for `seconds` by `jobs` processes that hold `in_flight` together.
-    pub fn run(&self, jobs: usize, in_flight: usize, seconds: u64, seed: u64) -> Result<Reads> {
+    pub fn run(&self, jobs: usize, in_flight: usize, seconds: u64, seed: u64) -> Result<Sample> {
         let json = self.command(&[
             "--name=read",
             "--rw=randread",
@@ -83,22 +74,25 @@ impl Drop for Fio {
     }
 }
 
-fn parse(json: &Value) -> Option<Reads> {
+fn parse(json: &Value) -> Option<Sample> {
     let job = json.get("jobs")?.get(0)?;
     let read = job.get("read")?;
     let per_second = read.get("iops")?.as_f64()?;
-    let p99_ns = read.get("clat_ns")?.get("percentile")?.get("99.000000")?.as_f64()?;
+    let percentiles = read.get("clat_ns")?.get("percentile")?;
+    let at = |name| Some(percentiles.get(name)?.as_f64()? / 1e3);
     // Percentages of one processor, averaged over the jobs of the group.
     let cpu = job.get("usr_cpu")?.as_f64()? + job.get("sys_cpu")?.as_f64()?;
-    let jobs = json
-        .get("jobs")?
-        .get(0)?
-        .get("job options")
-        .and_then(|o| o.get("numjobs"))
-        .and_then(|n| n.as_str()?.parse::<f64>().ok())
-        .unwrap_or(1.0);
+    let jobs = job.get("job options")?.get("numjobs")?.as_str()?.parse::<f64>().ok()?;
     let cpu_us = if per_second > 0.0 { cpu / 100.0 * jobs * 1e6 / per_second } else { 0.0 };
-    Some(Reads { per_second, p99_us: p99_ns / 1e3, cpu_us })
+    Some(Sample {
+        per_second,
+        p50_us: at("50.000000")?,
+        p99_us: at("99.000000")?,
+        disk_reads: 1.0,
+        disk_bytes: BLOCK_BYTES as f64,
+        cpu_us,
+        figures: std::collections::BTreeMap::new(),
+    })
 }
 
 #[cfg(test)]
@@ -109,10 +103,13 @@ mod tests {
     fn figures_are_read_from_the_report() {
         let json = serde_json::json!({"jobs": [{
             "job options": {"numjobs": "2"}, "usr_cpu": 10.0, "sys_cpu": 30.0,
-            "read": {"iops": 80_000.0, "clat_ns": {"percentile": {"99.000000": 900_000}}}
+            "read": {"iops": 80_000.0, "clat_ns": {"percentile": {
+                "50.000000": 400_000, "99.000000": 900_000
+            }}}
         }]});
-        let reads = parse(&json).unwrap();
-        assert_eq!(reads, Reads { per_second: 80_000.0, p99_us: 900.0, cpu_us: 10.0 });
+        let sample = parse(&json).unwrap();
+        let figures = [sample.per_second, sample.p50_us, sample.p99_us, sample.cpu_us];
+        assert_eq!(figures, [80_000.0, 400.0, 900.0, 10.0]);
         assert_eq!(parse(&serde_json::json!({"jobs": []})), None);
     }
 }

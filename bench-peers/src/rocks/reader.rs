@@ -38,8 +38,8 @@ impl<'a> Reader<'a> {
         Ok(Self { shared, family, dataset, how, point, key, keys: Vec::new() })
     }
 
-    /// Carries out one read.
-    pub(super) fn read(&mut self, ticket: &Ticket) -> Result<Found> {
+    /// Carries out one operation.
+    pub(super) fn carry_out(&mut self, ticket: &Ticket) -> Result<Found> {
         let depth = ticket.depth;
         let columns = self.dataset.columns;
         match &ticket.op {
@@ -48,7 +48,10 @@ impl<'a> Reader<'a> {
             Op::GetColumns { row, first, count } => self.row(*row, *first..first + count, depth),
             Op::MultiGet { rows } => self.rows(rows, depth),
             Op::Scan { row, rows, reverse } => self.scan(*row, *rows, *reverse, depth),
-            Op::Put { .. } => Err(Error::failed("a write is no read")),
+            Op::Put { row } => {
+                self.shared.put(&self.dataset, *row, &mut self.key)?;
+                Ok(Found::default())
+            }
         }
     }
 
@@ -251,7 +254,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Runs a lane with a MultiGet of up to `batch` reads at a time; what is no point read runs by itself.
+    /// Runs a lane with a MultiGet of up to `batch` reads at a time; what is no point read is carried out by itself.
     pub(super) fn run_batches(&mut self, lane: &mut Lane<'_>, batch: usize) -> Result<()> {
         let mut tickets: Vec<Ticket> = Vec::with_capacity(batch);
         let mut rows: Vec<u64> = Vec::with_capacity(batch);
@@ -264,12 +267,8 @@ impl<'a> Reader<'a> {
                         rows.push(row);
                         tickets.push(ticket);
                     }
-                    Op::Put { row } => {
-                        self.shared.put(&self.dataset, row, &mut self.key)?;
-                        lane.end(&ticket, Found::default())?;
-                    }
                     _ => {
-                        let found = self.read(&ticket)?;
+                        let found = self.carry_out(&ticket)?;
                         lane.end(&ticket, found)?;
                     }
                 },

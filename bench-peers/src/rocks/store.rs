@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rocksdb::{BottommostLevelCompaction, Cache, CompactOptions, DB, WriteBatch, WriteOptions};
-use tepui_bench::{Dataset, Error, Figure, Op, Progress, Result, Run, Store};
+use tepui_bench::{Dataset, Error, Figure, Progress, Result, Run, Store};
 
 use super::reader::Reader;
 use super::settings::{self, Layout, Settings};
@@ -119,6 +119,20 @@ impl Rocks {
         Self { name, shared: Arc::clone(&self.shared), how }
     }
 
+    /// The same under another name.
+    pub fn named(&self, name: &str) -> Self {
+        Self { name: name.to_owned(), shared: Arc::clone(&self.shared), how: self.how }
+    }
+
+    /// The version of the library, asked of a database in `dir` that lives for a moment.
+    pub fn version_here(dir: &Path) -> Result<String> {
+        let path = dir.join("rocksdb-version");
+        let version = Self::create(&path, &Settings::best())?.version();
+        std::fs::remove_dir_all(&path)
+            .map_err(|e| Error::failed(format!("{}: {e}", path.display())))?;
+        Ok(version)
+    }
+
     /// Its version, from its own log: the library that runs, not the headers that were compiled.
     pub fn version(&self) -> String {
         std::fs::read_to_string(self.shared.path.join("LOG"))
@@ -146,6 +160,7 @@ impl Rocks {
         (number_after(&text, "index block size"), number_after(&text, "filter block size"))
     }
 
+    /// Rows in one batch.
     fn write(&self, dataset: &Dataset, rows: std::ops::Range<u64>, options: &WriteOptions) -> Result<()> {
         let mut batch = WriteBatch::default();
         let mut key = Vec::with_capacity(dataset.key_bytes + 16);
@@ -254,13 +269,7 @@ impl Store for Rocks {
                 return reader.run_batches(&mut lane, batch);
             }
             while let Some(ticket) = lane.begin() {
-                let found = match ticket.op {
-                    Op::Put { row } => {
-                        self.write(lane.dataset(), row..row + 1, &WriteOptions::default())?;
-                        tepui_bench::Found::default()
-                    }
-                    _ => reader.read(&ticket)?,
-                };
+                let found = reader.carry_out(&ticket)?;
                 lane.end(&ticket, found)?;
             }
             Ok(())

@@ -1,0 +1,70 @@
+//! RocksDB's settings beside one another, where an argument cannot settle which is better: uncached and cached point
+//! reads, present and absent, with each. `Settings::best` is what won.
+
+use tepui_bench::{OpKind, Result};
+
+use crate::bars::{Bench, Entrant, IN_FLIGHT, THREADS};
+use crate::rocks::{Filter, How, Rocks, Settings, Waiting};
+use crate::stores;
+
+/// The cache of the uncached runs is this part of the data.
+const CACHE_PART: u64 = 60;
+
+fn variants() -> Vec<(&'static str, Settings)> {
+    let best = Settings::best();
+    let mut all = vec![
+        ("best", best),
+        ("ribbon", Settings { filter: Filter::Ribbon(10.0), ..best }),
+        ("no-hash-index", Settings { hash_index: false, ..best }),
+        ("lz4", Settings { lz4: true, aligned: false, ..best }),
+    ];
+    if cfg!(feature = "newest") {
+        all.push(("unaligned", Settings { aligned: false, ..best }));
+        all.push(("binary-search", Settings { interpolation: false, ..best }));
+    }
+    all
+}
+
+/// Runs every variant, uncached and cached, and prints what each did.
+pub fn run(bench: &mut Bench) -> Result<()> {
+    let dataset = bench.sizes.narrow();
+    for (label, cache) in [("uncached", dataset.bytes() / CACHE_PART), ("cached", dataset.bytes() * 2)] {
+        let open: Vec<(String, Rocks)> = variants()
+            .into_iter()
+            .map(|(name, settings)| {
+                let rocks = stores::rocks_variant(bench, &dataset, name, &settings, cache)?;
+                Ok((name.to_owned(), rocks))
+            })
+            .collect::<Result<_>>()?;
+        let mut ways: Vec<Rocks> =
+            open.iter().map(|(name, rocks)| rocks.named(&format!("RocksDB {name}"))).collect();
+        if label == "uncached"
+            && let Some((_, best)) = open.first()
+        {
+            ways.push(best.used(How { waiting: Waiting::MultiGet, ..How::default() }));
+        }
+        for rocks in &ways {
+            if label == "cached" {
+                bench.warm_whole(rocks, &dataset)?;
+            }
+        }
+        let (threads, in_flight) = if label == "cached" { (1, 1) } else { (THREADS, IN_FLIGHT) };
+        for (name, kind) in [("get", OpKind::Get), ("get-absent", OpKind::GetAbsent)] {
+            let workload = bench.workload(&format!("{name} {label}"), kind, threads, in_flight);
+            let entrants: Vec<_> = ways.iter().map(|way| Entrant::Store(way, &workload)).collect();
+            for series in bench.contest(&dataset, &entrants)? {
+                println!(
+                    "{:<22} {:<28} {:>9.0}/s  p99 {:>7.0} us  CPU {:>6.2} us  {:>5.3} reads  {:>6.0} bytes",
+                    workload.name,
+                    series.store,
+                    series.spread(|s| s.per_second).median,
+                    series.spread(|s| s.p99_us).median,
+                    series.spread(|s| s.cpu_us).median,
+                    series.spread(|s| s.disk_reads).median,
+                    series.spread(|s| s.disk_bytes).median,
+                );
+            }
+        }
+    }
+    Ok(())
+}
