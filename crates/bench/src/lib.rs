@@ -5,12 +5,19 @@
 //! * [`store`]: what a database must offer to be measured.
 //! * [`run`]: hands operations to the store's threads and takes their latencies.
 
+pub mod check;
 pub mod clock;
+pub mod counters;
 pub mod dataset;
 pub mod error;
+pub mod kept;
+pub mod plot;
+pub mod presets;
 pub mod progress;
+pub mod report;
 pub mod run;
 pub mod store;
+pub mod tepui;
 pub mod workload;
 pub mod zipf;
 

@@ -1,0 +1,180 @@
+//! Data that is kept from one run to the next: a note beside it says what it holds.
+//!
+//! `DIR/<name>.json` is written before the load without `complete` and again after it with, so that what an
+//! interrupted load left is loaded anew and what is somebody else's is never touched.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Note {
+    dataset: Dataset,
+    /// What else of the store's settings is in its files, as text.
+    format: String,
+    complete: bool,
+}
+
+/// The place of one store's data in a directory.
+#[derive(Debug)]
+pub struct Kept {
+    note: PathBuf,
+    data: PathBuf,
+    dataset: Dataset,
+    format: String,
+}
+
+/// What is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// The data set, loaded and settled.
+    Complete,
+    /// Nothing: to be loaded.
+    Empty,
+}
+
+fn io(what: &str, path: &Path, error: &std::io::Error) -> Error {
+    Error::failed(format!("{what} {}: {error}", path.display()))
+}
+
+impl Kept {
+    /// The place of store `name` in `dir`, for a data set written in a format.
+    pub fn new(dir: &Path, name: &str, dataset: &Dataset, format: &str) -> Self {
+        Self {
+            note: dir.join(format!("{name}.json")),
+            data: dir.join(name),
+            dataset: *dataset,
+            format: format.to_owned(),
+        }
+    }
+
+    /// The directory of the store's files.
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// Looks at what is there and makes room for what is not. An error where the place holds another data set,
+    /// or something that no benchmark wrote.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the directory is the benchmark's, outside of any engine"
+    )]
+    pub fn prepare(&self) -> Result<State> {
+        if let Some(dir) = self.note.parent() {
+            std::fs::create_dir_all(dir).map_err(|e| io("create", dir, &e))?;
+        }
+        let expected = self.contents(true);
+        match std::fs::read_to_string(&self.note) {
+            Ok(text) => {
+                let found: Note = serde_json::from_str(&text)
+                    .map_err(|error| Error::failed(format!("{}: {error}", self.note.display())))?;
+                if found == expected {
+                    return Ok(State::Complete);
+                }
+                if found.complete {
+                    return Err(Error::failed(format!(
+                        "{} holds other data ({}); name another directory, or remove this one",
+                        self.data.display(),
+                        text.split_whitespace().collect::<Vec<_>>().join(" ")
+                    )));
+                }
+                // Left by a load that did not come to its end.
+                self.remove()?;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                if self.data.exists() {
+                    return Err(Error::failed(format!(
+                        "{} exists and no benchmark wrote it: name another directory",
+                        self.data.display()
+                    )));
+                }
+            }
+            Err(error) => return Err(io("read", &self.note, &error)),
+        }
+        self.write(&self.contents(false))?;
+        Ok(State::Empty)
+    }
+
+    /// Notes that the data set is loaded and settled.
+    pub fn complete(&self) -> Result<()> {
+        self.write(&self.contents(true))
+    }
+
+    /// Removes the data and the note.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the directory is the benchmark's, outside of any engine"
+    )]
+    pub fn remove(&self) -> Result<()> {
+        if self.data.exists() {
+            std::fs::remove_dir_all(&self.data).map_err(|e| io("remove", &self.data, &e))?;
+        }
+        match std::fs::remove_file(&self.note) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(io("remove", &self.note, &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn contents(&self, complete: bool) -> Note {
+        Note { dataset: self.dataset, format: self.format.clone(), complete }
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the directory is the benchmark's, outside of any engine"
+    )]
+    fn write(&self, note: &Note) -> Result<()> {
+        let text = serde_json::to_string_pretty(note)
+            .map_err(|error| Error::failed(format!("JSON: {error}")))?;
+        std::fs::write(&self.note, text).map_err(|e| io("write", &self.note, &e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::disallowed_methods, reason = "a test that makes files")]
+
+    use super::*;
+
+    fn dataset(seed: u64) -> Dataset {
+        Dataset { rows: 10, key_bytes: 50, columns: 1, value_bytes: 10, seed }
+    }
+
+    #[test]
+    fn a_complete_load_is_found_again_and_a_torn_one_is_cleared() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Kept::new(dir.path(), "s", &dataset(1), "f");
+        assert_eq!(kept.prepare().unwrap(), State::Empty);
+        std::fs::create_dir(kept.data()).unwrap();
+        std::fs::write(kept.data().join("half"), "x").unwrap();
+        assert_eq!(kept.prepare().unwrap(), State::Empty);
+        assert!(!kept.data().exists(), "what the torn load left is gone");
+        std::fs::create_dir(kept.data()).unwrap();
+        kept.complete().unwrap();
+        assert_eq!(kept.prepare().unwrap(), State::Complete);
+        kept.remove().unwrap();
+        assert_eq!(kept.prepare().unwrap(), State::Empty);
+    }
+
+    #[test]
+    fn other_data_is_refused_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Kept::new(dir.path(), "s", &dataset(1), "f");
+        kept.prepare().unwrap();
+        std::fs::create_dir(kept.data()).unwrap();
+        kept.complete().unwrap();
+        for (seed, format) in [(2, "f"), (1, "g")] {
+            let other = Kept::new(dir.path(), "s", &dataset(seed), format);
+            assert!(other.prepare().unwrap_err().to_string().contains("holds other data"));
+        }
+        std::fs::create_dir(dir.path().join("t")).unwrap();
+        let stranger = Kept::new(dir.path(), "t", &dataset(1), "f");
+        assert!(stranger.prepare().unwrap_err().to_string().contains("no benchmark wrote it"));
+        assert!(kept.data().exists() && stranger.data().exists());
+    }
+}

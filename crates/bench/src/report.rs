@@ -1,0 +1,473 @@
+//! What a run came to, as JSON and as a table.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::counters::{Device, Machine, Usage};
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::run::{Latencies, Measured, Run};
+use crate::store::{Figure, FigureKind, Store};
+use crate::workload::Workload;
+
+/// Quantiles of a latency curve, in nines: 0 is the fastest operation, 1 is 90 %, 2 is 99 %. Steps of an
+/// eighth make a smooth line.
+const CURVE_STEPS_PER_NINE: u32 = 8;
+/// Nines that a curve ends at: five need a hundred thousand operations to mean something.
+const CURVE_NINES_MAX: u32 = 5;
+
+/// Latencies in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
+pub struct LatencyFigures {
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Half are faster.
+    pub p50: f64,
+    /// 90 % are faster.
+    pub p90: f64,
+    /// 99 % are faster.
+    pub p99: f64,
+    /// 99.9 % are faster.
+    pub p99_9: f64,
+    /// The slowest.
+    pub max: f64,
+}
+
+/// A point of a latency curve.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct CurvePoint {
+    /// Share of the operations that are at least as fast, from 0 to 1.
+    pub quantile: f64,
+    /// Their latency.
+    pub micros: f64,
+}
+
+/// What the device did for an operation, on average over all operations of the run. Counters of the whole
+/// machine.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct DiskFigures {
+    /// Reads.
+    pub reads_per_op: f64,
+    /// Bytes read.
+    pub read_bytes_per_op: f64,
+    /// Bytes written.
+    pub write_bytes_per_op: f64,
+}
+
+/// One run.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct RunReport {
+    /// The store's name.
+    pub store: String,
+    /// What was run.
+    pub workload: Workload,
+    /// The number of the repetition, from 1.
+    pub round: usize,
+    /// Operations.
+    pub ops: u64,
+    /// Of these reads.
+    pub reads: u64,
+    /// Of these writes.
+    pub writes: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Operations a second.
+    pub ops_per_second: f64,
+    /// Rows read a second.
+    pub rows_per_second: f64,
+    /// Bytes of values read.
+    pub value_bytes_read: u64,
+    /// Latencies of reads.
+    pub latency_micros: LatencyFigures,
+    /// Latencies of writes, where there were any.
+    pub write_latency_micros: Option<LatencyFigures>,
+    /// Latencies of reads as a curve.
+    pub curve: Vec<CurvePoint>,
+    /// The device's counters, where the kernel has them.
+    pub disk: Option<DiskFigures>,
+    /// Bytes that this process caused to be fetched from storage, for an operation.
+    pub process_read_bytes_per_op: f64,
+    /// Processor time of the process, background work included, for an operation.
+    pub cpu_micros_per_op: f64,
+    /// The share of it that was spent in the kernel; coarse for runs of less than a second.
+    pub cpu_system_share: f64,
+    /// Resident memory at the end.
+    pub rss_bytes: u64,
+    /// The most there was since the process began.
+    pub rss_peak_bytes: u64,
+    /// Bytes of the machine's page cache at the end: with buffered reads it may have served some.
+    pub page_cache_bytes: u64,
+    /// It was stopped before its limit.
+    pub interrupted: bool,
+    /// What the store says of itself: counters by how much they grew, states as they ended.
+    pub figures: BTreeMap<String, f64>,
+}
+
+/// All runs of a program.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Report {
+    /// On which machine.
+    pub machine: Machine,
+    /// Over which rows.
+    pub dataset: Dataset,
+    /// Bytes of user data.
+    pub data_bytes: u64,
+    /// Settings, as text by name.
+    pub settings: BTreeMap<String, String>,
+    /// The runs, in the order in which they were made.
+    pub runs: Vec<RunReport>,
+}
+
+/// Runs a workload on a store and takes its figures. The store is warm if the caller warmed it.
+pub fn measure(
+    store: &dyn Store,
+    dataset: &Dataset,
+    workload: &Workload,
+    device: Option<&Device>,
+    progress: &Progress,
+) -> Result<RunReport> {
+    let run = Run::new(dataset, workload, progress)?;
+    let (figures, usage) = (store.figures(), Usage::now(device));
+    let result = store.run(&run);
+    let used = Usage::now(device).since(usage);
+    let measured = run.finish();
+    result.map_err(|error| error.context(format_args!("{} on {}", workload.name, store.name())))?;
+    if measured.ops == 0 {
+        return Err(match measured.interrupted {
+            true => Error::interrupted(),
+            false => Error::failed(format!("{}: no operation was done", workload.name)),
+        });
+    }
+    let figures = grown(&figures, store.figures());
+    Ok(RunReport::new(store.name(), workload, &measured, used, figures))
+}
+
+/// Runs a workload for its effect on the caches; nothing is measured.
+pub fn warm_up(
+    store: &dyn Store,
+    dataset: &Dataset,
+    workload: &Workload,
+    progress: &Progress,
+) -> Result<()> {
+    let run = Run::new(dataset, workload, progress)?;
+    store.run(&run).map_err(|error| error.context(format_args!("warming up {}", store.name())))?;
+    progress.check()
+}
+
+fn grown(before: &[Figure], after: Vec<Figure>) -> BTreeMap<String, f64> {
+    let earlier: BTreeMap<&str, f64> =
+        before.iter().map(|figure| (figure.name.as_str(), figure.value)).collect();
+    after
+        .into_iter()
+        .map(|figure| {
+            let start = match figure.kind {
+                FigureKind::Counter => earlier.get(figure.name.as_str()).copied().unwrap_or(0.0),
+                FigureKind::Gauge => 0.0,
+            };
+            (figure.name, figure.value - start)
+        })
+        .collect()
+}
+
+impl LatencyFigures {
+    /// The figures of a histogram of nanoseconds; none of an empty one.
+    pub fn of(latencies: &Latencies) -> Option<Self> {
+        if latencies.is_empty() {
+            return None;
+        }
+        let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
+        Some(Self {
+            mean: latencies.mean() / 1e3,
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            max: latencies.max() as f64 / 1e3,
+        })
+    }
+}
+
+/// The curve of a histogram of nanoseconds, as far as its operations carry it.
+pub fn curve(latencies: &Latencies) -> Vec<CurvePoint> {
+    let count = latencies.len() as f64;
+    (0..=CURVE_STEPS_PER_NINE * CURVE_NINES_MAX)
+        .map(|step| 1.0 - 10f64.powf(-f64::from(step) / f64::from(CURVE_STEPS_PER_NINE)))
+        // Beyond this the slowest operation alone would draw the line.
+        .take_while(|quantile| count > 0.0 && (1.0 - quantile) * count >= 1.0)
+        .map(|quantile| CurvePoint {
+            quantile,
+            micros: latencies.value_at_quantile(quantile) as f64 / 1e3,
+        })
+        .collect()
+}
+
+impl RunReport {
+    fn new(
+        store: &str,
+        workload: &Workload,
+        measured: &Measured,
+        used: Usage,
+        figures: BTreeMap<String, f64>,
+    ) -> Self {
+        let ops = measured.ops as f64;
+        let seconds = measured.seconds.max(1e-9);
+        let ticks = used.user_seconds + used.system_seconds;
+        Self {
+            store: store.to_owned(),
+            workload: workload.clone(),
+            round: 1,
+            ops: measured.ops,
+            reads: measured.reads.len(),
+            writes: measured.writes.len(),
+            seconds,
+            ops_per_second: ops / seconds,
+            rows_per_second: measured.rows_read as f64 / seconds,
+            value_bytes_read: measured.value_bytes_read,
+            latency_micros: LatencyFigures::of(&measured.reads).unwrap_or_default(),
+            write_latency_micros: LatencyFigures::of(&measured.writes),
+            curve: curve(&measured.reads),
+            disk: used.device.map(|device| DiskFigures {
+                reads_per_op: device.reads as f64 / ops,
+                read_bytes_per_op: device.read_bytes as f64 / ops,
+                write_bytes_per_op: device.write_bytes as f64 / ops,
+            }),
+            process_read_bytes_per_op: used.process_read_bytes as f64 / ops,
+            cpu_micros_per_op: used.cpu_nanos as f64 / 1e3 / ops,
+            cpu_system_share: if ticks > 0.0 { used.system_seconds / ticks } else { 0.0 },
+            rss_bytes: used.rss_bytes,
+            rss_peak_bytes: used.rss_peak_bytes,
+            page_cache_bytes: used.page_cache_bytes,
+            interrupted: measured.interrupted,
+            figures,
+        }
+    }
+
+    /// A figure of the store by name.
+    pub fn figure(&self, name: &str) -> Option<f64> {
+        self.figures.get(name).copied()
+    }
+}
+
+/// The middle of several numbers, the mean of two; 0 of none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let at = |i: usize| values.get(i).copied().unwrap_or(0.0);
+    if values.len() % 2 == 1 {
+        at(middle)
+    } else {
+        (at(middle.saturating_sub(1)) + at(middle)) / 2.0
+    }
+}
+
+/// A row of the table: the runs of one workload on one store.
+struct Line<'a> {
+    runs: Vec<&'a RunReport>,
+}
+
+/// A column of the table: its heading and how to write its figure.
+type Column = (&'static str, fn(&Line<'_>) -> String);
+
+impl Line<'_> {
+    fn median(&self, of: impl Fn(&RunReport) -> f64) -> f64 {
+        median(self.runs.iter().map(|run| of(run)).collect())
+    }
+
+    fn first<T>(&self, of: impl Fn(&RunReport) -> T) -> Option<T> {
+        self.runs.first().map(|run| of(run))
+    }
+}
+
+/// Three digits that matter.
+fn short(value: f64) -> String {
+    let decimals = match value.abs() {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        v if v >= 1.0 => 2,
+        _ => 3,
+    };
+    format!("{value:.decimals$}")
+}
+
+const COLUMNS: &[Column] = &[
+    ("workload", |line| line.first(|r| r.workload.name.clone()).unwrap_or_default()),
+    ("store", |line| line.first(|r| r.store.clone()).unwrap_or_default()),
+    ("threads", |line| {
+        line.first(|r| {
+            format!("{}x{}", r.workload.threads, r.workload.in_flight / r.workload.threads.max(1))
+        })
+        .unwrap_or_default()
+    }),
+    ("ops/s", |line| format!("{:.0}", line.median(|r| r.ops_per_second))),
+    ("p50 us", |line| short(line.median(|r| r.latency_micros.p50))),
+    ("p90", |line| short(line.median(|r| r.latency_micros.p90))),
+    ("p99", |line| short(line.median(|r| r.latency_micros.p99))),
+    ("p99.9", |line| short(line.median(|r| r.latency_micros.p99_9))),
+    ("max", |line| short(line.median(|r| r.latency_micros.max))),
+    ("reads/op", |line| match line.first(|r| r.disk.is_some()) {
+        Some(true) => short(line.median(|r| r.disk.map_or(0.0, |d| d.reads_per_op))),
+        _ => "-".to_owned(),
+    }),
+    ("bytes/op", |line| match line.first(|r| r.disk.is_some()) {
+        Some(true) => {
+            format!("{:.0}", line.median(|r| r.disk.map_or(0.0, |d| d.read_bytes_per_op)))
+        }
+        _ => "-".to_owned(),
+    }),
+    ("cpu us/op", |line| short(line.median(|r| r.cpu_micros_per_op))),
+    ("hit %", |line| match line.first(|r| cache_hit_share(r).is_some()) {
+        Some(true) => format!("{:.1}", 100.0 * line.median(|r| cache_hit_share(r).unwrap_or(0.0))),
+        _ => "-".to_owned(),
+    }),
+    ("rss MiB", |line| format!("{:.0}", line.median(|r| r.rss_bytes as f64 / f64::from(1 << 20)))),
+    ("spread", |line| {
+        let least = line.runs.iter().map(|r| r.ops_per_second).fold(f64::INFINITY, f64::min);
+        let most = line.runs.iter().map(|r| r.ops_per_second).fold(0.0, f64::max);
+        if line.runs.len() < 2 { "-".to_owned() } else { format!("{:.2}", most / least) }
+    }),
+];
+
+/// The share of block lookups that the store's cache answered, where it counts them.
+fn cache_hit_share(run: &RunReport) -> Option<f64> {
+    let (hits, misses) = (run.figure("cache_hits")?, run.figure("cache_misses")?);
+    (hits + misses > 0.0).then(|| hits / (hits + misses))
+}
+
+/// The runs as a table, a line for each workload and store with the medians of its repetitions. `spread` is
+/// the fastest repetition over the slowest.
+pub fn table(runs: &[RunReport]) -> String {
+    let mut lines: Vec<Line<'_>> = Vec::new();
+    for run in runs {
+        let same = |line: &&mut Line<'_>| {
+            line.runs.first().is_some_and(|r| r.store == run.store && r.workload == run.workload)
+        };
+        match lines.iter_mut().find(same) {
+            Some(line) => line.runs.push(run),
+            None => lines.push(Line { runs: vec![run] }),
+        }
+    }
+    let mut cells: Vec<Vec<String>> =
+        vec![COLUMNS.iter().map(|(heading, _)| (*heading).to_owned()).collect()];
+    cells.extend(lines.iter().map(|line| COLUMNS.iter().map(|(_, of)| of(line)).collect()));
+    let width = |at: usize| {
+        cells
+            .iter()
+            .filter_map(|row| row.get(at))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
+    let mut out = String::new();
+    for row in &cells {
+        let mut text = String::new();
+        for (at, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            // Names to the left, figures to the right.
+            let _ = match at {
+                0 => write!(text, "{cell:width$}"),
+                1 | 2 => write!(text, "  {cell:width$}"),
+                _ => write!(text, "  {cell:>width$}"),
+            };
+        }
+        out.push_str(text.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+impl Report {
+    /// As JSON, indented.
+    pub fn to_json(&self) -> Result<String> {
+        serde_json::to_string_pretty(self).map_err(|error| Error::failed(format!("JSON: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::latencies;
+    use crate::workload::OpKind;
+
+    #[test]
+    fn percentiles_are_those_of_the_latencies() {
+        let mut histogram = latencies();
+        for micros in 1..=10_000u64 {
+            histogram.record(micros * 1000).unwrap();
+        }
+        let figures = LatencyFigures::of(&histogram).unwrap();
+        let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 0.002, "{a} {b}");
+        close(figures.p50, 5_000.0);
+        close(figures.p90, 9_000.0);
+        close(figures.p99, 9_900.0);
+        close(figures.p99_9, 9_990.0);
+        close(figures.max, 10_000.0);
+        close(figures.mean, 5_000.5);
+        assert_eq!(LatencyFigures::of(&latencies()), None);
+    }
+
+    #[test]
+    fn a_curve_rises_and_ends_where_single_operations_would_draw_it() {
+        let mut histogram = latencies();
+        for i in 0..1000u64 {
+            histogram.record(1000 + i).unwrap();
+        }
+        let points = curve(&histogram);
+        assert!(
+            points.windows(2).all(|p| p[0].quantile < p[1].quantile && p[0].micros <= p[1].micros)
+        );
+        let last = points.last().unwrap();
+        assert!(last.quantile > 0.99 && last.quantile <= 0.999 + 1e-9, "{last:?}");
+        assert!(curve(&latencies()).is_empty());
+    }
+
+    #[test]
+    fn counters_show_their_growth_and_states_their_end() {
+        let before = [Figure::counter("hits", 10), Figure::gauge("bytes", 5.0)];
+        let after = vec![
+            Figure::counter("hits", 25),
+            Figure::gauge("bytes", 7.0),
+            Figure::counter("new", 3),
+        ];
+        let grown = grown(&before, after);
+        assert_eq!((grown["hits"], grown["bytes"], grown["new"]), (15.0, 7.0, 3.0));
+    }
+
+    #[test]
+    fn the_table_has_a_line_for_each_workload_with_the_median_of_its_rounds() {
+        let run = |name: &str, nanos: u64| {
+            let mut reads = latencies();
+            reads.record_n(nanos, 100).unwrap();
+            let measured = Measured {
+                ops: 100,
+                rows_read: 100,
+                value_bytes_read: 0,
+                rows_written: 0,
+                seconds: 1.0,
+                reads,
+                writes: latencies(),
+                interrupted: false,
+            };
+            RunReport::new(
+                "t",
+                &Workload::of(name, OpKind::Get),
+                &measured,
+                Usage::default(),
+                BTreeMap::new(),
+            )
+        };
+        let runs = [run("a", 1000), run("b", 9000), run("a", 3000), run("a", 50_000)];
+        let text = table(&runs);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(lines[1].starts_with("a ") && lines[1].contains(" 3.00 "), "{text}");
+        assert!(lines[2].starts_with("b ") && lines[2].contains(" 9.00 "), "{text}");
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between() {
+        assert!((median(vec![4.0, 1.0, 3.0, 2.0]) - 2.5).abs() < 1e-12);
+        assert!((median(vec![5.0, 1.0, 3.0]) - 3.0).abs() < 1e-12);
+        assert!(median(Vec::new()).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,291 @@
+//! Carrying out operations: a runtime a thread, as many loops on it as operations are to be in flight, each
+//! taking the next operation when its last is done.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::ops::Bound;
+use std::pin::pin;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tepui_engine::cell::{Row, RowRange};
+use tepui_engine::read::{FamilyProjection, Projection};
+use tepui_engine::tablet::{ReadView, ScanOptions};
+
+use super::{FAMILY, Tepui, load};
+use crate::check::ScanCheck;
+use crate::dataset::{Dataset, Depth};
+use crate::error::{Error, Result};
+use crate::run::{Found, Lane, Run, Ticket};
+use crate::workload::{Op, OpKind};
+
+/// Operations that a loop may carry out without once waiting before the others have their turn: what has
+/// arrived for them in the meantime must not seem late.
+const STRAIGHT_OPS_MAX: u32 = 64;
+
+/// What operations ask of the engine, made once a run.
+struct Asks {
+    named: Projection,
+    family: Projection,
+    row: Projection,
+    /// By number of columns: neighbours, by the first of them.
+    neighbours: HashMap<u32, Vec<Projection>>,
+}
+
+impl Asks {
+    fn new(dataset: &Dataset, kinds: impl Iterator<Item = OpKind>) -> Self {
+        let all: Vec<u32> = (0..dataset.columns).collect();
+        let neighbours = kinds
+            .filter_map(|kind| match kind {
+                OpKind::GetColumns(count) => {
+                    Some((count, all.windows(count as usize).map(exactly).collect()))
+                }
+                _ => None,
+            })
+            .collect();
+        let family = FamilyProjection { family: FAMILY, qualifiers: Vec::new() };
+        Self {
+            named: exactly(&all),
+            family: newest(Some(vec![family])),
+            row: newest(None),
+            neighbours,
+        }
+    }
+
+    fn neighbours(&self, first: u32, count: u32) -> &Projection {
+        self.neighbours.get(&count).and_then(|by| by.get(first as usize)).unwrap_or(&self.named)
+    }
+}
+
+fn newest(families: Option<Vec<FamilyProjection>>) -> Projection {
+    Projection { families, versions_max: 1, ..Projection::all() }
+}
+
+/// Names each of the columns.
+fn exactly(columns: &[u32]) -> Projection {
+    let mut names: Vec<Bytes> = columns.iter().map(|c| Dataset::qualifier(*c).into()).collect();
+    names.sort();
+    let qualifiers =
+        names.into_iter().map(|q| (Bound::Included(q.clone()), Bound::Included(q))).collect();
+    newest(Some(vec![FamilyProjection { family: FAMILY, qualifiers }]))
+}
+
+/// Runs a workload.
+pub(super) fn run(store: &Tepui, run: &Run<'_>) -> Result<()> {
+    let workload = run.workload();
+    let asks = Asks::new(run.dataset(), workload.mix.iter().map(|share| share.kind));
+    let threads = workload.threads;
+    run.on_threads(threads, |index, lane| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Error::failed(format!("runtime: {error}")))?;
+        // What does not divide goes to the first threads.
+        let loops =
+            workload.in_flight / threads + usize::from(index < workload.in_flight % threads);
+        let worker =
+            Worker { store, asks: &asks, dataset: run.dataset(), lane: RefCell::new(lane) };
+        runtime.block_on(async {
+            if loops <= 1 {
+                return worker.work(false).await;
+            }
+            let mut working: FuturesUnordered<_> = (0..loops).map(|_| worker.work(true)).collect();
+            let mut result = Ok(());
+            while let Some(ended) = working.next().await {
+                if ended.is_err() {
+                    run.abort();
+                }
+                result = result.and(ended);
+            }
+            result
+        })
+    })
+}
+
+struct Worker<'a> {
+    store: &'a Tepui,
+    asks: &'a Asks,
+    dataset: &'a Dataset,
+    lane: RefCell<Lane<'a>>,
+}
+
+/// Gives the other tasks of the runtime a turn.
+async fn step_aside() {
+    let mut stepped = false;
+    poll_fn(|context| {
+        if stepped {
+            return std::task::Poll::Ready(());
+        }
+        stepped = true;
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
+impl Worker<'_> {
+    async fn work(&self, shared: bool) -> Result<()> {
+        let mut key = Vec::with_capacity(self.dataset.key_bytes);
+        let mut straight = 0;
+        loop {
+            let Some(ticket) = self.lane.borrow_mut().begin() else { return Ok(()) };
+            let mut waited = false;
+            let found = {
+                let mut operation = pin!(self.carry_out(&ticket, &mut key));
+                poll_fn(|context| {
+                    let polled = operation.as_mut().poll(context);
+                    waited |= polled.is_pending();
+                    polled
+                })
+                .await?
+            };
+            self.lane.borrow_mut().end(&ticket, found)?;
+            straight = if waited { 0 } else { straight + 1 };
+            if shared && straight >= STRAIGHT_OPS_MAX {
+                straight = 0;
+                step_aside().await;
+            }
+        }
+    }
+
+    async fn carry_out(&self, ticket: &Ticket, key: &mut Vec<u8>) -> Result<Found> {
+        let depth = ticket.depth;
+        match &ticket.op {
+            Op::Get { row } | Op::GetAbsent { row } => {
+                self.get(*row, &self.asks.named, self.all(), depth, key).await
+            }
+            Op::GetFamily { row } => {
+                self.get(*row, &self.asks.family, self.all(), depth, key).await
+            }
+            Op::GetRow { row } => self.get(*row, &self.asks.row, self.all(), depth, key).await,
+            Op::GetColumns { row, first, count } => {
+                let asked = *first..first + count;
+                self.get(*row, self.asks.neighbours(*first, *count), asked, depth, key).await
+            }
+            Op::MultiGet { rows } => self.multi_get(rows, depth).await,
+            Op::Scan { row, rows, reverse } => self.scan(*row, *rows, *reverse, depth, key).await,
+            Op::Put { row } => {
+                self.store.tablet.apply(load::batch(self.dataset, *row, self.all())).await?;
+                Ok(Found::default())
+            }
+        }
+    }
+
+    fn all(&self) -> std::ops::Range<u32> {
+        0..self.dataset.columns
+    }
+
+    async fn get(
+        &self,
+        row: u64,
+        ask: &Projection,
+        columns: std::ops::Range<u32>,
+        depth: Depth,
+        key: &mut Vec<u8>,
+    ) -> Result<Found> {
+        self.dataset.key_into(row, key);
+        match self.store.tablet.read_row(key, ask, ReadView::Durable).await? {
+            Some(found) => self.check(row, &found, &columns, depth),
+            None => Ok(Found::default()),
+        }
+    }
+
+    async fn multi_get(&self, rows: &[u64], depth: Depth) -> Result<Found> {
+        let mut reads: FuturesUnordered<_> = rows
+            .iter()
+            .map(|row| async move {
+                let mut key = Vec::new();
+                self.get(*row, &self.asks.named, self.all(), depth, &mut key).await
+            })
+            .collect();
+        let mut total = Found::default();
+        while let Some(found) = reads.next().await {
+            let found = found?;
+            total.rows += found.rows;
+            total.value_bytes += found.value_bytes;
+        }
+        Ok(total)
+    }
+
+    async fn scan(
+        &self,
+        row: u64,
+        rows: u32,
+        reverse: bool,
+        depth: Depth,
+        key: &mut Vec<u8>,
+    ) -> Result<Found> {
+        self.dataset.key_into(row, key);
+        let here = RowRange::row(key);
+        let range = if reverse {
+            RowRange::new(Bytes::new(), here.end)
+        } else {
+            RowRange::new(here.start, Bytes::new())
+        };
+        let options =
+            ScanOptions { range, projection: self.asks.family.clone(), reverse, snapshot: None };
+        let mut stream = self.store.tablet.scan(options)?;
+        let mut check = ScanCheck::new(self.dataset, row, reverse, depth);
+        let mut total = Found::default();
+        while total.rows < u64::from(rows)
+            && let Some(found) = stream.next().await?
+        {
+            if found.cells.is_empty() {
+                continue;
+            }
+            total.rows += 1;
+            total.value_bytes += match check.row(&found.key)? {
+                Some(number) => self.check(number, &found, &self.all(), depth)?.value_bytes,
+                None => self.lengths(&found)?,
+            };
+        }
+        Ok(total)
+    }
+
+    /// Compares a row with what was written.
+    fn check(
+        &self,
+        row: u64,
+        found: &Row,
+        columns: &std::ops::Range<u32>,
+        depth: Depth,
+    ) -> Result<Found> {
+        if depth == Depth::Full && found.key != self.dataset.key(row) {
+            return Err(Error::mismatch(format!(
+                "row {row} came back under the key {:?}",
+                found.key
+            )));
+        }
+        let expected = self.store.columns.sorted.iter().filter(|(_, c)| columns.contains(c));
+        let mut cells = found.cells.iter();
+        let mut value_bytes = 0;
+        for (qualifier, column) in expected {
+            let cell =
+                cells.next().filter(|cell| cell.qualifier == qualifier).ok_or_else(|| {
+                    Error::mismatch(format!("row {row} came back without column {column}"))
+                })?;
+            self.dataset.check(row, *column, &cell.value, depth)?;
+            value_bytes += cell.value.len() as u64;
+        }
+        match cells.next() {
+            Some(extra) => {
+                Err(Error::mismatch(format!("row {row} has a cell {:?} too many", extra.qualifier)))
+            }
+            None => Ok(Found { rows: 1, value_bytes }),
+        }
+    }
+
+    /// The bytes of a row's values, whose number must be right.
+    fn lengths(&self, found: &Row) -> Result<u64> {
+        let value_bytes: usize = found.cells.iter().map(|cell| cell.value.len()).sum();
+        if value_bytes != self.dataset.columns as usize * self.dataset.value_bytes {
+            return Err(Error::mismatch(format!(
+                "{:?} came back with {value_bytes} bytes of values",
+                found.key
+            )));
+        }
+        Ok(value_bytes as u64)
+    }
+}

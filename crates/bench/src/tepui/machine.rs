@@ -1,0 +1,93 @@
+//! The engine's seams as a benchmark wants them: reads counted, delayed where it asks for that.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use tepui_engine::io::{
+    Env, IoEngine, LocalFiles, PreadPool, ReadRequest, Spawner, SystemClock, SystemRng,
+    ThreadSpawner,
+};
+
+use super::slow::{Slow, SlowFiles, SlowIo};
+use crate::error::Result;
+
+/// Threads of the pool that reads where there is no ring: what the server has.
+const READ_THREADS: usize = 32;
+
+/// How blocks are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IoMode {
+    /// Past the page cache.
+    Direct,
+    /// Through it.
+    #[default]
+    Buffered,
+}
+
+/// The seams of this machine, with counted reads.
+pub(super) fn env(mode: IoMode, slow: Option<Slow>) -> Result<(Env, Arc<CountedIo>)> {
+    let mut env = local(mode)?;
+    if let Some(slow) = slow {
+        env.files = Arc::new(SlowFiles::new(env.files));
+        env.io = Arc::new(SlowIo::new(env.io, slow));
+    }
+    let counted = Arc::new(CountedIo::new(env.io));
+    env.io = Arc::clone(&counted) as Arc<dyn IoEngine>;
+    Ok((env, counted))
+}
+
+fn local(_mode: IoMode) -> Result<Env> {
+    let spawner: Arc<dyn Spawner> = Arc::new(ThreadSpawner);
+    Ok(Env {
+        files: Arc::new(LocalFiles),
+        io: Arc::new(PreadPool::new(spawner.as_ref(), READ_THREADS)?),
+        clock: Arc::new(SystemClock::new()),
+        rng: Arc::new(SystemRng::new()),
+        spawner,
+    })
+}
+
+/// Counts what goes through the I/O engine: the blocks that reads wait for. What compactions read does not
+/// come this way, so this tells the two apart where the device's counters cannot.
+pub struct CountedIo {
+    inner: Arc<dyn IoEngine>,
+    batches: AtomicU64,
+    reads: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl CountedIo {
+    fn new(inner: Arc<dyn IoEngine>) -> Self {
+        let zero = || AtomicU64::new(0);
+        Self { inner, batches: zero(), reads: zero(), bytes: zero() }
+    }
+
+    /// Batches, reads and bytes so far.
+    pub fn counts(&self) -> (u64, u64, u64) {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (get(&self.batches), get(&self.reads), get(&self.bytes))
+    }
+}
+
+impl fmt::Debug for CountedIo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CountedIo").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl IoEngine for CountedIo {
+    fn read_batch(
+        &self,
+        requests: Vec<ReadRequest>,
+    ) -> BoxFuture<'static, Vec<tepui_engine::Result<Bytes>>> {
+        let bytes: usize = requests.iter().map(|r| r.len).sum();
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.reads.fetch_add(requests.len() as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.inner.read_batch(requests)
+    }
+}

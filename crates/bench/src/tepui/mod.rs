@@ -1,0 +1,250 @@
+//! Tepui's engine as a [`Store`], in this process.
+//!
+//! One table of one tablet and one family. The engine runs its background threads as a server's does; reads
+//! run on one single-threaded runtime a thread, as a server's requests do.
+
+mod drive;
+mod load;
+mod machine;
+mod slow;
+mod spread;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tepui_engine::cell::{FamilyId, RowRange};
+use tepui_engine::db::{CompressionPolicy, Engine, EngineOptions, Health, SyncMode};
+use tepui_engine::io::Env;
+use tepui_engine::schema::{FamilyOptions, TabletSchema};
+use tepui_engine::tablet::Tablet;
+
+use crate::clock;
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::kept::{Kept, State};
+use crate::progress::Progress;
+use crate::run::Run;
+use crate::store::{Figure, Store};
+
+pub use machine::{CountedIo, IoMode};
+pub use slow::Slow;
+pub use spread::{SPREAD_DATA_BYTES_MAX, load_spread};
+
+/// The family of every cell.
+const FAMILY: FamilyId = FamilyId(1);
+/// A partition that takes any index or filter whole.
+const WHOLE_PARTITION_BYTES: usize = 1 << 30;
+/// Between two looks at whether the engine has settled.
+const SETTLE_LOOK: Duration = Duration::from_millis(50);
+/// Looks in a row that must find it settled: a job that was picked and has not begun escapes one.
+const SETTLE_LOOKS: u32 = 3;
+
+/// Options of a [`Tepui`].
+#[derive(Debug, Clone)]
+pub struct TepuiOptions {
+    /// Its name in reports.
+    pub name: String,
+    /// The engine's directory.
+    pub dir: PathBuf,
+    /// The engine's own options.
+    pub engine: EngineOptions,
+    /// How blocks are read.
+    pub io: IoMode,
+    /// Delays its reads.
+    pub slow: Option<Slow>,
+}
+
+impl TepuiOptions {
+    /// The engine's defaults, but for what a benchmark of reads must choose: the log is not synced (loads
+    /// wait for the disk's writes otherwise, and nothing here is worth keeping), and the values are
+    /// incompressible, so nothing is compressed.
+    pub fn new(dir: &Path, cache_bytes: u64) -> Self {
+        let engine = EngineOptions {
+            sync: SyncMode::Never,
+            compression: CompressionPolicy::None,
+            block_cache_bytes: cache_bytes,
+            ..EngineOptions::default()
+        };
+        Self {
+            name: "tepui".to_owned(),
+            dir: dir.to_owned(),
+            engine,
+            io: IoMode::default(),
+            slow: None,
+        }
+    }
+
+    /// Writes the index and the filter of each SST as one block each.
+    #[must_use]
+    pub fn unpartitioned(mut self) -> Self {
+        self.engine.sst.index_partition_bytes = WHOLE_PARTITION_BYTES;
+        self.engine.sst.filter_partition_bytes = WHOLE_PARTITION_BYTES;
+        self
+    }
+
+    /// What of the options is in the files, for [`Kept`].
+    pub fn format(&self) -> String {
+        format!("{:?} {:?}", self.engine.compression, self.engine.sst)
+    }
+}
+
+/// An open engine with one tablet.
+#[derive(Debug)]
+pub struct Tepui {
+    name: String,
+    engine: Arc<Engine>,
+    tablet: Arc<Tablet>,
+    io: Arc<CountedIo>,
+    columns: Columns,
+}
+
+/// The columns of the data set, in the engine's order.
+#[derive(Debug)]
+struct Columns {
+    /// Qualifier and number, by qualifier.
+    sorted: Vec<(bytes::Bytes, u32)>,
+}
+
+impl Columns {
+    fn new(dataset: &Dataset) -> Self {
+        let mut sorted: Vec<_> = (0..dataset.columns)
+            .map(|column| (bytes::Bytes::from(Dataset::qualifier(column)), column))
+            .collect();
+        sorted.sort();
+        Self { sorted }
+    }
+}
+
+impl Tepui {
+    /// Opens or creates the engine of a data set.
+    pub fn open(options: &TepuiOptions, dataset: &Dataset) -> Result<Self> {
+        dataset.validate()?;
+        let (env, io): (Env, _) = machine::env(options.io, options.slow)?;
+        let engine = Engine::open(env, &options.dir, options.engine.clone())?;
+        let tablet = match engine.tablets().into_iter().next() {
+            Some(tablet) => tablet,
+            None => engine.create_tablet(RowRange::all())?,
+        };
+        let families = [(FAMILY, FamilyOptions::default())].into();
+        tablet.set_schema(Arc::new(TabletSchema { families }));
+        engine.start()?;
+        Ok(Self { name: options.name.clone(), engine, tablet, io, columns: Columns::new(dataset) })
+    }
+
+    /// Opens what `kept` holds with the cache of `options`; loads and settles it first where it is not there.
+    /// A load has a cache of its own, so that what is measured starts cold.
+    pub fn open_kept(
+        options: &TepuiOptions,
+        dataset: &Dataset,
+        kept: &Kept,
+        progress: &Progress,
+    ) -> Result<Self> {
+        if kept.prepare()? == State::Empty {
+            let store = Self::open(options, dataset)?;
+            store.load(dataset, progress)?;
+            store.settle(progress)?;
+            store.close()?;
+            kept.complete()?;
+        }
+        Self::open(options, dataset)
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Closes the engine, flushing what is in memory.
+    pub fn close(self) -> Result<()> {
+        Ok(self.engine.close()?)
+    }
+
+    fn check_serving(&self) -> Result<()> {
+        match self.engine.health() {
+            Health::Serving => Ok(()),
+            Health::ReadOnly(reason) => Err(Error::failed(reason)),
+        }
+    }
+}
+
+impl Drop for Tepui {
+    fn drop(&mut self) {
+        // Closing twice does nothing; who wants to know of a failure calls it first.
+        let _ = self.engine.close();
+    }
+}
+
+impl Store for Tepui {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn load(&self, dataset: &Dataset, progress: &Progress) -> Result<()> {
+        load::load(&self.tablet, dataset, progress)
+    }
+
+    fn settle(&self, progress: &Progress) -> Result<()> {
+        let bar = progress.bar("flush and compact", "looks", None);
+        pollster::block_on(self.tablet.flush())?;
+        let mut settled = 0;
+        while settled < SETTLE_LOOKS {
+            progress.check()?;
+            self.check_serving()?;
+            settled = if self.engine.is_settled() { settled + 1 } else { 0 };
+            bar.add(1);
+            clock::pause(SETTLE_LOOK);
+        }
+        Ok(())
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<()> {
+        drive::run(self, run)
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let cache = self.engine.cache().stats();
+        let sst = self.engine.cache().sst_metrics();
+        let engine = self.engine.metrics();
+        let tablet = self.tablet.stats();
+        let (batches, reads, bytes) = self.io.counts();
+        let mut figures = vec![
+            Figure::counter("io_batches", batches),
+            Figure::counter("io_reads", reads),
+            Figure::counter("io_bytes", bytes),
+            Figure::counter("blocks_read", sst.blocks_read.get()),
+            Figure::counter("cache_hits", cache.hits),
+            Figure::counter("cache_misses", cache.misses),
+            Figure::gauge("cache_bytes", cache.bytes as f64),
+            Figure::gauge("cache_capacity_bytes", cache.capacity_bytes as f64),
+            Figure::gauge("cache_blocks", cache.blocks as f64),
+            Figure::counter("filter_probes", sst.filter_probes.get()),
+            Figure::counter("filter_negatives", sst.filter_negatives.get()),
+            Figure::counter("filter_false_positives", sst.filter_false_positives.get()),
+            Figure::counter("flush_bytes", engine.flush_bytes.load(Ordering::Relaxed)),
+            Figure::counter(
+                "compaction_read_bytes",
+                engine.compaction_read_bytes.load(Ordering::Relaxed),
+            ),
+            Figure::counter(
+                "compaction_write_bytes",
+                engine.compaction_write_bytes.load(Ordering::Relaxed),
+            ),
+            Figure::gauge("sst_bytes", tablet.sst_bytes as f64),
+            Figure::gauge("sst_count", tablet.sst_count as f64),
+            Figure::gauge("memtable_bytes", tablet.memtable_bytes as f64),
+            Figure::gauge("records", tablet.records as f64),
+        ];
+        figures.extend(
+            tablet
+                .level_files
+                .iter()
+                .enumerate()
+                .map(|(level, files)| Figure::gauge(format!("level_{level}_files"), *files as f64)),
+        );
+        figures
+    }
+}
