@@ -210,7 +210,9 @@ impl Report {
         for (what, how) in &self.settings {
             let _ = writeln!(text, "- {what}: {how}");
         }
-        text.push_str("\n| what | figure (range over the rounds) | bar | |\n| --- | --- | --- | --- |\n");
+        text.push_str(
+            "\n| what | figure (range over the rounds) | bar | |\n| --- | --- | --- | --- |\n",
+        );
         for line in &self.lines {
             let cells = [&line.name, &line.figure_text(), &line.bar_text()].map(|c| escape(c));
             let _ = writeln!(text, "| {} | {} |", cells.join(" | "), line.verdict_text());

@@ -28,7 +28,9 @@ fn variants() -> Vec<(&'static str, Settings)> {
 /// Runs every variant, uncached and cached, and prints what each did.
 pub fn run(bench: &mut Bench) -> Result<()> {
     let dataset = bench.sizes.narrow();
-    for (label, cache) in [("uncached", dataset.bytes() / CACHE_PART), ("cached", dataset.bytes() * 2)] {
+    for (label, cache) in
+        [("uncached", dataset.bytes() / CACHE_PART), ("cached", dataset.bytes() * 2)]
+    {
         let open: Vec<(String, Rocks)> = variants()
             .into_iter()
             .map(|(name, settings)| {

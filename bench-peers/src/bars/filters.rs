@@ -3,7 +3,9 @@
 use tepui_bench::{OpKind, Result, Store};
 
 use super::{Bench, Entrant, THREADS, nth, whole_cache};
-use crate::figures::{self, FILTER_ACCESS_NANOS, FILTER_ACCESS_NANOS_WITHOUT, FILTER_LOOKUPS, FILTER_PROBES};
+use crate::figures::{
+    self, FILTER_ACCESS_NANOS, FILTER_ACCESS_NANOS_WITHOUT, FILTER_LOOKUPS, FILTER_PROBES,
+};
 use crate::report::{Bar, Line};
 use crate::sample::Spread;
 use crate::stores;

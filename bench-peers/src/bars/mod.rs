@@ -117,15 +117,27 @@ pub struct Group {
 
 /// All groups, in the order of their bars.
 pub const GROUPS: &[Group] = &[
-    Group { name: "uncached", about: "point reads from the device, one column a row", run: uncached::run },
+    Group {
+        name: "uncached",
+        about: "point reads from the device, one column a row",
+        run: uncached::run,
+    },
     Group { name: "wide", about: "the same with ten columns a row", run: uncached::run_wide },
-    Group { name: "cached", about: "point reads from memory, and more reader threads", run: cached::run },
+    Group {
+        name: "cached",
+        about: "point reads from memory, and more reader threads",
+        run: cached::run,
+    },
     Group {
         name: "partitions",
         about: "index and filter in partitions or not: with a cache of 1/1500, and with everything cached",
         run: partitions::run,
     },
-    Group { name: "filters", about: "what filters serve, and what asking them costs", run: filters::run },
+    Group {
+        name: "filters",
+        about: "what filters serve, and what asking them costs",
+        run: filters::run,
+    },
     Group { name: "spread", about: "a row spread over 8 SSTs, 1 ms a read", run: spread::run },
     Group { name: "memory", about: "memory of index and filters", run: memory::run },
     Group { name: "scans", about: "scans of 100 rows, cached and not, both ways", run: scans::run },

@@ -19,7 +19,9 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let dataset = bench.sizes.narrow();
     let scan_bytes = u64::from(ROWS) * (dataset.row_bytes() + ROW_OVERHEAD_BYTES);
     let readahead = scan_bytes.next_multiple_of(crate::fio::BLOCK_BYTES);
-    for (label, cache) in [("cached", whole_cache(&dataset)), ("uncached", dataset.bytes() / CACHE_PART)] {
+    for (label, cache) in
+        [("cached", whole_cache(&dataset)), ("uncached", dataset.bytes() / CACHE_PART)]
+    {
         let whole = label == "cached";
         let tepui = stores::tepui(bench, &dataset, true, cache)?;
         let rocks = stores::rocks(bench, &dataset, &Settings::best(), cache)?;
@@ -54,8 +56,7 @@ fn scan(
     let mut entrants = vec![Entrant::Store(tepui, &workload)];
     entrants.extend(ways.iter().map(|way| Entrant::Store(way, &workload)));
     let all = bench.contest(&dataset, &entrants)?;
-    let best =
-        fastest(all.iter().skip(1)).ok_or_else(|| Error::failed("RocksDB took no part"))?;
+    let best = fastest(all.iter().skip(1)).ok_or_else(|| Error::failed("RocksDB took no part"))?;
     let ours = nth(&all, 0)?;
     let name = format!("scan of 100 rows, {label}, {direction}: rate over RocksDB");
     let note = format!(

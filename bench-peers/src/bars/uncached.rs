@@ -114,10 +114,7 @@ impl Shape {
         let all = bench.contest(&self.dataset, &entrants)?;
         let (ours, theirs) = (nth(&all, 0)?, nth(&all, 1)?);
         let figure = ours.spread(|s| s.disk_reads * ABSENT_READS);
-        let note = format!(
-            "RocksDB {:.1}",
-            theirs.spread(|s| s.disk_reads * ABSENT_READS).median
-        );
+        let note = format!("RocksDB {:.1}", theirs.spread(|s| s.disk_reads * ABSENT_READS).median);
         let name = self.name("absent rows: disk reads per 1,000 reads");
         bench.say(Line::new(self.group, name, figure, Bar::AtMost(5.0)).note(note));
         Ok(())

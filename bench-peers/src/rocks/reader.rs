@@ -64,11 +64,8 @@ impl<'a> Reader<'a> {
     fn row(&mut self, row: u64, columns: std::ops::Range<u32>, depth: Depth) -> Result<Found> {
         if self.single() {
             self.dataset.key_into(row, &mut self.key);
-            let value = self
-                .shared
-                .db
-                .get_pinned_opt(&self.key, &self.point)
-                .map_err(failed("reading"))?;
+            let value =
+                self.shared.db.get_pinned_opt(&self.key, &self.point).map_err(failed("reading"))?;
             return match value {
                 Some(value) => self.check_value(row, columns, &value, depth),
                 None => Ok(Found::default()),
@@ -241,7 +238,8 @@ impl<'a> Reader<'a> {
         if depth == Depth::Quick {
             return Ok(());
         }
-        let Some(row) = key.get(..self.dataset.key_bytes).and_then(|k| self.dataset.row_of(k)) else {
+        let Some(row) = key.get(..self.dataset.key_bytes).and_then(|k| self.dataset.row_of(k))
+        else {
             return wrong("a key that was never written");
         };
         if self.single() {
@@ -280,7 +278,9 @@ impl<'a> Reader<'a> {
             }
             let per_row = self.push_rows(&rows);
             let values = self.multi_get(rows.len() * per_row, false)?;
-            for (ticket, (row, values)) in tickets.iter().zip(rows.iter().zip(values.chunks(per_row))) {
+            for (ticket, (row, values)) in
+                tickets.iter().zip(rows.iter().zip(values.chunks(per_row)))
+            {
                 let found = self.check_row(*row, values, ticket.depth)?;
                 lane.end(ticket, found)?;
             }

@@ -89,7 +89,12 @@ impl Rocks {
         Self::open_as(path, settings, LOAD_CACHE_BYTES, true)
     }
 
-    fn open_as(path: &Path, settings: &Settings, cache_bytes: usize, loading: bool) -> Result<Self> {
+    fn open_as(
+        path: &Path,
+        settings: &Settings,
+        cache_bytes: usize,
+        loading: bool,
+    ) -> Result<Self> {
         let cache = settings::cache(cache_bytes)?;
         let options = settings.options(&cache, loading)?;
         let db = DB::open_cf_with_opts(&options, path, [(FAMILY, options.clone())])
@@ -161,7 +166,12 @@ impl Rocks {
     }
 
     /// Rows in one batch.
-    fn write(&self, dataset: &Dataset, rows: std::ops::Range<u64>, options: &WriteOptions) -> Result<()> {
+    fn write(
+        &self,
+        dataset: &Dataset,
+        rows: std::ops::Range<u64>,
+        options: &WriteOptions,
+    ) -> Result<()> {
         let mut batch = WriteBatch::default();
         let mut key = Vec::with_capacity(dataset.key_bytes + 16);
         for row in rows {
