@@ -290,3 +290,119 @@ impl Drop for Lane<'_> {
         let _ = measured.writes.add(&self.writes);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::workload::{Distribution, OpKind, Share};
+
+    fn dataset() -> Dataset {
+        Dataset { rows: 1000, key_bytes: 50, columns: 1, value_bytes: 10, seed: 1 }
+    }
+
+    fn run_all(workload: &Workload, threads: usize) -> (BTreeSet<u64>, Measured) {
+        let (dataset, progress) = (dataset(), Progress::hidden());
+        let run = Run::new(&dataset, workload, &progress).unwrap();
+        let seen = Mutex::new(BTreeSet::new());
+        run.on_threads(threads, |_, mut lane| {
+            while let Some(ticket) = lane.begin() {
+                let Op::Get { row } = ticket.op else { panic!("{ticket:?}") };
+                assert!(seen.lock().unwrap().insert(row), "row {row} twice");
+                lane.end(&ticket, Found { rows: 1, value_bytes: 10 })?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        (seen.into_inner().unwrap(), run.finish())
+    }
+
+    #[test]
+    fn any_number_of_threads_does_every_operation_once() {
+        for threads in [1, 3, 8] {
+            let workload = Workload {
+                distribution: Distribution::Sequential,
+                limit: Limit::Ops(1000),
+                ..Workload::of("w", OpKind::Get)
+            };
+            let (seen, measured) = run_all(&workload, threads);
+            assert_eq!(seen.len(), 1000);
+            assert_eq!(
+                (measured.ops, measured.reads.len(), measured.rows_read),
+                (1000, 1000, 1000)
+            );
+            assert_eq!((measured.value_bytes_read, measured.writes.len()), (10_000, 0));
+            assert!(measured.seconds > 0.0 && !measured.interrupted);
+        }
+    }
+
+    #[test]
+    fn the_first_error_ends_all_threads_and_is_the_result() {
+        let (dataset, progress) = (dataset(), Progress::hidden());
+        let workload = Workload { limit: Limit::Seconds(3600.0), ..Workload::of("w", OpKind::Get) };
+        let run = Run::new(&dataset, &workload, &progress).unwrap();
+        let result = run.on_threads(3, |index, mut lane| {
+            while let Some(ticket) = lane.begin() {
+                lane.end(&ticket, Found { rows: u64::from(index != 1), value_bytes: 0 })?;
+            }
+            Ok(())
+        });
+        assert_eq!(result.unwrap_err().kind(), crate::ErrorKind::Mismatch);
+    }
+
+    #[test]
+    fn reads_and_writes_have_latencies_of_their_own() {
+        let mix =
+            vec![Share { kind: OpKind::Get, weight: 1 }, Share { kind: OpKind::Put, weight: 1 }];
+        let workload = Workload { mix, limit: Limit::Ops(1000), ..Workload::of("w", OpKind::Get) };
+        let (dataset, progress) = (dataset(), Progress::hidden());
+        let run = Run::new(&dataset, &workload, &progress).unwrap();
+        run.on_threads(1, |_, mut lane| {
+            while let Some(ticket) = lane.begin() {
+                let rows = u64::from(!matches!(ticket.op, Op::Put { .. }));
+                lane.end(&ticket, Found { rows, value_bytes: 0 })?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        let measured = run.finish();
+        assert!(measured.reads.len() > 400 && measured.writes.len() > 400);
+        assert_eq!(measured.reads.len() + measured.writes.len(), 1000);
+        assert_eq!(measured.rows_written, measured.writes.len());
+    }
+
+    #[test]
+    fn a_read_with_another_number_of_rows_is_a_mismatch() {
+        let rows = Box::from([1, 2, 3]);
+        for (op, right, wrong) in [
+            (Op::Get { row: 1 }, 1, 0),
+            (Op::GetAbsent { row: 1 }, 0, 1),
+            (Op::MultiGet { rows }, 3, 2),
+            (Op::Scan { row: 1, rows: 10, reverse: false }, 4, 0),
+            (Op::Scan { row: 1, rows: 10, reverse: false }, 10, 11),
+        ] {
+            assert!(check_rows(&op, right).is_ok(), "{op:?}");
+            assert!(check_rows(&op, wrong).is_err(), "{op:?}");
+        }
+    }
+
+    #[test]
+    fn one_operation_in_many_is_compared_in_full_unless_all_are_to_be() {
+        for (verify, full) in
+            [(Verify::Sample, 1000_u64.div_ceil(VERIFY_SAMPLE_OPS)), (Verify::All, 1000)]
+        {
+            let workload =
+                Workload { verify, limit: Limit::Ops(1000), ..Workload::of("w", OpKind::Get) };
+            let (dataset, progress) = (dataset(), Progress::hidden());
+            let run = Run::new(&dataset, &workload, &progress).unwrap();
+            let mut lane = run.lane(0, 1);
+            let mut count = 0;
+            while let Some(ticket) = lane.begin() {
+                count += u64::from(ticket.depth == Depth::Full);
+                lane.end(&ticket, Found { rows: 1, value_bytes: 0 }).unwrap();
+            }
+            assert_eq!(count, full);
+        }
+    }
+}

@@ -334,3 +334,113 @@ impl Ops {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dataset() -> Dataset {
+        Dataset { rows: 1000, key_bytes: 50, columns: 10, value_bytes: 10, seed: 1 }
+    }
+
+    fn rows(distribution: Distribution, count: u64) -> Vec<u64> {
+        let workload = Workload { distribution, ..Workload::of("w", OpKind::Get) };
+        let ops = Ops::new(&dataset(), &workload).unwrap();
+        let row = |n| match ops.op(n) {
+            Op::Get { row } => row,
+            op => panic!("{op:?}"),
+        };
+        (0..count).map(row).collect()
+    }
+
+    fn counts(rows: &[u64]) -> Vec<u64> {
+        let mut counts = vec![0; 1000];
+        rows.iter().for_each(|row| counts[*row as usize] += 1);
+        counts
+    }
+
+    #[test]
+    fn uniform_rows_come_about_equally_often() {
+        let counts = counts(&rows(Distribution::Uniform, 100_000));
+        // 100 each on average, with a standard deviation of 10: six of those are never met.
+        assert!(counts.iter().all(|c| (40..=160).contains(c)));
+        let chi: f64 = counts.iter().map(|c| (*c as f64 - 100.0).powi(2) / 100.0).sum();
+        assert!((800.0..1200.0).contains(&chi), "{chi}");
+    }
+
+    #[test]
+    fn zipfian_rows_favour_few_and_latest_ones_the_end() {
+        let zipfian = counts(&rows(Distribution::Zipfian(0.99), 100_000));
+        assert!(zipfian[0] > 10_000 && zipfian[0] > 5 * zipfian[9] && zipfian[500] < 200);
+        let latest = counts(&rows(Distribution::Latest, 100_000));
+        assert!(latest[999] > 10_000 && latest[0] < 200);
+    }
+
+    #[test]
+    fn single_is_one_row_and_sequential_every_row_once() {
+        assert!(rows(Distribution::Single, 100).iter().all(|row| *row == 500));
+        assert!(counts(&rows(Distribution::Sequential, 1000)).iter().all(|c| *c == 1));
+    }
+
+    #[test]
+    fn shares_are_kept_and_every_reader_sees_the_same_operations() {
+        let mix =
+            vec![Share { kind: OpKind::Get, weight: 9 }, Share { kind: OpKind::Put, weight: 1 }];
+        let workload = Workload { mix, ..Workload::of("w", OpKind::Get) };
+        let ops = Ops::new(&dataset(), &workload).unwrap();
+        let puts = (0..100_000).filter(|n| matches!(ops.op(*n), Op::Put { .. })).count();
+        assert!((9_500..10_500).contains(&puts), "{puts}");
+        let again = Ops::new(&dataset(), &workload).unwrap();
+        assert!((0..1000).all(|n| ops.op(n) == again.op(n)));
+        let other = Ops::new(&dataset(), &Workload { seed: 2, ..workload }).unwrap();
+        assert!((0..1000).any(|n| ops.op(n) != other.op(n)));
+    }
+
+    #[test]
+    fn operations_stay_within_the_data() {
+        let kinds = [OpKind::GetAbsent, OpKind::GetColumns(3), OpKind::MultiGet(16)];
+        for kind in kinds {
+            let ops = Ops::new(&dataset(), &Workload::of("w", kind)).unwrap();
+            let mut firsts = std::collections::BTreeSet::new();
+            for n in 0..10_000 {
+                match ops.op(n) {
+                    Op::GetAbsent { row } => assert!((1000..2000).contains(&row)),
+                    Op::GetColumns { row, first, count: 3 } => {
+                        firsts.insert(first);
+                        assert!(row < 1000 && first <= 7);
+                    }
+                    Op::MultiGet { rows } => {
+                        assert!(rows.len() == 16 && rows.iter().all(|row| *row < 1000));
+                        let distinct: std::collections::BTreeSet<_> = rows.iter().collect();
+                        assert!(distinct.len() > 8, "{rows:?}");
+                    }
+                    op => panic!("{op:?}"),
+                }
+            }
+            assert!(firsts.len() == if matches!(kind, OpKind::GetColumns(_)) { 8 } else { 0 });
+        }
+    }
+
+    #[test]
+    fn a_workload_beyond_its_limits_is_refused_with_the_limit() {
+        let good = || Workload::of("w", OpKind::Get);
+        let of = |kind| Workload::of("w", kind);
+        let bad = [
+            (Workload { threads: 0, ..good() }, "threads"),
+            (Workload { threads: 4, in_flight: 3, ..good() }, "in flight"),
+            (Workload { limit: Limit::Ops(0), ..good() }, "no operations"),
+            (Workload { limit: Limit::Seconds(f64::NAN), ..good() }, "seconds"),
+            (Workload { mix: Vec::new(), ..good() }, "no operations"),
+            (Workload { distribution: Distribution::Zipfian(1.0), ..good() }, "theta"),
+            (of(OpKind::GetColumns(11)), "columns"),
+            (of(OpKind::MultiGet(0)), "rows at once"),
+            (of(OpKind::Scan { rows: 0, reverse: false }), "scans"),
+        ];
+        for (workload, word) in bad {
+            let error = Ops::new(&dataset(), &workload).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        assert!(Ops::new(&Dataset { rows: 0, ..dataset() }, &good()).is_err());
+        assert!(Ops::new(&Dataset { key_bytes: 3, ..dataset() }, &good()).is_err());
+    }
+}

@@ -28,7 +28,7 @@ struct Cli {
 enum Command {
     /// Runs a server until SIGTERM or SIGINT
     Serve(serve::Args),
-    /// Measures a server
+    /// Measures a server, or the engine by itself
     #[command(subcommand)]
     Bench(bench::Bench),
     /// Looks at the configuration

@@ -4,9 +4,8 @@
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2 as admin;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use tepui_bench::dataset::{Dataset, Depth, TIMESTAMP_MICROS};
 use tonic::transport::{Channel, Endpoint};
-
-use super::dataset::Dataset;
 
 /// Largest message that is taken: servers keep responses under 4 MiB.
 const RESPONSE_BYTES_MAX: usize = 8 << 20;
@@ -72,14 +71,14 @@ impl Client {
     ) -> Result<(), String> {
         let entries = numbers
             .map(|number| {
-                let key = Dataset::key(number);
+                let key = dataset.key(number);
                 let mutations = (0..dataset.columns)
                     .map(|column| v2::Mutation {
                         mutation: Some(v2::mutation::Mutation::SetCell(v2::mutation::SetCell {
                             family_name: FAMILY.to_owned(),
                             column_qualifier: Dataset::qualifier(column).into(),
-                            timestamp_micros: 1_000_000,
-                            value: dataset.value(&key, column).into(),
+                            timestamp_micros: TIMESTAMP_MICROS,
+                            value: dataset.value(number, column).into(),
                         })),
                     })
                     .collect();
@@ -145,9 +144,11 @@ impl Check {
         }
         self.value.extend_from_slice(&chunk.value);
         if chunk.value_size == 0 {
-            if self.value != self.dataset.value(&self.key, self.column) {
-                return Err(format!("wrong value in row {:?} column {}", self.key, self.column));
-            }
+            let row = self.dataset.row_of(&self.key);
+            let row = row.ok_or_else(|| format!("row {:?} was not written", self.key))?;
+            self.dataset
+                .check(row, self.column, &self.value, Depth::Full)
+                .map_err(|error| error.to_string())?;
             self.value.clear();
             self.column += 1;
         }

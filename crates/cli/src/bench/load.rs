@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use indicatif::{ProgressBar, ProgressStyle};
+use tepui_bench::Dataset;
 use tepui_engine::io::{Clock, SystemClock};
 
 use super::client::Client;
-use super::dataset::Dataset;
 use super::server::{ProcessFigures, Server};
+
+/// Bytes of a key: what YCSB's have.
+const KEY_BYTES: usize = 24;
 
 /// Options of `tepui bench load`.
 #[derive(Debug, Clone, clap::Args)]
@@ -94,9 +97,12 @@ async fn measure(options: &Options, server: &Server) -> Result<Report, String> {
     let clock = SystemClock::new();
     let dataset = Dataset {
         rows: options.rows,
+        key_bytes: KEY_BYTES,
         columns: options.columns,
-        column_bytes: options.column_bytes,
+        value_bytes: options.column_bytes,
+        seed: 0,
     };
+    dataset.validate().map_err(|error| error.to_string())?;
     let mut clients = Vec::new();
     for _ in 0..options.connections.max(1) {
         clients.push(Client::connect(&server.endpoint, "usertable").await?);
@@ -157,7 +163,7 @@ async fn measure(options: &Options, server: &Server) -> Result<Report, String> {
             let number = n.wrapping_mul(7_368_787) % dataset.rows;
             async move {
                 let mut client = client.ok_or("no connection")?;
-                client.read(dataset, Some(vec![Dataset::key(number)])).await
+                client.read(dataset, Some(vec![dataset.key(number)])).await
             }
         })
         .buffer_unordered(64);

@@ -1,7 +1,8 @@
-//! `tepui bench`: measures a running server, or one that it starts for the purpose.
+//! `tepui bench`: measures a server that it starts for the purpose, or the engine in this process.
 
 mod client;
-mod dataset;
+mod engine;
+mod interrupt;
 mod load;
 mod server;
 
@@ -12,11 +13,14 @@ use clap::Subcommand;
 pub enum Bench {
     /// Load YCSB-shaped rows over MutateRows, then read them back: rows/s, bytes on disk, memory.
     Load(load::Options),
+    /// Read and write rows in this process, without a server: latencies, disk reads and CPU per operation
+    Engine(Box<engine::Options>),
 }
 
 /// Runs a benchmark; the error is for the person who reads it.
 pub fn run(bench: Bench) -> Result<(), String> {
     match bench {
         Bench::Load(options) => load::run(&options),
+        Bench::Engine(options) => engine::run(&options).map_err(|error| error.to_string()),
     }
 }

@@ -1,0 +1,497 @@
+//! `tepui bench engine`: the storage engine in this process, without network and server, under one workload
+//! after the other.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use tepui_bench::counters::{Device, Machine};
+use tepui_bench::kept::Kept;
+use tepui_bench::plot::{self, Series};
+use tepui_bench::report::{self, Report, RunReport};
+use tepui_bench::tepui::{IoMode, Tepui, TepuiOptions};
+use tepui_bench::{
+    Dataset, Error, Limit, OpKind, Progress, Result, Share, Store as _, Verify, Workload, presets,
+};
+use tepui_engine::db::CompressionPolicy;
+
+use super::interrupt;
+
+/// Seconds that a run warms up for where the cache does not hold all rows: it fills the cache's share for
+/// index and filters, and more of its data blocks would only replace each other.
+const WARM_UP_SECONDS: f64 = 2.0;
+/// What a cache of `all` holds beyond the rows: their keys again in the index, filters, and blocks that are
+/// about to go.
+const CACHE_ALL_FACTOR: f64 = 2.0;
+/// And in any case this much.
+const CACHE_ALL_BYTES_MIN: u64 = 64 << 20;
+
+/// Options of `tepui bench engine`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// Keep the data in this directory, and use what it holds if that is the same [default: a directory
+    /// under the current one, removed at the end]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Rows
+    #[arg(long, default_value_t = 1_000_000, value_name = "COUNT")]
+    rows: u64,
+    /// Bytes of a key
+    #[arg(long, default_value_t = 50, value_name = "BYTES")]
+    key_bytes: usize,
+    /// Columns of a row
+    #[arg(long, default_value_t = 1, value_name = "COUNT")]
+    columns: u32,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 256, value_name = "BYTES")]
+    value_bytes: usize,
+    /// Another number makes other rows, and asks for them in another order
+    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    seed: u64,
+    /// Bytes of the block cache (64MiB), a share of the data (1/60), or `all` for one that holds everything;
+    /// several are measured in turn
+    #[arg(long, default_value = "1/60", value_delimiter = ',', value_name = "SIZE")]
+    cache: Vec<CacheSize>,
+    /// Threads that read and write
+    #[arg(long, default_value_t = 2, value_name = "COUNT")]
+    threads: usize,
+    /// Operations under way at once, over all threads
+    #[arg(long, default_value_t = 32, value_name = "COUNT")]
+    in_flight: usize,
+    /// What to do; `--workload list` explains the names
+    #[arg(long, default_value = "get", value_delimiter = ',', value_name = "NAME")]
+    workload: Vec<String>,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// Operations of each run, however long they take
+    #[arg(long, conflicts_with = "seconds", value_name = "COUNT")]
+    ops: Option<u64>,
+    /// Seconds of each run's workload before it counts [default: 2, or every row once where the cache holds
+    /// them all]
+    #[arg(long, value_name = "SECONDS")]
+    warm_up: Option<f64>,
+    /// How blocks are read
+    #[arg(long, value_enum, default_value_t = Io::default())]
+    io: Io,
+    /// Whether index and filters of an SST are cut into partitions or are one block each
+    #[arg(long, value_enum, default_value_t = Switch::On)]
+    partitions: Switch,
+    /// How blocks are compressed; the values are random bytes
+    #[arg(long, value_enum, default_value_t = Compression::None)]
+    compression: Compression,
+    /// How often each run is made, in turn with the others; the table shows medians
+    #[arg(long, default_value_t = 1, value_name = "COUNT")]
+    repeat: usize,
+    /// Compare every byte that is read, not only a sample
+    #[arg(long)]
+    verify: bool,
+    /// Write all figures as JSON; `-` is the standard output, instead of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the latencies
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Io {
+    /// Past the page cache
+    Direct,
+    /// Through the page cache
+    Buffered,
+}
+
+impl Default for Io {
+    fn default() -> Self {
+        match IoMode::default() {
+            IoMode::Direct => Self::Direct,
+            IoMode::Buffered => Self::Buffered,
+        }
+    }
+}
+
+impl From<Io> for IoMode {
+    fn from(io: Io) -> Self {
+        match io {
+            Io::Direct => Self::Direct,
+            Io::Buffered => Self::Buffered,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Compression {
+    None,
+    Lz4,
+    /// LZ4 above the last level, zstd on it
+    Tiered,
+}
+
+impl From<Compression> for CompressionPolicy {
+    fn from(compression: Compression) -> Self {
+        match compression {
+            Compression::None => Self::None,
+            Compression::Lz4 => Self::Lz4,
+            Compression::Tiered => Self::Tiered,
+        }
+    }
+}
+
+/// A size of the block cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CacheSize {
+    Bytes(u64),
+    /// So many parts of so many that make the data.
+    Share(u32, u32),
+    All,
+}
+
+impl FromStr for CacheSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no cache size: 64MiB, 1/60 and all are some");
+        if text == "all" {
+            return Ok(Self::All);
+        }
+        if let Some((part, whole)) = text.split_once('/') {
+            let (part, whole) =
+                (part.parse().map_err(|_| wrong())?, whole.parse().map_err(|_| wrong())?);
+            return if part == 0 || whole == 0 {
+                Err(wrong())
+            } else {
+                Ok(Self::Share(part, whole))
+            };
+        }
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let shift = match unit.trim() {
+            "" | "B" => 0,
+            "KiB" => 10,
+            "MiB" => 20,
+            "GiB" => 30,
+            _ => return Err(wrong()),
+        };
+        let bytes = number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
+        bytes.filter(|bytes| *bytes > 0).map(Self::Bytes).ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for CacheSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => {
+                let unit = [(30, "GiB"), (20, "MiB"), (10, "KiB")]
+                    .into_iter()
+                    .find(|(shift, _)| bytes.trailing_zeros() >= *shift);
+                match unit {
+                    Some((shift, unit)) => write!(f, "{}{unit}", bytes >> shift),
+                    None => write!(f, "{bytes}"),
+                }
+            }
+            Self::Share(part, whole) => write!(f, "{part}/{whole}"),
+            Self::All => f.write_str("all"),
+        }
+    }
+}
+
+impl CacheSize {
+    fn bytes(self, data_bytes: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Share(part, whole) => {
+                let bytes = u128::from(data_bytes) * u128::from(part) / u128::from(whole);
+                u64::try_from(bytes).unwrap_or(u64::MAX).max(1)
+            }
+            Self::All => ((data_bytes as f64 * CACHE_ALL_FACTOR) as u64).max(CACHE_ALL_BYTES_MIN),
+        }
+    }
+}
+
+/// Where the data is: kept, or gone with this value.
+struct Place {
+    dir: PathBuf,
+    _temporary: Option<tempfile::TempDir>,
+}
+
+impl Place {
+    fn of(options: &Options) -> Result<Self> {
+        if let Some(dir) = &options.data {
+            return Ok(Self { dir: dir.clone(), _temporary: None });
+        }
+        // Not the system's directory for temporary files: that is often in memory, and a disk is measured.
+        let temporary = tempfile::Builder::new()
+            .prefix("tepui-bench-")
+            .tempdir_in(".")
+            .map_err(|error| Error::failed(format!("a directory for the data: {error}")))?;
+        Ok(Self { dir: temporary.path().to_owned(), _temporary: Some(temporary) })
+    }
+}
+
+/// Runs the benchmark.
+#[expect(clippy::print_stdout, reason = "the report is what the command is for")]
+pub fn run(options: &Options) -> Result<()> {
+    if options.workload.iter().any(|name| name == "list") {
+        for (name, meaning) in presets::names() {
+            println!("{name:18}{meaning}");
+        }
+        return Ok(());
+    }
+    let dataset = options.dataset();
+    dataset.validate()?;
+    let workloads = options.workloads(&dataset)?;
+    // Hours later would be late to learn that a file cannot be written.
+    for file in [&options.json, &options.plot].into_iter().flatten() {
+        check_writable(file)?;
+    }
+    let progress = Progress::visible();
+    interrupt::stop_on_signal(&progress)?;
+    let place = Place::of(options)?;
+    let mut report = Report {
+        machine: Machine::here(Path::new(".")),
+        dataset,
+        data_bytes: dataset.bytes(),
+        settings: options.settings(),
+        runs: Vec::new(),
+    };
+    let result = options.measure(&place.dir, &dataset, &workloads, &progress, &mut report);
+    if report.runs.is_empty() {
+        return result;
+    }
+    report.machine = Machine::here(&place.dir);
+    match &options.json {
+        Some(file) if file.as_os_str() == "-" => println!("{}", report.to_json()?),
+        Some(file) => write(file, &report.to_json()?)?,
+        None => {}
+    }
+    if options.json.as_ref().is_none_or(|file| file.as_os_str() != "-") {
+        println!("{}", options.heading(&report));
+        print!("{}", report::table(&report.runs));
+    }
+    if let Some(file) = &options.plot {
+        write(file, &plot::latency_curves("Latency of reads", &curves(&report.runs))?)?;
+    }
+    result
+}
+
+impl Options {
+    fn dataset(&self) -> Dataset {
+        Dataset {
+            rows: self.rows,
+            key_bytes: self.key_bytes,
+            columns: self.columns,
+            value_bytes: self.value_bytes,
+            seed: self.seed,
+        }
+    }
+
+    fn workloads(&self, dataset: &Dataset) -> Result<Vec<Workload>> {
+        let mut workloads = presets::by_names(&self.workload, dataset)?;
+        for workload in &mut workloads {
+            workload.threads = self.threads;
+            workload.in_flight = self.in_flight;
+            workload.seed = self.seed;
+            workload.limit = match self.ops {
+                Some(ops) => Limit::Ops(ops),
+                None => Limit::Seconds(self.seconds),
+            };
+            if self.verify {
+                workload.verify = Verify::All;
+            }
+            workload.validate(dataset)?;
+        }
+        if self.repeat == 0 {
+            return Err(Error::failed("--repeat 0: at least once"));
+        }
+        if self.warm_up.is_some_and(|seconds| !seconds.is_finite() || seconds < 0.0) {
+            return Err(Error::failed("--warm-up: a number of seconds"));
+        }
+        Ok(workloads)
+    }
+
+    fn store(&self, kept: &Kept, cache: CacheSize, data_bytes: u64) -> TepuiOptions {
+        let mut store = TepuiOptions::new(kept.data(), cache.bytes(data_bytes));
+        store.io = self.io.into();
+        store.engine.compression = self.compression.into();
+        if self.partitions == Switch::Off {
+            store = store.unpartitioned();
+        }
+        store.name = match self.cache.as_slice() {
+            [_] => "tepui".to_owned(),
+            _ => format!("tepui, cache {cache}"),
+        };
+        store
+    }
+
+    fn measure(
+        &self,
+        dir: &Path,
+        dataset: &Dataset,
+        workloads: &[Workload],
+        progress: &Progress,
+        report: &mut Report,
+    ) -> Result<()> {
+        for round in 1..=self.repeat {
+            for cache in &self.cache {
+                // The format does not depend on the cache: all of them read the same files.
+                let format = self.store(&Kept::new(dir, "tepui", dataset, ""), *cache, 0).format();
+                let kept = Kept::new(dir, "tepui", dataset, &format);
+                let options = self.store(&kept, *cache, dataset.bytes());
+                let store = Tepui::open_kept(&options, dataset, &kept, progress)?;
+                let device = Device::of(dir);
+                let holds_all = cache.bytes(dataset.bytes()) >= dataset.bytes();
+                if holds_all && self.warm_up.is_none() {
+                    let all = presets::every_row(dataset, self.threads, self.in_flight);
+                    report::warm_up(&store, dataset, &all, progress)?;
+                }
+                for workload in workloads {
+                    progress.check()?;
+                    if let Some(seconds) = self.warm_up_seconds(holds_all) {
+                        let warm = reads_only(workload, seconds);
+                        report::warm_up(&store, dataset, &warm, progress)?;
+                    }
+                    let run =
+                        report::measure(&store, dataset, workload, device.as_ref(), progress)?;
+                    report.runs.push(RunReport { round, ..run });
+                    progress.check()?;
+                    if workload.writes() {
+                        store.settle(progress)?;
+                    }
+                }
+                store.close()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn warm_up_seconds(&self, holds_all: bool) -> Option<f64> {
+        let default = if holds_all { 0.0 } else { WARM_UP_SECONDS };
+        Some(self.warm_up.unwrap_or(default)).filter(|seconds| *seconds > 0.0)
+    }
+
+    fn settings(&self) -> BTreeMap<String, String> {
+        let caches: Vec<String> = self.cache.iter().map(CacheSize::to_string).collect();
+        let name = |value: &dyn fmt::Debug| format!("{value:?}").to_lowercase();
+        [
+            ("cache", caches.join(",")),
+            ("io", name(&self.io)),
+            ("partitions", name(&self.partitions)),
+            ("compression", name(&self.compression)),
+            ("command", std::env::args().skip(1).collect::<Vec<_>>().join(" ")),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+    }
+
+    fn heading(&self, report: &Report) -> String {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let Machine { cpu, cores, kernel, device, memory_bytes } = &report.machine;
+        let device = device.as_deref().unwrap_or("none with counters");
+        let Dataset { rows, key_bytes, columns, value_bytes, .. } = report.dataset;
+        let data = format!(
+            "{rows} rows: keys of {key_bytes} bytes, {columns} columns of {value_bytes}, {:.0} MiB in all",
+            mib(report.data_bytes)
+        );
+        let setting = |name| report.settings.get(name).map_or("", String::as_str);
+        format!(
+            "{cores} x {cpu}, {:.0} MiB, Linux {kernel}, disk {device}\n{data}\ncache {}, {} reads, partitions {}, compression {}",
+            mib(*memory_bytes),
+            setting("cache"),
+            setting("io"),
+            setting("partitions"),
+            setting("compression"),
+        )
+    }
+}
+
+/// The workload for so many seconds, without its writes: a warm-up must not change the shape of the tree.
+fn reads_only(workload: &Workload, seconds: f64) -> Workload {
+    let mut mix: Vec<Share> =
+        workload.mix.iter().copied().filter(|share| share.kind != OpKind::Put).collect();
+    if mix.is_empty() {
+        mix.push(Share { kind: OpKind::Get, weight: 1 });
+    }
+    Workload {
+        name: format!("{}, warm up", workload.name),
+        mix,
+        limit: Limit::Seconds(seconds),
+        // Other rows than those that are measured.
+        seed: workload.seed.wrapping_add(0x5eed),
+        ..workload.clone()
+    }
+}
+
+/// One line for each workload and store: the round in the middle.
+fn curves(runs: &[RunReport]) -> Vec<Series> {
+    let mut groups: Vec<Vec<&RunReport>> = Vec::new();
+    for run in runs {
+        let same = |group: &&mut Vec<&RunReport>| {
+            group.first().is_some_and(|r| r.store == run.store && r.workload == run.workload)
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(run),
+            None => groups.push(vec![run]),
+        }
+    }
+    groups
+        .into_iter()
+        .filter_map(|mut group| {
+            group.sort_by(|a, b| a.latency_micros.p50.total_cmp(&b.latency_micros.p50));
+            let run = group.get(group.len() / 2)?;
+            let label = format!("{}: {}", run.store, run.workload.name);
+            Some(Series { label, points: run.curve.clone() })
+        })
+        .collect()
+}
+
+fn check_writable(file: &Path) -> Result<()> {
+    let parent = file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if file.is_dir() || !parent.is_dir() {
+        return Err(Error::failed(format!("cannot write {}: no such directory", file.display())));
+    }
+    Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "a report for a person, not the engine's data")]
+fn write(file: &Path, text: &str) -> Result<()> {
+    std::fs::write(file, text)
+        .map_err(|error| Error::failed(format!("cannot write {}: {error}", file.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cache_sizes_are_bytes_shares_or_all() {
+        let bytes = |text: &str| text.parse::<CacheSize>().map(|size| size.bytes(6_000_000_000));
+        assert_eq!(bytes("1/60"), Ok(100_000_000));
+        assert_eq!(bytes("4096"), Ok(4096));
+        assert_eq!(bytes("64MiB"), Ok(64 << 20));
+        assert_eq!(bytes("1 GiB"), Ok(1 << 30));
+        assert_eq!(bytes("all"), Ok(12_000_000_000));
+        for wrong in ["", "0", "1/0", "0/5", "x", "1/x", "5MB", "-3", "99999999999GiB"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_warm_up_does_not_write() {
+        let dataset = Dataset { rows: 10, key_bytes: 50, columns: 1, value_bytes: 1, seed: 1 };
+        for workload in presets::by_names(&["all".to_owned()], &dataset).unwrap() {
+            let warm = reads_only(&workload, 1.0);
+            assert!(!warm.writes());
+            assert!(warm.validate(&dataset).is_ok());
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! `tepui bench engine` as a person meets it: a small run from load to report.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics has failed")]
+#![allow(clippy::disallowed_methods, reason = "a test that looks at the files of a command")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn bench(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tepui"))
+        .args(["bench", "engine"])
+        .args(args)
+        .current_dir(dir)
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+const SMALL: [&str; 4] = ["--rows=2000", "--ops=500", "--warm-up=0", "--verify"];
+
+#[test]
+fn a_small_run_of_every_workload_reports_as_table_json_and_plot() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut args = SMALL.to_vec();
+    args.extend(["--workload=all", "--cache=1/60", "--json=r.json", "--plot=r.svg"]);
+    let output = bench(dir.path(), &args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    let json = std::fs::read_to_string(dir.path().join("r.json")).unwrap();
+    let report: Value = serde_json::from_str(&json).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    assert!(runs.len() >= 10);
+    for run in runs {
+        let name = run["workload"]["name"].as_str().unwrap();
+        assert!(table.contains(name), "{name} is missing from {table}");
+        assert_eq!(run["ops"], 500, "{name}");
+        let positive = ["ops_per_second", "seconds", "cpu_micros_per_op", "rss_bytes"];
+        for field in positive {
+            assert!(run[field].as_f64().unwrap() > 0.0, "{name} {field}");
+        }
+        let latency = &run["latency_micros"];
+        let [p50, p90, p99, most] =
+            ["p50", "p90", "p99", "max"].map(|field| latency[field].as_f64().unwrap());
+        assert!(0.0 < p50 && p50 <= p90 && p90 <= p99 && p99 <= most, "{name}: {latency}");
+        assert!(!run["curve"].as_array().unwrap().is_empty(), "{name}");
+        assert_eq!(run["write_latency_micros"].is_null(), name != "get-while-writing");
+        for figure in ["cache_hits", "cache_misses", "filter_probes", "sst_bytes", "io_reads"] {
+            assert!(run["figures"][figure].is_number(), "{name} {figure}");
+        }
+    }
+    assert_eq!(report["dataset"]["rows"], 2000);
+    assert!(report["machine"]["cores"].as_u64().unwrap() > 0);
+    assert_eq!(report["settings"]["cache"], "1/60");
+    let plot = std::fs::read_to_string(dir.path().join("r.svg")).unwrap();
+    assert!(plot.starts_with("<svg") && plot.contains("scan-100-reverse"));
+    // The data was not asked to be kept.
+    let left: Vec<_> =
+        std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+}
+
+#[test]
+fn kept_data_serves_several_caches_and_is_refused_for_another_shape() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |more: &[&str]| {
+        let mut args = SMALL.to_vec();
+        args.extend(["--data=d", "--json=-"]);
+        args.extend(more);
+        bench(dir.path(), &args)
+    };
+    let output = run(&["--cache=64KiB,all", "--repeat=2"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    let named: Vec<_> =
+        runs.iter().map(|r| (r["store"].as_str().unwrap(), r["round"].as_u64().unwrap())).collect();
+    let (small, all) = ("tepui, cache 64KiB", "tepui, cache all");
+    assert_eq!(named, [(small, 1), (all, 1), (small, 2), (all, 2)]);
+    let misses = |at: usize| runs[at]["figures"]["cache_misses"].as_f64().unwrap();
+    assert!(misses(0) > 0.0 && misses(1) < misses(0), "{} {}", misses(0), misses(1));
+
+    let other = run(&["--value-bytes=100"]);
+    assert!(!other.status.success());
+    assert!(text(&other.stderr).contains("holds other data"), "{}", text(&other.stderr));
+    assert!(run(&["--cache=1/2"]).status.success());
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_before_anything_is_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    for (args, word) in [
+        (vec!["--workload=gets"], "get-absent"),
+        (vec!["--rows=0"], "rows"),
+        (vec!["--key-bytes=3"], "key bytes"),
+        (vec!["--threads=8", "--in-flight=2"], "in flight"),
+        (vec!["--cache=much"], "cache size"),
+        (vec!["--json=no/such/r.json"], "cannot write"),
+        (vec!["--repeat=0"], "at least once"),
+    ] {
+        let output = bench(dir.path(), &args);
+        assert!(!output.status.success(), "{args:?}");
+        assert!(text(&output.stderr).contains(word), "{args:?}: {}", text(&output.stderr));
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    let listed = bench(dir.path(), &["--workload=list"]);
+    assert!(text(&listed.stdout).contains("scan-100-reverse"));
+}
