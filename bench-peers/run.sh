@@ -49,13 +49,15 @@ if [[ $peer == distro ]]; then
 else
     manifest=$here/newest/Cargo.toml
     binary=bench-read-newest
+    # Elsewhere where somebody wants to keep it apart from what is rebuilt more often.
+    built=${ROCKSDB_TARGET_DIR:-$target/librocksdb}
     # For this processor, as RocksDB's own Makefile compiles it: its filters and checksums want AVX2 and PCLMUL.
     (
-        export CARGO_TARGET_DIR=$target/librocksdb CXXFLAGS="${CXXFLAGS:-} -march=native"
+        export CARGO_TARGET_DIR=$built CXXFLAGS="${CXXFLAGS:+$CXXFLAGS }-march=native"
         cd "$here/newest/librocksdb"
         "$cargo" build --release --locked
     ) >&2
-    archives=("$target"/librocksdb/release/build/librocksdb-sys-*/out/librocksdb.a)
+    archives=("$built"/release/build/librocksdb-sys-*/out/librocksdb.a)
     archive=$(ls -t "${archives[@]}" | head -n 1)
     ROCKSDB_LIB_DIR=$(dirname "$archive")
     export ROCKSDB_LIB_DIR ROCKSDB_STATIC=1

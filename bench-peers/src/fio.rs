@@ -109,7 +109,7 @@ mod tests {
         }]});
         let sample = parse(&json).unwrap();
         let figures = [sample.per_second, sample.p50_us, sample.p99_us, sample.cpu_us];
-        assert_eq!(figures, [80_000.0, 400.0, 900.0, 10.0]);
+        assert_eq!(figures.map(|f| f.round() as u64), [80_000, 400, 900, 10]);
         assert_eq!(parse(&serde_json::json!({"jobs": []})), None);
     }
 }

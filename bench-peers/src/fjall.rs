@@ -2,14 +2,16 @@
 //! cache does not hold comes from the page cache, so its uncached figures are those of memory, and no bar uses them.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use fjall::config::{
     BlockSizePolicy, BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry,
     HashRatioPolicy, PartitioningPolicy, PinningPolicy,
 };
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions};
+use tepui_bench::check::ScanCheck;
 use tepui_bench::{Dataset, Depth, Error, Figure, Found, Op, Progress, Result, Run, Store, Ticket};
+
+use crate::loading::in_batches;
 
 /// Bytes of a data block, as in all stores here.
 const BLOCK_BYTES: u32 = 4096;
@@ -19,8 +21,6 @@ const FILTER_BITS: f32 = 10.0;
 const HASH_RATIO: f32 = 1.33;
 /// Threads that flush and compact.
 const WORKERS: usize = 2;
-/// Threads that load.
-const LOAD_THREADS: u64 = 2;
 /// Rows of a batch while loading.
 const LOAD_BATCH_ROWS: u64 = 100;
 /// The only keyspace.
@@ -105,43 +105,43 @@ impl Fjall {
     fn scan(
         &self,
         dataset: &Dataset,
-        start: &[u8],
-        rows: u32,
-        reverse: bool,
+        (row, rows, reverse): (u64, u32, bool),
         depth: Depth,
+        start: &[u8],
     ) -> Result<Found> {
-        let keys = u64::from(rows) * u64::from(dataset.columns);
+        let columns = u64::from(dataset.columns);
+        let keys = (u64::from(rows) * columns) as usize;
+        let mut check = ScanCheck::new(dataset, row, reverse, depth);
+        let mut shown = None;
         let mut found = (0_u64, 0_u64);
-        let mut check = |item: fjall::Guard| -> Result<()> {
+        let mut show = |item: fjall::Guard| -> Result<()> {
             let (key, value) = item.into_inner().map_err(failed("scanning"))?;
-            if value.len() != dataset.value_bytes {
-                return Err(Error::mismatch("a scan found a value of another length"));
+            let (row_key, qualifier) = key
+                .split_at_checked(dataset.key_bytes)
+                .ok_or_else(|| Error::mismatch("a scan shows a key that was not written"))?;
+            if found.0.is_multiple_of(columns) {
+                shown = check.row(row_key)?;
             }
-            if depth == Depth::Full {
-                let row = key.get(..dataset.key_bytes).and_then(|k| dataset.row_of(k));
-                let name = key.get(dataset.key_bytes..).unwrap_or_default();
+            if let Some(row) = shown {
                 let column = (0..dataset.columns)
-                    .find(|c| dataset.columns == 1 || Dataset::qualifier(*c) == name);
-                let (Some(row), Some(column)) = (row, column) else {
-                    return Err(Error::mismatch("a scan found a key that was never written"));
-                };
+                    .find(|c| columns == 1 || Dataset::qualifier(*c) == qualifier)
+                    .ok_or_else(|| Error::mismatch("a scan shows an unknown column"))?;
                 dataset.check(row, column, &value, depth)?;
+            } else if value.len() != dataset.value_bytes {
+                return Err(Error::mismatch("a scan shows a value of another length"));
             }
             found = (found.0 + 1, found.1 + value.len() as u64);
             Ok(())
         };
         if reverse {
+            // Behind the last column of the row.
             let mut end = start.to_vec();
             end.push(u8::MAX);
-            for item in self.rows.range(..=end).rev().take(keys as usize) {
-                check(item)?;
-            }
+            self.rows.range(..=end).rev().take(keys).try_for_each(&mut show)?;
         } else {
-            for item in self.rows.range(start..).take(keys as usize) {
-                check(item)?;
-            }
+            self.rows.range(start..).take(keys).try_for_each(&mut show)?;
         }
-        Ok(Found { rows: found.0 / u64::from(dataset.columns), value_bytes: found.1 })
+        Ok(Found { rows: found.0 / columns, value_bytes: found.1 })
     }
 
     fn whole_row(
@@ -183,7 +183,7 @@ impl Fjall {
             }
             Op::Scan { row, rows, reverse } => {
                 dataset.key_into(*row, key);
-                self.scan(dataset, key, *rows, *reverse, depth)
+                self.scan(dataset, (*row, *rows, *reverse), depth, key)
             }
             Op::Put { row } => {
                 self.put(dataset, *row..row + 1)?;
@@ -202,31 +202,13 @@ fn column_key(dataset: &Dataset, row: u64, column: u32, key: &mut Vec<u8>) {
 }
 
 impl Store for Fjall {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "fjall"
     }
 
     fn load(&self, dataset: &Dataset, progress: &Progress) -> Result<()> {
-        let bar = progress.bar("loading fjall", "rows", Some(dataset.rows));
-        let next = AtomicU64::new(0);
-        let work = || -> Result<()> {
-            loop {
-                let start = next.fetch_add(LOAD_BATCH_ROWS, Ordering::Relaxed);
-                if start >= dataset.rows {
-                    return Ok(());
-                }
-                progress.check()?;
-                let end = (start + LOAD_BATCH_ROWS).min(dataset.rows);
-                self.put(dataset, start..end)?;
-                bar.add(end - start);
-            }
-        };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..LOAD_THREADS).map(|_| scope.spawn(work)).collect();
-            threads.into_iter().fold(Ok(()), |result, thread| {
-                let ended = thread.join();
-                result.and(ended.unwrap_or_else(|_| Err(Error::failed("a thread panicked"))))
-            })
+        in_batches(dataset, "loading fjall", LOAD_BATCH_ROWS, progress, |rows| {
+            self.put(dataset, rows)
         })
     }
 

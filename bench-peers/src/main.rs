@@ -1,7 +1,7 @@
 //! `bench-read`: Tepui's read path beside RocksDB, fjall and the device, a line for each bar.
 //!
 //! * [`bars`]: the bars, in groups; [`stores`] opens what they compare, [`figures`] names what they ask of Tepui.
-//! * [`rocks`], [`fjall`], [`fio`]: the peers.
+//! * [`rocks`], [`fjall`], [`fio`]: the peers; [`loading`] fills them.
 //! * [`sample`], [`report`]: figures, their spread, and how they are shown.
 //! * [`tune`]: what of RocksDB's settings only a measurement can settle.
 
@@ -9,6 +9,7 @@ mod bars;
 mod figures;
 mod fio;
 mod fjall;
+mod loading;
 mod report;
 mod rocks;
 mod sample;
@@ -157,7 +158,7 @@ fn run(args: &Args) -> Result<usize> {
     if let Some(path) = &args.markdown {
         std::fs::write(path, report.markdown()).map_err(|e| failed(path, &e))?;
     }
-    println!("\n{}", report.summary());
+    println!("\n{}\n{}", report.table(), report.summary());
     Ok(report.short())
 }
 

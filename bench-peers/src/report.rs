@@ -56,7 +56,7 @@ impl Line {
     pub fn new(group: &'static str, name: impl Into<String>, figure: Spread, bar: Bar) -> Self {
         let good = match bar {
             Bar::AtMost(most) => figure.median <= most,
-            Bar::AtLeast(least) => figure.median >= least,
+            Bar::AtLeast(least) => figure.median >= least && figure.median.is_finite(),
             Bar::Published => true,
         };
         let verdict = match (bar, good) {
@@ -72,6 +72,19 @@ impl Line {
     pub fn missing(group: &'static str, name: impl Into<String>, bar: Bar, why: String) -> Self {
         let verdict = if bar == Bar::Published { Verdict::Published } else { Verdict::Short };
         Self { group, name: name.into(), figure: None, unit: "", bar, verdict, note: why }
+    }
+
+    /// Short whatever its figure, where that does not mean what it says.
+    #[must_use]
+    pub fn unless(mut self, doubt: Option<String>) -> Self {
+        if let Some(doubt) = doubt {
+            if self.verdict == Verdict::Ok {
+                self.verdict = Verdict::Short;
+            }
+            let separator = if self.note.is_empty() { "" } else { "; " };
+            self.note = format!("{doubt}{separator}{}", self.note);
+        }
+        self
     }
 
     /// What it is counted in.
@@ -204,6 +217,30 @@ impl Report {
         }
     }
 
+    /// Every contest, for a terminal: the medians over the rounds.
+    pub fn table(&self) -> String {
+        let mut text = format!(
+            "{:<52} {:<34} {:>10} {:>9} {:>9} {:>7} {:>9} {:>8}\n",
+            "workload", "store", "per second", "p50 us", "p99 us", "reads", "bytes", "CPU us"
+        );
+        for series in &self.series {
+            let cell = |pick| number(series.spread(pick).median);
+            let _ = writeln!(
+                text,
+                "{:<52} {:<34} {:>10} {:>9} {:>9} {:>7} {:>9} {:>8}",
+                series.workload,
+                series.store,
+                cell(|s| s.per_second),
+                cell(|s| s.p50_us),
+                cell(|s| s.p99_us),
+                cell(|s| s.disk_reads),
+                cell(|s| s.disk_bytes),
+                cell(|s| s.cpu_us),
+            );
+        }
+        text
+    }
+
     /// The tables of `docs/benchmarks.md`.
     pub fn markdown(&self) -> String {
         let mut text = format!("Machine: {}.\n\n", self.machine_line());
@@ -268,6 +305,10 @@ mod tests {
         assert_eq!(line(f64::NAN, Bar::AtLeast(1.0)).verdict, Verdict::Short);
         let missing = Line::missing("group", "name", Bar::AtMost(1.0), "no figure".to_owned());
         assert_eq!(missing.verdict, Verdict::Short);
+        assert_eq!(line(f64::INFINITY, Bar::AtLeast(1.0)).verdict, Verdict::Short);
+        let doubted = line(0.5, Bar::AtMost(1.0)).unless(Some("not the device".to_owned()));
+        assert_eq!(doubted.verdict, Verdict::Short);
+        assert_eq!(line(0.5, Bar::AtMost(1.0)).unless(None).verdict, Verdict::Ok);
         assert!(missing.text().contains("no figure"));
     }
 

@@ -25,7 +25,7 @@ fn variants() -> Vec<(&'static str, Settings)> {
     all
 }
 
-/// Runs every variant, uncached and cached, and prints what each did.
+/// Runs every variant, uncached and cached, which the table at the end shows.
 pub fn run(bench: &mut Bench) -> Result<()> {
     let dataset = bench.sizes.narrow();
     for (label, cache) in
@@ -54,18 +54,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         for (name, kind) in [("get", OpKind::Get), ("get-absent", OpKind::GetAbsent)] {
             let workload = bench.workload(&format!("{name} {label}"), kind, threads, in_flight);
             let entrants: Vec<_> = ways.iter().map(|way| Entrant::Store(way, &workload)).collect();
-            for series in bench.contest(&dataset, &entrants)? {
-                println!(
-                    "{:<22} {:<28} {:>9.0}/s  p99 {:>7.0} us  CPU {:>6.2} us  {:>5.3} reads  {:>6.0} bytes",
-                    workload.name,
-                    series.store,
-                    series.spread(|s| s.per_second).median,
-                    series.spread(|s| s.p99_us).median,
-                    series.spread(|s| s.cpu_us).median,
-                    series.spread(|s| s.disk_reads).median,
-                    series.spread(|s| s.disk_bytes).median,
-                );
-            }
+            bench.contest(&dataset, &entrants)?;
         }
     }
     Ok(())

@@ -35,6 +35,8 @@ pub const IN_FLIGHT: usize = 32;
 const WHOLE_CACHE_FACTOR: u64 = 2;
 /// Less would not hold the top-level indexes of every store, whatever the data.
 const WHOLE_CACHE_BYTES_MIN: u64 = 256 << 20;
+/// Uncached reads reach the device at least so often: a cache of 1/60 answers far fewer than the rest.
+const UNCACHED_READS_MIN: f64 = 0.8;
 /// A warm-up takes this part of a measured run.
 const WARM_UP_PART: f64 = 0.5;
 
@@ -273,4 +275,12 @@ fn nth(series: &[Series], at: usize) -> Result<&Series> {
 
 fn per_second(sample: &Sample) -> f64 {
     sample.per_second
+}
+
+/// Reads that ought to miss the cache, of which most did not reach the device, say nothing: something else answered
+/// them, as the page cache does under buffered reads.
+fn not_the_device(series: &Series) -> Option<String> {
+    let reads = series.spread(|s| s.disk_reads).median;
+    (!(reads >= UNCACHED_READS_MIN))
+        .then(|| format!("{reads:.2} disk reads: the page cache answered, not the device"))
 }

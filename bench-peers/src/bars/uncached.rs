@@ -2,7 +2,7 @@
 
 use tepui_bench::{Dataset, Error, OpKind, Result, Share, Store, Workload};
 
-use super::{Bench, Entrant, IN_FLIGHT, THREADS, nth, per_second, waiting_ways};
+use super::{Bench, Entrant, IN_FLIGHT, THREADS, not_the_device, nth, per_second, waiting_ways};
 use crate::fio::{BLOCK_BYTES, Fio};
 use crate::report::{Bar, Line};
 use crate::rocks::Settings;
@@ -60,9 +60,11 @@ impl Shape {
         let few = bench.workload("get", OpKind::Get, THREADS, THREADS);
         let entrants = [Entrant::Store(&*tepui, &few), Entrant::Store(&rocks, &few)];
         let all = bench.contest(&dataset, &entrants)?;
-        let ratio = nth(&all, 0)?.over(nth(&all, 1)?, per_second);
+        let ours = nth(&all, 0)?;
+        let ratio = ours.over(nth(&all, 1)?, per_second);
         let name = self.name("uncached get, 2 threads: rate over RocksDB");
-        bench.say(Line::new(self.group, name, ratio, Bar::AtLeast(1.3)));
+        let line = Line::new(self.group, name, ratio, Bar::AtLeast(1.3));
+        bench.say(line.unless(not_the_device(ours)));
 
         self.absent(bench, &*tepui, &rocks)?;
         self.while_writing(bench, &*tepui, &rocks, &many)
@@ -75,14 +77,16 @@ impl Shape {
     fn device_lines(&self, bench: &mut Bench, ours: &Series, device: &Series) {
         let reads = ours.spread(|s| s.disk_reads);
         let name = self.name("uncached get: disk reads");
-        bench.say(Line::new(self.group, name, reads, Bar::AtMost(1.02)));
+        let doubt = not_the_device(ours);
+        bench.say(Line::new(self.group, name, reads, Bar::AtMost(1.02)).unless(doubt.clone()));
         let bytes = ours.spread(|s| s.disk_bytes / BLOCK_BYTES as f64);
         let name = self.name("uncached get: disk bytes over the block size");
-        bench.say(Line::new(self.group, name, bytes, Bar::AtMost(1.1)));
+        bench.say(Line::new(self.group, name, bytes, Bar::AtMost(1.1)).unless(doubt.clone()));
         let name = self.name("uncached get, 32 in flight: rate over fio");
         let rate = ours.over(device, per_second);
         let note = format!("fio {:.0} reads/s", device.spread(per_second).median);
-        bench.say(Line::new(self.group, name, rate, Bar::AtLeast(0.85)).note(note));
+        let line = Line::new(self.group, name, rate, Bar::AtLeast(0.85));
+        bench.say(line.note(note).unless(doubt));
     }
 
     fn peer_lines(&self, bench: &mut Bench, ours: &Series, best: &Series) {
@@ -99,7 +103,8 @@ impl Shape {
                 best.spread(pick).median,
                 best.store
             );
-            bench.say(Line::new(self.group, name, ours.over(best, pick), bar).note(note));
+            let line = Line::new(self.group, name, ours.over(best, pick), bar).note(note);
+            bench.say(line.unless(not_the_device(ours)));
         }
     }
 
@@ -142,7 +147,8 @@ impl Shape {
             theirs.spread(|s| s.disk_reads).median
         );
         let figure = ours.spread(|s| s.disk_reads);
-        bench.say(Line::new(self.group, name, figure, Bar::AtMost(1.10)).note(note));
+        let line = Line::new(self.group, name, figure, Bar::AtMost(1.10)).note(note);
+        bench.say(line.unless(not_the_device(ours)));
         tepui.settle(&bench.progress)?;
         rocks.settle(&bench.progress)
     }

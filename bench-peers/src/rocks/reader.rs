@@ -1,6 +1,7 @@
 //! One thread's reads of a RocksDB database: buffers that are reused, values that are borrowed from the block cache.
 
 use rocksdb::{ColumnFamily, DBPinnableSlice, DBRawIterator, ReadOptions};
+use tepui_bench::check::ScanCheck;
 use tepui_bench::{Dataset, Depth, Error, Found, Lane, Op, Result, Ticket};
 
 use super::settings::Layout;
@@ -211,9 +212,17 @@ impl<'a> Reader<'a> {
         } else {
             iterator.seek(&self.key);
         }
+        let mut check = ScanCheck::new(&self.dataset, row, reverse, depth);
+        let mut shown = None;
         let (mut keys, mut value_bytes) = (0_u64, 0_u64);
         while let Some((key, value)) = iterator.item() {
-            self.check_scanned(key, value, keys, depth)?;
+            let (row_key, qualifier) = key
+                .split_at_checked(self.dataset.key_bytes)
+                .ok_or_else(|| Error::mismatch("a scan shows a key that was not written"))?;
+            if keys.is_multiple_of(per_row) {
+                shown = check.row(row_key)?;
+            }
+            self.check_scanned(shown, qualifier, value, depth)?;
             keys += 1;
             value_bytes += value.len() as u64;
             left -= 1;
@@ -221,35 +230,39 @@ impl<'a> Reader<'a> {
             if left == 0 {
                 break;
             }
-            if reverse { iterator.prev() } else { iterator.next() }
+            if reverse {
+                iterator.prev();
+            } else {
+                iterator.next();
+            }
         }
         iterator.status().map_err(failed("scanning"))?;
         Ok(Found { rows: keys / per_row, value_bytes })
     }
 
-    /// A scan looks at all bytes of a sampled operation, else at the length of each value.
-    fn check_scanned(&self, key: &[u8], value: &[u8], at: u64, depth: Depth) -> Result<()> {
-        let wrong = |what: &str| Err(Error::mismatch(format!("key {at} of a scan: {what}")));
-        let packed = self.shared.layout == Layout::Packed;
-        let columns = if packed { self.dataset.columns as usize } else { 1 };
-        if value.len() != columns * self.dataset.value_bytes {
-            return wrong("a value of another length");
-        }
-        if depth == Depth::Quick {
-            return Ok(());
-        }
-        let Some(row) = key.get(..self.dataset.key_bytes).and_then(|k| self.dataset.row_of(k))
-        else {
-            return wrong("a key that was never written");
+    /// Compares a value whose row is known, else looks at its length alone: as every store here does.
+    fn check_scanned(
+        &self,
+        row: Option<u64>,
+        qualifier: &[u8],
+        value: &[u8],
+        depth: Depth,
+    ) -> Result<()> {
+        let Some(row) = row else {
+            let columns = if self.single() { self.dataset.columns as usize } else { 1 };
+            return if value.len() == columns * self.dataset.value_bytes {
+                Ok(())
+            } else {
+                Err(Error::mismatch("a scan shows a value of another length"))
+            };
         };
         if self.single() {
             return self.check_value(row, 0..self.dataset.columns, value, depth).map(|_| ());
         }
-        let qualifier = key.get(self.dataset.key_bytes..).unwrap_or_default();
-        match (0..self.dataset.columns).find(|c| Dataset::qualifier(*c) == qualifier) {
-            Some(column) => self.dataset.check(row, column, value, depth),
-            None => wrong("a column that was never written"),
-        }
+        let column = (0..self.dataset.columns)
+            .find(|c| Dataset::qualifier(*c) == qualifier)
+            .ok_or_else(|| Error::mismatch("a scan shows a column that was not written"))?;
+        self.dataset.check(row, column, value, depth)
     }
 
     /// Runs a lane with a MultiGet of up to `batch` reads at a time; what is no point read is carried out by itself.

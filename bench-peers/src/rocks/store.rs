@@ -5,16 +5,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rocksdb::{BottommostLevelCompaction, Cache, CompactOptions, DB, WriteBatch, WriteOptions};
 use tepui_bench::{Dataset, Error, Figure, Progress, Result, Run, Store};
 
 use super::reader::Reader;
 use super::settings::{self, Layout, Settings};
+use crate::loading::in_batches;
 
-/// Threads that load: one for each core here.
-const LOAD_THREADS: u64 = 2;
 /// Rows of a write batch while loading: large enough that its cost is the memtable's.
 const LOAD_BATCH_ROWS: u64 = 500;
 /// Cache while loading; nothing is read.
@@ -231,27 +229,8 @@ impl Store for Rocks {
     }
 
     fn load(&self, dataset: &Dataset, progress: &Progress) -> Result<()> {
-        let bar = progress.bar("loading RocksDB", "rows", Some(dataset.rows));
-        let next = AtomicU64::new(0);
-        let work = || -> Result<()> {
-            let options = without_log();
-            loop {
-                let start = next.fetch_add(LOAD_BATCH_ROWS, Ordering::Relaxed);
-                if start >= dataset.rows {
-                    return Ok(());
-                }
-                progress.check()?;
-                let end = (start + LOAD_BATCH_ROWS).min(dataset.rows);
-                self.write(dataset, start..end, &options)?;
-                bar.add(end - start);
-            }
-        };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..LOAD_THREADS).map(|_| scope.spawn(work)).collect();
-            threads.into_iter().fold(Ok(()), |result, thread| {
-                let ended = thread.join();
-                result.and(ended.unwrap_or_else(|_| Err(Error::failed("a thread panicked"))))
-            })
+        in_batches(dataset, "loading RocksDB", LOAD_BATCH_ROWS, progress, |rows| {
+            self.write(dataset, rows, &without_log())
         })
     }
 
