@@ -29,6 +29,9 @@ use crate::bars::{Bench, GROUPS, Sizes};
 use crate::report::Report;
 use crate::rocks::{Rocks, Settings};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Exit code when a bar is short.
 const SHORT: u8 = 1;
 /// Exit code when the run did not come to its end.
@@ -42,40 +45,40 @@ struct Args {
     #[command(subcommand)]
     command: Option<Command>,
     /// Directory of all data, on the device under test; what is loaded there is kept for the next run
-    #[arg(long, env = "BENCH_READ_DIR", default_value = "bench-read-data")]
+    #[arg(global = true, long, env = "BENCH_READ_DIR", default_value = "bench-read-data")]
     dir: PathBuf,
     /// Rows of one column
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(global = true, long, default_value_t = 1_000_000)]
     rows: u64,
     /// Rows of ten columns [default: a tenth of --rows]
-    #[arg(long)]
+    #[arg(global = true, long)]
     wide_rows: Option<u64>,
     /// Bytes of a key
-    #[arg(long, default_value_t = 50)]
+    #[arg(global = true, long, default_value_t = 50)]
     key_bytes: usize,
     /// Bytes of a value
-    #[arg(long, default_value_t = 256)]
+    #[arg(global = true, long, default_value_t = 256)]
     value_bytes: usize,
     /// Rounds of each contest; a figure is the median of its rounds
-    #[arg(long, default_value_t = 3)]
+    #[arg(global = true, long, default_value_t = 3)]
     rounds: usize,
     /// Seconds of a run in a round
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(global = true, long, default_value_t = 2.0)]
     seconds: f64,
     /// Another seed makes other rows and other reads
-    #[arg(long, default_value_t = 1)]
+    #[arg(global = true, long, default_value_t = 1)]
     seed: u64,
     /// Only these groups of bars, separated by commas
-    #[arg(long, value_delimiter = ',')]
+    #[arg(global = true, long, value_delimiter = ',')]
     only: Vec<String>,
     /// Leave fjall out: it has no bars
-    #[arg(long)]
+    #[arg(global = true, long)]
     without_fjall: bool,
     /// Write everything as JSON to this file
-    #[arg(long)]
+    #[arg(global = true, long)]
     json: Option<PathBuf>,
     /// Write the tables of docs/benchmarks.md to this file
-    #[arg(long)]
+    #[arg(global = true, long)]
     markdown: Option<PathBuf>,
 }
 
@@ -158,7 +161,10 @@ fn run(args: &Args) -> Result<usize> {
     if let Some(path) = &args.markdown {
         std::fs::write(path, report.markdown()).map_err(|e| failed(path, &e))?;
     }
-    println!("\n{}\n{}", report.table(), report.summary());
+    println!("\n{}", report.table());
+    if !report.lines.is_empty() {
+        println!("{}", report.summary());
+    }
     Ok(report.short())
 }
 

@@ -80,7 +80,7 @@ fn rocks_at(
     settings: &Settings,
     cache_bytes: u64,
 ) -> Result<Rocks> {
-    let kept = place(bench, store, dataset, &settings.to_string());
+    let kept = place(bench, store, dataset, &settings.format());
     if kept.prepare()? == State::Empty {
         let loading = Rocks::create(kept.data(), settings)?;
         loading.load(dataset, &bench.progress)?;

@@ -20,6 +20,9 @@ fn variants() -> Vec<(&'static str, Settings)> {
     ];
     if cfg!(feature = "newest") {
         all.push(("unaligned", Settings { aligned: false, ..best }));
+        all.push(("lru", Settings { hyper_clock: false, ..best }));
+        let filter = Filter::Ribbon(10.0);
+        all.push(("lru-ribbon", Settings { hyper_clock: false, filter, ..best }));
         all.push(("binary-search", Settings { interpolation: false, ..best }));
     }
     all

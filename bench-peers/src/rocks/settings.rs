@@ -69,6 +69,8 @@ pub struct Settings {
     pub lz4: bool,
     /// Interpolation instead of binary search in index blocks: hashed keys are uniform. Newest only.
     pub interpolation: bool,
+    /// The cache without locks, else LRU. Newest only.
+    pub hyper_clock: bool,
     /// Reads and writes around the page cache.
     pub direct: bool,
     /// Layout of rows with several columns.
@@ -85,6 +87,7 @@ impl Settings {
             hash_index: true,
             lz4: false,
             interpolation: cfg!(feature = "newest"),
+            hyper_clock: cfg!(feature = "newest"),
             direct: true,
             layout: Layout::KeyPerColumn,
         }
@@ -181,21 +184,32 @@ impl Settings {
     }
 }
 
-/// A block cache of `bytes`: hyper-clock, without locks, where the wrapper has it.
-#[cfg(feature = "newest")]
-pub fn cache(bytes: usize) -> Result<Cache> {
-    Ok(Cache::new_hyper_clock_cache(bytes, 0))
-}
+impl Settings {
+    /// A block cache of `bytes`.
+    pub fn cache(&self, bytes: usize) -> Result<Cache> {
+        #[cfg(feature = "newest")]
+        return Ok(if self.hyper_clock {
+            Cache::new_hyper_clock_cache(bytes, 0)
+        } else {
+            Cache::new_lru_cache(bytes)
+        });
+        #[cfg(not(feature = "newest"))]
+        if self.hyper_clock {
+            return Err(Error::failed("the hyper-clock cache needs the newest RocksDB"));
+        }
+        #[cfg(not(feature = "newest"))]
+        Cache::new_lru_cache(bytes).map_err(|e| Error::failed(format!("RocksDB's cache: {e}")))
+    }
 
-/// A block cache of `bytes`: LRU; the wrapper of RocksDB 7.8 has no other.
-#[cfg(not(feature = "newest"))]
-pub fn cache(bytes: usize) -> Result<Cache> {
-    Cache::new_lru_cache(bytes).map_err(|e| Error::failed(format!("RocksDB's cache: {e}")))
+    /// What of the settings is in the files.
+    pub fn format(&self) -> String {
+        Self { interpolation: false, hyper_clock: false, ..*self }.to_string()
+    }
 }
 
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cache = if cfg!(feature = "newest") { "hyper-clock" } else { "LRU" };
+        let cache = if self.hyper_clock { "hyper-clock" } else { "LRU" };
         let index = if self.partitioned { "partitioned" } else { "whole" };
         write!(f, "{BLOCK_BYTES}-byte blocks")?;
         if self.aligned {

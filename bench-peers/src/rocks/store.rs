@@ -10,7 +10,7 @@ use rocksdb::{BottommostLevelCompaction, Cache, CompactOptions, DB, WriteBatch, 
 use tepui_bench::{Dataset, Error, Figure, Progress, Result, Run, Store};
 
 use super::reader::Reader;
-use super::settings::{self, Layout, Settings};
+use super::settings::{Layout, Settings};
 use crate::loading::in_batches;
 
 /// Rows of a write batch while loading: large enough that its cost is the memtable's.
@@ -93,7 +93,7 @@ impl Rocks {
         cache_bytes: usize,
         loading: bool,
     ) -> Result<Self> {
-        let cache = settings::cache(cache_bytes)?;
+        let cache = settings.cache(cache_bytes)?;
         let options = settings.options(&cache, loading)?;
         let db = DB::open_cf_with_opts(&options, path, [(FAMILY, options.clone())])
             .map_err(failed("opening"))?;
