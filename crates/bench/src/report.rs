@@ -134,9 +134,10 @@ pub fn measure(
     let measured = run.finish();
     result.map_err(|error| error.context(format_args!("{} on {}", workload.name, store.name())))?;
     if measured.ops == 0 {
-        return Err(match measured.interrupted {
-            true => Error::interrupted(),
-            false => Error::failed(format!("{}: no operation was done", workload.name)),
+        return Err(if measured.interrupted {
+            Error::interrupted()
+        } else {
+            Error::failed(format!("{}: no operation was done", workload.name))
         });
     }
     let figures = grown(&figures, store.figures());
@@ -257,7 +258,7 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     if values.len() % 2 == 1 {
         at(middle)
     } else {
-        (at(middle.saturating_sub(1)) + at(middle)) / 2.0
+        f64::midpoint(at(middle.saturating_sub(1)), at(middle))
     }
 }
 

@@ -232,7 +232,8 @@ impl<'a> Lane<'a> {
             return None;
         }
         self.next = number.saturating_add(self.stride);
-        let full = self.run.workload.verify == Verify::All || self.ops % VERIFY_SAMPLE_OPS == 0;
+        let full =
+            self.run.workload.verify == Verify::All || self.ops.is_multiple_of(VERIFY_SAMPLE_OPS);
         let depth = if full { Depth::Full } else { Depth::Quick };
         Some(Ticket { op, depth, start_nanos })
     }
@@ -253,7 +254,7 @@ impl<'a> Lane<'a> {
         self.found.rows += found.rows;
         self.found.value_bytes += found.value_bytes;
         self.ops += 1;
-        if self.ops % BAR_OPS == 0 {
+        if self.ops.is_multiple_of(BAR_OPS) {
             self.run.bar.add(BAR_OPS);
         }
         Ok(())

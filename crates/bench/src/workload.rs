@@ -355,7 +355,9 @@ mod tests {
 
     fn counts(rows: &[u64]) -> Vec<u64> {
         let mut counts = vec![0; 1000];
-        rows.iter().for_each(|row| counts[*row as usize] += 1);
+        for row in rows {
+            counts[*row as usize] += 1;
+        }
         counts
     }
 

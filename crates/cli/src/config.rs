@@ -36,7 +36,8 @@ pub fn load(
     file: Option<&PathBuf>,
     flags: Vec<(&'static str, &'static str, String)>,
 ) -> Result<Effective> {
-    let file = file.map(|path| config::read_file(&LocalFiles, path.clone())).transpose()?;
+    let file =
+        file.map(|path| config::read_file(&LocalFiles::default(), path.clone())).transpose()?;
     // A variable that is not UTF-8 cannot be a key's name; as a value it is refused by its key.
     let env = std::env::vars_os()
         .filter_map(|(name, value)| {

@@ -63,10 +63,12 @@ pub fn run(command: &Command) -> Result<()> {
     };
     let shown = match command {
         Command::Sst { file, records } => {
-            inspect::sst(&LocalFiles, &file.path, *records, &mut print)
+            inspect::sst(&LocalFiles::default(), &file.path, *records, &mut print)
         }
-        Command::Log { file } => inspect::log(&LocalFiles, &file.path, &mut print),
-        Command::Manifest { file } => inspect::manifest(&LocalFiles, &file.path, &mut print),
+        Command::Log { file } => inspect::log(&LocalFiles::default(), &file.path, &mut print),
+        Command::Manifest { file } => {
+            inspect::manifest(&LocalFiles::default(), &file.path, &mut print)
+        }
     };
     let flushed = out.flush();
     if closed || flushed.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe) {

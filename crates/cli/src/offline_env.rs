@@ -1,20 +1,14 @@
 //! The machine that offline commands run on, and their progress bar.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use tepui_engine::io::{Env, InlineIo, LocalFiles, SystemClock, SystemRng, ThreadSpawner};
+use tepui_engine::io::{Env, IoMode};
 
 /// The seams of the operating system; reads are made where they are asked for.
 pub fn env() -> Env {
-    Env {
-        files: Arc::new(LocalFiles),
-        io: Arc::new(InlineIo),
-        clock: Arc::new(SystemClock::new()),
-        rng: Arc::new(SystemRng::new()),
-        spawner: Arc::new(ThreadSpawner),
-    }
+    // Read from end to end, in large pieces: the page cache reads ahead.
+    Env::inline(IoMode::Buffered)
 }
 
 /// A bar of bytes on standard error, where that is a terminal; hidden where it is not.

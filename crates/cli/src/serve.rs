@@ -3,19 +3,12 @@
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use tepui_bigtable::error::{Error, Result};
-use tepui_engine::io::{
-    Env, LocalFiles, PreadPool, Spawner, SystemClock, SystemRng, ThreadSpawner,
-};
+use tepui_engine::io::Env;
 use tepui_server::{logging, server, signals};
 
 use crate::config;
-
-/// Threads that read blocks which the page cache does not hold. More than cores, since they wait for the
-/// disk: this many reads keep an SSD busy.
-const READ_THREADS: usize = 32;
 
 /// The flags of `tepui serve`.
 #[derive(Debug, clap::Args)]
@@ -47,22 +40,10 @@ pub fn run(args: &Args) -> Result<()> {
     }
     // Taken before there is anything to stop, so that no signal finds the default handler.
     let signals = signals::Signals::take()?;
-    let running = server::start(env()?, &effective.config)?;
+    let running = server::start(Env::local(effective.config.io)?, &effective.config)?;
     tracing::info!(address = %running.address(), data = %effective.config.data.display(), "serving");
     announce(running.address())?;
     signals.stop_on_first_exit_on_second(running)
-}
-
-/// The machine that the server runs on.
-fn env() -> Result<Env> {
-    let spawner: Arc<dyn Spawner> = Arc::new(ThreadSpawner);
-    Ok(Env {
-        files: Arc::new(LocalFiles),
-        io: Arc::new(PreadPool::new(spawner.as_ref(), READ_THREADS)?),
-        clock: Arc::new(SystemClock::new()),
-        rng: Arc::new(SystemRng::new()),
-        spawner,
-    })
 }
 
 /// Says on stdout that the server is ready, for people and for scripts that wait for it.

@@ -9,19 +9,13 @@ use std::sync::Arc;
 use futures::executor::block_on;
 use tepui_engine::cell::{FamilyId, Mutation, RowBatch, RowRange};
 use tepui_engine::db::{Engine, EngineOptions};
-use tepui_engine::io::{Env, InlineIo, LocalFiles, SystemClock, SystemRng, ThreadSpawner};
+use tepui_engine::io::{Env, IoMode};
 use tepui_engine::manifest::{MetaChange, MetaExpect};
 use tepui_engine::schema::{FamilyOptions, TabletSchema};
 use tepui_server::catalog::record::TableRecord;
 
 fn env() -> Env {
-    Env {
-        files: Arc::new(LocalFiles),
-        io: Arc::new(InlineIo),
-        clock: Arc::new(SystemClock::new()),
-        rng: Arc::new(SystemRng::new()),
-        spawner: Arc::new(ThreadSpawner),
-    }
+    Env::inline(IoMode::Buffered)
 }
 
 fn open(dir: &Path) -> Arc<Engine> {

@@ -16,7 +16,7 @@ use crate::cell::RowRange;
 use crate::core::{Core, EngineMetrics};
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity;
-use crate::io::{Clock, Env, FileLock, Files, JoinHandle};
+use crate::io::{Clock, Env, FileLock, Files, IoFigures, JoinHandle};
 use crate::layout::{Layout, parse_number};
 use crate::log::{CommitPipeline, Hlc, LocalLog, LogOptions, ReplayProgress};
 use crate::manifest::{LocalMetaStore, MetaStore, TabletManifest, VersionEdit};
@@ -255,6 +255,11 @@ impl Engine {
     /// Whether writes are taken.
     pub fn health(&self) -> Health {
         self.core.health()
+    }
+
+    /// Counters of reads; `None` where the files do not count them.
+    pub fn io_figures(&self) -> Option<IoFigures> {
+        self.core.env.files.metrics().map(|metrics| metrics.figures())
     }
 
     /// Counters of background work.

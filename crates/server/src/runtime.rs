@@ -4,6 +4,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
+use tepui_engine::io::IoEngine;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tonic::service::Routes;
@@ -29,8 +30,9 @@ pub fn build() -> std::io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-/// Serves a core until `drain` is given and the requests under way are done, or [`DRAIN`] has passed.
-pub fn run_core(listener: TcpListener, routes: Routes, drain: Signal) {
+/// Serves a core until `drain` is given and the requests under way are done, or [`DRAIN`] has passed. The
+/// reads of its requests are made by `io`, which may keep something for the core's thread.
+pub fn run_core(listener: TcpListener, routes: Routes, drain: Signal, io: &dyn IoEngine) {
     let runtime = match build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -39,6 +41,11 @@ pub fn run_core(listener: TcpListener, routes: Routes, drain: Signal) {
         }
     };
     runtime.block_on(async {
+        // Kept until the requests are done: then the reads that are left belong to nobody. A core that
+        // cannot be attached reads by other means.
+        let _attached = io.attach().inspect_err(|error| {
+            tracing::warn!(%error, "a core reads without a ring of its own");
+        });
         let deadline = async {
             given(drain.clone()).await;
             tokio::time::sleep(DRAIN).await;
@@ -82,7 +89,8 @@ async fn serve(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tepui_engine::io::{Spawner as _, ThreadSpawner};
+    use std::sync::Arc;
+    use tepui_engine::io::{Env, IoMode, Spawner as _, ThreadSpawner};
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;
     use tonic_health::pb::health_server::HealthServer;
@@ -93,13 +101,15 @@ mod tests {
         let listeners = crate::listener::bind(([127, 0, 0, 1], 0).into(), 2).unwrap();
         let address = listeners[0].local_addr().unwrap();
         let health = HealthReporter::new();
+        let env = Env::local(IoMode::Direct).unwrap();
         let (drain, draining) = watch::channel(false);
         let cores: Vec<_> = listeners
             .into_iter()
             .map(|listener| {
                 let service = HealthService::from_health_reporter(health.clone());
                 let (routes, drain) = (Routes::new(HealthServer::new(service)), draining.clone());
-                let work = move || run_core(listener, routes, drain);
+                let io = Arc::clone(&env.io);
+                let work = move || run_core(listener, routes, drain, io.as_ref());
                 ThreadSpawner.spawn("core", Box::new(work)).unwrap()
             })
             .collect();

@@ -80,7 +80,8 @@ fn start_over(env: Env, engine: Arc<Engine>, address: SocketAddr, cores: usize) 
     for (i, listener) in listeners.into_iter().enumerate() {
         let routes = routes(&tables, &operations, &engine, &health)?;
         let draining = draining.clone();
-        let work = move || runtime::run_core(listener, routes, draining);
+        let io = Arc::clone(&env.io);
+        let work = move || runtime::run_core(listener, routes, draining, io.as_ref());
         threads.push(env.spawner.spawn(&format!("tepui-core-{i}"), Box::new(work))?);
     }
     let chores = Chores { engine: Arc::clone(&engine), tables, health, told, stop: stopped, drain };

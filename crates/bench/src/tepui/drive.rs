@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::ops::Bound;
 use std::pin::pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -78,8 +79,11 @@ pub(super) fn run(store: &Tepui, run: &Run<'_>) -> Result<()> {
     let asks = Asks::new(run.dataset(), workload.mix.iter().map(|share| share.kind));
     let threads = workload.threads;
     run.on_threads(threads, |index, lane| {
+        let io = Arc::clone(&store.engine.env().io);
+        let parking = Arc::clone(&io);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
+            .on_thread_park(move || parking.before_park())
             .build()
             .map_err(|error| Error::failed(format!("runtime: {error}")))?;
         // What does not divide goes to the first threads.
@@ -88,6 +92,7 @@ pub(super) fn run(store: &Tepui, run: &Run<'_>) -> Result<()> {
         let worker =
             Worker { store, asks: &asks, dataset: run.dataset(), lane: RefCell::new(lane) };
         runtime.block_on(async {
+            let _attached = io.attach()?;
             if loops <= 1 {
                 return worker.work(false).await;
             }

@@ -6,31 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use tepui_engine::io::{
-    Env, IoEngine, LocalFiles, PreadPool, ReadRequest, Spawner, SystemClock, SystemRng,
-    ThreadSpawner,
-};
+use tepui_engine::io::{Attached, Env, IoEngine, IoMode, ReadRequest};
 
 use super::slow::{Slow, SlowFiles, SlowIo};
 use crate::error::Result;
 
-/// Threads of the pool that reads where there is no ring: what the server has.
-const READ_THREADS: usize = 32;
-
-/// How blocks are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum IoMode {
-    /// Past the page cache.
-    Direct,
-    /// Through it.
-    #[default]
-    Buffered,
-}
-
 /// The seams of this machine, with counted reads.
 pub(super) fn env(mode: IoMode, slow: Option<Slow>) -> Result<(Env, Arc<CountedIo>)> {
-    let mut env = local(mode)?;
+    let mut env = Env::local(mode)?;
     if let Some(slow) = slow {
         env.files = Arc::new(SlowFiles::new(env.files));
         env.io = Arc::new(SlowIo::new(env.io, slow));
@@ -38,17 +21,6 @@ pub(super) fn env(mode: IoMode, slow: Option<Slow>) -> Result<(Env, Arc<CountedI
     let counted = Arc::new(CountedIo::new(env.io));
     env.io = Arc::clone(&counted) as Arc<dyn IoEngine>;
     Ok((env, counted))
-}
-
-fn local(_mode: IoMode) -> Result<Env> {
-    let spawner: Arc<dyn Spawner> = Arc::new(ThreadSpawner);
-    Ok(Env {
-        files: Arc::new(LocalFiles),
-        io: Arc::new(PreadPool::new(spawner.as_ref(), READ_THREADS)?),
-        clock: Arc::new(SystemClock::new()),
-        rng: Arc::new(SystemRng::new()),
-        spawner,
-    })
 }
 
 /// Counts what goes through the I/O engine: the blocks that reads wait for. What compactions read does not
@@ -89,5 +61,13 @@ impl IoEngine for CountedIo {
         self.reads.fetch_add(requests.len() as u64, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.inner.read_batch(requests)
+    }
+
+    fn attach(&self) -> tepui_engine::Result<Attached> {
+        self.inner.attach()
+    }
+
+    fn before_park(&self) {
+        self.inner.before_park();
     }
 }

@@ -30,9 +30,10 @@ use crate::progress::Progress;
 use crate::run::Run;
 use crate::store::{Figure, Store};
 
-pub use machine::{CountedIo, IoMode};
+pub use machine::CountedIo;
 pub use slow::Slow;
 pub use spread::{SPREAD_DATA_BYTES_MAX, load_spread};
+pub use tepui_engine::io::IoMode;
 
 /// The family of every cell.
 const FAMILY: FamilyId = FamilyId(1);
@@ -61,7 +62,8 @@ pub struct TepuiOptions {
 impl TepuiOptions {
     /// The engine's defaults, but for what a benchmark of reads must choose: the log is not synced (loads
     /// wait for the disk's writes otherwise, and nothing here is worth keeping), and the values are
-    /// incompressible, so nothing is compressed.
+    /// incompressible, so nothing is compressed. Blocks are read past the page cache: what that holds would
+    /// hide the device.
     pub fn new(dir: &Path, cache_bytes: u64) -> Self {
         let engine = EngineOptions {
             sync: SyncMode::Never,
@@ -73,7 +75,7 @@ impl TepuiOptions {
             name: "tepui".to_owned(),
             dir: dir.to_owned(),
             engine,
-            io: IoMode::default(),
+            io: IoMode::Direct,
             slow: None,
         }
     }
@@ -238,6 +240,17 @@ impl Store for Tepui {
             Figure::gauge("memtable_bytes", tablet.memtable_bytes as f64),
             Figure::gauge("records", tablet.records as f64),
         ];
+        if let Some(files) = self.engine.env().files.metrics() {
+            let files = files.figures();
+            figures.extend([
+                Figure::counter("file_reads", files.reads),
+                Figure::counter("file_read_bytes", files.read_bytes),
+                Figure::counter("file_page_cache_reads", files.cached_reads),
+                Figure::counter("file_read_retries", files.retries),
+                Figure::counter("ring_reads", files.ring_reads),
+                Figure::counter("ring_enters", files.ring_enters),
+            ]);
+        }
         figures.extend(
             tablet
                 .level_files

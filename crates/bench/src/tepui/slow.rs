@@ -9,7 +9,8 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use tepui_engine::Result;
 use tepui_engine::io::{
-    DirEntry, FileLock, Files, IoEngine, RandomFile, ReadRequest, WritableFile,
+    Attached, Attempt, DeviceFile, DirEntry, FileLock, Files, IoEngine, IoMetrics, RandomFile,
+    ReadRequest, WritableFile,
 };
 
 /// How slow.
@@ -56,6 +57,14 @@ impl IoEngine for SlowIo {
             results
         })
     }
+
+    fn attach(&self) -> Result<Attached> {
+        self.inner.attach()
+    }
+
+    fn before_park(&self) {
+        self.inner.before_park();
+    }
 }
 
 /// Files that never answer from the page cache, so that every read goes through the I/O engine.
@@ -75,6 +84,14 @@ impl Files for SlowFiles {
 
     fn open(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
         Ok(Arc::new(SlowFile(self.0.open(path)?)))
+    }
+
+    fn open_immutable(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
+        Ok(Arc::new(SlowFile(self.0.open_immutable(path)?)))
+    }
+
+    fn metrics(&self) -> Option<Arc<IoMetrics>> {
+        self.0.metrics()
     }
 
     fn truncate(&self, path: &Path, len: u64) -> Result<()> {
@@ -132,5 +149,13 @@ impl RandomFile for SlowFile {
 
     fn try_read_at(&self, _offset: u64, _len: usize) -> Option<Result<Bytes>> {
         None
+    }
+
+    fn device(&self) -> Option<DeviceFile<'_>> {
+        self.0.device()
+    }
+
+    fn answer(&self, attempt: Attempt) -> Attempt {
+        self.0.answer(attempt)
     }
 }

@@ -74,7 +74,7 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS")]
     warm_up: Option<f64>,
     /// How blocks are read
-    #[arg(long, value_enum, default_value_t = Io::default())]
+    #[arg(long, value_enum, default_value_t = Io::Direct)]
     io: Io,
     /// Whether index and filters of an SST are cut into partitions or are one block each
     #[arg(long, value_enum, default_value_t = Switch::On)]
@@ -108,15 +108,6 @@ enum Io {
     Direct,
     /// Through the page cache
     Buffered,
-}
-
-impl Default for Io {
-    fn default() -> Self {
-        match IoMode::default() {
-            IoMode::Direct => Self::Direct,
-            IoMode::Buffered => Self::Buffered,
-        }
-    }
 }
 
 impl From<Io> for IoMode {
@@ -274,7 +265,7 @@ pub fn run(options: &Options) -> Result<()> {
         None => {}
     }
     if options.json.as_ref().is_none_or(|file| file.as_os_str() != "-") {
-        println!("{}", options.heading(&report));
+        println!("{}", heading(&report));
         print!("{}", report::table(&report.runs));
     }
     if let Some(file) = &options.plot {
@@ -392,26 +383,27 @@ impl Options {
         .map(|(name, value)| (name.to_owned(), value))
         .collect()
     }
+}
 
-    fn heading(&self, report: &Report) -> String {
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        let Machine { cpu, cores, kernel, device, memory_bytes } = &report.machine;
-        let device = device.as_deref().unwrap_or("none with counters");
-        let Dataset { rows, key_bytes, columns, value_bytes, .. } = report.dataset;
-        let data = format!(
-            "{rows} rows: keys of {key_bytes} bytes, {columns} columns of {value_bytes}, {:.0} MiB in all",
-            mib(report.data_bytes)
-        );
-        let setting = |name| report.settings.get(name).map_or("", String::as_str);
-        format!(
-            "{cores} x {cpu}, {:.0} MiB, Linux {kernel}, disk {device}\n{data}\ncache {}, {} reads, partitions {}, compression {}",
-            mib(*memory_bytes),
-            setting("cache"),
-            setting("io"),
-            setting("partitions"),
-            setting("compression"),
-        )
-    }
+/// The machine, the rows and the settings, in three lines.
+fn heading(report: &Report) -> String {
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let Machine { cpu, cores, kernel, device, memory_bytes } = &report.machine;
+    let device = device.as_deref().unwrap_or("none with counters");
+    let Dataset { rows, key_bytes, columns, value_bytes, .. } = report.dataset;
+    let data = format!(
+        "{rows} rows: keys of {key_bytes} bytes, {columns} columns of {value_bytes}, {:.0} MiB in all",
+        mib(report.data_bytes)
+    );
+    let setting = |name| report.settings.get(name).map_or("", String::as_str);
+    format!(
+        "{cores} x {cpu}, {:.0} MiB, Linux {kernel}, disk {device}\n{data}\ncache {}, {} reads, partitions {}, compression {}",
+        mib(*memory_bytes),
+        setting("cache"),
+        setting("io"),
+        setting("partitions"),
+        setting("compression"),
+    )
 }
 
 /// The workload for so many seconds, without its writes: a warm-up must not change the shape of the tree.

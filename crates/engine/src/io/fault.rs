@@ -3,6 +3,9 @@
 //! A [`Fault`] picks the n-th operation of a kind whose path contains a text, and the error that it
 //! gets, once or from then on. A byte quota makes the disk full; a hook runs before every file sync, to
 //! hold it back or slow it down. Everything else goes through, and is counted.
+//!
+//! A failing read is what the device answered to one attempt: whoever reads tries once more, so that a
+//! single [`FaultOp::Read`] fault is a retry and a sticky one an error.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,8 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use rustix::io::Errno;
 
-use super::{DirEntry, FileLock, Files, RandomFile, WritableFile};
+use super::device::{Attempt, DeviceFile, retry_once};
+use super::{DirEntry, FileLock, Files, IoMetrics, RandomFile, WritableFile};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A kind of operation.
@@ -49,7 +54,8 @@ pub enum FaultOp {
     Reserve,
     /// [`RandomFile::len`].
     Len,
-    /// [`RandomFile::read_at`] and [`RandomFile::try_read_at`].
+    /// An attempt of [`RandomFile::read_at`], [`RandomFile::try_read_at`] or of a read through
+    /// [`RandomFile::device`].
     Read,
 }
 
@@ -61,12 +67,13 @@ pub struct Fault {
     nth: u64,
     kind: ErrorKind,
     sticky: bool,
+    short: bool,
 }
 
 impl Fault {
     /// The next operation of this kind fails with [`ErrorKind::Io`], once.
     pub fn new(op: FaultOp) -> Self {
-        Self { op, path: String::new(), nth: 1, kind: ErrorKind::Io, sticky: false }
+        Self { op, path: String::new(), nth: 1, kind: ErrorKind::Io, sticky: false, short: false }
     }
 
     /// Only operations on paths that contain `part` count.
@@ -87,6 +94,12 @@ impl Fault {
         self
     }
 
+    /// A read brings half of what was asked, instead of an error.
+    pub fn short(mut self) -> Self {
+        self.short = true;
+        self
+    }
+
     /// Every later one fails, too.
     pub fn sticky(mut self) -> Self {
         self.sticky = true;
@@ -102,6 +115,8 @@ pub type SyncHook = Arc<dyn Fn(&Path) + Send + Sync>;
 pub struct FaultFiles {
     inner: Arc<dyn Files>,
     plan: Arc<Mutex<Plan>>,
+    /// Of the files underneath where they count, else of reads that were tried again here.
+    metrics: Arc<IoMetrics>,
 }
 
 #[derive(Default)]
@@ -118,7 +133,8 @@ fn lock(plan: &Mutex<Plan>) -> MutexGuard<'_, Plan> {
 }
 
 impl Plan {
-    fn check(&mut self, op: FaultOp, path: &Path) -> Result<()> {
+    /// The fault that this operation meets.
+    fn next(&mut self, op: FaultOp, path: &Path) -> Option<Fault> {
         *self.counts.entry(op).or_default() += 1;
         *self.counts.entry(FaultOp::Any).or_default() += 1;
         let text = path.to_string_lossy();
@@ -131,11 +147,18 @@ impl Plan {
             if fault.nth > 0 {
                 return true;
             }
-            hit = Some(fault.kind);
+            hit = Some(fault.clone());
             fault.sticky
         });
-        match hit {
-            Some(kind) => Err(Error::new(kind, format!("{op:?} {text}: injected fault"))),
+        hit
+    }
+
+    fn check(&mut self, op: FaultOp, path: &Path) -> Result<()> {
+        match self.next(op, path) {
+            Some(fault) => {
+                let text = path.to_string_lossy();
+                Err(Error::new(fault.kind, format!("{op:?} {text}: injected fault")))
+            }
             None => Ok(()),
         }
     }
@@ -144,7 +167,8 @@ impl Plan {
 impl FaultFiles {
     /// `inner` with no faults yet.
     pub fn new(inner: Arc<dyn Files>) -> Self {
-        Self { inner, plan: Arc::default() }
+        let metrics = inner.metrics().unwrap_or_default();
+        Self { inner, plan: Arc::default(), metrics }
     }
 
     /// Adds a failure.
@@ -196,6 +220,15 @@ impl Files for FaultFiles {
     fn open(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
         self.check(FaultOp::Open, path)?;
         Ok(Arc::new(FaultRandom { inner: self.inner.open(path)?, files: self.clone() }))
+    }
+
+    fn open_immutable(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
+        self.check(FaultOp::Open, path)?;
+        Ok(Arc::new(FaultRandom { inner: self.inner.open_immutable(path)?, files: self.clone() }))
+    }
+
+    fn metrics(&self) -> Option<Arc<IoMetrics>> {
+        Some(Arc::clone(&self.metrics))
     }
 
     fn truncate(&self, path: &Path, len: u64) -> Result<()> {
@@ -313,22 +346,43 @@ impl RandomFile for FaultRandom {
     }
 
     fn read_at(&self, offset: u64, len: usize) -> Result<Bytes> {
-        self.files.check(FaultOp::Read, self.path())?;
-        self.inner.read_at(offset, len)
+        if let Some(device) = self.inner.device() {
+            return super::device::read_blocking(self, &device, offset, len);
+        }
+        retry_once(&self.files.metrics, || {
+            let checked = self.files.check(FaultOp::Read, self.path());
+            checked.map_err(|e| e.context(format_args!("offset {offset} ({len} bytes)")))?;
+            self.inner.read_at(offset, len)
+        })
     }
 
     fn try_read_at(&self, offset: u64, len: usize) -> Option<Result<Bytes>> {
-        if let Err(error) = self.files.check(FaultOp::Read, self.path()) {
+        let checked =
+            retry_once(&self.files.metrics, || self.files.check(FaultOp::Read, self.path()));
+        if let Err(error) = checked {
             return Some(Err(error));
         }
         self.inner.try_read_at(offset, len)
+    }
+
+    fn device(&self) -> Option<DeviceFile<'_>> {
+        self.inner.device()
+    }
+
+    fn answer(&self, attempt: Attempt) -> Attempt {
+        let fault = lock(&self.files.plan).next(FaultOp::Read, self.path());
+        match (fault, attempt) {
+            (Some(fault), Ok(read)) if fault.short => Ok(read / 2),
+            (Some(_), _) => Err(Errno::IO),
+            (None, attempt) => attempt,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::MemoryFiles;
+    use crate::io::{IoMode, LocalFiles, MemoryFiles};
 
     fn both() -> (MemoryFiles, FaultFiles) {
         let memory = MemoryFiles::new();
@@ -395,9 +449,39 @@ mod tests {
         file.sync().unwrap();
         assert_eq!(*seen.lock().unwrap(), [Path::new("f")]);
         let reader = files.open(Path::new("f")).unwrap();
-        files.inject(Fault::new(FaultOp::Read).nth(2));
+        files.inject(Fault::new(FaultOp::Read).nth(2).sticky());
         reader.read_at(0, 1).unwrap();
         assert!(reader.try_read_at(0, 1).unwrap().is_err());
+        assert!(reader.read_at(0, 1).is_err());
+        files.heal();
         assert_eq!(reader.try_read_at(0, 1).unwrap().unwrap(), "x");
+    }
+
+    #[test]
+    fn one_failing_attempt_is_a_retry_and_two_are_an_error_with_file_and_offset() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let local = LocalFiles::new(IoMode::Direct);
+        local.create(&path).unwrap().append(&[3; 5_000]).unwrap();
+        let (memory, _) = both();
+        memory.put_contents(&path, vec![3; 5_000]);
+        let inners: [Arc<dyn Files>; 2] = [Arc::new(local), Arc::new(memory)];
+        for inner in inners {
+            let files = FaultFiles::new(inner);
+            let file = files.open_immutable(&path).unwrap();
+            for fault in [Fault::new(FaultOp::Read), Fault::new(FaultOp::Read).short()] {
+                let before = files.metrics().unwrap().figures().retries;
+                files.inject(fault.clone());
+                assert_eq!(file.read_at(1_000, 3_000).unwrap(), vec![3; 3_000]);
+                assert_eq!(files.metrics().unwrap().figures().retries, before + 1);
+                files.inject(fault.sticky());
+                let error = file.read_at(1_000, 3_000).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Io);
+                let message = error.message();
+                assert!(message.contains("f") && message.contains("offset 1000"), "{message}");
+                files.heal();
+            }
+            assert_eq!(files.metrics().unwrap().figures().failures, 2);
+        }
     }
 }

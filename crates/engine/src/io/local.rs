@@ -4,12 +4,16 @@
 //! (it also makes a grown length durable, since data that cannot be reached is not synced);
 //! [`RandomFile::try_read_at`] answers from the page cache or not at all (`preadv2` with `RWF_NOWAIT`,
 //! where platform and file system have it).
+//!
+//! With [`IoMode::Direct`], files that change no more ([`Files::open_immutable`]) are read past the page
+//! cache: what is worth memory is in the block cache, and would else be there twice. All others (logs,
+//! manifests, configuration) are read and written through it.
 
 #![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "this is the file seam")]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,16 +22,100 @@ use bytes::Bytes;
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
-use super::{DirEntry, FileLock, Files, RandomFile, WritableFile};
+use super::device::{DeviceFile, READ_UNCHECKED_BYTES_MAX, read_blocking};
+use super::{DirEntry, FileLock, Files, IoMetrics, IoMode, RandomFile, WritableFile};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Reads longer than this are checked against the file's length before memory is taken for them, so
-/// that a damaged length cannot ask for gigabytes. Smaller ones are not worth the system call.
-const READ_UNCHECKED_BYTES_MAX: usize = 1 << 20;
+/// Alignment of direct reads where the kernel does not tell (before 6.1): the largest sector that disks
+/// have, which every other divides.
+#[cfg(target_os = "linux")]
+const DIRECT_ALIGN_UNKNOWN: usize = 4096;
+
+/// Largest alignment that is believed; a file system that asks for more is read through the page cache.
+#[cfg(target_os = "linux")]
+const DIRECT_ALIGN_MAX: u32 = 64 << 10;
 
 /// The operating system's file system.
 #[derive(Debug, Default)]
-pub struct LocalFiles;
+pub struct LocalFiles {
+    mode: IoMode,
+    metrics: Arc<IoMetrics>,
+    /// Whether it was said that direct reads are refused.
+    refusal_told: AtomicBool,
+}
+
+impl LocalFiles {
+    /// Files whose immutable ones are read in this mode.
+    pub fn new(mode: IoMode) -> Self {
+        Self { mode, ..Self::default() }
+    }
+
+    fn open_buffered(&self, path: &Path) -> Result<LocalRandom> {
+        let file = File::open(path).map_err(|e| failed("open", path, &e))?;
+        Ok(LocalRandom {
+            file,
+            path: path.to_owned(),
+            alignment: None,
+            nowait: AtomicBool::new(true),
+            metrics: Arc::clone(&self.metrics),
+        })
+    }
+
+    /// A file to be read past the page cache; `None` where its file system refuses that.
+    #[cfg(target_os = "linux")]
+    fn open_direct(&self, path: &Path) -> Result<Option<LocalRandom>> {
+        use rustix::fs::{Advice, Mode, OFlags};
+
+        let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+        let file = match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(fd) => File::from(fd),
+            Err(Errno::INVAL) => return Ok(None),
+            Err(errno) => return Err(failed("open", path, &errno.into())),
+        };
+        let Some(alignment) = alignment(&file) else { return Ok(None) };
+        // What was written through the page cache a moment ago would stay there and be of no use. A hint:
+        // pages that are still dirty stay, and reads are coherent with them.
+        let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
+        Ok(Some(LocalRandom {
+            file,
+            path: path.to_owned(),
+            alignment: Some(alignment),
+            nowait: AtomicBool::new(false),
+            metrics: Arc::clone(&self.metrics),
+        }))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn open_direct(&self, _path: &Path) -> Result<Option<LocalRandom>> {
+        Ok(None)
+    }
+}
+
+/// What direct reads of a file must be aligned to.
+#[derive(Debug, Clone, Copy)]
+struct Alignment {
+    offset: usize,
+    memory: usize,
+}
+
+/// Asks the kernel; `None` where the file cannot be read directly.
+#[cfg(target_os = "linux")]
+fn alignment(file: &File) -> Option<Alignment> {
+    use rustix::fs::{AtFlags, StatxFlags};
+
+    let unknown = Alignment { offset: DIRECT_ALIGN_UNKNOWN, memory: DIRECT_ALIGN_UNKNOWN };
+    let Ok(stat) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
+        return Some(unknown);
+    };
+    if StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN) {
+        let usable = |align: u32| align.is_power_of_two() && align <= DIRECT_ALIGN_MAX;
+        let (offset, memory) = (stat.stx_dio_offset_align, stat.stx_dio_mem_align);
+        // Zero means that the file system has no direct reads for this file.
+        return (usable(offset) && usable(memory))
+            .then_some(Alignment { offset: offset as usize, memory: memory as usize });
+    }
+    Some(unknown)
+}
 
 fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
     Error::io(format_args!("{what} {}", path.display()), error)
@@ -44,8 +132,26 @@ impl Files for LocalFiles {
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
-        let file = File::open(path).map_err(|e| failed("open", path, &e))?;
-        Ok(Arc::new(LocalRandom { file, path: path.to_owned(), nowait: AtomicBool::new(true) }))
+        Ok(Arc::new(self.open_buffered(path)?))
+    }
+
+    fn open_immutable(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
+        if self.mode == IoMode::Direct {
+            if let Some(file) = self.open_direct(path)? {
+                return Ok(Arc::new(file));
+            }
+            if !self.refusal_told.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    file = %path.display(),
+                    "the file system refuses direct reads; files there are read through the page cache"
+                );
+            }
+        }
+        self.open(path)
+    }
+
+    fn metrics(&self) -> Option<Arc<IoMetrics>> {
+        Some(Arc::clone(&self.metrics))
     }
 
     fn truncate(&self, path: &Path, len: u64) -> Result<()> {
@@ -174,17 +280,23 @@ impl WritableFile for LocalWritable {
 struct LocalRandom {
     file: File,
     path: PathBuf,
+    /// How reads must lie if the file is read past the page cache.
+    alignment: Option<Alignment>,
     /// Whether this file's file system may answer without blocking; false once it said that it cannot.
     nowait: AtomicBool,
+    metrics: Arc<IoMetrics>,
 }
 
 impl LocalRandom {
-    fn too_short(&self, offset: u64, len: usize) -> Error {
-        Error::corruption(
-            self.path.display(),
-            offset,
-            format_args!("the file ends before the {len} bytes that belong here"),
-        )
+    fn as_device(&self) -> DeviceFile<'_> {
+        let Alignment { offset, memory } =
+            self.alignment.unwrap_or(Alignment { offset: 1, memory: 1 });
+        DeviceFile {
+            fd: self.file.as_fd(),
+            offset_align: offset,
+            memory_align: memory,
+            metrics: &self.metrics,
+        }
     }
 }
 
@@ -198,23 +310,7 @@ impl RandomFile for LocalRandom {
     }
 
     fn read_at(&self, offset: u64, len: usize) -> Result<Bytes> {
-        if len > READ_UNCHECKED_BYTES_MAX {
-            let size = self.len()?;
-            if offset.checked_add(len as u64).is_none_or(|end| end > size) {
-                return Err(self.too_short(offset, len));
-            }
-        }
-        let mut buffer = vec![0; len];
-        match self.file.read_exact_at(&mut buffer, offset) {
-            Ok(()) => Ok(Bytes::from(buffer)),
-            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
-                Err(self.too_short(offset, len))
-            }
-            Err(e) => Err(Error::io(
-                format_args!("read {} at offset {offset} ({len} bytes)", self.path.display()),
-                &e,
-            )),
-        }
+        read_blocking(self, &self.as_device(), offset, len)
     }
 
     #[cfg(target_os = "linux")]
@@ -232,7 +328,10 @@ impl RandomFile for LocalRandom {
             ReadWriteFlags::NOWAIT,
         );
         match read {
-            Ok(n) if n == len => Some(Ok(Bytes::from(buffer))),
+            Ok(n) if n == len => {
+                self.metrics.cached_read();
+                Some(Ok(Bytes::from(buffer)))
+            }
             // Part of it is in memory, or the file ends: the blocking read tells which.
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => None,
             Err(_) => {
@@ -248,6 +347,10 @@ impl RandomFile for LocalRandom {
         let _ = self.nowait.load(Ordering::Relaxed);
         None
     }
+
+    fn device(&self) -> Option<DeviceFile<'_>> {
+        Some(self.as_device())
+    }
 }
 
 #[cfg(test)]
@@ -258,7 +361,7 @@ mod tests {
     fn what_is_appended_is_read_back_at_any_offset() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
-        let mut file = LocalFiles.create(&path).unwrap();
+        let mut file = LocalFiles::default().create(&path).unwrap();
         file.reserve(1 << 20).unwrap();
         assert!(file.is_empty());
         file.append(b"hello ").unwrap();
@@ -266,7 +369,7 @@ mod tests {
         file.sync().unwrap();
         assert_eq!(file.len(), 11);
 
-        let file = LocalFiles.open(&path).unwrap();
+        let file = LocalFiles::default().open(&path).unwrap();
         assert_eq!(file.path(), path);
         assert_eq!(file.len().unwrap(), 11, "reserved space does not count");
         assert_eq!(file.read_at(6, 5).unwrap(), "world");
@@ -275,7 +378,7 @@ mod tests {
         }
         assert!(file.try_read_at(8, 5).is_none(), "a short read is no answer");
         assert_eq!(
-            LocalFiles.list(dir.path()).unwrap(),
+            LocalFiles::default().list(dir.path()).unwrap(),
             [DirEntry { name: "a".into(), len: 11, is_dir: false }]
         );
     }
@@ -284,8 +387,8 @@ mod tests {
     fn a_read_past_the_end_is_corruption_that_names_file_and_offset() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("short");
-        LocalFiles.create(&path).unwrap().append(b"abc").unwrap();
-        let file = LocalFiles.open(&path).unwrap();
+        LocalFiles::default().create(&path).unwrap().append(b"abc").unwrap();
+        let file = LocalFiles::default().open(&path).unwrap();
         for (offset, len) in [(1, 3), (0, 1 << 30), (u64::MAX, 2 << 20)] {
             let error = file.read_at(offset, len).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corruption);
@@ -297,44 +400,103 @@ mod tests {
     fn errors_name_the_operation_and_the_path() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("missing");
-        let error = LocalFiles.open(&path).unwrap_err();
+        let error = LocalFiles::default().open(&path).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.message().starts_with("open ") && error.message().contains("missing"));
-        LocalFiles.create(&path).unwrap();
-        assert_eq!(LocalFiles.create(&path).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        LocalFiles::default().create(&path).unwrap();
+        assert_eq!(
+            LocalFiles::default().create(&path).unwrap_err().kind(),
+            ErrorKind::AlreadyExists
+        );
     }
 
     #[test]
     fn a_second_lock_is_refused_until_the_first_is_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("LOCK");
-        let held = LocalFiles.lock(&path).unwrap();
-        assert_eq!(LocalFiles.lock(&path).unwrap_err().kind(), ErrorKind::Locked);
+        let held = LocalFiles::default().lock(&path).unwrap();
+        assert_eq!(LocalFiles::default().lock(&path).unwrap_err().kind(), ErrorKind::Locked);
         drop(held);
-        LocalFiles.lock(&path).unwrap();
+        LocalFiles::default().lock(&path).unwrap();
     }
 
     #[test]
     fn names_can_be_renamed_listed_truncated_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        LocalFiles.create_dir_all(&at("d/e")).unwrap();
-        LocalFiles.create_dir_all(&at("d/e")).unwrap();
-        LocalFiles.create(&at("d/b")).unwrap().append(b"12345").unwrap();
-        LocalFiles.create(&at("d/a")).unwrap();
-        LocalFiles.rename(&at("d/b"), &at("d/a")).unwrap();
-        LocalFiles.truncate(&at("d/a"), 2).unwrap();
-        LocalFiles.sync_dir(&at("d")).unwrap();
+        LocalFiles::default().create_dir_all(&at("d/e")).unwrap();
+        LocalFiles::default().create_dir_all(&at("d/e")).unwrap();
+        LocalFiles::default().create(&at("d/b")).unwrap().append(b"12345").unwrap();
+        LocalFiles::default().create(&at("d/a")).unwrap();
+        LocalFiles::default().rename(&at("d/b"), &at("d/a")).unwrap();
+        LocalFiles::default().truncate(&at("d/a"), 2).unwrap();
+        LocalFiles::default().sync_dir(&at("d")).unwrap();
         let names = |entries: Vec<DirEntry>| {
             entries.into_iter().map(|e| (e.name, e.len, e.is_dir)).collect::<Vec<_>>()
         };
         assert_eq!(
-            names(LocalFiles.list(&at("d")).unwrap()),
+            names(LocalFiles::default().list(&at("d")).unwrap()),
             [("a".to_owned(), 2, false), ("e".to_owned(), 0, true)]
         );
-        LocalFiles.remove(&at("d/a")).unwrap();
-        LocalFiles.remove_dir(&at("d/e")).unwrap();
-        assert!(!LocalFiles.exists(&at("d/a")).unwrap());
-        assert!(LocalFiles.remove_dir(&at("d/e")).is_err());
+        LocalFiles::default().remove(&at("d/a")).unwrap();
+        LocalFiles::default().remove_dir(&at("d/e")).unwrap();
+        assert!(!LocalFiles::default().exists(&at("d/a")).unwrap());
+        assert!(LocalFiles::default().remove_dir(&at("d/e")).is_err());
+    }
+
+    #[test]
+    fn direct_reads_give_what_buffered_ones_give_up_to_the_last_byte() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sst");
+        let data: Vec<u8> = (0..10_007u32).map(|i| (i % 253) as u8).collect();
+        let mut file = LocalFiles::default().create(&path).unwrap();
+        file.append(&data).unwrap();
+        file.sync().unwrap();
+        let files = LocalFiles::new(IoMode::Direct);
+        let direct = files.open_immutable(&path).unwrap();
+        assert!(
+            direct.device().unwrap().offset_align == 1 || direct.try_read_at(0, 16).is_none(),
+            "direct reads never answer from the page cache"
+        );
+        for (offset, len) in [
+            (0, 0),
+            (0, 1),
+            (0, 10_007),
+            (511, 2),
+            (512, 512),
+            (9_999, 8),
+            (10_006, 1),
+            (10_007, 0),
+        ] {
+            let bytes = direct.read_at(offset as u64, len).unwrap();
+            assert_eq!(bytes, data[offset..offset + len], "{len} at {offset}");
+        }
+        let error = direct.read_at(10_000, 8).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption);
+        assert_eq!(direct.len().unwrap(), 10_007);
+        assert_eq!(files.metrics().unwrap().figures().reads, 6);
+    }
+
+    #[test]
+    fn a_file_system_without_direct_reads_is_read_through_the_page_cache() {
+        // Files of /proc have no direct reads, on any kernel.
+        let files = LocalFiles::new(IoMode::Direct);
+        let file = files.open_immutable(Path::new("/proc/self/cmdline")).unwrap();
+        assert_eq!(file.device().unwrap().offset_align, 1);
+        assert!(files.refusal_told.load(Ordering::Relaxed));
+        assert_eq!(file.read_at(0, 1).unwrap().len(), 1);
+        assert!(
+            files.open_immutable(Path::new("/proc/self/nothing")).unwrap_err().kind()
+                == ErrorKind::NotFound
+        );
+    }
+
+    #[test]
+    fn only_immutable_files_are_read_directly() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        LocalFiles::default().create(&path).unwrap().append(b"abc").unwrap();
+        let file = LocalFiles::new(IoMode::Direct).open(&path).unwrap();
+        assert_eq!(file.device().unwrap().offset_align, 1);
     }
 }

@@ -4,14 +4,20 @@
 //! forgets what was not synced, faults at any operation), the clock and the threads. clippy bans the
 //! std versions elsewhere.
 
+mod aligned;
 mod clock;
+mod device;
 mod engine;
 mod fault;
 mod local;
 mod memory;
+mod metrics;
 mod spawn;
+#[cfg(target_os = "linux")]
+mod uring;
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
+use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,11 +27,30 @@ use futures::future::BoxFuture;
 use crate::error::Result;
 
 pub use clock::{ManualClock, SystemClock};
+pub use device::{Attempt, DeviceFile};
 pub use engine::{InlineIo, PREAD_QUEUE_READS_MAX, PreadPool};
 pub use fault::{Fault, FaultFiles, FaultOp, SyncHook};
 pub use local::LocalFiles;
 pub use memory::{CrashMode, MemoryFiles};
+pub use metrics::{IoFigures, IoMetrics};
 pub use spawn::{SeededRng, SystemRng, ThreadSpawner};
+#[cfg(target_os = "linux")]
+pub use uring::UringIo;
+
+/// Threads of a [`PreadPool`] on the real machine. More than cores, since they wait for the disk: this
+/// many reads keep an SSD busy.
+pub const PREAD_THREADS: usize = 32;
+
+/// How files that change no more (SSTs) are read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum IoMode {
+    /// Past the page cache: memory holds blocks once, in the block cache, where it is known what they are
+    /// worth.
+    Direct,
+    /// Through the page cache: for machines whose memory is left to the system.
+    #[default]
+    Buffered,
+}
 
 /// All seams together. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -40,6 +65,33 @@ pub struct Env {
     pub rng: Arc<dyn Rng>,
     /// Threads.
     pub spawner: Arc<dyn Spawner>,
+}
+
+impl Env {
+    /// The operating system's files, clocks, chance and threads; reads over io_uring where the kernel has
+    /// it and a runtime is [attached](IoEngine::attach), by a pool of threads elsewhere.
+    pub fn local(mode: IoMode) -> Result<Self> {
+        let env = Self::inline(mode);
+        #[cfg(target_os = "linux")]
+        let io = {
+            let metrics = env.files.metrics().unwrap_or_default();
+            Arc::new(UringIo::new(Arc::clone(&env.spawner), metrics))
+        };
+        #[cfg(not(target_os = "linux"))]
+        let io = Arc::new(PreadPool::new(env.spawner.as_ref(), PREAD_THREADS)?);
+        Ok(Self { io, ..env })
+    }
+
+    /// The same with reads on the calling thread, for tools that do one thing at a time.
+    pub fn inline(mode: IoMode) -> Self {
+        Self {
+            files: Arc::new(LocalFiles::new(mode)),
+            io: Arc::new(InlineIo),
+            clock: Arc::new(SystemClock::new()),
+            rng: Arc::new(SystemRng::new()),
+            spawner: Arc::new(ThreadSpawner),
+        }
+    }
 }
 
 /// One entry of a directory listing.
@@ -60,6 +112,15 @@ pub trait Files: Send + Sync + Debug {
     fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>>;
     /// Opens a file for reading.
     fn open(&self, path: &Path) -> Result<Arc<dyn RandomFile>>;
+    /// Opens a file that is complete and changes no more, to be read at random: it may be read past the
+    /// page cache, and what that holds of it may be dropped.
+    fn open_immutable(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
+        self.open(path)
+    }
+    /// The counters of its reads, where they are counted.
+    fn metrics(&self) -> Option<Arc<IoMetrics>> {
+        None
+    }
     /// Cuts a file to `len` bytes and syncs it.
     fn truncate(&self, path: &Path, len: u64) -> Result<()>;
     /// The entries of a directory, in name order.
@@ -111,6 +172,16 @@ pub trait RandomFile: Send + Sync + Debug {
     fn read_at(&self, offset: u64, len: usize) -> Result<Bytes>;
     /// The same if it can be done from memory without blocking; `None` where it cannot or cannot tell.
     fn try_read_at(&self, offset: u64, len: usize) -> Option<Result<Bytes>>;
+    /// The file as a device sees it, for engines that carry out reads by themselves; `None` where only
+    /// [`Self::read_at`] can read it.
+    fn device(&self) -> Option<DeviceFile<'_>> {
+        None
+    }
+    /// What the file makes of an answer of its device: every attempt that is read through
+    /// [`Self::device`] passes here. For faults that a test injects.
+    fn answer(&self, attempt: Attempt) -> Attempt {
+        attempt
+    }
 }
 
 /// One read for an [`IoEngine`].
@@ -124,10 +195,61 @@ pub struct ReadRequest {
     pub len: usize,
 }
 
-/// Carries out block reads. One implementation uses a pool of threads; a ring per core comes beside it.
+/// Carries out block reads: a ring per core, or a pool of threads.
 pub trait IoEngine: Send + Sync + Debug {
-    /// Submits all reads at once; resolves when every one is done, with results in the same order.
+    /// Submits all reads at once; resolves when every one is done, with results in the same order. A read
+    /// that the device refuses is tried once more before its error is given.
     fn read_batch(&self, requests: Vec<ReadRequest>) -> BoxFuture<'static, Vec<Result<Bytes>>>;
+
+    /// To be called within a single-threaded runtime that will make reads, on its thread: engines that
+    /// keep something per thread set it up, until the guard is dropped there. Optional; without it reads
+    /// go another way. An engine that cannot has said so in the log, and the guard does nothing.
+    fn attach(&self) -> Result<Attached> {
+        Ok(Attached::nothing())
+    }
+
+    /// To be called from the runtime's `on_thread_park` hook, if the runtime does little but read: an
+    /// engine may then wait a moment for the reads in flight of an attached thread, which is cheaper than
+    /// being woken for them through the runtime's poll.
+    fn before_park(&self) {}
+}
+
+/// Keeps a thread [attached](IoEngine::attach). Stays on that thread.
+#[must_use = "the thread is attached as long as the guard lives"]
+pub struct Attached {
+    detach: Option<Box<dyn FnOnce()>>,
+    stays_on_its_thread: PhantomData<*const ()>,
+}
+
+impl Attached {
+    /// A guard of nothing.
+    pub fn nothing() -> Self {
+        Self { detach: None, stays_on_its_thread: PhantomData }
+    }
+
+    /// A guard that runs `detach` at its end.
+    pub fn new(detach: impl FnOnce() + 'static) -> Self {
+        Self { detach: Some(Box::new(detach)), stays_on_its_thread: PhantomData }
+    }
+
+    /// Whether there is anything to detach.
+    pub fn is_attached(&self) -> bool {
+        self.detach.is_some()
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if let Some(detach) = self.detach.take() {
+            detach();
+        }
+    }
+}
+
+impl Debug for Attached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attached").field("attached", &self.is_attached()).finish()
+    }
 }
 
 /// Time.

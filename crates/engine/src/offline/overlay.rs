@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::io::{DirEntry, FileLock, Files, MemoryFiles, RandomFile, WritableFile};
+use crate::io::{DirEntry, FileLock, Files, IoMetrics, MemoryFiles, RandomFile, WritableFile};
 
 /// What became of a name.
 #[derive(Debug, Clone)]
@@ -85,6 +85,18 @@ impl Files for OverlayFiles {
             Some(Place::Moved(from)) => self.below.open(&from),
             None => self.below.open(path),
         }
+    }
+
+    fn open_immutable(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
+        match self.place(path) {
+            Some(Place::Moved(from)) => self.below.open_immutable(&from),
+            None => self.below.open_immutable(path),
+            Some(_) => self.open(path),
+        }
+    }
+
+    fn metrics(&self) -> Option<Arc<IoMetrics>> {
+        self.below.metrics()
     }
 
     fn truncate(&self, path: &Path, len: u64) -> Result<()> {

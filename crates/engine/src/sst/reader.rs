@@ -55,7 +55,7 @@ impl SstReader {
         id: FileId,
         cache: Arc<dyn BlockCache>,
     ) -> Result<Arc<Self>> {
-        let file = files.open(path)?;
+        let file = files.open_immutable(path)?;
         let bytes = file.len()?;
         let damaged = |offset: u64, m: Malformed| Error::corruption(path.display(), offset, m.what);
         let footer_at = bytes

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use tepui_engine::db::{CompressionPolicy, SyncMode};
+use tepui_engine::io::IoMode;
 
 use super::{Config, ENV_PREFIX, values};
 use crate::limits::CORES_MAX;
@@ -170,6 +171,20 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "engine.io",
+        default: "direct",
+        about: "how data files are read: \"direct\" past the page cache of the system, so that memory holds \
+                a block once; \"buffered\" through it",
+        set: |config, value| {
+            config.io = match value {
+                "direct" => IoMode::Direct,
+                "buffered" => IoMode::Buffered,
+                other => return Err(format!("{other:?} is neither \"direct\" nor \"buffered\"")),
+            };
+            Ok(())
+        },
+    },
+    Key {
         name: "server.allow_remote_plaintext",
         default: "false",
         about: "whether to listen beyond this machine without credentials and encryption",
@@ -255,6 +270,7 @@ mod tests {
     fn the_defaults_of_the_table_are_those_of_the_type() {
         let mut config = Config {
             listen: String::new(),
+            io: IoMode::Buffered,
             engine: EngineOptions {
                 memtable_bytes: 0,
                 memtables_total_bytes: 0,

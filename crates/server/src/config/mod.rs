@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use tepui_bigtable::error::{Error, Result};
 use tepui_engine::db::EngineOptions;
-use tepui_engine::io::Files;
+use tepui_engine::io::{Files, IoMode};
 
 use crate::logging::LogFormat;
 
@@ -40,6 +40,8 @@ pub struct Config {
     pub listen: String,
     /// How the engine works.
     pub engine: EngineOptions,
+    /// How SSTs are read.
+    pub io: IoMode,
     /// Whether other machines may connect without credentials and encryption.
     pub allow_remote_plaintext: bool,
     /// Cores that serve requests; 0 means all.
@@ -57,6 +59,7 @@ impl Default for Config {
             data: PathBuf::from("./tepui-data"),
             listen: "127.0.0.1:8086".to_owned(),
             engine: EngineOptions::default(),
+            io: IoMode::Direct,
             allow_remote_plaintext: false,
             cores: 0,
             log_format: LogFormat::Text,
@@ -250,6 +253,7 @@ mod tests {
             [log]\nsync = \"5ms\"\nsegment_bytes = \"16MiB\"\nbytes_max = \"1GiB\"\n\
             [engine]\nmemtable_bytes = 8388608\nmemtables_total_bytes = \"32MiB\"\n\
             block_cache_bytes = \"2GiB\"\ncompression = \"lz4\"\ncompaction_threads = 1\n\
+            io = \"buffered\"\n\
             [server]\nallow_remote_plaintext = true\ncores = 3\n\
             [logging]\nformat = \"json\"\nlevel = \"debug\"\n";
         let by_file = resolve(&file(text)).unwrap();
@@ -265,6 +269,7 @@ mod tests {
                 ("TEPUI_ENGINE_COMPRESSION", "lz4"),
                 ("TEPUI_ENGINE_COMPACTION_THREADS", "1"),
                 ("TEPUI_ENGINE_BLOCK_CACHE_BYTES", "2GiB"),
+                ("TEPUI_ENGINE_IO", "buffered"),
                 ("TEPUI_SERVER_ALLOW_REMOTE_PLAINTEXT", "true"),
                 ("TEPUI_SERVER_CORES", "3"),
                 ("TEPUI_LOGGING_FORMAT", "json"),
@@ -287,6 +292,7 @@ mod tests {
                 compaction_threads: 1,
                 ..EngineOptions::default()
             },
+            io: IoMode::Buffered,
             allow_remote_plaintext: true,
             cores: 3,
             log_format: LogFormat::Json,

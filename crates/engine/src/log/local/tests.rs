@@ -458,7 +458,7 @@ fn the_log_works_on_real_files() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("log");
     let world = World::new();
-    let env = Env { files: Arc::new(crate::io::LocalFiles), ..world.env() };
+    let env = Env { files: Arc::new(crate::io::LocalFiles::default()), ..world.env() };
     for life in 0..3 {
         let mut seqs = Vec::new();
         let mut on_record = |_, seq, _| {

@@ -1,0 +1,148 @@
+//! A buffer that a device can write to directly: it begins at a multiple of the device's alignment, is
+//! never zeroed for nothing, and becomes [`Bytes`] without a copy.
+//!
+//! ```text
+//! ├──────── filled ────────┼──────── spare (uninitialised) ────────┤
+//! ptr (aligned)                                                    ptr + capacity
+//! ```
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+
+/// The buffer. Its bytes do not move while it lives, wherever the value itself moves to.
+pub(super) struct AlignedBuf {
+    ptr: NonNull<u8>,
+    layout: Layout,
+    filled: usize,
+}
+
+// SAFETY: the buffer owns its memory, and nothing in it is tied to a thread.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: a shared reference allows only reads of what is filled.
+unsafe impl Sync for AlignedBuf {}
+
+impl AlignedBuf {
+    /// `capacity` bytes at a multiple of `align`, which must be a power of two. `None` where no buffer can
+    /// be so large.
+    pub(super) fn new(capacity: usize, align: usize) -> Option<Self> {
+        // An allocation of nothing is not allowed; one byte more costs nothing.
+        let layout = Layout::from_size_align(capacity.max(1), align).ok()?;
+        // SAFETY: the layout's size is not zero.
+        let ptr = unsafe { alloc(layout) };
+        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
+        Some(Self { ptr, layout, filled: 0 })
+    }
+
+    /// Bytes that are filled.
+    pub(super) fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// Bytes that fit.
+    pub(super) fn capacity(&self) -> usize {
+        self.layout.size()
+    }
+
+    /// Forgets what is filled beyond `len`.
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.filled = self.filled.min(len);
+    }
+
+    /// Where the spare part begins, for a kernel that writes to it on its own. The pointer is valid for
+    /// `capacity - filled` bytes as long as the buffer lives.
+    pub(super) fn spare_ptr(&mut self) -> *mut u8 {
+        // SAFETY: `filled` is at most the capacity, so the result lies within the allocation or at its end.
+        unsafe { self.ptr.as_ptr().add(self.filled) }
+    }
+
+    /// Counts `len` bytes of the spare part as filled.
+    ///
+    /// # Safety
+    /// They must have been written.
+    pub(super) unsafe fn assume_filled(&mut self, len: usize) {
+        debug_assert!(len <= self.capacity() - self.filled);
+        self.filled += len;
+    }
+
+    /// Reads up to `len` bytes at `offset` of a file into the spare part. Blocks.
+    pub(super) fn pread(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Result<usize, Errno> {
+        let len = len.min(self.capacity() - self.filled);
+        let start = self.spare_ptr().cast::<MaybeUninit<u8>>();
+        // SAFETY: these bytes are within the allocation, and the exclusive borrow of the buffer lasts as
+        // long as the slice; they may be uninitialised, as their type says.
+        let spare = unsafe { std::slice::from_raw_parts_mut(start, len) };
+        let (read, _) = rustix::io::pread(fd, spare, offset)?;
+        let len = read.len();
+        // SAFETY: the call says that it has initialised this many.
+        unsafe { self.assume_filled(len) };
+        Ok(len)
+    }
+}
+
+impl AsRef<[u8]> for AlignedBuf {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the first `filled` bytes are initialised and within the allocation.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.filled) }
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, and freed once.
+        unsafe { dealloc(self.ptr.as_ptr(), self.layout) }
+    }
+}
+
+impl fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AlignedBuf")
+            .field("capacity", &self.capacity())
+            .field("filled", &self.filled)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use std::io::Write as _;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_buffer_begins_where_the_device_needs_it_and_impossible_ones_are_refused() {
+        for align in [1, 4, 512, 4096] {
+            let mut buf = AlignedBuf::new(8192, align).unwrap();
+            assert_eq!(buf.spare_ptr() as usize % align, 0);
+            assert_eq!((buf.filled(), buf.capacity()), (0, 8192));
+        }
+        assert!(AlignedBuf::new(usize::MAX, 512).is_none());
+        assert!(AlignedBuf::new(16, 3).is_none());
+        assert!(AlignedBuf::new(0, 512).unwrap().as_ref().is_empty());
+    }
+
+    #[test]
+    fn reads_append_to_what_is_filled_and_stop_at_the_capacity() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"0123456789").unwrap();
+        let mut buf = AlignedBuf::new(8, 512).unwrap();
+        assert_eq!(buf.pread(file.as_fd(), 0, 4), Ok(4));
+        assert_eq!(buf.pread(file.as_fd(), 4, 100), Ok(4));
+        assert_eq!(buf.pread(file.as_fd(), 8, 100), Ok(0));
+        assert_eq!(buf.as_ref(), b"01234567");
+        buf.truncate(3);
+        assert_eq!(buf.pread(file.as_fd(), 9, 5), Ok(1));
+        let bytes = Bytes::from_owner(buf).slice(1..);
+        assert_eq!(bytes, "129");
+    }
+}

@@ -1,0 +1,61 @@
+//! The task that drives a ring within its runtime.
+//!
+//! It is woken by the first read that is pushed in a turn of the runtime. The run queue being first in,
+//! first out, it runs after the tasks that were ready then, and what all of them pushed goes to the kernel
+//! in one system call. After that it is woken by the runtime's poll when the ring has completions,
+//! unless the runtime's thread waits for them itself before it parks
+//! ([`before_park`](crate::io::IoEngine::before_park)): then the poll is left out of it.
+
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::{Hooked, RingId};
+
+/// The task.
+pub(super) struct Driver {
+    id: RingId,
+    /// The eventfd that the ring signals.
+    completions: Option<AsyncFd<OwnedFd>>,
+}
+
+impl Driver {
+    /// A driver of the ring of this thread, which is to signal this eventfd; within a runtime.
+    pub(super) fn new(id: RingId, fd: OwnedFd) -> std::io::Result<Self> {
+        // SAFETY: the descriptor is owned by the `AsyncFd`, which nothing here takes it out of, so that it is
+        // open and the same file until it is deregistered.
+        let completions = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE)? };
+        Ok(Self { id, completions: Some(completions) })
+    }
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let id = self.id;
+        // The ring is gone once the thread is detached.
+        let Some(hooked) = id.drive(cx.waker()) else { return Poll::Ready(()) };
+        if hooked == Hooked::Yes {
+            self.completions = None;
+            return Poll::Pending;
+        }
+        let Some(completions) = &self.completions else { return Poll::Pending };
+        // Readiness is told on each change only: cleared before the completions are taken, none is missed.
+        loop {
+            match completions.poll_read_ready(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(mut ready)) => ready.clear_ready(),
+                // The runtime is ending.
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+            }
+            if id.drive(cx.waker()).is_none() {
+                return Poll::Ready(());
+            }
+        }
+    }
+}

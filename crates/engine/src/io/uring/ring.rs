@@ -1,0 +1,449 @@
+//! A ring of one thread: reads that wait, reads that the kernel has, and the two queues between.
+//!
+//! ```text
+//!            push                        enter                         reap
+//! read_batch ───► queue ─┬─► slots ─► submission queue ─► kernel ─► completion queue ─► Batch
+//!                        │   (own file, buffer, batch)                │
+//!                        └─ beyond READS or BYTES in flight:          └─ short or failed: once more
+//!                           wait in order, without a buffer
+//! ```
+//!
+//! Memory: the kernel writes to a buffer from submission to completion, whatever becomes of the future
+//! that wanted it. So the slot owns the buffer and the file until the completion is reaped, and a ring
+//! that is dropped first waits for every read that the kernel has.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::task::Waker;
+use std::time::Duration;
+
+use bytes::Bytes;
+use io_uring::{EnterFlags, IoUring, opcode, types};
+use rustix::io::Errno;
+
+use super::batch::{Batch, closed};
+use crate::error::{Error, Result};
+use crate::io::device::{Next, Read};
+use crate::io::{IoMetrics, ReadRequest};
+
+/// Reads that a ring gives the kernel at once. More than a fast device can overlap per core; what is beyond
+/// waits here in order, where an abandoned read can still be spared.
+pub(super) const RING_READS_MAX: usize = 256;
+
+/// Bytes of buffers of reads that the kernel has, per ring: 32 reads of the largest read-ahead (1 MiB). A
+/// larger read goes alone.
+pub(super) const RING_BYTES_MAX: usize = 32 << 20;
+
+/// A read on its way to a slot. It has no buffer yet, so that many may wait.
+struct Waiting {
+    request: ReadRequest,
+    place: usize,
+    batch: Arc<Batch>,
+}
+
+/// A read that the kernel has, or will have with the next submission.
+struct InFlight {
+    request: ReadRequest,
+    read: Read,
+    /// Bytes that were filled when the attempt under way began.
+    before: usize,
+    place: usize,
+    batch: Arc<Batch>,
+}
+
+enum Slot {
+    Busy(InFlight),
+    /// The next free slot; `RING_READS_MAX` ends the list.
+    Free(usize),
+}
+
+/// The ring. Used by the thread that made it, as its flags promise the kernel.
+pub(super) struct Ring {
+    uring: IoUring,
+    slots: Vec<Slot>,
+    free: usize,
+    /// Slots whose submission the kernel has not taken yet, in the order of the submission queue.
+    unsubmitted: VecDeque<usize>,
+    in_flight: usize,
+    bytes_in_flight: usize,
+    waiting: VecDeque<Waiting>,
+    /// Whoever is to be woken once the ring is not borrowed any more.
+    wakers: Vec<Waker>,
+    /// Completions taken from the queue and not handled yet: slot and result. Empty between calls, and kept
+    /// for its memory.
+    reaped: Vec<(usize, i32)>,
+    /// Whether an eventfd is signalled.
+    listening: bool,
+    /// Why the ring cannot be used any more.
+    broken: Option<Errno>,
+    metrics: Arc<IoMetrics>,
+}
+
+/// Sets a ring up with what the kernel has: all work on the one thread and at the time of its choosing,
+/// else without.
+pub(super) fn set_up() -> std::io::Result<IoUring> {
+    let entries = RING_READS_MAX as u32;
+    let newest = IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_coop_taskrun()
+        .setup_taskrun_flag()
+        .setup_submit_all()
+        .build(entries);
+    match newest {
+        // Linux before 6.1 does not know one of these.
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+            match IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(entries) {
+                // Before 5.19.
+                Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+                    IoUring::new(entries)
+                }
+                other => other,
+            }
+        }
+        other => other,
+    }
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+}
+
+impl Ring {
+    pub(super) fn new(uring: IoUring, metrics: Arc<IoMetrics>) -> Self {
+        let slots: Vec<Slot> = (1..=RING_READS_MAX).map(Slot::Free).collect();
+        Self {
+            uring,
+            slots,
+            free: 0,
+            unsubmitted: VecDeque::with_capacity(RING_READS_MAX),
+            in_flight: 0,
+            bytes_in_flight: 0,
+            waiting: VecDeque::new(),
+            wakers: Vec::new(),
+            reaped: Vec::with_capacity(RING_READS_MAX),
+            listening: false,
+            broken: None,
+            metrics,
+        }
+    }
+
+    /// Has an eventfd signalled when there are completions to come for. (The ring's own descriptor does not
+    /// tell a poll of those that are put off for its thread.)
+    pub(super) fn listen(&mut self, eventfd: BorrowedFd<'_>) -> std::io::Result<()> {
+        self.uring.submitter().register_eventfd(eventfd.as_raw_fd())?;
+        self.listening = true;
+        Ok(())
+    }
+
+    /// Signals no eventfd any more.
+    pub(super) fn stop_listening(&mut self) {
+        if std::mem::take(&mut self.listening) {
+            // An eventfd that stays only costs signals that nobody waits for.
+            let _ = self.uring.submitter().unregister_eventfd();
+        }
+    }
+
+    /// Whether new reads must go another way.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    /// Whether there are reads that the kernel does not have yet, but could have.
+    pub(super) fn has_unsubmitted(&self) -> bool {
+        !self.unsubmitted.is_empty()
+    }
+
+    /// Reads that the kernel has or is about to have.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Has `waker` woken with the others, after them.
+    pub(super) fn wake_later(&mut self, waker: Waker) {
+        self.wakers.push(waker);
+    }
+
+    /// Whom to wake now that the ring is not borrowed any more. `spare` is an empty list to go on with.
+    pub(super) fn take_wakers(&mut self, spare: Vec<Waker>) -> Vec<Waker> {
+        std::mem::replace(&mut self.wakers, spare)
+    }
+
+    /// Takes reads in: as many as fit go to the submission queue, the others wait. No system call.
+    pub(super) fn push(&mut self, requests: Vec<ReadRequest>, batch: &Arc<Batch>) {
+        for (place, request) in requests.into_iter().enumerate() {
+            self.waiting.push_back(Waiting { request, place, batch: Arc::clone(batch) });
+        }
+        self.start_waiting();
+    }
+
+    fn complete(&mut self, batch: &Batch, place: usize, result: Result<Bytes>) {
+        self.wakers.extend(batch.complete(place, result));
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.in_flight == 0
+            || (self.in_flight < RING_READS_MAX
+                && self.bytes_in_flight.saturating_add(bytes) <= RING_BYTES_MAX)
+    }
+
+    /// Starts reads that wait, in order, while there is room.
+    fn start_waiting(&mut self) {
+        while let Some(next) = self.waiting.front() {
+            if self.broken.is_none() && !self.has_room(next.request.len) {
+                return;
+            }
+            let Some(Waiting { request, place, batch }) = self.waiting.pop_front() else { return };
+            // Nobody waits any more: spare the device.
+            if batch.is_abandoned() {
+                continue;
+            }
+            if let Some(errno) = self.broken {
+                self.complete(&batch, place, Err(broken(errno)));
+                continue;
+            }
+            let planned = match request.file.device() {
+                Some(device) => {
+                    Read::new(request.file.as_ref(), &device, request.offset, request.len)
+                }
+                // Files that have no descriptor are not sent here.
+                None => Err(closed()),
+            };
+            match planned {
+                Ok(read) if read.is_complete() => self.complete(&batch, place, Ok(read.finish())),
+                Ok(read) => self.start(InFlight { request, read, before: 0, place, batch }),
+                Err(error) => self.complete(&batch, place, Err(error)),
+            }
+        }
+    }
+
+    /// Gives a read a slot and an entry of the submission queue.
+    fn start(&mut self, read: InFlight) {
+        let at = self.free;
+        // `has_room` has seen a free slot: there are as many as reads in flight may be.
+        let Some(Slot::Free(next)) = self.slots.get(at) else { return };
+        self.free = *next;
+        self.in_flight += 1;
+        self.bytes_in_flight += read.read.memory_bytes();
+        if let Some(slot) = self.slots.get_mut(at) {
+            *slot = Slot::Busy(read);
+        }
+        self.attempt(at);
+    }
+
+    /// Queues an attempt of the read in slot `at`.
+    fn attempt(&mut self, at: usize) {
+        let Some(Slot::Busy(read)) = self.slots.get_mut(at) else { return };
+        let Some(device) = read.request.file.device() else { return };
+        read.before = read.read.filled();
+        let (offset, len) = read.read.position();
+        let target = read.read.target();
+        let entry = opcode::Read::new(types::Fd(device.fd.as_raw_fd()), target, len as u32)
+            .offset(offset)
+            .build()
+            .user_data(at as u64);
+        // SAFETY: the buffer behind `target` has `len` bytes, and the descriptor is open; the slot owns
+        // both, and gives them up only when the completion of this attempt was reaped (or, in `Drop`,
+        // never, if that cannot be waited for).
+        let pushed = unsafe { self.uring.submission().push(&entry) };
+        // The queue has an entry per slot, and a slot has one attempt at a time.
+        debug_assert!(pushed.is_ok(), "the submission queue is as long as there are slots");
+        self.unsubmitted.push_back(at);
+    }
+
+    /// One turn: gives the kernel what is unsubmitted, takes what is complete, and starts what then fits;
+    /// again while that brings more to submit. With `wait`, waits at first for a completion, at most so
+    /// long.
+    pub(super) fn turn(&mut self, mut wait: Option<Duration>) {
+        if !self.listening {
+            return self.work(wait);
+        }
+        loop {
+            // What is taken here must not wake the driver once more. What comes after the last look and
+            // before the signals are on again is seen by the look after it: the kernel marks work before it
+            // looks whether to signal, and the fence orders the two here.
+            self.uring.completion().disable_eventfd();
+            self.work(wait.take());
+            self.uring.completion().enable_eventfd();
+            fence(Ordering::SeqCst);
+            if !self.has_deferred_work() && self.uring.completion().is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn work(&mut self, wait: Option<Duration>) {
+        let mut wait = wait.filter(|_| self.in_flight > 0);
+        loop {
+            let asked = self.unsubmitted.len();
+            if asked > 0 || wait.is_some() || self.has_deferred_work() {
+                self.enter(wait.take());
+            }
+            self.reap();
+            // A kernel that took nothing is short of memory: another turn tries again.
+            if self.unsubmitted.is_empty() || self.unsubmitted.len() >= asked.max(1) {
+                return;
+            }
+        }
+    }
+
+    /// Whether completions wait for this thread to come into the kernel.
+    fn has_deferred_work(&mut self) -> bool {
+        let queue = self.uring.submission();
+        queue.taskrun() || queue.cq_overflow()
+    }
+
+    /// The system call: submits, and runs completions that the kernel has put off for this thread.
+    fn enter(&mut self, wait: Option<Duration>) {
+        let submit = self.unsubmitted.len() as u32;
+        self.metrics.ring(0, 1);
+        let entered = match wait {
+            None => {
+                // SAFETY: no argument is passed, and the entries to submit are valid by `attempt`.
+                unsafe {
+                    self.uring.submitter().enter::<libc::sigset_t>(
+                        submit,
+                        0,
+                        EnterFlags::GETEVENTS.bits(),
+                        None,
+                    )
+                }
+            }
+            Some(limit) => {
+                let limit = types::Timespec::from(limit);
+                let args = types::SubmitArgs::new().timespec(&limit);
+                self.uring.submitter().submit_with_args(1, &args)
+            }
+        };
+        match entered {
+            Ok(taken) => {
+                self.unsubmitted.drain(..taken.min(self.unsubmitted.len()));
+            }
+            Err(error) => match errno_of(&error) {
+                // Submission had gone through when the wait ended this way; or nothing was done, and the
+                // next turn does it.
+                Errno::TIME | Errno::INTR => self.forget_submitted(),
+                Errno::AGAIN | Errno::BUSY => self.forget_submitted(),
+                errno => self.fail(errno),
+            },
+        }
+    }
+
+    /// Brings `unsubmitted` in line with what the kernel has left in the queue.
+    fn forget_submitted(&mut self) {
+        let left = self.uring.submission().len();
+        let taken = self.unsubmitted.len().saturating_sub(left);
+        self.unsubmitted.drain(..taken);
+    }
+
+    /// The ring does not work any more: what the kernel does not have is answered with an error.
+    pub(super) fn fail(&mut self, errno: Errno) {
+        tracing::error!(%errno, "io_uring stopped working; reads go to a pool of threads from now on");
+        self.broken = Some(errno);
+        self.forget_submitted();
+        for at in std::mem::take(&mut self.unsubmitted) {
+            if let Some(read) = self.free(at) {
+                self.complete(&read.batch, read.place, Err(broken(errno)));
+            }
+        }
+        self.start_waiting();
+    }
+
+    /// Takes a read out of its slot.
+    fn free(&mut self, at: usize) -> Option<InFlight> {
+        let slot = self.slots.get_mut(at)?;
+        if !matches!(slot, Slot::Busy(_)) {
+            return None;
+        }
+        let Slot::Busy(read) = std::mem::replace(slot, Slot::Free(self.free)) else { return None };
+        self.free = at;
+        self.in_flight -= 1;
+        self.bytes_in_flight -= read.read.memory_bytes();
+        Some(read)
+    }
+
+    /// Takes completions, answers the reads that are done, and queues second attempts.
+    fn reap(&mut self) {
+        let mut done = 0;
+        let mut reaped = std::mem::take(&mut self.reaped);
+        reaped.extend(self.uring.completion().map(|e| (e.user_data() as usize, e.result())));
+        for (at, result) in reaped.drain(..) {
+            let Some(Slot::Busy(InFlight { request, read, before, .. })) = self.slots.get_mut(at)
+            else {
+                continue;
+            };
+            let attempt = match usize::try_from(result) {
+                Ok(len) => {
+                    // SAFETY: the kernel has written this many bytes at the target of the attempt.
+                    unsafe { read.assume_read(len) };
+                    Ok(len)
+                }
+                Err(_) => Err(Errno::from_raw_os_error(-result)),
+            };
+            let file = request.file.as_ref();
+            let next = match file.answer(attempt) {
+                // A second attempt would be for nobody.
+                attempt if self.broken.is_some() && attempt.is_err() => {
+                    Next::Failed(broken(attempt.err().unwrap_or(Errno::IO)))
+                }
+                attempt => read.advance(file, &self.metrics, *before, attempt),
+            };
+            if matches!(next, Next::Again) {
+                self.attempt(at);
+                continue;
+            }
+            done += 1;
+            let Some(InFlight { read, place, batch, .. }) = self.free(at) else { continue };
+            let result = match next {
+                Next::Failed(error) => Err(error),
+                _ => Ok(read.finish()),
+            };
+            self.complete(&batch, place, result);
+        }
+        self.reaped = reaped;
+        if done > 0 {
+            self.metrics.ring(done, 0);
+            self.start_waiting();
+        }
+    }
+
+    /// Ends the ring: what waits is refused, what the kernel has is waited for and answered.
+    pub(super) fn close(&mut self) {
+        for Waiting { place, batch, .. } in std::mem::take(&mut self.waiting) {
+            self.complete(&batch, place, Err(closed()));
+        }
+        /// How long to wait at a time; only so that a lost completion is noticed in the log.
+        const PATIENCE: Duration = Duration::from_secs(10);
+        while self.in_flight > 0 && self.broken.is_none() {
+            let before = self.in_flight;
+            self.turn(Some(PATIENCE));
+            if self.in_flight == before {
+                tracing::warn!(
+                    reads = before,
+                    "reads are slow to end; still waiting for the device"
+                );
+            }
+        }
+    }
+}
+
+/// What a read is answered that a ring cannot carry any more.
+fn broken(errno: Errno) -> Error {
+    Error::io("io_uring", &errno.into())
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        self.close();
+        let wakers = self.take_wakers(Vec::new());
+        for waker in wakers {
+            waker.wake();
+        }
+        if self.in_flight > 0 {
+            // Only after `fail`. The kernel may still write to these buffers, so they are never freed.
+            std::mem::forget(std::mem::take(&mut self.slots));
+        }
+    }
+}

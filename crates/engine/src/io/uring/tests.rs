@@ -1,0 +1,463 @@
+//! The engine as its callers meet it: right bytes in the right order, whatever becomes of the futures,
+//! the runtime, the kernel and the device. A kernel that forbids io_uring leaves what needs a ring untested.
+
+use std::path::Path;
+use std::sync::mpsc;
+
+use futures::FutureExt as _;
+use futures::future::join_all;
+use proptest::prelude::*;
+use rustix::io::Errno;
+use tokio::runtime::Runtime;
+
+use super::ring::{RING_BYTES_MAX, RING_READS_MAX};
+use super::*;
+use crate::io::{
+    Env, Fault, FaultFiles, FaultOp, Files, InlineIo, IoMode, LocalFiles, RandomFile, ThreadSpawner,
+};
+
+const FILE_BYTES: usize = 3 << 20;
+
+/// A file on a disk, not a multiple of any sector, and engines that read it.
+struct Rig {
+    dir: tempfile::TempDir,
+    data: Vec<u8>,
+    files: LocalFiles,
+    file: Arc<dyn RandomFile>,
+    io: Arc<UringIo>,
+}
+
+impl Rig {
+    fn new(mode: IoMode) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let data: Vec<u8> =
+            (0..FILE_BYTES + 777).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let files = LocalFiles::new(mode);
+        let mut file = files.create(&path).unwrap();
+        file.append(&data).unwrap();
+        file.sync().unwrap();
+        let io = Arc::new(UringIo::new(Arc::new(ThreadSpawner), files.metrics().unwrap()));
+        Self { file: files.open_immutable(&path).unwrap(), dir, data, files, io }
+    }
+
+    fn request(&self, offset: usize, len: usize) -> ReadRequest {
+        ReadRequest { file: Arc::clone(&self.file), offset: offset as u64, len }
+    }
+
+    /// `n` reads of different places and lengths, aligned and not, the file's end among them.
+    fn requests(&self, n: usize) -> Vec<ReadRequest> {
+        (0..n)
+            .map(|i| {
+                let len = 1 + i * 37 % 9_000;
+                let last = self.data.len() - len;
+                self.request(if i % 10 == 9 { last } else { i * 7_919 % last }, len)
+            })
+            .collect()
+    }
+
+    fn check(&self, requests: &[ReadRequest], results: &[Result<Bytes>]) {
+        assert_eq!(requests.len(), results.len());
+        for (request, result) in requests.iter().zip(results) {
+            let (start, end) = (request.offset as usize, request.offset as usize + request.len);
+            assert_eq!(result.as_ref().unwrap(), &self.data[start..end], "{start}..{end}");
+        }
+    }
+
+    async fn read(&self, n: usize) {
+        let requests = self.requests(n);
+        self.check(&requests, &self.io.read_batch(requests.clone()).await);
+    }
+
+    fn figures(&self) -> crate::io::IoFigures {
+        self.files.metrics().unwrap().figures()
+    }
+}
+
+/// A runtime that waits for reads by its poll, or before it parks.
+fn runtime(io: &Arc<UringIo>, before_park: bool) -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    if before_park {
+        let io = Arc::clone(io);
+        builder.on_thread_park(move || io.before_park());
+    }
+    builder.enable_all().build().unwrap()
+}
+
+/// Runs a test within an attached runtime of each kind. Says so and returns where there is no ring.
+fn attached<F: Future<Output = ()>>(mode: IoMode, test: impl Fn(Arc<Rig>) -> F) {
+    for before_park in [false, true] {
+        let rig = Arc::new(Rig::new(mode));
+        runtime(&rig.io, before_park).block_on(async {
+            let attached = rig.io.attach().unwrap();
+            if !attached.is_attached() {
+                println!("no io_uring here: not tested");
+                return;
+            }
+            test(Arc::clone(&rig)).await;
+        });
+    }
+}
+
+#[test]
+fn results_come_in_order_with_unaligned_tails_and_errors_in_their_place() {
+    for mode in [IoMode::Direct, IoMode::Buffered] {
+        attached(mode, |rig| async move {
+            assert!(rig.io.read_batch(Vec::new()).await.is_empty());
+            rig.read(1).await;
+            rig.read(200).await;
+            let mut requests = rig.requests(20);
+            requests[7].offset = rig.data.len() as u64 - 3;
+            requests[7].len = 4;
+            requests[8].len = 0;
+            requests[9].offset = u64::MAX;
+            requests[10].len = 1 << 40;
+            let results = rig.io.read_batch(requests.clone()).await;
+            for (i, (request, result)) in requests.iter().zip(&results).enumerate() {
+                if [7, 9, 10].contains(&i) {
+                    let error = result.as_ref().unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Corruption);
+                    let offset = format!("offset {}", request.offset);
+                    assert!(error.message().contains(&offset), "{error}");
+                } else {
+                    rig.check(std::slice::from_ref(request), std::slice::from_ref(result));
+                }
+            }
+            assert!(rig.figures().ring_reads >= 217, "{:?}", rig.figures());
+            assert_eq!(rig.figures().cached_reads, 0);
+        });
+    }
+}
+
+#[test]
+fn more_reads_than_the_ring_takes_wait_their_turn() {
+    attached(IoMode::Direct, |rig| async move {
+        let many = RING_READS_MAX * 3 + 17;
+        tokio::join!(rig.read(many), rig.read(5), rig.read(many));
+        // And more bytes than it takes.
+        let len = 2 << 20;
+        let requests: Vec<_> =
+            (0..RING_BYTES_MAX / len * 3).map(|i| rig.request(i * 4096, len)).collect();
+        rig.check(&requests, &rig.io.read_batch(requests.clone()).await);
+    });
+}
+
+#[test]
+fn dropped_futures_leave_nothing_behind_and_hurt_nobody() {
+    attached(IoMode::Direct, |rig| async move {
+        for round in 0..50 {
+            let mut dropped: Vec<_> = (0..8).map(|_| rig.io.read_batch(rig.requests(60))).collect();
+            let kept = rig.io.read_batch(rig.requests(40));
+            // Some before the kernel has them, some with reads in flight, some half answered.
+            drop(dropped.split_off(round % 8));
+            tokio::task::yield_now().await;
+            if round % 3 == 0 {
+                rig.read(1).await;
+            }
+            drop(dropped);
+            rig.check(&rig.requests(40), &kept.await);
+        }
+        let state = rig.io.id.with(|state| state.ring.in_flight()).unwrap();
+        assert!(state <= RING_READS_MAX);
+        rig.read(300).await;
+    });
+}
+
+#[test]
+fn reads_of_one_turn_go_to_the_kernel_in_one_call() {
+    attached(IoMode::Direct, |rig| async move {
+        rig.read(1).await;
+        let before = rig.figures().ring_enters;
+        let tasks: Vec<_> = (0..32)
+            .map(|i| {
+                let rig = Arc::clone(&rig);
+                async move {
+                    let request = rig.request(i * 4096, 4096);
+                    rig.io.read_batch(vec![request]).await
+                }
+            })
+            .map(|task| Handle::current().spawn(task))
+            .collect();
+        // One turn of the runtime: the tasks push, the driver submits.
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        let submitted = rig.io.id.with(|state| !state.ring.has_unsubmitted()).unwrap();
+        assert!(submitted);
+        let enters = rig.figures().ring_enters - before;
+        assert!(enters <= 3, "{enters} calls for 32 reads");
+        for task in tasks {
+            assert!(task.await.unwrap()[0].is_ok());
+        }
+    });
+}
+
+#[test]
+fn a_runtime_that_ends_waits_for_its_reads_and_refuses_what_it_had_not_begun() {
+    for before_park in [false, true] {
+        let rig = Rig::new(IoMode::Direct);
+        let many = RING_READS_MAX + 40;
+        let future = runtime(&rig.io, before_park).block_on(async {
+            let _attached = rig.io.attach().unwrap();
+            rig.io.read_batch(rig.requests(many))
+        });
+        let results = pollster::block_on(future);
+        let requests = rig.requests(many);
+        let closed = |r: &Result<Bytes>| matches!(r, Err(e) if e.kind() == ErrorKind::Closed);
+        let begun: Vec<_> = (0..many).filter(|i| !closed(&results[*i])).collect();
+        assert!(begun.len() >= RING_READS_MAX, "{}", begun.len());
+        for i in begun {
+            rig.check(&requests[i..=i], &results[i..=i]);
+        }
+        // The same thread, a new runtime.
+        runtime(&rig.io, before_park).block_on(async {
+            let _attached = rig.io.attach().unwrap();
+            rig.read(10).await;
+        });
+    }
+}
+
+#[test]
+fn a_thread_that_ends_attached_waits_for_its_reads() {
+    let rig = Arc::new(Rig::new(IoMode::Direct));
+    let (sender, receiver) = mpsc::channel();
+    let inner = Arc::clone(&rig);
+    let work = move || {
+        runtime(&inner.io, false).block_on(async {
+            std::mem::forget(inner.io.attach().unwrap());
+            sender.send(inner.io.read_batch(inner.requests(30))).unwrap();
+            drop(inner.io.read_batch(inner.requests(30)));
+        });
+    };
+    ThreadSpawner.spawn("ends", Box::new(work)).unwrap().join();
+    rig.check(&rig.requests(30), &pollster::block_on(receiver.recv().unwrap()));
+}
+
+#[test]
+fn several_runtimes_have_a_ring_each_and_futures_may_be_awaited_elsewhere() {
+    let rig = Arc::new(Rig::new(IoMode::Direct));
+    let (sender, receiver) = mpsc::channel();
+    let threads: Vec<_> = (0..4)
+        .map(|i| {
+            let (rig, sender) = (Arc::clone(&rig), sender.clone());
+            let work = move || {
+                runtime(&rig.io, i % 2 == 0).block_on(async {
+                    let _attached = rig.io.attach().unwrap();
+                    for _ in 0..20 {
+                        rig.read(50).await;
+                    }
+                    sender.send(rig.io.read_batch(rig.requests(20))).unwrap();
+                    rig.read(5).await;
+                });
+            };
+            ThreadSpawner.spawn("reader", Box::new(work)).unwrap()
+        })
+        .collect();
+    for _ in 0..4 {
+        rig.check(&rig.requests(20), &pollster::block_on(receiver.recv().unwrap()));
+    }
+    for thread in threads {
+        thread.join();
+    }
+}
+
+#[test]
+fn a_thread_without_a_ring_reads_by_the_pool() {
+    let rig = Rig::new(IoMode::Direct);
+    pollster::block_on(rig.read(100));
+    assert_eq!((rig.figures().reads, rig.figures().ring_reads), (100, 0));
+}
+
+#[test]
+fn only_a_single_threaded_runtime_is_attached_and_once() {
+    let rig = Rig::new(IoMode::Direct);
+    let refused = |result: Result<Attached>| {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    };
+    refused(rig.io.attach());
+    runtime(&rig.io, false).block_on(async {
+        let first = rig.io.attach().unwrap();
+        if first.is_attached() {
+            refused(rig.io.attach());
+        }
+        drop(first);
+        drop(rig.io.attach().unwrap());
+        // Another engine has rings of its own.
+        let other = Rig::new(IoMode::Direct);
+        let _first = rig.io.attach().unwrap();
+        let _second = other.io.attach().unwrap();
+        tokio::join!(rig.read(10), other.read(10));
+    });
+}
+
+#[test]
+fn where_io_uring_is_forbidden_everything_goes_to_the_pool() {
+    let refusals: [fn() -> std::io::Result<IoUring>; 3] =
+        [|| Err(Errno::PERM.into()), || Err(Errno::NOSYS.into()), || Err(Errno::NOMEM.into())];
+    for set_up in refusals {
+        let mut rig = Rig::new(IoMode::Direct);
+        let metrics = rig.files.metrics().unwrap();
+        rig.io = Arc::new(UringIo::with_set_up(Arc::new(ThreadSpawner), metrics, set_up));
+        runtime(&rig.io, true).block_on(async {
+            assert!(!rig.io.attach().unwrap().is_attached());
+            assert!(!rig.io.attach().unwrap().is_attached());
+            rig.read(50).await;
+        });
+        assert!(rig.io.refusal_told.load(Ordering::Relaxed));
+        assert_eq!((rig.figures().reads, rig.figures().ring_reads), (50, 0));
+    }
+}
+
+#[test]
+fn a_ring_that_stops_working_refuses_what_it_has_and_later_reads_go_to_the_pool() {
+    attached(IoMode::Direct, |rig| async move {
+        let future = rig.io.read_batch(rig.requests(RING_READS_MAX + 10));
+        rig.io.id.with(|state| state.ring.fail(Errno::BADF)).unwrap();
+        for result in future.await {
+            let error = result.unwrap_err();
+            assert!(error.kind() == ErrorKind::Io && error.message().contains("io_uring"));
+        }
+        let before = rig.figures().ring_reads;
+        rig.read(20).await;
+        assert_eq!(rig.figures().ring_reads, before);
+    });
+}
+
+#[test]
+fn files_without_a_descriptor_are_read_too() {
+    attached(IoMode::Direct, |rig| async move {
+        let memory = crate::io::MemoryFiles::new();
+        memory.put_contents(Path::new("m"), b"memory".to_vec());
+        let file = memory.open(Path::new("m")).unwrap();
+        let mut requests = rig.requests(2);
+        requests.push(ReadRequest { file, offset: 2, len: 3 });
+        let results = rig.io.read_batch(requests.clone()).await;
+        rig.check(&requests[..2], &results[..2]);
+        assert_eq!(results[2].as_ref().unwrap(), "mor");
+    });
+}
+
+#[test]
+fn a_read_that_the_device_refuses_is_tried_once_more_and_then_reported() {
+    attached(IoMode::Direct, |rig| async move {
+        let faults = FaultFiles::new(Arc::new(LocalFiles::new(IoMode::Direct)));
+        let path = rig.dir.path().join("f");
+        let file = faults.open_immutable(&path).unwrap();
+        let requests: Vec<_> = rig
+            .requests(20)
+            .into_iter()
+            // Long enough that half of what is read around them is not all of them.
+            .map(|r| ReadRequest {
+                file: Arc::clone(&file),
+                offset: r.offset.min((FILE_BYTES - 3_000) as u64),
+                len: 3_000,
+            })
+            .collect();
+        for fault in [Fault::new(FaultOp::Read), Fault::new(FaultOp::Read).short()] {
+            let before = rig.figures();
+            faults.inject(fault.clone().nth(7));
+            rig.check(&requests, &rig.io.read_batch(requests.clone()).await);
+            assert_eq!(rig.figures().retries, before.retries + 1);
+
+            faults.inject(fault.sticky());
+            for (request, result) in requests.iter().zip(rig.io.read_batch(requests.clone()).await)
+            {
+                let error = result.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Io);
+                let place = format!("{} at offset {}", path.display(), request.offset);
+                assert!(error.message().contains(&place), "{error}");
+            }
+            faults.heal();
+            let after = rig.figures();
+            assert_eq!(after.retries, before.retries + 21);
+            assert_eq!(after.failures, before.failures + 20);
+            rig.check(&requests, &rig.io.read_batch(requests.clone()).await);
+        }
+    });
+}
+
+#[test]
+fn a_batch_stays_pending_until_its_runtime_turns() {
+    attached(IoMode::Direct, |rig| async move {
+        let mut future = rig.io.read_batch(rig.requests(3));
+        assert!((&mut future).now_or_never().is_none());
+        rig.check(&rig.requests(3), &future.await);
+        // Many tasks that each read one after the other, with timers between.
+        join_all((0..20).map(|i| {
+            let rig = Arc::clone(&rig);
+            async move {
+                for _ in 0..10 {
+                    rig.read(1 + i % 3).await;
+                    tokio::time::timeout(Duration::from_secs(60), rig.read(1)).await.unwrap();
+                }
+            }
+        }))
+        .await;
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_way_of_reading_gives_the_same_bytes(
+        spans in prop::collection::vec((0..FILE_BYTES + 2_000, 0..70_000usize), 1..60),
+    ) {
+        let rig = Rig::new(IoMode::Direct);
+        let buffered = LocalFiles::new(IoMode::Buffered)
+            .open_immutable(&rig.dir.path().join("f"))
+            .unwrap();
+        let inline: Arc<dyn IoEngine> = Arc::new(InlineIo);
+        let ring: Arc<dyn IoEngine> = Arc::clone(&rig.io) as _;
+        let mut answers = Vec::new();
+        for file in [&rig.file, &buffered] {
+            let requests: Vec<_> = spans
+                .iter()
+                .map(|(offset, len)| ReadRequest {
+                    file: Arc::clone(file),
+                    offset: *offset as u64,
+                    len: *len,
+                })
+                .collect();
+            answers.push(pollster::block_on(inline.read_batch(requests.clone())));
+            answers.push(pollster::block_on(ring.read_batch(requests.clone())));
+            for before_park in [false, true] {
+                answers.push(runtime(&rig.io, before_park).block_on(async {
+                    let _attached = rig.io.attach().unwrap();
+                    ring.read_batch(requests.clone()).await
+                }));
+            }
+        }
+        for (i, (offset, len)) in spans.iter().enumerate() {
+            for answer in &answers {
+                match rig.data.get(*offset..offset + len) {
+                    Some(expected) => prop_assert_eq!(answer[i].as_ref().unwrap(), expected),
+                    // A read of nothing reads nothing, wherever.
+                    None if *len == 0 => prop_assert!(answer[i].as_ref().unwrap().is_empty()),
+                    None => {
+                        prop_assert_eq!(answer[i].as_ref().unwrap_err().kind(), ErrorKind::Corruption);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_local_environment_reads_what_it_wrote_in_both_modes() {
+    for mode in [IoMode::Direct, IoMode::Buffered] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let env = Env::local(mode).unwrap();
+        let mut file = env.files.create(&path).unwrap();
+        file.append(&[5; 6_000]).unwrap();
+        // Not synced yet: direct reads see it all the same.
+        let request = ReadRequest {
+            file: env.files.open_immutable(&path).unwrap(),
+            offset: 4_000,
+            len: 2_000,
+        };
+        let results = pollster::block_on(env.io.read_batch(vec![request]));
+        assert_eq!(results[0].as_ref().unwrap(), &vec![5; 2_000]);
+        assert_eq!(env.files.metrics().unwrap().figures().reads, 1);
+    }
+}
