@@ -185,7 +185,14 @@ fn settings(bench: &Bench) -> Result<Vec<(String, String)>> {
         ("rows".to_owned(), rows),
         ("runs".to_owned(), runs),
         ("Tepui".to_owned(), stores::tepui_settings()),
-        (format!("RocksDB {}", Rocks::version_here(&bench.dir)?), Settings::best().to_string()),
+        (
+            format!("RocksDB {}", Rocks::version_here(&bench.dir)?),
+            if cfg!(feature = "newest") {
+                format!("{}; hyper-clock instead where everything is cached", Settings::best())
+            } else {
+                Settings::best().to_string()
+            },
+        ),
     ];
     if bench.fjall {
         all.push(("fjall".to_owned(), fjall::Fjall::settings()));

@@ -46,7 +46,7 @@ pub fn tepui_settings() -> String {
     format!("{:?} I/O, {}", options.io, options.format())
 }
 
-/// RocksDB with a block cache of `cache_bytes`.
+/// RocksDB with a block cache of `cache_bytes`, of the kind that suits it.
 pub fn rocks(
     bench: &Bench,
     dataset: &Dataset,
@@ -59,7 +59,8 @@ pub fn rocks(
         (true, true) => "rocksdb-newest",
         (true, false) => "rocksdb-newest-unpartitioned",
     };
-    rocks_at(bench, dataset, store, settings, cache_bytes)
+    let settings = settings.for_cache(cache_bytes, dataset.bytes());
+    rocks_at(bench, dataset, store, &settings, cache_bytes)
 }
 
 /// The same with other settings, beside it.

@@ -92,7 +92,7 @@ fn rocksdb_gives_back_what_was_written_whatever_its_settings() {
     let best = settings();
     for settings in [
         Settings { partitioned: false, ..best },
-        Settings { filter: Filter::Ribbon(10.0), hash_index: false, ..best },
+        Settings { filter: Filter::Bloom(10.0), hash_index: false, ..best },
         Settings { layout: Layout::Packed, ..best },
         Settings { lz4: true, aligned: false, interpolation: false, ..best },
     ] {
@@ -106,7 +106,8 @@ fn rocksdb_gives_back_what_was_written_whatever_its_settings() {
 fn the_newest_rocksdb_reads_asynchronously() {
     let dir = tempfile::tempdir().unwrap();
     let dataset = dataset(1);
-    let rocks = loaded(dir.path(), &settings(), &dataset);
+    let settings = Settings { interpolation: true, hyper_clock: true, ..settings() };
+    let rocks = loaded(dir.path(), &settings, &dataset);
     let how = How { waiting: Waiting::MultiGetAsync, readahead: ScanReadahead::Async };
     check(&rocks.used(how), &dataset);
 }

@@ -14,16 +14,14 @@ fn variants() -> Vec<(&'static str, Settings)> {
     let best = Settings::best();
     let mut all = vec![
         ("best", best),
-        ("ribbon", Settings { filter: Filter::Ribbon(10.0), ..best }),
+        ("bloom", Settings { filter: Filter::Bloom(10.0), ..best }),
         ("no-hash-index", Settings { hash_index: false, ..best }),
         ("lz4", Settings { lz4: true, aligned: false, ..best }),
     ];
     if cfg!(feature = "newest") {
         all.push(("unaligned", Settings { aligned: false, ..best }));
-        all.push(("lru", Settings { hyper_clock: false, ..best }));
-        let filter = Filter::Ribbon(10.0);
-        all.push(("lru-ribbon", Settings { hyper_clock: false, filter, ..best }));
-        all.push(("binary-search", Settings { interpolation: false, ..best }));
+        all.push(("interpolation", Settings { interpolation: true, ..best }));
+        all.push(("hyper-clock", Settings { hyper_clock: true, ..best }));
     }
     all
 }
