@@ -19,13 +19,19 @@ RELEASE_BINARY := $(TARGET_DIR)/release/tepui
 CRASH_ROUNDS ?= 3
 SOAK_ROUNDS ?= 50
 FUZZ_SECONDS ?= 60
+# make bench-read ROWS=10000000 SECONDS_EACH=10 PEER=newest: the full run; distro is quicker to build
+ROWS ?= 1000000
+SECONDS_EACH ?= 2
+ROUNDS ?= 3
+PEER ?= distro
+BENCH_READ_DIR ?= $(CACHE)/bench-read
 # make run ARGS='--data /srv/tepui'; make bench ARGS='--help'
 ARGS ?=
 
 # Each target uses every core by itself, and its closing lines are to be read.
 .NOTPARALLEL:
 
-.PHONY: help run build test-binary fmt lint test unit process crash clients bench demo soak fuzz clean
+.PHONY: help run build test-binary fmt lint test unit process crash clients bench bench-read bench-read-test demo soak fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +70,13 @@ clients: test-binary $(VENV)/.done $(CACHE)/node/.done ## the official Python, G
 
 bench: ## the benchmarks of docs/benchmarks.md; ARGS picks one
 	$(CARGO) run --release --bin tepui -- bench $(ARGS)
+
+bench-read: ## the read path beside RocksDB and the device, a line a bar; ROWS, SECONDS_EACH, ROUNDS, PEER=distro|newest, ARGS
+	BENCH_READ_DIR=$(BENCH_READ_DIR) bench-peers/run.sh $(PEER) --rows $(ROWS) --seconds $(SECONDS_EACH) \
+		--rounds $(ROUNDS) $(ARGS)
+
+bench-read-test: ## that the peers of make bench-read do what they are asked: reads compared byte by byte
+	TASK=test bench-peers/run.sh $(PEER)
 
 demo: build $(VENV)/.demo ## load 336,776 flights, kill the server, read them back
 	$(PYTHON) scripts/demo.py --binary $(RELEASE_BINARY)

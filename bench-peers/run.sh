@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Runs the comparison with RocksDB: run.sh distro|newest [arguments of bench-read]
+#
+# Installs what is missing where it may (Debian, as root), else says what to install. `newest` compiles RocksDB from
+# source the first time: 20 to 30 minutes on two cores, kept in the target directory. TASK=test|clippy|build runs
+# that instead of the program.
+set -euo pipefail
+
+usage="usage: $0 distro|newest [arguments of bench-read]"
+peer=${1:?$usage}
+shift
+case $peer in distro | newest) ;; *) echo "$usage" >&2; exit 2 ;; esac
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+calling_dir=$PWD
+target=${CARGO_TARGET_DIR:-$here/target}
+cargo=${CARGO:-cargo}
+
+# Package and the file that shows it is there. libclang reads RocksDB's header for the bindings.
+needs=("fio=/usr/bin/fio" "libclang-dev=/usr/lib/llvm-*/lib/libclang*.so*")
+if [[ $peer == distro ]]; then
+    needs+=("librocksdb-dev=/usr/include/rocksdb/c.h")
+else
+    needs+=("g++=/usr/bin/g++" "liburing-dev=/usr/include/liburing.h" "pkg-config=/usr/bin/pkg-config")
+fi
+missing=()
+for need in "${needs[@]}"; do
+    compgen -G "${need#*=}" >/dev/null || missing+=("${need%%=*}")
+done
+if ((${#missing[@]})); then
+    if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+        echo "installing ${missing[*]}" >&2
+        apt-get install --yes --quiet "${missing[@]}" >&2 || {
+            echo "apt-get could not install ${missing[*]}; apt-get update may help" >&2
+            exit 2
+        }
+    else
+        echo "missing: ${missing[*]} (Debian's names). Install them as root: apt-get install ${missing[*]}" >&2
+        exit 2
+    fi
+fi
+
+if [[ $peer == distro ]]; then
+    manifest=$here/Cargo.toml
+    binary=bench-read
+    # On Debian the library is in the folder of the machine's triplet.
+    library=$(ldconfig -p | awk '/librocksdb\.so / {print $NF; exit}')
+    ROCKSDB_LIB_DIR=$(dirname "${library:?librocksdb.so is not known to ldconfig}")
+    export ROCKSDB_LIB_DIR ROCKSDB_INCLUDE_DIR=/usr/include
+else
+    manifest=$here/newest/Cargo.toml
+    binary=bench-read-newest
+    # Elsewhere where somebody wants to keep it apart from what is rebuilt more often.
+    built=${ROCKSDB_TARGET_DIR:-$target/librocksdb}
+    # For this processor, as RocksDB's own Makefile compiles it: its filters and checksums want AVX2 and PCLMUL.
+    (
+        export CARGO_TARGET_DIR=$built CXXFLAGS="${CXXFLAGS:+$CXXFLAGS }-march=native"
+        cd "$here/newest/librocksdb"
+        "$cargo" build --release --locked
+    ) >&2
+    archives=("$built"/release/build/librocksdb-sys-*/out/librocksdb.a)
+    archive=$(ls -t "${archives[@]}" | head -n 1)
+    ROCKSDB_LIB_DIR=$(dirname "$archive")
+    export ROCKSDB_LIB_DIR ROCKSDB_STATIC=1
+fi
+
+export CARGO_TARGET_DIR=$target
+case ${TASK:-run} in
+    run) "$cargo" build --release --manifest-path "$manifest" >&2 ;;
+    build) exec "$cargo" build --release --manifest-path "$manifest" ;;
+    test) exec "$cargo" test --manifest-path "$manifest" ;;
+    clippy) exec "$cargo" clippy --manifest-path "$manifest" --all-targets -- -D warnings ;;
+    *) echo "TASK is one of run, build, test, clippy" >&2; exit 2 ;;
+esac
+cd "$calling_dir"
+exec "$target/release/$binary" "$@"

@@ -1,0 +1,51 @@
+//! Point reads from memory: a core's speed beside RocksDB's, and what more reader threads add.
+
+use tepui_bench::{OpKind, Result};
+
+use super::{Bench, Entrant, nth, per_second, whole_cache};
+use crate::report::{Bar, Line};
+use crate::rocks::Settings;
+use crate::stores;
+
+/// Threads of the run that is compared with one: more than there are cores, as a server's could be.
+const MANY_THREADS: usize = 8;
+
+pub fn run(bench: &mut Bench) -> Result<()> {
+    let dataset = bench.sizes.narrow();
+    let cache = whole_cache(&dataset);
+    let tepui = stores::tepui(bench, &dataset, true, cache)?;
+    let rocks = stores::rocks(bench, &dataset, &Settings::best(), cache)?;
+    let fjall = stores::fjall(bench, &dataset, cache)?;
+    bench.warm_whole(&*tepui, &dataset)?;
+    bench.warm_whole(&rocks, &dataset)?;
+    let one = bench.workload("get-cached", OpKind::Get, 1, 1);
+    let mut entrants = vec![Entrant::Store(&*tepui, &one), Entrant::Store(&rocks, &one)];
+    if let Some(fjall) = &fjall {
+        bench.warm_whole(fjall, &dataset)?;
+        entrants.push(Entrant::Store(fjall, &one));
+    }
+    let all = bench.contest(&dataset, &entrants)?;
+    let (ours, theirs) = (nth(&all, 0)?, nth(&all, 1)?);
+    let note = format!(
+        "{:.2} us beside {:.2} us of processor time",
+        ours.spread(|s| s.cpu_us).median,
+        theirs.spread(|s| s.cpu_us).median
+    );
+    let figure = ours.over(theirs, per_second);
+    let name = "cached get, one core: rate over RocksDB";
+    bench.say(Line::new("cached", name, figure, Bar::AtLeast(1.5)).note(note));
+
+    let many = bench.workload("get-cached", OpKind::Get, MANY_THREADS, MANY_THREADS);
+    let entrants = [
+        Entrant::Store(&*tepui, &many),
+        Entrant::Store(&*tepui, &one),
+        Entrant::Store(&rocks, &many),
+        Entrant::Store(&rocks, &one),
+    ];
+    let all = bench.contest(&dataset, &entrants)?;
+    let figure = nth(&all, 0)?.over(nth(&all, 1)?, per_second);
+    let note = format!("RocksDB {:.2}", nth(&all, 2)?.over(nth(&all, 3)?, per_second).median);
+    let name = "cached get: rate of 8 threads over one";
+    bench.say(Line::new("cached", name, figure, Bar::AtLeast(1.9)).note(note));
+    Ok(())
+}

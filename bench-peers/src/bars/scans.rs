@@ -1,0 +1,72 @@
+//! Scans of 100 rows beside RocksDB's.
+
+use tepui_bench::{Error, OpKind, Result, Store};
+
+use super::{Bench, Entrant, IN_FLIGHT, THREADS, nth, per_second, readahead_ways, whole_cache};
+use crate::report::{Bar, Line};
+use crate::rocks::{Rocks, Settings};
+use crate::sample::fastest;
+use crate::stores;
+
+/// Rows of a scan.
+const ROWS: u32 = 100;
+/// The cache of uncached scans is this part of the data.
+const CACHE_PART: u64 = 60;
+/// What a row takes on disk beside its key and value, and a scan reads up to a block more at either end.
+const ROW_OVERHEAD_BYTES: u64 = 16;
+
+pub fn run(bench: &mut Bench) -> Result<()> {
+    let dataset = bench.sizes.narrow();
+    let scan_bytes = u64::from(ROWS) * (dataset.row_bytes() + ROW_OVERHEAD_BYTES);
+    let readahead = scan_bytes.next_multiple_of(crate::fio::BLOCK_BYTES);
+    for (label, cache) in
+        [("cached", whole_cache(&dataset)), ("uncached", dataset.bytes() / CACHE_PART)]
+    {
+        let whole = label == "cached";
+        let tepui = stores::tepui(bench, &dataset, true, cache)?;
+        let rocks = stores::rocks(bench, &dataset, &Settings::best(), cache)?;
+        if whole {
+            bench.warm_whole(&*tepui, &dataset)?;
+            bench.warm_whole(&rocks, &dataset)?;
+        }
+        // RocksDB reads ahead only forwards, and only what is not cached.
+        let ways = readahead_ways(&rocks, readahead as usize);
+        for reverse in [false, true] {
+            let ways: &[Rocks] =
+                if whole || reverse { ways.get(..1).unwrap_or_default() } else { &ways };
+            scan(bench, label, reverse, &*tepui, ways)?;
+        }
+    }
+    Ok(())
+}
+
+fn scan(
+    bench: &mut Bench,
+    label: &str,
+    reverse: bool,
+    tepui: &dyn Store,
+    ways: &[Rocks],
+) -> Result<()> {
+    let dataset = bench.sizes.narrow();
+    let direction = if reverse { "reverse" } else { "forward" };
+    let (threads, in_flight) = if label == "cached" { (1, 1) } else { (THREADS, IN_FLIGHT) };
+    let name = format!("scan-100-{direction}-{label}");
+    let kind = OpKind::Scan { rows: ROWS, reverse };
+    let workload = bench.workload(&name, kind, threads, in_flight);
+    let mut entrants = vec![Entrant::Store(tepui, &workload)];
+    entrants.extend(ways.iter().map(|way| Entrant::Store(way, &workload)));
+    let all = bench.contest(&dataset, &entrants)?;
+    let best = fastest(all.iter().skip(1)).ok_or_else(|| Error::failed("RocksDB took no part"))?;
+    let ours = nth(&all, 0)?;
+    let name = format!("scan of 100 rows, {label}, {direction}: rate over RocksDB");
+    let note = format!(
+        "{:.0} beside {:.0} of {}",
+        ours.spread(per_second).median,
+        best.spread(per_second).median,
+        best.store
+    );
+    let figure = ours.over(best, per_second);
+    let doubt = if label == "uncached" { super::not_the_device(ours) } else { None };
+    bench.say(Line::new("scans", name, figure, Bar::AtLeast(1.2)).note(note).unless(doubt));
+    Ok(())
+}

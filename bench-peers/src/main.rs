@@ -1,0 +1,201 @@
+//! `bench-read`: Tepui's read path beside RocksDB, fjall and the device, a line for each bar.
+//!
+//! * [`bars`]: the bars, in groups; [`stores`] opens what they compare, [`figures`] names what they ask of Tepui.
+//! * [`rocks`], [`fjall`], [`fio`]: the peers; [`loading`] fills them.
+//! * [`sample`], [`report`]: figures, their spread, and how they are shown.
+//! * [`tune`]: what of RocksDB's settings only a measurement can settle.
+
+mod bars;
+mod figures;
+mod fio;
+mod fjall;
+mod loading;
+mod report;
+mod rocks;
+mod sample;
+mod stores;
+#[cfg(test)]
+mod tests;
+mod tune;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tepui_bench::counters::Machine;
+use tepui_bench::{Error, ErrorKind, Progress, Result};
+
+use crate::bars::{Bench, GROUPS, Sizes};
+use crate::report::Report;
+use crate::rocks::{Rocks, Settings};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Exit code when a bar is short.
+const SHORT: u8 = 1;
+/// Exit code when the run did not come to its end.
+const FAILED: u8 = 2;
+
+/// Tepui's read path beside RocksDB, fjall and the device: prints a line for each bar, and exits with 1 when one of
+/// them is short.
+#[derive(Debug, Parser)]
+#[command(name = "bench-read", version)]
+struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Directory of all data, on the device under test; what is loaded there is kept for the next run
+    #[arg(global = true, long, env = "BENCH_READ_DIR", default_value = "bench-read-data")]
+    dir: PathBuf,
+    /// Rows of one column
+    #[arg(global = true, long, default_value_t = 1_000_000)]
+    rows: u64,
+    /// Rows of ten columns [default: a tenth of --rows]
+    #[arg(global = true, long)]
+    wide_rows: Option<u64>,
+    /// Bytes of a key
+    #[arg(global = true, long, default_value_t = 50)]
+    key_bytes: usize,
+    /// Bytes of a value
+    #[arg(global = true, long, default_value_t = 256)]
+    value_bytes: usize,
+    /// Rounds of each contest; a figure is the median of its rounds
+    #[arg(global = true, long, default_value_t = 3)]
+    rounds: usize,
+    /// Seconds of a run in a round
+    #[arg(global = true, long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Another seed makes other rows and other reads
+    #[arg(global = true, long, default_value_t = 1)]
+    seed: u64,
+    /// Only these groups of bars, separated by commas
+    #[arg(global = true, long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Leave fjall out: it has no bars
+    #[arg(global = true, long)]
+    without_fjall: bool,
+    /// Write everything as JSON to this file
+    #[arg(global = true, long)]
+    json: Option<PathBuf>,
+    /// Write the tables of docs/benchmarks.md to this file
+    #[arg(global = true, long)]
+    markdown: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, Subcommand)]
+enum Command {
+    /// List the groups of bars
+    Groups,
+    /// Compare settings of RocksDB with one another, to find its best
+    Tune,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(SHORT),
+        Err(e) if e.kind() == ErrorKind::Interrupted => ExitCode::from(FAILED),
+        Err(e) => {
+            eprintln!("error: {e}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn failed(what: &std::path::Path, e: &std::io::Error) -> Error {
+    Error::failed(format!("{}: {e}", what.display()))
+}
+
+/// Runs what was asked for; how many bars are short.
+fn run(args: &Args) -> Result<usize> {
+    if matches!(args.command, Some(Command::Groups)) {
+        for group in GROUPS {
+            println!("{:<12} {}", group.name, group.about);
+        }
+        return Ok(0);
+    }
+    if let Some(unknown) = args.only.iter().find(|name| GROUPS.iter().all(|g| g.name != **name)) {
+        let names: Vec<_> = GROUPS.iter().map(|g| g.name).collect();
+        return Err(Error::failed(format!("no group `{unknown}`; there are {}", names.join(", "))));
+    }
+    if args.rounds == 0 {
+        return Err(Error::failed("0 rounds measure nothing"));
+    }
+    std::fs::create_dir_all(&args.dir).map_err(|e| failed(&args.dir, &e))?;
+    let dir = args.dir.canonicalize().map_err(|e| failed(&args.dir, &e))?;
+    let sizes = Sizes {
+        rows: args.rows,
+        wide_rows: args.wide_rows.unwrap_or((args.rows / 10).max(1)),
+        key_bytes: args.key_bytes,
+        value_bytes: args.value_bytes,
+        rounds: args.rounds,
+        seconds: args.seconds,
+        seed: args.seed,
+    };
+    sizes.narrow().validate()?;
+    sizes.wide().validate()?;
+    let mut bench = Bench::new(&dir, sizes, !args.without_fjall, Progress::visible());
+    let mut report = Report {
+        machine: Machine::here(&dir),
+        settings: settings(&bench)?,
+        lines: Vec::new(),
+        series: Vec::new(),
+    };
+    print!("{}", report.heading());
+    if matches!(args.command, Some(Command::Tune)) {
+        tune::run(&mut bench)?;
+    } else {
+        for group in GROUPS {
+            if args.only.is_empty() || args.only.iter().any(|name| name == group.name) {
+                bench.run(group)?;
+            }
+        }
+    }
+    report.lines = bench.lines;
+    report.series = bench.series;
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&report)
+            .map_err(|e| Error::failed(format!("the report as JSON: {e}")))?;
+        std::fs::write(path, text).map_err(|e| failed(path, &e))?;
+    }
+    if let Some(path) = &args.markdown {
+        std::fs::write(path, report.markdown()).map_err(|e| failed(path, &e))?;
+    }
+    println!("\n{}", report.table());
+    if !report.lines.is_empty() {
+        println!("{}", report.summary());
+    }
+    Ok(report.short())
+}
+
+/// What is compared, and how it is set.
+fn settings(bench: &Bench) -> Result<Vec<(String, String)>> {
+    let (sizes, narrow) = (bench.sizes, bench.sizes.narrow());
+    let rows = format!(
+        "{} of 1 column and {} of 10, keys of {} and values of {} incompressible bytes: {:.2} and {:.2} GB",
+        sizes.rows,
+        sizes.wide_rows,
+        sizes.key_bytes,
+        sizes.value_bytes,
+        narrow.bytes() as f64 / 1e9,
+        sizes.wide().bytes() as f64 / 1e9
+    );
+    let runs = format!("{} rounds of {} s each, in turns", sizes.rounds, sizes.seconds);
+    let mut all = vec![
+        ("rows".to_owned(), rows),
+        ("runs".to_owned(), runs),
+        ("Tepui".to_owned(), stores::tepui_settings()),
+        (
+            format!("RocksDB {}", Rocks::version_here(&bench.dir)?),
+            if cfg!(feature = "newest") {
+                format!("{}; hyper-clock instead where everything is cached", Settings::best())
+            } else {
+                Settings::best().to_string()
+            },
+        ),
+    ];
+    if bench.fjall {
+        all.push(("fjall".to_owned(), fjall::Fjall::settings()));
+    }
+    Ok(all)
+}

@@ -1,0 +1,10 @@
+//! RocksDB as a [`tepui_bench::Store`].
+
+mod reader;
+mod settings;
+mod store;
+
+#[cfg(test)]
+pub use settings::Layout;
+pub use settings::{Filter, Settings};
+pub use store::{How, Rocks, ScanReadahead, Waiting};

@@ -1,0 +1,151 @@
+//! One run of a workload on a store, in figures, and what several such runs say together.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tepui_bench::report::RunReport;
+
+/// The figures of one run. Disk and processor are per read: what writes beside them cost is in there too, which is
+/// what a reader pays.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Sample {
+    /// Operations per second.
+    pub per_second: f64,
+    /// Median latency in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile of the latency in microseconds.
+    pub p99_us: f64,
+    /// Reads that the device carried out.
+    pub disk_reads: f64,
+    /// Bytes that the device read.
+    pub disk_bytes: f64,
+    /// Processor time of the process, user and kernel, in microseconds.
+    pub cpu_us: f64,
+    /// What the store said of itself.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub figures: BTreeMap<String, f64>,
+}
+
+impl Sample {
+    /// The figures of a run.
+    pub fn of(run: &RunReport) -> Self {
+        let per_read = run.ops as f64 / run.reads.max(1) as f64;
+        // Without counters there is no figure, and a bar that needs one is short.
+        let disk = |pick: fn(&tepui_bench::report::DiskFigures) -> f64| {
+            run.disk.as_ref().map_or(f64::NAN, |d| pick(d) * per_read)
+        };
+        Self {
+            per_second: run.ops_per_second,
+            p50_us: run.latency_micros.p50,
+            p99_us: run.latency_micros.p99,
+            disk_reads: disk(|d| d.reads_per_op),
+            disk_bytes: disk(|d| d.read_bytes_per_op),
+            cpu_us: run.cpu_micros_per_op * per_read,
+            figures: run.figures.clone(),
+        }
+    }
+}
+
+/// The middle one of some figures, with the smallest and the largest.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    /// The median.
+    pub median: f64,
+    /// The smallest.
+    pub least: f64,
+    /// The largest.
+    pub most: f64,
+}
+
+impl Spread {
+    /// Of some figures; of none it is not a number.
+    pub fn of(figures: impl IntoIterator<Item = f64>) -> Self {
+        let mut all: Vec<f64> = figures.into_iter().collect();
+        all.sort_by(f64::total_cmp);
+        let at = |i: usize| all.get(i).copied().unwrap_or(f64::NAN);
+        let middle = all.len() / 2;
+        let median = if all.len() % 2 == 1 {
+            at(middle)
+        } else {
+            f64::midpoint(at(middle.saturating_sub(1)), at(middle))
+        };
+        Self { median, least: at(0), most: at(all.len().saturating_sub(1)) }
+    }
+
+    /// Of a figure that is exact.
+    pub fn exact(figure: f64) -> Self {
+        Self { median: figure, least: figure, most: figure }
+    }
+}
+
+/// The runs of one store in a contest, round by round.
+#[derive(Debug, Clone, Serialize)]
+pub struct Series {
+    /// The store.
+    pub store: String,
+    /// The workload.
+    pub workload: String,
+    /// One for each round.
+    pub samples: Vec<Sample>,
+}
+
+/// Picks a figure of a run.
+pub type Pick = fn(&Sample) -> f64;
+
+impl Series {
+    /// A figure over all rounds.
+    pub fn spread(&self, pick: Pick) -> Spread {
+        Spread::of(self.samples.iter().map(pick))
+    }
+
+    /// This over the other, round by round: what disturbs the machine for longer than a round disturbs both.
+    pub fn over(&self, other: &Series, pick: Pick) -> Spread {
+        let pairs = self.samples.iter().zip(&other.samples);
+        Spread::of(pairs.map(|(a, b)| pick(a) / pick(b)))
+    }
+}
+
+/// The series with the highest median of operations per second.
+pub fn fastest<'a>(series: impl IntoIterator<Item = &'a Series>) -> Option<&'a Series> {
+    let rate = |s: &Series| s.spread(|sample| sample.per_second).median;
+    series.into_iter().max_by(|a, b| rate(a).total_cmp(&rate(b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(per_second: f64) -> Sample {
+        Sample {
+            per_second,
+            p50_us: 1.0,
+            p99_us: 2.0,
+            disk_reads: 1.0,
+            disk_bytes: 4096.0,
+            cpu_us: 3.0,
+            figures: BTreeMap::new(),
+        }
+    }
+
+    fn series(store: &str, rates: &[f64]) -> Series {
+        Series {
+            store: store.to_owned(),
+            workload: "get".to_owned(),
+            samples: rates.iter().map(|r| sample(*r)).collect(),
+        }
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+        assert_eq!(Spread::of([4.0, 1.0, 2.0]), Spread { median: 2.0, least: 1.0, most: 4.0 });
+        assert!((Spread::of([4.0, 1.0, 2.0, 3.0]).median - 2.5).abs() < 1e-9);
+        assert!(Spread::of([]).median.is_nan());
+    }
+
+    #[test]
+    fn ratios_are_taken_round_by_round() {
+        let (a, b) = (series("a", &[20.0, 10.0, 30.0]), series("b", &[10.0, 5.0, 10.0]));
+        assert_eq!(a.over(&b, |s| s.per_second), Spread { median: 2.0, least: 2.0, most: 3.0 });
+        assert_eq!(fastest([&a, &b]).unwrap().store, "a");
+    }
+}

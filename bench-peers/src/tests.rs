@@ -1,0 +1,146 @@
+//! Every peer does every operation, with every byte compared. Small data: the shapes are what matters.
+
+use std::path::Path;
+
+use tepui_bench::{
+    Dataset, Distribution, Limit, OpKind, Progress, Run, Share, Store, Verify, Workload,
+};
+
+use crate::fjall::Fjall;
+use crate::rocks::{Filter, How, Layout, Rocks, ScanReadahead, Settings, Waiting};
+
+/// Enough for several blocks and a partition; few enough to read in no time.
+const ROWS: u64 = 2000;
+const CACHE_BYTES: usize = 1 << 20;
+
+fn dataset(columns: u32) -> Dataset {
+    Dataset { rows: ROWS, key_bytes: 50, columns, value_bytes: 100, seed: 3 }
+}
+
+/// Reads do not need direct I/O to be right, and the directory of a test may not have it.
+fn settings() -> Settings {
+    Settings { direct: false, ..Settings::best() }
+}
+
+fn kinds(columns: u32) -> Vec<OpKind> {
+    vec![
+        OpKind::Get,
+        OpKind::GetAbsent,
+        OpKind::GetFamily,
+        OpKind::GetRow,
+        OpKind::GetColumns(columns.div_ceil(2)),
+        OpKind::MultiGet(7),
+        OpKind::Scan { rows: 20, reverse: false },
+        OpKind::Scan { rows: 20, reverse: true },
+    ]
+}
+
+fn read_all(store: &dyn Store, dataset: &Dataset, mix: Vec<Share>) {
+    let workload = Workload {
+        mix,
+        distribution: Distribution::Uniform,
+        threads: 2,
+        in_flight: 8,
+        limit: Limit::Ops(3000),
+        verify: Verify::All,
+        ..Workload::of("every operation", OpKind::Get)
+    };
+    let progress = Progress::hidden();
+    let run = Run::new(dataset, &workload, &progress).unwrap();
+    store.run(&run).unwrap();
+    let measured = run.finish();
+    assert_eq!(measured.ops, 3000);
+    assert!(measured.rows_read > 3000, "scans and multi-gets read several rows each");
+}
+
+fn check(store: &dyn Store, dataset: &Dataset) {
+    let mut mix: Vec<Share> =
+        kinds(dataset.columns).into_iter().map(|kind| Share { kind, weight: 2 }).collect();
+    read_all(store, dataset, mix.clone());
+    mix.push(Share { kind: OpKind::Put, weight: 3 });
+    read_all(store, dataset, mix);
+    store.settle(&Progress::hidden()).unwrap();
+    assert!(store.figures().iter().any(|f| f.name == "sst_bytes" && f.value > 0.0));
+}
+
+fn loaded(dir: &Path, settings: &Settings, dataset: &Dataset) -> Rocks {
+    let loading = Rocks::create(dir, settings).unwrap();
+    loading.load(dataset, &Progress::hidden()).unwrap();
+    loading.settle(&Progress::hidden()).unwrap();
+    drop(loading);
+    Rocks::open(dir, settings, CACHE_BYTES).unwrap()
+}
+
+#[test]
+fn rocksdb_gives_back_what_was_written_however_it_is_used() {
+    for columns in [1, 10] {
+        let dir = tempfile::tempdir().unwrap();
+        let dataset = dataset(columns);
+        let rocks = loaded(dir.path(), &settings(), &dataset);
+        for waiting in [Waiting::Threads, Waiting::MultiGet] {
+            for readahead in [ScanReadahead::Auto, ScanReadahead::Bytes(32 << 10)] {
+                check(&rocks.used(How { waiting, readahead }), &dataset);
+            }
+        }
+        assert!(rocks.version().starts_with(|c: char| c.is_ascii_digit()), "{}", rocks.version());
+    }
+}
+
+#[test]
+fn rocksdb_gives_back_what_was_written_whatever_its_settings() {
+    let dataset = dataset(10);
+    let best = settings();
+    for settings in [
+        Settings { partitioned: false, ..best },
+        Settings { filter: Filter::Bloom(10.0), hash_index: false, ..best },
+        Settings { layout: Layout::Packed, ..best },
+        Settings { lz4: true, aligned: false, interpolation: false, ..best },
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        check(&loaded(dir.path(), &settings, &dataset), &dataset);
+    }
+}
+
+#[cfg(feature = "newest")]
+#[test]
+fn the_newest_rocksdb_reads_asynchronously() {
+    let dir = tempfile::tempdir().unwrap();
+    let dataset = dataset(1);
+    let settings = Settings { interpolation: true, hyper_clock: true, ..settings() };
+    let rocks = loaded(dir.path(), &settings, &dataset);
+    let how = How { waiting: Waiting::MultiGetAsync, readahead: ScanReadahead::Async };
+    check(&rocks.used(how), &dataset);
+}
+
+#[test]
+fn rocksdb_says_how_large_its_index_and_filters_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let rocks = loaded(dir.path(), &settings(), &dataset(1));
+    for name in ["index_bytes", "filter_bytes"] {
+        let found = rocks.figures().into_iter().find(|f| f.name == name).unwrap();
+        assert!(found.value > 1000.0, "{name} {}", found.value);
+    }
+}
+
+#[test]
+fn a_value_that_was_not_written_ends_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let rocks = loaded(dir.path(), &settings(), &dataset(1));
+    let other = Dataset { value_bytes: 99, ..dataset(1) };
+    let workload = Workload { limit: Limit::Ops(10), ..Workload::of("get", OpKind::Get) };
+    let progress = Progress::hidden();
+    let run = Run::new(&other, &workload, &progress).unwrap();
+    assert!(rocks.run(&run).unwrap_err().to_string().contains("bytes where"));
+}
+
+#[test]
+fn fjall_gives_back_what_was_written() {
+    for columns in [1, 10] {
+        let dir = tempfile::tempdir().unwrap();
+        let dataset = dataset(columns);
+        let fjall = Fjall::open(dir.path(), CACHE_BYTES as u64).unwrap();
+        fjall.load(&dataset, &Progress::hidden()).unwrap();
+        fjall.settle(&Progress::hidden()).unwrap();
+        check(&fjall, &dataset);
+    }
+}
