@@ -11,10 +11,6 @@ pub const FILTER_PROBES: &str = "filter_probes";
 pub const PINNED_BYTES: &str = "index_filter_pinned_bytes";
 /// Gauge: bytes of index and filters if all of them are in memory.
 pub const INDEX_FILTER_BYTES: &str = "index_filter_bytes";
-/// Gauge: nanoseconds of processor time that a row's filters cost, found in the directory and kept for the read.
-pub const FILTER_ACCESS_NANOS: &str = "filter_access_nanos";
-/// Gauge: the same with a lookup in a hash table for each column asked.
-pub const FILTER_ACCESS_NANOS_WITHOUT: &str = "filter_access_nanos_without_directory";
 
 /// One figure over another, round by round; the name of the one that is missing otherwise.
 pub fn ratio(series: &Series, over: &'static str, under: &'static str) -> Result<Spread, String> {

@@ -32,12 +32,12 @@ pub fn tepui(
     dataset: &Dataset,
     partitions: bool,
     cache_bytes: u64,
-) -> Result<Box<dyn Store>> {
+) -> Result<Tepui> {
     let mut options = tepui_options(partitions, cache_bytes);
     let store = if partitions { "tepui" } else { "tepui-unpartitioned" };
     let kept = place(bench, store, dataset, &options.format());
     kept.data().clone_into(&mut options.dir);
-    Ok(Box::new(Tepui::open_kept(&options, dataset, &kept, &bench.progress)?))
+    Tepui::open_kept(&options, dataset, &kept, &bench.progress)
 }
 
 /// What Tepui is set to, for the report.

@@ -16,10 +16,10 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let tepui = stores::tepui(bench, &dataset, true, cache)?;
     let rocks = stores::rocks(bench, &dataset, &Settings::best(), cache)?;
     let fjall = stores::fjall(bench, &dataset, cache)?;
-    bench.warm_whole(&*tepui, &dataset)?;
+    bench.warm_whole(&tepui, &dataset)?;
     bench.warm_whole(&rocks, &dataset)?;
     let one = bench.workload("get-cached", OpKind::Get, 1, 1);
-    let mut entrants = vec![Entrant::Store(&*tepui, &one), Entrant::Store(&rocks, &one)];
+    let mut entrants = vec![Entrant::Store(&tepui, &one), Entrant::Store(&rocks, &one)];
     if let Some(fjall) = &fjall {
         bench.warm_whole(fjall, &dataset)?;
         entrants.push(Entrant::Store(fjall, &one));
@@ -37,8 +37,8 @@ pub fn run(bench: &mut Bench) -> Result<()> {
 
     let many = bench.workload("get-cached", OpKind::Get, MANY_THREADS, MANY_THREADS);
     let entrants = [
-        Entrant::Store(&*tepui, &many),
-        Entrant::Store(&*tepui, &one),
+        Entrant::Store(&tepui, &many),
+        Entrant::Store(&tepui, &one),
         Entrant::Store(&rocks, &many),
         Entrant::Store(&rocks, &one),
     ];

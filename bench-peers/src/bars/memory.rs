@@ -21,14 +21,14 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let dataset = bench.sizes.narrow();
     let per_gb = |bytes: f64| Spread::exact(bytes / MB / (dataset.bytes() as f64 / GB));
     let tepui = stores::tepui(bench, &dataset, true, whole_cache(&dataset))?;
-    bench.warm_whole(&*tepui, &dataset)?;
+    bench.warm_whole(&tepui, &dataset)?;
     let asked = [
         ("pinned", PINNED_BYTES, Bar::AtMost(1.0)),
         ("everything cached", INDEX_FILTER_BYTES, Bar::Published),
     ];
     for (what, figure_name, bar) in asked {
         let name = format!("memory of index and filters for a GB of data: {what}");
-        bench.say(match figure(&*tepui, figure_name) {
+        bench.say(match figure(&tepui, figure_name) {
             Some(bytes) => Line::new(GROUP, name, per_gb(bytes), bar).unit("MB"),
             None => Line::missing(GROUP, name, bar, figures::missing(figure_name)),
         });

@@ -26,7 +26,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         let tepui = stores::tepui(bench, &dataset, true, cache)?;
         let rocks = stores::rocks(bench, &dataset, &Settings::best(), cache)?;
         if whole {
-            bench.warm_whole(&*tepui, &dataset)?;
+            bench.warm_whole(&tepui, &dataset)?;
             bench.warm_whole(&rocks, &dataset)?;
         }
         // RocksDB reads ahead only forwards, and only what is not cached.
@@ -34,7 +34,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         for reverse in [false, true] {
             let ways: &[Rocks] =
                 if whole || reverse { ways.get(..1).unwrap_or_default() } else { &ways };
-            scan(bench, label, reverse, &*tepui, ways)?;
+            scan(bench, label, reverse, &tepui, ways)?;
         }
     }
     Ok(())

@@ -43,9 +43,9 @@ impl Shape {
         let fjall = stores::fjall(bench, &dataset, cache)?;
 
         let many = bench.workload("get", OpKind::Get, THREADS, IN_FLIGHT);
-        bench.warm(&*tepui, &dataset, &many)?;
+        bench.warm(&tepui, &dataset, &many)?;
         bench.warm(&rocks, &dataset, &many)?;
-        let mut entrants = vec![Entrant::Store(&*tepui, &many), Entrant::Device(&fio, &many)];
+        let mut entrants = vec![Entrant::Store(&tepui, &many), Entrant::Device(&fio, &many)];
         entrants.extend(ways.iter().map(|way| Entrant::Store(way, &many)));
         if let Some(fjall) = &fjall {
             entrants.push(Entrant::Store(fjall, &many));
@@ -58,7 +58,7 @@ impl Shape {
         self.peer_lines(bench, ours, best);
 
         let few = bench.workload("get", OpKind::Get, THREADS, THREADS);
-        let entrants = [Entrant::Store(&*tepui, &few), Entrant::Store(&rocks, &few)];
+        let entrants = [Entrant::Store(&tepui, &few), Entrant::Store(&rocks, &few)];
         let all = bench.contest(&dataset, &entrants)?;
         let ours = nth(&all, 0)?;
         let ratio = ours.over(nth(&all, 1)?, per_second);
@@ -66,8 +66,8 @@ impl Shape {
         let line = Line::new(self.group, name, ratio, Bar::AtLeast(1.3));
         bench.say(line.unless(not_the_device(ours)));
 
-        self.absent(bench, &*tepui, &rocks)?;
-        self.while_writing(bench, &*tepui, &rocks, &many)
+        self.absent(bench, &tepui, &rocks)?;
+        self.while_writing(bench, &tepui, &rocks, &many)
     }
 
     fn name(&self, what: &str) -> String {

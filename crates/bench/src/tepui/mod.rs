@@ -39,6 +39,9 @@ pub use tepui_engine::io::IoMode;
 const FAMILY: FamilyId = FamilyId(1);
 /// A partition that takes any index or filter whole.
 const WHOLE_PARTITION_BYTES: usize = 1 << 30;
+
+/// Rows whose filters are asked in a round of [`Tepui::filter_access`]: some ten milliseconds of work.
+const FILTER_ACCESS_ROWS: u64 = 20_000;
 /// Between two looks at whether the engine has settled.
 const SETTLE_LOOK: Duration = Duration::from_millis(50);
 /// Looks in a row that must find it settled: a job that was picked and has not begun escapes one.
@@ -160,6 +163,28 @@ impl Tepui {
         &self.engine
     }
 
+    /// Nanoseconds to ask the filters of all SSTs about every column of a row, all of it in memory: as a read
+    /// does, and the slow way beside it ([`FilterComparison`](tepui_engine::sst::FilterComparison)). One
+    /// pair a round.
+    pub fn filter_access(&self, dataset: &Dataset, rounds: usize) -> Result<Vec<(f64, f64)>> {
+        let compared = self.tablet.compare_filters()?;
+        let columns: Vec<_> =
+            self.columns.sorted.iter().map(|(q, _)| (FAMILY, q.to_vec())).collect();
+        let rows: Vec<_> = (0..FILTER_ACCESS_ROWS.min(dataset.rows))
+            .map(|i| dataset.key(i * (dataset.rows / FILTER_ACCESS_ROWS).max(1)))
+            .collect();
+        let time = |ask: &dyn Fn(&[u8]) -> Result<usize>| -> Result<f64> {
+            let start = clock::cpu_nanos();
+            for row in &rows {
+                std::hint::black_box(ask(row)?);
+            }
+            Ok((clock::cpu_nanos() - start) as f64 / rows.len().max(1) as f64)
+        };
+        let with = |row: &[u8]| Ok(compared.by_directory(row, &columns)?);
+        let without = |row: &[u8]| Ok(compared.by_hash(row, &columns)?);
+        (0..rounds).map(|_| Ok((time(&with)?, time(&without)?))).collect()
+    }
+
     /// Closes the engine, flushing what is in memory.
     pub fn close(self) -> Result<()> {
         Ok(self.engine.close()?)
@@ -200,7 +225,8 @@ impl Store for Tepui {
             bar.add(1);
             clock::pause(SETTLE_LOOK);
         }
-        Ok(())
+        // What is left above the last level is merged into it, as peers are left with one sorted run.
+        Ok(self.engine.compact_fully()?)
     }
 
     fn run(&self, run: &Run<'_>) -> Result<()> {
@@ -209,6 +235,7 @@ impl Store for Tepui {
 
     fn figures(&self) -> Vec<Figure> {
         let cache = self.engine.cache().stats();
+        let memory = self.engine.index_memory();
         let sst = self.engine.cache().sst_metrics();
         let engine = self.engine.metrics();
         let tablet = self.tablet.stats();
@@ -220,6 +247,21 @@ impl Store for Tepui {
             Figure::counter("blocks_read", sst.blocks_read.get()),
             Figure::counter("cache_hits", cache.hits),
             Figure::counter("cache_misses", cache.misses),
+            Figure::counter("data_hits", cache.data.hits),
+            Figure::counter("data_misses", cache.data.misses),
+            Figure::counter("index_hits", cache.index.hits),
+            Figure::counter("index_misses", cache.index.misses),
+            Figure::counter("filter_hits", cache.filter.hits),
+            Figure::counter("filter_misses", cache.filter.misses),
+            Figure::counter("filter_lookups", cache.filters.lookups),
+            Figure::gauge(
+                "index_filter_pinned_bytes",
+                (memory.resident_bytes + memory.pinned_bytes) as f64,
+            ),
+            Figure::gauge(
+                "index_filter_bytes",
+                (memory.resident_bytes + memory.partition_bytes_all) as f64,
+            ),
             Figure::gauge("cache_bytes", cache.bytes as f64),
             Figure::gauge("cache_capacity_bytes", cache.capacity_bytes as f64),
             Figure::gauge("cache_blocks", cache.blocks as f64),
