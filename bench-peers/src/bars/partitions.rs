@@ -1,6 +1,7 @@
 //! Partitioned index and filter beside whole ones: with a cache of 1/1500 of the data, where partitions are meant to
 //! help, and with everything cached, where they must not harm. RocksDB's own figures stand beside, without a bar.
 
+use tepui_bench::tepui::Tepui;
 use tepui_bench::{Dataset, OpKind, Result, Store};
 
 use super::{Bench, Entrant, IN_FLIGHT, THREADS, nth, per_second, whole_cache};
@@ -15,7 +16,7 @@ const GROUP: &str = "partitions";
 
 /// The four stores of a comparison.
 struct Four {
-    ours: [Box<dyn Store>; 2],
+    ours: [Tepui; 2],
     theirs: [crate::rocks::Rocks; 2],
 }
 
@@ -31,7 +32,7 @@ impl Four {
 
     fn all(&self) -> [&dyn Store; 4] {
         let ([a, b], [c, d]) = (&self.ours, &self.theirs);
-        [&**a, &**b, c, d]
+        [a, b, c, d]
     }
 }
 

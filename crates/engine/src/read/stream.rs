@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use crate::cell::{KeyView, Row, RowRange, Seq, row_prefix};
 use crate::cursor::{Cursor, Step};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::io::IoEngine;
 use crate::limits::{SCAN_PROGRESS_RECORDS, SKIP_BEFORE_SEEK};
 use crate::read::merge::MergeCursor;
@@ -110,6 +110,8 @@ pub struct RowStream {
     single_source: Option<SingleSource>,
     /// Rows that were taken and not returned yet.
     ready: VecDeque<Row>,
+    /// What ends the stream once those are returned.
+    failure: Option<Error>,
     /// Rows that the caller is likely to want still, at least one.
     rows_hint: usize,
     /// Keeps memtables and versions alive. Last, so that the cursors into them go first.
@@ -167,6 +169,7 @@ impl RowStream {
             scratch: Vec::new(),
             single_source,
             ready: VecDeque::new(),
+            failure: None,
             rows_hint: spec.rows_hint.unwrap_or(usize::MAX).max(1),
             _pins: pins,
         }
@@ -184,6 +187,9 @@ impl RowStream {
             if let Some(row) = self.ready.pop_front() {
                 return Ok(Some(row));
             }
+            if let Some(error) = self.failure.take() {
+                return Err(error);
+            }
             if self.blocked
                 && let Err(error) = self.unblock().await
             {
@@ -195,9 +201,10 @@ impl RowStream {
                 Ok(Turn::Row(row)) => return Ok(Some(row)),
                 Ok(Turn::End) => return Ok(None),
                 Ok(Turn::Blocked) => self.blocked = true,
+                // Rows that were taken before it come first.
                 Err(error) => {
                     self.state = State::Done;
-                    return Err(error);
+                    self.failure = Some(error);
                 }
             }
         }

@@ -405,7 +405,8 @@ impl SstCursor {
             left = rest;
             let supplied = self.supplied.iter().any(|h| h.handle == handle);
             if !supplied && self.reader.peek(None, handle).is_none() {
-                self.ask(handle, None);
+                let request = self.reader.request_data(handle, self.fill);
+                self.want.push(BlockRequest { ahead: true, ..request });
             }
         }
         Ok(())
