@@ -6,7 +6,7 @@
 //!  tasks ── read_batch ──► Ring (this thread's, no lock) ◄─ turn ─ Driver        read_batch
 //!    ▲                       │                                         ▲               │
 //!    └──── wake ─────────────┤               eventfd, by the poll ─────┘               ▼
-//!                            └── one system call for all reads of a turn        PreadPool, started
+//!                            └── one system call for a few reads                PreadPool, started
 //!                                                                               with its first read
 //! ```
 //!
@@ -216,6 +216,7 @@ impl IoEngine for UringIo {
                 {
                     driver.wake();
                 }
+                state.ring.submit_early();
                 Some(future)
             });
             if let Some(Some(future)) = pushed {
