@@ -31,11 +31,11 @@
 //! | What the directory of partitions is worth | `compare.rs` |
 //! | Checking a whole file | `verify.rs` |
 //!
-//! The life of a point read: [`SstCursor`] looks into the resident filter index, asks the filter partition
-//! for the row (and families, and columns), and when that says no, is done. Else the resident top-level
+//! The life of a point read (`point.rs`): the resident filter index names the partition, which is asked for the
+//! row (and families, and columns), and when that says no, the lookup is over. Else the resident top-level
 //! index gives the index partition, that the data block, and that the record. Partitions in memory are found by
 //! their position alone (`crate::cache`), and stay there before any data block; so an uncached row costs one
-//! read.
+//! read. Ranges of rows are read by an [`SstCursor`], which asks no filter.
 
 mod block;
 mod checks;
