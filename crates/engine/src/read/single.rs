@@ -15,11 +15,10 @@ use crate::read::{Projection, QualifierRange};
 use crate::schema::TabletSchema;
 use crate::sst::{RowInBlock, RowSink};
 
-/// Rows that are taken at once at most: they are a block's, usually, and what is taken waits in memory.
-pub(super) const ROWS_TAKEN_MAX: usize = 64;
-
-/// Cells that a row's vector has room for from the start: most rows are read whole, and have few.
-const CELLS_TYPICAL: usize = 4;
+/// Rows that are taken at once at most: some ten blocks of small rows, which wait in memory. More would gain
+/// nothing, since what a turn costs is spread over enough of them; and a caller that stops early has had less
+/// work done in vain.
+pub(super) const ROWS_TAKEN_MAX: usize = 128;
 
 /// Assembles rows, one after the other.
 #[derive(Debug)]
@@ -102,7 +101,7 @@ impl<'a> Assembler<'a> {
                 return false;
             }
             if cells.is_empty() {
-                cells.reserve(CELLS_TYPICAL);
+                cells.reserve_exact(row.records_hint());
             }
             cells.push(Cell { family: self.family, qualifier, timestamp, value });
             versions += 1;
@@ -132,7 +131,9 @@ pub(super) struct RowTaker<'a> {
     /// Those with cells.
     pub(super) rows: &'a mut VecDeque<Row>,
     pub(super) rows_max: usize,
-    /// The prefix of the last row that was taken; unchanged where none was.
+    /// Whether `last` is to be right whatever the row has.
+    pub(super) keeps_last: bool,
+    /// The prefix of the last row that was taken, or of the last without cells.
     pub(super) last: &'a mut Vec<u8>,
     /// All that were taken.
     pub(super) taken: u64,
@@ -142,12 +143,14 @@ impl RowSink for RowTaker<'_> {
     fn take(&mut self, row_prefix: &[u8], row: &RowInBlock<'_>) -> Result<bool> {
         let Some(cells) = self.assembler.cells(row)? else { return Ok(false) };
         self.taken += 1;
+        if self.keeps_last || cells.is_empty() {
+            self.last.clear();
+            self.last.extend_from_slice(row_prefix);
+        }
         if !cells.is_empty() {
             let key = row_key(row_prefix);
             self.rows.push_back(Row { key, cells });
         }
-        self.last.clear();
-        self.last.extend_from_slice(row_prefix);
         Ok(true)
     }
 

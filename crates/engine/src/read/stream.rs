@@ -318,6 +318,7 @@ impl RowStream {
             assembler: Assembler::new(snapshot, &source.schema, &source.projection, row_bytes_max),
             rows: &mut self.ready,
             rows_max: ROWS_TAKEN_MAX.min(self.rows_hint),
+            keeps_last: self.reverse,
             last: &mut self.scratch,
             taken: 0,
         };

@@ -113,6 +113,11 @@ struct RowRef {
 }
 
 impl Record {
+    /// Records of its group after it.
+    pub(super) fn left(&self) -> usize {
+        self.left as usize
+    }
+
     /// The group that it is in.
     pub(super) fn group(&self) -> usize {
         self.group
@@ -255,10 +260,7 @@ impl DataBlock {
             return Ok(None);
         }
         let mut next = self.first_of_group(record.group + 1)?;
-        let same_row = next.row.shared == record.row.shared
-            && self.range(next.row.tail_at, next.row.tail_len)
-                == self.range(record.row.tail_at, record.row.tail_len);
-        if same_row {
+        if self.are_one_row(next.row, record.row) {
             next.fresh = Fresh::Column;
         }
         Ok(Some(next))
@@ -350,6 +352,12 @@ impl DataBlock {
         Ok(Some(self.range(at, len)))
     }
 
+    /// The record after `record`, which must not be the last of its group.
+    #[inline]
+    pub(super) fn within_group(&self, record: &Record) -> Parsed<Record> {
+        self.decode(record, false)
+    }
+
     /// Groups in the block.
     pub(super) fn groups(&self) -> usize {
         self.groups
@@ -357,9 +365,24 @@ impl DataBlock {
 
     /// Whether two groups are of one row.
     pub(super) fn same_row(&self, a: usize, b: usize) -> Parsed<bool> {
-        let (a, b) = (self.group_row(a)?, self.group_row(b)?);
-        Ok(a.shared == b.shared
-            && self.range(a.tail_at, a.tail_len) == self.range(b.tail_at, b.tail_len))
+        Ok(self.are_one_row(self.group_row(a)?, self.group_row(b)?))
+    }
+
+    /// Whether two references are to one row. They may differ: the block's first group shares nothing with the
+    /// first row, being it, where later groups of that row share all of it.
+    fn are_one_row(&self, a: RowRef, b: RowRef) -> bool {
+        let (less, more) = if a.shared <= b.shared { (a, b) } else { (b, a) };
+        let gap = more.shared - less.shared;
+        let (less_tail, more_tail) = (
+            self.range(less.tail_at, less.tail_len),
+            self.range(more.tail_at, more.tail_len),
+        );
+        match less_tail.split_at_checked(gap) {
+            None => false,
+            Some((start, rest)) => {
+                rest == more_tail && start == self.range(self.first_row_at + less.shared, gap)
+            }
+        }
     }
 
     /// Whether two records of one row are of one column.
