@@ -373,10 +373,8 @@ impl DataBlock {
     fn are_one_row(&self, a: RowRef, b: RowRef) -> bool {
         let (less, more) = if a.shared <= b.shared { (a, b) } else { (b, a) };
         let gap = more.shared - less.shared;
-        let (less_tail, more_tail) = (
-            self.range(less.tail_at, less.tail_len),
-            self.range(more.tail_at, more.tail_len),
-        );
+        let (less_tail, more_tail) =
+            (self.range(less.tail_at, less.tail_len), self.range(more.tail_at, more.tail_len));
         match less_tail.split_at_checked(gap) {
             None => false,
             Some((start, rest)) => {
