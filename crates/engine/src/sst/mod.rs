@@ -16,7 +16,7 @@
 //! |---|---|
 //! | The frame of a block: compression, checksum | `frame.rs` |
 //! | Data blocks | `data.rs`, `data_builder.rs`, `row_copy.rs` |
-//! | Index partitions, the top-level index | `index.rs` |
+//! | Index partitions, the top-level index | `index.rs`, `index_builder.rs` |
 //! | Filter partitions and their entries | `filter.rs`, `filter_builder.rs` |
 //! | Binary fuse filters | `fuse.rs` |
 //! | What a point read asks of a filter | `probe.rs`, `checks.rs` |
@@ -50,6 +50,7 @@ mod frame;
 mod fuse;
 pub(crate) mod fuzzing;
 mod index;
+mod index_builder;
 mod key;
 #[cfg(test)]
 mod measure;
