@@ -37,6 +37,7 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 
+use super::touch::fetch;
 use crate::cell::{
     FamilyId, Kind, Origin, Seq, TIMESTAMP_MAX, Timestamp, encode_family, encode_qualifier,
     encode_suffix,
@@ -358,6 +359,12 @@ impl DataBlock {
         self.decode(record, false)
     }
 
+    /// Begins to fetch what searches and walks look at: all but the values.
+    #[inline]
+    pub(super) fn fetch(&self) {
+        fetch(self.data.get(..self.values_at).unwrap_or_default());
+    }
+
     /// Groups in the block.
     pub(super) fn groups(&self) -> usize {
         self.groups
@@ -373,10 +380,8 @@ impl DataBlock {
     fn are_one_row(&self, a: RowRef, b: RowRef) -> bool {
         let (less, more) = if a.shared <= b.shared { (a, b) } else { (b, a) };
         let gap = more.shared - less.shared;
-        let (less_tail, more_tail) = (
-            self.range(less.tail_at, less.tail_len),
-            self.range(more.tail_at, more.tail_len),
-        );
+        let (less_tail, more_tail) =
+            (self.range(less.tail_at, less.tail_len), self.range(more.tail_at, more.tail_len));
         match less_tail.split_at_checked(gap) {
             None => false,
             Some((start, rest)) => {

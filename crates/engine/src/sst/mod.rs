@@ -29,6 +29,7 @@
 //! | Rows that lie whole in one block | `rows.rs` |
 //! | Moving through a file | `cursor.rs` |
 //! | What the directory of partitions is worth | `compare.rs` |
+//! | Memory fetched before it is searched | `touch.rs` |
 //! | Checking a whole file | `verify.rs` |
 //!
 //! The life of a point read: [`SstCursor`] looks into the resident filter index, asks the filter partition
@@ -66,6 +67,7 @@ mod salvage;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod touch;
 mod verify;
 mod writer;
 
