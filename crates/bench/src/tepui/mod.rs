@@ -254,10 +254,7 @@ impl Store for Tepui {
             Figure::counter("filter_hits", cache.filter.hits),
             Figure::counter("filter_misses", cache.filter.misses),
             Figure::counter("filter_lookups", cache.filters.lookups),
-            Figure::gauge(
-                "index_filter_pinned_bytes",
-                (memory.resident_bytes + memory.pinned_bytes) as f64,
-            ),
+            Figure::gauge("index_filter_pinned_bytes", memory.fixed_bytes() as f64),
             Figure::gauge(
                 "index_filter_bytes",
                 (memory.resident_bytes + memory.partition_bytes_all) as f64,
@@ -282,8 +279,7 @@ impl Store for Tepui {
             Figure::gauge("memtable_bytes", tablet.memtable_bytes as f64),
             Figure::gauge("records", tablet.records as f64),
         ];
-        if let Some(files) = self.engine.env().files.metrics() {
-            let files = files.figures();
+        if let Some(files) = self.engine.io_figures() {
             figures.extend([
                 Figure::counter("file_reads", files.reads),
                 Figure::counter("file_read_bytes", files.read_bytes),
