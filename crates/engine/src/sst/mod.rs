@@ -72,6 +72,7 @@ mod touch;
 mod verify;
 mod writer;
 
+pub(crate) use block::Departure;
 pub use block::{Block, BlockKind, BlockRequest, load_blocks, load_blocks_blocking};
 pub use compare::FilterComparison;
 pub use cursor::{CursorOptions, SstCursor};
