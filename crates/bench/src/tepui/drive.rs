@@ -1,5 +1,6 @@
 //! Carrying out operations: a runtime a thread, as many loops on it as operations are to be in flight, each
-//! taking the next operation when its last is done.
+//! taking the next operation when its last is done. With one loop a thread there is no runtime: the thread
+//! blocks while it reads, as a program would that embeds the engine and has a thread for each read.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ use crate::check::ScanCheck;
 use crate::dataset::{Dataset, Depth};
 use crate::error::{Error, Result};
 use crate::run::{Found, Lane, Run, Ticket};
-use crate::workload::{Op, OpKind};
+use crate::workload::{Op, OpKind, Workload};
 
 /// How long a loop may go on without once waiting before the others have their turn, in nanoseconds: what has
 /// arrived for them in the meantime must not seem late. Shorter turns would cost the loops of a cached run more
@@ -81,6 +82,15 @@ pub(super) fn run(store: &Tepui, run: &Run<'_>) -> Result<()> {
     let threads = workload.threads;
     run.on_threads(threads, |index, lane| {
         let io = Arc::clone(&store.engine.env().io);
+        let worker =
+            Worker { store, asks: &asks, dataset: run.dataset(), lane: RefCell::new(lane) };
+        if waits_for_one_read(workload) {
+            let attached = io.attach_blocking()?;
+            // What else an operation waits for (the log, another's load) wakes it from another thread.
+            if attached.is_attached() {
+                return pollster::block_on(worker.work(false));
+            }
+        }
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -88,8 +98,6 @@ pub(super) fn run(store: &Tepui, run: &Run<'_>) -> Result<()> {
         // What does not divide goes to the first threads.
         let loops =
             workload.in_flight / threads + usize::from(index < workload.in_flight % threads);
-        let worker =
-            Worker { store, asks: &asks, dataset: run.dataset(), lane: RefCell::new(lane) };
         runtime.block_on(async {
             let _attached = io.attach()?;
             if loops <= 1 {
@@ -106,6 +114,13 @@ pub(super) fn run(store: &Tepui, run: &Run<'_>) -> Result<()> {
             result
         })
     })
+}
+
+/// Whether each thread has one operation in flight, which asks for its blocks together: then it can as well
+/// sleep in the read itself.
+fn waits_for_one_read(workload: &Workload) -> bool {
+    workload.in_flight <= workload.threads
+        && workload.mix.iter().all(|share| !matches!(share.kind, OpKind::MultiGet(_)))
 }
 
 struct Worker<'a> {

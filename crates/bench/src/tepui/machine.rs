@@ -66,4 +66,8 @@ impl IoEngine for CountedIo {
     fn attach(&self) -> tepui_engine::Result<Attached> {
         self.inner.attach()
     }
+
+    fn attach_blocking(&self) -> tepui_engine::Result<Attached> {
+        self.inner.attach_blocking()
+    }
 }

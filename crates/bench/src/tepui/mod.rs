@@ -1,7 +1,8 @@
 //! Tepui's engine as a [`Store`], in this process.
 //!
 //! One table of one tablet and one family. The engine runs its background threads as a server's does; reads
-//! run on one single-threaded runtime a thread, as a server's requests do.
+//! run on one single-threaded runtime a thread, as a server's requests do, or on threads that block where each
+//! has but one in flight.
 
 mod drive;
 mod load;

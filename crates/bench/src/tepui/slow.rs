@@ -23,7 +23,8 @@ pub struct Slow {
     pub one_by_one: bool,
 }
 
-/// Delays the reads of another I/O engine. Its futures need a tokio runtime with time.
+/// Delays the reads of another I/O engine. Its futures need a tokio runtime with time, so no thread blocks for
+/// it.
 pub(super) struct SlowIo {
     inner: Arc<dyn IoEngine>,
     slow: Slow,

@@ -32,9 +32,14 @@ fn every_workload_reads_back_what_was_loaded() {
         let dataset = dataset(columns);
         let dir = tempfile::tempdir().unwrap();
         let store = loaded(dir.path(), &dataset);
-        for workload in presets::by_names(&["all".to_owned()], &dataset).unwrap() {
+        let workloads = presets::by_names(&["all".to_owned()], &dataset).unwrap();
+        // On runtimes, and on threads that block.
+        for (workload, in_flight) in
+            workloads.iter().flat_map(|workload| [(workload.clone(), 6), (workload.clone(), 2)])
+        {
+            let limit = Limit::Ops(200);
             let workload =
-                Workload { limit: Limit::Ops(200), in_flight: 6, verify: Verify::All, ..workload };
+                Workload { limit, threads: 2, in_flight, verify: Verify::All, ..workload };
             let report = measure(&store, &dataset, &workload, None, &Progress::hidden()).unwrap();
             assert_eq!(report.ops, 200, "{}", workload.name);
             assert_eq!(report.writes > 0, workload.writes(), "{}", workload.name);

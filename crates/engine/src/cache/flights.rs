@@ -2,31 +2,35 @@
 //!
 //! ```text
 //! read 1 misses block b ─► leads: registers b ─► submits its batch ─┐
-//! read 2 misses block b ─► finds b here, joins ─────────────────────┤ the load: a future that all of them poll
+//! read 2 misses block b ─► finds b here, joins ─────────────────────┤ the load, which any of them carries on
 //! read 3 misses block b ─► finds b here, joins ─────────────────────┘      │
 //!                                              fills the cache ─► leaves here ─► same result for all, errors too
 //! ```
 //!
-//! The load is one shared future and belongs to whoever waits for it: where the read that began it is
-//! cancelled, the others carry it on; where all are, it is dropped with what it holds, and its blocks are free
+//! The load belongs to whoever waits for it: where the read that began it is cancelled, or just not polled any
+//! more, the others carry it on; where all are gone, it is dropped with what it holds, and its blocks are free
 //! to be led anew. A read submits everything that it leads before it waits for anything, and no load waits
 //! for another, so two reads may wait for each other's blocks.
+//!
+//! Most loads are waited for by the read that leads them and nobody else. Such a one is polled with that
+//! read's own waker, and costs one allocation; with the second who waits comes a [`Fan`], which wakes them all.
 //!
 //! Only reads that await join. A thread that blocks might wait for a task of its own runtime, for ever.
 //!
 //! Entries here are reads under way: whatever bounds those bounds them.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 
-use futures::FutureExt;
-use futures::future::{BoxFuture, Shared, WeakShared};
-use tokio::sync::oneshot;
+use quick_cache::DefaultHashBuilder;
 
 use crate::error::Result;
-use crate::sst::{Block, FileId};
+use crate::sst::{Block, Departure, FileId};
 
 /// Parts of the table with a lock each, so that cores rarely meet; one is held for a lookup.
 const SHARDS: usize = 16;
@@ -35,33 +39,74 @@ const SHARDS: usize = 16;
 const SHARD_SHIFT: u32 = 64 - SHARDS.ilog2();
 
 /// File and offset.
-type Key = (FileId, u64);
+pub(crate) type Key = (FileId, u64);
 
 /// What a load gives: a result for each block that it leads.
-pub(crate) type Loaded = Arc<Vec<Result<Arc<Block>>>>;
-
-/// A load under way.
-pub(crate) type Load = Shared<BoxFuture<'static, Loaded>>;
-
-/// What a load becomes once its reads are submitted; the landing goes with it.
-pub(crate) type Departure = BoxFuture<'static, Vec<Result<Arc<Block>>>>;
+pub(crate) enum Loaded {
+    One(Result<Arc<Block>>),
+    Many(Vec<Result<Arc<Block>>>),
+}
 
 /// One block of a load.
 struct Flight {
-    load: WeakShared<BoxFuture<'static, Loaded>>,
+    load: Weak<Load>,
     /// Its place among the load's results.
     at: usize,
-    /// The load's number.
-    number: u64,
 }
 
-type Shard = HashMap<Key, Flight>;
+type Shard = HashMap<Key, Flight, DefaultHashBuilder>;
 
 /// The loads of one cache.
 #[derive(Default)]
 pub struct Flights {
     shards: [Mutex<Shard>; SHARDS],
-    loads: AtomicU64,
+}
+
+/// A load. Lives as long as anyone waits for it.
+pub(crate) struct Load {
+    state: Mutex<State>,
+}
+
+struct State {
+    stage: Stage,
+    /// Who waits, as long as it is one.
+    first: Option<(u32, Waker)>,
+    /// Who waits, once they are more.
+    fan: Option<Arc<Fan>>,
+    /// Tickets given out.
+    tickets: u32,
+}
+
+enum Stage {
+    /// Its blocks are registered; its reads are not submitted yet.
+    Boarding,
+    Flying(Departure),
+    Landed(Loaded),
+}
+
+/// Wakes all who wait for a load.
+#[derive(Default)]
+struct Fan {
+    wakers: Mutex<Vec<(u32, Waker)>>,
+}
+
+/// A load that is being put together. Dropped before it departs, it answers nobody, and those who joined say so.
+pub(crate) struct Leader {
+    load: Arc<Load>,
+    ended: bool,
+}
+
+/// Waits for one block of a load. Nothing where the load was never sent off.
+#[must_use = "a load goes on only while somebody waits for it"]
+pub(crate) struct Awaiting {
+    load: Arc<Load>,
+    at: usize,
+    ticket: Option<u32>,
+}
+
+/// The data under these locks is valid at every step, so a panic elsewhere does not spoil it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Flights {
@@ -70,99 +115,193 @@ impl fmt::Debug for Flights {
     }
 }
 
-/// What became of a wish to load a block.
-pub(crate) enum Boarding {
-    /// It is the caller's to read.
-    Lead,
-    /// Another load brings it, as its result at this place.
-    Join(Load, usize),
-}
-
-/// A load that is being put together.
-pub(crate) struct Leader {
-    load: Load,
-    start: oneshot::Sender<(Departure, Landing)>,
-    landing: Landing,
-}
-
-/// Takes the blocks of a load out of the table when the load is over or given up.
-pub(crate) struct Landing {
-    flights: Arc<Flights>,
-    number: u64,
-    keys: Vec<Key>,
-}
-
 impl Flights {
     /// Blocks that are being loaded.
     pub(crate) fn len(&self) -> usize {
-        let len = |shard: &Mutex<Shard>| shard.lock().unwrap_or_else(PoisonError::into_inner).len();
-        self.shards.iter().map(len).sum()
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
     fn shard_of(&self, (file, offset): Key) -> MutexGuard<'_, Shard> {
         // Offsets are multiples of a sector, so their low bits tell nothing; the product's high bits do.
         let mixed = (file ^ offset.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let shard = self.shards.get((mixed >> SHARD_SHIFT) as usize).unwrap_or(&self.shards[0]);
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(self.shards.get((mixed >> SHARD_SHIFT) as usize).unwrap_or(&self.shards[0]))
+    }
+
+    /// Registers a block as the one at place `at` of this leader's load; the load that brings it already, where
+    /// one does.
+    pub(crate) fn board(&self, key: Key, leader: &Leader, at: usize) -> Option<Awaiting> {
+        let flight = || Flight { load: Arc::downgrade(&leader.load), at };
+        match self.shard_of(key).entry(key) {
+            Entry::Vacant(free) => {
+                free.insert(flight());
+            }
+            Entry::Occupied(mut taken) => {
+                let Flight { load, at } = taken.get();
+                if let Some(load) = load.upgrade() {
+                    return Some(Awaiting { load, at: *at, ticket: None });
+                }
+                // Everyone gave it up this very moment.
+                taken.insert(flight());
+            }
+        }
+        None
+    }
+
+    /// Takes a block out that this load brought, or will not bring. Another may bring it by now.
+    pub(crate) fn leave(&self, key: Key, load: *const Load) {
+        if let Entry::Occupied(flight) = self.shard_of(key).entry(key)
+            && flight.get().load.as_ptr() == load
+        {
+            flight.remove();
+        }
+    }
+}
+
+impl Loaded {
+    /// The result at this place.
+    fn at(&self, at: usize) -> Option<Result<Arc<Block>>> {
+        match self {
+            Self::One(result) => Some(result.clone()),
+            Self::Many(results) => results.get(at).cloned(),
+        }
     }
 }
 
 impl Leader {
     /// Begins a load.
-    pub(crate) fn new(flights: &Arc<Flights>) -> Self {
-        let (start, started) = oneshot::channel::<(Departure, Landing)>();
-        let load = async move {
-            match started.await {
-                Ok((departure, landing)) => {
-                    let results = departure.await;
-                    // The cache has them now: who comes from here on finds them there.
-                    drop(landing);
-                    Arc::new(results)
-                }
-                // The leader went before it submitted: those who joined get no result, and say so.
-                Err(_) => Loaded::default(),
-            }
-        };
-        let number = flights.loads.fetch_add(1, Ordering::Relaxed);
-        let landing = Landing { flights: Arc::clone(flights), number, keys: Vec::new() };
-        Self { load: load.boxed().shared(), start, landing }
+    pub(crate) fn new() -> Self {
+        let state = State { stage: Stage::Boarding, first: None, fan: None, tickets: 0 };
+        Self { load: Arc::new(Load { state: Mutex::new(state) }), ended: false }
     }
 
-    /// Takes the lead for the block at `offset` of `file`, as this load's result at place `at`, unless a load
-    /// under way has it.
-    pub(crate) fn board(&mut self, file: FileId, offset: u64, at: usize) -> Boarding {
-        let key = (file, offset);
-        let Landing { flights, number, keys } = &mut self.landing;
-        let mut shard = flights.shard_of(key);
-        if let Some(flight) = shard.get(&key)
-            && let Some(load) = flight.load.upgrade()
-        {
-            return Boarding::Join(load, flight.at);
-        }
-        // None only of a load that is over: this one has not begun.
-        if let Some(load) = self.load.downgrade() {
-            shard.insert(key, Flight { load, at, number: *number });
-            keys.push(key);
-        }
-        Boarding::Lead
+    /// The load, as the table knows it.
+    pub(crate) fn load(&self) -> *const Load {
+        Arc::as_ptr(&self.load)
     }
 
-    /// Sends the load off: its reads are submitted. It goes on as long as anyone polls it.
-    pub(crate) fn depart(self, departure: Departure) -> Load {
-        // The receiver lives as long as the load, which is held here.
-        let _ = self.start.send((departure, self.landing));
-        self.load
+    /// Waits for the block at this place.
+    pub(crate) fn awaiting(&self, at: usize) -> Awaiting {
+        Awaiting { load: Arc::clone(&self.load), at, ticket: None }
+    }
+
+    /// Sends the load off: its reads are submitted. It goes on as long as anyone waits for it.
+    pub(crate) fn depart(self, departure: Departure) {
+        self.end(Stage::Flying(departure));
+    }
+
+    /// Ends the load with what has turned up elsewhere; its blocks have left the table.
+    pub(crate) fn land(self, loaded: Loaded) {
+        self.end(Stage::Landed(loaded));
+    }
+
+    fn end(mut self, stage: Stage) {
+        self.ended = true;
+        self.load.advance(stage);
     }
 }
 
-impl Drop for Landing {
+impl Drop for Leader {
     fn drop(&mut self) {
-        for key in self.keys.drain(..) {
-            let mut shard = self.flights.shard_of(key);
-            // A load that was given up may have been followed by another of the same block.
-            if shard.get(&key).is_some_and(|flight| flight.number == self.number) {
-                shard.remove(&key);
+        if !self.ended {
+            self.load.advance(Stage::Landed(Loaded::Many(Vec::new())));
+        }
+    }
+}
+
+impl Load {
+    /// Goes to the next stage, and wakes those who have waited for it.
+    fn advance(&self, stage: Stage) {
+        let mut state = lock(&self.state);
+        state.stage = stage;
+        let (first, fan) = (state.first.take(), state.fan.clone());
+        drop(state);
+        if let Some((_, waker)) = first {
+            waker.wake();
+        }
+        if let Some(fan) = fan {
+            fan.wake();
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let this: *const Self = self;
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Stage::Flying(departure) = &state.stage {
+            departure.leave(this);
+        }
+    }
+}
+
+impl State {
+    /// Takes note of who waits. The waker of all, where they are several.
+    fn register(&mut self, ticket: u32, waker: &Waker) -> Option<Waker> {
+        if self.fan.is_none() {
+            match &mut self.first {
+                Some((first, known)) if *first == ticket => {
+                    known.clone_from(waker);
+                    return None;
+                }
+                Some(_) => {}
+                none => {
+                    *none = Some((ticket, waker.clone()));
+                    return None;
+                }
             }
         }
+        let fan = self.fan.get_or_insert_default();
+        let mut wakers = lock(&fan.wakers);
+        wakers.extend(self.first.take());
+        match wakers.iter_mut().find(|(of, _)| *of == ticket) {
+            Some((_, known)) => known.clone_from(waker),
+            None => wakers.push((ticket, waker.clone())),
+        }
+        drop(wakers);
+        Some(Waker::from(Arc::clone(fan)))
+    }
+}
+
+impl Wake for Fan {
+    fn wake(self: Arc<Self>) {
+        // Who is woken and waits on registers again.
+        let wakers = std::mem::take(&mut *lock(&self.wakers));
+        for (_, waker) in wakers {
+            waker.wake();
+        }
+    }
+}
+
+impl Future for Awaiting {
+    type Output = Option<Result<Arc<Block>>>;
+
+    /// Carries the load on. Whoever else does that now is waited for: it takes as long as a block takes to be
+    /// decoded.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { load, at, ticket } = self.get_mut();
+        let mut state = lock(&load.state);
+        if let Stage::Landed(loaded) = &state.stage {
+            return Poll::Ready(loaded.at(*at));
+        }
+        let ticket = *ticket.get_or_insert(state.tickets);
+        state.tickets = state.tickets.max(ticket.wrapping_add(1));
+        let everyone = state.register(ticket, cx.waker());
+        let Stage::Flying(departure) = &mut state.stage else { return Poll::Pending };
+        let polled = match everyone {
+            Some(waker) => departure.poll(&mut Context::from_waker(&waker)),
+            None => departure.poll(cx),
+        };
+        let Poll::Ready(loaded) = polled else { return Poll::Pending };
+        // The cache has them now: who comes from here on finds them there.
+        departure.leave(Arc::as_ptr(load));
+        let result = loaded.at(*at);
+        let over = std::mem::replace(&mut state.stage, Stage::Landed(loaded));
+        let (first, fan) = (state.first.take(), state.fan.take());
+        drop(state);
+        drop((over, first));
+        if let Some(fan) = fan {
+            fan.wake();
+        }
+        Poll::Ready(result)
     }
 }

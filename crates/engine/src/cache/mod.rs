@@ -29,7 +29,8 @@ use crate::sst::{Block, FileId, SstMetrics};
 
 pub use blocks::QuickBlockCache;
 pub use directory::{Directory, PartitionId, Resident};
-pub(crate) use flights::{Boarding, Flights, Leader, Load};
+pub use flights::Flights;
+pub(crate) use flights::{Awaiting, Leader, Load, Loaded};
 pub use pool::{PartitionBytes, PartitionPool};
 
 /// The part of the budget that partitions may take, in percent. A partition serves a hundred data blocks, so

@@ -16,7 +16,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use rustix::io::Errno;
 
 use super::aligned::AlignedBuf;
@@ -247,8 +247,11 @@ impl Read {
         if self.len == 0 {
             return Bytes::new();
         }
-        let (start, end) = (self.skip, self.skip + self.len);
-        Bytes::from_owner(self.buf).slice(start..end)
+        // In place: a slice of the whole would count references for nothing.
+        let mut bytes = Bytes::from_owner(self.buf);
+        bytes.truncate(self.skip + self.len);
+        bytes.advance(self.skip);
+        bytes
     }
 }
 

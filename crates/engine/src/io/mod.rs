@@ -207,6 +207,25 @@ pub trait IoEngine: Send + Sync + Debug {
     fn attach(&self) -> Result<Attached> {
         Ok(Attached::nothing())
     }
+
+    /// Says that this thread does nothing else while it waits for a read, until the guard is dropped there: for
+    /// programs that embed the engine and have a thread for each read under way.
+    ///
+    /// ```text
+    /// let _attached = env.io.attach_blocking()?;
+    /// let row = pollster::block_on(tablet.read_row(key, &projection, ReadView::Durable))?;
+    /// ```
+    ///
+    /// [`Self::read_batch`] then reads before it returns, and its future is ready: a single read costs what a
+    /// `pread` costs, a batch waits for its reads together. On a thread whose tasks are to go on meanwhile, it
+    /// would hold all of them up for as long as each read takes; such a thread [attaches](Self::attach) its
+    /// runtime. A thread is attached in one way at a time.
+    ///
+    /// The guard does nothing with an engine that goes on to read its own way; its futures can be blocked on all
+    /// the same.
+    fn attach_blocking(&self) -> Result<Attached> {
+        Ok(Attached::nothing())
+    }
 }
 
 /// Keeps a thread [attached](IoEngine::attach). Stays on that thread.

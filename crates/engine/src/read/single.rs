@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::cell::{Cell, FAMILY_NONE, FamilyId, Kind, Row, Seq, unescape_into};
 use crate::error::Result;
@@ -128,6 +128,8 @@ fn ranges(projection: &Projection, family: FamilyId) -> Option<&[QualifierRange]
 #[derive(Debug)]
 pub(super) struct RowTaker<'a> {
     pub(super) assembler: Assembler<'a>,
+    /// Makes the rows' keys.
+    pub(super) keys: &'a mut RowKeys,
     /// Those with cells.
     pub(super) rows: &'a mut VecDeque<Row>,
     pub(super) rows_max: usize,
@@ -148,7 +150,7 @@ impl RowSink for RowTaker<'_> {
             self.last.extend_from_slice(row_prefix);
         }
         if !cells.is_empty() {
-            let key = row_key(row_prefix);
+            let key = self.keys.key(row_prefix);
             self.rows.push_back(Row { key, cells });
         }
         Ok(true)
@@ -159,13 +161,30 @@ impl RowSink for RowTaker<'_> {
     }
 }
 
-/// The row of a prefix.
-pub(super) fn row_key(prefix: &[u8]) -> Bytes {
-    let escaped = prefix.get(..prefix.len().saturating_sub(2)).unwrap_or_default();
-    if !escaped.contains(&0) {
-        return Bytes::copy_from_slice(escaped);
+/// Bytes of keys that share one allocation: some eighty keys. Whoever keeps one of them keeps all.
+const KEYS_BYTES: usize = 4 << 10;
+
+/// Makes row keys that share their memory.
+#[derive(Debug, Default)]
+pub(super) struct RowKeys {
+    buffer: BytesMut,
+    scratch: Vec<u8>,
+}
+
+impl RowKeys {
+    /// The row of a prefix.
+    pub(super) fn key(&mut self, prefix: &[u8]) -> Bytes {
+        let escaped = prefix.get(..prefix.len().saturating_sub(2)).unwrap_or_default();
+        let key = if escaped.contains(&0) {
+            unescape_into(escaped, &mut self.scratch);
+            &self.scratch
+        } else {
+            escaped
+        };
+        if self.buffer.capacity() < key.len() {
+            self.buffer = BytesMut::with_capacity(KEYS_BYTES.max(key.len()));
+        }
+        self.buffer.extend_from_slice(key);
+        self.buffer.split().freeze()
     }
-    let mut key = Vec::with_capacity(escaped.len());
-    unescape_into(escaped, &mut key);
-    Bytes::from(key)
 }

@@ -17,9 +17,10 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use futures::FutureExt;
+use futures::future::BoxFuture;
 
 use super::FileId;
 use super::data::DataBlock;
@@ -27,7 +28,7 @@ use super::filter::FilterBlock;
 use super::footer::Handle;
 use super::index::{IndexBlock, Level};
 use super::reader::SstReader;
-use crate::cache::{Boarding, Leader, Load, PartitionId};
+use crate::cache::{Awaiting, Leader, Load, Loaded, PartitionId};
 use crate::codec::{Malformed, Parsed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{IoEngine, RandomFile, ReadRequest};
@@ -207,6 +208,50 @@ impl BlockRequest {
         self.reader.peek(self.partition, self.handle)
     }
 
+    /// Joins the load that brings the block, or registers it as the one at place `at` of this leader's.
+    fn board(&self, leader: &Leader, at: usize) -> Option<Awaiting> {
+        if self.is_alone() {
+            return None;
+        }
+        let load = self.reader.cache().flights().board(self.place(), leader, at)?;
+        self.reader.metrics().loads_shared.increment();
+        Some(load)
+    }
+
+    /// In memory after all: the last load of it may have ended between the look into memory and boarding.
+    fn cached_after_boarding(&self) -> Option<Arc<Block>> {
+        if self.is_alone() { None } else { self.cached() }
+    }
+
+    /// Whether it is nobody else's: a read that fills no cache.
+    fn is_alone(&self) -> bool {
+        self.fill == Fill::Nothing
+    }
+
+    /// Takes it out of the table of loads.
+    fn leave(&self, load: *const Load) {
+        if !self.is_alone() {
+            self.reader.cache().flights().leave(self.place(), load);
+        }
+    }
+
+    /// What was read for this block alone becomes a block.
+    fn complete(&self, read: Result<Bytes>) -> Result<Arc<Block>> {
+        let whole = read.and_then(|bytes| {
+            if bytes.len() == self.handle.len as usize {
+                Ok(bytes)
+            } else {
+                Err(self.short(self.handle.offset))
+            }
+        });
+        self.decode(whole, false)
+    }
+
+    /// What a read from `offset` is answered that does not bring what was asked for.
+    fn short(&self, offset: u64) -> Error {
+        self.reader.damaged(offset, "a read came back short")
+    }
+
     /// What was read becomes a block, in its place in memory. `shared`: the bytes are part of a larger buffer.
     fn decode(&self, read: Result<Bytes>, shared: bool) -> Result<Arc<Block>> {
         let decoded = read
@@ -237,7 +282,7 @@ struct Run {
 
 /// Distinct blocks, what is known of each, and the reads that the others need.
 #[derive(Default)]
-struct Batch {
+pub(crate) struct Batch {
     requests: Vec<BlockRequest>,
     results: Vec<Option<Result<Arc<Block>>>>,
     runs: Vec<Run>,
@@ -301,7 +346,7 @@ impl Batch {
                 let start = (request.handle.offset - run.offset) as usize;
                 let end = start + request.handle.len as usize;
                 if end > bytes.len() {
-                    return Err(request.reader.damaged(run.offset, "a read came back short"));
+                    return Err(request.short(run.offset));
                 }
                 Ok(bytes.slice(start..end))
             });
@@ -312,13 +357,54 @@ impl Batch {
     }
 
     /// The result of each block.
-    fn finish(self) -> Vec<Result<Arc<Block>>> {
-        self.results.into_iter().map(|result| result.unwrap_or_else(unanswered)).collect()
+    fn take_results(&mut self) -> Vec<Result<Arc<Block>>> {
+        let results = std::mem::take(&mut self.results);
+        results.into_iter().map(|result| result.unwrap_or_else(unanswered)).collect()
     }
 }
 
 fn unanswered() -> Result<Arc<Block>> {
     Err(Error::new(ErrorKind::Io, "a read was not answered"))
+}
+
+/// A batch of reads that the I/O engine has.
+type Reading = BoxFuture<'static, Vec<Result<Bytes>>>;
+
+/// What a load reads, and for which blocks.
+pub(crate) enum Departure {
+    One { request: BlockRequest, reading: Reading },
+    Many { led: Batch, reading: Option<Reading> },
+}
+
+impl Departure {
+    /// Decodes what was read once it is there, and fills the cache. Not to be polled after that.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Loaded> {
+        match self {
+            Self::One { request, reading } => {
+                let read = ready!(reading.as_mut().poll(cx)).pop();
+                Poll::Ready(Loaded::One(
+                    read.map_or_else(unanswered, |read| request.complete(read)),
+                ))
+            }
+            Self::Many { led, reading } => {
+                if let Some(reading) = reading {
+                    let reads = ready!(reading.as_mut().poll(cx));
+                    for (run, read) in std::mem::take(&mut led.runs).iter().zip(&reads) {
+                        led.complete(run, read);
+                    }
+                }
+                Poll::Ready(Loaded::Many(led.take_results()))
+            }
+        }
+    }
+
+    /// Takes its blocks out of the table of loads.
+    pub(crate) fn leave(&self, load: *const Load) {
+        match self {
+            Self::One { request, .. } => request.leave(load),
+            Self::Many { led, .. } => led.requests.iter().for_each(|request| request.leave(load)),
+        }
+    }
 }
 
 /// The distinct requests of a call, and where each original request finds its own.
@@ -327,11 +413,10 @@ struct Plan {
     place_of: Vec<usize>,
 }
 
-/// A block that this call waits for: its place in the plan, the load that brings it, its place there.
+/// A block that this call waits for: its place in the plan, and the load that brings it.
 struct Awaited {
     place: usize,
-    load: Load,
-    at: usize,
+    load: Awaiting,
 }
 
 impl Plan {
@@ -358,30 +443,19 @@ impl Plan {
     fn depart(&mut self, io: &dyn IoEngine) -> Vec<Awaited> {
         let missing: Vec<usize> =
             self.batch.runs.drain(..).flat_map(|run| run.members.into_iter()).collect();
-        let requests = &self.batch.requests;
         let mut awaited = Vec::with_capacity(missing.len());
-        let Some(first) = missing.first().and_then(|m| requests.get(*m)) else { return awaited };
-        let flights = Arc::clone(first.reader.cache().flights());
-        let mut leader = Leader::new(&flights);
+        if missing.is_empty() {
+            return awaited;
+        }
+        let leader = Leader::new();
         let mut led = Batch::default();
         let mut led_places = Vec::new();
         for place in missing {
-            let Some(request) = requests.get(place) else { continue };
-            // A read that fills no cache is nobody else's.
-            let alone = request.fill == Fill::Nothing
-                || !Arc::ptr_eq(request.reader.cache().flights(), &flights);
-            let (file, offset) = request.place();
-            let boarding =
-                if alone { Boarding::Lead } else { leader.board(file, offset, led.requests.len()) };
-            match boarding {
-                Boarding::Join(load, at) => {
-                    request.reader.metrics().loads_shared.increment();
-                    awaited.push(Awaited { place, load, at });
-                }
-                Boarding::Lead => {
-                    // The last load of it may have ended between the look into memory and here.
-                    let known = if alone { None } else { request.cached().map(Ok) };
-                    led.add(request.clone(), known);
+            let Some(request) = self.batch.requests.get(place) else { continue };
+            match request.board(&leader, led_places.len()) {
+                Some(load) => awaited.push(Awaited { place, load }),
+                None => {
+                    led.add(request.clone(), request.cached_after_boarding().map(Ok));
                     led_places.push(place);
                 }
             }
@@ -391,21 +465,9 @@ impl Plan {
         }
         let reads = led.reads();
         let reading = (!reads.is_empty()).then(|| io.read_batch(reads));
-        let departure = async move {
-            if let Some(reading) = reading {
-                let results = reading.await;
-                for (run, read) in std::mem::take(&mut led.runs).iter().zip(&results) {
-                    led.complete(run, read);
-                }
-            }
-            led.finish()
-        };
-        let load = leader.depart(departure.boxed());
-        awaited.extend(led_places.into_iter().enumerate().map(|(at, place)| Awaited {
-            place,
-            load: load.clone(),
-            at,
-        }));
+        let led_places = led_places.into_iter().enumerate();
+        awaited.extend(led_places.map(|(at, place)| Awaited { place, load: leader.awaiting(at) }));
+        leader.depart(Departure::Many { led, reading });
         awaited
     }
 
@@ -424,21 +486,64 @@ impl Plan {
 /// for one batch of reads for the rest, and for what other calls are reading already.
 pub fn load_blocks(
     io: &dyn IoEngine,
-    requests: Vec<BlockRequest>,
+    mut requests: Vec<BlockRequest>,
 ) -> impl Future<Output = Vec<Result<Arc<Block>>>> + Send + use<> {
-    let mut plan = Plan::new(requests);
-    plan.batch.read_ready();
-    let awaited = plan.depart(io);
+    let begun = match requests.pop() {
+        Some(request) if requests.is_empty() => Begun::One(begin_one(io, request)),
+        last => {
+            requests.extend(last);
+            let mut plan = Plan::new(requests);
+            plan.batch.read_ready();
+            let awaited = plan.depart(io);
+            Begun::Many(plan, awaited)
+        }
+    };
     async move {
-        // The load that this call leads comes last: its reads are under way while others' are waited for.
-        for Awaited { place, load, at } in awaited {
-            let results = load.await;
-            if let Some(slot) = plan.batch.results.get_mut(place) {
-                *slot = results.get(at).cloned();
+        match begun {
+            Begun::One(Ok(result)) => vec![result],
+            Begun::One(Err(load)) => vec![load.await.unwrap_or_else(unanswered)],
+            Begun::Many(mut plan, awaited) => {
+                // The load that this call leads comes last: its reads are under way while others' are waited
+                // for.
+                for Awaited { place, load } in awaited {
+                    let result = load.await;
+                    if let Some(slot) = plan.batch.results.get_mut(place) {
+                        *slot = result;
+                    }
+                }
+                plan.finish()
             }
         }
-        plan.finish()
     }
+}
+
+/// A call of [`load_blocks`] before it waits.
+enum Begun {
+    /// One block, as most point reads miss: there, or waited for.
+    One(Result<Result<Arc<Block>>, Awaiting>),
+    Many(Plan, Vec<Awaited>),
+}
+
+/// What [`Plan`] does, for one block: there is nothing to sort, to join or to share out.
+fn begin_one(io: &dyn IoEngine, request: BlockRequest) -> Result<Result<Arc<Block>>, Awaiting> {
+    let (offset, len) = (request.handle.offset, request.handle.len as usize);
+    if let Some(read) = request.reader.file().try_read_at(offset, len) {
+        return Ok(request.complete(read));
+    }
+    let leader = Leader::new();
+    if let Some(load) = request.board(&leader, 0) {
+        return Err(load);
+    }
+    if let Some(block) = request.cached_after_boarding() {
+        request.leave(leader.load());
+        leader.land(Loaded::One(Ok(Arc::clone(&block))));
+        return Ok(Ok(block));
+    }
+    let file = Arc::clone(request.reader.file());
+    let reading = io.read_batch(vec![ReadRequest { file, offset, len }]);
+    let load = leader.awaiting(0);
+    leader.depart(Departure::One { request, reading });
+    Err(load)
 }
 
 /// The same on the caller's thread, which waits for no other: what it waited for might be waiting to run on

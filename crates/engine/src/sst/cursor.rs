@@ -133,7 +133,13 @@ pub struct SstCursor {
 impl SstCursor {
     pub(super) fn new(reader: Arc<SstReader>, options: CursorOptions) -> Self {
         let CursorOptions { bounds, fill_cache, expected_bytes } = options;
-        let fill = if fill_cache { Fill::Probation } else { Fill::Nothing };
+        // Short reads come back to their index partitions as point reads do; of a long scan nobody knows.
+        let is_short = (1..=AHEAD_BYTES_MAX).contains(&expected_bytes);
+        let fill = match (fill_cache, is_short) {
+            (false, _) => Fill::Nothing,
+            (true, true) => Fill::Keep,
+            (true, false) => Fill::Probation,
+        };
         let end = if bounds.end.is_empty() { Vec::new() } else { row_prefix(&bounds.end) };
         Self {
             start: row_prefix(&bounds.start),

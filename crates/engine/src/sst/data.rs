@@ -37,6 +37,7 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 
+use super::touch::fetch;
 use crate::cell::{
     FamilyId, Kind, Origin, Seq, TIMESTAMP_MAX, Timestamp, encode_family, encode_qualifier,
     encode_suffix,
@@ -356,6 +357,12 @@ impl DataBlock {
     #[inline]
     pub(super) fn within_group(&self, record: &Record) -> Parsed<Record> {
         self.decode(record, false)
+    }
+
+    /// Begins to fetch what searches and walks look at: all but the values.
+    #[inline]
+    pub(super) fn fetch(&self) {
+        fetch(self.data.get(..self.values_at).unwrap_or_default());
     }
 
     /// Groups in the block.

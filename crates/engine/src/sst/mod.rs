@@ -29,6 +29,7 @@
 //! | Rows that lie whole in one block | `rows.rs` |
 //! | Moving through a file | `cursor.rs` |
 //! | What the directory of partitions is worth | `compare.rs` |
+//! | Memory fetched before it is searched | `touch.rs` |
 //! | Checking a whole file | `verify.rs` |
 //!
 //! The life of a point read (`point.rs`): the resident filter index names the partition, which is asked for the
@@ -67,9 +68,11 @@ mod salvage;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod touch;
 mod verify;
 mod writer;
 
+pub(crate) use block::Departure;
 pub use block::{Block, BlockKind, BlockRequest, load_blocks, load_blocks_blocking};
 pub use compare::FilterComparison;
 pub use cursor::{CursorOptions, SstCursor};

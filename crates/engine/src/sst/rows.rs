@@ -192,25 +192,27 @@ impl SstCursor {
         };
         let mut row = self.key.get(..self.row_len).unwrap_or_default().to_vec();
         let data = self.in_data(held.block.data())?;
-        let end_group = self.in_data(data.row_end(first.group()))?;
+        let mut end_group = self.in_data(data.row_end(first.group()))?;
         if end_group == data.groups() && self.row_goes_on(&row)? {
             return Ok(());
         }
         // The row under the cursor begins here, since the cursor was sent to its beginning. That the rows before
         // it end here shows in that: what comes behind each is the beginning of another.
         while !sink.is_full() && (after.is_empty() || row.as_slice() > after) && row >= self.start {
-            let here = RowInBlock::new(&self.reader, held.handle.offset, &held.block, &first)?;
+            let data = self.in_data(held.block.data())?;
+            let (reader, offset) = (self.reader.as_ref(), held.handle.offset);
+            let here = RowInBlock { reader, offset, data, first: &first, end_group };
             if !sink.take(&row, &here)? {
                 break;
             }
-            let mut last_group = first.group();
-            if last_group == 0 {
+            end_group = first.group();
+            if end_group == 0 {
                 let Some(previous) = self.step_back()? else { break };
                 held = previous;
-                last_group = self.in_data(held.block.data())?.groups();
+                end_group = self.in_data(held.block.data())?.groups();
             }
             let data = self.in_data(held.block.data())?;
-            first = self.in_data(data.row_start(last_group.saturating_sub(1)))?;
+            first = self.in_data(data.row_start(end_group.saturating_sub(1)))?;
             row.clear();
             data.push_row(&first, &mut row);
             if first.group() == 0 && self.row_began_before(&row)? {
@@ -258,6 +260,9 @@ impl SstCursor {
             partition.block.index().and_then(|i| i.handle(part_at, self.reader.blocks_end()));
         let handle = handle.map_err(|m| self.reader.damaged(partition.handle.offset, m.what))?;
         let Some(block) = self.find_data(handle) else { return Ok(None) };
+        if let Ok(data) = block.data() {
+            data.fetch();
+        }
         let held = Held { handle, block };
         (self.top_at, self.part_at) = (top_at, part_at);
         self.partition = Some(partition);

@@ -16,10 +16,14 @@
 //! that waits costs its request, which its caller would hold anyway); a future may be dropped at any time;
 //! a thread is detached only when the kernel has let go of all its buffers.
 //!
+//! A thread that does nothing else while it reads says so ([`IoEngine::attach_blocking`]) and needs none of
+//! this: [`blocking`].
+//!
 //! Where the kernel, a container or an operator forbids io_uring, everything goes to the pool, and one
 //! line in the log says so. Files without a descriptor go there, too.
 
 mod batch;
+mod blocking;
 mod driver;
 mod ring;
 
@@ -156,14 +160,35 @@ impl UringIo {
         }
     }
 
-    fn refused(&self, error: &std::io::Error) -> Attached {
+    /// A ring for this thread. `None` where there can be none, which the log says once.
+    fn new_ring(&self) -> Option<Ring> {
+        match (self.set_up)() {
+            Ok(uring) => Some(Ring::new(uring, Arc::clone(&self.metrics))),
+            Err(error) => {
+                self.refused(&error);
+                None
+            }
+        }
+    }
+
+    fn refused(&self, error: &std::io::Error) {
         if !self.refusal_told.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 %error,
                 "io_uring cannot be used here; reads go to a pool of threads instead, at more cost"
             );
         }
-        Attached::nothing()
+    }
+
+    /// Refuses to attach a thread that is attached.
+    fn require_detached(&self) -> Result<()> {
+        if self.id.with(|_| ()).is_some() {
+            return misplaced("the thread has a ring already");
+        }
+        if blocking::is_marked(self.id) {
+            return misplaced("the thread is attached as one that blocks");
+        }
+        Ok(())
     }
 }
 
@@ -172,7 +197,10 @@ impl IoEngine for UringIo {
         if requests.is_empty() {
             return Box::pin(std::future::ready(Vec::new()));
         }
-        let mut requests = requests;
+        let mut requests = match blocking::read(self, requests) {
+            Ok(results) => return Box::pin(std::future::ready(results)),
+            Err(requests) => requests,
+        };
         if requests.iter().all(|request| request.file.device().is_some()) {
             let pushed = self.id.with(|state| {
                 if state.ring.is_broken() {
@@ -198,20 +226,13 @@ impl IoEngine for UringIo {
     }
 
     fn attach(&self) -> Result<Attached> {
-        let misplaced = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, what));
         match Handle::try_current() {
             Ok(handle) if handle.runtime_flavor() == RuntimeFlavor::CurrentThread => {}
             _ => return misplaced("a ring belongs to a single-threaded runtime, within it"),
         }
+        self.require_detached()?;
         let id = self.id;
-        if id.with(|_| ()).is_some() {
-            return misplaced("the thread has a ring already");
-        }
-        let uring = match (self.set_up)() {
-            Ok(uring) => uring,
-            Err(error) => return Ok(self.refused(&error)),
-        };
-        let mut ring = Ring::new(uring, Arc::clone(&self.metrics));
+        let Some(mut ring) = self.new_ring() else { return Ok(Attached::nothing()) };
         let driver = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(std::io::Error::from)
             .and_then(|fd| {
@@ -220,7 +241,10 @@ impl IoEngine for UringIo {
             });
         let driver = match driver {
             Ok(driver) => driver,
-            Err(error) => return Ok(self.refused(&error)),
+            Err(error) => {
+                self.refused(&error);
+                return Ok(Attached::nothing());
+            }
         };
         let state = State { ring, driver: None, spare: Vec::new() };
         let local = Rc::new(Local { id, state: RefCell::new(state) });
@@ -228,6 +252,15 @@ impl IoEngine for UringIo {
         Handle::current().spawn(driver);
         Ok(Attached::new(move || detach(id)))
     }
+
+    fn attach_blocking(&self) -> Result<Attached> {
+        self.require_detached()?;
+        Ok(blocking::mark(self.id))
+    }
+}
+
+fn misplaced<T>(what: &str) -> Result<T> {
+    Err(Error::new(ErrorKind::InvalidArgument, what))
 }
 
 /// Ends the ring of this thread.
@@ -256,5 +289,7 @@ impl fmt::Debug for UringIo {
     }
 }
 
+#[cfg(test)]
+mod blocking_tests;
 #[cfg(test)]
 mod tests;

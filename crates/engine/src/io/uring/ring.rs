@@ -58,6 +58,19 @@ struct InFlight {
     batch: Arc<Batch>,
 }
 
+/// What a system call waits for.
+#[derive(Debug, Clone, Copy)]
+enum Wait {
+    /// Nothing.
+    No,
+    /// A completion, at most so long.
+    First(Duration),
+    /// Every read that the kernel has then.
+    All,
+    /// One of the reads that the kernel has already: nothing is submitted.
+    Taken,
+}
+
 enum Slot {
     Busy(InFlight),
     /// The next free slot; `RING_READS_MAX` ends the list.
@@ -271,6 +284,29 @@ impl Ring {
         true
     }
 
+    /// Carries out everything that was pushed before it returns, on a ring that nobody polls: each system call
+    /// submits all that fits and waits for all of it. One is enough where nothing is tried again and nothing
+    /// waits for room.
+    pub(super) fn finish(&mut self) {
+        let mut wait = Wait::All;
+        while self.in_flight > 0 && !self.is_broken() {
+            let asked = self.unsubmitted.len();
+            self.enter(wait);
+            let stuck = asked > 0 && self.unsubmitted.len() == asked;
+            let kernel_has = self.in_flight - self.unsubmitted.len();
+            wait = match wait {
+                // The kernel is short of memory for more, until some of what it has is done.
+                Wait::All if stuck && kernel_has > 0 => Wait::Taken,
+                Wait::All if stuck => {
+                    std::thread::yield_now();
+                    Wait::All
+                }
+                _ => Wait::All,
+            };
+            self.reap();
+        }
+    }
+
     /// One system call, where there is a reason for it, and what came of it. True where the kernel took
     /// nothing of what it was given: it is short of memory, and others should run first.
     fn round(&mut self, wait: Option<Duration>) -> bool {
@@ -278,7 +314,7 @@ impl Ring {
         let asked = self.unsubmitted.len();
         let mut stuck = false;
         if asked > 0 || wait.is_some() || self.has_deferred_work() {
-            self.enter(wait);
+            self.enter(wait.map_or(Wait::No, Wait::First));
             stuck = asked > 0 && self.unsubmitted.len() == asked;
         }
         self.reap();
@@ -292,27 +328,34 @@ impl Ring {
     }
 
     /// The system call: submits, and runs completions that the kernel has put off for this thread.
-    fn enter(&mut self, wait: Option<Duration>) {
-        let submit = self.unsubmitted.len() as u32;
+    fn enter(&mut self, wait: Wait) {
+        let unsubmitted = self.unsubmitted.len() as u32;
         self.metrics.ring(0, 1);
-        let entered = match wait {
-            None => {
-                // SAFETY: no argument is passed, and the entries to submit are valid by `attempt`.
-                unsafe {
-                    self.uring.submitter().enter::<libc::sigset_t>(
-                        submit,
-                        0,
-                        EnterFlags::GETEVENTS.bits(),
-                        None,
-                    )
-                }
-            }
-            Some(limit) => {
+        let (submit, completions) = match wait {
+            Wait::No => (unsubmitted, 0),
+            Wait::First(limit) => {
                 let limit = types::Timespec::from(limit);
                 let args = types::SubmitArgs::new().timespec(&limit);
-                self.uring.submitter().submit_with_args(1, &args)
+                let entered = self.uring.submitter().submit_with_args(1, &args);
+                return self.entered(entered);
             }
+            Wait::All => (unsubmitted, self.in_flight as u32),
+            Wait::Taken => (0, 1),
         };
+        // SAFETY: no argument is passed, and the entries to submit are valid by `attempt`.
+        let entered = unsafe {
+            self.uring.submitter().enter::<libc::sigset_t>(
+                submit,
+                completions,
+                EnterFlags::GETEVENTS.bits(),
+                None,
+            )
+        };
+        self.entered(entered);
+    }
+
+    /// What came of the system call.
+    fn entered(&mut self, entered: std::io::Result<usize>) {
         match entered {
             Ok(taken) => {
                 self.unsubmitted.drain(..taken.min(self.unsubmitted.len()));

@@ -16,19 +16,19 @@ use crate::io::{
     Env, Fault, FaultFiles, FaultOp, Files, InlineIo, IoMode, LocalFiles, RandomFile, ThreadSpawner,
 };
 
-const FILE_BYTES: usize = 3 << 20;
+pub(super) const FILE_BYTES: usize = 3 << 20;
 
 /// A file on a disk, not a multiple of any sector, and engines that read it.
-struct Rig {
-    dir: tempfile::TempDir,
-    data: Vec<u8>,
-    files: LocalFiles,
-    file: Arc<dyn RandomFile>,
-    io: Arc<UringIo>,
+pub(super) struct Rig {
+    pub(super) dir: tempfile::TempDir,
+    pub(super) data: Vec<u8>,
+    pub(super) files: LocalFiles,
+    pub(super) file: Arc<dyn RandomFile>,
+    pub(super) io: Arc<UringIo>,
 }
 
 impl Rig {
-    fn new(mode: IoMode) -> Self {
+    pub(super) fn new(mode: IoMode) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         let data: Vec<u8> =
@@ -41,12 +41,12 @@ impl Rig {
         Self { file: files.open_immutable(&path).unwrap(), dir, data, files, io }
     }
 
-    fn request(&self, offset: usize, len: usize) -> ReadRequest {
+    pub(super) fn request(&self, offset: usize, len: usize) -> ReadRequest {
         ReadRequest { file: Arc::clone(&self.file), offset: offset as u64, len }
     }
 
     /// `n` reads of different places and lengths, aligned and not, the file's end among them.
-    fn requests(&self, n: usize) -> Vec<ReadRequest> {
+    pub(super) fn requests(&self, n: usize) -> Vec<ReadRequest> {
         (0..n)
             .map(|i| {
                 let len = 1 + i * 37 % 9_000;
@@ -56,7 +56,7 @@ impl Rig {
             .collect()
     }
 
-    fn check(&self, requests: &[ReadRequest], results: &[Result<Bytes>]) {
+    pub(super) fn check(&self, requests: &[ReadRequest], results: &[Result<Bytes>]) {
         assert_eq!(requests.len(), results.len());
         for (request, result) in requests.iter().zip(results) {
             let (start, end) = (request.offset as usize, request.offset as usize + request.len);
@@ -64,17 +64,17 @@ impl Rig {
         }
     }
 
-    async fn read(&self, n: usize) {
+    pub(super) async fn read(&self, n: usize) {
         let requests = self.requests(n);
         self.check(&requests, &self.io.read_batch(requests.clone()).await);
     }
 
-    fn figures(&self) -> crate::io::IoFigures {
+    pub(super) fn figures(&self) -> crate::io::IoFigures {
         self.files.metrics().unwrap().figures()
     }
 }
 
-fn runtime() -> Runtime {
+pub(super) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
@@ -432,6 +432,14 @@ proptest! {
                 let _attached = rig.io.attach().unwrap();
                 ring.read_batch(requests.clone()).await
             }));
+            let _attached = rig.io.attach_blocking().unwrap();
+            answers.push(ring.read_batch(requests.clone()).now_or_never().unwrap());
+            answers.push(
+                requests
+                    .iter()
+                    .flat_map(|r| ring.read_batch(vec![r.clone()]).now_or_never().unwrap())
+                    .collect(),
+            );
         }
         for (i, (offset, len)) in spans.iter().enumerate() {
             for answer in &answers {
