@@ -16,6 +16,7 @@ use crate::sst::testing::{GateIo, Sample, TestFiles, TestIo, look_up_with};
 use crate::sst::{Compression, CursorOptions, FileId, RowProbe, SstCursor, SstOptions, SstWriter};
 
 mod damage;
+mod sharing;
 
 const ID: FileId = 42;
 const ROWS: usize = 400;

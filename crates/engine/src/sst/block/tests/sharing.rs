@@ -1,0 +1,202 @@
+//! Loads that several wait for: whoever of them goes or stops, the others are woken and answered.
+
+use std::pin::Pin;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+use std::task::{Wake, Waker};
+
+use super::*;
+
+type Read<'a> = Pin<Box<dyn Future<Output = Vec<Result<Arc<Block>>>> + Send + 'a>>;
+
+/// Counts how often it woke.
+#[derive(Default)]
+struct Bell(AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A read that is polled by hand, as a task of its own would be.
+struct Task<'a> {
+    read: Read<'a>,
+    bell: Arc<Bell>,
+}
+
+impl<'a> Task<'a> {
+    fn of(io: &dyn IoEngine, request: &BlockRequest) -> Self {
+        let read = Box::pin(load_blocks(io, vec![request.clone()]));
+        Self { read, bell: Arc::default() }
+    }
+
+    /// One that has been polled and waits.
+    fn waiting(io: &dyn IoEngine, request: &BlockRequest) -> Self {
+        let mut task = Self::of(io, request);
+        assert!(task.poll().is_none());
+        task
+    }
+
+    fn poll(&mut self) -> Option<Result<Arc<Block>>> {
+        let waker = Waker::from(Arc::clone(&self.bell));
+        match self.read.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(mut results) => results.pop(),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Polls it as a runtime would: if it was woken.
+    fn end(mut self) -> Arc<Block> {
+        assert!(self.bell.0.load(Ordering::SeqCst) > 0, "it was woken");
+        self.poll().expect("the block is there").unwrap()
+    }
+}
+
+fn request() -> (Arc<QuickBlockCache>, BlockRequest) {
+    let cache = cache(8 << 20);
+    let reader = open(&file_of(ROWS), &cache);
+    let handle = reader.top_entry(0).unwrap().handle;
+    let request = reader.request_partition(PartitionId::Index(0), handle, Fill::Keep);
+    (cache, request)
+}
+
+#[test]
+fn all_who_wait_for_a_block_are_woken_and_have_the_same() {
+    let (cache, request) = request();
+    let io = GateIo::new();
+    let tasks: Vec<_> = (0..4).map(|_| Task::waiting(&io, &request)).collect();
+    assert_eq!((io.reads().len(), cache.flights().len()), (1, 1));
+    io.open();
+    // One wakes all, or each the next; in no order is anyone left asleep.
+    let blocks: Vec<_> = tasks.into_iter().rev().map(Task::end).collect();
+    assert!(blocks.iter().all(|block| Arc::ptr_eq(block, &blocks[0])));
+    assert_eq!(cache.flights().len(), 0);
+}
+
+#[test]
+fn whoever_is_left_is_woken_when_the_others_went() {
+    for left in 0..3 {
+        let (cache, request) = request();
+        let io = GateIo::new();
+        let mut tasks: Vec<_> = (0..3).map(|_| Task::waiting(&io, &request)).collect();
+        let kept = tasks.remove(left);
+        drop(tasks);
+        io.open();
+        kept.end();
+        assert_eq!((io.reads().len(), cache.flights().len()), (1, 0));
+    }
+}
+
+#[test]
+fn a_read_that_is_not_polled_any_more_holds_nobody_up() {
+    let (_cache, request) = request();
+    let io = GateIo::new();
+    let mut leader = Task::waiting(&io, &request);
+    let joined = Task::waiting(&io, &request);
+    io.open();
+    let block = joined.end();
+    // Later, it finds its result.
+    assert!(Arc::ptr_eq(&block, &leader.poll().unwrap().unwrap()));
+}
+
+#[test]
+fn a_read_that_is_polled_elsewhere_is_woken_there() {
+    let (_cache, request) = request();
+    let io = GateIo::new();
+    let mut alone = Task::waiting(&io, &request);
+    let moved = std::mem::take(&mut alone.bell);
+    assert!(alone.poll().is_none());
+    io.open();
+    assert_eq!(moved.0.load(Ordering::SeqCst), 0);
+    alone.end();
+}
+
+/// Gives the reads to another engine, once someone has joined.
+struct Crowded<'a> {
+    inner: InlineIo,
+    request: &'a BlockRequest,
+    joined: &'a Mutex<Vec<Task<'static>>>,
+}
+
+impl fmt::Debug for Crowded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Crowded")
+    }
+}
+
+impl IoEngine for Crowded<'_> {
+    fn read_batch(&self, requests: Vec<ReadRequest>) -> BoxFuture<'static, Vec<Result<Bytes>>> {
+        self.joined.lock().unwrap().push(Task::waiting(&self.inner, self.request));
+        self.inner.read_batch(requests)
+    }
+}
+
+#[test]
+fn who_joins_while_the_read_is_being_made_is_woken_after_it() {
+    let (cache, request) = request();
+    let joined = Mutex::default();
+    let crowded = Crowded { inner: InlineIo, request: &request, joined: &joined };
+    // A thread that blocks reads within the call; it is not polled, and it may be given up.
+    for gone in [false, true] {
+        let mut leader = Task::of(&crowded, &request);
+        let task = joined.lock().unwrap().pop().unwrap();
+        if gone {
+            drop(leader);
+            task.end();
+        } else {
+            let block = task.end();
+            assert!(Arc::ptr_eq(&block, &leader.poll().unwrap().unwrap()));
+        }
+        assert_eq!(cache.flights().len(), 0);
+        cache.partitions().forget(&request.reader.directory, 0);
+    }
+}
+
+#[derive(Debug)]
+struct Panics;
+
+impl IoEngine for Panics {
+    fn read_batch(&self, _requests: Vec<ReadRequest>) -> BoxFuture<'static, Vec<Result<Bytes>>> {
+        panic!("on purpose")
+    }
+}
+
+#[test]
+fn a_load_whose_reads_were_never_made_can_be_begun_anew() {
+    let (_cache, request) = request();
+    let begin = || Task::of(&Panics, &request);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(begin)).is_err());
+    let mut task = Task::of(&InlineIo, &request);
+    task.poll().unwrap().unwrap();
+}
+
+#[test]
+fn threads_that_give_reads_up_leave_no_other_thread_asleep() {
+    // Nothing stays in memory, so that every read is a load.
+    let reader = open(&file_of(ROWS), &cache(0));
+    let pool = Arc::new(PreadPool::new(&ThreadSpawner, 2).unwrap());
+    let threads: Vec<_> = (0..4)
+        .map(|thread: usize| {
+            let (reader, pool) = (Arc::clone(&reader), Arc::clone(&pool));
+            let work = move || {
+                for round in 0..1_000 {
+                    let row = row(round / 50);
+                    let mut given_up = Box::pin(get(&reader, pool.as_ref(), &row));
+                    let early = (&mut given_up).now_or_never();
+                    if (round + thread).is_multiple_of(3) {
+                        drop(given_up);
+                    } else if early.is_none() {
+                        pollster::block_on(given_up).unwrap().unwrap();
+                    }
+                    pollster::block_on(get(&reader, pool.as_ref(), &row)).unwrap().unwrap();
+                }
+            };
+            ThreadSpawner.spawn("reader", Box::new(work)).unwrap()
+        })
+        .collect();
+    for thread in threads {
+        thread.join();
+    }
+    assert_eq!(reader.cache().flights().len(), 0);
+}
