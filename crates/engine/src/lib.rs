@@ -60,8 +60,9 @@
 //!    the data block, and by binary search to the row's first record (`sst/point.rs`).
 //! 5. *What is missing.* A lookup that lacks a block says which. The blocks that all SSTs of the read lack are
 //!    loaded together, each only once however many reads want it (`sst/block.rs`, `cache/flights.rs`), by
-//!    direct reads over the thread's own ring or by a pool of threads (`io/uring/`, `io/engine.rs`); then every lookup
-//!    goes on. A read that lacks nothing never awaits and never leaves its thread.
+//!    direct reads over the thread's own ring, by a pool of threads, or on the spot where a thread blocks for its
+//!    reads (`io/uring/`, `io/engine.rs`); then every lookup goes on. A read that lacks nothing never awaits and
+//!    never leaves its thread.
 //! 6. *Cells.* A row that lies whole in one block of one SST, and is made of plain values, is assembled straight
 //!    from that block; qualifiers and values share its memory (`sst/rows.rs`, `read/single.rs`). Anything
 //!    else takes the general way of a scan, over the places that have something of the row.
