@@ -21,6 +21,7 @@ use tepui_engine::cell::{FamilyId, RowRange};
 use tepui_engine::db::{CompressionPolicy, Engine, EngineOptions, Health, SyncMode};
 use tepui_engine::io::Env;
 use tepui_engine::schema::{FamilyOptions, TabletSchema};
+use tepui_engine::sst::PARTITION_UNLIMITED;
 use tepui_engine::tablet::Tablet;
 
 use crate::clock;
@@ -38,8 +39,6 @@ pub use tepui_engine::io::IoMode;
 
 /// The family of every cell.
 const FAMILY: FamilyId = FamilyId(1);
-/// A partition that takes any index or filter whole.
-const WHOLE_PARTITION_BYTES: usize = 1 << 30;
 
 /// Rows whose filters are asked in a round of [`Tepui::filter_access`]: some ten milliseconds of work.
 const FILTER_ACCESS_ROWS: u64 = 20_000;
@@ -87,8 +86,8 @@ impl TepuiOptions {
     /// Writes the index and the filter of each SST as one block each.
     #[must_use]
     pub fn unpartitioned(mut self) -> Self {
-        self.engine.sst.index_partition_bytes = WHOLE_PARTITION_BYTES;
-        self.engine.sst.filter_partition_bytes = WHOLE_PARTITION_BYTES;
+        self.engine.sst.index_partition_bytes = PARTITION_UNLIMITED;
+        self.engine.sst.filter_partition_bytes = PARTITION_UNLIMITED;
         self
     }
 
