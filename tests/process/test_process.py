@@ -165,6 +165,7 @@ def test_a_torn_record_at_the_end_of_the_log_is_cut(make_server, open_table):
         log.seek(len(written))
         log.write(b"\x40\0\0\0 torn")
     check_rows(open_table(server.start()), 300)
+    assert "cut off a record of the log" in server.log_tail()
     server.stop()
 
 

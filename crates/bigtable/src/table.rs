@@ -78,11 +78,6 @@ impl Table {
         self.tablets.iter()
     }
 
-    /// The tablet that holds a row.
-    pub fn tablet_for(&self, row: &[u8]) -> &Arc<Tablet> {
-        self.tablets.get(row)
-    }
-
     /// The schema that requests see from now on.
     pub fn schema(&self) -> Arc<TableSchema> {
         Arc::clone(&self.schema.read().unwrap_or_else(PoisonError::into_inner))

@@ -11,7 +11,7 @@
 //!
 //! A reader never panics, never reads past its input and never allocates from a length that it read:
 //! what it hands out are slices of the input. Its errors are [`Malformed`], small enough for hot
-//! decoders, which become [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) by `?`, or by
+//! decoders, which become [`ErrorKind::Corruption`] by `?`, or by
 //! [`Malformed::in_file`] where the file and the record's offset are known.
 
 use std::fmt;

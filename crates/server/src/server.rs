@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use tepui_bigtable::error::{Code, Error, Result};
-use tepui_engine::db::Engine;
+use tepui_engine::db::{Engine, OpenSummary};
 use tepui_engine::io::{Env, JoinHandle};
 use tokio::sync::watch;
 use tonic::service::Routes;
@@ -51,7 +51,23 @@ pub fn start(env: Env, config: &Config) -> Result<Running> {
     let address = listen_address(config)?;
     let options = config.engine.clone();
     let engine = Engine::open(env.clone(), &config.data, options)?;
+    tell_opening(engine.open_summary());
     start_over(env, engine, address, config.core_count())
+}
+
+/// Tells what the last server left behind, where it left anything.
+fn tell_opening(found: &OpenSummary) {
+    if let Some(torn) = &found.torn_tail {
+        tracing::warn!("cut off a record of the log that was being written at a crash: {torn}");
+    }
+    if found.replayed_records > 0 || found.orphans_removed > 0 {
+        tracing::info!(
+            "replayed {} records from {} bytes of log; removed {} files that nothing names",
+            found.replayed_records,
+            found.replayed_bytes,
+            found.orphans_removed,
+        );
+    }
 }
 
 /// Starts a server over an engine that is open and whose background work has not started.

@@ -21,6 +21,7 @@ use tepui_engine::cell::{FamilyId, RowRange};
 use tepui_engine::db::{CompressionPolicy, Engine, EngineOptions, Health, SyncMode};
 use tepui_engine::io::Env;
 use tepui_engine::schema::{FamilyOptions, TabletSchema};
+use tepui_engine::sst::PARTITION_UNLIMITED;
 use tepui_engine::tablet::Tablet;
 
 use crate::clock;
@@ -38,8 +39,6 @@ pub use tepui_engine::io::IoMode;
 
 /// The family of every cell.
 const FAMILY: FamilyId = FamilyId(1);
-/// A partition that takes any index or filter whole.
-const WHOLE_PARTITION_BYTES: usize = 1 << 30;
 
 /// Rows whose filters are asked in a round of [`Tepui::filter_access`]: some ten milliseconds of work.
 const FILTER_ACCESS_ROWS: u64 = 20_000;
@@ -87,8 +86,8 @@ impl TepuiOptions {
     /// Writes the index and the filter of each SST as one block each.
     #[must_use]
     pub fn unpartitioned(mut self) -> Self {
-        self.engine.sst.index_partition_bytes = WHOLE_PARTITION_BYTES;
-        self.engine.sst.filter_partition_bytes = WHOLE_PARTITION_BYTES;
+        self.engine.sst.index_partition_bytes = PARTITION_UNLIMITED;
+        self.engine.sst.filter_partition_bytes = PARTITION_UNLIMITED;
         self
     }
 
@@ -255,10 +254,7 @@ impl Store for Tepui {
             Figure::counter("filter_hits", cache.filter.hits),
             Figure::counter("filter_misses", cache.filter.misses),
             Figure::counter("filter_lookups", cache.filters.lookups),
-            Figure::gauge(
-                "index_filter_pinned_bytes",
-                (memory.resident_bytes + memory.pinned_bytes) as f64,
-            ),
+            Figure::gauge("index_filter_pinned_bytes", memory.fixed_bytes() as f64),
             Figure::gauge(
                 "index_filter_bytes",
                 (memory.resident_bytes + memory.partition_bytes_all) as f64,
@@ -283,8 +279,7 @@ impl Store for Tepui {
             Figure::gauge("memtable_bytes", tablet.memtable_bytes as f64),
             Figure::gauge("records", tablet.records as f64),
         ];
-        if let Some(files) = self.engine.env().files.metrics() {
-            let files = files.figures();
+        if let Some(files) = self.engine.io_figures() {
             figures.extend([
                 Figure::counter("file_reads", files.reads),
                 Figure::counter("file_read_bytes", files.read_bytes),

@@ -68,14 +68,6 @@ pub struct KindStats {
     pub bytes: u64,
 }
 
-impl KindStats {
-    /// The share of lookups that found their block, 0 to 1; 1 without lookups.
-    pub fn hit_ratio(&self) -> f64 {
-        let lookups = self.hits + self.misses;
-        if lookups == 0 { 1.0 } else { self.hits as f64 / lookups as f64 }
-    }
-}
-
 /// What a cache did and holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheStats {

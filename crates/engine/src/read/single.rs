@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::cell::{Cell, FAMILY_NONE, FamilyId, Kind, Row, Seq, unescape_into};
 use crate::error::Result;
@@ -15,11 +15,10 @@ use crate::read::{Projection, QualifierRange};
 use crate::schema::TabletSchema;
 use crate::sst::{RowInBlock, RowSink};
 
-/// Rows that are taken at once at most: they are a block's, usually, and what is taken waits in memory.
-pub(super) const ROWS_TAKEN_MAX: usize = 64;
-
-/// Cells that a row's vector has room for from the start: most rows are read whole, and have few.
-const CELLS_TYPICAL: usize = 4;
+/// Rows that are taken at once at most: some ten blocks of small rows, which wait in memory. More would gain
+/// nothing, since what a turn costs is spread over enough of them; and a caller that stops early has had less
+/// work done in vain.
+pub(super) const ROWS_TAKEN_MAX: usize = 128;
 
 /// Assembles rows, one after the other.
 #[derive(Debug)]
@@ -102,7 +101,7 @@ impl<'a> Assembler<'a> {
                 return false;
             }
             if cells.is_empty() {
-                cells.reserve(CELLS_TYPICAL);
+                cells.reserve_exact(row.records_hint());
             }
             cells.push(Cell { family: self.family, qualifier, timestamp, value });
             versions += 1;
@@ -129,10 +128,14 @@ fn ranges(projection: &Projection, family: FamilyId) -> Option<&[QualifierRange]
 #[derive(Debug)]
 pub(super) struct RowTaker<'a> {
     pub(super) assembler: Assembler<'a>,
+    /// Makes the rows' keys.
+    pub(super) keys: &'a mut RowKeys,
     /// Those with cells.
     pub(super) rows: &'a mut VecDeque<Row>,
     pub(super) rows_max: usize,
-    /// The prefix of the last row that was taken; unchanged where none was.
+    /// Whether `last` is to be right whatever the row has.
+    pub(super) keeps_last: bool,
+    /// The prefix of the last row that was taken, or of the last without cells.
     pub(super) last: &'a mut Vec<u8>,
     /// All that were taken.
     pub(super) taken: u64,
@@ -142,12 +145,14 @@ impl RowSink for RowTaker<'_> {
     fn take(&mut self, row_prefix: &[u8], row: &RowInBlock<'_>) -> Result<bool> {
         let Some(cells) = self.assembler.cells(row)? else { return Ok(false) };
         self.taken += 1;
+        if self.keeps_last || cells.is_empty() {
+            self.last.clear();
+            self.last.extend_from_slice(row_prefix);
+        }
         if !cells.is_empty() {
-            let key = row_key(row_prefix);
+            let key = self.keys.key(row_prefix);
             self.rows.push_back(Row { key, cells });
         }
-        self.last.clear();
-        self.last.extend_from_slice(row_prefix);
         Ok(true)
     }
 
@@ -156,13 +161,30 @@ impl RowSink for RowTaker<'_> {
     }
 }
 
-/// The row of a prefix.
-pub(super) fn row_key(prefix: &[u8]) -> Bytes {
-    let escaped = prefix.get(..prefix.len().saturating_sub(2)).unwrap_or_default();
-    if !escaped.contains(&0) {
-        return Bytes::copy_from_slice(escaped);
+/// Bytes of keys that share one allocation: some eighty keys. Whoever keeps one of them keeps all.
+const KEYS_BYTES: usize = 4 << 10;
+
+/// Makes row keys that share their memory.
+#[derive(Debug, Default)]
+pub(super) struct RowKeys {
+    buffer: BytesMut,
+    scratch: Vec<u8>,
+}
+
+impl RowKeys {
+    /// The row of a prefix.
+    pub(super) fn key(&mut self, prefix: &[u8]) -> Bytes {
+        let escaped = prefix.get(..prefix.len().saturating_sub(2)).unwrap_or_default();
+        let key = if escaped.contains(&0) {
+            unescape_into(escaped, &mut self.scratch);
+            &self.scratch
+        } else {
+            escaped
+        };
+        if self.buffer.capacity() < key.len() {
+            self.buffer = BytesMut::with_capacity(KEYS_BYTES.max(key.len()));
+        }
+        self.buffer.extend_from_slice(key);
+        self.buffer.split().freeze()
     }
-    let mut key = Vec::with_capacity(escaped.len());
-    unescape_into(escaped, &mut key);
-    Bytes::from(key)
 }

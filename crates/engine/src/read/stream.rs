@@ -28,7 +28,7 @@ use crate::io::IoEngine;
 use crate::limits::{SCAN_PROGRESS_RECORDS, SKIP_BEFORE_SEEK};
 use crate::read::merge::MergeCursor;
 use crate::read::plan::{Plan, target_after};
-use crate::read::single::{Assembler, ROWS_TAKEN_MAX, RowTaker, row_key};
+use crate::read::single::{Assembler, ROWS_TAKEN_MAX, RowKeys, RowTaker};
 use crate::read::visible::{Action, VisibleRow};
 use crate::read::{EncodedExcised, Excised, Projection};
 use crate::schema::TabletSchema;
@@ -108,6 +108,7 @@ pub struct RowStream {
     /// What rows that lie whole in one block are assembled by; `None` where dropped rows are to be hidden, or
     /// the range is one row.
     single_source: Option<SingleSource>,
+    keys: RowKeys,
     /// Rows that were taken and not returned yet.
     ready: VecDeque<Row>,
     /// What ends the stream once those are returned.
@@ -168,6 +169,7 @@ impl RowStream {
             records: 0,
             scratch: Vec::new(),
             single_source,
+            keys: RowKeys::default(),
             ready: VecDeque::new(),
             failure: None,
             rows_hint: spec.rows_hint.unwrap_or(usize::MAX).max(1),
@@ -316,8 +318,10 @@ impl RowStream {
         let (snapshot, row_bytes_max) = (source.snapshot, source.row_bytes_max);
         let mut taker = RowTaker {
             assembler: Assembler::new(snapshot, &source.schema, &source.projection, row_bytes_max),
+            keys: &mut self.keys,
             rows: &mut self.ready,
             rows_max: ROWS_TAKEN_MAX.min(self.rows_hint),
+            keeps_last: self.reverse,
             last: &mut self.scratch,
             taken: 0,
         };
@@ -335,7 +339,7 @@ impl RowStream {
         }
         self.records += taken;
         if self.ready.is_empty() && self.records >= SCAN_PROGRESS_RECORDS && taken > 0 {
-            self.ready.push_back(Row { key: row_key(&self.scratch), cells: Vec::new() });
+            self.ready.push_back(Row { key: self.keys.key(&self.scratch), cells: Vec::new() });
         }
         self.rows_hint = self.rows_hint.saturating_sub(self.ready.len()).max(1);
         if step == Step::Blocked {

@@ -64,7 +64,8 @@ pub struct CursorOptions {
 impl CursorOptions {
     /// Of everything, past the cache: for compactions.
     pub(crate) fn without_cache() -> Self {
-        Self { fill_cache: false, ..Self::default() }
+        // They read everything: whole runs of blocks from the beginning.
+        Self { fill_cache: false, expected_bytes: AHEAD_BYTES_MAX, ..Self::default() }
     }
 }
 
@@ -132,7 +133,13 @@ pub struct SstCursor {
 impl SstCursor {
     pub(super) fn new(reader: Arc<SstReader>, options: CursorOptions) -> Self {
         let CursorOptions { bounds, fill_cache, expected_bytes } = options;
-        let fill = if fill_cache { Fill::Probation } else { Fill::Nothing };
+        // Short reads come back to their index partitions as point reads do; of a long scan nobody knows.
+        let is_short = (1..=AHEAD_BYTES_MAX).contains(&expected_bytes);
+        let fill = match (fill_cache, is_short) {
+            (false, _) => Fill::Nothing,
+            (true, true) => Fill::Keep,
+            (true, false) => Fill::Probation,
+        };
         let end = if bounds.end.is_empty() { Vec::new() } else { row_prefix(&bounds.end) };
         Self {
             start: row_prefix(&bounds.start),
@@ -361,10 +368,15 @@ impl SstCursor {
             self.ask_ahead(index)?;
             return Ok(None);
         };
-        self.supplied.retain(|h| h.handle != handle);
-        self.data_place = Some((self.top_at, self.part_at));
-        self.data = Some(Held { handle, block: Arc::clone(&block) });
+        self.hold(Held { handle, block: Arc::clone(&block) });
         Ok(Some(block))
+    }
+
+    /// Holds the data block at the place.
+    pub(super) fn hold(&mut self, held: Held) {
+        self.supplied.retain(|h| h.handle != held.handle);
+        self.data_place = Some((self.top_at, self.part_at));
+        self.data = Some(held);
     }
 
     /// Whether the block at the place comes next to the one held, in the way that the cursor goes.
@@ -418,7 +430,7 @@ impl SstCursor {
     }
 
     /// An index partition among those supplied, or in memory.
-    fn find_index(&self, at: usize, handle: Handle) -> Option<Arc<Block>> {
+    pub(super) fn find_index(&self, at: usize, handle: Handle) -> Option<Arc<Block>> {
         self.supplied(handle).or_else(|| match self.fill {
             Fill::Nothing => self.reader.peek(Some(PartitionId::Index(at)), handle),
             Fill::Probation | Fill::Keep => self.reader.index_slot(at).map(|r| r.to_arc()),
@@ -426,7 +438,7 @@ impl SstCursor {
     }
 
     /// A data block among those supplied, or in memory.
-    fn find_data(&self, handle: Handle) -> Option<Arc<Block>> {
+    pub(super) fn find_data(&self, handle: Handle) -> Option<Arc<Block>> {
         self.supplied(handle).or_else(|| match self.fill {
             Fill::Nothing => self.reader.peek(None, handle),
             Fill::Probation | Fill::Keep => self.reader.data_block(handle),
@@ -562,11 +574,11 @@ impl Cursor for SstCursor {
     }
 
     fn take_rows(&mut self, before: &[u8], sink: &mut dyn RowSink) -> Result<Step> {
-        self.take_rows_of_block(before, sink)
+        self.take_rows_forward(before, sink)
     }
 
     fn take_rows_back(&mut self, after: &[u8], sink: &mut dyn RowSink) -> Result<()> {
-        self.take_rows_of_block_back(after, sink)
+        self.take_rows_backward(after, sink)
     }
 
     fn entry(&self) -> Option<Entry<'_>> {

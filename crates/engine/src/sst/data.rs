@@ -37,6 +37,7 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 
+use super::touch::fetch;
 use crate::cell::{
     FamilyId, Kind, Origin, Seq, TIMESTAMP_MAX, Timestamp, encode_family, encode_qualifier,
     encode_suffix,
@@ -113,6 +114,11 @@ struct RowRef {
 }
 
 impl Record {
+    /// Records of its group after it.
+    pub(super) fn left(&self) -> usize {
+        self.left as usize
+    }
+
     /// The group that it is in.
     pub(super) fn group(&self) -> usize {
         self.group
@@ -255,10 +261,7 @@ impl DataBlock {
             return Ok(None);
         }
         let mut next = self.first_of_group(record.group + 1)?;
-        let same_row = next.row.shared == record.row.shared
-            && self.range(next.row.tail_at, next.row.tail_len)
-                == self.range(record.row.tail_at, record.row.tail_len);
-        if same_row {
+        if self.are_one_row(next.row, record.row) {
             next.fresh = Fresh::Column;
         }
         Ok(Some(next))
@@ -350,6 +353,18 @@ impl DataBlock {
         Ok(Some(self.range(at, len)))
     }
 
+    /// The record after `record`, which must not be the last of its group.
+    #[inline]
+    pub(super) fn within_group(&self, record: &Record) -> Parsed<Record> {
+        self.decode(record, false)
+    }
+
+    /// Begins to fetch what searches and walks look at: all but the values.
+    #[inline]
+    pub(super) fn fetch(&self) {
+        fetch(self.data.get(..self.values_at).unwrap_or_default());
+    }
+
     /// Groups in the block.
     pub(super) fn groups(&self) -> usize {
         self.groups
@@ -357,9 +372,22 @@ impl DataBlock {
 
     /// Whether two groups are of one row.
     pub(super) fn same_row(&self, a: usize, b: usize) -> Parsed<bool> {
-        let (a, b) = (self.group_row(a)?, self.group_row(b)?);
-        Ok(a.shared == b.shared
-            && self.range(a.tail_at, a.tail_len) == self.range(b.tail_at, b.tail_len))
+        Ok(self.are_one_row(self.group_row(a)?, self.group_row(b)?))
+    }
+
+    /// Whether two references are to one row. They may differ: the block's first group shares nothing with the
+    /// first row, being it, where later groups of that row share all of it.
+    fn are_one_row(&self, a: RowRef, b: RowRef) -> bool {
+        let (less, more) = if a.shared <= b.shared { (a, b) } else { (b, a) };
+        let gap = more.shared - less.shared;
+        let (less_tail, more_tail) =
+            (self.range(less.tail_at, less.tail_len), self.range(more.tail_at, more.tail_len));
+        match less_tail.split_at_checked(gap) {
+            None => false,
+            Some((start, rest)) => {
+                rest == more_tail && start == self.range(self.first_row_at + less.shared, gap)
+            }
+        }
     }
 
     /// Whether two records of one row are of one column.
@@ -585,119 +613,4 @@ impl Pieces<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::data_builder::DataBlockBuilder;
-    use super::*;
-    use crate::cell::KeyView;
-    use crate::sst::testing::{Sample, keys_around, samples};
-    use proptest::prelude::*;
-
-    fn build(records: &[Sample]) -> DataBlock {
-        let mut builder = DataBlockBuilder::new();
-        for record in records {
-            builder.add(record.view(), &record.value);
-        }
-        DataBlock::parse(Bytes::from(builder.finish())).unwrap()
-    }
-
-    fn key_of(block: &DataBlock, record: &Record) -> Vec<u8> {
-        let mut key = Vec::new();
-        block.push_row(record, &mut key);
-        block.push_column(record, &mut key).unwrap();
-        encode_suffix(record.timestamp, record.seq, record.origin, record.kind, &mut key);
-        key
-    }
-
-    fn walk(block: &DataBlock) -> Vec<(Vec<u8>, Bytes)> {
-        let mut out = Vec::new();
-        let mut next = Some(block.first().unwrap());
-        while let Some(record) = next {
-            out.push((key_of(block, &record), block.value_bytes(&record)));
-            next = block.after(&record).unwrap();
-        }
-        out
-    }
-
-    /// Decodes everything that can be reached; must not panic whatever the bytes are.
-    fn walk_anything(bytes: Vec<u8>, target: &[u8]) {
-        let Ok(block) = DataBlock::parse(Bytes::from(bytes)) else { return };
-        let mut key = Vec::new();
-        let _ = block.last_row_before(target, &mut key);
-        let _ = (block.seek(target), block.find_row(target));
-        let mut next = block.first().ok();
-        let mut steps = 0;
-        while let Some(record) = next {
-            block.push_row(&record, &mut key);
-            let _ = block.push_column(&record, &mut key);
-            let _ = (block.value(&record), block.value_bytes(&record));
-            let _ = block.qualifier_bytes(&record);
-            key.clear();
-            steps += 1;
-            next = if steps < 10_000 { block.after(&record).ok().flatten() } else { None };
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-
-        #[test]
-        fn a_block_returns_and_finds_what_was_added(
-            records in samples(1..200),
-            probes in prop::collection::vec(any::<prop::sample::Index>(), 8),
-        ) {
-            let block = build(&records);
-            let expected: Vec<_> =
-                records.iter().map(|r| (r.key.clone(), Bytes::from(r.value.clone()))).collect();
-            prop_assert_eq!(&walk(&block), &expected);
-            prop_assert_eq!(block.records() as usize, records.len());
-            for probe in probes {
-                for target in keys_around(&probe.get(&records).key) {
-                    let want = expected.iter().find(|(k, _)| *k >= target).map(|(k, _)| k.clone());
-                    let got = block.seek(&target).unwrap().map(|r| key_of(&block, &r));
-                    prop_assert_eq!(got, want, "target {:?}", target);
-                }
-                for row in keys_around(&probe.get(&records).key) {
-                    let is_row = |k: &&Vec<u8>| KeyView::parse(k).unwrap().row_prefix() == row;
-                    let want = expected.iter().map(|(k, _)| k).find(is_row).cloned();
-                    let got = block.find_row(&row).unwrap().map(|r| key_of(&block, &r));
-                    prop_assert_eq!(got, want, "row {:?}", row);
-                }
-                let bound = probe.get(&records).view().row_prefix().to_vec();
-                let want = records
-                    .iter()
-                    .map(|r| r.view().row_prefix().to_vec())
-                    .rfind(|row| *row < bound);
-                let mut row = Vec::new();
-                let found = block.last_row_before(&bound, &mut row).unwrap();
-                prop_assert_eq!(found.then_some(row), want);
-            }
-        }
-
-        #[test]
-        fn damaged_blocks_never_panic(
-            records in samples(1..60),
-            flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
-        ) {
-            let mut builder = DataBlockBuilder::new();
-            for record in &records {
-                builder.add(record.view(), &record.value);
-            }
-            let mut bytes = builder.finish();
-            for (at, byte) in flips {
-                let at = at.index(bytes.len());
-                bytes[at] = byte;
-            }
-            walk_anything(bytes, &records[records.len() / 2].key);
-        }
-
-        #[test]
-        fn random_blocks_never_panic(tail in prop::collection::vec(any::<u8>(), 0..300)) {
-            walk_anything(tail.clone(), b"target");
-            let mut bytes = vec![LAYOUT, 2, 0, 0];
-            bytes.extend_from_slice(&[2, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0]);
-            bytes.extend_from_slice(&((tail.len() / 2) as u32).to_le_bytes());
-            bytes.extend_from_slice(&tail);
-            walk_anything(bytes, b"target");
-        }
-    }
-}
+mod tests;

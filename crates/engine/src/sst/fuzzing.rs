@@ -225,7 +225,8 @@ pub(crate) fn valid() -> [Vec<u8>; 4] {
     use super::FilterKind;
     use super::data_builder::DataBlockBuilder;
     use super::filter::FilterForm;
-    use super::index::{BlockStats, IndexBuilder, IndexEntry};
+    use super::index::{BlockStats, IndexEntry};
+    use super::index_builder::IndexBuilder;
     use super::{SstOptions, SstWriter};
     use crate::cell::{KeyView, Kind, encode_key};
 

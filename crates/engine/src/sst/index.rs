@@ -28,7 +28,7 @@
 //! say which blocks need not be read.
 //!
 //! A separator lies strictly between the last key that the entry covers and the first that it does not, and
-//! equals no key (see `key.rs`).
+//! equals no key (see `key.rs`). `index_builder.rs` builds these blocks.
 
 use std::cmp::Ordering;
 
@@ -36,29 +36,26 @@ use bytes::Bytes;
 
 use super::footer::Handle;
 use crate::cell::KeyView;
-use crate::codec::{Malformed, Parsed, Reader, common_prefix, put_u64, unzigzag, zigzag};
+use crate::codec::{Malformed, Parsed, Reader, unzigzag};
 
 /// Bytes before the common prefix.
-const HEADER_LEN: usize = 8;
+pub(super) const HEADER_LEN: usize = 8;
 
 /// Bits of a rounded timestamp. A column of two bytes would cost an eighth of the partition to skip
 /// blocks a little better.
-const TIMESTAMP_BITS: u32 = 8;
+pub(super) const TIMESTAMP_BITS: u32 = 8;
 
 /// Places of the columns.
-const SEPARATOR_LEN: usize = 0;
-const TAIL: usize = 1;
-const OFFSET: usize = 2;
-const LEN: usize = 3;
-const RECORDS: usize = 4;
-const TOMBSTONES: usize = 5;
-const TIMESTAMP_MIN: usize = 6;
-const TIMESTAMP_MAX: usize = 7;
-const DATA_END: usize = 8;
-const COLUMNS_MAX: usize = 9;
-
-/// Bytes of the header at most, besides the common prefix.
-const HEADER_BYTES_MAX: usize = HEADER_LEN + COLUMNS_MAX * (1 + 10) + 1;
+pub(super) const SEPARATOR_LEN: usize = 0;
+pub(super) const TAIL: usize = 1;
+pub(super) const OFFSET: usize = 2;
+pub(super) const LEN: usize = 3;
+pub(super) const RECORDS: usize = 4;
+pub(super) const TOMBSTONES: usize = 5;
+pub(super) const TIMESTAMP_MIN: usize = 6;
+pub(super) const TIMESTAMP_MAX: usize = 7;
+pub(super) const DATA_END: usize = 8;
+pub(super) const COLUMNS_MAX: usize = 9;
 
 /// What the entries of an index block name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +68,7 @@ pub(super) enum Level {
 
 impl Level {
     /// Columns of a block of this level.
-    fn columns(self) -> usize {
+    pub(super) fn columns(self) -> usize {
         match self {
             Self::Partition => DATA_END,
             Self::Top => COLUMNS_MAX,
@@ -114,7 +111,7 @@ impl BlockStats {
         self.timestamp_max = self.timestamp_max.max(other.timestamp_max);
     }
 
-    fn has_cells(&self) -> bool {
+    pub(super) fn has_cells(&self) -> bool {
         self.timestamp_min <= self.timestamp_max
     }
 
@@ -138,288 +135,9 @@ pub(super) struct IndexEntry {
     pub(super) data_end: u64,
 }
 
-/// The smallest and the largest value of a column.
-#[derive(Debug, Clone, Copy)]
-struct Span {
-    min: u64,
-    max: u64,
-}
-
-impl Span {
-    const EMPTY: Self = Self { min: u64::MAX, max: 0 };
-
-    fn add(&mut self, value: u64) {
-        self.min = self.min.min(value);
-        self.max = self.max.max(value);
-    }
-
-    fn base(self) -> u64 {
-        if self.min > self.max { 0 } else { self.min }
-    }
-
-    /// Bytes that hold every value less the smallest.
-    fn width(self) -> usize {
-        let bits = u64::BITS - self.max.saturating_sub(self.min).leading_zeros();
-        bits.div_ceil(8) as usize
-    }
-}
-
-/// A way to lay out the separators.
-#[derive(Debug, Clone, Copy)]
-struct Layout {
-    head: usize,
-    common: usize,
-    lens: Span,
-    tails: usize,
-}
-
-impl Layout {
-    /// Bytes of a tail offset.
-    fn tail_width(self) -> usize {
-        Span { min: 0, max: self.tails as u64 }.width()
-    }
-
-    /// Bytes of `count` separators.
-    fn bytes(self, count: usize) -> usize {
-        let entry = self.head + self.lens.width() + self.tail_width();
-        self.common + count * entry + self.tails
-    }
-}
-
-/// Collects entries, in order, into an index block.
-#[derive(Debug)]
-pub(super) struct IndexBuilder {
-    level: Level,
-    /// The separators one after the other, and where each ends.
-    separators: Vec<u8>,
-    ends: Vec<usize>,
-    entries: Vec<IndexEntry>,
-    /// Of the columns from `OFFSET` on, except the timestamps.
-    spans: [Span; COLUMNS_MAX],
-    /// Of all entries.
-    stats: BlockStats,
-    data_end: u64,
-}
-
-impl IndexBuilder {
-    /// An empty block.
-    pub(super) fn new(level: Level) -> Self {
-        Self {
-            level,
-            separators: Vec::new(),
-            ends: Vec::new(),
-            entries: Vec::new(),
-            spans: [Span::EMPTY; COLUMNS_MAX],
-            stats: BlockStats::NONE,
-            data_end: 0,
-        }
-    }
-
-    /// Adds an entry.
-    pub(super) fn add(&mut self, separator: &[u8], entry: &IndexEntry) {
-        self.separators.extend_from_slice(separator);
-        self.ends.push(self.separators.len());
-        self.entries.push(*entry);
-        for (span, value) in self.spans.iter_mut().zip(values(entry)) {
-            span.add(value);
-        }
-        self.stats.merge(&entry.stats);
-        self.data_end = entry.data_end;
-    }
-
-    /// Takes the last entry back, with its separator.
-    pub(super) fn pop(&mut self) -> Option<(Vec<u8>, IndexEntry)> {
-        let entry = self.entries.pop()?;
-        self.ends.pop();
-        let separator = self.separators.split_off(self.ends.last().copied().unwrap_or(0));
-        self.spans = [Span::EMPTY; COLUMNS_MAX];
-        self.stats = BlockStats::NONE;
-        for entry in &self.entries {
-            for (span, value) in self.spans.iter_mut().zip(values(entry)) {
-                span.add(value);
-            }
-            self.stats.merge(&entry.stats);
-        }
-        self.data_end = self.entries.last().map_or(0, |e| e.data_end);
-        Some((separator, entry))
-    }
-
-    fn separator(&self, index: usize) -> &[u8] {
-        let start = index.checked_sub(1).and_then(|i| self.ends.get(i)).copied().unwrap_or(0);
-        let end = self.ends.get(index).copied().unwrap_or(start);
-        self.separators.get(start..end).unwrap_or_default()
-    }
-
-    /// Bytes that all separators begin with. They ascend, so the first and the last decide.
-    fn common(&self) -> usize {
-        let last = self.ends.len().saturating_sub(1);
-        common_prefix(self.separator(0), self.separator(last)).min(usize::from(u16::MAX))
-    }
-
-    fn layout(&self, head: usize, common: usize) -> Layout {
-        let mut layout = Layout { head, common, lens: Span::EMPTY, tails: 0 };
-        let mut start = 0;
-        for end in &self.ends {
-            let len = end - start - common;
-            start = *end;
-            layout.lens.add(len as u64);
-            layout.tails += len.saturating_sub(head);
-        }
-        layout
-    }
-
-    /// The smaller of the two layouts.
-    fn best_layout(&self) -> Layout {
-        let common = self.common();
-        let (short, long) = (self.layout(4, common), self.layout(8, common));
-        let count = self.ends.len();
-        if long.bytes(count) < short.bytes(count) { long } else { short }
-    }
-
-    /// Bytes of the columns' values except those of the separators.
-    fn values_bytes(&self) -> usize {
-        let width = |column: usize| match column {
-            TIMESTAMP_MIN | TIMESTAMP_MAX => 1,
-            _ => self.spans.get(column).map_or(0, |s| s.width()),
-        };
-        self.entries.len() * (OFFSET..self.level.columns()).map(width).sum::<usize>()
-    }
-
-    /// Whether the block has at most `bytes` bytes.
-    pub(super) fn fits(&self, bytes: usize) -> bool {
-        let rest = HEADER_BYTES_MAX + self.values_bytes();
-        // Nearly always far from full, and then no need to look at every separator.
-        rest + self.separators.len() + self.ends.len() * (4 + 8 + 8) <= bytes
-            || rest + self.best_layout().bytes(self.ends.len()) <= bytes
-    }
-
-    /// Bytes of the block as it is, or a few more.
-    pub(super) fn len(&self) -> usize {
-        HEADER_BYTES_MAX + self.values_bytes() + self.separators.len() + self.ends.len() * 6
-    }
-
-    /// Entries.
-    pub(super) fn count(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Whether there are no entries.
-    pub(super) fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    /// Figures of all entries, the end of their data, and the last separator.
-    pub(super) fn summary(&self) -> (BlockStats, u64, &[u8]) {
-        (self.stats, self.data_end, self.separator(self.ends.len().saturating_sub(1)))
-    }
-
-    /// The block.
-    pub(super) fn finish(&self) -> Vec<u8> {
-        let count = self.ends.len();
-        let layout = self.best_layout();
-        let mut out = Vec::with_capacity(self.len());
-        out.extend_from_slice(&[self.level as u8, layout.head as u8]);
-        out.extend_from_slice(&(layout.common as u16).to_le_bytes());
-        out.extend_from_slice(&(count as u32).to_le_bytes());
-        out.extend_from_slice(self.separator(0).get(..layout.common).unwrap_or_default());
-        let (shift, base) = self.timestamp_scale();
-        let mut spans = self.spans;
-        let tails = Span { min: 0, max: layout.tails as u64 };
-        for (column, span) in [
-            (SEPARATOR_LEN, layout.lens),
-            (TAIL, tails),
-            (TIMESTAMP_MIN, Span::EMPTY),
-            (TIMESTAMP_MAX, Span::EMPTY),
-        ] {
-            if let Some(slot) = spans.get_mut(column) {
-                *slot = span;
-            }
-        }
-        let codes: Vec<_> = self.entries.iter().map(|e| timestamp_codes(e, shift, base)).collect();
-        for (min, max) in &codes {
-            spans.get_mut(TIMESTAMP_MIN).into_iter().for_each(|s| s.add(*min));
-            spans.get_mut(TIMESTAMP_MAX).into_iter().for_each(|s| s.add(*max));
-        }
-        let columns = self.level.columns();
-        for (column, span) in spans.iter_mut().enumerate().take(columns) {
-            if column == TIMESTAMP_MIN || column == TIMESTAMP_MAX {
-                // Their codes count from 0, and their base is that of the timestamps.
-                span.min = 0;
-                out.push(span.width() as u8);
-                put_u64(&mut out, zigzag(base));
-            } else {
-                out.push(span.width() as u8);
-                put_u64(&mut out, span.base());
-            }
-        }
-        if columns > TIMESTAMP_MIN {
-            out.push(shift as u8);
-        }
-        let mut tails = Vec::with_capacity(layout.tails);
-        let mut tail_offsets = Vec::with_capacity(count);
-        for index in 0..count {
-            let rest = self.separator(index).get(layout.common..).unwrap_or_default();
-            let head = head_of(rest).to_be_bytes();
-            out.extend_from_slice(head.get(..layout.head).unwrap_or_default());
-            tail_offsets.push(tails.len() as u64);
-            tails.extend_from_slice(rest.get(layout.head..).unwrap_or_default());
-        }
-        for (column, span) in spans.iter().enumerate().take(columns) {
-            for (index, entry) in self.entries.iter().enumerate() {
-                let value = match column {
-                    SEPARATOR_LEN => (self.separator(index).len() - layout.common) as u64,
-                    TAIL => tail_offsets.get(index).copied().unwrap_or(0),
-                    TIMESTAMP_MIN => codes.get(index).map_or(0, |c| c.0),
-                    TIMESTAMP_MAX => codes.get(index).map_or(0, |c| c.1),
-                    _ => values(entry).get(column).copied().unwrap_or(0),
-                };
-                let bytes = value.wrapping_sub(span.base()).to_le_bytes();
-                out.extend_from_slice(bytes.get(..span.width()).unwrap_or_default());
-            }
-        }
-        out.extend_from_slice(&tails);
-        out
-    }
-
-    /// By how many bits timestamps are rounded, and from where they are counted.
-    fn timestamp_scale(&self) -> (u32, i64) {
-        if !self.stats.has_cells() {
-            return (0, 0);
-        }
-        let (min, max) = (self.stats.timestamp_min, self.stats.timestamp_max);
-        let bits = u64::BITS - min.abs_diff(max).leading_zeros();
-        (bits.saturating_sub(TIMESTAMP_BITS), min)
-    }
-}
-
-/// The values of an entry's columns; those of the separator and the timestamps are worked out elsewhere.
-fn values(entry: &IndexEntry) -> [u64; COLUMNS_MAX] {
-    let mut values = [0; COLUMNS_MAX];
-    for (column, value) in [
-        (OFFSET, entry.handle.offset),
-        (LEN, u64::from(entry.handle.len)),
-        (RECORDS, entry.stats.records),
-        (TOMBSTONES, entry.stats.tombstones),
-        (DATA_END, entry.data_end),
-    ] {
-        if let Some(slot) = values.get_mut(column) {
-            *slot = value;
-        }
-    }
-    values
-}
-
-fn timestamp_codes(entry: &IndexEntry, shift: u32, base: i64) -> (u64, u64) {
-    if !entry.stats.has_cells() {
-        return (1, 0);
-    }
-    let code = |timestamp: i64| base.abs_diff(timestamp) >> shift;
-    (code(entry.stats.timestamp_min), code(entry.stats.timestamp_max))
-}
-
 /// The first eight bytes as a number, padded with zeros.
 #[inline]
-fn head_of(rest: &[u8]) -> u64 {
+pub(super) fn head_of(rest: &[u8]) -> u64 {
     if let Some(head) = rest.first_chunk::<8>() {
         return u64::from_be_bytes(*head);
     }
@@ -684,148 +402,4 @@ impl IndexBlock {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeSet;
-
-    /// Every fifth block without cells; spans that need rounding and spans that do not.
-    fn stats(i: u64) -> BlockStats {
-        let timestamps = match i % 5 {
-            0 => (i64::MAX, i64::MIN),
-            1 => (i as i64, i as i64),
-            2 => (-1_000_003, 1_700_000_000_000_000 + i as i64),
-            3 => (i64::MIN, 5),
-            _ => (7, i64::MAX),
-        };
-        BlockStats {
-            records: i,
-            tombstones: i / 2,
-            timestamp_min: timestamps.0,
-            timestamp_max: timestamps.1,
-        }
-    }
-
-    fn entry(i: u64) -> IndexEntry {
-        IndexEntry {
-            handle: Handle { offset: i * 100, len: 100 },
-            stats: stats(i),
-            data_end: i * 7,
-        }
-    }
-
-    /// The test vector of docs/formats-sst.md.
-    #[test]
-    fn the_documented_partition_is_what_is_built() {
-        let mut builder = IndexBuilder::new(Level::Partition);
-        for (separator, offset, len, figures) in [
-            ("row-a", 0, 4000, (12, 0, 1000, 1000)),
-            ("row-bcdefg", 4096, 4010, (13, 1, 1000, 2000)),
-        ] {
-            let handle = Handle { offset, len };
-            let (records, tombstones, timestamp_min, timestamp_max) = figures;
-            let stats = BlockStats { records, tombstones, timestamp_min, timestamp_max };
-            builder
-                .add(separator.as_bytes(), &IndexEntry { handle, stats, data_end: handle.end() });
-        }
-        let hex = builder.finish().iter().fold(String::new(), |hex, b| hex + &format!("{b:02x}"));
-        assert_eq!(
-            hex,
-            concat!(
-                "0004040002000000",
-                "726f772d",
-                "0101",
-                "0100",
-                "0200",
-                "01a01f",
-                "010c",
-                "0100",
-                "00d00f",
-                "01d00f",
-                "02",
-                "61000000",
-                "62636465",
-                "0005",
-                "0000",
-                "00000010",
-                "000a",
-                "0001",
-                "0001",
-                "00fa",
-                "6667",
-            )
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn a_search_finds_the_first_greater_separator(
-            separators in prop::collection::btree_set(prop::collection::vec(0u8..3, 1..14), 1..60),
-            prefix in prop::collection::vec(0u8..3, 0..3),
-            target in prop::collection::vec(0u8..3, 0..14),
-        ) {
-            let separators: BTreeSet<Vec<u8>> =
-                separators.iter().map(|s| [&prefix[..], s].concat()).collect();
-            for level in [Level::Partition, Level::Top, Level::Filter] {
-                let mut builder = IndexBuilder::new(level);
-                for (i, separator) in separators.iter().enumerate() {
-                    builder.add(separator, &entry(i as u64));
-                }
-                // Taking an entry back leaves no trace.
-                builder.add(b"\xFF\xFFlast", &entry(9999));
-                prop_assert_eq!(builder.pop().unwrap(), (b"\xFF\xFFlast".to_vec(), entry(9999)));
-                let bytes = builder.finish();
-                prop_assert!(builder.fits(bytes.len() + HEADER_BYTES_MAX));
-                prop_assert!(!builder.fits(bytes.len() - 1) && bytes.len() <= builder.len() + 64);
-                let block = IndexBlock::parse(Bytes::from(bytes), level).unwrap();
-                let all: Vec<_> = separators.iter().collect();
-                prop_assert_eq!(block.len(), all.len());
-                for (i, separator) in all.iter().enumerate() {
-                    prop_assert_eq!(&&block.separator(i).unwrap(), separator);
-                    let got = block.entry(i, 1 << 40).unwrap();
-                    prop_assert_eq!(got.handle, entry(i as u64).handle);
-                    prop_assert_eq!(block.handle(i, 1 << 40).unwrap(), got.handle);
-                    if level != Level::Filter {
-                        prop_assert!(got.stats.describes(&entry(i as u64).stats));
-                    }
-                    if level == Level::Top {
-                        prop_assert_eq!(got.data_end, entry(i as u64).data_end);
-                    }
-                    for target in [&target, *separator] {
-                        let order = separator.as_slice().cmp(target);
-                        prop_assert_eq!(block.compare(i, target).unwrap(), order);
-                    }
-                }
-                let greater = all.iter().position(|s| **s > target).unwrap_or(all.len());
-                prop_assert_eq!(block.find(&target, false).unwrap(), greater);
-                let not_less = all.iter().position(|s| **s >= target).unwrap_or(all.len());
-                prop_assert_eq!(block.find(&target, true).unwrap(), not_less);
-            }
-        }
-
-        #[test]
-        fn damaged_index_blocks_never_panic(
-            separators in prop::collection::btree_set(prop::collection::vec(0u8..3, 1..6), 0..20),
-            flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
-            tail in prop::collection::vec(any::<u8>(), 0..40),
-        ) {
-            let separators: BTreeSet<Vec<u8>> = separators;
-            let mut builder = IndexBuilder::new(Level::Top);
-            for (i, separator) in separators.iter().enumerate() {
-                builder.add(separator, &entry(i as u64));
-            }
-            let mut bytes = builder.finish();
-            bytes.extend_from_slice(&tail);
-            for (at, byte) in flips {
-                let at = at.index(bytes.len());
-                bytes[at] = byte;
-            }
-            if let Ok(block) = IndexBlock::parse(Bytes::from(bytes), Level::Top) {
-                let _ = block.find(b"\x01", false);
-                for i in 0..block.len().min(100) {
-                    let _ = (block.separator(i), block.entry(i, 1 << 40));
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -16,7 +16,7 @@
 //! |---|---|
 //! | The frame of a block: compression, checksum | `frame.rs` |
 //! | Data blocks | `data.rs`, `data_builder.rs`, `row_copy.rs` |
-//! | Index partitions, the top-level index | `index.rs` |
+//! | Index partitions, the top-level index | `index.rs`, `index_builder.rs` |
 //! | Filter partitions and their entries | `filter.rs`, `filter_builder.rs` |
 //! | Binary fuse filters | `fuse.rs` |
 //! | What a point read asks of a filter | `probe.rs`, `checks.rs` |
@@ -29,13 +29,14 @@
 //! | Rows that lie whole in one block | `rows.rs` |
 //! | Moving through a file | `cursor.rs` |
 //! | What the directory of partitions is worth | `compare.rs` |
+//! | Memory fetched before it is searched | `touch.rs` |
 //! | Checking a whole file | `verify.rs` |
 //!
-//! The life of a point read: [`SstCursor`] looks into the resident filter index, asks the filter partition
-//! for the row (and families, and columns), and when that says no, is done. Else the resident top-level
+//! The life of a point read (`point.rs`): the resident filter index names the partition, which is asked for the
+//! row (and families, and columns), and when that says no, the lookup is over. Else the resident top-level
 //! index gives the index partition, that the data block, and that the record. Partitions in memory are found by
 //! their position alone (`crate::cache`), and stay there before any data block; so an uncached row costs one
-//! read.
+//! read. Ranges of rows are read by an [`SstCursor`], which asks no filter.
 
 mod block;
 mod checks;
@@ -50,6 +51,7 @@ mod frame;
 mod fuse;
 pub(crate) mod fuzzing;
 mod index;
+mod index_builder;
 mod key;
 #[cfg(test)]
 mod measure;
@@ -66,6 +68,7 @@ mod salvage;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod touch;
 mod verify;
 mod writer;
 

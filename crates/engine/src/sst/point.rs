@@ -97,7 +97,10 @@ impl PointStage {
                         want.push(reader.request_data(*handle, Fill::Keep));
                         return Ok(());
                     };
-                    let found = block.data().and_then(|data| data.find_row(&probe.row_prefix));
+                    let found = block.data().and_then(|data| {
+                        data.fetch();
+                        data.find_row(&probe.row_prefix)
+                    });
                     let found = found.map_err(|m| reader.damaged(handle.offset, m.what))?;
                     match found {
                         _ if *goes_on => Self::Wide,

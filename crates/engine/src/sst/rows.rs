@@ -6,13 +6,16 @@ use std::cmp::Ordering;
 use bytes::Bytes;
 
 use super::block::Block;
-use super::cursor::{Pending, SstCursor};
+use super::cursor::{Held, Pending, SstCursor};
 use super::data::{DataBlock, Fresh, Record};
 use super::reader::SstReader;
 use crate::cell::{FamilyId, Kind, Seq, Timestamp};
 use crate::codec::{Malformed, Parsed};
 use crate::cursor::Step;
 use crate::error::Result;
+
+/// What [`RowInBlock::records_hint`] says at most, whatever a block claims: a group's worth.
+const RECORDS_HINT_MAX: usize = 32;
 
 /// Takes rows from a cursor.
 pub trait RowSink {
@@ -29,6 +32,8 @@ pub struct RowInBlock<'a> {
     offset: u64,
     data: &'a DataBlock,
     first: &'a Record,
+    /// The first group of the next row.
+    end_group: usize,
 }
 
 /// One record of a [`RowInBlock`].
@@ -48,26 +53,40 @@ impl<'a> RowInBlock<'a> {
         block: &'a Block,
         first: &'a Record,
     ) -> Result<Self> {
-        let data = block.data().map_err(|m| reader.damaged(offset, m.what))?;
-        Ok(Self { reader, offset, data, first })
+        let damaged = |m: Malformed| reader.damaged(offset, m.what);
+        let data = block.data().map_err(damaged)?;
+        let end_group = data.row_end(first.group()).map_err(damaged)?;
+        Ok(Self { reader, offset, data, first, end_group })
+    }
+
+    /// Records of the row, as far as they are known without looking: at least one.
+    pub(crate) fn records_hint(&self) -> usize {
+        (self.first.left() + 1).min(RECORDS_HINT_MAX)
     }
 
     /// Shows the records of the row in order until `each` says that it has seen enough.
     pub(crate) fn walk(&self, mut each: impl FnMut(RowRecord<'_>) -> bool) -> Result<()> {
         let damaged = |m: Malformed| self.reader.damaged(self.offset, m.what);
         let data = self.data;
+        if !each(RowRecord { data, record: self.first, same_column: false }) {
+            return Ok(());
+        }
         let mut record = *self.first;
-        let mut same_column = false;
-        while each(RowRecord { data, record: &record, same_column }) {
-            let Some(next) = data.after(&record).map_err(damaged)? else { break };
-            if next.fresh == Fresh::Row {
-                break;
-            }
-            same_column = next.fresh == Fresh::Version
+        loop {
+            let next = if record.left() > 0 {
+                data.within_group(&record).map_err(damaged)?
+            } else if record.group() + 1 < self.end_group {
+                data.first_of_group(record.group() + 1).map_err(damaged)?
+            } else {
+                return Ok(());
+            };
+            let same_column = next.fresh == Fresh::Version
                 || data.same_column(&record, &next).map_err(damaged)?;
             record = next;
+            if !each(RowRecord { data, record: &record, same_column }) {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 }
 
@@ -100,37 +119,48 @@ impl RowRecord<'_> {
 }
 
 impl SstCursor {
-    /// Hands over the rows of the block from the one under the cursor on; see
+    /// Hands over rows from the one under the cursor on; see
     /// [`Cursor::take_rows`](crate::cursor::Cursor::take_rows).
-    pub(super) fn take_rows_of_block(
+    pub(super) fn take_rows_forward(
         &mut self,
         before: &[u8],
         sink: &mut dyn RowSink,
     ) -> Result<Step> {
-        let (Some(mut first), Some(held)) = (self.record, self.data.clone()) else {
+        let (Some(mut first), Some(mut held)) = (self.record, self.data.clone()) else {
             return Ok(Step::Ready);
         };
-        let data = self.in_data(held.block.data())?;
         let mut moved = false;
         loop {
+            let data = self.in_data(held.block.data())?;
             let row = self.key.get(..self.row_len).unwrap_or_default();
             if sink.is_full() || (!before.is_empty() && row >= before) {
                 break;
             }
-            let next = self.in_data(data.row_after(&first))?;
-            if next.is_none() && self.row_goes_on(row)? {
+            let end_group = self.in_data(data.row_end(first.group()))?;
+            let is_last = end_group == data.groups();
+            if is_last && self.row_goes_on(row)? {
                 break;
             }
-            let here = RowInBlock::new(&self.reader, held.handle.offset, &held.block, &first)?;
+            let (reader, offset) = (self.reader.as_ref(), held.handle.offset);
+            let here = RowInBlock { reader, offset, data, first: &first, end_group };
             if !sink.take(row, &here)? {
                 break;
             }
-            let Some(next) = next else {
-                self.part_at += 1;
-                return self.start(Pending::Walk);
-            };
             moved = true;
-            first = next;
+            if is_last {
+                match self.step_forward()? {
+                    Some(next) => held = next,
+                    None => {
+                        // Beyond the last block, or not in memory.
+                        self.part_at += 1;
+                        return self.start(Pending::Walk);
+                    }
+                }
+                first = self.in_data(held.block.data().and_then(DataBlock::first))?;
+            } else {
+                first = self.in_data(data.first_of_group(end_group))?;
+            }
+            let data = self.in_data(held.block.data())?;
             self.key.clear();
             data.push_row(&first, &mut self.key);
             self.row_len = self.key.len();
@@ -150,41 +180,94 @@ impl SstCursor {
         Ok(Step::Ready)
     }
 
-    /// Hands over the row under the cursor and those before it in the block; see
+    /// Hands over the row under the cursor and those before it; see
     /// [`Cursor::take_rows_back`](crate::cursor::Cursor::take_rows_back).
-    pub(super) fn take_rows_of_block_back(
+    pub(super) fn take_rows_backward(
         &mut self,
         after: &[u8],
         sink: &mut dyn RowSink,
     ) -> Result<()> {
-        let (Some(mut first), Some(held)) = (self.record, self.data.clone()) else {
+        let (Some(mut first), Some(mut held)) = (self.record, self.data.clone()) else {
             return Ok(());
         };
-        let data = self.in_data(held.block.data())?;
         let mut row = self.key.get(..self.row_len).unwrap_or_default().to_vec();
-        let ends_here =
-            self.in_data(data.row_after(&first))?.is_some() || !self.row_goes_on(&row)?;
-        if !ends_here {
+        let data = self.in_data(held.block.data())?;
+        let mut end_group = self.in_data(data.row_end(first.group()))?;
+        if end_group == data.groups() && self.row_goes_on(&row)? {
             return Ok(());
         }
-        // The row under the cursor begins here, since the cursor was sent to its beginning.
-        let mut begins_here = true;
-        while begins_here
-            && !sink.is_full()
-            && (after.is_empty() || row.as_slice() > after)
-            && row >= self.start
-        {
-            let here = RowInBlock::new(&self.reader, held.handle.offset, &held.block, &first)?;
+        // The row under the cursor begins here, since the cursor was sent to its beginning. That the rows before
+        // it end here shows in that: what comes behind each is the beginning of another.
+        while !sink.is_full() && (after.is_empty() || row.as_slice() > after) && row >= self.start {
+            let data = self.in_data(held.block.data())?;
+            let (reader, offset) = (self.reader.as_ref(), held.handle.offset);
+            let here = RowInBlock { reader, offset, data, first: &first, end_group };
             if !sink.take(&row, &here)? {
                 break;
             }
-            let Some(previous) = self.in_data(data.row_before(&first))? else { break };
-            first = previous;
+            end_group = first.group();
+            if end_group == 0 {
+                let Some(previous) = self.step_back()? else { break };
+                held = previous;
+                end_group = self.in_data(held.block.data())?.groups();
+            }
+            let data = self.in_data(held.block.data())?;
+            first = self.in_data(data.row_start(end_group.saturating_sub(1)))?;
             row.clear();
             data.push_row(&first, &mut row);
-            begins_here = !data.is_first(&first) || !self.row_began_before(&row)?;
+            if first.group() == 0 && self.row_began_before(&row)? {
+                break;
+            }
         }
         Ok(())
+    }
+
+    /// Moves the place to the next block and holds that, if it is in memory; else all stays as it is.
+    fn step_forward(&mut self) -> Result<Option<Held>> {
+        let Some(partition) = self.partition.clone() else { return Ok(None) };
+        let index = self.in_partition(partition.block.index())?;
+        if self.part_at + 1 < index.len() {
+            return self.step_to(self.top_at, self.part_at + 1, partition);
+        }
+        if self.top_at + 1 >= self.reader.top().len() {
+            return Ok(None);
+        }
+        let Some(next) = self.partition_in_memory(self.top_at + 1)? else { return Ok(None) };
+        self.step_to(self.top_at + 1, 0, next)
+    }
+
+    /// The same backward.
+    fn step_back(&mut self) -> Result<Option<Held>> {
+        let Some(partition) = self.partition.clone() else { return Ok(None) };
+        if let Some(at) = self.part_at.checked_sub(1) {
+            return self.step_to(self.top_at, at, partition);
+        }
+        let Some(top_at) = self.top_at.checked_sub(1) else { return Ok(None) };
+        let Some(previous) = self.partition_in_memory(top_at)? else { return Ok(None) };
+        let last = previous.block.index().map(|index| index.len().saturating_sub(1));
+        let last = last.map_err(|m| self.reader.damaged(previous.handle.offset, m.what))?;
+        self.step_to(top_at, last, previous)
+    }
+
+    fn partition_in_memory(&self, top_at: usize) -> Result<Option<Held>> {
+        let handle = self.reader.top().handle(top_at, self.reader.blocks_end());
+        let handle = self.reader.at_top(handle)?;
+        Ok(self.find_index(top_at, handle).map(|block| Held { handle, block }))
+    }
+
+    fn step_to(&mut self, top_at: usize, part_at: usize, partition: Held) -> Result<Option<Held>> {
+        let handle =
+            partition.block.index().and_then(|i| i.handle(part_at, self.reader.blocks_end()));
+        let handle = handle.map_err(|m| self.reader.damaged(partition.handle.offset, m.what))?;
+        let Some(block) = self.find_data(handle) else { return Ok(None) };
+        if let Ok(data) = block.data() {
+            data.fetch();
+        }
+        let held = Held { handle, block };
+        (self.top_at, self.part_at) = (top_at, part_at);
+        self.partition = Some(partition);
+        self.hold(held.clone());
+        Ok(Some(held))
     }
 
     /// Whether the row, whose record is the last of the block at the place, may go on in the next.
@@ -215,21 +298,17 @@ impl SstCursor {
 }
 
 impl DataBlock {
-    /// The first record of the row after that of `record`; `None` where the block has no further row.
-    fn row_after(&self, record: &Record) -> Parsed<Option<Record>> {
-        let mut group = record.group() + 1;
-        while group < self.groups() {
-            if !self.same_row(record.group(), group)? {
-                return self.first_of_group(group).map(Some);
-            }
-            group += 1;
+    /// The first group after those of the row of group `group`.
+    fn row_end(&self, group: usize) -> Parsed<usize> {
+        let mut end = group + 1;
+        while end < self.groups() && self.same_row(group, end)? {
+            end += 1;
         }
-        Ok(None)
+        Ok(end)
     }
 
-    /// The first record that the block has of the row before that of `record`, which is the first of its own.
-    fn row_before(&self, record: &Record) -> Parsed<Option<Record>> {
-        let Some(last) = record.group().checked_sub(1) else { return Ok(None) };
+    /// The first record that the block has of the row of group `last`.
+    fn row_start(&self, last: usize) -> Parsed<Record> {
         let mut group = last;
         while let Some(before) = group.checked_sub(1) {
             if !self.same_row(before, last)? {
@@ -237,11 +316,6 @@ impl DataBlock {
             }
             group = before;
         }
-        self.first_of_group(group).map(Some)
-    }
-
-    /// Whether the block begins with this record.
-    fn is_first(&self, record: &Record) -> bool {
-        record.group() == 0
+        self.first_of_group(group)
     }
 }

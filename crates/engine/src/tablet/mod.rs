@@ -7,7 +7,7 @@
 //!   view: active memtable │ waiting memtables ──flush──► L0 ──compaction──► L1 .. L6
 //! ```
 //!
-//! Readers load the [`View`](view::View) and the visible sequence without a lock, and see that the view is
+//! Readers load the `View` and the visible sequence without a lock, and see that the view is
 //! still the tablet's afterwards: it then holds every record up to that sequence, and no dropped row that
 //! was written anew by then.
 //!

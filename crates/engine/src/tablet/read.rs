@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::limits;
 use crate::manifest::Excised;
 use crate::read::{LevelCursor, LevelOptions, Projection, ReadSpec, RowStream};
-use crate::sst::CursorOptions;
+use crate::sst::{CursorOptions, PAGE_BYTES};
 
 use super::Tablet;
 use super::view::View;
@@ -173,7 +173,9 @@ fn cursors(
     let expected_bytes = |level_bytes: u64| {
         let wanted = rows_hint.unwrap_or(0) as u128 * u128::from(level_bytes);
         let expected = wanted.checked_div(u128::from(rows_all)).unwrap_or(0);
-        u64::try_from(expected).unwrap_or(u64::MAX)
+        // A page more: the first row may be the last of its block, and so may the last row be the first.
+        let slack = if expected > 0 { PAGE_BYTES as u64 } else { 0 };
+        u64::try_from(expected).unwrap_or(u64::MAX).saturating_add(slack)
     };
     let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
     for memtable in view.memtables().filter(|m| !m.is_empty()) {

@@ -10,3 +10,4 @@ mod jobs;
 mod metamorphic;
 mod model;
 mod offline;
+mod widths;

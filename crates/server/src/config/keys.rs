@@ -58,6 +58,11 @@ const BLOCK_CACHE_BYTES_MIN: u64 = 1 << 20;
 /// Percent of the block cache for indexes and filters, at most: rows that are read again need some of it too.
 const PARTITION_SHARE_PERCENT_MAX: usize = 95;
 
+/// Bits of a filter per entry, at least and at most, where there are filters: fewer rule out too little, more
+/// rule out no more.
+const FILTER_BITS_MIN: usize = 4;
+const FILTER_BITS_MAX: usize = 20;
+
 /// Levels that are pinned, at most: there are no more.
 const PINNED_LEVELS_MAX: usize = 7;
 
@@ -196,6 +201,19 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "engine.filter_bits_per_key",
+        default: "12",
+        about: "bits of filters per row on average, 4 to 20, spent where they spare most reads; 0 writes no filters",
+        set: |config, value| {
+            let bits = values::whole_number(value, FILTER_BITS_MAX)?;
+            if (1..FILTER_BITS_MIN).contains(&bits) {
+                return Err(format!("{value:?} is too small: 0, or at least {FILTER_BITS_MIN}"));
+            }
+            config.engine.sst.filter_bits_per_key = bits as u32;
+            Ok(())
+        },
+    },
+    Key {
         name: "engine.memory_bytes",
         default: "0",
         about: "memory that memtables, block cache and compactions may take together; the server does not start where they do not fit. 0 sets no bound",
@@ -281,6 +299,7 @@ fn sync_mode(value: &str) -> Result<SyncMode, String> {
 #[cfg(test)]
 mod tests {
     use tepui_engine::db::EngineOptions;
+    use tepui_engine::sst::SstOptions;
 
     use super::*;
 
@@ -312,6 +331,7 @@ mod tests {
                 partition_share_percent: 0,
                 pinned_levels: 0,
                 memory_bytes: 1,
+                sst: SstOptions { filter_bits_per_key: 0, ..SstOptions::default() },
                 log_segment_bytes: 0,
                 log_bytes_max: 0,
                 compaction_threads: 0,
@@ -323,6 +343,19 @@ mod tests {
             (key.set)(&mut config, key.default).unwrap();
         }
         assert_eq!(config, Config::default());
+    }
+
+    #[test]
+    fn filters_have_bits_that_are_of_use_or_none() {
+        let set = find("engine.filter_bits_per_key").unwrap().set;
+        let mut config = Config::default();
+        for (good, bits) in [("0", 0), ("4", 4), ("20", 20)] {
+            set(&mut config, good).unwrap();
+            assert_eq!(config.engine.sst.filter_bits_per_key, bits);
+        }
+        for bad in ["", "1", "3", "21", "-1", "12.5"] {
+            assert!(set(&mut config, bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -207,6 +207,7 @@ pub fn read_file(files: &dyn Files, path: PathBuf) -> Result<(PathBuf, String)> 
 #[cfg(test)]
 mod tests {
     use tepui_engine::db::{CompressionPolicy, SyncMode};
+    use tepui_engine::sst::SstOptions;
 
     use super::*;
 
@@ -253,7 +254,7 @@ mod tests {
             [log]\nsync = \"5ms\"\nsegment_bytes = \"16MiB\"\nbytes_max = \"1GiB\"\n\
             [engine]\nmemtable_bytes = 8388608\nmemtables_total_bytes = \"32MiB\"\n\
             block_cache_bytes = \"2GiB\"\npartition_share_percent = 50\npinned_levels = 1\n\
-            memory_bytes = \"4GiB\"\ncompression = \"lz4\"\ncompaction_threads = 1\n\
+            filter_bits_per_key = 8\nmemory_bytes = \"4GiB\"\ncompression = \"lz4\"\ncompaction_threads = 1\n\
             io = \"buffered\"\n\
             [server]\nallow_remote_plaintext = true\ncores = 3\n\
             [logging]\nformat = \"json\"\nlevel = \"debug\"\n";
@@ -273,6 +274,7 @@ mod tests {
                 ("TEPUI_ENGINE_IO", "buffered"),
                 ("TEPUI_ENGINE_PARTITION_SHARE_PERCENT", "50"),
                 ("TEPUI_ENGINE_PINNED_LEVELS", "1"),
+                ("TEPUI_ENGINE_FILTER_BITS_PER_KEY", "8"),
                 ("TEPUI_ENGINE_MEMORY_BYTES", "4GiB"),
                 ("TEPUI_SERVER_ALLOW_REMOTE_PLAINTEXT", "true"),
                 ("TEPUI_SERVER_CORES", "3"),
@@ -295,6 +297,7 @@ mod tests {
                 partition_share_percent: 50,
                 pinned_levels: 1,
                 memory_bytes: 4 << 30,
+                sst: SstOptions { filter_bits_per_key: 8, ..SstOptions::default() },
                 compression: CompressionPolicy::Lz4,
                 compaction_threads: 1,
                 ..EngineOptions::default()

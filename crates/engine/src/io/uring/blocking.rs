@@ -41,7 +41,7 @@ struct Mark {
 /// The ring for batches of several reads.
 enum Own {
     NotNeededYet,
-    Ring(Ring),
+    Ring(Box<Ring>),
     /// It cannot be set up, or broke.
     None,
 }
@@ -101,7 +101,7 @@ fn read_on_ring(
     let Ok(mut own) = mark.own.try_borrow_mut() else { return Err(requests) };
     if matches!(*own, Own::NotNeededYet) {
         *own = match io.new_ring() {
-            Some(ring) => Own::Ring(ring),
+            Some(ring) => Own::Ring(Box::new(ring)),
             None => Own::None,
         };
     }

@@ -1,0 +1,289 @@
+//! Index blocks: building. The layout is drawn in `index.rs`.
+
+use super::index::{
+    BlockStats, COLUMNS_MAX, DATA_END, HEADER_LEN, IndexEntry, LEN, Level, OFFSET, RECORDS,
+    SEPARATOR_LEN, TAIL, TIMESTAMP_BITS, TIMESTAMP_MAX, TIMESTAMP_MIN, TOMBSTONES, head_of,
+};
+use crate::codec::{common_prefix, put_u64, zigzag};
+
+/// Bytes of the header at most, besides the common prefix.
+pub(super) const HEADER_BYTES_MAX: usize = HEADER_LEN + COLUMNS_MAX * (1 + 10) + 1;
+
+/// The smallest and the largest value of a column.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    min: u64,
+    max: u64,
+}
+
+impl Span {
+    const EMPTY: Self = Self { min: u64::MAX, max: 0 };
+
+    fn add(&mut self, value: u64) {
+        self.min = self.min.min(value);
+        self.max = self.max.max(value);
+    }
+
+    fn base(self) -> u64 {
+        if self.min > self.max { 0 } else { self.min }
+    }
+
+    /// Bytes that hold every value less the smallest.
+    fn width(self) -> usize {
+        let bits = u64::BITS - self.max.saturating_sub(self.min).leading_zeros();
+        bits.div_ceil(8) as usize
+    }
+}
+
+/// A way to lay out the separators.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    head: usize,
+    common: usize,
+    lens: Span,
+    tails: usize,
+}
+
+impl Layout {
+    /// Bytes of a tail offset.
+    fn tail_width(self) -> usize {
+        Span { min: 0, max: self.tails as u64 }.width()
+    }
+
+    /// Bytes of `count` separators.
+    fn bytes(self, count: usize) -> usize {
+        let entry = self.head + self.lens.width() + self.tail_width();
+        self.common + count * entry + self.tails
+    }
+}
+
+/// Collects entries, in order, into an index block.
+#[derive(Debug)]
+pub(super) struct IndexBuilder {
+    level: Level,
+    /// The separators one after the other, and where each ends.
+    separators: Vec<u8>,
+    ends: Vec<usize>,
+    entries: Vec<IndexEntry>,
+    /// Of the columns from `OFFSET` on, except the timestamps.
+    spans: [Span; COLUMNS_MAX],
+    /// Of all entries.
+    stats: BlockStats,
+    data_end: u64,
+}
+
+impl IndexBuilder {
+    /// An empty block.
+    pub(super) fn new(level: Level) -> Self {
+        Self {
+            level,
+            separators: Vec::new(),
+            ends: Vec::new(),
+            entries: Vec::new(),
+            spans: [Span::EMPTY; COLUMNS_MAX],
+            stats: BlockStats::NONE,
+            data_end: 0,
+        }
+    }
+
+    /// Adds an entry.
+    pub(super) fn add(&mut self, separator: &[u8], entry: &IndexEntry) {
+        self.separators.extend_from_slice(separator);
+        self.ends.push(self.separators.len());
+        self.entries.push(*entry);
+        for (span, value) in self.spans.iter_mut().zip(values(entry)) {
+            span.add(value);
+        }
+        self.stats.merge(&entry.stats);
+        self.data_end = entry.data_end;
+    }
+
+    /// Takes the last entry back, with its separator.
+    pub(super) fn pop(&mut self) -> Option<(Vec<u8>, IndexEntry)> {
+        let entry = self.entries.pop()?;
+        self.ends.pop();
+        let separator = self.separators.split_off(self.ends.last().copied().unwrap_or(0));
+        self.spans = [Span::EMPTY; COLUMNS_MAX];
+        self.stats = BlockStats::NONE;
+        for entry in &self.entries {
+            for (span, value) in self.spans.iter_mut().zip(values(entry)) {
+                span.add(value);
+            }
+            self.stats.merge(&entry.stats);
+        }
+        self.data_end = self.entries.last().map_or(0, |e| e.data_end);
+        Some((separator, entry))
+    }
+
+    fn separator(&self, index: usize) -> &[u8] {
+        let start = index.checked_sub(1).and_then(|i| self.ends.get(i)).copied().unwrap_or(0);
+        let end = self.ends.get(index).copied().unwrap_or(start);
+        self.separators.get(start..end).unwrap_or_default()
+    }
+
+    /// Bytes that all separators begin with. They ascend, so the first and the last decide.
+    fn common(&self) -> usize {
+        let last = self.ends.len().saturating_sub(1);
+        common_prefix(self.separator(0), self.separator(last)).min(usize::from(u16::MAX))
+    }
+
+    fn layout(&self, head: usize, common: usize) -> Layout {
+        let mut layout = Layout { head, common, lens: Span::EMPTY, tails: 0 };
+        let mut start = 0;
+        for end in &self.ends {
+            let len = end - start - common;
+            start = *end;
+            layout.lens.add(len as u64);
+            layout.tails += len.saturating_sub(head);
+        }
+        layout
+    }
+
+    /// The smaller of the two layouts.
+    fn best_layout(&self) -> Layout {
+        let common = self.common();
+        let (short, long) = (self.layout(4, common), self.layout(8, common));
+        let count = self.ends.len();
+        if long.bytes(count) < short.bytes(count) { long } else { short }
+    }
+
+    /// Bytes of the columns' values except those of the separators.
+    fn values_bytes(&self) -> usize {
+        let width = |column: usize| match column {
+            TIMESTAMP_MIN | TIMESTAMP_MAX => 1,
+            _ => self.spans.get(column).map_or(0, |s| s.width()),
+        };
+        self.entries.len() * (OFFSET..self.level.columns()).map(width).sum::<usize>()
+    }
+
+    /// Whether the block has at most `bytes` bytes.
+    pub(super) fn fits(&self, bytes: usize) -> bool {
+        let rest = HEADER_BYTES_MAX + self.values_bytes();
+        // Nearly always far from full, and then no need to look at every separator.
+        rest + self.separators.len() + self.ends.len() * (4 + 8 + 8) <= bytes
+            || rest + self.best_layout().bytes(self.ends.len()) <= bytes
+    }
+
+    /// Bytes of the block as it is, or a few more.
+    pub(super) fn len(&self) -> usize {
+        HEADER_BYTES_MAX + self.values_bytes() + self.separators.len() + self.ends.len() * 6
+    }
+
+    /// Entries.
+    pub(super) fn count(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are no entries.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Figures of all entries, the end of their data, and the last separator.
+    pub(super) fn summary(&self) -> (BlockStats, u64, &[u8]) {
+        (self.stats, self.data_end, self.separator(self.ends.len().saturating_sub(1)))
+    }
+
+    /// The block.
+    pub(super) fn finish(&self) -> Vec<u8> {
+        let count = self.ends.len();
+        let layout = self.best_layout();
+        let mut out = Vec::with_capacity(self.len());
+        out.extend_from_slice(&[self.level as u8, layout.head as u8]);
+        out.extend_from_slice(&(layout.common as u16).to_le_bytes());
+        out.extend_from_slice(&(count as u32).to_le_bytes());
+        out.extend_from_slice(self.separator(0).get(..layout.common).unwrap_or_default());
+        let (shift, base) = self.timestamp_scale();
+        let mut spans = self.spans;
+        let tails = Span { min: 0, max: layout.tails as u64 };
+        for (column, span) in [
+            (SEPARATOR_LEN, layout.lens),
+            (TAIL, tails),
+            (TIMESTAMP_MIN, Span::EMPTY),
+            (TIMESTAMP_MAX, Span::EMPTY),
+        ] {
+            if let Some(slot) = spans.get_mut(column) {
+                *slot = span;
+            }
+        }
+        let codes: Vec<_> = self.entries.iter().map(|e| timestamp_codes(e, shift, base)).collect();
+        for (min, max) in &codes {
+            spans.get_mut(TIMESTAMP_MIN).into_iter().for_each(|s| s.add(*min));
+            spans.get_mut(TIMESTAMP_MAX).into_iter().for_each(|s| s.add(*max));
+        }
+        let columns = self.level.columns();
+        for (column, span) in spans.iter_mut().enumerate().take(columns) {
+            if column == TIMESTAMP_MIN || column == TIMESTAMP_MAX {
+                // Their codes count from 0, and their base is that of the timestamps.
+                span.min = 0;
+                out.push(span.width() as u8);
+                put_u64(&mut out, zigzag(base));
+            } else {
+                out.push(span.width() as u8);
+                put_u64(&mut out, span.base());
+            }
+        }
+        if columns > TIMESTAMP_MIN {
+            out.push(shift as u8);
+        }
+        let mut tails = Vec::with_capacity(layout.tails);
+        let mut tail_offsets = Vec::with_capacity(count);
+        for index in 0..count {
+            let rest = self.separator(index).get(layout.common..).unwrap_or_default();
+            let head = head_of(rest).to_be_bytes();
+            out.extend_from_slice(head.get(..layout.head).unwrap_or_default());
+            tail_offsets.push(tails.len() as u64);
+            tails.extend_from_slice(rest.get(layout.head..).unwrap_or_default());
+        }
+        for (column, span) in spans.iter().enumerate().take(columns) {
+            for (index, entry) in self.entries.iter().enumerate() {
+                let value = match column {
+                    SEPARATOR_LEN => (self.separator(index).len() - layout.common) as u64,
+                    TAIL => tail_offsets.get(index).copied().unwrap_or(0),
+                    TIMESTAMP_MIN => codes.get(index).map_or(0, |c| c.0),
+                    TIMESTAMP_MAX => codes.get(index).map_or(0, |c| c.1),
+                    _ => values(entry).get(column).copied().unwrap_or(0),
+                };
+                let bytes = value.wrapping_sub(span.base()).to_le_bytes();
+                out.extend_from_slice(bytes.get(..span.width()).unwrap_or_default());
+            }
+        }
+        out.extend_from_slice(&tails);
+        out
+    }
+
+    /// By how many bits timestamps are rounded, and from where they are counted.
+    fn timestamp_scale(&self) -> (u32, i64) {
+        if !self.stats.has_cells() {
+            return (0, 0);
+        }
+        let (min, max) = (self.stats.timestamp_min, self.stats.timestamp_max);
+        let bits = u64::BITS - min.abs_diff(max).leading_zeros();
+        (bits.saturating_sub(TIMESTAMP_BITS), min)
+    }
+}
+
+/// The values of an entry's columns; those of the separator and the timestamps are worked out elsewhere.
+fn values(entry: &IndexEntry) -> [u64; COLUMNS_MAX] {
+    let mut values = [0; COLUMNS_MAX];
+    for (column, value) in [
+        (OFFSET, entry.handle.offset),
+        (LEN, u64::from(entry.handle.len)),
+        (RECORDS, entry.stats.records),
+        (TOMBSTONES, entry.stats.tombstones),
+        (DATA_END, entry.data_end),
+    ] {
+        if let Some(slot) = values.get_mut(column) {
+            *slot = value;
+        }
+    }
+    values
+}
+
+fn timestamp_codes(entry: &IndexEntry, shift: u32, base: i64) -> (u64, u64) {
+    if !entry.stats.has_cells() {
+        return (1, 0);
+    }
+    let code = |timestamp: i64| base.abs_diff(timestamp) >> shift;
+    (code(entry.stats.timestamp_min), code(entry.stats.timestamp_max))
+}
