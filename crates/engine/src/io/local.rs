@@ -110,6 +110,9 @@ fn alignment(file: &File) -> Option<Alignment> {
     if StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN) {
         let usable = |align: u32| align.is_power_of_two() && align <= DIRECT_ALIGN_MAX;
         let (offset, memory) = (stat.stx_dio_offset_align, stat.stx_dio_mem_align);
+        // Memory as strictly as offsets, whatever the kernel says that it needs: a device of whole pages
+        // (zram) takes every piece of a buffer for one, and writes past a buffer that begins within a page.
+        let memory = memory.max(offset);
         // Zero means that the file system has no direct reads for this file.
         return (usable(offset) && usable(memory))
             .then_some(Alignment { offset: offset as usize, memory: memory as usize });
