@@ -173,7 +173,7 @@ fn look_up(reader: &Arc<SstReader>, probe: &RowProbe) -> Result<()> {
     }
     let PointStage::Found(found) = stage else { return Ok(()) };
     let mut seen = 0;
-    found.row()?.walk(|record| {
+    found.row(reader)?.walk(|record| {
         seen += record.qualifier().len() + record.value().len();
         seen < CACHE_BYTES as usize
     })

@@ -53,7 +53,6 @@ pub(crate) struct PointBlock {
 /// A row within one data block.
 #[derive(Debug)]
 pub(crate) struct PointRow {
-    reader: Arc<SstReader>,
     offset: u64,
     block: Arc<Block>,
     first: Record,
@@ -63,9 +62,9 @@ pub(crate) struct PointRow {
 pub(crate) type Loaded = [(BlockRequest, Arc<Block>)];
 
 impl PointRow {
-    /// The row, to be walked over.
-    pub(crate) fn row(&self) -> Result<RowInBlock<'_>> {
-        RowInBlock::new(&self.reader, self.offset, &self.block, &self.first)
+    /// The row, to be walked over; `reader` is the file that it was found in.
+    pub(crate) fn row<'a>(&'a self, reader: &'a SstReader) -> Result<RowInBlock<'a>> {
+        RowInBlock::new(reader, self.offset, &self.block, &self.first)
     }
 }
 
@@ -97,23 +96,22 @@ impl PointStage {
                         want.push(reader.request_data(*handle, Fill::Keep));
                         return Ok(());
                     };
-                    let found = block.data().and_then(|data| {
+                    let find = || {
+                        let data = block.data()?;
                         data.fetch();
                         data.find_row(&probe.row_prefix)
-                    });
-                    let found = found.map_err(|m| reader.damaged(handle.offset, m.what))?;
-                    match found {
-                        _ if *goes_on => Self::Wide,
-                        Some(first) => {
-                            let (reader, offset) = (Arc::clone(reader), handle.offset);
-                            Self::Found(PointRow { reader, offset, block, first })
+                    };
+                    if *goes_on {
+                        Self::Wide
+                    } else if let Some(first) =
+                        find().map_err(|m| reader.damaged(handle.offset, m.what))?
+                    {
+                        Self::Found(PointRow { offset: handle.offset, block, first })
+                    } else {
+                        if reader.filters().is_some() {
+                            reader.metrics().filter_false_positives.increment();
                         }
-                        None => {
-                            if reader.filters().is_some() {
-                                reader.metrics().filter_false_positives.increment();
-                            }
-                            Self::Absent
-                        }
+                        Self::Absent
                     }
                 }
                 Self::Absent | Self::Found(_) | Self::Wide => return Ok(()),

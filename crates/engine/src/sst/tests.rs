@@ -335,7 +335,7 @@ proptest! {
             let ask = |probe: RowProbe| match look_up(&reader, &probe).unwrap() {
                 PointStage::Found(found) => {
                     let mut seen = Vec::new();
-                    let row = found.row().unwrap();
+                    let row = found.row(&reader).unwrap();
                     row.walk(|r| {
                         let (qualifier, value) = (r.qualifier().to_vec(), r.value().to_vec());
                         seen.push((r.timestamp(), r.seq(), qualifier, value));

@@ -21,6 +21,7 @@ use crate::cell::{Row, RowRange, SEQ_MAX, Seq};
 use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::ROW_READ_BYTES_MAX;
+use crate::memtable::Memtable;
 use crate::read::{Assembler, Projection};
 use crate::schema::TabletSchema;
 use crate::sst::{Block, BlockRequest, CursorOptions, PointStage, RowProbe, load_blocks};
@@ -41,8 +42,8 @@ struct Source {
 #[derive(Debug)]
 struct PointRead {
     probe: RowProbe,
-    /// Whether each memtable, newest first, has records of the row; empty where none has.
-    memtables: Vec<bool>,
+    /// Those that have records of the row, newest first.
+    memtables: Vec<Arc<Memtable>>,
     sources: Vec<Source>,
     loaded: Vec<(BlockRequest, Arc<Block>)>,
 }
@@ -64,10 +65,8 @@ enum Found {
 
 impl PointRead {
     fn new(view: &View, row: &[u8], probe: RowProbe) -> Self {
-        let mut memtables = Vec::new();
-        if view.memtables().any(|m| m.has_row(probe.row_prefix())) {
-            memtables.extend(view.memtables().map(|m| m.has_row(probe.row_prefix())));
-        }
+        let memtables =
+            view.memtables().filter(|m| m.has_row(probe.row_prefix())).map(Arc::clone).collect();
         let mut sources = Vec::new();
         view.levels.for_row(row, |place| {
             sources.push(Source { place, stage: PointStage::Filter });
@@ -105,8 +104,10 @@ impl PointRead {
         if view.version.excised().iter().any(|e| e.range.contains(row)) {
             return Ok(Found::General);
         }
+        let Some(sst) = view.levels.get(source.place) else { return Ok(Found::General) };
+        let found = found.row(sst.file.reader()?)?;
         let mut assembler = Assembler::new(seq, schema, projection, ROW_READ_BYTES_MAX);
-        Ok(match assembler.cells(&found.row()?)? {
+        Ok(match assembler.cells(&found)? {
             Some(cells) if cells.is_empty() => Found::Row(None),
             Some(cells) => Found::Row(Some(Row { key: Bytes::copy_from_slice(row), cells })),
             None => Found::General,
@@ -116,7 +117,7 @@ impl PointRead {
     /// Cursors over the places that have something of the row.
     fn cursors(&self, view: &View, range: &RowRange) -> Result<Vec<Box<dyn Cursor>>> {
         let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
-        for (memtable, _) in view.memtables().zip(&self.memtables).filter(|(_, has)| **has) {
+        for memtable in &self.memtables {
             cursors.push(Box::new(memtable.cursor(range.clone())));
         }
         for source in self.sources.iter().filter(|s| !matches!(s.stage, PointStage::Absent)) {

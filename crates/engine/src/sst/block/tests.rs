@@ -80,7 +80,7 @@ async fn get(reader: &Arc<SstReader>, io: &dyn IoEngine, row: &str) -> Result<Op
     match look_up_with(reader, &probe, |wanted| load_blocks(io, wanted)).await? {
         PointStage::Found(found) => {
             let mut value = Vec::new();
-            found.row()?.walk(|record| {
+            found.row(reader)?.walk(|record| {
                 value = record.value().to_vec();
                 true
             })?;
