@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use tepui_bench::counters::Machine;
 
-use crate::sample::{Series, Spread};
+use crate::sample::{Pick, Series, Spread};
 
 /// What a figure must be.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -224,18 +224,11 @@ impl Report {
             "workload", "store", "per second", "p50 us", "p99 us", "reads", "bytes", "CPU us"
         );
         for series in &self.series {
-            let cell = |pick| number(series.spread(pick).median);
+            let [rate, p50, p99, reads, bytes, cpu] = medians(series);
             let _ = writeln!(
                 text,
-                "{:<52} {:<34} {:>10} {:>9} {:>9} {:>7} {:>9} {:>8}",
-                series.workload,
-                series.store,
-                cell(|s| s.per_second),
-                cell(|s| s.p50_us),
-                cell(|s| s.p99_us),
-                cell(|s| s.disk_reads),
-                cell(|s| s.disk_bytes),
-                cell(|s| s.cpu_us),
+                "{:<52} {:<34} {rate:>10} {p50:>9} {p99:>9} {reads:>7} {bytes:>9} {cpu:>8}",
+                series.workload, series.store,
             );
         }
         text
@@ -259,22 +252,29 @@ impl Report {
              | --- | --- | --- | --- | --- | --- | --- | --- |\n",
         );
         for series in &self.series {
-            let cell = |pick| number(series.spread(pick).median);
+            let [rate, p50, p99, reads, bytes, cpu] = medians(series);
             let _ = writeln!(
                 text,
-                "| {} | {} | {} | {} us | {} us | {} | {} | {} us |",
+                "| {} | {} | {rate} | {p50} us | {p99} us | {reads} | {bytes} | {cpu} us |",
                 escape(&series.workload),
                 escape(&series.store),
-                cell(|s| s.per_second),
-                cell(|s| s.p50_us),
-                cell(|s| s.p99_us),
-                cell(|s| s.disk_reads),
-                cell(|s| s.disk_bytes),
-                cell(|s| s.cpu_us),
             );
         }
         text
     }
+}
+
+/// Rate, p50, p99, reads, bytes and processor time of a contest, each the median over the rounds.
+fn medians(series: &Series) -> [String; 6] {
+    let picks: [Pick; 6] = [
+        |s| s.per_second,
+        |s| s.p50_us,
+        |s| s.p99_us,
+        |s| s.disk_reads,
+        |s| s.disk_bytes,
+        |s| s.cpu_us,
+    ];
+    picks.map(|pick| number(series.spread(pick).median))
 }
 
 /// A `|` would end a table's cell.

@@ -51,23 +51,20 @@ pub(super) fn noise(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (mix64(seed ^ mix64(i / 8)) >> (i % 8 * 8)) as u8).collect()
 }
 
+/// The key of a value in one of the columns that the rows here have.
+fn field_key(row: &[u8], column: usize, time: i64, seq: u64) -> Vec<u8> {
+    let mut key = Vec::new();
+    let qualifier = format!("field{column}");
+    encode_key(row, FamilyId(1), Some(qualifier.as_bytes()), time, seq, Kind::Value, &mut key);
+    key
+}
+
 fn block(rows: &[Vec<u8>], columns: usize, value_len: usize) -> DataBlock {
     let mut builder = DataBlockBuilder::new();
     for (i, row) in rows.iter().enumerate() {
         for column in 0..columns {
-            let mut key = Vec::new();
-            let qualifier = format!("field{column}");
-            let (time, seq) =
-                (1_700_000_000_000_000 + mix64(i as u64) as i64 % 600_000_000, 1 << 60);
-            encode_key(
-                row,
-                FamilyId(1),
-                Some(qualifier.as_bytes()),
-                time,
-                seq,
-                Kind::Value,
-                &mut key,
-            );
+            let time = 1_700_000_000_000_000 + mix64(i as u64) as i64 % 600_000_000;
+            let key = field_key(row, column, time, 1 << 60);
             builder.add(KeyView::parse(&key).unwrap(), &noise(i as u64, value_len));
         }
     }
@@ -110,17 +107,7 @@ fn rows(count: u64, columns: usize, text: bool) -> Vec<(Vec<u8>, Vec<u8>)> {
         let time = 1_700_000_000_000_000 + (mix64(i as u64) % 600_000_000) as i64;
         let seq = ((time as u64 / 1000) << 20) + (mix64(i as u64) & 0xFF);
         for column in 0..columns {
-            let mut key = Vec::new();
-            let qualifier = format!("field{column}");
-            encode_key(
-                row,
-                FamilyId(1),
-                Some(qualifier.as_bytes()),
-                time,
-                seq,
-                Kind::Value,
-                &mut key,
-            );
+            let key = field_key(row, column, time, seq);
             let at = (i * columns + column) as u64;
             let value = if text {
                 let mut value = Vec::new();

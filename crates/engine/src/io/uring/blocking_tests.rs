@@ -6,11 +6,9 @@ use futures::FutureExt as _;
 use rustix::io::Errno;
 
 use super::ring::{RING_BYTES_MAX, RING_READS_MAX};
-use super::tests::{FILE_BYTES, Rig, runtime};
+use super::tests::{Rig, runtime};
 use super::*;
-use crate::io::{
-    Fault, FaultFiles, FaultOp, Files, IoMode, LocalFiles, MemoryFiles, ThreadSpawner,
-};
+use crate::io::{Fault, FaultOp, Files, IoMode, MemoryFiles, ThreadSpawner};
 
 /// Whether this kernel has rings; where it has none, batches go to the pool.
 fn has_rings() -> bool {
@@ -100,18 +98,7 @@ fn errors_stay_in_their_place_in_a_batch() {
 fn a_read_that_the_device_refuses_is_tried_once_more_alone_and_in_a_batch() {
     let rig = Rig::new(IoMode::Direct);
     let _attached = rig.io.attach_blocking().unwrap();
-    let faults = FaultFiles::new(Arc::new(LocalFiles::new(IoMode::Direct)));
-    let file = faults.open_immutable(&rig.dir.path().join("f")).unwrap();
-    let requests: Vec<_> = rig
-        .requests(9)
-        .into_iter()
-        // Long enough that half of what is read around them is not all of them.
-        .map(|r| ReadRequest {
-            file: Arc::clone(&file),
-            offset: r.offset.min((FILE_BYTES - 3_000) as u64),
-            len: 3_000,
-        })
-        .collect();
+    let (faults, requests) = rig.through_faults(9);
     for fault in [Fault::new(FaultOp::Read), Fault::new(FaultOp::Read).short()] {
         for requests in [&requests[..], &requests[..1]] {
             faults.inject(fault.clone().nth(1));

@@ -45,6 +45,20 @@ impl Rig {
         ReadRequest { file: Arc::clone(&self.file), offset: offset as u64, len }
     }
 
+    /// `n` reads through files that can be made to fail.
+    pub(super) fn through_faults(&self, n: usize) -> (FaultFiles, Vec<ReadRequest>) {
+        let faults = FaultFiles::new(Arc::new(LocalFiles::new(IoMode::Direct)));
+        let file = faults.open_immutable(&self.dir.path().join("f")).unwrap();
+        // Long enough that half of what is read around them is not all of them.
+        let requests = self.requests(n).into_iter().map(|r| ReadRequest {
+            file: Arc::clone(&file),
+            offset: r.offset.min((FILE_BYTES - 3_000) as u64),
+            len: 3_000,
+        });
+        let requests = requests.collect();
+        (faults, requests)
+    }
+
     /// `n` reads of different places and lengths, aligned and not, the file's end among them.
     pub(super) fn requests(&self, n: usize) -> Vec<ReadRequest> {
         (0..n)
@@ -361,19 +375,8 @@ fn files_without_a_descriptor_are_read_too() {
 #[test]
 fn a_read_that_the_device_refuses_is_tried_once_more_and_then_reported() {
     attached(IoMode::Direct, |rig| async move {
-        let faults = FaultFiles::new(Arc::new(LocalFiles::new(IoMode::Direct)));
+        let (faults, requests) = rig.through_faults(20);
         let path = rig.dir.path().join("f");
-        let file = faults.open_immutable(&path).unwrap();
-        let requests: Vec<_> = rig
-            .requests(20)
-            .into_iter()
-            // Long enough that half of what is read around them is not all of them.
-            .map(|r| ReadRequest {
-                file: Arc::clone(&file),
-                offset: r.offset.min((FILE_BYTES - 3_000) as u64),
-                len: 3_000,
-            })
-            .collect();
         for fault in [Fault::new(FaultOp::Read), Fault::new(FaultOp::Read).short()] {
             let before = rig.figures();
             faults.inject(fault.clone().nth(7));
