@@ -137,14 +137,14 @@ pub(super) struct RowTaker<'a> {
     pub(super) keeps_last: bool,
     /// The prefix of the last row that was taken, or of the last without cells.
     pub(super) last: &'a mut Vec<u8>,
-    /// All that were taken.
-    pub(super) taken: u64,
+    /// Records of all rows that were taken, at least one each.
+    pub(super) looked_at: u64,
 }
 
 impl RowSink for RowTaker<'_> {
     fn take(&mut self, row_prefix: &[u8], row: &RowInBlock<'_>) -> Result<bool> {
         let Some(cells) = self.assembler.cells(row)? else { return Ok(false) };
-        self.taken += 1;
+        self.looked_at += row.records_hint() as u64;
         if self.keeps_last || cells.is_empty() {
             self.last.clear();
             self.last.extend_from_slice(row_prefix);

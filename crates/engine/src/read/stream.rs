@@ -139,9 +139,6 @@ impl RowStream {
         io: Arc<dyn IoEngine>,
         pins: Box<dyn Any + Send>,
     ) -> Self {
-        let projection = spec.projection.clone();
-        let plan = Plan::new(spec.projection, &spec.schema);
-        let nothing = spec.range.is_empty() || plan.shows_nothing();
         let excised: Vec<_> = spec
             .excised
             .iter()
@@ -150,12 +147,14 @@ impl RowStream {
             .collect();
         let RowRange { start, end } = &spec.range;
         let single = end.strip_suffix(&[0]) == Some(start.as_ref());
-        let single_source = (!single && excised.is_empty()).then_some(SingleSource {
+        let single_source = (!single && excised.is_empty()).then(|| SingleSource {
             snapshot: spec.snapshot,
-            schema: spec.schema,
-            projection,
+            schema: Arc::clone(&spec.schema),
+            projection: spec.projection.clone(),
             row_bytes_max: spec.row_bytes_max,
         });
+        let plan = Plan::new(spec.projection, &spec.schema);
+        let nothing = spec.range.is_empty() || plan.shows_nothing();
         Self {
             merge: MergeCursor::new(cursors),
             visible: VisibleRow::new(spec.snapshot, plan, excised, spec.row_bytes_max),
@@ -323,7 +322,7 @@ impl RowStream {
             rows_max: ROWS_TAKEN_MAX.min(self.rows_hint),
             keeps_last: self.reverse,
             last: &mut self.scratch,
-            taken: 0,
+            looked_at: 0,
         };
         let mut step = Step::Ready;
         if self.reverse {
@@ -331,25 +330,29 @@ impl RowStream {
         } else {
             step = self.merge.take_single(&self.end, &mut taker)?;
         }
-        let taken = taker.taken;
-        if taken > 0 && self.reverse {
+        let looked_at = taker.looked_at;
+        if looked_at > 0 && self.reverse {
             self.merge.passed_back(&self.scratch);
             self.visible.pass(&self.scratch);
             self.state = State::Back;
         }
-        self.records += taken;
-        if self.ready.is_empty() && self.records >= SCAN_PROGRESS_RECORDS && taken > 0 {
+        self.records += looked_at;
+        if self.ready.is_empty() && self.records >= SCAN_PROGRESS_RECORDS && looked_at > 0 {
             self.ready.push_back(Row { key: self.keys.key(&self.scratch), cells: Vec::new() });
         }
-        self.rows_hint = self.rows_hint.saturating_sub(self.ready.len()).max(1);
+        if !self.ready.is_empty() {
+            self.records = 0;
+        }
+        self.rows_hint = match self.rows_hint.saturating_sub(self.ready.len()) {
+            // The caller has what it spoke of. If it goes on, it wants more than it knew.
+            0 => usize::MAX,
+            left => left,
+        };
         if step == Step::Blocked {
             // What was taken is returned before the blocks are waited for.
             return Ok(Some(Turn::Blocked));
         }
-        Ok(self.ready.pop_front().map(|row| {
-            self.records = 0;
-            Turn::Row(row)
-        }))
+        Ok(self.ready.pop_front().map(Turn::Row))
     }
 
     fn in_range(&self, key: KeyView<'_>) -> bool {

@@ -141,8 +141,10 @@ impl SstReader {
         };
         // A partition of this read: among those that it has loaded, or in memory.
         let find = |at: usize| {
-            let handle = filters.handle(at, self.blocks_end()).ok().filter(|_| !loaded.is_empty());
-            let held = handle.and_then(|handle| self.among(loaded, handle));
+            let held = match loaded {
+                [] => None,
+                _ => self.among(loaded, filters.handle(at, self.blocks_end()).ok()?),
+            };
             held.map(|b| Resident::from(Arc::clone(b))).or_else(|| self.filter_slot(at))
         };
         let perhaps = match self.at_filters(ask_filter(self, filters, probe, find))? {
