@@ -14,13 +14,12 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_modify_write_rule::Rule as ProtoRule;
 use tepui_engine::cell::{Cell, FamilyId, Mutation, Row, RowBatch, Timestamp};
-use tepui_engine::read::{FamilyProjection, Projection};
+use tepui_engine::read::Projection;
 
 use crate::error::{Error, Result};
 use crate::limits;
@@ -70,23 +69,7 @@ impl Rules {
 
     /// What must be read of the row: the newest cell of each column that a rule names.
     pub fn projection(&self) -> Projection {
-        let mut families: BTreeMap<FamilyId, Vec<Bytes>> = BTreeMap::new();
-        for rule in &self.rules {
-            families.entry(rule.family).or_default().push(rule.qualifier.clone());
-        }
-        let families = families
-            .into_iter()
-            .map(|(family, mut qualifiers)| {
-                qualifiers.sort();
-                qualifiers.dedup();
-                let qualifiers = qualifiers
-                    .into_iter()
-                    .map(|q| (Bound::Included(q.clone()), Bound::Included(q)))
-                    .collect();
-                FamilyProjection { family, qualifiers }
-            })
-            .collect();
-        Projection { families: Some(families), versions_max: 1, ..Projection::all() }
+        Projection::newest_of(self.rules.iter().map(|rule| (rule.family, rule.qualifier.clone())))
     }
 
     /// The new cells, by family and qualifier, that the rules make of the row at server time `now`

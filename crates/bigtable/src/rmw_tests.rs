@@ -1,6 +1,9 @@
 //! Tests of read-modify-write rules, as functions from a row to new cells.
 
+use std::ops::Bound;
+
 use proptest::prelude::*;
+use tepui_engine::read::FamilyProjection;
 use tepui_engine::schema::Aggregate;
 
 use super::*;

@@ -63,6 +63,8 @@
 //!    direct reads over the thread's own ring, by a pool of threads, or on the spot where a thread blocks for its
 //!    reads (`io/uring/`, `io/engine.rs`); then every lookup goes on. A read that lacks nothing never awaits and
 //!    never leaves its thread.
+//!    Where the newest cell of named columns is wanted, a younger SST is read before an older one whose cells must all
+//!    be older, and memtables before any (`tablet/newest.rs`).
 //! 6. *Cells.* A row that lies whole in one block of one SST, and is made of plain values, is assembled straight
 //!    from that block; qualifiers and values share its memory (`sst/rows.rs`, `read/single.rs`). Anything
 //!    else takes the general way of a scan, over the places that have something of the row.

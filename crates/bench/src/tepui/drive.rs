@@ -5,7 +5,6 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
-use std::ops::Bound;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -68,11 +67,7 @@ fn newest(families: Option<Vec<FamilyProjection>>) -> Projection {
 
 /// Names each of the columns.
 fn exactly(columns: &[u32]) -> Projection {
-    let mut names: Vec<Bytes> = columns.iter().map(|c| Dataset::qualifier(*c).into()).collect();
-    names.sort();
-    let qualifiers =
-        names.into_iter().map(|q| (Bound::Included(q.clone()), Bound::Included(q))).collect();
-    newest(Some(vec![FamilyProjection { family: FAMILY, qualifiers }]))
+    Projection::newest_of(columns.iter().map(|c| (FAMILY, Dataset::qualifier(*c).into())))
 }
 
 /// Runs a workload.

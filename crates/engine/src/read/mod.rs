@@ -14,6 +14,7 @@
 //! * `single` assembles rows that one block holds whole, with no merge: most of what is read.
 //! * `aggregate` combines the operands of aggregate families, for reads and compactions alike.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use bytes::Bytes;
@@ -63,6 +64,21 @@ pub struct Projection {
 }
 
 impl Projection {
+    /// The newest cell of each of these columns, named in any order. Such a read looks no further than it has to; see
+    /// [`Tablet::read_row`](crate::tablet::Tablet::read_row).
+    pub fn newest_of(columns: impl IntoIterator<Item = (FamilyId, Bytes)>) -> Self {
+        let mut families: BTreeMap<FamilyId, BTreeSet<Bytes>> = BTreeMap::new();
+        for (family, qualifier) in columns {
+            families.entry(family).or_default().insert(qualifier);
+        }
+        let exactly = |q: Bytes| (Bound::Included(q.clone()), Bound::Included(q));
+        let families = families.into_iter().map(|(family, qualifiers)| FamilyProjection {
+            family,
+            qualifiers: qualifiers.into_iter().map(exactly).collect(),
+        });
+        Self { families: Some(families.collect()), versions_max: 1, ..Self::all() }
+    }
+
     /// Everything.
     pub fn all() -> Self {
         Self {

@@ -41,6 +41,26 @@ pub(super) fn ask_filter(
     Ok(if found || parts.missing.is_empty() { Ok(found) } else { Err(parts.missing) })
 }
 
+/// Whether the SST may hold every column that the probe names, as far as the partitions in memory tell: one that
+/// is missing says no.
+pub(super) fn may_have_all_columns(
+    filters: &IndexBlock,
+    probe: &RowProbe,
+    find: impl FnMut(usize) -> Option<Resident>,
+) -> Parsed<bool> {
+    let Wants::Columns(wants) = &probe.wants else { return Ok(false) };
+    let row_at = filters.find(&probe.row_prefix, false)?;
+    let mut parts =
+        Partitions { filters, row_at, find, at: usize::MAX, block: None, missing: Vec::new() };
+    for want in wants {
+        let ask = Ask::Column { row: probe.row_entry, column: want.column };
+        if !parts.ask_at(&want.prefix, &ask)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 impl<F: FnMut(usize) -> Option<Resident>> Partitions<'_, F> {
     fn ask_all(&mut self, reader: &SstReader, probe: &RowProbe) -> Parsed<bool> {
         let (row, row_at) = (probe.row_entry, self.row_at);

@@ -15,9 +15,10 @@
 use std::sync::Arc;
 
 use super::block::{Block, BlockRequest, Fill};
-use super::checks::ask_filter;
+use super::checks::{ask_filter, may_have_all_columns};
 use super::data::Record;
 use super::footer::Handle;
+use super::index::IndexBlock;
 use super::probe::RowProbe;
 use super::reader::SstReader;
 use super::rows::RowInBlock;
@@ -139,14 +140,7 @@ impl SstReader {
             self.metrics().point_lookups.increment();
             return Ok(Some(true));
         };
-        // A partition of this read: among those that it has loaded, or in memory.
-        let find = |at: usize| {
-            let held = match loaded {
-                [] => None,
-                _ => self.among(loaded, filters.handle(at, self.blocks_end()).ok()?),
-            };
-            held.map(|b| Resident::from(Arc::clone(b))).or_else(|| self.filter_slot(at))
-        };
+        let find = |at| self.filter_partition(filters, loaded, at);
         let perhaps = match self.at_filters(ask_filter(self, filters, probe, find))? {
             Ok(perhaps) => perhaps,
             Err(missing) => {
@@ -164,6 +158,30 @@ impl SstReader {
             self.metrics().filter_negatives.increment();
         }
         Ok(Some(perhaps))
+    }
+
+    /// Whether each column that the probe names may be here, by the filter partitions that the read has loaded or
+    /// that are in memory.
+    pub(crate) fn may_have_all_columns(&self, probe: &RowProbe, loaded: &Loaded) -> bool {
+        // A damaged filter is told of where it is asked for the read itself.
+        self.filters().is_some_and(|filters| {
+            let find = |at| self.filter_partition(filters, loaded, at);
+            may_have_all_columns(filters, probe, find).unwrap_or(false)
+        })
+    }
+
+    /// A filter partition: among those that the read has loaded, or in memory.
+    fn filter_partition(
+        &self,
+        filters: &IndexBlock,
+        loaded: &Loaded,
+        at: usize,
+    ) -> Option<Resident> {
+        let held = match loaded {
+            [] => None,
+            _ => self.among(loaded, filters.handle(at, self.blocks_end()).ok()?),
+        };
+        held.map(|block| Resident::from(Arc::clone(block))).or_else(|| self.filter_slot(at))
     }
 
     /// The stage after the filter; `None` where the index partition is missing.

@@ -42,6 +42,14 @@ impl RowProbe {
         &self.row_prefix
     }
 
+    /// The family of each column that it names, in order; `None` where it names no columns.
+    pub(crate) fn column_families(&self) -> Option<impl Iterator<Item = FamilyId> + '_> {
+        match &self.wants {
+            Wants::Columns(wants) => Some(wants.iter().map(|want| want.family.family)),
+            Wants::Row | Wants::Families(_) => None,
+        }
+    }
+
     /// Anything of the row.
     pub fn row(row: &[u8]) -> Self {
         let prefix = row_prefix(row);

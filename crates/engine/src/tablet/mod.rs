@@ -20,6 +20,7 @@ mod drop_rows;
 mod flush;
 mod levels;
 mod locks;
+mod newest;
 mod point;
 mod read;
 mod replay;

@@ -24,10 +24,13 @@ use crate::limits::ROW_READ_BYTES_MAX;
 use crate::memtable::Memtable;
 use crate::read::{Assembler, Projection};
 use crate::schema::TabletSchema;
-use crate::sst::{Block, BlockRequest, CursorOptions, PointStage, RowProbe, load_blocks};
+use crate::sst::{
+    Block, BlockRequest, CursorOptions, PointStage, RowProbe, SstReader, load_blocks,
+};
 
 use super::Tablet;
 use super::levels::SstPlace;
+use super::newest::NewestOf;
 use super::read::{ReadView, ScanOptions, Snapshot};
 use super::view::View;
 
@@ -42,6 +45,8 @@ struct Source {
 #[derive(Debug)]
 struct PointRead {
     probe: RowProbe,
+    /// Set where cells that were found can make older places superfluous.
+    newest: Option<NewestOf>,
     /// Those that have records of the row, newest first.
     memtables: Vec<Arc<Memtable>>,
     sources: Vec<Source>,
@@ -53,6 +58,8 @@ enum Look {
     Done(Option<Row>),
     /// Blocks are missing.
     Wait(Snapshot, PointRead, Vec<BlockRequest>),
+    /// The memtables may have all that is wanted.
+    Newest(Snapshot, PointRead, NewestOf),
     /// Several places, or records that take merging.
     Merge(Snapshot, PointRead),
 }
@@ -63,36 +70,75 @@ enum Found {
     General,
 }
 
+/// What a read wants, and at which moment.
+#[derive(Clone, Copy)]
+struct Want<'a> {
+    row: &'a [u8],
+    projection: &'a Projection,
+    schema: &'a TabletSchema,
+    seq: Seq,
+}
+
+impl<'a> Want<'a> {
+    fn assembler(self) -> Assembler<'a> {
+        Assembler::new(self.seq, self.schema, self.projection, ROW_READ_BYTES_MAX)
+    }
+}
+
 impl PointRead {
-    fn new(view: &View, row: &[u8], probe: RowProbe) -> Self {
-        let memtables =
+    fn new(view: &View, wanted: Want<'_>) -> Self {
+        let Want { row, projection, schema, seq: _ } = wanted;
+        let probe = probe(row, projection);
+        let memtables: Vec<_> =
             view.memtables().filter(|m| m.has_row(probe.row_prefix())).map(Arc::clone).collect();
         let mut sources = Vec::new();
         view.levels.for_row(row, |place| {
             sources.push(Source { place, stage: PointStage::Filter });
         });
-        Self { probe, memtables, sources, loaded: Vec::new() }
+        let several = memtables.len() + sources.len() > 1;
+        let newest = if several { NewestOf::of(&probe, projection, schema) } else { None };
+        Self { probe, newest, memtables, sources, loaded: Vec::new() }
     }
 
     /// Takes every lookup as far as it goes, and collects the blocks that are missing.
-    fn step(&mut self, view: &View, want: &mut Vec<BlockRequest>) -> Result<()> {
+    fn step(&mut self, view: &View, wanted: Want<'_>, want: &mut Vec<BlockRequest>) -> Result<()> {
+        // Memtables may hold tombstones, under which a younger SST spares no older one.
+        let newest = self.newest.filter(|_| self.memtables.is_empty());
+        let mut youngest: Option<(&Arc<SstReader>, &PointStage)> = None;
         for source in &mut self.sources {
-            if let Some(sst) = view.levels.get(source.place) {
-                source.stage.step(sst.file.reader()?, &self.probe, &self.loaded, want)?;
+            let Some(sst) = view.levels.get(source.place) else { continue };
+            let reader = sst.file.reader()?;
+            let missing = want.len();
+            source.stage.step(reader, &self.probe, &self.loaded, want)?;
+            if matches!(source.stage, PointStage::Absent) {
+                continue;
+            }
+            let (Some(newest), Some((younger, stage))) = (newest, youngest) else {
+                youngest = Some((reader, &source.stage));
+                continue;
+            };
+            match stage {
+                PointStage::Found(found) => {
+                    let cells = wanted.assembler().cells(&found.row(younger)?)?;
+                    if cells.is_some_and(|cells| newest.spares(&cells, reader)) {
+                        source.stage = PointStage::Absent;
+                        want.truncate(missing);
+                    }
+                }
+                // The younger one is read first: it seldom fails to spare the other.
+                PointStage::Data(_)
+                    if NewestOf::may_spare(&self.probe, &self.loaded, younger, reader) =>
+                {
+                    want.truncate(missing);
+                }
+                _ => {}
             }
         }
         Ok(())
     }
 
     /// The row, where one place has all of it.
-    fn finish(
-        &self,
-        schema: &TabletSchema,
-        view: &View,
-        seq: Seq,
-        row: &[u8],
-        projection: &Projection,
-    ) -> Result<Found> {
+    fn finish(&self, view: &View, wanted: Want<'_>) -> Result<Found> {
         if !self.memtables.is_empty() {
             return Ok(Found::General);
         }
@@ -101,25 +147,27 @@ impl PointRead {
         let (PointStage::Found(found), None) = (&source.stage, here.next()) else {
             return Ok(Found::General);
         };
-        if view.version.excised().iter().any(|e| e.range.contains(row)) {
+        if view.version.excised().iter().any(|e| e.range.contains(wanted.row)) {
             return Ok(Found::General);
         }
         let Some(sst) = view.levels.get(source.place) else { return Ok(Found::General) };
         let found = found.row(sst.file.reader()?)?;
-        let mut assembler = Assembler::new(seq, schema, projection, ROW_READ_BYTES_MAX);
-        Ok(match assembler.cells(&found)? {
+        Ok(match wanted.assembler().cells(&found)? {
             Some(cells) if cells.is_empty() => Found::Row(None),
-            Some(cells) => Found::Row(Some(Row { key: Bytes::copy_from_slice(row), cells })),
+            Some(cells) => Found::Row(Some(Row { key: Bytes::copy_from_slice(wanted.row), cells })),
             None => Found::General,
         })
     }
 
+    /// Cursors over the memtables that have something of the row.
+    fn memtable_cursors(&self, range: &RowRange) -> Vec<Box<dyn Cursor>> {
+        let cursor = |m: &Arc<Memtable>| Box::new(m.cursor(range.clone())) as Box<dyn Cursor>;
+        self.memtables.iter().map(cursor).collect()
+    }
+
     /// Cursors over the places that have something of the row.
     fn cursors(&self, view: &View, range: &RowRange) -> Result<Vec<Box<dyn Cursor>>> {
-        let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
-        for memtable in &self.memtables {
-            cursors.push(Box::new(memtable.cursor(range.clone())));
-        }
+        let mut cursors = self.memtable_cursors(range);
         for source in self.sources.iter().filter(|s| !matches!(s.stage, PointStage::Absent)) {
             let Some(sst) = view.levels.get(source.place) else { continue };
             let options =
@@ -138,35 +186,66 @@ impl Tablet {
         projection: &Projection,
         view: ReadView<'_>,
     ) -> Result<Option<Row>> {
-        let (snapshot, read) = match self.look(row, projection, view)? {
+        let range = RowRange::row(row);
+        let (snapshot, mut read, mut want) = match self.look(row, projection, view)? {
             Look::Done(row) => return Ok(row),
-            Look::Merge(snapshot, read) => (snapshot, read),
-            Look::Wait(snapshot, mut read, mut want) => {
-                while !want.is_empty() {
-                    let blocks = load_blocks(&*self.core.env.io, want.clone()).await;
-                    for (request, block) in want.drain(..).zip(blocks) {
-                        read.loaded.push((request, block?));
-                    }
-                    read.step(&snapshot.view, &mut want)?;
+            Look::Merge(snapshot, read) => (snapshot, read, Vec::new()),
+            Look::Wait(snapshot, read, want) => (snapshot, read, want),
+            Look::Newest(snapshot, mut read, newest) => {
+                let cursors = read.memtable_cursors(&range);
+                let found = self.merge(&snapshot, &range, projection, cursors).await?;
+                let cells = found.as_ref().map_or(&[][..], |row| &row.cells);
+                read.sources.retain(|source| {
+                    let sst = snapshot.view.levels.get(source.place);
+                    let reader = sst.map(|sst| sst.file.reader());
+                    // One that cannot be opened is to fail the read only where it is needed; it says so below.
+                    !matches!(reader, Some(Ok(older)) if newest.spares(cells, older))
+                });
+                if read.sources.is_empty() {
+                    return Ok(found);
                 }
                 let schema = self.require_schema()?;
-                match read.finish(&schema, &snapshot.view, snapshot.seq, row, projection)? {
-                    Found::Row(row) => return Ok(row),
-                    Found::General => (snapshot, read),
-                }
+                let wanted = Want { row, projection, schema: &schema, seq: snapshot.seq };
+                let mut want = Vec::new();
+                read.step(&snapshot.view, wanted, &mut want)?;
+                (snapshot, read, want)
             }
         };
-        let range = RowRange::row(row);
+        if !want.is_empty() {
+            let schema = self.require_schema()?;
+            let wanted = Want { row, projection, schema: &schema, seq: snapshot.seq };
+            while !want.is_empty() {
+                let blocks = load_blocks(&*self.core.env.io, want.clone()).await;
+                for (request, block) in want.drain(..).zip(blocks) {
+                    read.loaded.push((request, block?));
+                }
+                read.step(&snapshot.view, wanted, &mut want)?;
+            }
+            if let Found::Row(row) = read.finish(&snapshot.view, wanted)? {
+                return Ok(row);
+            }
+        }
         let cursors = read.cursors(&snapshot.view, &range)?;
         drop(read);
+        self.merge(&snapshot, &range, projection, cursors).await
+    }
+
+    /// The row as `cursors` together have it.
+    async fn merge(
+        &self,
+        snapshot: &Snapshot,
+        range: &RowRange,
+        projection: &Projection,
+        cursors: Vec<Box<dyn Cursor>>,
+    ) -> Result<Option<Row>> {
         let options = ScanOptions {
-            range,
+            range: range.clone(),
             projection: projection.clone(),
             reverse: false,
             rows_hint: None,
             snapshot: None,
         };
-        let mut stream = self.stream(&snapshot, options, cursors)?;
+        let mut stream = self.stream(snapshot, options, cursors)?;
         loop {
             match stream.next().await? {
                 Some(row) if row.cells.is_empty() => {}
@@ -195,14 +274,20 @@ impl Tablet {
                 (&*guard, seq)
             }
         };
-        let mut read = PointRead::new(view, row, probe(row, projection));
-        let mut want = Vec::new();
-        read.step(view, &mut want)?;
+        let wanted = Want { row, projection, schema, seq };
+        let mut read = PointRead::new(view, wanted);
         let snapshot = || Snapshot { view: Arc::clone(view), seq };
+        if !read.memtables.is_empty()
+            && let Some(newest) = read.newest
+        {
+            return Ok(Look::Newest(snapshot(), read, newest));
+        }
+        let mut want = Vec::new();
+        read.step(view, wanted, &mut want)?;
         if !want.is_empty() {
             return Ok(Look::Wait(snapshot(), read, want));
         }
-        Ok(match read.finish(schema, view, seq, row, projection)? {
+        Ok(match read.finish(view, wanted)? {
             Found::Row(row) => Look::Done(row),
             Found::General => Look::Merge(snapshot(), read),
         })

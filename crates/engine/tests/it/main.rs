@@ -9,5 +9,6 @@ mod harness;
 mod jobs;
 mod metamorphic;
 mod model;
+mod newest;
 mod offline;
 mod widths;

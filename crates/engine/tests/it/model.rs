@@ -7,9 +7,10 @@ use bytes::Bytes;
 use futures::executor::block_on;
 use proptest::prelude::*;
 
-use tepui_engine::cell::{FamilyId, Mutation, RowRange, TIMESTAMP_MAX, TimestampRange};
+use tepui_engine::cell::{Cell, FamilyId, Mutation, Row, RowRange, TIMESTAMP_MAX, TimestampRange};
 use tepui_engine::io::{CrashMode, SeededRng};
-use tepui_engine::tablet::Snapshot;
+use tepui_engine::read::Projection;
+use tepui_engine::tablet::{ReadView, Snapshot};
 
 use crate::harness::{Model, Rig, plain_schema, tiny_options};
 
@@ -160,8 +161,29 @@ impl History {
         assert_eq!(backward, expected, "backward over {range:?}");
         for row in &expected {
             assert_eq!(self.rig.get(&row.key), row.cells, "row {:?}", row.key);
+            self.check_newest(row);
         }
         assert_eq!(self.rig.get(b"row-never"), Vec::new());
+    }
+}
+
+impl History {
+    /// Reads the newest cells of the row's columns by their names: of all, and of each of the first few.
+    fn check_newest(&self, row: &Row) {
+        let mut newest: Vec<Cell> = Vec::new();
+        for cell in &row.cells {
+            let same = |c: &Cell| c.family == cell.family && c.qualifier == cell.qualifier;
+            if !newest.last().is_some_and(same) {
+                newest.push(cell.clone());
+            }
+        }
+        for expected in std::iter::once(newest.as_slice()).chain(newest.chunks(1).take(4)) {
+            let columns = expected.iter().map(|c| (c.family, c.qualifier.clone()));
+            let projection = Projection::newest_of(columns);
+            let read = self.rig.tablet.read_row(&row.key, &projection, ReadView::Durable);
+            let cells = block_on(read).unwrap().map_or_else(Vec::new, |row| row.cells);
+            assert_eq!(cells, expected, "newest cells of row {:?}", row.key);
+        }
     }
 }
 

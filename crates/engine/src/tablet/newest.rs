@@ -1,0 +1,73 @@
+//! Reads of the newest cell of named columns, which end where the columns are found.
+//!
+//! Timestamps are the clients': a younger file may hold the older cell, so that in general every place that has
+//! something of a row is read. But each SST knows the largest timestamp of each family. Once a cell of every
+//! column is in hand, an older SST none of whose cells could be newer is left out:
+//!
+//! ```text
+//! memtable  r: a@9 b@9      both columns found        a row just written costs no read of the disk
+//! L0        r: a@7 b@7      family's largest 8 < 9    left out
+//! L6        r: a@3 b@3      family's largest 5 < 9    left out
+//! ```
+//!
+//! At equal timestamps the younger place wins, by its sequence; and what an older place hides by its tombstones is
+//! older still. Aggregates are the sum of all places, so they take no part.
+
+use crate::cell::Cell;
+use crate::read::Projection;
+use crate::schema::TabletSchema;
+use crate::sst::{Loaded, RowProbe, SstReader};
+
+/// What a read has to find before older places cannot matter.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NewestOf {
+    /// Columns that are named; each has one cell at most.
+    columns: usize,
+}
+
+impl NewestOf {
+    /// For a read that wants one cell of each column that it names; `None` for others.
+    pub(super) fn of(
+        probe: &RowProbe,
+        projection: &Projection,
+        schema: &TabletSchema,
+    ) -> Option<Self> {
+        let mut columns = 0;
+        for family in probe.column_families()? {
+            columns += 1;
+            if schema.family(family).is_none_or(|options| options.aggregate.is_some()) {
+                return None;
+            }
+        }
+        let all = projection.cells_per_row_max as usize >= columns;
+        (projection.versions_max == 1 && all && columns > 0).then_some(Self { columns })
+    }
+
+    /// Whether `cells`, which a place younger than `older` has, leave nothing to find there.
+    pub(super) fn spares(self, cells: &[Cell], older: &SstReader) -> bool {
+        let families = &older.properties().families;
+        let newer = |cell: &Cell| {
+            let known = families.get(&cell.family).filter(|family| family.cells > 0);
+            known.is_none_or(|family| family.timestamp_max <= cell.timestamp)
+        };
+        cells.len() == self.columns && cells.iter().all(newer)
+    }
+
+    /// Whether whatever `younger` has of the columns would spare `older`.
+    pub(super) fn may_spare(
+        probe: &RowProbe,
+        loaded: &Loaded,
+        younger: &SstReader,
+        older: &SstReader,
+    ) -> bool {
+        let (young, old) = (&younger.properties().families, &older.properties().families);
+        let newer = |family| {
+            let known = old.get(&family).filter(|family| family.cells > 0);
+            known.is_none_or(|old| {
+                young.get(&family).is_some_and(|young| old.timestamp_max <= young.timestamp_min)
+            })
+        };
+        probe.column_families().is_some_and(|mut families| families.all(newer))
+            && younger.may_have_all_columns(probe, loaded)
+    }
+}
