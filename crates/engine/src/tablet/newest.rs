@@ -10,8 +10,8 @@
 //! L6        r: a@3 b@3      family's largest 5 < 9    left out
 //! ```
 //!
-//! At equal timestamps the younger place wins, by its sequence; and what an older place hides by its tombstones is
-//! older still. Aggregates are the sum of all places, so they take no part.
+//! At equal timestamps the younger place wins, by its sequence. An SST with tombstones is never left out: what they
+//! hide is older still, but may be in a file that is read. Aggregates are the sum of all places, so they take no part.
 
 use crate::cell::Cell;
 use crate::read::Projection;
@@ -45,6 +45,9 @@ impl NewestOf {
 
     /// Whether `cells`, which a place younger than `older` has, leave nothing to find there.
     pub(super) fn spares(self, cells: &[Cell], older: &SstReader) -> bool {
+        if older.properties().tombstones() > 0 {
+            return false;
+        }
         let families = &older.properties().families;
         let newer = |cell: &Cell| {
             let known = families.get(&cell.family).filter(|family| family.cells > 0);
@@ -67,7 +70,8 @@ impl NewestOf {
                 young.get(&family).is_some_and(|young| old.timestamp_max <= young.timestamp_min)
             })
         };
-        probe.column_families().is_some_and(|mut families| families.all(newer))
+        older.properties().tombstones() == 0
+            && probe.column_families().is_some_and(|mut families| families.all(newer))
             && younger.may_have_all_columns(probe, loaded)
     }
 }

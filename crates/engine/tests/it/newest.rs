@@ -110,3 +110,15 @@ fn what_a_tombstone_hides_is_not_taken_for_found() {
     block_on(rig.tablet.flush()).unwrap();
     assert_eq!(read(&rig, &["a"]).0, vec![1000]);
 }
+
+#[test]
+fn a_file_whose_tombstone_hides_an_older_one_is_not_left_out() {
+    let rig = rig();
+    file(&rig, &["a"], 9000);
+    rig.apply(b"row", vec![Mutation::DeleteRow]);
+    block_on(rig.tablet.flush()).unwrap();
+    write(&rig, &["a"], 1000);
+    assert_eq!(read(&rig, &["a"]).0, vec![1000]);
+    block_on(rig.tablet.flush()).unwrap();
+    assert_eq!(read(&rig, &["a"]).0, vec![1000]);
+}
