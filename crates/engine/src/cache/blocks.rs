@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter};
@@ -19,6 +20,10 @@ const SHARD_BYTES_MIN: u64 = 1 << 20;
 /// Shards of a large cache; one is locked for a lookup. More than cores by far, so that they rarely meet.
 const SHARDS_MAX: u64 = 64;
 
+/// Epochs in which as many blocks are evicted as fit. More would tell the policy of uses that it does not tell
+/// apart; fewer would let a block that is used all the time wait longer than it takes to be evicted.
+const EPOCHS_PER_TURNOVER: u64 = 16;
+
 #[derive(Debug, Clone, Copy)]
 struct ByBytes;
 
@@ -32,7 +37,28 @@ impl Weighter<Key, Arc<Block>> for ByBytes {
 
 /// Counts evictions, and frees what was evicted after the shard's lock is let go.
 #[derive(Debug, Clone)]
-struct Evictions(Arc<SstMetrics>);
+struct Evictions {
+    metrics: Arc<SstMetrics>,
+    epoch: Arc<Epoch>,
+}
+
+/// The time of the cache, which goes on as blocks are evicted.
+#[derive(Debug)]
+struct Epoch {
+    now: AtomicU32,
+    evicted: AtomicU64,
+    /// Blocks that are evicted in an epoch.
+    blocks: u64,
+}
+
+impl Epoch {
+    fn evicted(&self) {
+        let evicted = self.evicted.fetch_add(1, Ordering::Relaxed) + 1;
+        if evicted.is_multiple_of(self.blocks) {
+            self.now.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
 
 /// What one insertion evicted: mostly one block.
 #[derive(Debug, Default)]
@@ -45,7 +71,9 @@ impl Lifecycle<Key, Arc<Block>> for Evictions {
     type RequestState = Evicted;
 
     fn on_evict(&self, state: &mut Evicted, _key: Key, block: Arc<Block>) {
-        self.0.kind(block.kind()).evictions.increment();
+        self.metrics.kind(block.kind()).evictions.increment();
+        self.epoch.evicted();
+        block.residence().leave(&block);
         if state.first.is_none() {
             state.first = Some(block);
         } else {
@@ -63,6 +91,7 @@ pub struct QuickBlockCache {
     partitions: PartitionPool,
     flights: Arc<Flights>,
     metrics: Arc<SstMetrics>,
+    epoch: Arc<Epoch>,
 }
 
 impl QuickBlockCache {
@@ -84,11 +113,16 @@ impl QuickBlockCache {
             .shards(shards)
             .build()
             .expect("both capacities were given");
+        let epoch = Arc::new(Epoch {
+            now: AtomicU32::new(0),
+            evicted: AtomicU64::new(0),
+            blocks: (items as u64 / EPOCHS_PER_TURNOVER).max(1),
+        });
         let blocks = Arc::new(Blocks::with_options(
             quick,
             ByBytes,
             DefaultHashBuilder::default(),
-            Evictions(Arc::clone(&metrics)),
+            Evictions { metrics: Arc::clone(&metrics), epoch: Arc::clone(&epoch) },
         ));
         let resized = Arc::clone(&blocks);
         let partitions = PartitionPool::new(
@@ -97,7 +131,7 @@ impl QuickBlockCache {
             Arc::clone(&metrics),
             Box::new(move |bytes| resized.set_capacity(bytes)),
         );
-        Self { capacity_bytes, blocks, partitions, flights: Arc::default(), metrics }
+        Self { capacity_bytes, blocks, partitions, flights: Arc::default(), metrics, epoch }
     }
 }
 
@@ -121,16 +155,29 @@ impl BlockCache for QuickBlockCache {
         found
     }
 
+    fn found(&self, file: FileId, offset: u64, block: &Arc<Block>) {
+        self.metrics.data.hits.increment();
+        if block.residence().is_news(self.epoch.now.load(Ordering::Relaxed)) {
+            drop(self.blocks.get(&(file, offset)));
+        }
+    }
+
     fn peek(&self, file: FileId, offset: u64) -> Option<Arc<Block>> {
         self.blocks.peek(&(file, offset))
     }
 
     fn insert(&self, file: FileId, offset: u64, block: Arc<Block>) {
+        // What it replaces, where two reads brought it at once, must not stay in a slot.
+        if let Some(other) = self.blocks.peek(&(file, offset)) {
+            other.residence().leave(&other);
+        }
         self.blocks.insert((file, offset), block);
     }
 
     fn take(&self, file: FileId, offset: u64) -> Option<Arc<Block>> {
-        self.blocks.remove(&(file, offset)).map(|(_, block)| block)
+        let (_, block) = self.blocks.remove(&(file, offset))?;
+        block.residence().leave(&block);
+        Some(block)
     }
 
     fn partitions(&self) -> &PartitionPool {

@@ -5,7 +5,8 @@
 //! ├── partitions   index and filter partitions, found by (SST, position) without a hash or a lock;
 //! │                a clock among them; those of the upper levels pinned         directory.rs, pool.rs
 //! └── data blocks  found by (file, offset); a policy that weighs frequency as well as recency,
-//!                  with what partitions leave of the budget                    blocks.rs
+//!     │            with what partitions leave of the budget                    blocks.rs
+//!     └── again    asked for again, they are found by their position in the index partition     slots.rs
 //! loads under way  the same block is read once, however many wait for it       flights.rs
 //! ```
 //!
@@ -21,6 +22,7 @@ mod blocks;
 mod directory;
 mod flights;
 mod pool;
+mod slots;
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,6 +34,7 @@ pub use directory::{Directory, PartitionId, Resident};
 pub use flights::Flights;
 pub(crate) use flights::{Awaiting, Leader, Load, Loaded};
 pub use pool::{PartitionBytes, PartitionPool};
+pub(crate) use slots::{DataSlots, Residence};
 
 /// The part of the budget that partitions may take, in percent. A partition serves a hundred data blocks, so
 /// it is worth more than any of them; but a cache without data blocks would read the device for a row that was
@@ -121,7 +124,9 @@ impl FilterStats {
 pub trait BlockCache: Send + Sync + fmt::Debug {
     /// The data block at `offset` of `file`, which counts as used.
     fn get(&self, file: FileId, offset: u64) -> Option<Arc<Block>>;
-    /// The same without counting as a use, for compactions and estimates: they must not decide what stays.
+    /// A block of this place was found without the cache, in its slot: it counts as found and as used.
+    fn found(&self, file: FileId, offset: u64, block: &Arc<Block>);
+    /// The same as `get` without counting as a use, for compactions and estimates: they must not decide what stays.
     fn peek(&self, file: FileId, offset: u64) -> Option<Arc<Block>>;
     /// Puts a data block in, or an index partition on probation; another may have to go, and it may be this one.
     fn insert(&self, file: FileId, offset: u64, block: Arc<Block>);

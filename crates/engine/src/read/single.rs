@@ -30,6 +30,8 @@ pub(crate) struct Assembler<'a> {
     /// The family looked at last, and whether it is wanted.
     family: FamilyId,
     family_wanted: bool,
+    /// Of its qualifiers, these; `None` for all.
+    ranges: Option<&'a [QualifierRange]>,
 }
 
 impl<'a> Assembler<'a> {
@@ -41,7 +43,7 @@ impl<'a> Assembler<'a> {
         row_bytes_max: u64,
     ) -> Self {
         let (family, family_wanted) = (FAMILY_NONE, false);
-        Self { snapshot, schema, projection, row_bytes_max, family, family_wanted }
+        Self { snapshot, schema, projection, row_bytes_max, family, family_wanted, ranges: None }
     }
 
     /// The cells of a row, perhaps none; `None` where it takes the general way.
@@ -68,7 +70,7 @@ impl<'a> Assembler<'a> {
                 }
                 qualifier = None;
                 column_wanted = self.family_wanted;
-                if column_wanted && let Some(ranges) = ranges(projection, self.family) {
+                if column_wanted && let Some(ranges) = self.ranges {
                     let raw = record.qualifier();
                     column_wanted = in_ranges(ranges, &raw);
                     qualifier = Some(raw);
@@ -113,15 +115,11 @@ impl<'a> Assembler<'a> {
     fn enter_family(&mut self, family: FamilyId) {
         self.family = family;
         let named = self.projection.families.as_ref();
-        self.family_wanted = self.schema.family(family).is_some()
-            && named.is_none_or(|wanted| wanted.iter().any(|f| f.family == family));
+        let wanted = named.map(|wanted| wanted.iter().find(|f| f.family == family));
+        self.family_wanted = self.schema.family(family).is_some() && wanted != Some(None);
+        let qualifiers = wanted.flatten().map(|wanted| wanted.qualifiers.as_slice());
+        self.ranges = qualifiers.filter(|qualifiers| !qualifiers.is_empty());
     }
-}
-
-/// The qualifiers that are wanted of a family; `None` for all.
-fn ranges(projection: &Projection, family: FamilyId) -> Option<&[QualifierRange]> {
-    let wanted = projection.families.as_ref()?.iter().find(|f| f.family == family)?;
-    (!wanted.qualifiers.is_empty()).then_some(wanted.qualifiers.as_slice())
 }
 
 /// Assembles the rows that a cursor hands over.
@@ -156,8 +154,8 @@ impl RowSink for RowTaker<'_> {
         Ok(true)
     }
 
-    fn is_full(&self) -> bool {
-        self.rows.len() >= self.rows_max
+    fn room(&self) -> usize {
+        self.rows_max.saturating_sub(self.rows.len())
     }
 }
 

@@ -28,7 +28,8 @@ use super::filter::FilterBlock;
 use super::footer::Handle;
 use super::index::{IndexBlock, Level};
 use super::reader::SstReader;
-use crate::cache::{Awaiting, Leader, Load, Loaded, PartitionId};
+use super::touch::fetch_value;
+use crate::cache::{Awaiting, DataSlots, Leader, Load, Loaded, PartitionId, Residence};
 use crate::codec::{Malformed, Parsed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{IoEngine, RandomFile, ReadRequest};
@@ -66,12 +67,13 @@ pub(super) enum Fill {
 #[derive(Debug)]
 pub struct Block {
     pub(super) content: Content,
+    residence: Residence,
 }
 
 #[derive(Debug)]
 pub(super) enum Content {
     Data(DataBlock),
-    Index(IndexBlock),
+    Index(IndexBlock, Arc<DataSlots>),
     Filter(FilterBlock),
 }
 
@@ -80,22 +82,37 @@ impl Block {
     pub(super) fn parse(kind: BlockKind, bytes: Bytes) -> Parsed<Self> {
         let content = match kind {
             BlockKind::Data => Content::Data(DataBlock::parse(bytes)?),
-            BlockKind::Index => Content::Index(IndexBlock::parse(bytes, Level::Partition)?),
+            BlockKind::Index => {
+                let index = IndexBlock::parse(bytes, Level::Partition)?;
+                let slots = DataSlots::new(index.len());
+                Content::Index(index, slots)
+            }
             BlockKind::Filter => Content::Filter(FilterBlock::parse(bytes)?),
         };
-        Ok(Self { content })
+        Ok(Self::of(content))
+    }
+
+    fn of(content: Content) -> Self {
+        Self { content, residence: Residence::default() }
     }
 
     /// A filter partition that cannot tell anything.
     fn unknowing_filter() -> Self {
-        Self { content: Content::Filter(FilterBlock::perhaps()) }
+        Self::of(Content::Filter(FilterBlock::perhaps()))
+    }
+
+    /// The memory of a data block under a count of references of its own. What is cut from it counts there, in
+    /// a line that this thread has at hand, and not in the block's, which comes from memory and is
+    /// every other reader's too.
+    pub(super) fn lease(self: &Arc<Self>) -> Bytes {
+        Bytes::from_owner(Lease(Arc::clone(self)))
     }
 
     /// What it is.
     pub fn kind(&self) -> BlockKind {
         match &self.content {
             Content::Data(_) => BlockKind::Data,
-            Content::Index(_) => BlockKind::Index,
+            Content::Index(..) => BlockKind::Index,
             Content::Filter(_) => BlockKind::Filter,
         }
     }
@@ -104,7 +121,7 @@ impl Block {
     pub fn memory_bytes(&self) -> u64 {
         let bytes = match &self.content {
             Content::Data(block) => block.bytes(),
-            Content::Index(block) => block.bytes(),
+            Content::Index(block, _) => block.bytes(),
             Content::Filter(block) => block.bytes(),
         };
         bytes as u64 + BLOCK_OVERHEAD_BYTES
@@ -119,9 +136,28 @@ impl Block {
 
     pub(super) fn index(&self) -> Parsed<&IndexBlock> {
         match &self.content {
-            Content::Index(block) => Ok(block),
+            Content::Index(block, _) => Ok(block),
             _ => Err(Malformed::whole("not an index partition")),
         }
+    }
+
+    /// The slots of the data blocks that an index partition names.
+    pub(super) fn data_slots(&self) -> Option<&Arc<DataSlots>> {
+        match &self.content {
+            Content::Index(_, slots) => Some(slots),
+            _ => None,
+        }
+    }
+
+    /// Where it stands in the cache.
+    pub(crate) fn residence(&self) -> &Residence {
+        &self.residence
+    }
+
+    /// Begins to fetch its fields into the processor's cache.
+    #[inline]
+    pub(crate) fn fetch(&self) {
+        fetch_value(self);
     }
 
     pub(super) fn filter(&self) -> Parsed<&FilterBlock> {
@@ -129,6 +165,15 @@ impl Block {
             Content::Filter(block) => Ok(block),
             _ => Err(Malformed::whole("not a filter partition")),
         }
+    }
+}
+
+/// See [`Block::lease`].
+struct Lease(Arc<Block>);
+
+impl AsRef<[u8]> for Lease {
+    fn as_ref(&self) -> &[u8] {
+        self.0.data().map_or(&[], |data| data.memory())
     }
 }
 

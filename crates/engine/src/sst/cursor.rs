@@ -356,7 +356,7 @@ impl SstCursor {
         if let Some(held) = self.data.as_ref().filter(|h| h.handle == handle) {
             return Ok(Some(Arc::clone(&held.block)));
         }
-        let Some(block) = self.find_data(handle) else {
+        let Some(block) = self.find_data(&partition, self.part_at, handle) else {
             self.ask(handle, None);
             let expected = std::mem::take(&mut self.expected_bytes).min(AHEAD_BYTES_MAX);
             if expected > 0 {
@@ -437,11 +437,16 @@ impl SstCursor {
         })
     }
 
-    /// A data block among those supplied, or in memory.
-    pub(super) fn find_data(&self, handle: Handle) -> Option<Arc<Block>> {
+    /// The data block that entry `at` of a partition names, among those supplied, or in memory.
+    pub(super) fn find_data(
+        &self,
+        partition: &Block,
+        at: usize,
+        handle: Handle,
+    ) -> Option<Arc<Block>> {
         self.supplied(handle).or_else(|| match self.fill {
             Fill::Nothing => self.reader.peek(None, handle),
-            Fill::Probation | Fill::Keep => self.reader.data_block(handle),
+            Fill::Probation | Fill::Keep => self.reader.data_block(partition, at, handle),
         })
     }
 
@@ -588,11 +593,15 @@ impl Cursor for SstCursor {
     }
 
     fn value_bytes(&self) -> Bytes {
-        self.held_record().map(|(data, record)| data.value_bytes(record)).unwrap_or_default()
+        self.held_record()
+            .map(|(data, record)| data.value_bytes(data.memory(), record))
+            .unwrap_or_default()
     }
 
     fn qualifier_bytes(&self) -> Bytes {
-        self.held_record().map(|(data, record)| data.qualifier_bytes(record)).unwrap_or_default()
+        self.held_record()
+            .map(|(data, record)| data.qualifier_bytes(data.memory(), record))
+            .unwrap_or_default()
     }
 
     fn wanted(&self, out: &mut Vec<BlockRequest>) {

@@ -230,6 +230,26 @@ impl DataBlock {
     pub(super) fn first_of_group(&self, group: usize) -> Parsed<Record> {
         let mut input = self.group_input(group)?;
         let row = self.row_ref(&mut input)?;
+        self.first_behind(group, row, input)
+    }
+
+    /// The first record of the row after that of `record`, whichever of its row that is; `None` where the block
+    /// ends with the row.
+    #[inline]
+    pub(super) fn first_of_next_row(&self, record: &Record) -> Parsed<Option<Record>> {
+        for group in record.group + 1..self.groups {
+            let mut input = self.group_input(group)?;
+            let row = self.row_ref(&mut input)?;
+            if !self.are_one_row(row, record.row) {
+                return self.first_behind(group, row, input).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first record of a group, of which `input` has read the row.
+    #[inline]
+    fn first_behind(&self, group: usize, row: RowRef, mut input: Reader<'_>) -> Parsed<Record> {
         let records = input.u64()?;
         let value_offset = input.usize()?;
         let before = Record {
@@ -327,9 +347,15 @@ impl DataBlock {
         self.range(record.value_at, record.value_len)
     }
 
-    /// The value of a record, sharing the block's memory.
-    pub(super) fn value_bytes(&self, record: &Record) -> Bytes {
-        slice(&self.data, record.value_at, record.value_len).unwrap_or_default()
+    /// The block's memory.
+    pub(super) fn memory(&self) -> &Bytes {
+        &self.data
+    }
+
+    /// The value of a record, as a part of `memory`: the block's own, or a lease of it.
+    #[inline]
+    pub(super) fn value_bytes(&self, memory: &Bytes, record: &Record) -> Bytes {
+        slice(memory, record.value_at, record.value_len).unwrap_or_default()
     }
 
     /// Start and length of dictionary entry `index`.
@@ -397,12 +423,11 @@ impl DataBlock {
             && (a.qualifier == b.qualifier || self.qualifier(a)? == self.qualifier(b)?))
     }
 
-    /// The qualifier of a record, sharing the block's memory; empty without one.
-    pub(super) fn qualifier_bytes(&self, record: &Record) -> Bytes {
+    /// The qualifier of a record, as a part of `memory`; empty without one.
+    #[inline]
+    pub(super) fn qualifier_bytes(&self, memory: &Bytes, record: &Record) -> Bytes {
         let Some(index) = record.qualifier.checked_sub(1) else { return Bytes::new() };
-        self.qualifier_range(index)
-            .and_then(|(at, len)| slice(&self.data, at, len))
-            .unwrap_or_default()
+        self.qualifier_range(index).and_then(|(at, len)| slice(memory, at, len)).unwrap_or_default()
     }
 
     /// Appends the record's row prefix.

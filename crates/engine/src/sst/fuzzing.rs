@@ -46,7 +46,11 @@ pub(crate) fn data_block(data: &[u8]) {
         if block.push_column(&record, &mut key).is_ok() {
             encode_suffix(record.timestamp, record.seq, record.origin, record.kind, &mut key);
         }
-        let _ = (block.value(&record), block.value_bytes(&record), block.qualifier_bytes(&record));
+        let _ = (
+            block.value(&record),
+            block.value_bytes(block.memory(), &record),
+            block.qualifier_bytes(block.memory(), &record),
+        );
         if keys.len() < 8 {
             keys.push(key);
         }

@@ -14,6 +14,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::block::{Block, BlockRequest, Fill};
 use super::checks::{ask_filter, may_have_all_columns};
 use super::data::Record;
@@ -44,9 +46,11 @@ pub(crate) enum PointStage {
 }
 
 /// The block where a row begins, if it is in the SST.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct PointBlock {
     handle: Handle,
+    /// Where it is in memory.
+    block: Option<Arc<Block>>,
     /// The row may go on in the next block.
     goes_on: bool,
 }
@@ -56,6 +60,7 @@ pub(crate) struct PointBlock {
 pub(crate) struct PointRow {
     offset: u64,
     block: Arc<Block>,
+    memory: Bytes,
     first: Record,
 }
 
@@ -65,7 +70,7 @@ pub(crate) type Loaded = [(BlockRequest, Arc<Block>)];
 impl PointRow {
     /// The row, to be walked over; `reader` is the file that it was found in.
     pub(crate) fn row<'a>(&'a self, reader: &'a SstReader) -> Result<RowInBlock<'a>> {
-        RowInBlock::new(reader, self.offset, &self.block, &self.first)
+        RowInBlock::new(reader, self.offset, &self.block, &self.memory, &self.first)
     }
 }
 
@@ -91,9 +96,10 @@ impl PointStage {
                     None => return Ok(()),
                     Some(next) => next,
                 },
-                Self::Data(PointBlock { handle, goes_on }) => {
-                    let held = reader.among(loaded, *handle).map(Arc::clone);
-                    let Some(block) = held.or_else(|| reader.data_block(*handle)) else {
+                Self::Data(PointBlock { handle, block, goes_on }) => {
+                    let held = block.take();
+                    let held = held.or_else(|| reader.among(loaded, *handle).map(Arc::clone));
+                    let Some(block) = held else {
                         want.push(reader.request_data(*handle, Fill::Keep));
                         return Ok(());
                     };
@@ -107,7 +113,8 @@ impl PointStage {
                     } else if let Some(first) =
                         find().map_err(|m| reader.damaged(handle.offset, m.what))?
                     {
-                        Self::Found(PointRow { offset: handle.offset, block, first })
+                        let memory = block.lease();
+                        Self::Found(PointRow { offset: handle.offset, block, memory, first })
                     } else {
                         if reader.filters().is_some() {
                             reader.metrics().filter_false_positives.increment();
@@ -214,13 +221,13 @@ impl SstReader {
             // unless nothing follows at all.
             let is_last = top_at + 1 == self.top().len() && at + 1 == index.len();
             let goes_on = !is_last && index.begins_with(at, target)?;
-            Ok(Some((handle, goes_on)))
+            Ok(Some(PointBlock { handle, block: self.data_block(&block, at, handle), goes_on }))
         };
         let found = place().map_err(|m: Malformed| self.damaged(partition.offset, m.what))?;
         Ok(Some(match found {
             // Between the last key of a partition and its separator.
             None => PointStage::Wide,
-            Some((handle, goes_on)) => PointStage::Data(PointBlock { handle, goes_on }),
+            Some(block) => PointStage::Data(block),
         }))
     }
 }

@@ -274,9 +274,23 @@ impl SstReader {
         found
     }
 
-    /// The data block at a handle.
-    pub(super) fn data_block(&self, handle: Handle) -> Option<Arc<Block>> {
-        self.cache.get(self.id, handle.offset)
+    /// The data block that entry `at` of an index partition names, at this handle.
+    pub(super) fn data_block(
+        &self,
+        partition: &Block,
+        at: usize,
+        handle: Handle,
+    ) -> Option<Arc<Block>> {
+        let slots = partition.data_slots()?;
+        if let Some(block) = slots.get(at) {
+            self.cache.found(self.id, handle.offset, &block);
+            return Some(block);
+        }
+        let block = self.cache.get(self.id, handle.offset)?;
+        slots.put(at, &block, || {
+            self.cache.peek(self.id, handle.offset).is_some_and(|owned| Arc::ptr_eq(&owned, &block))
+        });
+        Some(block)
     }
 
     /// An index partition that a scan has left among the data blocks: it is asked for again, so now it enters

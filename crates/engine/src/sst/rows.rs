@@ -21,8 +21,8 @@ const RECORDS_HINT_MAX: usize = 32;
 pub trait RowSink {
     /// Takes the row with this prefix. False: it does not, for the row takes merging; nothing of it was kept.
     fn take(&mut self, row_prefix: &[u8], row: &RowInBlock<'_>) -> Result<bool>;
-    /// Whether it has enough for now.
-    fn is_full(&self) -> bool;
+    /// How many rows it wants still, before it has enough for now.
+    fn room(&self) -> usize;
 }
 
 /// A row that lies whole in one block.
@@ -31,6 +31,8 @@ pub struct RowInBlock<'a> {
     reader: &'a SstReader,
     offset: u64,
     data: &'a DataBlock,
+    /// The block's memory; see [`Block::lease`].
+    memory: &'a Bytes,
     first: &'a Record,
     /// The first group of the next row.
     end_group: usize,
@@ -40,23 +42,26 @@ pub struct RowInBlock<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowRecord<'a> {
     data: &'a DataBlock,
+    memory: &'a Bytes,
     record: &'a Record,
     /// Of the same column as the record before.
     pub(crate) same_column: bool,
 }
 
 impl<'a> RowInBlock<'a> {
-    /// The row that begins with record `first` of the block at `offset` of the file.
+    /// The row that begins with record `first` of the block at `offset` of the file. `memory` is a lease of the
+    /// block's.
     pub(super) fn new(
         reader: &'a SstReader,
         offset: u64,
         block: &'a Block,
+        memory: &'a Bytes,
         first: &'a Record,
     ) -> Result<Self> {
         let damaged = |m: Malformed| reader.damaged(offset, m.what);
         let data = block.data().map_err(damaged)?;
         let end_group = data.row_end(first.group()).map_err(damaged)?;
-        Ok(Self { reader, offset, data, first, end_group })
+        Ok(Self { reader, offset, data, memory, first, end_group })
     }
 
     /// Records of the row, as far as they are known without looking: at least one.
@@ -67,8 +72,8 @@ impl<'a> RowInBlock<'a> {
     /// Shows the records of the row in order until `each` says that it has seen enough.
     pub(crate) fn walk(&self, mut each: impl FnMut(RowRecord<'_>) -> bool) -> Result<()> {
         let damaged = |m: Malformed| self.reader.damaged(self.offset, m.what);
-        let data = self.data;
-        if !each(RowRecord { data, record: self.first, same_column: false }) {
+        let (data, memory) = (self.data, self.memory);
+        if !each(RowRecord { data, memory, record: self.first, same_column: false }) {
             return Ok(());
         }
         let mut record = *self.first;
@@ -83,7 +88,7 @@ impl<'a> RowInBlock<'a> {
             let same_column = next.fresh == Fresh::Version
                 || data.same_column(&record, &next).map_err(damaged)?;
             record = next;
-            if !each(RowRecord { data, record: &record, same_column }) {
+            if !each(RowRecord { data, memory, record: &record, same_column }) {
                 return Ok(());
             }
         }
@@ -109,12 +114,44 @@ impl RowRecord<'_> {
 
     /// Shares the block's memory.
     pub(crate) fn qualifier(&self) -> Bytes {
-        self.data.qualifier_bytes(self.record)
+        self.data.qualifier_bytes(self.memory, self.record)
     }
 
     /// Shares the block's memory.
     pub(crate) fn value(&self) -> Bytes {
-        self.data.value_bytes(self.record)
+        self.data.value_bytes(self.memory, self.record)
+    }
+}
+
+/// The block next to the one that a cursor holds.
+struct Beside {
+    top_at: usize,
+    part_at: usize,
+    /// Where it is in another partition.
+    partition: Option<Held>,
+    held: Held,
+}
+
+/// A data block that rows are taken from.
+struct Source {
+    held: Held,
+    memory: Bytes,
+    /// The block that comes after it, where it is wanted and in memory: found, and on its way into the
+    /// processor's cache, before the rows of this one are taken.
+    beside: Option<Beside>,
+}
+
+impl Source {
+    /// The block held, of which about `rows` are to come, for a sink with room for `room`.
+    fn new(
+        cursor: &SstCursor,
+        held: Held,
+        backward: bool,
+        rows: usize,
+        room: usize,
+    ) -> Result<Self> {
+        let beside = if room > rows { cursor.beside(backward)? } else { None };
+        Ok(Self { memory: held.block.lease(), held, beside })
     }
 }
 
@@ -126,41 +163,44 @@ impl SstCursor {
         before: &[u8],
         sink: &mut dyn RowSink,
     ) -> Result<Step> {
-        let (Some(mut first), Some(mut held)) = (self.record, self.data.clone()) else {
+        let (Some(mut first), Some(held)) = (self.record, self.data.clone()) else {
             return Ok(Step::Ready);
         };
+        let left = self.in_data(held.block.data())?.groups() - first.group();
+        let mut source = Source::new(self, held, false, left, sink.room())?;
         let mut moved = false;
         loop {
-            let data = self.in_data(held.block.data())?;
+            let data = self.in_data(source.held.block.data())?;
             let row = self.key.get(..self.row_len).unwrap_or_default();
-            if sink.is_full() || (!before.is_empty() && row >= before) {
+            if sink.room() == 0 || (!before.is_empty() && row >= before) {
                 break;
             }
-            let end_group = self.in_data(data.row_end(first.group()))?;
-            let is_last = end_group == data.groups();
-            if is_last && self.row_goes_on(row)? {
+            let next = self.in_data(data.first_of_next_row(&first))?;
+            let end_group = next.as_ref().map_or(data.groups(), Record::group);
+            if next.is_none() && self.row_goes_on(row)? {
                 break;
             }
-            let (reader, offset) = (self.reader.as_ref(), held.handle.offset);
-            let here = RowInBlock { reader, offset, data, first: &first, end_group };
+            let (reader, offset) = (self.reader.as_ref(), source.held.handle.offset);
+            let memory = &source.memory;
+            let here = RowInBlock { reader, offset, data, memory, first: &first, end_group };
             if !sink.take(row, &here)? {
                 break;
             }
             moved = true;
-            if is_last {
-                match self.step_forward()? {
-                    Some(next) => held = next,
-                    None => {
-                        // Beyond the last block, or not in memory.
-                        self.part_at += 1;
-                        return self.start(Pending::Walk);
-                    }
-                }
-                first = self.in_data(held.block.data().and_then(DataBlock::first))?;
+            if let Some(next) = next {
+                first = next;
             } else {
-                first = self.in_data(data.first_of_group(end_group))?;
+                let Some(held) = self.step(&mut source, false)? else {
+                    // Beyond the last block, or not in memory.
+                    self.part_at += 1;
+                    return self.start(Pending::Walk);
+                };
+                let data = self.in_data(held.block.data())?;
+                first = self.in_data(data.first())?;
+                let groups = data.groups();
+                source = Source::new(self, held, false, groups, sink.room())?;
             }
-            let data = self.in_data(held.block.data())?;
+            let data = self.in_data(source.held.block.data())?;
             self.key.clear();
             data.push_row(&first, &mut self.key);
             self.row_len = self.key.len();
@@ -187,7 +227,7 @@ impl SstCursor {
         after: &[u8],
         sink: &mut dyn RowSink,
     ) -> Result<()> {
-        let (Some(mut first), Some(mut held)) = (self.record, self.data.clone()) else {
+        let (Some(mut first), Some(held)) = (self.record, self.data.clone()) else {
             return Ok(());
         };
         let mut row = self.key.get(..self.row_len).unwrap_or_default().to_vec();
@@ -196,22 +236,27 @@ impl SstCursor {
         if end_group == data.groups() && self.row_goes_on(&row)? {
             return Ok(());
         }
+        let mut source = Source::new(self, held, true, first.group() + 1, sink.room())?;
         // The row under the cursor begins here, since the cursor was sent to its beginning. That the rows before
         // it end here shows in that: what comes behind each is the beginning of another.
-        while !sink.is_full() && (after.is_empty() || row.as_slice() > after) && row >= self.start {
-            let data = self.in_data(held.block.data())?;
-            let (reader, offset) = (self.reader.as_ref(), held.handle.offset);
-            let here = RowInBlock { reader, offset, data, first: &first, end_group };
+        while sink.room() > 0
+            && (after.is_empty() || row.as_slice() > after)
+            && row.as_slice() >= self.start.as_slice()
+        {
+            let data = self.in_data(source.held.block.data())?;
+            let (reader, offset) = (self.reader.as_ref(), source.held.handle.offset);
+            let memory = &source.memory;
+            let here = RowInBlock { reader, offset, data, memory, first: &first, end_group };
             if !sink.take(&row, &here)? {
                 break;
             }
             end_group = first.group();
             if end_group == 0 {
-                let Some(previous) = self.step_back()? else { break };
-                held = previous;
+                let Some(held) = self.step(&mut source, true)? else { break };
                 end_group = self.in_data(held.block.data())?.groups();
+                source = Source::new(self, held, true, end_group, sink.room())?;
             }
-            let data = self.in_data(held.block.data())?;
+            let data = self.in_data(source.held.block.data())?;
             first = self.in_data(data.row_start(end_group.saturating_sub(1)))?;
             row.clear();
             data.push_row(&first, &mut row);
@@ -222,52 +267,71 @@ impl SstCursor {
         Ok(())
     }
 
-    /// Moves the place to the next block and holds that, if it is in memory; else all stays as it is.
-    fn step_forward(&mut self) -> Result<Option<Held>> {
-        let Some(partition) = self.partition.clone() else { return Ok(None) };
+    /// Moves the place to the block after `source`, or before it, and holds that, if it is in memory; else all
+    /// stays as it is.
+    fn step(&mut self, source: &mut Source, backward: bool) -> Result<Option<Held>> {
+        let beside = match source.beside.take() {
+            Some(beside) => Some(beside),
+            None => self.beside(backward)?,
+        };
+        let Some(Beside { top_at, part_at, partition, held }) = beside else { return Ok(None) };
+        (self.top_at, self.part_at) = (top_at, part_at);
+        if partition.is_some() {
+            self.partition = partition;
+        }
+        self.hold(held.clone());
+        Ok(Some(held))
+    }
+
+    /// The block after the one at the place, or before it, if it is in memory; it counts as used.
+    fn beside(&self, backward: bool) -> Result<Option<Beside>> {
+        let Some(partition) = &self.partition else { return Ok(None) };
         let index = self.in_partition(partition.block.index())?;
-        if self.part_at + 1 < index.len() {
-            return self.step_to(self.top_at, self.part_at + 1, partition);
+        let at = if backward {
+            self.part_at.checked_sub(1)
+        } else {
+            Some(self.part_at + 1).filter(|at| *at < index.len())
+        };
+        if let Some(at) = at {
+            if let Some(slots) = partition.block.data_slots() {
+                // The one after it is in the processor's cache when it is its turn.
+                slots.fetch(if backward { at.wrapping_sub(1) } else { at + 1 });
+            }
+            return self.beside_at(self.top_at, at, partition, false);
         }
-        if self.top_at + 1 >= self.reader.top().len() {
-            return Ok(None);
-        }
-        let Some(next) = self.partition_in_memory(self.top_at + 1)? else { return Ok(None) };
-        self.step_to(self.top_at + 1, 0, next)
-    }
-
-    /// The same backward.
-    fn step_back(&mut self) -> Result<Option<Held>> {
-        let Some(partition) = self.partition.clone() else { return Ok(None) };
-        if let Some(at) = self.part_at.checked_sub(1) {
-            return self.step_to(self.top_at, at, partition);
-        }
-        let Some(top_at) = self.top_at.checked_sub(1) else { return Ok(None) };
-        let Some(previous) = self.partition_in_memory(top_at)? else { return Ok(None) };
-        let last = previous.block.index().map(|index| index.len().saturating_sub(1));
-        let last = last.map_err(|m| self.reader.damaged(previous.handle.offset, m.what))?;
-        self.step_to(top_at, last, previous)
-    }
-
-    fn partition_in_memory(&self, top_at: usize) -> Result<Option<Held>> {
+        let top_at = if backward {
+            self.top_at.checked_sub(1)
+        } else {
+            Some(self.top_at + 1).filter(|at| *at < self.reader.top().len())
+        };
+        let Some(top_at) = top_at else { return Ok(None) };
         let handle = self.reader.top().handle(top_at, self.reader.blocks_end());
         let handle = self.reader.at_top(handle)?;
-        Ok(self.find_index(top_at, handle).map(|block| Held { handle, block }))
+        let Some(block) = self.find_index(top_at, handle) else { return Ok(None) };
+        let next = Held { handle, block };
+        let last = next.block.index().map(|index| index.len().saturating_sub(1));
+        let last = last.map_err(|m| self.reader.damaged(next.handle.offset, m.what))?;
+        self.beside_at(top_at, if backward { last } else { 0 }, &next, true)
     }
 
-    fn step_to(&mut self, top_at: usize, part_at: usize, partition: Held) -> Result<Option<Held>> {
+    fn beside_at(
+        &self,
+        top_at: usize,
+        part_at: usize,
+        partition: &Held,
+        is_other: bool,
+    ) -> Result<Option<Beside>> {
         let handle =
             partition.block.index().and_then(|i| i.handle(part_at, self.reader.blocks_end()));
         let handle = handle.map_err(|m| self.reader.damaged(partition.handle.offset, m.what))?;
-        let Some(block) = self.find_data(handle) else { return Ok(None) };
+        let Some(block) = self.find_data(&partition.block, part_at, handle) else {
+            return Ok(None);
+        };
         if let Ok(data) = block.data() {
             data.fetch();
         }
-        let held = Held { handle, block };
-        (self.top_at, self.part_at) = (top_at, part_at);
-        self.partition = Some(partition);
-        self.hold(held.clone());
-        Ok(Some(held))
+        let partition = is_other.then(|| partition.clone());
+        Ok(Some(Beside { top_at, part_at, partition, held: Held { handle, block } }))
     }
 
     /// Whether the row, whose record is the last of the block at the place, may go on in the next.

@@ -17,15 +17,29 @@ pub(super) fn fetch(bytes: &[u8]) {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+/// Begins to fetch a value, and the line before it, where its counts of references are.
+#[inline]
+pub(super) fn fetch_value<T>(value: &T) {
+    let start = std::ptr::from_ref(value).cast::<u8>();
+    fetch_at(start.wrapping_sub(1));
+    for at in (0..size_of::<T>()).step_by(LINE_BYTES) {
+        fetch_at(start.wrapping_add(at));
+    }
+}
+
 #[inline]
 fn fetch_line(line: &[u8]) {
+    fetch_at(line.as_ptr());
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn fetch_at(at: *const u8) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: the instruction reads nothing that a program could see and fails for no address; this one is that
-    // of a slice besides.
-    unsafe { _mm_prefetch(line.as_ptr().cast(), _MM_HINT_T0) }
+    // SAFETY: the instruction reads nothing that a program could see and fails for no address.
+    unsafe { _mm_prefetch(at.cast(), _MM_HINT_T0) }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-fn fetch_line(_line: &[u8]) {}
+fn fetch_at(_at: *const u8) {}
