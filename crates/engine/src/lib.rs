@@ -56,8 +56,9 @@
 //!    tombstone above them. The row is hashed once for all SSTs ([`sst::RowProbe`]). The resident filter index
 //!    gives the partition's position, and that its slot in memory: no hash, no lock (`sst/checks.rs`,
 //!    `cache/directory.rs`).
-//! 4. *Index, block, record.* The same way from the resident top-level index to the index partition, from that to
-//!    the data block, and by binary search to the row's first record (`sst/point.rs`).
+//! 4. *Index, block, record.* The same way from the resident top-level index to the index partition; from that to
+//!    the data block, which has a slot beside the partition once it was asked for again (`cache/slots.rs`), else by
+//!    the cache's hash table; and by binary search to the row's first record (`sst/point.rs`).
 //! 5. *What is missing.* A lookup that lacks a block says which. The blocks that all SSTs of the read lack are
 //!    loaded together, each only once however many reads want it (`sst/block.rs`, `cache/flights.rs`), by
 //!    direct reads over the thread's own ring, by a pool of threads, or on the spot where a thread blocks for its
@@ -77,7 +78,7 @@
 //!    batch, their read-ahead included, and resumes them. Read-ahead doubles, forward and backward, and starts as
 //!    large as the caller's limit of rows calls for.
 //! 3. While the next rows lie whole in one block of one source, they are handed over as they are, a block's worth at
-//!    a time (`sst/rows.rs`, `read/single.rs`). Otherwise record by record: tombstones, snapshot and projection
+//!    a time, while the next block is on its way into the processor's cache (`sst/rows.rs`, `read/single.rs`). Otherwise record by record: tombstones, snapshot and projection
 //!    decide what shows (`read/visible.rs`, `read/plan.rs`).
 //!
 //! What a scan reads enters the cache on probation and what a compaction reads enters nowhere, so neither drives

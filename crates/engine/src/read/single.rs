@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::cell::{Cell, FAMILY_NONE, FamilyId, Kind, Row, Seq, unescape_into};
 use crate::error::Result;
@@ -159,30 +159,22 @@ impl RowSink for RowTaker<'_> {
     }
 }
 
-/// Bytes of keys that share one allocation: some eighty keys. Whoever keeps one of them keeps all.
-const KEYS_BYTES: usize = 4 << 10;
-
-/// Makes row keys that share their memory.
+/// Makes row keys, each in memory of its own: an allocation costs no more than a reference that is counted, and whoever
+/// keeps a key keeps nothing else.
 #[derive(Debug, Default)]
 pub(super) struct RowKeys {
-    buffer: BytesMut,
     scratch: Vec<u8>,
 }
 
 impl RowKeys {
     /// The row of a prefix.
+    #[inline]
     pub(super) fn key(&mut self, prefix: &[u8]) -> Bytes {
         let escaped = prefix.get(..prefix.len().saturating_sub(2)).unwrap_or_default();
-        let key = if escaped.contains(&0) {
+        if escaped.contains(&0) {
             unescape_into(escaped, &mut self.scratch);
-            &self.scratch
-        } else {
-            escaped
-        };
-        if self.buffer.capacity() < key.len() {
-            self.buffer = BytesMut::with_capacity(KEYS_BYTES.max(key.len()));
+            return Bytes::copy_from_slice(&self.scratch);
         }
-        self.buffer.extend_from_slice(key);
-        self.buffer.split().freeze()
+        Bytes::copy_from_slice(escaped)
     }
 }

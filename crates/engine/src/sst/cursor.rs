@@ -594,7 +594,7 @@ impl Cursor for SstCursor {
 
     fn value_bytes(&self) -> Bytes {
         self.held_record()
-            .map(|(data, record)| data.value_bytes(data.memory(), record))
+            .map(|(data, record)| record.value_bytes(data.memory()))
             .unwrap_or_default()
     }
 

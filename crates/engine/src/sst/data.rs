@@ -123,6 +123,12 @@ impl Record {
     pub(super) fn group(&self) -> usize {
         self.group
     }
+
+    /// Its value, as a part of `memory`: the block's own, or a lease of it.
+    #[inline]
+    pub(super) fn value_bytes(&self, memory: &Bytes) -> Bytes {
+        slice(memory, self.value_at, self.value_len).unwrap_or_default()
+    }
 }
 
 impl DataBlock {
@@ -352,12 +358,6 @@ impl DataBlock {
         &self.data
     }
 
-    /// The value of a record, as a part of `memory`: the block's own, or a lease of it.
-    #[inline]
-    pub(super) fn value_bytes(&self, memory: &Bytes, record: &Record) -> Bytes {
-        slice(memory, record.value_at, record.value_len).unwrap_or_default()
-    }
-
     /// Start and length of dictionary entry `index`.
     fn qualifier_range(&self, index: usize) -> Parsed<(usize, usize)> {
         let end = self.table(self.groups + index)?;
@@ -399,6 +399,12 @@ impl DataBlock {
     /// Whether two groups are of one row.
     pub(super) fn same_row(&self, a: usize, b: usize) -> Parsed<bool> {
         Ok(self.are_one_row(self.group_row(a)?, self.group_row(b)?))
+    }
+
+    /// Whether a group is of the row of `record`.
+    #[inline]
+    pub(super) fn is_of_row(&self, group: usize, record: &Record) -> Parsed<bool> {
+        Ok(self.are_one_row(self.group_row(group)?, record.row))
     }
 
     /// Whether two references are to one row. They may differ: the block's first group shares nothing with the

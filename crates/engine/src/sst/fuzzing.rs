@@ -48,7 +48,7 @@ pub(crate) fn data_block(data: &[u8]) {
         }
         let _ = (
             block.value(&record),
-            block.value_bytes(block.memory(), &record),
+            record.value_bytes(block.memory()),
             block.qualifier_bytes(block.memory(), &record),
         );
         if keys.len() < 8 {

@@ -119,7 +119,7 @@ impl RowRecord<'_> {
 
     /// Shares the block's memory.
     pub(crate) fn value(&self) -> Bytes {
-        self.data.value_bytes(self.memory, self.record)
+        self.record.value_bytes(self.memory)
     }
 }
 
@@ -373,13 +373,13 @@ impl DataBlock {
 
     /// The first record that the block has of the row of group `last`.
     fn row_start(&self, last: usize) -> Parsed<Record> {
-        let mut group = last;
-        while let Some(before) = group.checked_sub(1) {
-            if !self.same_row(before, last)? {
+        let mut first = self.first_of_group(last)?;
+        while let Some(before) = first.group().checked_sub(1) {
+            if !self.is_of_row(before, &first)? {
                 break;
             }
-            group = before;
+            first = self.first_of_group(before)?;
         }
-        self.first_of_group(group)
+        Ok(first)
     }
 }

@@ -341,3 +341,117 @@ fn closing_a_file_takes_its_partitions_out_of_memory() {
     let stats = cache.stats();
     assert_eq!(stats.index.bytes + stats.filter.bytes, 0);
 }
+
+/// Reads every row once.
+fn read_all(reader: &Arc<SstReader>) {
+    for i in 0..ROWS {
+        let value = now(get(reader, &InlineIo, &row(i))).unwrap();
+        assert_eq!(value.unwrap(), vec![i as u8; 50]);
+    }
+}
+
+#[test]
+fn blocks_that_are_asked_for_again_are_found_in_their_slots() {
+    let cache = cache(8 << 20);
+    let reader = open(&file_of(ROWS), &cache);
+    read_all(&reader);
+    read_all(&reader);
+    // What the hash table does not have any more, a slot must not show: take one out behind its back.
+    let partition = reader.index_slot(0).unwrap();
+    let handle = reader.data_entry(partition.index().unwrap(), 0).unwrap().handle;
+    let slots = Arc::clone(partition.data_slots().unwrap());
+    let (slotted, owned) = (slots.get(0).unwrap(), cache.peek(ID, handle.offset).unwrap());
+    assert!(Arc::ptr_eq(&slotted, &owned), "one block, not a copy");
+    drop((slotted, owned));
+    let taken = cache.take(ID, handle.offset).unwrap();
+    assert!(slots.get(0).is_none(), "it left its slot with the cache");
+    assert_eq!(Arc::strong_count(&taken), 1, "nothing else keeps it in memory");
+}
+
+#[test]
+fn a_block_that_another_read_brought_too_leaves_its_slot_to_the_one_that_stays() {
+    let cache = cache(8 << 20);
+    let reader = open(&file_of(ROWS), &cache);
+    read_all(&reader);
+    read_all(&reader);
+    let partition = reader.index_slot(0).unwrap();
+    let handle = reader.data_entry(partition.index().unwrap(), 0).unwrap().handle;
+    let first = cache.peek(ID, handle.offset).unwrap();
+    let second = Arc::new(reader.read_block(handle, BlockKind::Data).unwrap());
+    cache.insert(ID, handle.offset, Arc::clone(&second));
+    assert_eq!(Arc::strong_count(&first), 1, "no slot keeps what the budget does not count");
+    read_all(&reader);
+    let found = partition.data_slots().unwrap().get(0).unwrap();
+    assert!(Arc::ptr_eq(&found, &second));
+}
+
+#[test]
+fn slots_keep_no_more_blocks_than_the_budget_while_reads_and_evictions_go_on() {
+    let budget = 16 << 10;
+    let cache = cache(budget);
+    let reader = open(&file_of(ROWS), &cache);
+    let read = |from: usize| {
+        let reader = Arc::clone(&reader);
+        let work = move || {
+            for round in 0..20 {
+                for i in 0..ROWS {
+                    // Each row twice, so that blocks are found again before they are evicted.
+                    let at = (from + round + i) % ROWS;
+                    for _ in 0..2 {
+                        let value = now(get(&reader, &InlineIo, &row(at))).unwrap();
+                        assert_eq!(value.unwrap(), vec![at as u8; 50]);
+                    }
+                }
+            }
+        };
+        ThreadSpawner.spawn("read", Box::new(work)).unwrap()
+    };
+    for thread in [read(0), read(ROWS / 2)] {
+        thread.join();
+    }
+    let stats = cache.stats();
+    assert!(stats.data.evictions > 100 && stats.data.hits > 100, "{stats:?}");
+    assert!(stats.bytes <= budget, "{stats:?}");
+    // What the slots hold, the hash table owns.
+    for top_at in 0..reader.top().len() {
+        let Some(partition) = reader.index_slot(top_at) else { continue };
+        let index = partition.index().unwrap();
+        for at in 0..index.len() {
+            if let Some(block) = partition.data_slots().unwrap().get(at) {
+                let handle = reader.data_entry(index, at).unwrap().handle;
+                let owned = cache.peek(ID, handle.offset);
+                assert!(owned.is_some_and(|owned| Arc::ptr_eq(&owned, &block)), "{top_at} {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_block_in_use_by_its_slot_alone_outlives_blocks_that_are_read_once() {
+    let cache = cache(64 << 10);
+    let reader = open(&file_of(ROWS), &cache);
+    for _ in 0..2 {
+        now(get(&reader, &InlineIo, &row(0))).unwrap().unwrap();
+    }
+    let partition = reader.index_slot(0).unwrap().to_arc();
+    let handle = reader.data_entry(partition.index().unwrap(), 0).unwrap().handle;
+    for i in 0..1000 {
+        // Found in its slot each time; the policy hears of it once an epoch.
+        assert!(reader.data_block(&partition, 0, handle).is_some(), "evicted before block {i}");
+        cache.insert(7, i * 4096, Arc::new(crate::sst::testing::filter_block(4096)));
+    }
+    assert!(cache.stats().filter.evictions > 500, "{:?}", cache.stats());
+}
+
+#[test]
+fn values_that_were_read_outlive_the_cache_and_the_file() {
+    let cache = cache(8 << 20);
+    let reader = open(&file_of(ROWS), &cache);
+    read_all(&reader);
+    let partition = reader.index_slot(0).unwrap().to_arc();
+    let handle = reader.data_entry(partition.index().unwrap(), 0).unwrap().handle;
+    let lease = reader.data_block(&partition, 0, handle).unwrap().lease();
+    let (copy, part) = (lease.to_vec(), lease.slice(40..));
+    drop((lease, partition, reader, cache));
+    assert_eq!(part, copy[40..]);
+}
