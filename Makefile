@@ -25,13 +25,17 @@ SECONDS_EACH ?= 2
 ROUNDS ?= 3
 PEER ?= distro
 BENCH_READ_DIR ?= $(CACHE)/bench-read
+# make bench-write WRITE_SECONDS=10 PEER=newest ARGS='--only sync'
+WRITE_ROWS ?= 1000000
+WRITE_SECONDS ?= 2
+BENCH_WRITE_DIR ?= $(CACHE)/bench-write
 # make run ARGS='--data /srv/tepui'; make bench ARGS='--help'
 ARGS ?=
 
 # Each target uses every core by itself, and its closing lines are to be read.
 .NOTPARALLEL:
 
-.PHONY: help run build test-binary fmt lint test unit process crash clients bench bench-read bench-read-test demo soak fuzz clean
+.PHONY: help run build test-binary fmt lint test unit process crash clients bench bench-read bench-write bench-read-test demo soak fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,7 +79,11 @@ bench-read: ## the read path beside RocksDB and the device, a line a bar; ROWS, 
 	BENCH_READ_DIR=$(BENCH_READ_DIR) bench-peers/run.sh $(PEER) --rows $(ROWS) --seconds $(SECONDS_EACH) \
 		--rounds $(ROUNDS) $(ARGS)
 
-bench-read-test: ## that the peers of make bench-read do what they are asked: reads compared byte by byte
+bench-write: ## the write path beside RocksDB, a line a bar; WRITE_ROWS, WRITE_SECONDS, ROUNDS, PEER=distro|newest, ARGS
+	bench-peers/run.sh $(PEER) write --dir $(BENCH_WRITE_DIR) --rows $(WRITE_ROWS) --seconds $(WRITE_SECONDS) \
+		--rounds $(ROUNDS) $(ARGS)
+
+bench-read-test: ## that the peers of make bench-read and bench-write do what they are asked: reads compared byte by byte
 	TASK=test bench-peers/run.sh $(PEER)
 
 demo: build $(VENV)/.demo ## load 336,776 flights, kill the server, read them back

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs the comparison with RocksDB: run.sh distro|newest [arguments of bench-read]
+# Runs the comparison with RocksDB: run.sh distro|newest [arguments of bench-peers]
 #
 # Installs what is missing where it may (Debian, as root), else says what to install. `newest` compiles RocksDB from
 # source the first time: 20 to 30 minutes on two cores, kept in the target directory. TASK=test|clippy|build runs
 # that instead of the program.
 set -euo pipefail
 
-usage="usage: $0 distro|newest [arguments of bench-read]"
+usage="usage: $0 distro|newest [arguments of bench-peers]"
 peer=${1:?$usage}
 shift
 case $peer in distro | newest) ;; *) echo "$usage" >&2; exit 2 ;; esac
@@ -41,14 +41,14 @@ fi
 
 if [[ $peer == distro ]]; then
     manifest=$here/Cargo.toml
-    binary=bench-read
+    binary=bench-peers
     # On Debian the library is in the folder of the machine's triplet.
     library=$(ldconfig -p | awk '/librocksdb\.so / {print $NF; exit}')
     ROCKSDB_LIB_DIR=$(dirname "${library:?librocksdb.so is not known to ldconfig}")
     export ROCKSDB_LIB_DIR ROCKSDB_INCLUDE_DIR=/usr/include
 else
     manifest=$here/newest/Cargo.toml
-    binary=bench-read-newest
+    binary=bench-peers-newest
     # Elsewhere where somebody wants to keep it apart from what is rebuilt more often.
     built=${ROCKSDB_TARGET_DIR:-$target/librocksdb}
     # For this processor, as RocksDB's own Makefile compiles it: its filters and checksums want AVX2 and PCLMUL.

@@ -1,4 +1,4 @@
-//! `bench-read`: Tepui's read path beside RocksDB, fjall and the device, a line for each bar.
+//! `bench-peers`: Tepui's read path and its write path beside RocksDB, fjall and the device, a line for each bar.
 //!
 //! * [`bars`]: the bars, in groups; [`stores`] opens what they compare, [`figures`] names what they ask of Tepui.
 //! * [`rocks`], [`fjall`], [`fio`]: the peers; [`loading`] fills them.
@@ -25,22 +25,27 @@ use clap::{Parser, Subcommand};
 use tepui_bench::counters::Machine;
 use tepui_bench::{Error, ErrorKind, Progress, Result};
 
-use crate::bars::{Bench, GROUPS, Sizes};
+use crate::bars::{Bench, GROUPS, Group, Sizes, Suite};
 use crate::report::Report;
 use crate::rocks::{Rocks, Settings};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// Bytes of a value in the read path's bars: a quarter of a kilobyte, so that a block holds a dozen rows.
+const READ_VALUE_BYTES: usize = 256;
+/// Bytes of a value in the write path's bars: a row of 1 KiB with its key.
+const WRITE_VALUE_BYTES: usize = 974;
+
 /// Exit code when a bar is short.
 const SHORT: u8 = 1;
 /// Exit code when the run did not come to its end.
 const FAILED: u8 = 2;
 
-/// Tepui's read path beside RocksDB, fjall and the device: prints a line for each bar, and exits with 1 when one of
-/// them is short.
+/// Tepui's read path or its write path beside RocksDB, fjall and the device: prints a line for each bar, and exits
+/// with 1 when one of them is short.
 #[derive(Debug, Parser)]
-#[command(name = "bench-read", version)]
+#[command(name = "bench-peers", version)]
 struct Args {
     #[command(subcommand)]
     command: Option<Command>,
@@ -56,9 +61,9 @@ struct Args {
     /// Bytes of a key
     #[arg(global = true, long, default_value_t = 50)]
     key_bytes: usize,
-    /// Bytes of a value
-    #[arg(global = true, long, default_value_t = 256)]
-    value_bytes: usize,
+    /// Bytes of a value [default: 256 of rows that are read, 974 of rows that are written, which makes a row of 1 KiB]
+    #[arg(global = true, long)]
+    value_bytes: Option<usize>,
     /// Rounds of each contest; a figure is the median of its rounds
     #[arg(global = true, long, default_value_t = 3)]
     rounds: usize,
@@ -84,6 +89,10 @@ struct Args {
 
 #[derive(Debug, Clone, Copy, Subcommand)]
 enum Command {
+    /// The read path [default]
+    Read,
+    /// The write path
+    Write,
     /// List the groups of bars
     Groups,
     /// Compare settings of RocksDB with one another, to find its best
@@ -110,12 +119,19 @@ fn failed(what: &std::path::Path, e: &std::io::Error) -> Error {
 fn run(args: &Args) -> Result<usize> {
     if matches!(args.command, Some(Command::Groups)) {
         for group in GROUPS {
-            println!("{:<12} {}", group.name, group.about);
+            let suite = match group.suite {
+                Suite::Read => "read",
+                Suite::Write => "write",
+            };
+            println!("{suite:<6} {:<13} {}", group.name, group.about);
         }
         return Ok(0);
     }
-    if let Some(unknown) = args.only.iter().find(|name| GROUPS.iter().all(|g| g.name != **name)) {
-        let names: Vec<_> = GROUPS.iter().map(|g| g.name).collect();
+    let suite =
+        if matches!(args.command, Some(Command::Write)) { Suite::Write } else { Suite::Read };
+    let groups: Vec<&Group> = GROUPS.iter().filter(|g| g.suite == suite).collect();
+    if let Some(unknown) = args.only.iter().find(|name| groups.iter().all(|g| g.name != **name)) {
+        let names: Vec<_> = groups.iter().map(|g| g.name).collect();
         return Err(Error::failed(format!("no group `{unknown}`; there are {}", names.join(", "))));
     }
     if args.rounds == 0 {
@@ -127,7 +143,10 @@ fn run(args: &Args) -> Result<usize> {
         rows: args.rows,
         wide_rows: args.wide_rows.unwrap_or((args.rows / 10).max(1)),
         key_bytes: args.key_bytes,
-        value_bytes: args.value_bytes,
+        value_bytes: args.value_bytes.unwrap_or(match suite {
+            Suite::Read => READ_VALUE_BYTES,
+            Suite::Write => WRITE_VALUE_BYTES,
+        }),
         rounds: args.rounds,
         seconds: args.seconds,
         seed: args.seed,
@@ -137,7 +156,7 @@ fn run(args: &Args) -> Result<usize> {
     let mut bench = Bench::new(&dir, sizes, !args.without_fjall, Progress::visible());
     let mut report = Report {
         machine: Machine::here(&dir),
-        settings: settings(&bench)?,
+        settings: settings(&bench, suite)?,
         lines: Vec::new(),
         series: Vec::new(),
     };
@@ -145,7 +164,7 @@ fn run(args: &Args) -> Result<usize> {
     if matches!(args.command, Some(Command::Tune)) {
         tune::run(&mut bench)?;
     } else {
-        for group in GROUPS {
+        for group in groups {
             if args.only.is_empty() || args.only.iter().any(|name| name == group.name) {
                 bench.run(group)?;
             }
@@ -169,8 +188,21 @@ fn run(args: &Args) -> Result<usize> {
 }
 
 /// What is compared, and how it is set.
-fn settings(bench: &Bench) -> Result<Vec<(String, String)>> {
+fn settings(bench: &Bench, suite: Suite) -> Result<Vec<(String, String)>> {
     let (sizes, narrow) = (bench.sizes, bench.sizes.narrow());
+    let runs = format!("{} rounds of {} s each, in turns", sizes.rounds, sizes.seconds);
+    if suite == Suite::Write {
+        let rows = format!(
+            "keys of {} and values of {} incompressible bytes, over {} rows where no other number is said",
+            sizes.key_bytes, sizes.value_bytes, sizes.rows,
+        );
+        return Ok(vec![
+            ("rows".to_owned(), rows),
+            ("runs".to_owned(), runs),
+            ("Tepui".to_owned(), stores::tepui_settings()),
+            (format!("RocksDB {}", Rocks::version_here(&bench.dir)?), Settings::best().to_string()),
+        ]);
+    }
     let rows = format!(
         "{} of 1 column and {} of 10, keys of {} and values of {} incompressible bytes: {:.2} and {:.2} GB",
         sizes.rows,
@@ -180,7 +212,6 @@ fn settings(bench: &Bench) -> Result<Vec<(String, String)>> {
         narrow.bytes() as f64 / 1e9,
         sizes.wide().bytes() as f64 / 1e9
     );
-    let runs = format!("{} rounds of {} s each, in turns", sizes.rounds, sizes.seconds);
     let mut all = vec![
         ("rows".to_owned(), rows),
         ("runs".to_owned(), runs),

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tepui_bench::report::RunReport;
 
 /// The figures of one run. Disk and processor are per read: what writes beside them cost is in there too, which is
-/// what a reader pays.
+/// what a reader pays. In a run without reads everything is per write.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Sample {
     /// Operations per second.
@@ -29,15 +29,16 @@ pub struct Sample {
 impl Sample {
     /// The figures of a run.
     pub fn of(run: &RunReport) -> Self {
-        let per_read = run.ops as f64 / run.reads.max(1) as f64;
+        // Where nothing is read it is writes that pay.
+        let per_read = if run.reads == 0 { 1.0 } else { run.ops as f64 / run.reads as f64 };
         // Without counters there is no figure, and a bar that needs one is short.
         let disk = |pick: fn(&tepui_bench::report::DiskFigures) -> f64| {
             run.disk.as_ref().map_or(f64::NAN, |d| pick(d) * per_read)
         };
         Self {
             per_second: run.ops_per_second,
-            p50_us: run.latency_micros.p50,
-            p99_us: run.latency_micros.p99,
+            p50_us: run.latency().p50,
+            p99_us: run.latency().p99,
             disk_reads: disk(|d| d.reads_per_op),
             disk_bytes: disk(|d| d.read_bytes_per_op),
             cpu_us: run.cpu_micros_per_op * per_read,

@@ -79,7 +79,7 @@ fn rocksdb_gives_back_what_was_written_however_it_is_used() {
         let rocks = loaded(dir.path(), &settings(), &dataset);
         for waiting in [Waiting::Threads, Waiting::MultiGet] {
             for readahead in [ScanReadahead::Auto, ScanReadahead::Bytes(32 << 10)] {
-                check(&rocks.used(How { waiting, readahead }), &dataset);
+                check(&rocks.used(How { waiting, readahead, sync: true }), &dataset);
             }
         }
         assert!(rocks.version().starts_with(|c: char| c.is_ascii_digit()), "{}", rocks.version());
@@ -108,7 +108,7 @@ fn the_newest_rocksdb_reads_asynchronously() {
     let dataset = dataset(1);
     let settings = Settings { interpolation: true, hyper_clock: true, ..settings() };
     let rocks = loaded(dir.path(), &settings, &dataset);
-    let how = How { waiting: Waiting::MultiGetAsync, readahead: ScanReadahead::Async };
+    let how = How { waiting: Waiting::MultiGetAsync, readahead: ScanReadahead::Async, sync: false };
     check(&rocks.used(how), &dataset);
 }
 

@@ -7,6 +7,7 @@
 //! ```
 
 mod cached;
+mod commit;
 mod filters;
 mod memory;
 mod partitions;
@@ -109,8 +110,19 @@ pub struct Bench {
     device: Option<Device>,
 }
 
+/// What a group belongs to, and a run of the program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suite {
+    /// `make bench-read`.
+    Read,
+    /// `make bench-write`.
+    Write,
+}
+
 /// A group: its name, what it measures, and how.
 pub struct Group {
+    /// Which suite it is in.
+    pub suite: Suite,
     /// Its name on the command line and in reports.
     pub name: &'static str,
     /// What it measures.
@@ -121,29 +133,71 @@ pub struct Group {
 /// All groups, in the order of their bars.
 pub const GROUPS: &[Group] = &[
     Group {
+        suite: Suite::Read,
         name: "uncached",
         about: "point reads from the device, one column a row",
         run: uncached::run,
     },
-    Group { name: "wide", about: "the same with ten columns a row", run: uncached::run_wide },
     Group {
+        suite: Suite::Read,
+        name: "wide",
+        about: "the same with ten columns a row",
+        run: uncached::run_wide,
+    },
+    Group {
+        suite: Suite::Read,
         name: "cached",
         about: "point reads from memory, and more reader threads",
         run: cached::run,
     },
     Group {
+        suite: Suite::Read,
         name: "partitions",
         about: "index and filter in partitions or not: with a cache of 1/1500, and with everything cached",
         run: partitions::run,
     },
     Group {
+        suite: Suite::Read,
         name: "filters",
         about: "what filters serve, and what asking them costs",
         run: filters::run,
     },
-    Group { name: "spread", about: "a row spread over 8 SSTs, 1 ms a read", run: spread::run },
-    Group { name: "memory", about: "memory of index and filters", run: memory::run },
-    Group { name: "scans", about: "scans of 100 rows, cached and not, both ways", run: scans::run },
+    Group {
+        suite: Suite::Read,
+        name: "spread",
+        about: "a row spread over 8 SSTs, 1 ms a read",
+        run: spread::run,
+    },
+    Group {
+        suite: Suite::Read,
+        name: "memory",
+        about: "memory of index and filters",
+        run: memory::run,
+    },
+    Group {
+        suite: Suite::Read,
+        name: "scans",
+        about: "scans of 100 rows, cached and not, both ways",
+        run: scans::run,
+    },
+    Group {
+        suite: Suite::Write,
+        name: "group-commit",
+        about: "256 writers on a disk that syncs in 2 ms",
+        run: commit::run_groups,
+    },
+    Group {
+        suite: Suite::Write,
+        name: "sync",
+        about: "synced writes on this disk",
+        run: commit::run_sync,
+    },
+    Group {
+        suite: Suite::Write,
+        name: "hot-row",
+        about: "read-modify-writes of one row and of many, on a disk that syncs in 2 ms",
+        run: commit::run_hot_row,
+    },
 ];
 
 impl Bench {
@@ -241,6 +295,10 @@ impl Bench {
                 let run =
                     measure(*store, dataset, &workload, self.device.as_ref(), &self.progress)?;
                 self.progress.check()?;
+                if workload.writes() {
+                    // What it left to do is its own, not the next one's.
+                    store.rest(&self.progress)?;
+                }
                 Ok(Sample::of(&run))
             }
             Entrant::Device(fio, workload) => {

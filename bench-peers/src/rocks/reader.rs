@@ -1,6 +1,6 @@
 //! One thread's reads of a RocksDB database: buffers that are reused, values that are borrowed from the block cache.
 
-use rocksdb::{ColumnFamily, DBPinnableSlice, DBRawIterator, ReadOptions};
+use rocksdb::{ColumnFamily, DBPinnableSlice, DBRawIterator, ReadOptions, WriteOptions};
 use tepui_bench::check::ScanCheck;
 use tepui_bench::{Dataset, Depth, Error, Found, Lane, Op, Result, Ticket};
 
@@ -16,6 +16,7 @@ pub(super) struct Reader<'a> {
     dataset: Dataset,
     how: How,
     point: ReadOptions,
+    write: WriteOptions,
     key: Vec<u8>,
     /// Keys of a MultiGet. Those beyond the current one's are kept for their memory.
     keys: Vec<Vec<u8>>,
@@ -36,7 +37,9 @@ impl<'a> Reader<'a> {
             return Err(Error::failed("async_io needs the newest RocksDB"));
         }
         let key = Vec::with_capacity(dataset.key_bytes + 16);
-        Ok(Self { shared, family, dataset, how, point, key, keys: Vec::new() })
+        let mut write = WriteOptions::default();
+        write.set_sync(how.sync);
+        Ok(Self { shared, family, dataset, how, point, write, key, keys: Vec::new() })
     }
 
     /// Carries out one operation.
@@ -50,9 +53,10 @@ impl<'a> Reader<'a> {
             Op::MultiGet { rows } => self.rows(rows, depth),
             Op::Scan { row, rows, reverse } => self.scan(*row, *rows, *reverse, depth),
             Op::Put { row } => {
-                self.shared.put(&self.dataset, *row, &mut self.key)?;
+                self.shared.put(&self.dataset, *row, &mut self.key, &self.write)?;
                 Ok(Found::default())
             }
+            Op::Increment { .. } => Err(Error::failed("RocksDB is not asked to increment")),
         }
     }
 

@@ -1,4 +1,4 @@
-//! RocksDB at its best for these workloads. Every choice has its reason here; `bench-read tune` measures those that
+//! RocksDB at its best for these workloads. Every choice has its reason here; `bench-peers tune` measures those that
 //! an argument cannot settle.
 
 use std::fmt;
@@ -21,6 +21,10 @@ const RESTART_INTERVAL: i32 = 16;
 const HASH_RATIO: f64 = 0.75;
 /// Level 0 files while loading, compacted once at the end: no stall in between.
 const LOAD_L0_FILES: i32 = 1 << 20;
+/// Memtables before writes wait for a flush, where writes are measured: what Tepui has.
+const WRITE_BUFFERS: i32 = 4;
+/// Log files that wait to be written again: one for each memtable.
+const RECYCLED_LOGS: usize = 4;
 /// Number of processors that compactions may use.
 const BACKGROUND_JOBS: i32 = 2;
 
@@ -52,6 +56,15 @@ pub enum Layout {
     Packed,
 }
 
+/// How a database that is written while it is measured takes its writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Writing {
+    /// The next group writes the log while the last one is inserted into the memtable.
+    pub pipelined: bool,
+    /// Log files are written again in place, so that a sync has no metadata to write.
+    pub recycled: bool,
+}
+
 /// What a database is built and opened with.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
@@ -74,6 +87,8 @@ pub struct Settings {
     pub direct: bool,
     /// Layout of rows with several columns.
     pub layout: Layout,
+    /// Where writes are what is measured.
+    pub writing: Option<Writing>,
 }
 
 impl Settings {
@@ -89,6 +104,7 @@ impl Settings {
             hyper_clock: false,
             direct: true,
             layout: Layout::KeyPerColumn,
+            writing: None,
         }
     }
 
@@ -165,6 +181,14 @@ impl Settings {
             options.set_level_zero_file_num_compaction_trigger(LOAD_L0_FILES);
             options.set_max_write_buffer_number(4);
         }
+        if let Some(writing) = self.writing {
+            options.set_enable_pipelined_write(writing.pipelined);
+            options.set_allow_concurrent_memtable_write(true);
+            options.set_max_write_buffer_number(WRITE_BUFFERS);
+            if writing.recycled {
+                options.set_recycle_log_file_num(RECYCLED_LOGS);
+            }
+        }
         options.set_block_based_table_factory(&self.table(cache));
         self.extras(options)
     }
@@ -209,7 +233,7 @@ impl Settings {
 
     /// What of the settings is in the files.
     pub fn format(&self) -> String {
-        Self { interpolation: false, hyper_clock: false, ..*self }.to_string()
+        Self { interpolation: false, hyper_clock: false, writing: None, ..*self }.to_string()
     }
 }
 

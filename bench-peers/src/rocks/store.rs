@@ -5,8 +5,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rocksdb::{BottommostLevelCompaction, Cache, CompactOptions, DB, WriteBatch, WriteOptions};
+use tepui_bench::clock;
 use tepui_bench::{Dataset, Error, Figure, Progress, Result, Run, Store};
 
 use super::reader::Reader;
@@ -17,6 +19,18 @@ use crate::loading::in_batches;
 const LOAD_BATCH_ROWS: u64 = 500;
 /// Cache while loading; nothing is read.
 const LOAD_CACHE_BYTES: usize = 32 << 20;
+/// Between two looks at whether background work is done.
+const SETTLE_LOOK: Duration = Duration::from_millis(50);
+/// Looks in a row that must find it done.
+const SETTLE_LOOKS: u32 = 3;
+/// What is under way or due in the background, by RocksDB's names.
+const BUSY: [&str; 5] = [
+    "rocksdb.mem-table-flush-pending",
+    "rocksdb.num-running-flushes",
+    "rocksdb.compaction-pending",
+    "rocksdb.num-running-compactions",
+    "rocksdb.num-immutable-mem-table",
+];
 /// The only column family.
 const FAMILY: &str = "default";
 
@@ -50,11 +64,13 @@ pub struct How {
     pub waiting: Waiting,
     /// Read-ahead of scans.
     pub readahead: ScanReadahead,
+    /// Writes are synced before they are answered.
+    pub sync: bool,
 }
 
 impl Default for How {
     fn default() -> Self {
-        Self { waiting: Waiting::Threads, readahead: ScanReadahead::Auto }
+        Self { waiting: Waiting::Threads, readahead: ScanReadahead::Auto, sync: false }
     }
 }
 
@@ -245,6 +261,17 @@ impl Store for Rocks {
         progress.check()
     }
 
+    fn rest(&self, progress: &Progress) -> Result<()> {
+        let mut settled = 0;
+        while settled < SETTLE_LOOKS {
+            progress.check()?;
+            let due: f64 = BUSY.iter().map(|name| self.property(name)).sum();
+            settled = if due > 0.0 { 0 } else { settled + 1 };
+            clock::pause(SETTLE_LOOK);
+        }
+        Ok(())
+    }
+
     fn run(&self, run: &Run<'_>) -> Result<()> {
         let workload = run.workload();
         let threads = match self.how.waiting {
@@ -278,11 +305,17 @@ impl Store for Rocks {
 }
 
 impl Shared {
-    /// One row again, with the log that a server would keep but without a sync of it.
-    pub(super) fn put(&self, dataset: &Dataset, row: u64, key: &mut Vec<u8>) -> Result<()> {
+    /// One row again, with the log that a server would keep, synced or not.
+    pub(super) fn put(
+        &self,
+        dataset: &Dataset,
+        row: u64,
+        key: &mut Vec<u8>,
+        options: &WriteOptions,
+    ) -> Result<()> {
         let mut batch = WriteBatch::default();
         put(&mut batch, dataset, self.layout, row, key);
-        self.db.write_opt(batch, &WriteOptions::default()).map_err(failed("writing"))
+        self.db.write_opt(batch, options).map_err(failed("writing"))
     }
 }
 

@@ -50,6 +50,14 @@ const PRESETS: &[Preset] = &[
         distribution: Distribution::Latest,
         ..Workload::of(name, OpKind::Get)
     }),
+    ("put", "overwrites rows at random", |name, _| Workload::of(name, OpKind::Put)),
+    ("increment", "adds one to a counter in rows at random", |name, _| {
+        Workload::of(name, OpKind::Increment)
+    }),
+    ("increment-single", "adds one to a counter in one row", |name, _| Workload {
+        distribution: Distribution::Single,
+        ..Workload::of(name, OpKind::Increment)
+    }),
     ("single-row", "one row, again and again", |name, _| Workload {
         distribution: Distribution::Single,
         ..Workload::of(name, OpKind::Get)

@@ -244,6 +244,14 @@ impl RunReport {
         }
     }
 
+    /// Latencies of reads, or of writes where nothing was read.
+    pub fn latency(&self) -> LatencyFigures {
+        match self.write_latency_micros {
+            Some(writes) if self.reads == 0 => writes,
+            _ => self.latency_micros,
+        }
+    }
+
     /// A figure of the store by name.
     pub fn figure(&self, name: &str) -> Option<f64> {
         self.figures.get(name).copied()
@@ -301,11 +309,11 @@ const COLUMNS: &[Column] = &[
         .unwrap_or_default()
     }),
     ("ops/s", |line| format!("{:.0}", line.median(|r| r.ops_per_second))),
-    ("p50 us", |line| short(line.median(|r| r.latency_micros.p50))),
-    ("p90", |line| short(line.median(|r| r.latency_micros.p90))),
-    ("p99", |line| short(line.median(|r| r.latency_micros.p99))),
-    ("p99.9", |line| short(line.median(|r| r.latency_micros.p99_9))),
-    ("max", |line| short(line.median(|r| r.latency_micros.max))),
+    ("p50 us", |line| short(line.median(|r| r.latency().p50))),
+    ("p90", |line| short(line.median(|r| r.latency().p90))),
+    ("p99", |line| short(line.median(|r| r.latency().p99))),
+    ("p99.9", |line| short(line.median(|r| r.latency().p99_9))),
+    ("max", |line| short(line.median(|r| r.latency().max))),
     ("reads/op", |line| match line.first(|r| r.disk.is_some()) {
         Some(true) => short(line.median(|r| r.disk.map_or(0.0, |d| d.reads_per_op))),
         _ => "-".to_owned(),
@@ -320,6 +328,10 @@ const COLUMNS: &[Column] = &[
         Some(true) => {
             short(line.median(|r| r.figure("io_reads").unwrap_or(0.0) / (r.ops.max(1)) as f64))
         }
+        _ => "-".to_owned(),
+    }),
+    ("log B/mut", |line| match line.first(|r| log_bytes_per_mutation(r).is_some()) {
+        Some(true) => format!("{:.0}", line.median(|r| log_bytes_per_mutation(r).unwrap_or(0.0))),
         _ => "-".to_owned(),
     }),
     ("cpu us/op", |line| short(line.median(|r| r.cpu_micros_per_op))),
@@ -339,6 +351,12 @@ const COLUMNS: &[Column] = &[
 fn cache_hit_share(run: &RunReport) -> Option<f64> {
     let (hits, misses) = (run.figure("cache_hits")?, run.figure("cache_misses")?);
     (hits + misses > 0.0).then(|| hits / (hits + misses))
+}
+
+/// Bytes of the commit log for a mutation, where there were any.
+fn log_bytes_per_mutation(run: &RunReport) -> Option<f64> {
+    let (bytes, mutations) = (run.figure("log_bytes")?, run.figure("log_mutations")?);
+    (mutations > 0.0).then(|| bytes / mutations)
 }
 
 /// The runs as a table, a line for each workload and store with the medians of its repetitions. `spread` is

@@ -245,7 +245,7 @@ impl<'a> Lane<'a> {
         let now = self.run.timer.nanos();
         let nanos = now.saturating_sub(ticket.start_nanos);
         self.last_nanos = now;
-        if matches!(ticket.op, Op::Put { .. }) {
+        if ticket.op.writes() {
             self.writes.saturating_record(nanos);
             self.written += 1;
         } else {
@@ -271,7 +271,7 @@ fn check_rows(op: &Op, rows: u64) -> Result<()> {
         Op::MultiGet { rows: asked } => rows == asked.len() as u64,
         // Fewer where the table ends; the row that it starts from is always there.
         Op::Scan { rows: asked, .. } => (1..=u64::from(*asked)).contains(&rows),
-        Op::Put { .. } => true,
+        Op::Put { .. } | Op::Increment { .. } => true,
     };
     if right { Ok(()) } else { Err(Error::mismatch(format!("{op:?} found {rows} rows"))) }
 }

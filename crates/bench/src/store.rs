@@ -17,6 +17,12 @@ pub trait Store: Sync {
     /// Writes what is in memory to disk and compacts until nothing is due.
     fn settle(&self, progress: &Progress) -> Result<()>;
 
+    /// Waits until the background work that is due is done, without asking for more: what follows a run of writes
+    /// does not pay for them.
+    fn rest(&self, progress: &Progress) -> Result<()> {
+        progress.check()
+    }
+
     /// Carries out the operations of a run, in the way that suits the store best, on at most
     /// `run.workload().threads` threads of its own (blocking stores may need one thread for each operation
     /// in flight, and say so in their name). Every thread takes a [`crate::run::Lane`] and, until

@@ -70,6 +70,18 @@ pub enum Op {
         /// The row.
         row: u64,
     },
+    /// Adds one to a counter in a row: reads it and writes it, with nobody in between.
+    Increment {
+        /// The row.
+        row: u64,
+    },
+}
+
+impl Op {
+    /// Whether it writes.
+    pub fn writes(&self) -> bool {
+        matches!(self, Self::Put { .. } | Self::Increment { .. })
+    }
 }
 
 /// A kind of operation, without the rows.
@@ -97,6 +109,8 @@ pub enum OpKind {
     },
     /// [`Op::Put`].
     Put,
+    /// [`Op::Increment`].
+    Increment,
 }
 
 /// How often a kind of operation occurs.
@@ -188,7 +202,7 @@ impl Workload {
 
     /// Whether it writes: the shape of the store is another one afterwards.
     pub fn writes(&self) -> bool {
-        self.mix.iter().any(|share| share.kind == OpKind::Put)
+        self.mix.iter().any(|share| matches!(share.kind, OpKind::Put | OpKind::Increment))
     }
 
     /// An error that says which limit is broken.
@@ -331,6 +345,7 @@ impl Ops {
             },
             OpKind::Scan { rows, reverse } => Op::Scan { row, rows, reverse },
             OpKind::Put => Op::Put { row },
+            OpKind::Increment => Op::Increment { row },
         }
     }
 }

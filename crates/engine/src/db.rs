@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::identity;
 use crate::io::{Clock, Env, FileLock, Files, IoFigures, JoinHandle};
 use crate::layout::{Layout, parse_number};
-use crate::log::{CommitPipeline, Hlc, LocalLog, LogOptions, ReplayProgress};
+use crate::log::{CommitPipeline, Hlc, LocalLog, LogFigures, LogOptions, ReplayProgress};
 use crate::manifest::{LocalMetaStore, MetaStore, TabletManifest, VersionEdit};
 use crate::sst::IndexMemory;
 use crate::store::SstStore;
@@ -269,6 +269,11 @@ impl Engine {
     /// Counters of background work.
     pub fn metrics(&self) -> &EngineMetrics {
         &self.core.metrics
+    }
+
+    /// Counters of the commit log.
+    pub fn log_figures(&self) -> LogFigures {
+        self.core.pipeline.log().figures()
     }
 
     /// The block cache.

@@ -15,7 +15,7 @@ use tepui_engine::cell::{Row, RowRange};
 use tepui_engine::read::{FamilyProjection, Projection};
 use tepui_engine::tablet::{ReadView, ScanOptions};
 
-use super::{FAMILY, Tepui, load};
+use super::{FAMILY, Tepui, increment, load};
 use crate::check::ScanCheck;
 use crate::dataset::{Dataset, Depth};
 use crate::error::{Error, Result};
@@ -32,6 +32,7 @@ struct Asks {
     named: Projection,
     family: Projection,
     row: Projection,
+    counter: Projection,
     /// By number of columns: neighbours, by the first of them.
     neighbours: HashMap<u32, Vec<Projection>>,
 }
@@ -52,6 +53,7 @@ impl Asks {
             named: exactly(&all),
             family: newest(Some(vec![family])),
             row: newest(None),
+            counter: increment::ask(),
             neighbours,
         }
     }
@@ -186,6 +188,11 @@ impl Worker<'_> {
             Op::Scan { row, rows, reverse } => self.scan(*row, *rows, *reverse, depth, key).await,
             Op::Put { row } => {
                 self.store.tablet.apply(load::batch(self.dataset, *row, self.all())).await?;
+                Ok(Found::default())
+            }
+            Op::Increment { row } => {
+                self.dataset.key_into(*row, key);
+                increment::increment(&self.store.tablet, key, &self.asks.counter).await?;
                 Ok(Found::default())
             }
         }

@@ -1,19 +1,31 @@
-//! The engine's seams as a benchmark wants them: reads counted, delayed where it asks for that.
+//! The engine's seams as a benchmark wants them: reads counted, reads and syncs delayed where it asks for that.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use tepui_engine::io::{Attached, Env, IoEngine, IoMode, ReadRequest};
+use tepui_engine::io::{Attached, Env, FaultFiles, IoEngine, IoMode, ReadRequest};
 
 use super::slow::{Slow, SlowFiles, SlowIo};
+use crate::clock;
 use crate::error::Result;
 
-/// The seams of this machine, with counted reads.
-pub(super) fn env(mode: IoMode, slow: Option<Slow>) -> Result<(Env, Arc<CountedIo>)> {
+/// The seams of this machine, with counted reads. `slow_sync` is what each sync of a file takes longer, as on the
+/// disk of a cloud.
+pub(super) fn env(
+    mode: IoMode,
+    slow: Option<Slow>,
+    slow_sync: Option<Duration>,
+) -> Result<(Env, Arc<CountedIo>)> {
     let mut env = Env::local(mode)?;
+    if let Some(delay) = slow_sync {
+        let files = FaultFiles::new(env.files);
+        files.before_sync(Some(Arc::new(move |_| clock::pause(delay))));
+        env.files = Arc::new(files);
+    }
     if let Some(slow) = slow {
         env.files = Arc::new(SlowFiles::new(env.files));
         env.io = Arc::new(SlowIo::new(env.io, slow));

@@ -5,6 +5,7 @@
 //! has but one in flight.
 
 mod drive;
+mod increment;
 mod load;
 mod machine;
 mod slow;
@@ -18,11 +19,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tepui_engine::cell::{FamilyId, RowRange};
-use tepui_engine::db::{CompressionPolicy, Engine, EngineOptions, Health, SyncMode};
+use tepui_engine::db::{CompressionPolicy, Engine, EngineOptions, Health};
 use tepui_engine::io::Env;
 use tepui_engine::schema::{FamilyOptions, TabletSchema};
 use tepui_engine::sst::PARTITION_UNLIMITED;
-use tepui_engine::tablet::Tablet;
+use tepui_engine::tablet::{ReadView, Tablet};
 
 use crate::clock;
 use crate::dataset::Dataset;
@@ -35,6 +36,7 @@ use crate::store::{Figure, Store};
 pub use machine::CountedIo;
 pub use slow::Slow;
 pub use spread::{SPREAD_DATA_BYTES_MAX, load_spread};
+pub use tepui_engine::db::SyncMode;
 pub use tepui_engine::io::IoMode;
 
 /// The family of every cell.
@@ -60,6 +62,8 @@ pub struct TepuiOptions {
     pub io: IoMode,
     /// Delays its reads.
     pub slow: Option<Slow>,
+    /// What each sync of a file takes longer.
+    pub slow_sync: Option<Duration>,
 }
 
 impl TepuiOptions {
@@ -80,6 +84,7 @@ impl TepuiOptions {
             engine,
             io: IoMode::Direct,
             slow: None,
+            slow_sync: None,
         }
     }
 
@@ -128,7 +133,7 @@ impl Tepui {
     /// Opens or creates the engine of a data set.
     pub fn open(options: &TepuiOptions, dataset: &Dataset) -> Result<Self> {
         dataset.validate()?;
-        let (env, io): (Env, _) = machine::env(options.io, options.slow)?;
+        let (env, io): (Env, _) = machine::env(options.io, options.slow, options.slow_sync)?;
         let engine = Engine::open(env, &options.dir, options.engine.clone())?;
         let tablet = match engine.tablets().into_iter().next() {
             Some(tablet) => tablet,
@@ -161,6 +166,12 @@ impl Tepui {
     /// The engine.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// The counter of a row that [`Op::Increment`](crate::Op::Increment) adds to.
+    pub fn counter(&self, dataset: &Dataset, row: u64) -> Result<i64> {
+        let (key, ask) = (dataset.key(row), increment::ask());
+        pollster::block_on(increment::read(&self.tablet, &key, &ask, ReadView::Durable))
     }
 
     /// Nanoseconds to ask the filters of all SSTs about every column of a row, all of it in memory: as a read
@@ -215,8 +226,14 @@ impl Store for Tepui {
     }
 
     fn settle(&self, progress: &Progress) -> Result<()> {
-        let bar = progress.bar("flush and compact", "looks", None);
         pollster::block_on(self.tablet.flush())?;
+        self.rest(progress)?;
+        // What is left above the last level is merged into it, as peers are left with one sorted run.
+        Ok(self.engine.compact_fully()?)
+    }
+
+    fn rest(&self, progress: &Progress) -> Result<()> {
+        let bar = progress.bar("flush and compact", "looks", None);
         let mut settled = 0;
         while settled < SETTLE_LOOKS {
             progress.check()?;
@@ -225,8 +242,7 @@ impl Store for Tepui {
             bar.add(1);
             clock::pause(SETTLE_LOOK);
         }
-        // What is left above the last level is merged into it, as peers are left with one sorted run.
-        Ok(self.engine.compact_fully()?)
+        Ok(())
     }
 
     fn run(&self, run: &Run<'_>) -> Result<()> {
@@ -239,6 +255,7 @@ impl Store for Tepui {
         let sst = self.engine.cache().sst_metrics();
         let engine = self.engine.metrics();
         let tablet = self.tablet.stats();
+        let log = self.engine.log_figures();
         let (batches, reads, bytes) = self.io.counts();
         let mut figures = vec![
             Figure::counter("io_batches", batches),
@@ -265,6 +282,12 @@ impl Store for Tepui {
             Figure::counter("filter_probes", sst.filter_probes.get()),
             Figure::counter("filter_negatives", sst.filter_negatives.get()),
             Figure::counter("filter_false_positives", sst.filter_false_positives.get()),
+            Figure::counter("log_groups", log.groups),
+            Figure::counter("log_batches", log.batches),
+            Figure::counter("log_mutations", log.mutations),
+            Figure::counter("log_bytes", log.bytes),
+            Figure::counter("log_syncs", log.syncs),
+            Figure::counter("log_sync_micros", log.sync_micros),
             Figure::counter("flush_bytes", engine.flush_bytes.load(Ordering::Relaxed)),
             Figure::counter(
                 "compaction_read_bytes",

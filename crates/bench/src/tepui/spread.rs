@@ -30,7 +30,7 @@ pub fn load_spread(
             "a column of {column_bytes} bytes does not fit one SST: at most {SPREAD_DATA_BYTES_MAX}"
         )));
     }
-    let (env, _) = machine::env(IoMode::Buffered, None)?;
+    let (env, _) = machine::env(IoMode::Buffered, None, None)?;
     let still = EngineOptions {
         // Nothing runs but what is asked for, and nothing is flushed before it is.
         background: false,

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::batch::LogRecord;
+use super::metrics::{LogFigures, LogMetrics};
 use super::record::{ADVICE, RecordWriter, Tail};
 use super::segment::{Predecessor, SegmentReader, create_segment, list_segments, segment_name};
 use super::worker::{Queue, Shared, Worker};
@@ -123,7 +124,9 @@ impl LocalLog {
             wake: Condvar::new(),
             turned: Condvar::new(),
             segments: Mutex::new(segments),
+            metrics: LogMetrics::default(),
         };
+        shared.metrics.segment();
         let log = Self {
             shared: Arc::new(shared),
             spawner: Arc::clone(&env.spawner),
@@ -296,6 +299,10 @@ impl CommitLog for LocalLog {
 
     fn segments(&self) -> Vec<SegmentInfo> {
         lock(&self.shared.segments).clone()
+    }
+
+    fn figures(&self) -> LogFigures {
+        self.shared.metrics.figures()
     }
 
     fn remove_segment(&self, id: u64) -> Result<()> {

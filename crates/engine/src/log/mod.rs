@@ -7,11 +7,13 @@
 //! * [`segment`]: the names and the reading of segments.
 //! * [`local`]: the log in files of a directory: opening and replay, group commit in `worker`.
 //! * [`pipeline`]: the order of commits, and when they become visible.
+//! * `metrics`: bytes, groups and syncs, counted.
 //! * [`repair`]: what `tepui repair` does to a damaged log.
 
 pub mod batch;
 pub mod hlc;
 pub mod local;
+mod metrics;
 pub mod pipeline;
 pub mod record;
 pub mod repair;
@@ -25,6 +27,7 @@ use std::sync::Arc;
 pub use batch::{EncodedBatch, LogRecord, decode_batch, decode_record, encode_batch};
 pub use hlc::Hlc;
 pub use local::{LocalLog, ReplayProgress, ReplaySummary, TornTail};
+pub use metrics::LogFigures;
 pub use pipeline::{Commit, CommitDone, CommitPipeline, LOG_QUEUE_BYTES_MAX, Permit};
 
 use crate::cell::Seq;
@@ -56,6 +59,8 @@ impl Default for LogOptions {
 pub struct Append {
     /// The batch, with its first sequence.
     pub batch: EncodedBatch,
+    /// Mutations in it.
+    pub mutations: u32,
     /// The sequence of its last mutation.
     pub last_seq: Seq,
     /// Its share of the queue's bytes, given back when it is published.
@@ -95,6 +100,8 @@ pub trait CommitLog: Send + Sync + Debug {
     fn rotate(&self) -> Result<()>;
     /// The segments, oldest first; the last is the one being written.
     fn segments(&self) -> Vec<SegmentInfo>;
+    /// Counters since it was opened.
+    fn figures(&self) -> LogFigures;
     /// Removes a sealed segment whose batches nobody needs. Blocks.
     fn remove_segment(&self, id: u64) -> Result<()>;
     /// Writes and syncs what is queued, seals the log and stops. Blocks. Later appends fail.

@@ -241,7 +241,7 @@ impl CommitPipeline {
         let first_seq = self.shared.hlc.reserve(seqs);
         let last_seq = first_seq + u64::from(seqs.max(1) - 1);
         batch.set_first_seq(first_seq);
-        self.log.append(Append { batch, last_seq, permit: Some(permit) })?;
+        self.log.append(Append { batch, mutations: seqs, last_seq, permit: Some(permit) })?;
         let ticket = state.first_ticket + state.flying.len() as u64;
         let flying = Flying { last_seq, applied: false, logged: true, done: Some(done) };
         state.flying.push_back(flying);

@@ -88,7 +88,7 @@ pub(super) fn encoded(tablet: u64, n: u64) -> EncodedBatch {
 pub(super) fn append(tablet: u64, n: u64) -> Append {
     let mut batch = encoded(tablet, n);
     batch.set_first_seq(n);
-    Append { batch, last_seq: n, permit: None }
+    Append { batch, mutations: 1, last_seq: n, permit: None }
 }
 
 #[derive(Debug, Default)]

@@ -16,7 +16,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::batch::encode_marker;
-use super::record::RecordWriter;
+use super::metrics::{Group, LogMetrics};
+use super::record::{RECORD_HEADER_BYTES, RecordWriter};
 use super::segment::{Predecessor, create_segment};
 use super::{Append, LogObserver, LogOptions, SegmentInfo, closed, lock, poisoned};
 use crate::cell::Seq;
@@ -45,6 +46,7 @@ pub(super) struct Shared {
     pub(super) turned: Condvar,
     /// By ascending id; the last is the one being written.
     pub(super) segments: Mutex<Vec<SegmentInfo>>,
+    pub(super) metrics: LogMetrics,
 }
 
 #[derive(Debug, Default)]
@@ -203,6 +205,7 @@ impl Worker {
         if entries.is_empty() {
             return Ok(());
         }
+        let mut group = Group::default();
         for entry in entries {
             let bytes = entry.batch.bytes();
             let full = self.writer.len_with(bytes.len()) > self.shared.options.segment_bytes;
@@ -210,6 +213,9 @@ impl Worker {
                 self.rotate()?;
             }
             self.writer.append(bytes)?;
+            group.batches += 1;
+            group.mutations += u64::from(entry.mutations);
+            group.bytes += RECORD_HEADER_BYTES + bytes.len() as u64;
             self.state.has_batch = true;
             if self.state.dirty_since.is_none() {
                 self.state.dirty_since = Some(self.shared.clock.monotonic_micros());
@@ -221,6 +227,7 @@ impl Worker {
             SyncMode::Always => self.sync()?,
             SyncMode::Never | SyncMode::IntervalMs(_) => self.writer.flush()?,
         }
+        self.shared.metrics.group(group);
         self.report(false);
         Ok(())
     }
@@ -234,10 +241,18 @@ impl Worker {
     }
 
     fn sync(&mut self) -> Result<()> {
-        self.writer.sync()?;
+        self.sync_file()?;
         if self.state.dirty_since.take().is_some() {
             self.state.unmarked_since = Some(self.shared.clock.monotonic_micros());
         }
+        Ok(())
+    }
+
+    fn sync_file(&mut self) -> Result<()> {
+        let clock = &self.shared.clock;
+        let began = clock.monotonic_micros();
+        self.writer.sync()?;
+        self.shared.metrics.sync(clock.monotonic_micros().saturating_sub(began));
         Ok(())
     }
 
@@ -265,7 +280,7 @@ impl Worker {
     /// Completes the segment: everything is durable and the space that it does not need is free.
     fn seal(&mut self) -> Result<()> {
         if self.writer.len() > self.writer.durable() {
-            self.writer.sync()?;
+            self.sync_file()?;
         }
         self.state.dirty_since = None;
         self.state.unmarked_since = None;
@@ -287,6 +302,7 @@ impl Worker {
         let bytes = writer.len();
         self.writer = writer;
         self.state.has_batch = false;
+        self.shared.metrics.segment();
         let info = SegmentInfo { id, bytes, tablets: HashMap::new(), sealed: false };
         lock(&self.shared.segments).push(info);
         Ok(())
@@ -295,7 +311,7 @@ impl Worker {
     /// Ends the log in good order. The marker vouches for the last group, as after an idle time.
     pub(super) fn finish(&mut self) -> Result<()> {
         if self.state.has_batch {
-            self.writer.sync()?;
+            self.sync_file()?;
             self.writer.append(&encode_marker())?;
         }
         self.seal()?;
