@@ -31,7 +31,8 @@
 //!    order of sequences ([`log::pipeline`]).
 //! 3. The records enter the memtable, above the visible sequence; the row's lock is released
 //!    (`memtable/skiplist.rs`).
-//! 4. The log's thread writes all that has queued and syncs once (`log/worker.rs`).
+//! 4. The log's thread writes all that has queued and syncs once (`log/worker.rs`); where syncs are slow it lets the
+//!    writers that it has just answered return first (`log/gather.rs`).
 //! 5. The visible sequence moves over what is durable and in its memtable, and the callers are answered.
 //! 6. A full memtable is frozen, flushed into an SST of level 0 (`tablet/flush.rs`), and merged downwards by
 //!    compactions (`compaction/`, `tablet/compact.rs`), each installed by one edit of the manifest.

@@ -270,10 +270,11 @@ impl CommitLog for LocalLog {
     fn append(&self, append: Append) -> Result<()> {
         let mut queue = lock(&self.shared.queue);
         queue.check()?;
-        let idle = queue.entries.is_empty();
         queue.entries.push(append);
+        // The thread waits for the first, or for so many.
+        let awaited = queue.entries.len() == queue.awaited;
         drop(queue);
-        if idle {
+        if awaited {
             self.shared.wake.notify_one();
         }
         Ok(())

@@ -6,11 +6,13 @@
 //! * [`hlc`]: the clock that numbers mutations.
 //! * [`segment`]: the names and the reading of segments.
 //! * [`local`]: the log in files of a directory: opening and replay, group commit in `worker`.
+//! * `gather`: how long a group may grow before it is written.
 //! * [`pipeline`]: the order of commits, and when they become visible.
 //! * `metrics`: bytes, groups and syncs, counted.
 //! * [`repair`]: what `tepui repair` does to a damaged log.
 
 pub mod batch;
+mod gather;
 pub mod hlc;
 pub mod local;
 mod metrics;

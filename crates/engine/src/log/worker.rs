@@ -6,16 +6,18 @@
 //!              └───────────────────── the next one gathers
 //! ```
 //!
-//! Guarantees: a group is everything that was queued when the thread came free, so a lone commit waits
-//! for nothing and a thousand waiting ones share a sync; segments are synced before they are followed;
+//! Guarantees: a group is everything that was queued when the thread came free and, where that pays, was back from
+//! the last group within a moment ([`super::gather`]); so a lone commit waits for nothing and a thousand waiting ones
+//! share a sync; segments are synced before they are followed;
 //! the first failed write or sync ends the thread, and nothing is reported as published after it.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::batch::encode_marker;
+use super::gather::Gather;
 use super::metrics::{Group, LogMetrics};
 use super::record::{RECORD_HEADER_BYTES, RecordWriter};
 use super::segment::{Predecessor, create_segment};
@@ -52,6 +54,8 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub(super) entries: Vec<Append>,
+    /// The thread wants to be woken when so many are queued.
+    pub(super) awaited: usize,
     pub(super) closing: bool,
     pub(super) rotations_asked: u64,
     pub(super) rotations_done: u64,
@@ -77,11 +81,21 @@ enum Work {
 
 impl Shared {
     /// The next thing to do; waits for it. `spare` becomes the queue's next buffer.
-    fn next_work(&self, deadline_micros: Option<u64>, spare: Vec<Append>) -> Work {
+    fn next_work(
+        &self,
+        deadline_micros: Option<u64>,
+        spare: Vec<Append>,
+        gather: &mut Gather,
+    ) -> Work {
         let mut queue = lock(&self.queue);
+        queue.awaited = 1;
         loop {
             let rotate = queue.rotations_asked > queue.rotations_done;
             if !queue.entries.is_empty() || rotate {
+                if !rotate {
+                    queue = self.gather(queue, gather);
+                }
+                let rotate = queue.rotations_asked > queue.rotations_done;
                 let entries = std::mem::replace(&mut queue.entries, spare);
                 return Work::Group {
                     entries,
@@ -103,6 +117,35 @@ impl Shared {
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
+        }
+    }
+
+    /// Lets the group that is queued grow while that pays.
+    fn gather<'a>(
+        &self,
+        mut queue: MutexGuard<'a, Queue>,
+        gather: &mut Gather,
+    ) -> MutexGuard<'a, Queue> {
+        let now = self.clock.monotonic_micros();
+        let Some(mut wait) = gather.begin(now, queue.entries.len()) else { return queue };
+        queue.awaited = wait.target;
+        loop {
+            let slice = Duration::from_micros(wait.slice_micros);
+            let (still, timeout) = self
+                .wake
+                .wait_timeout_while(queue, slice, |queue| {
+                    let asked = queue.closing || queue.rotations_asked > queue.rotations_done;
+                    queue.entries.len() < wait.target && !asked
+                })
+                .unwrap_or_else(PoisonError::into_inner);
+            queue = still;
+            if !timeout.timed_out() {
+                gather.reached();
+                return queue;
+            }
+            if !gather.goes_on(&mut wait, queue.entries.len()) {
+                return queue;
+            }
         }
     }
 
@@ -165,11 +208,17 @@ impl Worker {
 
     fn serve(&mut self, observer: &dyn LogObserver) -> Result<()> {
         let mut spare = Vec::new();
+        let mut gather = Gather::default();
         loop {
-            match self.shared.next_work(self.deadline(), std::mem::take(&mut spare)) {
+            let entries = std::mem::take(&mut spare);
+            match self.shared.next_work(self.deadline(), entries, &mut gather) {
                 Work::Group { mut entries, rotations_asked } => {
+                    let began = self.shared.clock.monotonic_micros();
                     self.write_group(&entries)?;
                     if let Some(last) = entries.last() {
+                        let now = self.shared.clock.monotonic_micros();
+                        let queued = lock(&self.shared.queue).entries.len();
+                        gather.answered(now, now.saturating_sub(began), entries.len(), queued);
                         observer.published(last.last_seq);
                     }
                     // Gives the permits back: after the group is published, not before.

@@ -1,0 +1,197 @@
+//! How long a group of the log may grow before it is written, where that pays.
+//!
+//! Whoever is answered tends to write again at once. Were a group closed as soon as the log's thread comes
+//! free, the first of them to return would be a group of one, and all others would wait out its sync: groups
+//! of 1 and 63 in turn, each writer waiting for two syncs. So after a group is answered, the next one waits
+//! for its writers to return, as long as the wait costs less than it saves:
+//!
+//! ```text
+//!            answered: 64          target: 64
+//! ── sync ──┤                     ┌─ reached: written
+//!           └ 1 ─── 20 ─── 50 ─── 64           queued
+//!             │  slice │  slice │              each an eighth of a sync
+//!
+//! At the end of a slice: `arrived` are spared a sync each if the group is closed after them and not before,
+//! `queued` have waited for a slice. On it goes while    arrived * sync > queued * slice.
+//! ```
+//!
+//! A lone writer waits for nothing: its target is itself. Writers that come at their own pace, and not as the
+//! answer to an answer, arrive in a slice at the rate at which they did during the sync, so that the sum does
+//! not come out in favour of a second slice; and after a slice in which nobody came the wait is left out for
+//! a while, twice as long each time. A sync that is as short as the wake-up of a thread is not waited for at all.
+
+/// Syncs shorter than this are not worth a wait: slices of them would be shorter than timers are exact.
+const SYNC_MICROS_MIN: u64 = 400;
+/// A sync counts for so much at most, so that a device that hung for once does not make the next group wait.
+const SYNC_MICROS_MAX: u64 = 8_000;
+/// Slices of a sync, which are also the most that a group waits: a sync's time in all.
+const SLICES: u64 = 8;
+/// Groups that are written without a wait after waits that were in vain, at most: 1 % of a sync added on average.
+const SKIPS_MAX: u32 = 15;
+
+/// What decides about the next group.
+#[derive(Debug, Default)]
+pub(super) struct Gather {
+    /// Of recent groups: microseconds of a write with its sync.
+    sync_micros: u64,
+    /// When the last group was answered.
+    answered_at: u64,
+    /// Writers that may be back in the next group: those answered, and those queued by then.
+    target: usize,
+    /// Groups to come that are written without a wait.
+    skips: u32,
+    /// The skips that the next wait in vain costs, less one.
+    penalty: u32,
+}
+
+/// A wait for writers to return.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wait {
+    /// Ends when so many are queued.
+    pub(super) target: usize,
+    /// Otherwise after this, to be [judged](Gather::goes_on).
+    pub(super) slice_micros: u64,
+    slices_left: u64,
+    queued: usize,
+}
+
+impl Gather {
+    /// Notes a group that was answered at `now`, having taken `micros` to be written and synced, while `queued`
+    /// already wait for the next.
+    pub(super) fn answered(&mut self, now: u64, micros: u64, group: usize, queued: usize) {
+        let micros = micros.min(SYNC_MICROS_MAX);
+        // A slow one after fast ones counts little; a fast one after slow ones counts in full.
+        self.sync_micros = ((self.sync_micros * 7 + micros) / 8).min(micros);
+        self.answered_at = now;
+        self.target = group + queued;
+    }
+
+    /// The wait that the next group starts with, if any, when `queued` are there at `now`.
+    pub(super) fn begin(&mut self, now: u64, queued: usize) -> Option<Wait> {
+        let worth = self.sync_micros >= SYNC_MICROS_MIN
+            && queued < self.target
+            && now.saturating_sub(self.answered_at) < self.sync_micros;
+        if !worth {
+            return None;
+        }
+        if self.skips > 0 {
+            self.skips -= 1;
+            return None;
+        }
+        let slice_micros = self.sync_micros / SLICES;
+        Some(Wait { target: self.target, slice_micros, slices_left: SLICES, queued })
+    }
+
+    /// Whether the wait goes on after a slice at whose end `queued` are there.
+    pub(super) fn goes_on(&mut self, wait: &mut Wait, queued: usize) -> bool {
+        let arrived = queued.saturating_sub(wait.queued);
+        if arrived == 0 && wait.slices_left == SLICES {
+            self.penalty = (self.penalty * 2 + 1).min(SKIPS_MAX);
+            self.skips = self.penalty;
+        } else {
+            self.penalty = 0;
+        }
+        wait.queued = queued;
+        wait.slices_left = wait.slices_left.saturating_sub(1);
+        queued < wait.target
+            && wait.slices_left > 0
+            && arrived as u64 * self.sync_micros > queued as u64 * wait.slice_micros
+    }
+
+    /// Notes that all were back.
+    pub(super) fn reached(&mut self) {
+        self.penalty = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After several groups of `group` that took `micros` each.
+    fn after(group: usize, queued: usize, micros: u64) -> Gather {
+        let mut gather = Gather::default();
+        for _ in 0..100 {
+            gather.answered(0, micros, group, queued);
+        }
+        gather
+    }
+
+    #[test]
+    fn a_lone_writer_and_a_fast_disk_wait_for_nothing() {
+        assert_eq!(after(1, 0, 2000).begin(10, 1), None);
+        assert_eq!(after(64, 0, 50).begin(10, 1), None);
+        assert_eq!(Gather::default().begin(10, 1), None);
+    }
+
+    #[test]
+    fn writers_that_return_in_a_burst_are_waited_for_until_all_are_back() {
+        let mut gather = after(64, 0, 2000);
+        let mut wait = gather.begin(10, 1).unwrap();
+        assert_eq!(wait.target, 64);
+        assert!(wait.slice_micros <= 250);
+        for queued in [20, 40, 60] {
+            assert!(gather.goes_on(&mut wait, queued));
+        }
+        assert!(!gather.goes_on(&mut wait, 64));
+    }
+
+    #[test]
+    fn the_wait_ends_when_too_few_come_for_what_it_costs_those_who_wait() {
+        let mut gather = after(200, 0, 2000);
+        let mut wait = gather.begin(10, 1).unwrap();
+        assert!(gather.goes_on(&mut wait, 100));
+        assert!(!gather.goes_on(&mut wait, 110), "10 spare 20 ms, 110 wait for 27");
+    }
+
+    #[test]
+    fn writers_at_their_own_pace_are_not_waited_for() {
+        // A writer each 20 us: a hundred queued during the sync, a dozen in a slice.
+        let mut gather = after(100, 100, 2000);
+        let mut wait = gather.begin(0, 100).unwrap();
+        assert!(!gather.goes_on(&mut wait, 112));
+    }
+
+    #[test]
+    fn a_group_never_waits_for_longer_than_a_sync() {
+        let mut gather = after(100_000, 0, 2000);
+        let mut wait = gather.begin(0, 1).unwrap();
+        let mut slices = 1;
+        while gather.goes_on(&mut wait, slices * 1000) {
+            slices += 1;
+        }
+        assert!(slices as u64 * wait.slice_micros <= 2000, "{slices}");
+    }
+
+    #[test]
+    fn waits_in_vain_become_rare_and_one_that_pays_brings_them_back() {
+        let mut gather = after(2, 0, 2000);
+        let mut waits = 0;
+        for _ in 0..1000 {
+            gather.answered(0, 2000, 2, 0);
+            if let Some(mut wait) = gather.begin(10, 1) {
+                waits += 1;
+                assert!(!gather.goes_on(&mut wait, 1));
+            }
+        }
+        assert!((1000 / 16..80).contains(&waits), "{waits}");
+        gather.skips = 0;
+        gather.begin(10, 1).unwrap();
+        gather.reached();
+        assert!(gather.begin(10, 1).is_some());
+    }
+
+    #[test]
+    fn one_sync_that_hung_does_not_make_the_next_group_wait_long() {
+        let mut gather = after(64, 0, 2000);
+        gather.answered(0, 5_000_000, 64, 0);
+        assert!(gather.begin(10, 1).unwrap().slice_micros < 400);
+        gather.answered(0, 10, 64, 0);
+        assert_eq!(gather.begin(10, 1), None);
+    }
+
+    #[test]
+    fn who_comes_long_after_the_answer_does_not_wait() {
+        assert_eq!(after(64, 0, 2000).begin(2000, 1), None);
+    }
+}
