@@ -111,8 +111,11 @@ impl Engine {
         }
         let orphans_removed = remove_orphans(&env, &layout, &named, &mut floor)?;
 
-        let log_options =
-            LogOptions { sync: options.sync, segment_bytes: options.log_segment_bytes };
+        let log_options = LogOptions {
+            sync: options.sync,
+            segment_bytes: options.log_segment_bytes,
+            ..LogOptions::default()
+        };
         let mut replays: BTreeMap<TabletId, Replay> = manifests
             .iter()
             .map(|(id, manifest)| {

@@ -52,6 +52,8 @@ pub enum FaultOp {
     Sync,
     /// [`WritableFile::reserve`].
     Reserve,
+    /// [`WritableFile::lay_out`].
+    LayOut,
     /// [`RandomFile::len`].
     Len,
     /// An attempt of [`RandomFile::read_at`], [`RandomFile::try_read_at`] or of a read through
@@ -326,6 +328,11 @@ impl WritableFile for FaultWritable {
     fn reserve(&mut self, len: u64) -> Result<()> {
         self.files.check(FaultOp::Reserve, &self.path)?;
         self.inner.reserve(len)
+    }
+
+    fn lay_out(&mut self, len: u64) -> Result<()> {
+        self.files.check(FaultOp::LayOut, &self.path)?;
+        self.inner.lay_out(len)
     }
 }
 

@@ -14,6 +14,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +35,9 @@ const DIRECT_ALIGN_UNKNOWN: usize = 4096;
 /// Largest alignment that is believed; a file system that asks for more is read through the page cache.
 #[cfg(target_os = "linux")]
 const DIRECT_ALIGN_MAX: u32 = 64 << 10;
+
+/// What is laid out ahead, piece by piece.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The operating system's file system.
 #[derive(Debug, Default)]
@@ -131,7 +135,7 @@ impl Files for LocalFiles {
             .create_new(true)
             .open(path)
             .map_err(|e| failed("create", path, &e))?;
-        Ok(Box::new(LocalWritable { file, path: path.to_owned(), len: 0 }))
+        Ok(Box::new(LocalWritable { file, path: path.to_owned(), len: 0, laid_out: 0 }))
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
@@ -245,6 +249,8 @@ struct LocalWritable {
     file: File,
     path: PathBuf,
     len: u64,
+    /// Up to here the file has bytes that were appended, or zeros.
+    laid_out: u64,
 }
 
 impl WritableFile for LocalWritable {
@@ -275,6 +281,21 @@ impl WritableFile for LocalWritable {
 
     #[cfg(not(target_os = "linux"))]
     fn reserve(&mut self, _len: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn lay_out(&mut self, len: u64) -> Result<()> {
+        let mut at = self.laid_out.max(self.len);
+        while at < len {
+            let piece = (len - at).min(ZEROS.len() as u64);
+            let zeros = ZEROS.get(..piece as usize).unwrap_or_default();
+            // Beside the position at which appends go on.
+            self.file
+                .write_all_at(zeros, at)
+                .map_err(|e| failed("write zeros to", &self.path, &e))?;
+            at += piece;
+            self.laid_out = at;
+        }
         Ok(())
     }
 }
@@ -384,6 +405,24 @@ mod tests {
             LocalFiles::default().list(dir.path()).unwrap(),
             [DirEntry { name: "a".into(), len: 11, is_dir: false }]
         );
+    }
+
+    #[test]
+    fn appends_go_on_within_the_zeros_that_were_laid_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let mut file = LocalFiles::default().create(&path).unwrap();
+        file.append(b"one").unwrap();
+        file.lay_out(200_000).unwrap();
+        file.append(b"two").unwrap();
+        file.lay_out(100_000).unwrap();
+        file.sync().unwrap();
+        assert_eq!(file.len(), 6);
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), 200_000);
+        assert!(bytes.starts_with(b"onetwo") && bytes[6..].iter().all(|b| *b == 0));
+        file.append(&vec![7; 200_000]).unwrap();
+        assert_eq!(fs::read(&path).unwrap().len(), 200_006);
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //!                     seen by the process            found after a crash
-//! file contents       bytes                          bytes[..synced], then chance (CrashMode)
+//! file contents       bytes                          bytes[..synced], then chance (CrashMode), then the zeros that
+//!                                                    were laid out before the last sync
 //! names               names                          durable names, then chance over the changes
 //!                                                    that no sync_dir has covered
 //! ```
@@ -64,8 +65,22 @@ enum Node {
 
 #[derive(Debug, Default)]
 struct Contents {
+    /// What was appended, and zeros laid out behind it.
     bytes: Vec<u8>,
+    /// Bytes that were appended.
+    appended: usize,
+    /// Of these, how many a sync has covered.
     synced: usize,
+    /// The length of the file when it was synced.
+    synced_len: usize,
+}
+
+impl Contents {
+    /// Bytes that are durable.
+    fn durable(bytes: Vec<u8>) -> Self {
+        let len = bytes.len();
+        Self { bytes, appended: len, synced: len, synced_len: len }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -194,7 +209,15 @@ impl Disk {
 
 /// The bytes that a crash leaves of a file.
 fn bytes_after_crash(contents: &Contents, mode: CrashMode, rng: &dyn Rng) -> Vec<u8> {
-    let (synced, tail) = contents.bytes.split_at(contents.synced.min(contents.bytes.len()));
+    let mut bytes = bytes_of_appends_after_crash(contents, mode, rng);
+    // What came to lie on zeros that are durable leaves those where it is lost.
+    bytes.resize(bytes.len().max(contents.synced_len), 0);
+    bytes
+}
+
+fn bytes_of_appends_after_crash(contents: &Contents, mode: CrashMode, rng: &dyn Rng) -> Vec<u8> {
+    let appended = contents.bytes.get(..contents.appended).unwrap_or(&contents.bytes);
+    let (synced, tail) = appended.split_at(contents.synced.min(appended.len()));
     let mut bytes = synced.to_vec();
     if mode == CrashMode::Strict || tail.is_empty() {
         return bytes;
@@ -255,8 +278,7 @@ impl MemoryFiles {
                     Node::Dir => Node::Dir,
                     Node::File(contents) => {
                         let bytes = bytes_after_crash(&lock(&contents), mode, rng);
-                        let synced = bytes.len();
-                        Node::File(Arc::new(Mutex::new(Contents { bytes, synced })))
+                        Node::File(Arc::new(Mutex::new(Contents::durable(bytes))))
                     }
                 };
                 (path, node)
@@ -279,12 +301,11 @@ impl MemoryFiles {
     /// Replaces a file's contents, or makes the file, durably: how a test damages one.
     pub fn put_contents(&self, path: &Path, bytes: Vec<u8>) {
         let mut disk = lock(&self.disk);
-        let synced = bytes.len();
         if let Some(Node::File(contents)) = disk.names.get(path) {
-            *lock(contents) = Contents { bytes, synced };
+            *lock(contents) = Contents::durable(bytes);
             return;
         }
-        let node = Node::File(Arc::new(Mutex::new(Contents { bytes, synced })));
+        let node = Node::File(Arc::new(Mutex::new(Contents::durable(bytes))));
         disk.names.insert(path.to_owned(), node.clone());
         disk.durable_names.insert(path.to_owned(), node);
     }
@@ -326,8 +347,9 @@ impl Files for MemoryFiles {
     fn truncate(&self, path: &Path, len: u64) -> Result<()> {
         let disk = lock(&self.disk);
         let mut contents = lock(disk.file("truncate", path)?);
-        contents.bytes.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
-        contents.synced = contents.bytes.len();
+        let mut bytes = std::mem::take(&mut contents.bytes);
+        bytes.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
+        *contents = Contents::durable(bytes);
         Ok(())
     }
 
@@ -477,22 +499,38 @@ struct MemoryWritable {
 
 impl WritableFile for MemoryWritable {
     fn append(&mut self, data: &[u8]) -> Result<()> {
-        self.handle.contents("write")?.bytes.extend_from_slice(data);
+        let mut contents = self.handle.contents("write")?;
+        let at = contents.appended;
+        let laid_out = contents.bytes.len().saturating_sub(at).min(data.len());
+        let (over, beyond) = data.split_at(laid_out);
+        if let Some(zeros) = contents.bytes.get_mut(at..at + laid_out) {
+            zeros.copy_from_slice(over);
+        }
+        contents.bytes.extend_from_slice(beyond);
+        contents.appended = at + data.len();
         Ok(())
     }
 
     fn sync(&mut self) -> Result<()> {
         let mut contents = self.handle.contents("sync")?;
-        contents.synced = contents.bytes.len();
+        contents.synced = contents.appended;
+        contents.synced_len = contents.bytes.len();
         Ok(())
     }
 
     fn len(&self) -> u64 {
-        lock(&self.handle.contents).bytes.len() as u64
+        lock(&self.handle.contents).appended as u64
     }
 
     fn reserve(&mut self, _len: u64) -> Result<()> {
         self.handle.contents("reserve space for").map(|_| ())
+    }
+
+    fn lay_out(&mut self, len: u64) -> Result<()> {
+        let mut contents = self.handle.contents("write zeros to")?;
+        let len = usize::try_from(len).unwrap_or(usize::MAX).max(contents.bytes.len());
+        contents.bytes.resize(len, 0);
+        Ok(())
     }
 }
 

@@ -159,6 +159,12 @@ pub trait WritableFile: Send + Debug {
     }
     /// Reserves space for `len` bytes in all, without changing the length; a hint that may do nothing.
     fn reserve(&mut self, len: u64) -> Result<()>;
+    /// Writes zeros behind what was appended, up to `len` bytes in all, for later appends to overwrite: the
+    /// syncs of those then have no metadata to write. A reader finds the zeros; [`Self::len`] does not count
+    /// them. May do nothing.
+    fn lay_out(&mut self, _len: u64) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A file being read at offsets; shared between threads.

@@ -12,6 +12,7 @@ pub(super) struct LogMetrics {
     syncs: AtomicU64,
     sync_micros: AtomicU64,
     segments: AtomicU64,
+    laid_out_bytes: AtomicU64,
 }
 
 /// The counters at one moment.
@@ -31,6 +32,8 @@ pub struct LogFigures {
     pub sync_micros: u64,
     /// Segments that were begun.
     pub segments: u64,
+    /// Zeros that were written ahead for small groups.
+    pub laid_out_bytes: u64,
 }
 
 /// What a group came to.
@@ -52,6 +55,7 @@ impl LogMetrics {
             syncs: get(&self.syncs),
             sync_micros: get(&self.sync_micros),
             segments: get(&self.segments),
+            laid_out_bytes: get(&self.laid_out_bytes),
         }
     }
 
@@ -65,6 +69,10 @@ impl LogMetrics {
     pub(super) fn sync(&self, micros: u64) {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         self.sync_micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    pub(super) fn laid_out(&self, bytes: u64) {
+        self.laid_out_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn segment(&self) {

@@ -41,6 +41,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// replay after a crash longer.
 pub const LOG_SEGMENT_BYTES: u64 = 64 << 20;
 
+/// Zeros that are laid out ahead at a time, for groups that are small. Fewer, and more syncs have a new length to
+/// write, which costs the file system a transaction of its journal; more, and the sync that writes the zeros
+/// takes longer than the others.
+pub const LAY_OUT_BYTES: u64 = 256 << 10;
+
 /// Options of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogOptions {
@@ -48,11 +53,17 @@ pub struct LogOptions {
     pub sync: SyncMode,
     /// Bytes of a segment; one larger batch makes one larger segment.
     pub segment_bytes: u64,
+    /// Zeros that are written ahead at a time while groups are small and each is synced; 0 for none.
+    pub lay_out_bytes: u64,
 }
 
 impl Default for LogOptions {
     fn default() -> Self {
-        Self { sync: SyncMode::Always, segment_bytes: LOG_SEGMENT_BYTES }
+        Self {
+            sync: SyncMode::Always,
+            segment_bytes: LOG_SEGMENT_BYTES,
+            lay_out_bytes: LAY_OUT_BYTES,
+        }
     }
 }
 

@@ -31,6 +31,10 @@ use crate::io::{Clock, Files};
 /// later, and damage to the last group before an idle time is longer taken for a torn tail.
 pub(super) const MARKER_AFTER_IDLE_MICROS: u64 = 1_000_000;
 
+/// Groups of up to so many bytes have zeros laid out for them. For larger ones to write everything twice would
+/// cost more than the journal does.
+const LAY_OUT_GROUP_BYTES_MAX: u64 = 32 << 10;
+
 /// Reserved space that a sealed segment may keep. Less is not worth a system call.
 const SEALED_SLACK_BYTES: u64 = 1 << 20;
 
@@ -273,12 +277,27 @@ impl Worker {
             *last = entry.last_seq.max(*last);
         }
         match self.shared.options.sync {
-            SyncMode::Always => self.sync()?,
+            SyncMode::Always => {
+                self.lay_out(group.bytes)?;
+                self.sync()?;
+            }
             SyncMode::Never | SyncMode::IntervalMs(_) => self.writer.flush()?,
         }
         self.shared.metrics.group(group);
         self.report(false);
         Ok(())
+    }
+
+    /// Sees to it that most syncs of small groups find the file as long as it was.
+    fn lay_out(&mut self, group_bytes: u64) -> Result<()> {
+        let len = self.writer.len();
+        let options = &self.shared.options;
+        let to = (len + options.lay_out_bytes).min(options.segment_bytes);
+        if group_bytes > LAY_OUT_GROUP_BYTES_MAX || len <= self.writer.laid_out() || to <= len {
+            return Ok(());
+        }
+        self.shared.metrics.laid_out(to - len);
+        self.writer.lay_out(to)
     }
 
     /// Under load the timer never gets its turn, and what is due is done between two groups.
@@ -326,7 +345,7 @@ impl Worker {
         }
     }
 
-    /// Completes the segment: everything is durable and the space that it does not need is free.
+    /// Completes the segment: everything is durable, and the zeros and the space that it does not need are gone.
     fn seal(&mut self) -> Result<()> {
         if self.writer.len() > self.writer.durable() {
             self.sync_file()?;
@@ -334,7 +353,8 @@ impl Worker {
         self.state.dirty_since = None;
         self.state.unmarked_since = None;
         let len = self.writer.len();
-        if len + SEALED_SLACK_BYTES <= self.shared.options.segment_bytes {
+        let slack = len + SEALED_SLACK_BYTES <= self.shared.options.segment_bytes;
+        if slack || self.writer.laid_out() > len {
             self.shared.files.truncate(self.writer.path(), len)?;
         }
         Ok(())

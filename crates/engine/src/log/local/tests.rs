@@ -8,11 +8,12 @@ use crate::log::testing::{SyncGate, Watch, World, append, batch, dir};
 use crate::log::worker::MARKER_AFTER_IDLE_MICROS;
 
 fn options(sync: SyncMode, segment_bytes: u64) -> LogOptions {
-    LogOptions { sync, segment_bytes }
+    LogOptions { sync, segment_bytes, lay_out_bytes: 0 }
 }
 
+/// Without zeros laid out, so that a file is no longer than what was written to it.
 fn always() -> LogOptions {
-    LogOptions::default()
+    LogOptions { lay_out_bytes: 0, ..LogOptions::default() }
 }
 
 fn start(log: &Arc<LocalLog>) -> Arc<Watch> {
@@ -474,4 +475,119 @@ fn the_log_works_on_real_files() {
         }
         watch.wait(life * 5 + 5).unwrap();
     }
+}
+
+/// Batches on zeros that were laid out, each synced by itself.
+fn on_zeros(world: &World, batches: u64) -> Arc<LocalLog> {
+    let laid_out = LogOptions { lay_out_bytes: 4096, ..LogOptions::default() };
+    let opened = world.open(laid_out).unwrap();
+    let watch = start(&opened.log);
+    for n in 1..=batches {
+        opened.log.append(append(1, n)).unwrap();
+        watch.wait(n).unwrap();
+    }
+    opened.log
+}
+
+#[test]
+fn most_syncs_of_small_groups_find_the_file_as_long_as_it_was() {
+    let world = World::new();
+    let mut lengths = Vec::new();
+    let laid_out = LogOptions { lay_out_bytes: 4096, ..LogOptions::default() };
+    let opened = world.open(laid_out).unwrap();
+    let watch = start(&opened.log);
+    for n in 1..=200 {
+        opened.log.append(append(1, n)).unwrap();
+        watch.wait(n).unwrap();
+        lengths.push(world.memory.contents(&file(1)).unwrap().len());
+    }
+    lengths.dedup();
+    assert!((3..8).contains(&lengths.len()), "{lengths:?}");
+    let figures = opened.log.figures();
+    assert_eq!(figures.laid_out_bytes, 4096 * lengths.len() as u64);
+    assert_eq!((figures.batches, figures.mutations, figures.groups), (200, 200, 200));
+    // A large group goes to the end of the file as it is.
+    let mut large = append(1, 201);
+    large.batch = crate::log::encode_batch(1, &large_batch(100_000));
+    large.batch.set_first_seq(201);
+    opened.log.append(large).unwrap();
+    watch.wait(201).unwrap();
+    assert_eq!(opened.log.figures().laid_out_bytes, figures.laid_out_bytes);
+    opened.log.close().unwrap();
+    let segments = opened.log.segments();
+    let len = world.memory.contents(&file(1)).unwrap().len() as u64;
+    assert_eq!(len, segments.last().unwrap().bytes, "a sealed segment keeps no zeros");
+    assert_eq!(world.open(always()).unwrap().seqs(), (1..=201).collect::<Vec<_>>());
+}
+
+fn large_batch(bytes: usize) -> RowBatch {
+    let mut batch = batch(1);
+    for mutation in &mut batch.mutations {
+        if let crate::cell::Mutation::Put { value, .. } = mutation {
+            *value = vec![1; bytes].into();
+        }
+    }
+    batch
+}
+
+#[test]
+fn a_crash_on_zeros_that_were_laid_out_keeps_every_synced_batch_and_is_no_damage() {
+    for seed in 0..300 {
+        let world = World::new();
+        let batches = 1 + seed % 60;
+        let log = on_zeros(&world, batches);
+        // Some more whose sync does not return before the power is gone.
+        let gate = Arc::new(SyncGate::default());
+        let guard = gate.close(&world.files);
+        log.append(append(1, batches + 1)).unwrap();
+        gate.wait_arrived(1);
+        let mode = if seed % 3 == 0 { CrashMode::Strict } else { CrashMode::Torn };
+        let copy = World::on(world.memory.crashed_copy(mode, &SeededRng::new(seed)));
+        gate.open();
+        drop(guard);
+        let opened = copy.open(always()).unwrap();
+        let seqs = opened.seqs();
+        assert!(seqs.len() as u64 >= batches, "seed {seed}: {} of {batches}", seqs.len());
+        assert!(seqs.len() as u64 <= batches + 1);
+        assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
+        // What was torn is gone for good: the next life reads the same.
+        drop(opened);
+        assert_eq!(copy.open(always()).unwrap().seqs(), seqs);
+    }
+}
+
+#[test]
+fn damage_to_a_synced_batch_on_laid_out_zeros_is_refused() {
+    let world = World::new();
+    let log = on_zeros(&world, 30);
+    let bytes = world.memory.contents(&file(1)).unwrap();
+    let last = bytes.iter().rposition(|b| *b != 0).unwrap();
+    drop(log);
+    // The last batch has nothing behind it that vouches for it; all before it have.
+    for at in 60..last - 120 {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x10;
+        let copy = World::on(MemoryFiles::new());
+        copy.memory.create_dir_all(dir()).unwrap();
+        copy.memory.put_contents(&file(1), damaged);
+        assert_eq!(copy.open(always()).err().unwrap().kind(), ErrorKind::Corruption, "byte {at}");
+    }
+}
+
+#[test]
+fn without_space_for_zeros_writes_go_on_as_long_as_they_fit() {
+    let world = World::new();
+    world.files.inject(Fault::new(FaultOp::LayOut).kind(ErrorKind::NoSpace).sticky());
+    let log = on_zeros(&world, 20);
+    log.close().unwrap();
+    world.files.heal();
+    assert_eq!(world.open(always()).unwrap().seqs(), (1..=20).collect::<Vec<_>>());
+    // Any other failure is one of the log.
+    let world = World::new();
+    world.files.inject(Fault::new(FaultOp::LayOut));
+    let opened = world.open(LogOptions::default()).unwrap();
+    let watch = start(&opened.log);
+    opened.log.append(append(1, 1)).unwrap();
+    assert!(watch.wait(1).is_err());
+    assert_eq!(opened.log.append(append(1, 2)).unwrap_err().kind(), ErrorKind::ReadOnly);
 }

@@ -25,6 +25,8 @@ pub struct RecordWriter {
     len: u64,
     /// Bytes that a returned sync covered.
     durable: u64,
+    /// Up to here the file has zeros for records to come.
+    laid_out: u64,
     failed: Option<Error>,
 }
 
@@ -35,7 +37,16 @@ impl RecordWriter {
         let file = files.create(path)?;
         let buffer = encode_file_header(magic, file_id);
         let len = buffer.len() as u64;
-        Ok(Self { file, path: path.to_owned(), file_id, buffer, len, durable: 0, failed: None })
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            file_id,
+            buffer,
+            len,
+            durable: 0,
+            laid_out: 0,
+            failed: None,
+        })
     }
 
     /// Where the file is.
@@ -71,6 +82,25 @@ impl RecordWriter {
     /// Reserves space for `len` bytes in all. A hint: a failure changes nothing.
     pub fn reserve(&mut self, len: u64) -> Result<()> {
         self.file.reserve(len)
+    }
+
+    /// Bytes up to which the file was laid out with zeros; records may have come to lie on them since.
+    pub fn laid_out(&self) -> u64 {
+        self.laid_out
+    }
+
+    /// Writes what is buffered, and zeros behind it for records to come, up to `len` bytes in all: a sync of
+    /// those has no new length to write. Without space for them none are written, and a record that needs
+    /// it says so in its turn.
+    pub fn lay_out(&mut self, len: u64) -> Result<()> {
+        self.flush()?;
+        match self.file.lay_out(len) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {}
+            laid_out => self.note(laid_out)?,
+        }
+        // Also without space: to try again for each record would be in vain.
+        self.laid_out = self.laid_out.max(len);
+        Ok(())
     }
 
     /// Appends a record and returns its offset. It may stay in the buffer until [`Self::flush`].
