@@ -4,6 +4,7 @@
 mod bad_days;
 mod concurrent;
 mod drops;
+mod faults;
 mod gc;
 mod harness;
 mod jobs;

@@ -1,0 +1,199 @@
+//! Every single operation on a file fails once, or from then on, in the middle of a history that writes, rotates the
+//! log, flushes and compacts: nothing that was acknowledged is lost, nothing that was not is shown while the engine
+//! lives, the engine says why it takes no writes, and the next start is whole.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use futures::executor::block_on;
+
+use tepui_engine::ErrorKind;
+use tepui_engine::cell::{RowBatch, RowRange};
+use tepui_engine::db::{Engine, EngineOptions, Health};
+use tepui_engine::io::{
+    CrashMode, Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles, SeededRng,
+};
+use tepui_engine::read::Projection;
+use tepui_engine::tablet::{ReadView, Tablet};
+
+use crate::harness::{START_MICROS, env, plain_schema, put, tiny_options};
+
+/// Writes of a history.
+const WRITES: usize = 36;
+/// After so many the tablet is flushed, and compacted if that is due.
+const FLUSH_EVERY: usize = 9;
+/// What a history does to files.
+const OPS: [FaultOp; 9] = [
+    FaultOp::Create,
+    FaultOp::Append,
+    FaultOp::Sync,
+    FaultOp::SyncDir,
+    FaultOp::Rename,
+    FaultOp::Remove,
+    FaultOp::Truncate,
+    FaultOp::Reserve,
+    FaultOp::LayOut,
+];
+
+/// A segment takes a few writes.
+fn options() -> EngineOptions {
+    EngineOptions { log_segment_bytes: 500, ..tiny_options() }
+}
+
+fn open(files: Arc<dyn Files>) -> (Arc<Engine>, Arc<Tablet>) {
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let engine = Engine::open(env(files, clock, 1), Path::new("/data"), options()).unwrap();
+    let tablet = match engine.tablets().first() {
+        Some(tablet) => Arc::clone(tablet),
+        None => engine.create_tablet(RowRange::all()).unwrap(),
+    };
+    tablet.set_schema(Arc::new(plain_schema()));
+    engine.start().unwrap();
+    (engine, tablet)
+}
+
+fn row(n: usize) -> String {
+    format!("row-{n:03}")
+}
+
+fn text(n: usize) -> String {
+    format!("value {n} {}", "x".repeat(60))
+}
+
+fn write(tablet: &Tablet, n: usize) -> tepui_engine::Result<u64> {
+    let mutations = vec![put(1, "q", 1000, &text(n))];
+    block_on(tablet.apply(RowBatch { row: row(n).into_bytes().into(), mutations }))
+}
+
+fn read(tablet: &Tablet, n: usize) -> Option<String> {
+    let projection = Projection::all();
+    block_on(tablet.read_row(row(n).as_bytes(), &projection, ReadView::Durable))
+        .unwrap()
+        .map(|row| String::from_utf8(row.cells[0].value.to_vec()).unwrap())
+}
+
+/// Runs the history; which writes were acknowledged, and the errors of the others.
+fn history(engine: &Engine, tablet: &Tablet) -> Vec<tepui_engine::Result<u64>> {
+    (0..WRITES)
+        .map(|n| {
+            let written = write(tablet, n);
+            if n % FLUSH_EVERY == FLUSH_EVERY - 1 {
+                drop(block_on(tablet.flush()));
+                drop(engine.run_background());
+            }
+            written
+        })
+        .collect()
+}
+
+fn check(fault: &Fault, disk: &MemoryFiles, faults: &FaultFiles) -> bool {
+    let what = format!("{fault:?}");
+    let (engine, tablet) = open(Arc::new(faults.clone()));
+    faults.inject(fault.clone());
+    let written = history(&engine, &tablet);
+    let mut first_refused = None;
+    for (n, result) in written.iter().enumerate() {
+        match result {
+            Ok(_) => assert_eq!(read(&tablet, n), Some(text(n)), "{what}: write {n} is gone"),
+            Err(error) => {
+                assert!(
+                    matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::NoSpace),
+                    "{what}: write {n}: {error:?}"
+                );
+                assert_eq!(read(&tablet, n), None, "{what}: write {n} failed and is shown");
+                first_refused = first_refused.or(Some(n));
+            }
+        }
+    }
+    if let Some(refused) = first_refused {
+        // For good, with the reason.
+        assert!(
+            written.iter().skip(refused).all(Result::is_err),
+            "{what}: a write after {refused}"
+        );
+        let Health::ReadOnly(reason) = engine.health() else {
+            panic!("{what}: a write was refused and the engine says that all is well")
+        };
+        assert!(reason.contains("injected fault"), "{what}: {reason}");
+        assert!(reason.contains("/data"), "{what}: {reason} names the file");
+    }
+    let acknowledged: Vec<usize> =
+        written.iter().enumerate().filter(|(_, w)| w.is_ok()).map(|(n, _)| n).collect();
+    // The power goes; or the process ends in its own time.
+    let strict = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(1));
+    let torn = disk.crashed_copy(CrashMode::Torn, &SeededRng::new(acknowledged.len() as u64));
+    let _ = engine.close();
+    drop((engine, tablet));
+    faults.heal();
+    for files in [strict, torn, disk.clone()] {
+        let (engine, tablet) = open(Arc::new(files));
+        assert_eq!(engine.health(), Health::Serving);
+        for n in &acknowledged {
+            assert_eq!(read(&tablet, *n), Some(text(*n)), "{what}: write {n} is lost");
+        }
+        write(&tablet, WRITES).unwrap();
+        assert_eq!(read(&tablet, WRITES), Some(text(WRITES)));
+    }
+    first_refused.is_some()
+}
+
+/// How often a history without faults does an operation, from after its opening on.
+fn operations(op: FaultOp) -> u64 {
+    let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let (engine, tablet) = open(Arc::new(faults.clone()));
+    let before = faults.count(op);
+    assert!(history(&engine, &tablet).iter().all(Result::is_ok));
+    engine.close().unwrap();
+    faults.count(op) - before
+}
+
+#[test]
+fn whichever_operation_fails_no_acknowledged_write_is_lost_and_the_reason_is_told() {
+    for op in OPS {
+        let count = operations(op);
+        let mut refusals = 0;
+        for kind in [ErrorKind::Io, ErrorKind::NoSpace] {
+            for nth in 1..=count {
+                for sticky in [false, true] {
+                    let disk = MemoryFiles::new();
+                    let faults = FaultFiles::new(Arc::new(disk.clone()));
+                    let fault = Fault::new(op).nth(nth).kind(kind);
+                    let fault = if sticky { fault.sticky() } else { fault };
+                    refusals += u64::from(check(&fault, &disk, &faults));
+                }
+            }
+        }
+        match op {
+            // Most of them are the log's or a manifest's.
+            FaultOp::Append | FaultOp::Sync => assert!(refusals > count, "{op:?}: {refusals}"),
+            // A hint: whoever cannot have space now is told when it is needed.
+            FaultOp::Reserve => assert_eq!(refusals, 0),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_at_any_byte_keeps_what_was_acknowledged() {
+    for quota in (0..14_000).step_by(97) {
+        let disk = MemoryFiles::new();
+        let faults = FaultFiles::new(Arc::new(disk.clone()));
+        let (engine, tablet) = open(Arc::new(faults.clone()));
+        faults.set_quota_bytes(Some(quota));
+        let written = history(&engine, &tablet);
+        if let Some(error) = written.iter().find_map(|w| w.as_ref().err()) {
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{quota}: {error}");
+            assert!(matches!(engine.health(), Health::ReadOnly(r) if r.contains("no space")));
+        }
+        let _ = engine.close();
+        drop((engine, tablet));
+        faults.heal();
+        let (_engine, tablet) = open(Arc::new(disk));
+        for (n, written) in written.iter().enumerate() {
+            if written.is_ok() {
+                assert_eq!(read(&tablet, n), Some(text(n)), "{quota} bytes: write {n} is lost");
+            }
+        }
+        write(&tablet, WRITES).unwrap();
+    }
+}
