@@ -15,6 +15,9 @@
 //! `queued` have waited for a slice. On it goes while    arrived * sync > queued * slice.
 //! ```
 //!
+//! Where all came back in the waits before, a few slices may go against this sum: a writer whose thread does not get
+//! its turn for a moment is on its way all the same. Each wait that ends without it halves that patience.
+//!
 //! A lone writer waits for nothing: its target is itself. Writers that come at their own pace, and not as the
 //! answer to an answer, arrive in a slice at the rate at which they did during the sync, so that the sum does
 //! not come out in favour of a second slice; and after a slice in which nobody came the wait is left out for
@@ -26,6 +29,8 @@ const SYNC_MICROS_MIN: u64 = 400;
 const SYNC_MICROS_MAX: u64 = 8_000;
 /// Slices of a sync, which are also the most that a group waits: a sync's time in all.
 const SLICES: u64 = 8;
+/// Slices that may go against the sum in a wait, after as many waits that all came back in.
+const PATIENCE_SLICES_MAX: u64 = 6;
 /// Groups that are written without a wait after waits that were in vain, at most: 1 % of a sync added on average.
 const SKIPS_MAX: u32 = 15;
 
@@ -40,8 +45,10 @@ pub(super) struct Gather {
     target: usize,
     /// Groups to come that are written without a wait.
     skips: u32,
-    /// The skips that the next wait in vain costs, less one.
+    /// Half of the skips that the next wait in vain costs.
     penalty: u32,
+    /// Slices of the next wait that may go against the sum.
+    patience: u64,
 }
 
 /// A wait for writers to return.
@@ -52,6 +59,7 @@ pub(super) struct Wait {
     /// Otherwise after this, to be [judged](Gather::goes_on).
     pub(super) slice_micros: u64,
     slices_left: u64,
+    patience: u64,
     queued: usize,
 }
 
@@ -79,28 +87,41 @@ impl Gather {
             return None;
         }
         let slice_micros = self.sync_micros / SLICES;
-        Some(Wait { target: self.target, slice_micros, slices_left: SLICES, queued })
+        Some(Wait {
+            target: self.target,
+            slice_micros,
+            slices_left: SLICES,
+            patience: self.patience,
+            queued,
+        })
     }
 
     /// Whether the wait goes on after a slice at whose end `queued` are there.
     pub(super) fn goes_on(&mut self, wait: &mut Wait, queued: usize) -> bool {
         let arrived = queued.saturating_sub(wait.queued);
-        if arrived == 0 && wait.slices_left == SLICES {
-            self.penalty = (self.penalty * 2 + 1).min(SKIPS_MAX);
-            self.skips = self.penalty;
-        } else {
-            self.penalty = 0;
-        }
+        let pays = arrived as u64 * self.sync_micros > queued as u64 * wait.slice_micros;
+        let in_vain = arrived == 0 && wait.slices_left == SLICES;
         wait.queued = queued;
         wait.slices_left = wait.slices_left.saturating_sub(1);
-        queued < wait.target
-            && wait.slices_left > 0
-            && arrived as u64 * self.sync_micros > queued as u64 * wait.slice_micros
+        if queued < wait.target && wait.slices_left > 0 {
+            if pays {
+                return true;
+            }
+            if wait.patience > 0 {
+                wait.patience -= 1;
+                return true;
+            }
+        }
+        self.patience /= 2;
+        self.penalty = if in_vain { (self.penalty * 2 + 1).min(SKIPS_MAX) } else { 0 };
+        self.skips = self.penalty;
+        false
     }
 
     /// Notes that all were back.
     pub(super) fn reached(&mut self) {
         self.penalty = 0;
+        self.patience = (self.patience + 1).min(PATIENCE_SLICES_MAX);
     }
 }
 
@@ -179,6 +200,28 @@ mod tests {
         gather.begin(10, 1).unwrap();
         gather.reached();
         assert!(gather.begin(10, 1).is_some());
+    }
+
+    #[test]
+    fn patience_is_earned_by_waits_that_all_came_back_in_and_lost_by_others() {
+        let mut gather = after(64, 0, 2000);
+        let slices = |gather: &mut Gather| {
+            let mut wait = gather.begin(10, 10).unwrap();
+            let mut slices = 1;
+            while gather.goes_on(&mut wait, 10) {
+                slices += 1;
+            }
+            gather.skips = 0;
+            slices
+        };
+        assert_eq!(slices(&mut gather), 1);
+        for _ in 0..100 {
+            gather.reached();
+        }
+        assert_eq!(slices(&mut gather), 1 + PATIENCE_SLICES_MAX);
+        assert_eq!(slices(&mut gather), 1 + PATIENCE_SLICES_MAX / 2);
+        assert_eq!(slices(&mut gather), 2);
+        assert_eq!(slices(&mut gather), 1);
     }
 
     #[test]
