@@ -113,6 +113,13 @@ pub enum OpKind {
     Increment,
 }
 
+impl OpKind {
+    /// Whether it writes.
+    pub fn writes(self) -> bool {
+        matches!(self, Self::Put | Self::Increment)
+    }
+}
+
 /// How often a kind of operation occurs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Share {
@@ -202,7 +209,7 @@ impl Workload {
 
     /// Whether it writes: the shape of the store is another one afterwards.
     pub fn writes(&self) -> bool {
-        self.mix.iter().any(|share| matches!(share.kind, OpKind::Put | OpKind::Increment))
+        self.mix.iter().any(|share| share.kind.writes())
     }
 
     /// An error that says which limit is broken.

@@ -192,7 +192,7 @@ impl Worker<'_> {
             }
             Op::Increment { row } => {
                 self.dataset.key_into(*row, key);
-                increment::increment(&self.store.tablet, key, &self.asks.counter).await?;
+                increment::increment(&self.store.counters, key, &self.asks.counter).await?;
                 Ok(Found::default())
             }
         }

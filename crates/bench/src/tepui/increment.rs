@@ -10,7 +10,7 @@ use super::FAMILY;
 use crate::dataset::TIMESTAMP_MICROS;
 use crate::error::{Error, Result};
 
-/// The counter's column: none of the data set's.
+/// The counter's column.
 const COUNTER: &[u8] = b"counter";
 
 /// What a read of the counter asks for.

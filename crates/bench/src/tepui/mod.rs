@@ -1,6 +1,6 @@
 //! Tepui's engine as a [`Store`], in this process.
 //!
-//! One table of one tablet and one family. The engine runs its background threads as a server's does; reads
+//! One table of one tablet and one family, and another for counters. The engine runs its background threads as a server's does; reads
 //! run on one single-threaded runtime a thread, as a server's requests do, or on threads that block where each
 //! has but one in flight.
 
@@ -102,12 +102,14 @@ impl TepuiOptions {
     }
 }
 
-/// An open engine with one tablet.
+/// An open engine.
 #[derive(Debug)]
 pub struct Tepui {
     name: String,
     engine: Arc<Engine>,
     tablet: Arc<Tablet>,
+    /// Counters, apart from the rows: these are compared byte by byte.
+    counters: Arc<Tablet>,
     io: Arc<CountedIo>,
     columns: Columns,
 }
@@ -135,18 +137,26 @@ impl Tepui {
         dataset.validate()?;
         let (env, io): (Env, _) = machine::env(options.io, options.slow, options.slow_sync)?;
         let engine = Engine::open(env, &options.dir, options.engine.clone())?;
-        let tablet = match engine.tablets().into_iter().next() {
-            Some(tablet) => tablet,
-            None => engine.create_tablet(RowRange::all())?,
+        // By number, so in the order in which they were created.
+        let mut tablets = engine.tablets().into_iter();
+        let mut next = || -> Result<Arc<Tablet>> {
+            let tablet = match tablets.next() {
+                Some(tablet) => tablet,
+                None => engine.create_tablet(RowRange::all())?,
+            };
+            let families = [(FAMILY, FamilyOptions::default())].into();
+            tablet.set_schema(Arc::new(TabletSchema { families }));
+            Ok(tablet)
         };
-        let families = [(FAMILY, FamilyOptions::default())].into();
-        tablet.set_schema(Arc::new(TabletSchema { families }));
+        let (tablet, counters) = (next()?, next()?);
         engine.start()?;
-        Ok(Self { name: options.name.clone(), engine, tablet, io, columns: Columns::new(dataset) })
+        let (name, columns) = (options.name.clone(), Columns::new(dataset));
+        Ok(Self { name, engine, tablet, counters, io, columns })
     }
 
     /// Opens what `kept` holds with the cache of `options`; loads and settles it first where it is not there.
-    /// A load has a cache of its own, so that what is measured starts cold.
+    /// A load has a cache of its own, so that what is measured starts cold, and syncs nothing, since it is settled
+    /// before it counts.
     pub fn open_kept(
         options: &TepuiOptions,
         dataset: &Dataset,
@@ -154,7 +164,9 @@ impl Tepui {
         progress: &Progress,
     ) -> Result<Self> {
         if kept.prepare()? == State::Empty {
-            let store = Self::open(options, dataset)?;
+            let mut loading = TepuiOptions { slow_sync: None, ..options.clone() };
+            loading.engine.sync = SyncMode::Never;
+            let store = Self::open(&loading, dataset)?;
             store.load(dataset, progress)?;
             store.settle(progress)?;
             store.close()?;
@@ -171,7 +183,7 @@ impl Tepui {
     /// The counter of a row that [`Op::Increment`](crate::Op::Increment) adds to.
     pub fn counter(&self, dataset: &Dataset, row: u64) -> Result<i64> {
         let (key, ask) = (dataset.key(row), increment::ask());
-        pollster::block_on(increment::read(&self.tablet, &key, &ask, ReadView::Durable))
+        pollster::block_on(increment::read(&self.counters, &key, &ask, ReadView::Durable))
     }
 
     /// Nanoseconds to ask the filters of all SSTs about every column of a row, all of it in memory: as a read
@@ -227,6 +239,7 @@ impl Store for Tepui {
 
     fn settle(&self, progress: &Progress) -> Result<()> {
         pollster::block_on(self.tablet.flush())?;
+        pollster::block_on(self.counters.flush())?;
         self.rest(progress)?;
         // What is left above the last level is merged into it, as peers are left with one sorted run.
         Ok(self.engine.compact_fully()?)

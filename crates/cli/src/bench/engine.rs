@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use tepui_bench::counters::{Device, Machine};
 use tepui_bench::kept::Kept;
 use tepui_bench::plot::{self, Series};
 use tepui_bench::report::{self, Report, RunReport};
-use tepui_bench::tepui::{IoMode, Tepui, TepuiOptions};
+use tepui_bench::tepui::{IoMode, SyncMode, Tepui, TepuiOptions};
 use tepui_bench::{
     Dataset, Error, Limit, OpKind, Progress, Result, Share, Store as _, Verify, Workload, presets,
 };
@@ -79,6 +80,12 @@ pub struct Options {
     /// Whether index and filters of an SST are cut into partitions or are one block each
     #[arg(long, value_enum, default_value_t = Switch::On)]
     partitions: Switch,
+    /// When writes are synced; the load never is
+    #[arg(long, value_enum, default_value_t = Sync::Never)]
+    sync: Sync,
+    /// Microseconds that each sync of a file takes longer, as on a slow disk
+    #[arg(long, default_value_t = 0, value_name = "MICROS")]
+    slow_sync: u64,
     /// How blocks are compressed; the values are random bytes
     #[arg(long, value_enum, default_value_t = Compression::None)]
     compression: Compression,
@@ -115,6 +122,22 @@ impl From<Io> for IoMode {
         match io {
             Io::Direct => Self::Direct,
             Io::Buffered => Self::Buffered,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Sync {
+    /// Before each write is answered
+    Always,
+    Never,
+}
+
+impl From<Sync> for SyncMode {
+    fn from(sync: Sync) -> Self {
+        match sync {
+            Sync::Always => Self::Always,
+            Sync::Never => Self::Never,
         }
     }
 }
@@ -313,6 +336,8 @@ impl Options {
         let mut store = TepuiOptions::new(kept.data(), cache.bytes(data_bytes));
         store.io = self.io.into();
         store.engine.compression = self.compression.into();
+        store.engine.sync = self.sync.into();
+        store.slow_sync = Some(Duration::from_micros(self.slow_sync)).filter(|d| !d.is_zero());
         if self.partitions == Switch::Off {
             store = store.unpartitioned();
         }
@@ -377,6 +402,8 @@ impl Options {
             ("io", name(&self.io)),
             ("partitions", name(&self.partitions)),
             ("compression", name(&self.compression)),
+            ("sync", name(&self.sync)),
+            ("slow_sync_micros", self.slow_sync.to_string()),
             ("command", std::env::args().skip(1).collect::<Vec<_>>().join(" ")),
         ]
         .into_iter()
@@ -409,7 +436,7 @@ fn heading(report: &Report) -> String {
 /// The workload for so many seconds, without its writes: a warm-up must not change the shape of the tree.
 fn reads_only(workload: &Workload, seconds: f64) -> Workload {
     let mut mix: Vec<Share> =
-        workload.mix.iter().copied().filter(|share| share.kind != OpKind::Put).collect();
+        workload.mix.iter().copied().filter(|share| !share.kind.writes()).collect();
     if mix.is_empty() {
         mix.push(Share { kind: OpKind::Get, weight: 1 });
     }
