@@ -220,9 +220,12 @@ impl Worker {
                     let began = self.shared.clock.monotonic_micros();
                     self.write_group(&entries)?;
                     if let Some(last) = entries.last() {
-                        let now = self.shared.clock.monotonic_micros();
-                        let queued = lock(&self.shared.queue).entries.len();
-                        gather.answered(now, now.saturating_sub(began), entries.len(), queued);
+                        // Without a sync there is nothing to share.
+                        if self.shared.options.sync == SyncMode::Always {
+                            let now = self.shared.clock.monotonic_micros();
+                            let queued = lock(&self.shared.queue).entries.len();
+                            gather.answered(now, now.saturating_sub(began), entries.len(), queued);
+                        }
                         observer.published(last.last_seq);
                     }
                     // Gives the permits back: after the group is published, not before.
