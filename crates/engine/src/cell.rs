@@ -25,6 +25,8 @@
 //!   the last timestamp of its range, and a column tombstone is a cell tombstone whose range has no end.
 //!   One forward pass meets the tombstone first.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -458,30 +460,31 @@ pub struct RowBatch {
 
 impl Mutation {
     /// Appends the mutation's key, given its row prefix already in `out`, and returns its value.
-    pub fn encode_after_row(&self, seq: Seq, out: &mut Vec<u8>) -> Bytes {
+    pub fn encode_after_row(&self, seq: Seq, out: &mut Vec<u8>) -> Cow<'_, [u8]> {
+        let none = Cow::Borrowed(&[][..]);
         let (family, qualifier, timestamp, kind, value) = match self {
             Self::Put { family, qualifier, timestamp, value } => {
-                (*family, Some(qualifier), *timestamp, Kind::Value, value.clone())
+                (*family, Some(qualifier), *timestamp, Kind::Value, Cow::Borrowed(value.as_ref()))
             }
             Self::Merge { family, qualifier, timestamp, operand } => {
-                (*family, Some(qualifier), *timestamp, Kind::Merge, operand.clone())
+                (*family, Some(qualifier), *timestamp, Kind::Merge, Cow::Borrowed(operand.as_ref()))
             }
             Self::DeleteCells { family, qualifier, timestamps } => {
                 if timestamps.start <= 0 && timestamps.end == TIMESTAMP_MAX {
-                    (*family, Some(qualifier), TIMESTAMP_MAX, Kind::ColumnTombstone, Bytes::new())
+                    (*family, Some(qualifier), TIMESTAMP_MAX, Kind::ColumnTombstone, none)
                 } else {
                     let last = match timestamps.end {
                         TIMESTAMP_MAX => TIMESTAMP_MAX,
                         end => end.saturating_sub(1),
                     };
-                    let start = Bytes::copy_from_slice(&timestamps.start.to_be_bytes());
+                    let start = Cow::Owned(timestamps.start.to_be_bytes().to_vec());
                     (*family, Some(qualifier), last, Kind::CellTombstone, start)
                 }
             }
             Self::DeleteFamily { family } => {
-                (*family, None, TIMESTAMP_MAX, Kind::FamilyTombstone, Bytes::new())
+                (*family, None, TIMESTAMP_MAX, Kind::FamilyTombstone, none)
             }
-            Self::DeleteRow => (FAMILY_NONE, None, TIMESTAMP_MAX, Kind::RowTombstone, Bytes::new()),
+            Self::DeleteRow => (FAMILY_NONE, None, TIMESTAMP_MAX, Kind::RowTombstone, none),
         };
         encode_family(family, out);
         encode_qualifier(qualifier.map(|q| q.as_ref()), out);

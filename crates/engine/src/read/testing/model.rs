@@ -128,7 +128,7 @@ pub(crate) fn record(row: &[u8], mutation: &Mutation, seq: Seq) -> Record {
     let mut key = Vec::new();
     encode_row(row, &mut key);
     let value = mutation.encode_after_row(seq, &mut key);
-    (key, value)
+    (key, Bytes::copy_from_slice(&value))
 }
 
 fn mutate(
