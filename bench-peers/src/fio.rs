@@ -1,5 +1,4 @@
-//! The device's own speed: `fio` with io_uring and direct I/O, random reads of the block size at the depth of the
-//! workload, on a file as large as the data in the same directory. What a store can at best be.
+//! The device's own speed: `fio` with io_uring and direct I/O, random reads of what the workload reads at its depth, on a file as large as the data in the same directory. What a store can at best be.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +8,7 @@ use tepui_bench::{Error, Result};
 
 use crate::sample::Sample;
 
-/// Bytes of a read: the block of all stores here.
+/// Bytes of a point read: the block of all stores here.
 pub const BLOCK_BYTES: u64 = 4096;
 /// Size of the file is a multiple of this, since fio rounds down to its block.
 const FILE_BYTES_UNIT: u64 = 1 << 20;
@@ -30,21 +29,28 @@ impl Fio {
         Ok(fio)
     }
 
-    /// Random reads for `seconds` by `jobs` processes that hold `in_flight` together.
-    pub fn run(&self, jobs: usize, in_flight: usize, seconds: u64, seed: u64) -> Result<Sample> {
+    /// Random reads of `block_bytes` for `seconds` by `jobs` processes that hold `in_flight` together.
+    pub fn run(
+        &self,
+        block_bytes: u64,
+        (jobs, in_flight): (usize, usize),
+        seconds: u64,
+        seed: u64,
+    ) -> Result<Sample> {
         let json = self.command(&[
             "--name=read",
             "--rw=randread",
             "--norandommap",
             &format!("--randseed={}", seed + 1),
-            &format!("--bs={BLOCK_BYTES}"),
+            &format!("--bs={block_bytes}"),
             &format!("--numjobs={jobs}"),
             &format!("--iodepth={}", (in_flight / jobs.max(1)).max(1)),
             &format!("--runtime={seconds}"),
             "--time_based",
             "--group_reporting",
         ])?;
-        parse(&json).ok_or_else(|| Error::failed("fio printed no figures of its reads"))
+        parse(&json, block_bytes)
+            .ok_or_else(|| Error::failed("fio printed no figures of its reads"))
     }
 
     fn command(&self, args: &[&str]) -> Result<Value> {
@@ -74,7 +80,7 @@ impl Drop for Fio {
     }
 }
 
-fn parse(json: &Value) -> Option<Sample> {
+fn parse(json: &Value, block_bytes: u64) -> Option<Sample> {
     let job = json.get("jobs")?.get(0)?;
     let read = job.get("read")?;
     let per_second = read.get("iops")?.as_f64()?;
@@ -89,7 +95,7 @@ fn parse(json: &Value) -> Option<Sample> {
         p50_us: at("50.000000")?,
         p99_us: at("99.000000")?,
         disk_reads: 1.0,
-        disk_bytes: BLOCK_BYTES as f64,
+        disk_bytes: block_bytes as f64,
         cpu_us,
         figures: std::collections::BTreeMap::new(),
     })
@@ -107,9 +113,9 @@ mod tests {
                 "50.000000": 400_000, "99.000000": 900_000
             }}}
         }]});
-        let sample = parse(&json).unwrap();
+        let sample = parse(&json, BLOCK_BYTES).unwrap();
         let figures = [sample.per_second, sample.p50_us, sample.p99_us, sample.cpu_us];
         assert_eq!(figures.map(|f| f.round() as u64), [80_000, 400, 900, 10]);
-        assert_eq!(parse(&serde_json::json!({"jobs": []})), None);
+        assert_eq!(parse(&serde_json::json!({"jobs": []}), BLOCK_BYTES), None);
     }
 }

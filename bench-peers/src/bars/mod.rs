@@ -89,8 +89,8 @@ fn whole_cache(dataset: &Dataset) -> u64 {
 pub enum Entrant<'a> {
     /// A store with a workload.
     Store(&'a dyn Store, &'a Workload),
-    /// The device, read like the workload would if it did nothing else.
-    Device(&'a Fio, &'a Workload),
+    /// The device, read like the workload would if it did nothing else, so many bytes at once.
+    Device(&'a Fio, &'a Workload, u64),
 }
 
 /// What a group is given, and where it says its lines.
@@ -269,7 +269,7 @@ impl Bench {
             .map(|entrant| {
                 let (store, workload) = match entrant {
                     Entrant::Store(store, workload) => (store.name(), workload),
-                    Entrant::Device(_, workload) => ("fio", workload),
+                    Entrant::Device(_, workload, _) => ("fio", workload),
                 };
                 let workload = format!(
                     "{}, {} threads, {} in flight",
@@ -301,9 +301,9 @@ impl Bench {
                 }
                 Ok(Sample::of(&run))
             }
-            Entrant::Device(fio, workload) => {
+            Entrant::Device(fio, workload, bytes) => {
                 let seconds = (self.sizes.seconds.ceil() as u64).max(1);
-                fio.run(workload.threads, workload.in_flight, seconds, round)
+                fio.run(*bytes, (workload.threads, workload.in_flight), seconds, round)
             }
         }
     }

@@ -3,6 +3,7 @@
 use tepui_bench::{Error, OpKind, Result, Store};
 
 use super::{Bench, Entrant, IN_FLIGHT, THREADS, nth, per_second, readahead_ways, whole_cache};
+use crate::fio::{BLOCK_BYTES, Fio};
 use crate::report::{Bar, Line};
 use crate::rocks::{Rocks, Settings};
 use crate::sample::fastest;
@@ -18,7 +19,7 @@ const ROW_OVERHEAD_BYTES: u64 = 16;
 pub fn run(bench: &mut Bench) -> Result<()> {
     let dataset = bench.sizes.narrow();
     let scan_bytes = u64::from(ROWS) * (dataset.row_bytes() + ROW_OVERHEAD_BYTES);
-    let readahead = scan_bytes.next_multiple_of(crate::fio::BLOCK_BYTES);
+    let readahead = scan_bytes.next_multiple_of(BLOCK_BYTES);
     for (label, cache) in
         [("cached", whole_cache(&dataset)), ("uncached", dataset.bytes() / CACHE_PART)]
     {
@@ -29,12 +30,15 @@ pub fn run(bench: &mut Bench) -> Result<()> {
             bench.warm_whole(&tepui, &dataset)?;
             bench.warm_whole(&rocks, &dataset)?;
         }
+        let device = if whole { None } else { Some(Fio::prepare(&bench.dir, dataset.bytes())?) };
+        // A scan begins and ends within blocks.
+        let device = device.as_ref().map(|fio| (fio, readahead + BLOCK_BYTES));
         // RocksDB reads ahead only forwards, and only what is not cached.
         let ways = readahead_ways(&rocks, readahead as usize);
         for reverse in [false, true] {
             let ways: &[Rocks] =
                 if whole || reverse { ways.get(..1).unwrap_or_default() } else { &ways };
-            scan(bench, label, reverse, &tepui, ways)?;
+            scan(bench, label, reverse, &tepui, ways, device)?;
         }
     }
     Ok(())
@@ -46,6 +50,7 @@ fn scan(
     reverse: bool,
     tepui: &dyn Store,
     ways: &[Rocks],
+    device: Option<(&Fio, u64)>,
 ) -> Result<()> {
     let dataset = bench.sizes.narrow();
     let direction = if reverse { "reverse" } else { "forward" };
@@ -55,8 +60,10 @@ fn scan(
     let workload = bench.workload(&name, kind, threads, in_flight);
     let mut entrants = vec![Entrant::Store(tepui, &workload)];
     entrants.extend(ways.iter().map(|way| Entrant::Store(way, &workload)));
+    entrants.extend(device.map(|(fio, bytes)| Entrant::Device(fio, &workload, bytes)));
     let all = bench.contest(&dataset, &entrants)?;
-    let best = fastest(all.iter().skip(1)).ok_or_else(|| Error::failed("RocksDB took no part"))?;
+    let best = fastest(all.iter().skip(1).take(ways.len()))
+        .ok_or_else(|| Error::failed("RocksDB took no part"))?;
     let ours = nth(&all, 0)?;
     let name = format!("scan of 100 rows, {label}, {direction}: rate over RocksDB");
     let note = format!(
@@ -66,7 +73,13 @@ fn scan(
         best.store
     );
     let figure = ours.over(best, per_second);
-    let doubt = if label == "uncached" { super::not_the_device(ours) } else { None };
-    bench.say(Line::new("scans", name, figure, Bar::AtLeast(1.2)).note(note).unless(doubt));
+    let doubt = device.and_then(|_| super::not_the_device(ours));
+    bench.say(Line::new("scans", name, figure, Bar::AtLeast(1.2)).note(note).unless(doubt.clone()));
+    if let Some((_, bytes)) = device {
+        let name = format!("scan of 100 rows, {label}, {direction}: rate over fio");
+        let rate = ours.over(nth(&all, ways.len() + 1)?, per_second);
+        let note = format!("of reads of {bytes} bytes");
+        bench.say(Line::new("scans", name, rate, Bar::Published).note(note).unless(doubt));
+    }
     Ok(())
 }

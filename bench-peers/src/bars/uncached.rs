@@ -45,7 +45,8 @@ impl Shape {
         let many = bench.workload("get", OpKind::Get, THREADS, IN_FLIGHT);
         bench.warm(&tepui, &dataset, &many)?;
         bench.warm(&rocks, &dataset, &many)?;
-        let mut entrants = vec![Entrant::Store(&tepui, &many), Entrant::Device(&fio, &many)];
+        let mut entrants =
+            vec![Entrant::Store(&tepui, &many), Entrant::Device(&fio, &many, BLOCK_BYTES)];
         entrants.extend(ways.iter().map(|way| Entrant::Store(way, &many)));
         if let Some(fjall) = &fjall {
             entrants.push(Entrant::Store(fjall, &many));
@@ -58,13 +59,20 @@ impl Shape {
         self.peer_lines(bench, ours, best);
 
         let few = bench.workload("get", OpKind::Get, THREADS, THREADS);
-        let entrants = [Entrant::Store(&tepui, &few), Entrant::Store(&rocks, &few)];
+        let entrants = [
+            Entrant::Store(&tepui, &few),
+            Entrant::Store(&rocks, &few),
+            Entrant::Device(&fio, &few, BLOCK_BYTES),
+        ];
         let all = bench.contest(&dataset, &entrants)?;
         let ours = nth(&all, 0)?;
         let ratio = ours.over(nth(&all, 1)?, per_second);
         let name = self.name("uncached get, 2 threads: rate over RocksDB");
         let line = Line::new(self.group, name, ratio, Bar::AtLeast(1.3));
         bench.say(line.unless(not_the_device(ours)));
+        let rate = ours.over(nth(&all, 2)?, per_second);
+        let name = self.name("uncached get, 2 threads: rate over fio");
+        bench.say(Line::new(self.group, name, rate, Bar::Published).unless(not_the_device(ours)));
 
         self.absent(bench, &tepui, &rocks)?;
         self.while_writing(bench, &tepui, &rocks, &many)
