@@ -13,11 +13,14 @@ use crate::io::JoinHandle;
 /// How long an idle background thread sleeps at most: the bell wakes it for work, time for garbage.
 const IDLE_WAIT: Duration = Duration::from_secs(1);
 
+/// Does what a thread is there for, and says when there will be more, where it knows.
+pub(crate) type Work = fn(&Engine) -> Option<Duration>;
+
 /// Starts the threads of an engine.
 pub(crate) fn start(engine: &Arc<Engine>) -> Result<Vec<Box<dyn JoinHandle>>> {
     let spawner = &engine.core().env.spawner;
     let mut threads = Vec::new();
-    let mut spawn = |name: &str, work: fn(&Engine)| -> Result<()> {
+    let mut spawn = |name: &str, work: Work| -> Result<()> {
         let (engine, bell) = (Arc::downgrade(engine), Arc::clone(&engine.core().bell));
         threads.push(spawner.spawn(name, Box::new(move || run(&engine, &bell, work)))?);
         Ok(())
@@ -31,7 +34,7 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<Vec<Box<dyn JoinHandle>>> {
 }
 
 /// A thread keeps the engine only while it works: one that its owner lets go without closing it ends.
-pub(crate) fn run(engine: &Weak<Engine>, bell: &Bell, work: fn(&Engine)) {
+pub(crate) fn run(engine: &Weak<Engine>, bell: &Bell, work: Work) {
     loop {
         let seen = bell.count();
         let Some(engine) = engine.upgrade() else { return };
@@ -39,10 +42,10 @@ pub(crate) fn run(engine: &Weak<Engine>, bell: &Bell, work: fn(&Engine)) {
             return;
         }
         let on_panic = OnPanic(engine.core());
-        work(&engine);
+        let more = work(&engine);
         drop(on_panic);
         drop(engine);
-        bell.wait(seen, IDLE_WAIT);
+        bell.wait(seen, more.map_or(IDLE_WAIT, |more| more.min(IDLE_WAIT)));
     }
 }
 
@@ -60,47 +63,54 @@ impl Drop for OnPanic<'_> {
 
 /// Flushes the waiting memtables of all tablets, one of each in turn: a tablet that is written to without
 /// pause must not keep the others waiting.
-fn flush(engine: &Engine) {
+fn flush(engine: &Engine) -> Option<Duration> {
     loop {
         let mut flushed = false;
         for tablet in engine.tablets() {
             match tablet.flush_one() {
                 Ok(more) => flushed |= more,
                 // The engine is read-only now and has said why.
-                Err(_) => return,
+                Err(_) => return None,
             }
         }
         if !flushed || engine.core().stopping() {
-            return;
+            return None;
         }
     }
 }
 
-/// Compacts the most urgent tablet until none is over its shape, then collects garbage.
-fn compact(engine: &Engine) {
+/// Lends a hand with compactions that run; compacts the most urgent tablet until none is over its shape, then
+/// collects garbage.
+fn compact(engine: &Engine) -> Option<Duration> {
     while !engine.core().stopping() {
+        if engine.core().offers.help() {
+            continue;
+        }
         let tablets = engine.tablets();
-        let urgent = tablets
+        let mut urgent: Vec<_> = tablets
             .iter()
             .map(|tablet| (tablet.compaction_score(), tablet))
             .filter(|(score, _)| *score >= 1.0)
-            .max_by(|a, b| a.0.total_cmp(&b.0));
-        let claim = match urgent {
-            Some((_, tablet)) => tablet.claim_by_size(),
-            None => tablets.iter().find_map(|tablet| tablet.claim_to_collect()),
-        };
+            .collect();
+        urgent.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let claim = urgent
+            .iter()
+            .find_map(|(_, tablet)| tablet.claim_by_shape())
+            .or_else(|| tablets.iter().find_map(|tablet| tablet.claim_to_collect()));
         match claim {
             // A failure is logged by the claim, and its files are left alone for a while.
             Some(claim) => drop(claim.run()),
-            None => return,
+            None => return None,
         }
     }
+    None
 }
 
-fn keep_house(engine: &Engine) {
+fn keep_house(engine: &Engine) -> Option<Duration> {
     engine.bound_memory();
     engine.trim_log();
-    engine.core().store.remove_doomed();
+    let core = engine.core();
+    core.store.remove_doomed(core.options.delete_bytes_per_second)
 }
 
 /// Does all work that is due, on the caller's thread, until there is none.
@@ -112,12 +122,13 @@ pub(crate) fn run_until_idle(engine: &Engine) -> Result<()> {
                 tablet.flush_waiting()?;
                 worked = true;
             }
-            while let Some(claim) = tablet.claim_by_size().or_else(|| tablet.claim_to_collect()) {
+            while let Some(claim) = tablet.claim_by_shape().or_else(|| tablet.claim_to_collect()) {
                 claim.run()?;
                 worked = true;
             }
         }
         keep_house(engine);
+        engine.core().store.remove_doomed(0);
         if !worked && !engine.tablets().iter().any(|t| t.has_waiting()) {
             return Ok(());
         }

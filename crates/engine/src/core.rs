@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::compaction::pace::{Pace, Urgency};
+use crate::compaction::parts::Offers;
 use crate::db::Health;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Env;
@@ -30,6 +32,9 @@ pub(crate) struct Core {
     /// Background threads run: a flush is theirs to do.
     pub(crate) background: AtomicBool,
     pub(crate) metrics: EngineMetrics,
+    /// Compactions whose parts any compaction thread may do.
+    pub(crate) offers: Offers,
+    pace: Pace,
     stopping: AtomicBool,
     failure: Mutex<Option<Error>>,
 }
@@ -68,6 +73,8 @@ impl Core {
         Self {
             env,
             layout,
+            pace: Pace::new(options.background_bytes_per_second),
+            offers: Offers::default(),
             options,
             pipeline,
             store,
@@ -115,6 +122,19 @@ impl Core {
         match &*self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Health::ReadOnly(error.message().to_owned()),
             None => self.pipeline.health(),
+        }
+    }
+
+    /// Waits until background work may write so many bytes more, or until `stop` says so.
+    pub(crate) fn keep_pace(&self, bytes: u64, urgency: Urgency, stop: &dyn Fn() -> bool) {
+        loop {
+            let seen = self.bell.count();
+            let now = self.env.clock.monotonic_micros();
+            let Some(wait) = self.pace.take(bytes, urgency, now) else { return };
+            if stop() {
+                return;
+            }
+            self.bell.wait(seen, wait);
         }
     }
 

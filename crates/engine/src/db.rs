@@ -269,6 +269,11 @@ impl Engine {
         self.core.env.files.metrics().map(|metrics| metrics.figures())
     }
 
+    /// Bytes of obsolete SSTs that are yet to be removed.
+    pub fn obsolete_bytes(&self) -> u64 {
+        self.core.store.removable_bytes()
+    }
+
     /// Counters of background work.
     pub fn metrics(&self) -> &EngineMetrics {
         &self.core.metrics
@@ -334,7 +339,7 @@ impl Engine {
         for tablet in self.tablets() {
             tablet.seal();
         }
-        self.core.store.remove_doomed();
+        self.core.store.remove_doomed(0);
         result = result.and(self.core.pipeline.close());
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
         result

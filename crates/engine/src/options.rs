@@ -58,10 +58,11 @@ pub struct EngineOptions {
     pub compression: CompressionPolicy,
     /// How filters are chosen.
     pub filters: FilterPolicy,
-    /// L0 files that start a compaction. Each costs a point read a filter probe and a scan a cursor;
-    /// fewer mean more write amplification.
+    /// Sublevels of L0 that start a compaction (files, where each has all of the rows). Each costs a point read
+    /// a filter probe and a scan a cursor; fewer mean more write amplification.
     pub l0_compaction_files: usize,
-    /// L0 files at which writers wait for compaction.
+    /// Sublevels of L0 at which writers wait for compaction. The more there are, the less is written in all,
+    /// since more of them go down at once; the more a read looks into meanwhile.
     pub l0_stop_files: usize,
     /// Bytes of the first level under L0 before the next one is opened; four memtables, so that a
     /// compaction of L0 meets about as much as it brings.
@@ -71,8 +72,22 @@ pub struct EngineOptions {
     pub level_ratio: u64,
     /// Bytes of an SST that compaction writes. Smaller files make finer picks but more of them.
     pub target_file_bytes: u64,
-    /// Threads that compact. Flushes have one of their own, which compaction cannot starve.
+    /// Threads that compact. Flushes have one of their own, which compaction cannot starve. A large compaction is
+    /// divided by rows among all that are free.
     pub compaction_threads: usize,
+    /// Bytes per second that flushes and compactions may write together; 0 for no limit, the default: what is due
+    /// is written sooner or later, and a limit below what writers bring makes them wait. Flushes never wait for
+    /// it, compactions of L0 come before others. For disks that are shared, or whose reads suffer from writes.
+    pub background_bytes_per_second: u64,
+    /// Bytes per second of obsolete SSTs that are removed; 0 for no limit. File systems that tell the device what
+    /// is free (`discard`) can stall for as long as a gigabyte takes to trim, reads with them. The default keeps a
+    /// compaction's inputs from going all at once, and is far above what compactions write, so that the space does
+    /// come back; it is not kept to while obsolete files wait in large numbers or the engine closes.
+    pub delete_bytes_per_second: u64,
+    /// Age at which an SST is written anew, in milliseconds; 0 for never. Garbage that no figure tells of (a rule
+    /// that is an intersection; an old tombstone over little) goes with it at the latest, and all blocks are read
+    /// and their checksums proved. More often wears the disk: at 30 days, a terabyte is 400 kB a second.
+    pub rewrite_age_ms: u64,
     /// How often the engine looks for cells that its garbage-collection rules let go, in milliseconds.
     /// With the idle time below it must stay well under a minute.
     pub gc_interval_ms: u64,
@@ -127,6 +142,9 @@ impl Default for EngineOptions {
             level_ratio: 10,
             target_file_bytes: 64 << 20,
             compaction_threads: 2,
+            background_bytes_per_second: 0,
+            delete_bytes_per_second: 1 << 30,
+            rewrite_age_ms: 30 * 24 * 3_600_000,
             gc_interval_ms: 5_000,
             gc_idle_ms: 10_000,
             background: true,

@@ -1,9 +1,11 @@
 //! The SSTs of a directory as open files. A file that no version names any more is *doomed*; it is
 //! removed when its last reader lets go, by the housekeeping thread, so that no request pays for it.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::cache::BlockCache;
 use crate::error::{Error, Result};
@@ -20,8 +22,20 @@ pub(crate) struct SstStore {
     cache: Arc<dyn BlockCache>,
     /// Levels, from 0 on, whose SSTs are pinned.
     pinned_levels: u32,
-    removable: Mutex<Vec<PathBuf>>,
+    removable: Mutex<Removable>,
 }
+
+/// Files that nobody needs any more, the oldest first.
+#[derive(Debug, Default)]
+struct Removable {
+    files: VecDeque<(PathBuf, u64)>,
+    bytes: u64,
+    /// Until when (monotonic micros) what was removed last keeps the next from going.
+    next_at_micros: u64,
+}
+
+/// Obsolete bytes above which files are removed without a pause: disks must not fill up for the sake of quiet.
+const REMOVABLE_BYTES_MAX: u64 = 4 << 30;
 
 /// One SST of a version.
 #[derive(Debug)]
@@ -41,7 +55,7 @@ impl SstStore {
         cache: Arc<dyn BlockCache>,
         pinned_levels: u32,
     ) -> Arc<Self> {
-        Arc::new(Self { env, layout, cache, pinned_levels, removable: Mutex::new(Vec::new()) })
+        Arc::new(Self { env, layout, cache, pinned_levels, removable: Mutex::default() })
     }
 
     /// Opens an SST of this level. Damage is logged here and kept for the readers to meet.
@@ -71,15 +85,33 @@ impl SstStore {
         }
     }
 
-    /// Removes the files that were doomed and let go since the last call.
-    pub(crate) fn remove_doomed(&self) {
-        let paths =
-            std::mem::take(&mut *self.removable.lock().unwrap_or_else(PoisonError::into_inner));
-        for path in paths {
+    /// Removes the files that were doomed and let go; of those as many as `bytes_per_second` lets go now, 0 for all
+    /// of them. Says how long the next has to wait, if there is one.
+    pub(crate) fn remove_doomed(&self, bytes_per_second: u64) -> Option<Duration> {
+        loop {
+            let now = self.env.clock.monotonic_micros();
+            let path = {
+                let mut removable = self.removable.lock().unwrap_or_else(PoisonError::into_inner);
+                let wait = removable.next_at_micros.saturating_sub(now);
+                let paced = bytes_per_second > 0 && removable.bytes <= REMOVABLE_BYTES_MAX;
+                if paced && wait > 0 && !removable.files.is_empty() {
+                    return Some(Duration::from_micros(wait));
+                }
+                let (path, bytes) = removable.files.pop_front()?;
+                removable.bytes = removable.bytes.saturating_sub(bytes);
+                let takes = bytes.saturating_mul(1_000_000).checked_div(bytes_per_second);
+                removable.next_at_micros = now.saturating_add(takes.unwrap_or(0));
+                path
+            };
             if let Err(error) = self.env.files.remove(&path) {
                 tracing::warn!(file = %path.display(), %error, "cannot remove an obsolete SST");
             }
         }
+    }
+
+    /// Bytes of the files that are yet to be removed.
+    pub(crate) fn removable_bytes(&self) -> u64 {
+        self.removable.lock().unwrap_or_else(PoisonError::into_inner).bytes
     }
 }
 
@@ -124,11 +156,10 @@ impl SstFile {
 impl Drop for SstFile {
     fn drop(&mut self) {
         if self.doomed.load(Ordering::Acquire) {
-            self.store
-                .removable
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(self.store.layout.sst(self.id));
+            let bytes = self.reader.as_ref().map_or(0, |reader| reader.bytes());
+            let mut removable = self.store.removable.lock().unwrap_or_else(PoisonError::into_inner);
+            removable.files.push_back((self.store.layout.sst(self.id), bytes));
+            removable.bytes = removable.bytes.saturating_add(bytes);
         }
     }
 }

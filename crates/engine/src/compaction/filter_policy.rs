@@ -18,7 +18,7 @@
 //! with the least (rate + price x bits x share); the price is the smallest that keeps to the memory. Flushes
 //! and L0 files are always Bloom, which is built in a fraction of the time; they are rewritten soon.
 
-use super::pick::LAST_LEVEL;
+use super::shape::LAST_LEVEL;
 use crate::options::EngineOptions;
 use crate::sst::FilterKind;
 

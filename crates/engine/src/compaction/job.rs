@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use bytes::Bytes;
 
 use crate::cell::RowRange;
+use crate::compaction::cuts::CutRule;
 use crate::compaction::filter_policy::filter_for;
+use crate::compaction::pace::STEP_BYTES;
 use crate::compaction::{CompactionSpec, CompactionStats, CompactionStream};
 use crate::cursor::Cursor;
 use crate::error::Result;
@@ -30,13 +32,23 @@ pub(crate) struct JobContext<'a> {
     pub(crate) hlc: &'a Hlc,
     /// Asked between rows; a job that must stop leaves nothing behind.
     pub(crate) stop: &'a dyn Fn() -> bool,
+    /// Told, between rows, of every so many bytes that were written; may take its time to answer.
+    pub(crate) pace: &'a dyn Fn(u64),
 }
 
 /// What a job made.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct JobOutput {
     pub(crate) files: Vec<SstRef>,
     pub(crate) stats: CompactionStats,
+}
+
+impl JobOutput {
+    /// Adds what the next part of the same job made.
+    pub(crate) fn add(&mut self, part: Self) {
+        self.files.extend(part.files);
+        self.stats.add(&part.stats);
+    }
 }
 
 /// The SST options for a level.
@@ -44,7 +56,7 @@ pub(crate) fn sst_options(options: &EngineOptions, output_level: u8) -> SstOptio
     let compression = match options.compression {
         CompressionPolicy::None => Compression::None,
         CompressionPolicy::Lz4 => Compression::Lz4,
-        CompressionPolicy::Tiered if output_level == super::pick::LAST_LEVEL => {
+        CompressionPolicy::Tiered if output_level == super::shape::LAST_LEVEL => {
             Compression::ZstdDict(ZSTD_LEVEL)
         }
         CompressionPolicy::Tiered => Compression::Lz4,
@@ -58,24 +70,35 @@ pub(crate) fn sst_options(options: &EngineOptions, output_level: u8) -> SstOptio
     sst
 }
 
-/// Merges `cursors` by `spec` into SSTs for `output_level`, cut at rows. On failure the files that were
+/// Merges `cursors` by `spec` into SSTs for `output_level`, cut at rows by `cuts`. On failure the files that were
 /// begun are removed.
 pub(crate) fn run(
     context: &JobContext<'_>,
     cursors: Vec<Box<dyn Cursor>>,
     spec: CompactionSpec,
     output_level: u8,
+    cuts: &CutRule,
 ) -> Result<JobOutput> {
     let mut written = Vec::new();
-    let result = merge(context, cursors, spec, output_level, &mut written);
+    let result = merge(context, cursors, spec, output_level, cuts, &mut written);
     if result.is_err() {
-        for path in written {
-            if let Err(error) = context.env.files.remove(&path) {
-                tracing::warn!(file = %path.display(), %error, "cannot remove an unfinished SST");
-            }
-        }
+        remove(context, &written);
     }
     result
+}
+
+/// Removes what a job has written that comes to nothing.
+pub(crate) fn discard(context: &JobContext<'_>, output: &JobOutput) {
+    let paths: Vec<_> = output.files.iter().map(|file| context.layout.sst(file.id)).collect();
+    remove(context, &paths);
+}
+
+fn remove(context: &JobContext<'_>, paths: &[PathBuf]) {
+    for path in paths {
+        if let Err(error) = context.env.files.remove(path) {
+            tracing::warn!(file = %path.display(), %error, "cannot remove an unfinished SST");
+        }
+    }
 }
 
 fn merge(
@@ -83,6 +106,7 @@ fn merge(
     cursors: Vec<Box<dyn Cursor>>,
     spec: CompactionSpec,
     output_level: u8,
+    cuts: &CutRule,
     written: &mut Vec<PathBuf>,
 ) -> Result<JobOutput> {
     let options = sst_options(context.options, output_level);
@@ -90,7 +114,9 @@ fn merge(
     let mut stream = CompactionStream::new(cursors, spec, &[]);
     let mut writer: Option<SstWriter> = None;
     let mut row: Vec<u8> = Vec::new();
-    let mut files = Vec::new();
+    let mut files: Vec<SstRef> = Vec::new();
+    let mut cutter = cuts.start();
+    let (mut finished_bytes, mut paced_bytes) = (0, 0);
     while let Some(entry) = stream.next()? {
         if entry.key.row_prefix() != row.as_slice() {
             if (context.stop)() {
@@ -101,12 +127,20 @@ fn merge(
             }
             row.clear();
             row.extend_from_slice(entry.key.row_prefix());
-            let full = |w: &SstWriter| w.estimated_bytes() >= context.options.target_file_bytes;
-            // L0 files are cut by flushes alone: a memtable is one file.
-            if output_level > 0
-                && let Some(done) = writer.take_if(|w| full(w))
+            let open_bytes = writer.as_ref().map_or(0, SstWriter::estimated_bytes);
+            let written_bytes = finished_bytes + open_bytes;
+            if written_bytes >= paced_bytes + STEP_BYTES {
+                (context.pace)(written_bytes - paced_bytes);
+                paced_bytes = written_bytes;
+            }
+            if cutter.cuts_before(&row, open_bytes)
+                && let Some(done) = writer.take()
             {
-                files.push(describe(done.finish()?, output_level));
+                let file = describe(done.finish()?, output_level);
+                finished_bytes += file.bytes;
+                // Estimates are not exact, and what was paced must not be more than what was written.
+                paced_bytes = paced_bytes.min(finished_bytes);
+                files.push(file);
             }
         }
         let target = match writer.as_mut() {

@@ -3,10 +3,17 @@
 //! [`stream`](CompactionStream) decides record by record what lives on; [`gc`] decides which live cells a
 //! family's rules collect; `filter_policy` which filter the files of a level get.
 
+pub(crate) mod collect;
+pub(crate) mod cuts;
 mod filter_policy;
 pub mod gc;
 pub(crate) mod job;
+pub(crate) mod pace;
+pub(crate) mod parts;
 pub(crate) mod pick;
+pub(crate) mod shape;
+pub(crate) mod split;
 mod stream;
+pub(crate) mod sublevels;
 
 pub use stream::{CompactionSpec, CompactionStats, CompactionStream};

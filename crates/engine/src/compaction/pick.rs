@@ -1,14 +1,5 @@
-//! Picking: which SSTs to compact next. Pure functions of a version, so that tests can read them.
-//!
-//! The tree is leveled with a *dynamic base level*: targets are derived from the last level upwards,
-//! so that the last level always holds nine tenths of the data or more and space amplification stays
-//! near 1.11 whatever the size. A small tablet has L0 and L6 only.
-//!
-//! ```text
-//! last level holds 30 GiB, base 256 MiB, ratio 10:
-//!   L6 30 GiB | L5 3 GiB | L4 300 MiB -> 256 MiB < 300 MiB, so one more: L3 30 MiB = base level
-//! L0 compacts into the base level, skipping the levels above it.
-//! ```
+//! Picking: which SSTs to compact next. Pure functions of a version and its [`Shape`], so that tests can read
+//! them.
 //!
 //! What may be picked is bounded by what runs already ([`Busy`]): a file in a running compaction is
 //! busy, and a pick that needs a busy file is not made; nor is one whose outputs would lie in the rows of
@@ -23,43 +14,60 @@
 //! A pick has *every* file of its output level that lies in its span. With the above, no output ever
 //! overlaps another file of its level.
 //!
-//! Picks for *garbage collection* come on top: a file that, by its properties, holds cells which its
-//! families' rules let go is rewritten in place; and while a tablet is idle, files that overlap in rows
-//! and hold a family whose rule counts versions are merged down, since only a merge sees the versions
-//! side by side.
+//! # Level 0
+//!
+//! A file of level 0 cannot go down before the older files that it shares rows with, nor those before the older
+//! ones that they share rows with. So a pick is a *column*: a file and, under it, all that must go first.
+//!
+//! ```text
+//! sublevel 2    [a..f] [g..m] [n..z]
+//!          1    [a..f] [g...n] [o..z]      the column under [g..m]: itself, [g...n], and below that
+//!          0    [a..f] [g..m] [n..z]       [g..m] and [n..z], which [g...n] lies over
+//! ```
+//!
+//! Columns that share neither rows nor files go down side by side. Of those the one goes that drags along the
+//! fewest bytes of the base level per byte of its own, which is a deep one: that is why it pays to wait for
+//! several flushes. While what is older goes down and level 0 still grows too deep, the newer files are merged
+//! *within* level 0.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
+use super::shape::{LAST_LEVEL, Shape, is_over_something, level_files};
+use super::sublevels::{self, overlapping};
 use crate::cell::RowRange;
-use crate::manifest::{LEVELS, SstRef, Version};
+use crate::manifest::{SstRef, Version};
 use crate::options::EngineOptions;
-use crate::schema::TabletSchema;
-use crate::sst::{FileId, SstProperties};
+use crate::sst::FileId;
 
-/// The deepest level.
-pub(crate) const LAST_LEVEL: u8 = (LEVELS - 1) as u8;
+/// Sublevels that a merge within level 0 makes one of, at least. Fewer would not make reads noticeably cheaper.
+const WITHIN_L0_DEPTH_MIN: usize = 4;
 
-/// Bytes of a tablet up to which one expired cell is reason enough to rewrite its file: a quarter of a
-/// gigabyte is rewritten in seconds. More would wear the disk of a server that expires cells steadily.
-const COLLECT_EAGER_BYTES: u64 = 256 << 20;
-
-/// References to one file, with visible rows on either side of dropped ones, from which it is rewritten.
-/// Each is part of every snapshot of the manifest and of every edit that cuts the file again, so a
-/// thousand drops in one file would cost a million; fewer would rewrite it for every few drops.
-const REFERENCES_MAX: usize = 64;
+/// Memtables that a file may hold to be merged within level 0: larger ones were merged before, and the same
+/// bytes would be written again and again.
+const WITHIN_L0_MEMTABLES_MAX: u64 = 2;
 
 /// Why a compaction was picked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// Too many L0 files.
+    /// Too many L0 sublevels.
     L0,
+    /// Too many L0 sublevels, and what they would be merged with is busy: merged with each other.
+    WithinL0,
     /// A level over its target.
     Size,
     /// A file that dropped rows have cut into too many pieces.
     Tattered,
+    /// Tombstones that would take away much of what they lie over.
+    Dense,
     /// Cells that garbage-collection rules let go.
     Collect,
+    /// Files all of whose cells are garbage, which go without being read.
+    Expired,
+    /// Files that were written long ago.
+    Old,
     /// Everything into the last level, as the operator asked.
     Full,
 }
@@ -85,10 +93,13 @@ impl Pick {
         self.inputs.iter().map(|s| s.bytes).sum()
     }
 
-    /// Whether the one input can change its level without being rewritten.
+    /// Whether the one input can change its level without being rewritten. From level 0 not to the last one,
+    /// whose files are compressed more tightly: nothing would rewrite it there.
     pub(crate) fn is_move(&self) -> bool {
-        match self.inputs.as_slice() {
-            [only] => self.reason == Reason::Size && only.level != self.output_level,
+        let [only] = self.inputs.as_slice() else { return false };
+        match self.reason {
+            Reason::Size => only.level != self.output_level,
+            Reason::L0 => self.output_level != LAST_LEVEL,
             _ => false,
         }
     }
@@ -113,58 +124,24 @@ impl Busy {
     }
 }
 
-/// Level targets of a tablet; see the module.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Targets {
-    /// Where L0 goes.
-    pub(crate) base_level: u8,
-    /// Bytes by level; 0 above the base level.
-    pub(crate) bytes: [u64; LEVELS],
-}
-
-pub(crate) fn targets(version: &Version, options: &EngineOptions) -> Targets {
-    let mut bytes = [0; LEVELS];
-    let largest = (1..=LAST_LEVEL).map(|l| level_bytes(version, l)).max().unwrap_or(0);
-    let mut target = largest.max(options.base_level_bytes);
-    let mut level = LAST_LEVEL;
-    loop {
-        if let Some(slot) = bytes.get_mut(usize::from(level)) {
-            *slot = target;
-        }
-        if target <= options.base_level_bytes || level == 1 {
-            return Targets { base_level: level, bytes };
-        }
-        target = (target / options.level_ratio.max(2)).max(1);
-        level -= 1;
+/// The least range that has both.
+fn hull(a: RowRange, b: &RowRange) -> RowRange {
+    RowRange {
+        start: a.start.min(b.start.clone()),
+        end: match (a.end.is_empty(), b.end.is_empty()) {
+            (true, _) | (_, true) => Bytes::new(),
+            _ => a.end.max(b.end.clone()),
+        },
     }
 }
 
-fn level_files(version: &Version, level: u8) -> &[Arc<SstRef>] {
-    version.levels().get(usize::from(level)).map_or(&[], |files| files)
-}
-
-fn level_bytes(version: &Version, level: u8) -> u64 {
-    level_files(version, level).iter().map(|s| s.bytes).sum()
-}
-
 fn span_of(files: &[Arc<SstRef>]) -> Option<RowRange> {
-    files.iter().map(|s| s.span()).reduce(|a, b| RowRange {
-        start: a.start.min(b.start),
-        end: match (a.end.is_empty(), b.end.is_empty()) {
-            (true, _) | (_, true) => bytes::Bytes::new(),
-            _ => a.end.max(b.end),
-        },
-    })
-}
-
-fn deepest_overlap(version: &Version, below: u8, range: &RowRange) -> bool {
-    (below + 1..=LAST_LEVEL)
-        .any(|l| level_files(version, l).iter().any(|s| s.span().overlaps(range)))
+    files.iter().map(|s| s.span()).reduce(|a, b| hull(a, &b))
 }
 
 /// Completes a pick of `upper` files into `output_level` with what overlaps there; `None` where a
 /// needed file is busy.
-fn complete(
+pub(super) fn complete(
     version: &Version,
     reason: Reason,
     upper: Vec<Arc<SstRef>>,
@@ -178,9 +155,9 @@ fn complete(
     let span = loop {
         let span = span_of(&inputs)?;
         let before = inputs.len();
-        for file in level_files(version, output_level) {
+        for file in overlapping(level_files(version, output_level), &span) {
             let taken = inputs.iter().any(|s| s.level == output_level && s.id == file.id);
-            if !taken && file.span().overlaps(&span) {
+            if !taken {
                 inputs.extend(twins(version, file));
             }
         }
@@ -191,94 +168,101 @@ fn complete(
     if busy.keeps_from(&inputs, output_level, &span) {
         return None;
     }
-    let bottommost = !deepest_overlap(version, output_level, &span);
+    let bottommost = !is_over_something(version, output_level, &span);
     Some(Pick { reason, inputs, output_level, bottommost })
 }
 
-/// The most urgent compaction by shape, and its score (1.0 is "at its target").
-pub(crate) fn pick_by_size(
+/// The most urgent compaction by shape.
+pub(crate) fn pick_by_shape(
     version: &Version,
+    shape: &Shape,
     options: &EngineOptions,
     busy: &Busy,
-) -> Option<(f64, Pick)> {
-    let targets = targets(version, options);
-    let mut scores: Vec<(f64, u8)> = Vec::with_capacity(LEVELS);
-    let l0 = level_files(version, 0);
-    scores.push((l0.len() as f64 / options.l0_compaction_files.max(1) as f64, 0));
-    for level in 1..LAST_LEVEL {
-        let bytes = level_bytes(version, level);
-        if bytes == 0 {
-            continue;
-        }
-        let target = targets.bytes.get(usize::from(level)).copied().unwrap_or(0);
-        // A level above the base level should be empty: whatever it holds is over its target.
-        scores.push((bytes as f64 / target.max(1) as f64, level));
-    }
-    scores.sort_by(|a, b| b.0.total_cmp(&a.0));
-    for (score, level) in scores {
-        if score < 1.0 {
-            break;
-        }
-        let pick = if level == 0 {
-            pick_l0(version, Reason::L0, targets.base_level, busy)
-        } else {
-            pick_from_level(version, level, busy)
+) -> Option<Pick> {
+    for (_, level) in &shape.scores {
+        let pick = match level {
+            0 => pick_l0(version, shape, Reason::L0, None, busy)
+                .or_else(|| pick_within_l0(version, shape, options, busy)),
+            _ => pick_from_level(version, *level, busy),
         };
-        if let Some(pick) = pick {
-            return Some((score, pick));
+        if pick.is_some() {
+            return pick;
         }
     }
-    pick_tattered(version, targets.base_level, busy).map(|pick| (1.0, pick))
+    let tattered = shape.tattered.iter().find_map(|file| {
+        pick_file(version, shape, Reason::Tattered, file, file.level.max(1), busy)
+    });
+    tattered.or_else(|| {
+        shape
+            .dense
+            .iter()
+            .find_map(|file| pick_file(version, shape, Reason::Dense, file, file.level + 1, busy))
+    })
 }
 
-/// A file with more than [`REFERENCES_MAX`] references, rewritten in its level (in L0: with the others,
-/// into the base level).
-fn pick_tattered(version: &Version, base_level: u8, busy: &Busy) -> Option<Pick> {
-    for level in 0..=LAST_LEVEL {
-        let mut counts: HashMap<FileId, usize> = HashMap::new();
-        for file in level_files(version, level) {
-            let count = counts.entry(file.id).or_default();
-            *count += 1;
-            if *count <= REFERENCES_MAX {
-                continue;
-            }
-            let pick = match level {
-                0 => pick_l0(version, Reason::Tattered, base_level, busy),
-                _ => complete(version, Reason::Tattered, twins(version, file), level, busy),
-            };
-            if pick.is_some() {
-                return pick;
-            }
-        }
+/// One file of a level below 0 into `output_level`; of level 0, its column into the base level.
+pub(super) fn pick_file(
+    version: &Version,
+    shape: &Shape,
+    reason: Reason,
+    file: &Arc<SstRef>,
+    output_level: u8,
+    busy: &Busy,
+) -> Option<Pick> {
+    if file.level == 0 {
+        return pick_l0(version, shape, reason, Some(file.id), busy);
     }
-    None
-}
-
-/// All of L0 into the base level. Only one at a time: its files cover each other.
-fn pick_l0(version: &Version, reason: Reason, base_level: u8, busy: &Busy) -> Option<Pick> {
-    let files = level_files(version, 0).to_vec();
-    if files.is_empty() {
+    if busy.files.contains(&file.id) {
         return None;
     }
-    // A level between L0 and the base that still holds files (the options changed) comes first, or
-    // older data would lie above newer.
-    let span = span_of(&files)?;
-    let output = (1..base_level)
-        .find(|l| level_files(version, *l).iter().any(|s| s.span().overlaps(&span)))
-        .unwrap_or(base_level);
-    complete(version, reason, files, output, busy)
+    complete(version, reason, twins(version, file), output_level, busy)
 }
 
-/// The file of `level` that drags along the fewest bytes per byte of its own.
-fn pick_from_level(version: &Version, level: u8, busy: &Busy) -> Option<Pick> {
+/// The column of level 0 that drags along the fewest bytes per byte of its own, into the base level; of `seed`,
+/// where that is given.
+fn pick_l0(
+    version: &Version,
+    shape: &Shape,
+    reason: Reason,
+    seed: Option<FileId>,
+    busy: &Busy,
+) -> Option<Pick> {
+    let files = level_files(version, 0);
+    let spans: Vec<RowRange> = files.iter().map(|file| file.span()).collect();
+    let uncovered = |at: usize| {
+        let span = spans.get(at);
+        !spans.iter().take(at).any(|newer| span.is_some_and(|span| newer.overlaps(span)))
+    };
     let mut best: Option<(f64, Pick)> = None;
-    for file in level_files(version, level) {
-        if busy.files.contains(&file.id) {
+    let mut seen: HashSet<FileId> = HashSet::new();
+    for (at, file) in files.iter().enumerate() {
+        let wanted = seed.map_or_else(|| uncovered(at), |seed| seed == file.id);
+        // A column of one that was looked at is the same, or a part of it that is less deep.
+        if !wanted || seen.contains(&file.id) || busy.files.contains(&file.id) {
             continue;
         }
-        let twins = twins(version, file);
-        let Some(pick) = complete(version, Reason::Size, twins, level + 1, busy) else { continue };
-        let cost = pick.input_bytes() as f64 / file.bytes.max(1) as f64;
+        let upper = column(files, &spans, at);
+        seen.extend(upper.iter().map(|file| file.id));
+        let depth = shape
+            .sublevels
+            .iter()
+            .filter(|run| run.iter().any(|f| upper.iter().any(|u| u.id == f.id)))
+            .count();
+        // Where one corner is deep, the shallow ones can wait: they would drag along the most.
+        if reason == Reason::L0 && depth * 2 < shape.sublevels.len() {
+            continue;
+        }
+        let own: u64 = upper.iter().map(|file| file.bytes).sum();
+        let Some(span) = span_of(&upper) else { continue };
+        // A level between L0 and the base that still holds files (the options changed) comes first, or
+        // older data would lie above newer.
+        let base = shape.targets.base_level;
+        let output = (1..base)
+            .find(|l| overlapping(level_files(version, *l), &span).next().is_some())
+            .unwrap_or(base);
+        let Some(pick) = complete(version, reason, upper, output, busy) else { continue };
+        let pick = deepen(version, pick, busy);
+        let cost = pick.input_bytes() as f64 / own.max(1) as f64;
         if best.as_ref().is_none_or(|(least, _)| cost < *least) {
             best = Some((cost, pick));
         }
@@ -286,129 +270,125 @@ fn pick_from_level(version: &Version, level: u8, busy: &Busy) -> Option<Pick> {
     best.map(|(_, pick)| pick)
 }
 
-/// All references to the same file in its level.
-fn twins(version: &Version, file: &Arc<SstRef>) -> Vec<Arc<SstRef>> {
-    level_files(version, file.level).iter().filter(|s| s.id == file.id).cloned().collect()
+/// The pick with what it meets in the level below its output, and that as its output, where it is as large as what
+/// it meets there: it would be most of what the next compaction from that level moves.
+fn deepen(version: &Version, pick: Pick, busy: &Busy) -> Pick {
+    if pick.reason != Reason::L0 || pick.output_level >= LAST_LEVEL || pick.is_move() {
+        return pick;
+    }
+    let (inputs, output) = (pick.inputs.clone(), pick.output_level + 1);
+    complete(version, pick.reason, inputs, output, busy)
+        .filter(|deep| deep.input_bytes() < pick.input_bytes().saturating_mul(2))
+        .unwrap_or(pick)
 }
 
-/// A question of a file's properties.
-pub(crate) type Question<'a> = &'a dyn Fn(&SstProperties) -> bool;
-
-/// What decides whether a file may hold garbage.
-pub(crate) struct CollectInputs<'a> {
-    pub(crate) schema: &'a TabletSchema,
-    pub(crate) now_micros: i64,
-    /// No write came for `gc_idle_ms`: merging for versions alone is worth while.
-    pub(crate) idle: bool,
-    /// Bytes of the tablet's SSTs.
-    pub(crate) tablet_bytes: u64,
-    /// Files that a recent rewrite found nothing in.
-    pub(crate) futile: &'a HashSet<FileId>,
-    /// Asks a question of a file's properties; `false` where they cannot be read.
-    pub(crate) properties: &'a dyn Fn(FileId, Question<'_>) -> bool,
+/// The file at `seed` of level 0 and all that has to go down with it, then what lies on top of these within
+/// their rows. `files` are newest first.
+fn column(files: &[Arc<SstRef>], spans: &[RowRange], seed: usize) -> Vec<Arc<SstRef>> {
+    let Some(mut rows) = spans.get(seed).cloned() else { return Vec::new() };
+    let mut taken: HashSet<usize> = HashSet::from([seed]);
+    let mut newest = seed;
+    loop {
+        let before = taken.len();
+        let ids: HashSet<FileId> =
+            taken.iter().filter_map(|at| files.get(*at)).map(|file| file.id).collect();
+        for (at, (file, span)) in files.iter().zip(spans).enumerate() {
+            // All references to a file move together.
+            let under = at >= newest && span.overlaps(&rows);
+            if (under || ids.contains(&file.id)) && taken.insert(at) {
+                newest = newest.min(at);
+                rows = hull(rows, span);
+            }
+        }
+        if taken.len() == before {
+            break;
+        }
+    }
+    for (at, (file, span)) in files.iter().zip(spans).enumerate().take(newest).rev() {
+        let over_others = (at + 1..newest).any(|older| {
+            !taken.contains(&older) && spans.get(older).is_some_and(|other| other.overlaps(span))
+        });
+        let whole = files.iter().filter(|other| other.id == file.id).count() == 1;
+        if rows.contains_range(span) && whole && !over_others {
+            taken.insert(at);
+        }
+    }
+    let mut taken: Vec<usize> = taken.into_iter().collect();
+    taken.sort_unstable();
+    taken.into_iter().filter_map(|at| files.get(at).cloned()).collect()
 }
 
-/// A compaction that collects garbage; see the module.
-pub(crate) fn pick_to_collect(
+/// The newest files of level 0 merged with each other: those that no running compaction has. They are next to
+/// each other in age, so what they become has their place in it.
+fn pick_within_l0(
     version: &Version,
+    shape: &Shape,
     options: &EngineOptions,
     busy: &Busy,
-    inputs: &CollectInputs<'_>,
 ) -> Option<Pick> {
-    if inputs.idle
-        && let Some(pick) = merge_for_versions(version, options, busy, inputs)
+    let deep = options.l0_compaction_files.max(options.l0_stop_files / 2);
+    if shape.sublevels.len() < deep {
+        return None;
+    }
+    let bytes_max = options.memtable_bytes.saturating_mul(WITHIN_L0_MEMTABLES_MAX);
+    let free = |file: &&Arc<SstRef>| !busy.files.contains(&file.id) && file.bytes <= bytes_max;
+    let files = level_files(version, 0);
+    let mut inputs: Vec<Arc<SstRef>> = files.iter().take_while(free).cloned().collect();
+    // A file that dropped rows have cut is taken with all of its pieces or not at all.
+    while let Some(last) = inputs.last()
+        && files.iter().skip(inputs.len()).any(|file| file.id == last.id)
     {
-        return Some(pick);
+        inputs.pop();
     }
-    for level in 1..=LAST_LEVEL {
-        for file in level_files(version, level) {
-            if busy.files.contains(&file.id) || inputs.futile.contains(&file.id) {
-                continue;
-            }
-            if (inputs.properties)(file.id, &|p| may_collect(p, inputs))
-                && let Some(pick) =
-                    complete(version, Reason::Collect, twins(version, file), level, busy)
-            {
-                return Some(pick);
-            }
-        }
+    let span = span_of(&inputs)?;
+    let few = sublevels::arrange(&inputs).len() < WITHIN_L0_DEPTH_MIN;
+    if few || busy.keeps_from(&inputs, 0, &span) {
+        return None;
     }
-    // L0 files overlap, so they are rewritten together, into the base level.
-    let l0_garbage = level_files(version, 0).iter().any(|file| {
-        !inputs.futile.contains(&file.id)
-            && (inputs.properties)(file.id, &|p| may_collect(p, inputs))
-    });
-    if l0_garbage {
-        return pick_l0(version, Reason::Collect, targets(version, options).base_level, busy);
-    }
-    None
+    Some(Pick { reason: Reason::WithinL0, inputs, output_level: 0, bottommost: false })
 }
 
-fn merge_for_versions(
-    version: &Version,
-    options: &EngineOptions,
-    busy: &Busy,
-    inputs: &CollectInputs<'_>,
-) -> Option<Pick> {
-    let counts = |file: &SstRef| {
-        (inputs.properties)(file.id, &|p| {
-            p.families.keys().any(|id| {
-                inputs
-                    .schema
-                    .family(*id)
-                    .and_then(|f| f.gc.as_ref())
-                    .is_some_and(|rule| rule.counts_versions())
-            })
-        })
-    };
-    let l0 = level_files(version, 0);
-    let shadowed = |file: &Arc<SstRef>| {
+/// The file of `level` that drags along the fewest bytes per byte of its own, with those beside it that drag
+/// along nothing more.
+fn pick_from_level(version: &Version, level: u8, busy: &Busy) -> Option<Pick> {
+    let mut candidates: Vec<(f64, &Arc<SstRef>)> = Vec::new();
+    for file in level_files(version, level) {
+        if busy.files.contains(&file.id) {
+            continue;
+        }
         let span = file.span();
-        deepest_overlap(version, file.level, &span)
-            || (file.level == 0 && l0.iter().any(|o| o.id != file.id && o.span().overlaps(&span)))
-    };
-    if l0.iter().any(|file| counts(file) && shadowed(file)) {
-        let base = targets(version, options).base_level;
-        return pick_l0(version, Reason::Collect, base, busy);
+        let below = overlapping(level_files(version, level + 1), &span);
+        let met: u64 = below.map(|file| file.bytes).sum();
+        candidates.push((met as f64 / file.bytes.max(1) as f64, file));
     }
-    for level in 1..LAST_LEVEL {
-        for file in level_files(version, level) {
-            if !busy.files.contains(&file.id)
-                && shadowed(file)
-                && counts(file)
-                && let Some(pick) =
-                    complete(version, Reason::Collect, twins(version, file), level + 1, busy)
-            {
-                return Some(pick);
-            }
-        }
-    }
-    None
+    candidates.sort_by(|a, b| a.0.total_cmp(&b.0));
+    candidates.into_iter().find_map(|(_, file)| {
+        let pick = complete(version, Reason::Size, twins(version, file), level + 1, busy)?;
+        Some(widen(version, pick, level, busy))
+    })
 }
 
-/// Whether, by its properties, the file may hold enough cells that a rule lets go, or a dropped family.
-/// In a small tablet one such cell is enough. In a large one, whose cells expire all the time, a file is
-/// rewritten when the oldest tenth of its time span has expired: each is then rewritten about ten times
-/// in the life of its cells, and not every few seconds.
-fn may_collect(properties: &SstProperties, inputs: &CollectInputs<'_>) -> bool {
-    properties.families.iter().any(|(id, family)| {
-        if family.cells == 0 {
-            return false;
+/// The pick with the files of `level` that lie in its rows.
+fn widen(version: &Version, mut pick: Pick, level: u8, busy: &Busy) -> Pick {
+    if pick.inputs.len() < 2 {
+        // A move.
+        return pick;
+    }
+    let span = pick.span();
+    for file in overlapping(level_files(version, level), &span) {
+        let taken = pick.inputs.iter().any(|s| s.level == level && s.id == file.id);
+        let whole = twins(version, file).iter().all(|twin| span.contains_range(&twin.span()));
+        if !taken && whole && !busy.files.contains(&file.id) {
+            let at = pick.inputs.partition_point(|s| s.level <= level);
+            pick.inputs.splice(at..at, twins(version, file));
         }
-        let Some(options) = inputs.schema.family(*id) else { return true };
-        let patience = if inputs.tablet_bytes <= COLLECT_EAGER_BYTES {
-            0
-        } else {
-            family.timestamp_max.saturating_sub(family.timestamp_min) / 10
-        };
-        options.gc.as_ref().is_some_and(|rule| {
-            rule.collects(
-                u32::try_from(family.column_versions_max.saturating_sub(1)).unwrap_or(u32::MAX),
-                family.timestamp_min.saturating_add(patience),
-                inputs.now_micros,
-            )
-        })
-    })
+    }
+    pick
+}
+
+/// All references to the same file in its level.
+pub(super) fn twins(version: &Version, file: &Arc<SstRef>) -> Vec<Arc<SstRef>> {
+    level_files(version, file.level).iter().filter(|s| s.id == file.id).cloned().collect()
 }
 
 /// Everything into the last level.
@@ -430,5 +410,7 @@ pub(crate) fn pick_full(version: &Version, busy: &Busy) -> Option<Pick> {
     Some(Pick { reason: Reason::Full, inputs: files, output_level: LAST_LEVEL, bottommost: true })
 }
 
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;

@@ -90,6 +90,21 @@ pub struct CompactionStats {
     pub buried: u64,
 }
 
+impl CompactionStats {
+    /// Counts what another part of the same compaction did.
+    pub fn add(&mut self, other: &Self) {
+        self.records_in += other.records_in;
+        self.records_out += other.records_out;
+        self.hidden += other.hidden;
+        self.overwritten += other.overwritten;
+        self.collected += other.collected;
+        self.family_dropped += other.family_dropped;
+        self.excised += other.excised;
+        self.tombstones_dropped += other.tombstones_dropped;
+        self.buried += other.buried;
+    }
+}
+
 /// The newest hider of each stripe within a scope, as "hides what is below this sequence".
 #[derive(Debug, Default, Clone)]
 struct Hiders(Vec<Seq>);

@@ -10,7 +10,7 @@
 //!  5 value bytes       10 seq min            15 data blocks              7 versions of a column, max
 //!
 //! 17 index bytes       19 filter partitions        21 filter entries   23 filter kinds: bit k for kind k
-//! 18 padding bytes     20 with common columns      22 filter bytes
+//! 18 padding bytes     20 with common columns      22 filter bytes     24 tombstones in a row, max
 //! ```
 //!
 //! A family's properties are encoded in the same way within its bytes. Absent means zero, so a later version
@@ -64,6 +64,8 @@ pub struct SstProperties {
     pub padding_bytes: u64,
     /// The filter.
     pub filter: FilterFigures,
+    /// The most tombstones that follow each other without another record between them.
+    pub tombstone_run_max: u64,
     /// By family. Row tombstones belong to none.
     pub families: BTreeMap<FamilyId, FamilyProperties>,
 }
@@ -133,6 +135,7 @@ impl SstProperties {
             (21, self.filter.entries),
             (22, self.filter.bytes),
             (23, self.filter.kinds),
+            (24, self.tombstone_run_max),
         ] {
             put_number(out, tag, value);
         }
@@ -179,6 +182,7 @@ impl SstProperties {
                 21 => &mut properties.filter.entries,
                 22 => &mut properties.filter.bytes,
                 23 => &mut properties.filter.kinds,
+                24 => &mut properties.tombstone_run_max,
                 12 => {
                     properties.first_row = Bytes::copy_from_slice(field);
                     return Ok(());
@@ -259,6 +263,8 @@ pub(super) struct PropertiesBuilder {
     properties: SstProperties,
     /// Cells seen so far in the current column.
     versions: u64,
+    /// Tombstones since the last other record.
+    tombstone_run: u64,
     /// The current family, so that the map is touched once per family and not once per record.
     family_id: FamilyId,
     family: FamilyProperties,
@@ -270,6 +276,7 @@ impl PropertiesBuilder {
         Self {
             properties: SstProperties { created_micros, seq_min: SEQ_MAX, ..Default::default() },
             versions: 0,
+            tombstone_run: 0,
             family_id: FAMILY_NONE,
             family: FamilyProperties::default(),
         }
@@ -321,6 +328,10 @@ impl PropertiesBuilder {
         }
         if kind.is_tombstone() {
             family.tombstones += 1;
+            self.tombstone_run += 1;
+            all.tombstone_run_max = all.tombstone_run_max.max(self.tombstone_run);
+        } else {
+            self.tombstone_run = 0;
         }
     }
 
@@ -366,6 +377,7 @@ mod tests {
             created_micros: -1,
             index_bytes: 7000,
             padding_bytes: 1,
+            tombstone_run_max: 12,
             filter: FilterFigures {
                 partitions: 4,
                 common_partitions: 3,

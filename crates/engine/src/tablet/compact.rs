@@ -2,15 +2,25 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::cell::RowRange;
 use crate::compaction::CompactionSpec;
-use crate::compaction::job;
-use crate::compaction::pick::{self, Busy, CollectInputs, Pick, Reason};
+use crate::compaction::collect::{self, CollectInputs};
+use crate::compaction::cuts::CutRule;
+use crate::compaction::job::{self, JobContext, JobOutput};
+use crate::compaction::pace::Urgency;
+use crate::compaction::parts::{Parts, Shared};
+use crate::compaction::pick::{self, Busy, Pick, Reason};
+use crate::compaction::shape::LAST_LEVEL;
+use crate::compaction::split::{self, FILES_PER_PART, PARTS_PER_THREAD};
+use crate::compaction::sublevels;
 use crate::core::EngineMetrics;
 use crate::cursor::Cursor;
-use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::{SstRef, VersionEdit};
+use crate::error::{Error, Result};
+use crate::manifest::{SstRef, Version, VersionEdit};
 use crate::read::{LevelCursor, LevelFile, LevelOptions};
+use crate::schema::TabletSchema;
 use crate::sst::{CursorOptions, FileId};
 
 use super::Tablet;
@@ -44,29 +54,43 @@ impl Drop for Claim {
         if let Some(at) = jobs.busy.outputs.iter().position(|output| *output == mine) {
             jobs.busy.outputs.swap_remove(at);
         }
+        jobs.busy_changes += 1;
     }
 }
 
 impl Tablet {
-    /// The score of the most urgent compaction by size; 0 where there is none.
+    /// How urgent its most urgent compaction by shape is, running ones included; below 1.0 none is due.
     pub(crate) fn compaction_score(&self) -> f64 {
         if self.is_dropped() || self.schema.load().is_none() {
             return 0.0;
         }
-        let jobs = self.jobs();
-        pick::pick_by_size(&self.version(), &self.core.options, &self.blocked(&jobs))
-            .map_or(0.0, |(score, _)| score)
+        self.view.load().shape.score()
     }
 
-    /// Claims the most urgent compaction by size.
-    pub(crate) fn claim_by_size(self: &Arc<Self>) -> Option<Claim> {
-        if self.is_dropped() || self.schema.load().is_none() {
+    /// Claims the most urgent compaction by shape that can run beside those that do.
+    pub(crate) fn claim_by_shape(self: &Arc<Self>) -> Option<Claim> {
+        if self.compaction_score() < 1.0 {
             return None;
         }
         let mut jobs = self.jobs();
+        let view = self.view.load_full();
+        let seen = (Arc::clone(&view.version), jobs.busy_changes);
+        let same = |(version, changes): &(Arc<Version>, u64)| {
+            Arc::ptr_eq(version, &seen.0) && *changes == seen.1
+        };
+        // Files that failed become free with time.
+        if jobs.failed_until.is_empty() && jobs.nothing_free.as_ref().is_some_and(same) {
+            return None;
+        }
+        let options = &self.core.options;
         let blocked = self.blocked(&jobs);
-        let (_, pick) = pick::pick_by_size(&self.version(), &self.core.options, &blocked)?;
-        Some(self.claim(&mut jobs, pick))
+        match pick::pick_by_shape(&view.version, &view.shape, options, &blocked) {
+            Some(pick) => Some(self.claim(&mut jobs, pick)),
+            None => {
+                jobs.nothing_free = Some(seen);
+                None
+            }
+        }
     }
 
     /// Claims a compaction that collects garbage, if it is time to look and there is one. A memtable
@@ -74,38 +98,46 @@ impl Tablet {
     pub(crate) fn claim_to_collect(self: &Arc<Self>) -> Option<Claim> {
         let schema = self.schema.load_full()?;
         let now = self.core.env.clock.monotonic_micros();
-        let idle_micros = self.core.options.gc_idle_ms * 1000;
-        let last_write = self.last_write_micros.load(std::sync::atomic::Ordering::Relaxed);
-        let idle = now.saturating_sub(last_write) >= idle_micros;
+        let options = &self.core.options;
+        let last_write = self.last_write_micros.load(Ordering::Relaxed);
+        let idle = now.saturating_sub(last_write) >= options.gc_idle_ms * 1000;
         let mut jobs = self.jobs();
         if self.is_dropped() || now < jobs.collect_at {
             return None;
         }
-        if idle && schema.families.values().any(|f| f.gc.is_some()) && self.active_bytes() > 0 {
+        if idle && self.memory_may_hold_garbage(&schema) {
             self.rotate_now();
         }
         jobs.futile_until.retain(|_, until| *until > now);
         let futile: HashSet<FileId> = jobs.futile_until.keys().copied().collect();
         let view = self.view.load_full();
-        let properties = |id: FileId, question: pick::Question<'_>| {
+        let properties = |id: FileId, question: collect::Question<'_>| {
             let reader = view.file(id).and_then(|file| file.reader().cloned());
             reader.is_ok_and(|reader| question(reader.properties()))
         };
+        let rewrite_age_micros = options.rewrite_age_ms.saturating_mul(1000);
         let inputs = CollectInputs {
             schema: &schema,
             now_micros: self.core.env.clock.now_micros(),
             idle: idle && view.waiting.is_empty(),
-            tablet_bytes: view.version.ssts().map(|f| f.bytes).sum(),
+            tablet_bytes: view.version.total_bytes(),
+            rewrite_age_micros: i64::try_from(rewrite_age_micros).unwrap_or(i64::MAX),
             futile: &futile,
             properties: &properties,
         };
         let blocked = self.blocked(&jobs);
-        let pick = pick::pick_to_collect(&view.version, &self.core.options, &blocked, &inputs);
+        let pick = collect::pick_to_collect(&view.version, &view.shape, &blocked, &inputs);
         let Some(pick) = pick else {
-            jobs.collect_at = now + self.core.options.gc_interval_ms * 1000;
+            jobs.collect_at = now + options.gc_interval_ms * 1000;
             return None;
         };
         Some(self.claim(&mut jobs, pick))
+    }
+
+    /// Whether the active memtable has something that a compaction would take away, or take others away by.
+    fn memory_may_hold_garbage(&self, schema: &TabletSchema) -> bool {
+        let rules = schema.families.values().any(|f| f.gc.is_some());
+        self.active_bytes() > 0 && (rules || self.view.load().active.tombstones() > 0)
     }
 
     /// Merges everything into the last level. Blocks.
@@ -149,6 +181,7 @@ impl Tablet {
     pub(super) fn claim(self: &Arc<Self>, jobs: &mut super::Jobs, pick: Pick) -> Claim {
         jobs.busy.files.extend(pick.inputs.iter().map(|f| f.id));
         jobs.busy.outputs.push((pick.output_level, pick.span()));
+        jobs.busy_changes += 1;
         Claim { tablet: Arc::clone(self), pick }
     }
 }
@@ -180,6 +213,9 @@ impl Claim {
         let tablet = &self.tablet;
         let pick = &self.pick;
         let schema = tablet.require_schema()?;
+        if pick.reason == Reason::Expired {
+            return self.drop_expired();
+        }
         if pick.is_move() {
             return self.move_down();
         }
@@ -188,8 +224,6 @@ impl Claim {
         if !self.inputs_unchanged(&view) {
             return Ok(());
         }
-        let cursors = self.cursors(&view)?;
-        drop(view);
         let spec = CompactionSpec {
             schema,
             snapshots: Vec::new(),
@@ -197,9 +231,7 @@ impl Claim {
             excised: Arc::default(),
             now_micros: tablet.core.env.clock.now_micros(),
         };
-        let stop = || tablet.core.stopping() || tablet.is_dropped();
-        let context = job::JobContext { stop: &stop, ..tablet.job_context() };
-        let output = job::run(&context, cursors, spec, pick.output_level)?;
+        let output = self.run_parts(view, spec)?;
         let written: u64 = output.files.iter().map(|f| f.bytes).sum();
         let metrics = &tablet.core.metrics;
         EngineMetrics::add(&metrics.compactions, 1);
@@ -222,6 +254,86 @@ impl Claim {
             ..VersionEdit::default()
         };
         tablet.install(&mut manifest, &edit, opened, 0)
+    }
+
+    /// Merges the inputs, divided by rows among this thread and those that are free. Of a failure nothing is
+    /// left.
+    fn run_parts(&self, view: Arc<View>, spec: CompactionSpec) -> Result<JobOutput> {
+        let core = &self.tablet.core;
+        let rows = self.divide(&view)?;
+        let cuts = CutRule::new(&view.version, &core.options, self.pick.output_level);
+        let count = rows.len();
+        let merge = Merge {
+            tablet: Arc::clone(&self.tablet),
+            view,
+            pick: self.pick.clone(),
+            spec,
+            cuts,
+            rows,
+        };
+        let parts = Parts::new(count, move |part, stop| merge.run(part, stop));
+        if count > 1 {
+            let shared: Arc<dyn Shared> = Arc::clone(&parts) as _;
+            core.offers.add(&shared);
+            core.bell.ring();
+        }
+        let mut whole = JobOutput::default();
+        let mut failure: Option<Error> = None;
+        for result in parts.finish() {
+            match result {
+                Ok(output) => whole.add(output),
+                // The others were told to stop by the first that failed.
+                Err(error) if failure.as_ref().is_none_or(Tablet::is_stop) => failure = Some(error),
+                Err(_) => {}
+            }
+        }
+        match failure {
+            None => Ok(whole),
+            Some(error) => {
+                job::discard(&self.tablet.job_context(), &whole);
+                Err(error)
+            }
+        }
+    }
+
+    /// Ranges of rows with about as many bytes of the inputs each.
+    fn divide(&self, view: &View) -> Result<Vec<RowRange>> {
+        let options = &self.tablet.core.options;
+        let parts_max = options.compaction_threads.saturating_mul(PARTS_PER_THREAD).max(1);
+        let bytes_min = options.target_file_bytes.saturating_mul(FILES_PER_PART);
+        if self.pick.output_level == 0 || self.pick.input_bytes() < bytes_min.saturating_mul(2) {
+            return Ok(vec![RowRange::all()]);
+        }
+        let mut steps = Vec::new();
+        for file in &self.pick.inputs {
+            let span = file.span();
+            let mut before = 0;
+            for (row, offset) in view.file(file.id)?.reader()?.index_rows()? {
+                if span.contains(&row) {
+                    steps.push((row, offset.saturating_sub(before)));
+                }
+                before = offset;
+            }
+        }
+        Ok(split::divide(steps, parts_max, bytes_min))
+    }
+
+    /// Files in which everything is garbage go by an edit alone. Rows that were dropped since the pick only
+    /// make them less.
+    fn drop_expired(&self) -> Result<()> {
+        let tablet = &self.tablet;
+        let view = tablet.view.load_full();
+        let cells = |file: &Arc<SstRef>| {
+            let reader = view.file(file.id).and_then(|file| file.reader().cloned());
+            reader.map_or(0, |reader| reader.properties().cells)
+        };
+        let collected = self.pick.inputs.iter().map(cells).sum();
+        let mut manifest = tablet.lock_manifest();
+        let remove = self.still_there(&manifest.version());
+        let edit = VersionEdit { remove, ..VersionEdit::default() };
+        tablet.install(&mut manifest, &edit, Vec::new(), 0)?;
+        EngineMetrics::add(&tablet.core.metrics.cells_collected, collected);
+        Ok(())
     }
 
     /// Whether the version still has the inputs as they were picked. Rows that are dropped from here on
@@ -258,35 +370,57 @@ impl Claim {
         let edit = VersionEdit { add, remove, ..VersionEdit::default() };
         tablet.install(&mut manifest, &edit, Vec::new(), 0)
     }
+}
 
-    /// One cursor per L0 file and one per deeper level. They bypass the block cache.
-    fn cursors(&self, view: &View) -> Result<Vec<Box<dyn Cursor>>> {
-        let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
-        for level in 0..=pick::LAST_LEVEL {
-            let files = self.pick.inputs.iter().filter(|f| f.level == level);
-            if level == 0 {
-                for file in files {
-                    let options =
-                        CursorOptions { bounds: file.span(), ..CursorOptions::without_cache() };
-                    cursors.push(Box::new(view.file(file.id)?.reader()?.cursor(options)));
-                }
-                continue;
-            }
-            let mut level_files = Vec::new();
-            for file in files {
-                level_files.push(LevelFile::new(Arc::clone(view.file(file.id)?), file));
-            }
-            level_files.sort_by(|a, b| a.span.start.cmp(&b.span.start));
-            if !level_files.is_empty() {
-                let options = LevelOptions {
-                    files: 0..level_files.len(),
-                    cursor: CursorOptions::without_cache(),
-                };
-                cursors.push(Box::new(LevelCursor::new(level_files.into(), options)));
-            }
+/// What the parts of a compaction share.
+struct Merge {
+    tablet: Arc<Tablet>,
+    view: Arc<View>,
+    pick: Pick,
+    spec: CompactionSpec,
+    cuts: CutRule,
+    rows: Vec<RowRange>,
+}
+
+impl Merge {
+    /// Merges the rows of one part.
+    fn run(&self, part: usize, failed: &AtomicBool) -> Result<JobOutput> {
+        let core = &self.tablet.core;
+        let all = RowRange::all();
+        let cursors = self.cursors(self.rows.get(part).unwrap_or(&all))?;
+        let stop = || core.stopping() || self.tablet.is_dropped() || failed.load(Ordering::Acquire);
+        let urgency = match self.pick.reason {
+            Reason::L0 | Reason::WithinL0 => Urgency::L0,
+            _ => Urgency::Rest,
+        };
+        let pace = |bytes| core.keep_pace(bytes, urgency, &stop);
+        let context = JobContext { stop: &stop, pace: &pace, ..self.tablet.job_context() };
+        job::run(&context, cursors, self.spec.clone(), self.pick.output_level, &self.cuts)
+    }
+
+    /// Cursors over the inputs' part of `rows`: one for each sublevel of level 0 and each deeper level. They
+    /// bypass the block cache.
+    fn cursors(&self, rows: &RowRange) -> Result<Vec<Box<dyn Cursor>>> {
+        let of_level = |level: u8| {
+            let files = self.pick.inputs.iter().filter(move |f| f.level == level);
+            files.filter(|f| f.overlaps(rows)).cloned().collect::<Vec<_>>()
+        };
+        let mut runs = sublevels::arrange(&of_level(0));
+        runs.reverse();
+        for level in 1..=LAST_LEVEL {
+            let mut run = of_level(level);
+            run.sort_by(|a, b| a.first_visible().cmp(b.first_visible()));
+            runs.push(run);
         }
-        if cursors.is_empty() {
-            return Err(Error::new(ErrorKind::NotFound, "a compaction without inputs"));
+        let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
+        for run in runs.iter().filter(|run| !run.is_empty()) {
+            let mut files = Vec::with_capacity(run.len());
+            for file in run {
+                files.push(LevelFile::new(Arc::clone(self.view.file(file.id)?), file));
+            }
+            let cursor = CursorOptions { bounds: rows.clone(), ..CursorOptions::without_cache() };
+            let options = LevelOptions { files: 0..files.len(), cursor };
+            cursors.push(Box::new(LevelCursor::new(files.into(), options)));
         }
         Ok(cursors)
     }

@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 
 use crate::cell::{RowRange, Seq};
 use crate::compaction::CompactionSpec;
+use crate::compaction::cuts::CutRule;
 use crate::compaction::job::{self, JobContext};
+use crate::compaction::pace::Urgency;
 use crate::core::EngineMetrics;
 use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
@@ -119,8 +121,10 @@ impl Tablet {
             now_micros: self.core.env.clock.now_micros(),
         };
         let cursors: Vec<Box<dyn Cursor>> = vec![Box::new(memtable.cursor(RowRange::all()))];
-        let context = self.job_context();
-        let output = job::run(&context, cursors, spec, 0)?;
+        let pace = |bytes| self.core.keep_pace(bytes, Urgency::Flush, &|| true);
+        let context = JobContext { pace: &pace, ..self.job_context() };
+        let cuts = CutRule::new(&version, &self.core.options, 0);
+        let output = job::run(&context, cursors, spec, 0, &cuts)?;
         let written: u64 = output.files.iter().map(|f| f.bytes).sum();
         EngineMetrics::add(&self.core.metrics.flush_bytes, written);
         EngineMetrics::add(&self.core.metrics.flushes, 1);
@@ -145,6 +149,7 @@ impl Tablet {
             options: &self.core.options,
             hlc: self.core.pipeline.hlc(),
             stop: &|| false,
+            pace: &|_| (),
         }
     }
 

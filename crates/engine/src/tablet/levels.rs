@@ -2,9 +2,8 @@
 //! and few cache misses; for a scan, the files that it opens when it comes to them.
 //!
 //! ```text
-//! level 0      file file file            every file is asked
-//! level 1..    ends   e0   e1   e2 ...   the first row after each file, ascending
-//!              heads  h0   h1   h2 ...   8 bytes of each, behind what all of them share: searched first
+//! a level, or a     ends   e0   e1   e2 ...   the first row after each file, ascending
+//! sublevel of L0    heads  h0   h1   h2 ...   8 bytes of each, behind what all of them share: searched first
 //! ```
 
 use std::ops::Range;
@@ -14,6 +13,7 @@ use bytes::Bytes;
 
 use super::view::OpenFiles;
 use crate::cell::RowRange;
+use crate::compaction::sublevels::Run;
 use crate::manifest::{SstRef, Version};
 use crate::read::LevelFile;
 
@@ -31,12 +31,11 @@ struct Fences {
     heads: Vec<u64>,
 }
 
-/// One level.
+/// One level, or one sublevel of level 0: files in row order.
 #[derive(Debug)]
 pub(super) struct LevelView {
     files: Arc<[LevelFile]>,
-    /// For levels whose files do not overlap.
-    fences: Option<Fences>,
+    fences: Fences,
     /// Rows and bytes of its files.
     pub(super) rows: u64,
     pub(super) bytes: u64,
@@ -94,12 +93,11 @@ impl Fences {
 }
 
 impl LevelView {
-    fn new(level: usize, refs: &[Arc<SstRef>], open: &OpenFiles) -> Self {
+    fn new(refs: &[Arc<SstRef>], open: &OpenFiles) -> Self {
         let here = refs.iter().filter_map(|sst| Some((sst, open.get(&sst.id)?)));
         let files: Arc<[LevelFile]> =
             here.map(|(sst, file)| LevelFile::new(Arc::clone(file), sst)).collect();
-        let fences = (level > 0 && !files.is_empty())
-            .then(|| Fences::new(files.iter().map(|file| &file.span)));
+        let fences = Fences::new(files.iter().map(|file| &file.span));
         let rows = |file: &LevelFile| file.file.reader().map_or(0, |r| r.properties().rows);
         let rows = files.iter().map(rows).sum();
         Self { files, fences, rows, bytes: refs.iter().map(|sst| sst.bytes).sum() }
@@ -110,16 +108,9 @@ impl LevelView {
         &self.files
     }
 
-    /// Whether its files are in row order.
-    pub(super) fn is_ordered(&self) -> bool {
-        self.fences.is_some()
-    }
-
-    /// The places of the files that may show something of `range`; of a level that is not in row order,
-    /// of all files.
+    /// The places of the files that may show something of `range`.
     pub(super) fn overlapping(&self, range: &RowRange) -> Range<usize> {
-        let Some(fences) = &self.fences else { return 0..self.files.len() };
-        let start = fences.find(|at| self.span(at), &range.start);
+        let start = self.fences.find(|at| self.span(at), &range.start);
         let end = if range.end.is_empty() {
             self.files.len()
         } else {
@@ -132,19 +123,13 @@ impl LevelView {
         self.files.get(at).map_or(&EVERYTHING, |file| &file.span)
     }
 
-    /// The places of the files that may show something of `row`, and perhaps others.
-    fn around(&self, row: &[u8]) -> Range<usize> {
-        match &self.fences {
-            None => 0..self.files.len(),
-            Some(fences) => {
-                let at = fences.find(|at| self.span(at), row);
-                at..at + 1
-            }
-        }
+    /// The place of the one file that may show something of `row`, if any.
+    fn around(&self, row: &[u8]) -> usize {
+        self.fences.find(|at| self.span(at), row)
     }
 }
 
-/// All levels of a version.
+/// All levels of a version, newest first: the sublevels of level 0, then the levels below it.
 #[derive(Debug, Default)]
 pub(super) struct Levels {
     levels: Vec<LevelView>,
@@ -158,19 +143,19 @@ pub(super) struct SstPlace {
 }
 
 impl Levels {
-    /// The levels of `version`, whose files are open in `files`.
-    pub(super) fn new(version: &Version, files: &OpenFiles) -> Self {
-        let levels = version.levels().iter().enumerate();
-        Self { levels: levels.map(|(level, refs)| LevelView::new(level, refs, files)).collect() }
+    /// The levels of `version`, whose level 0 is arranged into `sublevels` and whose files are open in `files`.
+    pub(super) fn new(sublevels: &[Run], version: &Version, files: &OpenFiles) -> Self {
+        let levels = sublevels.iter().rev().chain(version.levels().iter().skip(1));
+        let levels = levels.filter(|refs| !refs.is_empty());
+        Self { levels: levels.map(|refs| LevelView::new(refs, files)).collect() }
     }
 
     /// Calls `each` for every SST that may show something of `row`, newest level first.
     pub(super) fn for_row(&self, row: &[u8], mut each: impl FnMut(SstPlace)) {
         for (level, view) in self.levels.iter().enumerate() {
-            for at in view.around(row) {
-                if view.files.get(at).is_some_and(|file| file.span.contains(row)) {
-                    each(SstPlace { level, at });
-                }
+            let at = view.around(row);
+            if view.files.get(at).is_some_and(|file| file.span.contains(row)) {
+                each(SstPlace { level, at });
             }
         }
     }
@@ -180,7 +165,7 @@ impl Levels {
         self.levels.get(place.level)?.files.get(place.at)
     }
 
-    /// All levels, from 0 on.
+    /// All levels and sublevels, newest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = &LevelView> {
         self.levels.iter()
     }

@@ -65,6 +65,11 @@ pub struct TabletStats {
     pub sst_count: u64,
     /// SSTs by level.
     pub level_files: Vec<usize>,
+    /// Sublevels of level 0: what a read looks into before it comes to level 1. Writers wait where there are
+    /// [`l0_stop_files`](crate::options::EngineOptions::l0_stop_files).
+    pub sublevels: usize,
+    /// Bytes that compactions still have to read and write, roughly, until every level is within its target.
+    pub compaction_debt_bytes: u64,
     /// Bytes of memory in its memtables.
     pub memtable_bytes: u64,
     /// Records in its SSTs and memtables, those hidden by others included.
@@ -112,6 +117,11 @@ struct Jobs {
     failed_until: HashMap<FileId, u64>,
     /// When to look for garbage next (monotonic micros).
     collect_at: u64,
+    /// How often what is busy has changed.
+    busy_changes: u64,
+    /// The version for which no compaction by shape was free, and how often what is busy had changed then: until
+    /// either changes, there is none.
+    nothing_free: Option<(Arc<Version>, u64)>,
 }
 
 impl Tablet {
@@ -128,7 +138,7 @@ impl Tablet {
         for file in version.ssts() {
             files.entry(file.id).or_insert_with(|| core.store.open(file.id, file.level));
         }
-        let view = View::new(active, waiting, Arc::clone(&version), files);
+        let view = View::new(active, waiting, Arc::clone(&version), files, &core.options);
         Arc::new(Self {
             id,
             range: version.range().clone(),
@@ -174,6 +184,8 @@ impl Tablet {
             sst_bytes: view.version.ssts().map(|f| f.bytes).sum(),
             sst_count: view.version.ssts().count() as u64,
             level_files: view.version.levels().iter().map(Vec::len).collect(),
+            sublevels: view.shape.sublevels.len(),
+            compaction_debt_bytes: view.shape.debt_bytes,
             memtable_bytes: view.memtable_bytes(),
             records: memtable_records + view.version.ssts().map(|f| f.entries).sum::<u64>(),
         }
@@ -295,7 +307,8 @@ impl Tablet {
             gone.doom();
         }
         let waiting = view.waiting.get(flushed..).unwrap_or_default().to_vec();
-        let next = View::new(Arc::clone(&view.active), waiting, version, files);
+        let options = &self.core.options;
+        let next = View::new(Arc::clone(&view.active), waiting, version, files, options);
         self.view.store(Arc::new(next));
         Ok(())
     }

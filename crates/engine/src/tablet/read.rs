@@ -188,16 +188,9 @@ fn cursors(
             fill_cache: true,
             expected_bytes: expected_bytes(level.bytes),
         };
-        if level.is_ordered() {
-            if !files.is_empty() {
-                let options = LevelOptions { files, cursor: options };
-                cursors.push(Box::new(LevelCursor::new(Arc::clone(level.files()), options)));
-            }
-            continue;
-        }
-        for file in level.files().iter().filter(|file| file.span.overlaps(range)) {
-            let options = CursorOptions { bounds: file.span.intersect(range), ..options.clone() };
-            cursors.push(Box::new(file.file.reader()?.cursor(options)));
+        if !files.is_empty() {
+            let options = LevelOptions { files, cursor: options };
+            cursors.push(Box::new(LevelCursor::new(Arc::clone(level.files()), options)));
         }
     }
     Ok(cursors)

@@ -123,9 +123,9 @@ fn compactions_into_one_level_keep_out_of_each_others_gaps() {
     rig.engine.compact_fully().unwrap();
     block_on(rig.tablet.drop_rows(RowRange::new("c", "k"))).unwrap();
     let full = rig.claim_fully();
-    rig.write(&["e"]);
-    rig.write(&["f"]);
-    if let Some(other) = rig.tablet.claim_by_size() {
+    rig.write(&["e", "f"]);
+    rig.write(&["e", "f"]);
+    if let Some(other) = rig.tablet.claim_by_shape() {
         other.run().unwrap();
     }
     full.run().unwrap();
@@ -140,9 +140,9 @@ fn compactions_into_one_level_keep_out_of_each_others_gaps() {
 #[test]
 fn rows_dropped_between_pick_and_run_do_not_count_as_a_failed_compaction() {
     let rig = rig();
-    rig.write(&["a", "b"]);
-    rig.write(&["c", "d"]);
-    let claim = rig.tablet.claim_by_size().unwrap();
+    rig.write(&["a", "d"]);
+    rig.write(&["b", "c"]);
+    let claim = rig.tablet.claim_by_shape().unwrap();
     block_on(rig.tablet.drop_rows(RowRange::new("c", "e"))).unwrap();
     claim.run().unwrap();
     assert!(rig.tablet.jobs().failed_until.is_empty());
@@ -224,14 +224,14 @@ fn whoever_waits_for_a_flush_hears_of_the_engines_failure() {
 fn a_damaged_file_in_level_zero_does_not_make_writers_wait_for_ever() {
     let rig = rig();
     for n in 0..rig.tablet.core.options.l0_stop_files {
-        rig.write(&[&format!("row-{n:02}")]);
+        rig.write(&["row-00", &format!("row-{n:02}")]);
     }
     let file = rig.tablet.version().level(0)[0].id;
     let path = rig.tablet.core.layout.sst(file);
     let mut bytes = rig.files.contents(&path).unwrap();
     bytes[3] ^= 0x40;
     rig.files.put_contents(&path, bytes);
-    rig.tablet.claim_by_size().unwrap().run().unwrap_err();
+    rig.tablet.claim_by_shape().unwrap().run().unwrap_err();
     rig.tablet.core.background.store(true, Ordering::Release);
     let write = rig.tablet.apply(batch("more", &["a"])).boxed_local();
     let answer = std::thread::scope(|_| write.now_or_never());
@@ -245,7 +245,7 @@ fn a_panic_of_a_background_thread_makes_the_engine_read_only() {
     let rig = rig();
     let weak = Arc::downgrade(&rig.engine);
     let bell = Arc::clone(&rig.tablet.core.bell);
-    let work = |_: &Engine| panic!("as a test");
+    let work = |_: &Engine| -> Option<std::time::Duration> { panic!("as a test") };
     let thread = crate::io::Spawner::spawn(
         &ThreadSpawner,
         "panics",

@@ -5,9 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::levels::Levels;
+use crate::compaction::shape::{Contents, Shape};
 use crate::error::Result;
-use crate::manifest::Version;
+use crate::manifest::{SstRef, Version};
 use crate::memtable::Memtable;
+use crate::options::EngineOptions;
 use crate::sst::FileId;
 use crate::store::SstFile;
 
@@ -27,6 +29,8 @@ pub(crate) struct View {
     pub(crate) files: Arc<OpenFiles>,
     /// The same, arranged for point reads.
     pub(super) levels: Arc<Levels>,
+    /// What compaction thinks of the version.
+    pub(crate) shape: Arc<Shape>,
 }
 
 impl View {
@@ -36,9 +40,18 @@ impl View {
         waiting: Vec<Arc<Memtable>>,
         version: Arc<Version>,
         files: OpenFiles,
+        options: &EngineOptions,
     ) -> Self {
-        let levels = Arc::new(Levels::new(&version, &files));
-        Self { active, waiting, version, files: Arc::new(files), levels }
+        let contents = |sst: &SstRef| {
+            let reader = files.get(&sst.id).and_then(|file| file.reader().ok());
+            reader.map(|reader| reader.properties()).map_or_else(Contents::default, |p| Contents {
+                rows: p.rows,
+                tombstones: p.tombstones(),
+            })
+        };
+        let shape = Arc::new(Shape::new(&version, options, &contents));
+        let levels = Arc::new(Levels::new(&shape.sublevels, &version, &files));
+        Self { active, waiting, version, files: Arc::new(files), levels, shape }
     }
 
     /// The same files under other memtables.
@@ -53,6 +66,7 @@ impl View {
             version: Arc::clone(&self.version),
             files: Arc::clone(&self.files),
             levels: Arc::clone(&self.levels),
+            shape: Arc::clone(&self.shape),
         }
     }
 

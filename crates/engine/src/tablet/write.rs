@@ -100,7 +100,7 @@ impl Tablet {
             let view = self.view.load();
             // Limits below what starts the work that makes room would stop writers for good.
             let behind = view.waiting.len() >= options.memtables_waiting_max.max(1);
-            let deep = view.version.level(0).len()
+            let deep = view.shape.sublevels.len()
                 >= options.l0_stop_files.max(options.l0_compaction_files).max(1);
             if !(behind || deep) || !self.core.background.load(Ordering::Acquire) {
                 return Ok(());

@@ -44,8 +44,8 @@ fn straddled(schema: TabletSchema, cells: u32) -> Rig {
     write(b"abcdefghijklmnop");
     rig.engine.compact_fully().unwrap();
     block_on(rig.tablet.drop_rows(RowRange::new("d", "l"))).unwrap();
-    write(b"ef");
-    write(b"gh");
+    write(b"eg");
+    write(b"fh");
     rig.engine.run_background().unwrap();
     assert_eq!(rig.tablet.stats().level_files, [0, 0, 0, 0, 0, 0, 3]);
     rig

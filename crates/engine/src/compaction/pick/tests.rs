@@ -1,28 +1,36 @@
 //! Datadriven tests of picks: `testdata/picks.txt`. The cases share one tree.
 //!
 //! ```text
-//! tree [base=N] [ratio=N] [l0=N]           the tree that follows, and the options; prints the targets
-//!   L5: 3[a-f]100 4[h-k]20@a,i             a file: id, first and last row, bytes; visible from a up to i
-//! pick size | full [busy=ID,ID] [writing=LEVEL:START,END]
-//! pick collect [idle] [garbage=ID,ID] [versions=ID,ID] [futile=ID,ID]   and the arguments above
+//! tree [base=N] [ratio=N] [l0=N] [stop=N]  the tree that follows, and the options; prints the targets
+//!   L5: 3[a-f]100 4[h-k]20@a,i 5[m-m]9!70/80
+//!                                          a file: id, first and last row, bytes; visible from a up to i; with
+//!                                          70 tombstones, and 80 rows in all
+//! sublevels                                how level 0 is arranged, the newest sublevel first
+//! pick shape | full [busy=ID,ID] [writing=LEVEL:START,END]
+//! pick collect [idle] [garbage=ID,ID] [versions=ID,ID] [futile=ID,ID] [expired=ID,ID] [runs=ID,ID] [old=ID,ID]
+//!                                          and the arguments above
 //! ```
 //!
 //! Prints the score, the reason, the inputs with what they show, and the output's level.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use bytes::Bytes;
 
 use super::*;
 use crate::cell::FamilyId;
+use crate::compaction::collect::{self, CollectInputs};
+use crate::compaction::shape::Contents;
 use crate::manifest::VersionEdit;
 use crate::read::testing::script::run_cases;
-use crate::schema::{FamilyOptions, GcRule};
-use crate::sst::FamilyProperties;
+use crate::schema::{FamilyOptions, GcRule, TabletSchema};
+use crate::sst::{FamilyProperties, SstProperties};
 
 struct Tree {
     version: Version,
     options: EngineOptions,
+    contents: HashMap<FileId, Contents>,
 }
 
 fn argument<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
@@ -43,7 +51,15 @@ fn range(text: &str) -> RowRange {
     RowRange::new(start.as_bytes().to_vec(), end.as_bytes().to_vec())
 }
 
+fn contents(text: &str) -> Option<(FileId, Contents)> {
+    let (id, _) = text.split_once('[')?;
+    let (tombstones, rows) = text.split_once('!')?.1.split_once('/')?;
+    let contents = Contents { rows: rows.parse().ok()?, tombstones: tombstones.parse().ok()? };
+    Some((id.parse().ok()?, contents))
+}
+
 fn file(level: u8, text: &str) -> SstRef {
+    let text = text.split('!').next().unwrap();
     let (text, visible) = text.split_once('@').unwrap_or((text, ","));
     let (id, rest) = text.split_once('[').unwrap();
     let (rows, bytes) = rest.split_once(']').unwrap();
@@ -64,18 +80,23 @@ fn file(level: u8, text: &str) -> SstRef {
 
 fn tree(words: &[&str], levels: &[&str]) -> Tree {
     let mut edit = VersionEdit::default();
+    let mut all = HashMap::new();
     for line in levels {
         let (level, files) = line.split_once(':').unwrap();
         let level = level.strip_prefix('L').unwrap().parse().unwrap();
         edit.add.extend(files.split_whitespace().map(|text| file(level, text)));
+        all.extend(files.split_whitespace().filter_map(contents));
     }
     let options = EngineOptions {
         base_level_bytes: number(words, "base", 100),
         level_ratio: number(words, "ratio", 10),
         l0_compaction_files: number(words, "l0", 4) as usize,
+        l0_stop_files: number(words, "stop", 24) as usize,
+        memtable_bytes: 100,
         ..EngineOptions::default()
     };
-    Tree { version: Version::empty(RowRange::all()).apply(&edit).unwrap(), options }
+    let version = Version::empty(RowRange::all()).apply(&edit).unwrap();
+    Tree { version, options, contents: all }
 }
 
 fn show(pick: &Pick) -> String {
@@ -101,13 +122,33 @@ fn show(pick: &Pick) -> String {
     out
 }
 
-/// Family 1 counts versions; family 2 is not in the schema.
+/// Family 1 counts versions; family 2 is not in the schema; family 3 keeps a cell for a second.
 fn schema() -> TabletSchema {
-    let family = FamilyOptions { gc: Some(GcRule::MaxVersions(1)), aggregate: None };
-    TabletSchema { families: [(FamilyId(1), family)].into() }
+    let family = |gc| FamilyOptions { gc: Some(gc), aggregate: None };
+    let families = [
+        (FamilyId(1), family(GcRule::MaxVersions(1))),
+        (FamilyId(3), family(GcRule::MaxAge(1_000_000))),
+    ];
+    TabletSchema { families: families.into() }
 }
 
+/// The time of the picks, in microseconds.
+const NOW_MICROS: i64 = 100_000_000;
+
 impl Tree {
+    fn shape(&self) -> Shape {
+        let contents = |file: &SstRef| self.contents.get(&file.id).copied().unwrap_or_default();
+        Shape::new(&self.version, &self.options, &contents)
+    }
+
+    fn sublevels(&self) -> String {
+        let shape = self.shape();
+        let ids = |run: &Vec<Arc<SstRef>>| {
+            run.iter().map(|file| file.id.to_string()).collect::<Vec<_>>().join(" ")
+        };
+        shape.sublevels.iter().rev().map(ids).collect::<Vec<_>>().join("\n")
+    }
+
     fn pick(&self, words: &[&str]) -> String {
         let mut busy = Busy { files: ids(words, "busy"), outputs: Vec::new() };
         if let Some(text) = argument(words, "writing") {
@@ -115,10 +156,13 @@ impl Tree {
             busy.outputs.push((level.strip_prefix('L').unwrap().parse().unwrap(), range(rows)));
         }
         let pick = match words[0] {
-            "size" => match pick_by_size(&self.version, &self.options, &busy) {
-                Some((score, pick)) => return format!("score {score:.2}: {}", show(&pick)),
-                None => None,
-            },
+            "shape" => {
+                let shape = self.shape();
+                match pick_by_shape(&self.version, &shape, &self.options, &busy) {
+                    Some(pick) => return format!("score {:.2}: {}", shape.score(), show(&pick)),
+                    None => None,
+                }
+            }
             "full" => pick_full(&self.version, &busy),
             "collect" => self.pick_to_collect(words, &busy),
             other => panic!("pick {other}?"),
@@ -128,13 +172,32 @@ impl Tree {
 
     fn pick_to_collect(&self, words: &[&str], busy: &Busy) -> Option<Pick> {
         let (garbage, versions) = (ids(words, "garbage"), ids(words, "versions"));
+        let (expired, runs, old) = (ids(words, "expired"), ids(words, "runs"), ids(words, "old"));
         let properties = |id, question: &dyn Fn(&SstProperties) -> bool| {
-            let mut properties = SstProperties::default();
+            let mut properties = SstProperties {
+                cells: 1,
+                created_micros: if old.contains(&id) { 1 } else { NOW_MICROS },
+                tombstone_run_max: if runs.contains(&id) { 1000 } else { 0 },
+                ..SstProperties::default()
+            };
             let family = FamilyProperties {
                 cells: 1,
+                timestamp_min: 1,
+                timestamp_max: 1,
                 column_versions_max: 1,
                 ..FamilyProperties::default()
             };
+            if expired.contains(&id) {
+                properties.families.insert(FamilyId(3), family);
+            } else {
+                // A live cell.
+                let live = FamilyProperties {
+                    timestamp_min: NOW_MICROS,
+                    timestamp_max: NOW_MICROS,
+                    ..family
+                };
+                properties.families.insert(FamilyId(3), live);
+            }
             if versions.contains(&id) {
                 properties.families.insert(FamilyId(1), family);
             }
@@ -146,13 +209,14 @@ impl Tree {
         let schema = schema();
         let inputs = CollectInputs {
             schema: &schema,
-            now_micros: 0,
+            now_micros: NOW_MICROS,
             idle: words.contains(&"idle"),
             tablet_bytes: 0,
+            rewrite_age_micros: NOW_MICROS / 2,
             futile: &ids(words, "futile"),
             properties: &properties,
         };
-        pick_to_collect(&self.version, &self.options, busy, &inputs)
+        collect::pick_to_collect(&self.version, &self.shape(), busy, &inputs)
     }
 }
 
@@ -164,13 +228,14 @@ fn picks() {
         match words[0] {
             "tree" => {
                 current = tree(&words[1..], input);
-                let targets = targets(&current.version, &current.options);
+                let targets = current.shape().targets;
                 let mut out = format!("base L{}:", targets.base_level);
                 for level in targets.base_level..=LAST_LEVEL {
                     write!(out, " L{level} {}", targets.bytes[usize::from(level)]).unwrap();
                 }
                 out
             }
+            "sublevels" => current.sublevels(),
             "pick" => current.pick(&words[1..]),
             other => panic!("command {other}?"),
         }

@@ -1,0 +1,212 @@
+//! Picks that give space back or freshen files, made when no level is over its target; on idle tablets too.
+//!
+//! * *Expired*: every cell of the file is one that its family's rule lets go, or of a dropped family, and nothing
+//!   older lies below: the file goes by an edit alone. With something below, an older record of a cell would
+//!   come back.
+//! * *Versions*: while a tablet is idle, files that overlap in rows and hold a family whose rule counts versions
+//!   are merged down, since only a merge sees the versions side by side.
+//! * *Garbage*: a file that, by its properties, holds cells which the rules let go is rewritten in place.
+//! * *Runs of tombstones*: while a tablet is idle, they are merged down where there are too few of them to be
+//!   [dense](super::shape): a scan that begins in one looks at all that it hides before it finds a row.
+//! * *Old*: a file that was written longer ago than the options say is merged down, or rewritten in place where
+//!   nothing lies below. So what no property tells of (rules that are intersections) is collected in the end, and
+//!   every block is read, and its checksum proved, now and then.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::pick::{Busy, Pick, Reason, pick_file, twins};
+use super::shape::{LAST_LEVEL, Shape, is_over_something, level_files};
+use crate::manifest::{SstRef, Version};
+use crate::schema::TabletSchema;
+use crate::sst::{FileId, SstProperties};
+
+/// Bytes of a tablet up to which one expired cell is reason enough to rewrite its file: a quarter of a
+/// gigabyte is rewritten in seconds. More would wear the disk of a server that expires cells steadily.
+const COLLECT_EAGER_BYTES: u64 = 256 << 20;
+
+/// Tombstones in a row from which they are merged down on an idle tablet: a scan passes fewer in a millisecond.
+const TOMBSTONE_RUN_MIN: u64 = 1000;
+
+/// A question of a file's properties.
+pub(crate) type Question<'a> = &'a dyn Fn(&SstProperties) -> bool;
+
+/// What decides whether a file may hold garbage.
+pub(crate) struct CollectInputs<'a> {
+    pub(crate) schema: &'a TabletSchema,
+    pub(crate) now_micros: i64,
+    /// No write came for `gc_idle_ms`: merging for versions alone is worth while.
+    pub(crate) idle: bool,
+    /// Bytes of the tablet's SSTs.
+    pub(crate) tablet_bytes: u64,
+    /// Age at which a file is rewritten, in microseconds; 0 for never.
+    pub(crate) rewrite_age_micros: i64,
+    /// Files that a recent rewrite found nothing in.
+    pub(crate) futile: &'a HashSet<FileId>,
+    /// Asks a question of a file's properties; `false` where they cannot be read.
+    pub(crate) properties: &'a dyn Fn(FileId, Question<'_>) -> bool,
+}
+
+/// A compaction that collects garbage; see the module.
+pub(crate) fn pick_to_collect(
+    version: &Version,
+    shape: &Shape,
+    busy: &Busy,
+    inputs: &CollectInputs<'_>,
+) -> Option<Pick> {
+    let garbage = |file: &Arc<SstRef>| {
+        !inputs.futile.contains(&file.id)
+            && (inputs.properties)(file.id, &|p| may_collect(p, inputs))
+    };
+    pick_expired(version, busy, inputs)
+        .or_else(|| merge_for_versions(version, shape, busy, inputs))
+        .or_else(|| pick_where(version, shape, Reason::Collect, busy, &garbage, &|file| file.level))
+        .or_else(|| merge_runs_of_tombstones(version, shape, busy, inputs))
+        .or_else(|| pick_old(version, shape, busy, inputs))
+}
+
+/// The first file that is `wanted` and free, from the level below 0 on and in level 0 last: its files overlap, so
+/// a column of them goes into the base level.
+fn pick_where(
+    version: &Version,
+    shape: &Shape,
+    reason: Reason,
+    busy: &Busy,
+    wanted: &dyn Fn(&Arc<SstRef>) -> bool,
+    output_level: &dyn Fn(&SstRef) -> u8,
+) -> Option<Pick> {
+    (1..=LAST_LEVEL)
+        .chain([0])
+        .flat_map(|level| level_files(version, level))
+        .filter(|file| !busy.files.contains(&file.id) && wanted(file))
+        .find_map(|file| pick_file(version, shape, reason, file, output_level(file), busy))
+}
+
+/// Files that go without being read.
+fn pick_expired(version: &Version, busy: &Busy, inputs: &CollectInputs<'_>) -> Option<Pick> {
+    for level in 1..=LAST_LEVEL {
+        let expired = |file: &&Arc<SstRef>| {
+            !busy.files.contains(&file.id)
+                && (inputs.properties)(file.id, &|p| is_expired(p, inputs))
+                && twins(version, file)
+                    .iter()
+                    .all(|twin| !is_over_something(version, level, &twin.span()))
+        };
+        let files: Vec<_> = level_files(version, level).iter().filter(expired).cloned().collect();
+        if !files.is_empty() {
+            let reason = Reason::Expired;
+            return Some(Pick { reason, inputs: files, output_level: level, bottommost: true });
+        }
+    }
+    None
+}
+
+/// Whether the rules let go of everything in the file. Tombstones may be in it: nothing lies below.
+fn is_expired(properties: &SstProperties, inputs: &CollectInputs<'_>) -> bool {
+    properties.cells > 0
+        && properties.families.iter().all(|(id, family)| {
+            let rule = match inputs.schema.family(*id) {
+                None => return true,
+                Some(options) => options.gc.as_ref(),
+            };
+            // Not one newer version is assumed.
+            family.cells == 0
+                || rule.is_some_and(|r| r.collects(0, family.timestamp_max, inputs.now_micros))
+        })
+}
+
+fn merge_for_versions(
+    version: &Version,
+    shape: &Shape,
+    busy: &Busy,
+    inputs: &CollectInputs<'_>,
+) -> Option<Pick> {
+    if !inputs.idle {
+        return None;
+    }
+    let counts = |file: &SstRef| {
+        (inputs.properties)(file.id, &|p| {
+            p.families.keys().any(|id| {
+                inputs
+                    .schema
+                    .family(*id)
+                    .and_then(|f| f.gc.as_ref())
+                    .is_some_and(|rule| rule.counts_versions())
+            })
+        })
+    };
+    let l0 = level_files(version, 0);
+    let shadowed = |file: &Arc<SstRef>| {
+        let span = file.span();
+        is_over_something(version, file.level, &span)
+            || (file.level == 0 && l0.iter().any(|o| o.id != file.id && o.span().overlaps(&span)))
+    };
+    pick_where(
+        version,
+        shape,
+        Reason::Collect,
+        busy,
+        &|file| file.level < LAST_LEVEL && shadowed(file) && counts(file),
+        &|file| file.level + 1,
+    )
+}
+
+fn merge_runs_of_tombstones(
+    version: &Version,
+    shape: &Shape,
+    busy: &Busy,
+    inputs: &CollectInputs<'_>,
+) -> Option<Pick> {
+    if !inputs.idle {
+        return None;
+    }
+    let has_run = |file: &Arc<SstRef>| {
+        file.level < LAST_LEVEL
+            && (inputs.properties)(file.id, &|p| p.tombstone_run_max >= TOMBSTONE_RUN_MIN)
+    };
+    pick_where(version, shape, Reason::Dense, busy, &has_run, &|file| file.level + 1)
+}
+
+fn pick_old(
+    version: &Version,
+    shape: &Shape,
+    busy: &Busy,
+    inputs: &CollectInputs<'_>,
+) -> Option<Pick> {
+    if inputs.rewrite_age_micros <= 0 {
+        return None;
+    }
+    let before = inputs.now_micros.saturating_sub(inputs.rewrite_age_micros);
+    let is_old = |file: &Arc<SstRef>| {
+        (inputs.properties)(file.id, &|p| p.created_micros > 0 && p.created_micros < before)
+    };
+    pick_where(version, shape, Reason::Old, busy, &is_old, &|file| {
+        let over = is_over_something(version, file.level, &file.span());
+        if over { file.level + 1 } else { file.level }
+    })
+}
+
+/// Whether, by its properties, the file may hold enough cells that a rule lets go, or a dropped family.
+/// In a small tablet one such cell is enough. In a large one, whose cells expire all the time, a file is
+/// rewritten when the oldest tenth of its time span has expired: each is then rewritten about ten times
+/// in the life of its cells, and not every few seconds.
+fn may_collect(properties: &SstProperties, inputs: &CollectInputs<'_>) -> bool {
+    properties.families.iter().any(|(id, family)| {
+        if family.cells == 0 {
+            return false;
+        }
+        let Some(options) = inputs.schema.family(*id) else { return true };
+        let patience = if inputs.tablet_bytes <= COLLECT_EAGER_BYTES {
+            0
+        } else {
+            family.timestamp_max.saturating_sub(family.timestamp_min) / 10
+        };
+        options.gc.as_ref().is_some_and(|rule| {
+            rule.collects(
+                u32::try_from(family.column_versions_max.saturating_sub(1)).unwrap_or(u32::MAX),
+                family.timestamp_min.saturating_add(patience),
+                inputs.now_micros,
+            )
+        })
+    })
+}

@@ -1,0 +1,211 @@
+//! Parts of one job, done by whichever compaction threads are free.
+//!
+//! ```text
+//! thread A   claims a job, offers its parts ──► does part 0 ──► part 2 ──► waits for part 1 ──► one edit
+//! thread B   idle ── sees the offer ──────────► does part 1 ─────────────────────┘
+//! ```
+//!
+//! Whoever offers does parts itself until none is left that nobody has begun, so it depends on no one: without
+//! another thread it does all of them, in order. A part that another thread has begun is waited for, also
+//! where that thread panics. Once one part has failed, those that were not begun are not, and the others are
+//! told to stop.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// What does a part: its number, and whether to stop.
+type Work<T> = dyn Fn(usize, &AtomicBool) -> Result<T> + Send + Sync;
+
+/// The parts of one job.
+pub(crate) struct Parts<T> {
+    work: Box<Work<T>>,
+    state: Mutex<State<T>>,
+    ended: Condvar,
+    stop: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    /// The parts that nobody has begun.
+    left: Range<usize>,
+    running: usize,
+    results: Vec<Option<Result<T>>>,
+}
+
+impl<T> std::fmt::Debug for Parts<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts").field("stop", &self.stop).finish_non_exhaustive()
+    }
+}
+
+/// Something that a free thread can lend a hand with.
+pub(crate) trait Shared: Send + Sync + std::fmt::Debug {
+    /// Does one part that nobody has begun; false where there is none.
+    fn help(&self) -> bool;
+}
+
+/// Jobs whose parts free threads may do.
+#[derive(Debug, Default)]
+pub(crate) struct Offers(Mutex<Vec<Weak<dyn Shared>>>);
+
+impl Offers {
+    /// Offers a job until it is let go.
+    pub(crate) fn add(&self, job: &Arc<dyn Shared>) {
+        let mut offers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        offers.retain(|offer| offer.strong_count() > 0);
+        offers.push(Arc::downgrade(job));
+    }
+
+    /// Does one part of the oldest job that has some left; false where there is none.
+    pub(crate) fn help(&self) -> bool {
+        let offers: Vec<_> = {
+            let offers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            offers.iter().filter_map(Weak::upgrade).collect()
+        };
+        offers.iter().any(|job| job.help())
+    }
+}
+
+impl<T: Send> Parts<T> {
+    /// A job of `count` parts.
+    pub(crate) fn new(
+        count: usize,
+        work: impl Fn(usize, &AtomicBool) -> Result<T> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let results = std::iter::repeat_with(|| None).take(count).collect();
+        Arc::new(Self {
+            work: Box::new(work),
+            state: Mutex::new(State { left: 0..count, running: 0, results }),
+            ended: Condvar::new(),
+            stop: AtomicBool::new(false),
+        })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self) -> Option<Begun<'_, T>> {
+        let mut state = self.lock();
+        if self.stop.load(Ordering::Acquire) {
+            return None;
+        }
+        let part = state.left.next()?;
+        state.running += 1;
+        Some(Begun { parts: self, part, result: None })
+    }
+
+    fn do_one(&self) -> bool {
+        let Some(mut begun) = self.begin() else { return false };
+        begun.result = Some((self.work)(begun.part, &self.stop));
+        true
+    }
+
+    /// Does what nobody else does and waits for the rest. What each part came to, in order; those that were
+    /// not begun since another had failed are left out.
+    pub(crate) fn finish(&self) -> Vec<Result<T>> {
+        while self.do_one() {}
+        let mut state = self.lock();
+        while state.running > 0 {
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        std::mem::take(&mut state.results).into_iter().flatten().collect()
+    }
+}
+
+impl<T: Send> Shared for Parts<T> {
+    fn help(&self) -> bool {
+        self.do_one()
+    }
+}
+
+/// A part that is being done. It ends when this is dropped, also by a panic.
+struct Begun<'a, T: Send> {
+    parts: &'a Parts<T>,
+    part: usize,
+    result: Option<Result<T>>,
+}
+
+impl<T: Send> Drop for Begun<'_, T> {
+    fn drop(&mut self) {
+        let result = self
+            .result
+            .take()
+            .unwrap_or_else(|| Err(Error::new(ErrorKind::ReadOnly, "a part of a job panicked")));
+        if result.is_err() {
+            self.parts.stop.store(true, Ordering::Release);
+        }
+        let mut state = self.parts.lock();
+        state.running -= 1;
+        if let Some(place) = state.results.get_mut(self.part) {
+            *place = Some(result);
+        }
+        drop(state);
+        self.parts.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alone_all_parts_are_done_in_order() {
+        let parts = Parts::new(5, |part, _| Ok(part * 10));
+        let results: Vec<usize> = parts.finish().into_iter().map(|r| r.unwrap()).collect();
+        assert_eq!(results, [0, 10, 20, 30, 40]);
+        assert!(!parts.help());
+    }
+
+    #[test]
+    fn helpers_and_the_owner_do_each_part_once() {
+        let counts: Arc<Vec<std::sync::atomic::AtomicUsize>> =
+            Arc::new((0..100).map(|_| Default::default()).collect());
+        let parts = Parts::new(100, {
+            let counts = Arc::clone(&counts);
+            move |part, _| Ok(counts[part].fetch_add(1, Ordering::Relaxed))
+        });
+        let offers = Offers::default();
+        let shared: Arc<dyn Shared> = Arc::clone(&parts) as _;
+        offers.add(&shared);
+        let results = std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| while offers.help() {});
+            }
+            parts.finish()
+        });
+        assert_eq!(results.len(), 100);
+        assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+        drop((shared, parts));
+        assert!(!offers.help(), "a job that was let go is no longer offered");
+    }
+
+    #[test]
+    fn after_a_failure_no_part_is_begun_and_running_ones_are_told() {
+        let parts: Arc<Parts<()>> = Parts::new(4, |part, stop| {
+            assert!(!stop.load(Ordering::Acquire));
+            if part == 1 { Err(Error::new(ErrorKind::Io, "as a test")) } else { Ok(()) }
+        });
+        let results = parts.finish();
+        assert_eq!(results.len(), 2, "{results:?}");
+        assert_eq!(results[1].as_ref().unwrap_err().kind(), ErrorKind::Io);
+    }
+
+    #[test]
+    fn a_part_whose_thread_panics_has_failed_and_is_not_waited_for() {
+        let parts: Arc<Parts<()>> = Parts::new(3, |part, _| {
+            assert_ne!(part, 0, "as a test");
+            Ok(())
+        });
+        let helper = Arc::clone(&parts);
+        std::thread::scope(|scope| {
+            assert!(scope.spawn(move || helper.help()).join().is_err());
+        });
+        let results = parts.finish();
+        assert_eq!(results.len(), 1);
+        assert_eq!(results[0].as_ref().unwrap_err().kind(), ErrorKind::ReadOnly);
+    }
+}

@@ -1,0 +1,232 @@
+//! Loads of random rows, played through the picks without a byte of data: what they read, write and cost. Files
+//! are ranges with bytes spread evenly over them, so a merge is a sum; time is the bytes that the threads move.
+
+use bytes::Bytes;
+
+use super::*;
+use crate::compaction::cuts::CutRule;
+use crate::compaction::shape::Contents;
+use crate::manifest::VersionEdit;
+
+const MIB: u64 = 1 << 20;
+
+/// Rows between 0 and 1.
+const SCALE: f64 = 1e15;
+
+/// Rows are numbers of this many bytes, big-endian.
+fn row(at: f64) -> Bytes {
+    Bytes::copy_from_slice(&((at * SCALE) as u64).to_be_bytes())
+}
+
+fn place(row: &[u8]) -> f64 {
+    let mut bytes = [0; 8];
+    for (to, from) in bytes.iter_mut().zip(row) {
+        *to = *from;
+    }
+    u64::from_be_bytes(bytes) as f64 / SCALE
+}
+
+/// A file's rows as an interval, and its bytes.
+fn interval(file: &SstRef) -> (f64, f64, f64) {
+    (place(&file.first_row), place(&file.last_row), file.bytes as f64)
+}
+
+struct Load {
+    options: EngineOptions,
+    version: Version,
+    next_id: u64,
+    /// Bytes written by flushes and by compactions.
+    flushed: u64,
+    written: u64,
+    running: Vec<(Pick, f64)>,
+    sublevels_max: usize,
+}
+
+/// What a load cost.
+#[derive(Debug)]
+struct Cost {
+    /// Bytes written over bytes loaded.
+    write_amplification: f64,
+    sublevels_max: usize,
+}
+
+impl Load {
+    fn new(options: EngineOptions) -> Self {
+        Self {
+            options,
+            version: Version::empty(RowRange::all()),
+            next_id: 1,
+            flushed: 0,
+            written: 0,
+            running: Vec::new(),
+            sublevels_max: 0,
+        }
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::new(&self.version, &self.options, &|_| Contents::default())
+    }
+
+    fn file(&mut self, level: u8, start: f64, end: f64, bytes: u64, seq: u64) -> SstRef {
+        self.next_id += 1;
+        SstRef {
+            id: self.next_id,
+            level,
+            visible: RowRange::all(),
+            bytes,
+            first_row: row(start),
+            last_row: row(end.max(start)),
+            min_seq: seq,
+            max_seq: seq,
+            entries: 1,
+        }
+    }
+
+    /// What evenly spread `inputs` become, cut as a job cuts them.
+    fn merged(&mut self, inputs: &[(f64, f64, f64)], level: u8, seq: u64) -> Vec<SstRef> {
+        let mut points: Vec<f64> = inputs.iter().flat_map(|i| [i.0, i.1]).collect();
+        let rule = CutRule::new(&self.version, &self.options, level);
+        points.extend(rule.boundaries().map(place));
+        points.sort_by(f64::total_cmp);
+        points.dedup();
+        let mut cutter = rule.start();
+        let mut out = Vec::new();
+        let (mut begun, mut bytes): (Option<f64>, f64) = (None, 0.0);
+        let mut last = 0.0;
+        for pair in points.windows(2) {
+            let (start, end) = (pair[0], pair[1]);
+            let density: f64 = inputs
+                .iter()
+                .filter(|i| i.0 <= start && end <= i.1)
+                .map(|i| i.2 / (i.1 - i.0).max(1e-12))
+                .sum();
+            let mut at = start;
+            while density > 0.0 && at < end {
+                if cutter.cuts_before(&crate::cell::row_prefix(&row(at)), bytes as u64)
+                    && let Some(from) = begun.take()
+                {
+                    let file = self.file(level, from, last, bytes as u64, seq);
+                    out.push(file);
+                    bytes = 0.0;
+                }
+                begun.get_or_insert(at);
+                // A sixteenth of a file at a time.
+                let step = (self.options.target_file_bytes as f64 / 16.0 / density).max(1e-12);
+                let to = (at + step).min(end);
+                bytes += density * (to - at);
+                at = to;
+                last = to - 1e-14;
+            }
+        }
+        if let Some(from) = begun {
+            let file = self.file(level, from, last, bytes as u64, seq);
+            out.push(file);
+        }
+        out
+    }
+
+    fn flush(&mut self, bytes: u64) {
+        self.flushed += bytes;
+        let seq = self.next_id;
+        let add = self.merged(&[(0.0, 1.0, bytes as f64)], 0, seq);
+        let edit = VersionEdit { add, ..VersionEdit::default() };
+        self.version = self.version.apply(&edit).unwrap();
+        self.sublevels_max = self.sublevels_max.max(self.shape().sublevels.len());
+    }
+
+    fn busy(&self) -> Busy {
+        Busy {
+            files: self.running.iter().flat_map(|(p, _)| &p.inputs).map(|f| f.id).collect(),
+            outputs: self.running.iter().map(|(p, _)| (p.output_level, p.span())).collect(),
+        }
+    }
+
+    fn claim(&mut self) -> bool {
+        let shape = self.shape();
+        let Some(pick) = pick_by_shape(&self.version, &shape, &self.options, &self.busy()) else {
+            return false;
+        };
+        let work = if pick.is_move() { 0.0 } else { pick.input_bytes() as f64 };
+        self.running.push((pick, work));
+        true
+    }
+
+    fn install(&mut self, pick: &Pick) {
+        let add = if pick.is_move() {
+            pick.inputs
+                .iter()
+                .map(|f| SstRef { level: pick.output_level, ..f.as_ref().clone() })
+                .collect()
+        } else {
+            let inputs: Vec<_> = pick.inputs.iter().map(|f| interval(f)).collect();
+            let seq = pick.inputs.iter().map(|f| f.max_seq).max().unwrap();
+            self.written += pick.input_bytes();
+            self.merged(&inputs, pick.output_level, seq)
+        };
+        let remove = pick.inputs.iter().map(|f| (f.level, f.id)).collect();
+        let edit = VersionEdit { add, remove, ..VersionEdit::default() };
+        self.version = self.version.apply(&edit).unwrap();
+    }
+
+    /// Moves `bytes` by all that runs; what ends is installed and what is due begins.
+    fn work(&mut self, mut bytes: f64) -> f64 {
+        let threads = self.options.compaction_threads;
+        loop {
+            while self.running.len() < threads && self.claim() {}
+            let Some(least) = self.running.iter().map(|(_, left)| *left).min_by(f64::total_cmp)
+            else {
+                return bytes;
+            };
+            let share = (bytes / self.running.len() as f64).min(least);
+            bytes -= share * self.running.len() as f64;
+            for (_, left) in &mut self.running {
+                *left -= share;
+            }
+            let (done, running) =
+                std::mem::take(&mut self.running).into_iter().partition(|(_, left)| *left < 1.0);
+            self.running = running;
+            for (pick, _) in &done {
+                self.install(pick);
+            }
+            if bytes < 1.0 {
+                return 0.0;
+            }
+        }
+    }
+
+    /// Loads `bytes` of random rows and settles. `speed`: bytes that compaction moves while a byte is loaded.
+    fn run(mut self, bytes: u64, speed: u64) -> Cost {
+        let flush = self.options.memtable_bytes;
+        while self.flushed < bytes {
+            while self.shape().sublevels.len() >= self.options.l0_stop_files {
+                self.work(self.options.target_file_bytes as f64 / 4.0);
+            }
+            self.flush(flush);
+            // While a memtable fills and is flushed, compaction gets on a little.
+            self.work(flush as f64 * speed as f64);
+        }
+        while self.work(1e12) < 1e12 && !self.running.is_empty() {}
+        Cost {
+            write_amplification: (self.flushed + self.written) as f64 / self.flushed as f64,
+            sublevels_max: self.sublevels_max,
+        }
+    }
+}
+
+#[test]
+fn a_load_of_random_rows_is_written_a_bounded_number_of_times() {
+    // A twentieth of everything: 1 GiB under the default ratios is as a 20 GiB load.
+    let options = EngineOptions {
+        memtable_bytes: 64 * MIB / 20,
+        base_level_bytes: 256 * MIB / 20,
+        target_file_bytes: 64 * MIB / 20,
+        ..EngineOptions::default()
+    };
+    // As fast as compaction lets it: level 0 is as deep as it may be, so most goes down at once.
+    let eager = Load::new(options.clone()).run(1 << 30, 1);
+    assert!(eager.write_amplification < 6.5, "{eager:?}");
+    // So slowly that level 0 is compacted whenever it is due.
+    let slow = Load::new(options.clone()).run(1 << 30, 20);
+    assert!(slow.write_amplification < 11.5, "{slow:?}");
+    assert!(slow.sublevels_max <= options.l0_compaction_files + 2, "{slow:?}");
+}

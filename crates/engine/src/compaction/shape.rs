@@ -1,0 +1,262 @@
+//! The shape of a version: what its levels should hold, what they do hold, and which are due for a compaction.
+//! Computed once when a version is installed, so that asking costs nothing.
+//!
+//! The tree is leveled with a *dynamic base level*: targets are derived from the last level upwards,
+//! so that the last level always holds nine tenths of the data or more and space amplification stays
+//! near 1.11 whatever the size. A small tablet has L0 and L6 only.
+//!
+//! ```text
+//! last level holds 30 GiB, base 256 MiB, ratio 10:
+//!   L6 30 GiB | L5 3 GiB | L4 300 MiB -> 256 MiB < 300 MiB, so one more: L3 30 MiB = base level
+//! L0 compacts into the base level, skipping the levels above it.
+//! ```
+//!
+//! # Tombstones
+//!
+//! What tombstones hide is garbage that a scan pays for, and they go only where they meet it. So a file above
+//! the last level is *dense* when its tombstones are a quarter of the rows that it lies over in the next level:
+//! merged, they take away at least about that part of what is rewritten.
+
+use std::sync::Arc;
+
+use super::sublevels::{self, Run, overlapping};
+use crate::cell::RowRange;
+use crate::manifest::{LEVELS, SstRef, Version};
+use crate::options::EngineOptions;
+
+/// The deepest level.
+pub(crate) const LAST_LEVEL: u8 = (LEVELS - 1) as u8;
+
+/// References to one file, with visible rows on either side of dropped ones, from which it is rewritten.
+/// Each is part of every snapshot of the manifest and of every edit that cuts the file again, so a
+/// thousand drops in one file would cost a million; fewer would rewrite it for every few drops.
+pub(super) const REFERENCES_MAX: usize = 64;
+
+/// Tombstones of a file below which it is never dense: a scan passes them in the time of a few reads.
+const DENSE_TOMBSTONES_MIN: u64 = 64;
+
+/// Of the rows that a file's tombstones lie over, the part that makes it dense: a quarter. With less, more
+/// than three live rows would be rewritten for each that goes; with more, scans would pass more dead rows
+/// than live ones.
+const DENSE_SHARE: u64 = 4;
+
+/// What compaction wants to know of a file's contents; from its properties.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Contents {
+    /// Distinct rows.
+    pub(crate) rows: u64,
+    /// Tombstones of all kinds.
+    pub(crate) tombstones: u64,
+}
+
+/// Level targets of a tablet; see the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Targets {
+    /// Where L0 goes.
+    pub(crate) base_level: u8,
+    /// Bytes by level; 0 above the base level.
+    pub(crate) bytes: [u64; LEVELS],
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Shape {
+    pub(crate) targets: Targets,
+    /// Level 0, the oldest sublevel first.
+    pub(crate) sublevels: Vec<Run>,
+    /// Levels that are over their targets, the most urgent first; 1.0 is "at its target".
+    pub(crate) scores: Vec<(f64, u8)>,
+    /// Files with more tombstones than they should have; see the module.
+    pub(crate) dense: Vec<Arc<SstRef>>,
+    /// Files that dropped rows have cut into too many pieces.
+    pub(crate) tattered: Vec<Arc<SstRef>>,
+    /// Bytes that compactions have to read and write until every level is within its target, roughly. It is
+    /// a continuous function of the sizes of the levels: it neither leaps when a threshold is crossed nor
+    /// when a compaction begins.
+    pub(crate) debt_bytes: u64,
+}
+
+impl Shape {
+    /// The shape of a version; `contents` tells what is in a file.
+    pub(crate) fn new(
+        version: &Version,
+        options: &EngineOptions,
+        contents: &dyn Fn(&SstRef) -> Contents,
+    ) -> Self {
+        let targets = targets(version, options);
+        let sublevels = sublevels::arrange(version.level(0));
+        let mut scores: Vec<(f64, u8)> = Vec::with_capacity(LEVELS);
+        let depth = sublevels.len() as f64 / options.l0_compaction_files.max(1) as f64;
+        // Files that share no rows, of a table that is written in order, are one sublevel however many they are.
+        let weight = level_bytes(version, 0) as f64 / options.base_level_bytes.max(1) as f64;
+        scores.push((depth.max(weight), 0));
+        for level in 1..LAST_LEVEL {
+            let bytes = level_bytes(version, level);
+            if bytes > 0 {
+                // A level above the base level should be empty: whatever it holds is over its target.
+                scores.push((bytes as f64 / targets.at(level).max(1) as f64, level));
+            }
+        }
+        scores.retain(|(score, _)| *score >= 1.0);
+        scores.sort_by(|a, b| b.0.total_cmp(&a.0));
+        Self {
+            debt_bytes: debt(version, &targets, options),
+            dense: dense(version, &targets, contents),
+            tattered: tattered(version),
+            targets,
+            sublevels,
+            scores,
+        }
+    }
+
+    /// How urgent its most urgent compaction is; below 1.0 none is due.
+    pub(crate) fn score(&self) -> f64 {
+        let due = !(self.dense.is_empty() && self.tattered.is_empty());
+        let least = if due { 1.0 } else { 0.0 };
+        self.scores.first().map_or(least, |(score, _)| *score)
+    }
+}
+
+impl Targets {
+    /// Bytes that a level should hold at most.
+    pub(crate) fn at(&self, level: u8) -> u64 {
+        self.bytes.get(usize::from(level)).copied().unwrap_or(0)
+    }
+}
+
+pub(super) fn targets(version: &Version, options: &EngineOptions) -> Targets {
+    let mut bytes = [0; LEVELS];
+    let largest = (1..=LAST_LEVEL).map(|l| level_bytes(version, l)).max().unwrap_or(0);
+    let mut target = largest.max(options.base_level_bytes);
+    let mut level = LAST_LEVEL;
+    loop {
+        if let Some(slot) = bytes.get_mut(usize::from(level)) {
+            *slot = target;
+        }
+        if target <= options.base_level_bytes || level == 1 {
+            return Targets { base_level: level, bytes };
+        }
+        target = (target / options.level_ratio.max(2)).max(1);
+        level -= 1;
+    }
+}
+
+pub(super) fn level_files(version: &Version, level: u8) -> &[Arc<SstRef>] {
+    version.level(usize::from(level))
+}
+
+pub(super) fn level_bytes(version: &Version, level: u8) -> u64 {
+    version.level_bytes(usize::from(level))
+}
+
+/// Whether a level below has something of these rows.
+pub(super) fn is_over_something(version: &Version, level: u8, rows: &RowRange) -> bool {
+    (level + 1..=LAST_LEVEL).any(|l| overlapping(level_files(version, l), rows).next().is_some())
+}
+
+fn debt(version: &Version, targets: &Targets, options: &EngineOptions) -> u64 {
+    let at_rest = options.memtable_bytes.saturating_mul(options.l0_compaction_files as u64);
+    let mut debt = 0.0;
+    let mut above = level_bytes(version, 0);
+    let mut excess = above.saturating_sub(at_rest) as f64;
+    for level in 1..=LAST_LEVEL {
+        let held = level_bytes(version, level) as f64;
+        // A byte that moves down is merged with its share of the level that it comes to.
+        let met = (held / above.max(1) as f64).min(options.level_ratio as f64);
+        if level < targets.base_level && held == 0.0 {
+            continue;
+        }
+        debt += excess * (1.0 + met);
+        above = (held + excess) as u64;
+        excess = (held + excess - targets.at(level) as f64).max(0.0);
+    }
+    debt as u64
+}
+
+fn dense(
+    version: &Version,
+    targets: &Targets,
+    contents: &dyn Fn(&SstRef) -> Contents,
+) -> Vec<Arc<SstRef>> {
+    let mut dense = Vec::new();
+    for level in 0..LAST_LEVEL {
+        let next = if level == 0 { targets.base_level } else { level + 1 };
+        for file in level_files(version, level) {
+            let Contents { rows, tombstones } = contents(file);
+            if tombstones < DENSE_TOMBSTONES_MIN {
+                continue;
+            }
+            let span = file.span();
+            let below = overlapping(level_files(version, next), &span);
+            let met: u64 = below.map(|below| contents(below).rows).sum();
+            // Over nothing, it costs no more than itself to be rid of them.
+            let met = if met == 0 { rows } else { met };
+            if tombstones.saturating_mul(DENSE_SHARE) >= met {
+                dense.push(Arc::clone(file));
+            }
+        }
+    }
+    dense
+}
+
+fn tattered(version: &Version) -> Vec<Arc<SstRef>> {
+    let mut tattered: Vec<Arc<SstRef>> = Vec::new();
+    for level in 0..=LAST_LEVEL {
+        let mut ids: Vec<_> = level_files(version, level).iter().map(|file| file.id).collect();
+        ids.sort_unstable();
+        for same in ids.chunk_by(|a, b| a == b).filter(|same| same.len() > REFERENCES_MAX) {
+            let id = same.first();
+            tattered.extend(
+                level_files(version, level).iter().find(|file| Some(&file.id) == id).cloned(),
+            );
+        }
+    }
+    tattered
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::manifest::VersionEdit;
+
+    const MIB: u64 = 1 << 20;
+
+    fn version(levels: &[(u8, u64)]) -> Version {
+        let file = |(id, (level, bytes)): (usize, &(u8, u64))| SstRef {
+            id: id as u64,
+            level: *level,
+            visible: RowRange::all(),
+            bytes: *bytes,
+            first_row: Bytes::from_static(b"a"),
+            last_row: Bytes::from_static(b"z"),
+            min_seq: id as u64,
+            max_seq: id as u64,
+            entries: 1,
+        };
+        let add = levels.iter().enumerate().map(file).collect();
+        let edit = VersionEdit { add, ..VersionEdit::default() };
+        Version::empty(RowRange::all()).apply(&edit).unwrap()
+    }
+
+    fn debt_of(levels: &[(u8, u64)]) -> u64 {
+        let options = EngineOptions::default();
+        Shape::new(&version(levels), &options, &|_| Contents::default()).debt_bytes
+    }
+
+    #[test]
+    fn the_debt_of_a_tree_within_its_targets_is_nothing_and_it_grows_without_leaps() {
+        assert_eq!(debt_of(&[]), 0);
+        assert_eq!(debt_of(&[(0, 64 * MIB), (6, 200 * MIB)]), 0);
+        // As level 0 grows by a memtable, the debt grows by that and what it meets below, no more.
+        let mut before = 0;
+        for flushes in 0..40u64 {
+            let debt = debt_of(&[(0, flushes * 64 * MIB + 1), (5, 250 * MIB), (6, 2500 * MIB)]);
+            assert!(debt >= before, "{flushes}");
+            assert!(debt - before < 64 * MIB * 16, "{flushes}: {before} {debt}");
+            before = debt;
+        }
+        assert!(before > 40 * 64 * MIB);
+    }
+}
