@@ -26,13 +26,13 @@ const CACHE_BYTES: usize = 64 << 20;
 const ROCKS_THREADS: [usize; 4] = [16, 64, 128, 256];
 
 /// A directory for a store that is written anew in each run of the program.
-fn fresh(bench: &Bench, name: &str) -> Result<PathBuf> {
+pub(super) fn fresh(bench: &Bench, name: &str) -> Result<PathBuf> {
     let dir = bench.dir.join(name);
     remove(&dir)?;
     Ok(dir)
 }
 
-fn remove(dir: &std::path::Path) -> Result<()> {
+pub(super) fn remove(dir: &std::path::Path) -> Result<()> {
     if dir.exists() {
         std::fs::remove_dir_all(dir)
             .map_err(|e| Error::failed(format!("{}: {e}", dir.display())))?;
@@ -115,8 +115,8 @@ pub fn run_sync(bench: &mut Bench) -> Result<()> {
     let mut dirs = vec![dir];
     let mut ways: Vec<(Rocks, Workload)> = Vec::new();
     for (name, writing) in [
-        ("pipelined", Writing { pipelined: true, recycled: true }),
-        ("unpipelined", Writing { pipelined: false, recycled: true }),
+        ("pipelined", Writing { pipelined: true, ..Writing::default() }),
+        ("unpipelined", Writing { pipelined: false, ..Writing::default() }),
     ] {
         let dir = fresh(bench, &format!("rocksdb-sync-{name}"))?;
         let settings = Settings { writing: Some(writing), ..Settings::best() };

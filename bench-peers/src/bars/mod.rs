@@ -9,6 +9,7 @@
 mod cached;
 mod commit;
 mod filters;
+mod load;
 mod memory;
 mod partitions;
 mod scans;
@@ -197,6 +198,18 @@ pub const GROUPS: &[Group] = &[
         name: "hot-row",
         about: "read-modify-writes of one row and of many, on a disk that syncs in 2 ms",
         run: commit::run_hot_row,
+    },
+    Group {
+        suite: Suite::Write,
+        name: "load",
+        about: "rows in random order into an empty store, until it has settled",
+        run: load::run,
+    },
+    Group {
+        suite: Suite::Write,
+        name: "deletes",
+        about: "the first live row after nine tenths of them were deleted",
+        run: load::run_deletes,
     },
 ];
 

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rocksdb::{BottommostLevelCompaction, Cache, CompactOptions, DB, WriteBatch, WriteOptions};
+use rocksdb::{
+    BottommostLevelCompaction, Cache, CompactOptions, DB, Options, WriteBatch, WriteOptions,
+};
 use tepui_bench::clock;
 use tepui_bench::{Dataset, Error, Figure, Progress, Result, Run, Store};
 
@@ -31,6 +33,8 @@ const BUSY: [&str; 5] = [
     "rocksdb.num-running-compactions",
     "rocksdb.num-immutable-mem-table",
 ];
+/// What is written to files, by RocksDB's names.
+const WRITTEN: [&str; 2] = ["rocksdb.flush.write.bytes", "rocksdb.compact.write.bytes"];
 /// The only column family.
 const FAMILY: &str = "default";
 
@@ -79,6 +83,10 @@ pub(super) struct Shared {
     pub(super) layout: Layout,
     cache: Cache,
     path: PathBuf,
+    /// What it was opened with: its statistics are asked of them.
+    options: Options,
+    /// Written while it is measured: a load then has a log, and compactions do not wait for its end.
+    writing: bool,
 }
 
 /// A RocksDB database and a way to use it.
@@ -113,7 +121,14 @@ impl Rocks {
         let options = settings.options(&cache, loading)?;
         let db = DB::open_cf_with_opts(&options, path, [(FAMILY, options.clone())])
             .map_err(failed("opening"))?;
-        let shared = Shared { db, layout: settings.layout, cache, path: path.to_owned() };
+        let shared = Shared {
+            db,
+            layout: settings.layout,
+            cache,
+            path: path.to_owned(),
+            options,
+            writing: settings.writing.is_some(),
+        };
         let name = if settings.partitioned { "RocksDB" } else { "RocksDB unpartitioned" };
         Ok(Self { name: name.to_owned(), shared: Arc::new(shared), how: How::default() })
     }
@@ -161,6 +176,21 @@ impl Rocks {
                 Some(line.trim().to_owned())
             })
             .unwrap_or_else(|| "of unknown version".to_owned())
+    }
+
+    /// Writes what is in memory to files.
+    pub fn flush(&self) -> Result<()> {
+        self.shared.db.flush().map_err(failed("flushing"))
+    }
+
+    /// Bytes that flushes and compactions wrote; not a number where they are not counted.
+    fn written_bytes(&self) -> f64 {
+        let Some(text) = self.shared.options.get_statistics() else { return f64::NAN };
+        let count = |name: &str| {
+            let line = text.lines().find(|line| line.split_whitespace().next() == Some(name))?;
+            line.rsplit(':').next()?.trim().parse::<f64>().ok()
+        };
+        WRITTEN.iter().map(|name| count(name).unwrap_or(f64::NAN)).sum()
     }
 
     fn property(&self, name: &str) -> f64 {
@@ -246,14 +276,15 @@ impl Store for Rocks {
 
     fn load(&self, dataset: &Dataset, progress: &Progress) -> Result<()> {
         in_batches(dataset, "loading RocksDB", LOAD_BATCH_ROWS, progress, |rows| {
-            self.write(dataset, rows, &without_log())
+            let options = if self.shared.writing { WriteOptions::default() } else { without_log() };
+            self.write(dataset, rows, &options)
         })
     }
 
     fn settle(&self, progress: &Progress) -> Result<()> {
         let _bar = progress.bar("compacting RocksDB", "", None);
         let db = &self.shared.db;
-        db.flush().map_err(failed("flushing"))?;
+        self.flush()?;
         // Everything into one sorted run, the shape in which it reads best.
         let mut options = CompactOptions::default();
         options.set_bottommost_level_compaction(BottommostLevelCompaction::ForceOptimized);
@@ -297,6 +328,7 @@ impl Store for Rocks {
         vec![
             Figure::gauge("cache_bytes", self.shared.cache.get_usage() as f64),
             Figure::gauge("cache_pinned_bytes", self.shared.cache.get_pinned_usage() as f64),
+            Figure::gauge("written_bytes", self.written_bytes()),
             Figure::gauge("sst_bytes", self.property("rocksdb.total-sst-files-size")),
             Figure::gauge("index_bytes", index),
             Figure::gauge("filter_bytes", filter),

@@ -4,6 +4,7 @@
 //! run on one single-threaded runtime a thread, as a server's requests do, or on threads that block where each
 //! has but one in flight.
 
+mod deletes;
 mod drive;
 mod increment;
 mod load;
@@ -301,6 +302,8 @@ impl Store for Tepui {
             Figure::counter("log_bytes", log.bytes),
             Figure::counter("log_syncs", log.syncs),
             Figure::counter("log_sync_micros", log.sync_micros),
+            Figure::gauge("sublevels", tablet.sublevels as f64),
+            Figure::gauge("compaction_debt_bytes", tablet.compaction_debt_bytes as f64),
             Figure::counter("flush_bytes", engine.flush_bytes.load(Ordering::Relaxed)),
             Figure::counter(
                 "compaction_read_bytes",

@@ -55,6 +55,18 @@ const SEGMENT_BYTES_MAX: u64 = 4 << 30;
 /// Bytes of the block cache, at least: the index blocks of a scan or two.
 const BLOCK_CACHE_BYTES_MIN: u64 = 1 << 20;
 
+/// Bytes per second, at least: below it, a flush of the smallest memtable would take seconds.
+const RATE_BYTES_MIN: u64 = 1 << 20;
+
+/// Days until files are written anew, at most: a century is never.
+const REWRITE_DAYS_MAX: usize = 36_500;
+const DAY_MS: u64 = 24 * 3_600_000;
+
+/// Bytes per second; 0 for no limit.
+fn rate(value: &str) -> Result<u64, String> {
+    if value.trim() == "0" { Ok(0) } else { values::size(value, RATE_BYTES_MIN, u64::MAX) }
+}
+
 /// Percent of the block cache for indexes and filters, at most: rows that are read again need some of it too.
 const PARTITION_SHARE_PERCENT_MAX: usize = 95;
 
@@ -169,6 +181,34 @@ pub const KEYS: &[Key] = &[
         about: "threads that compact; flushes have one of their own",
         set: |config, value| {
             config.engine.compaction_threads = values::whole_number(value, CORES_MAX)?.max(1);
+            Ok(())
+        },
+    },
+    Key {
+        name: "engine.background_bytes_per_second",
+        default: "0",
+        about: "what flushes and compactions may write in a second; 0 sets no limit",
+        set: |config, value| {
+            config.engine.background_bytes_per_second = rate(value)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "engine.delete_bytes_per_second",
+        default: "1GiB",
+        about: "bytes of obsolete data files that are removed in a second; 0 sets no limit",
+        set: |config, value| {
+            config.engine.delete_bytes_per_second = rate(value)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "engine.rewrite_days",
+        default: "30",
+        about: "days after which a data file is written anew; 0 for never",
+        set: |config, value| {
+            let days = values::whole_number(value, REWRITE_DAYS_MAX)?;
+            config.engine.rewrite_age_ms = days as u64 * DAY_MS;
             Ok(())
         },
     },
@@ -335,6 +375,9 @@ mod tests {
                 log_segment_bytes: 0,
                 log_bytes_max: 0,
                 compaction_threads: 0,
+                background_bytes_per_second: 1,
+                delete_bytes_per_second: 1,
+                rewrite_age_ms: 1,
                 ..EngineOptions::default()
             },
             ..Config::default()

@@ -255,6 +255,7 @@ mod tests {
             [engine]\nmemtable_bytes = 8388608\nmemtables_total_bytes = \"32MiB\"\n\
             block_cache_bytes = \"2GiB\"\npartition_share_percent = 50\npinned_levels = 1\n\
             filter_bits_per_key = 8\nmemory_bytes = \"4GiB\"\ncompression = \"lz4\"\ncompaction_threads = 1\n\
+            background_bytes_per_second = \"100MiB\"\ndelete_bytes_per_second = 0\nrewrite_days = 7\n\
             io = \"buffered\"\n\
             [server]\nallow_remote_plaintext = true\ncores = 3\n\
             [logging]\nformat = \"json\"\nlevel = \"debug\"\n";
@@ -270,6 +271,9 @@ mod tests {
                 ("TEPUI_ENGINE_MEMTABLES_TOTAL_BYTES", "32MiB"),
                 ("TEPUI_ENGINE_COMPRESSION", "lz4"),
                 ("TEPUI_ENGINE_COMPACTION_THREADS", "1"),
+                ("TEPUI_ENGINE_BACKGROUND_BYTES_PER_SECOND", "100MiB"),
+                ("TEPUI_ENGINE_DELETE_BYTES_PER_SECOND", "0"),
+                ("TEPUI_ENGINE_REWRITE_DAYS", "7"),
                 ("TEPUI_ENGINE_BLOCK_CACHE_BYTES", "2GiB"),
                 ("TEPUI_ENGINE_IO", "buffered"),
                 ("TEPUI_ENGINE_PARTITION_SHARE_PERCENT", "50"),
@@ -300,6 +304,9 @@ mod tests {
                 sst: SstOptions { filter_bits_per_key: 8, ..SstOptions::default() },
                 compression: CompressionPolicy::Lz4,
                 compaction_threads: 1,
+                background_bytes_per_second: 100 << 20,
+                delete_bytes_per_second: 0,
+                rewrite_age_ms: 7 * 24 * 3_600_000,
                 ..EngineOptions::default()
             },
             io: IoMode::Buffered,

@@ -1,0 +1,198 @@
+//! Loads and deletes: what it takes until the tree has settled, and what is left in the way of a scan.
+
+use std::path::{Path, PathBuf};
+
+use tepui_bench::clock::{Timer, pause};
+use tepui_bench::tepui::{Tepui, TepuiOptions};
+use tepui_bench::{Dataset, Error, Result, Store};
+
+use super::Bench;
+use super::commit::{fresh, remove};
+use crate::report::{Bar, Line};
+use crate::rocks::{LOAD_JOBS, Rocks, Settings, Writing};
+use crate::sample::{Sample, Series, Spread};
+
+/// Bytes of the block caches: nothing is read but by compactions, which use none.
+const CACHE_BYTES: usize = 64 << 20;
+/// Of the rows, the part that is deleted: all but a tenth.
+const LIVE_PART: u64 = 10;
+/// How long after the deletes the scan is to be fast.
+const AFTER_DELETES_SECONDS: f64 = 60.0;
+/// How often the first live row is looked for; the median counts.
+const LOOKS: usize = 101;
+
+/// What a load came to.
+struct Loaded {
+    seconds: f64,
+    written_bytes: f64,
+    space_bytes: f64,
+    cpu_nanos: u64,
+}
+
+impl Loaded {
+    fn sample(&self, dataset: &Dataset) -> Sample {
+        let mut sample = Sample {
+            per_second: dataset.rows as f64 / self.seconds,
+            cpu_us: self.cpu_nanos as f64 / 1e3 / dataset.rows as f64,
+            ..Sample::default()
+        };
+        let data = dataset.bytes() as f64;
+        sample.figures.insert("write_amplification".to_owned(), self.written_bytes / data);
+        sample.figures.insert("space_amplification".to_owned(), self.space_bytes / data);
+        sample
+    }
+}
+
+fn write_amplification(sample: &Sample) -> f64 {
+    sample.figures.get("write_amplification").copied().unwrap_or(f64::NAN)
+}
+
+fn space_amplification(sample: &Sample) -> f64 {
+    sample.figures.get("space_amplification").copied().unwrap_or(f64::NAN)
+}
+
+fn figure(store: &dyn Store, name: &str) -> f64 {
+    store.figures().iter().find(|f| f.name == name).map_or(f64::NAN, |f| f.value)
+}
+
+/// Loads an empty store until nothing is due.
+fn load(
+    bench: &Bench,
+    store: &dyn Store,
+    dataset: &Dataset,
+    flush: &dyn Fn() -> Result<()>,
+    written: &[&str],
+) -> Result<Loaded> {
+    let (clock, cpu) = (Timer::start(), tepui_bench::clock::cpu_nanos());
+    store.load(dataset, &bench.progress)?;
+    flush()?;
+    store.rest(&bench.progress)?;
+    Ok(Loaded {
+        seconds: clock.seconds(),
+        written_bytes: written.iter().map(|name| figure(store, name)).sum(),
+        space_bytes: figure(store, "sst_bytes"),
+        cpu_nanos: tepui_bench::clock::cpu_nanos() - cpu,
+    })
+}
+
+fn load_tepui(bench: &Bench, dir: &Path, dataset: &Dataset) -> Result<Loaded> {
+    let options = TepuiOptions::new(dir, CACHE_BYTES as u64);
+    let store = Tepui::open(&options, dataset)?;
+    let written = ["flush_bytes", "compaction_write_bytes"];
+    let loaded = load(bench, &store, dataset, &|| store.flush(), &written)?;
+    store.close()?;
+    Ok(loaded)
+}
+
+fn load_rocks(bench: &Bench, dir: &Path, dataset: &Dataset) -> Result<Loaded> {
+    let writing = Writing { pipelined: true, recycled: false, jobs: LOAD_JOBS, counted: true };
+    let settings = Settings { writing: Some(writing), ..Settings::best() };
+    let store = Rocks::open(dir, &settings, CACHE_BYTES)?;
+    load(bench, &store, dataset, &|| store.flush(), &["written_bytes"])
+}
+
+/// Rows in random order into empty stores, until their trees have settled.
+pub fn run(bench: &mut Bench) -> Result<()> {
+    let dataset = bench.sizes.narrow();
+    let mut all =
+        [("Tepui", "tepui-load"), ("RocksDB leveled", "rocksdb-load")].map(|(name, _)| Series {
+            store: name.to_owned(),
+            workload: "load, settled".to_owned(),
+            samples: Vec::new(),
+        });
+    for _ in 0..bench.sizes.rounds {
+        let runs: [(&str, fn(&Bench, &Path, &Dataset) -> Result<Loaded>); 2] =
+            [("tepui-load", load_tepui), ("rocksdb-load", load_rocks)];
+        for ((name, run), series) in runs.into_iter().zip(&mut all) {
+            let dir = fresh(bench, name)?;
+            series.samples.push(run(bench, &dir, &dataset)?.sample(&dataset));
+            remove(&dir)?;
+            bench.progress.check()?;
+        }
+    }
+    let [ours, theirs] = &all;
+    let note = format!(
+        "{:.0} beside {:.0} rows/s; CPU of a row {:.1} beside {:.1} us",
+        ours.spread(|s| s.per_second).median,
+        theirs.spread(|s| s.per_second).median,
+        ours.spread(|s| s.cpu_us).median,
+        theirs.spread(|s| s.cpu_us).median,
+    );
+    let rate = ours.over(theirs, |s| s.per_second);
+    let name = "load in random order, settled: rows per second over RocksDB";
+    let mut lines = vec![Line::new("load", name, rate, Bar::AtLeast(1.0)).note(note)];
+    let note = format!(
+        "{:.2} beside {:.2} bytes written to SSTs for a byte loaded",
+        ours.spread(write_amplification).median,
+        theirs.spread(write_amplification).median,
+    );
+    let name = "load in random order: write amplification over RocksDB's";
+    let written = ours.over(theirs, write_amplification);
+    lines.push(Line::new("load", name, written, Bar::AtMost(1.0)).note(note));
+    let note = format!("RocksDB {:.3}", theirs.spread(space_amplification).median);
+    let name = "load in random order, settled: space amplification";
+    let space = ours.spread(space_amplification);
+    lines.push(Line::new("load", name, space, Bar::AtMost(1.15)).note(note));
+    bench.series.extend(all);
+    for line in lines {
+        bench.say(line);
+    }
+    Ok(())
+}
+
+/// Microseconds to the first live row, the median of many looks; and the row.
+fn first_row(store: &Tepui) -> Result<(f64, Vec<u8>)> {
+    let mut row = Vec::new();
+    let mut micros = Vec::with_capacity(LOOKS);
+    for _ in 0..LOOKS {
+        let clock = Timer::start();
+        row = store.first_row()?.ok_or_else(|| Error::failed("no row is left"))?;
+        micros.push(clock.nanos() as f64 / 1e3);
+    }
+    Ok((Spread::of(micros).median, row))
+}
+
+/// Nine tenths of the rows are deleted one by one, from the first on; then the first live row is looked for.
+pub fn run_deletes(bench: &mut Bench) -> Result<()> {
+    let dataset = bench.sizes.narrow();
+    let dir: PathBuf = fresh(bench, "tepui-deletes")?;
+    let options = TepuiOptions::new(&dir, CACHE_BYTES as u64);
+    let store = Tepui::open(&options, &dataset)?;
+    store.load(&dataset, &bench.progress)?;
+    store.settle(&bench.progress)?;
+    let (before, _) = first_row(&store)?;
+    let mut rows: Vec<Vec<u8>> = (0..dataset.rows).map(|row| dataset.key(row)).collect();
+    rows.sort_unstable();
+    let live = (dataset.rows / LIVE_PART).max(1);
+    let first_live = usize::try_from(dataset.rows - live).unwrap_or(usize::MAX);
+    let expected = rows.get(first_live).cloned().unwrap_or_default();
+    rows.truncate(first_live);
+    let clock = Timer::start();
+    store.delete_rows(&rows, &bench.progress)?;
+    let deleting = clock.seconds();
+    drop(rows);
+    // When it is first as fast as it should be, and whether it is at the end of the time.
+    let clock = Timer::start();
+    let (at_once, _) = first_row(&store)?;
+    let mut fast_after = None;
+    while clock.seconds() < AFTER_DELETES_SECONDS {
+        bench.progress.check()?;
+        let (now, _) = first_row(&store)?;
+        if now <= 2.0 * before {
+            fast_after.get_or_insert(clock.seconds());
+            break;
+        }
+        pause(std::time::Duration::from_millis(500));
+    }
+    let (after, found) = first_row(&store)?;
+    let doubt = (found != expected).then(|| "another row was found".to_owned());
+    let note = format!(
+        "{after:.0} us, {before:.0} us before, {at_once:.0} us right after {deleting:.0} s of deletes; fast after {}",
+        fast_after.map_or_else(|| "more than a minute".to_owned(), |s| format!("{s:.0} s")),
+    );
+    let name = "90% of the rows deleted: the first live row over that of a fresh table";
+    let figure = Spread::exact(after / before);
+    bench.say(Line::new("deletes", name, figure, Bar::AtMost(2.0)).note(note).unless(doubt));
+    store.close()?;
+    remove(&dir)
+}
