@@ -176,14 +176,23 @@ fn pick_old(
     if inputs.rewrite_age_micros <= 0 {
         return None;
     }
-    let before = inputs.now_micros.saturating_sub(inputs.rewrite_age_micros);
+    let age = inputs.rewrite_age_micros;
     let is_old = |file: &Arc<SstRef>| {
+        let before = inputs.now_micros.saturating_sub(age.saturating_add(grace(file.id, age)));
         (inputs.properties)(file.id, &|p| p.created_micros > 0 && p.created_micros < before)
     };
     pick_where(version, shape, Reason::Old, busy, &is_old, &|file| {
         let over = is_over_something(version, file.level, &file.span());
         if over { file.level + 1 } else { file.level }
     })
+}
+
+/// What a file may be older than `age`: up to a quarter, by its number, so that what was written in one night is not
+/// rewritten in one night.
+fn grace(id: FileId, age: i64) -> i64 {
+    // The upper bits of Fibonacci hashing are well mixed.
+    let hash = id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56;
+    age / 4 / 256 * i64::try_from(hash).unwrap_or(0)
 }
 
 /// Whether, by its properties, the file may hold enough cells that a rule lets go, or a dropped family.
