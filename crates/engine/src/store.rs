@@ -163,3 +163,64 @@ impl Drop for SstFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::cache::{CacheOptions, QuickBlockCache};
+    use crate::io::{Files, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
+
+    const MIB: u64 = 1 << 20;
+
+    /// A store with obsolete files of these sizes.
+    fn store(sizes: &[u64]) -> (Arc<SstStore>, Arc<MemoryFiles>, ManualClock) {
+        let (files, clock) = (Arc::new(MemoryFiles::new()), ManualClock::new(1));
+        let env = Env {
+            files: Arc::clone(&files) as Arc<dyn Files>,
+            io: Arc::new(InlineIo),
+            clock: Arc::new(clock.clone()),
+            rng: Arc::new(SeededRng::new(1)),
+            spawner: Arc::new(ThreadSpawner),
+        };
+        let cache = CacheOptions { capacity_bytes: 1, partition_share_percent: 0 };
+        let cache = Arc::new(QuickBlockCache::with_options(cache));
+        let layout = Layout::new(Path::new("/data"));
+        files.create_dir_all(&layout.ssts()).unwrap();
+        let store = SstStore::new(env, layout, cache, 0);
+        for (id, bytes) in (1..).zip(sizes) {
+            let path = store.layout.sst(id);
+            drop(files.create(&path).unwrap());
+            let mut removable = store.removable.lock().unwrap();
+            removable.files.push_back((path, *bytes));
+            removable.bytes += bytes;
+        }
+        (store, files, clock)
+    }
+
+    fn left(files: &MemoryFiles) -> usize {
+        files.list(Path::new("/data/sst")).unwrap().len()
+    }
+
+    #[test]
+    fn obsolete_files_go_at_their_pace_and_all_at_once_without_one() {
+        let (store, files, clock) = store(&[64 * MIB; 4]);
+        let wait = store.remove_doomed(128 * MIB).unwrap();
+        assert_eq!((left(&files), wait), (3, Duration::from_millis(500)));
+        assert_eq!(store.remove_doomed(128 * MIB), Some(wait));
+        assert_eq!((left(&files), store.removable_bytes()), (3, 3 * 64 * MIB));
+        clock.advance_micros(500_000);
+        store.remove_doomed(128 * MIB);
+        assert_eq!(left(&files), 2);
+        assert_eq!(store.remove_doomed(0), None);
+        assert_eq!((left(&files), store.removable_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_backlog_of_obsolete_files_is_not_kept_for_the_sake_of_quiet() {
+        let (store, files, _clock) = store(&[1 << 30; 7]);
+        store.remove_doomed(MIB);
+        assert_eq!(left(&files), 4, "down to what may wait");
+    }
+}
