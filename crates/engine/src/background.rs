@@ -101,6 +101,8 @@ fn keep_house(engine: &Engine) {
     engine.bound_memory();
     engine.trim_log();
     engine.core().store.remove_doomed();
+    // Memory that a read held is given back without anybody being told.
+    engine.core().room.notify_waiters();
 }
 
 /// Does all work that is due, on the caller's thread, until there is none.

@@ -231,7 +231,12 @@ impl Tablet {
 
     /// Whether a flush or compaction of it runs.
     pub(crate) fn is_busy(&self) -> bool {
-        self.jobs().running > 0
+        self.running_jobs() > 0
+    }
+
+    /// Flushes and compactions of it that run.
+    pub(crate) fn running_jobs(&self) -> usize {
+        self.jobs().running
     }
 
     pub(crate) fn is_dropped(&self) -> bool {
