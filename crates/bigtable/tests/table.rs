@@ -387,7 +387,7 @@ async fn bulk_writes_report_each_entry_that_failed() {
         ..Default::default()
     };
     let failed = fixture.table.mutate_rows(request).await.unwrap();
-    let failed: Vec<_> = failed.into_iter().map(|(index, code, _)| (index, code)).collect();
+    let failed: Vec<_> = failed.into_iter().map(|(index, error)| (index, error.kind())).collect();
     assert_eq!(failed, [(1, Code::NotFound), (4, Code::InvalidArgument)]);
     assert_eq!(fixture.dump().await, ["a f:q@0=2", "z f:q@0=1"]);
 }

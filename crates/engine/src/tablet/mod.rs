@@ -65,6 +65,8 @@ pub struct TabletStats {
     pub sst_count: u64,
     /// SSTs by level.
     pub level_files: Vec<usize>,
+    /// Bytes of its SSTs by level.
+    pub level_bytes: Vec<u64>,
     /// Bytes of memory in its memtables.
     pub memtable_bytes: u64,
     /// Records in its SSTs and memtables, those hidden by others included.
@@ -174,6 +176,12 @@ impl Tablet {
             sst_bytes: view.version.ssts().map(|f| f.bytes).sum(),
             sst_count: view.version.ssts().count() as u64,
             level_files: view.version.levels().iter().map(Vec::len).collect(),
+            level_bytes: view
+                .version
+                .levels()
+                .iter()
+                .map(|files| files.iter().map(|f| f.bytes).sum())
+                .collect(),
             memtable_bytes: view.memtable_bytes(),
             records: memtable_records + view.version.ssts().map(|f| f.entries).sum::<u64>(),
         }
