@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use tepui_engine::db::Health;
+use tepui_engine::pressure::Behind;
 use tokio::sync::watch;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -79,8 +80,10 @@ impl Chores {
                     }
                 }
                 _ = relief_tick.tick() => {
-                    let now = self.sources.engine.clock().monotonic_micros();
-                    self.sources.streams.relieve(now);
+                    let Sources { engine, streams, .. } = &self.sources;
+                    let pressure = engine.pressure();
+                    let short = pressure.behind == Behind::Memory && pressure.refused_share() > 0.0;
+                    streams.relieve(engine.clock().monotonic_micros(), short);
                 }
                 _ = sweep_tick.tick() => {
                     let tables = Arc::clone(&self.tables);

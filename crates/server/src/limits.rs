@@ -86,10 +86,6 @@ pub const METRICS_CONNECTIONS_MAX: usize = 16;
 /// How long such a connection may take to say what it wants.
 pub const METRICS_HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// HTTP/2 window of one stream, in bytes: what a client may send before it is read. A few of the largest
-/// common batches; a smaller one costs a round trip per window on bulk loads.
-pub const STREAM_WINDOW_BYTES: u32 = 4 << 20;
-
 /// HTTP/2 window of one connection, in bytes: bounds what all its streams buffer together. At most this; less
 /// where memory is small, see [`CONNECTION_WINDOW_PART`].
 pub const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
@@ -98,8 +94,17 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// for is outside of the budget, so it must take many connections to fill it that way.
 pub const CONNECTION_WINDOW_PART: u64 = 32;
 
-/// HTTP/2 windows, in bytes, at least: the protocol's own.
-pub const WINDOW_BYTES_MIN: u32 = 64 << 10;
+/// The part of a connection's window that one stream has: what a request that waits for room has sent counts against
+/// the connection, so it must take many of them to leave none for the one whose turn it is. A megabyte where the
+/// connection has the most: a round trip for each is nothing beside it.
+pub const STREAM_WINDOW_PART: u32 = 16;
+
+/// Requests of one connection that may wait for room at a time; others are refused at once. Fewer than
+/// [`STREAM_WINDOW_PART`], so that the one whose turn it is has a window.
+pub const REQUESTS_WAITING_PER_CONNECTION_MAX: u64 = 12;
+
+/// HTTP/2 window of a connection, in bytes, at least: a part for each stream that is the protocol's own.
+pub const CONNECTION_WINDOW_BYTES_MIN: u32 = STREAM_WINDOW_PART * (64 << 10);
 
 /// Requests in flight on one connection, at most. Clients open further connections beyond it.
 pub const STREAMS_PER_CONNECTION_MAX: u32 = 1_000;

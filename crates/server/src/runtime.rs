@@ -15,8 +15,9 @@ use tonic::transport::server::TcpIncoming;
 
 use crate::admission::{Accepted, Streams};
 use crate::limits::{
-    CONNECTION_WINDOW_BYTES, CONNECTION_WINDOW_PART, DRAIN, HEADERS_BYTES_MAX, KEEPALIVE_INTERVAL,
-    KEEPALIVE_TIMEOUT, STREAM_WINDOW_BYTES, STREAMS_PER_CONNECTION_MAX, WINDOW_BYTES_MIN,
+    CONNECTION_WINDOW_BYTES, CONNECTION_WINDOW_BYTES_MIN, CONNECTION_WINDOW_PART, DRAIN,
+    HEADERS_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, STREAM_WINDOW_PART,
+    STREAMS_PER_CONNECTION_MAX,
 };
 
 /// Told once: true when it is time. A sender that is gone counts as told.
@@ -52,9 +53,8 @@ impl Windows {
     /// Windows that are small beside the budget of requests.
     pub fn within(requests_bytes: u64) -> Self {
         let part = u32::try_from(requests_bytes / CONNECTION_WINDOW_PART).unwrap_or(u32::MAX);
-        let connection_bytes = part.clamp(WINDOW_BYTES_MIN, CONNECTION_WINDOW_BYTES);
-        let stream_bytes = (connection_bytes / 2).clamp(WINDOW_BYTES_MIN, STREAM_WINDOW_BYTES);
-        Self { stream_bytes, connection_bytes }
+        let connection_bytes = part.clamp(CONNECTION_WINDOW_BYTES_MIN, CONNECTION_WINDOW_BYTES);
+        Self { stream_bytes: connection_bytes / STREAM_WINDOW_PART, connection_bytes }
     }
 }
 
@@ -174,9 +174,9 @@ mod tests {
             let Windows { stream_bytes, connection_bytes } = Windows::within(bytes);
             (stream_bytes, connection_bytes)
         };
-        assert_eq!(windows(0), (WINDOW_BYTES_MIN, WINDOW_BYTES_MIN));
-        assert_eq!(windows(32 << 20), (512 << 10, 1 << 20));
-        assert_eq!(windows(u64::MAX), (STREAM_WINDOW_BYTES, CONNECTION_WINDOW_BYTES));
+        assert_eq!(windows(0), (64 << 10, 1 << 20));
+        assert_eq!(windows(64 << 20), (128 << 10, 2 << 20));
+        assert_eq!(windows(u64::MAX), (1 << 20, CONNECTION_WINDOW_BYTES));
     }
 
     #[tokio::test]

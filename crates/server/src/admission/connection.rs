@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
@@ -19,6 +19,8 @@ use super::Streams;
 pub struct Connection {
     /// What its answers may still take of the budget.
     pub(super) answers: Arc<Semaphore>,
+    /// Its requests that wait for room.
+    pub(super) requests_waiting: AtomicU64,
     closed: AtomicBool,
     reader: AtomicWaker,
 }
@@ -28,6 +30,7 @@ impl Connection {
     pub(super) fn new(answer_units: u32) -> Arc<Self> {
         Arc::new(Self {
             answers: Arc::new(Semaphore::new(answer_units as usize)),
+            requests_waiting: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             reader: AtomicWaker::new(),
         })

@@ -22,7 +22,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 use tonic::server::NamedService;
 
-use crate::limits::{REQUEST_BODY_PAUSE, REQUEST_BYTES_MIN, REQUEST_WAIT, SMALL_REQUEST_BYTES_MAX};
+use super::Connection;
+use crate::limits::{
+    REQUEST_BODY_PAUSE, REQUEST_BYTES_MIN, REQUEST_WAIT, REQUESTS_WAITING_PER_CONNECTION_MAX,
+    SMALL_REQUEST_BYTES_MAX,
+};
 use crate::status::from_error;
 
 /// Bytes before a gRPC message: a flag and its length.
@@ -121,25 +125,37 @@ impl Gate {
     }
 
     /// Room for a message of this many bytes: at once, or what to wait for.
-    fn room(self: &Arc<Self>, message_bytes: u64) -> Result<OwnedSemaphorePermit, Room> {
+    fn room(
+        self: &Arc<Self>,
+        message_bytes: u64,
+        connection: Option<&Arc<Connection>>,
+    ) -> Result<OwnedSemaphorePermit, Room> {
         let (pool, units) = self.pool(message_bytes);
         if let Ok(permit) = Arc::clone(pool).try_acquire_many_owned(units) {
             return Ok(permit);
         }
         let (gate, pool) = (Arc::clone(self), Arc::clone(pool));
+        let connection = connection.map(Arc::clone);
         Err(Box::pin(async move {
             let _waiting = Waiting::new(&gate.waiting);
+            let mine = connection.as_ref().map(|c| Waiting::new(&c.requests_waiting));
+            if mine.as_ref().is_some_and(|mine| mine.count() > REQUESTS_WAITING_PER_CONNECTION_MAX)
+            {
+                return Err(gate.refuse());
+            }
             match tokio::time::timeout(REQUEST_WAIT, pool.acquire_many_owned(units)).await {
                 Ok(permit) => Ok(permit.expect("the budget is never closed")),
-                Err(_) => {
-                    gate.refused.fetch_add(1, Ordering::Relaxed);
-                    Err(from_error(&Error::overloaded(
-                        "the server is overloaded: its memory for requests is full",
-                        RETRY_AFTER,
-                    )))
-                }
+                Err(_) => Err(gate.refuse()),
             }
         }))
+    }
+
+    fn refuse(&self) -> Status {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        from_error(&Error::overloaded(
+            "the server is overloaded: its memory for requests is full",
+            RETRY_AFTER,
+        ))
     }
 
     fn refuse_size(&self, message_bytes: u64) -> Status {
@@ -169,6 +185,11 @@ impl<'a> Waiting<'a> {
     fn new(count: &'a AtomicU64) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
+    }
+
+    /// How many wait, this one included.
+    fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }
 
@@ -222,7 +243,8 @@ where
         let hold = Hold::default();
         let (mut head, body) = request.into_parts();
         head.extensions.insert(hold.clone());
-        let body = GatedBody::new(body, Arc::clone(&self.gate), hold.clone());
+        let connection = head.extensions.get::<Arc<Connection>>().cloned();
+        let body = GatedBody::new(body, Arc::clone(&self.gate), hold.clone(), connection);
         let request = http::Request::from_parts(head, tonic::body::Body::new(body));
         Holding { inner: self.inner.call(request), _hold: hold }
     }
@@ -251,6 +273,7 @@ struct GatedBody {
     inner: tonic::body::Body,
     gate: Arc<Gate>,
     hold: Hold,
+    connection: Option<Arc<Connection>>,
     /// What has come of the header.
     header: [u8; HEADER_BYTES],
     header_len: usize,
@@ -263,9 +286,24 @@ struct GatedBody {
 }
 
 impl GatedBody {
-    fn new(inner: tonic::body::Body, gate: Arc<Gate>, hold: Hold) -> Self {
+    fn new(
+        inner: tonic::body::Body,
+        gate: Arc<Gate>,
+        hold: Hold,
+        connection: Option<Arc<Connection>>,
+    ) -> Self {
         let header = [0; HEADER_BYTES];
-        Self { inner, gate, hold, header, header_len: 0, left: 0, parked: None, pause: None }
+        Self {
+            inner,
+            gate,
+            hold,
+            connection,
+            header,
+            header_len: 0,
+            left: 0,
+            parked: None,
+            pause: None,
+        }
     }
 
     /// Looks at a part of the body as it passes. Gives it back, or parks it until there is room.
@@ -292,7 +330,7 @@ impl GatedBody {
             return Err(more_than_one());
         }
         self.left = message_bytes - rest;
-        match self.gate.room(message_bytes) {
+        match self.gate.room(message_bytes, self.connection.as_ref()) {
             Ok(permit) => {
                 self.hold.keep(permit);
                 Ok(Some(part))
@@ -381,7 +419,7 @@ mod tests {
         let inner =
             tonic::body::Body::new(http_body_util::StreamBody::new(futures::stream::iter(frames)));
         let hold = Hold::default();
-        (GatedBody::new(inner, Arc::clone(gate), hold.clone()), hold)
+        (GatedBody::new(inner, Arc::clone(gate), hold.clone(), None), hold)
     }
 
     fn message(bytes: usize) -> Vec<u8> {
@@ -441,7 +479,7 @@ mod tests {
         )))]);
         let never = futures::StreamExt::chain(part, futures::stream::pending());
         let inner = tonic::body::Body::new(http_body_util::StreamBody::new(never));
-        let body = GatedBody::new(inner, Arc::clone(&gate), Hold::default());
+        let body = GatedBody::new(inner, Arc::clone(&gate), Hold::default(), None);
         let ended = body.collect().await.unwrap_err();
         assert_eq!(ended.code(), tonic::Code::DeadlineExceeded);
         assert_eq!((gate.figures().bytes, gate.figures().paused), (0, 1));

@@ -113,13 +113,17 @@ impl Streams {
     /// Suspends the reads whose clients have stalled. Where answers wait for the budget, closes the connection
     /// that holds most of it with messages that its client does not take; one in each call, since others
     /// may go on by that. `now` is the monotonic clock, in microseconds.
-    pub fn relieve(&self, now: u64) {
+    ///
+    /// Where the memory of memtables is `short`, it suspends all reads that are between two messages: an old read
+    /// keeps memtables that were flushed long ago, and a slow one would keep them from writers.
+    pub fn relieve(&self, now: u64, short: bool) {
         let slots: Vec<Arc<Slot>> = lock(&self.parked).values().filter_map(Weak::upgrade).collect();
         let mut stuck: HashMap<*const Connection, (u64, Arc<Connection>)> = HashMap::new();
         for slot in &slots {
             let mut parked = lock(&slot.state);
             let waited = now.saturating_sub(parked.since);
-            if parked.rows.is_none() || waited < STALLED_AFTER.as_micros() as u64 {
+            let stalled = waited >= STALLED_AFTER.as_micros() as u64;
+            if parked.rows.is_none() || !(stalled || short) {
                 continue;
             }
             if !parked.suspended {
@@ -179,6 +183,9 @@ impl Answer {
     /// The client took the last message; waits for room for the next.
     pub async fn make_room(&mut self) {
         self.charge = None;
+        if let Some((_, slot)) = &self.slot {
+            lock(&slot.state).bytes = 0;
+        }
         let bytes = self.last_bytes.max(MESSAGE_BYTES_MIN).next_multiple_of(UNIT_BYTES);
         let share = self.streams.units_max / ANSWERS_PER_CONNECTION_PART;
         let units = u32::try_from(bytes / UNIT_BYTES).unwrap_or(u32::MAX).min(share.max(1));

@@ -187,8 +187,9 @@ fn row_messages(
     messages: RowMessages,
 ) -> impl futures::Stream<Item = Result<ReadRowsResponse, Status>> + Send {
     futures::stream::unfold(messages, |mut messages| async {
-        let mut rows = messages.rows.take().or_else(|| messages.answer.unpark())?;
+        // While it waits for room the read stays where it can be suspended: it may wait for long.
         messages.answer.make_room().await;
+        let mut rows = messages.rows.take().or_else(|| messages.answer.unpark())?;
         tokio::task::yield_now().await;
         match rows.next().await? {
             Ok(message) => {
