@@ -478,10 +478,10 @@ fn serve_metrics(config: &mut Config) {
     config.metrics_listen = Some(([127, 0, 0, 1], 0).into());
 }
 
-/// The sum of the samples whose line starts so.
-fn sample(metrics: &str, start: &str) -> f64 {
+/// The sum of the samples whose line starts so, in whole numbers.
+fn sample(metrics: &str, start: &str) -> u64 {
     let values = metrics.lines().filter(|line| line.starts_with(start));
-    values.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum()
+    values.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() as u64).sum()
 }
 
 #[tokio::test]
@@ -502,13 +502,13 @@ async fn metrics_tell_what_a_server_did_and_every_name_is_documented() {
     let (status, metrics) = scrape(&server, "/metrics").await;
     assert!(status.contains("200"), "{status}");
     let calls = "tepui_requests_total{service=\"Bigtable\",method=\"MutateRow\",code=";
-    assert_eq!(sample(&metrics, &format!("{calls}\"Ok\"}}")), 20.0, "{metrics}");
-    assert_eq!(sample(&metrics, &format!("{calls}\"NotFound\"}}")), 1.0);
+    assert_eq!(sample(&metrics, &format!("{calls}\"Ok\"}}")), 20, "{metrics}");
+    assert_eq!(sample(&metrics, &format!("{calls}\"NotFound\"}}")), 1);
     let took = "tepui_request_duration_seconds_count{service=\"Bigtable\",method=\"ReadRows\"}";
-    assert_eq!(sample(&metrics, took), 1.0);
-    assert_eq!(sample(&metrics, "tepui_records"), 20.0);
-    assert!(sample(&metrics, "tepui_memory_bytes{part=\"memtables\"}") > 0.0);
-    assert_eq!(sample(&metrics, "tepui_read_only"), 0.0);
+    assert_eq!(sample(&metrics, took), 1);
+    assert_eq!(sample(&metrics, "tepui_records"), 20);
+    assert!(sample(&metrics, "tepui_memory_bytes{part=\"memtables\"}") > 0);
+    assert_eq!(sample(&metrics, "tepui_read_only"), 0);
     assert!(metrics.ends_with("# EOF\n"));
     let documented = include_str!("../../../docs/operations.md");
     let names = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
@@ -575,8 +575,8 @@ async fn while_the_log_stands_still_writes_are_refused_with_a_hint_and_afterward
         refused += 1;
     }
     let (_, metrics) = scrape(&server, "/metrics").await;
-    assert!(sample(&metrics, "tepui_refused_total{reason=\"log_queue\"}") >= 180.0);
-    assert!(sample(&metrics, "tepui_memory_bytes{part=\"log_queue\"}") <= 2.0 * queue_bytes as f64);
+    assert!(sample(&metrics, "tepui_refused_total{reason=\"log_queue\"}") >= 180);
+    assert!(sample(&metrics, "tepui_memory_bytes{part=\"log_queue\"}") <= 2 * queue_bytes);
     drop(go);
     let mut taken = 0;
     while let Some((name, result)) = writes.next().await {
@@ -612,8 +612,8 @@ async fn a_request_that_memory_has_no_room_for_is_refused_by_its_size() {
         result.unwrap();
     }
     let (_, metrics) = scrape(&server, "/metrics").await;
-    assert_eq!(sample(&metrics, "tepui_refused_total{reason=\"request_too_large\"}"), 1.0);
-    assert_eq!(sample(&metrics, "tepui_memory_bytes{part=\"requests\"}"), 0.0);
+    assert_eq!(sample(&metrics, "tepui_refused_total{reason=\"request_too_large\"}"), 1);
+    assert_eq!(sample(&metrics, "tepui_memory_bytes{part=\"requests\"}"), 0);
     server.stop().await;
 }
 
@@ -628,7 +628,7 @@ async fn a_read_whose_client_stalls_lets_go_of_the_engine_and_goes_on_when_it_is
     let request = v2::ReadRowsRequest { table_name: TABLE.to_owned(), ..Default::default() };
     let mut stream = server.data().read_rows(request).await.unwrap().into_inner();
     let first = stream.message().await.unwrap().unwrap();
-    while sample(&scrape(&server, "/metrics").await.1, "tepui_reads_suspended_total") < 1.0 {
+    while sample(&scrape(&server, "/metrics").await.1, "tepui_reads_suspended_total") < 1 {
         tokio::task::yield_now().await;
     }
     let committed = |message: &v2::ReadRowsResponse| {
@@ -641,7 +641,7 @@ async fn a_read_whose_client_stalls_lets_go_of_the_engine_and_goes_on_when_it_is
     }
     assert_eq!(rows, 60);
     let (_, metrics) = scrape(&server, "/metrics").await;
-    assert_eq!(sample(&metrics, "tepui_reads_parked"), 0.0);
-    assert_eq!(sample(&metrics, "tepui_memory_bytes{part=\"answers\"}"), 0.0);
+    assert_eq!(sample(&metrics, "tepui_reads_parked"), 0);
+    assert_eq!(sample(&metrics, "tepui_memory_bytes{part=\"answers\"}"), 0);
     server.stop().await;
 }
