@@ -144,6 +144,7 @@ def in_threads(*works):
         raise failures[0]
 
 
+@pytest.mark.timeout(600)
 def test_memory_stays_in_its_budget_under_writes_scans_and_clients_that_do_not_read(small, connect):
     server, address = small
     stop = threading.Event()
@@ -243,6 +244,7 @@ def test_memory_stays_in_its_budget_under_writes_scans_and_clients_that_do_not_r
     server.stop()
 
 
+@pytest.mark.timeout(600)
 def test_large_requests_at_once_take_turns_and_those_that_never_fit_are_refused(small, connect):
     server, address = small
     sizes = [8 * MIB] * 24 + [250 * MIB] * 2

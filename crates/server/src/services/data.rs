@@ -16,9 +16,9 @@ use crate::admission::{Answer, Connection, Hold, Streams};
 use crate::api::kept;
 use crate::api::v2::mutate_rows_response::Entry;
 use crate::api::v2::{
-    CheckAndMutateRowResponse, MutateRowRequest, MutateRowResponse, MutateRowsRequest,
-    MutateRowsResponse, PingAndWarmRequest, PingAndWarmResponse, ReadModifyWriteRowRequest,
-    ReadModifyWriteRowResponse, ReadRowsResponse, SampleRowKeysRequest, SampleRowKeysResponse,
+    CheckAndMutateRowResponse, MutateRowResponse, MutateRowsResponse, PingAndWarmRequest,
+    PingAndWarmResponse, ReadModifyWriteRowResponse, ReadRowsResponse, SampleRowKeysRequest,
+    SampleRowKeysResponse,
 };
 use crate::limits::MUTATE_ROWS_MESSAGE_BYTES_MAX;
 use crate::metrics::rpc::Recorder;
@@ -101,9 +101,9 @@ impl DataService {
 
     pub(super) async fn on_mutate_row(
         &self,
-        request: Request<MutateRowRequest>,
+        request: Request<kept::MutateRowRequest>,
     ) -> Result<Response<MutateRowResponse>, Status> {
-        let request = request.into_inner();
+        let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let views = [("authorized_view_name", request.authorized_view_name.as_str())];
         let table = self.table(&request.table_name, &views)?;
         table.mutate_row(&request).await.map_err(|error| from_error(&error))?;
@@ -112,9 +112,9 @@ impl DataService {
 
     pub(super) async fn on_mutate_rows(
         &self,
-        request: Request<MutateRowsRequest>,
+        request: Request<kept::MutateRowsRequest>,
     ) -> Result<Response<Stream<MutateRowsResponse>>, Status> {
-        let request = request.into_inner();
+        let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let views = [("authorized_view_name", request.authorized_view_name.as_str())];
         let table = self.table(&request.table_name, &views)?;
         let count = request.entries.len();
@@ -127,7 +127,7 @@ impl DataService {
         &self,
         request: Request<kept::CheckAndMutateRowRequest>,
     ) -> Result<Response<CheckAndMutateRowResponse>, Status> {
-        let kept = request.into_inner();
+        let kept = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let request = &kept.request;
         let views = [("authorized_view_name", request.authorized_view_name.as_str())];
         let table = self.table(&request.table_name, &views)?;
@@ -137,9 +137,9 @@ impl DataService {
 
     pub(super) async fn on_read_modify_write_row(
         &self,
-        request: Request<ReadModifyWriteRowRequest>,
+        request: Request<kept::ReadModifyWriteRowRequest>,
     ) -> Result<Response<ReadModifyWriteRowResponse>, Status> {
-        let request = request.into_inner();
+        let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let views = [("authorized_view_name", request.authorized_view_name.as_str())];
         let table = self.table(&request.table_name, &views)?;
         let done = table.read_modify_write_row(&request).await;
