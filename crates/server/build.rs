@@ -15,8 +15,10 @@ fn main() {
     tonic_build::manual::Builder::new().build_client(false).compile(&services);
 
     let mut code = String::new();
+    let mut first = 0;
     for service in rpcs::SERVICES {
-        dispatch(service, &mut code);
+        dispatch(service, first, &mut code);
+        first += service.rpcs.len();
     }
     let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     #[expect(clippy::disallowed_methods, reason = "a build script has no Files seam")]
@@ -42,8 +44,8 @@ fn describe(service: &rpcs::Service) -> tonic_build::manual::Service {
     builder.build()
 }
 
-/// Writes the implementation of the generated trait.
-fn dispatch(service: &rpcs::Service, code: &mut String) {
+/// Writes the implementation of the generated trait. `first` is the number of the service's first RPC.
+fn dispatch(service: &rpcs::Service, first: usize, code: &mut String) {
     let module = snake_case(service.name);
     let result = writeln!(
         code,
@@ -51,7 +53,7 @@ fn dispatch(service: &rpcs::Service, code: &mut String) {
         service.name, service.served_by
     );
     result.expect("a String can be written");
-    for rpc in service.rpcs {
+    for (number, rpc) in (first..).zip(service.rpcs) {
         let method = snake_case(rpc.name);
         let output = if rpc.streams {
             let item = rpc.output;
@@ -63,10 +65,16 @@ fn dispatch(service: &rpcs::Service, code: &mut String) {
             format!("crate::api::{}", rpc.output)
         };
         let body = if rpc.supported {
-            format!("self.on_{method}(request).await")
+            let way = if rpc.streams { "streaming" } else { "unary" };
+            format!(
+                "crate::metrics::rpc::{way}(&self.recorder, {number}, self.on_{method}(request)).await"
+            )
         } else {
             let (service, rpc) = (service.name, rpc.name);
-            format!("let _ = request; Err(crate::status::unsupported(\"{service}.{rpc}\"))")
+            format!(
+                "let _ = request; crate::metrics::rpc::unary(&self.recorder, {number}, \
+                 async {{ Err(crate::status::unsupported(\"{service}.{rpc}\")) }}).await"
+            )
         };
         writeln!(
             code,

@@ -4,6 +4,7 @@
 //! [`Code`] into a transport status in one place; this crate knows no transport.
 
 use std::fmt;
+use std::time::Duration;
 
 use tepui_engine::ErrorKind;
 
@@ -48,6 +49,7 @@ pub enum Code {
 pub struct Error {
     kind: Code,
     message: String,
+    retry_after: Option<Duration>,
 }
 
 /// The crate's result type.
@@ -88,13 +90,23 @@ constructors! {
 impl Error {
     /// An error of `kind`.
     pub fn new(kind: Code, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self { kind, message: message.into(), retry_after: None }
     }
 
     /// A request field whose value is refused, in the words that Bigtable's service uses:
     /// `Error in field 'cells_per_row_limit_filter' : argument must be > 0`.
     pub fn field(field: &str, what: impl fmt::Display) -> Self {
         Self::invalid_argument(format!("Error in field '{field}' : {what}"))
+    }
+
+    /// A refusal of work that is too much now, with a hint when to try again.
+    pub fn overloaded(message: impl Into<String>, retry_after: Duration) -> Self {
+        Self { retry_after: Some(retry_after), ..Self::resource_exhausted(message) }
+    }
+
+    /// When the same request may be tried again, where that is known.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
     }
 
     /// The code.
@@ -139,7 +151,7 @@ impl From<tepui_engine::Error> for Error {
             ErrorKind::RowTooLarge => Code::FailedPrecondition,
             ErrorKind::Locked => Code::FailedPrecondition,
         };
-        Self::new(kind, error.message())
+        Self { kind, message: error.message().to_owned(), retry_after: error.retry_after() }
     }
 }
 
@@ -166,6 +178,14 @@ mod tests {
             let error = Error::from(tepui_engine::Error::new(kind, "why"));
             assert_eq!((error.kind(), error.message()), (code, "why"), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_hint() {
+        let after = Duration::from_millis(30);
+        let error = Error::from(tepui_engine::Error::overloaded("busy", after)).context("row 'r'");
+        assert_eq!((error.kind(), error.retry_after()), (Code::ResourceExhausted, Some(after)));
+        assert_eq!(Error::internal("x").retry_after(), None);
     }
 
     #[test]

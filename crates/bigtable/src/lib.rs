@@ -17,6 +17,7 @@
 //! from the engine already narrowed by the filter's projection, the filter runs on merged rows, and
 //! [`chunk`] cuts them into messages of bounded size.
 
+pub mod bounded;
 pub mod chunk;
 pub mod error;
 pub mod filter;

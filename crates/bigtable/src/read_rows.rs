@@ -18,7 +18,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
-use tepui_engine::cell::Row;
+use tepui_engine::cell::{Row, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::read::{Projection, RowStream};
 use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
@@ -94,6 +94,7 @@ impl ReadRows {
             projection: Arc::new(selection.projection().clone()),
             reverse,
             points: FuturesOrdered::new(),
+            asked: VecDeque::new(),
             scan: None,
             largest_row_bytes: 1,
         };
@@ -139,6 +140,21 @@ impl ReadRows {
     }
 }
 
+impl ReadRows {
+    /// Whether everything was read: only messages that are ready may be left.
+    pub fn is_over(&self) -> bool {
+        self.reader.is_none()
+    }
+
+    /// Lets go of what the engine holds for this read: memtables and files of the moment at which it began, blocks,
+    /// rows read ahead. The next message finds the place again. For a client that does not read on.
+    pub fn suspend(&mut self) {
+        if let Some(reader) = &mut self.reader {
+            reader.suspend();
+        }
+    }
+}
+
 impl fmt::Debug for ReadRows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadRows").field("ended", &self.reader.is_none()).finish_non_exhaustive()
@@ -154,18 +170,56 @@ struct RowReader {
     reverse: bool,
     /// Single rows being read, in order. Empty while `scan` is some.
     points: FuturesOrdered<PointRead>,
-    scan: Option<RowStream>,
+    /// What `points` read, in their order.
+    asked: VecDeque<Piece<Arc<Tablet>>>,
+    scan: Option<Scan>,
     /// Bytes of the largest single row so far.
     largest_row_bytes: usize,
 }
 
+/// A range under way.
+struct Scan {
+    rows: RowStream,
+    tablet: Arc<Tablet>,
+    /// What was to be read, without the rows before `last` once there is one.
+    range: RowRange,
+    /// The last row that was seen.
+    last: Option<Bytes>,
+}
+
+impl Scan {
+    /// What is left of it.
+    fn rest(self, reverse: bool) -> Option<Piece<Arc<Tablet>>> {
+        let mut range = self.range;
+        match self.last {
+            None => {}
+            Some(last) if reverse => range.end = last,
+            // The least key after this one is this one with a zero byte.
+            Some(last) => range.start = [&last, [0_u8].as_slice()].concat().into(),
+        }
+        (!range.is_empty()).then_some(Piece::Range(self.tablet, range))
+    }
+}
+
 impl RowReader {
+    /// Puts everything that is under way back among the pieces.
+    fn suspend(&mut self) {
+        if let Some(rest) = self.scan.take().and_then(|scan| scan.rest(self.reverse)) {
+            self.pieces.push_front(rest);
+        }
+        self.points.clear();
+        for piece in self.asked.drain(..).rev() {
+            self.pieces.push_front(piece);
+        }
+    }
+
     /// What comes next; `None` at the end. `wanted` is the number of rows that the caller may still
     /// take.
     async fn next(&mut self, wanted: Option<u64>) -> tepui_engine::Result<Option<Seen>> {
         loop {
             if let Some(scan) = &mut self.scan {
-                if let Some(row) = scan.next().await? {
+                if let Some(row) = scan.rows.next().await? {
+                    scan.last = Some(row.key.clone());
                     let seen =
                         if row.cells.is_empty() { Seen::Mark(row.key) } else { Seen::Row(row) };
                     return Ok(Some(seen));
@@ -174,6 +228,7 @@ impl RowReader {
             }
             self.read_ahead(point_window(self.largest_row_bytes, wanted));
             if let Some(seen) = self.points.next().await {
+                self.asked.pop_front();
                 let seen = seen?;
                 if let Seen::Row(row) = &seen {
                     self.largest_row_bytes = self.largest_row_bytes.max(row_bytes(row));
@@ -189,13 +244,14 @@ impl RowReader {
                 Some(Piece::Range(tablet, range)) => {
                     let projection = self.projection.as_ref().clone();
                     let options = ScanOptions {
-                        range,
+                        range: range.clone(),
                         projection,
                         reverse: self.reverse,
                         rows_hint: wanted.and_then(|n| usize::try_from(n).ok()),
                         snapshot: None,
                     };
-                    self.scan = Some(tablet.scan(options)?);
+                    let rows = tablet.scan(options)?;
+                    self.scan = Some(Scan { rows, tablet, range, last: None });
                 }
             }
         }
@@ -218,6 +274,7 @@ impl RowReader {
             else {
                 return;
             };
+            self.asked.push_back(Piece::Row(Arc::clone(&tablet), row.clone()));
             let projection = Arc::clone(&self.projection);
             self.points
                 .push_back(Box::pin(async move { read_point(tablet, row, &projection).await }));

@@ -23,7 +23,7 @@ use tepui_engine::io::{Clock, Rng};
 use tepui_engine::tablet::{ReadView, Tablet};
 
 use crate::chunk::LargeRows;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::filter::WithFilter;
 use crate::limits;
 use crate::mutation;
@@ -38,6 +38,13 @@ use crate::tablets::TabletMap;
 /// Rows of one `MutateRows` that are written at once, at most. They share group commits of the log, so
 /// fewer would cost a sync per few rows; more would let one request fill the log's queue.
 const MUTATE_ROWS_IN_FLIGHT_MAX: usize = 1_024;
+
+/// Bytes of one `MutateRows` that are being written at once, roughly: a group of the log. A bulk of large rows
+/// waits for its own writes, instead of filling the log's queue and being refused for it.
+const MUTATE_ROWS_IN_FLIGHT_BYTES: usize = 4 << 20;
+
+/// Rows of one `MutateRows` that are written at once even where they are large: they share a sync.
+const MUTATE_ROWS_IN_FLIGHT_MIN: usize = 4;
 
 /// A table. All methods are safe to call from any thread.
 #[derive(Debug)]
@@ -105,25 +112,23 @@ impl Table {
     }
 
     /// Changes many rows; entries of the same row are applied in their order. Returns the entries that
-    /// failed, by index, with their code and message; fails as a whole where nothing was tried.
-    pub async fn mutate_rows(
-        &self,
-        request: v2::MutateRowsRequest,
-    ) -> Result<Vec<(usize, Code, String)>> {
+    /// failed, by index, each with its error; fails as a whole where nothing was tried.
+    pub async fn mutate_rows(&self, request: v2::MutateRowsRequest) -> Result<Vec<(usize, Error)>> {
         let BulkPlan { rows, mut failed } =
             BulkPlan::new(&self.schema(), &request.entries, self.clock.now_micros())?;
+        let in_flight = bulk_writes_in_flight(&rows);
         let writes = rows.into_iter().map(|RowWrite { batch, entries }| {
             let tablet = Arc::clone(self.tablets.get(&batch.row));
             async move { (entries, tablet.apply(batch).await) }
         });
-        let mut writes = futures::stream::iter(writes).buffer_unordered(MUTATE_ROWS_IN_FLIGHT_MAX);
+        let mut writes = futures::stream::iter(writes).buffer_unordered(in_flight);
         while let Some((entries, result)) = writes.next().await {
             if let Err(error) = result {
                 let error = Error::from(error);
-                failed.extend(entries.into_iter().map(|entry| failure(entry, &error)));
+                failed.extend(entries.into_iter().map(|entry| (entry, error.clone())));
             }
         }
-        failed.sort_unstable_by_key(|(entry, ..)| *entry);
+        failed.sort_unstable_by_key(|(entry, _)| *entry);
         Ok(failed)
     }
 
@@ -169,6 +174,7 @@ impl Table {
             .map_err(|e| in_field("predicate_filter", &e))?;
 
         let tablet = self.tablets.get(row);
+        tablet.admit()?;
         let lock = tablet.lock_row(row).await;
         let found = tablet.read_row(row, predicate.projection(), ReadView::Pending).await?;
         let predicate_matched = match found {
@@ -195,6 +201,7 @@ impl Table {
         let rules = Rules::compile(&schema, &request.rules)?;
 
         let tablet = self.tablets.get(row);
+        tablet.admit()?;
         let lock = tablet.lock_row(row).await;
         let found = tablet.read_row(row, &rules.projection(), ReadView::Pending).await?;
         // The time is taken under the lock: what is written later is never older.
@@ -300,8 +307,21 @@ fn in_field(field: &str, error: &Error) -> Error {
     Error::new(error.kind(), format!("Error in field '{field}' : {}", error.message()))
 }
 
-fn failure(entry: usize, error: &Error) -> (usize, Code, String) {
-    (entry, error.kind(), error.message().to_owned())
+/// Rows of a bulk that are written at once.
+fn bulk_writes_in_flight(rows: &[RowWrite]) -> usize {
+    let bytes: usize =
+        rows.iter().map(|row| row.batch.mutations.iter().map(weight).sum::<usize>()).sum();
+    let of_a_row = (bytes / rows.len().max(1)).max(1);
+    (MUTATE_ROWS_IN_FLIGHT_BYTES / of_a_row)
+        .clamp(MUTATE_ROWS_IN_FLIGHT_MIN, MUTATE_ROWS_IN_FLIGHT_MAX)
+}
+
+/// Bytes of a mutation, roughly: those that can be many.
+fn weight(mutation: &Mutation) -> usize {
+    match mutation {
+        Mutation::Put { value, .. } => value.len(),
+        _ => 0,
+    }
 }
 
 /// What a `MutateRows` writes: each row once, with the mutations of all its good entries in their
@@ -312,7 +332,7 @@ fn failure(entry: usize, error: &Error) -> (usize, Code, String) {
 #[derive(Debug)]
 struct BulkPlan {
     rows: Vec<RowWrite>,
-    failed: Vec<(usize, Code, String)>,
+    failed: Vec<(usize, Error)>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -337,7 +357,7 @@ impl BulkPlan {
                 Ok(batch) if batch.mutations.is_empty() => continue,
                 Ok(batch) => batch,
                 Err(error) => {
-                    failed.push(failure(index, &error));
+                    failed.push((index, error));
                     continue;
                 }
             };
@@ -363,6 +383,7 @@ mod tests {
     use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::mutation::SetCell;
 
     use super::*;
+    use crate::error::Code;
     use crate::schema::FamilySchema;
 
     fn schema() -> TableSchema {
@@ -402,11 +423,29 @@ mod tests {
             .map(|r| (r.batch.row.as_ref(), r.batch.mutations.len(), r.entries.as_slice()))
             .collect();
         assert_eq!(rows, [(b"a".as_slice(), 4, &[0, 5][..]), (b"b".as_slice(), 2, &[1][..])]);
-        let failed: Vec<_> = plan.failed.iter().map(|(i, code, _)| (*i, *code)).collect();
+        let failed: Vec<_> = plan.failed.iter().map(|(i, error)| (*i, error.kind())).collect();
         assert_eq!(
             failed,
             [(2, Code::NotFound), (3, Code::InvalidArgument), (4, Code::InvalidArgument)]
         );
+    }
+
+    #[test]
+    fn large_rows_of_a_bulk_are_written_a_few_at_a_time() {
+        let rows = |count: usize, bytes: usize| -> Vec<RowWrite> {
+            let value = Bytes::from(vec![0; bytes]);
+            let put = Mutation::Put {
+                family: tepui_engine::cell::FamilyId(1),
+                qualifier: Bytes::new(),
+                timestamp: 0,
+                value,
+            };
+            let batch = RowBatch { row: Bytes::from_static(b"r"), mutations: vec![put] };
+            (0..count).map(|i| RowWrite { batch: batch.clone(), entries: vec![i] }).collect()
+        };
+        assert_eq!(bulk_writes_in_flight(&rows(5_000, 1 << 10)), MUTATE_ROWS_IN_FLIGHT_MAX);
+        assert_eq!(bulk_writes_in_flight(&rows(100, 100 << 10)), 40);
+        assert_eq!(bulk_writes_in_flight(&rows(3, 50 << 20)), MUTATE_ROWS_IN_FLIGHT_MIN);
     }
 
     #[test]

@@ -387,7 +387,7 @@ async fn bulk_writes_report_each_entry_that_failed() {
         ..Default::default()
     };
     let failed = fixture.table.mutate_rows(request).await.unwrap();
-    let failed: Vec<_> = failed.into_iter().map(|(index, code, _)| (index, code)).collect();
+    let failed: Vec<_> = failed.into_iter().map(|(index, error)| (index, error.kind())).collect();
     assert_eq!(failed, [(1, Code::NotFound), (4, Code::InvalidArgument)]);
     assert_eq!(fixture.dump().await, ["a f:q@0=2", "z f:q@0=1"]);
 }
@@ -672,5 +672,34 @@ async fn filters_that_are_kept_as_they_arrived_decide_the_same() {
         let request = WithFilter { request, filter: encoded(pattern) };
         let response = fixture.table.check_and_mutate_row_encoded(&request).await.unwrap();
         assert_eq!(response.predicate_matched, matched);
+    }
+}
+
+#[tokio::test]
+async fn a_read_that_is_suspended_between_messages_goes_on_where_it_was() {
+    let fixture = Fixture::new(&["row-0500", "row-1000"]);
+    let value = "v".repeat(2_000);
+    for n in 0..1_500 {
+        fixture.mutate(&format!("row-{n:04}"), vec![set("f", "q", 1_000, value.clone())]).await;
+    }
+    fixture.flush().await;
+    let points: Vec<String> = (0..1_500).step_by(7).map(|n| format!("row-{n:04}")).collect();
+    let points: Vec<&str> = points.iter().map(String::as_str).collect();
+    for (rows, reversed) in
+        [(None, false), (None, true), (row_set(&points, &[]), false), (row_set(&points, &[]), true)]
+    {
+        let request = v2::ReadRowsRequest { rows, reversed, ..Default::default() };
+        let whole = texts(&fixture.read(request.clone()).await);
+        let mut read = fixture.table.read_rows(request).unwrap();
+        let mut decoder = Decoder::new(reversed);
+        let mut messages = 0;
+        while let Some(message) = read.next().await {
+            decoder.push(&message.unwrap()).unwrap();
+            read.suspend();
+            messages += 1;
+        }
+        assert!(messages > 3);
+        assert!(read.is_over());
+        assert_eq!(texts(&decoder.finish().unwrap()), whole);
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use tepui_bigtable::error::{Error, Result};
 use tepui_engine::io::LocalFiles;
 use tepui_server::config::{self, Effective, Inputs};
+use tepui_server::metrics::process;
 
 /// `tepui config ...`
 #[derive(Debug, clap::Subcommand)]
@@ -44,7 +45,8 @@ pub fn load(
             Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
         })
         .collect();
-    config::resolve(&Inputs { file, env, flags })
+    let machine_bytes = process::memory_limit_bytes();
+    config::resolve(&Inputs { file, env, flags, machine_bytes })
 }
 
 /// One line for each key: name, value, source.

@@ -42,6 +42,9 @@ pub fn run(args: &Args) -> Result<()> {
     let signals = signals::Signals::take()?;
     let running = server::start(Env::local(effective.config.io)?, &effective.config)?;
     tracing::info!(address = %running.address(), data = %effective.config.data.display(), "serving");
+    if let Some(address) = running.metrics_address() {
+        tracing::info!(%address, "serving metrics");
+    }
     announce(running.address())?;
     signals.stop_on_first_exit_on_second(running)
 }

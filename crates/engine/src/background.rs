@@ -110,7 +110,10 @@ fn keep_house(engine: &Engine) -> Option<Duration> {
     engine.bound_memory();
     engine.trim_log();
     let core = engine.core();
-    core.store.remove_doomed(core.options.delete_bytes_per_second)
+    let pause = core.store.remove_doomed(core.options.delete_bytes_per_second);
+    // Memory that a read held is given back without anybody being told.
+    core.room.notify_waiters();
+    pause
 }
 
 /// Does all work that is due, on the caller's thread, until there is none.

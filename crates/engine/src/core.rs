@@ -14,7 +14,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::Env;
 use crate::layout::Layout;
 use crate::log::CommitPipeline;
+use crate::memtable::{Memtable, MemtableMemory};
 use crate::options::EngineOptions;
+use crate::pressure::{Behind, Pressure, Refusals};
 use crate::store::SstStore;
 
 /// Shared by the tablets of one engine.
@@ -35,6 +37,12 @@ pub(crate) struct Core {
     /// Compactions whose parts any compaction thread may do.
     pub(crate) offers: Offers,
     pace: Pace,
+    /// Of all tablets, whatever still holds them.
+    pub(crate) memtables: MemtableMemory,
+    /// Writes that were refused because background work is behind.
+    pub(crate) refusals: Refusals,
+    /// Bytes of memtables at which the housekeeper is to look which of them has to go.
+    look_at_bytes: AtomicU64,
     stopping: AtomicBool,
     failure: Mutex<Option<Error>>,
 }
@@ -69,7 +77,9 @@ impl Core {
         options: EngineOptions,
         pipeline: CommitPipeline,
         store: Arc<SstStore>,
+        memtables: MemtableMemory,
     ) -> Self {
+        let look_at_bytes = options.flush_from_bytes();
         Self {
             env,
             layout,
@@ -82,9 +92,49 @@ impl Core {
             room: Notify::new(),
             background: AtomicBool::new(false),
             metrics: EngineMetrics::default(),
+            memtables,
+            refusals: Refusals::default(),
+            look_at_bytes: AtomicU64::new(look_at_bytes),
             stopping: AtomicBool::new(false),
             failure: Mutex::new(None),
         }
+    }
+
+    /// An empty memtable.
+    pub(crate) fn new_memtable(&self) -> Arc<Memtable> {
+        Memtable::counted(self.env.rng.next_u64(), self.memtables.clone())
+    }
+
+    /// The pressure that all tablets share: the memory of memtables, and the log's queue.
+    pub(crate) fn pressure(&self) -> Pressure {
+        let memory = self.memtables.bytes() as f64;
+        let queue = self.pipeline.queued_bytes() as f64;
+        Pressure::of(Behind::Memory, memory, self.options.memtables_total_bytes as f64)
+            .or(Pressure::of(Behind::Log, queue, self.options.log_queue_bytes as f64))
+    }
+
+    /// Wakes the housekeeper where memtables have grown so much that one may have to go.
+    pub(crate) fn look_at_memory(&self) {
+        let look_at = self.look_at_bytes.load(Ordering::Relaxed);
+        if self.memtables.bytes() > look_at {
+            // Whoever swaps first rings; the housekeeper says when it is to be woken again.
+            let swap = self.look_at_bytes.compare_exchange(
+                look_at,
+                u64::MAX,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            if swap.is_ok() {
+                self.bell.ring();
+            }
+        }
+    }
+
+    /// The housekeeper looks now, and again when memtables have grown by a thirty-second of what they may
+    /// have: often enough not to be late, and not for every write.
+    pub(crate) fn looking_at_memory(&self) {
+        let next = self.memtables.bytes().saturating_add(self.options.memtables_total_bytes / 32);
+        self.look_at_bytes.store(next.max(self.options.flush_from_bytes()), Ordering::Relaxed);
     }
 
     /// Makes the engine read-only for good: a write, sync or manifest edit failed, and what is on disk

@@ -20,9 +20,13 @@ use crate::io::{Clock, Env, FileLock, Files, IoFigures, JoinHandle};
 use crate::layout::{Layout, parse_number};
 use crate::log::{CommitPipeline, Hlc, LocalLog, LogFigures, LogOptions, ReplayProgress};
 use crate::manifest::{LocalMetaStore, MetaStore, TabletManifest, VersionEdit};
+use crate::memtable::MemtableMemory;
 use crate::sst::IndexMemory;
 use crate::store::SstStore;
 use crate::tablet::{Replay, Tablet, TabletId};
+
+use crate::options::JOB_BYTES;
+use crate::pressure::{Pressure, Refusals};
 
 pub use crate::options::{CompressionPolicy, EngineOptions, FilterPolicy, SyncMode};
 
@@ -50,6 +54,17 @@ pub struct OpenSummary {
     pub torn_tail: Option<String>,
     /// Files that no manifest named, removed.
     pub orphans_removed: u64,
+}
+
+/// Bytes of an engine's memory, apart from its block cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EngineMemory {
+    /// Memtables: those that take writes, that wait for their flush, and that were flushed and are still read.
+    pub memtables: u64,
+    /// Batches queued for the log, being synced, or waiting for either.
+    pub log_queue: u64,
+    /// Flushes and compactions that run, each at the most that it takes.
+    pub jobs: u64,
 }
 
 /// The engine.
@@ -116,12 +131,14 @@ impl Engine {
             segment_bytes: options.log_segment_bytes,
             ..LogOptions::default()
         };
+        let memtables = MemtableMemory::default();
         let mut replays: BTreeMap<TabletId, Replay> = manifests
             .iter()
             .map(|(id, manifest)| {
                 let flushed_seq = manifest.version().flushed_seq();
-                let replay = Replay::new(flushed_seq, options.memtable_bytes, env.rng.next_u64());
-                (*id, replay)
+                let seed = env.rng.next_u64();
+                let memory = memtables.clone();
+                (*id, Replay::new(flushed_seq, options.memtable_bytes, seed, memory))
             })
             .collect();
         let mut said = 0;
@@ -139,11 +156,11 @@ impl Engine {
             &mut |progress| progress_of_replay(&mut said, progress),
         )?;
         let hlc = Hlc::new(Arc::clone(&env.clock), floor.max(replayed.max_seq));
-        let pipeline = CommitPipeline::new(Arc::new(log), hlc)?;
+        let pipeline = CommitPipeline::with_queue(Arc::new(log), hlc, options.gate_bytes())?;
         let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::with_options(options.cache()));
         let pinned_levels = options.pinned_levels;
         let store = SstStore::new(env.clone(), layout.clone(), Arc::clone(&cache), pinned_levels);
-        let core = Arc::new(Core::new(env, layout, options, pipeline, store));
+        let core = Arc::new(Core::new(env, layout, options, pipeline, store, memtables));
         let tablets: BTreeMap<TabletId, Arc<Tablet>> = manifests
             .into_iter()
             .filter_map(|(id, manifest)| {
@@ -203,7 +220,8 @@ impl Engine {
             TabletManifest::create(Arc::clone(files), &dir, range, &VersionEdit::default())?;
         files.sync_dir(&self.core.layout.tablets())?;
         let seed = self.core.env.rng.next_u64();
-        let replay = Replay::new(0, self.core.options.memtable_bytes, seed);
+        let memory = self.core.memtables.clone();
+        let replay = Replay::new(0, self.core.options.memtable_bytes, seed, memory);
         let tablet = Tablet::open(Arc::clone(&self.core), id, manifest, replay);
         self.write_tablets().insert(id, Arc::clone(&tablet));
         Ok(tablet)
@@ -284,6 +302,38 @@ impl Engine {
         self.core.pipeline.log().figures()
     }
 
+    /// Writes that were refused because background work is behind.
+    pub fn refusals(&self) -> &Refusals {
+        &self.core.refusals
+    }
+
+    /// The pressure that all tablets share; a [tablet](Tablet::pressure) may have more.
+    pub fn pressure(&self) -> Pressure {
+        self.core.pressure()
+    }
+
+    /// Bytes of memory by what they are for, apart from the block cache.
+    pub fn memory(&self) -> EngineMemory {
+        let tablets = self.tablets();
+        let jobs: u64 = tablets.iter().map(|t| t.running_jobs() as u64).sum();
+        EngineMemory {
+            memtables: self.core.memtables.bytes(),
+            log_queue: self.core.pipeline.queued_bytes(),
+            jobs: jobs * JOB_BYTES,
+        }
+    }
+
+    /// The options that it was opened with.
+    pub fn options(&self) -> &EngineOptions {
+        &self.core.options
+    }
+
+    /// The segments of the commit log and their bytes.
+    pub fn log_size(&self) -> (usize, u64) {
+        let segments = self.core.pipeline.log().segments();
+        (segments.len(), segments.iter().map(|s| s.bytes).sum())
+    }
+
     /// The block cache.
     pub fn cache(&self) -> &Arc<dyn BlockCache> {
         &self.cache
@@ -353,15 +403,13 @@ impl Engine {
         self.tablets.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends the largest memtable to be flushed while all together are over their limit.
+    /// Sends the largest memtable to be flushed where those that take writes have grown too much. What waits for
+    /// its flush is as good as gone: another goes only where that is not enough.
     pub(crate) fn bound_memory(&self) {
+        self.core.looking_at_memory();
         let tablets = self.tablets();
-        let total: u64 = tablets.iter().map(|t| t.memtable_bytes()).sum();
         let active: u64 = tablets.iter().map(|t| t.active_bytes()).sum();
-        // What waits for its flush is as good as gone: another memtable goes only where that is not
-        // enough. Else each would follow the other while the first is being flushed.
-        if total > self.core.options.memtables_total_bytes
-            && active > self.core.options.memtables_total_bytes / 2
+        if active > self.core.options.flush_from_bytes()
             && let Some(largest) = tablets.iter().max_by_key(|t| t.active_bytes())
             && largest.active_bytes() > 0
         {

@@ -2,6 +2,7 @@
 //! it. `tepui-server` maps kinds to gRPC codes in one place.
 
 use std::fmt;
+use std::time::Duration;
 
 /// What went wrong, as far as a caller can act on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +21,8 @@ pub enum ErrorKind {
     NoSpace,
     /// An earlier failed write or sync made the engine read-only until it is restarted.
     ReadOnly,
-    /// A limit on memory or queued work is reached; the same request may succeed later.
+    /// A limit on memory or queued work is near or reached; the same request may succeed later, and the
+    /// error says when to try.
     Overloaded,
     /// A row is larger than a read may return (`limits::ROW_READ_BYTES_MAX`).
     RowTooLarge,
@@ -35,6 +37,7 @@ pub enum ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    retry_after: Option<Duration>,
 }
 
 /// The engine's result type.
@@ -43,7 +46,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of `kind`; the message says what to do where something can be done.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self { kind, message: message.into(), retry_after: None }
+    }
+
+    /// A refusal of work that is too much now, with a hint when to try again.
+    pub fn overloaded(message: impl Into<String>, retry_after: Duration) -> Self {
+        Self { retry_after: Some(retry_after), ..Self::new(ErrorKind::Overloaded, message) }
     }
 
     /// Damage found in `file` at byte `offset`.
@@ -68,6 +76,11 @@ impl Error {
     /// The kind.
     pub fn kind(&self) -> ErrorKind {
         self.kind
+    }
+
+    /// When the same request may be tried again, where that is known.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
     }
 
     /// The message without the kind.

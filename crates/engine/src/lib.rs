@@ -11,6 +11,7 @@
 //! |---|---|
 //! | [`cell`] | rows, cells, and the one encoding of keys |
 //! | [`db`], [`options`](db::EngineOptions) | opening and closing a directory; every default with its reason |
+//! | [`pressure`] | how far flushes, compactions and the log are behind, and which writes are refused for it |
 //! | [`tablet`] | applying, reading, flushing, compacting one tablet |
 //! | [`log`] | the commit log of the server: order, durability, visibility |
 //! | [`memtable`] | the newest writes, sorted, in memory |
@@ -25,8 +26,9 @@
 //!
 //! # The life of a write
 //!
-//! 1. [`Tablet::apply`](tablet::Tablet::apply) takes the row's lock and waits, without a thread, for room in the
-//!    memtables and in the log's queue (`tablet/write.rs`).
+//! 1. [`Tablet::apply`](tablet::Tablet::apply) is let in, or refused with a hint when to try again where
+//!    memtables, level 0 or the log's queue come near their limits ([`pressure`]); then it takes the row's lock
+//!    and, without a thread, its share of the log's queue (`tablet/write.rs`).
 //! 2. One critical section takes a sequence and queues the encoded batch, so that the order of the log is the
 //!    order of sequences ([`log::pipeline`]).
 //! 3. The records enter the memtable, above the visible sequence; the row's lock is released
@@ -104,6 +106,7 @@ pub mod manifest;
 pub mod memtable;
 pub mod offline;
 pub mod options;
+pub mod pressure;
 pub mod read;
 pub mod schema;
 pub mod sst;

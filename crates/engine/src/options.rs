@@ -2,6 +2,7 @@
 
 use crate::cache::{CacheOptions, PARTITION_SHARE_PERCENT};
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::LOG_QUEUE_BYTES_MAX;
 use crate::sst::SstOptions;
 
 /// When an acknowledged write is on disk.
@@ -31,12 +32,17 @@ pub struct EngineOptions {
     /// Bytes of a memtable before it is flushed. Smaller ones make more, smaller L0 files and so more
     /// compaction; larger ones cost memory and replay time.
     pub memtable_bytes: u64,
-    /// Memtables of one tablet that may wait for their flush. Beyond, writers wait: the device is
-    /// behind, and memory must not grow.
+    /// Memtables of one tablet that may wait for their flush. The nearer, the more writes are refused
+    /// ([`crate::pressure`]): the device is behind, and each memtable is one more place for a read to look in.
     pub memtables_waiting_max: usize,
-    /// Bytes of all memtables together, above which the largest one is flushed. Many small tables
-    /// would otherwise hold a memtable each.
+    /// Bytes of all memtables together, those included that wait for their flush and that reads still hold.
+    /// Where those that take writes pass [`FLUSH_FROM_PERCENT`] of it, the largest is flushed: many small
+    /// tables would otherwise hold a memtable each. The nearer to all of it, the more writes are refused.
     pub memtables_total_bytes: u64,
+    /// Bytes of batches that are queued for the log, being synced, or waiting for either. The queue takes half; for
+    /// the rest, more and more writes are refused. Smaller would refuse bulk loads while a slow sync runs (at
+    /// 500 MB/s, 64 MiB are an eighth of a second); larger only lets more memory wait.
+    pub log_queue_bytes: u64,
     /// Bytes of the block cache: data blocks, and partitions of indexes and filters. Any size works, also one
     /// that holds no block at all; a smaller one reads the device more often.
     pub block_cache_bytes: u64,
@@ -61,8 +67,9 @@ pub struct EngineOptions {
     /// Sublevels of L0 that start a compaction (files, where each has all of the rows). Each costs a point read
     /// a filter probe and a scan a cursor; fewer mean more write amplification.
     pub l0_compaction_files: usize,
-    /// Sublevels of L0 at which writers wait for compaction. The more there are, the less is written in all,
-    /// since more of them go down at once; the more a read looks into meanwhile.
+    /// Sublevels of L0, with the memtables that will be some, at which every write is refused; from half of it
+    /// on, more and more are. Fewer would refuse writes for what one compaction takes away at once; the more there
+    /// are, the less is written in all, since more of them go down at once, and the more a read looks into.
     pub l0_stop_files: usize,
     /// Bytes of the first level under L0 before the next one is opened; four memtables, so that a
     /// compaction of L0 meets about as much as it brings.
@@ -129,6 +136,7 @@ impl Default for EngineOptions {
             memtable_bytes: 64 << 20,
             memtables_waiting_max: 3,
             memtables_total_bytes: 512 << 20,
+            log_queue_bytes: 2 * u64::from(LOG_QUEUE_BYTES_MAX),
             block_cache_bytes: 512 << 20,
             partition_share_percent: PARTITION_SHARE_PERCENT,
             pinned_levels: 2,
@@ -154,7 +162,11 @@ impl Default for EngineOptions {
 
 /// Memory of one flush or compaction, in bytes: a dozen inputs that read 1 MiB ahead, the output's buffer and
 /// the blocks that a dictionary is trained with, and the index and filter of the output until it is written.
-const JOB_BYTES: u64 = 32 << 20;
+pub const JOB_BYTES: u64 = 32 << 20;
+
+/// Percent of `memtables_total_bytes` above which the largest memtable is flushed. What is flushed is in memory until
+/// it is written, so the memtables that take writes may have less than half; much less would flush small ones.
+pub const FLUSH_FROM_PERCENT: u64 = 40;
 
 /// Percent of the block cache that are left to data blocks at least.
 const DATA_SHARE_PERCENT_MIN: u32 = 5;
@@ -185,14 +197,17 @@ impl EngineOptions {
                 self.partition_share_percent
             ));
         }
+        if self.log_queue_bytes == 0 {
+            return refuse("log_queue_bytes is 0: at least 1 is needed".to_owned());
+        }
         if self.memory_bytes > 0 && self.memory_bytes < self.memory_bytes_min() {
             return refuse(format!(
-                "memory_bytes is {}, but its parts need {}: memtables {} and one more being flushed {}, block \
+                "memory_bytes is {}, but its parts need {}: memtables {}, the log's queue {}, block \
                  cache {}, flush and {} compactions {}; at least {} is needed, or smaller parts",
                 self.memory_bytes,
                 self.memory_bytes_min(),
                 self.memtables_total_bytes,
-                self.memtable_bytes,
+                self.log_queue_bytes,
                 self.block_cache_bytes,
                 self.compaction_threads,
                 self.job_bytes(),
@@ -202,15 +217,26 @@ impl EngineOptions {
         Ok(())
     }
 
+    /// Bytes that the log's queue itself takes; see `log_queue_bytes`.
+    pub(crate) fn gate_bytes(&self) -> u32 {
+        // A semaphore counts no further; more would not be written any sooner.
+        (self.log_queue_bytes / 2).clamp(1, u64::from(u32::MAX >> 3)) as u32
+    }
+
+    /// Bytes of memtables above which the largest is flushed.
+    pub(crate) fn flush_from_bytes(&self) -> u64 {
+        self.memtables_total_bytes / 100 * FLUSH_FROM_PERCENT
+    }
+
     /// Bytes of one flush and as many compactions as there are threads for.
-    fn job_bytes(&self) -> u64 {
+    pub fn job_bytes(&self) -> u64 {
         JOB_BYTES.saturating_mul(self.compaction_threads as u64 + 1)
     }
 
-    /// Bytes that memtables, block cache and compactions need together.
+    /// Bytes that memtables, the log's queue, block cache and compactions need together.
     pub fn memory_bytes_min(&self) -> u64 {
         self.memtables_total_bytes
-            .saturating_add(self.memtable_bytes)
+            .saturating_add(self.log_queue_bytes)
             .saturating_add(self.block_cache_bytes)
             .saturating_add(self.job_bytes())
     }

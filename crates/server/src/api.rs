@@ -11,9 +11,11 @@ pub use googleapis_tonic_google_rpc::google::rpc;
 /// `google.protobuf.Empty`.
 pub type Empty = ();
 
-/// Requests that carry a row filter, with the filter kept as the bytes that arrived: it is decoded, and
-/// refused where it must be, by `tepui_bigtable::filter`. The same messages on the wire as in [`v2`].
+/// Requests that are decoded with care; the same messages on the wire as in [`v2`]. A row filter is kept as the bytes
+/// that arrived: it is decoded, and refused where it must be, by `tepui_bigtable::filter`. Mutations are counted as
+/// they are decoded.
 pub mod kept {
+    use tepui_bigtable::bounded::Bounded;
     use tepui_bigtable::filter::WithFilter;
 
     use super::v2;
@@ -21,5 +23,11 @@ pub mod kept {
     /// `google.bigtable.v2.ReadRowsRequest`.
     pub type ReadRowsRequest = WithFilter<v2::ReadRowsRequest>;
     /// `google.bigtable.v2.CheckAndMutateRowRequest`.
-    pub type CheckAndMutateRowRequest = WithFilter<v2::CheckAndMutateRowRequest>;
+    pub type CheckAndMutateRowRequest = Bounded<WithFilter<v2::CheckAndMutateRowRequest>>;
+    /// `google.bigtable.v2.MutateRowRequest`.
+    pub type MutateRowRequest = Bounded<v2::MutateRowRequest>;
+    /// `google.bigtable.v2.MutateRowsRequest`.
+    pub type MutateRowsRequest = Bounded<v2::MutateRowsRequest>;
+    /// `google.bigtable.v2.ReadModifyWriteRowRequest`.
+    pub type ReadModifyWriteRowRequest = Bounded<v2::ReadModifyWriteRowRequest>;
 }

@@ -1,22 +1,28 @@
 //! What a server does beside its requests, on a thread of its own: it tells health checks how the engine
-//! is, sweeps tables whose time to be undeleted is over, and begins the shutdown.
+//! is, suspends reads whose clients have stalled, serves metrics, sweeps tables whose time to be undeleted is over, and begins the shutdown.
 
+use std::net::TcpListener;
 use std::sync::Arc;
 
-use tepui_engine::db::{Engine, Health};
+use tepui_engine::db::Health;
+use tepui_engine::pressure::Behind;
 use tokio::sync::watch;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::limits::{HEALTH_INTERVAL, SWEEP_INTERVAL};
+use crate::limits::{HEALTH_INTERVAL, RELIEF_INTERVAL, SWEEP_INTERVAL};
+use crate::metrics::collect::Sources;
+use crate::metrics::endpoint;
 use crate::rpcs;
 use crate::runtime::{self, Signal};
 use crate::services::Tables;
 
 /// What the chores work on.
 pub struct Chores {
-    /// Whose health is told.
-    pub engine: Arc<Engine>,
+    /// Whose health is told, whose stalled reads are suspended, and whose figures are served.
+    pub sources: Sources,
+    /// Where they are served, if they are.
+    pub metrics: Option<TcpListener>,
     /// Whose deleted tables are swept.
     pub tables: Arc<Tables>,
     /// Where health is told.
@@ -39,7 +45,26 @@ pub fn run(chores: Chores) {
 }
 
 impl Chores {
-    async fn run(self) {
+    async fn run(mut self) {
+        let metrics = self.metrics.take();
+        let endpoint = async {
+            match metrics {
+                Some(listener) => endpoint::serve(listener, &self.sources).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.look_after() => {}
+            () = async { endpoint.await; std::future::pending().await } => {}
+        }
+        set_all(&self.health, ServingStatus::NotServing).await;
+        // Nobody listening means that the cores are gone already.
+        let _ = self.drain.send(true);
+    }
+
+    /// Does what is done from time to time, until the server stops.
+    async fn look_after(&self) {
+        let mut relief_tick = tokio::time::interval(RELIEF_INTERVAL);
         let mut health_tick = tokio::time::interval(HEALTH_INTERVAL);
         let mut sweep_tick = tokio::time::interval(SWEEP_INTERVAL);
         let mut told = self.told.clone();
@@ -48,11 +73,17 @@ impl Chores {
             tokio::select! {
                 () = &mut stopped => break,
                 _ = health_tick.tick() => {
-                    let now = self.engine.health();
+                    let now = self.sources.engine.health();
                     if told != now {
                         tell(&self.health, &now).await;
                         told = now;
                     }
+                }
+                _ = relief_tick.tick() => {
+                    let Sources { engine, streams, .. } = &self.sources;
+                    let pressure = engine.pressure();
+                    let short = pressure.behind == Behind::Memory && pressure.refused_share() > 0.0;
+                    streams.relieve(engine.clock().monotonic_micros(), short);
                 }
                 _ = sweep_tick.tick() => {
                     let tables = Arc::clone(&self.tables);
@@ -61,9 +92,6 @@ impl Chores {
                 }
             }
         }
-        set_all(&self.health, ServingStatus::NotServing).await;
-        // Nobody listening means that the cores are gone already.
-        let _ = self.drain.send(true);
     }
 }
 

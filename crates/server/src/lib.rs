@@ -4,13 +4,15 @@
 //!
 //! A connection belongs to one core: [`runtime`] runs one single-threaded tokio runtime per core, each
 //! accepting on a socket of its own ([`listener`]). `build.rs` generates the services' traits and their
-//! dispatch from the table in [`rpcs`]; [`services`] holds what serves them. A data request looks its
+//! dispatch from the table in [`rpcs`]. Its bytes are taken from a budget before they are read, and so are those of its
+//! answer ([`admission`]); [`metrics`] counts it. [`services`] holds what serves them. A data request looks its
 //! table up in the [`catalog`], is carried out by `tepui_bigtable`, and an error becomes a gRPC status in
 //! [`status`] and nowhere else.
 //!
 //! [`server`] is the whole: it opens the engine and the catalog, starts the cores and the chores, and
 //! shuts everything down in order.
 
+pub mod admission;
 pub mod api;
 pub mod catalog;
 pub mod chores;
@@ -18,6 +20,7 @@ pub mod config;
 pub mod limits;
 pub mod listener;
 pub mod logging;
+pub mod metrics;
 pub mod names;
 pub mod operations;
 pub mod rpcs;

@@ -50,12 +50,61 @@ pub const DRAIN: Duration = Duration::from_secs(5);
 /// seconds that service managers commonly give. What was not flushed is in the log and is replayed.
 pub const CLOSE: Duration = Duration::from_secs(4);
 
-/// HTTP/2 window of one stream, in bytes: what a client may send before it is read. A few of the largest
-/// common batches; a smaller one costs a round trip per window on bulk loads.
-pub const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+/// Bytes of a request that counts as small: it has a part of the budget of requests of its own, so that it does not
+/// wait behind large ones. A mutation of a row or a read; a bulk is none.
+pub const SMALL_REQUEST_BYTES_MAX: u64 = 64 << 10;
 
-/// HTTP/2 window of one connection, in bytes: bounds what all its streams buffer together.
+/// Bytes of a request that every budget must have room for: a bulk as clients make them by default, or a value of
+/// a megabyte.
+pub const REQUEST_BYTES_MIN: u64 = 4 << 20;
+
+/// How long a request may wait for room in the budget before it is refused. Bulk loads by several clients take
+/// turns within it; longer would use up the patience of clients that know better when to come back.
+pub const REQUEST_WAIT: Duration = Duration::from_secs(1);
+
+/// How long a client may keep the rest of a message that it has begun. The room for all of it is taken already.
+pub const REQUEST_BODY_PAUSE: Duration = Duration::from_secs(10);
+
+/// How long a read may wait for its client before it lets go of what it holds in the engine. A client that works on a
+/// message takes less; finding the place again costs a few reads of the cache.
+pub const STALLED_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a client may leave an answer unread before its connection may be closed, which happens only where others
+/// wait for the memory.
+pub const CLOSE_STALLED_AFTER: Duration = Duration::from_secs(2);
+
+/// How often stalled reads are looked for.
+pub const RELIEF_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The part of the budget of answers that one connection may hold: an eighth. Larger, and a few clients that do not
+/// read hold all of it; smaller, and a client with one connection cannot scan in parallel.
+pub const ANSWERS_PER_CONNECTION_PART: u32 = 8;
+
+/// Connections to the endpoint of metrics, at most: a scraper or two, and somebody who looks.
+pub const METRICS_CONNECTIONS_MAX: usize = 16;
+
+/// How long such a connection may take to say what it wants.
+pub const METRICS_HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// HTTP/2 window of one connection, in bytes: bounds what all its streams buffer together. At most this; less
+/// where memory is small, see [`CONNECTION_WINDOW_PART`].
 pub const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+
+/// The part of the budget of requests that the window of a connection may be: what arrives before it is asked
+/// for is outside of the budget, so it must take many connections to fill it that way.
+pub const CONNECTION_WINDOW_PART: u64 = 32;
+
+/// The part of a connection's window that one stream has: what a request that waits for room has sent counts against
+/// the connection, so it must take many of them to leave none for the one whose turn it is. A megabyte where the
+/// connection has the most: a round trip for each is nothing beside it.
+pub const STREAM_WINDOW_PART: u32 = 16;
+
+/// Requests of one connection that may wait for room at a time; others are refused at once. Fewer than
+/// [`STREAM_WINDOW_PART`], so that the one whose turn it is has a window.
+pub const REQUESTS_WAITING_PER_CONNECTION_MAX: u64 = 12;
+
+/// HTTP/2 window of a connection, in bytes, at least: a part for each stream that is the protocol's own.
+pub const CONNECTION_WINDOW_BYTES_MIN: u32 = STREAM_WINDOW_PART * (64 << 10);
 
 /// Requests in flight on one connection, at most. Clients open further connections beyond it.
 pub const STREAMS_PER_CONNECTION_MAX: u32 = 1_000;

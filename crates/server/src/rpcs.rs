@@ -76,11 +76,15 @@ pub const SERVICES: &[Service] = &[
 const DATA: &[Rpc] = &[
     streaming(served("ReadRows", "kept::ReadRowsRequest", "v2::ReadRowsResponse")),
     streaming(served("SampleRowKeys", "v2::SampleRowKeysRequest", "v2::SampleRowKeysResponse")),
-    served("MutateRow", "v2::MutateRowRequest", "v2::MutateRowResponse"),
-    streaming(served("MutateRows", "v2::MutateRowsRequest", "v2::MutateRowsResponse")),
+    served("MutateRow", "kept::MutateRowRequest", "v2::MutateRowResponse"),
+    streaming(served("MutateRows", "kept::MutateRowsRequest", "v2::MutateRowsResponse")),
     served("CheckAndMutateRow", "kept::CheckAndMutateRowRequest", "v2::CheckAndMutateRowResponse"),
     served("PingAndWarm", "v2::PingAndWarmRequest", "v2::PingAndWarmResponse"),
-    served("ReadModifyWriteRow", "v2::ReadModifyWriteRowRequest", "v2::ReadModifyWriteRowResponse"),
+    served(
+        "ReadModifyWriteRow",
+        "kept::ReadModifyWriteRowRequest",
+        "v2::ReadModifyWriteRowResponse",
+    ),
     streaming(not_yet(
         "GenerateInitialChangeStreamPartitions",
         "v2::GenerateInitialChangeStreamPartitionsRequest",

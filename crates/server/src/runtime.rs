@@ -2,8 +2,10 @@
 //! that accepted it, and so do its requests.
 
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use tepui_engine::io::IoEngine;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
@@ -11,9 +13,11 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
+use crate::admission::{Accepted, Streams};
 use crate::limits::{
-    CONNECTION_WINDOW_BYTES, DRAIN, HEADERS_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
-    STREAM_WINDOW_BYTES, STREAMS_PER_CONNECTION_MAX,
+    CONNECTION_WINDOW_BYTES, CONNECTION_WINDOW_BYTES_MIN, CONNECTION_WINDOW_PART, DRAIN,
+    HEADERS_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, STREAM_WINDOW_PART,
+    STREAMS_PER_CONNECTION_MAX,
 };
 
 /// Told once: true when it is time. A sender that is gone counts as told.
@@ -25,6 +29,35 @@ pub async fn given(mut signal: Signal) {
     let _ = signal.wait_for(|given| *given).await;
 }
 
+/// What a core serves.
+#[derive(Debug)]
+pub struct Core {
+    /// The services.
+    pub routes: Routes,
+    /// The budget of answers, which its connections share.
+    pub streams: Arc<Streams>,
+    /// What its clients may send ahead.
+    pub windows: Windows,
+}
+
+/// HTTP/2's windows: bytes that a client may send before they are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Windows {
+    /// On one stream.
+    pub stream_bytes: u32,
+    /// On one connection.
+    pub connection_bytes: u32,
+}
+
+impl Windows {
+    /// Windows that are small beside the budget of requests.
+    pub fn within(requests_bytes: u64) -> Self {
+        let part = u32::try_from(requests_bytes / CONNECTION_WINDOW_PART).unwrap_or(u32::MAX);
+        let connection_bytes = part.clamp(CONNECTION_WINDOW_BYTES_MIN, CONNECTION_WINDOW_BYTES);
+        Self { stream_bytes: connection_bytes / STREAM_WINDOW_PART, connection_bytes }
+    }
+}
+
 /// A single-threaded runtime.
 pub fn build() -> std::io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
@@ -32,7 +65,7 @@ pub fn build() -> std::io::Result<Runtime> {
 
 /// Serves a core until `drain` is given and the requests under way are done, or [`DRAIN`] has passed. The
 /// reads of its requests are made by `io`, which may keep something for the core's thread.
-pub fn run_core(listener: TcpListener, routes: Routes, drain: Signal, io: &dyn IoEngine) {
+pub fn run_core(listener: TcpListener, core: Core, drain: Signal, io: &dyn IoEngine) {
     let runtime = match build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -51,7 +84,7 @@ pub fn run_core(listener: TcpListener, routes: Routes, drain: Signal, io: &dyn I
             tokio::time::sleep(DRAIN).await;
         };
         tokio::select! {
-            served = serve(listener, routes, given(drain.clone())) => {
+            served = serve(listener, core, given(drain.clone())) => {
                 if let Err(error) = served {
                     tracing::error!(%error, "a core stopped serving");
                 }
@@ -65,16 +98,18 @@ pub fn run_core(listener: TcpListener, routes: Routes, drain: Signal, io: &dyn I
 
 async fn serve(
     listener: TcpListener,
-    routes: Routes,
+    core: Core,
     drain: impl Future<Output = ()>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let incoming = TcpIncoming::from(listener)
         .with_nodelay(Some(true))
         .with_keepalive(Some(KEEPALIVE_INTERVAL));
+    let Core { routes, streams, windows } = core;
+    let incoming = incoming.map(|accepted| accepted.map(|stream| Accepted::new(stream, &streams)));
     Server::builder()
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_stream_window_size(windows.stream_bytes)
+        .initial_connection_window_size(windows.connection_bytes)
         .http2_adaptive_window(Some(false))
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
@@ -89,7 +124,6 @@ async fn serve(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use tepui_engine::io::{Env, IoMode, Spawner as _, ThreadSpawner};
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;
@@ -109,7 +143,10 @@ mod tests {
                 let service = HealthService::from_health_reporter(health.clone());
                 let (routes, drain) = (Routes::new(HealthServer::new(service)), draining.clone());
                 let io = Arc::clone(&env.io);
-                let work = move || run_core(listener, routes, drain, io.as_ref());
+                let windows = Windows::within(1 << 20);
+                let streams = Arc::new(Streams::new(1 << 20));
+                let core = Core { routes, streams, windows };
+                let work = move || run_core(listener, core, drain, io.as_ref());
                 ThreadSpawner.spawn("core", Box::new(work)).unwrap()
             })
             .collect();
@@ -129,6 +166,17 @@ mod tests {
         });
         joined.await.unwrap();
         assert!(endpoint.connect().await.is_err());
+    }
+
+    #[test]
+    fn windows_shrink_with_the_budget_and_keep_to_their_bounds() {
+        let windows = |bytes| {
+            let Windows { stream_bytes, connection_bytes } = Windows::within(bytes);
+            (stream_bytes, connection_bytes)
+        };
+        assert_eq!(windows(0), (64 << 10, 1 << 20));
+        assert_eq!(windows(64 << 20), (128 << 10, 2 << 20));
+        assert_eq!(windows(u64::MAX), (1 << 20, CONNECTION_WINDOW_BYTES));
     }
 
     #[tokio::test]

@@ -13,17 +13,21 @@ use std::sync::mpsc;
 
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::db::{Engine, OpenSummary};
-use tepui_engine::io::{Env, JoinHandle};
+use tepui_engine::io::{Clock, Env, JoinHandle};
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
+use crate::admission::{Gate, Gated, Streams};
 use crate::catalog::host::EngineHost;
 use crate::chores::{self, Chores};
 use crate::config::Config;
 use crate::limits::{CLOSE, REQUEST_MESSAGE_BYTES_MAX};
 use crate::listener;
+use crate::metrics::collect::Sources;
+use crate::metrics::endpoint;
+use crate::metrics::rpc::{CoreRpcs, Recorder};
 use crate::operations::Operations;
 use crate::runtime;
 use crate::services::generated::bigtable::bigtable_server::BigtableServer;
@@ -40,6 +44,7 @@ const DESCRIPTORS: &[u8] = include_bytes!("../descriptors.bin");
 /// A server that is running. Dropping it stops it too, without waiting.
 pub struct Running {
     address: SocketAddr,
+    metrics_address: Option<SocketAddr>,
     env: Env,
     engine: Arc<Engine>,
     stop: watch::Sender<bool>,
@@ -52,7 +57,7 @@ pub fn start(env: Env, config: &Config) -> Result<Running> {
     let options = config.engine.clone();
     let engine = Engine::open(env.clone(), &config.data, options)?;
     tell_opening(engine.open_summary());
-    start_over(env, engine, address, config.core_count())
+    start_over(env, engine, address, config)
 }
 
 /// Tells what the last server left behind, where it left anything.
@@ -71,22 +76,41 @@ fn tell_opening(found: &OpenSummary) {
 }
 
 /// Starts a server over an engine that is open and whose background work has not started.
-fn start_over(env: Env, engine: Arc<Engine>, address: SocketAddr, cores: usize) -> Result<Running> {
+fn start_over(
+    env: Env,
+    engine: Arc<Engine>,
+    address: SocketAddr,
+    config: &Config,
+) -> Result<Running> {
     let host = EngineHost::new(Arc::clone(&engine), Arc::clone(&env.rng));
     let (clock, rng) = (engine.clock(), Arc::clone(&env.rng));
     let tables = Arc::new(Tables::open(host, engine.meta(), Arc::clone(&clock), rng)?);
     engine.retain_tablets(&tables.tablet_ids())?;
     engine.start()?;
 
-    let listeners = listener::bind(address, cores)
-        .map_err(|error| Error::unavailable(format!("cannot listen on {address}: {error}")))?;
+    let cannot_listen =
+        |address, error| Error::unavailable(format!("cannot listen on {address}: {error}"));
+    let listeners = listener::bind(address, config.core_count())
+        .map_err(|error| cannot_listen(address, error))?;
+    let metrics = match config.metrics_listen {
+        None => None,
+        Some(address) => {
+            Some(endpoint::bind(address).map_err(|error| cannot_listen(address, error))?)
+        }
+    };
+    let metrics_address = metrics.as_ref().and_then(|listener| listener.local_addr().ok());
     let address = listeners
         .first()
         .and_then(|listener| listener.local_addr().ok())
         .ok_or_else(|| Error::internal("no core to listen on"))?;
 
     let health = HealthReporter::new();
-    let operations = Arc::new(Operations::new(clock));
+    let operations = Arc::new(Operations::new(Arc::clone(&clock)));
+    let message_bytes_max = REQUEST_MESSAGE_BYTES_MAX as u64;
+    let gate = Arc::new(Gate::new(config.budget.requests_bytes, message_bytes_max));
+    let streams = Arc::new(Streams::new(config.budget.answers_bytes));
+    let windows = runtime::Windows::within(config.budget.requests_bytes);
+    let mut cores = Vec::new();
     let (stop, stopped) = watch::channel(false);
     let (drain, draining) = watch::channel(false);
     // Told before the first connection is served: who asks as soon as the server listens gets an answer.
@@ -94,21 +118,41 @@ fn start_over(env: Env, engine: Arc<Engine>, address: SocketAddr, cores: usize) 
     pollster::block_on(chores::tell(&health, &told));
     let mut threads = Vec::new();
     for (i, listener) in listeners.into_iter().enumerate() {
-        let routes = routes(&tables, &operations, &engine, &health)?;
+        let core = Arc::new(CoreRpcs::default());
+        cores.push(Arc::clone(&core));
+        let serving = Serving {
+            tables: &tables,
+            operations: &operations,
+            health: &health,
+            clock: &clock,
+            gate: &gate,
+            streams: &streams,
+        };
+        let routes = serving.routes(core)?;
         let draining = draining.clone();
-        let io = Arc::clone(&env.io);
-        let work = move || runtime::run_core(listener, routes, draining, io.as_ref());
+        let (io, streams) = (Arc::clone(&env.io), Arc::clone(&streams));
+        let work = move || {
+            let core = runtime::Core { routes, streams, windows };
+            runtime::run_core(listener, core, draining, io.as_ref());
+        };
         threads.push(env.spawner.spawn(&format!("tepui-core-{i}"), Box::new(work))?);
     }
-    let chores = Chores { engine: Arc::clone(&engine), tables, health, told, stop: stopped, drain };
+    let memory_bytes = config.budget.total_bytes;
+    let sources = Sources { engine: Arc::clone(&engine), cores, gate, streams, memory_bytes };
+    let chores = Chores { sources, metrics, tables, health, told, stop: stopped, drain };
     threads.push(env.spawner.spawn("tepui-chores", Box::new(move || chores::run(chores)))?);
-    Ok(Running { address, env, engine, stop, threads })
+    Ok(Running { address, metrics_address, env, engine, stop, threads })
 }
 
 impl Running {
     /// Where it listens; the port is the real one where port 0 was asked for.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it serves metrics, if it does.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address
     }
 
     /// The engine underneath.
@@ -163,29 +207,45 @@ fn listen_address(config: &Config) -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// The services of one core.
-fn routes(
-    tables: &Arc<Tables>,
-    operations: &Arc<Operations>,
-    engine: &Arc<Engine>,
-    health: &HealthReporter,
-) -> Result<Routes> {
-    let data = DataService::new(Arc::clone(tables));
-    let table_admin =
-        TableAdminService::new(Arc::clone(tables), Arc::clone(operations), engine.clock());
-    let health = HealthService::from_health_reporter(health.clone());
-    let reflection = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(DESCRIPTORS)
-    };
-    let bad = |error| Error::internal(format!("descriptors for reflection: {error}"));
-    Ok(Routes::new(BigtableServer::new(data).max_decoding_message_size(REQUEST_MESSAGE_BYTES_MAX))
-        .add_service(BigtableTableAdminServer::new(table_admin))
-        .add_service(BigtableInstanceAdminServer::new(InstanceAdminService))
-        .add_service(OperationsServer::new(OperationsService::new(Arc::clone(operations))))
-        .add_service(HealthServer::new(health))
-        .add_service(reflection().build_v1().map_err(bad)?)
-        .add_service(reflection().build_v1alpha().map_err(bad)?))
+/// What the services of all cores share.
+struct Serving<'a> {
+    tables: &'a Arc<Tables>,
+    operations: &'a Arc<Operations>,
+    health: &'a HealthReporter,
+    clock: &'a Arc<dyn Clock>,
+    gate: &'a Arc<Gate>,
+    streams: &'a Arc<Streams>,
+}
+
+impl Serving<'_> {
+    /// The services of one core, which count into `core`.
+    fn routes(&self, core: Arc<CoreRpcs>) -> Result<Routes> {
+        let clock = || Arc::clone(self.clock);
+        let recorder = Recorder::new(core, clock());
+        let tables = || Arc::clone(self.tables);
+        let operations = || Arc::clone(self.operations);
+        let data = DataService::new(tables(), Arc::clone(self.streams), clock(), recorder.clone());
+        let table_admin = TableAdminService::new(tables(), operations(), clock(), recorder.clone());
+        let instance_admin = InstanceAdminService::new(recorder.clone());
+        let longrunning = OperationsService::new(operations(), recorder);
+        let health = HealthService::from_health_reporter(self.health.clone());
+        let reflection = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(DESCRIPTORS)
+        };
+        let bad = |error| Error::internal(format!("descriptors for reflection: {error}"));
+        let gate = || Arc::clone(self.gate);
+        let data = BigtableServer::new(data).max_decoding_message_size(REQUEST_MESSAGE_BYTES_MAX);
+        let tables = BigtableTableAdminServer::new(table_admin);
+        let instances = BigtableInstanceAdminServer::new(instance_admin);
+        Ok(Routes::new(Gated::new(data, gate()))
+            .add_service(Gated::new(tables, gate()))
+            .add_service(Gated::new(instances, gate()))
+            .add_service(Gated::new(OperationsServer::new(longrunning), gate()))
+            .add_service(HealthServer::new(health))
+            .add_service(reflection().build_v1().map_err(bad)?)
+            .add_service(reflection().build_v1alpha().map_err(bad)?))
+    }
 }
 
 #[cfg(test)]

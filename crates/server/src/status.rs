@@ -1,7 +1,15 @@
 //! The one place where errors become gRPC statuses.
 
+use std::time::Duration;
+
+use prost::Message as _;
 use tepui_bigtable::error::{Code, Error};
 use tonic::Status;
+
+use crate::api::rpc;
+
+/// The type of the detail that tells a client when to try again.
+const RETRY_INFO_TYPE: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
 /// The gRPC code of an error's code.
 pub fn grpc_code(code: Code) -> tonic::Code {
@@ -33,7 +41,33 @@ pub fn from_error(error: &Error) -> Status {
     if matches!(code, tonic::Code::DataLoss | tonic::Code::Internal) {
         tracing::error!(?code, message = error.message(), "request failed");
     }
-    Status::new(code, error.message())
+    match error.retry_after() {
+        None => Status::new(code, error.message()),
+        Some(after) => {
+            let message = error.message().to_owned();
+            let details = vec![retry_info(after)];
+            let all = rpc::Status { code: code.into(), message, details };
+            Status::with_details(code, error.message(), all.encode_to_vec().into())
+        }
+    }
+}
+
+/// The same for one entry of many, within an answer.
+pub fn of_entry(error: &Error) -> rpc::Status {
+    rpc::Status {
+        code: grpc_code(error.kind()).into(),
+        message: error.message().to_owned(),
+        details: error.retry_after().map(retry_info).into_iter().collect(),
+    }
+}
+
+fn retry_info(after: Duration) -> prost_types::Any {
+    let delay = prost_types::Duration {
+        seconds: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+        nanos: after.subsec_nanos() as i32,
+    };
+    let info = rpc::RetryInfo { retry_delay: Some(delay) };
+    prost_types::Any { type_url: RETRY_INFO_TYPE.to_owned(), value: info.encode_to_vec() }
 }
 
 /// The status of an RPC that is not served yet, for example `Bigtable.ExecuteQuery`.
@@ -58,6 +92,21 @@ mod tests {
         let status = from_error(&engine.into());
         assert_eq!(status.code(), tonic::Code::DataLoss);
         assert_eq!(status.message(), "sst/7.sst: offset 4096: checksum mismatch");
+    }
+
+    #[test]
+    fn a_refusal_says_in_its_details_when_to_try_again() {
+        let error = Error::overloaded("busy", Duration::from_millis(1_250));
+        let status = from_error(&error);
+        assert_eq!((status.code(), status.message()), (tonic::Code::ResourceExhausted, "busy"));
+        let told = rpc::Status::decode(status.details()).unwrap();
+        assert_eq!((told.code, told.message.as_str()), (8, "busy"));
+        assert_eq!(told, of_entry(&error));
+        let [detail] = &told.details[..] else { panic!("one detail: {told:?}") };
+        assert_eq!(detail.type_url, RETRY_INFO_TYPE);
+        let delay = rpc::RetryInfo::decode(&detail.value[..]).unwrap().retry_delay.unwrap();
+        assert_eq!((delay.seconds, delay.nanos), (1, 250_000_000));
+        assert!(from_error(&Error::resource_exhausted("full")).details().is_empty());
     }
 
     #[test]

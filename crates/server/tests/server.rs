@@ -6,17 +6,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use prost::Message as _;
 use tepui_engine::io::{Env, InlineIo, MemoryFiles, SeededRng, SystemClock, ThreadSpawner};
+use tepui_engine::io::{Fault, FaultFiles, FaultOp};
 use tepui_server::api::admin::bigtable_instance_admin_client::BigtableInstanceAdminClient;
 use tepui_server::api::admin::bigtable_table_admin_client::BigtableTableAdminClient;
 use tepui_server::api::admin::drop_row_range_request::Target;
 use tepui_server::api::admin::modify_column_families_request::{Modification, modification::Mod};
 use tepui_server::api::v2::bigtable_client::BigtableClient;
 use tepui_server::api::v2::read_rows_response::cell_chunk::RowStatus;
-use tepui_server::api::{admin, longrunning, v2};
+use tepui_server::api::{admin, longrunning, rpc, v2};
 use tepui_server::config::Config;
 use tepui_server::server::{self, Running};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tonic::Code;
 use tonic::transport::Channel;
 
@@ -40,12 +45,17 @@ fn memory() -> Env {
 }
 
 async fn start(env: &Env) -> TestServer {
-    let config = Config {
+    start_with(env, |_| {}).await
+}
+
+async fn start_with(env: &Env, change: impl FnOnce(&mut Config)) -> TestServer {
+    let mut config = Config {
         data: PathBuf::from("/tepui"),
         listen: "127.0.0.1:0".to_owned(),
         cores: 2,
         ..Config::default()
     };
+    change(&mut config);
     let env = env.clone();
     let starting = tokio::task::spawn_blocking(move || server::start(env, &config).unwrap());
     let running = starting.await.unwrap();
@@ -434,5 +444,204 @@ async fn reflection_lists_and_describes_the_services() {
         assert!(described, "{name}");
     }
     drop((client, answers));
+    server.stop().await;
+}
+
+async fn set_named<'a>(
+    server: &TestServer,
+    name: &'a str,
+    value: &[u8],
+) -> (&'a str, Result<(), tonic::Status>) {
+    (name, server.set(name, value).await)
+}
+
+/// When a refusal says to try again.
+fn retry_delay(status: &tonic::Status) -> Option<prost_types::Duration> {
+    let details = rpc::Status::decode(status.details()).ok()?.details;
+    let info = details.iter().find(|d| d.type_url.ends_with("google.rpc.RetryInfo"))?;
+    rpc::RetryInfo::decode(&info.value[..]).ok()?.retry_delay
+}
+
+/// What is served at a path of the endpoint of metrics: the status line, and the body.
+async fn scrape(server: &TestServer, path: &str) -> (String, String) {
+    let address = server.running.metrics_address().unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+fn serve_metrics(config: &mut Config) {
+    config.metrics_listen = Some(([127, 0, 0, 1], 0).into());
+}
+
+/// The sum of the samples whose line starts so, in whole numbers.
+fn sample(metrics: &str, start: &str) -> u64 {
+    let values = metrics.lines().filter(|line| line.starts_with(start));
+    values.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() as u64).sum()
+}
+
+#[tokio::test]
+async fn metrics_tell_what_a_server_did_and_every_name_is_documented() {
+    let server = start_with(&memory(), serve_metrics).await;
+    server.create(&[]).await;
+    for n in 0..20 {
+        server.set(&format!("r{n}"), b"v").await.unwrap();
+    }
+    assert_eq!(server.rows().await.unwrap().len(), 20);
+    let missing = v2::MutateRowRequest {
+        table_name: format!("{INSTANCE}/tables/none"),
+        row_key: Bytes::from_static(b"r"),
+        mutations: vec![set_cell("cf", b"v")],
+        ..Default::default()
+    };
+    server.data().mutate_row(missing).await.unwrap_err();
+    let (status, metrics) = scrape(&server, "/metrics").await;
+    assert!(status.contains("200"), "{status}");
+    let calls = "tepui_requests_total{service=\"Bigtable\",method=\"MutateRow\",code=";
+    assert_eq!(sample(&metrics, &format!("{calls}\"Ok\"}}")), 20, "{metrics}");
+    assert_eq!(sample(&metrics, &format!("{calls}\"NotFound\"}}")), 1);
+    let took = "tepui_request_duration_seconds_count{service=\"Bigtable\",method=\"ReadRows\"}";
+    assert_eq!(sample(&metrics, took), 1);
+    assert_eq!(sample(&metrics, "tepui_records"), 20);
+    assert!(sample(&metrics, "tepui_memory_bytes{part=\"memtables\"}") > 0);
+    assert_eq!(sample(&metrics, "tepui_read_only"), 0);
+    assert!(metrics.ends_with("# EOF\n"));
+    let documented = include_str!("../../../docs/operations.md");
+    let names = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    for name in names.map(|line| line.split(' ').next().unwrap()) {
+        assert!(documented.contains(&format!("`{name}`")), "{name} is not in docs/operations.md");
+    }
+    assert!(scrape(&server, "/health").await.0.contains("200"));
+    assert!(scrape(&server, "/").await.0.contains("404"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_failed_sync_shows_with_its_reason_in_health_and_metrics() {
+    let mut env = memory();
+    let faults = FaultFiles::new(Arc::clone(&env.files));
+    env.files = Arc::new(faults.clone());
+    let server = start_with(&env, serve_metrics).await;
+    server.create(&[]).await;
+    server.set("kept", b"v").await.unwrap();
+    faults.inject(Fault::new(FaultOp::Sync));
+    server.set("lost", b"v").await.unwrap_err();
+    let refused = server.set("later", b"v").await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert_eq!(server.rows().await.unwrap().len(), 1, "reads go on");
+    let (status, reason) = scrape(&server, "/health").await;
+    assert!(status.contains("503") && reason.contains("commit log failed"), "{status} {reason}");
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    let line = metrics.lines().find(|line| line.starts_with("tepui_read_only{")).unwrap();
+    assert!(line.contains("commit log failed") && line.ends_with(" 1"), "{line}");
+    drop(server);
+}
+
+#[tokio::test]
+async fn while_the_log_stands_still_writes_are_refused_with_a_hint_and_afterwards_taken() {
+    let mut env = memory();
+    let faults = FaultFiles::new(Arc::clone(&env.files));
+    env.files = Arc::new(faults.clone());
+    let queue_bytes = 64 << 10;
+    let server = start_with(&env, |config| {
+        serve_metrics(config);
+        config.engine.log_queue_bytes = queue_bytes;
+    })
+    .await;
+    server.create(&[]).await;
+    let (go, stands_still) = std::sync::mpsc::channel::<()>();
+    let stands_still = std::sync::Mutex::new(stands_still);
+    let hook = move |_: &std::path::Path| {
+        // Until the sender is gone.
+        let _ = stands_still.lock().unwrap().recv();
+    };
+    faults.before_sync(Some(Arc::new(hook)));
+    let value = [7_u8; 4 << 10];
+    let names: Vec<String> = (0..200).map(|n| format!("r{n}")).collect();
+    let mut writes: FuturesUnordered<_> =
+        names.iter().map(|name| set_named(&server, name, &value)).collect();
+    let mut refused = 0;
+    // The queue takes some 16 of them; those wait, and all others are answered.
+    while refused < 180 {
+        let (_, result) = writes.next().await.unwrap();
+        let status = result.expect_err("nothing is durable");
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        let delay = retry_delay(&status).expect("a refusal says when to come back");
+        assert!(delay.seconds > 0 || delay.nanos > 1_000_000);
+        refused += 1;
+    }
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    assert!(sample(&metrics, "tepui_refused_total{reason=\"log_queue\"}") >= 180);
+    assert!(sample(&metrics, "tepui_memory_bytes{part=\"log_queue\"}") <= 2 * queue_bytes);
+    drop(go);
+    let mut taken = 0;
+    while let Some((name, result)) = writes.next().await {
+        if let Err(status) = result {
+            assert!(retry_delay(&status).is_some(), "{name}: {status}");
+        } else {
+            taken += 1;
+        }
+    }
+    assert!(taken > 0, "what had its place in the queue was written");
+    drop(writes);
+    server.set("after", b"v").await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_that_memory_has_no_room_for_is_refused_by_its_size() {
+    let server = start_with(&memory(), |config| {
+        serve_metrics(config);
+        config.budget.requests_bytes = 12 << 20;
+    })
+    .await;
+    server.create(&[]).await;
+    server.set("fits", &vec![1; 4 << 20]).await.unwrap();
+    let refused = server.set("large", &vec![1; 8 << 20]).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    assert!(refused.message().contains("limit"), "{refused}");
+    // Several at once take turns.
+    let value = vec![2; 4 << 20];
+    let names: Vec<String> = (0..6).map(|n| format!("r{n}")).collect();
+    let writes = names.iter().map(|name| server.set(name, &value));
+    for result in futures::future::join_all(writes).await {
+        result.unwrap();
+    }
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    assert_eq!(sample(&metrics, "tepui_refused_total{reason=\"request_too_large\"}"), 1);
+    assert_eq!(sample(&metrics, "tepui_memory_bytes{part=\"requests\"}"), 0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_read_whose_client_stalls_lets_go_of_the_engine_and_goes_on_when_it_is_back() {
+    let server = start_with(&memory(), serve_metrics).await;
+    server.create(&["r3"]).await;
+    let value = vec![3; 100 << 10];
+    for n in 0..60 {
+        server.set(&format!("r{n:02}"), &value).await.unwrap();
+    }
+    let request = v2::ReadRowsRequest { table_name: TABLE.to_owned(), ..Default::default() };
+    let mut stream = server.data().read_rows(request).await.unwrap().into_inner();
+    let first = stream.message().await.unwrap().unwrap();
+    while sample(&scrape(&server, "/metrics").await.1, "tepui_reads_suspended_total") < 1 {
+        tokio::task::yield_now().await;
+    }
+    let committed = |message: &v2::ReadRowsResponse| {
+        let chunks = message.chunks.iter();
+        chunks.filter(|c| matches!(c.row_status, Some(RowStatus::CommitRow(true)))).count()
+    };
+    let mut rows = committed(&first);
+    while let Some(message) = stream.message().await.unwrap() {
+        rows += committed(&message);
+    }
+    assert_eq!(rows, 60);
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    assert_eq!(sample(&metrics, "tepui_reads_parked"), 0);
+    assert_eq!(sample(&metrics, "tepui_memory_bytes{part=\"answers\"}"), 0);
     server.stop().await;
 }

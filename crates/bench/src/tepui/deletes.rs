@@ -30,8 +30,10 @@ impl Tepui {
                         let _: u64 = done?;
                     }
                     let mutations = vec![Mutation::DeleteRow];
-                    under_way
-                        .push(self.tablet.apply(RowBatch { row: row.clone().into(), mutations }));
+                    under_way.push(
+                        self.tablet
+                            .apply_when_room(RowBatch { row: row.clone().into(), mutations }),
+                    );
                 }
                 bar.add(chunk.len() as u64);
             }

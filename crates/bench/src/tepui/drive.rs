@@ -187,7 +187,8 @@ impl Worker<'_> {
             Op::MultiGet { rows } => self.multi_get(rows, depth).await,
             Op::Scan { row, rows, reverse } => self.scan(*row, *rows, *reverse, depth, key).await,
             Op::Put { row } => {
-                self.store.tablet.apply(load::batch(self.dataset, *row, self.all())).await?;
+                let batch = load::batch(self.dataset, *row, self.all());
+                self.store.tablet.apply_when_room(batch).await?;
                 Ok(Found::default())
             }
             Op::Increment { row } => {

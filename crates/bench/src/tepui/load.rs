@@ -65,7 +65,7 @@ pub(super) fn load_columns(
                     {
                         let _: u64 = done?;
                     }
-                    under_way.push(tablet.apply(batch(dataset, row, columns.clone())));
+                    under_way.push(tablet.apply_when_room(batch(dataset, row, columns.clone())));
                 }
                 bar.add(to - from);
             }

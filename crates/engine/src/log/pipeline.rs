@@ -72,6 +72,26 @@ struct Shared {
     visible: AtomicU64,
     state: Mutex<State>,
     gate: Arc<Semaphore>,
+    /// Bytes that the gate lets in.
+    gate_bytes: u32,
+    /// Bytes of batches that wait at the gate.
+    waiting_bytes: AtomicU64,
+}
+
+/// Counts the bytes of a batch while it waits at the gate.
+struct Waiting<'a>(&'a AtomicU64, u64);
+
+impl<'a> Waiting<'a> {
+    fn new(total: &'a AtomicU64, bytes: u64) -> Self {
+        total.fetch_add(bytes, Ordering::Relaxed);
+        Self(total, bytes)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -208,12 +228,19 @@ impl CommitPipeline {
     /// Starts a log that was opened and replayed. The clock's floor is the greatest sequence ever used:
     /// all up to it is visible from the start.
     pub fn new(log: Arc<dyn CommitLog>, hlc: Hlc) -> Result<Self> {
+        Self::with_queue(log, hlc, LOG_QUEUE_BYTES_MAX)
+    }
+
+    /// The same with another limit than [`LOG_QUEUE_BYTES_MAX`].
+    pub fn with_queue(log: Arc<dyn CommitLog>, hlc: Hlc, gate_bytes: u32) -> Result<Self> {
         let floor = hlc.current();
         let shared = Arc::new(Shared {
             hlc,
             visible: AtomicU64::new(floor),
             state: Mutex::new(State { published: floor, ..State::default() }),
-            gate: Arc::new(Semaphore::new(LOG_QUEUE_BYTES_MAX as usize)),
+            gate: Arc::new(Semaphore::new(gate_bytes as usize)),
+            gate_bytes,
+            waiting_bytes: AtomicU64::new(0),
         });
         log.start(Arc::clone(&shared) as Arc<dyn LogObserver>)?;
         Ok(Self { shared, log })
@@ -222,13 +249,25 @@ impl CommitPipeline {
     /// Waits until a batch of this many encoded bytes may be queued.
     pub async fn admit(&self, bytes: usize) -> Result<Permit> {
         let bytes = (bytes as u64).saturating_add(ENTRY_OVERHEAD_BYTES);
-        let share = u32::try_from(bytes).unwrap_or(u32::MAX).min(LOG_QUEUE_BYTES_MAX);
+        let share = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.shared.gate_bytes);
         let gate = Arc::clone(&self.shared.gate);
+        if let Ok(permit) = Arc::clone(&gate).try_acquire_many_owned(share) {
+            return Ok(Permit(permit));
+        }
+        let _waiting = Waiting::new(&self.shared.waiting_bytes, bytes);
         match gate.acquire_many_owned(share).await {
             Ok(permit) => Ok(Permit(permit)),
             // The gate closes when the pipeline fails or is closed.
             Err(_) => Err(lock(&self.shared.state).check().err().unwrap_or_else(closed)),
         }
+    }
+
+    /// Bytes of batches that are queued, being synced, or waiting for [`Self::admit`].
+    pub fn queued_bytes(&self) -> u64 {
+        let free = self.shared.gate.available_permits() as u64;
+        u64::from(self.shared.gate_bytes)
+            .saturating_sub(free)
+            .saturating_add(self.shared.waiting_bytes.load(Ordering::Relaxed))
     }
 
     /// Gives a batch of `seqs` mutations its sequences and its place in the log. Does not block; the

@@ -41,11 +41,23 @@ struct Chunk {
     layout: Layout,
 }
 
+/// Bytes of all memtables that share it, those included that were flushed and that reads still hold.
+#[derive(Debug, Clone, Default)]
+pub struct MemtableMemory(Arc<AtomicU64>);
+
+impl MemtableMemory {
+    /// The bytes now.
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Owns the chunks and frees them when it is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     chunks: Mutex<Vec<Chunk>>,
     reserved_bytes: AtomicU64,
+    memory: MemtableMemory,
 }
 
 // SAFETY: a chunk is plain memory, freed by `Drop` with exclusive access; its address may be known to
@@ -55,6 +67,11 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
+    /// An empty arena whose chunks are counted in `memory` too.
+    pub(super) fn counted(memory: MemtableMemory) -> Self {
+        Self { chunks: Mutex::default(), reserved_bytes: AtomicU64::new(0), memory }
+    }
+
     /// Bytes of all chunks, unused tails included.
     pub(super) fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes.load(Ordering::Relaxed)
@@ -70,6 +87,7 @@ impl Arena {
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner).push(Chunk { start, layout });
         self.reserved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.memory.0.fetch_add(bytes as u64, Ordering::Relaxed);
         (start, bytes)
     }
 }
@@ -81,6 +99,7 @@ impl Drop for Arena {
             // freed once. Whoever follows pointers into it holds the arena alive (see `skiplist.rs`).
             unsafe { dealloc(chunk.start.as_ptr(), chunk.layout) };
         }
+        self.memory.0.fetch_sub(*self.reserved_bytes.get_mut(), Ordering::Relaxed);
     }
 }
 
@@ -171,6 +190,20 @@ mod tests {
             assert!(arena.reserved_bytes() - before <= CHUNK_BYTES_MAX as u64);
         }
         assert!(used > (arena.reserved_bytes() - CHUNK_BYTES_MAX as u64) * 9 / 10);
+    }
+
+    #[test]
+    fn the_memory_of_several_arenas_is_counted_until_each_is_dropped() {
+        let memory = MemtableMemory::default();
+        let one = Arc::new(Arena::counted(memory.clone()));
+        let other = Arc::new(Arena::counted(memory.clone()));
+        Bump::new(Arc::clone(&one)).alloc(1);
+        Bump::new(Arc::clone(&other)).alloc(OWN_CHUNK_BYTES);
+        assert_eq!(memory.bytes(), one.reserved_bytes() + other.reserved_bytes());
+        drop(other);
+        assert_eq!(memory.bytes(), one.reserved_bytes());
+        drop(one);
+        assert_eq!(memory.bytes(), 0);
     }
 
     #[test]

@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::cell::{FamilyId, KeyView, Kind, RowRange, SEQ_MAX, Seq, Timestamp};
 
+pub use arena::MemtableMemory;
 pub use cursor::{MemtableCursor, SHARED_VALUE_BYTES_MIN};
 use skiplist::{Inserter, SkipList};
 
@@ -85,7 +86,12 @@ impl WriterState {
 impl Memtable {
     /// An empty memtable; `seed` decides the shape of the skiplist, so that a test can repeat it.
     pub fn new(seed: u64) -> Arc<Self> {
-        let (list, inserter) = SkipList::create(seed);
+        Self::counted(seed, MemtableMemory::default())
+    }
+
+    /// The same, counted in `memory` for as long as any of it is held.
+    pub fn counted(seed: u64, memory: MemtableMemory) -> Arc<Self> {
+        let (list, inserter) = SkipList::create(seed, memory);
         Arc::new(Self {
             list,
             writer: Mutex::new(WriterState { inserter, families: Vec::new(), family_hint: 0 }),

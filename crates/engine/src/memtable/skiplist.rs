@@ -34,7 +34,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use super::arena::{ALIGN, Arena, Bump};
+use super::arena::{ALIGN, Arena, Bump, MemtableMemory};
 use crate::cell::KeyView;
 
 /// Levels at most. With one node in [`BRANCHING`] reaching the next level, 12 levels keep searches
@@ -126,9 +126,9 @@ unsafe impl Send for SkipList {}
 unsafe impl Sync for SkipList {}
 
 impl SkipList {
-    /// An empty list and its only writer. `seed` decides the heights.
-    pub(super) fn create(seed: u64) -> (Arc<Self>, Inserter) {
-        let arena = Arc::new(Arena::default());
+    /// An empty list and its only writer. `seed` decides the heights; its memory is counted in `memory`.
+    pub(super) fn create(seed: u64, memory: MemtableMemory) -> (Arc<Self>, Inserter) {
+        let arena = Arc::new(Arena::counted(memory));
         let mut bump = Bump::new(Arc::clone(&arena));
         let head = new_node(&mut bump, HEIGHT_MAX, &[], 0, &[]);
         let list = Arc::new(Self { arena, head, height: AtomicUsize::new(1) });

@@ -67,11 +67,6 @@ impl Tablet {
         if view.active.is_empty() { 0 } else { view.active.allocated_bytes() }
     }
 
-    /// Bytes of all its memtables.
-    pub(crate) fn memtable_bytes(&self) -> u64 {
-        self.view.load().memtable_bytes()
-    }
-
     /// Flushes the memtables that wait. Blocks. A failure makes the engine read-only, since memory can
     /// no longer be given back.
     pub(crate) fn flush_waiting(&self) -> Result<()> {

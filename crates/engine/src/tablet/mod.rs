@@ -65,11 +65,13 @@ pub struct TabletStats {
     pub sst_count: u64,
     /// SSTs by level.
     pub level_files: Vec<usize>,
-    /// Sublevels of level 0: what a read looks into before it comes to level 1. Writers wait where there are
+    /// Sublevels of level 0: what a read looks into before it comes to level 1. Writes are refused where there are
     /// [`l0_stop_files`](crate::options::EngineOptions::l0_stop_files).
     pub sublevels: usize,
     /// Bytes that compactions still have to read and write, roughly, until every level is within its target.
     pub compaction_debt_bytes: u64,
+    /// Bytes of its SSTs by level.
+    pub level_bytes: Vec<u64>,
     /// Bytes of memory in its memtables.
     pub memtable_bytes: u64,
     /// Records in its SSTs and memtables, those hidden by others included.
@@ -186,6 +188,12 @@ impl Tablet {
             level_files: view.version.levels().iter().map(Vec::len).collect(),
             sublevels: view.shape.sublevels.len(),
             compaction_debt_bytes: view.shape.debt_bytes,
+            level_bytes: view
+                .version
+                .levels()
+                .iter()
+                .map(|files| files.iter().map(|f| f.bytes).sum())
+                .collect(),
             memtable_bytes: view.memtable_bytes(),
             records: memtable_records + view.version.ssts().map(|f| f.entries).sum::<u64>(),
         }
@@ -243,7 +251,12 @@ impl Tablet {
 
     /// Whether a flush or compaction of it runs.
     pub(crate) fn is_busy(&self) -> bool {
-        self.jobs().running > 0
+        self.running_jobs() > 0
+    }
+
+    /// Flushes and compactions of it that run.
+    pub(crate) fn running_jobs(&self) -> usize {
+        self.jobs().running
     }
 
     pub(crate) fn is_dropped(&self) -> bool {

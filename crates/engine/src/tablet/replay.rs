@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cell::{RowBatch, Seq};
 use crate::error::Result;
-use crate::memtable::Memtable;
+use crate::memtable::{Memtable, MemtableMemory};
 
 use super::write::insert;
 
@@ -14,16 +14,30 @@ pub(crate) struct Replay {
     flushed_seq: Seq,
     memtable_bytes: u64,
     seed: u64,
+    memory: MemtableMemory,
     full: Vec<Arc<Memtable>>,
     active: Arc<Memtable>,
     key: Vec<u8>,
 }
 
 impl Replay {
-    /// Records up to `flushed_seq` are in SSTs and are skipped; `seed` shapes the memtables' towers.
-    pub(crate) fn new(flushed_seq: Seq, memtable_bytes: u64, seed: u64) -> Self {
-        let active = Memtable::new(seed);
-        Self { flushed_seq, memtable_bytes, seed, full: Vec::new(), active, key: Vec::new() }
+    /// Records up to `flushed_seq` are in SSTs and are skipped; `seed` shapes the memtables' towers; they are counted in `memory`.
+    pub(crate) fn new(
+        flushed_seq: Seq,
+        memtable_bytes: u64,
+        seed: u64,
+        memory: MemtableMemory,
+    ) -> Self {
+        let active = Memtable::counted(seed, memory.clone());
+        Self {
+            flushed_seq,
+            memtable_bytes,
+            seed,
+            memory,
+            full: Vec::new(),
+            active,
+            key: Vec::new(),
+        }
     }
 
     /// Takes one record of the log; records come in the order of their sequences.
@@ -34,7 +48,8 @@ impl Replay {
         insert(&self.active, first_seq, batch, &mut self.key)?;
         if self.active.allocated_bytes() >= self.memtable_bytes {
             self.seed = self.seed.wrapping_add(1);
-            self.full.push(std::mem::replace(&mut self.active, Memtable::new(self.seed)));
+            let next = Memtable::counted(self.seed, self.memory.clone());
+            self.full.push(std::mem::replace(&mut self.active, next));
         }
         Ok(())
     }

@@ -9,6 +9,8 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::executor::block_on;
 
+use crate::pressure::Behind;
+
 use super::*;
 use crate::cell::{FamilyId, Mutation, RowBatch};
 use crate::compaction::pick;
@@ -25,6 +27,14 @@ struct Rig {
 }
 
 fn rig() -> Rig {
+    rig_with(EngineOptions {
+        memtables_waiting_max: 1,
+        l0_compaction_files: 2,
+        ..EngineOptions::default()
+    })
+}
+
+fn rig_with(options: EngineOptions) -> Rig {
     let files = Arc::new(MemoryFiles::new());
     let env = Env {
         files: Arc::clone(&files) as Arc<dyn Files>,
@@ -33,12 +43,7 @@ fn rig() -> Rig {
         rng: Arc::new(SeededRng::new(1)),
         spawner: Arc::new(ThreadSpawner),
     };
-    let options = EngineOptions {
-        background: false,
-        memtables_waiting_max: 1,
-        l0_compaction_files: 2,
-        ..EngineOptions::default()
-    };
+    let options = EngineOptions { background: false, ..options };
     let engine = Engine::open(env, Path::new("/data"), options).unwrap();
     let tablet = engine.create_tablet(RowRange::all()).unwrap();
     let families = [(FamilyId(1), FamilyOptions::default())].into();
@@ -196,12 +201,66 @@ fn a_tablet_is_not_dropped_in_the_middle_of_an_edit_of_its_manifest() {
 }
 
 #[test]
+fn writes_are_refused_with_a_hint_and_never_wait_where_flushes_are_behind() {
+    let rig = rig();
+    rig.tablet.core.background.store(true, Ordering::Release);
+    for row in ["a", "b"] {
+        block_on(rig.tablet.apply_when_room(batch(row, &["a"]))).unwrap();
+        rig.tablet.rotate_now();
+    }
+    let pressure = rig.tablet.pressure();
+    assert_eq!((pressure.behind, pressure.refused_share()), (Behind::Memtables, 1.0));
+    let refused = rig.tablet.apply(batch("c", &["a"])).now_or_never().expect("no write waits");
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Overloaded, "{refused}");
+    assert!(refused.retry_after().is_some());
+    assert_eq!(rig.engine.refusals().get(Behind::Memtables), 1);
+    rig.tablet.flush_waiting().unwrap();
+    assert!(rig.tablet.pressure().refused_share() <= 0.0);
+    block_on(rig.tablet.apply(batch("c", &["a"]))).unwrap();
+}
+
+#[test]
+fn memory_of_memtables_counts_until_the_last_reader_lets_go() {
+    let rig = rig();
+    block_on(rig.tablet.apply(batch("a", &["a"]))).unwrap();
+    let view = rig.tablet.view.load_full();
+    let held = view.active.allocated_bytes();
+    block_on(rig.tablet.flush()).unwrap();
+    let with_reader = rig.engine.memory().memtables;
+    drop(view);
+    assert_eq!(rig.engine.memory().memtables, with_reader - held);
+}
+
+#[test]
+fn the_largest_memtable_goes_before_all_together_are_at_their_limit() {
+    let (memtable_bytes, memtables_total_bytes) = (1 << 20, 1 << 20);
+    let options = EngineOptions { memtable_bytes, memtables_total_bytes, ..Default::default() };
+    let rig = rig_with(options);
+    let other = rig.engine.create_tablet(RowRange::all()).unwrap();
+    block_on(other.apply(batch("a", &["a"]))).unwrap();
+    let mut rows = 0;
+    while rig.engine.pressure().refused_share() <= 0.0 && rows < 100_000 {
+        block_on(rig.tablet.apply(batch(&format!("row-{rows:06}"), &["a"]))).unwrap();
+        rig.engine.bound_memory();
+        if rig.tablet.has_waiting() {
+            break;
+        }
+        rows += 1;
+    }
+    assert!(rig.tablet.has_waiting(), "it is flushed before anything is refused");
+    assert!(!other.has_waiting(), "the small one stays");
+}
+
+#[test]
 fn a_writer_that_waits_for_room_is_released_when_the_tablet_is_dropped() {
     let rig = rig();
     rig.tablet.core.background.store(true, Ordering::Release);
-    block_on(rig.tablet.apply(batch("a", &["a"]))).unwrap();
-    rig.tablet.rotate_now();
-    let mut waiting = pin!(rig.tablet.apply(batch("b", &["a"])));
+    for row in ["a", "b"] {
+        block_on(rig.tablet.apply_when_room(batch(row, &["a"]))).unwrap();
+        rig.tablet.rotate_now();
+    }
+    let mut waiting = pin!(rig.tablet.apply_when_room(batch("b", &["a"])));
     assert!(waiting.as_mut().now_or_never().is_none(), "there is no room");
     rig.engine.drop_tablet(rig.tablet.id()).unwrap();
     let answer = waiting.now_or_never().expect("there is nothing to wait for");
@@ -221,7 +280,7 @@ fn whoever_waits_for_a_flush_hears_of_the_engines_failure() {
 }
 
 #[test]
-fn a_damaged_file_in_level_zero_does_not_make_writers_wait_for_ever() {
+fn writes_are_refused_while_a_damaged_file_in_level_zero_keeps_compaction_from_making_room() {
     let rig = rig();
     for n in 0..rig.tablet.core.options.l0_stop_files {
         rig.write(&["row-00", &format!("row-{n:02}")]);
@@ -238,6 +297,7 @@ fn a_damaged_file_in_level_zero_does_not_make_writers_wait_for_ever() {
     // The log's thread answers a write that was let in; one that is refused is answered at once.
     let refused = answer.expect("compaction makes no room while its file is damaged").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Overloaded, "{refused}");
+    assert_eq!(rig.engine.refusals().get(Behind::Failing), 1);
 }
 
 #[test]

@@ -233,7 +233,7 @@ fn every_failing_operation_keeps_what_was_acknowledged() {
                 let mutations = vec![put(1, "q", 1000, &format!("value {n}"))];
                 let request =
                     RowBatch { row: row.clone().into_bytes().into(), mutations: mutations.clone() };
-                if block_on(rig.tablet.apply(request)).is_ok() {
+                if block_on(rig.tablet.apply_when_room(request)).is_ok() {
                     model.apply(row.as_bytes(), &mutations);
                 }
                 if n % 10 == 9 {

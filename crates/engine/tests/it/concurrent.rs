@@ -82,7 +82,7 @@ fn write(tablet: &Tablet, writer: u64, stop: &AtomicBool, acknowledged: &[Atomic
         let row = Bytes::from(key(writer, n));
         let delete = number % 17 == 0;
         let mutations = if delete { vec![Mutation::DeleteRow] } else { mutations(number) };
-        if block_on(tablet.apply(RowBatch { row, mutations })).is_err() {
+        if block_on(tablet.apply_when_room(RowBatch { row, mutations })).is_err() {
             // The power is off.
             return;
         }

@@ -91,7 +91,7 @@ impl Rig {
 
     pub fn apply(&self, row: &[u8], mutations: Vec<Mutation>) {
         let batch = RowBatch { row: Bytes::copy_from_slice(row), mutations };
-        block_on(self.tablet.apply(batch)).unwrap();
+        block_on(self.tablet.apply_when_room(batch)).unwrap();
     }
 
     pub fn scan(&self, range: RowRange, reverse: bool, snapshot: Option<Snapshot>) -> Vec<Row> {

@@ -1,11 +1,12 @@
 //! The table of keys: name, default, explanation, and how a value is checked and put in its place.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use tepui_engine::db::{CompressionPolicy, SyncMode};
 use tepui_engine::io::IoMode;
 
-use super::{Config, ENV_PREFIX, values};
+use super::{AUTO, Config, ENV_PREFIX, Memory, values};
 use crate::limits::CORES_MAX;
 use crate::logging::{self, LogFormat};
 
@@ -66,6 +67,11 @@ const DAY_MS: u64 = 24 * 3_600_000;
 fn rate(value: &str) -> Result<u64, String> {
     if value.trim() == "0" { Ok(0) } else { values::size(value, RATE_BYTES_MIN, u64::MAX) }
 }
+/// Bytes of memory for a server, at least; below it no division works.
+const MEMORY_BYTES_MIN: u64 = 64 << 20;
+
+/// Percents of the machine's memory for a server: with more, the kernel and its page cache have too little.
+const MEMORY_PERCENTS: RangeInclusive<u32> = 1..=90;
 
 /// Percent of the block cache for indexes and filters, at most: rows that are read again need some of it too.
 const PARTITION_SHARE_PERCENT_MAX: usize = 95;
@@ -111,6 +117,16 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "memory",
+        default: "60%",
+        about: "memory that the server is to stay within: a part of the machine's or the container's, or a size; \
+                the sizes that are \"auto\" follow from it",
+        set: |config, value| {
+            config.memory = memory(value)?;
+            Ok(())
+        },
+    },
+    Key {
         name: "log.sync",
         default: "always",
         about: "when a write is on disk: \"always\" before it is acknowledged, \"<n>ms\" at most so \
@@ -122,40 +138,41 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "log.segment_bytes",
-        default: "64MiB",
+        default: "auto",
         about: "size of a segment of the commit log",
         set: |config, value| {
-            config.engine.log_segment_bytes =
-                values::size(value, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)?;
+            config.shares.log_segment_bytes =
+                auto(value, |value| values::size(value, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX))?;
             Ok(())
         },
     },
     Key {
         name: "log.bytes_max",
-        default: "512MiB",
+        default: "auto",
         about: "size of the commit log at which the tables that pin its oldest segment are flushed",
         set: |config, value| {
-            config.engine.log_bytes_max = values::size(value, SEGMENT_BYTES_MIN, u64::MAX)?;
+            config.shares.log_bytes_max =
+                auto(value, |value| values::size(value, SEGMENT_BYTES_MIN, u64::MAX))?;
             Ok(())
         },
     },
     Key {
         name: "engine.memtable_bytes",
-        default: "64MiB",
+        default: "auto",
         about: "size of a memtable before it is flushed to disk",
         set: |config, value| {
-            config.engine.memtable_bytes =
-                values::size(value, MEMTABLE_BYTES_MIN, MEMTABLE_BYTES_MAX)?;
+            config.shares.memtable_bytes =
+                auto(value, |value| values::size(value, MEMTABLE_BYTES_MIN, MEMTABLE_BYTES_MAX))?;
             Ok(())
         },
     },
     Key {
         name: "engine.memtables_total_bytes",
-        default: "512MiB",
-        about: "size of all memtables together at which the largest is flushed",
+        default: "auto",
+        about: "size of all memtables together; from half of it on, more and more writes are refused",
         set: |config, value| {
-            config.engine.memtables_total_bytes =
-                values::size(value, MEMTABLE_BYTES_MIN, u64::MAX)?;
+            config.shares.memtables_total_bytes =
+                auto(value, |value| values::size(value, MEMTABLE_BYTES_MIN, u64::MAX))?;
             Ok(())
         },
     },
@@ -177,10 +194,11 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "engine.compaction_threads",
-        default: "2",
+        default: "auto",
         about: "threads that compact; flushes have one of their own",
         set: |config, value| {
-            config.engine.compaction_threads = values::whole_number(value, CORES_MAX)?.max(1);
+            config.shares.compaction_threads =
+                auto(value, |value| Ok(values::whole_number(value, CORES_MAX)?.max(1)))?;
             Ok(())
         },
     },
@@ -214,10 +232,11 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "engine.block_cache_bytes",
-        default: "512MiB",
+        default: "auto",
         about: "memory for blocks read from disk, and for indexes and filters",
         set: |config, value| {
-            config.engine.block_cache_bytes = values::size(value, BLOCK_CACHE_BYTES_MIN, u64::MAX)?;
+            config.shares.block_cache_bytes =
+                auto(value, |value| values::size(value, BLOCK_CACHE_BYTES_MIN, u64::MAX))?;
             Ok(())
         },
     },
@@ -254,15 +273,6 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
-        name: "engine.memory_bytes",
-        default: "0",
-        about: "memory that memtables, block cache and compactions may take together; the server does not start where they do not fit. 0 sets no bound",
-        set: |config, value| {
-            config.engine.memory_bytes = values::size(value, 0, u64::MAX)?;
-            Ok(())
-        },
-    },
-    Key {
         name: "engine.io",
         default: "direct",
         about: "how data files are read: \"direct\" past the page cache of the system, so that memory holds \
@@ -272,6 +282,18 @@ pub const KEYS: &[Key] = &[
                 "direct" => IoMode::Direct,
                 "buffered" => IoMode::Buffered,
                 other => return Err(format!("{other:?} is neither \"direct\" nor \"buffered\"")),
+            };
+            Ok(())
+        },
+    },
+    Key {
+        name: "metrics.listen",
+        default: "",
+        about: "IP:PORT to serve metrics and health on, by HTTP; nothing serves none",
+        set: |config, value| {
+            config.metrics_listen = match value {
+                "" => None,
+                value => Some(value.parse().map_err(|_| format!("{value:?} is not IP:PORT"))?),
             };
             Ok(())
         },
@@ -319,6 +341,35 @@ pub const KEYS: &[Key] = &[
     },
 ];
 
+/// What a key that is "auto" has come to.
+pub(super) fn auto_value(name: &str, config: &Config) -> String {
+    let engine = &config.engine;
+    match name {
+        "log.segment_bytes" => values::size_text(engine.log_segment_bytes),
+        "log.bytes_max" => values::size_text(engine.log_bytes_max),
+        "engine.memtable_bytes" => values::size_text(engine.memtable_bytes),
+        "engine.memtables_total_bytes" => values::size_text(engine.memtables_total_bytes),
+        "engine.block_cache_bytes" => values::size_text(engine.block_cache_bytes),
+        "engine.compaction_threads" => engine.compaction_threads.to_string(),
+        _ => String::new(),
+    }
+}
+
+fn auto<T>(value: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<Option<T>, String> {
+    if value == AUTO { Ok(None) } else { read(value).map(Some) }
+}
+
+fn memory(value: &str) -> Result<Memory, String> {
+    let Some(percent) = value.trim().strip_suffix('%') else {
+        return values::size(value, MEMORY_BYTES_MIN, u64::MAX).map(Memory::Bytes);
+    };
+    let percent = percent.trim_end().parse().ok().filter(|p| MEMORY_PERCENTS.contains(p));
+    percent.map(Memory::Percent).ok_or_else(|| {
+        let (least, most) = (MEMORY_PERCENTS.start(), MEMORY_PERCENTS.end());
+        format!("{value:?} is not a whole percent from {least}% to {most}%")
+    })
+}
+
 fn sync_mode(value: &str) -> Result<SyncMode, String> {
     let interval = || {
         let ms: u64 = value.strip_suffix("ms")?.parse().ok()?;
@@ -361,16 +412,15 @@ mod tests {
 
     #[test]
     fn the_defaults_of_the_table_are_those_of_the_type() {
+        let shares = super::super::Shares { memtable_bytes: Some(1), ..Default::default() };
         let mut config = Config {
             listen: String::new(),
             io: IoMode::Buffered,
+            memory: Memory::Bytes(1),
+            shares,
             engine: EngineOptions {
-                memtable_bytes: 0,
-                memtables_total_bytes: 0,
-                block_cache_bytes: 0,
                 partition_share_percent: 0,
                 pinned_levels: 0,
-                memory_bytes: 1,
                 sst: SstOptions { filter_bits_per_key: 0, ..SstOptions::default() },
                 log_segment_bytes: 0,
                 log_bytes_max: 0,
@@ -385,7 +435,31 @@ mod tests {
         for key in KEYS {
             (key.set)(&mut config, key.default).unwrap();
         }
+        config.divide(None).unwrap();
         assert_eq!(config, Config::default());
+    }
+
+    #[test]
+    fn memory_is_a_part_of_the_machine_or_a_size() {
+        assert_eq!(memory("60%"), Ok(Memory::Percent(60)));
+        assert_eq!(memory(" 5 %"), Ok(Memory::Percent(5)));
+        assert_eq!(memory("2GiB"), Ok(Memory::Bytes(2 << 30)));
+        for bad in ["", "%", "0%", "91%", "60.5%", "-1%", "1MiB", "half"] {
+            assert!(memory(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn metrics_need_an_address_or_are_off() {
+        let set = find("metrics.listen").unwrap().set;
+        let mut config = Config::default();
+        set(&mut config, "127.0.0.1:9100").unwrap();
+        assert_eq!(config.metrics_listen, Some(([127, 0, 0, 1], 9100).into()));
+        set(&mut config, "").unwrap();
+        assert_eq!(config.metrics_listen, None);
+        for bad in ["9100", "localhost", "127.0.0.1:x"] {
+            assert!(set(&mut config, bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -8,10 +8,12 @@
 //! default  <  file  <  environment  <  flag
 //! ```
 
+pub mod budget;
 mod keys;
 mod values;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use tepui_bigtable::error::{Error, Result};
@@ -20,10 +22,16 @@ use tepui_engine::io::{Files, IoMode};
 
 use crate::logging::LogFormat;
 
+pub use budget::{Budget, Memory, Shares};
 pub use keys::{KEYS, Key};
+
+use budget::MEMORY_DEFAULT;
 
 /// Bytes of a configuration file, at most: enough for any, and no accident of a path reads a disk.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The value of a key that follows from `memory`.
+pub const AUTO: &str = "auto";
 
 /// Before every environment variable of the server.
 pub const ENV_PREFIX: &str = "TEPUI_";
@@ -38,10 +46,18 @@ pub struct Config {
     pub data: PathBuf,
     /// HOST:PORT to listen on.
     pub listen: String,
-    /// How the engine works.
+    /// How much memory the process is to stay within.
+    pub memory: Memory,
+    /// The parts of it that were configured.
+    pub shares: Shares,
+    /// The parts of it that the server itself takes.
+    pub budget: Budget,
+    /// How the engine works, with its parts of the memory.
     pub engine: EngineOptions,
     /// How SSTs are read.
     pub io: IoMode,
+    /// Where metrics are served, if they are.
+    pub metrics_listen: Option<SocketAddr>,
     /// Whether other machines may connect without credentials and encryption.
     pub allow_remote_plaintext: bool,
     /// Cores that serve requests; 0 means all.
@@ -53,13 +69,26 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// What [`resolve`] gives when nothing is set.
+    /// What [`resolve`] gives when nothing is set, on a machine that does not say what memory it has.
     fn default() -> Self {
+        let mut config = Self::undivided();
+        config.divide(None).expect("the default machine has room for the default parts");
+        config
+    }
+}
+
+impl Config {
+    /// The defaults, with a budget that has not been divided.
+    fn undivided() -> Self {
         Self {
             data: PathBuf::from("./tepui-data"),
             listen: "127.0.0.1:8086".to_owned(),
+            memory: MEMORY_DEFAULT,
+            shares: Shares::default(),
+            budget: Budget { total_bytes: 0, requests_bytes: 0, answers_bytes: 0 },
             engine: EngineOptions::default(),
             io: IoMode::Direct,
+            metrics_listen: None,
             allow_remote_plaintext: false,
             cores: 0,
             log_format: LogFormat::Text,
@@ -69,6 +98,13 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Divides the memory of a machine that has this much.
+    fn divide(&mut self, machine_bytes: Option<u64>) -> Result<(), String> {
+        let total = budget::total(self.memory, machine_bytes);
+        (self.engine, self.budget) = budget::divide(total, &self.shares, &self.engine)?;
+        Ok(())
+    }
+
     /// The number of cores that serve requests.
     pub fn core_count(&self) -> usize {
         match self.cores {
@@ -111,6 +147,8 @@ pub struct Inputs {
     pub env: Vec<(String, String)>,
     /// Flags that were given: the key, the flag's name, the value.
     pub flags: Vec<(&'static str, &'static str, String)>,
+    /// Bytes of memory that the process may have, where the system says.
+    pub machine_bytes: Option<u64>,
 }
 
 /// One key's value and where it came from.
@@ -169,7 +207,7 @@ pub fn resolve(inputs: &Inputs) -> Result<Effective> {
         }
     }
 
-    let mut config = Config::default();
+    let mut config = Config::undivided();
     let mut settings = Vec::new();
     for key in KEYS {
         let last = given.iter().rev().find(|(of, ..)| of.name == key.name);
@@ -181,6 +219,16 @@ pub fn resolve(inputs: &Inputs) -> Result<Effective> {
             problems.push(format!("{}: {what} (from {source})", key.name));
         }
         settings.push(Setting { key, value, source });
+    }
+    if problems.is_empty()
+        && let Err(what) = config.divide(inputs.machine_bytes)
+    {
+        problems.push(format!("memory: {what}"));
+    }
+    for setting in &mut settings {
+        if setting.value == AUTO {
+            setting.value = format!("{AUTO}: {}", keys::auto_value(setting.key.name, &config));
+        }
     }
     if problems.is_empty() {
         return Ok(Effective { config, settings, warnings });
@@ -250,13 +298,14 @@ mod tests {
 
     #[test]
     fn every_key_can_be_set_in_the_environment_and_in_the_file() {
-        let text = "data = \"d\"\nlisten = \"[::1]:9\"\n\
+        let text = "data = \"d\"\nlisten = \"[::1]:9\"\nmemory = \"8GiB\"\n\
             [log]\nsync = \"5ms\"\nsegment_bytes = \"16MiB\"\nbytes_max = \"1GiB\"\n\
             [engine]\nmemtable_bytes = 8388608\nmemtables_total_bytes = \"32MiB\"\n\
             block_cache_bytes = \"2GiB\"\npartition_share_percent = 50\npinned_levels = 1\n\
-            filter_bits_per_key = 8\nmemory_bytes = \"4GiB\"\ncompression = \"lz4\"\ncompaction_threads = 1\n\
+            filter_bits_per_key = 8\ncompression = \"lz4\"\ncompaction_threads = 1\n\
             background_bytes_per_second = \"100MiB\"\ndelete_bytes_per_second = 0\nrewrite_days = 7\n\
             io = \"buffered\"\n\
+            [metrics]\nlisten = \"[::1]:10\"\n\
             [server]\nallow_remote_plaintext = true\ncores = 3\n\
             [logging]\nformat = \"json\"\nlevel = \"debug\"\n";
         let by_file = resolve(&file(text)).unwrap();
@@ -279,7 +328,8 @@ mod tests {
                 ("TEPUI_ENGINE_PARTITION_SHARE_PERCENT", "50"),
                 ("TEPUI_ENGINE_PINNED_LEVELS", "1"),
                 ("TEPUI_ENGINE_FILTER_BITS_PER_KEY", "8"),
-                ("TEPUI_ENGINE_MEMORY_BYTES", "4GiB"),
+                ("TEPUI_MEMORY", "8GiB"),
+                ("TEPUI_METRICS_LISTEN", "[::1]:10"),
                 ("TEPUI_SERVER_ALLOW_REMOTE_PLAINTEXT", "true"),
                 ("TEPUI_SERVER_CORES", "3"),
                 ("TEPUI_LOGGING_FORMAT", "json"),
@@ -288,28 +338,35 @@ mod tests {
             ..Inputs::default()
         })
         .unwrap();
+        let shares = Shares {
+            memtable_bytes: Some(8 << 20),
+            memtables_total_bytes: Some(32 << 20),
+            block_cache_bytes: Some(2 << 30),
+            log_segment_bytes: Some(16 << 20),
+            log_bytes_max: Some(1 << 30),
+            compaction_threads: Some(1),
+        };
+        let undivided = EngineOptions {
+            sync: SyncMode::IntervalMs(5),
+            partition_share_percent: 50,
+            pinned_levels: 1,
+            sst: SstOptions { filter_bits_per_key: 8, ..SstOptions::default() },
+            compression: CompressionPolicy::Lz4,
+            background_bytes_per_second: 100 << 20,
+            delete_bytes_per_second: 0,
+            rewrite_age_ms: 7 * 24 * 3_600_000,
+            ..EngineOptions::default()
+        };
+        let (engine, budget) = budget::divide(8 << 30, &shares, &undivided).unwrap();
         let expected = Config {
             data: PathBuf::from("d"),
             listen: "[::1]:9".to_owned(),
-            engine: EngineOptions {
-                sync: SyncMode::IntervalMs(5),
-                log_segment_bytes: 16 << 20,
-                log_bytes_max: 1 << 30,
-                memtable_bytes: 8 << 20,
-                memtables_total_bytes: 32 << 20,
-                block_cache_bytes: 2 << 30,
-                partition_share_percent: 50,
-                pinned_levels: 1,
-                memory_bytes: 4 << 30,
-                sst: SstOptions { filter_bits_per_key: 8, ..SstOptions::default() },
-                compression: CompressionPolicy::Lz4,
-                compaction_threads: 1,
-                background_bytes_per_second: 100 << 20,
-                delete_bytes_per_second: 0,
-                rewrite_age_ms: 7 * 24 * 3_600_000,
-                ..EngineOptions::default()
-            },
+            memory: Memory::Bytes(8 << 30),
+            shares,
+            budget,
+            engine,
             io: IoMode::Buffered,
+            metrics_listen: Some("[::1]:10".parse().unwrap()),
             allow_remote_plaintext: true,
             cores: 3,
             log_format: LogFormat::Json,
@@ -320,6 +377,21 @@ mod tests {
         for effective in [by_file, by_env] {
             assert!(effective.settings.iter().all(|s| s.source != Source::Default));
         }
+    }
+
+    #[test]
+    fn sizes_that_follow_from_memory_are_shown_and_parts_that_do_not_fit_are_refused() {
+        let mut inputs = file("memory = \"50%\"\n[engine]\nblock_cache_bytes = \"600MiB\"\n");
+        inputs.machine_bytes = Some(4 << 30);
+        let effective = resolve(&inputs).unwrap();
+        let shown = |name: &str| {
+            effective.settings.iter().find(|s| s.key.name == name).unwrap().value.clone()
+        };
+        assert_eq!(shown("engine.block_cache_bytes"), "600MiB");
+        assert!(shown("engine.memtable_bytes").starts_with("auto: 64MiB"));
+        inputs.machine_bytes = Some(1 << 30);
+        let problems = problems(&inputs);
+        assert!(problems.starts_with("memory: ") && problems.contains("at least"), "{problems}");
     }
 
     #[test]

@@ -31,6 +31,15 @@ pub fn size(value: &str, min: u64, max: u64) -> Result<u64, String> {
     Ok(bytes)
 }
 
+/// A size as [`size`] reads it, in the largest unit that leaves it whole.
+pub fn size_text(bytes: u64) -> String {
+    let whole = |(_, unit): &&(&str, u64)| bytes > 0 && bytes.is_multiple_of(*unit);
+    match UNITS.iter().filter(whole).max_by_key(|(_, unit)| *unit) {
+        Some((suffix, unit)) => format!("{}{suffix}", bytes / unit),
+        None => bytes.to_string(),
+    }
+}
+
 /// `true` or `false`.
 pub fn boolean(value: &str) -> Result<bool, String> {
     value.parse().map_err(|_| format!("{value:?} is neither true nor false"))
@@ -93,6 +102,16 @@ mod tests {
         }
         assert!(size("1KiB", 1_025, u64::MAX).unwrap_err().contains("at least 1025"));
         assert!(size("1KiB", 0, 1_023).unwrap_err().contains("at most 1023"));
+    }
+
+    #[test]
+    fn sizes_are_written_as_they_are_read() {
+        for (bytes, text) in
+            [(0, "0"), (512, "512B"), (64 << 20, "64MiB"), ((1 << 30) + 1, "1073741825B")]
+        {
+            assert_eq!(size_text(bytes), text);
+            assert_eq!(size(text, 0, u64::MAX), Ok(bytes));
+        }
     }
 
     #[test]

@@ -4,35 +4,46 @@ use std::sync::Arc;
 
 use prost::Message as _;
 use tepui_bigtable::chunk::LargeRows;
-use tepui_bigtable::error::Code;
+use tepui_bigtable::error::Error;
 use tepui_bigtable::read_rows::ReadRows;
 use tepui_bigtable::table::Table;
+use tepui_engine::io::Clock;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use super::{Stream, Tables, unsupported};
+use crate::admission::{Answer, Connection, Hold, Streams};
+use crate::api::kept;
 use crate::api::v2::mutate_rows_response::Entry;
 use crate::api::v2::{
-    CheckAndMutateRowResponse, MutateRowRequest, MutateRowResponse, MutateRowsRequest,
-    MutateRowsResponse, PingAndWarmRequest, PingAndWarmResponse, ReadModifyWriteRowRequest,
-    ReadModifyWriteRowResponse, ReadRowsResponse, SampleRowKeysRequest, SampleRowKeysResponse,
+    CheckAndMutateRowResponse, MutateRowResponse, MutateRowsResponse, PingAndWarmRequest,
+    PingAndWarmResponse, ReadModifyWriteRowResponse, ReadRowsResponse, SampleRowKeysRequest,
+    SampleRowKeysResponse,
 };
-use crate::api::{kept, rpc};
 use crate::limits::MUTATE_ROWS_MESSAGE_BYTES_MAX;
+use crate::metrics::rpc::Recorder;
 use crate::names;
-use crate::status::{from_error, grpc_code};
+use crate::status::{self, from_error};
 
 /// The service. Cheap to clone: every core has one.
 #[derive(Clone)]
 pub struct DataService {
     tables: Arc<Tables>,
+    streams: Arc<Streams>,
+    clock: Arc<dyn Clock>,
+    pub(super) recorder: Recorder,
 }
 
 #[expect(clippy::unused_async, reason = "the generated dispatch awaits every RPC")]
 impl DataService {
     /// Serves these tables.
-    pub fn new(tables: Arc<Tables>) -> Self {
-        Self { tables }
+    pub fn new(
+        tables: Arc<Tables>,
+        streams: Arc<Streams>,
+        clock: Arc<dyn Clock>,
+        recorder: Recorder,
+    ) -> Self {
+        Self { tables, streams, clock, recorder }
     }
 
     /// The table that a request is for. `views` are the request's fields that name a view instead.
@@ -48,8 +59,13 @@ impl DataService {
     pub(super) async fn on_read_rows(
         &self,
         request: Request<kept::ReadRowsRequest>,
-    ) -> Result<Response<Stream<ReadRowsResponse>>, Status> {
+    ) -> Result<
+        Response<impl futures::Stream<Item = Result<ReadRowsResponse, Status>> + Send + use<>>,
+        Status,
+    > {
         let large_rows = large_rows(request.metadata());
+        let connection = request.extensions().get::<Arc<Connection>>().cloned();
+        let hold = request.extensions().get::<Hold>().cloned();
         let kept = request.into_inner();
         let request = &kept.request;
         let views = [
@@ -59,7 +75,14 @@ impl DataService {
         let table = self.table(&request.table_name, &views)?;
         let rows =
             table.read_rows_encoded(&kept, large_rows).map_err(|error| from_error(&error))?;
-        Ok(Response::new(Box::pin(row_messages(rows))))
+        let answer = self.streams.answer(connection);
+        let clock = Arc::clone(&self.clock);
+        Ok(Response::new(row_messages(RowMessages {
+            rows: Some(rows),
+            answer,
+            clock,
+            _hold: hold,
+        })))
     }
 
     pub(super) async fn on_sample_row_keys(
@@ -78,9 +101,9 @@ impl DataService {
 
     pub(super) async fn on_mutate_row(
         &self,
-        request: Request<MutateRowRequest>,
+        request: Request<kept::MutateRowRequest>,
     ) -> Result<Response<MutateRowResponse>, Status> {
-        let request = request.into_inner();
+        let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let views = [("authorized_view_name", request.authorized_view_name.as_str())];
         let table = self.table(&request.table_name, &views)?;
         table.mutate_row(&request).await.map_err(|error| from_error(&error))?;
@@ -89,9 +112,9 @@ impl DataService {
 
     pub(super) async fn on_mutate_rows(
         &self,
-        request: Request<MutateRowsRequest>,
+        request: Request<kept::MutateRowsRequest>,
     ) -> Result<Response<Stream<MutateRowsResponse>>, Status> {
-        let request = request.into_inner();
+        let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let views = [("authorized_view_name", request.authorized_view_name.as_str())];
         let table = self.table(&request.table_name, &views)?;
         let count = request.entries.len();
@@ -104,7 +127,7 @@ impl DataService {
         &self,
         request: Request<kept::CheckAndMutateRowRequest>,
     ) -> Result<Response<CheckAndMutateRowResponse>, Status> {
-        let kept = request.into_inner();
+        let kept = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let request = &kept.request;
         let views = [("authorized_view_name", request.authorized_view_name.as_str())];
         let table = self.table(&request.table_name, &views)?;
@@ -114,9 +137,9 @@ impl DataService {
 
     pub(super) async fn on_read_modify_write_row(
         &self,
-        request: Request<ReadModifyWriteRowRequest>,
+        request: Request<kept::ReadModifyWriteRowRequest>,
     ) -> Result<Response<ReadModifyWriteRowResponse>, Status> {
-        let request = request.into_inner();
+        let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let views = [("authorized_view_name", request.authorized_view_name.as_str())];
         let table = self.table(&request.table_name, &views)?;
         let done = table.read_modify_write_row(&request).await;
@@ -147,32 +170,50 @@ fn large_rows(metadata: &MetadataMap) -> LargeRows {
     }
 }
 
+/// An answer under way.
+struct RowMessages {
+    /// The read, until it is put aside for the first time.
+    rows: Option<ReadRows>,
+    answer: Answer,
+    clock: Arc<dyn Clock>,
+    /// The keys and the filter that are read are parts of the request.
+    _hold: Option<Hold>,
+}
+
 /// Pulls messages one at a time, as fast as the client takes them; dropped with the stream when the client
 /// goes away. Yields before each, so that a scan served from memory alone leaves the core to other
-/// requests between messages.
+/// requests between messages. Between two of them, the read is where it can be suspended.
 fn row_messages(
-    rows: ReadRows,
+    messages: RowMessages,
 ) -> impl futures::Stream<Item = Result<ReadRowsResponse, Status>> + Send {
-    futures::stream::unfold(Some(rows), |rows| async {
-        let mut rows = rows?;
+    futures::stream::unfold(messages, |mut messages| async {
+        // While it waits for room the read stays where it can be suspended: it may wait for long.
+        messages.answer.make_room().await;
+        let mut rows = messages.rows.take().or_else(|| messages.answer.unpark())?;
         tokio::task::yield_now().await;
         match rows.next().await? {
-            Ok(message) => Some((Ok(message), Some(rows))),
-            Err(error) => Some((Err(from_error(&error)), None)),
+            Ok(message) => {
+                messages.answer.made(message.encoded_len() as u64);
+                if rows.is_over() {
+                    messages.rows = Some(rows);
+                } else {
+                    messages.answer.park(rows, messages.clock.monotonic_micros());
+                }
+                Some((Ok(message), messages))
+            }
+            Err(error) => Some((Err(from_error(&error)), messages)),
         }
     })
 }
 
 /// The status of every entry of a `MutateRows`, in order. `failed` are those that failed, by ascending
 /// index.
-fn outcomes(count: usize, failed: Vec<(usize, Code, String)>) -> impl Iterator<Item = Entry> {
+fn outcomes(count: usize, failed: Vec<(usize, Error)>) -> impl Iterator<Item = Entry> {
     let mut failed = failed.into_iter().peekable();
     (0..count).map(move |index| {
         let status = match failed.next_if(|(at, ..)| *at == index) {
-            Some((_, code, message)) => {
-                rpc::Status { code: grpc_code(code).into(), message, details: Vec::new() }
-            }
-            None => rpc::Status::default(),
+            Some((_, error)) => status::of_entry(&error),
+            None => Default::default(),
         };
         Entry { index: index as i64, status: Some(status) }
     })
@@ -206,7 +247,7 @@ mod tests {
     #[test]
     fn statuses_of_many_entries_come_in_bounded_messages_in_order() {
         let text = "x".repeat(1_000);
-        let failed = (0..5_000).map(|i| (i, Code::InvalidArgument, text.clone())).collect();
+        let failed = (0..5_000).map(|i| (i, Error::invalid_argument(text.clone()))).collect();
         let messages = in_messages(outcomes(5_000, failed));
         assert!(messages.len() > 1);
         assert!(messages.iter().all(|m| m.encoded_len() <= MUTATE_ROWS_MESSAGE_BYTES_MAX));
@@ -216,7 +257,7 @@ mod tests {
 
     #[test]
     fn entries_that_did_not_fail_succeeded() {
-        let failed = vec![(1, Code::NotFound, "a".to_owned()), (2, Code::DataLoss, "b".to_owned())];
+        let failed = vec![(1, Error::not_found("a")), (2, Error::data_loss("b"))];
         let entries: Vec<_> = outcomes(4, failed)
             .map(|entry| (entry.index, entry.status.unwrap()))
             .map(|(index, status)| (index, status.code, status.message))

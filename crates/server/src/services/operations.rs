@@ -9,6 +9,7 @@ use crate::api::longrunning::{
     CancelOperationRequest, DeleteOperationRequest, GetOperationRequest, ListOperationsRequest,
     ListOperationsResponse, Operation, WaitOperationRequest,
 };
+use crate::metrics::rpc::Recorder;
 use crate::operations::Operations;
 use crate::status::from_error;
 
@@ -16,13 +17,14 @@ use crate::status::from_error;
 #[derive(Debug, Clone)]
 pub struct OperationsService {
     operations: Arc<Operations>,
+    pub(super) recorder: Recorder,
 }
 
 #[expect(clippy::unused_async, reason = "the generated dispatch awaits every RPC")]
 impl OperationsService {
     /// Serves these operations.
-    pub fn new(operations: Arc<Operations>) -> Self {
-        Self { operations }
+    pub fn new(operations: Arc<Operations>, recorder: Recorder) -> Self {
+        Self { operations, recorder }
     }
 
     fn find(&self, name: &str) -> Result<Operation, Status> {
@@ -96,7 +98,8 @@ mod tests {
         for _ in 0..3 {
             operations.finished("projects/p/instances/i", ("M", &()), ("R", &()));
         }
-        OperationsService::new(Arc::new(operations))
+        let clock = Arc::new(ManualClock::new(0));
+        OperationsService::new(Arc::new(operations), Recorder::new(Arc::default(), clock))
     }
 
     #[tokio::test]

@@ -14,6 +14,7 @@ use crate::api::longrunning::Operation;
 use crate::api::spelled_out;
 use crate::catalog::record::TableRecord;
 use crate::catalog::{NewTable, families};
+use crate::metrics::rpc::Recorder;
 use crate::names;
 use crate::operations::Operations;
 use crate::status::from_error;
@@ -26,13 +27,19 @@ pub struct TableAdminService {
     tables: Arc<Tables>,
     operations: Arc<Operations>,
     clock: Arc<dyn Clock>,
+    pub(super) recorder: Recorder,
 }
 
 #[expect(clippy::unused_async, reason = "the generated dispatch awaits every RPC")]
 impl TableAdminService {
     /// Administers these tables; operations are recorded among `operations`.
-    pub fn new(tables: Arc<Tables>, operations: Arc<Operations>, clock: Arc<dyn Clock>) -> Self {
-        Self { tables, operations, clock }
+    pub fn new(
+        tables: Arc<Tables>,
+        operations: Arc<Operations>,
+        clock: Arc<dyn Clock>,
+        recorder: Recorder,
+    ) -> Self {
+        Self { tables, operations, clock, recorder }
     }
 
     pub(super) async fn on_create_table(

@@ -1,0 +1,170 @@
+//! Requests whose mutations are counted while they are decoded.
+//!
+//! A mutation takes a few bytes on the wire and a few hundred in memory: a request of 256 MiB could decode into many
+//! times its size before its limit on mutations is checked. [`Bounded`] counts as it decodes, keeps nothing of what is
+//! beyond the limit, and [`Bounded::checked`] refuses the request.
+
+use bytes::{Buf, BufMut, Bytes};
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use prost::encoding::{DecodeContext, WireType};
+use prost::{DecodeError, Message};
+
+use crate::error::Result;
+use crate::filter::WithFilter;
+use crate::limits;
+
+/// Bytes of a protobuf varint, at most.
+const VARINT_BYTES_MAX: usize = 10;
+
+/// A request in which something repeats.
+pub trait Repeats: Message + Default {
+    /// The fields that repeat.
+    const FIELDS: &'static [u32];
+    /// The field that repeats within each of these.
+    const WITHIN: Option<u32>;
+}
+
+impl Repeats for v2::MutateRowRequest {
+    const FIELDS: &'static [u32] = &[3];
+    const WITHIN: Option<u32> = None;
+}
+
+impl Repeats for v2::MutateRowsRequest {
+    const FIELDS: &'static [u32] = &[2];
+    const WITHIN: Option<u32> = Some(2);
+}
+
+impl Repeats for WithFilter<v2::CheckAndMutateRowRequest> {
+    const FIELDS: &'static [u32] = &[4, 5];
+    const WITHIN: Option<u32> = None;
+}
+
+impl Repeats for v2::ReadModifyWriteRowRequest {
+    const FIELDS: &'static [u32] = &[3];
+    const WITHIN: Option<u32> = None;
+}
+
+/// A request that was decoded up to the limit; the same message on the wire as `M`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Bounded<M> {
+    request: M,
+    /// Fields that repeat, and fields that repeat within these.
+    count: usize,
+    count_within: usize,
+}
+
+impl<M> Bounded<M> {
+    /// The request; `INVALID_ARGUMENT` where there was more in it than the limit on mutations allows.
+    pub fn checked(self) -> Result<M> {
+        limits::check_mutation_count_max(self.count.max(self.count_within))?;
+        Ok(self.request)
+    }
+}
+
+impl<M: Repeats> Message for Bounded<M> {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        self.request.encode_raw(buf);
+    }
+
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> std::result::Result<(), DecodeError> {
+        if !M::FIELDS.contains(&tag) || wire_type != WireType::LengthDelimited {
+            return self.request.merge_field(tag, wire_type, buf, ctx);
+        }
+        let mut part = Bytes::new();
+        prost::encoding::bytes::merge(wire_type, &mut part, buf, ctx.clone())?;
+        self.count += 1;
+        self.count_within += M::WITHIN.map_or(0, |within| count_of(&part, within));
+        if self.count.max(self.count_within) > limits::MUTATIONS_MAX {
+            return Ok(());
+        }
+        let mut length = Vec::with_capacity(VARINT_BYTES_MAX);
+        prost::encoding::encode_varint(part.len() as u64, &mut length);
+        self.request.merge_field(tag, wire_type, &mut length.as_slice().chain(part), ctx)
+    }
+
+    fn encoded_len(&self) -> usize {
+        self.request.encoded_len()
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// How often a field is in a message. What is no message counts as far as it is one; decoding it will fail.
+fn count_of(message: &[u8], field: u32) -> usize {
+    let mut rest = message;
+    let mut count = 0;
+    while rest.has_remaining() {
+        let Ok((tag, wire_type)) = prost::encoding::decode_key(&mut rest) else { break };
+        count += usize::from(tag == field);
+        let skipped =
+            prost::encoding::skip_field(wire_type, tag, &mut rest, DecodeContext::default());
+        if skipped.is_err() {
+            break;
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Code;
+
+    fn bulk(entries: usize, mutations: usize) -> v2::MutateRowsRequest {
+        let mutations = vec![v2::Mutation::default(); mutations];
+        let entry = v2::mutate_rows_request::Entry {
+            row_key: Bytes::from_static(b"row"),
+            mutations,
+            ..Default::default()
+        };
+        v2::MutateRowsRequest {
+            table_name: "t".into(),
+            app_profile_id: "p".into(),
+            entries: vec![entry; entries],
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_request_within_the_limit_is_decoded_unchanged() {
+        for request in [bulk(0, 0), bulk(3, 2), bulk(100, 1_000)] {
+            let bounded = Bounded::<v2::MutateRowsRequest>::decode(&*request.encode_to_vec());
+            assert_eq!(bounded.unwrap().checked().unwrap(), request);
+        }
+        let request = v2::MutateRowRequest {
+            row_key: Bytes::from_static(b"r"),
+            mutations: vec![v2::Mutation::default(); 5],
+            ..Default::default()
+        };
+        let bounded = Bounded::<v2::MutateRowRequest>::decode(&*request.encode_to_vec());
+        assert_eq!(bounded.unwrap().checked().unwrap(), request);
+    }
+
+    #[test]
+    fn what_is_beyond_the_limit_is_not_kept_and_the_request_is_refused() {
+        for request in [bulk(2, limits::MUTATIONS_MAX), bulk(limits::MUTATIONS_MAX + 1, 0)] {
+            let bounded =
+                Bounded::<v2::MutateRowsRequest>::decode(&*request.encode_to_vec()).unwrap();
+            let kept: usize = bounded.request.entries.iter().map(|e| e.mutations.len()).sum();
+            assert!(kept.max(bounded.request.entries.len()) <= limits::MUTATIONS_MAX);
+            let error = bounded.checked().unwrap_err();
+            assert_eq!(error.kind(), Code::InvalidArgument);
+            assert!(error.message().starts_with("Too many mutations"), "{error}");
+        }
+    }
+
+    #[test]
+    fn damage_within_an_entry_is_an_error_as_ever() {
+        let mut bytes = bulk(1, 3).encode_to_vec();
+        bytes.truncate(bytes.len() - 1);
+        assert!(Bounded::<v2::MutateRowsRequest>::decode(&*bytes).is_err());
+    }
+}

@@ -1,0 +1,210 @@
+//! How far the background work is behind the writers, and which writes are refused for it.
+//!
+//! The engine never makes a writer wait for a flush or a compaction. It lets each write in, or refuses it at
+//! once with [`ErrorKind::Overloaded`] and a hint when to try again:
+//!
+//! ```text
+//! share refused
+//! 1.0 ┤                          ╭───── never over the limit
+//!     │                      ╭───╯
+//!     │                  ╭───╯
+//!   0 ┼──────────────────╯
+//!     0 %      kept free │ half      100 %   of what memtables, level 0 or the log's queue may hold
+//! ```
+//!
+//! Below half of a limit, which background work that keeps up never passes, nothing is refused. From there
+//! on the share of the writes that are refused rises to all of them at the limit. So a load of twice what the device
+//! takes settles where half of it is refused, and at no moment is everything refused: writers see a steady
+//! trickle of refusals, not a wall and then a flood. The hint grows with the debt for the same reason, and
+//! is spread by chance, so that those who were refused together do not come back together.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+
+/// Where refusing begins, as a part of the limit. At half, the limit of a tablet's memtables (four by default) leaves
+/// one that fills and one that is being flushed; earlier, ordinary work would be refused; later, the rise
+/// would be steep and the last step of a flush or a compaction could take it to the limit.
+const REFUSED_FROM: f64 = 0.5;
+
+/// The hint where hardly anything is refused: about a group of the log, or a client's round trip.
+const RETRY_AFTER_MIN: Duration = Duration::from_millis(20);
+
+/// The hint where everything is refused: about a flush. Longer would leave the device idle after one.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
+
+/// What is behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Behind {
+    /// The memory of all memtables together: flushes are behind, or long reads keep what was flushed.
+    Memory,
+    /// The memtables of the tablet: its flushes are behind.
+    Memtables,
+    /// Level 0 of the tablet: its compactions are behind.
+    LevelZero,
+    /// The queue of the commit log: the device's syncs are behind.
+    Log,
+    /// Level 0 of the tablet, whose compaction fails: only an operator can help.
+    Failing,
+}
+
+impl Behind {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 5] =
+        [Self::Memory, Self::Memtables, Self::LevelZero, Self::Log, Self::Failing];
+
+    /// A name for metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memtable_memory",
+            Self::Memtables => "tablet_memtables",
+            Self::LevelZero => "level_zero",
+            Self::Log => "log_queue",
+            Self::Failing => "compaction_fails",
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Memory | Self::Memtables => {
+                "its memory for writes is full until flushes catch up"
+            }
+            Self::LevelZero => "its compactions are behind the writes",
+            Self::Log => "its commit log is behind the writes",
+            Self::Failing => "the tablet's compaction fails; the server's log says why",
+        }
+    }
+}
+
+/// How much of what it may hold the thing that is furthest behind holds: 0 is idle, 1 the limit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pressure {
+    /// The part of the limit; above 1 where one large write went past it.
+    pub level: f64,
+    /// What is behind.
+    pub behind: Behind,
+}
+
+impl Pressure {
+    /// The pressure of `used` of `limit`.
+    pub(crate) fn of(behind: Behind, used: f64, limit: f64) -> Self {
+        let level = if limit > 0.0 { used / limit } else { 1.0 };
+        Self { level, behind }
+    }
+
+    /// The higher of two.
+    pub(crate) fn or(self, other: Self) -> Self {
+        if other.level > self.level { other } else { self }
+    }
+
+    /// The share of writes that is refused, 0 to 1.
+    pub fn refused_share(&self) -> f64 {
+        ((self.level - REFUSED_FROM) / (1.0 - REFUSED_FROM)).clamp(0.0, 1.0)
+    }
+
+    /// The refusal of one write, if it is among those that are refused. `chance` is a random number.
+    pub(crate) fn refuses(&self, chance: impl FnOnce() -> u64) -> Option<Error> {
+        let share = self.refused_share();
+        if share <= 0.0 {
+            return None;
+        }
+        let chance = chance();
+        (unit(chance) < share).then(|| {
+            let after = retry_after(share, unit(chance.rotate_left(32)));
+            Error::overloaded(format!("the server is overloaded: {}", self.behind.text()), after)
+        })
+    }
+}
+
+/// A random number as one from 0 up to, and without, 1.
+fn unit(random: u64) -> f64 {
+    (random >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// When to try again where `share` of the writes is refused; spread by `chance`, from half to one and a half.
+fn retry_after(share: f64, chance: f64) -> Duration {
+    let span = RETRY_AFTER_MAX.as_secs_f64() - RETRY_AFTER_MIN.as_secs_f64();
+    let middle = RETRY_AFTER_MIN.as_secs_f64() + span * share * share;
+    Duration::from_secs_f64(middle * (0.5 + chance))
+}
+
+/// Refused writes, by what was behind.
+#[derive(Debug, Default)]
+pub struct Refusals([AtomicU64; Behind::ALL.len()]);
+
+impl Refusals {
+    pub(crate) fn count(&self, behind: Behind) {
+        if let Some(counter) = self.0.get(behind as usize) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many there were for this.
+    pub fn get(&self, behind: Behind) -> u64 {
+        self.0.get(behind as usize).map_or(0, |counter| counter.load(Ordering::Relaxed))
+    }
+}
+
+/// The refusal of a write to a tablet whose compaction fails: it is the operator's turn, so the client is
+/// told to wait for as long as a hint ever says.
+pub(crate) fn failing() -> Error {
+    let text = format!("the tablet takes no writes: {}", Behind::Failing.text());
+    Error::overloaded(text, RETRY_AFTER_MAX)
+}
+
+/// Whether the error is a refusal for pressure: the same write may succeed later.
+pub fn is_refusal(error: &Error) -> bool {
+    error.kind() == ErrorKind::Overloaded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(level: f64) -> Pressure {
+        Pressure { level, behind: Behind::Memory }
+    }
+
+    #[test]
+    fn nothing_is_refused_below_half_and_everything_at_the_limit() {
+        for (level, share) in [(0.0, 0.0), (0.5, 0.0), (0.75, 0.5), (1.0, 1.0), (7.0, 1.0)] {
+            assert!((at(level).refused_share() - share).abs() < 1e-9, "{level}");
+        }
+        assert!(at(0.5).refuses(|| 0).is_none());
+        assert!(at(1.0).refuses(|| u64::MAX).is_some());
+        assert!(at(0.75).refuses(|| u64::MAX / 4).is_some());
+        assert!(at(0.75).refuses(|| u64::MAX / 4 * 3).is_none());
+        assert!(Pressure::of(Behind::Log, 1.0, 0.0).refuses(|| u64::MAX).is_some());
+    }
+
+    #[test]
+    fn hints_grow_with_the_debt_and_are_spread() {
+        let middle = |share| retry_after(share, 0.5);
+        assert_eq!(middle(0.0), RETRY_AFTER_MIN);
+        assert_eq!(middle(1.0), RETRY_AFTER_MAX);
+        assert!(middle(0.2) < middle(0.3) && middle(0.3) < middle(0.9));
+        assert_eq!(retry_after(1.0, 0.0), RETRY_AFTER_MAX / 2);
+        assert!(retry_after(1.0, 0.999) < RETRY_AFTER_MAX * 3 / 2);
+    }
+
+    #[test]
+    fn what_is_furthest_behind_decides() {
+        let pressure = Pressure::of(Behind::Memory, 1.0, 4.0)
+            .or(Pressure::of(Behind::LevelZero, 3.0, 4.0))
+            .or(Pressure::of(Behind::Log, 2.0, 4.0));
+        assert_eq!(pressure.behind, Behind::LevelZero);
+    }
+
+    #[test]
+    fn a_refusal_is_an_error_with_a_hint() {
+        let error = at(1.0).refuses(|| 5).unwrap();
+        assert!(is_refusal(&error) && error.retry_after().is_some());
+        assert!(is_refusal(&failing()) && failing().retry_after() == Some(RETRY_AFTER_MAX));
+        let refusals = Refusals::default();
+        for behind in Behind::ALL {
+            refusals.count(behind);
+            assert_eq!(refusals.get(behind), 1, "{}", behind.name());
+        }
+    }
+}

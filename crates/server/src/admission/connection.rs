@@ -1,0 +1,147 @@
+//! An accepted connection that the server can close from anywhere, and what its requests know of it.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use futures::task::AtomicWaker;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tonic::transport::server::Connected;
+
+use super::Streams;
+
+/// A connection as its requests see it: in the extensions of each.
+#[derive(Debug)]
+pub struct Connection {
+    /// What its answers may still take of the budget.
+    pub(super) answers: Arc<Semaphore>,
+    /// Its requests that wait for room.
+    pub(super) requests_waiting: AtomicU64,
+    closed: AtomicBool,
+    reader: AtomicWaker,
+}
+
+impl Connection {
+    /// A connection whose answers may take this many units of the budget.
+    pub(super) fn new(answer_units: u32) -> Arc<Self> {
+        Arc::new(Self {
+            answers: Arc::new(Semaphore::new(answer_units as usize)),
+            requests_waiting: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            reader: AtomicWaker::new(),
+        })
+    }
+
+    /// Ends the connection and with it all its requests, whatever its client does.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.reader.wake();
+    }
+}
+
+/// The two ends of a connection that was accepted.
+#[derive(Debug)]
+pub struct Accepted {
+    stream: TcpStream,
+    connection: Arc<Connection>,
+}
+
+impl Accepted {
+    /// The connection behind a socket; its answers are charged to `streams`.
+    pub fn new(stream: TcpStream, streams: &Streams) -> Self {
+        Self { stream, connection: streams.connection() }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if self.connection.closed.load(Ordering::Acquire) {
+            return Err(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "the client did not read its answers",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Connected for Accepted {
+    type ConnectInfo = Arc<Connection>;
+
+    fn connect_info(&self) -> Arc<Connection> {
+        Arc::clone(&self.connection)
+    }
+}
+
+impl AsyncRead for Accepted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if polled.is_pending() {
+            // Only who waits has to be woken; checked after that, so that a close in between is not missed.
+            self.connection.reader.register(context.waker());
+        }
+        self.check()?;
+        polled
+    }
+}
+
+impl AsyncWrite for Accepted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.check()?;
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.check()?;
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt as _;
+
+    #[tokio::test]
+    async fn a_connection_that_is_closed_ends_a_read_that_waits() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut accepted = Accepted::new(stream, &Streams::new(1 << 20));
+        let connection = accepted.connect_info();
+        let mut buffer = [0; 8];
+        let read = accepted.read(&mut buffer);
+        let close = async {
+            tokio::task::yield_now().await;
+            connection.close();
+        };
+        let (read, ()) = tokio::join!(read, close);
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
+    }
+}

@@ -1,0 +1,21 @@
+//! What clients may have in the server's memory at a time: bytes of requests, and bytes of answers that they have
+//! not read.
+//!
+//! ```text
+//!             ┌ requests ─ a message's bytes are taken from the budget before they are read ─► decoded, carried out
+//! connection ─┤
+//!             └ answers ── a message's bytes are taken before it is made ─► given back when the client took it
+//! ```
+//!
+//! Whoever finds the budget used up waits, and HTTP/2's windows make its client wait. A request that has waited for
+//! [`REQUEST_WAIT`](crate::limits::REQUEST_WAIT) is refused with a hint when to try again. Answers are held up by
+//! clients that do not read; one connection may hold only a part of the budget, and where all of it is held, the
+//! connection that has held most for longest is closed.
+
+pub mod connection;
+pub mod requests;
+pub mod streams;
+
+pub use connection::{Accepted, Connection};
+pub use requests::{Gate, Gated, Hold};
+pub use streams::{Answer, Streams};

@@ -1,0 +1,501 @@
+//! The budget of requests: a message's bytes are taken from it before they are read.
+//!
+//! The first five bytes of a gRPC message say how long it is. Here they are read as they pass; the rest of the message
+//! is not asked for until the budget has room for all of it. Meanwhile HTTP/2's windows hold the client back. Room
+//! is held until the request is carried out, or its stream of answers ends.
+//!
+//! Small messages have a part of the budget of their own, so that they never wait behind large ones.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tepui_bigtable::error::Error;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::Status;
+use tonic::server::NamedService;
+
+use super::Connection;
+use crate::limits::{
+    REQUEST_BODY_PAUSE, REQUEST_BYTES_MIN, REQUEST_WAIT, REQUESTS_WAITING_PER_CONNECTION_MAX,
+    SMALL_REQUEST_BYTES_MAX,
+};
+use crate::status::from_error;
+
+/// Bytes before a gRPC message: a flag and its length.
+const HEADER_BYTES: usize = 5;
+
+/// Bytes of a unit of the budget.
+const UNIT_BYTES: u64 = 256;
+
+/// What a request takes beyond its message: its headers, its future, its answer.
+const OVERHEAD_BYTES: u64 = 2 << 10;
+
+/// When to try again where the budget is used up: the time of a large request.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+
+/// The budget of requests.
+#[derive(Debug)]
+pub struct Gate {
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    small_units: u32,
+    large_units: u32,
+    message_bytes_max: u64,
+    waiting: AtomicU64,
+    refused: AtomicU64,
+    too_large: AtomicU64,
+    paused: AtomicU64,
+}
+
+/// Figures of a [`Gate`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GateFigures {
+    /// Bytes of requests that are read or carried out.
+    pub bytes: u64,
+    /// Requests that wait for room.
+    pub waiting: u64,
+    /// Requests that were refused because there was no room in time.
+    pub refused: u64,
+    /// Requests that were refused for their size.
+    pub too_large: u64,
+    /// Requests that were ended because the rest of them did not come.
+    pub paused: u64,
+}
+
+fn units(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX).clamp(1, u32::MAX >> 4)
+}
+
+impl Gate {
+    /// A budget of this many bytes; a quarter of it is for small messages. A message may have at most
+    /// `message_bytes_max` bytes, and at most what the rest of the budget holds.
+    pub fn new(bytes: u64, message_bytes_max: u64) -> Self {
+        let small_units = units(bytes / 4);
+        let large_units = units(bytes - bytes / 4);
+        let held_max = u64::from(large_units) * UNIT_BYTES;
+        let largest = largest_message(held_max).max(REQUEST_BYTES_MIN);
+        Self {
+            small: Arc::new(Semaphore::new(small_units as usize)),
+            large: Arc::new(Semaphore::new(large_units as usize)),
+            small_units,
+            large_units,
+            message_bytes_max: largest.min(message_bytes_max),
+            waiting: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            too_large: AtomicU64::new(0),
+            paused: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes of a message, at most.
+    pub fn message_bytes_max(&self) -> u64 {
+        self.message_bytes_max
+    }
+
+    /// Figures.
+    pub fn figures(&self) -> GateFigures {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let used = |pool: &Semaphore, all: u32| {
+            u64::from(all).saturating_sub(pool.available_permits() as u64) * UNIT_BYTES
+        };
+        GateFigures {
+            bytes: used(&self.small, self.small_units) + used(&self.large, self.large_units),
+            waiting: get(&self.waiting),
+            refused: get(&self.refused),
+            too_large: get(&self.too_large),
+            paused: get(&self.paused),
+        }
+    }
+
+    fn pool(&self, message_bytes: u64) -> (&Arc<Semaphore>, u32) {
+        let units = units(held_bytes(message_bytes));
+        if message_bytes <= SMALL_REQUEST_BYTES_MAX {
+            (&self.small, units.min(self.small_units))
+        } else {
+            (&self.large, units.min(self.large_units))
+        }
+    }
+
+    /// Room for a message of this many bytes: at once, or what to wait for.
+    fn room(
+        self: &Arc<Self>,
+        message_bytes: u64,
+        connection: Option<&Arc<Connection>>,
+    ) -> Result<OwnedSemaphorePermit, Room> {
+        let (pool, units) = self.pool(message_bytes);
+        if let Ok(permit) = Arc::clone(pool).try_acquire_many_owned(units) {
+            return Ok(permit);
+        }
+        let (gate, pool) = (Arc::clone(self), Arc::clone(pool));
+        let connection = connection.map(Arc::clone);
+        Err(Box::pin(async move {
+            let _waiting = Waiting::new(&gate.waiting);
+            let mine = connection.as_ref().map(|c| Waiting::new(&c.requests_waiting));
+            if mine.as_ref().is_some_and(|mine| mine.count() > REQUESTS_WAITING_PER_CONNECTION_MAX)
+            {
+                return Err(gate.refuse());
+            }
+            match tokio::time::timeout(REQUEST_WAIT, pool.acquire_many_owned(units)).await {
+                Ok(permit) => Ok(permit.expect("the budget is never closed")),
+                Err(_) => Err(gate.refuse()),
+            }
+        }))
+    }
+
+    fn refuse(&self) -> Status {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        from_error(&Error::overloaded(
+            "the server is overloaded: its memory for requests is full",
+            RETRY_AFTER,
+        ))
+    }
+
+    fn refuse_size(&self, message_bytes: u64) -> Status {
+        self.too_large.fetch_add(1, Ordering::Relaxed);
+        let limit = self.message_bytes_max;
+        from_error(&Error::invalid_argument(format!(
+            "Request is too large: {message_bytes} bytes provided; limit {limit} bytes"
+        )))
+    }
+}
+
+/// What a message takes of the budget: itself, and half as much for what it is decoded into.
+fn held_bytes(message_bytes: u64) -> u64 {
+    message_bytes.saturating_add(message_bytes / 2).saturating_add(OVERHEAD_BYTES)
+}
+
+/// The largest message that takes no more than this.
+fn largest_message(held: u64) -> u64 {
+    held.saturating_sub(OVERHEAD_BYTES) / 3 * 2
+}
+
+type Room = BoxFuture<'static, Result<OwnedSemaphorePermit, Status>>;
+
+struct Waiting<'a>(&'a AtomicU64);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+
+    /// How many wait, this one included.
+    fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Room that a request holds; in its extensions. Whoever keeps a clone keeps the room.
+#[derive(Debug, Clone, Default)]
+pub struct Hold(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
+
+impl Hold {
+    fn keep(&self, permit: OwnedSemaphorePermit) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
+    }
+}
+
+/// A service behind a gate.
+#[derive(Debug, Clone)]
+pub struct Gated<S> {
+    inner: S,
+    gate: Arc<Gate>,
+}
+
+impl<S> Gated<S> {
+    /// Puts a service behind a gate.
+    pub fn new(inner: S, gate: Arc<Gate>) -> Self {
+        Self { inner, gate }
+    }
+}
+
+impl<S: NamedService> NamedService for Gated<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> tower_service::Service<http::Request<tonic::body::Body>> for Gated<S>
+where
+    S: tower_service::Service<http::Request<tonic::body::Body>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Holding<S::Future>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
+        let hold = Hold::default();
+        let (mut head, body) = request.into_parts();
+        head.extensions.insert(hold.clone());
+        let connection = head.extensions.get::<Arc<Connection>>().cloned();
+        let body = GatedBody::new(body, Arc::clone(&self.gate), hold.clone(), connection);
+        let request = http::Request::from_parts(head, tonic::body::Body::new(body));
+        Holding { inner: self.inner.call(request), _hold: hold }
+    }
+}
+
+pin_project! {
+    /// A call that holds its room until it has its answer.
+    #[derive(Debug)]
+    pub struct Holding<F> {
+        #[pin]
+        inner: F,
+        _hold: Hold,
+    }
+}
+
+impl<F: Future> Future for Holding<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().inner.poll(context)
+    }
+}
+
+/// The body of a request, which is one message.
+struct GatedBody {
+    inner: tonic::body::Body,
+    gate: Arc<Gate>,
+    hold: Hold,
+    connection: Option<Arc<Connection>>,
+    /// What has come of the header.
+    header: [u8; HEADER_BYTES],
+    header_len: usize,
+    /// Bytes of the message that have not come, once the header has.
+    left: u64,
+    /// A part that came and waits for room.
+    parked: Option<(Bytes, Room)>,
+    /// Ends the request where the rest of it does not come.
+    pause: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl GatedBody {
+    fn new(
+        inner: tonic::body::Body,
+        gate: Arc<Gate>,
+        hold: Hold,
+        connection: Option<Arc<Connection>>,
+    ) -> Self {
+        let header = [0; HEADER_BYTES];
+        Self {
+            inner,
+            gate,
+            hold,
+            connection,
+            header,
+            header_len: 0,
+            left: 0,
+            parked: None,
+            pause: None,
+        }
+    }
+
+    /// Looks at a part of the body as it passes. Gives it back, or parks it until there is room.
+    fn pass(&mut self, part: Bytes) -> Result<Option<Bytes>, Status> {
+        let missing = HEADER_BYTES - self.header_len;
+        let (of_header, rest) = part.split_at(missing.min(part.len()));
+        if let Some(to) = self.header.get_mut(self.header_len..self.header_len + of_header.len()) {
+            to.copy_from_slice(of_header);
+        }
+        let is_complete = missing > 0 && of_header.len() == missing;
+        self.header_len += of_header.len();
+        if !is_complete {
+            let excess = rest.len() as u64 > self.left;
+            self.left = self.left.saturating_sub(rest.len() as u64);
+            return if excess { Err(more_than_one()) } else { Ok(Some(part)) };
+        }
+        let [_, length @ ..] = self.header;
+        let message_bytes = u64::from(u32::from_be_bytes(length));
+        if message_bytes > self.gate.message_bytes_max {
+            return Err(self.gate.refuse_size(message_bytes));
+        }
+        let rest = rest.len() as u64;
+        if rest > message_bytes {
+            return Err(more_than_one());
+        }
+        self.left = message_bytes - rest;
+        match self.gate.room(message_bytes, self.connection.as_ref()) {
+            Ok(permit) => {
+                self.hold.keep(permit);
+                Ok(Some(part))
+            }
+            Err(room) => {
+                self.parked = Some((part, room));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether the client has kept the rest of its message for too long.
+    fn has_paused(&mut self, context: &mut Context<'_>) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        let pause =
+            self.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(REQUEST_BODY_PAUSE)));
+        pause.as_mut().poll(context).is_ready()
+    }
+}
+
+fn more_than_one() -> Status {
+    Status::invalid_argument("a request is one message")
+}
+
+impl Body for GatedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        loop {
+            if let Some((_, room)) = &mut this.parked {
+                let room = ready!(room.as_mut().poll(context));
+                let part = this.parked.take().map(|(part, _)| part).unwrap_or_default();
+                return Poll::Ready(Some(room.map(|permit| {
+                    this.hold.keep(permit);
+                    Frame::data(part)
+                })));
+            }
+            let frame = match Pin::new(&mut this.inner).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => frame,
+                Poll::Ready(other) => return Poll::Ready(other),
+                Poll::Pending if this.has_paused(context) => {
+                    this.gate.paused.fetch_add(1, Ordering::Relaxed);
+                    let status = Status::deadline_exceeded("the rest of the request did not come");
+                    return Poll::Ready(Some(Err(status)));
+                }
+                Poll::Pending => return Poll::Pending,
+            };
+            this.pause = None;
+            let part = match frame.into_data() {
+                Ok(part) => part,
+                Err(other) => return Poll::Ready(Some(Ok(other))),
+            };
+            match this.pass(part) {
+                Ok(Some(part)) => return Poll::Ready(Some(Ok(Frame::data(part)))),
+                Ok(None) => {}
+                Err(status) => return Poll::Ready(Some(Err(status))),
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.parked.is_none() && self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+    use http_body_util::BodyExt as _;
+
+    /// A body of these parts, behind the gate.
+    fn body(gate: &Arc<Gate>, parts: Vec<Vec<u8>>) -> (GatedBody, Hold) {
+        let frames = parts.into_iter().map(|part| Ok::<_, Status>(Frame::data(Bytes::from(part))));
+        let inner =
+            tonic::body::Body::new(http_body_util::StreamBody::new(futures::stream::iter(frames)));
+        let hold = Hold::default();
+        (GatedBody::new(inner, Arc::clone(gate), hold.clone(), None), hold)
+    }
+
+    fn message(bytes: usize) -> Vec<u8> {
+        let mut message = vec![0];
+        message.extend((bytes as u32).to_be_bytes());
+        message.extend(std::iter::repeat_n(7, bytes));
+        message
+    }
+
+    #[tokio::test]
+    async fn a_message_passes_unchanged_however_it_is_divided_and_holds_its_room() {
+        let gate = Arc::new(Gate::new(1 << 20, 1 << 20));
+        let whole = message(1_000);
+        for cut in [1, 3, 5, 6, 500, 1_005] {
+            let parts = whole.chunks(cut).map(<[u8]>::to_vec).collect();
+            let (body, hold) = body(&gate, parts);
+            assert_eq!(body.collect().await.unwrap().to_bytes(), whole, "{cut}");
+            assert!(gate.figures().bytes >= 1_500, "held while it is carried out");
+            drop(hold);
+            assert_eq!(gate.figures().bytes, 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_rest_of_a_large_message_is_not_read_before_there_is_room() {
+        let gate = Arc::new(Gate::new(4 << 20, 4 << 20));
+        let large = || vec![message(1 << 20)];
+        let (first, held) = body(&gate, large());
+        first.collect().await.unwrap();
+        let (mut second, _) = body(&gate, large());
+        let mut waits = Box::pin(second.frame());
+        let (third, _) = body(&gate, vec![message(1_000)]);
+        assert!(waits.as_mut().now_or_never().is_none(), "there is room for one of the two");
+        assert_eq!(gate.figures().waiting, 1);
+        third.collect().await.expect("a small one does not wait behind large ones");
+        drop(held);
+        waits.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_finds_no_room_in_time_is_refused_with_a_hint() {
+        let gate = Arc::new(Gate::new(2 << 20, 2 << 20));
+        let (first, _held) = body(&gate, vec![message(900 << 10)]);
+        first.collect().await.unwrap();
+        let (second, _) = body(&gate, vec![message(900 << 10)]);
+        let refused = second.collect().await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+        assert!(!refused.details().is_empty());
+        assert_eq!(gate.figures().refused, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_keeps_the_rest_of_its_message_gives_its_room_back() {
+        let gate = Arc::new(Gate::new(4 << 20, 4 << 20));
+        let part = futures::stream::iter([Ok::<_, Status>(Frame::data(Bytes::from(
+            message(1 << 20)[..100].to_vec(),
+        )))]);
+        let never = futures::StreamExt::chain(part, futures::stream::pending());
+        let inner = tonic::body::Body::new(http_body_util::StreamBody::new(never));
+        let body = GatedBody::new(inner, Arc::clone(&gate), Hold::default(), None);
+        let ended = body.collect().await.unwrap_err();
+        assert_eq!(ended.code(), tonic::Code::DeadlineExceeded);
+        assert_eq!((gate.figures().bytes, gate.figures().paused), (0, 1));
+    }
+
+    #[tokio::test]
+    async fn what_is_too_large_or_more_than_a_message_is_refused_before_it_is_read() {
+        let gate = Arc::new(Gate::new(1 << 20, 512 << 10));
+        let (large, _) = body(&gate, vec![message(600 << 10)[..5].to_vec()]);
+        let refused = large.collect().await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+        assert!(refused.message().contains(&gate.message_bytes_max().to_string()), "{refused}");
+        let two = [message(10), message(10)].concat();
+        for parts in [vec![two.clone()], two.chunks(4).map(<[u8]>::to_vec).collect()] {
+            let refused = body(&gate, parts).0.collect().await.unwrap_err();
+            assert_eq!(refused.message(), "a request is one message");
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Answers that clients have not read: their bytes, bounded, and reads that wait for their client, put aside.
+//!
+//! The transport asks a stream for a message when the client has room for it, and keeps the message until the
+//! client has taken it. So from one message to the next, the first one is in memory, and what the read itself
+//! holds: the memtables and files of its moment, blocks, rows read ahead. A message is charged to the budget and
+//! to its connection from before it is made until the next one is asked for. A read that is not asked for
+//! [`STALLED_AFTER`](crate::limits::STALLED_AFTER) is suspended: it keeps its place and nothing else.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tepui_bigtable::read_rows::ReadRows;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::Connection;
+use crate::limits::{ANSWERS_PER_CONNECTION_PART, CLOSE_STALLED_AFTER, STALLED_AFTER};
+
+/// Bytes of a unit of the budget: what it is counted in.
+const UNIT_BYTES: u64 = 1 << 10;
+
+/// Bytes that are taken for a message before its size is known, at least: that of a first message.
+const MESSAGE_BYTES_MIN: u64 = 64 << 10;
+
+/// The budget of answers.
+#[derive(Debug)]
+pub struct Streams {
+    units: Arc<Semaphore>,
+    units_max: u32,
+    /// Answers that wait for the budget.
+    waiting: AtomicU64,
+    /// Bytes of messages that were made and not taken.
+    bytes: Arc<AtomicU64>,
+    parked: Arc<Mutex<HashMap<u64, Weak<Slot>>>>,
+    next: AtomicU64,
+    suspended: AtomicU64,
+    closed: AtomicU64,
+}
+
+/// Where a read is between two messages.
+#[derive(Debug)]
+struct Slot {
+    connection: Arc<Connection>,
+    state: Mutex<Parked>,
+}
+
+#[derive(Debug, Default)]
+struct Parked {
+    /// The read, while it waits for its client.
+    rows: Option<ReadRows>,
+    /// Since when it waits, in microseconds of the monotonic clock.
+    since: u64,
+    /// Bytes of the message that its client has not taken.
+    bytes: u64,
+    suspended: bool,
+}
+
+/// Figures of [`Streams`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StreamFigures {
+    /// Bytes of messages that were made and not taken.
+    pub bytes: u64,
+    /// Answers that wait for the budget.
+    pub waiting: u64,
+    /// Reads that wait for their client.
+    pub parked: u64,
+    /// Reads that were suspended so far.
+    pub suspended: u64,
+    /// Connections that were closed so far because their clients did not read.
+    pub closed: u64,
+}
+
+impl Streams {
+    /// A budget of this many bytes.
+    pub fn new(bytes: u64) -> Self {
+        let units_max =
+            u32::try_from(bytes / UNIT_BYTES).unwrap_or(u32::MAX >> 4).clamp(1, u32::MAX >> 4);
+        Self {
+            units: Arc::new(Semaphore::new(units_max as usize)),
+            units_max,
+            waiting: AtomicU64::new(0),
+            bytes: Arc::default(),
+            parked: Arc::default(),
+            next: AtomicU64::new(0),
+            suspended: AtomicU64::new(0),
+            closed: AtomicU64::new(0),
+        }
+    }
+
+    /// A new connection.
+    pub(super) fn connection(&self) -> Arc<Connection> {
+        Connection::new((self.units_max / ANSWERS_PER_CONNECTION_PART).max(1))
+    }
+
+    /// An answer to a request on this connection; a request that came without one counts as alone on its own.
+    pub fn answer(self: &Arc<Self>, connection: Option<Arc<Connection>>) -> Answer {
+        let connection = connection.unwrap_or_else(|| self.connection());
+        Answer { streams: Arc::clone(self), connection, charge: None, slot: None, last_bytes: 0 }
+    }
+
+    /// Figures.
+    pub fn figures(&self) -> StreamFigures {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        StreamFigures {
+            bytes: get(&self.bytes),
+            waiting: get(&self.waiting),
+            parked: lock(&self.parked).len() as u64,
+            suspended: get(&self.suspended),
+            closed: get(&self.closed),
+        }
+    }
+
+    /// Suspends the reads whose clients have stalled. Where answers wait for the budget, closes the connection
+    /// that holds most of it with messages that its client does not take; one in each call, since others
+    /// may go on by that. `now` is the monotonic clock, in microseconds.
+    ///
+    /// Where the memory of memtables is `short`, it suspends all reads that are between two messages: an old read
+    /// keeps memtables that were flushed long ago, and a slow one would keep them from writers.
+    pub fn relieve(&self, now: u64, short: bool) {
+        let slots: Vec<Arc<Slot>> = lock(&self.parked).values().filter_map(Weak::upgrade).collect();
+        let mut stuck: HashMap<*const Connection, (u64, Arc<Connection>)> = HashMap::new();
+        for slot in &slots {
+            let mut parked = lock(&slot.state);
+            let waited = now.saturating_sub(parked.since);
+            let stalled = waited >= STALLED_AFTER.as_micros() as u64;
+            if parked.rows.is_none() || !(stalled || short) {
+                continue;
+            }
+            if !parked.suspended {
+                parked.suspended = true;
+                self.suspended.fetch_add(1, Ordering::Relaxed);
+                if let Some(rows) = &mut parked.rows {
+                    rows.suspend();
+                }
+            }
+            if waited >= CLOSE_STALLED_AFTER.as_micros() as u64 {
+                let held = stuck
+                    .entry(Arc::as_ptr(&slot.connection))
+                    .or_insert_with(|| (0, Arc::clone(&slot.connection)));
+                held.0 += parked.bytes;
+            }
+        }
+        if self.waiting.load(Ordering::Relaxed) > 0
+            && self.units.available_permits()
+                < (self.units_max / ANSWERS_PER_CONNECTION_PART) as usize
+            && let Some((bytes, connection)) = stuck.into_values().max_by_key(|(bytes, _)| *bytes)
+        {
+            tracing::warn!(bytes, "closed a connection whose client does not read its answers");
+            self.closed.fetch_add(1, Ordering::Relaxed);
+            connection.close();
+        }
+    }
+}
+
+/// Bytes taken from the budget, for one message.
+#[derive(Debug)]
+struct Charge {
+    _units: OwnedSemaphorePermit,
+    _of_connection: OwnedSemaphorePermit,
+    total: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The messages of one answer.
+#[derive(Debug)]
+pub struct Answer {
+    streams: Arc<Streams>,
+    connection: Arc<Connection>,
+    /// For the message that the transport has.
+    charge: Option<Charge>,
+    /// Since it was first parked.
+    slot: Option<(u64, Arc<Slot>)>,
+    last_bytes: u64,
+}
+
+impl Answer {
+    /// The client took the last message; waits for room for the next.
+    pub async fn make_room(&mut self) {
+        self.charge = None;
+        if let Some((_, slot)) = &self.slot {
+            lock(&slot.state).bytes = 0;
+        }
+        let bytes = self.last_bytes.max(MESSAGE_BYTES_MIN).next_multiple_of(UNIT_BYTES);
+        let share = self.streams.units_max / ANSWERS_PER_CONNECTION_PART;
+        let units = u32::try_from(bytes / UNIT_BYTES).unwrap_or(u32::MAX).min(share.max(1));
+        let mine = Arc::clone(&self.connection.answers);
+        let all = Arc::clone(&self.streams.units);
+        let at_once = Arc::clone(&mine)
+            .try_acquire_many_owned(units)
+            .and_then(|mine| Ok((mine, Arc::clone(&all).try_acquire_many_owned(units)?)));
+        let (of_connection, of_all) = match at_once {
+            Ok(both) => both,
+            Err(_) => {
+                let _waiting = Waiting::new(&self.streams.waiting);
+                let both = async {
+                    let mine = mine.acquire_many_owned(units).await?;
+                    Ok::<_, tokio::sync::AcquireError>((mine, all.acquire_many_owned(units).await?))
+                };
+                both.await.expect("the budgets are never closed")
+            }
+        };
+        let total = Arc::clone(&self.streams.bytes);
+        self.charge =
+            Some(Charge { _units: of_all, _of_connection: of_connection, total, bytes: 0 });
+    }
+
+    /// A message of this many bytes goes to the transport.
+    pub fn made(&mut self, bytes: u64) {
+        self.last_bytes = bytes;
+        if let Some(charge) = &mut self.charge {
+            charge.total.fetch_add(bytes, Ordering::Relaxed);
+            charge.bytes += bytes;
+        }
+    }
+
+    /// Puts the read aside until its client asks for more.
+    pub fn park(&mut self, rows: ReadRows, now: u64) {
+        let (streams, connection) = (&self.streams, &self.connection);
+        let (_, slot) = self.slot.get_or_insert_with(|| {
+            let state = Mutex::default();
+            let slot = Arc::new(Slot { connection: Arc::clone(connection), state });
+            let id = streams.next.fetch_add(1, Ordering::Relaxed);
+            lock(&streams.parked).insert(id, Arc::downgrade(&slot));
+            (id, slot)
+        });
+        let bytes = self.last_bytes;
+        *lock(&slot.state) = Parked { rows: Some(rows), since: now, bytes, suspended: false };
+    }
+
+    /// Takes it back.
+    pub fn unpark(&mut self) -> Option<ReadRows> {
+        self.slot.as_ref().and_then(|(_, slot)| lock(&slot.state).rows.take())
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if let Some((id, _)) = &self.slot {
+            lock(&self.streams.parked).remove(id);
+        }
+    }
+}
+
+/// Counts an answer while it waits.
+struct Waiting<'a>(&'a AtomicU64);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Locks; what a panic could leave behind is a read that ends with its stream.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+
+    #[tokio::test]
+    async fn one_connection_holds_a_part_of_the_budget_and_others_go_on() {
+        let streams = Arc::new(Streams::new(1 << 20));
+        let greedy = streams.connection();
+        let mut held = Vec::new();
+        loop {
+            let mut answer = streams.answer(Some(Arc::clone(&greedy)));
+            if answer.make_room().now_or_never().is_none() {
+                break;
+            }
+            answer.made(64 << 10);
+            held.push(answer);
+        }
+        assert_eq!(held.len(), (1 << 20) / ANSWERS_PER_CONNECTION_PART as usize / (64 << 10));
+        assert_eq!(streams.figures().bytes, held.len() as u64 * (64 << 10));
+        let mut other = streams.answer(None);
+        assert!(other.make_room().now_or_never().is_some());
+        // The client took one message: the next of the same connection goes on.
+        held.pop();
+        let mut answer = streams.answer(Some(greedy));
+        assert!(answer.make_room().now_or_never().is_some());
+        drop((held, answer, other));
+        assert_eq!(streams.figures(), StreamFigures::default());
+    }
+
+    #[tokio::test]
+    async fn a_message_larger_than_the_budget_still_has_its_turn() {
+        let streams = Arc::new(Streams::new(256 << 10));
+        let mut answer = streams.answer(None);
+        answer.make_room().await;
+        answer.made(100 << 20);
+        assert!(answer.make_room().now_or_never().is_some());
+    }
+}

@@ -1,0 +1,230 @@
+//! One budget of memory, divided among what takes it.
+//!
+//! ```text
+//! memory ─┬─ the process itself, and what the allocator keeps     24 MiB and a tenth
+//!         ├─ memtables                                            a quarter
+//!         ├─ requests being read and carried out                  an eighth
+//!         ├─ answers that clients have not read                   a sixteenth
+//!         ├─ the log's queue                                      a thirty-second, 128 MiB at most
+//!         ├─ a flush and compactions                              32 MiB each
+//!         └─ the block cache, with indexes and filters            the rest
+//! ```
+//!
+//! A part that is configured is as configured, and the others have what is left. Parts that do not fit are refused, with
+//! the least memory that they fit into.
+
+use tepui_engine::db::EngineOptions;
+use tepui_engine::options::JOB_BYTES;
+
+use crate::limits::REQUEST_BYTES_MIN;
+
+/// How much memory the process is to stay within.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// Percent of what the machine, or the control group, has.
+    Percent(u32),
+    /// Bytes.
+    Bytes(u64),
+}
+
+/// The default: leaves the rest of the machine to the page cache, which the log and buffered files need, and to
+/// others.
+pub const MEMORY_DEFAULT: Memory = Memory::Percent(60);
+
+/// What a machine that does not say is taken to have.
+const MACHINE_BYTES_DEFAULT: u64 = 4 << 30;
+
+/// Bytes of the process before it has any data: code, stacks, runtimes, catalog. Measured: 14 MB on two cores.
+const PROCESS_BYTES: u64 = 24 << 20;
+
+/// The part of the budget that is left to the allocator, which keeps freed memory for a while and in pieces.
+const ALLOCATOR_PART: u64 = 10;
+
+const MEMTABLES_PART: u64 = 4;
+const REQUESTS_PART: u64 = 8;
+const ANSWERS_PART: u64 = 16;
+const LOG_QUEUE_PART: u64 = 32;
+
+/// Bytes of requests: at least what a bulk takes that every server accepts; at most a few of the largest.
+const REQUESTS_BYTES_MIN: u64 = 3 * REQUEST_BYTES_MIN;
+const REQUESTS_BYTES_MAX: u64 = 2 << 30;
+
+/// Bytes of answers: at least first messages for a hundred clients; at most full messages for a thousand.
+const ANSWERS_BYTES_MIN: u64 = 8 << 20;
+const ANSWERS_BYTES_MAX: u64 = 1 << 30;
+
+/// Bytes of the log's queue, at least: a few of the largest rows that are common.
+const LOG_QUEUE_BYTES_MIN: u64 = 4 << 20;
+
+/// Memtables that the memory for them is divided into, so that one can fill while others are flushed.
+const MEMTABLES: u64 = 4;
+
+/// Bytes of a memtable, at least: below it, flushes make more files than compaction can merge.
+const MEMTABLE_BYTES_MIN: u64 = 1 << 20;
+
+/// Segments that the log is divided into, so that its oldest can be removed.
+const LOG_SEGMENTS: u64 = 8;
+const LOG_SEGMENT_BYTES_MIN: u64 = 1 << 20;
+
+/// Bytes of the block cache, at least: the top of a small tree, and some data.
+const CACHE_BYTES_MIN: u64 = 8 << 20;
+
+/// The largest budget that is looked for.
+const MEMORY_BYTES_MAX: u64 = 1 << 50;
+
+/// The parts that were configured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Shares {
+    /// Bytes of a memtable.
+    pub memtable_bytes: Option<u64>,
+    /// Bytes of all memtables.
+    pub memtables_total_bytes: Option<u64>,
+    /// Bytes of the block cache.
+    pub block_cache_bytes: Option<u64>,
+    /// Bytes of a segment of the log.
+    pub log_segment_bytes: Option<u64>,
+    /// Bytes of the log.
+    pub log_bytes_max: Option<u64>,
+    /// Threads that compact.
+    pub compaction_threads: Option<usize>,
+}
+
+/// What the server itself may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Bytes that the process is to stay within.
+    pub total_bytes: u64,
+    /// Bytes of requests.
+    pub requests_bytes: u64,
+    /// Bytes of answers.
+    pub answers_bytes: u64,
+}
+
+/// The bytes of a budget on a machine with this much memory.
+pub fn total(memory: Memory, machine_bytes: Option<u64>) -> u64 {
+    match memory {
+        Memory::Bytes(bytes) => bytes,
+        Memory::Percent(percent) => {
+            machine_bytes.unwrap_or(MACHINE_BYTES_DEFAULT) / 100 * u64::from(percent)
+        }
+    }
+}
+
+/// Divides a budget. The engine's options other than those of memory are taken over from `engine`. The error says
+/// what would fit.
+pub fn divide(
+    total: u64,
+    shares: &Shares,
+    engine: &EngineOptions,
+) -> Result<(EngineOptions, Budget), String> {
+    if let Some(divided) = try_divide(total, shares, engine) {
+        return Ok(divided);
+    }
+    let (mut below, mut enough) = (total, MEMORY_BYTES_MAX);
+    while enough - below > (1 << 20) {
+        let middle = below + (enough - below) / 2;
+        match try_divide(middle, shares, engine) {
+            Some(_) => enough = middle,
+            None => below = middle,
+        }
+    }
+    let mib = enough.div_ceil(1 << 20);
+    Err(format!(
+        "{total} bytes are too few for the parts: at least {mib}MiB is needed, or smaller parts"
+    ))
+}
+
+fn try_divide(
+    total: u64,
+    shares: &Shares,
+    engine: &EngineOptions,
+) -> Option<(EngineOptions, Budget)> {
+    let defaults = EngineOptions::default();
+    let requests_bytes = (total / REQUESTS_PART).clamp(REQUESTS_BYTES_MIN, REQUESTS_BYTES_MAX);
+    let answers_bytes = (total / ANSWERS_PART).clamp(ANSWERS_BYTES_MIN, ANSWERS_BYTES_MAX);
+    let log_queue_bytes =
+        (total / LOG_QUEUE_PART).clamp(LOG_QUEUE_BYTES_MIN, defaults.log_queue_bytes);
+    let fit = usize::try_from(total / REQUESTS_PART / JOB_BYTES).unwrap_or(usize::MAX);
+    let threads = defaults.compaction_threads.min(fit).max(1);
+    let memtables = match (shares.memtables_total_bytes, shares.memtable_bytes) {
+        (Some(bytes), _) => bytes,
+        (None, Some(one)) => (total / MEMTABLES_PART).max(one.saturating_mul(MEMTABLES)),
+        (None, None) => (total / MEMTABLES_PART).max(MEMTABLES * MEMTABLE_BYTES_MIN),
+    };
+    let memtable = (memtables / MEMTABLES).clamp(MEMTABLE_BYTES_MIN, defaults.memtable_bytes);
+    let log_bytes_max = shares.log_bytes_max.unwrap_or(memtables);
+    let segment =
+        (log_bytes_max / LOG_SEGMENTS).clamp(LOG_SEGMENT_BYTES_MIN, defaults.log_segment_bytes);
+    let mut divided = EngineOptions {
+        memtables_total_bytes: memtables,
+        memtable_bytes: shares.memtable_bytes.unwrap_or(memtable),
+        log_bytes_max,
+        log_segment_bytes: shares.log_segment_bytes.unwrap_or(segment),
+        log_queue_bytes,
+        compaction_threads: shares.compaction_threads.unwrap_or(threads),
+        block_cache_bytes: 0,
+        ..engine.clone()
+    };
+    let itself = PROCESS_BYTES + total / ALLOCATOR_PART;
+    divided.memory_bytes =
+        total.checked_sub(itself)?.checked_sub(requests_bytes)?.checked_sub(answers_bytes)?;
+    let rest = divided.memory_bytes.checked_sub(divided.memory_bytes_min())?;
+    divided.block_cache_bytes = shares.block_cache_bytes.unwrap_or(rest);
+    let fits = divided.block_cache_bytes <= rest
+        && (shares.block_cache_bytes.is_some() || rest >= CACHE_BYTES_MIN);
+    fits.then_some((divided, Budget { total_bytes: total, requests_bytes, answers_bytes }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn divided(total: u64, shares: Shares) -> Result<(EngineOptions, Budget), String> {
+        divide(total, &shares, &EngineOptions::default())
+    }
+
+    #[test]
+    fn parts_add_up_to_the_budget_whatever_its_size() {
+        for total in [224 << 20, 256 << 20, 1 << 30, 5 << 30, 100 << 30, 4 << 40] {
+            let (engine, budget) = divided(total, Shares::default()).unwrap();
+            let sum = engine.memory_bytes_min() + budget.requests_bytes + budget.answers_bytes;
+            assert!(sum <= total - total / 10, "{total}: {sum}");
+            assert!(sum >= total - total / 10 - PROCESS_BYTES - 1, "{total}: {sum}");
+            engine.validate().unwrap();
+            assert!(engine.log_bytes_max <= engine.memtables_total_bytes);
+            assert!(engine.log_segment_bytes * 2 <= engine.log_bytes_max);
+        }
+    }
+
+    #[test]
+    fn a_part_that_is_set_is_as_it_was_set_and_the_others_have_the_rest() {
+        let free = divided(2 << 30, Shares::default()).unwrap().0;
+        let shares = Shares { memtables_total_bytes: Some(64 << 20), ..Shares::default() };
+        let set = divided(2 << 30, shares).unwrap().0;
+        assert_eq!(set.memtables_total_bytes, 64 << 20);
+        assert_eq!(set.memtable_bytes, 16 << 20);
+        let gained = set.block_cache_bytes - free.block_cache_bytes;
+        assert_eq!(gained, free.memtables_total_bytes - (64 << 20));
+        let shares = Shares { block_cache_bytes: Some(1 << 20), ..Shares::default() };
+        assert_eq!(divided(2 << 30, shares).unwrap().0.block_cache_bytes, 1 << 20);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_least_that_works() {
+        let shares = Shares { block_cache_bytes: Some(1 << 30), ..Shares::default() };
+        let error = divided(1 << 30, shares).unwrap_err();
+        let (_, rest) = error.split_once("at least ").unwrap();
+        let (mib, _) = rest.split_once("MiB").unwrap();
+        let least: u64 = mib.parse::<u64>().unwrap() << 20;
+        divided(least, shares).unwrap();
+        divided(least - (2 << 20), shares).unwrap_err();
+        assert!(divided(32 << 20, Shares::default()).is_err());
+    }
+
+    #[test]
+    fn percents_are_of_the_machine_or_its_group() {
+        assert_eq!(total(Memory::Percent(50), Some(8 << 30)), (8 << 30) / 100 * 50);
+        assert_eq!(total(Memory::Bytes(7), Some(8 << 30)), 7);
+        assert_eq!(total(MEMORY_DEFAULT, None), (4_u64 << 30) / 100 * 60);
+    }
+}

@@ -1,0 +1,318 @@
+//! All figures of a server, asked for when it is scraped.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use tepui_engine::cache::KindStats;
+use tepui_engine::db::{Engine, Health};
+use tepui_engine::pressure::Behind;
+
+use super::process;
+use super::rpc::{self, BUCKETS_MICROS, CODES, CoreRpcs};
+use crate::admission::{Gate, Streams};
+use crate::rpcs::SERVICES;
+
+/// Before every name.
+const PREFIX: &str = "tepui";
+
+/// Where the figures are.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    /// The engine, with its cache and files.
+    pub engine: Arc<Engine>,
+    /// What each core counts.
+    pub cores: Vec<Arc<CoreRpcs>>,
+    /// The budget of requests.
+    pub gate: Arc<Gate>,
+    /// The budget of answers.
+    pub streams: Arc<Streams>,
+    /// Bytes that the process is to stay within; 0 where there is no bound.
+    pub memory_bytes: u64,
+}
+
+/// The figures of a server as a scrape gets them.
+pub fn text(sources: &Sources) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix(PREFIX);
+    registry.register_collector(Box::new(sources.clone()));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+impl Collector for Sources {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut out = Out(encoder);
+        self.server(&mut out)?;
+        self.rpcs(&mut out)?;
+        self.admission(&mut out)?;
+        self.memory(&mut out)?;
+        self.cache(&mut out)?;
+        self.tablets(&mut out)?;
+        self.background(&mut out)?;
+        self.device(&mut out)
+    }
+}
+
+type Labels<const N: usize> = [(&'static str, String); N];
+
+/// Writes figures.
+struct Out<'a>(DescriptorEncoder<'a>);
+
+impl Out<'_> {
+    fn family<const N: usize>(
+        &mut self,
+        (name, help): (&str, &str),
+        kind: MetricType,
+        items: impl IntoIterator<Item = (Labels<N>, f64)>,
+    ) -> Result<(), fmt::Error> {
+        let counts = matches!(kind, MetricType::Counter);
+        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        for (labels, value) in items {
+            let mut labelled = metric.encode_family(&labels)?;
+            write_number(&mut labelled, value, counts)?;
+        }
+        Ok(())
+    }
+
+    fn counters<const N: usize>(
+        &mut self,
+        name: (&str, &str),
+        items: impl IntoIterator<Item = (Labels<N>, u64)>,
+    ) -> Result<(), fmt::Error> {
+        let items = items.into_iter().map(|(labels, value)| (labels, value as f64));
+        self.family(name, MetricType::Counter, items)
+    }
+
+    fn gauges<const N: usize>(
+        &mut self,
+        name: (&str, &str),
+        items: impl IntoIterator<Item = (Labels<N>, f64)>,
+    ) -> Result<(), fmt::Error> {
+        self.family(name, MetricType::Gauge, items)
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> Result<(), fmt::Error> {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        write_number(&mut metric, value as f64, true)
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) -> Result<(), fmt::Error> {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        write_number(&mut metric, value, false)
+    }
+}
+
+/// Whole numbers are written as such.
+fn write_number(
+    metric: &mut MetricEncoder<'_>,
+    value: f64,
+    counts: bool,
+) -> Result<(), fmt::Error> {
+    if counts {
+        metric.encode_counter::<NoLabelSet, u64, f64>(&(value as u64), None)
+    } else if value.fract() == 0.0 {
+        metric.encode_gauge(&(value as i64))
+    } else {
+        metric.encode_gauge(&value)
+    }
+}
+
+fn label(name: &'static str, value: impl Into<String>) -> Labels<1> {
+    [(name, value.into())]
+}
+
+impl Sources {
+    fn server(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
+        let version = label("version", env!("CARGO_PKG_VERSION"));
+        out.gauges(("build", "1, with the server's version"), [(version, 1.0)])?;
+        let (read_only, reason) = match self.engine.health() {
+            Health::Serving => (0.0, String::new()),
+            Health::ReadOnly(reason) => (1.0, reason),
+        };
+        out.gauges(
+            ("read_only", "1 where a failed write has made the server read-only, with the reason"),
+            [(label("reason", reason), read_only)],
+        )
+    }
+
+    fn rpcs(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
+        let names = SERVICES.iter().flat_map(|s| s.rpcs.iter().map(move |r| (s.name, r.name)));
+        let all: Vec<_> = names
+            .enumerate()
+            .map(|(number, (service, rpc))| (service, rpc, rpc::sum(&self.cores, number)))
+            .filter(|(.., figures)| figures.under_way + figures.ended.iter().sum::<u64>() > 0)
+            .collect();
+        let of = |service: &str, rpc: &str| {
+            [("service", service.to_owned()), ("method", rpc.to_owned())]
+        };
+        let ended = all.iter().flat_map(|(service, rpc, figures)| {
+            let [service, rpc] = of(service, rpc);
+            let by_code = figures.ended.iter().zip(CODES).filter(|(count, _)| **count > 0);
+            by_code.map(move |(count, code)| {
+                ([service.clone(), rpc.clone(), ("code", format!("{code:?}"))], *count)
+            })
+        });
+        out.counters(("requests", "requests that ended, by method and gRPC code"), ended)?;
+        let under_way = all.iter().map(|(s, r, figures)| (of(s, r), figures.under_way as f64));
+        out.gauges(("requests_in_flight", "requests under way"), under_way)?;
+        let help = "time of requests from their decoding to the end of their answer";
+        let name = "request_duration_seconds";
+        let mut metric = out.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (service, rpc, figures) in &all {
+            let ends = BUCKETS_MICROS.iter().map(|micros| *micros as f64 / 1e6);
+            let buckets: Vec<_> =
+                ends.chain([f64::MAX]).zip(figures.took.iter().copied()).collect();
+            let labels = of(service, rpc);
+            metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(
+                figures.took_micros as f64 / 1e6,
+                figures.took.iter().sum(),
+                &buckets,
+                None,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn admission(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
+        let (gate, streams) = (self.gate.figures(), self.streams.figures());
+        let refusals = self.engine.refusals();
+        let by_engine = Behind::ALL.map(|b| (label("reason", b.name()), refusals.get(b)));
+        let by_server = [
+            (label("reason", "request_memory"), gate.refused),
+            (label("reason", "request_too_large"), gate.too_large),
+            (label("reason", "request_stalled"), gate.paused),
+        ];
+        out.counters(
+            ("refused", "writes and requests that were refused because of load or size, by reason"),
+            by_engine.into_iter().chain(by_server),
+        )?;
+        let tablets = self.engine.tablets();
+        let pressure = tablets.iter().map(|t| t.pressure().level).fold(0.0, f64::max);
+        out.gauge(
+            "write_pressure_ratio",
+            "how near the busiest tablet is to its limits; refusals begin at 0.5, at 1 every write is refused",
+            pressure.max(self.engine.pressure().level),
+        )?;
+        out.gauge("requests_waiting", "requests that wait for memory", gate.waiting as f64)?;
+        out.gauge("answers_waiting", "answers that wait for memory", streams.waiting as f64)?;
+        out.gauge("reads_parked", "reads that wait for their clients", streams.parked as f64)?;
+        let help = "reads that let go of what they held since their client did not read on";
+        out.counter("reads_suspended", help, streams.suspended)?;
+        let help = "connections closed because their clients did not read their answers";
+        out.counter("connections_closed", help, streams.closed)
+    }
+
+    fn memory(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
+        let engine = self.engine.memory();
+        let indexes = self.engine.index_memory();
+        let resident_indexes = indexes.resident_bytes;
+        let parts = [
+            ("memtables", engine.memtables),
+            ("block_cache", self.engine.cache().stats().bytes),
+            ("top_indexes", resident_indexes),
+            ("background", engine.jobs),
+            ("log_queue", engine.log_queue),
+            ("requests", self.gate.figures().bytes),
+            ("answers", self.streams.figures().bytes),
+        ];
+        out.gauges(
+            ("memory_bytes", "memory by what it is for"),
+            parts.map(|(part, bytes)| (label("part", part), bytes as f64)),
+        )?;
+        let budget = self.memory_bytes as f64;
+        out.gauge("memory_budget_bytes", "the configured budget; 0 without one", budget)?;
+        let resident = process::resident_bytes().unwrap_or(0) as f64;
+        out.gauge(
+            "resident_memory_bytes",
+            "memory of the process, as the system counts it",
+            resident,
+        )
+    }
+
+    fn cache(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
+        let stats = self.engine.cache().stats();
+        let kinds = [("data", stats.data), ("index", stats.index), ("filter", stats.filter)];
+        let by_kind = |get: fn(&KindStats) -> u64| kinds.map(|(k, s)| (label("kind", k), get(&s)));
+        out.counters(("cache_hits", "blocks found in memory"), by_kind(|s| s.hits))?;
+        out.counters(("cache_misses", "blocks not found in memory"), by_kind(|s| s.misses))?;
+        out.counters(("cache_evictions", "blocks that left for others"), by_kind(|s| s.evictions))?;
+        let bytes = by_kind(|s| s.bytes).map(|(kind, bytes)| (kind, bytes as f64));
+        out.gauges(("cache_bytes", "bytes of blocks in memory"), bytes)?;
+        let pinned = stats.pinned_bytes as f64;
+        out.gauge("cache_pinned_bytes", "of these: indexes and filters that stay", pinned)?;
+        let capacity = stats.capacity_bytes as f64;
+        out.gauge("cache_capacity_bytes", "bytes that the cache may hold", capacity)?;
+        let help = "blocks had from a load that another read had under way";
+        out.counter("cache_loads_shared", help, stats.loads_shared)?;
+        let filters = stats.filters;
+        let help = "files that point reads met with the row between their first and last";
+        out.counter("filter_lookups", help, filters.lookups)?;
+        out.counter("filter_probes", "of these: a filter was asked", filters.probes)?;
+        let help = "of the probes: the filter said no, and spared the file";
+        out.counter("filter_negatives", help, filters.negatives)?;
+        let help = "of the probes: the filter said perhaps, and the row was not there";
+        out.counter("filter_false_positives", help, filters.false_positives)?;
+        let help = "share of the lookups that a filter served";
+        out.gauge("filter_utilisation_ratio", help, filters.utilisation())?;
+        let damaged = self.engine.cache().sst_metrics().filter_damaged.get();
+        out.counter("filters_damaged", "filters that could not be used for damage", damaged)
+    }
+
+    fn tablets(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
+        let tablets = self.engine.tablets();
+        let mut levels: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
+        let mut records = 0;
+        for tablet in &tablets {
+            let stats = tablet.stats();
+            records += stats.records;
+            let bytes = stats.level_bytes.iter().copied();
+            for (level, (files, bytes)) in stats.level_files.iter().zip(bytes).enumerate() {
+                let sum = levels.entry(level).or_default();
+                *sum = (sum.0 + *files as u64, sum.1 + bytes);
+            }
+        }
+        out.gauge("tablets", "tablets", tablets.len() as f64)?;
+        let help = "records in files and memtables, those hidden by others included";
+        out.gauge("records", help, records as f64)?;
+        let files = levels.iter().map(|(l, sum)| (label("level", l.to_string()), sum.0 as f64));
+        out.gauges(("level_files", "files by level"), files)?;
+        let bytes = levels.iter().map(|(l, sum)| (label("level", l.to_string()), sum.1 as f64));
+        out.gauges(("level_bytes", "bytes of files by level"), bytes)
+    }
+
+    fn background(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        let metrics = self.engine.metrics();
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        out.counter("flushes", "memtables written to files", get(&metrics.flushes))?;
+        out.counter("flush_written_bytes", "bytes that flushes wrote", get(&metrics.flush_bytes))?;
+        out.counter("compactions", "compactions done", get(&metrics.compactions))?;
+        let read = get(&metrics.compaction_read_bytes);
+        out.counter("compaction_read_bytes", "bytes that compactions read", read)?;
+        let written = get(&metrics.compaction_write_bytes);
+        out.counter("compaction_written_bytes", "bytes that compactions wrote", written)?;
+        let help = "cells that garbage collection dropped";
+        out.counter("cells_collected", help, get(&metrics.cells_collected))?;
+        let (segments, bytes) = self.engine.log_size();
+        out.gauge("log_segments", "segments of the commit log", segments as f64)?;
+        out.gauge("log_bytes", "bytes of the commit log on disk", bytes as f64)
+    }
+
+    fn device(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
+        let Some(io) = self.engine.io_figures() else { return Ok(()) };
+        out.counter("device_reads", "reads of data files that went to the device", io.reads)?;
+        out.counter("device_read_bytes", "bytes that these brought", io.read_bytes)?;
+        let help = "reads of data files that the page cache answered";
+        out.counter("device_cached_reads", help, io.cached_reads)?;
+        let help = "reads tried a second time after an error or a short answer";
+        out.counter("device_read_retries", help, io.retries)?;
+        out.counter("device_read_failures", "reads reported as failed", io.failures)?;
+        out.counter("device_ring_reads", "of the reads: over io_uring", io.ring_reads)?;
+        out.counter("device_ring_enters", "system calls of rings", io.ring_enters)
+    }
+}

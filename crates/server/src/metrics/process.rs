@@ -1,0 +1,94 @@
+//! What the operating system says of this process and this machine.
+
+use std::path::{Path, PathBuf};
+
+/// A file of `/proc` or `/sys`, as text. These have no length to read by and belong to no disk, so they do not go
+/// through the seam of files.
+fn text(path: impl AsRef<Path>) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
+
+/// Bytes of memory of this process that are resident, `VmRSS`; `None` where the system does not say.
+pub fn resident_bytes() -> Option<u64> {
+    kib_of(&text("/proc/self/status")?, "VmRSS:")
+}
+
+/// Bytes of memory that this process may use: those of the machine, or of the control groups that it is in.
+pub fn memory_limit_bytes() -> Option<u64> {
+    let machine = text("/proc/meminfo").and_then(|info| kib_of(&info, "MemTotal:"));
+    let groups = text("/proc/self/cgroup").unwrap_or_default();
+    let limits = group_files(&groups).into_iter().filter_map(|file| limit_of(&text(file)?));
+    machine.into_iter().chain(limits).min()
+}
+
+/// The number of a line such as `MemTotal:  1024 kB`, in bytes.
+fn kib_of(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1 << 10)
+}
+
+/// The limit in a file of a control group; `max`, or the huge number that version 1 has for none, is no limit.
+fn limit_of(text: &str) -> Option<u64> {
+    /// More than this is no memory of any machine.
+    const NO_LIMIT: u64 = 1 << 60;
+    text.trim().parse().ok().filter(|limit| *limit < NO_LIMIT)
+}
+
+/// The files that may hold a limit, by the text of `/proc/self/cgroup`: of each group and of those above it.
+fn group_files(groups: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let (root, name) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            c if c.split(',').any(|c| c == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        for group in Path::new(path).ancestors() {
+            let below = group.strip_prefix("/").unwrap_or(group);
+            files.push(Path::new(root).join(below).join(name));
+        }
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_every_group_above_are_looked_at() {
+        let files = group_files("0::/a/b\n");
+        let names: Vec<_> = files.iter().map(|f| f.to_str().unwrap()).collect();
+        let expected = [
+            "/sys/fs/cgroup/a/b/memory.max",
+            "/sys/fs/cgroup/a/memory.max",
+            "/sys/fs/cgroup/memory.max",
+        ];
+        assert_eq!(names, expected);
+        let files = group_files("5:cpu:/x\n4:pids,memory:/y\n");
+        assert_eq!(files[0], Path::new("/sys/fs/cgroup/memory/y/memory.limit_in_bytes"));
+        assert!(group_files("nonsense\n\n:").is_empty());
+    }
+
+    #[test]
+    fn numbers_are_read_and_no_limit_is_none() {
+        assert_eq!(limit_of("1048576\n"), Some(1 << 20));
+        for none in ["max\n", "", "9223372036854771712"] {
+            assert_eq!(limit_of(none), None);
+        }
+        assert_eq!(kib_of("A: 1 kB\nMemTotal:   12 kB\n", "MemTotal:"), Some(12 << 10));
+        assert_eq!(kib_of("MemTotal: x kB", "MemTotal:"), None);
+    }
+
+    #[test]
+    fn this_machine_says_what_it_has() {
+        let limit = memory_limit_bytes().unwrap();
+        let resident = resident_bytes().unwrap();
+        assert!(resident > 1 << 20 && resident < limit, "{resident} of {limit}");
+    }
+}
