@@ -24,7 +24,9 @@ use crate::sst::IndexMemory;
 use crate::store::SstStore;
 use crate::tablet::{Replay, Tablet, TabletId};
 
-pub use crate::options::{CompressionPolicy, EngineOptions, FilterPolicy, SyncMode};
+pub use crate::options::{
+    CompressionPolicy, EngineOptions, FilterPolicy, SEPARATE_VALUES_BYTES, SyncMode,
+};
 
 /// Bytes of log from which a replay reports its progress: below, it is over in an instant.
 const REPLAY_TOLD_BYTES: u64 = 32 << 20;
@@ -91,7 +93,7 @@ impl Engine {
             _ => error,
         })?;
         identity::check_or_create(&env, &layout)?;
-        for sub in [layout.meta(), layout.log(), layout.tablets(), layout.ssts()] {
+        for sub in [layout.meta(), layout.log(), layout.tablets(), layout.ssts(), layout.values()] {
             files.create_dir_all(&sub)?;
         }
         files.sync_dir(dir)?;
@@ -109,7 +111,7 @@ impl Engine {
                 named.insert(file.id);
             }
         }
-        let orphans_removed = remove_orphans(&env, &layout, &named, &mut floor)?;
+        let mut orphans_removed = remove_orphans(&env, &layout, &named, &mut floor)?;
 
         let log_options = LogOptions {
             sync: options.sync,
@@ -151,6 +153,7 @@ impl Engine {
                 Some((id, Tablet::open(Arc::clone(&core), id, manifest, replay)))
             })
             .collect();
+        orphans_removed += remove_orphan_values(&core.store, &tablets)?;
         let summary = OpenSummary {
             replayed_records: replayed.records,
             replayed_bytes: replayed.bytes,
@@ -314,9 +317,9 @@ impl Engine {
 
     /// Whether no flush or compaction is due: a loaded engine has settled.
     pub fn is_settled(&self) -> bool {
-        self.tablets()
-            .iter()
-            .all(|t| !t.has_waiting() && t.compaction_score() < 1.0 && !t.is_busy())
+        self.tablets().iter().all(|t| {
+            !t.has_waiting() && t.compaction_score() < 1.0 && !t.must_reclaim() && !t.is_busy()
+        })
     }
 
     /// Flushes every tablet, stops background work, closes the log and lets the directory go. Blocks. Later writes fail with
@@ -469,7 +472,26 @@ fn remove_orphans(
             removed += 1;
         }
     }
+    for entry in env.files.list(&layout.values())? {
+        if let Some(id) = parse_number(&entry.name, "", ".val") {
+            *floor = (*floor).max(id);
+        }
+    }
     Ok(removed)
+}
+
+/// Removes the value files that no SST names. They are known only if every SST could be opened.
+fn remove_orphan_values(
+    store: &SstStore,
+    tablets: &BTreeMap<TabletId, Arc<Tablet>>,
+) -> Result<u64> {
+    if tablets.values().all(|tablet| tablet.opened_whole()) {
+        return store.values().remove_orphans();
+    }
+    tracing::warn!(
+        "value files that nothing names are kept: an SST that cannot be opened may name them"
+    );
+    Ok(0)
 }
 
 /// Tells of a long replay every tenth of it.

@@ -256,7 +256,7 @@ mod tests {
             block_cache_bytes = \"2GiB\"\npartition_share_percent = 50\npinned_levels = 1\n\
             filter_bits_per_key = 8\nmemory_bytes = \"4GiB\"\ncompression = \"lz4\"\ncompaction_threads = 1\n\
             background_bytes_per_second = \"100MiB\"\ndelete_bytes_per_second = 0\nrewrite_days = 7\n\
-            io = \"buffered\"\n\
+            separate_values_bytes = 0\nio = \"buffered\"\n\
             [server]\nallow_remote_plaintext = true\ncores = 3\n\
             [logging]\nformat = \"json\"\nlevel = \"debug\"\n";
         let by_file = resolve(&file(text)).unwrap();
@@ -274,6 +274,7 @@ mod tests {
                 ("TEPUI_ENGINE_BACKGROUND_BYTES_PER_SECOND", "100MiB"),
                 ("TEPUI_ENGINE_DELETE_BYTES_PER_SECOND", "0"),
                 ("TEPUI_ENGINE_REWRITE_DAYS", "7"),
+                ("TEPUI_ENGINE_SEPARATE_VALUES_BYTES", "0"),
                 ("TEPUI_ENGINE_BLOCK_CACHE_BYTES", "2GiB"),
                 ("TEPUI_ENGINE_IO", "buffered"),
                 ("TEPUI_ENGINE_PARTITION_SHARE_PERCENT", "50"),
@@ -307,6 +308,7 @@ mod tests {
                 background_bytes_per_second: 100 << 20,
                 delete_bytes_per_second: 0,
                 rewrite_age_ms: 7 * 24 * 3_600_000,
+                separate_values_bytes: 0,
                 ..EngineOptions::default()
             },
             io: IoMode::Buffered,
