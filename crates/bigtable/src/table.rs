@@ -271,7 +271,8 @@ impl Table {
         for (range, tablet) in self.tablets.iter() {
             let rows = tablet.sample_rows(SAMPLE_PART_BYTES)?;
             let stats = tablet.stats();
-            let bytes = stats.sst_bytes.saturating_add(stats.memtable_bytes);
+            let values = stats.value_file_bytes.saturating_sub(stats.value_garbage_bytes);
+            let bytes = stats.sst_bytes.saturating_add(stats.memtable_bytes).saturating_add(values);
             tablets.push(TabletSample { end: range.end.clone(), rows, bytes });
         }
         Ok(sample(tablets))

@@ -19,6 +19,11 @@ pub enum Command {
         #[arg(long)]
         records: bool,
     },
+    /// A value file: how much is in it. Its values are found from SSTs
+    Value {
+        #[command(flatten)]
+        file: File,
+    },
     /// A segment of the commit log: every record, and how it ends
     Log {
         #[command(flatten)]
@@ -44,7 +49,10 @@ pub struct File {
 
 /// Runs the command. Damage is an error, after everything was printed.
 pub fn run(command: &Command) -> Result<()> {
-    let (Command::Sst { file, .. } | Command::Log { file } | Command::Manifest { file }) = command;
+    let (Command::Sst { file, .. }
+    | Command::Value { file }
+    | Command::Log { file }
+    | Command::Manifest { file }) = command;
     let mut out = BufWriter::new(std::io::stdout().lock());
     // Who pipes into `head` has seen enough: that is an end, not an error.
     let mut closed = false;
@@ -64,6 +72,9 @@ pub fn run(command: &Command) -> Result<()> {
     let shown = match command {
         Command::Sst { file, records } => {
             inspect::sst(&LocalFiles::default(), &file.path, *records, &mut print)
+        }
+        Command::Value { file } => {
+            inspect::value_file(&LocalFiles::default(), &file.path, &mut print)
         }
         Command::Log { file } => inspect::log(&LocalFiles::default(), &file.path, &mut print),
         Command::Manifest { file } => {

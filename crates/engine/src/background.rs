@@ -96,6 +96,7 @@ fn compact(engine: &Engine) -> Option<Duration> {
         let claim = urgent
             .iter()
             .find_map(|(_, tablet)| tablet.claim_by_shape())
+            .or_else(|| tablets.iter().find_map(|tablet| tablet.claim_to_reclaim()))
             .or_else(|| tablets.iter().find_map(|tablet| tablet.claim_to_collect()));
         match claim {
             // A failure is logged by the claim, and its files are left alone for a while.
@@ -125,7 +126,11 @@ pub(crate) fn run_until_idle(engine: &Engine) -> Result<()> {
                 tablet.flush_waiting()?;
                 worked = true;
             }
-            while let Some(claim) = tablet.claim_by_shape().or_else(|| tablet.claim_to_collect()) {
+            while let Some(claim) = tablet
+                .claim_by_shape()
+                .or_else(|| tablet.claim_to_reclaim())
+                .or_else(|| tablet.claim_to_collect())
+            {
                 claim.run()?;
                 worked = true;
             }

@@ -81,7 +81,7 @@ pub enum Kind {
     Merge = 5,
     /// A cell's value.
     Value = 6,
-    /// Reserved: a cell whose value is stored outside the SST.
+    /// A cell whose value lies in a value file; the value is a pointer to it ([`crate::values`]).
     ValueElsewhere = 7,
 }
 
@@ -299,7 +299,7 @@ impl<'a> KeyView<'a> {
         !u16::from_be_bytes(self.array(self.bytes.len() - 3))
     }
 
-    /// The kind. An unknown number reads as [`Kind::ValueElsewhere`], which every reader refuses.
+    /// The kind. An unknown number reads as [`Kind::ValueElsewhere`], whose pointer leads nowhere then.
     pub fn kind(self) -> Kind {
         self.bytes.last().and_then(|b| Kind::from_u8(*b)).unwrap_or(Kind::ValueElsewhere)
     }
@@ -344,6 +344,11 @@ impl RowRange {
         end.extend_from_slice(row);
         end.push(0);
         Self::new(Bytes::copy_from_slice(row), end)
+    }
+
+    /// Whether it is one that [`Self::row`] makes.
+    pub fn is_row(&self) -> bool {
+        self.end.strip_suffix(&[0]) == Some(self.start.as_ref())
     }
 
     /// The rows that start with `prefix`.

@@ -56,6 +56,10 @@ pub struct EngineMetrics {
     pub compaction_read_bytes: AtomicU64,
     /// Bytes that compactions wrote.
     pub compaction_write_bytes: AtomicU64,
+    /// Bytes of value files that flushes and compactions wrote.
+    pub value_write_bytes: AtomicU64,
+    /// Bytes in value files whose values compactions moved into others, to free the files.
+    pub value_moved_bytes: AtomicU64,
     /// Flushes done.
     pub flushes: AtomicU64,
     /// Compactions done.

@@ -28,7 +28,9 @@ use crate::tablet::{Replay, Tablet, TabletId};
 use crate::options::JOB_BYTES;
 use crate::pressure::{Pressure, Refusals};
 
-pub use crate::options::{CompressionPolicy, EngineOptions, FilterPolicy, SyncMode};
+pub use crate::options::{
+    CompressionPolicy, EngineOptions, FilterPolicy, SEPARATE_VALUES_BYTES, SyncMode,
+};
 
 /// Bytes of log from which a replay reports its progress: below, it is over in an instant.
 const REPLAY_TOLD_BYTES: u64 = 32 << 20;
@@ -106,7 +108,7 @@ impl Engine {
             _ => error,
         })?;
         identity::check_or_create(&env, &layout)?;
-        for sub in [layout.meta(), layout.log(), layout.tablets(), layout.ssts()] {
+        for sub in [layout.meta(), layout.log(), layout.tablets(), layout.ssts(), layout.values()] {
             files.create_dir_all(&sub)?;
         }
         files.sync_dir(dir)?;
@@ -124,7 +126,7 @@ impl Engine {
                 named.insert(file.id);
             }
         }
-        let orphans_removed = remove_orphans(&env, &layout, &named, &mut floor)?;
+        let mut orphans_removed = remove_orphans(&env, &layout, &named, &mut floor)?;
 
         let log_options = LogOptions {
             sync: options.sync,
@@ -168,6 +170,7 @@ impl Engine {
                 Some((id, Tablet::open(Arc::clone(&core), id, manifest, replay)))
             })
             .collect();
+        orphans_removed += remove_orphan_values(&core.store, &tablets)?;
         let summary = OpenSummary {
             replayed_records: replayed.records,
             replayed_bytes: replayed.bytes,
@@ -364,9 +367,9 @@ impl Engine {
 
     /// Whether no flush or compaction is due: a loaded engine has settled.
     pub fn is_settled(&self) -> bool {
-        self.tablets()
-            .iter()
-            .all(|t| !t.has_waiting() && t.compaction_score() < 1.0 && !t.is_busy())
+        self.tablets().iter().all(|t| {
+            !t.has_waiting() && t.compaction_score() < 1.0 && !t.must_reclaim() && !t.is_busy()
+        })
     }
 
     /// Flushes every tablet, stops background work, closes the log and lets the directory go. Blocks. Later writes fail with
@@ -517,7 +520,26 @@ fn remove_orphans(
             removed += 1;
         }
     }
+    for entry in env.files.list(&layout.values())? {
+        if let Some(id) = parse_number(&entry.name, "", ".val") {
+            *floor = (*floor).max(id);
+        }
+    }
     Ok(removed)
+}
+
+/// Removes the value files that no SST names. They are known only if every SST could be opened.
+fn remove_orphan_values(
+    store: &SstStore,
+    tablets: &BTreeMap<TabletId, Arc<Tablet>>,
+) -> Result<u64> {
+    if tablets.values().all(|tablet| tablet.opened_whole()) {
+        return store.values().remove_orphans();
+    }
+    tracing::warn!(
+        "value files that nothing names are kept: an SST that cannot be opened may name them"
+    );
+    Ok(0)
 }
 
 /// Tells of a long replay every tenth of it.

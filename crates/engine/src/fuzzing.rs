@@ -17,6 +17,8 @@ use crate::log::{decode_batch, decode_record, repair};
 use crate::manifest::{
     LocalMetaStore, MetaRecord, TabletManifest, Version, VersionEdit, dump_manifest, dump_meta,
 };
+use crate::sst::Compression;
+use crate::values::{ValueFileWriter, ValuePointer, ValueReader, ValueWindows, decode_footer};
 
 /// The number of the files.
 const ID: u64 = 1;
@@ -55,6 +57,35 @@ fn read_log(bytes: Vec<u8>) {
         while let Ok(Some(_)) = salvage.next_record() {}
     }
     let _ = repair::repair(&*files, Path::new(DIR));
+}
+
+/// A value file, and a pointer into one.
+pub fn value_file(data: &[u8]) {
+    decode_footer(data);
+    let pointer = ValuePointer::decode(data);
+    let (files, path) = disk("1.val", data.to_vec());
+    let end = (data.len() as u64).saturating_sub(48);
+    let inside = ValuePointer { file: ID, offset: 0, stored_len: end as u32, value_len: 0 };
+    for (files, path) in [(files, path), sealed_values(data)] {
+        let Ok(reader) = ValueReader::open(&*files, &path, ID) else { continue };
+        for pointer in [pointer, Ok(inside)].into_iter().flatten() {
+            let _ = reader.read(&pointer);
+            let _ = ValueWindows::default().read(&reader, &ValuePointer { file: ID, ..pointer });
+        }
+    }
+}
+
+/// A value file of one value.
+fn sealed_values(data: &[u8]) -> (Arc<dyn Files>, PathBuf) {
+    let (files, _) = disk("0.val", Vec::new());
+    let path = Path::new(DIR).join("2.val");
+    if let Ok(file) = files.create(&path) {
+        let mut writer = ValueFileWriter::new(file, ID, Compression::Lz4);
+        // In memory, neither fails.
+        let _ = writer.add(data);
+        let _ = writer.finish();
+    }
+    (files, path)
 }
 
 /// The payload of a record of the commit log.
@@ -160,7 +191,19 @@ mod tests {
     /// A function and a valid encoding for it.
     type Target = (fn(&[u8]), Vec<u8>);
 
-    fn targets() -> [Target; 9] {
+    fn value_pointer() -> Vec<u8> {
+        let mut out = Vec::new();
+        ValuePointer { file: ID, offset: 0, stored_len: 30, value_len: 21 }.encode(&mut out);
+        out
+    }
+
+    fn values() -> Vec<u8> {
+        let (files, path) = sealed_values(&[7; 500]);
+        let file = files.open(&path).unwrap();
+        file.read_at(0, file.len().unwrap() as usize).unwrap().to_vec()
+    }
+
+    fn targets() -> [Target; 11] {
         let [data, index, filter, sst] = valid();
         [
             (log_file, log()),
@@ -172,6 +215,8 @@ mod tests {
             (sst_file, valid_thirds()),
             (manifest_file, manifest()),
             (manifest_file, edit()),
+            (value_file, value_pointer()),
+            (value_file, values()),
         ]
     }
 
@@ -194,6 +239,9 @@ mod tests {
         let (files, _) = disk(MANIFEST.0, first_image(MANIFEST.1, ID, &edit()));
         assert!(TabletManifest::open(files, Path::new(DIR)).is_ok());
         assert!(sealed_opens(&valid_thirds()));
+        assert!(ValuePointer::decode(&value_pointer()).is_ok());
+        let (files, path) = disk("1.val", values());
+        assert!(ValueReader::open(&*files, &path, ID).is_ok());
         // No properties, and indexes without entries: an SST of nothing passes through the seals.
         let mut thirds = [[0; 28]; 3];
         (thirds[1][0], thirds[2][0]) = (1, 2);

@@ -7,6 +7,7 @@
 //! DIR/log/<n>.log                        segments of the commit log
 //! DIR/tablets/<tablet>/MANIFEST-<n>      one manifest per tablet
 //! DIR/sst/<file>.sst                     SSTs of all tablets; names are unique for ever
+//! DIR/values/<file>.val                  value files of all tablets, numbered like SSTs
 //! DIR/lost/                              what `tepui repair` set aside
 //! ```
 //! Numbers are 16 hex digits, so that name order is number order.
@@ -71,6 +72,16 @@ impl Layout {
     /// An SST.
     pub fn sst(&self, id: FileId) -> PathBuf {
         self.ssts().join(format!("{id:016x}.sst"))
+    }
+
+    /// The directory of value files.
+    pub fn values(&self) -> PathBuf {
+        self.root.join("values")
+    }
+
+    /// A value file.
+    pub fn value(&self, id: FileId) -> PathBuf {
+        self.values().join(format!("{id:016x}.val"))
     }
 
     /// Where repair puts what it could not keep.

@@ -16,6 +16,7 @@
 //! | [`log`] | the commit log of the server: order, durability, visibility |
 //! | [`memtable`] | the newest writes, sorted, in memory |
 //! | [`sst`] | immutable files of sorted records: writing, looking up, walking |
+//! | [`values`] | large values outside of SSTs: pointers, value files, what of them lives |
 //! | [`cache`] | memory for blocks: data blocks, and partitions of indexes and filters |
 //! | [`read`] | what a snapshot sees of many sources: merge, tombstones, projection |
 //! | [`cursor`] | the shape that memtables, SSTs and merges share |
@@ -37,7 +38,9 @@
 //!    writers that it has just answered return first (`log/gather.rs`).
 //! 5. The visible sequence moves over what is durable and in its memtable, and the callers are answered.
 //! 6. A full memtable is frozen, flushed into an SST of level 0 (`tablet/flush.rs`), and merged downwards by
-//!    compactions (`compaction/`, `tablet/compact.rs`), each installed by one edit of the manifest.
+//!    compactions (`compaction/`, `tablet/compact.rs`), each installed by one edit of the manifest. Large values
+//!    go into value files beside the SSTs, and stay where they are when pointers to them are merged
+//!    (`compaction/separate.rs`, [`values`]).
 //!
 //! # The life of a read
 //!
@@ -73,6 +76,9 @@
 //!    from that block; qualifiers and values share its memory (`sst/rows.rs`, `read/single.rs`). Anything
 //!    else takes the general way of a scan, over the places that have something of the row.
 //!
+//! 7. *Values elsewhere.* A cell may come with a pointer for its value: all that the row has are then read together,
+//!    unless the projection does not look at values (`values/fetch.rs`).
+//!
 //! A range of rows, [`Tablet::scan`](tablet::Tablet::scan):
 //!
 //! 1. A cursor for each memtable, each file of level 0 and each deeper level (`read/level.rs`, `sst/cursor.rs`)
@@ -83,6 +89,8 @@
 //! 3. While the next rows lie whole in one block of one source, they are handed over as they are, a block's worth at
 //!    a time, while the next block is on its way into the processor's cache (`sst/rows.rs`, `read/single.rs`). Otherwise record by record: tombstones, snapshot and projection
 //!    decide what shows (`read/visible.rs`, `read/plan.rs`).
+//!
+//! 4. Rows whose values lie elsewhere are gathered until they are worth one batch of reads, at most a megabyte.
 //!
 //! What a scan reads enters the cache on probation and what a compaction reads enters nowhere, so neither drives
 //! out what point reads come back to ([`cache`]).
@@ -112,5 +120,6 @@ pub mod schema;
 pub mod sst;
 mod store;
 pub mod tablet;
+pub mod values;
 
 pub use error::{Error, ErrorKind, Result};

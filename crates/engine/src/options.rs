@@ -79,6 +79,10 @@ pub struct EngineOptions {
     pub level_ratio: u64,
     /// Bytes of an SST that compaction writes. Smaller files make finer picks but more of them.
     pub target_file_bytes: u64,
+    /// Bytes from which a value is written to a value file, and not into SSTs; 0 for none. Such a value is not
+    /// rewritten by every level's compaction, which divides the writes of a table of large values by several; but a
+    /// read of it that the cache does not have is a second read. Below some pages, that costs more than it saves.
+    pub separate_values_bytes: u64,
     /// Threads that compact. Flushes have one of their own, which compaction cannot starve. A large compaction is
     /// divided by rows among all that are free.
     pub compaction_threads: usize,
@@ -127,6 +131,10 @@ pub enum FilterPolicy {
     Flat,
 }
 
+/// Bytes from which values are separated by default: two pages, so that of the pages that a cold read of such a
+/// value takes anyhow, the one with its pointer is a third at most, and mostly cached.
+pub const SEPARATE_VALUES_BYTES: u64 = 8 << 10;
+
 impl Default for EngineOptions {
     fn default() -> Self {
         Self {
@@ -149,6 +157,7 @@ impl Default for EngineOptions {
             base_level_bytes: 256 << 20,
             level_ratio: 10,
             target_file_bytes: 64 << 20,
+            separate_values_bytes: SEPARATE_VALUES_BYTES,
             compaction_threads: 2,
             background_bytes_per_second: 0,
             delete_bytes_per_second: 1 << 30,

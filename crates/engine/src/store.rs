@@ -1,4 +1,4 @@
-//! The SSTs of a directory as open files. A file that no version names any more is *doomed*; it is
+//! The SSTs of a directory as open files, and with them the value files that they name. A file that no version names any more is *doomed*; it is
 //! removed when its last reader lets go, by the housekeeping thread, so that no request pays for it.
 
 use std::collections::VecDeque;
@@ -13,6 +13,7 @@ use crate::io::Env;
 use crate::layout::Layout;
 use crate::manifest::SstRef;
 use crate::sst::{FileId, SstReader};
+use crate::values::{ValueFile, ValueStore};
 
 /// Opens SSTs and removes those that nobody needs.
 #[derive(Debug)]
@@ -22,16 +23,24 @@ pub(crate) struct SstStore {
     cache: Arc<dyn BlockCache>,
     /// Levels, from 0 on, whose SSTs are pinned.
     pinned_levels: u32,
-    removable: Mutex<Removable>,
+    removable: Arc<Mutex<Removable>>,
+    values: Arc<ValueStore>,
 }
 
 /// Files that nobody needs any more, the oldest first.
 #[derive(Debug, Default)]
-struct Removable {
+pub(crate) struct Removable {
     files: VecDeque<(PathBuf, u64)>,
     bytes: u64,
     /// Until when (monotonic micros) what was removed last keeps the next from going.
     next_at_micros: u64,
+}
+
+impl Removable {
+    pub(crate) fn push(&mut self, path: PathBuf, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.files.push_back((path, bytes));
+    }
 }
 
 /// Obsolete bytes above which files are removed without a pause: disks must not fill up for the sake of quiet.
@@ -44,6 +53,8 @@ pub(crate) struct SstFile {
     /// A file whose footer, properties or top-level index is damaged fails every read of its rows and
     /// leaves the rest of the tablet alone.
     reader: Result<Arc<SstReader>>,
+    /// The value files that it names, and the bytes of each.
+    values: Vec<(Arc<ValueFile>, u64)>,
     store: Arc<SstStore>,
     doomed: AtomicBool,
 }
@@ -55,7 +66,17 @@ impl SstStore {
         cache: Arc<dyn BlockCache>,
         pinned_levels: u32,
     ) -> Arc<Self> {
-        Arc::new(Self { env, layout, cache, pinned_levels, removable: Mutex::default() })
+        let removable: Arc<Mutex<Removable>> = Arc::default();
+        let values = ValueStore::new(env.clone(), layout.clone(), Arc::clone(&removable));
+        Arc::new(Self { env, layout, cache, pinned_levels, removable, values })
+    }
+
+    pub(crate) fn cache(&self) -> &Arc<dyn BlockCache> {
+        &self.cache
+    }
+
+    pub(crate) fn values(&self) -> &Arc<ValueStore> {
+        &self.values
     }
 
     /// Opens an SST of this level. Damage is logged here and kept for the readers to meet.
@@ -65,8 +86,13 @@ impl SstStore {
         if let Err(error) = &reader {
             tracing::error!(file = %path.display(), %error, "SST cannot be opened; its rows fail");
         }
+        let named = reader.iter().flat_map(|reader| &reader.properties().value_files);
+        let values: Vec<_> = named.map(|(id, bytes)| (self.values.open(*id), *bytes)).collect();
+        for (file, bytes) in &values {
+            file.name(*bytes);
+        }
         let store = Arc::clone(self);
-        let file = Arc::new(SstFile { id, reader, store, doomed: AtomicBool::new(false) });
+        let file = Arc::new(SstFile { id, reader, values, store, doomed: AtomicBool::new(false) });
         file.pin_at(level);
         file
     }
@@ -104,7 +130,7 @@ impl SstStore {
                 path
             };
             if let Err(error) = self.env.files.remove(&path) {
-                tracing::warn!(file = %path.display(), %error, "cannot remove an obsolete SST");
+                tracing::warn!(file = %path.display(), %error, "cannot remove an obsolete file");
             }
         }
     }
@@ -147,9 +173,18 @@ impl SstFile {
         }
     }
 
-    /// Marks the file for removal once nobody reads it.
+    /// The value files that it names, and the bytes that it names of each.
+    pub(crate) fn value_files(&self) -> &[(Arc<ValueFile>, u64)] {
+        &self.values
+    }
+
+    /// Marks the file for removal once nobody reads it. Value files that it names last go with it.
     pub(crate) fn doom(&self) {
-        self.doomed.store(true, Ordering::Release);
+        if !self.doomed.swap(true, Ordering::AcqRel) {
+            for (file, bytes) in &self.values {
+                file.unname(*bytes);
+            }
+        }
     }
 }
 
@@ -158,8 +193,7 @@ impl Drop for SstFile {
         if self.doomed.load(Ordering::Acquire) {
             let bytes = self.reader.as_ref().map_or(0, |reader| reader.bytes());
             let mut removable = self.store.removable.lock().unwrap_or_else(PoisonError::into_inner);
-            removable.files.push_back((self.store.layout.sst(self.id), bytes));
-            removable.bytes = removable.bytes.saturating_add(bytes);
+            removable.push(self.store.layout.sst(self.id), bytes);
         }
     }
 }

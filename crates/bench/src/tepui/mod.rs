@@ -99,7 +99,8 @@ impl TepuiOptions {
 
     /// What of the options is in the files, for [`Kept`].
     pub fn format(&self) -> String {
-        format!("{:?} {:?}", self.engine.compression, self.engine.sst)
+        let EngineOptions { compression, sst, separate_values_bytes, .. } = &self.engine;
+        format!("{compression:?} {sst:?} {separate_values_bytes}")
     }
 }
 
@@ -313,6 +314,10 @@ impl Store for Tepui {
                 "compaction_write_bytes",
                 engine.compaction_write_bytes.load(Ordering::Relaxed),
             ),
+            Figure::counter("value_write_bytes", engine.value_write_bytes.load(Ordering::Relaxed)),
+            Figure::counter("value_moved_bytes", engine.value_moved_bytes.load(Ordering::Relaxed)),
+            Figure::gauge("value_file_bytes", tablet.value_file_bytes as f64),
+            Figure::gauge("value_garbage_bytes", tablet.value_garbage_bytes as f64),
             Figure::gauge("sst_bytes", tablet.sst_bytes as f64),
             Figure::gauge("sst_count", tablet.sst_count as f64),
             Figure::gauge("memtable_bytes", tablet.memtable_bytes as f64),

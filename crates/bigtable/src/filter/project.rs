@@ -57,7 +57,38 @@ pub(super) fn projection(root: &Node, families: &[(FamilyId, &str)]) -> Projecti
         timestamps: need.timestamps,
         versions_max: need.versions,
         cells_per_row_max: need.row_cells,
+        values: looks_at_values(root),
     }
+}
+
+/// Whether the filter looks at values, or passes them on: it does not where a chain strips them before anything that
+/// could.
+fn looks_at_values(root: &Node) -> bool {
+    for step in root.steps() {
+        match step {
+            Node::StripValue => return false,
+            Node::PassAll
+            | Node::Label(_)
+            | Node::RowKeyRegex(_)
+            | Node::RowSample(_)
+            | Node::FamilyRegex(_)
+            | Node::QualifierRegex(_)
+            | Node::ColumnRange { .. }
+            | Node::Timestamps(_)
+            | Node::RowOffset(_)
+            | Node::RowLimit(_)
+            | Node::ColumnLimit(_) => {}
+            Node::BlockAll
+            | Node::ValueRegex(_)
+            | Node::ValueRange(_)
+            | Node::ValueBitmask(_)
+            | Node::Interleave(_)
+            | Node::Condition { .. }
+            | Node::Sink
+            | Node::Chain(_) => return true,
+        }
+    }
+    true
 }
 
 /// Columns of one family: a list of ranges that is never empty.

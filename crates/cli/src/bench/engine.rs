@@ -16,7 +16,7 @@ use tepui_bench::tepui::{IoMode, SyncMode, Tepui, TepuiOptions};
 use tepui_bench::{
     Dataset, Error, Limit, OpKind, Progress, Result, Share, Store as _, Verify, Workload, presets,
 };
-use tepui_engine::db::CompressionPolicy;
+use tepui_engine::db::{CompressionPolicy, SEPARATE_VALUES_BYTES};
 
 use super::interrupt;
 
@@ -89,6 +89,9 @@ pub struct Options {
     /// How blocks are compressed; the values are random bytes
     #[arg(long, value_enum, default_value_t = Compression::None)]
     compression: Compression,
+    /// Bytes from which a value lies outside of SSTs; 0 for none
+    #[arg(long, default_value_t = SEPARATE_VALUES_BYTES, value_name = "BYTES")]
+    separate_values: u64,
     /// How often each run is made, in turn with the others; the table shows medians
     #[arg(long, default_value_t = 1, value_name = "COUNT")]
     repeat: usize,
@@ -338,6 +341,7 @@ impl Options {
         store.engine.compression = self.compression.into();
         store.engine.sync = self.sync.into();
         store.slow_sync = Some(Duration::from_micros(self.slow_sync)).filter(|d| !d.is_zero());
+        store.engine.separate_values_bytes = self.separate_values;
         if self.partitions == Switch::Off {
             store = store.unpartitioned();
         }

@@ -2,6 +2,7 @@
 //! the tablet; installing its result is an edit of the manifest. It could run on another machine.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -9,6 +10,7 @@ use crate::cell::RowRange;
 use crate::compaction::cuts::CutRule;
 use crate::compaction::filter_policy::filter_for;
 use crate::compaction::pace::STEP_BYTES;
+use crate::compaction::separate::{Separator, ValueInputs, ValueOutput};
 use crate::compaction::{CompactionSpec, CompactionStats, CompactionStream};
 use crate::cursor::Cursor;
 use crate::error::Result;
@@ -30,6 +32,8 @@ pub(crate) struct JobContext<'a> {
     pub(crate) options: &'a EngineOptions,
     /// Gives file numbers.
     pub(crate) hlc: &'a Hlc,
+    /// The value files that its input names.
+    pub(crate) values: &'a ValueInputs,
     /// Asked between rows; a job that must stop leaves nothing behind.
     pub(crate) stop: &'a dyn Fn() -> bool,
     /// Told, between rows, of every so many bytes that were written; may take its time to answer.
@@ -41,6 +45,7 @@ pub(crate) struct JobContext<'a> {
 pub(crate) struct JobOutput {
     pub(crate) files: Vec<SstRef>,
     pub(crate) stats: CompactionStats,
+    pub(crate) values: ValueOutput,
 }
 
 impl JobOutput {
@@ -48,6 +53,7 @@ impl JobOutput {
     pub(crate) fn add(&mut self, part: Self) {
         self.files.extend(part.files);
         self.stats.add(&part.stats);
+        self.values.add(part.values);
     }
 }
 
@@ -89,14 +95,15 @@ pub(crate) fn run(
 
 /// Removes what a job has written that comes to nothing.
 pub(crate) fn discard(context: &JobContext<'_>, output: &JobOutput) {
-    let paths: Vec<_> = output.files.iter().map(|file| context.layout.sst(file.id)).collect();
-    remove(context, &paths);
+    let ssts = output.files.iter().map(|file| context.layout.sst(file.id));
+    let values = output.values.files.iter().map(|id| context.layout.value(*id));
+    remove(context, &ssts.chain(values).collect::<Vec<_>>());
 }
 
 fn remove(context: &JobContext<'_>, paths: &[PathBuf]) {
     for path in paths {
         if let Err(error) = context.env.files.remove(path) {
-            tracing::warn!(file = %path.display(), %error, "cannot remove an unfinished SST");
+            tracing::warn!(file = %path.display(), %error, "cannot remove an unfinished file");
         }
     }
 }
@@ -111,7 +118,10 @@ fn merge(
 ) -> Result<JobOutput> {
     let options = sst_options(context.options, output_level);
     let created_micros = context.env.clock.now_micros();
+    let schema = Arc::clone(&spec.schema);
     let mut stream = CompactionStream::new(cursors, spec, &[]);
+    let JobContext { env, layout, hlc, values, .. } = context;
+    let mut separator = Separator::new(env, layout, context.options, hlc, values);
     let mut writer: Option<SstWriter> = None;
     let mut row: Vec<u8> = Vec::new();
     let mut files: Vec<SstRef> = Vec::new();
@@ -128,7 +138,7 @@ fn merge(
             row.clear();
             row.extend_from_slice(entry.key.row_prefix());
             let open_bytes = writer.as_ref().map_or(0, SstWriter::estimated_bytes);
-            let written_bytes = finished_bytes + open_bytes;
+            let written_bytes = finished_bytes + open_bytes + separator.written_bytes();
             if written_bytes >= paced_bytes + STEP_BYTES {
                 (context.pace)(written_bytes - paced_bytes);
                 paced_bytes = written_bytes;
@@ -139,7 +149,7 @@ fn merge(
                 let file = describe(done.finish()?, output_level);
                 finished_bytes += file.bytes;
                 // Estimates are not exact, and what was paced must not be more than what was written.
-                paced_bytes = paced_bytes.min(finished_bytes);
+                paced_bytes = paced_bytes.min(finished_bytes + separator.written_bytes());
                 files.push(file);
             }
         }
@@ -153,6 +163,7 @@ fn merge(
                 writer.insert(SstWriter::new(file, &path, id, options, created_micros))
             }
         };
+        let entry = separator.pass(entry, &schema)?;
         target.add(entry.key, entry.value)?;
     }
     if let Some(writer) = writer {
@@ -161,7 +172,9 @@ fn merge(
     if !files.is_empty() {
         context.env.files.sync_dir(&context.layout.ssts())?;
     }
-    Ok(JobOutput { files, stats: stream.stats() })
+    // Last, as nothing can fail after it that would leave value files behind.
+    let values = separator.finish()?;
+    Ok(JobOutput { files, stats: stream.stats(), values })
 }
 
 fn describe(summary: SstSummary, level: u8) -> SstRef {

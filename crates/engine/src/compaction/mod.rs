@@ -1,7 +1,8 @@
 //! Compaction: merging runs of records into fewer, without what no reader can see any more.
 //!
 //! [`stream`](CompactionStream) decides record by record what lives on; [`gc`] decides which live cells a
-//! family's rules collect; `filter_policy` which filter the files of a level get.
+//! family's rules collect; `filter_policy` which filter the files of a level get; `separate` which values lie outside
+//! of the SSTs, and `reclaim` which SST is rewritten to free value files.
 
 pub(crate) mod collect;
 pub(crate) mod cuts;
@@ -11,6 +12,8 @@ pub(crate) mod job;
 pub(crate) mod pace;
 pub(crate) mod parts;
 pub(crate) mod pick;
+pub(crate) mod reclaim;
+pub(crate) mod separate;
 pub(crate) mod shape;
 pub(crate) mod split;
 mod stream;

@@ -68,6 +68,8 @@ pub(crate) enum Reason {
     Expired,
     /// Files that were written long ago.
     Old,
+    /// Value files with much garbage; see [`super::reclaim`].
+    Reclaim,
     /// Everything into the last level, as the operator asked.
     Full,
 }

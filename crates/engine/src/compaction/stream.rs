@@ -46,7 +46,7 @@ use bytes::Bytes;
 use crate::cell::{FAMILY_NONE, FamilyId, KeyView, Kind, SUFFIX_LEN, Seq, Timestamp};
 use crate::compaction::gc::{ColumnGc, Verdict};
 use crate::cursor::{Cursor, Entry, Step};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::manifest::Excised;
 use crate::read::{EncodedExcised, MergeCursor, aggregate};
 use crate::schema::TabletSchema;
@@ -367,7 +367,7 @@ impl CompactionStream {
         self.timestamp = timestamp;
 
         let stripe = self.stripe(seq);
-        let is_cell = matches!(kind, Kind::Value | Kind::Merge);
+        let is_cell = matches!(kind, Kind::Value | Kind::ValueElsewhere | Kind::Merge);
         let collect = is_cell && self.judge(seq, stripe) == Verdict::Collect;
 
         if self.row_excised.hide(stripe, seq) {
@@ -383,7 +383,9 @@ impl CompactionStream {
             return Ok(());
         }
         match kind {
-            Kind::Value | Kind::Merge => self.decide_cell(record, kind, stripe, collect),
+            Kind::Value | Kind::ValueElsewhere | Kind::Merge => {
+                self.decide_cell(record, kind, stripe, collect);
+            }
             Kind::RowTombstone => {
                 self.row_hiders.add(stripe, seq);
                 // The pseudo-family and its one column are entered already.
@@ -408,10 +410,6 @@ impl CompactionStream {
                 // Malformed: kept, so that a read reports it.
                 None => self.emit(record),
             },
-            Kind::ValueElsewhere => {
-                let what = "a value stored elsewhere: written by a newer version of tepui";
-                return Err(Error::new(ErrorKind::Corruption, what));
-            }
         }
         Ok(())
     }
@@ -483,7 +481,7 @@ impl CompactionStream {
         }
         let how = self.spec.schema.family(self.family).and_then(|f| f.aggregate);
         let number = how.zip(aggregate::decode(&record.value));
-        if kind == Kind::Value {
+        if kind != Kind::Merge {
             self.cell.ended = Some(stripe);
             self.cell.collected = false;
         }

@@ -3,19 +3,20 @@
 //! ```text
 //! IDENTITY ─ format
 //! meta ───── records, revisions; each table's tablets exist
-//! tablets ── edits, levels ──► SSTs: there, whole, and as the manifest says
+//! tablets ── edits, levels ──► SSTs: there, whole, and as the manifest says ──► value files: every value
 //! log ────── records, openings, sequences ascend
 //! ```
 //!
 //! Nothing is changed on disk, and damage does not end the check: all of it is listed. What is not damage
 //! but worth knowing (a torn tail of the last log segment, files that nothing names) is a note.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::journals::{self, Read};
+use super::values::{LostValues, ValueReaders, list_values};
 use super::{
     CACHE_BYTES, CatalogReader, Finding, Meta, Progress, check_log, list_files, list_ssts,
     list_tablets, open_dir,
@@ -30,6 +31,7 @@ use crate::log::segment::list_segments;
 use crate::manifest::{MANIFEST_SERIES, SstRef, Version};
 use crate::sst::{FileId, Piece, SstReader};
 use crate::tablet::TabletId;
+use crate::values::ValueReader;
 
 /// What a check found.
 #[derive(Debug, Clone, Default)]
@@ -48,6 +50,8 @@ pub struct CheckReport {
     pub ssts: u64,
     /// Records in them.
     pub sst_records: u64,
+    /// Value files that an SST names.
+    pub value_files: u64,
     /// Segments of the log.
     pub log_segments: u64,
     /// Batches in them.
@@ -69,13 +73,14 @@ impl fmt::Display for CheckReport {
         };
         write!(
             f,
-            "{verdict}; {} bytes: {} tables, {} tablets, {} SSTs with {} records, {} log segments \
-             with {} batches",
+            "{verdict}; {} bytes: {} tables, {} tablets, {} SSTs with {} records, {} value files, {} log \
+             segments with {} batches",
             self.bytes,
             self.tables,
             self.tablets,
             self.ssts,
             self.sst_records,
+            self.value_files,
             self.log_segments,
             self.log_batches
         )
@@ -113,6 +118,7 @@ pub(super) fn check_locked(
         cache: Arc::new(QuickBlockCache::new(CACHE_BYTES)),
         ssts: list_ssts(files, layout)?,
         verified: HashMap::new(),
+        values: ValueReaders::new(files, layout),
     };
     if let Err(error) = identity::check(env, layout) {
         check.damage(&layout.identity(), error);
@@ -123,6 +129,7 @@ pub(super) fn check_locked(
         check.catalog(catalog, meta, &tablets);
     }
     check.unnamed_ssts();
+    check.value_files()?;
     let Check { mut report, done, total, progress, .. } = check;
     let log = layout.log();
     check_log::check(files, &log, &mut report, &mut |bytes| progress(done + bytes, total))?;
@@ -132,7 +139,7 @@ pub(super) fn check_locked(
 }
 
 fn total_bytes(files: &dyn Files, layout: &Layout) -> Result<u64> {
-    let mut dirs = vec![layout.meta(), layout.ssts(), layout.log()];
+    let mut dirs = vec![layout.meta(), layout.ssts(), layout.values(), layout.log()];
     dirs.extend(list_tablets(files, layout)?.into_iter().map(|id| layout.tablet(id)));
     let mut total = 0;
     for dir in dirs {
@@ -153,6 +160,7 @@ struct Check<'a> {
     ssts: BTreeMap<FileId, u64>,
     /// SSTs that were verified already, with their reader where they opened.
     verified: HashMap<FileId, Option<Arc<SstReader>>>,
+    values: ValueReaders<'a>,
 }
 
 impl Check<'_> {
@@ -286,10 +294,57 @@ impl Check<'_> {
             if let Err(error) = verified {
                 self.damage_of_sst(&path, reader, error);
             }
+            match self.values.lost_to(reader) {
+                Ok(lost) => self.lost_values(&path, lost),
+                Err(error) => self.damage(&path, error),
+            }
         }
         self.done = before;
         self.advance(self.ssts.get(&sst.id).copied().unwrap_or(0));
         reader
+    }
+
+    /// Values that pointers of the SST do not lead to.
+    fn lost_values(&mut self, sst: &Path, lost: BTreeMap<FileId, LostValues>) {
+        for (id, lost) in lost {
+            let path = self.values.path(id);
+            let rows = rows_text(&lost.from_row, &lost.to_row);
+            let what = format!(
+                "{} values of rows {rows} in {} cannot be read; the first: {}",
+                lost.values,
+                sst.display(),
+                lost.error.message()
+            );
+            self.wrong(&path, what);
+        }
+    }
+
+    /// The value files themselves: those that an SST names are there and end as they should. Their values were read
+    /// with the SSTs.
+    fn value_files(&mut self) -> Result<()> {
+        let there = list_values(self.files, self.layout)?;
+        let readers = self.verified.values().flatten();
+        let named: BTreeSet<FileId> =
+            readers.flat_map(|reader| reader.properties().value_files.keys().copied()).collect();
+        // What an SST that cannot be read names is not known.
+        let all_known = self.verified.values().all(Option::is_some);
+        self.report.value_files = named.len() as u64;
+        for (id, bytes) in &there {
+            let path = self.layout.value(*id);
+            if named.contains(id) {
+                let opened = ValueReader::open(self.files, &path, *id);
+                if let Err(error) = opened.and_then(|reader| reader.verify_footer()) {
+                    self.damage(&path, error);
+                }
+            } else if all_known {
+                self.note(&path, "no SST names this value file; a start removes it");
+            }
+            self.advance(*bytes);
+        }
+        for id in named.iter().filter(|id| !there.contains_key(id)) {
+            self.wrong(&self.layout.value(*id), "the file is missing; an SST names it");
+        }
+        Ok(())
     }
 
     /// Verification stops at the first damage; a walk finds every piece that is.

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::CACHE_BYTES;
 use crate::cache::{BlockCache, QuickBlockCache};
-use crate::cell::{KeyView, Mutation};
+use crate::cell::{KeyView, Kind, Mutation};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 use crate::log::record::{
@@ -28,6 +28,7 @@ use crate::manifest::{MANIFEST_SERIES, META_SERIES, MetaRecord, SstRef, Version,
 use crate::sst::{
     BlockInfo, FilterFigures, PartitionInfo, Piece, SstPlaces, SstProperties, SstReader,
 };
+use crate::values::{ValuePointer, ValueReader};
 
 /// Bytes of a value that are shown: enough to know it by.
 const VALUE_SHOWN_BYTES: usize = 48;
@@ -54,6 +55,17 @@ pub enum Line {
         offset: u64,
         /// Its bytes.
         bytes: u64,
+    },
+    /// A value file.
+    ValueFile {
+        /// Its number, as in its name.
+        id: String,
+        /// Its bytes.
+        bytes: u64,
+        /// Values in it, garbage included; 0 where that is not known.
+        values: u64,
+        /// Their bytes, before compression; 0 where that is not known.
+        value_bytes: u64,
     },
     /// The head of a log segment, manifest or meta store.
     File {
@@ -171,6 +183,8 @@ pub struct SstHead {
     pub created_micros: i64,
     /// By family.
     pub families: Vec<FamilyLine>,
+    /// The value files that its pointers lead to, and the bytes that they name in each.
+    pub value_files: Vec<(String, u64)>,
 }
 
 /// What an SST holds of a family.
@@ -353,11 +367,17 @@ fn head(reader: &SstReader) -> SstHead {
         row_range: [text(&properties.first_row), text(&properties.last_row)],
         created_micros: properties.created_micros,
         families: families.collect(),
+        value_files: properties
+            .value_files
+            .iter()
+            .map(|(id, bytes)| (format!("{id:016x}"), *bytes))
+            .collect(),
     }
 }
 
 fn record_line(block: u64, key: KeyView<'_>, value: &[u8]) -> Line {
     let timestamp = key.timestamp();
+    let pointer = (key.kind() == Kind::ValueElsewhere).then(|| ValuePointer::decode(value));
     Line::Record(RecordLine {
         block,
         row: text(&key.row()),
@@ -367,8 +387,28 @@ fn record_line(block: u64, key: KeyView<'_>, value: &[u8]) -> Line {
         seq: key.seq(),
         kind: format!("{:?}", key.kind()),
         value_bytes: value.len(),
-        value: shown(value),
+        value: match pointer {
+            Some(Ok(ValuePointer { file, offset, stored_len, value_len })) => {
+                format!("{value_len} bytes in {stored_len} at {offset} of value file {file:016x}")
+            }
+            _ => shown(value),
+        },
     })
+}
+
+/// A value file. Returns whether its footer verifies; its values are found from SSTs alone.
+pub fn value_file(files: &dyn Files, path: &Path, on: OnLine<'_>) -> Result<bool> {
+    let reader = ValueReader::open(files, path, number_in_name(path).unwrap_or(0))?;
+    on(Line::ValueFile {
+        id: format!("{:016x}", reader.id()),
+        bytes: reader.bytes(),
+        values: reader.values(),
+        value_bytes: reader.value_bytes(),
+    })?;
+    let Err(error) = reader.verify_footer() else { return Ok(true) };
+    let error = error.message().to_owned();
+    on(Line::Damage { offset: reader.frame_bytes(), bytes: 0, error })?;
+    Ok(false)
 }
 
 /// A segment of the log. Returns whether all of it verifies; a torn tail is no damage.

@@ -15,6 +15,7 @@ mod overlay;
 mod repair;
 mod repair_journals;
 mod repair_ssts;
+mod values;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -5,9 +5,10 @@
 //! 2  meta        every commit that can be read, as a new snapshot
 //! 3  tablets     every edit that can be read and fits, as a new snapshot; a tablet without a readable
 //!                snapshot is recreated empty where its neighbours tell its rows, else left or set aside
-//! 4  SSTs        every record of readable blocks, in a new SST in the place of the old
+//! 4  SSTs        every record of readable blocks that has its value, in a new SST in the place of the old
 //! 5  log         every batch that can be read
-//! 6  the rest    SSTs that no manifest names any more, tablets that no table names any more
+//! 6  the rest    SSTs that no manifest names any more, tablets that no table names any more, value files that
+//!                no SST names any more or whose footer is damaged
 //! ```
 //!
 //! Guarantees: nothing is deleted; the original of every file that is replaced is in `lost/`, durably,
@@ -28,6 +29,7 @@ use bytes::Bytes;
 use super::check::{check_locked, newer_version, rows_text};
 use super::overlay::OverlayFiles;
 use super::repair_journals::Catalog;
+use super::values::list_values;
 use super::{CatalogReader, CheckReport, Finding, Progress, list_ssts, list_tablets, open_dir};
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity;
@@ -38,7 +40,7 @@ use crate::manifest::Version;
 use crate::tablet::TabletId;
 
 /// Bytes copied at once when a file is set aside.
-const COPY_BYTES: usize = 1 << 20;
+pub(super) const COPY_BYTES: usize = 1 << 20;
 
 /// Names tried for a file in `lost/`. More repairs of one file than this are not a repair.
 const LOST_NAMES_MAX: u32 = 1000;
@@ -168,9 +170,13 @@ impl Repair<'_> {
     fn run(&mut self) -> Result<()> {
         let files = self.files();
         self.identity()?;
-        for dir in
-            [self.layout.meta(), self.layout.log(), self.layout.tablets(), self.layout.ssts()]
-        {
+        for dir in [
+            self.layout.meta(),
+            self.layout.log(),
+            self.layout.tablets(),
+            self.layout.ssts(),
+            self.layout.values(),
+        ] {
             files.create_dir_all(&dir)?;
         }
         let tables = match self.meta()? {
@@ -194,6 +200,9 @@ impl Repair<'_> {
         } else if self.forgot {
             self.unnamed_tablets(tables.as_deref())?;
             self.unnamed_ssts()?;
+        }
+        if !unknown {
+            self.value_files()?;
         }
         Ok(())
     }
@@ -219,6 +228,8 @@ impl Repair<'_> {
         let mut greatest = list_ssts(self.env.files.as_ref(), self.layout)?
             .last_key_value()
             .map_or(0, |(id, _)| *id);
+        let values = list_values(self.env.files.as_ref(), self.layout)?;
+        greatest = greatest.max(values.last_key_value().map_or(0, |(id, _)| *id));
         for (id, version) in tablets {
             greatest = greatest.max(id.0);
             if let Some(version) = version {

@@ -5,16 +5,20 @@
 //! copy to lost/ ──► new SST, synced ──► edit: remove old, add new ──► remove the original
 //! ```
 //!
+//! A record whose value cannot be had from its value file is lost like one of a damaged block; the value file is
+//! copied to `lost/` and stays, for its other values. One whose footer alone is damaged gets a new one.
+//!
 //! An SST that does not open (its footer, properties or top-level index are damaged) is lost as a whole. One
 //! whose filter alone is damaged loses nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::CACHE_BYTES;
 use super::check::differences;
-use super::repair::{LostRows, Repair, Tablets};
+use super::repair::{COPY_BYTES, LostRows, Repair, Tablets};
+use super::values::{ValueReaders, list_values};
+use super::{CACHE_BYTES, list_tablets};
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::compaction::job::sst_options;
 use crate::error::{ErrorKind, Result};
@@ -22,6 +26,7 @@ use crate::manifest::{SstRef, TabletManifest, Version, VersionEdit};
 use crate::options::EngineOptions;
 use crate::sst::{FileId, Lost, Piece, SstProperties, SstReader, SstWriter};
 use crate::tablet::TabletId;
+use crate::values::{ValueReader, blank_footer};
 
 /// What becomes of an SST.
 #[derive(Clone)]
@@ -63,6 +68,8 @@ impl Described {
 struct Rewritten {
     new: Option<Described>,
     lost: Vec<Lost>,
+    /// Values, by the file that they were in.
+    lost_values: BTreeMap<FileId, Vec<Lost>>,
 }
 
 impl Repair<'_> {
@@ -151,7 +158,10 @@ impl Repair<'_> {
                 return Ok(Fate::Replaced(None));
             }
         };
-        if reader.verify(&mut |_| {}).is_ok() {
+        let layout = self.layout;
+        let mut values = ValueReaders::new(files.as_ref(), layout);
+        let values_whole = values.lost_to(&reader).is_ok_and(|lost| lost.is_empty());
+        if reader.verify(&mut |_| {}).is_ok() && values_whole {
             if differences(sst, &reader).is_empty() {
                 return Ok(Fate::Whole);
             }
@@ -161,8 +171,17 @@ impl Repair<'_> {
             return Ok(Fate::Misdescribed(described));
         }
         self.copy_aside(&path)?;
-        let Rewritten { new, lost } = self.rewrite(&reader, sst.level)?;
+        let Rewritten { new, lost, lost_values } = self.rewrite(&reader, sst.level, &mut values)?;
         self.lose(tablet, &path, &lost);
+        for (id, lost) in lost_values {
+            let value_path = layout.value(id);
+            // One copy is enough for all SSTs that name it; it is not changed.
+            let known = self.report.set_aside.iter().any(|(from, _)| *from == value_path);
+            if !known && files.exists(&value_path)? {
+                self.copy_aside(&value_path)?;
+            }
+            self.lose(tablet, &value_path, &lost);
+        }
         let kept = new.as_ref().map_or(0, |new| new.properties.entries);
         self.did(format_args!("{}: {kept} records kept in a new SST", path.display()));
         Ok(Fate::Replaced(new))
@@ -182,7 +201,12 @@ impl Repair<'_> {
     }
 
     /// Writes every readable record of `reader` into a new SST.
-    fn rewrite(&mut self, reader: &SstReader, level: u8) -> Result<Rewritten> {
+    fn rewrite(
+        &mut self,
+        reader: &SstReader,
+        level: u8,
+        values: &mut ValueReaders<'_>,
+    ) -> Result<Rewritten> {
         let files = self.files();
         let id = self.next_id;
         self.next_id += 1;
@@ -191,9 +215,14 @@ impl Repair<'_> {
         let created = reader.properties().created_micros;
         let mut writer = SstWriter::new(files.create(&path)?, &path, id, options, created);
         let mut lost = Vec::new();
+        let mut lost_values: BTreeMap<FileId, Vec<Lost>> = BTreeMap::new();
         let mut records: u64 = 0;
         reader.walk(true, &mut |piece| match piece {
             Piece::Record(_, entry) => {
+                if let Some((file, value)) = values.lost(&entry) {
+                    lost_values.entry(file).or_default().push(value);
+                    return Ok(());
+                }
                 records += 1;
                 writer.add(entry.key, entry.value)
             }
@@ -206,11 +235,69 @@ impl Repair<'_> {
         if records == 0 {
             drop(writer);
             files.remove(&path)?;
-            return Ok(Rewritten { new: None, lost });
+            return Ok(Rewritten { new: None, lost, lost_values });
         }
         let summary = writer.finish()?;
         files.sync_dir(&self.layout.ssts())?;
         let new = Described { id, bytes: summary.bytes, properties: summary.properties };
-        Ok(Rewritten { new: Some(new), lost })
+        Ok(Rewritten { new: Some(new), lost, lost_values })
+    }
+
+    /// Value files: one with a damaged footer gets a new one, and one that no SST names any more is set aside before
+    /// a start removes it.
+    pub(super) fn value_files(&mut self) -> Result<()> {
+        let files = self.files();
+        let mut named = BTreeSet::new();
+        for tablet in list_tablets(files.as_ref(), self.layout)? {
+            let Some(version) = self.version(tablet)? else { continue };
+            for sst in version.ssts() {
+                let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::new(CACHE_BYTES));
+                let path = self.layout.sst(sst.id);
+                let reader = SstReader::open(files.as_ref(), &path, sst.id, cache)?;
+                named.extend(reader.properties().value_files.keys().copied());
+            }
+        }
+        for id in list_values(files.as_ref(), self.layout)?.into_keys() {
+            let path = self.layout.value(id);
+            if !named.contains(&id) {
+                self.move_aside(&path)?;
+                self.did(format_args!("{}: no SST names it any more", path.display()));
+                continue;
+            }
+            let reader = ValueReader::open(files.as_ref(), &path, id)?;
+            if reader.verify_footer().is_err() {
+                self.new_footer(&path, id, &reader)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all bytes of a value file that can be a frame again, and a footer behind them.
+    fn new_footer(&mut self, path: &Path, id: FileId, reader: &ValueReader) -> Result<()> {
+        if !self.report.set_aside.iter().any(|(from, _)| from == path) {
+            self.copy_aside(path)?;
+        }
+        let files = self.files();
+        // The name is none that a start looks at.
+        let new_path = path.with_extension("new");
+        if files.exists(&new_path)? {
+            files.remove(&new_path)?;
+        }
+        let mut new = files.create(&new_path)?;
+        let mut at = 0;
+        while at < reader.bytes() {
+            let piece = (reader.bytes() - at).min(COPY_BYTES as u64) as usize;
+            match reader.file().read_at(at, piece) {
+                Ok(bytes) => new.append(&bytes)?,
+                Err(_) => new.append(&vec![0; piece])?,
+            }
+            at += piece as u64;
+        }
+        new.append(&blank_footer(id, at))?;
+        new.sync()?;
+        files.rename(&new_path, path)?;
+        files.sync_dir(&self.layout.values())?;
+        self.did(format_args!("{}: given a new footer", path.display()));
+        Ok(())
     }
 }

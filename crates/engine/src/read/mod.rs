@@ -11,6 +11,7 @@
 //! * `plan` joins a projection with the schema: which families and columns, and where to seek next.
 //! * `visible` decides, record by record, what a snapshot sees of a row.
 //! * `stream` has [`RowStream`], which drives them forward or backward and is the only part that awaits.
+//! * `ready` has the rows of a stream that wait to be returned, and the values that they lack.
 //! * `single` assembles rows that one block holds whole, with no merge: most of what is read.
 //! * `aggregate` combines the operands of aggregate families, for reads and compactions alike.
 
@@ -26,6 +27,7 @@ pub(crate) mod aggregate;
 mod level;
 pub mod merge;
 mod plan;
+mod ready;
 mod single;
 mod stream;
 #[cfg(test)]
@@ -61,6 +63,8 @@ pub struct Projection {
     pub versions_max: u32,
     /// The first this-many cells of each row, counted after all of the above.
     pub cells_per_row_max: u32,
+    /// Whether values are looked at. Where they are not, those that lie outside of their SST come empty, unread.
+    pub values: bool,
 }
 
 impl Projection {
@@ -86,6 +90,7 @@ impl Projection {
             timestamps: TimestampRange::ALL,
             versions_max: u32::MAX,
             cells_per_row_max: u32::MAX,
+            values: true,
         }
     }
 }

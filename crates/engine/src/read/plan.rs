@@ -42,6 +42,8 @@ pub(super) struct Plan {
     pub(super) timestamps: TimestampRange,
     pub(super) versions_max: u32,
     pub(super) cells_per_row_max: u32,
+    /// See [`Projection::values`].
+    pub(super) values: bool,
 }
 
 impl Plan {
@@ -75,6 +77,7 @@ impl Plan {
             timestamps: projection.timestamps,
             versions_max: projection.versions_max,
             cells_per_row_max: projection.cells_per_row_max,
+            values: projection.values,
         }
     }
 

@@ -4,16 +4,16 @@
 //! Only values are handled here. A tombstone, an operand of an aggregate, or a row beyond the size limit sends
 //! the read to the general way, which knows all of that; the two agree on everything else.
 
-use std::collections::VecDeque;
-
 use bytes::Bytes;
 
 use crate::cell::{Cell, FAMILY_NONE, FamilyId, Kind, Row, Seq, unescape_into};
 use crate::error::Result;
 use crate::read::plan::in_ranges;
+use crate::read::ready::ReadyRows;
 use crate::read::{Projection, QualifierRange};
 use crate::schema::TabletSchema;
 use crate::sst::{RowInBlock, RowSink};
+use crate::values::{Elsewhere, FoundRow, ValuePointer};
 
 /// Rows that are taken at once at most: some ten blocks of small rows, which wait in memory. More would gain
 /// nothing, since what a turn costs is spread over enough of them; and a caller that stops early has had less
@@ -30,6 +30,8 @@ pub(crate) struct Assembler<'a> {
     /// The family looked at last, and whether it is wanted.
     family: FamilyId,
     family_wanted: bool,
+    /// The values of the last row that are to be fetched.
+    elsewhere: Vec<Elsewhere>,
     /// Of its qualifiers, these; `None` for all.
     ranges: Option<&'a [QualifierRange]>,
 }
@@ -42,13 +44,28 @@ impl<'a> Assembler<'a> {
         projection: &'a Projection,
         row_bytes_max: u64,
     ) -> Self {
-        let (family, family_wanted) = (FAMILY_NONE, false);
-        Self { snapshot, schema, projection, row_bytes_max, family, family_wanted, ranges: None }
+        Self {
+            snapshot,
+            schema,
+            projection,
+            row_bytes_max,
+            family: FAMILY_NONE,
+            family_wanted: false,
+            ranges: None,
+            elsewhere: Vec::new(),
+        }
     }
 
-    /// The cells of a row, perhaps none; `None` where it takes the general way.
+    /// Which values of the row that [`Self::cells`] gave last are to be fetched.
+    pub(crate) fn take_elsewhere(&mut self) -> Vec<Elsewhere> {
+        std::mem::take(&mut self.elsewhere)
+    }
+
+    /// The cells of a row, perhaps none, without the values that lie elsewhere; `None` where it takes the general
+    /// way.
     pub(crate) fn cells(&mut self, row: &RowInBlock<'_>) -> Result<Option<Vec<Cell>>> {
         let projection = self.projection;
+        self.elsewhere.clear();
         if projection.versions_max == 0 || projection.cells_per_row_max == 0 {
             return Ok(Some(Vec::new()));
         }
@@ -60,7 +77,8 @@ impl<'a> Assembler<'a> {
         let mut versions = 0;
         let mut last_timestamp = None;
         row.walk(|record| {
-            if record.kind() != Kind::Value {
+            let kind = record.kind();
+            if kind != Kind::Value && kind != Kind::ValueElsewhere {
                 general = true;
                 return false;
             }
@@ -96,8 +114,21 @@ impl<'a> Assembler<'a> {
                 None if versions + 1 == projection.versions_max => record.qualifier(),
                 None => qualifier.insert(record.qualifier()).clone(),
             };
-            let value = record.value();
-            bytes += (qualifier.len() + value.len() + size_of::<Cell>()) as u64;
+            let mut value = record.value();
+            let mut value_len = value.len();
+            if kind == Kind::ValueElsewhere {
+                // One that is malformed is for the general way to report.
+                let Ok(pointer) = ValuePointer::decode(&value) else {
+                    general = true;
+                    return false;
+                };
+                (value, value_len) = (Bytes::new(), 0);
+                if projection.values {
+                    value_len = pointer.value_len as usize;
+                    self.elsewhere.push(Elsewhere { cell: cells.len(), pointer });
+                }
+            }
+            bytes += (qualifier.len() + value_len + size_of::<Cell>()) as u64;
             if bytes > self.row_bytes_max {
                 general = true;
                 return false;
@@ -129,8 +160,10 @@ pub(super) struct RowTaker<'a> {
     /// Makes the rows' keys.
     pub(super) keys: &'a mut RowKeys,
     /// Those with cells.
-    pub(super) rows: &'a mut VecDeque<Row>,
+    pub(super) rows: &'a mut ReadyRows,
     pub(super) rows_max: usize,
+    /// Bytes of values to fetch with which it is full.
+    pub(super) fetch_max: u64,
     /// Whether `last` is to be right whatever the row has.
     pub(super) keeps_last: bool,
     /// The prefix of the last row that was taken, or of the last without cells.
@@ -149,12 +182,16 @@ impl RowSink for RowTaker<'_> {
         }
         if !cells.is_empty() {
             let key = self.keys.key(row_prefix);
-            self.rows.push_back(Row { key, cells });
+            let elsewhere = self.assembler.take_elsewhere();
+            self.rows.push(FoundRow { row: Row { key, cells }, elsewhere });
         }
         Ok(true)
     }
 
     fn room(&self) -> usize {
+        if self.rows.fetch_bytes() >= self.fetch_max {
+            return 0;
+        }
         self.rows_max.saturating_sub(self.rows.len())
     }
 }

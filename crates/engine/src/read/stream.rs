@@ -11,13 +11,15 @@
 //!              └── out of the range ──► Done
 //! ```
 //!
+//! Rows whose values lie elsewhere are gathered, as far as that goes without waiting for blocks, until their values are
+//! worth a batch of reads.
+//!
 //! Rows that lie whole in one block of one source take a short cut from Between: they are assembled straight
 //! from the block, a block's worth at a time.
 //!
 //! A stream over [`RowRange::row`] ends with its row, without looking for the next.
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
@@ -28,10 +30,16 @@ use crate::io::IoEngine;
 use crate::limits::{SCAN_PROGRESS_RECORDS, SKIP_BEFORE_SEEK};
 use crate::read::merge::MergeCursor;
 use crate::read::plan::{Plan, target_after};
+use crate::read::ready::ReadyRows;
 use crate::read::single::{Assembler, ROWS_TAKEN_MAX, RowKeys, RowTaker};
 use crate::read::visible::{Action, VisibleRow};
 use crate::read::{EncodedExcised, Excised, Projection};
 use crate::schema::TabletSchema;
+use crate::values::{FETCH_BYTES_MAX, FoundRow, ValueSource};
+
+/// Bytes of values elsewhere that the first rows of a stream are gathered for. It doubles with every batch, up to
+/// [`FETCH_BYTES_MAX`]: a caller that stops early has had little read in vain.
+const FETCH_BYTES_FIRST: u64 = 64 << 10;
 
 /// What a [`RowStream`] reads.
 #[derive(Debug, Clone)]
@@ -82,7 +90,10 @@ struct SingleSource {
 
 /// What a turn of the loop came to.
 enum Turn {
+    /// A row with all its values, and no others wait.
     Row(Row),
+    /// Rows wait.
+    Ready,
     End,
     Blocked,
 }
@@ -110,7 +121,12 @@ pub struct RowStream {
     single_source: Option<SingleSource>,
     keys: RowKeys,
     /// Rows that were taken and not returned yet.
-    ready: VecDeque<Row>,
+    ready: ReadyRows,
+    values: ValueSource,
+    /// Bytes of values for which rows are gathered.
+    fetch_max: u64,
+    /// Rows whose values the caller is likely to want still, at least one.
+    gather_rows: usize,
     /// What ends the stream once those are returned.
     failure: Option<Error>,
     /// Rows that the caller is likely to want still, at least one.
@@ -146,7 +162,7 @@ impl RowStream {
             .map(EncodedExcised::new)
             .collect();
         let RowRange { start, end } = &spec.range;
-        let single = end.strip_suffix(&[0]) == Some(start.as_ref());
+        let single = spec.range.is_row();
         let single_source = (!single && excised.is_empty()).then(|| SingleSource {
             snapshot: spec.snapshot,
             schema: Arc::clone(&spec.schema),
@@ -169,11 +185,20 @@ impl RowStream {
             scratch: Vec::new(),
             single_source,
             keys: RowKeys::default(),
-            ready: VecDeque::new(),
+            ready: ReadyRows::default(),
+            values: ValueSource::none(),
+            fetch_max: FETCH_BYTES_FIRST,
+            gather_rows: spec.rows_hint.unwrap_or(usize::MAX).max(1),
             failure: None,
             rows_hint: spec.rows_hint.unwrap_or(usize::MAX).max(1),
             _pins: pins,
         }
+    }
+
+    /// Where values elsewhere are had from.
+    pub(crate) fn with_values(mut self, values: ValueSource) -> Self {
+        self.values = values;
+        self
     }
 
     /// The next row; `None` at the end and after an error. A row without cells is a mark of progress:
@@ -185,8 +210,12 @@ impl RowStream {
     /// next call goes on where it stood.
     pub async fn next(&mut self) -> Result<Option<Row>> {
         loop {
-            if let Some(row) = self.ready.pop_front() {
+            if let Some(row) = self.ready.pop() {
                 return Ok(Some(row));
+            }
+            if !self.ready.is_empty() && !self.gathers() {
+                self.fetch().await;
+                continue;
             }
             if let Some(error) = self.failure.take() {
                 return Err(error);
@@ -200,7 +229,9 @@ impl RowStream {
             }
             match self.advance() {
                 Ok(Turn::Row(row)) => return Ok(Some(row)),
-                Ok(Turn::End) => return Ok(None),
+                Ok(Turn::Ready) => {}
+                Ok(Turn::End) if self.ready.is_empty() => return Ok(None),
+                Ok(Turn::End) => {}
                 Ok(Turn::Blocked) => self.blocked = true,
                 // Rows that were taken before it come first.
                 Err(error) => {
@@ -208,6 +239,31 @@ impl RowStream {
                     self.failure = Some(error);
                 }
             }
+        }
+    }
+
+    /// Whether more rows are looked for before the values of those at hand are fetched.
+    fn gathers(&self) -> bool {
+        self.state != State::Done
+            && !self.blocked
+            && self.failure.is_none()
+            && self.ready.fetch_bytes() < self.fetch_max
+            && self.ready.len() < ROWS_TAKEN_MAX.min(self.gather_rows)
+    }
+
+    /// Fetches values that the first rows lack. A value that cannot be had fails its row: those before it come first.
+    async fn fetch(&mut self) {
+        let batch = self.ready.next_batch();
+        let values = self.values.fetch(&*self.io, &batch).await;
+        self.fetch_max = (self.fetch_max * 2).min(FETCH_BYTES_MAX);
+        self.gather_rows = match self.gather_rows.saturating_sub(self.ready.len()) {
+            0 => usize::MAX,
+            left => left,
+        };
+        if let Err(error) = self.ready.supply(values) {
+            self.state = State::Done;
+            self.blocked = false;
+            self.failure = Some(error);
         }
     }
 
@@ -270,7 +326,7 @@ impl RowStream {
                     let entry = self.merge.entry().filter(|e| e.key.row_prefix() == row);
                     let Some(entry) = entry else {
                         match self.end_row(false)? {
-                            Some(row) => return Ok(Turn::Row(row)),
+                            Some(row) => return Ok(self.hand_over(row)),
                             None => continue,
                         }
                     };
@@ -279,7 +335,7 @@ impl RowStream {
                         Action::Next => self.merge.next()?,
                         Action::Seek => self.merge.seek(self.visible.target())?,
                         Action::RowDone => match self.end_row(true)? {
-                            Some(row) => return Ok(Turn::Row(row)),
+                            Some(row) => return Ok(self.hand_over(row)),
                             None => continue,
                         },
                     }
@@ -315,11 +371,13 @@ impl RowStream {
     fn take_rows(&mut self) -> Result<Option<Turn>> {
         let Some(source) = &self.single_source else { return Ok(None) };
         let (snapshot, row_bytes_max) = (source.snapshot, source.row_bytes_max);
+        let before = self.ready.len();
         let mut taker = RowTaker {
             assembler: Assembler::new(snapshot, &source.schema, &source.projection, row_bytes_max),
             keys: &mut self.keys,
             rows: &mut self.ready,
-            rows_max: ROWS_TAKEN_MAX.min(self.rows_hint),
+            rows_max: ROWS_TAKEN_MAX.min(before.saturating_add(self.rows_hint)),
+            fetch_max: self.fetch_max,
             keeps_last: self.reverse,
             last: &mut self.scratch,
             looked_at: 0,
@@ -338,12 +396,14 @@ impl RowStream {
         }
         self.records += looked_at;
         if self.ready.is_empty() && self.records >= SCAN_PROGRESS_RECORDS && looked_at > 0 {
-            self.ready.push_back(Row { key: self.keys.key(&self.scratch), cells: Vec::new() });
+            let row = Row { key: self.keys.key(&self.scratch), cells: Vec::new() };
+            self.ready.push(FoundRow { row, elsewhere: Vec::new() });
         }
-        if !self.ready.is_empty() {
+        let taken = self.ready.len() - before;
+        if taken > 0 {
             self.records = 0;
         }
-        self.rows_hint = match self.rows_hint.saturating_sub(self.ready.len()) {
+        self.rows_hint = match self.rows_hint.saturating_sub(taken) {
             // The caller has what it spoke of. If it goes on, it wants more than it knew.
             0 => usize::MAX,
             left => left,
@@ -352,7 +412,7 @@ impl RowStream {
             // What was taken is returned before the blocks are waited for.
             return Ok(Some(Turn::Blocked));
         }
-        Ok(self.ready.pop_front().map(Turn::Row))
+        Ok((taken > 0).then_some(Turn::Ready))
     }
 
     fn in_range(&self, key: KeyView<'_>) -> bool {
@@ -370,7 +430,7 @@ impl RowStream {
 
     /// Ends the current row; gives it, or a mark of progress, if there is one to return. `early`: the
     /// merge may still be on it.
-    fn end_row(&mut self, early: bool) -> Result<Option<Row>> {
+    fn end_row(&mut self, early: bool) -> Result<Option<FoundRow>> {
         self.state = match (self.single, self.reverse, early) {
             (true, ..) => State::Done,
             (_, true, _) => State::Back,
@@ -380,12 +440,21 @@ impl RowStream {
         if self.visible.is_empty() && self.records < SCAN_PROGRESS_RECORDS {
             return Ok(None);
         }
-        let row = self.visible.finish()?;
-        if row.cells.is_empty() && self.single {
+        let found = self.visible.finish()?;
+        if found.row.cells.is_empty() && self.single {
             return Ok(None);
         }
         self.records = 0;
-        Ok(Some(row))
+        Ok(Some(found))
+    }
+
+    /// Returns a row, or puts it behind those that wait.
+    fn hand_over(&mut self, found: FoundRow) -> Turn {
+        if self.ready.is_empty() && found.elsewhere.is_empty() {
+            return Turn::Row(found.row);
+        }
+        self.ready.push(found);
+        Turn::Ready
     }
 }
 

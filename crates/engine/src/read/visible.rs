@@ -31,6 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::limits::SKIP_BEFORE_SEEK;
 use crate::read::plan::{FamilyPlan, Place, Plan, target_after, target_cell, target_family};
 use crate::read::{EncodedExcised, aggregate};
+use crate::values::{Elsewhere, FoundRow, ValuePointer};
 
 /// Bytes of a row key that an error message shows.
 const ROW_SHOWN_BYTES_MAX: usize = 128;
@@ -84,6 +85,8 @@ pub(super) struct VisibleRow {
     row: Vec<u8>,
     row_hide: Seq,
     cells: Vec<Cell>,
+    /// Which of their values are to be fetched.
+    elsewhere: Vec<Elsewhere>,
     bytes: u64,
 
     /// The first family of the plan that is not before the current one.
@@ -123,6 +126,7 @@ impl VisibleRow {
             row: Vec::new(),
             row_hide: 0,
             cells: Vec::new(),
+            elsewhere: Vec::new(),
             bytes: 0,
             family_at: 0,
             family: FAMILY_NONE,
@@ -149,6 +153,7 @@ impl VisibleRow {
         let excised = self.excised.iter().filter(hiding).map(|e| e.seq().saturating_add(1)).max();
         self.row_hide = excised.unwrap_or(0);
         self.cells.clear();
+        self.elsewhere.clear();
         self.bytes = self.row.len() as u64;
         self.family_at = 0;
         self.family = FAMILY_NONE;
@@ -175,9 +180,10 @@ impl VisibleRow {
     }
 
     /// Ends the row and gives its visible cells, perhaps none.
-    pub(super) fn finish(&mut self) -> Result<Row> {
+    pub(super) fn finish(&mut self) -> Result<FoundRow> {
         self.close_cell().map_err(|e| self.in_row(e))?;
-        Ok(Row { key: Bytes::from(self.row_key()), cells: std::mem::take(&mut self.cells) })
+        let row = Row { key: Bytes::from(self.row_key()), cells: std::mem::take(&mut self.cells) };
+        Ok(FoundRow { row, elsewhere: std::mem::take(&mut self.elsewhere) })
     }
 
     /// Whether the row has nothing to show so far, open operands included.
@@ -251,7 +257,7 @@ impl VisibleRow {
             }
         }
         match key.kind() {
-            Kind::Value | Kind::Merge => self.take_cell(cursor, key, value),
+            Kind::Value | Kind::Merge | Kind::ValueElsewhere => self.take_cell(cursor, key, value),
             Kind::ColumnTombstone => {
                 self.column_hide = self.column_hide.max(key.seq());
                 Ok(Action::Next)
@@ -259,10 +265,6 @@ impl VisibleRow {
             Kind::CellTombstone => {
                 self.add_range(key, value)?;
                 Ok(Action::Next)
-            }
-            Kind::ValueElsewhere => {
-                let what = "a value stored elsewhere: written by a newer version of tepui";
-                Err(Error::new(ErrorKind::Corruption, what))
             }
             Kind::RowTombstone | Kind::FamilyTombstone => Err(unexpected(key)),
         }
@@ -309,13 +311,23 @@ impl VisibleRow {
             });
             return Ok(Action::Next);
         }
+        let pointer = match key.kind() {
+            Kind::ValueElsewhere => Some(pointer(value)?),
+            _ => None,
+        };
         let value = match (self.state, self.aggregate()) {
+            // Values of aggregates stay with their cells: a pointer is no number.
             (State::Operands(state), Some(how)) => {
                 aggregate::encode(aggregate::combine(how, number(value, "base")?, state))
             }
+            _ if pointer.is_some() => Bytes::new(),
             _ => cursor.value_bytes(),
         };
         self.state = State::Decided;
+        if let Some(pointer) = pointer.filter(|_| self.plan.values) {
+            self.bytes = self.bytes.saturating_add(u64::from(pointer.value_len));
+            self.elsewhere.push(Elsewhere { cell: self.cells.len(), pointer });
+        }
         Ok(match self.show(value)? {
             Room::Open => Action::Next,
             Room::ColumnFull => self.leave_column(),
@@ -493,6 +505,10 @@ fn number(value: &[u8], what: &str) -> Result<i64> {
         let what = format!("a malformed {what}: {} bytes where 8 are expected", value.len());
         Error::new(ErrorKind::Corruption, what)
     })
+}
+
+fn pointer(value: &[u8]) -> Result<ValuePointer> {
+    ValuePointer::decode(value).map_err(|m| Error::new(ErrorKind::Corruption, m.what))
 }
 
 fn unexpected(key: KeyView<'_>) -> Error {

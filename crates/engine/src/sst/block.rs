@@ -50,6 +50,8 @@ pub enum BlockKind {
     Index,
     /// A partition of the filter.
     Filter,
+    /// A value of a value file. Never asked for by a request; it is in the cache beside data blocks.
+    Value,
 }
 
 /// Where a block goes that was loaded.
@@ -75,6 +77,7 @@ pub(super) enum Content {
     Data(DataBlock),
     Index(IndexBlock, Arc<DataSlots>),
     Filter(FilterBlock),
+    Value(Bytes),
 }
 
 impl Block {
@@ -88,6 +91,7 @@ impl Block {
                 Content::Index(index, slots)
             }
             BlockKind::Filter => Content::Filter(FilterBlock::parse(bytes)?),
+            BlockKind::Value => Content::Value(bytes),
         };
         Ok(Self::of(content))
     }
@@ -108,12 +112,26 @@ impl Block {
         Bytes::from_owner(Lease(Arc::clone(self)))
     }
 
+    /// A value of a value file, which has its memory to itself.
+    pub(crate) fn of_value(value: Bytes) -> Self {
+        Self::of(Content::Value(value))
+    }
+
+    /// The value, where it is one.
+    pub(crate) fn value(&self) -> Option<&Bytes> {
+        match &self.content {
+            Content::Value(value) => Some(value),
+            _ => None,
+        }
+    }
+
     /// What it is.
     pub fn kind(&self) -> BlockKind {
         match &self.content {
             Content::Data(_) => BlockKind::Data,
             Content::Index(..) => BlockKind::Index,
             Content::Filter(_) => BlockKind::Filter,
+            Content::Value(_) => BlockKind::Value,
         }
     }
 
@@ -123,6 +141,7 @@ impl Block {
             Content::Data(block) => block.bytes(),
             Content::Index(block, _) => block.bytes(),
             Content::Filter(block) => block.bytes(),
+            Content::Value(value) => value.len(),
         };
         bytes as u64 + BLOCK_OVERHEAD_BYTES
     }

@@ -26,13 +26,13 @@ use super::{BLOCK_BYTES_MAX, Compression, FileId};
 use crate::codec::{Malformed, Parsed};
 
 /// Bytes after the payload.
-pub(super) const TRAILER_LEN: usize = 1 + 8;
+pub(crate) const TRAILER_LEN: usize = 1 + 8;
 
 /// Bytes of the block's size before compressed bytes.
 const SIZE_LEN: usize = 4;
 
 /// Bytes of the largest frame.
-pub(super) const FRAME_BYTES_MAX: usize = BLOCK_BYTES_MAX + SIZE_LEN + TRAILER_LEN;
+pub(crate) const FRAME_BYTES_MAX: usize = BLOCK_BYTES_MAX + SIZE_LEN + TRAILER_LEN;
 
 /// Bytes of the compression buffer that stay allocated from block to block; a huge value's do not.
 const SCRATCH_KEPT_BYTES: usize = 1 << 20;
@@ -43,7 +43,7 @@ pub(super) const WORTH_RATIO: f64 = 7.0 / 8.0;
 /// How the payload is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Method {
+pub(crate) enum Method {
     None = 0,
     Lz4 = 1,
     Zstd = 2,
@@ -60,27 +60,27 @@ pub(super) fn mix64(mut x: u64) -> u64 {
 }
 
 /// The seed of the checksum of what lies at `offset` of file `file`.
-pub(super) fn checksum_seed(file: FileId, offset: u64) -> u64 {
+pub(crate) fn checksum_seed(file: FileId, offset: u64) -> u64 {
     mix64(file.wrapping_add(0x9E37_79B9_7F4A_7C15) ^ mix64(!offset))
 }
 
 /// How a block is about to be stored.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Packed {
+pub(crate) struct Packed {
     method: Method,
     len: usize,
 }
 
 impl Packed {
     /// Bytes of the frame.
-    pub(super) fn frame_len(self) -> usize {
+    pub(crate) fn frame_len(self) -> usize {
         let size = if self.method == Method::None { 0 } else { SIZE_LEN };
         size + self.len + TRAILER_LEN
     }
 }
 
 /// Makes frames. Keeps its compression state between blocks.
-pub(super) struct Framer {
+pub(crate) struct Framer {
     compression: Compression,
     zstd: Option<ZstdCompressor<'static>>,
     dictionary: Option<ZstdCompressor<'static>>,
@@ -89,7 +89,7 @@ pub(super) struct Framer {
 
 impl Framer {
     /// For the data blocks of one SST.
-    pub(super) fn new(compression: Compression) -> Self {
+    pub(crate) fn new(compression: Compression) -> Self {
         let zstd = match compression {
             Compression::Zstd(level) | Compression::ZstdDict(level) => {
                 ZstdCompressor::new(level).ok()
@@ -108,7 +108,7 @@ impl Framer {
     }
 
     /// How data blocks are compressed.
-    pub(super) fn data_method(&self) -> Method {
+    pub(crate) fn data_method(&self) -> Method {
         match self.compression {
             Compression::None => Method::None,
             Compression::Lz4 => Method::Lz4,
@@ -121,7 +121,7 @@ impl Framer {
     /// Compresses `block`, so that its size is known before its place: [`Self::put`] takes it from here. A
     /// block that does not shrink by an eighth is stored as it is: less would not pay for decompressing it at
     /// every read.
-    pub(super) fn pack(&mut self, block: &[u8], method: Method) -> Packed {
+    pub(crate) fn pack(&mut self, block: &[u8], method: Method) -> Packed {
         let worth = block.len().saturating_sub(block.len() / 8 + SIZE_LEN);
         match self.compress(block, method) {
             Some(len) if len <= worth => Packed { method, len },
@@ -130,7 +130,7 @@ impl Framer {
     }
 
     /// Appends the frame of `block`, just packed, to lie at `offset` of `file`.
-    pub(super) fn put(
+    pub(crate) fn put(
         &mut self,
         block: &[u8],
         packed: Packed,
@@ -192,7 +192,7 @@ impl Framer {
 /// The block within a frame that was read from `offset` of `file`. Shares the frame's memory where the
 /// block is stored as it is, unless `copy` is set (the frame is then a part of a larger buffer that a
 /// cached block must not keep alive).
-pub(super) fn open_frame(
+pub(crate) fn open_frame(
     frame: &Bytes,
     file: FileId,
     offset: u64,

@@ -131,7 +131,7 @@ impl SstMetrics {
     /// The counters of one kind of block.
     pub fn kind(&self, kind: super::BlockKind) -> &KindMetrics {
         match kind {
-            super::BlockKind::Data => &self.data,
+            super::BlockKind::Data | super::BlockKind::Value => &self.data,
             super::BlockKind::Index => &self.index,
             super::BlockKind::Filter => &self.filter,
         }

@@ -47,7 +47,7 @@ mod data_builder;
 mod filter;
 mod filter_builder;
 mod footer;
-mod frame;
+pub(crate) mod frame;
 mod fuse;
 pub(crate) mod fuzzing;
 mod index;

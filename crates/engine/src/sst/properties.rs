@@ -11,6 +11,8 @@
 //!
 //! 17 index bytes       19 filter partitions        21 filter entries   23 filter kinds: bit k for kind k
 //! 18 padding bytes     20 with common columns      22 filter bytes     24 tombstones in a row, max
+//!
+//! 33 value file, repeated:   1 file   2 bytes that the SST's pointers name in it
 //! ```
 //!
 //! A family's properties are encoded in the same way within its bytes. Absent means zero, so a later version
@@ -21,9 +23,11 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::Serialize;
 
+use super::FileId;
 use super::key::Change;
 use crate::cell::{FAMILY_NONE, FamilyId, KeyView, Kind, SEQ_MAX, Seq, Timestamp};
 use crate::codec::{Malformed, Parsed, Reader, put_bytes, put_u64, zigzag};
+use crate::values::ValuePointer;
 
 /// What an SST holds. Compaction picks by it, reads skip by it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -68,6 +72,8 @@ pub struct SstProperties {
     pub tombstone_run_max: u64,
     /// By family. Row tombstones belong to none.
     pub families: BTreeMap<FamilyId, FamilyProperties>,
+    /// The value files that its pointers lead to, and the bytes of their frames that they name there.
+    pub value_files: BTreeMap<FileId, u64>,
 }
 
 /// What the filter of an SST is made of; all 0 without one.
@@ -156,6 +162,12 @@ impl SstProperties {
             }
             put_field(out, 32, &inner);
         }
+        for (file, bytes) in &self.value_files {
+            let mut inner = Vec::new();
+            put_number(&mut inner, 1, *file);
+            put_number(&mut inner, 2, *bytes);
+            put_field(out, 33, &inner);
+        }
     }
 
     /// Reads an encoding.
@@ -200,6 +212,11 @@ impl SstProperties {
                     properties.families.insert(id, family);
                     return Ok(());
                 }
+                33 => {
+                    let (file, bytes) = decode_value_file(field)?;
+                    properties.value_files.insert(file, bytes);
+                    return Ok(());
+                }
                 _ => return Ok(()),
             };
             *target = number(field)?;
@@ -227,6 +244,19 @@ fn decode_family(bytes: &[u8]) -> Parsed<(FamilyId, FamilyProperties)> {
     })?;
     let id = u32::try_from(id).map_err(|_| Malformed::whole("a family id is out of range"))?;
     Ok((FamilyId(id), family))
+}
+
+fn decode_value_file(bytes: &[u8]) -> Parsed<(FileId, u64)> {
+    let (mut file, mut named) = (0, 0);
+    each_tag(bytes, |tag, field| {
+        match tag {
+            1 => file = number(field)?,
+            2 => named = number(field)?,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok((file, named))
 }
 
 fn each_tag<'a>(bytes: &'a [u8], mut take: impl FnMut(u64, &'a [u8]) -> Parsed<()>) -> Parsed<()> {
@@ -283,7 +313,7 @@ impl PropertiesBuilder {
     }
 
     /// Counts a record.
-    pub(super) fn add(&mut self, change: Change, key: KeyView<'_>, value_len: usize) {
+    pub(super) fn add(&mut self, change: Change, key: KeyView<'_>, value: &[u8]) {
         let kind = key.kind();
         if key.family() != self.family_id {
             self.put_family();
@@ -303,7 +333,14 @@ impl PropertiesBuilder {
         }
         all.entries += 1;
         all.key_bytes += key.bytes().len() as u64;
-        all.value_bytes += value_len as u64;
+        all.value_bytes += value.len() as u64;
+        // A malformed pointer names nothing; who reads it will say so.
+        if kind == Kind::ValueElsewhere
+            && let Ok(pointer) = ValuePointer::decode(value)
+        {
+            let named = all.value_files.entry(pointer.file).or_default();
+            *named = named.saturating_add(u64::from(pointer.stored_len));
+        }
         all.seq_min = all.seq_min.min(key.seq());
         all.seq_max = all.seq_max.max(key.seq());
         let family = &mut self.family;
@@ -386,6 +423,7 @@ mod tests {
                 kinds: 6,
             },
             families: [(FamilyId(1), family), (FamilyId(u32::MAX), family)].into(),
+            value_files: [(9, 1 << 33), (u64::MAX, 0)].into(),
             ..Default::default()
         }
     }

@@ -178,7 +178,7 @@ impl Check<'_> {
             return self.wrong(handle.offset, "a row begins where none should");
         }
         self.filter(change, key)?;
-        self.properties.add(change, key, data.value(record).len());
+        self.properties.add(change, key, data.value(record));
         stats.add(key);
         self.last_row_len = key.row_len();
         self.last_key = bytes;

@@ -207,7 +207,7 @@ impl SstWriter {
         if let Some(filter) = &mut self.filter {
             filter.add(change, &self.last_key, key);
         }
-        self.properties.add(change, key, value.len());
+        self.properties.add(change, key, value);
         if change.row {
             self.row.begin(&self.last_key, self.data_stats);
         }

@@ -12,6 +12,7 @@ use crate::compaction::job::{self, JobContext, JobOutput};
 use crate::compaction::pace::Urgency;
 use crate::compaction::parts::{Parts, Shared};
 use crate::compaction::pick::{self, Busy, Pick, Reason};
+use crate::compaction::separate::ValueInputs;
 use crate::compaction::shape::LAST_LEVEL;
 use crate::compaction::split::{self, FILES_PER_PART, PARTS_PER_THREAD};
 use crate::compaction::sublevels;
@@ -162,7 +163,7 @@ impl Tablet {
         }
     }
 
-    fn blocked(&self, jobs: &super::Jobs) -> Busy {
+    pub(super) fn blocked(&self, jobs: &super::Jobs) -> Busy {
         let now = self.core.env.clock.monotonic_micros();
         let failed = jobs.failed_until.iter().filter(|(_, until)| **until > now);
         let mut busy = jobs.busy.clone();
@@ -224,6 +225,8 @@ impl Claim {
         if !self.inputs_unchanged(&view) {
             return Ok(());
         }
+        // Held until the outputs are installed, which may name the same files.
+        let values = Arc::new(tablet.value_inputs(&view, pick));
         let spec = CompactionSpec {
             schema,
             snapshots: Vec::new(),
@@ -231,7 +234,8 @@ impl Claim {
             excised: Arc::default(),
             now_micros: tablet.core.env.clock.now_micros(),
         };
-        let output = self.run_parts(view, spec)?;
+        let output = self.run_parts(view, spec, &values)?;
+        tablet.count_values(&output.values);
         let written: u64 = output.files.iter().map(|f| f.bytes).sum();
         let metrics = &tablet.core.metrics;
         EngineMetrics::add(&metrics.compactions, 1);
@@ -258,7 +262,12 @@ impl Claim {
 
     /// Merges the inputs, divided by rows among this thread and those that are free. Of a failure nothing is
     /// left.
-    fn run_parts(&self, view: Arc<View>, spec: CompactionSpec) -> Result<JobOutput> {
+    fn run_parts(
+        &self,
+        view: Arc<View>,
+        spec: CompactionSpec,
+        values: &Arc<ValueInputs>,
+    ) -> Result<JobOutput> {
         let core = &self.tablet.core;
         let rows = self.divide(&view)?;
         let cuts = CutRule::new(&view.version, &core.options, self.pick.output_level);
@@ -270,6 +279,7 @@ impl Claim {
             spec,
             cuts,
             rows,
+            values: Arc::clone(values),
         };
         let parts = Parts::new(count, move |part, stop| merge.run(part, stop));
         if count > 1 {
@@ -290,7 +300,7 @@ impl Claim {
         match failure {
             None => Ok(whole),
             Some(error) => {
-                job::discard(&self.tablet.job_context(), &whole);
+                job::discard(&self.tablet.job_context(values), &whole);
                 Err(error)
             }
         }
@@ -380,6 +390,7 @@ struct Merge {
     spec: CompactionSpec,
     cuts: CutRule,
     rows: Vec<RowRange>,
+    values: Arc<ValueInputs>,
 }
 
 impl Merge {
@@ -394,7 +405,8 @@ impl Merge {
             _ => Urgency::Rest,
         };
         let pace = |bytes| core.keep_pace(bytes, urgency, &stop);
-        let context = JobContext { stop: &stop, pace: &pace, ..self.tablet.job_context() };
+        let context =
+            JobContext { stop: &stop, pace: &pace, ..self.tablet.job_context(&self.values) };
         job::run(&context, cursors, self.spec.clone(), self.pick.output_level, &self.cuts)
     }
 

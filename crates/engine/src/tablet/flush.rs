@@ -8,6 +8,7 @@ use crate::compaction::CompactionSpec;
 use crate::compaction::cuts::CutRule;
 use crate::compaction::job::{self, JobContext};
 use crate::compaction::pace::Urgency;
+use crate::compaction::separate::ValueInputs;
 use crate::core::EngineMetrics;
 use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
@@ -117,9 +118,11 @@ impl Tablet {
         };
         let cursors: Vec<Box<dyn Cursor>> = vec![Box::new(memtable.cursor(RowRange::all()))];
         let pace = |bytes| self.core.keep_pace(bytes, Urgency::Flush, &|| true);
-        let context = JobContext { pace: &pace, ..self.job_context() };
+        let values = ValueInputs::none();
+        let context = JobContext { pace: &pace, ..self.job_context(&values) };
         let cuts = CutRule::new(&version, &self.core.options, 0);
         let output = job::run(&context, cursors, spec, 0, &cuts)?;
+        self.count_values(&output.values);
         let written: u64 = output.files.iter().map(|f| f.bytes).sum();
         EngineMetrics::add(&self.core.metrics.flush_bytes, written);
         EngineMetrics::add(&self.core.metrics.flushes, 1);
@@ -137,12 +140,13 @@ impl Tablet {
         self.install(&mut manifest, &edit, opened, 1)
     }
 
-    pub(super) fn job_context(&self) -> JobContext<'_> {
+    pub(super) fn job_context<'a>(&'a self, values: &'a ValueInputs) -> JobContext<'a> {
         JobContext {
             env: &self.core.env,
             layout: &self.core.layout,
             options: &self.core.options,
             hlc: self.core.pipeline.hlc(),
+            values,
             stop: &|| false,
             pace: &|_| (),
         }

@@ -23,6 +23,7 @@ mod locks;
 mod newest;
 mod point;
 mod read;
+mod reclaim;
 mod replay;
 #[cfg(test)]
 mod tests;
@@ -76,6 +77,12 @@ pub struct TabletStats {
     pub memtable_bytes: u64,
     /// Records in its SSTs and memtables, those hidden by others included.
     pub records: u64,
+    /// Value files that its SSTs name.
+    pub value_files: u64,
+    /// Bytes of these on disk.
+    pub value_file_bytes: u64,
+    /// Of these bytes, what no SST names any more.
+    pub value_garbage_bytes: u64,
 }
 
 /// A tablet. All methods are safe to call from any thread.
@@ -196,6 +203,9 @@ impl Tablet {
                 .collect(),
             memtable_bytes: view.memtable_bytes(),
             records: memtable_records + view.version.ssts().map(|f| f.entries).sum::<u64>(),
+            value_files: view.values.len() as u64,
+            value_file_bytes: view.values.values().map(|file| file.frame_bytes()).sum(),
+            value_garbage_bytes: view.values.values().map(|file| file.garbage_bytes()).sum(),
         }
     }
 

@@ -28,6 +28,8 @@ use crate::sst::{
     Block, BlockRequest, CursorOptions, PointStage, RowProbe, SstReader, load_blocks,
 };
 
+use crate::values::{FoundRow, ValueSource};
+
 use super::Tablet;
 use super::levels::SstPlace;
 use super::newest::NewestOf;
@@ -56,6 +58,8 @@ struct PointRead {
 /// What a look at what is in memory came to.
 enum Look {
     Done(Option<Row>),
+    /// Of the row, values lie elsewhere.
+    Values(ValueSource, FoundRow),
     /// Blocks are missing.
     Wait(Snapshot, PointRead, Vec<BlockRequest>),
     /// The memtables may have all that is wanted.
@@ -66,7 +70,7 @@ enum Look {
 
 /// What a finished lookup shows.
 enum Found {
-    Row(Option<Row>),
+    Row(Option<FoundRow>),
     General,
 }
 
@@ -152,9 +156,13 @@ impl PointRead {
         }
         let Some(sst) = view.levels.get(source.place) else { return Ok(Found::General) };
         let found = found.row(sst.file.reader()?)?;
-        Ok(match wanted.assembler().cells(&found)? {
+        let mut assembler = wanted.assembler();
+        Ok(match assembler.cells(&found)? {
             Some(cells) if cells.is_empty() => Found::Row(None),
-            Some(cells) => Found::Row(Some(Row { key: Bytes::copy_from_slice(wanted.row), cells })),
+            Some(cells) => {
+                let row = Row { key: Bytes::copy_from_slice(wanted.row), cells };
+                Found::Row(Some(FoundRow { row, elsewhere: assembler.take_elsewhere() }))
+            }
             None => Found::General,
         })
     }
@@ -189,6 +197,7 @@ impl Tablet {
         let range = RowRange::row(row);
         let (snapshot, mut read, mut want) = match self.look(row, projection, view)? {
             Look::Done(row) => return Ok(row),
+            Look::Values(values, found) => return self.fill(values, found).await,
             Look::Merge(snapshot, read) => (snapshot, read, Vec::new()),
             Look::Wait(snapshot, read, want) => (snapshot, read, want),
             Look::Newest(snapshot, mut read, newest) => {
@@ -221,13 +230,26 @@ impl Tablet {
                 }
                 read.step(&snapshot.view, wanted, &mut want)?;
             }
-            if let Found::Row(row) = read.finish(&snapshot.view, wanted)? {
-                return Ok(row);
+            match read.finish(&snapshot.view, wanted)? {
+                Found::Row(None) => return Ok(None),
+                Found::Row(Some(found)) => {
+                    return self.fill(self.value_source(&snapshot.view, true), found).await;
+                }
+                Found::General => {}
             }
         }
         let cursors = read.cursors(&snapshot.view, &range)?;
         drop(read);
         self.merge(&snapshot, &range, projection, cursors).await
+    }
+
+    /// The row with the values that lie elsewhere.
+    async fn fill(&self, values: ValueSource, found: FoundRow) -> Result<Option<Row>> {
+        if found.elsewhere.is_empty() {
+            return Ok(Some(found.row));
+        }
+        // Boxed, so that reads of rows without such values stay small.
+        Box::pin(values.fill_row(&*self.core.env.io, found)).await.map(Some)
     }
 
     /// The row as `cursors` together have it.
@@ -288,7 +310,9 @@ impl Tablet {
             return Ok(Look::Wait(snapshot(), read, want));
         }
         Ok(match read.finish(view, wanted)? {
-            Found::Row(row) => Look::Done(row),
+            Found::Row(None) => Look::Done(None),
+            Found::Row(Some(found)) if found.elsewhere.is_empty() => Look::Done(Some(found.row)),
+            Found::Row(Some(found)) => Look::Values(self.value_source(view, true), found),
             Found::General => Look::Merge(snapshot(), read),
         })
     }

@@ -13,6 +13,7 @@ use crate::limits;
 use crate::manifest::Excised;
 use crate::read::{LevelCursor, LevelOptions, Projection, ReadSpec, RowStream};
 use crate::sst::{CursorOptions, PAGE_BYTES};
+use crate::values::ValueSource;
 
 use super::Tablet;
 use super::view::View;
@@ -99,6 +100,7 @@ impl Tablet {
         cursors: Vec<Box<dyn Cursor>>,
     ) -> Result<RowStream> {
         let ScanOptions { range, projection, reverse, rows_hint, snapshot: _ } = options;
+        let single = range.is_row();
         if self.is_dropped() {
             return Err(Error::new(ErrorKind::NotFound, "the tablet was dropped"));
         }
@@ -124,7 +126,15 @@ impl Tablet {
             row_bytes_max: limits::ROW_READ_BYTES_MAX,
         };
         let io = Arc::clone(&self.core.env.io);
-        Ok(RowStream::new(cursors, spec, io, Box::new(Arc::clone(view))))
+        // A point read comes here too, and what it reads is worth keeping.
+        let values = self.value_source(view, single);
+        Ok(RowStream::new(cursors, spec, io, Box::new(Arc::clone(view))).with_values(values))
+    }
+
+    /// Where values elsewhere are had from; `fill`: what is read enters the cache.
+    pub(super) fn value_source(&self, view: &View, fill: bool) -> ValueSource {
+        let files = Arc::clone(&view.values);
+        ValueSource { files, cache: Some(Arc::clone(self.core.store.cache())), fill }
     }
 
     /// Rows that divide the tablet's files into parts of roughly `part_bytes`, each with the bytes of
@@ -137,13 +147,22 @@ impl Tablet {
         for file in view.version.ssts() {
             let span = file.span();
             let mut before = 0;
-            for (row, offset) in view.file(file.id)?.reader()?.index_rows()? {
+            let reader = view.file(file.id)?.reader()?;
+            let rows = reader.index_rows()?;
+            // Values elsewhere count as if they were spread evenly over the file.
+            let elsewhere: u64 = reader.properties().value_files.values().sum();
+            let data_bytes = rows.last().map_or(1, |(_, offset)| *offset).max(1);
+            let with_values = |bytes: u64| {
+                let more = u128::from(bytes) * u128::from(elsewhere) / u128::from(data_bytes);
+                bytes.saturating_add(u64::try_from(more).unwrap_or(u64::MAX))
+            };
+            for (row, offset) in rows {
                 if span.contains(&row) {
-                    steps.push((row, offset.saturating_sub(before)));
+                    steps.push((row, with_values(offset.saturating_sub(before))));
                 }
                 before = offset;
             }
-            total += file.bytes;
+            total += file.bytes.saturating_add(elsewhere);
         }
         total += view.memtable_bytes();
         steps.sort();

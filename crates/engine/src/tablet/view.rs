@@ -12,6 +12,7 @@ use crate::memtable::Memtable;
 use crate::options::EngineOptions;
 use crate::sst::FileId;
 use crate::store::SstFile;
+use crate::values::ValueFiles;
 
 /// The open files of a version.
 pub(super) type OpenFiles = HashMap<FileId, Arc<SstFile>>;
@@ -31,6 +32,8 @@ pub(crate) struct View {
     pub(super) levels: Arc<Levels>,
     /// What compaction thinks of the version.
     pub(crate) shape: Arc<Shape>,
+    /// The value files that these name.
+    pub(crate) values: Arc<ValueFiles>,
 }
 
 impl View {
@@ -51,7 +54,9 @@ impl View {
         };
         let shape = Arc::new(Shape::new(&version, options, &contents));
         let levels = Arc::new(Levels::new(&shape.sublevels, &version, &files));
-        Self { active, waiting, version, files: Arc::new(files), levels, shape }
+        let values = files.values().flat_map(|file| file.value_files());
+        let values = Arc::new(values.map(|(file, _)| (file.id(), Arc::clone(file))).collect());
+        Self { active, waiting, version, files: Arc::new(files), levels, shape, values }
     }
 
     /// The same files under other memtables.
@@ -67,6 +72,7 @@ impl View {
             files: Arc::clone(&self.files),
             levels: Arc::clone(&self.levels),
             shape: Arc::clone(&self.shape),
+            values: Arc::clone(&self.values),
         }
     }
 

@@ -230,7 +230,7 @@ fn every_failing_operation_keeps_what_was_acknowledged() {
             let mut model = Model::default();
             for n in 0..40 {
                 let row = format!("row-{n:02}");
-                let mutations = vec![put(1, "q", 1000, &format!("value {n}"))];
+                let mutations = vec![put(1, "q", 1000, &format!("value {n} of a row"))];
                 let request =
                     RowBatch { row: row.clone().into_bytes().into(), mutations: mutations.clone() };
                 if block_on(rig.tablet.apply_when_room(request)).is_ok() {
@@ -269,7 +269,8 @@ fn a_second_process_is_refused_by_name() {
 fn a_dropped_tablet_leaves_no_files() {
     let rig = Rig::new(tiny_options(), plain_schema(), 3);
     for n in 0..50 {
-        rig.apply(format!("{n}").as_bytes(), vec![put(1, "q", 0, "v")]);
+        let value = "v".repeat(n);
+        rig.apply(format!("{n}").as_bytes(), vec![put(1, "q", 0, &value)]);
     }
     block_on(rig.tablet.flush()).unwrap();
     rig.engine.drop_tablet(rig.tablet.id()).unwrap();
@@ -277,6 +278,7 @@ fn a_dropped_tablet_leaves_no_files() {
     drop(tablet);
     engine.run_background().unwrap();
     assert_eq!(files.list(Path::new("/data/sst")).unwrap(), []);
+    assert_eq!(files.list(Path::new("/data/values")).unwrap(), []);
     assert_eq!(files.list(Path::new("/data/tablets")).unwrap(), []);
 }
 
@@ -284,6 +286,7 @@ fn a_dropped_tablet_leaves_no_files() {
 fn a_scan_that_ends_before_a_damaged_block_does_not_fail_for_having_read_ahead() {
     let mut options = tiny_options();
     options.compression = CompressionPolicy::None;
+    options.separate_values_bytes = 0;
     options.sst.block_bytes = 1024;
     options.sst.index_partition_bytes = 4096;
     options.target_file_bytes = 1 << 20;

@@ -39,6 +39,8 @@ pub fn tiny_options() -> EngineOptions {
         target_file_bytes: 2 << 10,
         l0_compaction_files: 2,
         block_cache_bytes: 256 << 10,
+        // Most values of tests are separated.
+        separate_values_bytes: 12,
         ..EngineOptions::default()
     };
     options.sst.block_bytes = 256;

@@ -13,4 +13,5 @@ mod metamorphic;
 mod model;
 mod newest;
 mod offline;
+mod values;
 mod widths;

@@ -1,5 +1,5 @@
-//! One history under many options gives one result: block sizes, compression, filters, levels and
-//! memtables may change what is on disk and when, never what is read.
+//! One history under many options gives one result: block sizes, compression, filters, levels, memtables and
+//! which values are separated may change what is on disk and when, never what is read.
 
 use std::sync::Arc;
 
@@ -24,8 +24,9 @@ fn options() -> impl Strategy<Value = EngineOptions> {
     ]);
     let sync =
         prop::sample::select(vec![SyncMode::Always, SyncMode::IntervalMs(1), SyncMode::Never]);
-    (sst, shape, compression, sync, 2000u64..100_000, 1u64..100_000).prop_map(
-        |((sst, read_bytes, flat), shape, compression, sync, segment, cache)| {
+    let separated = prop::sample::select(vec![0u64, 1, 15, 300]);
+    (sst, shape, (compression, separated), sync, 2000u64..100_000, 1u64..100_000).prop_map(
+        |((sst, read_bytes, flat), shape, (compression, separated), sync, segment, cache)| {
             let mut options = tiny_options();
             options.sst.block_bytes = sst.0;
             options.sst.read_bytes = read_bytes;
@@ -41,6 +42,7 @@ fn options() -> impl Strategy<Value = EngineOptions> {
             options.target_file_bytes = shape.3;
             options.memtable_bytes = shape.4;
             options.compression = compression;
+            options.separate_values_bytes = separated;
             options.sync = sync;
             options.log_segment_bytes = segment;
             options.block_cache_bytes = cache;

@@ -263,6 +263,71 @@ fn an_sst_that_is_missing_costs_its_rows() {
     assert_rows(&place, &report, "a missing SST");
 }
 
+/// The value file with the most bytes, after all levels are merged. Its first value is garbage, its second is not.
+fn largest_value_file(place: &Place) -> PathBuf {
+    let engine = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap();
+    for tablet in engine.tablets() {
+        tablet.set_schema(Arc::new(plain_schema()));
+    }
+    engine.compact_fully().unwrap();
+    engine.run_background().unwrap();
+    engine.close().unwrap();
+    let len = |path: &PathBuf| place.files.contents(path).unwrap().len();
+    files_in(&place.files, "values").into_iter().max_by_key(len).unwrap()
+}
+
+#[test]
+fn a_damaged_value_costs_its_row_alone() {
+    let place = place();
+    let path = largest_value_file(&place);
+    let second = "value 2 of 120".len() + 9;
+    let report = damage_and_repair(&place, &path, second + 3);
+    assert_eq!(report.lost_rows.len(), 1, "{:?}", report.lost_rows);
+    let lost = &report.lost_rows[0];
+    assert_eq!((lost.records, lost.bytes.start), (1, second as u64), "{lost}");
+    assert_eq!(lost.file, path);
+    assert_rows(&place, &report, "a damaged value");
+    assert_eq!(rows_of(&place.files, place.tablets).len(), place.rows.len() - 1);
+}
+
+#[test]
+fn a_damaged_footer_of_a_value_file_costs_nothing() {
+    for from_end in [1, 20, 40] {
+        let place = place();
+        let path = largest_value_file(&place);
+        let len = place.files.contents(&path).unwrap().len();
+        let report = damage_and_repair(&place, &path, len - from_end);
+        assert!(report.lost_rows.is_empty() && report.lost.is_empty(), "{report:?}");
+        assert_eq!(rows_of(&place.files, place.tablets), place.rows);
+    }
+}
+
+#[test]
+fn a_value_file_that_is_missing_costs_the_rows_that_are_listed() {
+    let place = place();
+    let path = largest_value_file(&place);
+    place.files.remove(&path).unwrap();
+    let found = check(&place.files);
+    assert!(found.damage.iter().any(|f| f.file == path && f.to_string().contains("missing")));
+    let report = repair(&place.files, false);
+    assert!(report.opens(), "{report:#?}");
+    assert!(report.lost_rows.len() > 5 && report.lost_rows.iter().all(|l| l.file == path));
+    assert_rows(&place, &report, "a missing value file");
+}
+
+#[test]
+fn values_that_lose_their_sst_are_set_aside_with_it() {
+    let place = place();
+    let before = files_in(&place.files, "values");
+    for sst in files_in(&place.files, "sst") {
+        place.files.remove(&sst).unwrap();
+    }
+    let report = repair(&place.files, false);
+    assert!(report.opens(), "{report:#?}");
+    assert_eq!(files_in(&place.files, "values"), Vec::<PathBuf>::new());
+    assert_eq!(files_in(&place.files, "lost/values").len(), before.len());
+}
+
 #[test]
 fn damage_in_the_log_costs_the_batches_in_it() {
     let place = place();
@@ -570,4 +635,26 @@ fn files_cut_by_dropped_rows_are_whole() {
     let report =
         offline::check(&environment(&rig.files), Path::new("/data"), None, progress).unwrap();
     assert!(report.is_whole(), "{report}");
+}
+
+#[test]
+fn inspection_shows_where_a_value_lies_and_what_is_in_its_file() {
+    let place = place();
+    let path = largest_value_file(&place);
+    let files: &dyn Files = place.files.as_ref();
+    let mut lines = Vec::new();
+    let mut take = |line: inspect::Line| {
+        lines.push(line.to_string());
+        Ok(())
+    };
+    assert!(inspect::value_file(files, &path, &mut take).unwrap());
+    for sst in files_in(&place.files, "sst") {
+        assert!(inspect::sst(files, &sst, true, &mut take).unwrap());
+    }
+    let id = path.file_stem().unwrap().to_str().unwrap();
+    assert!(lines[0].starts_with(&format!("value file {id}, ")), "{}", lines[0]);
+    assert!(lines.iter().any(|l| l.contains(&format!("\n  value file {id}: "))));
+    assert!(lines.iter().any(|l| l.contains(&format!(" of value file {id}"))));
+    flip(&place.files, &path, place.files.contents(&path).unwrap().len() - 1);
+    assert!(!inspect::value_file(files, &path, &mut |_| Ok(())).unwrap());
 }

@@ -193,6 +193,15 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "engine.separate_values_bytes",
+        default: "8KiB",
+        about: "bytes from which a value is stored outside of SSTs, and not rewritten by every level's compaction; 0 for none",
+        set: |config, value| {
+            config.engine.separate_values_bytes = values::size(value, 0, u64::MAX)?;
+            Ok(())
+        },
+    },
+    Key {
         name: "engine.compaction_threads",
         default: "auto",
         about: "threads that compact; flushes have one of their own",
@@ -428,6 +437,7 @@ mod tests {
                 background_bytes_per_second: 1,
                 delete_bytes_per_second: 1,
                 rewrite_age_ms: 1,
+                separate_values_bytes: 1,
                 ..EngineOptions::default()
             },
             ..Config::default()

@@ -304,7 +304,7 @@ mod tests {
             block_cache_bytes = \"2GiB\"\npartition_share_percent = 50\npinned_levels = 1\n\
             filter_bits_per_key = 8\ncompression = \"lz4\"\ncompaction_threads = 1\n\
             background_bytes_per_second = \"100MiB\"\ndelete_bytes_per_second = 0\nrewrite_days = 7\n\
-            io = \"buffered\"\n\
+            separate_values_bytes = 0\nio = \"buffered\"\n\
             [metrics]\nlisten = \"[::1]:10\"\n\
             [server]\nallow_remote_plaintext = true\ncores = 3\n\
             [logging]\nformat = \"json\"\nlevel = \"debug\"\n";
@@ -323,6 +323,7 @@ mod tests {
                 ("TEPUI_ENGINE_BACKGROUND_BYTES_PER_SECOND", "100MiB"),
                 ("TEPUI_ENGINE_DELETE_BYTES_PER_SECOND", "0"),
                 ("TEPUI_ENGINE_REWRITE_DAYS", "7"),
+                ("TEPUI_ENGINE_SEPARATE_VALUES_BYTES", "0"),
                 ("TEPUI_ENGINE_BLOCK_CACHE_BYTES", "2GiB"),
                 ("TEPUI_ENGINE_IO", "buffered"),
                 ("TEPUI_ENGINE_PARTITION_SHARE_PERCENT", "50"),
@@ -355,6 +356,7 @@ mod tests {
             background_bytes_per_second: 100 << 20,
             delete_bytes_per_second: 0,
             rewrite_age_ms: 7 * 24 * 3_600_000,
+            separate_values_bytes: 0,
             ..EngineOptions::default()
         };
         let (engine, budget) = budget::divide(8 << 30, &shares, &undivided).unwrap();

@@ -123,8 +123,9 @@ fn what_clients_ask_for_most_is_pushed_down() {
         (column_limit(1), Projection { versions_max: 1, ..Projection::all() }),
         (
             chain(&[column_limit(3), strip(), column_limit(2)]),
-            Projection { versions_max: 2, ..Projection::all() },
+            Projection { versions_max: 2, values: false, ..Projection::all() },
         ),
+        (chain(&[value("x"), strip()]), Projection::all()),
         (row_limit(5), Projection { cells_per_row_max: 5, ..Projection::all() }),
         (
             chain(&[family("f"), column_limit(1), row_offset(10), row_limit(5)]),

@@ -329,11 +329,17 @@ fn malformed_operands_and_tombstones_pass_through_for_a_read_to_report() {
 }
 
 #[test]
-fn a_value_stored_elsewhere_is_refused_and_ends_the_stream() {
-    let mut elsewhere = merge(&[0; 8], 1);
-    *elsewhere.0.last_mut().unwrap() = Kind::ValueElsewhere as u8;
-    let cursor: Box<dyn Cursor> = Box::new(VecCursor::new(vec![elsewhere], false));
-    let mut stream = CompactionStream::new(vec![cursor], spec(Vec::new(), true), &[]);
-    assert_eq!(stream.next().unwrap_err().kind(), ErrorKind::Corruption);
-    assert!(stream.next().unwrap().is_none());
+fn a_value_elsewhere_hides_and_is_hidden_as_a_value_is() {
+    let elsewhere = |seq| {
+        let mut record = merge(&[7; 11], seq);
+        *record.0.last_mut().unwrap() = Kind::ValueElsewhere as u8;
+        record
+    };
+    let out = |records| all(records, spec(Vec::new(), true)).unwrap();
+    let (new, old) = (elsewhere(2), elsewhere(1));
+    assert_eq!(out(vec![new.clone(), old.clone()]), std::slice::from_ref(&new));
+    assert_eq!(out(vec![new.clone(), merge(&[0; 8], 1)]), [new], "it ends its cell");
+    // A pointer is no number: an operand above it stays for a read to report.
+    let records = vec![merge(&[0; 8], 2), old];
+    assert_eq!(out(records.clone()), records);
 }

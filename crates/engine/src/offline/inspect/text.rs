@@ -45,6 +45,10 @@ impl fmt::Display for Line {
             Self::Filter { offset, bytes } => {
                 write!(f, "{offset:>10}  filter partition, {bytes} bytes")
             }
+            Self::ValueFile { id, bytes, values, value_bytes } => write!(
+                f,
+                "value file {id}, {bytes} bytes: {values} values of {value_bytes} bytes before compression"
+            ),
             Self::File { kind, id, bytes } => write!(f, "{kind} {id:016x}, {bytes} bytes"),
             Self::Opening { offset, previous: 0, .. } => {
                 write!(f, "{offset:>10}  opening: no segment before")
@@ -125,7 +129,10 @@ impl fmt::Display for SstHead {
                  at most {} versions of a column",
                 family.id, family.entries, family.cells, family.tombstones, family.column_versions_max
             )
-        })
+        })?;
+        self.value_files
+            .iter()
+            .try_for_each(|(id, bytes)| write!(f, "\n  value file {id}: {bytes} bytes"))
     }
 }
 

@@ -229,6 +229,7 @@ impl Script {
                 timestamps: argument(words, "times").map_or(TimestampRange::ALL, times),
                 versions_max: limit("versions"),
                 cells_per_row_max: limit("cells"),
+                values: true,
             },
             reverse: words.contains(&"reverse"),
             rows_hint: None,

@@ -1,0 +1,94 @@
+//! Rows of a stream that were found and wait to be returned, in order, and the values that they lack still.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::cell::Row;
+use crate::error::Result;
+use crate::values::{Elsewhere, FoundRow, ValuePointer, batch_len};
+
+/// A value to fetch.
+#[derive(Debug)]
+struct Lacking {
+    /// The number of its row.
+    row: u64,
+    place: Elsewhere,
+}
+
+/// Rows in the order in which they are returned, numbered through.
+#[derive(Debug, Default)]
+pub(super) struct ReadyRows {
+    rows: VecDeque<Row>,
+    /// Rows that were returned: the number of the first.
+    returned: u64,
+    /// In the order of the rows.
+    lacking: VecDeque<Lacking>,
+    /// Bytes of the values to fetch.
+    fetch_bytes: u64,
+}
+
+impl ReadyRows {
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Bytes of values to fetch.
+    pub(super) fn fetch_bytes(&self) -> u64 {
+        self.fetch_bytes
+    }
+
+    pub(super) fn push(&mut self, found: FoundRow) {
+        let row = self.returned + self.rows.len() as u64;
+        for place in found.elsewhere {
+            self.fetch_bytes += u64::from(place.pointer.value_len);
+            self.lacking.push_back(Lacking { row, place });
+        }
+        self.rows.push_back(found.row);
+    }
+
+    /// The first row, if it has all its values.
+    pub(super) fn pop(&mut self) -> Option<Row> {
+        if self.lacking.front().is_some_and(|first| first.row == self.returned) {
+            return None;
+        }
+        let row = self.rows.pop_front()?;
+        self.returned += 1;
+        Some(row)
+    }
+
+    /// Which values to fetch next, in one batch.
+    pub(super) fn next_batch(&self) -> Vec<ValuePointer> {
+        let len = batch_len(self.lacking.iter().map(|lacking| &lacking.place.pointer));
+        self.lacking.iter().take(len).map(|lacking| lacking.place.pointer).collect()
+    }
+
+    /// Takes the values of [`Self::next_batch`]. Where one could not be had, the rows before its own stay, and
+    /// nothing else.
+    pub(super) fn supply(&mut self, values: Vec<Result<Bytes>>) -> Result<()> {
+        for value in values {
+            let Some(Lacking { row, place }) = self.lacking.pop_front() else { return Ok(()) };
+            let at = (row - self.returned) as usize;
+            self.fetch_bytes -= u64::from(place.pointer.value_len);
+            match value {
+                Ok(value) => {
+                    let cell = self.rows.get_mut(at).and_then(|r| r.cells.get_mut(place.cell));
+                    if let Some(cell) = cell {
+                        cell.value = value;
+                    }
+                }
+                Err(error) => {
+                    self.rows.truncate(at);
+                    self.lacking.clear();
+                    self.fetch_bytes = 0;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}

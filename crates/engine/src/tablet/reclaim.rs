@@ -1,0 +1,89 @@
+//! Value files of a tablet: what compactions read through, and claiming the compaction that frees those with much garbage.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::compaction::pick::Pick;
+use crate::compaction::reclaim::{MOVE_FILES_MAX, ValueBytes, pick_to_reclaim};
+use crate::compaction::separate::{ValueInputs, ValueOutput};
+use crate::core::EngineMetrics;
+use crate::sst::FileId;
+use crate::values::{NamedValues, ValueFiles};
+
+use super::Tablet;
+use super::compact::Claim;
+use super::view::View;
+
+impl Tablet {
+    /// Whether all of its SSTs could be opened, so that all value files are known that they name.
+    pub(crate) fn opened_whole(&self) -> bool {
+        self.view.load().files.values().all(|file| file.reader().is_ok())
+    }
+
+    /// Whether value files are to be freed for their own sake.
+    pub(crate) fn must_reclaim(&self) -> bool {
+        !self.is_dropped()
+            && self.schema.load().is_some()
+            && self.pick_to_reclaim(&self.jobs()).is_some()
+    }
+
+    /// Claims a compaction that moves values out of value files with much garbage, if it is worth it.
+    pub(crate) fn claim_to_reclaim(self: &Arc<Self>) -> Option<Claim> {
+        if self.is_dropped() || self.schema.load().is_none() {
+            return None;
+        }
+        let mut jobs = self.jobs();
+        let pick = self.pick_to_reclaim(&jobs)?;
+        Some(self.claim(&mut jobs, pick))
+    }
+
+    fn pick_to_reclaim(&self, jobs: &super::Jobs) -> Option<Pick> {
+        let view = self.view.load();
+        let mut bytes = ValueBytes::default();
+        for file in view.values.values() {
+            bytes.total += file.frame_bytes();
+            if file.is_sparse() {
+                bytes.sparse_garbage += file.garbage_bytes();
+            }
+        }
+        if !bytes.is_due() {
+            return None;
+        }
+        let sparse_bytes = |id: FileId| {
+            let named = view.files.get(&id).map_or(&[][..], |file| file.value_files());
+            let sparse = named.iter().filter(|(file, _)| file.is_sparse());
+            sparse.map(|(_, bytes)| *bytes).sum()
+        };
+        pick_to_reclaim(&view.version, &self.blocked(jobs), bytes, &sparse_bytes)
+    }
+
+    /// The value files that the inputs of a compaction name, and those of them whose values it moves.
+    pub(super) fn value_inputs(&self, view: &View, pick: &Pick) -> ValueInputs {
+        let mut files = ValueFiles::new();
+        let mut named: BTreeMap<FileId, u64> = BTreeMap::new();
+        let mut seen = Vec::new();
+        for input in &pick.inputs {
+            // A file that is cut has several references.
+            if seen.contains(&input.id) {
+                continue;
+            }
+            seen.push(input.id);
+            let Some(sst) = view.files.get(&input.id) else { continue };
+            for (file, bytes) in sst.value_files() {
+                *named.entry(file.id()).or_default() += *bytes;
+                files.insert(file.id(), Arc::clone(file));
+            }
+        }
+        let files = NamedValues::new(files);
+        let budget = self.core.options.target_file_bytes.saturating_mul(MOVE_FILES_MAX);
+        let to_move = files.to_move(&named, budget);
+        ValueInputs { files, to_move }
+    }
+
+    /// Counts what a job did to value files.
+    pub(super) fn count_values(&self, values: &ValueOutput) {
+        let metrics = &self.core.metrics;
+        EngineMetrics::add(&metrics.value_write_bytes, values.written);
+        EngineMetrics::add(&metrics.value_moved_bytes, values.moved);
+    }
+}

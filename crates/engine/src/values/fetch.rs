@@ -1,0 +1,214 @@
+//! Reading the values that rows have elsewhere: many at once, neighbours together.
+//!
+//! ```text
+//! rows with gaps ─► pointers ─► in the cache? ─► by file and offset, neighbours joined ─► one batch of reads ─► filled rows
+//! ```
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::store::unknown;
+use super::{ValueFile, ValueFiles, ValuePointer};
+use crate::cache::BlockCache;
+use crate::cell::Row;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{IoEngine, ReadRequest};
+use crate::sst::Block;
+
+/// Bytes of values that are read in one batch: what a scan reads ahead at most, as for blocks. More only makes the
+/// first row wait.
+pub(crate) const FETCH_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes between two values up to which they are read together: reading them costs less than another request.
+const GAP_BYTES_MAX: u64 = 16 << 10;
+
+/// Bytes of a value that is kept in the cache at most. Larger ones are read from the device at its full speed anyway,
+/// and each would drive out hundreds of blocks.
+const CACHED_BYTES_MAX: usize = 256 << 10;
+
+/// A cell of a row whose value is to be fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Elsewhere {
+    /// Its place in the row.
+    pub(crate) cell: usize,
+    pub(crate) pointer: ValuePointer,
+}
+
+/// A row, of which some values may have to be fetched; they are empty so far.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct FoundRow {
+    pub(crate) row: Row,
+    pub(crate) elsewhere: Vec<Elsewhere>,
+}
+
+/// Where a read has its values from.
+#[derive(Debug, Clone)]
+pub(crate) struct ValueSource {
+    pub(crate) files: Arc<ValueFiles>,
+    pub(crate) cache: Option<Arc<dyn BlockCache>>,
+    /// Whether what is read enters the cache.
+    pub(crate) fill: bool,
+}
+
+/// Values that lie so close together that they are read at once. The numbers are places in the list of pointers.
+struct Run<'a> {
+    file: &'a ValueFile,
+    members: Vec<usize>,
+    offset: u64,
+    end: u64,
+}
+
+impl ValueSource {
+    /// Without value files.
+    pub(crate) fn none() -> Self {
+        Self { files: Arc::default(), cache: None, fill: false }
+    }
+
+    /// Fetches the values of a row.
+    pub(crate) async fn fill_row(&self, io: &dyn IoEngine, found: FoundRow) -> Result<Row> {
+        let FoundRow { mut row, elsewhere } = found;
+        let mut rest = elsewhere.as_slice();
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(batch_len(rest.iter().map(|e| &e.pointer)));
+            rest = later;
+            let pointers: Vec<_> = now.iter().map(|e| e.pointer).collect();
+            for (place, value) in now.iter().zip(self.fetch(io, &pointers).await) {
+                if let Some(cell) = row.cells.get_mut(place.cell) {
+                    cell.value = value?;
+                }
+            }
+        }
+        Ok(row)
+    }
+
+    /// The values, in the order of the pointers. Waits only where a value is neither in the cache nor in the page
+    /// cache.
+    pub(crate) async fn fetch(
+        &self,
+        io: &dyn IoEngine,
+        pointers: &[ValuePointer],
+    ) -> Vec<Result<Bytes>> {
+        let mut results: Vec<Option<Result<Bytes>>> =
+            pointers.iter().map(|pointer| self.cached(pointer).map(Ok)).collect();
+        let mut runs = self.runs(pointers, &mut results);
+        let mut waiting = Vec::new();
+        let mut requests = Vec::new();
+        for run in runs.drain(..) {
+            let Ok(reader) = run.file.reader() else { continue };
+            let len = (run.end - run.offset) as usize;
+            match reader.file().try_read_at(run.offset, len) {
+                Some(read) => self.complete(&run, pointers, &read, &mut results),
+                None => {
+                    let file = Arc::clone(reader.file());
+                    requests.push(ReadRequest { file, offset: run.offset, len });
+                    waiting.push(run);
+                }
+            }
+        }
+        if !requests.is_empty() {
+            let reads = io.read_batch(requests).await;
+            for (run, read) in waiting.iter().zip(&reads) {
+                self.complete(run, pointers, read, &mut results);
+            }
+        }
+        let unanswered = || Err(Error::new(ErrorKind::Io, "a read of a value was not answered"));
+        results.into_iter().map(|result| result.unwrap_or_else(unanswered)).collect()
+    }
+
+    fn cached(&self, pointer: &ValuePointer) -> Option<Bytes> {
+        let cache = self.cache.as_ref()?;
+        if pointer.value_len as usize > CACHED_BYTES_MAX {
+            return None;
+        }
+        let found = cache.get(pointer.file, pointer.offset)?;
+        found.value().filter(|value| value.len() == pointer.value_len as usize).cloned()
+    }
+
+    /// What is to be read; pointers that lead nowhere get their error.
+    fn runs<'a>(
+        &'a self,
+        pointers: &[ValuePointer],
+        results: &mut [Option<Result<Bytes>>],
+    ) -> Vec<Run<'a>> {
+        let mut order: Vec<usize> =
+            (0..pointers.len()).filter(|i| results.get(*i).is_some_and(Option::is_none)).collect();
+        order.sort_by_key(|i| pointers.get(*i).map(|p| (p.file, p.offset)));
+        let mut runs: Vec<Run<'a>> = Vec::new();
+        for at in order {
+            let Some(pointer) = pointers.get(at) else { continue };
+            let file = self.files.get(&pointer.file).ok_or_else(|| unknown(pointer));
+            let file = file.and_then(|file| file.reader()?.check(pointer).map(|()| file));
+            let file = match file {
+                Ok(file) => file,
+                Err(error) => {
+                    if let Some(slot) = results.get_mut(at) {
+                        *slot = Some(Err(error));
+                    }
+                    continue;
+                }
+            };
+            let joins = runs.last_mut().filter(|run| {
+                run.file.id() == pointer.file
+                    && pointer.offset <= run.end.saturating_add(GAP_BYTES_MAX)
+                    && pointer.end() - run.offset <= FETCH_BYTES_MAX
+            });
+            match joins {
+                Some(run) => {
+                    run.members.push(at);
+                    run.end = run.end.max(pointer.end());
+                }
+                None => runs.push(Run {
+                    file,
+                    members: vec![at],
+                    offset: pointer.offset,
+                    end: pointer.end(),
+                }),
+            }
+        }
+        runs
+    }
+
+    /// Gives the values of a run what was read for them.
+    fn complete(
+        &self,
+        run: &Run<'_>,
+        pointers: &[ValuePointer],
+        read: &Result<Bytes>,
+        results: &mut [Option<Result<Bytes>>],
+    ) {
+        for member in &run.members {
+            let Some(pointer) = pointers.get(*member) else { continue };
+            let value = read.clone().and_then(|bytes| {
+                let reader = run.file.reader()?;
+                let start = (pointer.offset - run.offset) as usize;
+                let end = start + pointer.stored_len as usize;
+                if end > bytes.len() {
+                    return Err(reader.damaged(pointer, "a read came back short"));
+                }
+                let keep = self.fill && pointer.value_len as usize <= CACHED_BYTES_MAX;
+                // What is kept must not keep the larger buffer that was read.
+                let value = reader.decode(pointer, &bytes.slice(start..end), keep)?;
+                if keep && let Some(cache) = &self.cache {
+                    let block = Arc::new(Block::of_value(value.clone()));
+                    cache.insert(pointer.file, pointer.offset, block);
+                }
+                Ok(value)
+            });
+            if let Some(slot) = results.get_mut(*member) {
+                *slot = Some(value);
+            }
+        }
+    }
+}
+
+/// How many of these values, from the first on, are read in one batch: one at least.
+pub(crate) fn batch_len<'a>(pointers: impl Iterator<Item = &'a ValuePointer>) -> usize {
+    let mut bytes = 0u64;
+    let fits = |pointer: &&ValuePointer| {
+        let room = bytes < FETCH_BYTES_MAX;
+        bytes += u64::from(pointer.value_len);
+        room
+    };
+    pointers.take_while(fits).count()
+}

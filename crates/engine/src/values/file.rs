@@ -1,0 +1,451 @@
+//! Value files: values one after the other, each a frame with a checksum.
+//!
+//! ```text
+//! frame | frame | ... | footer, 48 bytes
+//!
+//! frame     as in SSTs: compression and checksum, which covers the file's number and the frame's offset
+//! footer    values u64 LE | bytes of the values, before compression, u64 LE | file id u64 LE
+//!           version u32 LE | reserved u32 LE, zero
+//!           checksum u64 LE     xxh3-64 of the bytes before it, seeded with mix(file id, offset of the footer)
+//!           magic "TEPUIVAL"
+//! ```
+//!
+//! Frames are found by the pointers of SSTs alone, which lead to the first and the last byte of each. The footer
+//! says that the file was finished, and what is in it (zeros where a repair wrote it anew). No value needs it: a
+//! file whose footer is damaged is read all the same.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::ValuePointer;
+use crate::codec::{Malformed, Parsed, Reader};
+use crate::error::{Error, Result};
+use crate::io::{Files, RandomFile, WritableFile};
+use crate::sst::frame::{Framer, checksum_seed, open_frame};
+use crate::sst::{Compression, FileId};
+
+/// Bytes handed to the file at once, as for SSTs.
+const WRITE_BUFFER_BYTES: usize = 256 << 10;
+
+/// Bytes of the footer.
+const FOOTER_LEN: usize = 3 * 8 + 4 + 4 + 8 + 8;
+
+/// The last bytes of every value file.
+const MAGIC: &[u8; 8] = b"TEPUIVAL";
+
+/// The version of the format that is written and read.
+const FORMAT_VERSION: u32 = 1;
+
+/// What was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ValueFileSummary {
+    /// The file's number.
+    pub id: FileId,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Values in it.
+    pub values: u64,
+    /// Their bytes, before compression.
+    pub value_bytes: u64,
+}
+
+/// Writes one value file. Dropped unfinished, it leaves a file without a footer.
+pub struct ValueFileWriter {
+    file: Box<dyn WritableFile>,
+    id: FileId,
+    framer: Framer,
+    /// Written but not yet handed to the file.
+    buffer: Vec<u8>,
+    /// Bytes handed to the file.
+    flushed: u64,
+    values: u64,
+    value_bytes: u64,
+}
+
+impl std::fmt::Debug for ValueFileWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ValueFileWriter").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl ValueFileWriter {
+    /// Writes to `file`, which is empty. A dictionary is not used: values are compressed one by one.
+    pub fn new(file: Box<dyn WritableFile>, id: FileId, compression: Compression) -> Self {
+        Self {
+            file,
+            id,
+            framer: Framer::new(compression),
+            buffer: Vec::with_capacity(WRITE_BUFFER_BYTES),
+            flushed: 0,
+            values: 0,
+            value_bytes: 0,
+        }
+    }
+
+    /// Adds a value of [`BLOCK_BYTES_MAX`](crate::sst::BLOCK_BYTES_MAX) at most.
+    pub fn add(&mut self, value: &[u8]) -> Result<ValuePointer> {
+        let offset = self.bytes();
+        let packed = self.framer.pack(value, self.framer.data_method());
+        self.framer.put(value, packed, self.id, offset, &mut self.buffer);
+        self.values += 1;
+        self.value_bytes += value.len() as u64;
+        let pointer = ValuePointer {
+            file: self.id,
+            offset,
+            stored_len: packed.frame_len() as u32,
+            value_len: value.len() as u32,
+        };
+        if self.buffer.len() >= WRITE_BUFFER_BYTES {
+            self.write()?;
+        }
+        Ok(pointer)
+    }
+
+    /// Bytes so far.
+    pub fn bytes(&self) -> u64 {
+        self.flushed + self.buffer.len() as u64
+    }
+
+    fn write(&mut self) -> Result<()> {
+        self.file.append(&self.buffer)?;
+        self.flushed += self.buffer.len() as u64;
+        self.buffer.clear();
+        // A huge value's buffer is not kept.
+        self.buffer.shrink_to(2 * WRITE_BUFFER_BYTES);
+        Ok(())
+    }
+
+    /// Ends the file and syncs it.
+    pub fn finish(mut self) -> Result<ValueFileSummary> {
+        let offset = self.bytes();
+        Footer { values: self.values, value_bytes: self.value_bytes }.encode(
+            self.id,
+            offset,
+            &mut self.buffer,
+        );
+        self.write()?;
+        self.file.sync()?;
+        Ok(ValueFileSummary {
+            id: self.id,
+            bytes: self.flushed,
+            values: self.values,
+            value_bytes: self.value_bytes,
+        })
+    }
+}
+
+/// What the footer says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Footer {
+    values: u64,
+    value_bytes: u64,
+}
+
+impl Footer {
+    fn encode(self, file: FileId, offset: u64, out: &mut Vec<u8>) {
+        let start = out.len();
+        for number in [self.values, self.value_bytes, file] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out.extend_from_slice(&0u32.to_le_bytes());
+        let covered = out.get(start..).unwrap_or_default();
+        let checksum = xxh3_64_with_seed(covered, checksum_seed(file, offset));
+        out.extend_from_slice(&checksum.to_le_bytes());
+        out.extend_from_slice(MAGIC);
+    }
+
+    fn decode(bytes: &[u8], file: FileId, offset: u64) -> Parsed<Self> {
+        let mut input = Reader::new(bytes);
+        let covered = input.take(FOOTER_LEN - 16)?;
+        let checksum = input.fixed_u64()?;
+        if input.take(MAGIC.len())? != MAGIC || !input.is_empty() {
+            return Err(Malformed::whole("not a value file, or cut short: the magic is missing"));
+        }
+        let mut input = Reader::new(covered);
+        let footer = Self { values: input.fixed_u64()?, value_bytes: input.fixed_u64()? };
+        let stored_file = input.fixed_u64()?;
+        if input.fixed_u32()? != FORMAT_VERSION {
+            return Err(Malformed::whole(
+                "the value file has a format version that this build does not know",
+            ));
+        }
+        if xxh3_64_with_seed(covered, checksum_seed(file, offset)) != checksum {
+            return Err(Malformed::whole(if stored_file == file {
+                "footer checksum mismatch"
+            } else {
+                "the footer is that of another file, or damaged"
+            }));
+        }
+        Ok(footer)
+    }
+}
+
+/// Bytes of a footer for frames of `frame_bytes`, made without knowing what is in them.
+pub(crate) fn blank_footer(file: FileId, frame_bytes: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(FOOTER_LEN);
+    Footer { values: 0, value_bytes: 0 }.encode(file, frame_bytes, &mut out);
+    out
+}
+
+/// Reads an arbitrary footer, for fuzzing.
+pub(crate) fn decode_footer(bytes: &[u8]) {
+    let _ = Footer::decode(bytes, 7, 4096);
+}
+
+/// An open value file. It stays open while anything refers to it.
+#[derive(Debug)]
+pub struct ValueReader {
+    id: FileId,
+    path: PathBuf,
+    file: Arc<dyn RandomFile>,
+    bytes: u64,
+    /// Where the frames end, or can end at most.
+    end: u64,
+    /// Where it is damaged, how.
+    footer: Result<Footer>,
+}
+
+impl ValueReader {
+    /// Opens a file. Blocks. Of a damaged footer says [`Self::verify_footer`].
+    pub fn open(files: &dyn Files, path: &Path, id: FileId) -> Result<Self> {
+        let file = files.open_immutable(path)?;
+        let bytes = file.len()?;
+        let footer = Self::footer_of(file.as_ref(), path, id, bytes);
+        // Without a footer its place is as good as any other for a frame.
+        let end = if footer.is_ok() { bytes - FOOTER_LEN as u64 } else { bytes };
+        Ok(Self { id, path: path.to_owned(), file, bytes, end, footer })
+    }
+
+    fn footer_of(file: &dyn RandomFile, path: &Path, id: FileId, bytes: u64) -> Result<Footer> {
+        let damaged = |offset, what| Error::corruption(path.display(), offset, what);
+        let at = bytes
+            .checked_sub(FOOTER_LEN as u64)
+            .ok_or_else(|| damaged(0, "too short to be a value file"))?;
+        let footer = file.read_at(at, FOOTER_LEN)?;
+        Footer::decode(&footer, id, at).map_err(|m| damaged(at, m.what))
+    }
+
+    /// Whether the footer is as it was written: what is no value file, was cut short, or is another file than its
+    /// number says, is `Corruption`.
+    pub fn verify_footer(&self) -> Result<()> {
+        self.footer.as_ref().map(|_| ()).map_err(Error::clone)
+    }
+
+    /// Its number.
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// Bytes of the file.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes of its frames together.
+    pub fn frame_bytes(&self) -> u64 {
+        self.end
+    }
+
+    /// Values in it, garbage included; 0 where that is not known.
+    pub fn values(&self) -> u64 {
+        self.footer.as_ref().map_or(0, |footer| footer.values)
+    }
+
+    /// Their bytes, before compression; 0 where that is not known.
+    pub fn value_bytes(&self) -> u64 {
+        self.footer.as_ref().map_or(0, |footer| footer.value_bytes)
+    }
+
+    pub(crate) fn file(&self) -> &Arc<dyn RandomFile> {
+        &self.file
+    }
+
+    /// Whether the pointer leads into the file: before anything is read or allocated by it.
+    pub(crate) fn check(&self, pointer: &ValuePointer) -> Result<()> {
+        if pointer.file == self.id && pointer.end() <= self.end {
+            return Ok(());
+        }
+        Err(self.damaged(pointer, "a pointer leads outside of the value file"))
+    }
+
+    /// The value in a frame that was read; `copy` as in [`open_frame`].
+    pub(crate) fn decode(
+        &self,
+        pointer: &ValuePointer,
+        frame: &Bytes,
+        copy: bool,
+    ) -> Result<Bytes> {
+        let value = open_frame(frame, self.id, pointer.offset, None, copy)
+            .map_err(|m| self.damaged(pointer, m.what))?;
+        if value.len() != pointer.value_len as usize {
+            return Err(self.damaged(pointer, "a value has another length than its pointer says"));
+        }
+        Ok(value)
+    }
+
+    /// Reads one value. Blocks.
+    pub fn read(&self, pointer: &ValuePointer) -> Result<Bytes> {
+        self.check(pointer)?;
+        let frame = self.file.read_at(pointer.offset, pointer.stored_len as usize)?;
+        self.decode(pointer, &frame, false)
+    }
+
+    pub(crate) fn damaged(&self, pointer: &ValuePointer, what: &str) -> Error {
+        Error::corruption(self.path.display(), pointer.offset, what)
+    }
+}
+
+/// Files of which [`ValueWindows`] holds a piece, at most: 16 MiB in all. The values of others are read one by one.
+const WINDOWS_MAX: usize = 64;
+
+/// Reads the values of many files, of each in the order in which they lie, many with one read: for compactions and
+/// checks. Blocks.
+#[derive(Debug, Default)]
+pub(crate) struct ValueWindows(HashMap<FileId, ValueWindow>);
+
+impl ValueWindows {
+    /// The value, which may share memory with others.
+    pub(crate) fn read(&mut self, reader: &ValueReader, pointer: &ValuePointer) -> Result<Bytes> {
+        if self.0.len() >= WINDOWS_MAX && !self.0.contains_key(&pointer.file) {
+            return reader.read(pointer);
+        }
+        self.0.entry(pointer.file).or_default().read(reader, pointer)
+    }
+}
+
+/// A piece of a file.
+#[derive(Debug, Default)]
+struct ValueWindow {
+    offset: u64,
+    bytes: Bytes,
+}
+
+/// Bytes that a window reads at once: with half of them garbage, still enough values for one read of the
+/// device; and little enough to be held for each of the files that a job moves values from.
+const WINDOW_BYTES: u64 = 256 << 10;
+
+impl ValueWindow {
+    fn read(&mut self, reader: &ValueReader, pointer: &ValuePointer) -> Result<Bytes> {
+        reader.check(pointer)?;
+        let held = self.offset..self.offset + self.bytes.len() as u64;
+        if !(held.start <= pointer.offset && pointer.end() <= held.end) {
+            let end =
+                reader.end.min(pointer.end().max(pointer.offset.saturating_add(WINDOW_BYTES)));
+            let len = end.saturating_sub(pointer.offset) as usize;
+            self.bytes = match reader.file.read_at(pointer.offset, len) {
+                Ok(bytes) => bytes,
+                // Perhaps only what follows cannot be read.
+                Err(_) => reader.file.read_at(pointer.offset, pointer.stored_len as usize)?,
+            };
+            self.offset = pointer.offset;
+        }
+        let start = (pointer.offset - self.offset) as usize;
+        let end = start + pointer.stored_len as usize;
+        if end > self.bytes.len() {
+            return Err(reader.damaged(pointer, "a read came back short"));
+        }
+        reader.decode(pointer, &self.bytes.slice(start..end), false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::MemoryFiles;
+
+    const PATH: &str = "f";
+
+    fn written(
+        compression: Compression,
+        values: &[Vec<u8>],
+    ) -> (Arc<MemoryFiles>, Vec<ValuePointer>) {
+        let files = Arc::new(MemoryFiles::new());
+        let file = files.create(Path::new(PATH)).unwrap();
+        let mut writer = ValueFileWriter::new(file, 7, compression);
+        let pointers = values.iter().map(|value| writer.add(value).unwrap()).collect();
+        let summary = writer.finish().unwrap();
+        assert_eq!(summary.values, values.len() as u64);
+        (files, pointers)
+    }
+
+    fn values() -> Vec<Vec<u8>> {
+        (0..200usize).map(|i| format!("value {i} ").repeat(i).into_bytes()).collect()
+    }
+
+    #[test]
+    fn every_value_reads_back_alone_and_in_a_row() {
+        for compression in [Compression::None, Compression::Lz4] {
+            let (files, pointers) = written(compression, &values());
+            let reader = ValueReader::open(files.as_ref(), Path::new(PATH), 7).unwrap();
+            assert_eq!(reader.values(), 200);
+            assert_eq!(reader.bytes(), files.open(Path::new(PATH)).unwrap().len().unwrap());
+            let mut windows = ValueWindows::default();
+            for (pointer, value) in pointers.iter().zip(values()) {
+                assert_eq!(reader.read(pointer).unwrap(), value);
+                assert_eq!(windows.read(&reader, pointer).unwrap(), value);
+            }
+        }
+    }
+
+    #[test]
+    fn a_pointer_that_leads_astray_is_corruption_and_names_file_and_offset() {
+        let (files, pointers) = written(Compression::None, &values());
+        let reader = ValueReader::open(files.as_ref(), Path::new(PATH), 7).unwrap();
+        let good = pointers[150];
+        for bad in [
+            ValuePointer { offset: good.offset + 1, ..good },
+            ValuePointer { offset: 1 << 40, ..good },
+            ValuePointer { stored_len: good.stored_len - 1, ..good },
+            ValuePointer { value_len: good.value_len + 1, ..good },
+            ValuePointer { file: 8, ..good },
+        ] {
+            let error = reader.read(&bad).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::Corruption);
+            let message = error.message();
+            assert!(
+                message.contains(PATH) && message.contains(&bad.offset.to_string()),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_cut_short_or_is_another_says_so_and_whole_values_are_read() {
+        let (files, pointers) = written(Compression::None, &values());
+        let path = Path::new(PATH);
+        let open = |id| ValueReader::open(files.as_ref(), path, id).unwrap();
+        assert!(open(7).verify_footer().is_ok());
+        assert!(open(8).verify_footer().is_err(), "another number");
+        let len = files.open(path).unwrap().len().unwrap();
+        files.truncate(path, len - 1).unwrap();
+        assert!(open(7).verify_footer().is_err());
+        assert_eq!(open(7).read(&pointers[199]).unwrap(), values()[199]);
+        files.truncate(path, pointers[100].offset).unwrap();
+        assert_eq!(open(7).read(&pointers[99]).unwrap(), values()[99]);
+        assert_eq!(open(7).read(&pointers[100]).unwrap_err().kind(), crate::ErrorKind::Corruption);
+        files.truncate(path, 10).unwrap();
+        assert!(open(7).verify_footer().is_err());
+    }
+
+    #[test]
+    fn the_footer_is_as_the_format_says() {
+        let mut bytes = Vec::new();
+        Footer { values: 3, value_bytes: 30_000 }.encode(7, 4096, &mut bytes);
+        assert_eq!(bytes.len(), FOOTER_LEN);
+        assert_eq!(bytes[..8], [3, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[24..28], [1, 0, 0, 0]);
+        assert_eq!(&bytes[40..], b"TEPUIVAL");
+        assert!(Footer::decode(&bytes, 7, 4096).is_ok());
+        assert!(Footer::decode(&bytes, 7, 4097).is_err(), "another place");
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1;
+            assert!(Footer::decode(&flipped, 7, 4096).is_err(), "bit of byte {at}");
+        }
+    }
+}

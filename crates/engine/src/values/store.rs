@@ -1,0 +1,239 @@
+//! The open value files of an engine, and who names them. A file that nothing live names any more is removed when
+//! its last reader lets go, by the housekeeping thread, like SSTs.
+//!
+//! *Naming* is what keeps a file: each SST that is open and not doomed names the value files that its properties
+//! list, and so does a job that reads through them, so that its outputs find them still there.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::{ValuePointer, ValueReader};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Env;
+use crate::layout::{Layout, parse_number};
+use crate::sst::FileId;
+use crate::store::Removable;
+
+/// Percent of a value file that must be live for its values to stay where they are. With 50, a value is moved
+/// once for each halving of what it was written with, which doubles the writes of a table that is overwritten
+/// steadily, and garbage takes half of the space at worst, a third on average. More would write more for less
+/// space.
+const LIVE_PERCENT_MIN: u64 = 50;
+
+/// The value files of a view, by number.
+pub(crate) type ValueFiles = HashMap<FileId, Arc<ValueFile>>;
+
+/// Opens value files and hands over those that nobody needs, to be removed.
+#[derive(Debug)]
+pub(crate) struct ValueStore {
+    env: Env,
+    layout: Layout,
+    open: Mutex<HashMap<FileId, Weak<ValueFile>>>,
+    /// Shared with the SSTs.
+    removable: Arc<Mutex<Removable>>,
+}
+
+/// A value file.
+#[derive(Debug)]
+pub(crate) struct ValueFile {
+    id: FileId,
+    /// A file that is missing fails every read of its values and leaves all others alone.
+    reader: Result<ValueReader>,
+    store: Arc<ValueStore>,
+    /// Who names it.
+    names: AtomicU64,
+    /// Bytes that SSTs name in it.
+    live_bytes: AtomicU64,
+    /// A value of it could not be read: moving its values is not tried again.
+    stuck: AtomicBool,
+}
+
+/// Names value files while it lives, without naming bytes of them.
+#[derive(Debug)]
+pub(crate) struct NamedValues(ValueFiles);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ValueStore {
+    pub(crate) fn new(env: Env, layout: Layout, removable: Arc<Mutex<Removable>>) -> Arc<Self> {
+        Arc::new(Self { env, layout, open: Mutex::default(), removable })
+    }
+
+    /// The file, opened where it was not. Damage is logged here and kept for the readers to meet.
+    pub(crate) fn open(self: &Arc<Self>, id: FileId) -> Arc<ValueFile> {
+        let mut open = lock(&self.open);
+        if let Some(file) = open.get(&id).and_then(Weak::upgrade) {
+            return file;
+        }
+        let path = self.layout.value(id);
+        let reader = ValueReader::open(self.env.files.as_ref(), &path, id);
+        match &reader {
+            Ok(reader) => {
+                if let Err(error) = reader.verify_footer() {
+                    tracing::error!(%error, "a value file is damaged; what verifies of it is served");
+                }
+            }
+            Err(error) => {
+                tracing::error!(file = %path.display(), %error, "value file cannot be opened; its values fail");
+            }
+        }
+        let file = Arc::new(ValueFile {
+            id,
+            reader,
+            store: Arc::clone(self),
+            names: AtomicU64::new(0),
+            live_bytes: AtomicU64::new(0),
+            stuck: AtomicBool::new(false),
+        });
+        open.insert(id, Arc::downgrade(&file));
+        file
+    }
+
+    /// Removes the files in the directory that are not open: what a crash left of jobs. Called once all SSTs are
+    /// open and name theirs. Tells how many there were.
+    pub(crate) fn remove_orphans(&self) -> Result<u64> {
+        let named: HashSet<FileId> = lock(&self.open).keys().copied().collect();
+        let mut removed = 0;
+        for entry in self.env.files.list(&self.layout.values())? {
+            let Some(id) = parse_number(&entry.name, "", ".val") else { continue };
+            if !named.contains(&id) {
+                self.env.files.remove(&self.layout.value(id))?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+impl ValueFile {
+    pub(crate) fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// The reader, or the damage that was met on opening.
+    pub(crate) fn reader(&self) -> Result<&ValueReader> {
+        self.reader.as_ref().map_err(Error::clone)
+    }
+
+    /// Bytes of its frames; 0 where it cannot be opened.
+    pub(crate) fn frame_bytes(&self) -> u64 {
+        self.reader.as_ref().map_or(0, ValueReader::frame_bytes)
+    }
+
+    /// Bytes that SSTs name in it.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        // An SST that is replaced and the one in its place both name a value for a moment.
+        self.live_bytes.load(Ordering::Relaxed).min(self.frame_bytes())
+    }
+
+    /// Bytes that nothing names.
+    pub(crate) fn garbage_bytes(&self) -> u64 {
+        self.frame_bytes() - self.live_bytes()
+    }
+
+    /// Whether little of it is live, and its values can be moved.
+    pub(crate) fn is_sparse(&self) -> bool {
+        let live = self.live_bytes().saturating_mul(100);
+        !self.stuck.load(Ordering::Relaxed)
+            && live < self.frame_bytes().saturating_mul(LIVE_PERCENT_MIN)
+    }
+
+    /// A value of it cannot be read: the others stay where they are, too. Says so once.
+    pub(crate) fn is_stuck(&self, error: &Error) {
+        if !self.stuck.swap(true, Ordering::Relaxed) {
+            tracing::error!(%error, "a value cannot be moved; its file stays as it is");
+        }
+    }
+
+    /// An SST that names `bytes` of it is open, or a job reads through it.
+    pub(crate) fn name(&self, bytes: u64) {
+        self.names.fetch_add(1, Ordering::AcqRel);
+        self.live_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The SST is doomed; or the job is over.
+    pub(crate) fn unname(&self, bytes: u64) {
+        self.live_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.names.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for ValueFile {
+    fn drop(&mut self) {
+        let mut open = lock(&self.store.open);
+        // It may be open again.
+        if open.get(&self.id).is_some_and(|file| file.strong_count() == 0) {
+            open.remove(&self.id);
+            if self.names.load(Ordering::Acquire) == 0 {
+                let path = self.store.layout.value(self.id);
+                lock(&self.store.removable).push(path, self.frame_bytes());
+            }
+        }
+    }
+}
+
+impl NamedValues {
+    pub(crate) fn new(files: ValueFiles) -> Self {
+        for file in files.values() {
+            file.name(0);
+        }
+        Self(files)
+    }
+
+    /// No files.
+    pub(crate) fn none() -> Self {
+        Self(ValueFiles::new())
+    }
+
+    /// The file that the pointer leads to.
+    pub(crate) fn get(&self, id: FileId) -> Option<&Arc<ValueFile>> {
+        self.0.get(&id)
+    }
+
+    /// Those of the files whose values a job should move that finds `named` bytes in them: sparse ones, from that of
+    /// which the least is live on, up to `budget` bytes to move, but one at least.
+    pub(crate) fn to_move(&self, named: &BTreeMap<FileId, u64>, budget: u64) -> HashSet<FileId> {
+        let mut sparse: Vec<&Arc<ValueFile>> =
+            self.0.values().filter(|file| file.is_sparse()).collect();
+        // By the share that is live, without dividing.
+        let share = |a: &ValueFile, b: &ValueFile| {
+            let cross = |x: &ValueFile, y: &ValueFile| {
+                u128::from(x.live_bytes()) * u128::from(y.frame_bytes())
+            };
+            cross(a, b).cmp(&cross(b, a)).then(a.id.cmp(&b.id))
+        };
+        sparse.sort_by(|a, b| share(a, b));
+        let mut moved = 0u64;
+        let mut chosen = HashSet::new();
+        for file in sparse {
+            let bytes = named.get(&file.id).copied().unwrap_or(0);
+            if bytes == 0 {
+                continue;
+            }
+            moved = moved.saturating_add(bytes);
+            if moved > budget && !chosen.is_empty() {
+                break;
+            }
+            chosen.insert(file.id);
+        }
+        chosen
+    }
+}
+
+impl Drop for NamedValues {
+    fn drop(&mut self) {
+        for file in self.0.values() {
+            file.unname(0);
+        }
+    }
+}
+
+/// The error of a pointer to a file that no SST of the view names.
+pub(super) fn unknown(pointer: &ValuePointer) -> Error {
+    let what =
+        format!("a value lies in value file {:016x}, which its SST does not name", pointer.file);
+    Error::new(ErrorKind::Corruption, what)
+}

@@ -1,0 +1,332 @@
+//! Values outside of SSTs: written once, read as if they were not, and their space given back when they are
+//! overwritten, with a bounded amount of rewriting.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures::executor::block_on;
+
+use tepui_engine::ErrorKind;
+use tepui_engine::cell::RowRange;
+use tepui_engine::db::EngineOptions;
+use tepui_engine::io::{CrashMode, Files, SeededRng};
+use tepui_engine::read::Projection;
+use tepui_engine::tablet::{ReadView, ScanOptions};
+
+use crate::harness::{Rig, plain_schema, put, scan, tiny_options};
+
+/// Values of this size are separated; nothing else is.
+const VALUE_BYTES: usize = 1000;
+
+fn options() -> EngineOptions {
+    EngineOptions {
+        separate_values_bytes: VALUE_BYTES as u64,
+        memtable_bytes: 64 << 10,
+        target_file_bytes: 32 << 10,
+        base_level_bytes: 1 << 20,
+        ..tiny_options()
+    }
+}
+
+/// A value that does not compress, different for each `seed`.
+fn value(seed: u64) -> String {
+    let mut x = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut text = String::with_capacity(VALUE_BYTES);
+    while text.len() < VALUE_BYTES {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        text.push(char::from(b'!' + (x % 90) as u8));
+    }
+    text
+}
+
+fn row(n: u64) -> String {
+    format!("row-{n:05}")
+}
+
+/// Writes `rows` with values of `round`, and flushes.
+fn write(rig: &Rig, rows: impl Iterator<Item = u64>, round: u64) {
+    for n in rows {
+        rig.apply(row(n).as_bytes(), vec![put(1, "q", 1000, &value(n + (round << 32)))]);
+        if rig.tablet.stats().memtable_bytes > 100 << 10 {
+            block_on(rig.tablet.flush()).unwrap();
+        }
+    }
+    block_on(rig.tablet.flush()).unwrap();
+}
+
+fn value_paths(rig: &Rig) -> Vec<PathBuf> {
+    let dir = Path::new("/data/values");
+    rig.files.list(dir).unwrap().iter().map(|entry| dir.join(&entry.name)).collect()
+}
+
+fn written(rig: &Rig) -> u64 {
+    rig.engine.metrics().value_write_bytes.load(Ordering::Relaxed)
+}
+
+#[test]
+fn large_values_are_written_once_and_small_ones_stay_in_their_sst() {
+    let rig = Rig::new(options(), plain_schema(), 1);
+    for n in 0..100 {
+        let small = "s".repeat(VALUE_BYTES - 1);
+        rig.apply(row(n).as_bytes(), vec![put(1, "l", 1, &value(n)), put(1, "s", 1, &small)]);
+    }
+    block_on(rig.tablet.flush()).unwrap();
+    let once = written(&rig);
+    assert!((100_000..105_000).contains(&once), "{once} bytes for 100 values of 1000");
+    rig.engine.compact_fully().unwrap();
+    rig.engine.compact_fully().unwrap();
+    assert_eq!(written(&rig), once, "a compaction carries pointers over");
+    let stats = rig.tablet.stats();
+    assert_eq!(stats.value_garbage_bytes, 0);
+    for n in 0..100 {
+        let cells = rig.get(row(n).as_bytes());
+        assert_eq!(cells[0].value, value(n));
+        assert_eq!(cells[1].value.len(), VALUE_BYTES - 1);
+    }
+}
+
+#[test]
+fn the_space_of_overwritten_values_is_given_back_with_bounded_rewriting() {
+    const ROWS: u64 = 400;
+    const ROUNDS: u64 = 12;
+    let rig = Rig::new(options(), plain_schema(), 2);
+    write(&rig, 0..ROWS, 0);
+    let mut x = 1u64;
+    for round in 1..=ROUNDS {
+        // In random order, so that every file loses a little of its values with each.
+        let rows = (0..ROWS).map(|_| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (x >> 33) % ROWS
+        });
+        let before = rig.engine.metrics().value_moved_bytes.load(Ordering::Relaxed);
+        write(&rig, rows, round);
+        rig.engine.run_background().unwrap();
+        let stats = rig.tablet.stats();
+        let live = ROWS * VALUE_BYTES as u64;
+        assert!(stats.value_file_bytes < 5 * live / 2, "round {round}: {stats:?}");
+        let moved = rig.engine.metrics().value_moved_bytes.load(Ordering::Relaxed) - before;
+        assert!(moved <= 2 * live, "round {round} moved {moved} bytes for {live} written");
+    }
+    let flushed = (ROUNDS + 1) * ROWS * VALUE_BYTES as u64;
+    let total = written(&rig);
+    assert!(total < 5 * flushed / 2, "{total} bytes of value files for {flushed} bytes of values");
+    assert!(total > flushed, "some values were moved");
+    let on_disk: u64 =
+        value_paths(&rig).iter().map(|p| rig.files.contents(p).unwrap().len() as u64).sum();
+    let known = rig.tablet.stats();
+    assert_eq!(on_disk, known.value_file_bytes + 48 * known.value_files, "no file is left over");
+    assert_eq!(rig.scan(RowRange::all(), false, None).len() as u64, ROWS);
+}
+
+#[test]
+fn files_that_become_garbage_together_are_not_emptied_by_one_job() {
+    // One job may move four files' worth.
+    let budget = 4 * options().target_file_bytes;
+    let rig = Rig::new(options(), plain_schema(), 3);
+    write(&rig, 0..1000, 0);
+    rig.engine.compact_fully().unwrap();
+    let moved = || rig.engine.metrics().value_moved_bytes.load(Ordering::Relaxed);
+    // All files are dense. Then three of five values of each go.
+    write(&rig, (0..1000).filter(|n| n % 5 > 1), 1);
+    rig.engine.compact_fully().unwrap();
+    assert_eq!(moved(), 0, "that they are garbage shows only now");
+    let before = moved();
+    rig.engine.compact_fully().unwrap();
+    let at_once = moved() - before;
+    assert!(at_once > 0 && at_once <= budget + 2000, "{at_once} bytes at once");
+    rig.engine.run_background().unwrap();
+    let stats = rig.tablet.stats();
+    assert!(moved() - before > at_once, "the rest is moved by further jobs");
+    assert!(stats.value_garbage_bytes * 3 < stats.value_file_bytes, "{stats:?}");
+    assert_eq!(rig.scan(RowRange::all(), false, None).len(), 1000);
+}
+
+#[test]
+fn deleted_rows_give_back_the_space_of_their_values() {
+    let rig = Rig::new(options(), plain_schema(), 4);
+    write(&rig, 0..200, 0);
+    rig.engine.compact_fully().unwrap();
+    assert!(!value_paths(&rig).is_empty());
+    for n in 0..200 {
+        rig.apply(row(n).as_bytes(), vec![tepui_engine::cell::Mutation::DeleteRow]);
+    }
+    block_on(rig.tablet.flush()).unwrap();
+    rig.engine.compact_fully().unwrap();
+    rig.engine.run_background().unwrap();
+    assert_eq!(value_paths(&rig), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_snapshot_reads_values_whose_files_were_freed_meanwhile() {
+    let rig = Rig::new(options(), plain_schema(), 5);
+    write(&rig, 0..100, 0);
+    rig.engine.compact_fully().unwrap();
+    let old = value_paths(&rig);
+    let snapshot = rig.tablet.snapshot();
+    write(&rig, 0..100, 1);
+    rig.engine.compact_fully().unwrap();
+    rig.engine.run_background().unwrap();
+    for reverse in [false, true] {
+        let mut rows = rig.scan(RowRange::all(), reverse, Some(snapshot.clone()));
+        if reverse {
+            rows.reverse();
+        }
+        assert_eq!(rows.len(), 100);
+        for (n, row) in (0..).zip(&rows) {
+            assert_eq!(row.cells[0].value, value(n));
+        }
+    }
+    let at = ReadView::At(&snapshot);
+    let (key, all) = (row(7), Projection::all());
+    let read = rig.tablet.read_row(key.as_bytes(), &all, at);
+    assert_eq!(block_on(read).unwrap().unwrap().cells[0].value, value(7));
+    assert!(old.iter().all(|path| value_paths(&rig).contains(path)), "held by the snapshot");
+    drop(snapshot);
+    rig.engine.run_background().unwrap();
+    assert!(old.iter().all(|path| !value_paths(&rig).contains(path)), "and then removed");
+    assert_eq!(rig.get(row(7).as_bytes())[0].value, value(7 + (1 << 32)));
+}
+
+#[test]
+fn a_start_removes_value_files_that_nothing_names_and_no_others() {
+    let rig = Rig::new(options(), plain_schema(), 6);
+    write(&rig, 0..100, 0);
+    let named = value_paths(&rig);
+    // What a crash leaves of a job: a finished file, and a part of one.
+    let stray = Path::new("/data/values/00000000000000aa.val");
+    let part = Path::new("/data/values/00000000000000ab.val");
+    rig.files.put_contents(stray, rig.files.contents(&named[0]).unwrap());
+    rig.files.put_contents(part, b"part".to_vec());
+    let files = rig.files.crashed_copy(CrashMode::Strict, &SeededRng::new(1));
+    let rig = rig.reopen_on(Arc::new(files));
+    assert_eq!(value_paths(&rig), named);
+    assert_eq!(rig.engine.open_summary().orphans_removed, 2);
+    assert_eq!(rig.scan(RowRange::all(), false, None).len(), 100);
+
+    // An SST that cannot be opened may name any of them.
+    let sst = rig.files.list(Path::new("/data/sst")).unwrap().remove(0).name;
+    let sst = Path::new("/data/sst").join(sst);
+    let mut bytes = rig.files.contents(&sst).unwrap();
+    bytes.truncate(10);
+    rig.files.put_contents(&sst, bytes);
+    let files = Arc::clone(&rig.files);
+    let rig = rig.reopen_on(files);
+    assert_eq!(value_paths(&rig), named);
+}
+
+#[test]
+fn a_damaged_value_fails_its_row_and_no_other_and_stops_no_compaction() {
+    let rig = Rig::new(options(), plain_schema(), 7);
+    write(&rig, 0..30, 0);
+    let path = value_paths(&rig).remove(0);
+    let mut bytes = rig.files.contents(&path).unwrap();
+    // In the fifth value of the file.
+    bytes[4 * (VALUE_BYTES + 9) + 100] ^= 1;
+    rig.files.put_contents(&path, bytes);
+    let read = |n: u64| {
+        block_on(rig.tablet.read_row(row(n).as_bytes(), &Projection::all(), ReadView::Durable))
+    };
+    let check = || {
+        for n in 0..30 {
+            match read(n) {
+                Ok(found) => {
+                    assert_ne!(n, 4);
+                    assert_eq!(found.unwrap().cells[0].value, value(n));
+                }
+                Err(error) => {
+                    assert_eq!((n, error.kind()), (4, ErrorKind::Corruption));
+                    let message = error.message();
+                    let offset = (4 * (VALUE_BYTES + 9)).to_string();
+                    let named = message.contains(path.to_str().unwrap());
+                    assert!(named && message.contains(&offset), "{message}");
+                }
+            }
+        }
+        let error = scan(&rig.tablet, RowRange::all(), Projection::all(), false, None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption);
+        let options = ScanOptions {
+            range: RowRange::all(),
+            projection: Projection::all(),
+            reverse: false,
+            rows_hint: None,
+            snapshot: None,
+        };
+        let mut stream = rig.tablet.scan(options).unwrap();
+        for n in 0..4 {
+            assert_eq!(block_on(stream.next()).unwrap().unwrap().cells[0].value, value(n));
+        }
+        assert!(block_on(stream.next()).is_err());
+        assert!(block_on(stream.next()).unwrap().is_none());
+        // Who does not look at values is not told of damage in them.
+        let keys = Projection { values: false, ..Projection::all() };
+        let rows = scan(&rig.tablet, RowRange::all(), keys, true, None).unwrap();
+        assert!(rows.len() == 30 && rows.iter().all(|row| row.cells[0].value.is_empty()));
+    };
+    check();
+    // The file becomes sparse, its live values are to be moved, and one of them cannot.
+    for round in 1..4 {
+        write(&rig, 100..140, round);
+        for n in 10..30 {
+            rig.apply(row(n).as_bytes(), vec![put(1, "q", 1000, &value(n))]);
+        }
+        block_on(rig.tablet.flush()).unwrap();
+        rig.engine.run_background().unwrap();
+    }
+    rig.engine.compact_fully().unwrap();
+    for n in (0..30).filter(|n| *n != 4) {
+        assert_eq!(read(n).unwrap().unwrap().cells[0].value, value(n));
+    }
+    assert_eq!(read(4).unwrap_err().kind(), ErrorKind::Corruption);
+}
+
+#[test]
+fn values_come_back_into_their_ssts_when_separation_is_turned_off() {
+    let mut rig = Rig::new(options(), plain_schema(), 8);
+    write(&rig, 0..100, 0);
+    rig.engine.close().unwrap();
+    let files = Arc::clone(&rig.files);
+    rig.options.separate_values_bytes = 0;
+    let rig = rig.reopen_on(files);
+    assert_eq!(rig.get(row(3).as_bytes())[0].value, value(3));
+    // Overwriting most of them makes the files sparse; the others go home.
+    write(&rig, (0..100).filter(|n| n % 10 > 0), 1);
+    rig.engine.compact_fully().unwrap();
+    rig.engine.run_background().unwrap();
+    assert_eq!(value_paths(&rig), Vec::<PathBuf>::new());
+    let rows = rig.scan(RowRange::all(), false, None);
+    assert_eq!(rows.len(), 100);
+    assert_eq!(rows[30].cells[0].value, value(30));
+}
+
+#[test]
+fn rows_wider_than_a_batch_of_values_come_whole() {
+    let rig = Rig::new(options(), plain_schema(), 9);
+    let cells = |n: u64| (0..40).map(move |i| n * 100 + i);
+    let large = |seed: u64| value(seed).repeat(60);
+    for n in 0..3 {
+        for i in cells(n) {
+            rig.apply(row(n).as_bytes(), vec![put(1, &format!("q{i:04}"), 1, &large(i))]);
+        }
+    }
+    block_on(rig.tablet.flush()).unwrap();
+    let rows = rig.scan(RowRange::all(), false, None);
+    for (n, found) in (0..3).zip(&rows) {
+        assert_eq!(found.cells.len(), 40);
+        for (cell, i) in found.cells.iter().zip(cells(n)) {
+            assert!(cell.value == large(i), "{i} of row {n}");
+        }
+        assert_eq!(rig.get(row(n).as_bytes()), found.cells);
+    }
+}
+
+#[test]
+fn sampled_rows_divide_a_tablet_by_the_values_that_its_rows_have() {
+    let rig = Rig::new(options(), plain_schema(), 10);
+    write(&rig, 0..200, 0);
+    rig.engine.compact_fully().unwrap();
+    let samples = rig.tablet.sample_rows(50 << 10).unwrap();
+    assert!((2..=4).contains(&samples.len()), "{samples:?}");
+}
