@@ -125,6 +125,7 @@ impl Chunker {
     pub fn push_row(&mut self, key: &Bytes, mut cells: Vec<FilteredCell>) -> usize {
         cells.retain(|cell| self.families.get(cell.family).is_some());
         let count = cells.len();
+        self.row.chunks.reserve(count);
         let mut previous = None;
         for (index, cell) in cells.into_iter().enumerate() {
             let mut chunk = CellChunk {
@@ -160,7 +161,12 @@ impl Chunker {
         }
         if row.bytes <= MESSAGE_BYTES_MAX || self.large_rows == LargeRows::Whole {
             self.chunks_bytes += row.bytes;
-            self.chunks.append(&mut row.chunks);
+            if self.chunks.is_empty() {
+                // The first row of a message brings its memory along; of small reads there is no other.
+                std::mem::swap(&mut self.chunks, &mut row.chunks);
+            } else {
+                self.chunks.append(&mut row.chunks);
+            }
         } else {
             let mut within_value = false;
             for mut chunk in row.chunks.drain(..) {
@@ -206,6 +212,11 @@ impl Chunker {
         }
         let chunks = std::mem::take(&mut self.chunks);
         self.ready.push_back(v2::ReadRowsResponse { chunks, ..v2::ReadRowsResponse::default() });
+    }
+
+    /// Whether nothing is left that was not handed out.
+    pub fn is_empty(&self) -> bool {
+        self.ready.is_empty() && self.chunks.is_empty()
     }
 
     /// The next message that is full or was flushed.

@@ -91,9 +91,9 @@ impl ReadRows {
         let Plan { pieces, selection, families, rng, reverse, .. } = plan;
         let reader = RowReader {
             pieces,
-            projection: Arc::new(selection.projection().clone()),
+            projection: Arc::clone(selection.projection()),
             reverse,
-            points: FuturesOrdered::new(),
+            points: None,
             asked: VecDeque::new(),
             scan: None,
             largest_row_bytes: 1,
@@ -105,6 +105,15 @@ impl ReadRows {
             (clock, start)
         });
         Self { reader: Some(reader), responder, failure: None, stats }
+    }
+
+    /// Whether the next message is known to be `None`: so it is as soon as the last one was taken, unless
+    /// that left something to be said.
+    pub fn has_ended(&self) -> bool {
+        self.reader.is_none()
+            && self.failure.is_none()
+            && self.stats.is_none()
+            && self.responder.is_empty()
     }
 
     /// The next message; `None` at the end. After an error comes the end. A caller that drops the
@@ -168,8 +177,8 @@ struct RowReader {
     pieces: VecDeque<Piece<Arc<Tablet>>>,
     projection: Arc<Projection>,
     reverse: bool,
-    /// Single rows being read, in order. Empty while `scan` is some.
-    points: FuturesOrdered<PointRead>,
+    /// Single rows being read, in order; made for the first run of them. Empty while `scan` is some.
+    points: Option<FuturesOrdered<PointRead>>,
     /// What `points` read, in their order.
     asked: VecDeque<Piece<Arc<Tablet>>>,
     scan: Option<Scan>,
@@ -207,7 +216,7 @@ impl RowReader {
         if let Some(rest) = self.scan.take().and_then(|scan| scan.rest(self.reverse)) {
             self.pieces.push_front(rest);
         }
-        self.points.clear();
+        self.points = None;
         for piece in self.asked.drain(..).rev() {
             self.pieces.push_front(piece);
         }
@@ -227,7 +236,9 @@ impl RowReader {
                 self.scan = None;
             }
             self.read_ahead(point_window(self.largest_row_bytes, wanted));
-            if let Some(seen) = self.points.next().await {
+            if let Some(points) = &mut self.points
+                && let Some(seen) = points.next().await
+            {
                 self.asked.pop_front();
                 let seen = seen?;
                 if let Seen::Row(row) = &seen {
@@ -260,7 +271,7 @@ impl RowReader {
     /// Starts reads of the single rows at the head of the pieces, where there is more than one of them,
     /// until `window` are under way.
     fn read_ahead(&mut self, window: usize) {
-        let is_run = !self.points.is_empty()
+        let is_run = self.points.as_ref().is_some_and(|points| !points.is_empty())
             || matches!(
                 (self.pieces.front(), self.pieces.get(1)),
                 (Some(Piece::Row(..)), Some(Piece::Row(..)))
@@ -268,7 +279,8 @@ impl RowReader {
         if !is_run || window < 2 {
             return;
         }
-        while self.points.len() < window {
+        let points = self.points.get_or_insert_default();
+        while points.len() < window {
             let Some(Piece::Row(tablet, row)) =
                 self.pieces.pop_front_if(|piece| matches!(piece, Piece::Row(..)))
             else {
@@ -276,8 +288,7 @@ impl RowReader {
             };
             self.asked.push_back(Piece::Row(Arc::clone(&tablet), row.clone()));
             let projection = Arc::clone(&self.projection);
-            self.points
-                .push_back(Box::pin(async move { read_point(tablet, row, &projection).await }));
+            points.push_back(Box::pin(async move { read_point(tablet, row, &projection).await }));
         }
     }
 }
@@ -373,6 +384,10 @@ impl Responder {
 
     fn finish(&mut self) {
         self.chunker.flush();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.chunker.is_empty()
     }
 
     fn pop(&mut self) -> Option<v2::ReadRowsResponse> {

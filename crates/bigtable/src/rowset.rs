@@ -49,6 +49,9 @@ pub fn normalize(rows: Option<&v2::RowSet>) -> Result<Vec<RowSpan>> {
             spans.push(RowSpan::Range(range));
         }
     }
+    if spans.len() < 2 {
+        return Ok(spans);
+    }
     // A range goes before a row of the same start, so that it swallows the row.
     spans.sort_by(|a, b| {
         a.start()

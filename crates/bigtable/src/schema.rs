@@ -88,15 +88,15 @@ impl TableSchema {
         let mut names: Vec<(FamilyId, Arc<str>)> =
             self.families.iter().map(|(name, f)| (f.id, Arc::from(name.as_str()))).collect();
         names.sort_unstable_by_key(|(id, _)| *id);
-        FamilyNames { names }
+        FamilyNames { names: names.into() }
     }
 }
 
-/// The names of a table's families by number.
+/// The names of a table's families by number. Cheap to clone: every read has them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FamilyNames {
     /// By ascending number.
-    names: Vec<(FamilyId, Arc<str>)>,
+    names: Arc<[(FamilyId, Arc<str>)]>,
 }
 
 impl FamilyNames {

@@ -1,6 +1,8 @@
 //! What a request wants of each row: its filter, or everything. The one place where rows of the engine
 //! meet filters.
 
+use std::sync::Arc;
+
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use tepui_engine::cell::{FamilyId, Row};
 use tepui_engine::io::Rng;
@@ -23,7 +25,7 @@ pub enum FilterSource<'a> {
 /// A compiled filter, or none, with what it lets the engine leave out.
 pub struct Selection {
     filter: Option<Filter>,
-    projection: Projection,
+    projection: Arc<Projection>,
 }
 
 impl Selection {
@@ -37,7 +39,7 @@ impl Selection {
             let families: Vec<(FamilyId, &str)> = families.iter().collect();
             filter.projection(&families)
         });
-        Ok(Self { filter, projection })
+        Ok(Self { filter, projection: Arc::new(projection) })
     }
 
     /// Compiles the filter of a predicate, of which only matters whether any cell passes; without
@@ -45,7 +47,8 @@ impl Selection {
     pub fn of_predicate(source: FilterSource<'_>, families: &FamilyNames) -> Result<Self> {
         let mut selection = Self::of_read(source, families)?;
         if selection.filter.is_none() {
-            selection.projection.cells_per_row_max = 1;
+            selection.projection =
+                Arc::new(Projection { cells_per_row_max: 1, ..Projection::all() });
         }
         Ok(selection)
     }
@@ -53,11 +56,11 @@ impl Selection {
     /// Asks the engine for every cell of the rows that are read, also for those that the filter is known
     /// to refuse.
     pub fn look_at_all_cells(&mut self) {
-        self.projection = Projection::all();
+        self.projection = Arc::new(Projection::all());
     }
 
     /// What the engine is asked for.
-    pub fn projection(&self) -> &Projection {
+    pub fn projection(&self) -> &Arc<Projection> {
         &self.projection
     }
 

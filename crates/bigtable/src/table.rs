@@ -31,7 +31,7 @@ use crate::read_rows::{Plan, ReadRows};
 use crate::rmw::{self, Rules};
 use crate::rowset;
 use crate::sample::{SAMPLE_PART_BYTES, TabletSample, sample};
-use crate::schema::TableSchema;
+use crate::schema::{FamilyNames, TableSchema};
 use crate::selection::{FilterSource, Selection};
 use crate::tablets::TabletMap;
 
@@ -51,9 +51,22 @@ const MUTATE_ROWS_IN_FLIGHT_MIN: usize = 4;
 pub struct Table {
     name: String,
     tablets: TabletMap<Arc<Tablet>>,
-    schema: RwLock<Arc<TableSchema>>,
+    schema: RwLock<Served>,
     clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
+}
+
+/// A schema, with what every read needs of it: made once a change, not once a request.
+#[derive(Debug, Clone)]
+struct Served {
+    schema: Arc<TableSchema>,
+    names: FamilyNames,
+}
+
+impl Served {
+    fn new(schema: Arc<TableSchema>) -> Self {
+        Self { names: schema.names(), schema }
+    }
 }
 
 impl Table {
@@ -70,7 +83,13 @@ impl Table {
         let tablets = tablets.into_iter().map(|t| (t.range().clone(), t)).collect();
         let tablets = TabletMap::new(tablets)
             .map_err(|e| Error::new(e.kind(), format!("table {name:?}: {}", e.message())))?;
-        let table = Self { name, tablets, schema: RwLock::new(Arc::clone(&schema)), clock, rng };
+        let table = Self {
+            name,
+            tablets,
+            schema: RwLock::new(Served::new(Arc::clone(&schema))),
+            clock,
+            rng,
+        };
         table.set_schema(schema);
         Ok(table)
     }
@@ -87,7 +106,15 @@ impl Table {
 
     /// The schema that requests see from now on.
     pub fn schema(&self) -> Arc<TableSchema> {
-        Arc::clone(&self.schema.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.schema.read().unwrap_or_else(PoisonError::into_inner).schema)
+    }
+
+    fn served(&self) -> Served {
+        self.schema.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn names(&self) -> FamilyNames {
+        self.schema.read().unwrap_or_else(PoisonError::into_inner).names.clone()
     }
 
     /// Changes the schema. The tablets learn of it first: no request can write to a family that they do
@@ -98,7 +125,7 @@ impl Table {
         for (_, tablet) in self.tablets.iter() {
             tablet.set_schema(Arc::clone(&for_tablets));
         }
-        *current = schema;
+        *current = Served::new(schema);
     }
 
     /// Changes one row.
@@ -162,8 +189,7 @@ impl Table {
                 "No mutations provided: one of true_mutations and false_mutations must be set",
             ));
         }
-        let schema = self.schema();
-        let families = schema.names();
+        let Served { schema, names: families } = self.served();
         let now = self.clock.now_micros();
         let compile = |field, mutations| {
             mutation::compile_list(&schema, row, mutations, now).map_err(|e| in_field(field, &e))
@@ -197,7 +223,7 @@ impl Table {
     ) -> Result<v2::ReadModifyWriteRowResponse> {
         let row = &request.row_key;
         limits::check_row_key(row)?;
-        let schema = self.schema();
+        let Served { schema, names } = self.served();
         let rules = Rules::compile(&schema, &request.rules)?;
 
         let tablet = self.tablets.get(row);
@@ -215,7 +241,7 @@ impl Table {
         };
         drop(found);
         tablet.apply_locked(lock, rmw::batch(row, &cells)).await?;
-        let row = rmw::response(row, cells, &schema.names());
+        let row = rmw::response(row, cells, &names);
         Ok(v2::ReadModifyWriteRowResponse { row: Some(row) })
     }
 
@@ -244,7 +270,7 @@ impl Table {
     ) -> Result<ReadRows> {
         let rows_limit = rows_limit(request.rows_limit)?;
         let spans = rowset::normalize(request.rows.as_ref())?;
-        let families = self.schema().names();
+        let families = self.names();
         let mut selection = Selection::of_read(filter, &families)?;
         let wants_stats = request.request_stats_view() == RequestStatsView::RequestStatsFull;
         if wants_stats {

@@ -1,6 +1,7 @@
 //! A core: one thread, one single-threaded runtime, one listening socket. A connection stays on the core
 //! that accepted it, and so do its requests.
 
+use std::convert::Infallible;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use futures::StreamExt as _;
 use tepui_engine::io::IoEngine;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
-use tonic::service::Routes;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
@@ -31,9 +33,9 @@ pub async fn given(mut signal: Signal) {
 
 /// What a core serves.
 #[derive(Debug)]
-pub struct Core {
+pub struct Core<S> {
     /// The services.
-    pub routes: Routes,
+    pub services: S,
     /// The budget of answers, which its connections share.
     pub streams: Arc<Streams>,
     /// What its clients may send ahead.
@@ -65,7 +67,14 @@ pub fn build() -> std::io::Result<Runtime> {
 
 /// Serves a core until `drain` is given and the requests under way are done, or [`DRAIN`] has passed. The
 /// reads of its requests are made by `io`, which may keep something for the core's thread.
-pub fn run_core(listener: TcpListener, core: Core, drain: Signal, io: &dyn IoEngine) {
+pub fn run_core<S>(listener: TcpListener, core: Core<S>, drain: Signal, io: &dyn IoEngine)
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+{
     let runtime = match build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -96,16 +105,23 @@ pub fn run_core(listener: TcpListener, core: Core, drain: Signal, io: &dyn IoEng
     runtime.shutdown_timeout(Duration::ZERO);
 }
 
-async fn serve(
+async fn serve<S>(
     listener: TcpListener,
-    core: Core,
+    core: Core<S>,
     drain: impl Future<Output = ()>,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+{
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let incoming = TcpIncoming::from(listener)
         .with_nodelay(Some(true))
         .with_keepalive(Some(KEEPALIVE_INTERVAL));
-    let Core { routes, streams, windows } = core;
+    let Core { services, streams, windows } = core;
     let incoming = incoming.map(|accepted| accepted.map(|stream| Accepted::new(stream, &streams)));
     Server::builder()
         .initial_stream_window_size(windows.stream_bytes)
@@ -115,8 +131,7 @@ async fn serve(
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .http2_max_header_list_size(HEADERS_BYTES_MAX)
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
-        .add_routes(routes)
-        .serve_with_incoming_shutdown(incoming, drain)
+        .serve_with_incoming_shutdown(services, incoming, drain)
         .await?;
     Ok(())
 }
@@ -125,6 +140,7 @@ async fn serve(
 mod tests {
     use super::*;
     use tepui_engine::io::{Env, IoMode, Spawner as _, ThreadSpawner};
+    use tonic::service::Routes;
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;
     use tonic_health::pb::health_server::HealthServer;
@@ -145,7 +161,7 @@ mod tests {
                 let io = Arc::clone(&env.io);
                 let windows = Windows::within(1 << 20);
                 let streams = Arc::new(Streams::new(1 << 20));
-                let core = Core { routes, streams, windows };
+                let core = Core { services: routes.prepare(), streams, windows };
                 let work = move || run_core(listener, core, drain, io.as_ref());
                 ThreadSpawner.spawn("core", Box::new(work)).unwrap()
             })

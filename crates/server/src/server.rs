@@ -23,6 +23,7 @@ use crate::admission::{Gate, Gated, Streams};
 use crate::catalog::host::EngineHost;
 use crate::chores::{self, Chores};
 use crate::config::Config;
+use crate::dispatch::Dispatch;
 use crate::limits::{CLOSE, REQUEST_MESSAGE_BYTES_MAX};
 use crate::listener;
 use crate::metrics::collect::Sources;
@@ -128,11 +129,11 @@ fn start_over(
             gate: &gate,
             streams: &streams,
         };
-        let routes = serving.routes(core)?;
+        let services = serving.services(core)?;
         let draining = draining.clone();
         let (io, streams) = (Arc::clone(&env.io), Arc::clone(&streams));
         let work = move || {
-            let core = runtime::Core { routes, streams, windows };
+            let core = runtime::Core { services, streams, windows };
             runtime::run_core(listener, core, draining, io.as_ref());
         };
         threads.push(env.spawner.spawn(&format!("tepui-core-{i}"), Box::new(work))?);
@@ -207,6 +208,9 @@ fn listen_address(config: &Config) -> Result<SocketAddr> {
     Ok(address)
 }
 
+/// The services of a core: those of rows first.
+type DataFirst = Dispatch<Gated<BigtableServer<DataService>>>;
+
 /// What the services of all cores share.
 struct Serving<'a> {
     tables: &'a Arc<Tables>,
@@ -219,7 +223,7 @@ struct Serving<'a> {
 
 impl Serving<'_> {
     /// The services of one core, which count into `core`.
-    fn routes(&self, core: Arc<CoreRpcs>) -> Result<Routes> {
+    fn services(&self, core: Arc<CoreRpcs>) -> Result<DataFirst> {
         let clock = || Arc::clone(self.clock);
         let recorder = Recorder::new(core, clock());
         let tables = || Arc::clone(self.tables);
@@ -238,13 +242,13 @@ impl Serving<'_> {
         let data = BigtableServer::new(data).max_decoding_message_size(REQUEST_MESSAGE_BYTES_MAX);
         let tables = BigtableTableAdminServer::new(table_admin);
         let instances = BigtableInstanceAdminServer::new(instance_admin);
-        Ok(Routes::new(Gated::new(data, gate()))
-            .add_service(Gated::new(tables, gate()))
+        let rest = Routes::new(Gated::new(tables, gate()))
             .add_service(Gated::new(instances, gate()))
             .add_service(Gated::new(OperationsServer::new(longrunning), gate()))
             .add_service(HealthServer::new(health))
             .add_service(reflection().build_v1().map_err(bad)?)
-            .add_service(reflection().build_v1alpha().map_err(bad)?))
+            .add_service(reflection().build_v1alpha().map_err(bad)?);
+        Ok(Dispatch::new(Gated::new(data, gate()), rest))
     }
 }
 

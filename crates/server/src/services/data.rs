@@ -79,6 +79,7 @@ impl DataService {
         let clock = Arc::clone(&self.clock);
         Ok(Response::new(row_messages(RowMessages {
             rows: Some(rows),
+            is_under_way: false,
             answer,
             clock,
             _hold: hold,
@@ -174,6 +175,8 @@ fn large_rows(metadata: &MetadataMap) -> LargeRows {
 struct RowMessages {
     /// The read, until it is put aside for the first time.
     rows: Option<ReadRows>,
+    /// A message was asked for before.
+    is_under_way: bool,
     answer: Answer,
     clock: Arc<dyn Clock>,
     /// The keys and the filter that are read are parts of the request.
@@ -181,16 +184,22 @@ struct RowMessages {
 }
 
 /// Pulls messages one at a time, as fast as the client takes them; dropped with the stream when the client
-/// goes away. Yields before each, so that a scan served from memory alone leaves the core to other
-/// requests between messages. Between two of them, the read is where it can be suspended.
+/// goes away. Yields between messages, so that a scan served from memory alone leaves the core to other
+/// requests. Not before the first and not before the end: the message of a small read, and the status behind
+/// it, go out in one piece. Between two messages, the read is where it can be suspended.
 fn row_messages(
     messages: RowMessages,
 ) -> impl futures::Stream<Item = Result<ReadRowsResponse, Status>> + Send {
     futures::stream::unfold(messages, |mut messages| async {
+        if messages.rows.as_ref().is_some_and(ReadRows::has_ended) {
+            return None;
+        }
         // While it waits for room the read stays where it can be suspended: it may wait for long.
         messages.answer.make_room().await;
         let mut rows = messages.rows.take().or_else(|| messages.answer.unpark())?;
-        tokio::task::yield_now().await;
+        if std::mem::replace(&mut messages.is_under_way, true) {
+            tokio::task::yield_now().await;
+        }
         match rows.next().await? {
             Ok(message) => {
                 messages.answer.made(message.encoded_len() as u64);
