@@ -29,13 +29,17 @@ BENCH_READ_DIR ?= $(CACHE)/bench-read
 WRITE_ROWS ?= 1000000
 WRITE_SECONDS ?= 2
 BENCH_WRITE_DIR ?= $(CACHE)/bench-write
+# make bench-server ARGS='--rows 1000000 --seconds 20'; EMULATOR= leaves Google's emulator out
+BENCH_SERVER_DIR ?= $(CACHE)/bench-server
+EMULATOR_VERSION := v1.58.0
+EMULATOR ?= $(if $(shell command -v go),$(CACHE)/emulator-$(EMULATOR_VERSION)/emulator)
 # make run ARGS='--data /srv/tepui'; make bench ARGS='--help'
 ARGS ?=
 
 # Each target uses every core by itself, and its closing lines are to be read.
 .NOTPARALLEL:
 
-.PHONY: help run build test-binary fmt lint test unit process crash clients bench bench-read bench-write bench-read-test demo soak fuzz clean
+.PHONY: help run build test-binary fmt lint test unit process crash clients bench bench-read bench-write bench-read-test bench-server demo soak fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +90,11 @@ bench-write: ## the write path beside RocksDB, a line a bar; WRITE_ROWS, WRITE_S
 bench-read-test: ## that the peers of make bench-read and bench-write do what they are asked: reads compared byte by byte
 	TASK=test bench-peers/run.sh $(PEER)
 
+bench-server: $(EMULATOR) ## the server beside a bare echo, hot rows, a slow device, Google's emulator, a line a bar; EMULATOR, ARGS
+	$(CARGO) build --release --bin bench-server
+	mkdir -p $(dir $(BENCH_SERVER_DIR)) && rm -rf $(BENCH_SERVER_DIR)
+	$(TARGET_DIR)/release/bench-server --dir $(BENCH_SERVER_DIR) $(if $(EMULATOR),--emulator $(EMULATOR)) $(ARGS)
+
 demo: build $(VENV)/.demo ## load 336,776 flights, kill the server, read them back
 	$(PYTHON) scripts/demo.py --binary $(RELEASE_BINARY)
 
@@ -108,6 +117,10 @@ $(VENV)/.done: tests/clients/python/requirements.txt
 $(VENV)/.demo: scripts/demo-requirements.txt $(VENV)/.done
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps -r $<
 	touch $@
+
+$(CACHE)/emulator-$(EMULATOR_VERSION)/emulator:
+	mkdir -p $(@D)
+	GOBIN=$(@D) go install cloud.google.com/go/bigtable/cmd/emulator@$(EMULATOR_VERSION)
 
 $(CACHE)/node/.done: tests/clients/node/package.json tests/clients/node/package-lock.json
 	mkdir -p $(CACHE)/node

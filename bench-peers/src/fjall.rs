@@ -189,7 +189,7 @@ impl Fjall {
                 self.put(dataset, *row..row + 1)?;
                 Ok(Found::default())
             }
-            Op::Increment { .. } => Err(Error::failed("fjall is not asked to increment")),
+            op => Err(op.unsupported("fjall")),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+pub use tepui_bench::bars::Spread;
 use tepui_bench::report::RunReport;
 
 /// The figures of one run. Disk and processor are per read: what writes beside them cost is in there too, which is
@@ -44,38 +45,6 @@ impl Sample {
             cpu_us: run.cpu_micros_per_op * per_read,
             figures: run.figures.clone(),
         }
-    }
-}
-
-/// The middle one of some figures, with the smallest and the largest.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Spread {
-    /// The median.
-    pub median: f64,
-    /// The smallest.
-    pub least: f64,
-    /// The largest.
-    pub most: f64,
-}
-
-impl Spread {
-    /// Of some figures; of none it is not a number.
-    pub fn of(figures: impl IntoIterator<Item = f64>) -> Self {
-        let mut all: Vec<f64> = figures.into_iter().collect();
-        all.sort_by(f64::total_cmp);
-        let at = |i: usize| all.get(i).copied().unwrap_or(f64::NAN);
-        let middle = all.len() / 2;
-        let median = if all.len() % 2 == 1 {
-            at(middle)
-        } else {
-            f64::midpoint(at(middle.saturating_sub(1)), at(middle))
-        };
-        Self { median, least: at(0), most: at(all.len().saturating_sub(1)) }
-    }
-
-    /// Of a figure that is exact.
-    pub fn exact(figure: f64) -> Self {
-        Self { median: figure, least: figure, most: figure }
     }
 }
 

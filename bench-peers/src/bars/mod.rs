@@ -262,7 +262,7 @@ impl Bench {
     pub fn warm(&self, store: &dyn Store, dataset: &Dataset, workload: &Workload) -> Result<()> {
         let limit = Limit::Seconds(self.sizes.seconds * WARM_UP_PART);
         let warm = Workload { limit, seed: workload.seed + u64::MAX / 2, ..workload.clone() };
-        warm_up(store, dataset, &warm, &self.progress)
+        warm_up(store, dataset, &warm, &self.progress).map(drop)
     }
 
     /// Reads every row once, and then some absent ones: whatever fits the cache is in it.

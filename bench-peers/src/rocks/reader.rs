@@ -56,7 +56,7 @@ impl<'a> Reader<'a> {
                 self.shared.put(&self.dataset, *row, &mut self.key, &self.write)?;
                 Ok(Found::default())
             }
-            Op::Increment { .. } => Err(Error::failed("RocksDB is not asked to increment")),
+            op => Err(op.unsupported("RocksDB")),
         }
     }
 

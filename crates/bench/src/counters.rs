@@ -119,18 +119,11 @@ impl Usage {
     /// The counters now; zero where the kernel does not tell.
     pub fn now(device: Option<&Device>) -> Self {
         let (status, io) = (read("/proc/self/status"), read("/proc/self/io"));
-        // utime and stime are the 14th and 15th fields; the 2nd may hold spaces, in parentheses.
-        let stat = read("/proc/self/stat");
-        let mut ticks = stat
-            .rsplit_once(')')
-            .map_or("", |(_, rest)| rest)
-            .split_whitespace()
-            .skip(11)
-            .map(|t| t.parse::<f64>().unwrap_or(0.0) / TICKS_PER_SECOND);
+        let [user_seconds, system_seconds] = cpu_times(&read("/proc/self/stat"));
         Self {
             cpu_nanos: cpu_nanos(),
-            user_seconds: ticks.next().unwrap_or(0.0),
-            system_seconds: ticks.next().unwrap_or(0.0),
+            user_seconds,
+            system_seconds,
             process_read_bytes: field(&io, "read_bytes"),
             device: device.and_then(Device::counters),
             rss_bytes: field(&status, "VmRSS").saturating_mul(1024),
@@ -154,6 +147,52 @@ impl Usage {
             ..self
         }
     }
+}
+
+/// Another process of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process(pub u32);
+
+/// What the kernel says of another process; zero where it does not tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
+pub struct ProcessFigures {
+    /// Resident memory.
+    pub rss_bytes: u64,
+    /// The most there has been.
+    pub rss_peak_bytes: u64,
+    /// Bytes that the process caused to be written to storage.
+    pub write_bytes: u64,
+    /// Bytes that the process caused to be read from storage.
+    pub read_bytes: u64,
+    /// Processor time, user and system, to a hundredth of a second.
+    pub cpu_seconds: f64,
+}
+
+impl Process {
+    /// The kernel's figures now.
+    pub fn figures(self) -> ProcessFigures {
+        let of = |name: &str| read(&format!("/proc/{}/{name}", self.0));
+        let (status, io) = (of("status"), of("io"));
+        ProcessFigures {
+            rss_bytes: field(&status, "VmRSS").saturating_mul(1024),
+            rss_peak_bytes: field(&status, "VmHWM").saturating_mul(1024),
+            write_bytes: field(&io, "write_bytes"),
+            read_bytes: field(&io, "read_bytes"),
+            cpu_seconds: cpu_times(&of("stat")).into_iter().sum(),
+        }
+    }
+}
+
+/// Seconds of user and system time in the kernel's line about a process.
+fn cpu_times(stat: &str) -> [f64; 2] {
+    // utime and stime are the 14th and 15th fields; the 2nd may hold spaces, in parentheses.
+    let mut ticks = stat
+        .rsplit_once(')')
+        .map_or("", |(_, rest)| rest)
+        .split_whitespace()
+        .skip(11)
+        .map(|t| t.parse::<f64>().unwrap_or(0.0) / TICKS_PER_SECOND);
+    [ticks.next().unwrap_or(0.0), ticks.next().unwrap_or(0.0)]
 }
 
 /// The machine that a run was made on.
@@ -220,6 +259,15 @@ mod tests {
         assert!(used.cpu_nanos > 100_000, "{used:?}");
         assert!(used.rss_bytes > 0 && used.rss_peak_bytes >= used.rss_bytes, "{used:?}");
         assert_eq!(used.device, None);
+    }
+
+    #[test]
+    fn another_process_is_seen_as_this_one_is() {
+        let (own, seen) = (Usage::now(None), Process(std::process::id()).figures());
+        assert!(seen.rss_bytes > 0 && seen.rss_peak_bytes >= own.rss_bytes / 2, "{seen:?}");
+        let hundredths = |stat| cpu_times(stat).map(|seconds| (seconds * 100.0).round() as u64);
+        assert_eq!(hundredths("1 (a) b) R 1 2 3 4 5 6 7 8 9 10 150 25 7"), [150, 25]);
+        assert_eq!(hundredths("nonsense"), [0, 0]);
     }
 
     #[test]

@@ -4,19 +4,26 @@
 //! * [`workload`], [`zipf`]: operations that follow from their number, so that every store does the same.
 //! * [`store`]: what a database must offer to be measured.
 //! * [`run`]: hands operations to the store's threads and takes their latencies.
+//! * [`timeline`]: what was done when.
 //! * [`check`]: compares a scan with what was written.
 //! * [`counters`], [`clock`]: what the kernel says that a run cost.
+//! * [`bars`]: figures with what they must be.
 //! * [`report`], [`plot`]: a run as JSON, in a table, as a curve.
 //! * [`presets`]: workloads by name.
+//! * [`ycsb`]: workloads of a server by name.
 //! * [`kept`]: data that the next run finds again.
 //! * [`tepui`]: the engine as a store.
+//! * `grpc`: a server of the Bigtable API as a store (with the feature of that name).
 //! * [`progress`]: what a person sees meanwhile, and how they end it.
 
+pub mod bars;
 pub mod check;
 pub mod clock;
 pub mod counters;
 pub mod dataset;
 pub mod error;
+#[cfg(feature = "grpc")]
+pub mod grpc;
 pub mod kept;
 pub mod plot;
 pub mod presets;
@@ -25,7 +32,9 @@ pub mod report;
 pub mod run;
 pub mod store;
 pub mod tepui;
+pub mod timeline;
 pub mod workload;
+pub mod ycsb;
 pub mod zipf;
 
 pub use dataset::{Dataset, Depth};

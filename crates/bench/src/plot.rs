@@ -1,4 +1,4 @@
-//! Latency curves as an SVG: which share of the operations is at least as fast, against microseconds, both on
+//! Plots as SVG: throughput and latencies over time, and latency curves: which share of the operations is at least as fast, against microseconds, both on
 //! logarithmic axes, so that the slow tail has as much room as the bulk.
 //!
 //! ```text
@@ -15,7 +15,7 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, Value
 use plotters::prelude::*;
 
 use crate::error::{Error, Result};
-use crate::report::CurvePoint;
+use crate::report::{CurvePoint, LatencyFigures, TimelinePoint};
 
 /// One line of a plot.
 #[derive(Debug, Clone)]
@@ -98,6 +98,24 @@ fn time(micros: f64) -> String {
     format!("{} {unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
+/// The line of series number `at`.
+fn style_of(at: usize) -> ShapeStyle {
+    let colour = COLOURS.get(at % COLOURS.len()).copied().unwrap_or(BLACK);
+    // A second round of the colours is drawn thin.
+    colour.stroke_width(if at < COLOURS.len() { 3 } else { 1 })
+}
+
+fn draw_legend(
+    legend: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
+    at: usize,
+    label: &str,
+) -> Result<()> {
+    let y = LEGEND_TOP + at as i32 * LEGEND_STEP;
+    legend.draw(&PathElement::new([(0, y), (28, y)], style_of(at))).map_err(failed)?;
+    let text = Text::new(label.to_owned(), (36, y - 7), ("sans-serif", 16));
+    legend.draw(&text).map_err(failed)
+}
+
 /// Draws the series. Those without points are left out; an error where none is left or there are too many.
 pub fn latency_curves(title: &str, series: &[Series]) -> Result<String> {
     let series: Vec<&Series> = series.iter().filter(|s| !s.points.is_empty()).collect();
@@ -138,16 +156,119 @@ pub fn latency_curves(title: &str, series: &[Series]) -> Result<String> {
             .draw()
             .map_err(failed)?;
         for (at, one) in series.iter().enumerate() {
-            let colour = COLOURS.get(at % COLOURS.len()).copied().unwrap_or(BLACK);
-            // A second round of the colours is drawn thin.
-            let width = if at < COLOURS.len() { 3 } else { 1 };
-            let style = colour.stroke_width(width);
             let points = one.points.iter().map(|p| (nines(p.quantile), p.micros));
-            chart.draw_series(LineSeries::new(points, style)).map_err(failed)?;
-            let y = LEGEND_TOP + at as i32 * LEGEND_STEP;
-            legend.draw(&PathElement::new([(0, y), (28, y)], style)).map_err(failed)?;
-            let text = Text::new(one.label.clone(), (36, y - 7), ("sans-serif", 16));
-            legend.draw(&text).map_err(failed)?;
+            chart.draw_series(LineSeries::new(points, style_of(at))).map_err(failed)?;
+            draw_legend(&legend, at, &one.label)?;
+        }
+        root.present().map_err(failed)?;
+    }
+    Ok(svg)
+}
+
+/// The course of one run.
+#[derive(Debug, Clone)]
+pub struct Course {
+    /// What the legend says.
+    pub label: String,
+    /// Its intervals.
+    pub points: Vec<TimelinePoint>,
+}
+
+/// The size of a plot over time: three charts, one above the other.
+const COURSE_SIZE: (u32, u32) = (1120, 960);
+
+/// What one chart of a plot over time shows.
+struct Chart {
+    caption: &'static str,
+    unit: &'static str,
+    /// The figure of an interval, where it has one.
+    of: fn(&TimelinePoint) -> Option<f64>,
+    as_time: bool,
+}
+
+const CHARTS: [Chart; 3] = [
+    Chart {
+        caption: "operations",
+        unit: "a second",
+        of: |point| Some(point.ops_per_second),
+        as_time: false,
+    },
+    Chart {
+        caption: "p50 of reads, of writes where there are none",
+        unit: "latency",
+        of: |point| point.reads.or(point.writes).map(|l| l.p50),
+        as_time: true,
+    },
+    Chart {
+        caption: "p99 of reads and writes, the slower",
+        unit: "latency",
+        of: |point| {
+            let p99 = |l: Option<LatencyFigures>| l.map_or(0.0, |l| l.p99);
+            let slower = p99(point.reads).max(p99(point.writes));
+            (slower > 0.0).then_some(slower)
+        },
+        as_time: true,
+    },
+];
+
+/// Draws throughput, median and tail over the seconds of each run, all from the same start. An error where there
+/// is nothing to draw, or more than can be told apart.
+pub fn over_time(title: &str, courses: &[Course]) -> Result<String> {
+    let courses: Vec<&Course> = courses.iter().filter(|c| !c.points.is_empty()).collect();
+    if courses.is_empty() {
+        return Err(failed("there is no time to draw"));
+    }
+    if courses.len() > SERIES_MAX {
+        return Err(failed(format_args!(
+            "{} lines are too many to read: at most {SERIES_MAX}",
+            courses.len()
+        )));
+    }
+    let right = courses
+        .iter()
+        .flat_map(|c| &c.points)
+        .map(|p| p.from_seconds)
+        .fold(0.0, f64::max)
+        .max(1e-3);
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, COURSE_SIZE).into_drawing_area();
+        root.fill(&WHITE).map_err(failed)?;
+        let root = root.titled(title, ("sans-serif", 24)).map_err(failed)?;
+        let (left, legend) = root.split_horizontally(COURSE_SIZE.0 - LEGEND_WIDTH);
+        for (area, chart) in left.split_evenly((CHARTS.len(), 1)).iter().zip(&CHARTS) {
+            let figures = || courses.iter().flat_map(|c| c.points.iter().filter_map(chart.of));
+            let highest = figures().fold(0.0, f64::max).max(1.0) * 1.08;
+            let mut axes = ChartBuilder::on(area)
+                .caption(chart.caption, ("sans-serif", 17))
+                .margin(12)
+                .x_label_area_size(32)
+                .y_label_area_size(84)
+                .build_cartesian_2d(0.0..right, 0.0..highest)
+                .map_err(failed)?;
+            let label = |value: &f64| {
+                if chart.as_time { time(*value) } else { format!("{value:.0}") }
+            };
+            axes.configure_mesh()
+                .x_desc("seconds")
+                .y_desc(chart.unit)
+                .y_label_formatter(&label)
+                .axis_desc_style(("sans-serif", 15))
+                .label_style(("sans-serif", 14))
+                .light_line_style(RGBColor(240, 240, 240))
+                .bold_line_style(RGBColor(215, 215, 215))
+                .draw()
+                .map_err(failed)?;
+            for (at, course) in courses.iter().enumerate() {
+                let points = course.points.iter().filter_map(|p| {
+                    let figure = (chart.of)(p)?;
+                    Some((p.from_seconds, figure))
+                });
+                axes.draw_series(LineSeries::new(points, style_of(at))).map_err(failed)?;
+            }
+        }
+        for (at, course) in courses.iter().enumerate() {
+            draw_legend(&legend, at, &course.label)?;
         }
         root.present().map_err(failed)?;
     }
@@ -206,6 +327,29 @@ mod tests {
             lines("#0072B2") >= 2 && lines("#D55E00") >= 2,
             "a curve and its sample in the legend: {svg}"
         );
+    }
+
+    #[test]
+    fn a_course_has_its_line_in_every_chart_and_pauses_show() {
+        let latency =
+            |micros| LatencyFigures { p50: micros, p99: 3.0 * micros, ..Default::default() };
+        let point = |at: u32| TimelinePoint {
+            from_seconds: f64::from(at),
+            ops_per_second: if at == 3 { 0.0 } else { 1000.0 },
+            reads: (at != 3).then(|| latency(200.0)),
+            writes: (at != 3).then(|| latency(400.0)),
+        };
+        let course =
+            |label: &str| Course { label: label.to_owned(), points: (0..10).map(point).collect() };
+        let svg = over_time("t <1>", &[course("a"), course("b")]).unwrap();
+        assert!(svg.starts_with("<svg") && parses(&svg), "{svg}");
+        for text in ["t &lt;1&gt;", "operations", "p99", "seconds", "us"] {
+            assert!(svg.contains(text), "{text} is missing from {svg}");
+        }
+        let lines = |colour: &str| svg.matches(&format!("stroke=\"{colour}\"")).count();
+        assert!(lines("#0072B2") >= 4 && lines("#D55E00") >= 4, "three charts and the legend");
+        assert!(over_time("t", &[]).is_err());
+        assert!(over_time("t", &[Course { label: "x".into(), points: Vec::new() }]).is_err());
     }
 
     #[test]

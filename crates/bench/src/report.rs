@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::run::{Latencies, Measured, Run};
 use crate::store::{Figure, FigureKind, Store};
+use crate::timeline::Interval;
 use crate::workload::Workload;
 
 /// Quantiles of a latency curve, in nines: 0 is the fastest operation, 1 is 90 %, 2 is 99 %. Steps of an
@@ -26,6 +27,8 @@ pub struct LatencyFigures {
     pub p50: f64,
     /// 90 % are faster.
     pub p90: f64,
+    /// 95 % are faster.
+    pub p95: f64,
     /// 99 % are faster.
     pub p99: f64,
     /// 99.9 % are faster.
@@ -41,6 +44,31 @@ pub struct CurvePoint {
     pub quantile: f64,
     /// Their latency.
     pub micros: f64,
+}
+
+/// An interval of a run.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct TimelinePoint {
+    /// When it began, in seconds of the run.
+    pub from_seconds: f64,
+    /// Operations that ended in it, a second.
+    pub ops_per_second: f64,
+    /// Latencies of the reads that ended in it.
+    pub reads: Option<LatencyFigures>,
+    /// Latencies of the writes.
+    pub writes: Option<LatencyFigures>,
+}
+
+impl TimelinePoint {
+    fn of(interval: &Interval) -> Self {
+        let ops = interval.reads.len() + interval.writes.len();
+        Self {
+            from_seconds: interval.from_seconds,
+            ops_per_second: ops as f64 / interval.seconds.max(1e-9),
+            reads: LatencyFigures::of(&interval.reads),
+            writes: LatencyFigures::of(&interval.writes),
+        }
+    }
 }
 
 /// What the device did for an operation, on average over all operations of the run. Counters of the whole
@@ -84,6 +112,16 @@ pub struct RunReport {
     pub write_latency_micros: Option<LatencyFigures>,
     /// Latencies of reads as a curve.
     pub curve: Vec<CurvePoint>,
+    /// Latencies of writes as a curve.
+    pub write_curve: Vec<CurvePoint>,
+    /// Operations of an open loop that were due and never begun.
+    pub unsent: u64,
+    /// Rows that were inserted.
+    pub inserts: u64,
+    /// What was done when, where that was taken.
+    pub timeline: Vec<TimelinePoint>,
+    /// The longest time without the end of a write, where a timeline was taken and there were writes.
+    pub longest_write_gap_ms: Option<f64>,
     /// The device's counters, where the kernel has them.
     pub disk: Option<DiskFigures>,
     /// Bytes that this process caused to be fetched from storage, for an operation.
@@ -127,7 +165,28 @@ pub fn measure(
     device: Option<&Device>,
     progress: &Progress,
 ) -> Result<RunReport> {
-    let run = Run::new(dataset, workload, progress)?;
+    take(store, workload, device, Run::new(dataset, workload, progress)?)
+}
+
+/// The same, with what was done in each interval of so many seconds.
+pub fn measure_over_time(
+    store: &dyn Store,
+    dataset: &Dataset,
+    workload: &Workload,
+    device: Option<&Device>,
+    interval_seconds: f64,
+    progress: &Progress,
+) -> Result<RunReport> {
+    let run = Run::new(dataset, workload, progress)?.over_time(interval_seconds);
+    take(store, workload, device, run)
+}
+
+fn take(
+    store: &dyn Store,
+    workload: &Workload,
+    device: Option<&Device>,
+    run: Run<'_>,
+) -> Result<RunReport> {
     let (figures, usage) = (store.figures(), Usage::now(device));
     let result = store.run(&run);
     let used = Usage::now(device).since(usage);
@@ -144,16 +203,17 @@ pub fn measure(
     Ok(RunReport::new(store.name(), workload, &measured, used, figures))
 }
 
-/// Runs a workload for its effect on the caches; nothing is measured.
+/// Runs a workload for its effect on the caches; what it came to is no measurement.
 pub fn warm_up(
     store: &dyn Store,
     dataset: &Dataset,
     workload: &Workload,
     progress: &Progress,
-) -> Result<()> {
+) -> Result<Measured> {
     let run = Run::new(dataset, workload, progress)?;
     store.run(&run).map_err(|error| error.context(format_args!("warming up {}", store.name())))?;
-    progress.check()
+    progress.check()?;
+    Ok(run.finish())
 }
 
 fn grown(before: &[Figure], after: Vec<Figure>) -> BTreeMap<String, f64> {
@@ -182,6 +242,7 @@ impl LatencyFigures {
             mean: latencies.mean() / 1e3,
             p50: at(0.5),
             p90: at(0.9),
+            p95: at(0.95),
             p99: at(0.99),
             p99_9: at(0.999),
             max: latencies.max() as f64 / 1e3,
@@ -228,6 +289,11 @@ impl RunReport {
             latency_micros: LatencyFigures::of(&measured.reads).unwrap_or_default(),
             write_latency_micros: LatencyFigures::of(&measured.writes),
             curve: curve(&measured.reads),
+            write_curve: curve(&measured.writes),
+            unsent: measured.unsent,
+            inserts: measured.inserts,
+            timeline: measured.timeline.iter().map(TimelinePoint::of).collect(),
+            longest_write_gap_ms: measured.write_gap_nanos.map(|nanos| nanos as f64 / 1e6),
             disk: used.device.map(|device| DiskFigures {
                 reads_per_op: device.reads as f64 / ops,
                 read_bytes_per_op: device.read_bytes as f64 / ops,
@@ -271,25 +337,29 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// A row of the table: the runs of one workload on one store.
-struct Line<'a> {
-    runs: Vec<&'a RunReport>,
+#[derive(Debug)]
+pub struct Line<'a> {
+    /// Its repetitions.
+    pub runs: Vec<&'a RunReport>,
 }
 
 /// A column of the table: its heading and how to write its figure.
-type Column = (&'static str, fn(&Line<'_>) -> String);
+pub type Column = (&'static str, fn(&Line<'_>) -> String);
 
 impl Line<'_> {
-    fn median(&self, of: impl Fn(&RunReport) -> f64) -> f64 {
+    /// The median over the repetitions.
+    pub fn median(&self, of: impl Fn(&RunReport) -> f64) -> f64 {
         median(self.runs.iter().map(|run| of(run)).collect())
     }
 
-    fn first<T>(&self, of: impl Fn(&RunReport) -> T) -> Option<T> {
+    /// Of the first repetition.
+    pub fn first<T>(&self, of: impl Fn(&RunReport) -> T) -> Option<T> {
         self.runs.first().map(|run| of(run))
     }
 }
 
 /// Three digits that matter.
-fn short(value: f64) -> String {
+pub fn short(value: f64) -> String {
     let decimals = match value.abs() {
         v if v >= 100.0 => 0,
         v if v >= 10.0 => 1,
@@ -340,11 +410,7 @@ const COLUMNS: &[Column] = &[
         _ => "-".to_owned(),
     }),
     ("rss MiB", |line| format!("{:.0}", line.median(|r| r.rss_bytes as f64 / f64::from(1 << 20)))),
-    ("spread", |line| {
-        let least = line.runs.iter().map(|r| r.ops_per_second).fold(f64::INFINITY, f64::min);
-        let most = line.runs.iter().map(|r| r.ops_per_second).fold(0.0, f64::max);
-        if line.runs.len() < 2 { "-".to_owned() } else { format!("{:.2}", most / least) }
-    }),
+    ("spread", spread),
 ];
 
 /// The share of block lookups that the store's cache answered, where it counts them.
@@ -362,6 +428,18 @@ fn log_bytes_per_mutation(run: &RunReport) -> Option<f64> {
 /// The runs as a table, a line for each workload and store with the medians of its repetitions. `spread` is
 /// the fastest repetition over the slowest.
 pub fn table(runs: &[RunReport]) -> String {
+    table_of(COLUMNS, runs)
+}
+
+/// The fastest repetition over the slowest; a dash where there is one.
+pub fn spread(line: &Line<'_>) -> String {
+    let least = line.runs.iter().map(|r| r.ops_per_second).fold(f64::INFINITY, f64::min);
+    let most = line.runs.iter().map(|r| r.ops_per_second).fold(0.0, f64::max);
+    if line.runs.len() < 2 { "-".to_owned() } else { format!("{:.2}", most / least) }
+}
+
+/// The runs as a table with columns of the caller's; the first three hold names, the others figures.
+pub fn table_of(columns: &[Column], runs: &[RunReport]) -> String {
     let mut lines: Vec<Line<'_>> = Vec::new();
     for run in runs {
         let same = |line: &&mut Line<'_>| {
@@ -373,8 +451,8 @@ pub fn table(runs: &[RunReport]) -> String {
         }
     }
     let mut cells: Vec<Vec<String>> =
-        vec![COLUMNS.iter().map(|(heading, _)| (*heading).to_owned()).collect()];
-    cells.extend(lines.iter().map(|line| COLUMNS.iter().map(|(_, of)| of(line)).collect()));
+        vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect()];
+    cells.extend(lines.iter().map(|line| columns.iter().map(|(_, of)| of(line)).collect()));
     let width = |at: usize| {
         cells
             .iter()
@@ -383,7 +461,7 @@ pub fn table(runs: &[RunReport]) -> String {
             .max()
             .unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
     let mut out = String::new();
     for row in &cells {
         let mut text = String::new();
@@ -463,16 +541,8 @@ mod tests {
         let run = |name: &str, nanos: u64| {
             let mut reads = latencies();
             reads.record_n(nanos, 100).unwrap();
-            let measured = Measured {
-                ops: 100,
-                rows_read: 100,
-                value_bytes_read: 0,
-                rows_written: 0,
-                seconds: 1.0,
-                reads,
-                writes: latencies(),
-                interrupted: false,
-            };
+            let measured =
+                Measured { ops: 100, rows_read: 100, seconds: 1.0, reads, ..Measured::nothing() };
             RunReport::new(
                 "t",
                 &Workload::of(name, OpKind::Get),

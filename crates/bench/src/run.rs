@@ -5,6 +5,10 @@
 //!     ──► Lane 1: operations 1, n+1, 2n+1 ...  each with histograms of its own
 //!     ◄── merged when a lane is dropped ──► Measured
 //! ```
+//!
+//! In an open loop ([`Workload::rate`]) operation n is due n / rate after the start, and its latency counts from
+//! then, whenever it was begun: where a store falls behind, the wait of the operations that it kept from being
+//! sent is in the figures. (A loop that only counts from when it got to send would leave that out.)
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -15,6 +19,7 @@ use crate::clock::Timer;
 use crate::dataset::{Dataset, Depth};
 use crate::error::{Error, Result};
 use crate::progress::{Bar, Progress};
+use crate::timeline::{Interval, LaneTimeline, Timeline};
 use crate::workload::{Limit, Op, Ops, VERIFY_SAMPLE_OPS, Verify, Workload};
 
 /// The longest latency that is told from longer ones, in nanoseconds: ten minutes.
@@ -45,6 +50,7 @@ pub struct Run<'a> {
     started: OnceLock<u64>,
     bar: Bar,
     aborted: AtomicBool,
+    timeline: Option<Timeline>,
     measured: Mutex<Measured>,
 }
 
@@ -65,8 +71,37 @@ pub struct Measured {
     pub reads: Latencies,
     /// Latencies of writes, in nanoseconds.
     pub writes: Latencies,
+    /// Operations of an open loop that were due and never begun, since too many others were under way.
+    pub unsent: u64,
+    /// Rows that were inserted, or given to inserts that did not end.
+    pub inserts: u64,
+    /// What was done when, where that was asked for.
+    pub timeline: Vec<Interval>,
+    /// The longest time without the end of a write, start and end of the run included, where a timeline was asked
+    /// for and there were writes.
+    pub write_gap_nanos: Option<u64>,
     /// It was stopped before its limit.
     pub interrupted: bool,
+}
+
+impl Measured {
+    /// Before the first operation.
+    pub(crate) fn nothing() -> Self {
+        Self {
+            ops: 0,
+            rows_read: 0,
+            value_bytes_read: 0,
+            rows_written: 0,
+            seconds: 0.0,
+            reads: latencies(),
+            writes: latencies(),
+            unsent: 0,
+            inserts: 0,
+            timeline: Vec::new(),
+            write_gap_nanos: None,
+            interrupted: false,
+        }
+    }
 }
 
 /// An operation that was handed out.
@@ -77,6 +112,13 @@ pub struct Ticket {
     /// How far to compare what is read.
     pub depth: Depth,
     start_nanos: u64,
+}
+
+impl Ticket {
+    /// When the operation is due, in nanoseconds of the run: later than now in an open loop that is on time.
+    pub fn due_nanos(&self) -> u64 {
+        self.start_nanos
+    }
 }
 
 /// What an operation found.
@@ -108,17 +150,16 @@ impl<'a> Run<'a> {
             started: OnceLock::new(),
             bar: progress.bar(&workload.name, "operations", total),
             aborted: AtomicBool::new(false),
-            measured: Mutex::new(Measured {
-                ops: 0,
-                rows_read: 0,
-                value_bytes_read: 0,
-                rows_written: 0,
-                seconds: 0.0,
-                reads: latencies(),
-                writes: latencies(),
-                interrupted: false,
-            }),
+            timeline: None,
+            measured: Mutex::new(Measured::nothing()),
         })
+    }
+
+    /// Also takes what was done in each interval of so many seconds.
+    #[must_use]
+    pub fn over_time(mut self, interval_seconds: f64) -> Self {
+        self.timeline = Some(Timeline::new(interval_seconds));
+        self
     }
 
     /// The rows.
@@ -145,11 +186,14 @@ impl<'a> Run<'a> {
             stride: lanes.max(1) as u64,
             end,
             deadline_nanos,
+            first_nanos: started,
             last_nanos: started,
             ops: 0,
             found: Found::default(),
             written: 0,
             interrupted: false,
+            late_from: None,
+            timeline: self.timeline.as_ref().map(|timeline| timeline.lane(started)),
             reads: latencies(),
             writes: latencies(),
         }
@@ -188,7 +232,17 @@ impl<'a> Run<'a> {
 
     /// What it came to. All lanes are gone.
     pub fn finish(self) -> Measured {
-        self.measured.into_inner().unwrap_or_else(PoisonError::into_inner)
+        let mut measured = self.measured.into_inner().unwrap_or_else(PoisonError::into_inner);
+        measured.inserts = self.ops.inserts().saturating_sub(self.workload.inserted);
+        if let Some(timeline) = self.timeline {
+            let started = self.started.get().copied().unwrap_or(0);
+            let ended = started.saturating_add((measured.seconds * 1e9) as u64);
+            if measured.rows_written > 0 {
+                measured.write_gap_nanos = Some(timeline.write_gap_nanos(started, ended));
+            }
+            measured.timeline = timeline.into_intervals(measured.seconds);
+        }
+        measured
     }
 }
 
@@ -200,11 +254,15 @@ pub struct Lane<'a> {
     stride: u64,
     end: u64,
     deadline_nanos: u64,
+    first_nanos: u64,
     last_nanos: u64,
     ops: u64,
     found: Found,
     written: u64,
     interrupted: bool,
+    /// In an open loop: the number of the operation that was due next when time was up.
+    late_from: Option<u64>,
+    timeline: Option<LaneTimeline<'a>>,
     reads: Latencies,
     writes: Latencies,
 }
@@ -215,7 +273,20 @@ impl<'a> Lane<'a> {
         self.run.dataset
     }
 
-    /// The next operation, whose time runs from now; none when the run is over.
+    /// Nanoseconds of the run now.
+    pub fn now_nanos(&self) -> u64 {
+        self.run.timer.nanos()
+    }
+
+    /// Whether the run was stopped, or its time is up: what is under way may be given up soon.
+    pub fn is_over(&self) -> bool {
+        self.run.progress.stopped()
+            || self.run.aborted.load(Ordering::Relaxed)
+            || self.run.timer.nanos() >= self.deadline_nanos
+    }
+
+    /// The next operation, whose time runs from when it is [due](Ticket::due_nanos): now, or in an open loop when
+    /// its turn is. None when the run is over.
     #[inline]
     pub fn begin(&mut self) -> Option<Ticket> {
         if self.next >= self.end {
@@ -226,11 +297,21 @@ impl<'a> Lane<'a> {
             return None;
         }
         let number = self.next;
-        let op = self.run.ops.op(number);
-        let start_nanos = self.run.timer.nanos();
+        let now = self.run.timer.nanos();
+        let start_nanos = match self.run.workload.rate {
+            None => now,
+            Some(rate) => self.first_nanos.saturating_add((number as f64 * 1e9 / rate) as u64),
+        };
+        if now >= self.deadline_nanos {
+            if start_nanos < self.deadline_nanos {
+                self.late_from = Some(number);
+            }
+            return None;
+        }
         if start_nanos >= self.deadline_nanos {
             return None;
         }
+        let op = self.run.ops.op(number);
         self.next = number.saturating_add(self.stride);
         let full =
             self.run.workload.verify == Verify::All || self.ops.is_multiple_of(VERIFY_SAMPLE_OPS);
@@ -245,12 +326,19 @@ impl<'a> Lane<'a> {
         let now = self.run.timer.nanos();
         let nanos = now.saturating_sub(ticket.start_nanos);
         self.last_nanos = now;
-        if ticket.op.writes() {
+        let is_write = ticket.op.writes();
+        if is_write {
             self.writes.saturating_record(nanos);
             self.written += 1;
+            if let Op::Insert { row } = ticket.op {
+                self.run.ops.inserted(row);
+            }
         } else {
             self.reads.saturating_record(nanos);
-            check_rows(&ticket.op, found.rows)?;
+        }
+        check_rows(&ticket.op, found.rows)?;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.record(is_write, now, nanos);
         }
         self.found.rows += found.rows;
         self.found.value_bytes += found.value_bytes;
@@ -264,14 +352,16 @@ impl<'a> Lane<'a> {
 
 fn check_rows(op: &Op, rows: u64) -> Result<()> {
     let right = match op {
-        Op::Get { .. } | Op::GetFamily { .. } | Op::GetRow { .. } | Op::GetColumns { .. } => {
-            rows == 1
-        }
+        Op::Get { .. }
+        | Op::GetFamily { .. }
+        | Op::GetRow { .. }
+        | Op::GetColumns { .. }
+        | Op::ReadUpdate { .. } => rows == 1,
         Op::GetAbsent { .. } => rows == 0,
         Op::MultiGet { rows: asked } => rows == asked.len() as u64,
         // Fewer where the table ends; the row that it starts from is always there.
         Op::Scan { rows: asked, .. } => (1..=u64::from(*asked)).contains(&rows),
-        Op::Put { .. } | Op::Increment { .. } => true,
+        Op::Put { .. } | Op::Update { .. } | Op::Insert { .. } | Op::Increment { .. } => true,
     };
     if right { Ok(()) } else { Err(Error::mismatch(format!("{op:?} found {rows} rows"))) }
 }
@@ -285,6 +375,11 @@ impl Drop for Lane<'_> {
         measured.value_bytes_read += self.found.value_bytes;
         measured.rows_written += self.written;
         measured.interrupted |= self.interrupted;
+        if let (Some(from), Some(rate)) = (self.late_from, self.run.workload.rate) {
+            // Those of this lane's numbers that were due before the end.
+            let due = self.deadline_nanos.saturating_sub(self.first_nanos) as f64 / 1e9 * rate;
+            measured.unsent += (due as u64).saturating_sub(from).div_ceil(self.stride);
+        }
         let seconds = self.last_nanos.saturating_sub(started) as f64 / 1e9;
         measured.seconds = measured.seconds.max(seconds);
         // The bounds are the same, so nothing is lost.
@@ -372,6 +467,35 @@ mod tests {
         assert!(measured.reads.len() > 400 && measured.writes.len() > 400);
         assert_eq!(measured.reads.len() + measured.writes.len(), 1000);
         assert_eq!(measured.rows_written, measured.writes.len());
+    }
+
+    #[test]
+    fn an_open_loop_counts_from_when_an_operation_was_due_and_what_it_could_not_send() {
+        let workload = Workload {
+            rate: Some(1e6),
+            limit: Limit::Seconds(0.02),
+            ..Workload::of("w", OpKind::Get)
+        };
+        let (dataset, progress) = (dataset(), Progress::hidden());
+        let run = Run::new(&dataset, &workload, &progress).unwrap().over_time(0.01);
+        let mut lane = run.lane(0, 1);
+        let (first, second) = (lane.begin().unwrap(), lane.begin().unwrap());
+        assert_eq!(second.due_nanos() - first.due_nanos(), 1000);
+        // The store keeps everything waiting: whatever the second one's own time was, it waited too.
+        while lane.now_nanos() < first.due_nanos() + 15_000_000 {}
+        for ticket in [first, second] {
+            lane.end(&ticket, Found { rows: 1, value_bytes: 0 }).unwrap();
+        }
+        while !lane.is_over() {}
+        assert!(lane.begin().is_none());
+        drop(lane);
+        let measured = run.finish();
+        assert_eq!(measured.ops, 2);
+        assert!(measured.reads.min() > 14_000_000, "{}", measured.reads.min());
+        assert_eq!(measured.unsent, 20_000 - 2);
+        let counts: Vec<u64> = measured.timeline.iter().map(|i| i.reads.len()).collect();
+        assert_eq!(counts.iter().sum::<u64>(), 2, "{counts:?}");
+        assert_eq!(measured.write_gap_nanos, None);
     }
 
     #[test]

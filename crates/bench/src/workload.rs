@@ -1,8 +1,12 @@
 //! What is asked of a store: kinds of operation, which rows, how many at once, for how long.
 //!
-//! Operation number `n` of a workload is a pure function of the data set, the workload and `n`. Whoever
-//! carries out numbers 0, 1, 2 ... therefore does the same work, whether one thread takes them all or 32
+//! Operation number `n` of a workload is a pure function of the data set, the workload and `n`, but for workloads
+//! that insert (see [`Op::Insert`]). Whoever carries out numbers 0, 1, 2 ... therefore does the same work, whether one thread takes them all or 32
 //! threads take every 32nd each; so stores that want different threads are compared on the same operations.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::dataset::{Dataset, scatter};
 use crate::error::{Error, Result};
@@ -16,6 +20,13 @@ pub const IN_FLIGHT_MAX: usize = 65_536;
 pub const MULTI_GET_ROWS_MAX: u32 = 4096;
 /// Rows of one [`Op::Scan`].
 pub const SCAN_ROWS_MAX: u32 = 1 << 20;
+/// Operations a second that can be asked for, at least: one in a quarter of an hour.
+pub const RATE_MIN: f64 = 0.001;
+/// And at most: more than any machine begins.
+pub const RATE_MAX: f64 = 1e9;
+
+/// Tells the toss for the hot set from other random numbers of an operation.
+const HOT_SET_PART: u64 = 1 << 63;
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -70,7 +81,26 @@ pub enum Op {
         /// The row.
         row: u64,
     },
-    /// Adds one to a counter in a row: reads it and writes it, with nobody in between.
+    /// Writes one column of a row again, with the value that it has.
+    Update {
+        /// The row.
+        row: u64,
+        /// The column.
+        column: u32,
+    },
+    /// Writes a row that was not there.
+    Insert {
+        /// The row; at least [`Dataset::rows`].
+        row: u64,
+    },
+    /// Reads a row as [`Op::GetFamily`] does, then writes one column as [`Op::Update`] does.
+    ReadUpdate {
+        /// The row.
+        row: u64,
+        /// The column.
+        column: u32,
+    },
+    /// Adds one to a counter of the row, atomically.
     Increment {
         /// The row.
         row: u64,
@@ -78,9 +108,22 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether it writes.
+    /// Whether its latency is one of a write.
+    #[inline]
     pub fn writes(&self) -> bool {
-        matches!(self, Self::Put { .. } | Self::Increment { .. })
+        matches!(
+            self,
+            Self::Put { .. }
+                | Self::Update { .. }
+                | Self::Insert { .. }
+                | Self::ReadUpdate { .. }
+                | Self::Increment { .. }
+        )
+    }
+
+    /// The error of a store that does not serve this operation.
+    pub fn unsupported(&self, store: &str) -> Error {
+        Error::failed(format!("{store} does not serve {self:?}"))
     }
 }
 
@@ -107,8 +150,16 @@ pub enum OpKind {
         /// Towards smaller keys.
         reverse: bool,
     },
+    /// [`Op::Scan`] forwards of 1 to so many rows, every number as often as any other.
+    ScanUpTo(u32),
     /// [`Op::Put`].
     Put,
+    /// [`Op::Update`].
+    Update,
+    /// [`Op::Insert`].
+    Insert,
+    /// [`Op::ReadUpdate`].
+    ReadUpdate,
     /// [`Op::Increment`].
     Increment,
 }
@@ -116,7 +167,7 @@ pub enum OpKind {
 impl OpKind {
     /// Whether it writes.
     pub fn writes(self) -> bool {
-        matches!(self, Self::Put | Self::Increment)
+        matches!(self, Self::Put | Self::Update | Self::Insert | Self::ReadUpdate | Self::Increment)
     }
 }
 
@@ -138,8 +189,16 @@ pub enum Distribution {
     /// Few rows often: rank r with a probability proportional to 1 / r^theta, 0 < theta < 1. Ranks are
     /// scattered over the keys.
     Zipfian(f64),
-    /// The rows that were loaded last, Zipfian with YCSB's constant.
+    /// The rows that were written first last, Zipfian with YCSB's constant: inserts of the run are among them
+    /// as soon as they are acknowledged.
     Latest,
+    /// A share of the rows gets a share of the operations, evenly; the other rows get the rest.
+    HotSet {
+        /// Of the rows, from 0 to 1.
+        rows: f64,
+        /// Of the operations, from 0 to 1.
+        ops: f64,
+    },
     /// One row.
     Single,
     /// Operation n asks for row n, so each row once and in random key order: warms a cache.
@@ -184,10 +243,15 @@ pub struct Workload {
     pub threads: usize,
     /// Operations under way at once, over all threads; at least one for each.
     pub in_flight: usize,
+    /// Operations to begin a second, whether or not earlier ones have ended (an open loop); without it one
+    /// begins when another ends (a closed loop).
+    pub rate: Option<f64>,
     /// When it ends.
     pub limit: Limit,
     /// Another seed asks for other rows.
     pub seed: u64,
+    /// Rows that earlier runs have inserted: inserts go on behind them.
+    pub inserted: u64,
     /// What is compared.
     pub verify: Verify,
 }
@@ -201,8 +265,10 @@ impl Workload {
             distribution: Distribution::Uniform,
             threads: 2,
             in_flight: 32,
+            rate: None,
             limit: Limit::Seconds(10.0),
             seed: 1,
+            inserted: 0,
             verify: Verify::Sample,
         }
     }
@@ -237,8 +303,21 @@ impl Workload {
                 format!("{seconds} seconds: a positive number"),
             )?,
         }
-        if let Distribution::Zipfian(theta) = self.distribution {
-            check(theta > 0.0 && theta < 1.0, format!("theta {theta}: between 0 and 1"))?;
+        if let Some(rate) = self.rate {
+            check(
+                (RATE_MIN..=RATE_MAX).contains(&rate),
+                format!("{rate} operations a second: from {RATE_MIN} to {RATE_MAX}"),
+            )?;
+        }
+        match self.distribution {
+            Distribution::Zipfian(theta) => {
+                check(theta > 0.0 && theta < 1.0, format!("theta {theta}: between 0 and 1"))?;
+            }
+            Distribution::HotSet { rows, ops } => check(
+                rows > 0.0 && rows < 1.0 && ops > 0.0 && ops < 1.0,
+                format!("a hot set of {rows} of the rows for {ops}: shares between 0 and 1"),
+            )?,
+            _ => {}
         }
         for share in &self.mix {
             match share.kind {
@@ -250,7 +329,7 @@ impl Workload {
                     (1..=MULTI_GET_ROWS_MAX).contains(&rows),
                     format!("{rows} rows at once: from 1 to {MULTI_GET_ROWS_MAX}"),
                 )?,
-                OpKind::Scan { rows, .. } => check(
+                OpKind::Scan { rows, .. } | OpKind::ScanUpTo(rows) => check(
                     (1..=SCAN_ROWS_MAX).contains(&rows),
                     format!("scans of {rows} rows: from 1 to {SCAN_ROWS_MAX}"),
                 )?,
@@ -270,7 +349,50 @@ pub struct Ops {
     columns: u32,
     distribution: Distribution,
     zipf: Option<Zipf>,
+    /// Rows that the hot set has.
+    hot_rows: u64,
     seed: u64,
+    inserts: Inserts,
+}
+
+/// Rows that a run inserts: which number comes next, and up to which all were acknowledged.
+///
+/// Which operation inserts which row depends on how fast the others are, so operations of workloads that
+/// insert are not functions of their number alone: an insert needs a row that no other has, and a reader of the
+/// latest rows may only ask for what is there.
+#[derive(Debug)]
+struct Inserts {
+    next: AtomicU64,
+    /// Every row below it was acknowledged.
+    acknowledged: AtomicU64,
+    /// Acknowledged rows beyond that; at most as many as operations are in flight.
+    early: Mutex<BTreeSet<u64>>,
+}
+
+impl Inserts {
+    fn new(rows: u64) -> Self {
+        Self {
+            next: AtomicU64::new(rows),
+            acknowledged: AtomicU64::new(rows),
+            early: Mutex::default(),
+        }
+    }
+
+    fn take(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn acknowledge(&self, row: u64) {
+        let mut early = self.early.lock().unwrap_or_else(PoisonError::into_inner);
+        early.insert(row);
+        let mut up_to = self.acknowledged.load(Ordering::Relaxed);
+        while early.remove(&up_to) {
+            up_to += 1;
+        }
+        // Under the lock, so it never goes back. Who reads it asks over a network for what was answered
+        // there, which orders more than this could.
+        self.acknowledged.store(up_to, Ordering::Relaxed);
+    }
 }
 
 /// `random` mapped to `0..n` evenly: the high word of their product.
@@ -291,6 +413,12 @@ impl Ops {
             Distribution::Latest => Some(Zipf::new(dataset.rows, ZIPFIAN_THETA)),
             _ => None,
         };
+        let hot_rows = match workload.distribution {
+            Distribution::HotSet { rows, .. } => {
+                ((dataset.rows as f64 * rows) as u64).clamp(1, dataset.rows)
+            }
+            _ => 0,
+        };
         Ok(Self {
             weight: workload.mix.iter().map(|share| u64::from(share.weight)).sum(),
             mix: workload.mix.clone(),
@@ -298,7 +426,9 @@ impl Ops {
             columns: dataset.columns,
             distribution: workload.distribution,
             zipf,
+            hot_rows,
             seed: scatter(workload.seed),
+            inserts: Inserts::new(dataset.rows + workload.inserted),
         })
     }
 
@@ -309,14 +439,43 @@ impl Ops {
 
     fn row(&self, number: u64, part: u64) -> u64 {
         let random = self.random(number, part);
-        let last = self.rows - 1;
         match (self.distribution, &self.zipf) {
             (Distribution::Zipfian(_), Some(zipf)) => zipf.rank(random),
-            (Distribution::Latest, Some(zipf)) => last - zipf.rank(random),
+            (Distribution::Latest, Some(zipf)) => {
+                let next = self.inserts.acknowledged.load(Ordering::Relaxed);
+                (next - 1).saturating_sub(zipf.rank(random))
+            }
+            (Distribution::HotSet { ops, .. }, _) => self.hot_or_not(ops, number, part, random),
             (Distribution::Single, _) => self.rows / 2,
             (Distribution::Sequential, _) => number.wrapping_add(part) % self.rows,
             _ => below(random, self.rows),
         }
+    }
+
+    /// A row of the hot set for this share of the operations. Its rows lie scattered, since keys do.
+    fn hot_or_not(&self, ops: f64, number: u64, part: u64, random: u64) -> u64 {
+        let toss = self.random(number, part ^ HOT_SET_PART) as f64 / u64::MAX as f64;
+        let cold_rows = self.rows - self.hot_rows;
+        if toss < ops || cold_rows == 0 {
+            below(random, self.hot_rows)
+        } else {
+            self.hot_rows + below(random, cold_rows)
+        }
+    }
+
+    /// A row that [`Op::Insert`] has written is there from now on.
+    #[inline]
+    pub fn inserted(&self, row: u64) {
+        self.inserts.acknowledge(row);
+    }
+
+    /// Rows that were given to inserts, acknowledged or not.
+    pub fn inserts(&self) -> u64 {
+        self.inserts.next.load(Ordering::Relaxed).saturating_sub(self.rows)
+    }
+
+    fn column(&self, number: u64) -> u32 {
+        below(self.random(number, 1), u64::from(self.columns)) as u32
     }
 
     fn kind(&self, number: u64) -> OpKind {
@@ -351,7 +510,14 @@ impl Ops {
                 rows: (0..u64::from(rows)).map(|part| self.row(number, part)).collect(),
             },
             OpKind::Scan { rows, reverse } => Op::Scan { row, rows, reverse },
+            OpKind::ScanUpTo(most) => {
+                let rows = 1 + below(self.random(number, 1), u64::from(most)) as u32;
+                Op::Scan { row, rows, reverse: false }
+            }
             OpKind::Put => Op::Put { row },
+            OpKind::Update => Op::Update { row, column: self.column(number) },
+            OpKind::Insert => Op::Insert { row: self.inserts.take() },
+            OpKind::ReadUpdate => Op::ReadUpdate { row, column: self.column(number) },
             OpKind::Increment => Op::Increment { row },
         }
     }
@@ -398,6 +564,63 @@ mod tests {
         assert!(zipfian[0] > 10_000 && zipfian[0] > 5 * zipfian[9] && zipfian[500] < 200);
         let latest = counts(&rows(Distribution::Latest, 100_000));
         assert!(latest[999] > 10_000 && latest[0] < 200);
+    }
+
+    #[test]
+    fn a_hot_set_gets_its_share_of_the_operations_evenly() {
+        let counts = counts(&rows(Distribution::HotSet { rows: 0.2, ops: 0.8 }, 100_000));
+        let hot: u64 = counts[..200].iter().sum();
+        assert!((79_000..81_000).contains(&hot), "{hot}");
+        assert!(counts[..200].iter().all(|c| (280..520).contains(c)), "{counts:?}");
+        assert!(counts[200..].iter().all(|c| *c < 70), "{counts:?}");
+    }
+
+    #[test]
+    fn inserts_take_new_rows_and_latest_reads_only_what_was_acknowledged() {
+        let mix = vec![
+            Share { kind: OpKind::GetFamily, weight: 1 },
+            Share { kind: OpKind::Insert, weight: 1 },
+        ];
+        let workload = Workload {
+            mix,
+            distribution: Distribution::Latest,
+            inserted: 7,
+            ..Workload::of("w", OpKind::Get)
+        };
+        let ops = Ops::new(&dataset(), &workload).unwrap();
+        let (mut taken, mut newest) = (Vec::new(), 0);
+        for n in 0..1000 {
+            match ops.op(n) {
+                Op::Insert { row } => taken.push(row),
+                Op::GetFamily { row } => newest = newest.max(row),
+                op => panic!("{op:?}"),
+            }
+        }
+        assert!(newest < 1007, "{newest} was not acknowledged");
+        assert!(taken.iter().copied().eq(1007..1007 + taken.len() as u64));
+        // The first is still under way: what came after it does not count yet.
+        taken.iter().skip(1).for_each(|row| ops.inserted(*row));
+        assert_eq!(ops.inserts.acknowledged.load(Ordering::Relaxed), 1007);
+        ops.inserted(1007);
+        let up_to = 1007 + taken.len() as u64;
+        assert_eq!(ops.inserts.acknowledged.load(Ordering::Relaxed), up_to);
+        let newest = (1000..2000).filter_map(|n| match ops.op(n) {
+            Op::GetFamily { row } => Some(row),
+            _ => None,
+        });
+        assert_eq!(newest.max(), Some(up_to - 1));
+    }
+
+    #[test]
+    fn scans_of_up_to_a_number_have_every_length() {
+        let ops = Ops::new(&dataset(), &Workload::of("w", OpKind::ScanUpTo(10))).unwrap();
+        let lengths: std::collections::BTreeSet<u32> = (0..1000)
+            .map(|n| match ops.op(n) {
+                Op::Scan { rows, reverse: false, .. } => rows,
+                op => panic!("{op:?}"),
+            })
+            .collect();
+        assert!(lengths.into_iter().eq(1..=10));
     }
 
     #[test]
@@ -456,6 +679,12 @@ mod tests {
             (Workload { limit: Limit::Seconds(f64::NAN), ..good() }, "seconds"),
             (Workload { mix: Vec::new(), ..good() }, "no operations"),
             (Workload { distribution: Distribution::Zipfian(1.0), ..good() }, "theta"),
+            (
+                Workload { distribution: Distribution::HotSet { rows: 0.2, ops: 1.0 }, ..good() },
+                "hot set",
+            ),
+            (Workload { rate: Some(0.0), ..good() }, "a second"),
+            (of(OpKind::ScanUpTo(0)), "scans"),
             (of(OpKind::GetColumns(11)), "columns"),
             (of(OpKind::MultiGet(0)), "rows at once"),
             (of(OpKind::Scan { rows: 0, reverse: false }), "scans"),

@@ -196,6 +196,7 @@ impl Worker<'_> {
                 increment::increment(&self.store.counters, key, &self.asks.counter).await?;
                 Ok(Found::default())
             }
+            op => Err(op.unsupported(&self.store.name)),
         }
     }
 

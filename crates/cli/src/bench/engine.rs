@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tepui_bench::counters::{Device, Machine};
 use tepui_bench::kept::Kept;
-use tepui_bench::plot::{self, Series};
+use tepui_bench::plot;
 use tepui_bench::report::{self, Report, RunReport};
 use tepui_bench::tepui::{IoMode, SyncMode, Tepui, TepuiOptions};
 use tepui_bench::{
@@ -19,6 +19,8 @@ use tepui_bench::{
 use tepui_engine::db::{CompressionPolicy, SEPARATE_VALUES_BYTES};
 
 use super::interrupt;
+use super::output::{self, check_writable, write};
+use super::place::Place;
 
 /// Seconds that a run warms up for where the cache does not hold all rows: it fills the cache's share for
 /// index and filters, and more of its data blocks would only replace each other.
@@ -234,26 +236,6 @@ impl CacheSize {
     }
 }
 
-/// Where the data is: kept, or gone with this value.
-struct Place {
-    dir: PathBuf,
-    _temporary: Option<tempfile::TempDir>,
-}
-
-impl Place {
-    fn of(options: &Options) -> Result<Self> {
-        if let Some(dir) = &options.data {
-            return Ok(Self { dir: dir.clone(), _temporary: None });
-        }
-        // Not the system's directory for temporary files: that is often in memory, and a disk is measured.
-        let temporary = tempfile::Builder::new()
-            .prefix("tepui-bench-")
-            .tempdir_in(".")
-            .map_err(|error| Error::failed(format!("a directory for the data: {error}")))?;
-        Ok(Self { dir: temporary.path().to_owned(), _temporary: Some(temporary) })
-    }
-}
-
 /// Runs the benchmark.
 #[expect(clippy::print_stdout, reason = "the report is what the command is for")]
 pub fn run(options: &Options) -> Result<()> {
@@ -266,13 +248,12 @@ pub fn run(options: &Options) -> Result<()> {
     let dataset = options.dataset();
     dataset.validate()?;
     let workloads = options.workloads(&dataset)?;
-    // Hours later would be late to learn that a file cannot be written.
     for file in [&options.json, &options.plot].into_iter().flatten() {
         check_writable(file)?;
     }
     let progress = Progress::visible();
     interrupt::stop_on_signal(&progress)?;
-    let place = Place::of(options)?;
+    let place = Place::of(options.data.as_deref())?;
     let mut report = Report {
         machine: Machine::here(Path::new(".")),
         dataset,
@@ -280,22 +261,16 @@ pub fn run(options: &Options) -> Result<()> {
         settings: options.settings(),
         runs: Vec::new(),
     };
-    let result = options.measure(&place.dir, &dataset, &workloads, &progress, &mut report);
+    let result = options.measure(place.dir(), &dataset, &workloads, &progress, &mut report);
     if report.runs.is_empty() {
         return result;
     }
-    report.machine = Machine::here(&place.dir);
-    match &options.json {
-        Some(file) if file.as_os_str() == "-" => println!("{}", report.to_json()?),
-        Some(file) => write(file, &report.to_json()?)?,
-        None => {}
-    }
-    if options.json.as_ref().is_none_or(|file| file.as_os_str() != "-") {
-        println!("{}", heading(&report));
-        print!("{}", report::table(&report.runs));
-    }
+    report.machine = Machine::here(place.dir());
+    let text = format!("{}\n{}", heading(&report), report::table(&report.runs));
+    output::publish(&report, options.json.as_deref(), text)?;
     if let Some(file) = &options.plot {
-        write(file, &plot::latency_curves("Latency of reads", &curves(&report.runs))?)?;
+        let curves = output::curves(&report.runs);
+        write(file, &plot::latency_curves("Latency", &curves)?)?;
     }
     result
 }
@@ -452,43 +427,6 @@ fn reads_only(workload: &Workload, seconds: f64) -> Workload {
         seed: workload.seed.wrapping_add(0x5eed),
         ..workload.clone()
     }
-}
-
-/// One line for each workload and store: the round in the middle.
-fn curves(runs: &[RunReport]) -> Vec<Series> {
-    let mut groups: Vec<Vec<&RunReport>> = Vec::new();
-    for run in runs {
-        let same = |group: &&mut Vec<&RunReport>| {
-            group.first().is_some_and(|r| r.store == run.store && r.workload == run.workload)
-        };
-        match groups.iter_mut().find(same) {
-            Some(group) => group.push(run),
-            None => groups.push(vec![run]),
-        }
-    }
-    groups
-        .into_iter()
-        .filter_map(|mut group| {
-            group.sort_by(|a, b| a.latency_micros.p50.total_cmp(&b.latency_micros.p50));
-            let run = group.get(group.len() / 2)?;
-            let label = format!("{}: {}", run.store, run.workload.name);
-            Some(Series { label, points: run.curve.clone() })
-        })
-        .collect()
-}
-
-fn check_writable(file: &Path) -> Result<()> {
-    let parent = file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if file.is_dir() || !parent.is_dir() {
-        return Err(Error::failed(format!("cannot write {}: no such directory", file.display())));
-    }
-    Ok(())
-}
-
-#[expect(clippy::disallowed_methods, reason = "a report for a person, not the engine's data")]
-fn write(file: &Path, text: &str) -> Result<()> {
-    std::fs::write(file, text)
-        .map_err(|error| Error::failed(format!("cannot write {}: {error}", file.display())))
 }
 
 #[cfg(test)]

@@ -2,16 +2,18 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use futures::StreamExt as _;
-use indicatif::{ProgressBar, ProgressStyle};
-use tepui_bench::Dataset;
-use tepui_engine::io::{Clock, SystemClock};
+use tepui_bench::clock::Timer;
+use tepui_bench::counters::ProcessFigures;
+use tepui_bench::grpc::connection::Endpoint;
+use tepui_bench::grpc::{Grpc, GrpcOptions, QUIET_SECONDS};
+use tepui_bench::{Dataset, Error, Limit, OpKind, Progress, Store as _, Verify, Workload, report};
 
-use super::client::Client;
-use super::server::{ProcessFigures, Server};
+use super::child::Server;
+use super::interrupt;
 
+/// Point reads under way at once.
+const POINT_READS_IN_FLIGHT: usize = 64;
 /// Bytes of a key: what YCSB's have.
 const KEY_BYTES: usize = 24;
 
@@ -76,14 +78,10 @@ pub fn run(options: &Options) -> Result<(), String> {
             options.data.display()
         ));
     }
+    let progress = if options.json { Progress::hidden() } else { Progress::visible() };
+    interrupt::stop_on_signal(&progress).map_err(|error| error.to_string())?;
     let server = Server::start(&options.data, options.config.as_deref())?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| format!("runtime: {e}"))?;
-    let result = runtime.block_on(measure(options, &server));
-    // With it go the connections: the server need not wait for them.
-    drop(runtime);
+    let result = measure(options, &server, &progress).map_err(|error| error.to_string());
     let stopped = server.stop();
     #[expect(clippy::disallowed_methods, reason = "removes what the benchmark made")]
     let removed = std::fs::remove_dir_all(&options.data);
@@ -93,8 +91,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     print(&report, options.json)
 }
 
-async fn measure(options: &Options, server: &Server) -> Result<Report, String> {
-    let clock = SystemClock::new();
+fn measure(options: &Options, server: &Server, progress: &Progress) -> Result<Report, Error> {
     let dataset = Dataset {
         rows: options.rows,
         key_bytes: KEY_BYTES,
@@ -102,116 +99,62 @@ async fn measure(options: &Options, server: &Server) -> Result<Report, String> {
         value_bytes: options.column_bytes,
         seed: 0,
     };
-    dataset.validate().map_err(|error| error.to_string())?;
-    let mut clients = Vec::new();
-    for _ in 0..options.connections.max(1) {
-        clients.push(Client::connect(&server.endpoint, "usertable").await?);
-    }
-    let first = clients.first().ok_or("no connection")?;
-    first.clone().create_table().await?;
+    dataset.validate()?;
+    let grpc = Grpc::new(GrpcOptions {
+        name: "tepui".to_owned(),
+        endpoint: Endpoint::parse(&server.endpoint)?,
+        table: "usertable".to_owned(),
+        connections: options.connections,
+        load_threads: 1,
+        load_batch_rows: options.batch,
+        load_in_flight: options.in_flight,
+        process: Some(server.process()),
+    })?;
     let mut report = Report {
         rows: dataset.rows,
         data_bytes: dataset.rows * dataset.row_bytes(),
         ..Report::default()
     };
 
-    let bar = progress("load", dataset.rows, options.json);
-    let start = clock.monotonic_micros();
-    let batches = dataset.rows.div_ceil(options.batch.max(1));
-    let mut requests = futures::stream::iter(0..batches)
-        .map(|n| {
-            let client = clients.get(n as usize % clients.len()).cloned();
-            let from = n * options.batch;
-            let to = (from + options.batch).min(dataset.rows);
-            async move {
-                let mut client = client.ok_or("no connection")?;
-                client.write(dataset, from..to).await.map(|()| to - from)
-            }
-        })
-        .buffer_unordered(options.in_flight.max(1));
-    while let Some(written) = requests.next().await {
-        bar.inc(written?);
-    }
-    drop(requests);
-    bar.finish_and_clear();
-    report.load_seconds = seconds(&clock, start);
+    let load = Timer::start();
+    grpc.load(&dataset, progress)?;
+    report.load_seconds = load.seconds();
     report.load_rows_per_second = dataset.rows as f64 / report.load_seconds;
 
-    let settle = clock.monotonic_micros();
-    wait_until_quiet(server).await;
-    report.settle_seconds = (seconds(&clock, settle) - QUIET_SECONDS as f64).max(0.0);
-    let loaded = server.figures();
+    let settle = Timer::start();
+    grpc.settle(progress)?;
+    report.settle_seconds = (settle.seconds() - f64::from(QUIET_SECONDS)).max(0.0);
     report.disk_bytes = server.disk_bytes();
     report.disk_bytes_per_data_byte = report.disk_bytes as f64 / report.data_bytes as f64;
-    report.write_amplification = loaded.write_bytes as f64 / report.data_bytes as f64;
+    let written = server.process().figures().write_bytes;
+    report.write_amplification = written as f64 / report.data_bytes as f64;
 
-    let scan = clock.monotonic_micros();
-    let found = first.clone().read(dataset, None).await?;
+    let scan = Timer::start();
+    let found = grpc.scan_everything(&dataset)?;
     if found != dataset.rows {
-        return Err(format!("{} rows were written and {found} came back", dataset.rows));
+        let rows = dataset.rows;
+        return Err(Error::mismatch(format!("{rows} rows were written and {found} came back")));
     }
-    report.scan_seconds = seconds(&clock, scan);
+    report.scan_seconds = scan.seconds();
     report.scan_rows_per_second = found as f64 / report.scan_seconds;
 
     report.point_reads = options.point_reads.min(dataset.rows);
-    let bar = progress("point reads", report.point_reads, options.json);
-    let point = clock.monotonic_micros();
-    let mut reads = futures::stream::iter(0..report.point_reads)
-        .map(|n| {
-            let client = clients.get(n as usize % clients.len()).cloned();
-            // A stride that is coprime to most sizes visits distinct rows in a scattered order.
-            let number = n.wrapping_mul(7_368_787) % dataset.rows;
-            async move {
-                let mut client = client.ok_or("no connection")?;
-                client.read(dataset, Some(vec![dataset.key(number)])).await
-            }
-        })
-        .buffer_unordered(64);
-    while let Some(found) = reads.next().await {
-        if found? != 1 {
-            return Err("a row that was written did not come back".to_owned());
-        }
-        bar.inc(1);
+    if report.point_reads > 0 {
+        let reads = Workload {
+            threads: 1,
+            limit: Limit::Ops(report.point_reads),
+            in_flight: POINT_READS_IN_FLIGHT,
+            verify: Verify::All,
+            ..Workload::of("point reads", OpKind::GetRow)
+        };
+        let run = report::measure(&grpc, &dataset, &reads, None, progress)?;
+        report.point_reads_per_second = run.ops_per_second;
     }
-    drop(reads);
-    bar.finish_and_clear();
-    report.point_reads_per_second = report.point_reads as f64 / seconds(&clock, point);
-    let ProcessFigures { rss_peak_bytes, cpu_seconds, .. } = server.figures();
+    progress.check()?;
+    let ProcessFigures { rss_peak_bytes, cpu_seconds, .. } = server.process().figures();
     report.rss_peak_bytes = rss_peak_bytes;
     report.server_cpu_seconds = cpu_seconds;
     Ok(report)
-}
-
-fn seconds(clock: &SystemClock, since: u64) -> f64 {
-    clock.monotonic_micros().saturating_sub(since) as f64 / 1e6
-}
-
-/// How long the server must write nothing to count as settled.
-const QUIET_SECONDS: u64 = 3;
-
-async fn wait_until_quiet(server: &Server) {
-    let mut last = server.figures().write_bytes;
-    let mut quiet = 0;
-    while quiet < QUIET_SECONDS {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let now = server.figures().write_bytes;
-        quiet = if now == last { quiet + 1 } else { 0 };
-        last = now;
-    }
-}
-
-fn progress(what: &str, total: u64, json: bool) -> ProgressBar {
-    if json {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template(
-        "{msg:12} {bar:40} {pos}/{len} rows  {per_sec}  {elapsed} of {duration}",
-    );
-    let bar = ProgressBar::new(total).with_message(what.to_owned());
-    match style {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
 }
 
 #[expect(clippy::print_stdout, reason = "the report is what the command is for")]

@@ -1,117 +1,482 @@
-//! The server under test, started as a process of its own so that the kernel's figures are its alone.
+//! `tepui bench server`: load on a server of the Bigtable API over gRPC, with YCSB's workloads, in closed and open
+//! loops. The server is one that it starts for the purpose, or any that runs.
 
-use std::io::{BufRead, BufReader};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 
-/// A server process; told to stop when dropped.
-pub struct Server {
-    child: Child,
-    pub endpoint: String,
-    pub data: PathBuf,
+use clap::ValueEnum;
+use tepui_bench::counters::{Device, Machine, Process};
+use tepui_bench::grpc::connection::Endpoint;
+use tepui_bench::grpc::{Grpc, GrpcOptions};
+use tepui_bench::plot;
+use tepui_bench::report::{self, Report, RunReport};
+use tepui_bench::{
+    Dataset, Distribution, Error, Limit, Progress, Result, Store as _, Verify, Workload, ycsb,
+};
+
+use super::child::Server;
+use super::output::{check_writable, write};
+use super::place::Place;
+use super::{interrupt, output, server_table};
+
+/// Points of a plot over time, roughly: enough to show a stall, few enough to be lines.
+const PLOT_POINTS: f64 = 100.0;
+/// The shortest interval of a plot, in seconds: below it the figures are of too few operations.
+const PLOT_SECONDS_MIN: f64 = 0.1;
+/// The interval where nobody knows how long a run takes.
+const PLOT_SECONDS_OF_OPS: f64 = 1.0;
+/// Operations of an open loop that may be under way where nobody says: what a server that falls behind for a
+/// second at a high rate leaves waiting.
+const IN_FLIGHT_OPEN: usize = 2048;
+/// And of a closed loop.
+const IN_FLIGHT_CLOSED: usize = 64;
+
+/// Options of `tepui bench server`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// A server that runs, Tepui or not; the table is made where it is missing [default: one of this binary is
+    /// started over a directory that is removed at the end]
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["data", "config"])]
+    endpoint: Option<String>,
+    /// The process of that server, where it runs on this machine: its processor time and memory are shown
+    #[arg(long, value_name = "PID", requires = "endpoint")]
+    pid: Option<u32>,
+    /// The table
+    #[arg(long, default_value = "usertable", value_name = "ID")]
+    table: String,
+    /// The data directory of the server to start; kept
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// The configuration of the server to start
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Rows
+    #[arg(long, default_value_t = 1_000_000, value_name = "COUNT")]
+    rows: u64,
+    /// Bytes of a key
+    #[arg(long, default_value_t = 24, value_name = "BYTES")]
+    key_bytes: usize,
+    /// Columns of a row
+    #[arg(long, default_value_t = 10, value_name = "COUNT")]
+    columns: u32,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 100, value_name = "BYTES")]
+    value_bytes: usize,
+    /// Another number makes other rows, and asks for them in another order
+    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    seed: u64,
+    /// Whether to load the rows first: where the table lacks them, in any case, or not at all
+    #[arg(long, value_enum, default_value_t = Load::Missing)]
+    load: Load,
+    /// Rows of a request while loading
+    #[arg(long, default_value_t = 500, value_name = "COUNT")]
+    load_batch: u64,
+    /// Requests under way while loading
+    #[arg(long, default_value_t = 16, value_name = "COUNT")]
+    load_in_flight: usize,
+    /// What to do, in turn; `none` only loads, `--workload list` explains the names
+    #[arg(long, default_value = "a,b,c", value_delimiter = ',', value_name = "NAME")]
+    workload: Vec<String>,
+    /// Which rows, instead of what the workload says
+    #[arg(long, value_enum, value_name = "NAME")]
+    distribution: Option<Rows>,
+    /// The share of the rows that --distribution hot-set has, and their share of the operations
+    #[arg(long, value_name = "ROWS/OPS", default_value = "0.2/0.8")]
+    hot_set: HotSet,
+    /// Operations to begin a second, whether or not earlier ones have ended; their latencies count from when they
+    /// were due. Several are measured in turn [default: one begins when another ends]
+    #[arg(long, value_delimiter = ',', value_name = "PER SECOND")]
+    rate: Vec<f64>,
+    /// Operations under way at once, at most [default: 64, or 2048 with --rate]
+    #[arg(long, value_name = "COUNT")]
+    in_flight: Option<usize>,
+    /// Connections
+    #[arg(long, default_value_t = 8, value_name = "COUNT")]
+    connections: usize,
+    /// Threads of the clients
+    #[arg(long, default_value_t = 2, value_name = "COUNT")]
+    threads: usize,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// Operations of each run, however long they take
+    #[arg(long, conflicts_with = "seconds", value_name = "COUNT")]
+    ops: Option<u64>,
+    /// Seconds of each workload before it counts
+    #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]
+    warm_up: f64,
+    /// How often each run is made, in turn with the others; the table shows medians
+    #[arg(long, default_value_t = 1, value_name = "COUNT")]
+    repeat: usize,
+    /// Compare every byte that is read, not only a sample
+    #[arg(long)]
+    verify: bool,
+    /// Write all figures as JSON; `-` is the standard output, instead of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw throughput and latencies over time
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Draw the latencies by the share of operations that are at least as fast
+    #[arg(long, value_name = "FILE.svg")]
+    plot_latency: Option<PathBuf>,
 }
 
-/// What the kernel says of the process.
-#[derive(Debug, Clone, Copy, Default, serde::Serialize)]
-pub struct ProcessFigures {
-    /// Peak resident memory.
-    pub rss_peak_bytes: u64,
-    /// Bytes that the process caused to be written to storage.
-    pub write_bytes: u64,
-    /// Bytes that the process caused to be read from storage.
-    pub read_bytes: u64,
-    /// Processor time, user and system.
-    pub cpu_seconds: f64,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Load {
+    Missing,
+    Always,
+    Never,
 }
 
-impl Server {
-    /// Starts this binary's `serve` on a free port over `data`.
-    pub fn start(data: &Path, config: Option<&Path>) -> Result<Self, String> {
-        let program = std::env::current_exe().map_err(|e| format!("own path: {e}"))?;
-        let mut command = Command::new(program);
-        command.arg("serve").arg("--data").arg(data).arg("--listen").arg("127.0.0.1:0");
-        if let Some(config) = config {
-            command.arg("--config").arg(config);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Rows {
+    Uniform,
+    Zipfian,
+    Latest,
+    HotSet,
+    Single,
+}
+
+/// Shares of rows and of operations.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct HotSet {
+    rows: f64,
+    ops: f64,
+}
+
+impl std::str::FromStr for HotSet {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no hot set: 0.2/0.8 is one");
+        let (rows, ops) = text.split_once('/').ok_or_else(wrong)?;
+        let share = |part: &str| part.trim().parse().map_err(|_| wrong());
+        Ok(Self { rows: share(rows)?, ops: share(ops)? })
+    }
+}
+
+impl fmt::Display for HotSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.rows, self.ops)
+    }
+}
+
+/// The server under measurement.
+enum Target {
+    /// Started for the purpose; its data goes with the place.
+    Own(Server, Place),
+    Running(Endpoint, Option<Process>),
+}
+
+/// Runs the benchmark.
+#[expect(clippy::print_stdout, reason = "the report is what the command is for")]
+pub fn run(options: &Options) -> Result<()> {
+    if options.workload.iter().any(|name| name == "list") {
+        for (name, about) in ycsb::names() {
+            println!("{name:15}{about}");
         }
-        let mut child = command
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|e| format!("cannot start the server: {e}"))?;
-        let stdout = child.stdout.take().ok_or("the server has no output")?;
-        for line in BufReader::new(stdout).lines() {
-            let line = line.map_err(|e| format!("server output: {e}"))?;
-            if let Some((_, endpoint)) = line.split_once("BIGTABLE_EMULATOR_HOST=") {
-                let endpoint = endpoint.trim().to_owned();
-                return Ok(Self { child, endpoint, data: data.to_owned() });
+        println!("{:15}only loads", "none");
+        return Ok(());
+    }
+    let dataset = options.dataset();
+    dataset.validate()?;
+    let workloads = options.workloads(&dataset)?;
+    for file in [&options.json, &options.plot, &options.plot_latency].into_iter().flatten() {
+        check_writable(file)?;
+    }
+    let progress = Progress::visible();
+    interrupt::stop_on_signal(&progress)?;
+    let target = options.target()?;
+    let grpc = Grpc::new(options.grpc(&target)?)?;
+    let mut report = Report {
+        machine: Machine::here(target.dir()),
+        dataset,
+        data_bytes: dataset.bytes(),
+        settings: options.settings(&target),
+        runs: Vec::new(),
+    };
+    let result = options.measure(&grpc, target.dir(), &dataset, &workloads, &progress, &mut report);
+    // The server ends before its figures are shown: what its end has to say comes first.
+    let stopped = target.stop();
+    if !report.runs.is_empty() {
+        output::publish(&report, options.json.as_deref(), server_table::table(&report))?;
+        if let Some(file) = &options.plot {
+            write(file, &plot::over_time("Throughput and latency", &plots(&report.runs))?)?;
+        }
+        if let Some(file) = &options.plot_latency {
+            let curves = output::curves(&report.runs);
+            write(file, &plot::latency_curves("Latency", &curves)?)?;
+        }
+    }
+    result.and(stopped)
+}
+
+impl Options {
+    fn dataset(&self) -> Dataset {
+        Dataset {
+            rows: self.rows,
+            key_bytes: self.key_bytes,
+            columns: self.columns,
+            value_bytes: self.value_bytes,
+            seed: self.seed,
+        }
+    }
+
+    fn distribution(&self) -> Option<Distribution> {
+        self.distribution.map(|rows| match rows {
+            Rows::Uniform => Distribution::Uniform,
+            Rows::Zipfian => ycsb::ZIPFIAN,
+            Rows::Latest => Distribution::Latest,
+            Rows::HotSet => Distribution::HotSet { rows: self.hot_set.rows, ops: self.hot_set.ops },
+            Rows::Single => Distribution::Single,
+        })
+    }
+
+    fn workloads(&self, dataset: &Dataset) -> Result<Vec<Workload>> {
+        let rates: Vec<Option<f64>> = match self.rate.as_slice() {
+            [] => vec![None],
+            rates => rates.iter().copied().map(Some).collect(),
+        };
+        let in_flight = self.in_flight.unwrap_or(match self.rate.as_slice() {
+            [] => IN_FLIGHT_CLOSED,
+            _ => IN_FLIGHT_OPEN,
+        });
+        let mut workloads = Vec::new();
+        for name in self.workload.iter().filter(|name| *name != "none") {
+            let preset = ycsb::by_name(name, self.distribution())?;
+            for rate in &rates {
+                let workload = Workload {
+                    name: match rate {
+                        Some(rate) if rates.len() > 1 => format!("{}, {rate}/s", preset.name),
+                        _ => preset.name.clone(),
+                    },
+                    threads: self.threads,
+                    in_flight,
+                    rate: *rate,
+                    limit: self.ops.map_or(Limit::Seconds(self.seconds), Limit::Ops),
+                    seed: self.seed,
+                    verify: if self.verify { Verify::All } else { Verify::Sample },
+                    ..preset.clone()
+                };
+                workload.validate(dataset)?;
+                workloads.push(workload);
             }
         }
-        let status = child.wait().map_err(|e| e.to_string())?;
-        Err(format!("the server stopped before it listened: {status}"))
+        if self.repeat == 0 {
+            return Err(Error::failed("--repeat 0: at least once"));
+        }
+        if !self.warm_up.is_finite() || self.warm_up < 0.0 {
+            return Err(Error::failed("--warm-up: a number of seconds"));
+        }
+        Ok(workloads)
     }
 
-    /// The kernel's figures; zero where it does not tell.
-    pub fn figures(&self) -> ProcessFigures {
-        let read = |name: &str| {
-            std::fs::read_to_string(format!("/proc/{}/{name}", self.child.id())).unwrap_or_default()
+    fn target(&self) -> Result<Target> {
+        if let Some(endpoint) = &self.endpoint {
+            return Ok(Target::Running(Endpoint::parse(endpoint)?, self.pid.map(Process)));
+        }
+        let place = Place::of(self.data.as_deref())?;
+        let server = Server::start(place.dir(), self.config.as_deref()).map_err(Error::failed)?;
+        Ok(Target::Own(server, place))
+    }
+
+    fn grpc(&self, target: &Target) -> Result<GrpcOptions> {
+        let (name, endpoint, process) = match target {
+            Target::Own(server, _) => {
+                ("tepui".to_owned(), Endpoint::parse(&server.endpoint)?, Some(server.process()))
+            }
+            Target::Running(endpoint, process) => {
+                (endpoint.to_string(), endpoint.clone(), *process)
+            }
         };
-        let field = |text: &str, name: &str| {
-            text.lines()
-                .find_map(|line| line.strip_prefix(name))
-                .and_then(|rest| {
-                    rest.trim_start_matches(':').split_whitespace().next()?.parse().ok()
-                })
-                .unwrap_or(0u64)
+        Ok(GrpcOptions {
+            name,
+            endpoint,
+            table: self.table.clone(),
+            connections: self.connections,
+            load_threads: self.threads,
+            load_batch_rows: self.load_batch,
+            load_in_flight: self.load_in_flight,
+            process,
+        })
+    }
+
+    fn measure(
+        &self,
+        grpc: &Grpc,
+        dir: &Path,
+        dataset: &Dataset,
+        workloads: &[Workload],
+        progress: &Progress,
+        report: &mut Report,
+    ) -> Result<()> {
+        let loaded = self.load_if_asked(grpc, dataset, progress)?;
+        report.settings.extend(loaded);
+        let device = Device::of(dir);
+        let mut inserted = 0;
+        for round in 1..=self.repeat {
+            for workload in workloads {
+                progress.check()?;
+                if self.warm_up > 0.0 {
+                    let warm = Workload {
+                        name: format!("{}, warm up", workload.name),
+                        limit: Limit::Seconds(self.warm_up),
+                        seed: workload.seed.wrapping_add(0x5eed),
+                        inserted,
+                        ..workload.clone()
+                    };
+                    inserted += report::warm_up(grpc, dataset, &warm, progress)?.inserts;
+                    progress.check()?;
+                }
+                // Another order in each round, and rows that no earlier round has inserted.
+                let seed = workload.seed.wrapping_add(round as u64 - 1);
+                let now = Workload { seed, inserted, ..workload.clone() };
+                let interval = self.interval_seconds();
+                let run = report::measure_over_time(
+                    grpc,
+                    dataset,
+                    &now,
+                    device.as_ref(),
+                    interval,
+                    progress,
+                )?;
+                inserted += run.inserts;
+                report.runs.push(RunReport { round, workload: workload.clone(), ..run });
+            }
+        }
+        progress.check()
+    }
+
+    /// Loads the rows where they are to be; what is to be said of it.
+    fn load_if_asked(
+        &self,
+        grpc: &Grpc,
+        dataset: &Dataset,
+        progress: &Progress,
+    ) -> Result<BTreeMap<String, String>> {
+        let made = grpc.ensure_table()?;
+        let wanted = match self.load {
+            Load::Never => false,
+            Load::Always => true,
+            Load::Missing => made || !grpc.holds(dataset)?,
         };
-        let (status, io, stat) = (read("status"), read("io"), read("stat"));
-        // utime and stime are the 14th and 15th fields; the 2nd may hold spaces, in parentheses.
-        let ticks: u64 = stat.rsplit_once(')').map_or(0, |(_, rest)| {
-            rest.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<u64>().ok()).sum()
-        });
-        ProcessFigures {
-            rss_peak_bytes: field(&status, "VmHWM") * 1024,
-            write_bytes: field(&io, "write_bytes"),
-            read_bytes: field(&io, "read_bytes"),
-            cpu_seconds: ticks as f64 / 100.0,
+        if !wanted {
+            return Ok(BTreeMap::new());
+        }
+        let timer = tepui_bench::clock::Timer::start();
+        grpc.load(dataset, progress)?;
+        progress.check()?;
+        let (seconds, rows) = (timer.seconds(), dataset.rows);
+        let rate = rows as f64 / seconds;
+        grpc.settle(progress)?;
+        let text = format!("{rows} rows in {seconds:.1} s, {rate:.0} rows/s");
+        Ok([("load".to_owned(), text)].into())
+    }
+
+    fn interval_seconds(&self) -> f64 {
+        match self.ops {
+            Some(_) => PLOT_SECONDS_OF_OPS,
+            None => (self.seconds / PLOT_POINTS).max(PLOT_SECONDS_MIN),
         }
     }
 
-    /// Bytes of the data directory.
-    pub fn disk_bytes(&self) -> u64 {
-        fn under(dir: &Path) -> u64 {
-            #[expect(clippy::disallowed_methods, reason = "measures the directory from outside")]
-            let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
-            entries
-                .flatten()
-                .map(|entry| match entry.metadata() {
-                    Ok(meta) if meta.is_dir() => under(&entry.path()),
-                    Ok(meta) => meta.len(),
-                    Err(_) => 0,
-                })
-                .sum()
+    fn settings(&self, target: &Target) -> BTreeMap<String, String> {
+        let server = match target {
+            Target::Own(..) => "of this binary, on the same machine".to_owned(),
+            Target::Running(endpoint, _) => format!("at {endpoint}"),
+        };
+        let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+        [
+            ("server", server),
+            ("connections", self.connections.to_string()),
+            ("threads", self.threads.to_string()),
+            ("command", command),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+    }
+}
+
+impl Target {
+    /// Where its data is, as far as that is known.
+    fn dir(&self) -> &Path {
+        match self {
+            Self::Own(_, place) => place.dir(),
+            Self::Running(..) => Path::new("."),
         }
-        under(&self.data)
     }
 
-    /// Asks the server to stop and waits for it.
-    pub fn stop(mut self) -> Result<(), String> {
-        self.terminate();
-        let status = self.child.wait().map_err(|e| e.to_string())?;
-        if status.success() { Ok(()) } else { Err(format!("the server ended with {status}")) }
-    }
-
-    fn terminate(&self) {
-        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
-            // An error means that it has ended already.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    fn stop(self) -> Result<()> {
+        match self {
+            // The place goes after the server that uses it.
+            Self::Own(server, _place) => server.stop().map_err(Error::failed),
+            Self::Running(..) => Ok(()),
         }
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            self.terminate();
-            drop(self.child.wait());
+/// One line of the plot for each workload: its first round.
+fn plots(runs: &[RunReport]) -> Vec<plot::Course> {
+    runs.iter()
+        .filter(|run| run.round == 1)
+        .map(|run| plot::Course { label: run.workload.name.clone(), points: run.timeline.clone() })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn options(args: &[&str]) -> Options {
+        Cli::try_parse_from([&["bench"], args].concat()).unwrap().options
+    }
+
+    #[test]
+    fn every_workload_runs_at_every_rate() {
+        let options = options(&["--workload=a,none,e", "--rate=100,200", "--distribution=hot-set"]);
+        let workloads = options.workloads(&options.dataset()).unwrap();
+        let named: Vec<_> = workloads.iter().map(|w| (w.name.as_str(), w.rate)).collect();
+        let expected = [
+            ("a, 100/s", Some(100.0)),
+            ("a, 200/s", Some(200.0)),
+            ("e, 100/s", Some(100.0)),
+            ("e, 200/s", Some(200.0)),
+        ];
+        assert_eq!(named, expected);
+        assert!(workloads.iter().all(|w| w.distribution == ycsb::HOT_SET && w.in_flight == 2048));
+    }
+
+    #[test]
+    fn a_hot_set_is_two_shares() {
+        assert_eq!("0.01/0.9".parse(), Ok(HotSet { rows: 0.01, ops: 0.9 }));
+        for bad in ["", "0.2", "a/b", "0.2/"] {
+            assert!(bad.parse::<HotSet>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (args, word) in [
+            (vec!["--rate=0"], "a second"),
+            (vec!["--repeat=0"], "once"),
+            (vec!["--warm-up=-1"], "seconds"),
+            (vec!["--threads=65"], "in flight"),
+            (vec!["--distribution=hot-set", "--hot-set=0/1"], "hot set"),
+        ] {
+            let options = options(&args);
+            let error = options.workloads(&options.dataset()).unwrap_err().to_string();
+            assert!(error.contains(word), "{args:?}: {error}");
         }
     }
 }

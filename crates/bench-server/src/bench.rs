@@ -1,0 +1,154 @@
+//! What the groups of bars share: sizes, rounds in turns, and the lines that they say.
+
+use std::path::PathBuf;
+
+use tepui_bench::bars::Line;
+use tepui_bench::grpc::connection::Endpoint;
+use tepui_bench::grpc::{Grpc, GrpcOptions};
+use tepui_bench::report::{self, RunReport};
+use tepui_bench::{Dataset, Limit, Progress, Result, Workload};
+
+use crate::threads::{Used, used};
+
+/// Operations under way at once, as the bars say.
+pub const IN_FLIGHT: usize = 64;
+/// Threads of the clients: one for each core here.
+pub const THREADS: usize = 2;
+/// Connections: enough that the kernel spreads them over the server's cores about evenly.
+pub const CONNECTIONS: usize = 16;
+/// A warm-up takes this part of a measured run.
+const WARM_UP_PART: f64 = 0.5;
+/// Bytes of a key: what YCSB's have.
+const KEY_BYTES: usize = 24;
+/// What a cache of everything holds beyond the rows: index, filters, and blocks that are about to go.
+const CACHE_ALL_FACTOR: u64 = 3;
+const CACHE_ALL_BYTES_MIN: u64 = 256 << 20;
+
+/// How large everything is.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Rows of the cached tables.
+    pub rows: u64,
+    /// Rows of the table that does not fit the cache.
+    pub rows_large: u64,
+    /// Rounds of a contest.
+    pub rounds: usize,
+    /// Seconds of a run.
+    pub seconds: f64,
+}
+
+/// What a group is given, and where it says its lines.
+pub struct Bench {
+    /// Where all data is.
+    pub dir: PathBuf,
+    /// How large everything is.
+    pub sizes: Sizes,
+    /// Google's emulator, where it is to take part.
+    pub emulator: Option<PathBuf>,
+    /// For a person to see and to stop.
+    pub progress: Progress,
+    /// What was said.
+    pub lines: Vec<Line>,
+    /// Every run.
+    pub runs: Vec<RunReport>,
+}
+
+/// One run of a server in this process.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// Its figures.
+    pub run: RunReport,
+    /// What the server's threads used for it.
+    pub used: Used,
+    /// Rows that were inserted until its end, those of earlier runs included.
+    pub inserted_after: u64,
+}
+
+impl Sample {
+    /// Operations a second.
+    pub fn rate(&self) -> f64 {
+        self.run.ops_per_second
+    }
+
+    /// The server's processor time of an operation, in microseconds.
+    pub fn cpu_micros(&self) -> f64 {
+        self.used.cpu_nanos as f64 / 1e3 / self.run.ops.max(1) as f64
+    }
+
+    /// The server's allocations of an operation.
+    pub fn allocations(&self) -> f64 {
+        self.used.allocations as f64 / self.run.ops.max(1) as f64
+    }
+}
+
+impl Bench {
+    /// YCSB's rows: ten columns of 100 bytes.
+    pub fn rows_of_ten(&self, rows: u64) -> Dataset {
+        Dataset { rows, key_bytes: KEY_BYTES, columns: 10, value_bytes: 100, seed: 1 }
+    }
+
+    /// Rows of one column of 1 KB.
+    pub fn rows_of_one(&self, rows: u64) -> Dataset {
+        Dataset { columns: 1, value_bytes: 1024, ..self.rows_of_ten(rows) }
+    }
+
+    /// A cache that holds a data set.
+    pub fn cache_for(&self, dataset: &Dataset) -> u64 {
+        (dataset.bytes() * CACHE_ALL_FACTOR).max(CACHE_ALL_BYTES_MIN)
+    }
+
+    /// A workload in the shape of the bars.
+    pub fn workload(&self, like: Workload) -> Workload {
+        Workload {
+            threads: THREADS,
+            in_flight: IN_FLIGHT,
+            limit: Limit::Seconds(self.sizes.seconds),
+            ..like
+        }
+    }
+
+    /// Clients of a server.
+    pub fn clients(&self, name: &str, endpoint: Endpoint, table: &str) -> Result<Grpc> {
+        Grpc::new(GrpcOptions {
+            name: name.to_owned(),
+            endpoint,
+            table: table.to_owned(),
+            connections: CONNECTIONS,
+            load_threads: THREADS,
+            load_batch_rows: 200,
+            load_in_flight: 16,
+            process: None,
+        })
+    }
+
+    /// Warms up and measures; `server` is what the names of the server's threads start with.
+    pub fn sample(
+        &mut self,
+        clients: &Grpc,
+        server: &str,
+        dataset: &Dataset,
+        workload: &Workload,
+    ) -> Result<Sample> {
+        self.progress.check()?;
+        let mut workload = workload.clone();
+        if let Limit::Seconds(seconds) = workload.limit {
+            let warm =
+                Workload { limit: Limit::Seconds(seconds * WARM_UP_PART), ..workload.clone() };
+            workload.inserted += report::warm_up(clients, dataset, &warm, &self.progress)?.inserts;
+        }
+        let before = used(server);
+        let run = report::measure(clients, dataset, &workload, None, &self.progress)?;
+        let used = used(server) - before;
+        self.progress.check()?;
+        self.runs.push(run.clone());
+        let inserted_after = workload.inserted + run.inserts;
+        Ok(Sample { run, used, inserted_after })
+    }
+
+    /// Says a line.
+    #[expect(clippy::print_stdout, reason = "the lines are what the program is for")]
+    pub fn say(&mut self, line: Line) {
+        println!("{}", line.text());
+        self.lines.push(line);
+    }
+}

@@ -1,0 +1,16 @@
+//! `bench-server`: the bars of Tepui's server, measured over gRPC with the clients of `tepui bench server`.
+//!
+//! * [`host`]: a server in this process, as `tepui serve` runs one, whose threads are told from the clients'.
+//! * [`threads`]: what the threads of a kind use: processor time, and allocations ([`counting`]).
+//! * [`echo`]: what tonic can do at best: the same messages without a database.
+//! * [`emulator`]: Google's emulator as another process.
+//! * [`groups`]: the bars; [`bench`] what they share; [`report`] how they are shown.
+
+pub mod bench;
+pub mod counting;
+pub mod echo;
+pub mod emulator;
+pub mod groups;
+pub mod host;
+pub mod report;
+pub mod threads;

@@ -1,0 +1,145 @@
+//! `bench-server`: prints a line for each bar of the server, and exits with 1 when one of them is short.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use tepui_bench::counters::Machine;
+use tepui_bench::{Error, ErrorKind, Progress, Result};
+use tepui_bench_server::bench::{Bench, CONNECTIONS, IN_FLIGHT, Sizes, THREADS};
+use tepui_bench_server::counting::Counting;
+use tepui_bench_server::groups::GROUPS;
+use tepui_bench_server::report::Report;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting::new();
+
+/// Exit code when a bar is short.
+const SHORT: u8 = 1;
+/// Exit code when the run did not come to its end.
+const FAILED: u8 = 2;
+
+/// The bars of Tepui's server: prints a line for each, and exits with 1 when one of them is short.
+#[derive(Debug, Parser)]
+#[command(name = "bench-server", version)]
+struct Args {
+    /// Directory of all data, on the device under test; it must not exist, and is removed at the end
+    #[arg(long, env = "BENCH_SERVER_DIR", default_value = "bench-server-data")]
+    dir: PathBuf,
+    /// Rows of the tables that fit the cache
+    #[arg(long, default_value_t = 100_000)]
+    rows: u64,
+    /// Rows of the table that is four times the cache
+    #[arg(long, default_value_t = 500_000)]
+    rows_large: u64,
+    /// Rounds of each contest; a figure is the median of its rounds
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Seconds of a run in a round
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Google's emulator (the program of cloud.google.com/go/bigtable/cmd/emulator), to measure beside it
+    #[arg(long)]
+    emulator: Option<PathBuf>,
+    /// Only these groups of bars, separated by commas; `list` lists them
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Write everything as JSON to this file
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Write the tables of docs/benchmarks.md to this file
+    #[arg(long)]
+    markdown: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(SHORT),
+        Err(error) => {
+            if error.kind() != ErrorKind::Interrupted {
+                eprintln!("error: {error}");
+            }
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn failed(what: &Path, error: &std::io::Error) -> Error {
+    Error::failed(format!("{}: {error}", what.display()))
+}
+
+/// Runs what was asked for; how many bars are short.
+#[expect(clippy::print_stdout, reason = "the report is what the program is for")]
+#[expect(clippy::disallowed_methods, reason = "files of a benchmark, not of the engine")]
+fn run(args: &Args) -> Result<usize> {
+    if args.only.iter().any(|name| name == "list") {
+        for group in GROUPS {
+            println!("{:<10} {}", group.name, group.about);
+        }
+        return Ok(0);
+    }
+    if let Some(unknown) = args.only.iter().find(|name| GROUPS.iter().all(|g| g.name != **name)) {
+        return Err(Error::failed(format!("no group is called {unknown:?}: --only list")));
+    }
+    if args.rounds == 0 || !args.seconds.is_finite() || args.seconds <= 0.0 {
+        return Err(Error::failed("no rounds, or no seconds: nothing would be measured"));
+    }
+    std::fs::create_dir(&args.dir).map_err(|e| failed(&args.dir, &e))?;
+    let result = measure(args);
+    let removed = std::fs::remove_dir_all(&args.dir).map_err(|e| failed(&args.dir, &e));
+    let report = result?;
+    removed?;
+    for (file, text) in [
+        (
+            &args.json,
+            serde_json::to_string_pretty(&report).map_err(|e| Error::failed(e.to_string()))?,
+        ),
+        (&args.markdown, report.markdown()),
+    ] {
+        if let Some(file) = file {
+            std::fs::write(file, text).map_err(|e| failed(file, &e))?;
+        }
+    }
+    println!("{}", report.summary());
+    Ok(report.short())
+}
+
+#[expect(clippy::print_stdout, reason = "the report is what the program is for")]
+fn measure(args: &Args) -> Result<Report> {
+    let sizes = Sizes {
+        rows: args.rows,
+        rows_large: args.rows_large,
+        rounds: args.rounds,
+        seconds: args.seconds,
+    };
+    let mut bench = Bench {
+        dir: args.dir.clone(),
+        sizes,
+        emulator: args.emulator.clone(),
+        progress: Progress::visible(),
+        lines: Vec::new(),
+        runs: Vec::new(),
+    };
+    let shape = format!(
+        "{IN_FLIGHT} requests in flight, {THREADS} client threads, {CONNECTIONS} connections, in the server's process"
+    );
+    let runs = format!("{} rounds of {} s each, in turns", args.rounds, args.seconds);
+    let rows = format!("{} in the cache, {} beyond it", args.rows, args.rows_large);
+    let settings = [("clients", shape), ("runs", runs), ("rows", rows)];
+    let mut report = Report {
+        machine: Machine::here(&args.dir),
+        settings: settings.map(|(name, value)| (name.to_owned(), value)).into(),
+        lines: Vec::new(),
+        runs: Vec::new(),
+    };
+    print!("{}", report.heading());
+    for group in GROUPS {
+        if args.only.is_empty() || args.only.iter().any(|name| name == group.name) {
+            group.run(&mut bench)?;
+        }
+    }
+    report.lines = bench.lines;
+    report.runs = bench.runs;
+    Ok(report)
+}

@@ -1,0 +1,191 @@
+//! The Bigtable API as a benchmark uses it: one connection, no retries but of refusals, every row compared.
+
+use std::time::Duration;
+
+use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2 as admin;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use tonic::codegen::http::uri::Uri;
+use tonic::{Code, Status};
+
+use super::ask::{Asks, COUNTERS, FAMILY};
+use super::connection::Connection;
+use super::retry::Refusals;
+use super::rows::RowsCheck;
+use crate::error::{Error, Result};
+use crate::run::Found;
+
+/// Largest message that is taken: servers keep responses under 4 MiB, single rows excepted.
+const RESPONSE_BYTES_MAX: usize = 300 << 20;
+
+/// What went wrong with one request.
+#[derive(Debug)]
+pub enum Failure {
+    /// The server asks to come back after this time.
+    Refused(Duration),
+    /// Anything else: the run ends.
+    Failed(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// What a request came to.
+pub type Outcome<T> = std::result::Result<T, Failure>;
+
+fn text(what: &str, status: &Status) -> Error {
+    let source = std::error::Error::source(status).map_or(String::new(), |s| format!(": {s}"));
+    Error::failed(format!("{what}: {:?}: {}{source}", status.code(), status.message()))
+}
+
+/// A client of the data API. Clones share the connection.
+#[derive(Debug, Clone)]
+pub struct Client {
+    data: v2::bigtable_client::BigtableClient<Connection>,
+    connection: Connection,
+    origin: Uri,
+}
+
+impl Client {
+    /// Speaks over a connection to a server.
+    pub fn new(connection: Connection, origin: Uri) -> Self {
+        let data =
+            v2::bigtable_client::BigtableClient::with_origin(connection.clone(), origin.clone())
+                .max_decoding_message_size(RESPONSE_BYTES_MAX);
+        Self { data, connection, origin }
+    }
+
+    fn failure(what: &str, status: &Status, refusals: &Refusals) -> Failure {
+        if status.code() == Code::ResourceExhausted {
+            Failure::Refused(refusals.count(status.details()))
+        } else {
+            Failure::Failed(text(what, status))
+        }
+    }
+
+    /// Reads rows and compares them.
+    pub async fn read(
+        &mut self,
+        request: v2::ReadRowsRequest,
+        mut check: RowsCheck<'_>,
+        refusals: &Refusals,
+    ) -> Outcome<Found> {
+        let failure = |status| Self::failure("ReadRows", &status, refusals);
+        let mut stream = self.data.read_rows(request).await.map_err(failure)?.into_inner();
+        while let Some(response) = stream.message().await.map_err(failure)? {
+            for chunk in &response.chunks {
+                check.chunk(chunk)?;
+            }
+        }
+        Ok(check.found())
+    }
+
+    /// Writes one row.
+    pub async fn write(
+        &mut self,
+        request: v2::MutateRowRequest,
+        refusals: &Refusals,
+    ) -> Outcome<()> {
+        let failure = |status| Self::failure("MutateRow", &status, refusals);
+        self.data.mutate_row(request).await.map_err(failure).map(drop)
+    }
+
+    /// Adds to a counter; its new value.
+    pub async fn increment(
+        &mut self,
+        request: v2::ReadModifyWriteRowRequest,
+        refusals: &Refusals,
+    ) -> Outcome<i64> {
+        let failure = |status| Self::failure("ReadModifyWriteRow", &status, refusals);
+        let response = self.data.read_modify_write_row(request).await.map_err(failure)?;
+        let row = response.into_inner().row.unwrap_or_default();
+        let family = row.families.first().filter(|family| family.name == COUNTERS);
+        let cell = family.and_then(|f| f.columns.first()).and_then(|c| c.cells.first());
+        let count = cell.and_then(|cell| <[u8; 8]>::try_from(cell.value.as_ref()).ok());
+        let count = count.map(i64::from_be_bytes).filter(|count| *count > 0);
+        let wrong = || Error::mismatch("an increment came back without its counter");
+        Ok(count.ok_or_else(wrong)?)
+    }
+
+    /// Writes many rows. Entries that the server refuses are `Refused` as a whole: the request is to be made again.
+    pub async fn load(
+        &mut self,
+        request: v2::MutateRowsRequest,
+        refusals: &Refusals,
+    ) -> Outcome<()> {
+        let failure = |status| Self::failure("MutateRows", &status, refusals);
+        let mut stream = self.data.mutate_rows(request).await.map_err(failure)?.into_inner();
+        let mut refused = None;
+        while let Some(response) = stream.message().await.map_err(failure)? {
+            for entry in response.entries {
+                let Some(status) = entry.status.filter(|status| status.code != 0) else { continue };
+                if Code::from(status.code) != Code::ResourceExhausted {
+                    let (index, code) = (entry.index, Code::from(status.code));
+                    let message =
+                        format!("MutateRows, entry {index}: {code:?}: {}", status.message);
+                    return Err(Error::failed(message).into());
+                }
+                if refused.is_none() {
+                    refused = Some(refusals.count_entry(&status));
+                }
+            }
+        }
+        refused.map_or(Ok(()), |delay| Err(Failure::Refused(delay)))
+    }
+
+    /// Makes sure that a table is there, with the families that benchmarks use; whether it was made.
+    pub async fn ensure_table(&self, instance: &str, table: &str) -> Result<bool> {
+        let mut client = admin::bigtable_table_admin_client::BigtableTableAdminClient::with_origin(
+            self.connection.clone(),
+            self.origin.clone(),
+        );
+        // One version is what a row of YCSB has; older ones are for the garbage collection.
+        let one = admin::GcRule { rule: Some(admin::gc_rule::Rule::MaxNumVersions(1)) };
+        let family = admin::ColumnFamily { gc_rule: Some(one), ..Default::default() };
+        let families = [FAMILY, COUNTERS].map(|name| (name.to_owned(), family.clone()));
+        let request = admin::CreateTableRequest {
+            parent: instance.to_owned(),
+            table_id: table.to_owned(),
+            table: Some(admin::Table { column_families: families.into(), ..Default::default() }),
+            ..Default::default()
+        };
+        match client.create_table(request).await {
+            Ok(_) => return Ok(true),
+            Err(status) if status.code() == Code::AlreadyExists => {}
+            Err(status) => return Err(text("CreateTable", &status)),
+        }
+        let name = format!("{instance}/tables/{table}");
+        let request = admin::GetTableRequest { name: name.clone(), ..Default::default() };
+        let there = client.get_table(request).await.map_err(|s| text("GetTable", &s))?.into_inner();
+        let modifications: Vec<_> = [FAMILY, COUNTERS]
+            .into_iter()
+            .filter(|name| !there.column_families.contains_key(*name))
+            .map(|name| admin::modify_column_families_request::Modification {
+                id: name.to_owned(),
+                r#mod: Some(admin::modify_column_families_request::modification::Mod::Create(
+                    family.clone(),
+                )),
+                ..Default::default()
+            })
+            .collect();
+        if !modifications.is_empty() {
+            let request =
+                admin::ModifyColumnFamiliesRequest { name, modifications, ..Default::default() };
+            let done = client.modify_column_families(request).await;
+            done.map_err(|s| text("ModifyColumnFamilies", &s))?;
+        }
+        Ok(false)
+    }
+
+    /// Whether the rows with these numbers are there as they should be.
+    pub async fn has(&mut self, asks: &Asks, check: RowsCheck<'_>, rows: &[u64]) -> Result<bool> {
+        let request = asks.rows(rows, super::ask::Naming::Family);
+        match self.read(request, check, &Refusals::default()).await {
+            Ok(found) => Ok(found.rows == rows.len() as u64),
+            Err(Failure::Failed(error)) => Err(error),
+            Err(Failure::Refused(_)) => Err(Error::failed("the server is overloaded")),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What a server says when it is asked for more than it can do: `RESOURCE_EXHAUSTED`, with
+//! `google.rpc.RetryInfo` in the status's details to say when to come back.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use googleapis_tonic_google_rpc::google::rpc;
+use prost::Message as _;
+
+/// How long to wait where a server does not say: long enough to take the load off, short enough to notice
+/// when it is over.
+const DELAY_DEFAULT: Duration = Duration::from_millis(10);
+/// The longest wait that is obeyed: a benchmark that slept longer would measure nothing.
+const DELAY_MAX: Duration = Duration::from_mins(1);
+const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
+
+/// How often a server refused.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    all: AtomicU64,
+    without_retry_info: AtomicU64,
+    waited_micros: AtomicU64,
+}
+
+impl Refusals {
+    /// Counts a refusal with these details; how long to wait before the next attempt.
+    pub fn count(&self, details: &[u8]) -> Duration {
+        self.take(retry_delay_of_details(details))
+    }
+
+    /// The same for the status of an entry within a response.
+    pub fn count_entry(&self, status: &rpc::Status) -> Duration {
+        self.take(retry_delay(status))
+    }
+
+    fn take(&self, said: Option<Duration>) -> Duration {
+        self.all.fetch_add(1, Ordering::Relaxed);
+        if said.is_none() {
+            self.without_retry_info.fetch_add(1, Ordering::Relaxed);
+        }
+        let delay = said.unwrap_or(DELAY_DEFAULT).min(DELAY_MAX);
+        let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
+        self.waited_micros.fetch_add(micros, Ordering::Relaxed);
+        delay
+    }
+
+    /// Refused requests.
+    pub fn all(&self) -> u64 {
+        self.all.load(Ordering::Relaxed)
+    }
+
+    /// Of these, those that did not say when to come back.
+    pub fn without_retry_info(&self) -> u64 {
+        self.without_retry_info.load(Ordering::Relaxed)
+    }
+
+    /// What they were told to wait in all, in microseconds.
+    pub fn waited_micros(&self) -> u64 {
+        self.waited_micros.load(Ordering::Relaxed)
+    }
+}
+
+/// The delay in the details of a gRPC status (`grpc-status-details-bin`), which are a `google.rpc.Status`.
+fn retry_delay_of_details(details: &[u8]) -> Option<Duration> {
+    retry_delay(&rpc::Status::decode(details).ok()?)
+}
+
+fn retry_delay(status: &rpc::Status) -> Option<Duration> {
+    let info = status.details.iter().find(|any| any.type_url == RETRY_INFO)?;
+    let delay = rpc::RetryInfo::decode(info.value.as_slice()).ok()?.retry_delay?;
+    let (seconds, nanos) = (u64::try_from(delay.seconds).ok()?, u32::try_from(delay.nanos).ok()?);
+    Some(Duration::from_secs(seconds) + Duration::from_nanos(u64::from(nanos)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn details(delay: prost_types::Duration) -> Vec<u8> {
+        let info = rpc::RetryInfo { retry_delay: Some(delay) };
+        let any = prost_types::Any { type_url: RETRY_INFO.to_owned(), value: info.encode_to_vec() };
+        rpc::Status { code: 8, message: "busy".to_owned(), details: vec![any] }.encode_to_vec()
+    }
+
+    #[test]
+    fn a_refusal_says_how_long_to_wait_or_is_counted_as_one_that_does_not() {
+        let refusals = Refusals::default();
+        let told = details(prost_types::Duration { seconds: 1, nanos: 250_000_000 });
+        assert_eq!(refusals.count(&told), Duration::from_millis(1250));
+        assert_eq!((refusals.all(), refusals.without_retry_info()), (1, 0));
+        let negative = details(prost_types::Duration { seconds: -1, nanos: 0 });
+        for silent in [&b""[..], b"\xff\xff", &negative] {
+            assert_eq!(refusals.count(silent), DELAY_DEFAULT);
+        }
+        assert_eq!((refusals.all(), refusals.without_retry_info()), (4, 3));
+        let ages = details(prost_types::Duration { seconds: i64::MAX, nanos: 0 });
+        assert_eq!(refusals.count(&ages), DELAY_MAX);
+        assert!(refusals.waited_micros() > 61_000_000);
+    }
+}

@@ -1,0 +1,62 @@
+//! Where reports go: the standard output, JSON, plots.
+
+use std::path::Path;
+
+use tepui_bench::plot::Series;
+use tepui_bench::report::{Report, RunReport};
+use tepui_bench::{Error, Result};
+
+/// Refuses a file that cannot be written: hours later would be late to learn that.
+pub fn check_writable(file: &Path) -> Result<()> {
+    let parent = file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if file.is_dir() || !parent.is_dir() {
+        return Err(Error::failed(format!("cannot write {}: no such directory", file.display())));
+    }
+    Ok(())
+}
+
+/// Writes a file of a report.
+#[expect(clippy::disallowed_methods, reason = "a report for a person, not the engine's data")]
+pub fn write(file: &Path, text: &str) -> Result<()> {
+    std::fs::write(file, text)
+        .map_err(|error| Error::failed(format!("cannot write {}: {error}", file.display())))
+}
+
+/// Writes the report as JSON where that is asked for, and shows `text` unless JSON took its place.
+#[expect(clippy::print_stdout, reason = "the report is what the command is for")]
+pub fn publish(report: &Report, json: Option<&Path>, text: String) -> Result<()> {
+    match json {
+        Some(file) if file.as_os_str() == "-" => println!("{}", report.to_json()?),
+        Some(file) => {
+            write(file, &report.to_json()?)?;
+            print!("{text}");
+        }
+        None => print!("{text}"),
+    }
+    Ok(())
+}
+
+/// One line for each workload and store: the round in the middle; of reads, and of writes where there are no
+/// reads.
+pub fn curves(runs: &[RunReport]) -> Vec<Series> {
+    let mut groups: Vec<Vec<&RunReport>> = Vec::new();
+    for run in runs {
+        let same = |group: &&mut Vec<&RunReport>| {
+            group.first().is_some_and(|r| r.store == run.store && r.workload == run.workload)
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(run),
+            None => groups.push(vec![run]),
+        }
+    }
+    groups
+        .into_iter()
+        .filter_map(|mut group| {
+            group.sort_by(|a, b| a.latency_micros.p50.total_cmp(&b.latency_micros.p50));
+            let run = group.get(group.len() / 2)?;
+            let label = format!("{}: {}", run.store, run.workload.name);
+            let points = if run.reads > 0 { &run.curve } else { &run.write_curve };
+            Some(Series { label, points: points.clone() })
+        })
+        .collect()
+}
