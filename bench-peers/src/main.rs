@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tepui_bench::bars::Verdicts;
 use tepui_bench::counters::Machine;
 use tepui_bench::{Error, ErrorKind, Progress, Result};
 
@@ -155,12 +156,14 @@ fn run(args: &Args) -> Result<usize> {
     sizes.wide().validate()?;
     let mut bench = Bench::new(&dir, sizes, !args.without_fjall, Progress::visible());
     let mut report = Report {
-        machine: Machine::here(&dir),
-        settings: settings(&bench, suite)?,
-        lines: Vec::new(),
+        verdicts: Verdicts {
+            machine: Machine::here(&dir),
+            settings: settings(&bench, suite)?,
+            lines: Vec::new(),
+        },
         series: Vec::new(),
     };
-    print!("{}", report.heading());
+    print!("{}", report.verdicts.heading());
     if matches!(args.command, Some(Command::Tune)) {
         tune::run(&mut bench)?;
     } else {
@@ -170,7 +173,7 @@ fn run(args: &Args) -> Result<usize> {
             }
         }
     }
-    report.lines = bench.lines;
+    report.verdicts.lines = bench.lines;
     report.series = bench.series;
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&report)
@@ -181,10 +184,10 @@ fn run(args: &Args) -> Result<usize> {
         std::fs::write(path, report.markdown()).map_err(|e| failed(path, &e))?;
     }
     println!("\n{}", report.table());
-    if !report.lines.is_empty() {
-        println!("{}", report.summary());
+    if !report.verdicts.lines.is_empty() {
+        println!("{}", report.verdicts.summary());
     }
-    Ok(report.short())
+    Ok(report.verdicts.short())
 }
 
 /// What is compared, and how it is set.

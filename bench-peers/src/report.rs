@@ -4,61 +4,22 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use tepui_bench::bars::number;
-pub use tepui_bench::bars::{Bar, Line, Verdict};
-use tepui_bench::counters::Machine;
+pub use tepui_bench::bars::{Bar, Line};
+use tepui_bench::bars::{Verdicts, escape, number};
 
 use crate::sample::{Pick, Series};
 
 /// Everything that a run of the program found.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// What it ran on.
-    pub machine: Machine,
-    /// What was compared, and its settings.
-    pub settings: Vec<(String, String)>,
-    /// The bars.
-    pub lines: Vec<Line>,
+    /// The bars, and what they were measured on.
+    #[serde(flatten)]
+    pub verdicts: Verdicts,
     /// Every contest, with every round.
     pub series: Vec<Series>,
 }
 
 impl Report {
-    /// Bars that are not met.
-    pub fn short(&self) -> usize {
-        self.lines.iter().filter(|line| line.verdict == Verdict::Short).count()
-    }
-
-    fn machine_line(&self) -> String {
-        let m = &self.machine;
-        format!(
-            "{} x{}, {:.0} GiB, Linux {}, disk {}",
-            m.cpu,
-            m.cores,
-            m.memory_bytes as f64 / f64::from(1 << 30),
-            m.kernel,
-            m.device.as_deref().unwrap_or("unknown"),
-        )
-    }
-
-    /// Machine and settings, for a terminal.
-    pub fn heading(&self) -> String {
-        let mut text = format!("machine: {}\n", self.machine_line());
-        for (what, how) in &self.settings {
-            let _ = writeln!(text, "{what}: {how}");
-        }
-        text
-    }
-
-    /// The last line for a terminal.
-    pub fn summary(&self) -> String {
-        let judged = self.lines.iter().filter(|line| line.verdict != Verdict::Published).count();
-        match self.short() {
-            0 => format!("all {judged} bars are met"),
-            short => format!("{short} of {judged} bars are short"),
-        }
-    }
-
     /// Every contest, for a terminal: the medians over the rounds.
     pub fn table(&self) -> String {
         let mut text = format!(
@@ -78,17 +39,7 @@ impl Report {
 
     /// The tables of `docs/benchmarks.md`.
     pub fn markdown(&self) -> String {
-        let mut text = format!("Machine: {}.\n\n", self.machine_line());
-        for (what, how) in &self.settings {
-            let _ = writeln!(text, "- {what}: {how}");
-        }
-        text.push_str(
-            "\n| what | figure (range over the rounds) | bar | |\n| --- | --- | --- | --- |\n",
-        );
-        for line in &self.lines {
-            let cells = [&line.name, &line.figure_text(), &line.bar_text()].map(|c| escape(c));
-            let _ = writeln!(text, "| {} | {} |", cells.join(" | "), line.verdict_text());
-        }
+        let mut text = self.verdicts.markdown();
         text.push_str(
             "\n| workload | store | per second | p50 | p99 | disk reads | disk bytes | CPU |\n\
              | --- | --- | --- | --- | --- | --- | --- | --- |\n",
@@ -119,14 +70,10 @@ fn medians(series: &Series) -> [String; 6] {
     picks.map(|pick| number(series.spread(pick).median))
 }
 
-/// A `|` would end a table's cell.
-fn escape(text: &str) -> String {
-    text.replace('|', "\\|")
-}
-
 #[cfg(test)]
 mod tests {
     use tepui_bench::bars::Spread;
+    use tepui_bench::counters::Machine;
 
     use super::*;
 
@@ -138,8 +85,9 @@ mod tests {
     fn the_summary_counts_only_what_has_a_bar() {
         let machine = Machine::here(std::path::Path::new("."));
         let lines = vec![line(2.0, Bar::AtMost(1.0)), line(2.0, Bar::Published)];
-        let report = Report { machine, settings: Vec::new(), lines, series: Vec::new() };
-        assert_eq!(report.summary(), "1 of 1 bars are short");
+        let verdicts = Verdicts { machine, settings: Vec::new(), lines };
+        let report = Report { verdicts, series: Vec::new() };
+        assert_eq!(report.verdicts.summary(), "1 of 1 bars are short");
         assert!(report.markdown().contains("| name | 2.00 | at most 1.00 | short |"));
     }
 }

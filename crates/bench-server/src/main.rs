@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use tepui_bench::bars::Verdicts;
 use tepui_bench::counters::Machine;
 use tepui_bench::{Error, ErrorKind, Progress, Result};
 use tepui_bench_server::bench::{Bench, CONNECTIONS, IN_FLIGHT, Sizes, THREADS};
@@ -101,8 +102,8 @@ fn run(args: &Args) -> Result<usize> {
             std::fs::write(file, text).map_err(|e| failed(file, &e))?;
         }
     }
-    println!("{}", report.summary());
-    Ok(report.short())
+    println!("{}", report.verdicts.summary());
+    Ok(report.verdicts.short())
 }
 
 #[expect(clippy::print_stdout, reason = "the report is what the program is for")]
@@ -128,18 +129,20 @@ fn measure(args: &Args) -> Result<Report> {
     let rows = format!("{} in the cache, {} beyond it", args.rows, args.rows_large);
     let settings = [("clients", shape), ("runs", runs), ("rows", rows)];
     let mut report = Report {
-        machine: Machine::here(&args.dir),
-        settings: settings.map(|(name, value)| (name.to_owned(), value)).into(),
-        lines: Vec::new(),
+        verdicts: Verdicts {
+            machine: Machine::here(&args.dir),
+            settings: settings.map(|(name, value)| (name.to_owned(), value)).into(),
+            lines: Vec::new(),
+        },
         runs: Vec::new(),
     };
-    print!("{}", report.heading());
+    print!("{}", report.verdicts.heading());
     for group in GROUPS {
         if args.only.is_empty() || args.only.iter().any(|name| name == group.name) {
             group.run(&mut bench)?;
         }
     }
-    report.lines = bench.lines;
+    report.verdicts.lines = bench.lines;
     report.runs = bench.runs;
     Ok(report)
 }

@@ -3,73 +3,23 @@
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use tepui_bench::bars::{Line, Verdict, number};
-use tepui_bench::counters::Machine;
+use tepui_bench::bars::{Verdicts, number};
 use tepui_bench::report::RunReport;
 
 /// Everything that a run of the program found.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// What it ran on.
-    pub machine: Machine,
-    /// Its settings.
-    pub settings: Vec<(String, String)>,
-    /// The bars.
-    pub lines: Vec<Line>,
+    /// The bars, and what they were measured on.
+    #[serde(flatten)]
+    pub verdicts: Verdicts,
     /// Every run.
     pub runs: Vec<RunReport>,
 }
 
 impl Report {
-    /// Bars that are not met.
-    pub fn short(&self) -> usize {
-        self.lines.iter().filter(|line| line.verdict == Verdict::Short).count()
-    }
-
-    fn machine_line(&self) -> String {
-        let m = &self.machine;
-        format!(
-            "{} x{}, {:.0} GiB, Linux {}, disk {}",
-            m.cpu,
-            m.cores,
-            m.memory_bytes as f64 / f64::from(1 << 30),
-            m.kernel,
-            m.device.as_deref().unwrap_or("unknown"),
-        )
-    }
-
-    /// Machine and settings, for a terminal.
-    pub fn heading(&self) -> String {
-        let mut text = format!("machine: {}\n", self.machine_line());
-        for (what, how) in &self.settings {
-            let _ = writeln!(text, "{what}: {how}");
-        }
-        text
-    }
-
-    /// The last line for a terminal.
-    pub fn summary(&self) -> String {
-        let judged = self.lines.iter().filter(|line| line.verdict != Verdict::Published).count();
-        match self.short() {
-            0 => format!("all {judged} bars are met"),
-            short => format!("{short} of {judged} bars are short"),
-        }
-    }
-
     /// The tables of `docs/benchmarks.md`.
     pub fn markdown(&self) -> String {
-        let mut text = format!("Machine: {}.\n\n", self.machine_line());
-        for (what, how) in &self.settings {
-            let _ = writeln!(text, "- {what}: {how}");
-        }
-        text.push_str(
-            "\n| what | figure (range over the rounds) | bar | |\n| --- | --- | --- | --- |\n",
-        );
-        for line in &self.lines {
-            let cells = [&line.name, &line.figure_text(), &line.bar_text()];
-            let cells = cells.map(|cell| cell.replace('|', "\\|"));
-            let _ = writeln!(text, "| {} | {} |", cells.join(" | "), line.verdict_text());
-        }
+        let mut text = self.verdicts.markdown();
         text.push_str(
             "\n| workload | server | per second | read p50 | p95 | p99 | write p50 | p99 |\n\
              | --- | --- | --- | --- | --- | --- | --- | --- |\n",
@@ -88,7 +38,8 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use tepui_bench::bars::{Bar, Spread};
+    use tepui_bench::bars::{Bar, Line, Spread};
+    use tepui_bench::counters::Machine;
 
     use super::*;
 
@@ -97,8 +48,9 @@ mod tests {
         let line = |bar| Line::new("group", "a | b", Spread::exact(2.0), bar);
         let lines = vec![line(Bar::AtMost(1.0)), line(Bar::Published), line(Bar::AtLeast(1.0))];
         let machine = Machine::here(std::path::Path::new("."));
-        let report = Report { machine, settings: Vec::new(), lines, runs: Vec::new() };
-        assert_eq!(report.summary(), "1 of 2 bars are short");
+        let verdicts = Verdicts { machine, settings: Vec::new(), lines };
+        let report = Report { verdicts, runs: Vec::new() };
+        assert_eq!(report.verdicts.summary(), "1 of 2 bars are short");
         assert!(report.markdown().contains("| a \\| b | 2.00 | at most 1.00 | short |"));
     }
 }

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use crate::counters::Machine;
+
 /// What a figure must be.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -140,6 +142,75 @@ impl Line {
         }
         text.trim_end().to_owned()
     }
+}
+
+/// The bars of a program, with what they were measured on and how.
+#[derive(Debug, Clone, Serialize)]
+pub struct Verdicts {
+    /// What it ran on.
+    pub machine: Machine,
+    /// What was compared, and its settings.
+    pub settings: Vec<(String, String)>,
+    /// The bars.
+    pub lines: Vec<Line>,
+}
+
+impl Verdicts {
+    /// Bars that are not met.
+    pub fn short(&self) -> usize {
+        self.lines.iter().filter(|line| line.verdict == Verdict::Short).count()
+    }
+
+    fn machine_line(&self) -> String {
+        let m = &self.machine;
+        format!(
+            "{} x{}, {:.0} GiB, Linux {}, disk {}",
+            m.cpu,
+            m.cores,
+            m.memory_bytes as f64 / f64::from(1 << 30),
+            m.kernel,
+            m.device.as_deref().unwrap_or("unknown"),
+        )
+    }
+
+    /// Machine and settings, for a terminal.
+    pub fn heading(&self) -> String {
+        let mut text = format!("machine: {}\n", self.machine_line());
+        for (what, how) in &self.settings {
+            let _ = writeln!(text, "{what}: {how}");
+        }
+        text
+    }
+
+    /// The last line for a terminal.
+    pub fn summary(&self) -> String {
+        let judged = self.lines.iter().filter(|line| line.verdict != Verdict::Published).count();
+        match self.short() {
+            0 => format!("all {judged} bars are met"),
+            short => format!("{short} of {judged} bars are short"),
+        }
+    }
+
+    /// Machine, settings and the table of bars, for `docs/benchmarks.md`.
+    pub fn markdown(&self) -> String {
+        let mut text = format!("Machine: {}.\n\n", self.machine_line());
+        for (what, how) in &self.settings {
+            let _ = writeln!(text, "- {what}: {how}");
+        }
+        text.push_str(
+            "\n| what | figure (range over the rounds) | bar | |\n| --- | --- | --- | --- |\n",
+        );
+        for line in &self.lines {
+            let cells = [&line.name, &line.figure_text(), &line.bar_text()].map(|c| escape(c));
+            let _ = writeln!(text, "| {} | {} |", cells.join(" | "), line.verdict_text());
+        }
+        text
+    }
+}
+
+/// Text for a cell of a table, which a `|` would end.
+pub fn escape(text: &str) -> String {
+    text.replace('|', "\\|")
 }
 
 /// Three digits that matter, without an exponent.

@@ -58,10 +58,11 @@ pub(crate) fn pick_to_collect(
         !inputs.futile.contains(&file.id)
             && (inputs.properties)(file.id, &|p| may_collect(p, inputs))
     };
+    let when_idle = |pick: &dyn Fn() -> Option<Pick>| if inputs.idle { pick() } else { None };
     pick_expired(version, busy, inputs)
-        .or_else(|| merge_for_versions(version, shape, busy, inputs))
+        .or_else(|| when_idle(&|| merge_for_versions(version, shape, busy, inputs)))
         .or_else(|| pick_where(version, shape, Reason::Collect, busy, &garbage, &|file| file.level))
-        .or_else(|| merge_runs_of_tombstones(version, shape, busy, inputs))
+        .or_else(|| when_idle(&|| merge_runs_of_tombstones(version, shape, busy, inputs)))
         .or_else(|| pick_old(version, shape, busy, inputs))
 }
 
@@ -115,15 +116,13 @@ fn is_expired(properties: &SstProperties, inputs: &CollectInputs<'_>) -> bool {
         })
 }
 
+/// On an idle tablet: only a merge sees versions side by side.
 fn merge_for_versions(
     version: &Version,
     shape: &Shape,
     busy: &Busy,
     inputs: &CollectInputs<'_>,
 ) -> Option<Pick> {
-    if !inputs.idle {
-        return None;
-    }
     let counts = |file: &SstRef| {
         (inputs.properties)(file.id, &|p| {
             p.families.keys().any(|id| {
@@ -151,15 +150,13 @@ fn merge_for_versions(
     )
 }
 
+/// On an idle tablet: nothing else brings the run down to what it hides.
 fn merge_runs_of_tombstones(
     version: &Version,
     shape: &Shape,
     busy: &Busy,
     inputs: &CollectInputs<'_>,
 ) -> Option<Pick> {
-    if !inputs.idle {
-        return None;
-    }
     let has_run = |file: &Arc<SstRef>| {
         file.level < LAST_LEVEL
             && (inputs.properties)(file.id, &|p| p.tombstone_run_max >= TOMBSTONE_RUN_MIN)

@@ -15,9 +15,7 @@
 //! The seed covers the footer's place, so a file that was cut or extended does not open. The magic and the
 //! version are looked at before the checksum: a file of a later version is told from a damaged one.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
-use super::frame::{FRAME_BYTES_MAX, TRAILER_LEN, checksum_seed};
+use super::frame::{FRAME_BYTES_MAX, TRAILER_LEN, footer_checksum, verify_footer};
 use super::{FORMAT_VERSION, FileId, PAGE_BYTES};
 use crate::codec::{Malformed, Parsed, Reader};
 
@@ -85,7 +83,7 @@ impl Footer {
         out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
         out.extend_from_slice(&0u32.to_le_bytes());
         let covered = out.get(start..).unwrap_or_default();
-        let checksum = xxh3_64_with_seed(covered, checksum_seed(file, offset));
+        let checksum = footer_checksum(covered, file, offset);
         out.extend_from_slice(&checksum.to_le_bytes());
         out.extend_from_slice(MAGIC);
     }
@@ -118,13 +116,7 @@ impl Footer {
                 ));
             }
         }
-        if xxh3_64_with_seed(covered, checksum_seed(file, offset)) != checksum {
-            return Err(Malformed::whole(if stored_file == file {
-                "footer checksum mismatch"
-            } else {
-                "the footer is that of another file, or damaged"
-            }));
-        }
+        verify_footer(covered, checksum, stored_file, file, offset)?;
         let required = |(at, len)| Handle::checked(at, len, offset);
         let optional = |pair| if pair == (0, 0) { Ok(None) } else { required(pair).map(Some) };
         Ok(Self {

@@ -59,6 +59,29 @@ pub(super) fn mix64(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
+/// The checksum of what a footer of `file` at `offset` has before it.
+pub(crate) fn footer_checksum(covered: &[u8], file: FileId, offset: u64) -> u64 {
+    xxh3_64_with_seed(covered, checksum_seed(file, offset))
+}
+
+/// Whether a footer that was found at `offset` of `file` is whole, and that file's: `stored_file` is whose it says it is.
+pub(crate) fn verify_footer(
+    covered: &[u8],
+    checksum: u64,
+    stored_file: FileId,
+    file: FileId,
+    offset: u64,
+) -> Parsed<()> {
+    if footer_checksum(covered, file, offset) == checksum {
+        return Ok(());
+    }
+    Err(Malformed::whole(if stored_file == file {
+        "footer checksum mismatch"
+    } else {
+        "the footer is that of another file, or damaged"
+    }))
+}
+
 /// The seed of the checksum of what lies at `offset` of file `file`.
 pub(crate) fn checksum_seed(file: FileId, offset: u64) -> u64 {
     mix64(file.wrapping_add(0x9E37_79B9_7F4A_7C15) ^ mix64(!offset))

@@ -19,13 +19,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::ValuePointer;
 use crate::codec::{Malformed, Parsed, Reader};
 use crate::error::{Error, Result};
 use crate::io::{Files, RandomFile, WritableFile};
-use crate::sst::frame::{Framer, checksum_seed, open_frame};
+use crate::sst::frame::{Framer, footer_checksum, open_frame, verify_footer};
 use crate::sst::{Compression, FileId};
 
 /// Bytes handed to the file at once, as for SSTs.
@@ -154,7 +153,7 @@ impl Footer {
         out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
         out.extend_from_slice(&0u32.to_le_bytes());
         let covered = out.get(start..).unwrap_or_default();
-        let checksum = xxh3_64_with_seed(covered, checksum_seed(file, offset));
+        let checksum = footer_checksum(covered, file, offset);
         out.extend_from_slice(&checksum.to_le_bytes());
         out.extend_from_slice(MAGIC);
     }
@@ -174,13 +173,7 @@ impl Footer {
                 "the value file has a format version that this build does not know",
             ));
         }
-        if xxh3_64_with_seed(covered, checksum_seed(file, offset)) != checksum {
-            return Err(Malformed::whole(if stored_file == file {
-                "footer checksum mismatch"
-            } else {
-                "the footer is that of another file, or damaged"
-            }));
-        }
+        verify_footer(covered, checksum, stored_file, file, offset)?;
         Ok(footer)
     }
 }
