@@ -1,5 +1,5 @@
 //! Every RPC of the four services, in one table: `build.rs` includes this file and generates the server
-//! traits and their dispatch from it, and a test holds `docs/rpcs.md` to it. 77 RPCs of Bigtable and 5 of
+//! traits and their dispatch from it, and a test holds `docs/compatibility.md` to it. 77 RPCs of Bigtable and 5 of
 //! long-running operations.
 //!
 //! A supported RPC dispatches to the method `on_<rpc in snake case>` of its service; any other answers
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_page_of_rpcs_says_what_the_table_says() {
-        let page = include_str!("../../../docs/rpcs.md");
+        let page = include_str!("../../../docs/compatibility.md");
         let sections: Vec<_> = page.split("\n## ").skip(1).collect();
         assert_eq!(sections.len(), SERVICES.len());
         for (service, section) in SERVICES.iter().zip(sections) {
