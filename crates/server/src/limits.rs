@@ -29,9 +29,13 @@ pub const MODIFICATIONS_MAX: usize = 2 * FAMILIES_MAX;
 /// Tables of one page of `ListTables` when the client does not say, and at most.
 pub const PAGE_SIZE_DEFAULT: usize = 1_000;
 
-/// Operations that are remembered. All of them are done when they are returned, so clients rarely ask
-/// again; the oldest are forgotten first.
+/// Operations that are remembered. Clients ask until one is done and rarely after; the oldest that are done are
+/// forgotten first.
 pub const OPERATIONS_MAX: usize = 1_000;
+
+/// How long `WaitOperation` waits at most, and where the client does not say. Longer than any operation should take;
+/// it bounds what clients that went away leave behind.
+pub const OPERATION_WAIT_MAX: Duration = Duration::from_mins(10);
 
 /// How long a deleted table can be undeleted: Bigtable's documented seven days.
 pub const UNDELETE_RETENTION: Duration = Duration::from_hours(7 * 24);

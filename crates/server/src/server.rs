@@ -21,6 +21,7 @@ use tonic_health::server::{HealthReporter, HealthService};
 
 use crate::admission::{Gate, Gated, Streams};
 use crate::catalog::host::EngineHost;
+use crate::catalog::resources::Resources;
 use crate::chores::{self, Chores};
 use crate::config::Config;
 use crate::dispatch::Dispatch;
@@ -85,9 +86,12 @@ fn start_over(
 ) -> Result<Running> {
     let host = EngineHost::new(Arc::clone(&engine), Arc::clone(&env.rng));
     let (clock, rng) = (engine.clock(), Arc::clone(&env.rng));
+    let resources = Arc::new(Resources::open(engine.meta())?);
+    let operations = Arc::new(Operations::open(Arc::clone(&resources), Arc::clone(&clock)));
     let tables = Arc::new(Tables::open(host, engine.meta(), Arc::clone(&clock), rng)?);
     engine.retain_tablets(&tables.tablet_ids())?;
     engine.start()?;
+    operations.abort_interrupted()?;
 
     let cannot_listen =
         |address, error| Error::unavailable(format!("cannot listen on {address}: {error}"));
@@ -106,7 +110,6 @@ fn start_over(
         .ok_or_else(|| Error::internal("no core to listen on"))?;
 
     let health = HealthReporter::new();
-    let operations = Arc::new(Operations::new(Arc::clone(&clock)));
     let message_bytes_max = REQUEST_MESSAGE_BYTES_MAX as u64;
     let gate = Arc::new(Gate::new(config.budget.requests_bytes, message_bytes_max));
     let streams = Arc::new(Streams::new(config.budget.answers_bytes));

@@ -1,6 +1,7 @@
 //! The catalog: which tables there are, durably and atomically.
 //!
-//! Each table is one entry of the engine's meta store ([`record`]). A change is made in three steps:
+//! Each table is one entry of the engine's meta store ([`record`]); whatever else the admin API creates is kept
+//! beside them ([`resources`]). A change is made in three steps:
 //! tablets are created where new ones are needed, the entry is committed, memory follows. A crash before
 //! the commit leaves tablets that no entry names, which the next start removes
 //! (`Engine::retain_tablets`); a crash after it loses nothing.
@@ -17,7 +18,10 @@
 
 pub mod families;
 pub mod host;
+#[cfg(test)]
+pub(crate) mod memory_meta;
 pub mod record;
+pub mod resources;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -40,17 +44,18 @@ use record::TableRecord;
 use store::Store;
 
 /// The table that an entry of the meta store describes, for tools that work without a server; `None` for an
-/// entry that is not the catalog's.
+/// entry of a resource ([`resources`]), which is checked too, and for one that is not the catalog's.
 pub fn tablets_of(
     key: &str,
     value: &[u8],
 ) -> tepui_engine::Result<Option<tepui_engine::offline::TableTablets>> {
-    if !key.starts_with(store::PREFIX) {
+    let damaged = |error: Error| {
+        tepui_engine::Error::new(tepui_engine::ErrorKind::Corruption, error.message())
+    };
+    if resources::check_entry(key, value).map_err(damaged)? || !key.starts_with(store::PREFIX) {
         return Ok(None);
     }
-    let record = TableRecord::decode_versioned(key, value).map_err(|error| {
-        tepui_engine::Error::new(tepui_engine::ErrorKind::Corruption, error.message())
-    })?;
+    let record = TableRecord::decode_versioned(key, value).map_err(damaged)?;
     let tablets = record.tablet_ids().collect();
     Ok(Some(tepui_engine::offline::TableTablets { table: record.name, tablets }))
 }

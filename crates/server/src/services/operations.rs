@@ -1,14 +1,16 @@
-//! `google.longrunning.Operations` over the finished operations of [`crate::operations`].
+//! `google.longrunning.Operations` over [`crate::operations`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tonic::{Request, Response, Status};
 
-use super::{invalid, page_size, unsupported};
+use super::{blocking, invalid, page_size, unsupported};
 use crate::api::longrunning::{
     CancelOperationRequest, DeleteOperationRequest, GetOperationRequest, ListOperationsRequest,
     ListOperationsResponse, Operation, WaitOperationRequest,
 };
+use crate::limits::OPERATION_WAIT_MAX;
 use crate::metrics::rpc::Recorder;
 use crate::operations::Operations;
 use crate::status::from_error;
@@ -67,11 +69,13 @@ impl OperationsService {
         &self,
         request: Request<DeleteOperationRequest>,
     ) -> Result<Response<()>, Status> {
-        let deleted = self.operations.delete(&request.get_ref().name);
-        deleted.map(Response::new).map_err(|error| from_error(&error))
+        let operations = Arc::clone(&self.operations);
+        let name = request.into_inner().name;
+        blocking(move || operations.delete(&name)).await.map(Response::new)
     }
 
-    /// There is nothing to cancel in an operation that is done, which is no error.
+    /// Cancelling is a wish that an operation need not heed, and none here does: each is over soon, and what it has
+    /// done by then is whole.
     pub(super) async fn on_cancel_operation(
         &self,
         request: Request<CancelOperationRequest>,
@@ -79,24 +83,37 @@ impl OperationsService {
         self.find(&request.get_ref().name).map(|_| Response::new(()))
     }
 
-    /// All operations are done, so nobody waits.
+    /// Answers when the operation is done, and at the latest when the client wants to be answered.
     pub(super) async fn on_wait_operation(
         &self,
         request: Request<WaitOperationRequest>,
     ) -> Result<Response<Operation>, Status> {
-        self.find(&request.get_ref().name).map(Response::new)
+        let request = request.into_inner();
+        let longest = request.timeout.map_or(Ok(OPERATION_WAIT_MAX), |timeout| {
+            let timeout = Duration::try_from(timeout);
+            timeout.map_err(|_| invalid("timeout must not be negative"))
+        })?;
+        let waiting = self.operations.wait(&request.name);
+        match tokio::time::timeout(longest.min(OPERATION_WAIT_MAX), waiting).await {
+            Ok(done) => done.map(Response::new).map_err(|error| from_error(&error)),
+            Err(_) => self.find(&request.name).map(Response::new),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use tepui_engine::io::ManualClock;
 
+    use super::*;
+    use crate::catalog::memory_meta::MemoryMeta;
+    use crate::catalog::resources::Resources;
+
     fn service() -> OperationsService {
-        let operations = Operations::new(Arc::new(ManualClock::new(1)));
+        let resources = Resources::open(Arc::<MemoryMeta>::default()).unwrap();
+        let operations = Operations::open(Arc::new(resources), Arc::new(ManualClock::new(1)));
         for _ in 0..3 {
-            operations.finished("projects/p/instances/i", ("M", &()), ("R", &()));
+            operations.finished("projects/p/instances/i", ("M", &()), ("R", &())).unwrap();
         }
         let clock = Arc::new(ManualClock::new(0));
         OperationsService::new(Arc::new(operations), Recorder::new(Arc::default(), clock))
@@ -141,5 +158,22 @@ mod tests {
         let wait = WaitOperationRequest { name, timeout: None };
         let status = service.on_wait_operation(Request::new(wait)).await.unwrap_err();
         assert_eq!(status.code(), tonic::Code::NotFound);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_ends_with_the_operation_or_at_the_clients_time() {
+        let service = service();
+        let any = prost_types::Any::default();
+        let handle = service.operations.start("projects/p/instances/i", any.clone()).unwrap();
+        let wait = |seconds| {
+            let timeout = Some(prost_types::Duration { seconds, nanos: 0 });
+            let name = handle.name().to_owned();
+            service.on_wait_operation(Request::new(WaitOperationRequest { name, timeout }))
+        };
+        assert!(!wait(1).await.unwrap().into_inner().done);
+        assert_eq!(wait(-1).await.unwrap_err().code(), tonic::Code::InvalidArgument);
+        let waiting = wait(600);
+        handle.finish(Ok(any)).unwrap();
+        assert!(waiting.await.unwrap().into_inner().done);
     }
 }

@@ -109,22 +109,24 @@ impl TableAdminService {
         let table = request.table.ok_or_else(|| invalid("table must be set"))?;
         check_update_mask(request.update_mask.as_ref())?;
         let started = self.clock.now_micros();
-        let (tables, name) = (Arc::clone(&self.tables), table.name.clone());
-        let deletion_protection = table.deletion_protection;
-        let entry = blocking(move || {
-            tables.update(&name, |record| Ok(TableRecord { deletion_protection, ..record.clone() }))
-        })
-        .await?;
-        let metadata = admin::UpdateTableMetadata {
-            name: table.name.clone(),
-            start_time: Some(timestamp(started)),
-            end_time: Some(timestamp(self.clock.now_micros())),
-        };
-        Ok(Response::new(self.operations.finished(
-            &table.name,
-            ("google.bigtable.admin.v2.UpdateTableMetadata", &metadata),
-            (TABLE_TYPE, &views::table(&entry.record, View::SchemaView)),
-        )))
+        let Self { tables, operations, clock, .. } = self.clone();
+        let (name, deletion_protection) = (table.name, table.deletion_protection);
+        let done = blocking(move || {
+            let entry = tables.update(&name, |record| {
+                Ok(TableRecord { deletion_protection, ..record.clone() })
+            })?;
+            let metadata = admin::UpdateTableMetadata {
+                name: name.clone(),
+                start_time: Some(timestamp(started)),
+                end_time: Some(timestamp(clock.now_micros())),
+            };
+            operations.finished(
+                &name,
+                ("google.bigtable.admin.v2.UpdateTableMetadata", &metadata),
+                (TABLE_TYPE, &views::table(&entry.record, View::SchemaView)),
+            )
+        });
+        done.await.map(Response::new)
     }
 
     pub(super) async fn on_delete_table(
@@ -143,19 +145,21 @@ impl TableAdminService {
         let name = request.into_inner().name;
         names::check_table("name", &name).map_err(|error| from_error(&error))?;
         let started = self.clock.now_micros();
-        let tables = Arc::clone(&self.tables);
-        let undeleted = name.clone();
-        let entry = blocking(move || tables.undelete(&undeleted)).await?;
-        let metadata = admin::UndeleteTableMetadata {
-            name: name.clone(),
-            start_time: Some(timestamp(started)),
-            end_time: Some(timestamp(self.clock.now_micros())),
-        };
-        Ok(Response::new(self.operations.finished(
-            &name,
-            ("google.bigtable.admin.v2.UndeleteTableMetadata", &metadata),
-            (TABLE_TYPE, &views::table(&entry.record, View::SchemaView)),
-        )))
+        let Self { tables, operations, clock, .. } = self.clone();
+        let done = blocking(move || {
+            let entry = tables.undelete(&name)?;
+            let metadata = admin::UndeleteTableMetadata {
+                name: name.clone(),
+                start_time: Some(timestamp(started)),
+                end_time: Some(timestamp(clock.now_micros())),
+            };
+            operations.finished(
+                &name,
+                ("google.bigtable.admin.v2.UndeleteTableMetadata", &metadata),
+                (TABLE_TYPE, &views::table(&entry.record, View::SchemaView)),
+            )
+        });
+        done.await.map(Response::new)
     }
 
     /// `ignore_warnings` has nothing to ignore: no check here is a mere warning.

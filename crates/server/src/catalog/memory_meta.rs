@@ -1,0 +1,58 @@
+//! A meta store in memory, whose disk can be made to fail.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tepui_engine::manifest::{MetaChange, MetaEntry, MetaExpect, MetaStore};
+use tepui_engine::{Error as EngineError, ErrorKind};
+
+#[derive(Debug, Default)]
+pub(crate) struct MemoryMeta {
+    entries: Mutex<(u64, BTreeMap<String, MetaEntry>)>,
+    /// While it is set every commit fails.
+    pub fails: AtomicBool,
+}
+
+impl MetaStore for MemoryMeta {
+    fn get(&self, key: &str) -> tepui_engine::Result<Option<MetaEntry>> {
+        Ok(self.entries.lock().unwrap().1.get(key).cloned())
+    }
+
+    fn list(&self, prefix: &str) -> tepui_engine::Result<Vec<(String, MetaEntry)>> {
+        let entries = self.entries.lock().unwrap();
+        let matching = entries.1.iter().filter(|(key, _)| key.starts_with(prefix));
+        Ok(matching.map(|(key, entry)| (key.clone(), entry.clone())).collect())
+    }
+
+    fn commit(&self, changes: &[MetaChange]) -> tepui_engine::Result<u64> {
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(EngineError::new(ErrorKind::Io, "the disk says no"));
+        }
+        let mut guard = self.entries.lock().unwrap();
+        let (revision, entries) = &mut *guard;
+        for change in changes {
+            let there = entries.get(&change.key).map(|entry| entry.revision);
+            let holds = match change.expect {
+                MetaExpect::Any => true,
+                MetaExpect::Absent => there.is_none(),
+                MetaExpect::Revision(expected) => there == Some(expected),
+            };
+            if !holds {
+                return Err(EngineError::new(ErrorKind::AlreadyExists, "changed meanwhile"));
+            }
+        }
+        *revision += 1;
+        for change in changes {
+            match change.value.clone() {
+                Some(value) => {
+                    entries.insert(change.key.clone(), MetaEntry { value, revision: *revision });
+                }
+                None => {
+                    entries.remove(&change.key);
+                }
+            }
+        }
+        Ok(*revision)
+    }
+}

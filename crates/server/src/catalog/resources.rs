@@ -1,0 +1,549 @@
+//! Everything that the admin API creates besides tables, durably: instances, clusters, app profiles, backups, authorized
+//! views, schema bundles, IAM policies, long-running operations. Each is a protobuf message under its kind and its
+//! full name.
+//!
+//! ```text
+//! key    resources/KIND/FULL NAME       resources/instance/projects/p/instances/i
+//! value  version u8 = 1 | the kind's message, protobuf
+//! ```
+//!
+//! A change of any number of resources is one commit of the meta store: after a crash all of it is there or none.
+//! Memory follows the commit, so readers see what is durable alone. They take no lock: each kind's entries are an
+//! immutable map that a change replaces. Changes exclude each other, and block: they are made off the cores' runtimes.
+//!
+//! A new kind is a message that implements [`Resource`] and a line in [`KINDS`]. An entry of a kind that is not there
+//! stops the start, with its name: a server that ignored it would promise less than the one that wrote it.
+//!
+//! `tepui check` decodes each of these entries and counts none of them as a table ([`super::tablets_of`]); `tepui
+//! inspect` lists them with all other entries of the meta store.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use prost::Message;
+use tepui_bigtable::error::{Code, Error, Result};
+use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
+
+use crate::api::longrunning;
+
+/// Before the kind in every key.
+pub(super) const PREFIX: &str = "resources/";
+
+/// The version of an entry that is written, and the only one that is read.
+const VERSION: u8 = 1;
+
+/// What can be kept here.
+pub trait Resource: Message + Default + Clone + 'static {
+    /// The kind: part of the key, so never changed. Without a slash.
+    const KIND: &'static str;
+    /// What an error calls it.
+    const NOUN: &'static str;
+}
+
+/// A resource as of its last change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored<R> {
+    /// What is durable.
+    pub value: R,
+    /// Differs from that of every other change of any resource.
+    pub revision: u64,
+}
+
+impl<R> Stored<R> {
+    /// The revision as the text that clients send back.
+    pub fn etag(&self) -> String {
+        format!("{:016x}", self.revision)
+    }
+}
+
+/// Every kind that there is.
+const KINDS: &[Kind] = &[Kind::of::<longrunning::Operation>()];
+
+impl Resource for longrunning::Operation {
+    const KIND: &'static str = "operation";
+    const NOUN: &'static str = "operation";
+}
+
+/// A resource without its type.
+#[derive(Clone)]
+struct Entry {
+    revision: u64,
+    /// A [`Stored`] of the kind's type.
+    stored: Arc<dyn Any + Send + Sync>,
+}
+
+impl Entry {
+    fn new<R: Resource>(value: R, revision: u64) -> Self {
+        Self { revision, stored: Arc::new(Stored { value, revision }) }
+    }
+
+    fn typed<R: Resource>(&self) -> Option<Arc<Stored<R>>> {
+        Arc::clone(&self.stored).downcast().ok()
+    }
+}
+
+/// The resources of a kind, by full name.
+type Entries = BTreeMap<String, Entry>;
+
+/// A kind without its type.
+struct Kind {
+    name: &'static str,
+    /// An entry from the bytes behind the version, with its revision.
+    decode: fn(&[u8], u64) -> Result<Entry, prost::DecodeError>,
+}
+
+impl Kind {
+    const fn of<R: Resource>() -> Self {
+        Self {
+            name: R::KIND,
+            decode: |bytes, revision| Ok(Entry::new(R::decode(bytes)?, revision)),
+        }
+    }
+}
+
+/// Checks an entry of the meta store; whether it is a resource's.
+pub(super) fn check_entry(key: &str, value: &[u8]) -> Result<bool> {
+    if !key.starts_with(PREFIX) {
+        return Ok(false);
+    }
+    decode(key, value, 0).map(|_| true)
+}
+
+/// The kind's number, the name and the entry of a key and its value.
+fn decode<'k>(key: &'k str, value: &[u8], revision: u64) -> Result<(usize, &'k str, Entry)> {
+    let damaged = |what: String| Error::data_loss(format!("catalog entry {key}: {what}"));
+    let path = key.strip_prefix(PREFIX).and_then(|rest| rest.split_once('/'));
+    let (kind, name) = path.ok_or_else(|| damaged("no resource has such a key".to_owned()))?;
+    let found = KINDS.iter().enumerate().find(|(_, known)| known.name == kind);
+    let (number, kind) = found.ok_or_else(|| {
+        damaged(format!("resources of kind {kind:?} are not known here; a newer server wrote it"))
+    })?;
+    let (version, rest) =
+        value.split_first().ok_or_else(|| damaged("offset 0: it is empty".to_owned()))?;
+    if *version != VERSION {
+        return Err(damaged(format!("offset 0: version {version} is not known here")));
+    }
+    let entry =
+        (kind.decode)(rest, revision).map_err(|error| damaged(format!("offset 1: {error}")))?;
+    Ok((number, name, entry))
+}
+
+fn key<R: Resource>(name: &str) -> String {
+    format!("{PREFIX}{}/{name}", R::KIND)
+}
+
+/// All resources of one server.
+pub struct Resources {
+    meta: Arc<dyn MetaStore>,
+    /// In the order of [`KINDS`].
+    kinds: Vec<ArcSwap<Entries>>,
+    /// Held by the one change under way, over its durable part too.
+    changing: Mutex<()>,
+}
+
+impl Debug for Resources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Resources").finish_non_exhaustive()
+    }
+}
+
+impl Resources {
+    /// Reads all. An entry that cannot be read, or whose kind is unknown, is an error that names it.
+    pub fn open(meta: Arc<dyn MetaStore>) -> Result<Self> {
+        let mut kinds: Vec<_> = KINDS.iter().map(|_| Entries::new()).collect();
+        for (key, stored) in meta.list(PREFIX)? {
+            let (number, name, entry) = decode(&key, &stored.value, stored.revision)?;
+            if let Some(entries) = kinds.get_mut(number) {
+                entries.insert(name.to_owned(), entry);
+            }
+        }
+        let kinds = kinds.into_iter().map(ArcSwap::from_pointee).collect();
+        Ok(Self { meta, kinds, changing: Mutex::new(()) })
+    }
+
+    /// The resource of a name.
+    pub fn get<R: Resource>(&self, name: &str) -> Option<Arc<Stored<R>>> {
+        self.entries::<R>().load().get(name).and_then(Entry::typed)
+    }
+
+    /// The resource of a name; `NOT_FOUND` where there is none.
+    pub fn find<R: Resource>(&self, name: &str) -> Result<Arc<Stored<R>>> {
+        self.get(name).ok_or_else(|| missing::<R>(name))
+    }
+
+    /// Up to `limit` resources whose names start with `prefix`, in name order, those after the name `after` only.
+    pub fn list<R: Resource>(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Vec<(String, Arc<Stored<R>>)> {
+        let start = match after {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
+        };
+        let entries = self.entries::<R>().load();
+        let from_start = entries.range::<str, _>((start, Bound::Unbounded));
+        let matching = from_start.take_while(|(name, _)| name.starts_with(prefix));
+        let named = matching.filter_map(|(name, entry)| Some((name.clone(), entry.typed()?)));
+        named.take(limit).collect()
+    }
+
+    /// Creates a resource; `ALREADY_EXISTS` where there is one of the name. Blocks.
+    pub fn create<R: Resource>(&self, name: &str, value: R) -> Result<Arc<Stored<R>>> {
+        self.change(|change| change.create(name, value))?;
+        self.find(name)
+    }
+
+    /// Changes a resource; `NOT_FOUND` where there is none of the name, and what `change` returns. Blocks.
+    pub fn update<R: Resource>(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut R) -> Result<()>,
+    ) -> Result<Arc<Stored<R>>> {
+        self.change(|all| all.update(name, change))?;
+        self.find(name)
+    }
+
+    /// Deletes a resource if `allowed` has nothing against it; `NOT_FOUND` where there is none of the name. Blocks.
+    pub fn delete<R: Resource>(
+        &self,
+        name: &str,
+        allowed: impl FnOnce(&R) -> Result<()>,
+    ) -> Result<()> {
+        self.change(|change| {
+            allowed(&change.find::<R>(name)?.value)?;
+            change.delete::<R>(name)
+        })
+    }
+
+    /// Makes all that `work` asks for, in one commit; nothing where it returns an error. No other change comes
+    /// between what `work` reads through its argument and the commit. Blocks.
+    pub fn change<T>(&self, work: impl FnOnce(&mut Change<'_>) -> Result<T>) -> Result<T> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut change = Change { resources: self, staged: BTreeMap::new() };
+        let done = work(&mut change)?;
+        let staged = change.staged;
+        if staged.is_empty() {
+            return Ok(done);
+        }
+        let commits: Vec<_> = staged
+            .iter()
+            .map(|(key, staged)| MetaChange {
+                key: key.clone(),
+                expect: staged.before.map_or(MetaExpect::Absent, MetaExpect::Revision),
+                value: staged.after.as_ref().map(|after| after.bytes.clone()),
+            })
+            .collect();
+        let committed = self.meta.commit(&commits);
+        let revision = committed.map_err(|error| error.context("catalog of resources"))?;
+        let mut maps: BTreeMap<usize, Entries> = BTreeMap::new();
+        for staged in staged.into_values() {
+            let Some(kind) = self.kinds.get(staged.kind) else { continue };
+            let map = maps.entry(staged.kind).or_insert_with(|| Entries::clone(&kind.load()));
+            match staged.after {
+                Some(after) => map.insert(staged.name, (after.seal)(after.value, revision)),
+                None => map.remove(&staged.name),
+            };
+        }
+        for (number, map) in maps {
+            if let Some(kind) = self.kinds.get(number) {
+                kind.store(Arc::new(map));
+            }
+        }
+        Ok(done)
+    }
+
+    fn entries<R: Resource>(&self) -> &ArcSwap<Entries> {
+        let number = kind_number::<R>();
+        self.kinds.get(number).expect("there is a map for each kind")
+    }
+}
+
+/// The place of a type in [`KINDS`].
+fn kind_number<R: Resource>() -> usize {
+    let found = KINDS.iter().position(|kind| kind.name == R::KIND);
+    found.expect("each Resource has a line in KINDS")
+}
+
+/// The error for a resource that is not there.
+pub fn missing<R: Resource>(name: &str) -> Error {
+    Error::not_found(format!("{} {name:?} not found", R::NOUN))
+}
+
+/// What one commit is to do.
+pub struct Change<'a> {
+    resources: &'a Resources,
+    /// By key.
+    staged: BTreeMap<String, Staged>,
+}
+
+struct Staged {
+    kind: usize,
+    name: String,
+    /// The revision of what is in the store.
+    before: Option<u64>,
+    /// What is to be there.
+    after: Option<After>,
+}
+
+struct After {
+    bytes: Bytes,
+    value: Box<dyn Any>,
+    seal: fn(Box<dyn Any>, u64) -> Entry,
+}
+
+impl Change<'_> {
+    /// The value of a name as this change leaves it so far; the revision of one that it makes is not known yet, and 0.
+    pub fn get<R: Resource>(&self, name: &str) -> Option<Arc<Stored<R>>> {
+        match self.staged.get(&key::<R>(name)) {
+            None => self.resources.get(name),
+            Some(Staged { after: None, .. }) => None,
+            Some(Staged { after: Some(after), .. }) => {
+                let value = after.value.downcast_ref::<R>()?.clone();
+                Some(Arc::new(Stored { value, revision: 0 }))
+            }
+        }
+    }
+
+    /// The same; `NOT_FOUND` where there is none.
+    pub fn find<R: Resource>(&self, name: &str) -> Result<Arc<Stored<R>>> {
+        self.get(name).ok_or_else(|| missing::<R>(name))
+    }
+
+    /// Creates a resource; `ALREADY_EXISTS` where there is one of the name.
+    pub fn create<R: Resource>(&mut self, name: &str, value: R) -> Result<()> {
+        if self.get::<R>(name).is_some() {
+            let noun = R::NOUN;
+            return Err(Error::new(Code::AlreadyExists, format!("{noun} {name:?} already exists")));
+        }
+        self.put(name, value);
+        Ok(())
+    }
+
+    /// Changes a resource; `NOT_FOUND` where there is none of the name.
+    pub fn update<R: Resource>(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&mut R) -> Result<()>,
+    ) -> Result<()> {
+        let mut value = self.find::<R>(name)?.value.clone();
+        change(&mut value)?;
+        self.put(name, value);
+        Ok(())
+    }
+
+    /// Makes the resource of a name what it is to be, whether there is one or not.
+    pub fn put<R: Resource>(&mut self, name: &str, value: R) {
+        let mut bytes = Vec::with_capacity(1 + value.encoded_len());
+        bytes.push(VERSION);
+        value.encode_raw(&mut bytes);
+        let after = After { bytes: bytes.into(), value: Box::new(value), seal: seal::<R> };
+        self.stage::<R>(name, Some(after));
+    }
+
+    /// Deletes a resource; `NOT_FOUND` where there is none of the name.
+    pub fn delete<R: Resource>(&mut self, name: &str) -> Result<()> {
+        self.find::<R>(name)?;
+        self.stage::<R>(name, None);
+        Ok(())
+    }
+
+    /// Deletes what has this name, of whatever kind, and all whose names go on from it with a slash: an instance and
+    /// what is in it, a table's views and policies. Operations stay: their names start with their numbers.
+    pub fn delete_under(&mut self, name: &str) {
+        let below = format!("{name}/");
+        self.staged.retain(|_, staged| staged.name != name && !staged.name.starts_with(&below));
+        for (kind, (known, entries)) in KINDS.iter().zip(&self.resources.kinds).enumerate() {
+            let entries = entries.load();
+            let itself = entries.get_key_value(name);
+            let from_below =
+                entries.range::<str, _>((Bound::Included(below.as_str()), Bound::Unbounded));
+            let inside = from_below.take_while(|(found, _)| found.starts_with(&below));
+            for (found, entry) in itself.into_iter().chain(inside) {
+                let before = Some(entry.revision);
+                let staged = Staged { kind, name: found.clone(), before, after: None };
+                self.staged.insert(format!("{PREFIX}{}/{found}", known.name), staged);
+            }
+        }
+    }
+
+    fn stage<R: Resource>(&mut self, name: &str, after: Option<After>) {
+        let before = self.resources.get::<R>(name).map(|stored| stored.revision);
+        let key = key::<R>(name);
+        if before.is_none() && after.is_none() {
+            self.staged.remove(&key);
+            return;
+        }
+        let staged = Staged { kind: kind_number::<R>(), name: name.to_owned(), before, after };
+        self.staged.insert(key, staged);
+    }
+}
+
+fn seal<R: Resource>(value: Box<dyn Any>, revision: u64) -> Entry {
+    let value = value.downcast::<R>().expect("what was staged for a kind is of its type");
+    Entry::new(*value, revision)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::catalog::memory_meta::MemoryMeta;
+    use longrunning::Operation;
+
+    const A: &str = "projects/p/instances/i";
+
+    fn named(name: &str) -> Operation {
+        Operation { name: name.to_owned(), ..Operation::default() }
+    }
+
+    fn names(
+        resources: &Resources,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Vec<String> {
+        resources
+            .list::<Operation>(prefix, after, limit)
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect()
+    }
+
+    #[test]
+    fn resources_survive_a_restart_with_their_etags() {
+        let meta = Arc::new(MemoryMeta::default());
+        let resources = Resources::open(meta.clone()).unwrap();
+        let made = resources.create(A, named("one")).unwrap();
+        let changed = resources.update(A, |o: &mut Operation| {
+            o.done = true;
+            Ok(())
+        });
+        let changed = changed.unwrap();
+        assert_ne!(made.etag(), changed.etag());
+        let again = Resources::open(meta.clone()).unwrap();
+        assert_eq!(again.get::<Operation>(A), Some(changed));
+        again.delete::<Operation>(A, |_| Ok(())).unwrap();
+        assert_eq!(Resources::open(meta).unwrap().get::<Operation>(A), None);
+    }
+
+    #[test]
+    fn what_is_there_is_not_created_and_what_is_not_is_neither_changed_nor_deleted() {
+        let resources = Resources::open(Arc::new(MemoryMeta::default())).unwrap();
+        let untouched = |_: &mut Operation| -> Result<()> { panic!("there is nothing to change") };
+        assert_eq!(resources.update(A, untouched).unwrap_err().kind(), Code::NotFound);
+        let error = resources.delete::<Operation>(A, |_| Ok(())).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.message()),
+            (Code::NotFound, &*format!("operation {A:?} not found"))
+        );
+        resources.create(A, named("one")).unwrap();
+        let error = resources.create(A, named("two")).unwrap_err();
+        assert_eq!(error.kind(), Code::AlreadyExists);
+        assert_eq!(resources.get::<Operation>(A).unwrap().value, named("one"));
+    }
+
+    #[test]
+    fn a_refused_or_failed_change_leaves_all_of_its_resources_as_they_were() {
+        let meta = Arc::new(MemoryMeta::default());
+        let resources = Resources::open(meta.clone()).unwrap();
+        let before = resources.create(A, named("one")).unwrap();
+        let refused = resources.change(|change| {
+            change.put("b", named("b"));
+            change.delete::<Operation>(A)?;
+            Err::<(), _>(Error::failed_precondition("no"))
+        });
+        assert_eq!(refused.unwrap_err().kind(), Code::FailedPrecondition);
+        let refuse = |_: &Operation| Err(Error::failed_precondition("no"));
+        assert!(resources.delete(A, refuse).is_err());
+        meta.fails.store(true, Ordering::Relaxed);
+        assert!(resources.delete::<Operation>(A, |_| Ok(())).is_err());
+        assert!(resources.create("b", named("b")).is_err());
+        for resources in [&resources, &Resources::open(meta).unwrap()] {
+            assert_eq!(resources.get::<Operation>(A).as_ref(), Some(&before));
+            assert_eq!(names(resources, "", None, 10), [A]);
+        }
+    }
+
+    #[test]
+    fn a_change_sees_what_it_has_done_so_far() {
+        let resources = Resources::open(Arc::new(MemoryMeta::default())).unwrap();
+        resources.create(A, named("one")).unwrap();
+        let seen = resources.change(|change| {
+            change.delete::<Operation>(A)?;
+            assert!(change.delete::<Operation>(A).is_err());
+            change.create(A, named("two"))?;
+            change.create("b", named("b"))?;
+            change.delete::<Operation>("b")?;
+            change.find::<Operation>(A).map(|stored| stored.value.clone())
+        });
+        assert_eq!(seen.unwrap(), named("two"));
+        assert_eq!(names(&resources, "", None, 10), [A]);
+        assert_eq!(resources.get::<Operation>(A).unwrap().value, named("two"));
+    }
+
+    #[test]
+    fn listing_goes_by_name_within_a_prefix_and_continues_after_a_name() {
+        let resources = Resources::open(Arc::new(MemoryMeta::default())).unwrap();
+        for name in ["p/i/c", "p/i/a", "p/i/b", "p/j/a", "p/h/z"] {
+            resources.create(name, named(name)).unwrap();
+        }
+        assert_eq!(names(&resources, "p/i/", None, 10), ["p/i/a", "p/i/b", "p/i/c"]);
+        assert_eq!(names(&resources, "p/i/", Some("p/i/a"), 1), ["p/i/b"]);
+        assert_eq!(names(&resources, "p/i/", Some("p/i/c"), 1), [""; 0]);
+        assert_eq!(names(&resources, "p/i/", Some("p/"), 1), ["p/i/a"]);
+    }
+
+    #[test]
+    fn what_is_under_a_name_goes_with_it_and_its_neighbours_stay() {
+        let meta = Arc::new(MemoryMeta::default());
+        let resources = Resources::open(meta.clone()).unwrap();
+        for name in ["p/i", "p/i/x", "p/i/x/y", "p/i-2", "p/i2", "p"] {
+            resources.create(name, named(name)).unwrap();
+        }
+        resources
+            .change(|change| {
+                change.put("p/i/new", named("new"));
+                change.delete_under("p/i");
+                Ok(())
+            })
+            .unwrap();
+        for resources in [resources, Resources::open(meta).unwrap()] {
+            assert_eq!(names(&resources, "", None, 10), ["p", "p/i-2", "p/i2"]);
+        }
+    }
+
+    #[test]
+    fn entries_that_cannot_be_read_stop_the_start_by_name() {
+        let good = {
+            let mut bytes = vec![VERSION];
+            named("one").encode(&mut bytes).unwrap();
+            bytes
+        };
+        let newer = [&[2], &good[1..]].concat();
+        for (key, value, what) in [
+            ("resources/operation/a", &[][..], "it is empty"),
+            ("resources/operation/a", &newer, "version 2 is not known"),
+            ("resources/operation/a", &good[..good.len() - 1], "offset 1"),
+            ("resources/teapot/a", &good, "kind \"teapot\" are not known"),
+            ("resources/operation", &good, "no resource has such a key"),
+        ] {
+            let meta = MemoryMeta::default();
+            let value = Some(Bytes::copy_from_slice(value));
+            let change = MetaChange { key: key.to_owned(), expect: MetaExpect::Any, value };
+            meta.commit(&[change]).unwrap();
+            let error = Resources::open(Arc::new(meta)).unwrap_err();
+            assert_eq!(error.kind(), Code::DataLoss);
+            assert!(error.message().contains(key) && error.message().contains(what), "{error}");
+        }
+        assert!(check_entry("resources/operation/a", &good).unwrap());
+        assert!(!check_entry("tables/a", b"").unwrap());
+    }
+}
