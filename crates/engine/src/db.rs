@@ -1,8 +1,8 @@
 //! The engine: a directory, its log, its tablets and its background work.
 //!
-//! Opening goes in this order: lock the directory, check its format, open the meta store and every
-//! tablet's manifest, put the clock beyond every sequence on disk, replay the log into memtables, remove
-//! files that no manifest names. Then the owner gives each tablet its schema and calls
+//! Opening goes in this order: lock the directory, check its format, open the meta store, every
+//! tablet's manifest and every backup, put the clock beyond every sequence on disk, replay the log into memtables, remove
+//! files that neither a manifest nor a backup names. Then the owner gives each tablet its schema and calls
 //! [`Engine::start`].
 
 use std::collections::{BTreeMap, HashSet};
@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::background;
+use crate::backup::Backups;
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::cell::RowRange;
 use crate::core::{Core, EngineMetrics};
@@ -54,7 +55,7 @@ pub struct OpenSummary {
     /// The torn tail that was cut from the log, as text, where there was one: a write that was under
     /// way when the machine stopped and that nobody was told had succeeded.
     pub torn_tail: Option<String>,
-    /// Files that no manifest named, removed.
+    /// Files that nothing named, removed.
     pub orphans_removed: u64,
 }
 
@@ -75,6 +76,7 @@ pub struct Engine {
     meta: Arc<LocalMetaStore>,
     cache: Arc<dyn BlockCache>,
     tablets: RwLock<BTreeMap<TabletId, Arc<Tablet>>>,
+    backups: Backups,
     threads: Mutex<Vec<Box<dyn JoinHandle>>>,
     summary: OpenSummary,
     /// Until it is closed.
@@ -108,12 +110,20 @@ impl Engine {
             _ => error,
         })?;
         identity::check_or_create(&env, &layout)?;
-        for sub in [layout.meta(), layout.log(), layout.tablets(), layout.ssts(), layout.values()] {
+        for sub in [
+            layout.meta(),
+            layout.log(),
+            layout.tablets(),
+            layout.ssts(),
+            layout.values(),
+            layout.backups(),
+        ] {
             files.create_dir_all(&sub)?;
         }
         files.sync_dir(dir)?;
         let meta = Arc::new(LocalMetaStore::open(Arc::clone(&files), &layout.meta())?);
         let manifests = open_manifests(&env, &layout)?;
+        let backups = Backups::read(files.as_ref(), &layout)?;
 
         // Sequences on disk are all in the past, or order would be lost: file and tablet numbers too.
         let mut floor = 0;
@@ -125,6 +135,10 @@ impl Engine {
                 floor = floor.max(file.id).max(file.max_seq);
                 named.insert(file.id);
             }
+        }
+        for (id, list) in &backups {
+            floor = floor.max(id.0).max(list.greatest_number());
+            named.extend(list.ssts().into_keys());
         }
         let mut orphans_removed = remove_orphans(&env, &layout, &named, &mut floor)?;
 
@@ -162,6 +176,7 @@ impl Engine {
         let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::with_options(options.cache()));
         let pinned_levels = options.pinned_levels;
         let store = SstStore::new(env.clone(), layout.clone(), Arc::clone(&cache), pinned_levels);
+        let backups = Backups::open(backups, &store);
         let core = Arc::new(Core::new(env, layout, options, pipeline, store, memtables));
         let tablets: BTreeMap<TabletId, Arc<Tablet>> = manifests
             .into_iter()
@@ -185,6 +200,7 @@ impl Engine {
             meta,
             cache,
             tablets: RwLock::new(tablets),
+            backups,
             threads: Mutex::default(),
             summary,
             lock: Mutex::new(Some(lock)),
@@ -211,6 +227,15 @@ impl Engine {
     /// Creates an empty tablet, durably. A tablet that the catalog does not name is removed by
     /// [`Engine::retain_tablets`] at the next start.
     pub fn create_tablet(&self, range: RowRange) -> Result<Arc<Tablet>> {
+        self.create_tablet_with(range, &VersionEdit::default())
+    }
+
+    /// Creates a tablet, durably, that begins with `initial`: with SSTs that are there, and kept by somebody.
+    pub(crate) fn create_tablet_with(
+        &self,
+        range: RowRange,
+        initial: &VersionEdit,
+    ) -> Result<Arc<Tablet>> {
         if range.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument, "a tablet needs a row range"));
         }
@@ -219,8 +244,7 @@ impl Engine {
         let files = &self.core.env.files;
         let dir = self.core.layout.tablet(id);
         files.create_dir_all(&dir)?;
-        let manifest =
-            TabletManifest::create(Arc::clone(files), &dir, range, &VersionEdit::default())?;
+        let manifest = TabletManifest::create(Arc::clone(files), &dir, range, initial)?;
         files.sync_dir(&self.core.layout.tablets())?;
         let seed = self.core.env.rng.next_u64();
         let memory = self.core.memtables.clone();
@@ -400,6 +424,10 @@ impl Engine {
 
     pub(crate) fn core(&self) -> &Core {
         &self.core
+    }
+
+    pub(crate) fn backups_map(&self) -> &Backups {
+        &self.backups
     }
 
     fn write_tablets(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<TabletId, Arc<Tablet>>> {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::backup::BackupList;
 use crate::cell::RowRange;
 use crate::io::{Files, MemoryFiles};
 use crate::log::record::{Magic, Salvage, Tail, first_image};
@@ -114,7 +115,7 @@ pub fn sst_file(data: &[u8]) {
     crate::sst::fuzzing::sst_file(data);
 }
 
-/// A tablet's manifest and the meta store's journal.
+/// A tablet's manifest, the meta store's journal, and the list of a backup.
 pub fn manifest_file(data: &[u8]) {
     for (name, magic) in [MANIFEST, META] {
         let behind = [&first_image(magic, ID, data)[..], data].concat();
@@ -133,6 +134,7 @@ pub fn manifest_file(data: &[u8]) {
         let _ = Version::empty(range).apply(&edit);
     }
     let _ = MetaRecord::decode(Bytes::copy_from_slice(data));
+    let _ = BackupList::decode(Bytes::copy_from_slice(data));
 }
 
 #[cfg(test)]
@@ -203,7 +205,12 @@ mod tests {
         file.read_at(0, file.len().unwrap() as usize).unwrap().to_vec()
     }
 
-    fn targets() -> [Target; 11] {
+    /// The list of a backup of one tablet and one value file.
+    fn backup() -> Vec<u8> {
+        [&[1, edit().len() as u8][..], &edit(), &[1, 9, 100]].concat()
+    }
+
+    fn targets() -> [Target; 12] {
         let [data, index, filter, sst] = valid();
         [
             (log_file, log()),
@@ -215,6 +222,7 @@ mod tests {
             (sst_file, valid_thirds()),
             (manifest_file, manifest()),
             (manifest_file, edit()),
+            (manifest_file, backup()),
             (value_file, value_pointer()),
             (value_file, values()),
         ]
@@ -239,6 +247,7 @@ mod tests {
         let (files, _) = disk(MANIFEST.0, first_image(MANIFEST.1, ID, &edit()));
         assert!(TabletManifest::open(files, Path::new(DIR)).is_ok());
         assert!(sealed_opens(&valid_thirds()));
+        assert!(BackupList::decode(Bytes::from(backup())).is_ok());
         assert!(ValuePointer::decode(&value_pointer()).is_ok());
         let (files, path) = disk("1.val", values());
         assert!(ValueReader::open(&*files, &path, ID).is_ok());

@@ -8,14 +8,19 @@
 //! DIR/tablets/<tablet>/MANIFEST-<n>      one manifest per tablet
 //! DIR/sst/<file>.sst                     SSTs of all tablets; names are unique for ever
 //! DIR/values/<file>.val                  value files of all tablets, numbered like SSTs
+//! DIR/backups/BACKUP-<n>                 one file per backup, written once
 //! DIR/lost/                              what `tepui repair` set aside
 //! ```
 //! Numbers are 16 hex digits, so that name order is number order.
 
 use std::path::{Path, PathBuf};
 
+use crate::backup::BackupId;
 use crate::sst::FileId;
 use crate::tablet::TabletId;
+
+/// Before the number in the name of a backup.
+pub(crate) const BACKUP_PREFIX: &str = "BACKUP-";
 
 /// Paths within one data directory.
 #[derive(Debug, Clone)]
@@ -82,6 +87,16 @@ impl Layout {
     /// A value file.
     pub fn value(&self, id: FileId) -> PathBuf {
         self.values().join(format!("{id:016x}.val"))
+    }
+
+    /// The directory of backups.
+    pub fn backups(&self) -> PathBuf {
+        self.root.join("backups")
+    }
+
+    /// A backup.
+    pub fn backup(&self, id: BackupId) -> PathBuf {
+        self.backups().join(format!("{BACKUP_PREFIX}{:016x}", id.0))
     }
 
     /// Where repair puts what it could not keep.

@@ -22,6 +22,7 @@
 //! | [`cursor`] | the shape that memtables, SSTs and merges share |
 //! | [`compaction`] | which SSTs to merge, what to drop, which filter a level gets |
 //! | [`manifest`] | which SSTs make up a tablet, by edits |
+//! | [`backup`] | what a table was at a moment, as references to its files |
 //! | [`io`] | files, reads past the page cache, rings, clocks, chance, threads |
 //! | [`offline`] | check, repair and inspect a directory that no engine uses |
 //!
@@ -96,6 +97,7 @@
 //! out what point reads come back to ([`cache`]).
 
 mod background;
+pub mod backup;
 pub mod cache;
 pub mod cell;
 pub mod codec;
@@ -105,6 +107,7 @@ pub mod cursor;
 pub mod db;
 pub mod error;
 pub mod fuzzing;
+mod holdings;
 mod identity;
 pub mod io;
 mod layout;

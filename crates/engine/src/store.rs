@@ -1,14 +1,16 @@
-//! The SSTs of a directory as open files, and with them the value files that they name. A file that no version names any more is *doomed*; it is
-//! removed when its last reader lets go, by the housekeeping thread, so that no request pays for it.
+//! The SSTs of a directory as open files, and with them the value files that they name. A file is opened once, however many tablets
+//! name it; each of them *owns* it. One that no version owns any more is removed when its last reader lets go and no
+//! backup keeps it, by the housekeeping thread, so that no request pays for it.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::cache::BlockCache;
 use crate::error::{Error, Result};
+use crate::holdings::Holdings;
 use crate::io::Env;
 use crate::layout::Layout;
 use crate::manifest::SstRef;
@@ -23,6 +25,7 @@ pub(crate) struct SstStore {
     cache: Arc<dyn BlockCache>,
     /// Levels, from 0 on, whose SSTs are pinned.
     pinned_levels: u32,
+    holdings: Mutex<Holdings<SstFile>>,
     removable: Arc<Mutex<Removable>>,
     values: Arc<ValueStore>,
 }
@@ -56,7 +59,8 @@ pub(crate) struct SstFile {
     /// The value files that it names, and the bytes of each.
     values: Vec<(Arc<ValueFile>, u64)>,
     store: Arc<SstStore>,
-    doomed: AtomicBool,
+    /// Versions that name it, and jobs that have just written it. Changed under the store's lock.
+    owners: AtomicU64,
 }
 
 impl SstStore {
@@ -68,7 +72,8 @@ impl SstStore {
     ) -> Arc<Self> {
         let removable: Arc<Mutex<Removable>> = Arc::default();
         let values = ValueStore::new(env.clone(), layout.clone(), Arc::clone(&removable));
-        Arc::new(Self { env, layout, cache, pinned_levels, removable, values })
+        let holdings = Mutex::default();
+        Arc::new(Self { env, layout, cache, pinned_levels, holdings, removable, values })
     }
 
     pub(crate) fn cache(&self) -> &Arc<dyn BlockCache> {
@@ -79,39 +84,83 @@ impl SstStore {
         &self.values
     }
 
-    /// Opens an SST of this level. Damage is logged here and kept for the readers to meet.
+    /// The SST for one more owner, at this level; opened where it was not. Damage is logged here and kept for the readers to
+    /// meet.
     pub(crate) fn open(self: &Arc<Self>, id: FileId, level: u8) -> Arc<SstFile> {
+        let known = self.owned(id, None);
+        // Read without the lock, which those who let go of files take.
+        let file = known.unwrap_or_else(|| {
+            let read = self.read(id);
+            self.owned(id, Some(&read)).unwrap_or(read)
+        });
+        file.pin_at(level);
+        file
+    }
+
+    /// The file with one more owner: the one that is open or else `read`, which is from then on.
+    fn owned(&self, id: FileId, read: Option<&Arc<SstFile>>) -> Option<Arc<SstFile>> {
+        let mut holdings = self.lock();
+        let open = holdings
+            .get(id)
+            .or_else(|| read.inspect(|file| holdings.opened(id, file)).map(Arc::clone))?;
+        if open.owners.fetch_add(1, Ordering::AcqRel) == 0 {
+            for (file, bytes) in &open.values {
+                file.name(*bytes);
+            }
+        }
+        Some(open)
+    }
+
+    fn read(self: &Arc<Self>, id: FileId) -> Arc<SstFile> {
         let path = self.layout.sst(id);
         let reader = SstReader::open(self.env.files.as_ref(), &path, id, Arc::clone(&self.cache));
         if let Err(error) = &reader {
             tracing::error!(file = %path.display(), %error, "SST cannot be opened; its rows fail");
         }
         let named = reader.iter().flat_map(|reader| &reader.properties().value_files);
-        let values: Vec<_> = named.map(|(id, bytes)| (self.values.open(*id), *bytes)).collect();
-        for (file, bytes) in &values {
-            file.name(*bytes);
-        }
-        let store = Arc::clone(self);
-        let file = Arc::new(SstFile { id, reader, values, store, doomed: AtomicBool::new(false) });
-        file.pin_at(level);
-        file
+        let values = named.map(|(id, bytes)| (self.values.open(*id), *bytes)).collect();
+        Arc::new(SstFile { id, reader, values, store: Arc::clone(self), owners: AtomicU64::new(0) })
     }
 
-    /// Opens what a job has written. Outputs that cannot be read are of no use: all of them are doomed.
+    /// Keeps files for a backup, whether they are open or not. They are there: the caller holds them open, or another
+    /// backup keeps them.
+    pub(crate) fn keep(&self, ssts: impl IntoIterator<Item = FileId>) {
+        let mut holdings = self.lock();
+        for id in ssts {
+            holdings.keep(id);
+        }
+    }
+
+    /// A backup keeps these files no longer, each with its bytes.
+    pub(crate) fn release(&self, ssts: impl IntoIterator<Item = (FileId, u64)>) {
+        let mut holdings = self.lock();
+        let mut removable = self.removable.lock().unwrap_or_else(PoisonError::into_inner);
+        for (id, bytes) in ssts {
+            if holdings.release(id) {
+                removable.push(self.layout.sst(id), bytes);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Holdings<SstFile>> {
+        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens what a job has written. Outputs that cannot be read are of no use: all of them go.
     pub(crate) fn open_outputs(self: &Arc<Self>, files: &[SstRef]) -> Result<Vec<Arc<SstFile>>> {
         let opened: Vec<_> = files.iter().map(|file| self.open(file.id, file.level)).collect();
         match opened.iter().find_map(|file| file.reader().err()) {
             None => Ok(opened),
             Some(error) => {
                 for file in &opened {
-                    file.doom();
+                    file.disown();
                 }
                 Err(error)
             }
         }
     }
 
-    /// Removes the files that were doomed and let go; of those as many as `bytes_per_second` lets go now, 0 for all
+    /// Removes the files that nobody needs; of those as many as `bytes_per_second` lets go now, 0 for all
     /// of them. Says how long the next has to wait, if there is one.
     pub(crate) fn remove_doomed(&self, bytes_per_second: u64) -> Option<Duration> {
         loop {
@@ -178,9 +227,11 @@ impl SstFile {
         &self.values
     }
 
-    /// Marks the file for removal once nobody reads it. Value files that it names last go with it.
-    pub(crate) fn doom(&self) {
-        if !self.doomed.swap(true, Ordering::AcqRel) {
+    /// One owner less. After the last the file goes once nobody reads it and no backup keeps it, and with it the value
+    /// files that it named last.
+    pub(crate) fn disown(&self) {
+        let _holdings = self.store.lock();
+        if self.owners.fetch_sub(1, Ordering::AcqRel) == 1 {
             for (file, bytes) in &self.values {
                 file.unname(*bytes);
             }
@@ -190,7 +241,9 @@ impl SstFile {
 
 impl Drop for SstFile {
     fn drop(&mut self) {
-        if self.doomed.load(Ordering::Acquire) {
+        let gone = self.store.lock().closed(self.id, self);
+        // An engine that ends lets go of files that its versions own.
+        if gone && self.owners.load(Ordering::Acquire) == 0 {
             let bytes = self.reader.as_ref().map_or(0, |reader| reader.bytes());
             let mut removable = self.store.removable.lock().unwrap_or_else(PoisonError::into_inner);
             removable.push(self.store.layout.sst(self.id), bytes);

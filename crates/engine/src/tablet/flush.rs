@@ -20,12 +20,23 @@ use super::Tablet;
 impl Tablet {
     /// Moves everything that was written before the call from memory to SSTs, and waits for it.
     pub async fn flush(&self) -> Result<()> {
-        let target = self.rotate_now();
+        let newest = self.begin_flush();
+        self.end_flush(newest).await
+    }
+
+    /// Sends everything that was written before the call to be flushed; what [`Self::end_flush`] waits for.
+    pub(crate) fn begin_flush(&self) -> Option<Arc<Memtable>> {
+        let newest = self.rotate_now();
+        self.core.bell.ring();
+        newest
+    }
+
+    /// Waits until the memtable that was sent, and all before it, are in SSTs.
+    pub(crate) async fn end_flush(&self, target: Option<Arc<Memtable>>) -> Result<()> {
         if !self.core.background.load(Ordering::Acquire) {
             return self.flush_waiting();
         }
         let Some(target) = target else { return Ok(()) };
-        self.core.bell.ring();
         loop {
             // Room is made by every flush, and rung for when the engine fails or closes.
             let room = self.core.room.notified();

@@ -232,6 +232,11 @@ impl Tablet {
         self.view.load().version.flushed_seq()
     }
 
+    /// Memtables and SSTs of now; none of the files goes while this is held.
+    pub(crate) fn hold(&self) -> Arc<View> {
+        self.view.load_full()
+    }
+
     pub(crate) fn version(&self) -> Arc<Version> {
         Arc::clone(&self.view.load().version)
     }
@@ -244,7 +249,7 @@ impl Tablet {
         let _manifest = self.lock_manifest();
         let _writer = self.lock_writer();
         for file in self.view.load().files.values() {
-            file.doom();
+            file.disown();
         }
         self.core.room.notify_waiters();
     }
@@ -305,7 +310,7 @@ impl Tablet {
         if self.is_dropped() || self.is_sealed() {
             // No manifest names them, and none will.
             for file in &opened {
-                file.doom();
+                file.disown();
             }
             return Err(if self.is_dropped() {
                 Error::new(ErrorKind::NotFound, "the tablet was dropped")
@@ -327,7 +332,7 @@ impl Tablet {
             }
         }
         for gone in known.values() {
-            gone.doom();
+            gone.disown();
         }
         let waiting = view.waiting.get(flushed..).unwrap_or_default().to_vec();
         let options = &self.core.options;

@@ -1,15 +1,16 @@
 //! The open value files of an engine, and who names them. A file that nothing live names any more is removed when
 //! its last reader lets go, by the housekeeping thread, like SSTs.
 //!
-//! *Naming* is what keeps a file: each SST that is open and not doomed names the value files that its properties
+//! *Naming* is what keeps a file: each SST that is open and has an owner names the value files that its properties
 //! list, and so does a job that reads through them, so that its outputs find them still there.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{ValuePointer, ValueReader};
 use crate::error::{Error, ErrorKind, Result};
+use crate::holdings::Holdings;
 use crate::io::Env;
 use crate::layout::{Layout, parse_number};
 use crate::sst::FileId;
@@ -29,7 +30,7 @@ pub(crate) type ValueFiles = HashMap<FileId, Arc<ValueFile>>;
 pub(crate) struct ValueStore {
     env: Env,
     layout: Layout,
-    open: Mutex<HashMap<FileId, Weak<ValueFile>>>,
+    holdings: Mutex<Holdings<ValueFile>>,
     /// Shared with the SSTs.
     removable: Arc<Mutex<Removable>>,
 }
@@ -47,6 +48,8 @@ pub(crate) struct ValueFile {
     live_bytes: AtomicU64,
     /// A value of it could not be read: moving its values is not tried again.
     stuck: AtomicBool,
+    /// A backup keeps it: what is moved out of it frees nothing.
+    kept: AtomicBool,
 }
 
 /// Names value files while it lives, without naming bytes of them.
@@ -59,13 +62,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl ValueStore {
     pub(crate) fn new(env: Env, layout: Layout, removable: Arc<Mutex<Removable>>) -> Arc<Self> {
-        Arc::new(Self { env, layout, open: Mutex::default(), removable })
+        Arc::new(Self { env, layout, holdings: Mutex::default(), removable })
     }
 
     /// The file, opened where it was not. Damage is logged here and kept for the readers to meet.
     pub(crate) fn open(self: &Arc<Self>, id: FileId) -> Arc<ValueFile> {
-        let mut open = lock(&self.open);
-        if let Some(file) = open.get(&id).and_then(Weak::upgrade) {
+        let mut holdings = lock(&self.holdings);
+        if let Some(file) = holdings.get(id) {
             return file;
         }
         let path = self.layout.value(id);
@@ -87,15 +90,49 @@ impl ValueStore {
             names: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             stuck: AtomicBool::new(false),
+            kept: AtomicBool::new(holdings.is_kept(id)),
         });
-        open.insert(id, Arc::downgrade(&file));
+        holdings.opened(id, &file);
         file
     }
 
-    /// Removes the files in the directory that are not open: what a crash left of jobs. Called once all SSTs are
+    /// Keeps files for a backup, whether they are open or not.
+    pub(crate) fn keep(&self, ids: impl IntoIterator<Item = FileId>) {
+        // Whoever lets go of a file last takes the lock: these go after it.
+        let mut open = Vec::new();
+        let mut holdings = lock(&self.holdings);
+        for id in ids {
+            holdings.keep(id);
+            if let Some(file) = holdings.get(id) {
+                file.kept.store(true, Ordering::Relaxed);
+                open.push(file);
+            }
+        }
+        drop(holdings);
+    }
+
+    /// A backup keeps these files no longer, each with its bytes. Where not all who name files are known (an SST that cannot
+    /// be opened), what is not open stays until a start that knows.
+    pub(crate) fn release(&self, files: impl IntoIterator<Item = (FileId, u64)>, all_known: bool) {
+        // As in `keep`.
+        let mut open = Vec::new();
+        let mut holdings = lock(&self.holdings);
+        for (id, bytes) in files {
+            if holdings.release(id) && all_known {
+                lock(&self.removable).push(self.layout.value(id), bytes);
+            }
+            if let Some(file) = holdings.get(id) {
+                file.kept.store(holdings.is_kept(id), Ordering::Relaxed);
+                open.push(file);
+            }
+        }
+        drop(holdings);
+    }
+
+    /// Removes the files in the directory that are neither open nor kept: what a crash left of jobs. Called once all SSTs are
     /// open and name theirs. Tells how many there were.
     pub(crate) fn remove_orphans(&self) -> Result<u64> {
-        let named: HashSet<FileId> = lock(&self.open).keys().copied().collect();
+        let named = lock(&self.holdings).needed();
         let mut removed = 0;
         for entry in self.env.files.list(&self.layout.values())? {
             let Some(id) = parse_number(&entry.name, "", ".val") else { continue };
@@ -134,10 +171,11 @@ impl ValueFile {
         self.frame_bytes() - self.live_bytes()
     }
 
-    /// Whether little of it is live, and its values can be moved.
+    /// Whether little of it is live, and moving its values frees it.
     pub(crate) fn is_sparse(&self) -> bool {
         let live = self.live_bytes().saturating_mul(100);
         !self.stuck.load(Ordering::Relaxed)
+            && !self.kept.load(Ordering::Relaxed)
             && live < self.frame_bytes().saturating_mul(LIVE_PERCENT_MIN)
     }
 
@@ -154,7 +192,7 @@ impl ValueFile {
         self.live_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The SST is doomed; or the job is over.
+    /// The SST has no owner any more; or the job is over.
     pub(crate) fn unname(&self, bytes: u64) {
         self.live_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.names.fetch_sub(1, Ordering::AcqRel);
@@ -163,14 +201,10 @@ impl ValueFile {
 
 impl Drop for ValueFile {
     fn drop(&mut self) {
-        let mut open = lock(&self.store.open);
-        // It may be open again.
-        if open.get(&self.id).is_some_and(|file| file.strong_count() == 0) {
-            open.remove(&self.id);
-            if self.names.load(Ordering::Acquire) == 0 {
-                let path = self.store.layout.value(self.id);
-                lock(&self.store.removable).push(path, self.frame_bytes());
-            }
+        let gone = lock(&self.store.holdings).closed(self.id, self);
+        if gone && self.names.load(Ordering::Acquire) == 0 {
+            let path = self.store.layout.value(self.id);
+            lock(&self.store.removable).push(path, self.frame_bytes());
         }
     }
 }

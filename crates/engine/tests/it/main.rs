@@ -1,6 +1,7 @@
 //! Tests of the engine as a whole, over a file system in memory.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics has failed")]
 
+mod backups;
 mod bad_days;
 mod compactions;
 mod concurrent;

@@ -1,0 +1,194 @@
+//! What an engine does with backups: making, copying, restoring, deleting.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Backup, BackupId, BackupList, DRAFT_SUFFIX, read, write};
+use crate::db::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Files;
+use crate::layout::{BACKUP_PREFIX, Layout, parse_number};
+use crate::manifest::{Version, VersionEdit};
+use crate::store::SstStore;
+use crate::tablet::{Tablet, TabletId};
+
+/// The backups of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Backups {
+    by_id: Mutex<BTreeMap<BackupId, Arc<Backup>>>,
+}
+
+impl Backups {
+    /// All backups on disk, as lists: their files are not kept yet. Removes what a crash left of one that was being
+    /// written.
+    pub(crate) fn read(
+        files: &dyn Files,
+        layout: &Layout,
+    ) -> Result<BTreeMap<BackupId, BackupList>> {
+        let mut lists = BTreeMap::new();
+        for entry in files.list(&layout.backups())? {
+            if entry.name.ends_with(DRAFT_SUFFIX) {
+                files.remove(&layout.backups().join(&entry.name))?;
+            } else if let Some(number) = parse_number(&entry.name, BACKUP_PREFIX, "") {
+                let id = BackupId(number);
+                lists.insert(id, read(files, layout, id)?);
+            }
+        }
+        Ok(lists)
+    }
+
+    /// Keeps the files of what was read.
+    pub(crate) fn open(lists: BTreeMap<BackupId, BackupList>, store: &Arc<SstStore>) -> Self {
+        let keep = |(id, list)| (id, Backup::keep(id, list, Arc::clone(store)));
+        Self { by_id: Mutex::new(lists.into_iter().map(keep).collect()) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<BackupId, Arc<Backup>>> {
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Engine {
+    /// Makes a backup of these tablets, durably: it holds every write to them that was acknowledged before the call. Waits for
+    /// one flush of each. `Corruption` where a file of theirs cannot be opened: a backup of it would not be one. A
+    /// backup that the catalog does not name is removed by [`Engine::retain_backups`] at the next start.
+    pub async fn create_backup(&self, tablets: &[TabletId]) -> Result<Arc<Backup>> {
+        self.core().check_writable()?;
+        let missing =
+            |id: TabletId| Error::new(ErrorKind::NotFound, format!("tablet {:016x} is gone", id.0));
+        let mut found = Vec::with_capacity(tablets.len());
+        for id in tablets {
+            found.push(self.tablet(*id).ok_or_else(|| missing(*id))?);
+        }
+        // All of them are sent first, so that one does not wait for another to begin.
+        let flushes: Vec<_> = found.iter().map(|tablet| tablet.begin_flush()).collect();
+        for (tablet, flush) in found.iter().zip(flushes) {
+            tablet.end_flush(flush).await?;
+        }
+        let mut list = BackupList::default();
+        let mut held = Vec::new();
+        for tablet in &found {
+            let view = tablet.hold();
+            let version = &view.version;
+            for (id, file) in view.files.iter() {
+                file.reader().map_err(|error| {
+                    error.context(format!(
+                        "no backup is made: SST {id:016x} cannot be opened; run `tepui repair` on the \
+                         data directory"
+                    ))
+                })?;
+                for (values, bytes) in file.value_files() {
+                    let named = list.values.entry(values.id()).or_default();
+                    *named = named.saturating_add(*bytes).min(values.frame_bytes());
+                }
+            }
+            // What is dropped is cut out of the SSTs; dropped ranges are for what is in memory.
+            let edit =
+                VersionEdit { add_excised: Vec::new(), flushed_seq: None, ..version.snapshot() };
+            list.tablets.push(Version::empty(version.range().clone()).apply(&edit)?);
+            held.push(view);
+        }
+        if let Some(at) = found.iter().position(|tablet| tablet.is_dropped()) {
+            return Err(missing(tablets.get(at).copied().unwrap_or(TabletId(0))));
+        }
+        // Only now may the views go: what they hold is kept.
+        let kept = self.add_backup(list);
+        drop(held);
+        kept
+    }
+
+    /// Makes another backup that names the same files, durably.
+    pub fn copy_backup(&self, id: BackupId) -> Result<Arc<Backup>> {
+        self.core().check_writable()?;
+        let original = self.require_backup(id)?;
+        self.add_backup(original.list().clone())
+    }
+
+    /// Keeps the files of a list, which are there, and writes it.
+    fn add_backup(&self, list: BackupList) -> Result<Arc<Backup>> {
+        let core = self.core();
+        let id = BackupId(core.pipeline.hlc().reserve(1));
+        let backup = Backup::keep(id, list, Arc::clone(&core.store));
+        let written = write(core.env.files.as_ref(), &core.layout, id, backup.list());
+        if let Err(error) = written {
+            // It may be on disk; then the next start removes it, since no catalog names it. Files that it lists and that
+            // are gone by then do not matter.
+            backup.delete(self.values_known());
+            return Err(error);
+        }
+        self.backups_map().lock().insert(id, Arc::clone(&backup));
+        Ok(backup)
+    }
+
+    /// The backup, if there is one.
+    pub fn backup(&self, id: BackupId) -> Option<Arc<Backup>> {
+        self.backups_map().lock().get(&id).cloned()
+    }
+
+    /// All backups, by number.
+    pub fn backups(&self) -> Vec<Arc<Backup>> {
+        self.backups_map().lock().values().cloned().collect()
+    }
+
+    fn require_backup(&self, id: BackupId) -> Result<Arc<Backup>> {
+        self.backup(id)
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("backup {:016x} is gone", id.0)))
+    }
+
+    /// Creates tablets that hold what a backup does, durably, in the order of their rows. They share its files, and those of
+    /// whoever else names them, until a compaction rewrites them. Blocks. Tablets that the catalog does not name are
+    /// removed by [`Engine::retain_tablets`] at the next start.
+    pub fn restore_backup(&self, id: BackupId) -> Result<Vec<Arc<Tablet>>> {
+        let backup = self.require_backup(id)?;
+        let mut tablets: Vec<Arc<Tablet>> = Vec::new();
+        for version in &backup.list().tablets {
+            let initial = VersionEdit { range: None, ..version.snapshot() };
+            match self.create_tablet_with(version.range().clone(), &initial) {
+                Ok(tablet) => tablets.push(tablet),
+                Err(error) => {
+                    for tablet in tablets {
+                        // What cannot be removed goes at the next start.
+                        drop(self.drop_tablet(tablet.id()));
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(tablets)
+    }
+
+    /// Removes a backup, and the files that only it kept. A restore from it under way goes on to its end.
+    pub fn delete_backup(&self, id: BackupId) -> Result<()> {
+        let core = self.core();
+        let Some(backup) = self.backup(id) else { return Ok(()) };
+        let files = core.env.files.as_ref();
+        let path = core.layout.backup(id);
+        if files.exists(&path)? {
+            files.remove(&path)?;
+        }
+        // Durably before any file goes: else the next start would find a list of files that are not there.
+        files.sync_dir(path.parent().unwrap_or(Path::new(".")))?;
+        backup.delete(self.values_known());
+        self.backups_map().lock().remove(&id);
+        drop(backup);
+        core.bell.ring();
+        Ok(())
+    }
+
+    /// Removes every backup that is not listed.
+    pub fn retain_backups(&self, keep: &[BackupId]) -> Result<()> {
+        let keep: HashSet<BackupId> = keep.iter().copied().collect();
+        for backup in self.backups() {
+            if !keep.contains(&backup.id()) {
+                self.delete_backup(backup.id())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all value files are known that tablets name.
+    fn values_known(&self) -> bool {
+        self.tablets().iter().all(|tablet| tablet.opened_whole())
+    }
+}

@@ -1,0 +1,527 @@
+//! Backups: what a table was stays readable whatever becomes of the table, through restarts and crashes and faults at
+//! every step; and files go when nothing needs them any more.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use futures::executor::block_on;
+use proptest::prelude::*;
+
+use tepui_engine::ErrorKind;
+use tepui_engine::backup::BackupId;
+use tepui_engine::cell::{Mutation, RowBatch, RowRange};
+use tepui_engine::db::{Engine, EngineOptions, Health};
+use tepui_engine::io::{
+    CrashMode, Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles, SeededRng,
+};
+use tepui_engine::read::Projection;
+use tepui_engine::tablet::{Tablet, TabletId};
+
+use crate::harness::{Model, START_MICROS, env, plain_schema, put, scan, tiny_options};
+use crate::model::{mutation, row, row_range};
+
+const DIR: &str = "/data";
+
+fn open(files: Arc<dyn Files>, seed: u64) -> Arc<Engine> {
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    Engine::open(env(files, clock, seed), Path::new(DIR), tiny_options()).unwrap()
+}
+
+fn serve(engine: &Arc<Engine>) {
+    for tablet in engine.tablets() {
+        tablet.set_schema(Arc::new(plain_schema()));
+    }
+    engine.start().unwrap();
+}
+
+fn apply(tablet: &Tablet, row: &[u8], mutations: Vec<Mutation>) {
+    block_on(tablet.apply(RowBatch { row: row.to_vec().into(), mutations })).unwrap();
+}
+
+fn assert_holds(tablet: &Tablet, model: &Model, what: &str) {
+    let rows = scan(tablet, RowRange::all(), Projection::all(), false, None).unwrap();
+    assert_eq!(rows, model.rows(tablet.range()), "{what}");
+}
+
+/// Names of the files that hold data.
+fn data_files(files: &MemoryFiles) -> Vec<String> {
+    let mut names = Vec::new();
+    for dir in ["sst", "values"] {
+        let dir = Path::new(DIR).join(dir);
+        names.extend(files.list(&dir).unwrap().into_iter().map(|entry| entry.name));
+    }
+    names
+}
+
+/// What the catalog would know: tablets and backups by what they must hold.
+#[derive(Default)]
+struct Catalog {
+    tablets: BTreeMap<TabletId, Model>,
+    backups: BTreeMap<BackupId, Model>,
+}
+
+impl Catalog {
+    /// What a server does before it serves.
+    fn retain(&self, engine: &Arc<Engine>) {
+        let tablets: Vec<_> = self.tablets.keys().copied().collect();
+        let backups: Vec<_> = self.backups.keys().copied().collect();
+        engine.retain_tablets(&tablets).unwrap();
+        engine.retain_backups(&backups).unwrap();
+        serve(engine);
+    }
+
+    fn check(&self, engine: &Engine) {
+        for (id, model) in &self.tablets {
+            assert_holds(&engine.tablet(*id).expect("the tablet is there"), model, "a tablet");
+        }
+        for (id, model) in &self.backups {
+            assert_restores(engine, *id, model);
+        }
+    }
+}
+
+/// Restores a backup, compares, and drops what was restored.
+fn assert_restores(engine: &Engine, id: BackupId, model: &Model) {
+    for tablet in engine.restore_backup(id).unwrap() {
+        tablet.set_schema(Arc::new(plain_schema()));
+        assert_holds(&tablet, model, "restored");
+        engine.drop_tablet(tablet.id()).unwrap();
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Apply(Vec<u8>, Vec<Mutation>),
+    Flush,
+    Background,
+    CompactFully,
+    DropRows(RowRange),
+    Backup,
+    Copy(prop::sample::Index),
+    Restore(prop::sample::Index),
+    DeleteBackup(prop::sample::Index),
+    DropTablet(prop::sample::Index),
+    Reopen,
+    Crash { torn: bool, seed: u64 },
+    Check,
+}
+
+/// Which tablet an operation is for, and the operation.
+fn op() -> impl Strategy<Value = (prop::sample::Index, Op)> {
+    let which = any::<prop::sample::Index>;
+    let op = prop_oneof![
+        24 => (row(), prop::collection::vec(mutation(), 1..6)).prop_map(|(r, m)| Op::Apply(r, m)),
+        3 => Just(Op::Flush),
+        4 => Just(Op::Background),
+        2 => Just(Op::CompactFully),
+        2 => row_range().prop_map(Op::DropRows),
+        4 => Just(Op::Backup),
+        1 => which().prop_map(Op::Copy),
+        3 => which().prop_map(Op::Restore),
+        2 => which().prop_map(Op::DeleteBackup),
+        2 => which().prop_map(Op::DropTablet),
+        1 => Just(Op::Reopen),
+        2 => (any::<bool>(), any::<u64>()).prop_map(|(torn, seed)| Op::Crash { torn, seed }),
+        3 => Just(Op::Check),
+    ];
+    (which(), op)
+}
+
+struct History {
+    files: Arc<MemoryFiles>,
+    engine: Arc<Engine>,
+    catalog: Catalog,
+    seed: u64,
+}
+
+impl History {
+    fn new() -> Self {
+        let files = Arc::new(MemoryFiles::new());
+        let engine = open(Arc::clone(&files) as Arc<dyn Files>, 1);
+        let mut history = Self { files, engine, catalog: Catalog::default(), seed: 1 };
+        history.create();
+        history
+    }
+
+    fn create(&mut self) {
+        let tablet = self.engine.create_tablet(RowRange::all()).unwrap();
+        self.catalog.tablets.insert(tablet.id(), Model::default());
+        serve(&self.engine);
+    }
+
+    fn reopen_on(&mut self, files: Arc<MemoryFiles>) {
+        self.seed += 1;
+        self.engine = open(Arc::clone(&files) as Arc<dyn Files>, self.seed);
+        self.files = files;
+        self.catalog.retain(&self.engine);
+    }
+
+    fn backup(&self, which: prop::sample::Index) -> Option<BackupId> {
+        let ids: Vec<_> = self.catalog.backups.keys().copied().collect();
+        (!ids.is_empty()).then(|| *which.get(&ids))
+    }
+
+    fn step(&mut self, which: prop::sample::Index, op: &Op) {
+        let ids: Vec<_> = self.catalog.tablets.keys().copied().collect();
+        let id = *which.get(&ids);
+        let tablet = self.engine.tablet(id).unwrap();
+        let model = self.catalog.tablets.get_mut(&id).unwrap();
+        match op {
+            Op::Apply(row, mutations) => {
+                apply(&tablet, row, mutations.clone());
+                model.apply(row, mutations);
+            }
+            Op::Flush => block_on(tablet.flush()).unwrap(),
+            Op::Background => self.engine.run_background().unwrap(),
+            Op::CompactFully => self.engine.compact_fully().unwrap(),
+            Op::DropRows(range) => {
+                block_on(tablet.drop_rows(range.clone())).unwrap();
+                model.drop_rows(range);
+            }
+            Op::Backup => {
+                let backup = block_on(self.engine.create_backup(&[id])).unwrap();
+                let model = model.clone();
+                self.catalog.backups.insert(backup.id(), model);
+            }
+            Op::Copy(which) => {
+                let Some(backup) = self.backup(*which) else { return };
+                let copy = self.engine.copy_backup(backup).unwrap().id();
+                let model = self.catalog.backups[&backup].clone();
+                self.catalog.backups.insert(copy, model);
+            }
+            Op::Restore(which) => {
+                let Some(backup) = self.backup(*which) else { return };
+                let restored = self.engine.restore_backup(backup).unwrap();
+                let model = self.catalog.backups[&backup].clone();
+                self.catalog.tablets.insert(restored[0].id(), model);
+                serve(&self.engine);
+            }
+            Op::DeleteBackup(which) => {
+                let Some(backup) = self.backup(*which) else { return };
+                self.engine.delete_backup(backup).unwrap();
+                self.catalog.backups.remove(&backup);
+            }
+            Op::DropTablet(which) => {
+                let id = *which.get(&ids);
+                drop(tablet);
+                self.engine.drop_tablet(id).unwrap();
+                self.catalog.tablets.remove(&id);
+                if self.catalog.tablets.is_empty() {
+                    self.create();
+                }
+            }
+            Op::Reopen => {
+                drop(tablet);
+                self.engine.close().unwrap();
+                self.reopen_on(Arc::clone(&self.files));
+            }
+            Op::Crash { torn, seed } => {
+                drop(tablet);
+                let mode = if *torn { CrashMode::Torn } else { CrashMode::Strict };
+                let files = self.files.crashed_copy(mode, &SeededRng::new(*seed));
+                self.reopen_on(Arc::new(files));
+            }
+            Op::Check => self.catalog.check(&self.engine),
+        }
+    }
+}
+
+fn cases() -> u32 {
+    // TEPUI_MODEL_CASES raises the number for a soak.
+    std::env::var("TEPUI_MODEL_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(48)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_histories_of_tables_and_backups_match_the_model(
+        ops in prop::collection::vec(op(), 1..100),
+    ) {
+        let mut history = History::new();
+        for (which, op) in &ops {
+            history.step(*which, op);
+        }
+        history.catalog.check(&history.engine);
+        // And nothing is left of what is given up.
+        let tablets: Vec<_> = history.catalog.tablets.keys().copied().collect();
+        for id in tablets {
+            history.engine.drop_tablet(id).unwrap();
+        }
+        history.engine.run_background().unwrap();
+        for (id, model) in &history.catalog.backups {
+            assert_restores(&history.engine, *id, model);
+        }
+        history.engine.retain_backups(&[]).unwrap();
+        history.engine.run_background().unwrap();
+        prop_assert_eq!(data_files(&history.files), Vec::<String>::new());
+    }
+}
+
+/// Rows of a table that fill several levels.
+const ROWS: usize = 200;
+
+fn fill(tablet: &Tablet, model: &mut Model, round: usize) {
+    for n in 0..ROWS {
+        let row = format!("row-{n:04}").into_bytes();
+        let mutations = vec![put(1, "q", 1000, &format!("value {round} of {n} which is long"))];
+        apply(tablet, &row, mutations.clone());
+        model.apply(&row, &mutations);
+    }
+}
+
+/// An engine with one tablet of several levels and a backup of it.
+fn furnished(files: Arc<dyn Files>) -> (Arc<Engine>, Arc<Tablet>, Model, BackupId) {
+    let engine = open(files, 1);
+    let tablet = engine.create_tablet(RowRange::all()).unwrap();
+    serve(&engine);
+    let mut model = Model::default();
+    for round in 0..3 {
+        fill(&tablet, &mut model, round);
+        block_on(tablet.flush()).unwrap();
+        engine.run_background().unwrap();
+    }
+    fill(&tablet, &mut model, 3);
+    let backup = block_on(engine.create_backup(&[tablet.id()])).unwrap().id();
+    (engine, tablet, model, backup)
+}
+
+#[test]
+fn creating_and_restoring_write_no_data_and_the_restored_table_reads_while_the_original_is_rewritten()
+ {
+    let files = Arc::new(MemoryFiles::new());
+    let (engine, tablet, model, first) = furnished(Arc::clone(&files) as Arc<dyn Files>);
+    let before = data_files(&files);
+    let backup = block_on(engine.create_backup(&[tablet.id()])).unwrap();
+    assert_eq!(backup.list().bytes(), engine.backup(first).unwrap().list().bytes());
+    let restored = engine.restore_backup(backup.id()).unwrap().remove(0);
+    restored.set_schema(Arc::new(plain_schema()));
+    assert_eq!(data_files(&files), before, "no data is written");
+    let mut rewritten = Model::default();
+    for round in 4..7 {
+        fill(&tablet, &mut rewritten, round);
+        engine.compact_fully().unwrap();
+        assert_holds(&restored, &model, "while the original is rewritten");
+    }
+    assert_holds(&tablet, &rewritten, "the original");
+    // The restored table is one of its own.
+    apply(&restored, b"row-0001", vec![put(1, "q", 1000, "mine")]);
+    assert_holds(&tablet, &rewritten, "the original after a write to the restored");
+    let shared = data_files(&files);
+    engine.drop_tablet(tablet.id()).unwrap();
+    drop(tablet);
+    engine.run_background().unwrap();
+    assert!(data_files(&files).len() < shared.len(), "what only the original had goes");
+    assert_eq!(restored.stats().records as usize, ROWS + 1);
+    assert_restores(&engine, first, &model);
+}
+
+#[test]
+fn files_of_a_backup_go_with_it_but_for_those_that_are_still_needed() {
+    let files = Arc::new(MemoryFiles::new());
+    let (engine, tablet, model, backup) = furnished(Arc::clone(&files) as Arc<dyn Files>);
+    let copy = engine.copy_backup(backup).unwrap().id();
+    block_on(tablet.drop_rows(RowRange::all())).unwrap();
+    engine.run_background().unwrap();
+    let kept = data_files(&files);
+    assert!(kept.len() > 4, "{kept:?}");
+    engine.delete_backup(backup).unwrap();
+    engine.run_background().unwrap();
+    assert_eq!(data_files(&files), kept, "the copy keeps them");
+    let restored = engine.restore_backup(copy).unwrap().remove(0);
+    restored.set_schema(Arc::new(plain_schema()));
+    engine.delete_backup(copy).unwrap();
+    engine.run_background().unwrap();
+    assert_holds(&restored, &model, "restored from a backup that is gone");
+    assert_eq!(engine.restore_backup(copy).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(engine.copy_backup(backup).unwrap_err().kind(), ErrorKind::NotFound);
+    engine.drop_tablet(restored.id()).unwrap();
+    drop(restored);
+    engine.run_background().unwrap();
+    assert_eq!(data_files(&files), Vec::<String>::new());
+}
+
+#[test]
+fn a_table_of_several_tablets_comes_back_with_its_ranges_in_order() {
+    let files = Arc::new(MemoryFiles::new());
+    let engine = open(Arc::clone(&files) as Arc<dyn Files>, 1);
+    let ranges = [RowRange::new("", "row-0100"), RowRange::new("row-0100", "")];
+    let tablets = ranges.clone().map(|range| engine.create_tablet(range).unwrap());
+    serve(&engine);
+    apply(&tablets[0], b"a", vec![put(1, "q", 1000, "first")]);
+    apply(&tablets[1], b"z", vec![put(1, "q", 1000, "second")]);
+    let ids = [tablets[0].id(), tablets[1].id()];
+    let backup = block_on(engine.create_backup(&ids)).unwrap().id();
+    let restored = engine.restore_backup(backup).unwrap();
+    serve(&engine);
+    let found: Vec<_> = restored.iter().map(|tablet| tablet.range().clone()).collect();
+    assert_eq!(found, ranges);
+    for (tablet, row) in restored.iter().zip(["a", "z"]) {
+        let rows = scan(tablet, RowRange::all(), Projection::all(), false, None).unwrap();
+        assert_eq!(rows[0].key, row);
+    }
+    engine.drop_tablet(ids[1]).unwrap();
+    let error = block_on(engine.create_backup(&ids)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_damaged_backup_keeps_the_directory_closed_and_its_data_where_it_is() {
+    let files = Arc::new(MemoryFiles::new());
+    let (engine, tablet, ..) = furnished(Arc::clone(&files) as Arc<dyn Files>);
+    engine.drop_tablet(tablet.id()).unwrap();
+    engine.close().unwrap();
+    drop((engine, tablet));
+    let dir = Path::new(DIR).join("backups");
+    let path = dir.join(&files.list(&dir).unwrap()[0].name);
+    let whole = files.contents(&path).unwrap();
+    let data = data_files(&files);
+    for at in (0..whole.len()).step_by(7) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x10;
+        files.put_contents(&path, damaged);
+        let environment =
+            env(Arc::clone(&files) as Arc<dyn Files>, Arc::new(ManualClock::new(START_MICROS)), 2);
+        match Engine::open(environment, Path::new(DIR), tiny_options()) {
+            // Of the marker behind the list, nothing is missed.
+            Ok(engine) => assert_eq!(engine.backups().len(), 1, "byte {at}"),
+            Err(error) => assert!(error.message().contains("BACKUP-"), "{error}"),
+        }
+        assert_eq!(data_files(&files), data, "byte {at}");
+    }
+}
+
+#[test]
+fn a_table_with_a_damaged_file_is_not_backed_up_and_the_error_names_it() {
+    let files = Arc::new(MemoryFiles::new());
+    let (engine, tablet, _, backup) = furnished(Arc::clone(&files) as Arc<dyn Files>);
+    let id = tablet.id();
+    engine.close().unwrap();
+    drop((engine, tablet));
+    let name = files.list(&Path::new(DIR).join("sst")).unwrap()[0].name.clone();
+    files.put_contents(&Path::new(DIR).join("sst").join(&name), b"short".to_vec());
+    let engine = open(Arc::clone(&files) as Arc<dyn Files>, 2);
+    engine.retain_backups(&[backup]).unwrap();
+    serve(&engine);
+    let error = block_on(engine.create_backup(&[id])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    assert!(error.message().contains(name.trim_end_matches(".sst")), "{error}");
+    assert_eq!(engine.backups().len(), 1);
+}
+
+/// What a history with faults leaves acknowledged.
+fn faulty_history(engine: &Engine, tablet: &Tablet, model: &Model, first: BackupId) -> Catalog {
+    let mut catalog = Catalog::default();
+    catalog.backups.insert(first, model.clone());
+    catalog.tablets.insert(tablet.id(), model.clone());
+    if let Ok(backup) = block_on(engine.create_backup(&[tablet.id()])) {
+        catalog.backups.insert(backup.id(), model.clone());
+    }
+    if let Ok(restored) = engine.restore_backup(first) {
+        restored[0].set_schema(Arc::new(plain_schema()));
+        catalog.tablets.insert(restored[0].id(), model.clone());
+    }
+    if let Ok(copy) = engine.copy_backup(first) {
+        catalog.backups.insert(copy.id(), model.clone());
+    }
+    // The catalog forgets first.
+    catalog.backups.remove(&first);
+    drop(engine.delete_backup(first));
+    drop(engine.compact_fully());
+    catalog.tablets.remove(&tablet.id());
+    drop(engine.drop_tablet(tablet.id()));
+    drop(engine.run_background());
+    catalog
+}
+
+#[test]
+fn whichever_operation_fails_what_was_answered_is_whole_after_a_crash() {
+    let ops = [
+        FaultOp::Create,
+        FaultOp::Append,
+        FaultOp::Sync,
+        FaultOp::SyncDir,
+        FaultOp::Rename,
+        FaultOp::Remove,
+    ];
+    // One disk for all: each case works on a copy.
+    let prepared = MemoryFiles::new();
+    let (engine, tablet, model, first) = furnished(Arc::new(prepared.clone()));
+    let id = tablet.id();
+    engine.close().unwrap();
+    drop((engine, tablet));
+    let start = |faults: &FaultFiles| {
+        let engine = open(Arc::new(faults.clone()), 2);
+        serve(&engine);
+        let tablet = engine.tablet(id).unwrap();
+        (engine, tablet)
+    };
+    for op in ops {
+        let disk = prepared.crashed_copy(CrashMode::Strict, &SeededRng::new(1));
+        let faults = FaultFiles::new(Arc::new(disk.clone()));
+        let (engine, tablet) = start(&faults);
+        let before = faults.count(op);
+        faulty_history(&engine, &tablet, &model, first);
+        let count = faults.count(op) - before;
+        drop((engine, tablet));
+        for nth in 1..=count {
+            for sticky in [false, true] {
+                let disk = prepared.crashed_copy(CrashMode::Strict, &SeededRng::new(nth));
+                let faults = FaultFiles::new(Arc::new(disk.clone()));
+                let (engine, tablet) = start(&faults);
+                let fault = Fault::new(op).nth(nth).kind(ErrorKind::Io);
+                faults.inject(if sticky { fault.sticky() } else { fault });
+                let catalog = faulty_history(&engine, &tablet, &model, first);
+                let strict = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(1));
+                let torn = disk.crashed_copy(CrashMode::Torn, &SeededRng::new(nth));
+                drop((engine, tablet));
+                faults.heal();
+                for files in [strict, torn] {
+                    let engine = open(Arc::new(files), 3);
+                    catalog.retain(&engine);
+                    assert_eq!(engine.health(), Health::Serving);
+                    catalog.check(&engine);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_backup_keeps_is_not_moved_about_and_goes_with_it() {
+    let options = EngineOptions { separate_values_bytes: 100, ..tiny_options() };
+    let files = Arc::new(MemoryFiles::new());
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let environment = env(Arc::clone(&files) as Arc<dyn Files>, clock, 1);
+    let engine = Engine::open(environment, Path::new(DIR), options).unwrap();
+    let tablet = engine.create_tablet(RowRange::all()).unwrap();
+    serve(&engine);
+    let mut model = Model::default();
+    let write = |rows: std::ops::Range<usize>, text: &str, model: &mut Model| {
+        for n in rows {
+            let row = format!("row-{n:04}").into_bytes();
+            let mutations = vec![put(1, "q", 1000, &format!("{n} {}", text.repeat(300)))];
+            apply(&tablet, &row, mutations.clone());
+            model.apply(&row, &mutations);
+        }
+        block_on(tablet.flush()).unwrap();
+    };
+    write(0..100, "a", &mut model);
+    let before = model.clone();
+    let backup = block_on(engine.create_backup(&[tablet.id()])).unwrap();
+    assert!(!backup.list().values.is_empty());
+    // Most of the value file is garbage to the table now.
+    write(0..90, "b", &mut model);
+    engine.compact_fully().unwrap();
+    engine.run_background().unwrap();
+    assert_eq!(engine.metrics().value_moved_bytes.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_restores(&engine, backup.id(), &before);
+    let id = backup.id();
+    drop(backup);
+    engine.delete_backup(id).unwrap();
+    engine.compact_fully().unwrap();
+    engine.run_background().unwrap();
+    assert!(engine.metrics().value_moved_bytes.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    assert_holds(&tablet, &model, "the table");
+}
