@@ -509,6 +509,11 @@ async fn metrics_tell_what_a_server_did_and_every_name_is_documented() {
     assert_eq!(sample(&metrics, "tepui_records"), 20);
     assert!(sample(&metrics, "tepui_memory_bytes{part=\"memtables\"}") > 0);
     assert_eq!(sample(&metrics, "tepui_read_only"), 0);
+    assert_eq!(sample(&metrics, "tepui_log_mutations_total"), 20);
+    let groups = sample(&metrics, "tepui_log_groups_total");
+    assert!((1..=20).contains(&groups), "{groups}");
+    assert_eq!(sample(&metrics, "tepui_log_sync_duration_seconds_count"), groups);
+    assert!(sample(&metrics, "tepui_log_written_bytes_total") > 20 * 10);
     assert!(metrics.ends_with("# EOF\n"));
     let documented = include_str!("../../../docs/operations.md");
     let names = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
@@ -517,6 +522,31 @@ async fn metrics_tell_what_a_server_did_and_every_name_is_documented() {
     }
     assert!(scrape(&server, "/health").await.0.contains("200"));
     assert!(scrape(&server, "/").await.0.contains("404"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_tell_of_large_values_and_of_all_memory() {
+    let server = start_with(&memory(), serve_metrics).await;
+    server.create(&[]).await;
+    let value = vec![5; 20 << 10];
+    for _ in 0..2 {
+        for n in 0..4 {
+            server.set(&format!("r{n}"), &value).await.unwrap();
+        }
+        server.running.engine().compact_fully().unwrap();
+    }
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    let values = |state| sample(&metrics, &format!("tepui_value_bytes{{state=\"{state}\"}}"));
+    assert!(sample(&metrics, "tepui_value_files") >= 1, "{metrics}");
+    assert!(values("live") > 0);
+    assert!(
+        sample(&metrics, "tepui_value_written_bytes_total") >= values("live") + values("garbage")
+    );
+    let parts = sample(&metrics, "tepui_memory_bytes{");
+    let resident = sample(&metrics, "tepui_resident_memory_bytes");
+    // Nothing is resident that no part counts; parts may count memory that was not touched yet.
+    assert!(resident > 0 && parts >= resident, "{parts} of {resident}");
     server.stop().await;
 }
 

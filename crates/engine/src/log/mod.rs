@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub use batch::{EncodedBatch, LogRecord, decode_batch, decode_record, encode_batch};
 pub use hlc::Hlc;
 pub use local::{LocalLog, ReplayProgress, ReplaySummary, TornTail};
-pub use metrics::LogFigures;
+pub use metrics::{LogFigures, SYNC_BUCKETS_MICROS};
 pub use pipeline::{Commit, CommitDone, CommitPipeline, LOG_QUEUE_BYTES_MAX, Permit};
 
 use crate::cell::Seq;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
@@ -10,7 +11,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use tepui_engine::cache::KindStats;
 use tepui_engine::db::{Engine, Health};
+use tepui_engine::log::SYNC_BUCKETS_MICROS;
 use tepui_engine::pressure::Behind;
+use tepui_engine::tablet::TabletStats;
 
 use super::process;
 use super::rpc::{self, BUCKETS_MICROS, CODES, CoreRpcs};
@@ -52,8 +55,11 @@ impl Collector for Sources {
         self.admission(&mut out)?;
         self.memory(&mut out)?;
         self.cache(&mut out)?;
-        self.tablets(&mut out)?;
+        let tablets: Vec<_> = self.engine.tablets().iter().map(|tablet| tablet.stats()).collect();
+        tell_tablets(&tablets, &mut out)?;
         self.background(&mut out)?;
+        self.log(&mut out)?;
+        self.values(&tablets, &mut out)?;
         self.device(&mut out)
     }
 }
@@ -126,6 +132,12 @@ fn label(name: &'static str, value: impl Into<String>) -> Labels<1> {
     [(name, value.into())]
 }
 
+/// The buckets of a histogram of seconds; the last has no upper end.
+fn buckets(ends_micros: &[u64], counts: &[u64]) -> Vec<(f64, u64)> {
+    let ends = ends_micros.iter().map(|micros| *micros as f64 / 1e6);
+    ends.chain([f64::MAX]).zip(counts.iter().copied()).collect()
+}
+
 impl Sources {
     fn server(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
         let version = label("version", env!("CARGO_PKG_VERSION"));
@@ -164,9 +176,7 @@ impl Sources {
         let name = "request_duration_seconds";
         let mut metric = out.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
         for (service, rpc, figures) in &all {
-            let ends = BUCKETS_MICROS.iter().map(|micros| *micros as f64 / 1e6);
-            let buckets: Vec<_> =
-                ends.chain([f64::MAX]).zip(figures.took.iter().copied()).collect();
+            let buckets = buckets(&BUCKETS_MICROS, &figures.took);
             let labels = of(service, rpc);
             metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(
                 figures.took_micros as f64 / 1e6,
@@ -220,13 +230,19 @@ impl Sources {
             ("requests", self.gate.figures().bytes),
             ("answers", self.streams.figures().bytes),
         ];
+        let counted: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
+        let process = process::memory().unwrap_or_default();
+        let whole = [
+            ("program", process.mapped_bytes),
+            ("other", process.anonymous_bytes.saturating_sub(counted)),
+        ];
         out.gauges(
             ("memory_bytes", "memory by what it is for"),
-            parts.map(|(part, bytes)| (label("part", part), bytes as f64)),
+            parts.into_iter().chain(whole).map(|(part, bytes)| (label("part", part), bytes as f64)),
         )?;
         let budget = self.memory_bytes as f64;
         out.gauge("memory_budget_bytes", "the configured budget; 0 without one", budget)?;
-        let resident = process::resident_bytes().unwrap_or(0) as f64;
+        let resident = process.resident_bytes() as f64;
         out.gauge(
             "resident_memory_bytes",
             "memory of the process, as the system counts it",
@@ -263,30 +279,7 @@ impl Sources {
         out.counter("filters_damaged", "filters that could not be used for damage", damaged)
     }
 
-    fn tablets(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
-        let tablets = self.engine.tablets();
-        let mut levels: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
-        let mut records = 0;
-        for tablet in &tablets {
-            let stats = tablet.stats();
-            records += stats.records;
-            let bytes = stats.level_bytes.iter().copied();
-            for (level, (files, bytes)) in stats.level_files.iter().zip(bytes).enumerate() {
-                let sum = levels.entry(level).or_default();
-                *sum = (sum.0 + *files as u64, sum.1 + bytes);
-            }
-        }
-        out.gauge("tablets", "tablets", tablets.len() as f64)?;
-        let help = "records in files and memtables, those hidden by others included";
-        out.gauge("records", help, records as f64)?;
-        let files = levels.iter().map(|(l, sum)| (label("level", l.to_string()), sum.0 as f64));
-        out.gauges(("level_files", "files by level"), files)?;
-        let bytes = levels.iter().map(|(l, sum)| (label("level", l.to_string()), sum.1 as f64));
-        out.gauges(("level_bytes", "bytes of files by level"), bytes)
-    }
-
     fn background(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
-        use std::sync::atomic::{AtomicU64, Ordering};
         let metrics = self.engine.metrics();
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         out.counter("flushes", "memtables written to files", get(&metrics.flushes))?;
@@ -297,10 +290,45 @@ impl Sources {
         let written = get(&metrics.compaction_write_bytes);
         out.counter("compaction_written_bytes", "bytes that compactions wrote", written)?;
         let help = "cells that garbage collection dropped";
-        out.counter("cells_collected", help, get(&metrics.cells_collected))?;
+        out.counter("cells_collected", help, get(&metrics.cells_collected))
+    }
+
+    fn log(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
         let (segments, bytes) = self.engine.log_size();
         out.gauge("log_segments", "segments of the commit log", segments as f64)?;
-        out.gauge("log_bytes", "bytes of the commit log on disk", bytes as f64)
+        out.gauge("log_bytes", "bytes of the commit log on disk", bytes as f64)?;
+        let figures = self.engine.log_figures();
+        out.counter("log_groups", "groups of writes that the log wrote at once", figures.groups)?;
+        out.counter("log_writes", "writes of a row in these groups", figures.batches)?;
+        out.counter("log_mutations", "mutations in these writes", figures.mutations)?;
+        let help = "bytes that these writes took in the log, their framing included";
+        out.counter("log_written_bytes", help, figures.bytes)?;
+        let help = "zeros that the log wrote ahead for small groups";
+        out.counter("log_laid_out_bytes", help, figures.laid_out_bytes)?;
+        let help = "time of syncs of the log";
+        let kind = MetricType::Histogram;
+        let mut metric = out.0.encode_descriptor("log_sync_duration_seconds", help, None, kind)?;
+        let buckets = buckets(&SYNC_BUCKETS_MICROS, &figures.sync_took);
+        let seconds = figures.sync_micros as f64 / 1e6;
+        metric.encode_histogram::<NoLabelSet>(seconds, figures.syncs, &buckets, None)
+    }
+
+    fn values(&self, tablets: &[TabletStats], out: &mut Out<'_>) -> Result<(), fmt::Error> {
+        let sum = |get: fn(&TabletStats) -> u64| tablets.iter().map(get).sum::<u64>();
+        let files = sum(|t| t.value_files) as f64;
+        out.gauge("value_files", "files of values outside of SSTs", files)?;
+        let (bytes, garbage) = (sum(|t| t.value_file_bytes), sum(|t| t.value_garbage_bytes));
+        let states = [("live", bytes.saturating_sub(garbage)), ("garbage", garbage)];
+        out.gauges(
+            ("value_bytes", "bytes of these files by whether a record leads to them"),
+            states.map(|(state, bytes)| (label("state", state), bytes as f64)),
+        )?;
+        let metrics = self.engine.metrics();
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let help = "bytes of value files that flushes and compactions wrote, moved values included";
+        out.counter("value_written_bytes", help, get(&metrics.value_write_bytes))?;
+        let help = "bytes of values that compactions moved, to free files with much garbage";
+        out.counter("value_moved_bytes", help, get(&metrics.value_moved_bytes))
     }
 
     fn device(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
@@ -315,4 +343,28 @@ impl Sources {
         out.counter("device_ring_reads", "of the reads: over io_uring", io.ring_reads)?;
         out.counter("device_ring_enters", "system calls of rings", io.ring_enters)
     }
+}
+
+fn tell_tablets(tablets: &[TabletStats], out: &mut Out<'_>) -> Result<(), fmt::Error> {
+    let mut levels: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
+    for stats in tablets {
+        let bytes = stats.level_bytes.iter().copied();
+        for (level, (files, bytes)) in stats.level_files.iter().zip(bytes).enumerate() {
+            let sum = levels.entry(level).or_default();
+            *sum = (sum.0 + *files as u64, sum.1 + bytes);
+        }
+    }
+    out.gauge("tablets", "tablets", tablets.len() as f64)?;
+    let help = "records in files and memtables, those hidden by others included";
+    out.gauge("records", help, tablets.iter().map(|t| t.records).sum::<u64>() as f64)?;
+    let files = levels.iter().map(|(l, sum)| (label("level", l.to_string()), sum.0 as f64));
+    out.gauges(("level_files", "files by level"), files)?;
+    let bytes = levels.iter().map(|(l, sum)| (label("level", l.to_string()), sum.1 as f64));
+    out.gauges(("level_bytes", "bytes of files by level"), bytes)?;
+    let sublevels = tablets.iter().map(|t| t.sublevels).max().unwrap_or(0);
+    let help = "sublevels of level 0 in the tablet that has most of them";
+    out.gauge("sublevels_max", help, sublevels as f64)?;
+    let debt: u64 = tablets.iter().map(|t| t.compaction_debt_bytes).sum();
+    let help = "bytes that compactions have yet to read and write, roughly";
+    out.gauge("compaction_debt_bytes", help, debt as f64)
 }

@@ -8,9 +8,28 @@ fn text(path: impl AsRef<Path>) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// Bytes of memory of this process that are resident, `VmRSS`; `None` where the system does not say.
-pub fn resident_bytes() -> Option<u64> {
-    kib_of(&text("/proc/self/status")?, "VmRSS:")
+/// Resident memory of this process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ProcessMemory {
+    /// Bytes that belong to nothing but the process: what the allocator has, used or kept, and stacks.
+    pub anonymous_bytes: u64,
+    /// Bytes of files that are mapped, mostly the program's own code, and bytes that are shared.
+    pub mapped_bytes: u64,
+}
+
+impl ProcessMemory {
+    /// All of it: `VmRSS`.
+    pub fn resident_bytes(&self) -> u64 {
+        self.anonymous_bytes + self.mapped_bytes
+    }
+}
+
+/// The memory of this process; `None` where the system does not say.
+pub fn memory() -> Option<ProcessMemory> {
+    let status = text("/proc/self/status")?;
+    let anonymous_bytes = kib_of(&status, "RssAnon:")?;
+    let mapped_bytes = kib_of(&status, "RssFile:")? + kib_of(&status, "RssShmem:")?;
+    Some(ProcessMemory { anonymous_bytes, mapped_bytes })
 }
 
 /// Bytes of memory that this process may use: those of the machine, or of the control groups that it is in.
@@ -88,7 +107,7 @@ mod tests {
     #[test]
     fn this_machine_says_what_it_has() {
         let limit = memory_limit_bytes().unwrap();
-        let resident = resident_bytes().unwrap();
+        let resident = memory().unwrap().resident_bytes();
         assert!(resident > 1 << 20 && resident < limit, "{resident} of {limit}");
     }
 }
