@@ -5,6 +5,7 @@ use tepui_engine::io::SeededRng;
 
 use crate::filter::Filter;
 use crate::regex::{Budget, Regex};
+use crate::sketch::{Sketch, ValueType};
 
 /// Decodes and compiles a row filter and runs it on a small row.
 pub fn row_filter(data: &[u8]) {
@@ -36,6 +37,22 @@ pub fn regex(data: &[u8]) {
     }
 }
 
+/// Reads both halves as sketches and merges them.
+pub fn sketch(data: &[u8]) {
+    let (a, b) = data.split_at(data.len() / 2);
+    for value_type in [ValueType::Int64, ValueType::Bytes] {
+        if let Ok(mut merged) = Sketch::decode(value_type, a) {
+            if let Ok(other) = Sketch::decode(value_type, b) {
+                merged.merge(&other);
+            }
+            assert!(
+                Sketch::decode(value_type, &merged.encode()).is_ok(),
+                "what is written is read"
+            );
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -45,6 +62,7 @@ mod tests {
         fn any_bytes_are_answered(data in prop::collection::vec(any::<u8>(), 0..200)) {
             super::row_filter(&data);
             super::regex(&data);
+            super::sketch(&data);
         }
     }
 }

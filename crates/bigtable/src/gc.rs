@@ -1,5 +1,5 @@
-//! Garbage-collection rules and value types of column families: the admin API's messages to and from
-//! what the engine compacts by.
+//! Garbage-collection rules of column families: the admin API's messages to and from what the engine
+//! compacts by.
 //!
 //! ```text
 //! GcRule { max_num_versions: 3 }        <──►  MaxVersions(3)
@@ -11,11 +11,9 @@
 
 use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2 as admin;
 use prost::Message;
-use tepui_engine::schema::{Aggregate, GcRule};
+use tepui_engine::schema::GcRule;
 
 use admin::gc_rule::{Intersection, Rule, Union};
-use admin::r#type::aggregate::{self, Aggregator};
-use admin::r#type::{Kind, int64};
 
 use crate::error::{Error, Result};
 
@@ -127,68 +125,6 @@ pub fn gc_rule_to_proto(rule: &GcRule) -> admin::GcRule {
     admin::GcRule { rule: Some(rule) }
 }
 
-/// How a family with this `value_type` aggregates; `None` for a family that does not. Types other than
-/// aggregates describe values to readers and change nothing here.
-///
-/// Fails with INVALID_ARGUMENT for an aggregate that is incomplete, and with UNIMPLEMENTED for one that
-/// is not the sum, minimum or maximum of big-endian `Int64`s.
-pub fn aggregate_from_type(value_type: Option<&admin::Type>) -> Result<Option<Aggregate>> {
-    let Some(admin::Type { kind: Some(Kind::AggregateType(aggregate)) }) = value_type else {
-        return Ok(None);
-    };
-    let bad = |what: &str| Error::field("value_type", what);
-    let input = aggregate.input_type.as_ref().and_then(|input| input.kind.as_ref());
-    match input {
-        Some(Kind::Int64Type(int64)) => {
-            let encoding = int64.encoding.as_ref().and_then(|encoding| encoding.encoding.as_ref());
-            // Left out, it can only be this one: operands are always sent as numbers.
-            if !matches!(encoding, None | Some(int64::encoding::Encoding::BigEndianBytes(_))) {
-                return Err(Error::unimplemented(
-                    "value_type: aggregates of Int64 support the encoding BigEndianBytes alone",
-                ));
-            }
-        }
-        Some(_) => {
-            return Err(Error::unimplemented(
-                "value_type: aggregates support the input type Int64 alone",
-            ));
-        }
-        None => return Err(bad("aggregate_type.input_type must be set")),
-    }
-    match &aggregate.aggregator {
-        Some(Aggregator::Sum(_)) => Ok(Some(Aggregate::Sum)),
-        Some(Aggregator::Min(_)) => Ok(Some(Aggregate::Min)),
-        Some(Aggregator::Max(_)) => Ok(Some(Aggregate::Max)),
-        Some(Aggregator::HllppUniqueCount(_)) => Err(Error::unimplemented(
-            "value_type: the aggregator hllpp_unique_count is not supported",
-        )),
-        None => Err(bad("aggregate_type.aggregator must be set")),
-    }
-}
-
-/// The full type of a family that aggregates, as the API shows it: the input's encoding filled in, and
-/// the state's type, which is the input's for all three.
-pub fn aggregate_to_type(aggregate: Aggregate) -> admin::Type {
-    let encoding = int64::Encoding {
-        encoding: Some(int64::encoding::Encoding::BigEndianBytes(Default::default())),
-    };
-    let int64 = || {
-        let int64 = admin::r#type::Int64 { encoding: Some(encoding) };
-        Some(Box::new(admin::Type { kind: Some(Kind::Int64Type(int64)) }))
-    };
-    let aggregator = match aggregate {
-        Aggregate::Sum => Aggregator::Sum(aggregate::Sum {}),
-        Aggregate::Min => Aggregator::Min(aggregate::Min {}),
-        Aggregate::Max => Aggregator::Max(aggregate::Max {}),
-    };
-    let aggregate = admin::r#type::Aggregate {
-        input_type: int64(),
-        state_type: int64(),
-        aggregator: Some(aggregator),
-    };
-    admin::Type { kind: Some(Kind::AggregateType(Box::new(aggregate))) }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -291,59 +227,6 @@ mod tests {
         assert!(gc_rule_from_proto(Some(&nested(20))).is_ok());
         let want = "Error in field 'gc_rule' : rules nest deeper than 20 levels";
         assert_eq!(refusal(&nested(21)), want);
-    }
-
-    fn aggregate(input: Option<Kind>, aggregator: Option<Aggregator>) -> admin::Type {
-        let input_type = input.map(|kind| Box::new(admin::Type { kind: Some(kind) }));
-        let aggregate = admin::r#type::Aggregate { input_type, state_type: None, aggregator };
-        admin::Type { kind: Some(Kind::AggregateType(Box::new(aggregate))) }
-    }
-
-    #[test]
-    fn sums_minima_and_maxima_of_int64_are_aggregates() {
-        let int64 = || Some(Kind::Int64Type(admin::r#type::Int64 { encoding: None }));
-        for (aggregator, want) in [
-            (Aggregator::Sum(aggregate::Sum {}), Aggregate::Sum),
-            (Aggregator::Min(aggregate::Min {}), Aggregate::Min),
-            (Aggregator::Max(aggregate::Max {}), Aggregate::Max),
-        ] {
-            let found = aggregate_from_type(Some(&aggregate(int64(), Some(aggregator))));
-            assert_eq!(found.unwrap(), Some(want));
-            let shown = aggregate_to_type(want);
-            assert_eq!(aggregate_from_type(Some(&shown)).unwrap(), Some(want));
-            let Some(Kind::AggregateType(shown)) = shown.kind else { panic!("not an aggregate") };
-            assert_eq!(shown.state_type, shown.input_type);
-        }
-        let string = Kind::StringType(admin::r#type::String { encoding: None });
-        for other in
-            [None, Some(admin::Type { kind: None }), Some(admin::Type { kind: Some(string) })]
-        {
-            assert_eq!(aggregate_from_type(other.as_ref()).unwrap(), None);
-        }
-    }
-
-    #[test]
-    fn other_aggregates_are_refused_by_name() {
-        let int64 = |encoding| {
-            let encoding = Some(int64::Encoding { encoding: Some(encoding) });
-            Some(Kind::Int64Type(admin::r#type::Int64 { encoding }))
-        };
-        let big_endian = || int64(int64::encoding::Encoding::BigEndianBytes(Default::default()));
-        let ordered = int64(int64::encoding::Encoding::OrderedCodeBytes(Default::default()));
-        let string = Some(Kind::StringType(admin::r#type::String { encoding: None }));
-        let sum = || Some(Aggregator::Sum(aggregate::Sum {}));
-        let hll = Some(Aggregator::HllppUniqueCount(Default::default()));
-        for (value_type, code, part) in [
-            (aggregate(None, sum()), Code::InvalidArgument, "input_type must be set"),
-            (aggregate(big_endian(), None), Code::InvalidArgument, "aggregator must be set"),
-            (aggregate(big_endian(), hll), Code::Unimplemented, "hllpp_unique_count"),
-            (aggregate(ordered, sum()), Code::Unimplemented, "BigEndianBytes"),
-            (aggregate(string, sum()), Code::Unimplemented, "Int64 alone"),
-        ] {
-            let error = aggregate_from_type(Some(&value_type)).unwrap_err();
-            assert_eq!(error.kind(), code);
-            assert!(error.message().contains(part), "{error}");
-        }
     }
 
     fn rules() -> impl Strategy<Value = GcRule> {

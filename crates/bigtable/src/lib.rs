@@ -33,8 +33,10 @@ pub mod rowset;
 pub mod sample;
 pub mod schema;
 mod selection;
+pub mod sketch;
 pub mod table;
 pub mod tablets;
+pub mod value_type;
 
 pub use error::{Code, Error, Result};
 

@@ -7,8 +7,8 @@
 //! | mutation           | ordinary family | aggregate family             | timestamp                     |
 //! |--------------------|-----------------|------------------------------|-------------------------------|
 //! | `SetCell`          | a value         | refused                      | -1 = server time, else >= 0   |
-//! | `AddToCell`        | refused         | an operand from `int_value`  | >= 0                          |
-//! | `MergeToCell`      | refused         | an operand of 8 bytes        | >= 0                          |
+//! | `AddToCell`        | refused         | an operand from an input     | >= 0                          |
+//! | `MergeToCell`      | refused         | an operand from a state      | >= 0                          |
 //! | `DeleteFromColumn` | `[start, end)`  | `[start, end)`               | range; end 0 = no end         |
 //! | `DeleteFromFamily` | all its cells   | all its cells                |                               |
 //! | `DeleteFromRow`    | all cells       | all cells                    |                               |
@@ -26,12 +26,10 @@ use tepui_engine::cell::{FamilyId, Mutation, RowBatch, TIMESTAMP_MAX, Timestamp,
 use crate::error::{Error, Result};
 use crate::limits;
 use crate::schema::TableSchema;
+use crate::value_type::AggregateType;
 
 /// The timestamp by which a `SetCell` asks for the server's time.
 const SERVER_TIME: Timestamp = -1;
-
-/// Bytes of an aggregate's state: an i64, big-endian.
-const AGGREGATE_STATE_BYTES: usize = 8;
 
 /// Cuts a time to the granularity of timestamps.
 pub fn truncate_to_granularity(micros: Timestamp) -> Timestamp {
@@ -137,43 +135,20 @@ impl Compiler<'_> {
     }
 
     fn add_to_cell(&self, add: &AddToCell) -> Result<Mutation> {
-        let family = self.aggregate_family("AddToCell", &add.family_name)?;
+        let (family, aggregate) = self.aggregate_family("AddToCell", &add.family_name)?;
         let qualifier = raw_qualifier(add.column_qualifier.as_ref())?;
         let timestamp = raw_timestamp(add.timestamp.as_ref())?;
-        let Some(ValueKind::IntValue(input)) = kind(add.input.as_ref()) else {
-            return Err(Error::invalid_argument(
-                "Error in field 'input' : must be an int_value, the input type of the column family",
-            ));
-        };
-        let operand = Bytes::copy_from_slice(&input.to_be_bytes());
+        let operand = aggregate.operand(kind(add.input.as_ref()))?;
         Ok(Mutation::Merge { family, qualifier, timestamp, operand })
     }
 
+    /// `None` where NULL is merged.
     fn merge_to_cell(&self, merge: &MergeToCell) -> Result<Option<Mutation>> {
-        let family = self.aggregate_family("MergeToCell", &merge.family_name)?;
+        let (family, aggregate) = self.aggregate_family("MergeToCell", &merge.family_name)?;
         let qualifier = raw_qualifier(merge.column_qualifier.as_ref())?;
         let timestamp = raw_timestamp(merge.timestamp.as_ref())?;
-        let operand = match kind(merge.input.as_ref()) {
-            None => return Ok(None),
-            Some(ValueKind::RawValue(state)) if state.len() == AGGREGATE_STATE_BYTES => {
-                state.clone()
-            }
-            Some(ValueKind::RawValue(state)) => {
-                return Err(Error::invalid_argument(format!(
-                    "Error in field 'input' : the state of an int64 aggregate is \
-                     {AGGREGATE_STATE_BYTES} bytes, but got {}",
-                    state.len()
-                )));
-            }
-            // The state type is int64, so its typed form is as good as the raw bytes.
-            Some(ValueKind::IntValue(state)) => Bytes::copy_from_slice(&state.to_be_bytes()),
-            Some(_) => {
-                return Err(Error::invalid_argument(
-                    "Error in field 'input' : must be a raw_value, the state type of the column family",
-                ));
-            }
-        };
-        Ok(Some(Mutation::Merge { family, qualifier, timestamp, operand }))
+        let operand = aggregate.merged(kind(merge.input.as_ref()))?;
+        Ok(operand.map(|operand| Mutation::Merge { family, qualifier, timestamp, operand }))
     }
 
     fn delete_from_column(&self, delete: &DeleteFromColumn) -> Result<Mutation> {
@@ -183,14 +158,14 @@ impl Compiler<'_> {
         Ok(Mutation::DeleteCells { family, qualifier: delete.column_qualifier.clone(), timestamps })
     }
 
-    fn aggregate_family(&self, mutation: &str, name: &str) -> Result<FamilyId> {
+    fn aggregate_family(&self, mutation: &str, name: &str) -> Result<(FamilyId, AggregateType)> {
         let family = self.schema.family(name)?;
-        if family.aggregate.is_none() {
-            return Err(Error::invalid_argument(format!(
+        let aggregate = family.aggregate.ok_or_else(|| {
+            Error::invalid_argument(format!(
                 "{mutation} is not allowed on column family {name:?}, which is not an aggregate"
-            )));
-        }
-        Ok(family.id)
+            ))
+        })?;
+        Ok((family.id, aggregate))
     }
 }
 

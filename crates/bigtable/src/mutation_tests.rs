@@ -17,7 +17,10 @@ fn schema() -> TableSchema {
     let id = schema.allocate_family_id();
     schema.families.insert("f".into(), FamilySchema::new(id));
     let id = schema.allocate_family_id();
-    let family = FamilySchema { aggregate: Some(Aggregate::Sum), ..FamilySchema::new(id) };
+    let family = FamilySchema {
+        aggregate: Some(AggregateType::of_numbers(Aggregate::Sum)),
+        ..FamilySchema::new(id)
+    };
     schema.families.insert("sum".into(), family);
     schema
 }

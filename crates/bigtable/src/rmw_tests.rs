@@ -9,6 +9,7 @@ use tepui_engine::schema::Aggregate;
 use super::*;
 use crate::error::Code;
 use crate::schema::FamilySchema;
+use crate::value_type::AggregateType;
 
 const NOW: Timestamp = 1_700_000_000_123_456;
 const NOW_MS: Timestamp = 1_700_000_000_123_000;
@@ -19,7 +20,7 @@ fn schema() -> TableSchema {
     let mut schema = TableSchema::new();
     for name in ["f", "g", "sum"] {
         let id = schema.allocate_family_id();
-        let aggregate = (name == "sum").then_some(Aggregate::Sum);
+        let aggregate = (name == "sum").then_some(AggregateType::of_numbers(Aggregate::Sum));
         let family = FamilySchema { aggregate, ..FamilySchema::new(id) };
         schema.families.insert(name.into(), family);
     }

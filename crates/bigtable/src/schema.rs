@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2 as admin;
 use tepui_engine::cell::FamilyId;
-use tepui_engine::schema::{Aggregate, FamilyOptions, GcRule, TabletSchema};
+use tepui_engine::schema::{FamilyOptions, GcRule, TabletSchema};
 
 use crate::error::{Error, Result};
 use crate::limits;
+use crate::value_type::AggregateType;
 
 /// One column family.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,7 +23,7 @@ pub struct FamilySchema {
     /// Which cells may be collected; `None` keeps everything.
     pub gc: Option<GcRule>,
     /// How cells combine in an aggregate family; `None` for an ordinary one.
-    pub aggregate: Option<Aggregate>,
+    pub aggregate: Option<AggregateType>,
     /// The value type as it was given, to be shown again.
     pub value_type: Option<admin::Type>,
 }
@@ -78,7 +79,9 @@ impl TableSchema {
         let families = self
             .families
             .values()
-            .map(|f| (f.id, FamilyOptions { gc: f.gc.clone(), aggregate: f.aggregate }))
+            .map(|f| {
+                (f.id, FamilyOptions { gc: f.gc.clone(), aggregate: f.aggregate.map(|a| a.how) })
+            })
             .collect();
         TabletSchema { families }
     }
@@ -114,6 +117,8 @@ impl FamilyNames {
 
 #[cfg(test)]
 mod tests {
+    use tepui_engine::schema::Aggregate;
+
     use super::*;
     use crate::error::Code;
 
@@ -156,7 +161,7 @@ mod tests {
         let mut schema = schema();
         let family = schema.families.get_mut("zeta").unwrap();
         family.gc = Some(GcRule::MaxVersions(3));
-        family.aggregate = Some(Aggregate::Max);
+        family.aggregate = Some(AggregateType::of_numbers(Aggregate::Max));
         let tablet = schema.to_tablet_schema();
         assert_eq!(
             tablet.family(FamilyId(1)),

@@ -15,6 +15,7 @@ use prost::Message;
 use tepui_bigtable::filter::WithFilter;
 use tepui_bigtable::schema::{FamilySchema, TableSchema};
 use tepui_bigtable::table::Table;
+use tepui_bigtable::value_type::{AggregateType, Input};
 use tepui_bigtable::{Code, chunk};
 use tepui_engine::cell::RowRange;
 use tepui_engine::db::{Engine, EngineOptions};
@@ -30,7 +31,7 @@ mod support;
 const NOW: i64 = 1_700_000_000_123_456;
 const NOW_MS: i64 = 1_700_000_000_123_000;
 
-/// A table of families `f` and `g` and the aggregates `sum`, `min` and `max`, in an engine in memory.
+/// A table of families `f` and `g` and the aggregates `sum`, `min`, `max` and `users`, in an engine in memory.
 struct Fixture {
     env: Env,
     clock: ManualClock,
@@ -135,9 +136,10 @@ fn schema() -> Arc<TableSchema> {
     for (name, aggregate) in [
         ("f", None),
         ("g", None),
-        ("sum", Some(Aggregate::Sum)),
-        ("min", Some(Aggregate::Min)),
-        ("max", Some(Aggregate::Max)),
+        ("sum", Some(AggregateType::of_numbers(Aggregate::Sum))),
+        ("min", Some(AggregateType::of_numbers(Aggregate::Min))),
+        ("max", Some(AggregateType::of_numbers(Aggregate::Max))),
+        ("users", Some(AggregateType::unique_count(Input::String))),
     ] {
         let id = schema.allocate_family_id();
         schema.families.insert(name.into(), FamilySchema { aggregate, ..FamilySchema::new(id) });
@@ -293,6 +295,51 @@ async fn aggregates_combine_what_was_added_and_merged() {
         .map(|c| (c.family.as_str(), i64::from_be_bytes(c.value.clone().try_into().unwrap())))
         .collect();
     assert_eq!(values, BTreeMap::from([("sum", 3), ("min", -3), ("max", 5)]));
+}
+
+fn add_user(user: &str) -> Change {
+    Change::AddToCell(v2::mutation::AddToCell {
+        family_name: "users".into(),
+        column_qualifier: typed(v2::value::Kind::RawValue("q".into())),
+        timestamp: typed(v2::value::Kind::RawTimestampMicros(1_000)),
+        input: typed(v2::value::Kind::StringValue(user.to_owned())),
+    })
+}
+
+#[tokio::test]
+async fn distinct_counts_have_the_bytes_of_zetasketch_wherever_their_parts_lie() {
+    let mut fixture = Fixture::new(&[]);
+    let sketch_of = async |fixture: &Fixture, row: &str| {
+        let rows = row_set(&[row], &[]);
+        let rows = fixture.read(v2::ReadRowsRequest { rows, ..Default::default() }).await;
+        Bytes::from(rows[0].cells[0].value.clone())
+    };
+    fixture.mutate("r", vec![add_user("user-2")]).await;
+    fixture.flush().await;
+    fixture.mutate("r", vec![add_user("user-0")]).await;
+    fixture.flush().await;
+    // One comes as a state, as another program or another row made it.
+    fixture.mutate("other", vec![add_user("user-1")]).await;
+    let state = sketch_of(&fixture, "other").await;
+    let Change::AddToCell(cell) = add_user("") else { panic!("an addition") };
+    let merge = Change::MergeToCell(v2::mutation::MergeToCell {
+        family_name: cell.family_name,
+        column_qualifier: cell.column_qualifier,
+        timestamp: cell.timestamp,
+        input: typed(v2::value::Kind::RawValue(state)),
+    });
+    fixture.mutate("r", vec![merge]).await;
+    let golden = [
+        0x08, 0x70, 0x10, 0x03, 0x18, 0x02, 0x20, 0x0b, 0x82, 0x07, 0x11, 0x10, 0x03, 0x18, 0x0f,
+        0x20, 0x14, 0x32, 0x09, 0xad, 0xe0, 0x0b, 0xf0, 0xbd, 0x0b, 0xdd, 0x8b, 0x09,
+    ];
+    assert_eq!(sketch_of(&fixture, "r").await, &golden[..]);
+    fixture.reopen();
+    assert_eq!(sketch_of(&fixture, "r").await, &golden[..]);
+    // After a deletion it begins anew.
+    let delete = Change::DeleteFromRow(v2::mutation::DeleteFromRow {});
+    fixture.mutate("r", vec![delete, add_user("user-1")]).await;
+    assert_eq!(sketch_of(&fixture, "r").await, sketch_of(&fixture, "other").await);
 }
 
 #[tokio::test]

@@ -1,6 +1,9 @@
 //! What a tablet must know of its table to compact it: families, garbage-collection rules, aggregates.
 
 use std::collections::BTreeMap;
+use std::fmt;
+
+use bytes::Bytes;
 
 use crate::cell::FamilyId;
 
@@ -43,16 +46,48 @@ impl GcRule {
     }
 }
 
-/// How the operands of an aggregate family combine. Operands and states are i64 BE, 8 bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How the operands of an aggregate family combine. Operands and states have the same form.
+///
+/// Whatever the order and the grouping in which operands are combined, the state must have the same bytes: reads and
+/// compactions combine whatever runs of operands they meet.
+#[derive(Debug, Clone, Copy)]
 pub enum Aggregate {
-    /// Wrapping 64-bit sum.
+    /// Wrapping sum of i64, big-endian, 8 bytes.
     Sum,
-    /// Minimum.
+    /// Minimum of the same.
     Min,
-    /// Maximum.
+    /// Maximum of the same.
     Max,
+    /// States that the engine does not understand, for example sketches.
+    Opaque(&'static dyn Combine),
 }
+
+/// Combines states that are opaque to the engine.
+pub trait Combine: fmt::Debug + Send + Sync {
+    /// What tells it from others.
+    fn name(&self) -> &'static str;
+    /// The state that is one operand; `None` where that is malformed.
+    fn begin(&self, operand: &[u8]) -> Option<Box<dyn Combined>>;
+}
+
+/// A state under way.
+pub trait Combined: fmt::Debug + Send + Sync {
+    /// Adds an operand; returns false and changes nothing where that is malformed.
+    fn add(&mut self, operand: &[u8]) -> bool;
+    /// Its bytes.
+    fn encode(&self) -> Bytes;
+}
+
+impl PartialEq for Aggregate {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Opaque(a), Self::Opaque(b)) => a.name() == b.name(),
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
+    }
+}
+
+impl Eq for Aggregate {}
 
 /// One family.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -27,8 +27,8 @@
 //!
 //! Operands of one cell within one stripe combine into one, with the newest sequence; a value below
 //! them in the same stripe becomes a value with that sequence. Between two operands in sight there is no
-//! tombstone out of sight, since the inputs are contiguous in age. Operands that cannot be combined (not
-//! eight bytes, or no aggregate in the schema) pass through as they are: a read reports them; a
+//! tombstone out of sight, since the inputs are contiguous in age. Operands that cannot be combined
+//! (malformed, or no aggregate in the schema) pass through as they are: a read reports them; a
 //! compaction that refused them would stop the tablet.
 //!
 //! # What the caller must hold to
@@ -154,10 +154,10 @@ struct Record {
 }
 
 /// A record of the current cell that waits for what follows.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 enum Held {
     /// An operand, to be combined with older ones of its stripe.
-    Operand { state: i64, stripe: usize },
+    Operand { state: aggregate::State, stripe: usize },
     /// A collected cell's tombstone, needed only if an older record of the cell is kept.
     Burial,
 }
@@ -480,30 +480,31 @@ impl CompactionStream {
             return;
         }
         let how = self.spec.schema.family(self.family).and_then(|f| f.aggregate);
-        let number = how.zip(aggregate::decode(&record.value));
         if kind != Kind::Merge {
             self.cell.ended = Some(stripe);
             self.cell.collected = false;
         }
-        match (self.cell.held, number) {
-            (Some(Held::Operand { state, stripe: held }), Some((how, number)))
-                if held == stripe =>
-            {
-                let state = aggregate::combine(how, state, number);
-                self.stats.overwritten += 1;
-                self.recycle(record);
-                if kind == Kind::Value {
-                    self.release_operand(state, Kind::Value);
-                } else {
-                    self.cell.held = Some(Held::Operand { state, stripe });
-                }
+        let Some(how) = how else { return self.emit(record) };
+        if let Some(Held::Operand { state, stripe: held }) = &mut self.cell.held
+            && *held == stripe
+            && kind != Kind::ValueElsewhere
+            && state.add(how, &record.value)
+        {
+            self.stats.overwritten += 1;
+            self.recycle(record);
+            if kind == Kind::Value {
+                self.release_held_as(Kind::Value);
             }
-            (_, Some((_, state))) if kind == Kind::Merge => {
+            return;
+        }
+        let state = (kind == Kind::Merge).then(|| aggregate::State::begin(how, &record.value));
+        match state.flatten() {
+            Some(state) => {
                 self.release_held();
                 self.held = record;
                 self.cell.held = Some(Held::Operand { state, stripe });
             }
-            _ => self.emit(record),
+            None => self.emit(record),
         }
     }
 
@@ -530,25 +531,22 @@ impl CompactionStream {
 
     /// Hands out what is held: an older record of the cell is kept.
     fn release_held(&mut self) {
-        match self.cell.held {
-            None => {}
-            Some(Held::Operand { state, .. }) => self.release_operand(state, Kind::Merge),
-            Some(Held::Burial) => {
-                self.stats.buried += 1;
-                self.cell.held = None;
-                let record = std::mem::take(&mut self.held);
-                self.ready.push_back(record);
-            }
-        }
+        self.release_held_as(Kind::Merge);
     }
 
-    fn release_operand(&mut self, state: i64, kind: Kind) {
-        self.cell.held = None;
+    /// The same; combined operands become a record of `kind`.
+    fn release_held_as(&mut self, kind: Kind) {
+        let Some(held) = self.cell.held.take() else { return };
         let mut record = std::mem::take(&mut self.held);
-        if let Some(last) = record.key.last_mut() {
-            *last = kind as u8;
+        match held {
+            Held::Operand { state, .. } => {
+                if let Some(last) = record.key.last_mut() {
+                    *last = kind as u8;
+                }
+                record.value = state.encode();
+            }
+            Held::Burial => self.stats.buried += 1,
         }
-        record.value = aggregate::encode(state);
         self.ready.push_back(record);
     }
 

@@ -56,12 +56,12 @@ enum Room {
 }
 
 /// The cell that the last records belonged to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum State {
     /// Nothing of it was visible yet.
     Empty,
     /// Operands so far, combined.
-    Operands(i64),
+    Operands(aggregate::State),
     /// Decided; what follows of it is older.
     Decided,
 }
@@ -285,7 +285,7 @@ impl VisibleRow {
             }
             self.timestamp = timestamp;
         }
-        if self.state == State::Decided {
+        if matches!(self.state, State::Decided) {
             return Ok(self.step_within_cell());
         }
         let TimestampRange { start, .. } = self.plan.timestamps;
@@ -300,30 +300,36 @@ impl VisibleRow {
             self.qualifier = Some(cursor.qualifier_bytes());
         }
         if key.kind() == Kind::Merge {
-            let operand = number(value, "operand")?;
             let Some(how) = self.aggregate() else {
                 let what = "an operand in a family without an aggregate";
                 return Err(Error::new(ErrorKind::Corruption, what));
             };
-            self.state = State::Operands(match self.state {
-                State::Operands(state) => aggregate::combine(how, operand, state),
-                State::Empty | State::Decided => operand,
-            });
+            if let State::Operands(state) = &mut self.state {
+                if !state.add(how, value) {
+                    return Err(malformed(value, "operand"));
+                }
+            } else {
+                let state = aggregate::State::begin(how, value);
+                self.state = State::Operands(state.ok_or_else(|| malformed(value, "operand"))?);
+            }
             return Ok(Action::Next);
         }
         let pointer = match key.kind() {
             Kind::ValueElsewhere => Some(pointer(value)?),
             _ => None,
         };
-        let value = match (self.state, self.aggregate()) {
-            // Values of aggregates stay with their cells: a pointer is no number.
-            (State::Operands(state), Some(how)) => {
-                aggregate::encode(aggregate::combine(how, number(value, "base")?, state))
+        let how = self.aggregate();
+        let value = match (std::mem::replace(&mut self.state, State::Decided), how) {
+            // Values of aggregates stay with their cells: a pointer is no state.
+            (State::Operands(mut state), Some(how)) => {
+                if !state.add(how, value) {
+                    return Err(malformed(value, "base"));
+                }
+                state.encode()
             }
             _ if pointer.is_some() => Bytes::new(),
             _ => cursor.value_bytes(),
         };
-        self.state = State::Decided;
         if let Some(pointer) = pointer.filter(|_| self.plan.values) {
             self.bytes = self.bytes.saturating_add(u64::from(pointer.value_len));
             self.elsewhere.push(Elsewhere { cell: self.cells.len(), pointer });
@@ -347,7 +353,7 @@ impl VisibleRow {
     fn close_cell(&mut self) -> Result<Room> {
         let state = std::mem::replace(&mut self.state, State::Empty);
         match state {
-            State::Operands(state) => self.show(aggregate::encode(state)),
+            State::Operands(state) => self.show(state.encode()),
             State::Empty | State::Decided => Ok(Room::Open),
         }
     }
@@ -383,7 +389,7 @@ impl VisibleRow {
     }
 
     fn add_range(&mut self, key: KeyView<'_>, value: &[u8]) -> Result<()> {
-        let start = number(value, "cell tombstone")?;
+        let start = aggregate::decode(value).ok_or_else(|| malformed(value, "cell tombstone"))?;
         let (last, seq) = (key.timestamp(), key.seq());
         let covers = |r: &RangeTombstone| r.start <= start && last <= r.last && seq <= r.seq;
         if seq <= self.column_hide || self.ranges.iter().any(covers) {
@@ -500,11 +506,8 @@ impl VisibleRow {
     }
 }
 
-fn number(value: &[u8], what: &str) -> Result<i64> {
-    aggregate::decode(value).ok_or_else(|| {
-        let what = format!("a malformed {what}: {} bytes where 8 are expected", value.len());
-        Error::new(ErrorKind::Corruption, what)
-    })
+fn malformed(value: &[u8], what: &str) -> Error {
+    Error::new(ErrorKind::Corruption, format!("a malformed {what} of {} bytes", value.len()))
 }
 
 fn pointer(value: &[u8]) -> Result<ValuePointer> {

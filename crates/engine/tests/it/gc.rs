@@ -2,7 +2,7 @@
 //! and nothing else is.
 
 use tepui_engine::cell::{FamilyId, RowRange};
-use tepui_engine::schema::{Aggregate, FamilyOptions, GcRule, TabletSchema};
+use tepui_engine::schema::{Aggregate, Combine, Combined, FamilyOptions, GcRule, TabletSchema};
 
 use crate::harness::{Rig, START_MICROS, put, tiny_options};
 
@@ -100,6 +100,61 @@ fn a_dropped_family_disappears_at_once_and_its_bytes_follow() {
     assert!(rows.iter().all(|row| row.cells.len() == 1 && row.cells[0].family == FamilyId(1)));
     idle_for_a_minute(&rig);
     assert_eq!(rig.tablet.stats().records, before / 2);
+}
+
+/// The set of the bytes of all operands, which must not be empty.
+#[derive(Debug)]
+struct ByteSet(std::collections::BTreeSet<u8>);
+
+#[derive(Debug)]
+struct ByteSets;
+
+impl Combine for ByteSets {
+    fn name(&self) -> &'static str {
+        "byte sets"
+    }
+
+    fn begin(&self, operand: &[u8]) -> Option<Box<dyn Combined>> {
+        let set = ByteSet(operand.iter().copied().collect());
+        (!operand.is_empty()).then(|| Box::new(set) as Box<dyn Combined>)
+    }
+}
+
+impl Combined for ByteSet {
+    fn add(&mut self, operand: &[u8]) -> bool {
+        self.0.extend(operand);
+        !operand.is_empty()
+    }
+
+    fn encode(&self) -> bytes::Bytes {
+        self.0.iter().copied().collect()
+    }
+}
+
+#[test]
+fn opaque_states_combine_in_reads_and_compactions() {
+    let family = FamilyOptions { gc: None, aggregate: Some(Aggregate::Opaque(&ByteSets)) };
+    let schema = TabletSchema { families: [(FamilyId(1), family)].into() };
+    let rig = Rig::new(tiny_options(), schema, 1);
+    for (n, operand) in ["b", "ca", "b", "d", "ad", "z", "bb"].into_iter().enumerate() {
+        let merge = tepui_engine::cell::Mutation::Merge {
+            family: FamilyId(1),
+            qualifier: "set".into(),
+            timestamp: 0,
+            operand: operand.into(),
+        };
+        rig.apply(b"r", vec![merge]);
+        if n % 2 == 0 {
+            futures::executor::block_on(rig.tablet.flush()).unwrap();
+        }
+        if n == 4 {
+            rig.engine.compact_fully().unwrap();
+            assert_eq!(rig.tablet.stats().records, 1);
+        }
+    }
+    assert_eq!(rig.get(b"r")[0].value.as_ref(), b"abcdz");
+    rig.engine.compact_fully().unwrap();
+    assert_eq!(rig.get(b"r")[0].value.as_ref(), b"abcdz");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_bigtable::schema::{FamilySchema, TableSchema};
-use tepui_bigtable::{gc, limits};
+use tepui_bigtable::{gc, limits, value_type};
 use tepui_engine::cell::FamilyId;
 
 use super::record::{FamilyRecord, TableRecord};
@@ -27,7 +27,7 @@ fn family_schema(family: &FamilyRecord) -> Result<FamilySchema> {
     let config = family.config.as_ref().unwrap_or(&empty);
     let mut schema = FamilySchema::new(FamilyId(family.id));
     schema.gc = gc::gc_rule_from_proto(config.gc_rule.as_ref())?;
-    schema.aggregate = gc::aggregate_from_type(config.value_type.as_ref())?;
+    schema.aggregate = value_type::check(config.value_type.as_ref())?;
     schema.value_type.clone_from(&config.value_type);
     Ok(schema)
 }
@@ -139,7 +139,7 @@ fn update(
 /// Cells of an aggregate family are stored as operands, others as they are; neither reads as the other.
 /// What the API fills in by itself may be sent back.
 fn check_value_type_change(from: Option<&admin::Type>, to: Option<&admin::Type>) -> Result<()> {
-    if gc::aggregate_from_type(from)? == gc::aggregate_from_type(to)? {
+    if value_type::check(from)? == value_type::check(to)? {
         return Ok(());
     }
     Err(Error::invalid_argument("Immutable fields 'value_type.aggregate_type' cannot be updated"))

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tepui_bigtable::gc;
+use tepui_bigtable::value_type;
 
 use crate::api::admin;
 use crate::api::admin::table::cluster_state::ReplicationState;
@@ -42,8 +42,8 @@ fn message(record: &TableRecord, view: View) -> admin::Table {
 /// The family as it was set, with what the API fills in for aggregates: the input's encoding and the
 /// type of the state.
 fn family(mut config: admin::ColumnFamily) -> admin::ColumnFamily {
-    if let Ok(Some(aggregate)) = gc::aggregate_from_type(config.value_type.as_ref()) {
-        config.value_type = Some(gc::aggregate_to_type(aggregate));
+    if let Ok(Some(aggregate)) = value_type::check(config.value_type.as_ref()) {
+        config.value_type = Some(aggregate.to_proto());
     }
     config
 }

@@ -150,6 +150,7 @@ fn mutate(
                         Aggregate::Sum => a.wrapping_add(b),
                         Aggregate::Min => a.min(b),
                         Aggregate::Max => a.max(b),
+                        Aggregate::Opaque(_) => unreachable!("no history has one"),
                     };
                     Bytes::copy_from_slice(&sum.to_be_bytes())
                 }
