@@ -13,6 +13,38 @@ pub const MUTATE_ROWS_MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Characters of a table id, at most: Bigtable's documented limit.
 pub const TABLE_ID_CHARS_MAX: usize = 50;
 
+/// Characters of an instance's id, at most: Bigtable's documented limit.
+pub const INSTANCE_ID_CHARS_MAX: usize = 33;
+
+/// Characters of a cluster's id, at most: Bigtable's documented limit is 30; clients' own tests make an id of an
+/// instance's with a few more.
+pub const CLUSTER_ID_CHARS_MAX: usize = 50;
+
+/// Characters of an app profile's id, at most: Bigtable's documented limit.
+pub const APP_PROFILE_ID_CHARS_MAX: usize = 50;
+
+/// Clusters of an instance, at most. Bigtable has one for each zone of eight regions.
+pub const CLUSTERS_MAX: usize = 32;
+
+/// Nodes that a cluster may claim to have, at most: a guard against mistyped numbers.
+pub const SERVE_NODES_MAX: i32 = 10_000;
+
+/// App profiles of an instance, at most: Bigtable's documented limit.
+pub const APP_PROFILES_MAX: usize = 2_000;
+
+/// Bytes of an app profile's description, at most: a text for people.
+pub const DESCRIPTION_BYTES_MAX: usize = 1_024;
+
+/// Characters of a display name, at most: one line for people. Bigtable's console has 30; its API takes more.
+pub const DISPLAY_NAME_CHARS_MAX: usize = 128;
+
+/// Labels of an instance, at most, and how long each of their keys and values may be: Bigtable's documented limits.
+pub const LABELS_MAX: usize = 64;
+/// Characters of a label's key or value, at most.
+pub const LABEL_CHARS_MAX: usize = 63;
+/// Bytes of a label's key or value: less than this.
+pub const LABEL_BYTES_MAX: usize = 128;
+
 /// Characters of a resource name, at most. Longer than any valid one; bounds keys of the meta store.
 pub const RESOURCE_NAME_CHARS_MAX: usize = 1_024;
 

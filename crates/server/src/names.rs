@@ -3,14 +3,24 @@
 //! ```text
 //! projects/PROJECT/instances/INSTANCE                    an instance
 //! projects/PROJECT/instances/INSTANCE/tables/TABLE       a table
+//! projects/PROJECT/instances/INSTANCE/clusters/CLUSTER   a cluster
+//! projects/PROJECT/instances/INSTANCE/appProfiles/ID     an app profile
 //! ```
 //!
 //! Project and instance may be anything without a slash: clients of an emulator send placeholders, and
-//! instances need not be created. A table's id is checked where one is created.
+//! instances need not be created. An id is checked where something is created.
 
 use tepui_bigtable::error::{Error, Result};
 
-use crate::limits::{RESOURCE_NAME_CHARS_MAX, TABLE_ID_CHARS_MAX};
+use crate::limits::{
+    APP_PROFILE_ID_CHARS_MAX, CLUSTER_ID_CHARS_MAX, INSTANCE_ID_CHARS_MAX, RESOURCE_NAME_CHARS_MAX,
+    TABLE_ID_CHARS_MAX,
+};
+
+/// Checks the shape of a project's name; `field` is the request's field, for the error.
+pub fn check_project(field: &str, name: &str) -> Result<()> {
+    check_shape(field, name, "projects/{project}", &["projects"])
+}
 
 /// Checks the shape of an instance's name; `field` is the request's field, for the error.
 pub fn check_instance(field: &str, name: &str) -> Result<()> {
@@ -24,11 +34,63 @@ pub fn check_table(field: &str, name: &str) -> Result<()> {
     check_shape(field, name, shape, &["projects", "instances", "tables"])
 }
 
-/// The name of a new table of an instance, both checked.
-pub fn new_table(parent: &str, table_id: &str) -> Result<String> {
+/// Checks the shape of a cluster's name; `field` is the request's field, for the error.
+pub fn check_cluster(field: &str, name: &str) -> Result<()> {
+    let shape = "projects/{project}/instances/{instance}/clusters/{cluster}";
+    check_shape(field, name, shape, &["projects", "instances", "clusters"])
+}
+
+/// Checks the shape of an app profile's name; `field` is the request's field, for the error.
+pub fn check_app_profile(field: &str, name: &str) -> Result<()> {
+    let shape = "projects/{project}/instances/{instance}/appProfiles/{app_profile}";
+    check_shape(field, name, shape, &["projects", "instances", "appProfiles"])
+}
+
+/// Checks the shape of a zone's name; `field` is the request's field, for the error.
+pub fn check_location(field: &str, name: &str) -> Result<()> {
+    check_shape(field, name, "projects/{project}/locations/{zone}", &["projects", "locations"])
+}
+
+/// The name of a new instance of a project, both checked.
+pub fn new_instance(parent: &str, id: &str) -> Result<String> {
+    check_project("parent", parent)?;
+    let ends_well = id.ends_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
+    let is_well_formed = id.len() >= 3 && is_lower_case_id(id) && ends_well;
+    let pattern = "[a-z][a-z0-9-]+[a-z0-9]";
+    check_id("instance_id", id, INSTANCE_ID_CHARS_MAX, pattern, is_well_formed)?;
+    Ok(format!("{parent}/instances/{id}"))
+}
+
+/// The name of a new cluster of an instance, both checked.
+pub fn new_cluster(parent: &str, id: &str) -> Result<String> {
     check_instance("parent", parent)?;
-    check_table_id(table_id)?;
-    Ok(format!("{parent}/tables/{table_id}"))
+    check_id("cluster_id", id, CLUSTER_ID_CHARS_MAX, "[a-z][-a-z0-9]*", is_lower_case_id(id))?;
+    Ok(format!("{parent}/clusters/{id}"))
+}
+
+/// The name of a new app profile of an instance, both checked.
+pub fn new_app_profile(parent: &str, id: &str) -> Result<String> {
+    check_instance("parent", parent)?;
+    check_id("app_profile_id", id, APP_PROFILE_ID_CHARS_MAX, WORD_PATTERN, is_word(id))?;
+    Ok(format!("{parent}/appProfiles/{id}"))
+}
+
+/// The name of a new table of an instance, both checked.
+pub fn new_table(parent: &str, id: &str) -> Result<String> {
+    check_instance("parent", parent)?;
+    check_id("table_id", id, TABLE_ID_CHARS_MAX, WORD_PATTERN, is_word(id))?;
+    Ok(format!("{parent}/tables/{id}"))
+}
+
+/// The instance that the name of something in it starts with; all of a name that is in none.
+pub fn instance_of(name: &str) -> &str {
+    let end = name.match_indices('/').nth(3).map_or(name.len(), |(at, _)| at);
+    name.get(..end).unwrap_or(name)
+}
+
+/// The last part of a name.
+pub fn id_of(name: &str) -> &str {
+    name.rsplit_once('/').map_or(name, |(_, id)| id)
 }
 
 /// The instance of a table's name, and the table's id.
@@ -36,25 +98,40 @@ pub fn split_table(name: &str) -> Option<(&str, &str)> {
     name.rsplit_once("/tables/")
 }
 
-/// `[_a-zA-Z0-9][-_.a-zA-Z0-9]*`, at most 50 characters.
-fn check_table_id(id: &str) -> Result<()> {
+/// The pattern of ids of tables and app profiles.
+const WORD_PATTERN: &str = "[_a-zA-Z0-9][-_.a-zA-Z0-9]*";
+
+/// Whether an id is of [`WORD_PATTERN`].
+fn is_word(id: &str) -> bool {
+    id.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+        && id.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+}
+
+/// `[a-z][-a-z0-9]*`
+fn is_lower_case_id(id: &str) -> bool {
+    id.starts_with(|c: char| c.is_ascii_lowercase())
+        && id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+}
+
+/// Checks an id that a client chose: its length, and what was found of its pattern.
+fn check_id(
+    field: &str,
+    id: &str,
+    chars_max: usize,
+    pattern: &str,
+    is_well_formed: bool,
+) -> Result<()> {
     if id.is_empty() {
-        return Err(Error::invalid_argument("table_id must be non-empty"));
+        return Err(Error::invalid_argument(format!("{field} must be non-empty")));
     }
-    if id.chars().count() > TABLE_ID_CHARS_MAX {
-        return Err(Error::invalid_argument(format!(
-            "table_id {id:?} is too long: limit {TABLE_ID_CHARS_MAX} characters"
-        )));
+    if id.chars().count() > chars_max {
+        let what = format!("{field} {id:?} is too long: limit {chars_max} characters");
+        return Err(Error::invalid_argument(what));
     }
-    let starts_well = id.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
-    let goes_on_well =
-        id.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-    if starts_well && goes_on_well {
+    if is_well_formed {
         return Ok(());
     }
-    Err(Error::invalid_argument(format!(
-        "table_id {id:?} does not match [_a-zA-Z0-9][-_.a-zA-Z0-9]*"
-    )))
+    Err(Error::invalid_argument(format!("{field} {id:?} does not match {pattern}")))
 }
 
 /// Checks that `name` alternates the given collections with non-empty ids.
@@ -116,6 +193,34 @@ mod tests {
             assert_eq!(error.kind(), Code::InvalidArgument, "{id}");
             assert!(error.message().contains("table_id"), "{error}");
         }
+    }
+
+    #[test]
+    fn ids_of_instances_clusters_and_profiles_follow_the_documented_patterns() {
+        let long = "x".repeat(51);
+        let instance = |id: &str| new_instance("projects/p", id);
+        let cluster = |id: &str| new_cluster("projects/p/instances/i", id);
+        let profile = |id: &str| new_app_profile("projects/p/instances/i", id);
+        assert_eq!(instance("a-1").unwrap(), "projects/p/instances/a-1");
+        assert_eq!(cluster("c").unwrap(), "projects/p/instances/i/clusters/c");
+        assert_eq!(profile("_P.q-1").unwrap(), "projects/p/instances/i/appProfiles/_P.q-1");
+        for id in ["", "ab", "1ab", "aBc", "ab-", "a_b", "a/b", &long] {
+            assert_eq!(instance(id).unwrap_err().kind(), Code::InvalidArgument, "{id}");
+        }
+        for id in ["", "1a", "-a", "A", "a_b", "a/b", &long] {
+            assert_eq!(cluster(id).unwrap_err().kind(), Code::InvalidArgument, "{id}");
+        }
+        for id in ["", "-a", ".a", "a b", "a/b", &long] {
+            assert_eq!(profile(id).unwrap_err().kind(), Code::InvalidArgument, "{id}");
+        }
+    }
+
+    #[test]
+    fn names_give_their_instance_and_their_id() {
+        let name = "projects/p/instances/i/clusters/c/backups/b";
+        assert_eq!((instance_of(name), id_of(name)), ("projects/p/instances/i", "b"));
+        assert_eq!(instance_of("projects/p/instances/i"), "projects/p/instances/i");
+        assert_eq!((instance_of(""), id_of("")), ("", ""));
     }
 
     #[test]

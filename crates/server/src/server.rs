@@ -25,6 +25,7 @@ use crate::catalog::resources::Resources;
 use crate::chores::{self, Chores};
 use crate::config::Config;
 use crate::dispatch::Dispatch;
+use crate::instances::Instances;
 use crate::limits::{CLOSE, REQUEST_MESSAGE_BYTES_MAX};
 use crate::listener;
 use crate::metrics::collect::Sources;
@@ -88,6 +89,9 @@ fn start_over(
     let (clock, rng) = (engine.clock(), Arc::clone(&env.rng));
     let resources = Arc::new(Resources::open(engine.meta())?);
     let operations = Arc::new(Operations::open(Arc::clone(&resources), Arc::clone(&clock)));
+    let is_strict = config.strict_instances;
+    let instances = Instances::new(Arc::clone(&resources), Arc::clone(&clock), is_strict);
+    let instances = Arc::new(instances);
     let tables = Arc::new(Tables::open(host, engine.meta(), Arc::clone(&clock), rng)?);
     engine.retain_tablets(&tables.tablet_ids())?;
     engine.start()?;
@@ -126,6 +130,7 @@ fn start_over(
         cores.push(Arc::clone(&core));
         let serving = Serving {
             tables: &tables,
+            instances: &instances,
             operations: &operations,
             health: &health,
             clock: &clock,
@@ -217,6 +222,7 @@ type DataFirst = Dispatch<Gated<BigtableServer<DataService>>>;
 /// What the services of all cores share.
 struct Serving<'a> {
     tables: &'a Arc<Tables>,
+    instances: &'a Arc<Instances>,
     operations: &'a Arc<Operations>,
     health: &'a HealthReporter,
     clock: &'a Arc<dyn Clock>,
@@ -230,10 +236,19 @@ impl Serving<'_> {
         let clock = || Arc::clone(self.clock);
         let recorder = Recorder::new(core, clock());
         let tables = || Arc::clone(self.tables);
+        let instances = || Arc::clone(self.instances);
         let operations = || Arc::clone(self.operations);
-        let data = DataService::new(tables(), Arc::clone(self.streams), clock(), recorder.clone());
-        let table_admin = TableAdminService::new(tables(), operations(), clock(), recorder.clone());
-        let instance_admin = InstanceAdminService::new(recorder.clone());
+        let streams = Arc::clone(self.streams);
+        let data = DataService::new(tables(), instances(), streams, clock(), recorder.clone());
+        let table_admin =
+            TableAdminService::new(tables(), instances(), operations(), clock(), recorder.clone());
+        let instance_admin = InstanceAdminService::new(
+            instances(),
+            tables(),
+            operations(),
+            clock(),
+            recorder.clone(),
+        );
         let longrunning = OperationsService::new(operations(), recorder);
         let health = HealthService::from_health_reporter(self.health.clone());
         let reflection = || {

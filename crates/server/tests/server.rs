@@ -25,6 +25,9 @@ use tokio::net::TcpStream;
 use tonic::Code;
 use tonic::transport::Channel;
 
+#[path = "server/instances.rs"]
+mod instances;
+
 const INSTANCE: &str = "projects/p/instances/i";
 const TABLE: &str = "projects/p/instances/i/tables/t";
 
@@ -214,9 +217,9 @@ async fn bad_requests_have_their_codes_and_leave_the_connection_usable() {
     assert_eq!(status.code(), Code::Unimplemented);
     assert_eq!(status.message(), "Bigtable.PrepareQuery is not supported yet");
     let mut instances = BigtableInstanceAdminClient::new(server.channel.clone());
-    let request = admin::GetInstanceRequest { name: INSTANCE.to_owned() };
-    let status = instances.get_instance(request).await.unwrap_err();
-    assert_eq!(status.message(), "BigtableInstanceAdmin.GetInstance is not supported yet");
+    let request = admin::GetLogicalViewRequest::default();
+    let status = instances.get_logical_view(request).await.unwrap_err();
+    assert_eq!(status.message(), "BigtableInstanceAdmin.GetLogicalView is not supported yet");
     server.set("r", b"v").await.unwrap();
     assert_eq!(server.rows().await.unwrap(), [row("r", b"v")]);
     server.stop().await;

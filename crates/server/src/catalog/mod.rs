@@ -236,6 +236,43 @@ impl<H: Host> Catalog<H> {
         Ok(())
     }
 
+    /// Removes all tables of an instance for good, deleted ones too; none where one is protected. Blocks.
+    pub fn delete_instance(&self, instance: &str) -> Result<()> {
+        let _changing = self.change();
+        let entries: Vec<_> = {
+            let tables = self.read();
+            let of_instance =
+                |name: &str| names::split_table(name).is_some_and(|(of, _)| of == instance);
+            let protected = |e: &Entry<H::Table>| e.record.deletion_protection;
+            let live = tables.live.values().filter(|e| of_instance(&e.record.name));
+            if let Some(entry) = live.clone().find(|e| protected(e)) {
+                return Err(Error::failed_precondition(format!(
+                    "instance {instance:?} cannot be deleted: table {:?} is protected from deletion",
+                    entry.record.name
+                )));
+            }
+            let deleted = tables.deleted.values().filter(|e| of_instance(&e.record.name));
+            live.chain(deleted).map(Arc::clone).collect()
+        };
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let records: Vec<_> =
+            entries.iter().map(|entry| (entry.record.name.clone(), entry.revision)).collect();
+        self.store.remove_all(&records)?;
+        {
+            let mut tables = self.write();
+            for (name, _) in &records {
+                tables.live.remove(name);
+                tables.deleted.remove(name);
+            }
+        }
+        for entry in entries {
+            self.drop_tablets(&entry.record);
+        }
+        Ok(())
+    }
+
     /// Brings a deleted table back; `NOT_FOUND` once it is swept or replaced. Blocks.
     pub fn undelete(&self, name: &str) -> Result<Arc<Entry<H::Table>>> {
         let _changing = self.change();

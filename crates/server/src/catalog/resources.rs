@@ -29,7 +29,8 @@ use prost::Message;
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
 
-use crate::api::longrunning;
+use crate::api::instances::Instance;
+use crate::api::{admin, longrunning};
 
 /// Before the kind in every key.
 pub(super) const PREFIX: &str = "resources/";
@@ -43,6 +44,8 @@ pub trait Resource: Message + Default + Clone + 'static {
     const KIND: &'static str;
     /// What an error calls it.
     const NOUN: &'static str;
+    /// Whether that which it is in may not be deleted while it is there, as a backup's cluster.
+    const HOLDS: bool = false;
 }
 
 /// A resource as of its last change.
@@ -62,7 +65,12 @@ impl<R> Stored<R> {
 }
 
 /// Every kind that there is.
-const KINDS: &[Kind] = &[Kind::of::<longrunning::Operation>()];
+const KINDS: &[Kind] = &[
+    Kind::of::<Instance>(),
+    Kind::of::<admin::Cluster>(),
+    Kind::of::<admin::AppProfile>(),
+    Kind::of::<longrunning::Operation>(),
+];
 
 impl Resource for longrunning::Operation {
     const KIND: &'static str = "operation";
@@ -93,6 +101,8 @@ type Entries = BTreeMap<String, Entry>;
 /// A kind without its type.
 struct Kind {
     name: &'static str,
+    noun: &'static str,
+    holds: bool,
     /// An entry from the bytes behind the version, with its revision.
     decode: fn(&[u8], u64) -> Result<Entry, prost::DecodeError>,
 }
@@ -101,6 +111,8 @@ impl Kind {
     const fn of<R: Resource>() -> Self {
         Self {
             name: R::KIND,
+            noun: R::NOUN,
+            holds: R::HOLDS,
             decode: |bytes, revision| Ok(Entry::new(R::decode(bytes)?, revision)),
         }
     }
@@ -352,6 +364,19 @@ impl Change<'_> {
         self.find::<R>(name)?;
         self.stage::<R>(name, None);
         Ok(())
+    }
+
+    /// Something in what has this name that [holds](Resource::HOLDS) it: what it is called, and its name.
+    pub fn held_under(&self, name: &str) -> Option<(&'static str, String)> {
+        let below = format!("{name}/");
+        let holding = KINDS.iter().zip(&self.resources.kinds).filter(|(kind, _)| kind.holds);
+        holding.into_iter().find_map(|(kind, entries)| {
+            let entries = entries.load();
+            let mut from =
+                entries.range::<str, _>((Bound::Included(below.as_str()), Bound::Unbounded));
+            let (found, _) = from.next().filter(|(found, _)| found.starts_with(&below))?;
+            Some((kind.noun, found.clone()))
+        })
     }
 
     /// Deletes what has this name, of whatever kind, and all whose names go on from it with a slash: an instance and

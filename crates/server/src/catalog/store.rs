@@ -42,6 +42,19 @@ impl Store {
         self.commit(name, None, Some(revision)).map(|_| ())
     }
 
+    /// Removes records with their revisions, durably: all or none.
+    pub fn remove_all(&self, records: &[(String, u64)]) -> Result<()> {
+        let removals: Vec<_> = records
+            .iter()
+            .map(|(name, revision)| MetaChange {
+                key: format!("{PREFIX}{name}"),
+                expect: MetaExpect::Revision(*revision),
+                value: None,
+            })
+            .collect();
+        Ok(self.meta.commit(&removals).map(|_| ())?)
+    }
+
     fn commit(&self, name: &str, value: Option<Bytes>, revision: Option<u64>) -> Result<u64> {
         let expect = revision.map_or(MetaExpect::Absent, MetaExpect::Revision);
         let change = MetaChange { key: format!("{PREFIX}{name}"), expect, value };

@@ -317,6 +317,15 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "server.strict_instances",
+        default: "false",
+        about: "whether tables can only be made, and served, in instances that were created",
+        set: |config, value| {
+            config.strict_instances = values::boolean(value)?;
+            Ok(())
+        },
+    },
+    Key {
         name: "server.cores",
         default: "0",
         about: "cores that serve requests; 0 means all",

@@ -60,6 +60,8 @@ pub struct Config {
     pub metrics_listen: Option<SocketAddr>,
     /// Whether other machines may connect without credentials and encryption.
     pub allow_remote_plaintext: bool,
+    /// Whether tables can only be made, and served, in instances that were created.
+    pub strict_instances: bool,
     /// Cores that serve requests; 0 means all.
     pub cores: usize,
     /// How log lines look.
@@ -90,6 +92,7 @@ impl Config {
             io: IoMode::Direct,
             metrics_listen: None,
             allow_remote_plaintext: false,
+            strict_instances: false,
             cores: 0,
             log_format: LogFormat::Text,
             log_level: "info".to_owned(),
@@ -306,7 +309,7 @@ mod tests {
             background_bytes_per_second = \"100MiB\"\ndelete_bytes_per_second = 0\nrewrite_days = 7\n\
             separate_values_bytes = 0\nio = \"buffered\"\n\
             [metrics]\nlisten = \"[::1]:10\"\n\
-            [server]\nallow_remote_plaintext = true\ncores = 3\n\
+            [server]\nallow_remote_plaintext = true\nstrict_instances = true\ncores = 3\n\
             [logging]\nformat = \"json\"\nlevel = \"debug\"\n";
         let by_file = resolve(&file(text)).unwrap();
         let by_env = resolve(&Inputs {
@@ -332,6 +335,7 @@ mod tests {
                 ("TEPUI_MEMORY", "8GiB"),
                 ("TEPUI_METRICS_LISTEN", "[::1]:10"),
                 ("TEPUI_SERVER_ALLOW_REMOTE_PLAINTEXT", "true"),
+                ("TEPUI_SERVER_STRICT_INSTANCES", "true"),
                 ("TEPUI_SERVER_CORES", "3"),
                 ("TEPUI_LOGGING_FORMAT", "json"),
                 ("TEPUI_LOGGING_LEVEL", "debug"),
@@ -370,6 +374,7 @@ mod tests {
             io: IoMode::Buffered,
             metrics_listen: Some("[::1]:10".parse().unwrap()),
             allow_remote_plaintext: true,
+            strict_instances: true,
             cores: 3,
             log_format: LogFormat::Json,
             log_level: "debug".to_owned(),

@@ -20,6 +20,8 @@ use crate::api::v2::{
     PingAndWarmResponse, ReadModifyWriteRowResponse, ReadRowsResponse, SampleRowKeysRequest,
     SampleRowKeysResponse,
 };
+use crate::instances::Instances;
+use crate::instances::profiles::Access;
 use crate::limits::MUTATE_ROWS_MESSAGE_BYTES_MAX;
 use crate::metrics::rpc::Recorder;
 use crate::names;
@@ -29,6 +31,7 @@ use crate::status::{self, from_error};
 #[derive(Clone)]
 pub struct DataService {
     tables: Arc<Tables>,
+    instances: Arc<Instances>,
     streams: Arc<Streams>,
     clock: Arc<dyn Clock>,
     pub(super) recorder: Recorder,
@@ -39,11 +42,17 @@ impl DataService {
     /// Serves these tables.
     pub fn new(
         tables: Arc<Tables>,
+        instances: Arc<Instances>,
         streams: Arc<Streams>,
         clock: Arc<dyn Clock>,
         recorder: Recorder,
     ) -> Self {
-        Self { tables, streams, clock, recorder }
+        Self { tables, instances, streams, clock, recorder }
+    }
+
+    /// Whether a request may do this by its app profile.
+    fn allow(&self, table: &str, profile: &str, access: Access) -> Result<(), Status> {
+        self.instances.allow(table, profile, access).map_err(|error| from_error(&error))
     }
 
     /// The table that a request is for. `views` are the request's fields that name a view instead.
@@ -72,6 +81,7 @@ impl DataService {
             ("authorized_view_name", request.authorized_view_name.as_str()),
             ("materialized_view_name", request.materialized_view_name.as_str()),
         ];
+        self.allow(&request.table_name, &request.app_profile_id, Access::Read)?;
         let table = self.table(&request.table_name, &views)?;
         let rows =
             table.read_rows_encoded(&kept, large_rows).map_err(|error| from_error(&error))?;
@@ -95,6 +105,7 @@ impl DataService {
             ("authorized_view_name", request.authorized_view_name.as_str()),
             ("materialized_view_name", request.materialized_view_name.as_str()),
         ];
+        self.allow(&request.table_name, &request.app_profile_id, Access::Read)?;
         let table = self.table(&request.table_name, &views)?;
         let samples = table.sample_row_keys().map_err(|error| from_error(&error))?;
         Ok(Response::new(Box::pin(futures::stream::iter(samples.into_iter().map(Ok)))))
@@ -106,6 +117,7 @@ impl DataService {
     ) -> Result<Response<MutateRowResponse>, Status> {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let views = [("authorized_view_name", request.authorized_view_name.as_str())];
+        self.allow(&request.table_name, &request.app_profile_id, Access::Write)?;
         let table = self.table(&request.table_name, &views)?;
         table.mutate_row(&request).await.map_err(|error| from_error(&error))?;
         Ok(Response::new(MutateRowResponse {}))
@@ -117,6 +129,7 @@ impl DataService {
     ) -> Result<Response<Stream<MutateRowsResponse>>, Status> {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let views = [("authorized_view_name", request.authorized_view_name.as_str())];
+        self.allow(&request.table_name, &request.app_profile_id, Access::Write)?;
         let table = self.table(&request.table_name, &views)?;
         let count = request.entries.len();
         let failed = table.mutate_rows(request).await.map_err(|error| from_error(&error))?;
@@ -131,6 +144,7 @@ impl DataService {
         let kept = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let request = &kept.request;
         let views = [("authorized_view_name", request.authorized_view_name.as_str())];
+        self.allow(&request.table_name, &request.app_profile_id, Access::Transaction)?;
         let table = self.table(&request.table_name, &views)?;
         let done = table.check_and_mutate_row_encoded(&kept).await;
         done.map(Response::new).map_err(|error| from_error(&error))
@@ -142,6 +156,7 @@ impl DataService {
     ) -> Result<Response<ReadModifyWriteRowResponse>, Status> {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let views = [("authorized_view_name", request.authorized_view_name.as_str())];
+        self.allow(&request.table_name, &request.app_profile_id, Access::Transaction)?;
         let table = self.table(&request.table_name, &views)?;
         let done = table.read_modify_write_row(&request).await;
         done.map(Response::new).map_err(|error| from_error(&error))
@@ -152,8 +167,11 @@ impl DataService {
         &self,
         request: Request<PingAndWarmRequest>,
     ) -> Result<Response<PingAndWarmResponse>, Status> {
-        let checked = names::check_instance("name", &request.get_ref().name);
-        checked.map(|()| Response::new(PingAndWarmResponse {})).map_err(|error| from_error(&error))
+        let request = request.get_ref();
+        let checked = names::check_instance("name", &request.name);
+        checked.map_err(|error| from_error(&error))?;
+        self.allow(&request.name, &request.app_profile_id, Access::Read)?;
+        Ok(Response::new(PingAndWarmResponse {}))
     }
 }
 

@@ -1,17 +1,311 @@
-//! `google.bigtable.admin.v2.BigtableInstanceAdmin`. Tables can be made in any instance, so there are no
-//! instances to administer yet; every RPC answers UNIMPLEMENTED with its name.
+//! `google.bigtable.admin.v2.BigtableInstanceAdmin`: instances, clusters and app profiles, by the rules of
+//! [`crate::instances`]. A change is done when it is answered, so the operations here are finished ones.
 
+use std::sync::Arc;
+
+use prost::Message;
+use tepui_bigtable::error::Result as TepuiResult;
+use tepui_engine::io::Clock;
+use tonic::{Request, Response, Status};
+
+use super::{Tables, blocking, invalid, page_size, timestamp};
+use crate::api::longrunning::Operation;
+use crate::api::{admin, instances as api};
+use crate::instances::{Instances, clusters};
 use crate::metrics::rpc::Recorder;
+use crate::operations::Operations;
+use crate::status::from_error;
 
-/// The service.
-#[derive(Debug, Clone)]
+const INSTANCE_TYPE: &str = "google.bigtable.admin.v2.Instance";
+const CLUSTER_TYPE: &str = "google.bigtable.admin.v2.Cluster";
+const APP_PROFILE_TYPE: &str = "google.bigtable.admin.v2.AppProfile";
+
+/// The service. Cheap to clone: every core has one.
+#[derive(Clone)]
 pub struct InstanceAdminService {
+    instances: Arc<Instances>,
+    tables: Arc<Tables>,
+    operations: Arc<Operations>,
+    clock: Arc<dyn Clock>,
     pub(super) recorder: Recorder,
 }
 
+#[expect(clippy::unused_async, reason = "the generated dispatch awaits every RPC")]
 impl InstanceAdminService {
-    /// Counts what it is asked.
-    pub fn new(recorder: Recorder) -> Self {
-        Self { recorder }
+    /// Administers these instances; operations are recorded among `operations`.
+    pub fn new(
+        instances: Arc<Instances>,
+        tables: Arc<Tables>,
+        operations: Arc<Operations>,
+        clock: Arc<dyn Clock>,
+        recorder: Recorder,
+    ) -> Self {
+        Self { instances, tables, operations, clock, recorder }
     }
+
+    /// Runs a change off the core's runtime, with the service and the time at which it was asked for.
+    async fn change<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self, Times) -> TepuiResult<T> + Send + 'static,
+    ) -> Result<Response<T>, Status> {
+        let service = self.clone();
+        let requested_micros = self.clock.now_micros();
+        let times = Times { clock: Arc::clone(&self.clock), requested_micros };
+        blocking(move || work(&service, times)).await.map(Response::new)
+    }
+
+    /// Records a change that is done.
+    fn done(
+        &self,
+        resource: &str,
+        metadata: (&str, &impl Message),
+        response: (&str, &impl Message),
+    ) -> TepuiResult<Operation> {
+        let metadata_type = format!("google.bigtable.admin.v2.{}", metadata.0);
+        self.operations.finished(resource, (&metadata_type, metadata.1), response)
+    }
+
+    pub(super) async fn on_create_instance(
+        &self,
+        request: Request<api::CreateInstanceRequest>,
+    ) -> Result<Response<Operation>, Status> {
+        let request = request.into_inner();
+        let change = self.change(move |service, times| {
+            let instance = service.instances.create(&request)?;
+            let metadata = api::CreateInstanceMetadata {
+                original_request: Some(request),
+                request_time: times.requested(),
+                finish_time: times.now(),
+            };
+            let metadata = ("CreateInstanceMetadata", &metadata);
+            service.done(&instance.name, metadata, (INSTANCE_TYPE, &instance))
+        });
+        change.await
+    }
+
+    pub(super) async fn on_get_instance(
+        &self,
+        request: Request<admin::GetInstanceRequest>,
+    ) -> Result<Response<api::Instance>, Status> {
+        answer(self.instances.get(&request.get_ref().name))
+    }
+
+    /// All of them: the API's paging is withdrawn, and its token ignored.
+    pub(super) async fn on_list_instances(
+        &self,
+        request: Request<admin::ListInstancesRequest>,
+    ) -> Result<Response<api::ListInstancesResponse>, Status> {
+        let instances = self.instances.list(&request.get_ref().parent);
+        answer(instances.map(|instances| api::ListInstancesResponse { instances }))
+    }
+
+    pub(super) async fn on_update_instance(
+        &self,
+        request: Request<api::Instance>,
+    ) -> Result<Response<api::Instance>, Status> {
+        let request = request.into_inner();
+        self.change(move |service, _| service.instances.replace(&request)).await
+    }
+
+    pub(super) async fn on_partial_update_instance(
+        &self,
+        request: Request<api::PartialUpdateInstanceRequest>,
+    ) -> Result<Response<Operation>, Status> {
+        let request = request.into_inner();
+        let given = request.instance.clone().ok_or_else(|| invalid("instance must be set"))?;
+        let change = self.change(move |service, times| {
+            let instance = service.instances.update(&given, request.update_mask.as_ref())?;
+            let metadata = api::UpdateInstanceMetadata {
+                original_request: Some(request),
+                request_time: times.requested(),
+                finish_time: times.now(),
+            };
+            let metadata = ("UpdateInstanceMetadata", &metadata);
+            service.done(&instance.name, metadata, (INSTANCE_TYPE, &instance))
+        });
+        change.await
+    }
+
+    pub(super) async fn on_delete_instance(
+        &self,
+        request: Request<admin::DeleteInstanceRequest>,
+    ) -> Result<Response<()>, Status> {
+        let name = request.into_inner().name;
+        self.change(move |service, _| service.instances.delete(&name, &service.tables)).await
+    }
+
+    pub(super) async fn on_create_cluster(
+        &self,
+        request: Request<admin::CreateClusterRequest>,
+    ) -> Result<Response<Operation>, Status> {
+        let request = request.into_inner();
+        let change = self.change(move |service, times| {
+            let (parent, id) = (&request.parent, &request.cluster_id);
+            let cluster = service.instances.create_cluster(parent, id, request.cluster.as_ref())?;
+            let tables = service.tables.list(parent, None, usize::MAX);
+            let sizes = tables.iter().map(|entry| {
+                let tablets = entry.table.tablets().map(|(_, tablet)| tablet.stats());
+                (entry.record.name.clone(), tablets.map(|stats| stats.sst_bytes).sum())
+            });
+            let metadata = admin::CreateClusterMetadata {
+                tables: clusters::copied(sizes),
+                original_request: Some(request),
+                request_time: times.requested(),
+                finish_time: times.now(),
+            };
+            let metadata = ("CreateClusterMetadata", &metadata);
+            service.done(&cluster.name, metadata, (CLUSTER_TYPE, &cluster))
+        });
+        change.await
+    }
+
+    pub(super) async fn on_get_cluster(
+        &self,
+        request: Request<admin::GetClusterRequest>,
+    ) -> Result<Response<admin::Cluster>, Status> {
+        answer(self.instances.get_cluster(&request.get_ref().name))
+    }
+
+    /// All of them: the API's paging is withdrawn, and its token ignored.
+    pub(super) async fn on_list_clusters(
+        &self,
+        request: Request<admin::ListClustersRequest>,
+    ) -> Result<Response<admin::ListClustersResponse>, Status> {
+        let clusters = self.instances.list_clusters(&request.get_ref().parent);
+        answer(
+            clusters.map(|clusters| admin::ListClustersResponse { clusters, ..Default::default() }),
+        )
+    }
+
+    pub(super) async fn on_update_cluster(
+        &self,
+        request: Request<admin::Cluster>,
+    ) -> Result<Response<Operation>, Status> {
+        let request = request.into_inner();
+        let change = self.change(move |service, times| {
+            let cluster = service.instances.replace_cluster(&request)?;
+            let metadata = admin::UpdateClusterMetadata {
+                original_request: Some(request),
+                request_time: times.requested(),
+                finish_time: times.now(),
+            };
+            let metadata = ("UpdateClusterMetadata", &metadata);
+            service.done(&cluster.name, metadata, (CLUSTER_TYPE, &cluster))
+        });
+        change.await
+    }
+
+    pub(super) async fn on_partial_update_cluster(
+        &self,
+        request: Request<admin::PartialUpdateClusterRequest>,
+    ) -> Result<Response<Operation>, Status> {
+        let request = request.into_inner();
+        let given = request.cluster.clone().ok_or_else(|| invalid("cluster must be set"))?;
+        let change = self.change(move |service, times| {
+            let cluster = service.instances.update_cluster(&given, request.update_mask.as_ref())?;
+            let metadata = admin::PartialUpdateClusterMetadata {
+                original_request: Some(request),
+                request_time: times.requested(),
+                finish_time: times.now(),
+            };
+            let metadata = ("PartialUpdateClusterMetadata", &metadata);
+            service.done(&cluster.name, metadata, (CLUSTER_TYPE, &cluster))
+        });
+        change.await
+    }
+
+    pub(super) async fn on_delete_cluster(
+        &self,
+        request: Request<admin::DeleteClusterRequest>,
+    ) -> Result<Response<()>, Status> {
+        let name = request.into_inner().name;
+        self.change(move |service, _| service.instances.delete_cluster(&name)).await
+    }
+
+    /// `ignore_warnings` has nothing to ignore: nothing that a new profile may ask for is unsafe.
+    pub(super) async fn on_create_app_profile(
+        &self,
+        request: Request<admin::CreateAppProfileRequest>,
+    ) -> Result<Response<admin::AppProfile>, Status> {
+        let request = request.into_inner();
+        let change = self.change(move |service, _| {
+            let (parent, id) = (&request.parent, &request.app_profile_id);
+            service.instances.create_profile(parent, id, request.app_profile.as_ref())
+        });
+        change.await
+    }
+
+    pub(super) async fn on_get_app_profile(
+        &self,
+        request: Request<admin::GetAppProfileRequest>,
+    ) -> Result<Response<admin::AppProfile>, Status> {
+        answer(self.instances.get_profile(&request.get_ref().name))
+    }
+
+    pub(super) async fn on_list_app_profiles(
+        &self,
+        request: Request<admin::ListAppProfilesRequest>,
+    ) -> Result<Response<admin::ListAppProfilesResponse>, Status> {
+        let request = request.into_inner();
+        let size = page_size(request.page_size).map_err(|error| from_error(&error))?;
+        // A token is the name of the last profile of the page before.
+        let after = Some(request.page_token.as_str()).filter(|token| !token.is_empty());
+        // One more than asked for tells whether there is a next page.
+        let page = self.instances.list_profiles(&request.parent, after, size.saturating_add(1));
+        let mut app_profiles = page.map_err(|error| from_error(&error))?;
+        let has_more = app_profiles.len() > size;
+        app_profiles.truncate(size);
+        let last = app_profiles.last().map(|profile| profile.name.clone());
+        Ok(Response::new(admin::ListAppProfilesResponse {
+            next_page_token: last.filter(|_| has_more).unwrap_or_default(),
+            app_profiles,
+            failed_locations: Vec::new(),
+        }))
+    }
+
+    pub(super) async fn on_update_app_profile(
+        &self,
+        request: Request<admin::UpdateAppProfileRequest>,
+    ) -> Result<Response<Operation>, Status> {
+        let request = request.into_inner();
+        let given = request.app_profile.ok_or_else(|| invalid("app_profile must be set"))?;
+        let (mask, ignore_warnings) = (request.update_mask, request.ignore_warnings);
+        let change = self.change(move |service, _| {
+            let profile =
+                service.instances.update_profile(&given, mask.as_ref(), ignore_warnings)?;
+            let metadata = ("UpdateAppProfileMetadata", &admin::UpdateAppProfileMetadata {});
+            service.done(&profile.name, metadata, (APP_PROFILE_TYPE, &profile))
+        });
+        change.await
+    }
+
+    pub(super) async fn on_delete_app_profile(
+        &self,
+        request: Request<admin::DeleteAppProfileRequest>,
+    ) -> Result<Response<()>, Status> {
+        let admin::DeleteAppProfileRequest { name, ignore_warnings } = request.into_inner();
+        let change =
+            self.change(move |service, _| service.instances.delete_profile(&name, ignore_warnings));
+        change.await
+    }
+}
+
+/// When a change was asked for, and now.
+struct Times {
+    clock: Arc<dyn Clock>,
+    requested_micros: i64,
+}
+
+impl Times {
+    fn requested(&self) -> Option<prost_types::Timestamp> {
+        Some(timestamp(self.requested_micros))
+    }
+
+    fn now(&self) -> Option<prost_types::Timestamp> {
+        Some(timestamp(self.clock.now_micros()))
+    }
+}
+
+fn answer<T>(result: TepuiResult<T>) -> Result<Response<T>, Status> {
+    result.map(Response::new).map_err(|error| from_error(&error))
 }

@@ -87,7 +87,7 @@ fn invalid(message: impl Into<String>) -> Status {
 }
 
 /// Microseconds since 1970 as a protobuf timestamp.
-fn timestamp(micros: i64) -> prost_types::Timestamp {
+pub(crate) fn timestamp(micros: i64) -> prost_types::Timestamp {
     prost_types::Timestamp {
         seconds: micros.div_euclid(1_000_000),
         nanos: micros.rem_euclid(1_000_000) as i32 * 1_000,

@@ -14,6 +14,7 @@ use crate::api::longrunning::Operation;
 use crate::api::spelled_out;
 use crate::catalog::record::TableRecord;
 use crate::catalog::{NewTable, families};
+use crate::instances::Instances;
 use crate::metrics::rpc::Recorder;
 use crate::names;
 use crate::operations::Operations;
@@ -25,6 +26,7 @@ const TABLE_TYPE: &str = "google.bigtable.admin.v2.Table";
 #[derive(Clone)]
 pub struct TableAdminService {
     tables: Arc<Tables>,
+    instances: Arc<Instances>,
     operations: Arc<Operations>,
     clock: Arc<dyn Clock>,
     pub(super) recorder: Recorder,
@@ -35,11 +37,12 @@ impl TableAdminService {
     /// Administers these tables; operations are recorded among `operations`.
     pub fn new(
         tables: Arc<Tables>,
+        instances: Arc<Instances>,
         operations: Arc<Operations>,
         clock: Arc<dyn Clock>,
         recorder: Recorder,
     ) -> Self {
-        Self { tables, operations, clock, recorder }
+        Self { tables, instances, operations, clock, recorder }
     }
 
     pub(super) async fn on_create_table(
@@ -49,6 +52,7 @@ impl TableAdminService {
         let request = request.into_inner();
         let name = names::new_table(&request.parent, &request.table_id);
         let name = name.map_err(|error| from_error(&error))?;
+        self.instances.check(&request.parent).map_err(|error| from_error(&error))?;
         let table = request.table.unwrap_or_default();
         check_creatable(&table)?;
         let mut families: Vec<_> = table.column_families.into_iter().collect();
@@ -70,6 +74,7 @@ impl TableAdminService {
     ) -> Result<Response<spelled_out::ListTablesResponse>, Status> {
         let request = request.into_inner();
         names::check_instance("parent", &request.parent).map_err(|error| from_error(&error))?;
+        self.instances.check(&request.parent).map_err(|error| from_error(&error))?;
         let view = match view(request.view)? {
             View::Unspecified => View::NameOnly,
             view => view,
@@ -144,6 +149,7 @@ impl TableAdminService {
     ) -> Result<Response<Operation>, Status> {
         let name = request.into_inner().name;
         names::check_table("name", &name).map_err(|error| from_error(&error))?;
+        self.instances.check(names::instance_of(&name)).map_err(|error| from_error(&error))?;
         let started = self.clock.now_micros();
         let Self { tables, operations, clock, .. } = self.clone();
         let done = blocking(move || {

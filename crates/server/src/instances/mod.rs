@@ -1,0 +1,321 @@
+//! Instances, their clusters and their app profiles: what may be created and changed, and what requests for rows may do
+//! by them.
+//!
+//! One server serves every instance, and every cluster of an instance is this server: clusters are records, with the
+//! nodes and the location that the user wrote into them. Only their names have an effect: tables show a state for each,
+//! and app profiles route to them.
+//!
+//! An instance that nobody created needs no record: tables can be made in it, and it has one cluster,
+//! [`IMPLICIT_CLUSTER`]. Creating it later adopts its tables. Where the operator sets `server.strict_instances` there are
+//! no such instances.
+
+pub mod clusters;
+pub mod profiles;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tepui_bigtable::error::{Error, Result};
+use tepui_engine::io::Clock;
+
+use crate::api::admin;
+use crate::api::instances::{CreateInstanceRequest, Edition, Instance};
+use crate::catalog::Catalog;
+use crate::catalog::host::Host;
+use crate::catalog::resources::{Change, Resource, Resources, missing};
+use crate::limits::{
+    CLUSTERS_MAX, DISPLAY_NAME_CHARS_MAX, LABEL_BYTES_MAX, LABEL_CHARS_MAX, LABELS_MAX,
+};
+use crate::names;
+use crate::services::timestamp;
+
+/// The id of the one cluster of an instance that nobody created.
+pub const IMPLICIT_CLUSTER: &str = "tepui";
+
+impl Resource for Instance {
+    const KIND: &'static str = "instance";
+    const NOUN: &'static str = "instance";
+}
+
+impl Resource for admin::Cluster {
+    const KIND: &'static str = "cluster";
+    const NOUN: &'static str = "cluster";
+}
+
+impl Resource for admin::AppProfile {
+    const KIND: &'static str = "app-profile";
+    const NOUN: &'static str = "app profile";
+}
+
+/// The instances of one server.
+#[derive(Debug)]
+pub struct Instances {
+    resources: Arc<Resources>,
+    clock: Arc<dyn Clock>,
+    is_strict: bool,
+}
+
+impl Instances {
+    /// Those in the catalog; where `is_strict`, there are no others.
+    pub fn new(resources: Arc<Resources>, clock: Arc<dyn Clock>, is_strict: bool) -> Self {
+        Self { resources, clock, is_strict }
+    }
+
+    /// Creates an instance with its clusters and the app profile `default`, in one commit. Blocks.
+    pub fn create(&self, request: &CreateInstanceRequest) -> Result<Instance> {
+        let name = names::new_instance(&request.parent, &request.instance_id)?;
+        let given = request
+            .instance
+            .as_ref()
+            .ok_or_else(|| Error::invalid_argument("instance must be set"))?;
+        if !given.tags.is_empty() {
+            return Err(Error::unimplemented(
+                "instance.tags are not supported: there is no resource manager that knows them; use labels",
+            ));
+        }
+        let mut instance = Instance {
+            name: name.clone(),
+            state: admin::instance::State::Ready.into(),
+            create_time: Some(timestamp(self.clock.now_micros())),
+            ..Instance::default()
+        };
+        set_display_name(&mut instance, &given.display_name)?;
+        instance.r#type = match instance_type(given.r#type)? {
+            admin::instance::Type::Development => admin::instance::Type::Development.into(),
+            _ => admin::instance::Type::Production.into(),
+        };
+        set_labels(&mut instance, &given.labels)?;
+        set_edition(&mut instance, given.edition)?;
+        if request.clusters.is_empty() || request.clusters.len() > CLUSTERS_MAX {
+            return Err(Error::invalid_argument(format!(
+                "clusters: an instance has 1 to {CLUSTERS_MAX} of them, got {}",
+                request.clusters.len()
+            )));
+        }
+        if is_development(&instance) && request.clusters.len() != 1 {
+            return Err(Error::invalid_argument(
+                "clusters: an instance of type DEVELOPMENT has exactly one",
+            ));
+        }
+        let mut all = Vec::new();
+        for (id, cluster) in &request.clusters {
+            let full_name = names::new_cluster(&name, id)?;
+            let cluster = clusters::new(full_name, cluster, is_development(&instance));
+            all.push(cluster.map_err(|error| error.context(format_args!("clusters[{id:?}]")))?);
+        }
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        let first = all.first().map(|cluster| names::id_of(&cluster.name)).unwrap_or_default();
+        let profile = profiles::default_profile(&name, first);
+        self.resources.change(|change| {
+            change.create(&name, instance.clone())?;
+            for cluster in &all {
+                change.create(&cluster.name, cluster.clone())?;
+            }
+            change.create(&profile.name, profile.clone())
+        })?;
+        tracing::info!(instance = name, clusters = all.len(), "instance created");
+        Ok(instance)
+    }
+
+    /// The instance of a name.
+    pub fn get(&self, name: &str) -> Result<Instance> {
+        names::check_instance("name", name)?;
+        self.resources.find::<Instance>(name).map(|stored| stored.value.clone())
+    }
+
+    /// All instances of a project, by name.
+    pub fn list(&self, parent: &str) -> Result<Vec<Instance>> {
+        names::check_project("parent", parent)?;
+        let prefix = format!("{parent}/instances/");
+        let all = self.resources.list::<Instance>(&prefix, None, usize::MAX);
+        Ok(all.into_iter().map(|(_, stored)| stored.value.clone()).collect())
+    }
+
+    /// Changes what the mask names. Blocks.
+    pub fn update(
+        &self,
+        given: &Instance,
+        mask: Option<&prost_types::FieldMask>,
+    ) -> Result<Instance> {
+        let paths = mask_paths(mask)?;
+        self.change(&given.name, |instance| {
+            for path in paths {
+                match path.as_str() {
+                    "display_name" => set_display_name(instance, &given.display_name)?,
+                    "labels" => set_labels(instance, &given.labels)?,
+                    "type" => set_type(instance, given.r#type)?,
+                    "edition" => set_edition(instance, given.edition)?,
+                    other => {
+                        return Err(not_updatable(other, "display_name, labels, type, edition"));
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Changes the display name, and the type where one is given: what `UpdateInstance` does. Blocks.
+    pub fn replace(&self, given: &Instance) -> Result<Instance> {
+        self.change(&given.name, |instance| {
+            set_display_name(instance, &given.display_name)?;
+            match instance_type(given.r#type)? {
+                admin::instance::Type::Unspecified => Ok(()),
+                _ => set_type(instance, given.r#type),
+            }
+        })
+    }
+
+    fn change(
+        &self,
+        name: &str,
+        work: impl FnOnce(&mut Instance) -> Result<()>,
+    ) -> Result<Instance> {
+        names::check_instance("instance.name", name)?;
+        self.resources.update(name, work).map(|stored| stored.value.clone())
+    }
+
+    /// Deletes an instance and all that is in it, tables included, for good. Refused where a table is protected, or
+    /// where there is something that outlives tables, like a backup. Blocks.
+    pub fn delete<H: Host>(&self, name: &str, tables: &Catalog<H>) -> Result<()> {
+        names::check_instance("name", name)?;
+        self.resources.find::<Instance>(name)?;
+        self.resources.change(|change| check_not_held(change, name))?;
+        tables.delete_instance(name)?;
+        self.resources.change(|change| {
+            change.find::<Instance>(name)?;
+            check_not_held(change, name)?;
+            change.delete_under(name);
+            Ok(())
+        })?;
+        tracing::info!(instance = name, "instance deleted");
+        Ok(())
+    }
+
+    /// Whether tables may be made and served in an instance: `NOT_FOUND` for one that nobody created, where there
+    /// are no such.
+    pub fn check(&self, instance: &str) -> Result<()> {
+        if self.is_strict && self.resources.get::<Instance>(instance).is_none() {
+            return Err(missing::<Instance>(instance));
+        }
+        Ok(())
+    }
+
+    /// The ids of an instance's clusters: [`IMPLICIT_CLUSTER`] where nobody created it.
+    pub fn cluster_ids(&self, instance: &str) -> Vec<String> {
+        let ids: Vec<_> = self
+            .resources
+            .list::<admin::Cluster>(&format!("{instance}/clusters/"), None, CLUSTERS_MAX)
+            .into_iter()
+            .map(|(name, _)| names::id_of(&name).to_owned())
+            .collect();
+        if ids.is_empty() { vec![IMPLICIT_CLUSTER.to_owned()] } else { ids }
+    }
+}
+
+/// Refuses to delete what something is in that must be deleted by itself.
+fn check_not_held(change: &Change<'_>, name: &str) -> Result<()> {
+    match change.held_under(name) {
+        None => Ok(()),
+        Some((noun, held)) => Err(Error::failed_precondition(format!(
+            "{name:?} cannot be deleted while {noun} {held:?} is in it: delete that first"
+        ))),
+    }
+}
+
+/// The paths of a mask; there must be some.
+pub(crate) fn mask_paths(mask: Option<&prost_types::FieldMask>) -> Result<&[String]> {
+    match mask {
+        Some(mask) if !mask.paths.is_empty() => Ok(&mask.paths),
+        _ => Err(Error::invalid_argument("A non-empty 'update_mask' must be specified")),
+    }
+}
+
+/// The error for a path of a mask that cannot be updated.
+pub(crate) fn not_updatable(path: &str, updatable: &str) -> Error {
+    Error::invalid_argument(format!(
+        "update_mask: {path:?} cannot be updated; what can be: {updatable}"
+    ))
+}
+
+fn is_development(instance: &Instance) -> bool {
+    instance.r#type == i32::from(admin::instance::Type::Development)
+}
+
+fn instance_type(number: i32) -> Result<admin::instance::Type> {
+    admin::instance::Type::try_from(number)
+        .map_err(|_| Error::invalid_argument(format!("instance.type: {number} is unknown")))
+}
+
+fn set_display_name(instance: &mut Instance, given: &str) -> Result<()> {
+    let chars = given.chars().count();
+    if chars == 0 || chars > DISPLAY_NAME_CHARS_MAX {
+        return Err(Error::invalid_argument(format!(
+            "instance.display_name must have 1 to {DISPLAY_NAME_CHARS_MAX} characters, got {chars}"
+        )));
+    }
+    given.clone_into(&mut instance.display_name);
+    Ok(())
+}
+
+/// A development instance becomes one for production, and never the other way round.
+fn set_type(instance: &mut Instance, given: i32) -> Result<()> {
+    let given = match instance_type(given)? {
+        admin::instance::Type::Unspecified => {
+            return Err(Error::invalid_argument("instance.type must be set where it is updated"));
+        }
+        given => i32::from(given),
+    };
+    if given != instance.r#type && !is_development(instance) {
+        return Err(Error::invalid_argument(
+            "instance.type: an instance of type PRODUCTION cannot become DEVELOPMENT",
+        ));
+    }
+    instance.r#type = given;
+    Ok(())
+}
+
+fn set_edition(instance: &mut Instance, given: i32) -> Result<()> {
+    instance.edition = match Edition::try_from(given) {
+        Ok(Edition::Unspecified) => Edition::Enterprise.into(),
+        Ok(edition) => edition.into(),
+        Err(_) => {
+            let what = format!("instance.edition: {given} is unknown");
+            return Err(Error::invalid_argument(what));
+        }
+    };
+    Ok(())
+}
+
+fn set_labels(instance: &mut Instance, given: &HashMap<String, String>) -> Result<()> {
+    if given.len() > LABELS_MAX {
+        return Err(Error::invalid_argument(format!(
+            "instance.labels: {} are too many: limit {LABELS_MAX}",
+            given.len()
+        )));
+    }
+    for (key, value) in given {
+        let starts_well = key.chars().next().is_some_and(is_caseless_letter);
+        if !starts_well || !is_label(key) || !is_label(value) {
+            return Err(Error::invalid_argument(format!(
+                "instance.labels: {key:?} = {value:?}: keys and values are of lower-case letters, numbers, '_' and '-', \
+                 at most {LABEL_CHARS_MAX} characters and less than {LABEL_BYTES_MAX} bytes; keys start with a letter"
+            )));
+        }
+    }
+    instance.labels.clone_from(given);
+    Ok(())
+}
+
+fn is_label(text: &str) -> bool {
+    text.chars().all(|c| is_caseless_letter(c) || c.is_numeric() || matches!(c, '_' | '-'))
+        && text.chars().count() <= LABEL_CHARS_MAX
+        && text.len() < LABEL_BYTES_MAX
+}
+
+/// A lower-case letter, or one of a script without case.
+fn is_caseless_letter(c: char) -> bool {
+    c.is_alphabetic() && !c.is_uppercase()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! Instances, clusters and app profiles as clients use them: through operations, over restarts, and with tables.
+
+use tepui_server::api::instances::{Edition, Instance};
+
+use super::*;
+
+const PARENT: &str = "projects/p";
+
+fn cluster() -> admin::Cluster {
+    admin::Cluster {
+        location: "projects/p/locations/zone-a".to_owned(),
+        serve_nodes: 1,
+        ..admin::Cluster::default()
+    }
+}
+
+fn create_request(id: &str) -> admin::CreateInstanceRequest {
+    admin::CreateInstanceRequest {
+        parent: PARENT.to_owned(),
+        instance_id: id.to_owned(),
+        instance: Some(admin::Instance { display_name: id.to_owned(), ..Default::default() }),
+        clusters: [("c1".to_owned(), cluster()), ("c2".to_owned(), cluster())].into(),
+    }
+}
+
+impl TestServer {
+    fn instances(&self) -> BigtableInstanceAdminClient<Channel> {
+        BigtableInstanceAdminClient::new(self.channel.clone())
+    }
+
+    fn operations(&self) -> longrunning::operations_client::OperationsClient<Channel> {
+        longrunning::operations_client::OperationsClient::new(self.channel.clone())
+    }
+
+    async fn create_table(&self, instance: &str) -> Result<admin::Table, tonic::Status> {
+        let families = [("cf".to_owned(), admin::ColumnFamily::default())].into();
+        let request = admin::CreateTableRequest {
+            parent: instance.to_owned(),
+            table_id: "t".to_owned(),
+            table: Some(admin::Table { column_families: families, ..Default::default() }),
+            ..Default::default()
+        };
+        self.tables().create_table(request).await.map(tonic::Response::into_inner)
+    }
+
+    /// What a check-and-mutate of a row that has nothing answers.
+    async fn check_and_mutate(&self, table: &str, profile: &str) -> Result<bool, tonic::Status> {
+        let request = v2::CheckAndMutateRowRequest {
+            table_name: table.to_owned(),
+            app_profile_id: profile.to_owned(),
+            row_key: Bytes::from_static(b"r"),
+            false_mutations: vec![set_cell("cf", b"v")],
+            ..Default::default()
+        };
+        let answer = self.data().check_and_mutate_row(request).await?;
+        Ok(answer.into_inner().predicate_matched)
+    }
+}
+
+fn unpack<M: prost::Message + Default>(any: Option<prost_types::Any>, name: &str) -> M {
+    let any = any.unwrap();
+    assert_eq!(any.type_url, format!("type.googleapis.com/google.bigtable.admin.v2.{name}"));
+    M::decode(any.value.as_slice()).unwrap()
+}
+
+fn response(operation: longrunning::Operation) -> Option<prost_types::Any> {
+    assert!(operation.done);
+    match operation.result {
+        Some(longrunning::operation::Result::Response(any)) => Some(any),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_instance_its_operation_and_its_tables_survive_a_restart_and_go_together() {
+    let env = memory();
+    let server = start(&env).await;
+    let operation =
+        server.instances().create_instance(create_request("inst")).await.unwrap().into_inner();
+    let metadata: admin::CreateInstanceMetadata =
+        unpack(operation.metadata.clone(), "CreateInstanceMetadata");
+    assert_eq!(metadata.original_request.unwrap(), create_request("inst"));
+    let created: Instance = unpack(response(operation.clone()), "Instance");
+    assert_eq!((created.state, created.edition), (1, Edition::Enterprise.into()));
+    let table = server.create_table(&created.name).await.unwrap().name;
+    server.stop().await;
+
+    let server = start(&env).await;
+    let name = operation.name.clone();
+    let get = longrunning::GetOperationRequest { name };
+    let kept = server.operations().get_operation(get).await.unwrap().into_inner();
+    assert_eq!(kept, operation);
+    let get = || admin::GetInstanceRequest { name: created.name.clone() };
+    let shown = server.instances().get_instance(get()).await.unwrap().into_inner();
+    assert_eq!(shown.display_name, "inst");
+
+    let protect = |deletion_protection| admin::UpdateTableRequest {
+        table: Some(admin::Table {
+            name: table.clone(),
+            deletion_protection,
+            ..Default::default()
+        }),
+        update_mask: Some(prost_types::FieldMask { paths: vec!["deletion_protection".to_owned()] }),
+        ..Default::default()
+    };
+    server.tables().update_table(protect(true)).await.unwrap();
+    let delete = || admin::DeleteInstanceRequest { name: created.name.clone() };
+    let refused = server.instances().delete_instance(delete()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    server.tables().update_table(protect(false)).await.unwrap();
+    server.instances().delete_instance(delete()).await.unwrap();
+    server.stop().await;
+
+    let server = start(&env).await;
+    let gone = server.instances().get_instance(get()).await.unwrap_err();
+    assert_eq!(gone.code(), Code::NotFound);
+    let undelete = admin::UndeleteTableRequest { name: table };
+    assert_eq!(server.tables().undelete_table(undelete).await.unwrap_err().code(), Code::NotFound);
+    let clusters = admin::ListClustersRequest {
+        parent: "projects/p/instances/-".to_owned(),
+        ..Default::default()
+    };
+    let clusters = server.instances().list_clusters(clusters).await.unwrap().into_inner();
+    assert!(clusters.clusters.is_empty());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn transactions_need_a_profile_that_allows_them() {
+    let server = start(&memory()).await;
+    let implicit = server.create_table("projects/p/instances/nobodys").await.unwrap().name;
+    assert!(!server.check_and_mutate(&implicit, "whatever").await.unwrap());
+
+    server.instances().create_instance(create_request("inst")).await.unwrap();
+    let instance = "projects/p/instances/inst";
+    let table = server.create_table(instance).await.unwrap().name;
+    let routing = admin::app_profile::MultiClusterRoutingUseAny::default();
+    let routing = admin::app_profile::RoutingPolicy::MultiClusterRoutingUseAny(routing);
+    let profile = admin::CreateAppProfileRequest {
+        parent: instance.to_owned(),
+        app_profile_id: "any".to_owned(),
+        app_profile: Some(admin::AppProfile {
+            routing_policy: Some(routing),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    server.instances().create_app_profile(profile).await.unwrap();
+    let refused = server.check_and_mutate(&table, "any").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert_eq!(refused.message(), "Single-row transactions are not allowed by this app profile");
+    let increment = v2::ReadModifyWriteRowRequest {
+        table_name: table.clone(),
+        app_profile_id: "any".to_owned(),
+        row_key: Bytes::from_static(b"r"),
+        rules: vec![v2::ReadModifyWriteRule {
+            family_name: "cf".to_owned(),
+            column_qualifier: Bytes::from_static(b"n"),
+            rule: Some(v2::read_modify_write_rule::Rule::IncrementAmount(1)),
+        }],
+        ..Default::default()
+    };
+    let refused = server.data().read_modify_write_row(increment).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    let missing = server.check_and_mutate(&table, "nobodys").await.unwrap_err();
+    assert_eq!(missing.code(), Code::NotFound);
+    let read = v2::ReadRowsRequest { table_name: table.clone(), ..Default::default() };
+    let mut rows = server.data().read_rows(read).await.unwrap().into_inner();
+    assert!(rows.message().await.unwrap().is_none(), "nothing was written");
+    assert!(!server.check_and_mutate(&table, "").await.unwrap());
+
+    let page = |page_token: String| admin::ListAppProfilesRequest {
+        parent: instance.to_owned(),
+        page_size: 1,
+        page_token,
+    };
+    let first = server.instances().list_app_profiles(page(String::new())).await.unwrap();
+    let first = first.into_inner();
+    let next = server.instances().list_app_profiles(page(first.next_page_token)).await.unwrap();
+    let next = next.into_inner();
+    assert_eq!(first.app_profiles[0].name, format!("{instance}/appProfiles/any"));
+    assert_eq!(next.app_profiles[0].name, format!("{instance}/appProfiles/default"));
+    assert_eq!(next.next_page_token, "");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_strict_server_makes_tables_only_in_instances_that_were_created() {
+    let server = start_with(&memory(), |config| config.strict_instances = true).await;
+    let instance = "projects/p/instances/inst";
+    let refused = server.create_table(instance).await.unwrap_err();
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (Code::NotFound, "instance \"projects/p/instances/inst\" not found")
+    );
+    let list = admin::ListTablesRequest { parent: instance.to_owned(), ..Default::default() };
+    let listed = server.tables().list_tables(list.clone()).await.unwrap_err();
+    assert_eq!(listed.code(), Code::NotFound);
+    server.instances().create_instance(create_request("inst")).await.unwrap();
+    server.create_table(instance).await.unwrap();
+    let listed = server.tables().list_tables(list).await.unwrap().into_inner();
+    assert_eq!(listed.tables.len(), 1);
+    server.stop().await;
+}
