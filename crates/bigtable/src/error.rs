@@ -150,6 +150,7 @@ impl From<tepui_engine::Error> for Error {
             // What the service answers when a row cannot be read in one piece: a filter can help.
             ErrorKind::RowTooLarge => Code::FailedPrecondition,
             ErrorKind::Locked => Code::FailedPrecondition,
+            ErrorKind::Expired => Code::OutOfRange,
         };
         Self { kind, message: error.message().to_owned(), retry_after: error.retry_after() }
     }
@@ -173,6 +174,7 @@ mod tests {
             (ErrorKind::RowTooLarge, Code::FailedPrecondition),
             (ErrorKind::Closed, Code::Unavailable),
             (ErrorKind::Locked, Code::FailedPrecondition),
+            (ErrorKind::Expired, Code::OutOfRange),
         ];
         for (kind, code) in cases {
             let error = Error::from(tepui_engine::Error::new(kind, "why"));

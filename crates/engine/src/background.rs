@@ -109,12 +109,12 @@ fn compact(engine: &Engine) -> Option<Duration> {
 
 fn keep_house(engine: &Engine) -> Option<Duration> {
     engine.bound_memory();
-    engine.trim_log();
+    let more = engine.trim_log();
     let core = engine.core();
     let pause = core.store.remove_doomed(core.options.delete_bytes_per_second);
     // Memory that a read held is given back without anybody being told.
     core.room.notify_waiters();
-    pause
+    if more { Some(Duration::ZERO) } else { pause }
 }
 
 /// Does all work that is due, on the caller's thread, until there is none.
@@ -135,7 +135,7 @@ pub(crate) fn run_until_idle(engine: &Engine) -> Result<()> {
                 worked = true;
             }
         }
-        keep_house(engine);
+        while keep_house(engine) == Some(Duration::ZERO) {}
         engine.core().store.remove_doomed(0);
         if !worked && !engine.tablets().iter().any(|t| t.has_waiting()) {
             return Ok(());

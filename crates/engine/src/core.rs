@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::changes::ChangeLog;
 use crate::compaction::pace::{Pace, Urgency};
 use crate::compaction::parts::Offers;
 use crate::db::Health;
@@ -27,6 +28,7 @@ pub(crate) struct Core {
     pub(crate) options: EngineOptions,
     pub(crate) pipeline: CommitPipeline,
     pub(crate) store: Arc<SstStore>,
+    pub(crate) changes: ChangeLog,
     pub(crate) bell: Arc<Bell>,
     /// Rung when a flush or compaction made room for writers, when a tablet is dropped, and when the
     /// engine fails or closes.
@@ -81,6 +83,7 @@ impl Core {
         options: EngineOptions,
         pipeline: CommitPipeline,
         store: Arc<SstStore>,
+        changes: ChangeLog,
         memtables: MemtableMemory,
     ) -> Self {
         let look_at_bytes = options.flush_from_bytes();
@@ -92,6 +95,7 @@ impl Core {
             options,
             pipeline,
             store,
+            changes,
             bell: Arc::default(),
             room: Notify::new(),
             background: AtomicBool::new(false),

@@ -14,6 +14,7 @@ use crate::background;
 use crate::backup::Backups;
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::cell::RowRange;
+use crate::changes::{ChangeFigures, ChangeLog};
 use crate::core::{Core, EngineMetrics};
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity;
@@ -66,6 +67,8 @@ pub struct EngineMemory {
     pub memtables: u64,
     /// Batches queued for the log, being synced, or waiting for either.
     pub log_queue: u64,
+    /// The newest changes of tablets with a change stream.
+    pub changes: u64,
     /// Flushes and compactions that run, each at the most that it takes.
     pub jobs: u64,
 }
@@ -113,6 +116,7 @@ impl Engine {
         for sub in [
             layout.meta(),
             layout.log(),
+            layout.changes(),
             layout.tablets(),
             layout.ssts(),
             layout.values(),
@@ -142,7 +146,13 @@ impl Engine {
         }
         let mut orphans_removed = remove_orphans(&env, &layout, &named, &mut floor)?;
 
+        let changes =
+            ChangeLog::open(files.as_ref(), &layout.changes(), options.change_log_bytes_max)?;
+        let (after_segment, last_kept) = changes.newest();
+        floor = floor.max(last_kept);
+
         let log_options = LogOptions {
+            after_segment,
             sync: options.sync,
             segment_bytes: options.log_segment_bytes,
             ..LogOptions::default()
@@ -177,7 +187,7 @@ impl Engine {
         let pinned_levels = options.pinned_levels;
         let store = SstStore::new(env.clone(), layout.clone(), Arc::clone(&cache), pinned_levels);
         let backups = Backups::open(backups, &store);
-        let core = Arc::new(Core::new(env, layout, options, pipeline, store, memtables));
+        let core = Arc::new(Core::new(env, layout, options, pipeline, store, changes, memtables));
         let tablets: BTreeMap<TabletId, Arc<Tablet>> = manifests
             .into_iter()
             .filter_map(|(id, manifest)| {
@@ -329,6 +339,11 @@ impl Engine {
         self.core.pipeline.log().figures()
     }
 
+    /// Figures of what is kept for change streams.
+    pub fn change_figures(&self) -> ChangeFigures {
+        self.core.changes.figures()
+    }
+
     /// Writes that were refused because background work is behind.
     pub fn refusals(&self) -> &Refusals {
         &self.core.refusals
@@ -346,6 +361,7 @@ impl Engine {
         EngineMemory {
             memtables: self.core.memtables.bytes(),
             log_queue: self.core.pipeline.queued_bytes(),
+            changes: self.core.changes.tail_bytes(),
             jobs: jobs * JOB_BYTES,
         }
     }
@@ -411,7 +427,7 @@ impl Engine {
                 tablet.rotate_now();
                 result = result.and(tablet.flush_waiting());
             }
-            self.trim_log();
+            while self.trim_log() {}
         }
         for tablet in self.tablets() {
             tablet.seal();
@@ -448,9 +464,10 @@ impl Engine {
         }
     }
 
-    /// Removes log segments that no tablet needs; where the log is over its limit, sends the tablets
-    /// that pin the oldest segment to be flushed.
-    pub(crate) fn trim_log(&self) {
+    /// Removes log segments that no tablet needs, and keeps what change streams need of them; where the log is over its
+    /// limit, sends the tablets that pin the oldest segment to be flushed. Whether there is more to be done at
+    /// once: what takes long is done for one segment at a time.
+    pub(crate) fn trim_log(&self) -> bool {
         let segments = self.core.pipeline.log().segments();
         let mut bytes: u64 = segments.iter().map(|s| s.bytes).sum();
         let mut oldest_pinned = true;
@@ -464,8 +481,28 @@ impl Engine {
                 .collect();
             if pinning.is_empty() {
                 bytes = bytes.saturating_sub(segment.bytes);
+                let kept: HashSet<u64> = segment
+                    .tablets
+                    .keys()
+                    .copied()
+                    .filter(|id| self.retention_micros(*id) > 0)
+                    .collect();
+                let archived = if kept.is_empty() {
+                    Ok(())
+                } else {
+                    self.core.changes.archive(&self.core, segment, &kept)
+                };
+                if let Err(error) = archived {
+                    tracing::warn!(
+                        segment = segment.id, %error,
+                        "cannot keep the changes of a log segment; the segment stays until they are"
+                    );
+                    continue;
+                }
                 if let Err(error) = self.core.pipeline.log().remove_segment(segment.id) {
                     tracing::warn!(segment = segment.id, %error, "cannot remove a log segment");
+                } else if !kept.is_empty() {
+                    return true;
                 }
             } else if oldest_pinned {
                 oldest_pinned = false;
@@ -477,6 +514,14 @@ impl Engine {
                 }
             }
         }
+        self.core.changes.expire(&self.core, &|tablet| self.retention_micros(tablet));
+        false
+    }
+
+    /// For how long the changes of a tablet are kept, in microseconds; 0 where they are not.
+    fn retention_micros(&self, tablet: u64) -> u64 {
+        self.tablet(TabletId(tablet))
+            .map_or(0, |tablet| tablet.changes_kept_micros().load(Ordering::Acquire))
     }
 }
 

@@ -26,6 +26,8 @@ pub enum ErrorKind {
     Overloaded,
     /// A row is larger than a read may return (`limits::ROW_READ_BYTES_MAX`).
     RowTooLarge,
+    /// What is asked for was there once, and is not kept any more.
+    Expired,
     /// The engine is shutting down.
     Closed,
     /// Another process holds the directory.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use crate::backup::BackupList;
 use crate::cell::RowRange;
+use crate::changes::file::{MAGIC as CHANGES_MAGIC, OpenChangeFile};
 use crate::io::{Files, MemoryFiles};
 use crate::log::record::{Magic, Salvage, Tail, first_image};
 use crate::log::segment::{MAGIC, SegmentReader, segment_name};
@@ -93,6 +94,20 @@ fn sealed_values(data: &[u8]) -> (Arc<dyn Files>, PathBuf) {
 pub fn log_batch(data: &[u8]) {
     let _ = decode_record(Bytes::copy_from_slice(data));
     let _ = decode_batch(Bytes::copy_from_slice(data));
+}
+
+/// A change file, and any record of one.
+pub fn change_file(data: &[u8]) {
+    crate::changes::file::fuzz(data);
+    let behind = [&first_image(CHANGES_MAGIC, ID, data)[..], data].concat();
+    for bytes in [data.to_vec(), first_image(CHANGES_MAGIC, ID, data), behind] {
+        let (files, path) = disk("1.chg", bytes);
+        if let Ok(opened) = OpenChangeFile::open(&*files, &path, ID) {
+            for block in opened.blocks() {
+                let _ = opened.changes(block);
+            }
+        }
+    }
 }
 
 /// A data block of an SST.
@@ -210,11 +225,12 @@ mod tests {
         [&[1, edit().len() as u8][..], &edit(), &[1, 9, 100]].concat()
     }
 
-    fn targets() -> [Target; 12] {
+    fn targets() -> [Target; 13] {
         let [data, index, filter, sst] = valid();
         [
             (log_file, log()),
             (log_batch, batch()),
+            (change_file, batch()),
             (data_block, data),
             (index_block, index),
             (filter_block, filter),

@@ -5,6 +5,7 @@
 //! DIR/IDENTITY                           format of the directory as a whole, one record
 //! DIR/meta/META-<n>                      the meta store: the catalog
 //! DIR/log/<n>.log                        segments of the commit log
+//! DIR/changes/<n>-<first>-<last>.chg     what change streams need of segments that are gone
 //! DIR/tablets/<tablet>/MANIFEST-<n>      one manifest per tablet
 //! DIR/sst/<file>.sst                     SSTs of all tablets; names are unique for ever
 //! DIR/values/<file>.val                  value files of all tablets, numbered like SSTs
@@ -57,6 +58,11 @@ impl Layout {
     /// The commit log's directory.
     pub fn log(&self) -> PathBuf {
         self.root.join("log")
+    }
+
+    /// The directory of change files.
+    pub fn changes(&self) -> PathBuf {
+        self.root.join("changes")
     }
 
     /// The directory of all tablets' directories.

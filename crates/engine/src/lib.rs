@@ -14,6 +14,7 @@
 //! | [`pressure`] | how far flushes, compactions and the log are behind, and which writes are refused for it |
 //! | [`tablet`] | applying, reading, flushing, compacting one tablet |
 //! | [`log`] | the commit log of the server: order, durability, visibility |
+//! | [`changes`] | what changed tablets with a change stream, in the order of commits, for as long as it is kept |
 //! | [`memtable`] | the newest writes, sorted, in memory |
 //! | [`sst`] | immutable files of sorted records: writing, looking up, walking |
 //! | [`values`] | large values outside of SSTs: pointers, value files, what of them lives |
@@ -100,6 +101,7 @@ mod background;
 pub mod backup;
 pub mod cache;
 pub mod cell;
+pub mod changes;
 pub mod codec;
 pub mod compaction;
 mod core;

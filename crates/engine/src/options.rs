@@ -29,6 +29,9 @@ pub struct EngineOptions {
     /// and the time and memory to replay after a crash: the log is replayed into memtables, so it may
     /// not outgrow what they may hold.
     pub log_bytes_max: u64,
+    /// Bytes of change files above which the oldest are removed even where their retention period is not over. Less
+    /// loses changes that a stream may still want; more can fill the disk, which stops all writes.
+    pub change_log_bytes_max: u64,
     /// Bytes of a memtable before it is flushed. Smaller ones make more, smaller L0 files and so more
     /// compaction; larger ones cost memory and replay time.
     pub memtable_bytes: u64,
@@ -141,6 +144,7 @@ impl Default for EngineOptions {
             sync: SyncMode::Always,
             log_segment_bytes: 64 << 20,
             log_bytes_max: 512 << 20,
+            change_log_bytes_max: 64 << 30,
             memtable_bytes: 64 << 20,
             memtables_waiting_max: 3,
             memtables_total_bytes: 512 << 20,

@@ -24,7 +24,7 @@
 use bytes::Bytes;
 
 use crate::cell::{FamilyId, Mutation, RowBatch, Seq, Timestamp, TimestampRange};
-use crate::codec::{BytesReader, Parsed, put_bytes, put_u64};
+use crate::codec::{BytesReader, Parsed, Reader, put_bytes, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 
 const KIND_BATCH: u8 = 1;
@@ -233,6 +233,29 @@ fn parse(mut input: BytesReader) -> Parsed<LogRecord> {
     Ok(record)
 }
 
+/// What is read of a batch without decoding its mutations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchHead {
+    /// The tablet.
+    pub tablet: u64,
+    /// The sequence of the first mutation.
+    pub first_seq: Seq,
+    /// The sequence of the last mutation.
+    pub last_seq: Seq,
+}
+
+/// The head of a batch; `None` for a record of another kind, and for one that cannot be decoded.
+pub fn batch_head(payload: &[u8]) -> Option<BatchHead> {
+    let mut input = Reader::new(payload);
+    if input.u8().ok()? != KIND_BATCH {
+        return None;
+    }
+    let (tablet, first_seq) = (input.fixed_u64().ok()?, input.fixed_u64().ok()?);
+    input.bytes().ok()?;
+    let count = input.u64().ok()?.max(1);
+    Some(BatchHead { tablet, first_seq, last_seq: first_seq.saturating_add(count - 1) })
+}
+
 /// Decodes the payload of a batch: (tablet, first sequence, batch).
 pub fn decode_batch(payload: Bytes) -> Result<(u64, Seq, RowBatch)> {
     match decode_record(payload)? {
@@ -283,6 +306,9 @@ mod tests {
             encoded.set_first_seq(seq);
             prop_assert_eq!(encoded.tablet(), tablet);
             let payload = Bytes::copy_from_slice(encoded.bytes());
+            let last_seq = seq.saturating_add((batch.mutations.len() as u64).max(1) - 1);
+            let head = BatchHead { tablet, first_seq: seq, last_seq };
+            prop_assert_eq!(batch_head(&payload), Some(head));
             prop_assert_eq!(decode_batch(payload.clone()).unwrap(), (tablet, seq, batch));
             for cut in 0..payload.len() {
                 let error = decode_batch(payload.slice(..cut)).unwrap_err();
@@ -293,6 +319,7 @@ mod tests {
         #[test]
         fn no_bytes_make_the_decoder_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = decode_record(Bytes::from(bytes.clone()));
+            let _ = batch_head(&bytes);
             for kind in [KIND_BATCH, KIND_MARKER, KIND_OPENING] {
                 let mut bytes = bytes.clone();
                 bytes.insert(0, kind);

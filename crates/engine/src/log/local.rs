@@ -20,7 +20,8 @@ use super::record::{ADVICE, RecordWriter, Tail};
 use super::segment::{Predecessor, SegmentReader, create_segment, list_segments, segment_name};
 use super::worker::{Queue, Shared, Worker};
 use super::{
-    Append, CommitLog, LogObserver, LogOptions, SegmentInfo, closed, lock, poisoned, repair,
+    Append, CommitLog, LogObserver, LogOptions, SegmentInfo, add_mark, closed, lock, poisoned,
+    repair,
 };
 use crate::cell::{RowBatch, Seq};
 use crate::error::{Error, ErrorKind, Result};
@@ -104,7 +105,7 @@ impl LocalLog {
             bytes_reported: 0,
         };
         let found = replay.run(on_record, on_progress)?;
-        let id = found.checked_add(1).ok_or_else(|| {
+        let id = found.max(options.after_segment).checked_add(1).ok_or_else(|| {
             Error::corruption(
                 dir.display(),
                 0,
@@ -114,7 +115,7 @@ impl LocalLog {
         let writer = create_segment(files, dir, id, replay.previous, options.segment_bytes)?;
         let (summary, mut segments) = (replay.summary, replay.segments);
         let bytes = writer.len();
-        segments.push(SegmentInfo { id, bytes, tablets: HashMap::new(), sealed: false });
+        segments.push(SegmentInfo::new(id, bytes));
         let shared = Shared {
             files: Arc::clone(&env.files),
             clock: Arc::clone(&env.clock),
@@ -184,6 +185,7 @@ impl Replay<'_> {
         let mut reader = SegmentReader::open(self.files, self.dir, id, tail)?;
         let start = self.summary.bytes;
         let mut tablets: HashMap<u64, Seq> = HashMap::new();
+        let mut marks = Vec::new();
         let mut opened = false;
         while let Some(record) = reader.next_record()? {
             match record.record {
@@ -198,6 +200,7 @@ impl Replay<'_> {
                     self.summary.max_seq = self.summary.max_seq.max(last_seq);
                     let last = tablets.entry(tablet).or_default();
                     *last = last_seq.max(*last);
+                    add_mark(&mut marks, first_seq, record.offset);
                     on_record(tablet, first_seq, batch)?;
                 }
                 LogRecord::Marker if opened => {}
@@ -237,7 +240,7 @@ impl Replay<'_> {
         }
         let bytes = end.valid_len;
         self.previous = Some(Predecessor { id, bytes });
-        self.segments.push(SegmentInfo { id, bytes, tablets, sealed: true });
+        self.segments.push(SegmentInfo { id, bytes, tablets, sealed: true, marks });
         Ok(())
     }
 

@@ -26,7 +26,9 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-pub use batch::{EncodedBatch, LogRecord, decode_batch, decode_record, encode_batch};
+pub use batch::{
+    BatchHead, EncodedBatch, LogRecord, batch_head, decode_batch, decode_record, encode_batch,
+};
 pub use hlc::Hlc;
 pub use local::{LocalLog, ReplayProgress, ReplaySummary, TornTail};
 pub use metrics::{LogFigures, SYNC_BUCKETS_MICROS};
@@ -55,6 +57,8 @@ pub struct LogOptions {
     pub segment_bytes: u64,
     /// Zeros that are written ahead at a time while groups are small and each is synced; 0 for none.
     pub lay_out_bytes: u64,
+    /// The number of a segment that was here once: new ones get greater numbers.
+    pub after_segment: u64,
 }
 
 impl Default for LogOptions {
@@ -63,6 +67,7 @@ impl Default for LogOptions {
             sync: SyncMode::Always,
             segment_bytes: LOG_SEGMENT_BYTES,
             lay_out_bytes: LAY_OUT_BYTES,
+            after_segment: 0,
         }
     }
 }
@@ -99,6 +104,41 @@ pub struct SegmentInfo {
     pub tablets: HashMap<u64, Seq>,
     /// Whether it is complete; only then may it be removed.
     pub sealed: bool,
+    /// Where to begin to read for a sequence: a batch about every [`MARK_BYTES`], by ascending sequence.
+    pub marks: Vec<Mark>,
+}
+
+/// Bytes between two [marks](SegmentInfo::marks): at most that much is read in vain by who looks for a sequence. Fewer
+/// would make the list longer that every look at the segments copies.
+pub const MARK_BYTES: u64 = 1 << 20;
+
+/// A batch of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// Its first sequence.
+    pub first_seq: Seq,
+    /// Where its record starts.
+    pub offset: u64,
+}
+
+impl SegmentInfo {
+    /// A segment that is about to be filled.
+    fn new(id: u64, bytes: u64) -> Self {
+        Self { id, bytes, tablets: HashMap::new(), sealed: false, marks: Vec::new() }
+    }
+
+    /// Where to begin to read what comes after `seq`; `None` for its beginning.
+    pub(crate) fn offset_after(&self, seq: Seq) -> Option<u64> {
+        let at = self.marks.partition_point(|mark| mark.first_seq <= seq);
+        self.marks.get(at.checked_sub(1)?).map(|mark| mark.offset)
+    }
+}
+
+/// Adds a batch to the marks where it is far enough from the last.
+fn add_mark(marks: &mut Vec<Mark>, first_seq: Seq, offset: u64) {
+    if marks.last().is_none_or(|last| offset >= last.offset + MARK_BYTES) {
+        marks.push(Mark { first_seq, offset });
+    }
 }
 
 /// A commit log. An implementation is opened with a replay of what it holds (in the order in which it

@@ -13,7 +13,7 @@
 use std::path::{Path, PathBuf};
 
 use super::batch::{LogRecord, decode_record, encode_opening};
-use super::record::{ADVICE, Magic, RecordReader, RecordWriter, Tail, TailEnd};
+use super::record::{ADVICE, Magic, Record, RecordReader, RecordWriter, Tail, TailEnd};
 use crate::error::{Error, Result};
 use crate::io::Files;
 
@@ -110,6 +110,16 @@ impl SegmentReader {
             Error::corruption(file, offset, format_args!("{what}; {ADVICE}"))
         })?;
         Ok(Some(SegmentRecord { offset, durable, record }))
+    }
+
+    /// The next record as it is stored; `None` at the end.
+    pub(crate) fn next_stored(&mut self) -> Result<Option<Record>> {
+        self.reader.next_record()
+    }
+
+    /// Goes on at `offset`, where a record starts.
+    pub(crate) fn seek(&mut self, offset: u64) {
+        self.reader.seek(offset);
     }
 
     /// Where the file ended, once [`Self::next_record`] has returned `None`.

@@ -21,7 +21,7 @@ use super::gather::Gather;
 use super::metrics::{Group, LogMetrics};
 use super::record::{RECORD_HEADER_BYTES, RecordWriter};
 use super::segment::{Predecessor, create_segment};
-use super::{Append, LogObserver, LogOptions, SegmentInfo, closed, lock, poisoned};
+use super::{Append, LogObserver, LogOptions, Mark, SegmentInfo, add_mark, closed, lock, poisoned};
 use crate::cell::Seq;
 use crate::db::SyncMode;
 use crate::error::{Error, ErrorKind, Result};
@@ -184,6 +184,8 @@ struct State {
     unmarked_since: Option<u64>,
     /// Last sequences by tablet that the shared segment list does not know yet.
     touched: HashMap<u64, Seq>,
+    /// The batch with which the group began in this segment, likewise.
+    begun: Option<Mark>,
 }
 
 impl Worker {
@@ -268,7 +270,9 @@ impl Worker {
             if full && self.state.has_batch {
                 self.rotate()?;
             }
-            self.writer.append(bytes)?;
+            let offset = self.writer.append(bytes)?;
+            let first_seq = entry.last_seq - u64::from(entry.mutations.max(1) - 1);
+            self.state.begun.get_or_insert(Mark { first_seq, offset });
             group.batches += 1;
             group.mutations += u64::from(entry.mutations);
             group.bytes += RECORD_HEADER_BYTES + bytes.len() as u64;
@@ -342,6 +346,9 @@ impl Worker {
         let Some(active) = segments.last_mut() else { return };
         active.bytes = self.writer.len();
         active.sealed = sealed;
+        if let Some(begun) = self.state.begun.take() {
+            add_mark(&mut active.marks, begun.first_seq, begun.offset);
+        }
         for (tablet, seq) in self.state.touched.drain() {
             let last = active.tablets.entry(tablet).or_default();
             *last = seq.max(*last);
@@ -375,8 +382,7 @@ impl Worker {
         self.writer = writer;
         self.state.has_batch = false;
         self.shared.metrics.segment();
-        let info = SegmentInfo { id, bytes, tablets: HashMap::new(), sealed: false };
-        lock(&self.shared.segments).push(info);
+        lock(&self.shared.segments).push(SegmentInfo::new(id, bytes));
         Ok(())
     }
 

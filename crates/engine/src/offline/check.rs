@@ -56,6 +56,8 @@ pub struct CheckReport {
     pub log_segments: u64,
     /// Batches in them.
     pub log_batches: u64,
+    /// Change files.
+    pub change_files: u64,
 }
 
 impl CheckReport {
@@ -74,7 +76,7 @@ impl fmt::Display for CheckReport {
         write!(
             f,
             "{verdict}; {} bytes: {} tables, {} tablets, {} SSTs with {} records, {} value files, {} log \
-             segments with {} batches",
+             segments with {} batches, {} change files",
             self.bytes,
             self.tables,
             self.tablets,
@@ -82,7 +84,8 @@ impl fmt::Display for CheckReport {
             self.sst_records,
             self.value_files,
             self.log_segments,
-            self.log_batches
+            self.log_batches,
+            self.change_files
         )
     }
 }
@@ -133,13 +136,16 @@ pub(super) fn check_locked(
     let Check { mut report, done, total, progress, .. } = check;
     let log = layout.log();
     check_log::check(files, &log, &mut report, &mut |bytes| progress(done + bytes, total))?;
+    let done = done + list_files(files, &log)?.iter().map(|(_, len)| len).sum::<u64>();
+    super::changes::check(files, layout, &mut report, &mut |bytes| progress(done + bytes, total))?;
     progress(total, total);
     report.bytes = total;
     Ok(report)
 }
 
 fn total_bytes(files: &dyn Files, layout: &Layout) -> Result<u64> {
-    let mut dirs = vec![layout.meta(), layout.ssts(), layout.values(), layout.log()];
+    let mut dirs =
+        vec![layout.meta(), layout.ssts(), layout.values(), layout.log(), layout.changes()];
     dirs.extend(list_tablets(files, layout)?.into_iter().map(|id| layout.tablet(id)));
     let mut total = 0;
     for dir in dirs {

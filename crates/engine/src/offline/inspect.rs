@@ -1,4 +1,4 @@
-//! What is in a file: an SST, a segment of the log, a tablet's manifest, the meta store.
+//! What is in a file: an SST, a segment of the log, a change file, a tablet's manifest, the meta store.
 //!
 //! Everything is told as a sequence of [`Line`]s, in the order of the file, each of which prints itself for people
 //! and serialises for programs. Nothing is changed, no lock is taken, and a file may be in use: of one that is
@@ -16,7 +16,8 @@ use serde::Serialize;
 
 use super::CACHE_BYTES;
 use crate::cache::{BlockCache, QuickBlockCache};
-use crate::cell::{KeyView, Kind, Mutation};
+use crate::cell::{KeyView, Kind, Mutation, RowBatch};
+use crate::changes::file::{MAGIC as CHANGES_MAGIC, OpenChangeFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 use crate::log::record::{
@@ -411,10 +412,67 @@ pub fn value_file(files: &dyn Files, path: &Path, on: OnLine<'_>) -> Result<bool
     Ok(false)
 }
 
-/// A segment of the log. Returns whether all of it verifies; a torn tail is no damage.
+/// A segment of the log, or a change file, whichever it is. Returns whether all of it verifies; a torn tail of a
+/// segment is no damage.
 pub fn log(files: &dyn Files, path: &Path, on: OnLine<'_>) -> Result<bool> {
+    let file = files.open(path)?;
+    if file.read_at(0, file.len()?.min(8) as usize)?.as_ref() == CHANGES_MAGIC {
+        return changes(files, path, file.len()?, on);
+    }
     let ending = records(files, path, LOG_MAGIC, "log segment", on, &mut log_line)?;
     ending.tell(on)
+}
+
+/// The batches of a change file, by block.
+fn changes(files: &dyn Files, path: &Path, bytes: u64, on: OnLine<'_>) -> Result<bool> {
+    let id = number_in_name(path).unwrap_or(0);
+    on(Line::File { kind: "change file", id, bytes })?;
+    let damage = |offset, bytes, error: &Error| Line::Damage {
+        offset,
+        bytes,
+        error: error.message().to_owned(),
+    };
+    let opened = match OpenChangeFile::open(files, path, id) {
+        Ok(opened) => opened,
+        Err(error) => {
+            on(damage(0, bytes, &error))?;
+            return Ok(false);
+        }
+    };
+    let mut whole = true;
+    for block in opened.blocks() {
+        match opened.changes(block) {
+            Ok(changes) => {
+                for change in changes {
+                    on(batch_line(
+                        block.offset,
+                        bytes,
+                        block.tablet,
+                        change.first_seq,
+                        &change.batch,
+                    ))?;
+                }
+            }
+            Err(error) => {
+                whole = false;
+                on(damage(block.offset, block.bytes, &error))?;
+            }
+        }
+    }
+    Ok(whole)
+}
+
+fn batch_line(offset: u64, durable: u64, tablet: u64, first_seq: u64, batch: &RowBatch) -> Line {
+    let count = (batch.mutations.len() as u64).max(1);
+    Line::Batch {
+        offset,
+        durable,
+        tablet: format!("{tablet:016x}"),
+        first_seq,
+        last_seq: first_seq.saturating_add(count - 1),
+        row: text(&batch.row),
+        mutations: batch.mutations.iter().map(mutation_line).collect(),
+    }
 }
 
 fn log_line(record: &Record) -> Line {
@@ -425,16 +483,7 @@ fn log_line(record: &Record) -> Line {
             Line::Opening { offset, previous, previous_bytes }
         }
         Ok(LogRecord::Batch { tablet, first_seq, batch }) => {
-            let count = (batch.mutations.len() as u64).max(1);
-            Line::Batch {
-                offset,
-                durable,
-                tablet: format!("{tablet:016x}"),
-                first_seq,
-                last_seq: first_seq.saturating_add(count - 1),
-                row: text(&batch.row),
-                mutations: batch.mutations.iter().map(mutation_line).collect(),
-            }
+            batch_line(offset, durable, tablet, first_seq, &batch)
         }
         Err(error) => unreadable(record, &error),
     }

@@ -7,6 +7,7 @@
 //! The engine's own opening cannot be used for any of these: it cuts torn tails and removes files that no
 //! manifest names, and here nothing may be changed that was not looked at first.
 
+mod changes;
 mod check;
 mod check_log;
 pub mod inspect;

@@ -7,6 +7,7 @@
 //!                snapshot is recreated empty where its neighbours tell its rows, else left or set aside
 //! 4  SSTs        every record of readable blocks that has its value, in a new SST in the place of the old
 //! 5  log         every batch that can be read
+//!    changes     change files that verify; streams of changes are told of the others
 //! 6  the rest    SSTs that no manifest names any more, tablets that no table names any more, value files that
 //!                no SST names any more or whose footer is damaged
 //! ```
@@ -173,6 +174,7 @@ impl Repair<'_> {
         for dir in [
             self.layout.meta(),
             self.layout.log(),
+            self.layout.changes(),
             self.layout.tablets(),
             self.layout.ssts(),
             self.layout.values(),
@@ -192,6 +194,7 @@ impl Repair<'_> {
         }
         self.ssts(&tablets)?;
         self.log()?;
+        self.changes()?;
         let unknown = tablets.values().any(Option::is_none);
         if unknown {
             let text = "SSTs that no manifest names were left where they are: the tablets above \

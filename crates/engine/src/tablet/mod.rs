@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::sync::Notify;
 
 use crate::cell::{RowRange, Seq};
 use crate::compaction::pick::Busy;
@@ -99,6 +100,10 @@ pub struct Tablet {
     flushing: Mutex<()>,
     jobs: Mutex<Jobs>,
     last_write_micros: AtomicU64,
+    /// For how long its changes are kept, in microseconds; 0 where they are not. Written under the writer lock.
+    changes_kept_micros: AtomicU64,
+    /// Rung when a change was written that is kept, and when there are to be no more.
+    changed: Notify,
     dropped: AtomicBool,
     /// The engine is closed: no edit of the manifest is written any more. Set under the manifest's lock.
     sealed: AtomicBool,
@@ -106,7 +111,7 @@ pub struct Tablet {
 
 /// State of whoever inserts.
 #[derive(Debug, Default)]
-struct Writer {
+pub(crate) struct Writer {
     /// The key under construction.
     key: Vec<u8>,
 }
@@ -160,6 +165,8 @@ impl Tablet {
             flushing: Mutex::default(),
             jobs: Mutex::default(),
             last_write_micros: AtomicU64::new(0),
+            changes_kept_micros: AtomicU64::new(0),
+            changed: Notify::new(),
             dropped: AtomicBool::new(false),
             sealed: AtomicBool::new(false),
         })
@@ -252,6 +259,20 @@ impl Tablet {
             file.disown();
         }
         self.core.room.notify_waiters();
+        self.changed.notify_waiters();
+        self.core.changes.forget(self.id);
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    pub(crate) fn changes_kept_micros(&self) -> &AtomicU64 {
+        &self.changes_kept_micros
+    }
+
+    pub(crate) fn changed(&self) -> &Notify {
+        &self.changed
     }
 
     /// Refuses further edits of the manifest: the directory is about to be somebody else's.
@@ -278,7 +299,7 @@ impl Tablet {
         self.dropped.load(Ordering::Acquire)
     }
 
-    fn lock_writer(&self) -> MutexGuard<'_, Writer> {
+    pub(crate) fn lock_writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::cell::{KeyView, RowBatch, Seq, encode_row};
+use crate::changes::ChangeLog;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{CommitDone, EncodedBatch, encode_batch};
 use crate::memtable::Memtable;
@@ -65,8 +66,13 @@ impl Tablet {
         }
         let view = self.view.load();
         let count = batch.mutations.len() as u32;
+        let keeps = self.changes_kept_micros.load(Ordering::Relaxed) > 0;
+        let kept = keeps.then(|| ChangeLog::copy(encoded.bytes()));
         let commit = self.core.pipeline.begin(encoded, count, permit)?;
         insert(&view.active, commit.first_seq(), batch, &mut writer.key)?;
+        if let Some(kept) = kept {
+            self.core.changes.push(self, commit.first_seq(), commit.last_seq(), kept);
+        }
         let now = self.core.env.clock.monotonic_micros();
         self.last_write_micros.store(now, Ordering::Relaxed);
         if view.active.allocated_bytes() >= self.core.options.memtable_bytes {

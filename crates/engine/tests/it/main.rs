@@ -3,6 +3,7 @@
 
 mod backups;
 mod bad_days;
+mod changes;
 mod compactions;
 mod concurrent;
 mod drops;

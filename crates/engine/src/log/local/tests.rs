@@ -8,7 +8,7 @@ use crate::log::testing::{SyncGate, Watch, World, append, batch, dir};
 use crate::log::worker::MARKER_AFTER_IDLE_MICROS;
 
 fn options(sync: SyncMode, segment_bytes: u64) -> LogOptions {
-    LogOptions { sync, segment_bytes, lay_out_bytes: 0 }
+    LogOptions { sync, segment_bytes, lay_out_bytes: 0, after_segment: 0 }
 }
 
 /// Without zeros laid out, so that a file is no longer than what was written to it.

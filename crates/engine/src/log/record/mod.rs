@@ -52,10 +52,12 @@
 //! a header that verifies can be believed: the scan then steps over the payload, never into it, and
 //! bytes that a user stored are not searched for records.
 
+mod file;
 mod reader;
 mod salvage;
 mod writer;
 
+pub use file::RecordFile;
 pub use reader::{RecordReader, Tail, TailEnd};
 pub use salvage::Salvage;
 pub use writer::RecordWriter;

@@ -238,6 +238,11 @@ impl RecordReader {
         Ok(self.window.header(at)?.is_some_and(|header| header.end(at) > file_len))
     }
 
+    /// Goes on at `offset`, where a record starts, or where the last one ended.
+    pub fn seek(&mut self, offset: u64) {
+        self.at = offset.max(FILE_HEADER_BYTES);
+    }
+
     /// The offset of the next record: how far the reader is.
     pub fn position(&self) -> u64 {
         self.at

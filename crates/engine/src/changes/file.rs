@@ -1,0 +1,466 @@
+//! Change files: the batches of a segment of the log that change streams still need, kept when the segment itself is
+//! given back.
+//!
+//! ```text
+//! <segment>-<first sequence>-<last sequence>.chg    a record file with magic TEPUICHG, whose file id is the segment
+//!
+//! | header | block | block | ... | index | end |
+//!
+//! block   01 | method u8 | raw bytes varint | batches, plain (0) or LZ4 (1)
+//! index   02 | number of blocks varint | block ...
+//!              block: tablet u64 LE | first seq u64 LE | last - first varint | offset varint | bytes varint
+//! end     03 | offset of the index u64 LE | bytes of the index u64 LE
+//!
+//! batches: length varint, payload as in the log; all of one tablet, in the order of their sequences
+//! ```
+//!
+//! The name says which sequences are in the file, so that a directory's listing is the whole index of its files; the
+//! index at the end says where each tablet's are, so that a reader of one tablet reads nothing of the others. A file
+//! is written under another name and renamed when it is complete and synced: one with this name is whole.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+
+use super::Change;
+use crate::cell::Seq;
+use crate::codec::{BytesReader, Parsed, put_bytes, put_u64};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Files;
+use crate::log::record::{Magic, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, RecordFile, RecordWriter};
+use crate::log::{BatchHead, decode_batch};
+
+/// The magic of change files.
+pub const MAGIC: Magic = *b"TEPUICHG";
+
+/// The end of the name of a file that is being written.
+pub(super) const UNFINISHED: &str = ".chg.new";
+
+/// Bytes of batches in a block, before compression. Smaller compresses less and makes the index longer; larger makes
+/// a reader that resumes read more in vain.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// Bytes of blocks that are being filled, of all tablets together: the largest is written when there are more.
+const OPEN_BLOCKS_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes of the record at the end.
+const END_BYTES: u64 = RECORD_HEADER_BYTES + 1 + 8 + 8;
+
+/// Blocks for which room is made before the first is decoded: a count is not believed further.
+const BLOCKS_RESERVED_MAX: usize = 1024;
+
+const BLOCK: u8 = 1;
+const INDEX: u8 = 2;
+const END: u8 = 3;
+
+const PLAIN: u8 = 0;
+const LZ4: u8 = 1;
+
+/// Where a block is, and what is in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockPlace {
+    /// The tablet of its batches.
+    pub tablet: u64,
+    /// The first sequence of the first batch.
+    pub first_seq: Seq,
+    /// The last sequence of the last batch.
+    pub last_seq: Seq,
+    /// Where its record starts.
+    pub offset: u64,
+    /// Bytes of the record.
+    pub bytes: u64,
+}
+
+/// A change file by its name.
+#[derive(Debug)]
+pub struct ChangeFile {
+    /// The segment of the log whose batches it has.
+    pub segment: u64,
+    /// The first sequence in it.
+    pub first_seq: Seq,
+    /// The last sequence in it.
+    pub last_seq: Seq,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its tablets, once somebody has looked.
+    tablets: OnceLock<Vec<u64>>,
+}
+
+impl ChangeFile {
+    /// The file of a directory's entry, if it is one.
+    pub fn of_entry(name: &str, bytes: u64) -> Option<Self> {
+        let mut parts = name.strip_suffix(".chg")?.split('-');
+        let mut number = || u64::from_str_radix(parts.next()?, 16).ok();
+        let (segment, first_seq, last_seq) = (number()?, number()?, number()?);
+        let file = Self { segment, first_seq, last_seq, bytes, tablets: OnceLock::new() };
+        (file.name() == name && first_seq <= last_seq).then_some(file)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> String {
+        format!("{:016x}-{:016x}-{:016x}.chg", self.segment, self.first_seq, self.last_seq)
+    }
+
+    /// The tablets that it has batches of. Blocks, for the first call.
+    pub(super) fn tablets(&self, files: &dyn Files, dir: &Path) -> Result<&[u64]> {
+        if self.tablets.get().is_none() {
+            let opened = OpenChangeFile::open(files, &dir.join(self.name()), self.segment)?;
+            let mut tablets: Vec<u64> = opened.blocks.iter().map(|block| block.tablet).collect();
+            tablets.sort_unstable();
+            tablets.dedup();
+            // Whoever else has looked has found the same.
+            let _ = self.tablets.set(tablets);
+        }
+        Ok(self.tablets.get().map_or(&[], Vec::as_slice))
+    }
+}
+
+/// A change file being read.
+#[derive(Debug)]
+pub struct OpenChangeFile {
+    file: RecordFile,
+    blocks: Vec<BlockPlace>,
+}
+
+impl OpenChangeFile {
+    /// Opens a file and reads its index. Blocks.
+    pub fn open(files: &dyn Files, path: &Path, segment: u64) -> Result<Self> {
+        let file = RecordFile::open(files.open(path)?, MAGIC, segment)?;
+        let at = file.len().saturating_sub(END_BYTES);
+        let end = file.record(at, END_BYTES)?;
+        let (offset, bytes) = parse_end(end).map_err(|e| in_record(&file, at, &e))?;
+        let index = file.record(offset, bytes)?;
+        let blocks = parse_index(index).map_err(|e| in_record(&file, offset, &e))?;
+        Ok(Self { file, blocks })
+    }
+
+    /// The blocks, in the order of the file.
+    pub fn blocks(&self) -> &[BlockPlace] {
+        &self.blocks
+    }
+
+    /// The batches of a block. Blocks.
+    pub fn changes(&self, place: &BlockPlace) -> Result<Vec<Change>> {
+        let block = self.file.record(place.offset, place.bytes)?;
+        let batches = parse_block(block).map_err(|e| in_record(&self.file, place.offset, &e))?;
+        let mut changes = Vec::with_capacity(batches.len());
+        for batch in batches {
+            let (tablet, first_seq, batch) =
+                decode_batch(batch).map_err(|e| self.file.corruption(place.offset, e.message()))?;
+            let change = Change::new(first_seq, batch);
+            let inside = first_seq >= place.first_seq && change.last_seq <= place.last_seq;
+            if tablet != place.tablet || !inside {
+                return Err(self
+                    .file
+                    .corruption(place.offset, "a batch is not what the index says"));
+            }
+            changes.push(change);
+        }
+        Ok(changes)
+    }
+}
+
+fn in_record(file: &RecordFile, offset: u64, what: &crate::codec::Malformed) -> Error {
+    file.corruption(offset, format_args!("change record, {what}"))
+}
+
+fn parse_end(end: Bytes) -> Parsed<(u64, u64)> {
+    let mut input = BytesReader::new(end);
+    let unknown = input.malformed("not the end of a change file");
+    if input.u8()? != END {
+        return Err(unknown);
+    }
+    let end = (input.fixed_u64()?, input.fixed_u64()?);
+    input.finish()?;
+    Ok(end)
+}
+
+fn parse_index(index: Bytes) -> Parsed<Vec<BlockPlace>> {
+    let mut input = BytesReader::new(index);
+    let unknown = input.malformed("not an index");
+    if input.u8()? != INDEX {
+        return Err(unknown);
+    }
+    let count = input.usize()?;
+    let mut blocks = Vec::with_capacity(count.min(BLOCKS_RESERVED_MAX));
+    for _ in 0..count {
+        let (tablet, first_seq) = (input.fixed_u64()?, input.fixed_u64()?);
+        let last_seq = first_seq.saturating_add(input.u64()?);
+        let (offset, bytes) = (input.u64()?, input.u64()?);
+        blocks.push(BlockPlace { tablet, first_seq, last_seq, offset, bytes });
+    }
+    input.finish()?;
+    Ok(blocks)
+}
+
+/// The payloads of a block's batches.
+fn parse_block(block: Bytes) -> Parsed<Vec<Bytes>> {
+    let mut input = BytesReader::new(block);
+    let unknown = input.malformed("not a block");
+    if input.u8()? != BLOCK {
+        return Err(unknown);
+    }
+    let (method, raw_bytes) = (input.u8()?, input.usize()?);
+    let stored = input.take(input.remaining())?;
+    let raw = match method {
+        PLAIN if raw_bytes == stored.len() => stored,
+        // LZ4 makes at most 255 bytes of one: a length beyond is none that a writer wrote.
+        LZ4 if raw_bytes <= stored.len().saturating_mul(255)
+            && raw_bytes as u64 <= RECORD_BYTES_MAX =>
+        {
+            let mut raw = vec![0; raw_bytes];
+            match lz4_flex::block::decompress_into(&stored, &mut raw) {
+                Ok(len) if len == raw_bytes => Bytes::from(raw),
+                _ => return Err(input.malformed("a block does not decompress")),
+            }
+        }
+        _ => return Err(input.malformed("a block of an unknown kind or a wrong length")),
+    };
+    let mut input = BytesReader::new(raw);
+    let mut batches = Vec::new();
+    while !input.is_empty() {
+        batches.push(input.bytes()?);
+    }
+    Ok(batches)
+}
+
+/// Decodes what could be any record of a change file, for fuzzing: errors are fine, panics are not.
+pub(crate) fn fuzz(payload: &[u8]) {
+    let payload = Bytes::copy_from_slice(payload);
+    let _ = parse_end(payload.clone());
+    let _ = parse_index(payload.clone());
+    for batch in parse_block(payload).unwrap_or_default() {
+        let _ = decode_batch(batch);
+    }
+}
+
+/// A block being filled.
+#[derive(Debug, Default)]
+struct OpenBlock {
+    raw: Vec<u8>,
+    first_seq: Seq,
+    last_seq: Seq,
+}
+
+/// A change file being written.
+#[derive(Debug)]
+pub(super) struct ChangeFileWriter {
+    writer: RecordWriter,
+    open: HashMap<u64, OpenBlock>,
+    open_bytes: usize,
+    blocks: Vec<BlockPlace>,
+}
+
+impl ChangeFileWriter {
+    /// Begins the file of a segment under a name of its own.
+    pub(super) fn create(files: &dyn Files, path: &Path, segment: u64) -> Result<Self> {
+        let writer = RecordWriter::create(files, path, MAGIC, segment)?;
+        Ok(Self { writer, open: HashMap::new(), open_bytes: 0, blocks: Vec::new() })
+    }
+
+    /// Adds a batch as it is in the log; those of a tablet come in the order of their sequences.
+    pub(super) fn add(&mut self, head: BatchHead, payload: &[u8]) -> Result<()> {
+        let block = self.open.entry(head.tablet).or_default();
+        let before = block.raw.len();
+        if before == 0 {
+            block.first_seq = head.first_seq;
+        }
+        block.last_seq = head.last_seq;
+        put_bytes(&mut block.raw, payload);
+        self.open_bytes += block.raw.len() - before;
+        if block.raw.len() >= BLOCK_BYTES {
+            self.write(head.tablet)?;
+        }
+        if self.open_bytes > OPEN_BLOCKS_BYTES_MAX {
+            let largest = self.open.iter().max_by_key(|(_, block)| block.raw.len());
+            if let Some(tablet) = largest.map(|(tablet, _)| *tablet) {
+                self.write(tablet)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, tablet: u64) -> Result<()> {
+        let Some(block) = self.open.remove(&tablet) else { return Ok(()) };
+        self.open_bytes -= block.raw.len();
+        let mut payload = vec![BLOCK];
+        let packed = lz4_flex::block::compress(&block.raw);
+        let (method, stored) =
+            if packed.len() < block.raw.len() { (LZ4, &packed) } else { (PLAIN, &block.raw) };
+        payload.push(method);
+        put_u64(&mut payload, block.raw.len() as u64);
+        payload.extend_from_slice(stored);
+        let offset = self.writer.append(&payload)?;
+        let bytes = RECORD_HEADER_BYTES + payload.len() as u64;
+        let OpenBlock { first_seq, last_seq, .. } = block;
+        self.blocks.push(BlockPlace { tablet, first_seq, last_seq, offset, bytes });
+        Ok(())
+    }
+
+    /// Bytes that were written so far.
+    pub(super) fn len(&self) -> u64 {
+        self.writer.len()
+    }
+
+    /// Completes and syncs the file; `None` where nothing was added.
+    pub(super) fn finish(mut self) -> Result<Option<ChangeFile>> {
+        let mut rest: Vec<u64> = self.open.keys().copied().collect();
+        rest.sort_unstable();
+        for tablet in rest {
+            self.write(tablet)?;
+        }
+        let first_seq = self.blocks.iter().map(|block| block.first_seq).min();
+        let last_seq = self.blocks.iter().map(|block| block.last_seq).max();
+        let (Some(first_seq), Some(last_seq)) = (first_seq, last_seq) else { return Ok(None) };
+        let mut index = vec![INDEX];
+        put_u64(&mut index, self.blocks.len() as u64);
+        for block in &self.blocks {
+            index.extend_from_slice(&block.tablet.to_le_bytes());
+            index.extend_from_slice(&block.first_seq.to_le_bytes());
+            put_u64(&mut index, block.last_seq - block.first_seq);
+            put_u64(&mut index, block.offset);
+            put_u64(&mut index, block.bytes);
+        }
+        let offset = self.writer.append(&index)?;
+        let mut end = vec![END];
+        end.extend_from_slice(&offset.to_le_bytes());
+        end.extend_from_slice(&(RECORD_HEADER_BYTES + index.len() as u64).to_le_bytes());
+        self.writer.append(&end)?;
+        self.writer.sync()?;
+        let (segment, bytes) = (self.writer.file_id(), self.writer.len());
+        let file = ChangeFile { segment, first_seq, last_seq, bytes, tablets: OnceLock::new() };
+        let mut tablets: Vec<u64> = self.blocks.iter().map(|block| block.tablet).collect();
+        tablets.sort_unstable();
+        tablets.dedup();
+        let _ = file.tablets.set(tablets);
+        Ok(Some(file))
+    }
+}
+
+/// The change files of a directory by ascending segment, and the paths of those that were never completed.
+pub(crate) fn list(files: &dyn Files, dir: &Path) -> Result<(Vec<ChangeFile>, Vec<PathBuf>)> {
+    let (mut found, mut unfinished) = (Vec::new(), Vec::new());
+    let entries = match files.list(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    for entry in entries.into_iter().filter(|entry| !entry.is_dir) {
+        if entry.name.ends_with(UNFINISHED) {
+            unfinished.push(dir.join(&entry.name));
+        } else if let Some(file) = ChangeFile::of_entry(&entry.name, entry.len) {
+            found.push(file);
+        }
+    }
+    found.sort_unstable_by_key(|file| (file.segment, std::cmp::Reverse(file.bytes)));
+    // A name whose durability was in doubt may have been written again after the streams had changed.
+    found.dedup_by_key(|file| file.segment);
+    Ok((found, unfinished))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cell::{FamilyId, Mutation, RowBatch};
+    use crate::io::MemoryFiles;
+    use crate::log::encode_batch;
+
+    fn put(row: u64, bytes: usize) -> RowBatch {
+        let value = Bytes::from(vec![row as u8; bytes]);
+        let qualifier = Bytes::from_static(b"q");
+        let put = Mutation::Put { family: FamilyId(1), qualifier, timestamp: 1, value };
+        RowBatch { row: Bytes::from(row.to_be_bytes().to_vec()), mutations: vec![put.clone(), put] }
+    }
+
+    /// Batches of 3 tablets in turn, with two sequences each, from 100 on.
+    fn write(files: &MemoryFiles, count: u64, bytes: usize) -> ChangeFile {
+        files.create_dir_all(Path::new("/c")).unwrap();
+        let path = Path::new("/c/new.chg.new");
+        let mut writer = ChangeFileWriter::create(files, path, 7).unwrap();
+        for i in 0..count {
+            let mut batch = encode_batch(i % 3, &put(i, bytes));
+            batch.set_first_seq(100 + 2 * i);
+            writer.add(crate::log::batch_head(batch.bytes()).unwrap(), batch.bytes()).unwrap();
+        }
+        let file = writer.finish().unwrap().unwrap();
+        files.rename(path, &Path::new("/c").join(file.name())).unwrap();
+        file
+    }
+
+    #[test]
+    fn each_tablets_batches_come_back_in_order_from_blocks_of_its_own() {
+        for (count, bytes) in [(1, 10), (30, 10), (3000, 100), (9, 300_000)] {
+            let files = MemoryFiles::new();
+            let file = write(&files, count, bytes);
+            assert_eq!((file.first_seq, file.last_seq), (100, 99 + 2 * count));
+            let path = Path::new("/c").join(file.name());
+            let opened = OpenChangeFile::open(&files, &path, 7).unwrap();
+            for tablet in 0..3 {
+                let of_tablet = opened.blocks().iter().filter(|block| block.tablet == tablet);
+                let read: Vec<Change> =
+                    of_tablet.flat_map(|block| opened.changes(block).unwrap()).collect();
+                let expected: Vec<Change> = (0..count)
+                    .filter(|i| i % 3 == tablet)
+                    .map(|i| Change::new(100 + 2 * i, put(i, bytes)))
+                    .collect();
+                assert_eq!(read, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn the_name_says_what_is_in_the_file_and_strangers_are_left_alone() {
+        let file = write(&MemoryFiles::new(), 5, 1);
+        let name = file.name();
+        assert_eq!(name, "0000000000000007-0000000000000064-000000000000006d.chg");
+        let found = ChangeFile::of_entry(&name, 9).unwrap();
+        assert_eq!((found.segment, found.first_seq, found.last_seq, found.bytes), (7, 100, 109, 9));
+        for stranger in ["", "7-64-6d.chg", "x.chg", "0000000000000007.log", &format!("{name}.new")]
+        {
+            assert!(ChangeFile::of_entry(stranger, 1).is_none(), "{stranger}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_anywhere_is_corruption_and_no_panic() {
+        let files = MemoryFiles::new();
+        let file = write(&files, 12, 40);
+        let path = Path::new("/c").join(file.name());
+        let good = files.open(&path).unwrap().read_at(0, file.bytes as usize).unwrap();
+        for at in 0..good.len() {
+            let mut bytes = good.to_vec();
+            bytes[at] ^= 0x10;
+            let bad = MemoryFiles::new();
+            bad.create_dir_all(Path::new("/c")).unwrap();
+            bad.create(&path).unwrap().append(&bytes).unwrap();
+            let read = OpenChangeFile::open(&bad, &path, 7).and_then(|opened| {
+                opened
+                    .blocks()
+                    .iter()
+                    .map(|block| opened.changes(block))
+                    .collect::<Result<Vec<_>>>()
+            });
+            let kind = read.expect_err(&format!("byte {at}")).kind();
+            assert!(
+                matches!(kind, ErrorKind::Corruption | ErrorKind::InvalidArgument),
+                "byte {at}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            fuzz(&bytes);
+            for kind in [BLOCK, INDEX, END] {
+                let mut bytes = bytes.clone();
+                bytes.insert(0, kind);
+                fuzz(&bytes);
+            }
+        }
+    }
+}

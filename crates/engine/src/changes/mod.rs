@@ -1,0 +1,354 @@
+//! The history of tablets with a change stream: which batches changed them, in the order of commits.
+//!
+//! ```text
+//!                      ┌──► tail: the newest batches, in memory            read by who keeps up
+//! commit ──► log ──────┤
+//!                      └──► segment of the log ──► change file ──► gone    read by who is behind
+//!                              given back when     after the retention
+//!                              every tablet has    period
+//!                              flushed it
+//! ```
+//!
+//! Writes do nothing for it but copy a batch into the [tail](tail): the log that makes them durable is the history. When
+//! a segment of the log is about to be removed, the batches of tablets that keep their changes are copied out of it into a
+//! [change file](file), which is synced before the segment goes ([`archive`]). So the history costs no sync of a write's, and
+//! what is kept for days holds nothing of tables that want none.
+//!
+//! A [`ChangeReader`] reads a tablet's changes after a position, which is a sequence: it survives restarts, and the
+//! log, the files and the tail are all ordered by it. It sees what readers of the table see: batches up to the
+//! visible sequence. Files go when everything in them is older than its tablet's retention period; or, the oldest first and with a
+//! warning, when all of them together have more than [`change_log_bytes_max`](crate::options::EngineOptions) bytes.
+//! What is gone so is remembered as the *horizon*, in the name of an empty file beside them: a reader whose position is below it is
+//! told so, and does not miss anything in silence.
+
+mod archive;
+pub mod file;
+mod reader;
+mod tail;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::cell::{Mutation, RowBatch, SEQ_COUNTER_BITS, SEQ_MAX, Seq};
+use crate::core::Core;
+use crate::error::Result;
+use crate::io::Files;
+use crate::layout::parse_number;
+use crate::log::encode_batch;
+use crate::tablet::{Tablet, TabletId};
+use file::ChangeFile;
+use tail::Tail;
+
+pub use reader::ChangeReader;
+
+/// Bytes of the tails of all tablets together. A reader that keeps up is behind by what a sync takes, so a few
+/// megabytes are enough; with less, readers go to the disk as soon as one of them is slow.
+pub const CHANGE_TAIL_BYTES_MAX: u64 = 8 << 20;
+
+/// How old the visible sequence may be before a [fence](Tablet::fence_changes) writes a new one, in milliseconds. All
+/// readers share it, so an idle server writes a few bytes of log a second at most, for as long as somebody reads changes.
+const FENCE_AGE_MS: u64 = 1_000;
+
+/// How long a file stays after the retention period, in microseconds: a reader that was let in at the end of the period finds it.
+const GRACE_MICROS: u64 = 600 * 1_000_000;
+
+/// How often files are looked at whose retention period may be over, in microseconds.
+const EXPIRE_EVERY_MICROS: u64 = 60 * 1_000_000;
+
+/// The end of the name of the file that tells the horizon.
+const HORIZON: &str = ".horizon";
+
+/// The tablet that a fence's batch names. No tablet has the number.
+const NO_TABLET: u64 = 0;
+
+/// A batch that was committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The sequence of its first mutation.
+    pub first_seq: Seq,
+    /// The sequence of its last mutation: the position of a reader that has seen it.
+    pub last_seq: Seq,
+    /// What was applied.
+    pub batch: RowBatch,
+}
+
+impl Change {
+    fn new(first_seq: Seq, batch: RowBatch) -> Self {
+        let count = (batch.mutations.len() as u64).max(1);
+        Self { first_seq, last_seq: first_seq.saturating_add(count - 1), batch }
+    }
+
+    /// Bytes of its keys and values.
+    pub fn bytes(&self) -> usize {
+        let payload = |mutation: &Mutation| match mutation {
+            Mutation::Put { qualifier, value: bytes, .. }
+            | Mutation::Merge { qualifier, operand: bytes, .. } => qualifier.len() + bytes.len(),
+            Mutation::DeleteCells { qualifier, .. } => qualifier.len(),
+            Mutation::DeleteFamily { .. } | Mutation::DeleteRow => 0,
+        };
+        self.batch.row.len() + self.batch.mutations.iter().map(payload).sum::<usize>()
+    }
+}
+
+/// When a sequence was handed out: microseconds since 1970, whole milliseconds.
+pub fn commit_micros(seq: Seq) -> i64 {
+    i64::try_from((seq >> SEQ_COUNTER_BITS).saturating_mul(1_000)).unwrap_or(i64::MAX)
+}
+
+/// The position before everything that was committed in the millisecond of a time, or later.
+pub fn position_before(micros: i64) -> Seq {
+    let millis = u64::try_from(micros.div_euclid(1_000)).unwrap_or(0);
+    (millis.min(SEQ_MAX >> SEQ_COUNTER_BITS) << SEQ_COUNTER_BITS).saturating_sub(1)
+}
+
+/// Figures of the history of all tablets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ChangeFigures {
+    /// Change files.
+    pub files: u64,
+    /// Their bytes.
+    pub file_bytes: u64,
+    /// Bytes of the tails.
+    pub tail_bytes: u64,
+    /// Bytes of change files that were written.
+    pub written_bytes: u64,
+    /// Bytes of change files that were removed before their time, for want of room.
+    pub dropped_bytes: u64,
+}
+
+/// The name of the file that says that changes up to `seq` are not kept any more.
+pub(crate) fn horizon_name(seq: Seq) -> String {
+    format!("{seq:016x}{HORIZON}")
+}
+
+/// The history of all tablets of an engine.
+#[derive(Debug)]
+pub(crate) struct ChangeLog {
+    dir: PathBuf,
+    bytes_max: u64,
+    tail: Tail,
+    /// By ascending segment, and so by ascending sequence.
+    files: Mutex<Vec<Arc<ChangeFile>>>,
+    /// Of positions below, not all changes are here any more.
+    horizon: AtomicU64,
+    written_bytes: AtomicU64,
+    dropped_bytes: AtomicU64,
+    /// When to look for files to remove (monotonic micros).
+    expire_at: AtomicU64,
+    fencing: tokio::sync::Mutex<()>,
+}
+
+impl ChangeLog {
+    /// Opens the history in a directory, creating it if needed; removes what was never completed. Blocks.
+    pub(crate) fn open(files: &dyn Files, dir: &Path, bytes_max: u64) -> Result<Self> {
+        files.create_dir_all(dir)?;
+        let (found, unfinished) = file::list(files, dir)?;
+        for path in unfinished {
+            files.remove(&path)?;
+        }
+        let names = files.list(dir)?.into_iter();
+        let horizon = names.filter_map(|entry| parse_number(&entry.name, "", HORIZON)).max();
+        Ok(Self {
+            dir: dir.to_owned(),
+            bytes_max,
+            tail: Tail::new(CHANGE_TAIL_BYTES_MAX),
+            files: Mutex::new(found.into_iter().map(Arc::new).collect()),
+            horizon: AtomicU64::new(horizon.unwrap_or(0)),
+            written_bytes: AtomicU64::new(0),
+            dropped_bytes: AtomicU64::new(0),
+            expire_at: AtomicU64::new(0),
+            fencing: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    /// The greatest segment and the greatest sequence that a change file has something of; zeros for none.
+    pub(crate) fn newest(&self) -> (u64, Seq) {
+        let files = self.files();
+        let last_seq = files.iter().map(|file| file.last_seq).max().unwrap_or(0);
+        (files.last().map_or(0, |file| file.segment), last_seq.max(self.horizon()))
+    }
+
+    pub(crate) fn figures(&self) -> ChangeFigures {
+        let files = self.files();
+        ChangeFigures {
+            files: files.len() as u64,
+            file_bytes: files.iter().map(|file| file.bytes).sum(),
+            tail_bytes: self.tail.bytes(),
+            written_bytes: self.written_bytes.load(Ordering::Relaxed),
+            dropped_bytes: self.dropped_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn tail_bytes(&self) -> u64 {
+        self.tail.bytes()
+    }
+
+    /// A tablet is gone, its tail with it.
+    pub(crate) fn forget(&self, tablet: TabletId) {
+        self.tail.end(tablet.0);
+    }
+
+    fn horizon(&self) -> Seq {
+        self.horizon.load(Ordering::Acquire)
+    }
+
+    /// Removes the files that no reader may read any more, the oldest first. `retention` is that of a tablet, in
+    /// microseconds; 0 where it keeps no changes. Blocks.
+    pub(crate) fn expire(&self, core: &Core, retention: &dyn Fn(u64) -> u64) {
+        let now = core.env.clock.monotonic_micros();
+        let over = self.files().iter().map(|file| file.bytes).sum::<u64>() > self.bytes_max;
+        if now < self.expire_at.load(Ordering::Relaxed) && !over {
+            return;
+        }
+        self.expire_at.store(now.saturating_add(EXPIRE_EVERY_MICROS), Ordering::Relaxed);
+        if let Err(error) = self.expire_now(core, retention) {
+            tracing::warn!(%error, "cannot remove old change files; they are tried again");
+        }
+    }
+
+    fn expire_now(&self, core: &Core, retention: &dyn Fn(u64) -> u64) -> Result<()> {
+        let files = core.env.files.as_ref();
+        loop {
+            let Some(oldest) = self.files().first().map(Arc::clone) else { return Ok(()) };
+            let bytes: u64 = self.files().iter().map(|file| file.bytes).sum();
+            let age = core.env.clock.now_micros().saturating_sub(commit_micros(oldest.last_seq));
+            let age = u64::try_from(age).unwrap_or(0);
+            let in_time = |tablet: &u64| {
+                let retention = retention(*tablet);
+                retention > 0 && age <= retention.saturating_add(GRACE_MICROS)
+            };
+            if oldest.tablets(files, &self.dir)?.iter().any(in_time) {
+                if bytes <= self.bytes_max {
+                    return Ok(());
+                }
+                self.raise_horizon(files, oldest.last_seq)?;
+                self.dropped_bytes.fetch_add(oldest.bytes, Ordering::Relaxed);
+                tracing::warn!(
+                    file = oldest.name(),
+                    bytes,
+                    bytes_max = self.bytes_max,
+                    "change files have more than log.changes_bytes_max: the oldest changes are removed before their \
+                     retention period is over, and streams that were to read them fail"
+                );
+            }
+            self.files().retain(|file| file.segment != oldest.segment);
+            // The name's removal is not synced: where a crash brings the file back, it is removed again.
+            files.remove(&self.dir.join(oldest.name()))?;
+        }
+    }
+
+    /// Durably says that changes up to `seq` are not here any more.
+    fn raise_horizon(&self, files: &dyn Files, seq: Seq) -> Result<()> {
+        let path = |seq: Seq| self.dir.join(horizon_name(seq));
+        let before = self.horizon();
+        if seq <= before {
+            return Ok(());
+        }
+        if !files.exists(&path(seq))? {
+            files.create(&path(seq))?.sync()?;
+        }
+        files.sync_dir(&self.dir)?;
+        self.horizon.store(seq, Ordering::Release);
+        if files.exists(&path(before))? {
+            files.remove(&path(before))?;
+        }
+        Ok(())
+    }
+
+    fn files(&self) -> MutexGuard<'_, Vec<Arc<ChangeFile>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tablet {
+    /// Keeps this tablet's changes from now on, for `retention`, or not any longer (`None`). Returns the position after
+    /// which they are kept; where they were kept before, earlier ones are too.
+    pub fn keep_changes(&self, retention: Option<Duration>) -> Seq {
+        let micros = retention
+            .map_or(0, |retention| u64::try_from(retention.as_micros()).unwrap_or(u64::MAX).max(1));
+        let (tail, id) = (&self.core().changes.tail, self.id().0);
+        // No batch takes its sequence meanwhile.
+        let _writer = self.lock_writer();
+        let after = self.core().pipeline.hlc().reserve(1);
+        let before = self.changes_kept_micros().swap(micros, Ordering::AcqRel);
+        if before == 0 && micros > 0 {
+            tail.begin(id, after);
+        } else if micros == 0 {
+            tail.end(id);
+            self.changed().notify_waiters();
+        }
+        after
+    }
+
+    /// For how long its changes are kept; `None` where they are not.
+    pub fn changes_kept(&self) -> Option<Duration> {
+        let micros = self.changes_kept_micros().load(Ordering::Acquire);
+        (micros > 0).then(|| Duration::from_micros(micros))
+    }
+
+    /// A position at which everything is visible, durable, and not older than a second or so: where a reader that has
+    /// nothing to read stands. Where nothing was written for longer, an empty batch is: a position that only memory
+    /// knew could come again after a crash.
+    pub async fn fence_changes(&self) -> Result<Seq> {
+        let core = self.core();
+        let recent = || {
+            let visible = core.pipeline.visible();
+            let now = core.env.clock.now_micros() / 1_000;
+            let age = now.saturating_sub_unsigned(visible >> SEQ_COUNTER_BITS);
+            (age <= FENCE_AGE_MS as i64).then_some(visible)
+        };
+        if let Some(visible) = recent() {
+            return Ok(visible);
+        }
+        let _fencing = core.changes.fencing.lock().await;
+        if let Some(visible) = recent() {
+            return Ok(visible);
+        }
+        let batch = encode_batch(NO_TABLET, &RowBatch { row: Bytes::new(), mutations: Vec::new() });
+        let permit = core.pipeline.admit(batch.len()).await?;
+        core.pipeline.begin(batch, 1, permit)?.applied().await
+    }
+
+    /// A reader of what has changed after `position`.
+    pub fn changes_after(self: &Arc<Self>, position: Seq) -> ChangeReader {
+        ChangeReader::new(Arc::clone(self), position)
+    }
+}
+
+/// A batch of a tablet that keeps its changes, on its way into the log.
+pub(crate) struct Kept(Bytes);
+
+impl ChangeLog {
+    /// Takes a copy of an encoded batch.
+    pub(crate) fn copy(encoded: &[u8]) -> Kept {
+        Kept(Bytes::copy_from_slice(encoded))
+    }
+
+    /// Adds it to the tail, once its sequences are known.
+    pub(crate) fn push(&self, tablet: &Tablet, first_seq: Seq, last_seq: Seq, kept: Kept) {
+        self.tail.push(tablet.id().0, first_seq, last_seq, kept.0);
+        tablet.changed().notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_and_times_agree_to_the_millisecond() {
+        let seq = 1_700_000_000_123_u64 << SEQ_COUNTER_BITS;
+        assert_eq!(commit_micros(seq), 1_700_000_000_123_000);
+        assert_eq!(commit_micros(seq + 99), 1_700_000_000_123_000);
+        for micros in [1_700_000_000_123_000, 1_700_000_000_123_999] {
+            assert_eq!(position_before(micros), seq - 1);
+        }
+        assert_eq!(position_before(-1), 0);
+        assert_eq!(commit_micros(SEQ_MAX), (1 << 44) * 1000 - 1000);
+        assert!(position_before(i64::MAX) < SEQ_MAX);
+    }
+}

@@ -1,0 +1,270 @@
+//! Reading the changes of one tablet, in the order of their commits.
+//!
+//! ```text
+//! position ──► the tail, where it reaches back as far
+//!         └──► else the first of: change files, segments of the log   (by segment, and so by sequence)
+//! ```
+//!
+//! Guarantees: every change of the tablet after the position is returned once, in order, whole, and not before it is
+//! visible; or an error says why not. A change that was moved from a segment into a file, and a file that was removed,
+//! while it was being looked for, is looked for again.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::file::{ChangeFile, OpenChangeFile};
+use super::tail::Next;
+use super::{Change, commit_micros};
+use crate::cell::Seq;
+use crate::error::{Error, ErrorKind, Result};
+use crate::log::record::Tail;
+use crate::log::segment::SegmentReader;
+use crate::log::{SegmentInfo, batch_head, decode_batch};
+use crate::tablet::Tablet;
+
+/// How often a source is looked for again that went while it was opened. Sources go one at a time, minutes apart.
+const ATTEMPTS_MAX: u32 = 4;
+
+/// A place in the history of one tablet.
+#[derive(Debug)]
+pub struct ChangeReader {
+    tablet: Arc<Tablet>,
+    position: Seq,
+    /// The change file that is being read.
+    file: Option<(u64, OpenChangeFile)>,
+    /// Where to go on in a segment of the log.
+    segment: Option<(u64, u64)>,
+}
+
+/// Where the next changes are.
+enum Source {
+    File(Arc<ChangeFile>),
+    Segment(SegmentInfo),
+}
+
+/// Changes that were read.
+struct Gathered {
+    changes: Vec<Change>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Gathered {
+    fn is_full(&self) -> bool {
+        self.bytes >= self.bytes_max && !self.changes.is_empty()
+    }
+
+    fn push(&mut self, change: Change, bytes: usize) {
+        self.changes.push(change);
+        self.bytes += bytes;
+    }
+}
+
+impl ChangeReader {
+    pub(super) fn new(tablet: Arc<Tablet>, position: Seq) -> Self {
+        Self { tablet, position, file: None, segment: None }
+    }
+
+    /// Everything up to here was read.
+    pub fn position(&self) -> Seq {
+        self.position
+    }
+
+    /// The tablet that is read.
+    pub fn tablet(&self) -> &Arc<Tablet> {
+        &self.tablet
+    }
+
+    /// What is visible and in memory of what follows: up to about `bytes_max` bytes, one change at least where there is
+    /// one. `None` where it lies on disk: [`Self::read_disk`] has it.
+    pub fn read(&mut self, bytes_max: usize) -> Result<Option<Vec<Change>>> {
+        self.check()?;
+        let core = self.tablet.core();
+        let through = core.pipeline.visible();
+        let tail = &core.changes.tail;
+        let Some(read) = tail.read(self.tablet.id().0, self.position, through, bytes_max) else {
+            return Ok(None);
+        };
+        let (changes, position) = read?;
+        self.position = position;
+        (self.file, self.segment) = (None, None);
+        Ok(Some(changes))
+    }
+
+    /// What is visible of what follows, wherever it lies: up to about `bytes_max` bytes, one change at least where there
+    /// is one. Blocks.
+    pub fn read_disk(&mut self, bytes_max: usize) -> Result<Vec<Change>> {
+        let through = self.tablet.core().pipeline.visible();
+        let mut read = Gathered { changes: Vec::new(), bytes: 0, bytes_max };
+        let mut attempts = 0;
+        while !read.is_full() && self.position < through {
+            self.check()?;
+            let source = self.source()?;
+            let done = match &source {
+                None => {
+                    self.position = through;
+                    break;
+                }
+                Some(Source::File(file)) => self.read_file(file, through, &mut read),
+                Some(Source::Segment(segment)) => self.read_segment(segment, through, &mut read),
+            };
+            match done {
+                Ok(()) => attempts = 0,
+                // It was given back meanwhile; what was in it is elsewhere, or too old.
+                Err(error) if error.kind() == ErrorKind::NotFound && attempts < ATTEMPTS_MAX => {
+                    attempts += 1;
+                    (self.file, self.segment) = (None, None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(read.changes)
+    }
+
+    /// Resolves when there is something to read, or an error to be told.
+    pub async fn ready(&self) -> Result<()> {
+        loop {
+            let changed = self.tablet.changed().notified();
+            let mut changed = std::pin::pin!(changed);
+            changed.as_mut().enable();
+            self.check()?;
+            let core = self.tablet.core();
+            match core.changes.tail.next(self.tablet.id().0, self.position) {
+                Next::Gone => return Ok(()),
+                Next::At(seq) => return core.pipeline.wait_visible(seq).await,
+                Next::Nothing => changed.await,
+            }
+        }
+    }
+
+    /// Whether what follows the position is kept.
+    fn check(&self) -> Result<()> {
+        if self.tablet.is_dropped() {
+            return Err(Error::new(ErrorKind::NotFound, "the tablet was dropped"));
+        }
+        let core = self.tablet.core();
+        let kept = self.tablet.changes_kept_micros().load(Ordering::Acquire);
+        let age = core.env.clock.now_micros().saturating_sub(commit_micros(self.position));
+        let too_old = u64::try_from(age).unwrap_or(0) > kept;
+        if kept == 0 {
+            Err(Error::new(ErrorKind::Expired, "the changes of this tablet are not kept"))
+        } else if too_old || self.position < core.changes.horizon() {
+            Err(Error::new(
+                ErrorKind::Expired,
+                "the changes after this position are not kept any more; begin again at a later time",
+            ))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The first place that may have changes after the position.
+    fn source(&self) -> Result<Option<Source>> {
+        let core = self.tablet.core();
+        let id = self.tablet.id().0;
+        // Segments first: one that becomes a file meanwhile is found twice, and not missed.
+        let segments = core.pipeline.log().segments();
+        let known: Vec<Arc<ChangeFile>> = {
+            let files = core.changes.files();
+            let from = files.partition_point(|file| file.last_seq <= self.position);
+            files.get(from..).unwrap_or_default().to_vec()
+        };
+        let mut file = None;
+        for candidate in &known {
+            if candidate.tablets(core.env.files.as_ref(), &core.changes.dir)?.contains(&id) {
+                file = Some(Arc::clone(candidate));
+                break;
+            }
+        }
+        let has_file =
+            |segment: u64| known.binary_search_by_key(&segment, |file| file.segment).is_ok();
+        let segment = segments.into_iter().find(|segment| {
+            segment.tablets.get(&id).is_some_and(|last| *last > self.position)
+                && !has_file(segment.id)
+        });
+        Ok(match (file, segment) {
+            (Some(file), Some(segment)) if segment.id < file.segment => {
+                Some(Source::Segment(segment))
+            }
+            (Some(file), _) => Some(Source::File(file)),
+            (None, segment) => segment.map(Source::Segment),
+        })
+    }
+
+    fn read_file(&mut self, file: &ChangeFile, through: Seq, read: &mut Gathered) -> Result<()> {
+        let id = self.tablet.id().0;
+        if self.file.as_ref().is_none_or(|(segment, _)| *segment != file.segment) {
+            let core = self.tablet.core();
+            let path = core.changes.dir.join(file.name());
+            let opened = OpenChangeFile::open(core.env.files.as_ref(), &path, file.segment)?;
+            self.file = Some((file.segment, opened));
+        }
+        let Some((_, opened)) = &self.file else { return Ok(()) };
+        let of_tablet = opened.blocks().iter().filter(|block| block.tablet == id);
+        let from = self.position;
+        for block in of_tablet.filter(|block| block.last_seq > from) {
+            for change in opened.changes(block)? {
+                if change.last_seq > through {
+                    self.position = through;
+                    return Ok(());
+                }
+                if read.is_full() {
+                    return Ok(());
+                }
+                if change.last_seq > self.position {
+                    self.position = change.last_seq;
+                    let bytes = change.bytes();
+                    read.push(change, bytes);
+                }
+            }
+        }
+        self.position = self.position.max(file.last_seq);
+        self.file = None;
+        Ok(())
+    }
+
+    fn read_segment(
+        &mut self,
+        segment: &SegmentInfo,
+        through: Seq,
+        read: &mut Gathered,
+    ) -> Result<()> {
+        let core = self.tablet.core();
+        let id = self.tablet.id().0;
+        // A segment that is being written is read as far as it was known to be written.
+        let tail = if segment.sealed { Tail::Sealed } else { Tail::MayBeTorn };
+        let files = core.env.files.as_ref();
+        let mut reader = SegmentReader::open(files, &core.layout.log(), segment.id, tail)?;
+        let left_at = self.segment.filter(|(id, _)| *id == segment.id).map(|(_, offset)| offset);
+        if let Some(offset) = left_at.or_else(|| segment.offset_after(self.position)) {
+            reader.seek(offset);
+        }
+        while reader.position() < segment.bytes {
+            let at = reader.position();
+            if read.is_full() {
+                self.segment = Some((segment.id, at));
+                return Ok(());
+            }
+            let Some(record) = reader.next_stored()? else {
+                let path = reader.path().display();
+                return Err(Error::corruption(path, at, "a record of the log cannot be read"));
+            };
+            let Some(head) = batch_head(&record.payload) else { continue };
+            if head.last_seq > through {
+                self.position = through;
+                self.segment = Some((segment.id, at));
+                return Ok(());
+            }
+            if head.tablet == id && head.last_seq > self.position {
+                let bytes = record.payload.len();
+                let (_, first_seq, batch) = decode_batch(record.payload)?;
+                self.position = head.last_seq;
+                read.push(Change::new(first_seq, batch), bytes);
+            }
+        }
+        let last = segment.tablets.get(&id).copied().unwrap_or(0);
+        self.position = self.position.max(last);
+        self.segment = None;
+        Ok(())
+    }
+}

@@ -1,0 +1,457 @@
+//! The history of tablets with a change stream: every committed batch once, in order, from wherever a reader stands:
+//! in memory, in the log, in change files; after restarts, crashes and failed operations.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::executor::block_on;
+use proptest::prelude::*;
+
+use tepui_engine::ErrorKind;
+use tepui_engine::cell::{Mutation, RowBatch, RowRange, Seq};
+use tepui_engine::changes::{CHANGE_TAIL_BYTES_MAX, Change};
+use tepui_engine::db::{Engine, EngineOptions};
+use tepui_engine::io::{
+    CrashMode, Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles, SeededRng,
+};
+use tepui_engine::offline::{self, inspect};
+use tepui_engine::tablet::{Tablet, TabletId};
+
+use crate::harness::{START_MICROS, env, plain_schema, put, tiny_options};
+
+const DAY: Duration = Duration::from_hours(24);
+
+/// A segment takes a few writes.
+fn options() -> EngineOptions {
+    EngineOptions { log_segment_bytes: 2_000, ..tiny_options() }
+}
+
+/// Two tablets, of which the first keeps its changes.
+struct Kept {
+    engine: Arc<Engine>,
+    tablet: Arc<Tablet>,
+    other: Arc<Tablet>,
+    clock: Arc<ManualClock>,
+}
+
+impl Kept {
+    fn open(files: Arc<dyn Files>, options: EngineOptions) -> tepui_engine::Result<Self> {
+        Self::open_at(files, options, Arc::new(ManualClock::new(START_MICROS)))
+    }
+
+    fn open_at(
+        files: Arc<dyn Files>,
+        options: EngineOptions,
+        clock: Arc<ManualClock>,
+    ) -> tepui_engine::Result<Self> {
+        let env = env(files, Arc::clone(&clock), 1);
+        let engine = Engine::open(env, Path::new("/data"), options)?;
+        let mut tablets = engine.tablets();
+        while tablets.len() < 2 {
+            tablets.push(engine.create_tablet(RowRange::all())?);
+        }
+        for tablet in &tablets {
+            tablet.set_schema(Arc::new(plain_schema()));
+        }
+        tablets[0].keep_changes(Some(DAY));
+        engine.start()?;
+        let (tablet, other) = (Arc::clone(&tablets[0]), Arc::clone(&tablets[1]));
+        Ok(Self { engine, tablet, other, clock })
+    }
+
+    /// The changes after a position, in portions of about so many bytes.
+    fn read(&self, position: Seq, bytes_max: usize) -> tepui_engine::Result<Vec<Change>> {
+        read(&self.tablet, position, bytes_max)
+    }
+}
+
+fn read(
+    tablet: &Arc<Tablet>,
+    position: Seq,
+    bytes_max: usize,
+) -> tepui_engine::Result<Vec<Change>> {
+    let mut reader = tablet.changes_after(position);
+    let mut all = Vec::new();
+    loop {
+        let changes = match reader.read(bytes_max)? {
+            Some(changes) => changes,
+            None => reader.read_disk(bytes_max)?,
+        };
+        if let Some(last) = changes.last() {
+            assert!(reader.position() >= last.last_seq);
+        } else {
+            return Ok(all);
+        }
+        all.extend(changes);
+    }
+}
+
+fn batch(n: u64, bytes: usize) -> RowBatch {
+    let mutations = vec![put(1, "q", 1000, &"v".repeat(bytes)), Mutation::DeleteRow];
+    RowBatch { row: Bytes::from(format!("row-{n:05}")), mutations }
+}
+
+/// Applies a batch and says what a reader is to get for it.
+fn apply(tablet: &Tablet, batch: RowBatch) -> tepui_engine::Result<Change> {
+    let last_seq = block_on(tablet.apply(batch.clone()))?;
+    Ok(Change { first_seq: last_seq + 1 - batch.mutations.len() as u64, last_seq, batch })
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Apply(u64, usize),
+    ApplyOther(usize),
+    /// More than the tail keeps.
+    Overrun,
+    Flush,
+    FlushOther,
+    Background,
+    Reopen,
+    Crash(u64),
+    Read {
+        from: prop::sample::Index,
+        bytes_max: usize,
+    },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        20 => (0..50u64, 0..400usize).prop_map(|(row, bytes)| Op::Apply(row, bytes)),
+        10 => (0..2_000usize).prop_map(Op::ApplyOther),
+        1 => Just(Op::Overrun),
+        3 => Just(Op::Flush),
+        3 => Just(Op::FlushOther),
+        3 => Just(Op::Background),
+        2 => Just(Op::Reopen),
+        3 => any::<u64>().prop_map(Op::Crash),
+        6 => (any::<prop::sample::Index>(), 1..5_000usize)
+            .prop_map(|(from, bytes_max)| Op::Read { from, bytes_max }),
+    ]
+}
+
+fn run(ops: &[Op]) {
+    let mut files = MemoryFiles::new();
+    let open = |files: &MemoryFiles| Kept::open(Arc::new(files.clone()), options()).unwrap();
+    let mut kept = open(&files);
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let mut committed: Vec<Change> = Vec::new();
+    for op in ops {
+        match op {
+            Op::Apply(row, bytes) => {
+                committed.push(apply(&kept.tablet, batch(*row, *bytes)).unwrap());
+            }
+            Op::ApplyOther(bytes) => drop(apply(&kept.other, batch(1, *bytes)).unwrap()),
+            Op::Overrun => {
+                for n in 0..9 {
+                    let bytes = CHANGE_TAIL_BYTES_MAX as usize / 8;
+                    committed.push(apply(&kept.tablet, batch(n, bytes)).unwrap());
+                }
+            }
+            Op::Flush => block_on(kept.tablet.flush()).unwrap(),
+            Op::FlushOther => block_on(kept.other.flush()).unwrap(),
+            Op::Background => kept.engine.run_background().unwrap(),
+            Op::Reopen => {
+                kept.engine.close().unwrap();
+                kept = open(&files);
+            }
+            Op::Crash(seed) => {
+                let mode = if seed % 2 == 0 { CrashMode::Torn } else { CrashMode::Strict };
+                files = files.crashed_copy(mode, &SeededRng::new(*seed));
+                kept = open(&files);
+            }
+            Op::Read { from, bytes_max } => {
+                let at = from.index(committed.len() + 1);
+                let position = at.checked_sub(1).map_or(begun, |at| committed[at].last_seq);
+                assert_eq!(kept.read(position, *bytes_max).unwrap(), committed[at..]);
+            }
+        }
+    }
+    assert_eq!(kept.read(begun, 1 << 20).unwrap(), committed);
+    assert_eq!(kept.other.changes_after(begun).read(1).unwrap_err().kind(), ErrorKind::Expired);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_committed_change_is_read_once_and_in_order_from_anywhere(ops in prop::collection::vec(op(), 1..100)) {
+        run(&ops);
+    }
+}
+
+#[test]
+fn changes_move_from_the_log_into_files_that_hold_nothing_else() {
+    let files = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let mut committed = Vec::new();
+    for n in 0..100 {
+        committed.push(apply(&kept.tablet, batch(n, 100)).unwrap());
+        apply(&kept.other, batch(n, 1_000)).unwrap();
+    }
+    let figures = kept.engine.change_figures();
+    assert!(figures.files == 0 && figures.tail_bytes > 0);
+    block_on(kept.tablet.flush()).unwrap();
+    block_on(kept.other.flush()).unwrap();
+    kept.engine.run_background().unwrap();
+    let figures = kept.engine.change_figures();
+    assert!(figures.files > 10, "{figures:?}");
+    assert!(figures.file_bytes < 40_000, "the other tablet's values are not in them: {figures:?}");
+    assert_eq!(kept.engine.log_size().0, 1);
+    kept.engine.close().unwrap();
+    drop(kept);
+    let kept = Kept::open(Arc::new(files), options()).unwrap();
+    let before = kept.read(begun, 300).unwrap();
+    assert_eq!(before, committed);
+    assert!(kept.engine.change_figures().files >= figures.files);
+}
+
+#[test]
+fn whichever_operation_fails_every_acknowledged_change_is_there_after_the_next_start() {
+    let ops = [
+        FaultOp::Create,
+        FaultOp::Append,
+        FaultOp::Sync,
+        FaultOp::SyncDir,
+        FaultOp::Rename,
+        FaultOp::Remove,
+    ];
+    let history = |kept: &Kept| {
+        let mut acknowledged = Vec::new();
+        for n in 0..24 {
+            let written = apply(&kept.tablet, batch(n, 100));
+            drop(apply(&kept.other, batch(n, 300)));
+            let is_over = written.is_err();
+            acknowledged.extend(written);
+            if n % 8 == 7 {
+                drop(block_on(kept.tablet.flush()));
+                drop(block_on(kept.other.flush()));
+                drop(kept.engine.run_background());
+            }
+            if is_over {
+                break;
+            }
+        }
+        acknowledged
+    };
+    for op in ops {
+        let mut nth = 1;
+        loop {
+            let disk = MemoryFiles::new();
+            let faults = FaultFiles::new(Arc::new(disk.clone()));
+            let kept = Kept::open(Arc::new(faults.clone()), options()).unwrap();
+            let begun = kept.tablet.keep_changes(Some(DAY));
+            let before = faults.count(op);
+            faults.inject(Fault::new(op).nth(nth));
+            let acknowledged = history(&kept);
+            let was_reached = faults.count(op) - before >= nth;
+            let crashed = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(nth));
+            faults.heal();
+            let _ = kept.engine.close();
+            drop(kept);
+            for files in [crashed, disk] {
+                let kept = Kept::open(Arc::new(files), options()).unwrap();
+                kept.engine.run_background().unwrap();
+                let mut found = kept.read(begun, 500).unwrap();
+                // A write that failed may be there all the same: its outcome was unknown.
+                found.truncate(acknowledged.len());
+                assert_eq!(found, acknowledged, "{op:?} {nth}");
+            }
+            if !was_reached {
+                break;
+            }
+            nth += 1;
+        }
+        assert!(nth > 3, "{op:?}");
+    }
+}
+
+#[test]
+fn a_reader_waits_for_the_next_change_and_sees_it_only_when_it_is_durable() {
+    let disk = MemoryFiles::new();
+    let faults = FaultFiles::new(Arc::new(disk));
+    let kept = Kept::open(Arc::new(faults.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let mut reader = kept.tablet.changes_after(begun);
+    assert_eq!(reader.read(1 << 20).unwrap(), Some(Vec::new()));
+    {
+        let mut ready = std::pin::pin!(reader.ready());
+        assert!(ready.as_mut().now_or_never().is_none());
+        apply(&kept.other, batch(1, 1)).unwrap();
+        assert!(ready.as_mut().now_or_never().is_none(), "another tablet's changes wake nobody");
+        apply(&kept.tablet, batch(1, 1)).unwrap();
+        ready.as_mut().now_or_never().expect("a change is there").unwrap();
+    }
+    assert_eq!(reader.read(1 << 20).unwrap().unwrap().len(), 1);
+    faults.inject(Fault::new(FaultOp::Sync).sticky());
+    apply(&kept.tablet, batch(2, 1)).unwrap_err();
+    assert_eq!(reader.read(1 << 20).unwrap(), Some(Vec::new()), "it may not survive a crash");
+    block_on(reader.ready()).unwrap_err();
+}
+
+#[test]
+fn a_reader_is_told_when_the_history_ends() {
+    let kept = Kept::open(Arc::new(MemoryFiles::new()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let reader = kept.tablet.changes_after(begun);
+    {
+        let mut ready = std::pin::pin!(reader.ready());
+        assert!(ready.as_mut().now_or_never().is_none());
+        kept.tablet.keep_changes(None);
+        let error = ready.as_mut().now_or_never().expect("it ends").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Expired);
+    }
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let reader = kept.tablet.changes_after(begun);
+    kept.engine.drop_tablet(kept.tablet.id()).unwrap();
+    assert_eq!(block_on(reader.ready()).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+/// Writes, and lets the segments become files.
+fn fill(kept: &Kept, count: u64) -> Vec<Change> {
+    let changes = (0..count).map(|n| apply(&kept.tablet, batch(n, 100)).unwrap()).collect();
+    block_on(kept.tablet.flush()).unwrap();
+    kept.engine.run_background().unwrap();
+    changes
+}
+
+#[test]
+fn files_go_when_their_time_is_over_and_old_positions_are_refused() {
+    let files = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    fill(&kept, 60);
+    assert!(kept.engine.change_figures().files > 3);
+    kept.clock.advance_micros(86_000 * 1_000_000);
+    let late = fill(&kept, 60);
+    assert!(kept.read(begun, 100).is_ok(), "the day is not over");
+    kept.clock.advance_micros(1_100 * 1_000_000);
+    kept.engine.run_background().unwrap();
+    assert_eq!(kept.read(begun, 100).unwrap_err().kind(), ErrorKind::Expired);
+    assert_eq!(kept.read(late[0].last_seq, 100).unwrap(), late[1..]);
+    let figures = kept.engine.change_figures();
+    assert_eq!(figures.dropped_bytes, 0);
+    // Nobody wants them any more.
+    kept.tablet.keep_changes(None);
+    kept.clock.advance_micros(61 * 1_000_000);
+    kept.engine.run_background().unwrap();
+    assert_eq!(kept.engine.change_figures().files, 0);
+}
+
+#[test]
+fn too_many_bytes_of_history_lose_the_oldest_and_no_reader_misses_them_in_silence() {
+    let files = MemoryFiles::new();
+    let options = EngineOptions { change_log_bytes_max: 4_000, ..options() };
+    let kept = Kept::open(Arc::new(files.clone()), options.clone()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let changes = fill(&kept, 400);
+    let figures = kept.engine.change_figures();
+    assert!(figures.file_bytes <= 4_000 && figures.dropped_bytes > 0, "{figures:?}");
+    kept.engine.close().unwrap();
+    drop(kept);
+    let crashed = files.crashed_copy(CrashMode::Strict, &SeededRng::new(3));
+    for files in [files, crashed] {
+        let kept = Kept::open(Arc::new(files), options.clone()).unwrap();
+        assert_eq!(kept.read(begun, 100).unwrap_err().kind(), ErrorKind::Expired);
+        assert_eq!(kept.read(changes[390].last_seq, 100).unwrap(), changes[391..]);
+    }
+}
+
+#[test]
+fn a_fence_is_durable_and_advances_with_the_clock() {
+    let files = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    kept.clock.advance_micros(5_000_000);
+    let fence = block_on(kept.tablet.fence_changes()).unwrap();
+    assert!(fence > begun);
+    assert_eq!(block_on(kept.tablet.fence_changes()).unwrap(), fence, "one is enough for a second");
+    assert_eq!(kept.read(begun, 100).unwrap(), Vec::new());
+    // The clock has gone back when the machine comes up again: later changes come after the fence all the same.
+    let crashed = files.crashed_copy(CrashMode::Strict, &SeededRng::new(3));
+    let kept = Kept::open(Arc::new(crashed), options()).unwrap();
+    let change = apply(&kept.tablet, batch(1, 1)).unwrap();
+    assert!(change.first_seq > fence);
+    assert_eq!(kept.read(fence, 100).unwrap(), [change]);
+}
+
+#[test]
+fn tablets_share_the_history_and_each_reads_its_own() {
+    let kept = Kept::open(Arc::new(MemoryFiles::new()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY)).max(kept.other.keep_changes(Some(DAY)));
+    let tablets = [&kept.tablet, &kept.other];
+    let mut committed = [Vec::new(), Vec::new()];
+    for n in 0..200 {
+        let which = (n % 3 % 2) as usize;
+        committed[which].push(apply(tablets[which], batch(n, 50)).unwrap());
+        if n == 100 {
+            // The second has its segments held by what the first has not flushed.
+            block_on(kept.other.flush()).unwrap();
+            kept.engine.run_background().unwrap();
+        }
+    }
+    for tablet in tablets {
+        block_on(tablet.flush()).unwrap();
+    }
+    kept.engine.run_background().unwrap();
+    assert!(kept.engine.change_figures().files > 3);
+    for (tablet, committed) in tablets.into_iter().zip(committed) {
+        assert_eq!(read(tablet, begun, 777).unwrap(), committed);
+    }
+    assert!(kept.engine.tablet(TabletId(1)).is_none());
+}
+
+#[test]
+fn a_damaged_change_file_is_found_and_after_its_repair_no_reader_misses_it_in_silence() {
+    let files = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let changes = fill(&kept, 100);
+    kept.engine.close().unwrap();
+    drop(kept);
+    let dir = Path::new("/data/changes");
+    let names: Vec<_> = files.list(dir).unwrap().into_iter().map(|entry| entry.name).collect();
+    let env = || env(Arc::new(files.clone()), Arc::new(ManualClock::new(START_MICROS)), 9);
+    let check = || offline::check(&env(), Path::new("/data"), None, &mut |_, _| {}).unwrap();
+    let report = check();
+    assert!(report.is_whole() && report.change_files == names.len() as u64, "{report}");
+    let mut rows = Vec::new();
+    for name in &names {
+        let mut on = |line| {
+            if let inspect::Line::Batch { row, .. } = line {
+                rows.push(row);
+            }
+            Ok(())
+        };
+        assert!(inspect::log(&files, &dir.join(name), &mut on).unwrap());
+    }
+    assert_eq!(rows.first().unwrap(), "row-00000");
+    let second = dir.join(&names[1]);
+    let mut bytes = files.contents(&second).unwrap();
+    bytes[60] ^= 4;
+    files.put_contents(&second, bytes);
+    let report = check();
+    assert_eq!(report.damage.len(), 1, "{report}");
+    assert_eq!(report.damage[0].file, second);
+    assert!(!inspect::log(&files, &second, &mut |_| Ok(())).unwrap());
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    let error = kept.read(begun, 1 << 20).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    assert!(error.message().contains(&names[1]), "{error}");
+    kept.engine.close().unwrap();
+    drop(kept);
+    let options_of_repair = offline::RepairOptions::default();
+    let report =
+        offline::repair(&env(), Path::new("/data"), None, options_of_repair, &mut |_, _| {})
+            .unwrap();
+    assert!(
+        report.opens() && report.lost.iter().any(|lost| lost.contains(&names[1])),
+        "{report:?}"
+    );
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    assert_eq!(kept.read(begun, 1 << 20).unwrap_err().kind(), ErrorKind::Expired);
+    assert_eq!(kept.read(changes[90].last_seq, 1 << 20).unwrap(), changes[91..]);
+}
