@@ -1,5 +1,6 @@
 //! What a server does beside its requests, on a thread of its own: it tells health checks how the engine
-//! is, suspends reads whose clients have stalled, serves metrics, sweeps tables whose time to be undeleted is over, and begins the shutdown.
+//! is, suspends reads whose clients have stalled, serves metrics, sweeps tables whose time to be undeleted is over and backups that
+//! have expired, makes automated backups, and begins the shutdown.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use tokio::sync::watch;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::limits::{HEALTH_INTERVAL, RELIEF_INTERVAL, SWEEP_INTERVAL};
+use crate::backups::Backups;
+use crate::limits::{BACKUP_SWEEP_INTERVAL, HEALTH_INTERVAL, RELIEF_INTERVAL, SWEEP_INTERVAL};
 use crate::metrics::collect::Sources;
 use crate::metrics::endpoint;
 use crate::rpcs;
@@ -25,6 +27,8 @@ pub struct Chores {
     pub metrics: Option<TcpListener>,
     /// Whose deleted tables are swept.
     pub tables: Arc<Tables>,
+    /// Which expire, and which policies ask for.
+    pub backups: Arc<Backups>,
     /// Where health is told.
     pub health: HealthReporter,
     /// What was told there last.
@@ -67,6 +71,7 @@ impl Chores {
         let mut relief_tick = tokio::time::interval(RELIEF_INTERVAL);
         let mut health_tick = tokio::time::interval(HEALTH_INTERVAL);
         let mut sweep_tick = tokio::time::interval(SWEEP_INTERVAL);
+        let mut backup_tick = tokio::time::interval(BACKUP_SWEEP_INTERVAL);
         let mut told = self.told.clone();
         let mut stopped = std::pin::pin!(runtime::given(self.stop.clone()));
         loop {
@@ -89,6 +94,10 @@ impl Chores {
                     let tables = Arc::clone(&self.tables);
                     // A panic in it is on stderr; the next sweep tries again.
                     let _ = tokio::task::spawn_blocking(move || tables.sweep()).await;
+                }
+                _ = backup_tick.tick() => {
+                    let backups = Arc::clone(&self.backups);
+                    let _ = tokio::task::spawn_blocking(move || backups.sweep()).await;
                 }
             }
         }

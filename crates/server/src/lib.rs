@@ -14,6 +14,7 @@
 
 pub mod admission;
 pub mod api;
+pub mod backups;
 pub mod catalog;
 pub mod chores;
 pub mod config;

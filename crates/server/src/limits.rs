@@ -159,3 +159,41 @@ pub const ACCEPT_BACKLOG: i32 = 1_024;
 
 /// Cores that serve, at most; a guard against a mistyped configuration.
 pub const CORES_MAX: usize = 1_024;
+
+/// Characters of a backup's id, at most: Bigtable's documented limit.
+pub const BACKUP_ID_CHARS_MAX: usize = 50;
+
+/// How long a backup must be kept at least, and may be at most: Bigtable's documented limits.
+pub const BACKUP_LIFE_MIN: Duration = Duration::from_hours(6);
+/// See [`BACKUP_LIFE_MIN`].
+pub const BACKUP_LIFE_MAX: Duration = Duration::from_hours(90 * 24);
+/// The same for copies.
+pub const BACKUP_COPY_LIFE_MAX: Duration = Duration::from_hours(30 * 24);
+
+/// How long a backup must stay hot at least before it becomes a standard one by itself: Bigtable's documented limit.
+pub const HOT_BACKUP_LIFE_MIN: Duration = Duration::from_hours(24);
+
+/// How often a table is backed up whose policy does not say it: Bigtable's documented default, and its only value.
+pub const AUTOMATED_BACKUP_FREQUENCY: Duration = Duration::from_hours(24);
+
+/// How often it is looked which backups have expired or are due.
+pub const BACKUP_SWEEP_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Backups and restores that may be under way at a time: each has a thread, and most wait for a flush.
+pub const BACKUP_JOBS_MAX: usize = 16;
+
+/// How long an RPC waits for the operation that it began, so that the answer can be its outcome. Most backups and restores
+/// take less; a client that waits longer begins to wonder.
+pub const OPERATION_ANSWER_WAIT: Duration = Duration::from_millis(500);
+
+/// Characters of a filter of backups, at most: a dozen comparisons of full names.
+pub const BACKUP_FILTER_CHARS_MAX: usize = 4_096;
+
+/// How deep parentheses of such a filter may be nested: bounds the stack that reads it.
+pub const BACKUP_FILTER_DEPTH_MAX: usize = 32;
+
+/// Fields that an order of backups may name: twice as many as there are.
+pub const BACKUP_ORDER_FIELDS_MAX: usize = 14;
+
+/// Characters of a page token of backups, at most: two for each byte of two names of the greatest length, and numbers.
+pub const BACKUP_PAGE_TOKEN_CHARS_MAX: usize = 2 * (2 * RESOURCE_NAME_CHARS_MAX + 256);

@@ -3,7 +3,8 @@
 //! ```text
 //! projects/PROJECT/instances/INSTANCE                    an instance
 //! projects/PROJECT/instances/INSTANCE/tables/TABLE       a table
-//! projects/PROJECT/instances/INSTANCE/clusters/CLUSTER   a cluster
+//! projects/PROJECT/instances/INSTANCE/clusters/CLUSTER   a cluster, and in it
+//!                                     .../backups/BACKUP a backup
 //! projects/PROJECT/instances/INSTANCE/appProfiles/ID     an app profile
 //! ```
 //!
@@ -13,8 +14,8 @@
 use tepui_bigtable::error::{Error, Result};
 
 use crate::limits::{
-    APP_PROFILE_ID_CHARS_MAX, CLUSTER_ID_CHARS_MAX, INSTANCE_ID_CHARS_MAX, RESOURCE_NAME_CHARS_MAX,
-    TABLE_ID_CHARS_MAX,
+    APP_PROFILE_ID_CHARS_MAX, BACKUP_ID_CHARS_MAX, CLUSTER_ID_CHARS_MAX, INSTANCE_ID_CHARS_MAX,
+    RESOURCE_NAME_CHARS_MAX, TABLE_ID_CHARS_MAX,
 };
 
 /// Checks the shape of a project's name; `field` is the request's field, for the error.
@@ -38,6 +39,12 @@ pub fn check_table(field: &str, name: &str) -> Result<()> {
 pub fn check_cluster(field: &str, name: &str) -> Result<()> {
     let shape = "projects/{project}/instances/{instance}/clusters/{cluster}";
     check_shape(field, name, shape, &["projects", "instances", "clusters"])
+}
+
+/// Checks the shape of a backup's name; `field` is the request's field, for the error.
+pub fn check_backup(field: &str, name: &str) -> Result<()> {
+    let shape = "projects/{project}/instances/{instance}/clusters/{cluster}/backups/{backup}";
+    check_shape(field, name, shape, &["projects", "instances", "clusters", "backups"])
 }
 
 /// Checks the shape of an app profile's name; `field` is the request's field, for the error.
@@ -66,6 +73,13 @@ pub fn new_cluster(parent: &str, id: &str) -> Result<String> {
     check_instance("parent", parent)?;
     check_id("cluster_id", id, CLUSTER_ID_CHARS_MAX, "[a-z][-a-z0-9]*", is_lower_case_id(id))?;
     Ok(format!("{parent}/clusters/{id}"))
+}
+
+/// The name of a new backup in a cluster, both checked.
+pub fn new_backup(parent: &str, id: &str) -> Result<String> {
+    check_cluster("parent", parent)?;
+    check_id("backup_id", id, BACKUP_ID_CHARS_MAX, WORD_PATTERN, is_word(id))?;
+    Ok(format!("{parent}/backups/{id}"))
 }
 
 /// The name of a new app profile of an instance, both checked.
@@ -98,7 +112,7 @@ pub fn split_table(name: &str) -> Option<(&str, &str)> {
     name.rsplit_once("/tables/")
 }
 
-/// The pattern of ids of tables and app profiles.
+/// The pattern of ids of tables, backups and app profiles.
 const WORD_PATTERN: &str = "[_a-zA-Z0-9][-_.a-zA-Z0-9]*";
 
 /// Whether an id is of [`WORD_PATTERN`].

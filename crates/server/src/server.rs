@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! start:  open the engine ─► open the catalog (tablets get their schemas) ─► remove tablets that no table
-//!         names ─► start background work ─► bind the sockets ─► start the cores and the chores
+//!         or entry names ─► start background work, resume operations ─► bind the sockets ─► start the cores and the chores
 //! stop:   health checks say NOT_SERVING ─► cores stop accepting and drain (5 s) ─► the engine flushes
 //!         and closes (4 s)
 //! ```
@@ -20,6 +20,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use crate::admission::{Gate, Gated, Streams};
+use crate::backups::Backups;
 use crate::catalog::host::EngineHost;
 use crate::catalog::resources::Resources;
 use crate::chores::{self, Chores};
@@ -94,7 +95,16 @@ fn start_over(
     let instances = Arc::new(instances);
     let tables = Arc::new(Tables::open(host, engine.meta(), Arc::clone(&clock), rng)?);
     engine.retain_tablets(&tables.tablet_ids())?;
+    let backups = Arc::new(Backups::open(
+        env.clone(),
+        Arc::clone(&engine),
+        Arc::clone(&tables),
+        Arc::clone(&instances),
+        resources,
+        Arc::clone(&operations),
+    )?);
     engine.start()?;
+    backups.resume()?;
     operations.abort_interrupted()?;
 
     let cannot_listen =
@@ -131,6 +141,7 @@ fn start_over(
         let serving = Serving {
             tables: &tables,
             instances: &instances,
+            backups: &backups,
             operations: &operations,
             health: &health,
             clock: &clock,
@@ -148,7 +159,7 @@ fn start_over(
     }
     let memory_bytes = config.budget.total_bytes;
     let sources = Sources { engine: Arc::clone(&engine), cores, gate, streams, memory_bytes };
-    let chores = Chores { sources, metrics, tables, health, told, stop: stopped, drain };
+    let chores = Chores { sources, metrics, tables, backups, health, told, stop: stopped, drain };
     threads.push(env.spawner.spawn("tepui-chores", Box::new(move || chores::run(chores)))?);
     Ok(Running { address, metrics_address, env, engine, stop, threads })
 }
@@ -224,6 +235,7 @@ struct Serving<'a> {
     tables: &'a Arc<Tables>,
     instances: &'a Arc<Instances>,
     operations: &'a Arc<Operations>,
+    backups: &'a Arc<Backups>,
     health: &'a HealthReporter,
     clock: &'a Arc<dyn Clock>,
     gate: &'a Arc<Gate>,
@@ -240,8 +252,14 @@ impl Serving<'_> {
         let operations = || Arc::clone(self.operations);
         let streams = Arc::clone(self.streams);
         let data = DataService::new(tables(), instances(), streams, clock(), recorder.clone());
-        let table_admin =
-            TableAdminService::new(tables(), instances(), operations(), clock(), recorder.clone());
+        let table_admin = TableAdminService::new(
+            tables(),
+            instances(),
+            operations(),
+            Arc::clone(self.backups),
+            clock(),
+            recorder.clone(),
+        );
         let instance_admin = InstanceAdminService::new(
             instances(),
             tables(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_bigtable::schema::TableSchema;
 use tepui_bigtable::table::Table;
+use tepui_engine::backup::BackupId;
 use tepui_engine::cell::RowRange;
 use tepui_engine::db::Engine;
 use tepui_engine::io::Rng;
@@ -17,6 +18,8 @@ pub trait Host: Send + Sync + 'static {
 
     /// Creates an empty tablet, durably.
     fn create_tablet(&self, range: RowRange) -> Result<TabletId>;
+    /// Creates tablets that hold what a backup does, durably.
+    fn restore_backup(&self, id: BackupId) -> Result<Vec<TabletId>>;
     /// Removes a tablet and its data.
     fn drop_tablet(&self, id: TabletId) -> Result<()>;
     /// Puts a table over existing tablets, and gives them its schema.
@@ -49,6 +52,10 @@ impl Host for EngineHost {
 
     fn create_tablet(&self, range: RowRange) -> Result<TabletId> {
         Ok(self.engine.create_tablet(range)?.id())
+    }
+
+    fn restore_backup(&self, id: BackupId) -> Result<Vec<TabletId>> {
+        Ok(self.engine.restore_backup(id)?.iter().map(|tablet| tablet.id()).collect())
     }
 
     fn drop_tablet(&self, id: TabletId) -> Result<()> {

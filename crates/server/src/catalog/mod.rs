@@ -32,11 +32,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use bytes::Bytes;
 use tepui_bigtable::error::{Code, Error, Result};
+use tepui_engine::backup::BackupId;
 use tepui_engine::cell::RowRange;
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::manifest::MetaStore;
 use tepui_engine::tablet::TabletId;
 
+use crate::api::admin;
 use crate::limits::{INITIAL_SPLITS_MAX, UNDELETE_RETENTION};
 use crate::names;
 use host::Host;
@@ -139,6 +141,11 @@ impl<H: Host> Catalog<H> {
         self.read().live.get(name).map(Arc::clone).ok_or_else(|| missing(name))
     }
 
+    /// All tables that are served.
+    pub fn all(&self) -> Vec<Arc<Entry<H::Table>>> {
+        self.read().live.values().map(Arc::clone).collect()
+    }
+
     /// Up to `limit` tables of an instance in name order, those after the name `after` only.
     pub fn list(
         &self,
@@ -172,12 +179,48 @@ impl<H: Host> Catalog<H> {
             families::create(&mut record, &family, config)?;
         }
 
+        self.insert(record, |record| self.create_tablets(ranges, record))
+    }
+
+    /// Creates a table that holds what a backup does, with the families of `from`. Blocks.
+    pub fn restore(
+        &self,
+        name: &str,
+        from: TableRecord,
+        restore_info: admin::RestoreInfo,
+        backup: BackupId,
+    ) -> Result<Arc<Entry<H::Table>>> {
+        let mut record = TableRecord {
+            name: name.to_owned(),
+            incarnation: self.rng.next_u64(),
+            families: from.families,
+            next_family_id: from.next_family_id,
+            created_micros: self.clock.now_micros(),
+            restore_info: Some(restore_info),
+            ..TableRecord::default()
+        };
+        // Before other changes are kept from going on: many files may have to be opened.
+        let tablets = self.host.restore_backup(backup)?;
+        record.tablets = tablets.into_iter().map(|id| id.0).collect();
+        self.insert(record, |_| Ok(()))
+    }
+
+    /// Makes a new table of a record once its tablets are there; of a failure no tablet is left.
+    fn insert(
+        &self,
+        mut record: TableRecord,
+        create_tablets: impl FnOnce(&mut TableRecord) -> Result<()>,
+    ) -> Result<Arc<Entry<H::Table>>> {
         let _changing = self.change();
-        if self.read().live.contains_key(name) {
-            return Err(Error::new(Code::AlreadyExists, format!("table {name:?} already exists")));
-        }
-        let replaced = self.read().deleted.get(name).map(Arc::clone);
-        let created = self.create_tablets(ranges, &mut record).and_then(|()| {
+        let name = record.name.clone();
+        let replaced = self.read().deleted.get(&name).map(Arc::clone);
+        let exists = self.read().live.contains_key(&name);
+        let created = if exists {
+            Err(Error::new(Code::AlreadyExists, format!("table {name:?} already exists")))
+        } else {
+            create_tablets(&mut record)
+        };
+        let created = created.and_then(|()| {
             let mut entry = open_entry(&self.host, record.clone(), 0)?;
             entry.revision = self.store.put(&record, replaced.as_ref().map(|e| e.revision))?;
             Ok(Arc::new(entry))
@@ -191,8 +234,8 @@ impl<H: Host> Catalog<H> {
         };
         {
             let mut tables = self.write();
-            tables.deleted.remove(name);
-            tables.live.insert(name.to_owned(), Arc::clone(&entry));
+            tables.deleted.remove(&name);
+            tables.live.insert(name.clone(), Arc::clone(&entry));
         }
         if let Some(replaced) = replaced {
             self.drop_tablets(&replaced.record);

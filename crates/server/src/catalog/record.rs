@@ -46,6 +46,9 @@ pub struct TableRecord {
     /// When it was deleted: microseconds since 1970; absent for a live table.
     #[prost(int64, optional, tag = "8")]
     pub deleted_micros: Option<i64>,
+    /// What it was restored from, if it was.
+    #[prost(message, optional, tag = "20")]
+    pub restore_info: Option<admin::RestoreInfo>,
 }
 
 /// One column family.
@@ -116,6 +119,7 @@ mod tests {
             deletion_protection: true,
             created_micros: 5,
             deleted_micros: Some(0),
+            restore_info: Some(admin::RestoreInfo::default()),
         }
     }
 

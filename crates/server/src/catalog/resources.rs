@@ -31,6 +31,7 @@ use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
 
 use crate::api::instances::Instance;
 use crate::api::{admin, longrunning};
+use crate::backups::record::BackupRecord;
 
 /// Before the kind in every key.
 pub(super) const PREFIX: &str = "resources/";
@@ -69,6 +70,7 @@ const KINDS: &[Kind] = &[
     Kind::of::<Instance>(),
     Kind::of::<admin::Cluster>(),
     Kind::of::<admin::AppProfile>(),
+    Kind::of::<BackupRecord>(),
     Kind::of::<longrunning::Operation>(),
 ];
 

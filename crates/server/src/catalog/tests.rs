@@ -37,6 +37,12 @@ impl Host for Arc<FakeHost> {
         Ok(id)
     }
 
+    /// Two tablets, whatever the backup.
+    fn restore_backup(&self, _id: BackupId) -> Result<Vec<TabletId>> {
+        let ranges = [RowRange::new("", "m"), RowRange::new("m", "")];
+        ranges.into_iter().map(|range| self.create_tablet(range)).collect()
+    }
+
     fn drop_tablet(&self, id: TabletId) -> Result<()> {
         let removed = self.tablets.lock().unwrap().remove(&id);
         removed.map(|_| ()).ok_or_else(|| Error::not_found("no such tablet"))

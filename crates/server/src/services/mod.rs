@@ -1,11 +1,12 @@
 //! The gRPC services. Their traits and their dispatch are generated from `crate::rpcs`: an RPC that is
 //! supported calls the method `on_<rpc>` of its service, any other answers UNIMPLEMENTED.
 
+mod backups;
 mod data;
 mod instances;
 mod operations;
 mod tables;
-mod views;
+pub(crate) mod views;
 
 use std::pin::Pin;
 

@@ -12,6 +12,7 @@ use crate::api::admin::drop_row_range_request::Target;
 use crate::api::admin::table::{TimestampGranularity, View};
 use crate::api::longrunning::Operation;
 use crate::api::spelled_out;
+use crate::backups::Backups;
 use crate::catalog::record::TableRecord;
 use crate::catalog::{NewTable, families};
 use crate::instances::Instances;
@@ -26,8 +27,9 @@ const TABLE_TYPE: &str = "google.bigtable.admin.v2.Table";
 #[derive(Clone)]
 pub struct TableAdminService {
     tables: Arc<Tables>,
-    instances: Arc<Instances>,
-    operations: Arc<Operations>,
+    pub(super) instances: Arc<Instances>,
+    pub(super) operations: Arc<Operations>,
+    pub(super) backups: Arc<Backups>,
     clock: Arc<dyn Clock>,
     pub(super) recorder: Recorder,
 }
@@ -39,10 +41,11 @@ impl TableAdminService {
         tables: Arc<Tables>,
         instances: Arc<Instances>,
         operations: Arc<Operations>,
+        backups: Arc<Backups>,
         clock: Arc<dyn Clock>,
         recorder: Recorder,
     ) -> Self {
-        Self { tables, instances, operations, clock, recorder }
+        Self { tables, instances, operations, backups, clock, recorder }
     }
 
     pub(super) async fn on_create_table(

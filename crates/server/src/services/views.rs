@@ -15,7 +15,7 @@ const CLUSTER_ID: &str = "tepui";
 
 /// The parts of the record that the view shows. Encryption states are not shown: there is nothing to
 /// say of keys that do not exist.
-pub(super) fn table(record: &TableRecord, view: View) -> spelled_out::Table {
+pub(crate) fn table(record: &TableRecord, view: View) -> spelled_out::Table {
     message(record, view).into()
 }
 
@@ -28,6 +28,7 @@ fn message(record: &TableRecord, view: View) -> admin::Table {
             .collect();
         table.granularity = TimestampGranularity::Millis.into();
         table.deletion_protection = record.deletion_protection;
+        table.restore_info.clone_from(&record.restore_info);
     }
     if matches!(view, View::ReplicationView | View::EncryptionView | View::Full) {
         let state = ClusterState {

@@ -1,0 +1,450 @@
+//! Creating, copying and restoring. What may take a while is done on a thread of its own, for a long-running operation
+//! that outlives the server.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use prost::Message as _;
+use tepui_bigtable::error::{Code, Error, Result};
+use tepui_engine::backup::BackupId;
+use tepui_engine::db::Health;
+
+use super::record::BackupRecord;
+use super::{Backups, kind_of, times};
+use crate::api::admin;
+use crate::api::admin::backup::{BackupType, State};
+use crate::api::admin::encryption_info::EncryptionType;
+use crate::api::admin::table::View;
+use crate::api::longrunning::Operation;
+use crate::limits::BACKUP_JOBS_MAX;
+use crate::operations::{Handle, any};
+use crate::services::views;
+
+const BACKUP_TYPE: &str = "google.bigtable.admin.v2.Backup";
+const TABLE_TYPE: &str = "google.bigtable.admin.v2.Table";
+const CREATE_TYPE: &str = "google.bigtable.admin.v2.CreateBackupMetadata";
+const COPY_TYPE: &str = "google.bigtable.admin.v2.CopyBackupMetadata";
+const RESTORE_TYPE: &str = "google.bigtable.admin.v2.RestoreTableMetadata";
+const OPTIMIZE_TYPE: &str = "google.bigtable.admin.v2.OptimizeRestoredTableMetadata";
+const EMPTY_TYPE: &str = "google.protobuf.Empty";
+
+/// Percent of an operation that is done.
+const DONE_PERCENT: i32 = 100;
+
+/// Takes a place among the jobs while it lives.
+struct Place(Arc<Backups>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.jobs.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Backups {
+    /// Starts a backup of a table as a client asks for it. Blocks.
+    pub fn create(self: &Arc<Self>, name: &str, asked: &admin::Backup) -> Result<Operation> {
+        let now = self.env.clock.now_micros();
+        let expire_time = times::expiry(asked.expire_time.as_ref(), now, now, false)?;
+        let kind = times::kind(asked, now)?;
+        let shown = admin::Backup {
+            source_table: asked.source_table.clone(),
+            expire_time: Some(expire_time),
+            backup_type: kind.into(),
+            hot_to_standard_time: asked.hot_to_standard_time,
+            ..admin::Backup::default()
+        };
+        self.begin(name, shown, false)
+    }
+
+    /// Starts a backup of a table, of which all is checked.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        name: &str,
+        shown: admin::Backup,
+        automated: bool,
+    ) -> Result<Operation> {
+        self.check_writable()?;
+        let source_table = shown.source_table.clone();
+        let table = self.tables.get(&source_table)?.record.clone();
+        let place = self.place()?;
+        let start_time = Some(times::timestamp(self.env.clock.now_micros()));
+        let shown = admin::Backup {
+            name: name.to_owned(),
+            start_time,
+            state: State::Creating.into(),
+            encryption_info: Some(encryption()),
+            ..shown
+        };
+        let record = BackupRecord {
+            shown: Some(shown),
+            table: Some(table),
+            engine_id: None,
+            incarnation: self.env.rng.next_u64(),
+            automated,
+        };
+        let incarnation = record.incarnation;
+        self.resources.create(name, record)?;
+        let metadata = admin::CreateBackupMetadata {
+            name: name.to_owned(),
+            source_table,
+            start_time,
+            end_time: None,
+        };
+        let started = self.operations.start(name, any(CREATE_TYPE, &metadata)).and_then(|handle| {
+            let operation = handle.operation()?;
+            let name = name.to_owned();
+            self.spawn(place, handle, move |backups, handle| {
+                backups.make(&name, incarnation, handle, metadata)
+            })?;
+            Ok(operation)
+        });
+        if started.is_err() {
+            self.give_up(name, incarnation);
+        }
+        started
+    }
+
+    /// Makes the engine's backup for an entry, and the entry READY.
+    fn make(
+        &self,
+        name: &str,
+        incarnation: u64,
+        handle: &Handle,
+        metadata: admin::CreateBackupMetadata,
+    ) -> Result<prost_types::Any> {
+        let gone = || Error::new(Code::Cancelled, format!("backup {name:?} was deleted meanwhile"));
+        let stored = self.resources.get::<BackupRecord>(name);
+        let record = stored.filter(|stored| stored.value.incarnation == incarnation);
+        let table = record.ok_or_else(gone)?.value.table.clone().unwrap_or_default();
+        let tablets: Vec<_> = table.tablet_ids().collect();
+        let made = match pollster::block_on(self.engine.create_backup(&tablets)) {
+            Ok(made) => made,
+            Err(error) => {
+                // An engine that has failed is restarted, and goes on with the backup.
+                self.check_writable()?;
+                let error = Error::from(error).context(format!("table {:?}", table.name));
+                if error.kind() != Code::Unavailable {
+                    self.give_up(name, incarnation);
+                }
+                return Err(error);
+            }
+        };
+        let end_time = Some(times::timestamp(self.env.clock.now_micros()));
+        let ready = self.resources.update::<BackupRecord>(name, |record| {
+            if record.incarnation != incarnation {
+                return Err(gone());
+            }
+            let shown = record.shown();
+            record.engine_id = Some(made.id().0);
+            record.shown = Some(admin::Backup {
+                state: State::Ready.into(),
+                end_time,
+                size_bytes: size_bytes(&made),
+                ..shown
+            });
+            Ok(())
+        });
+        match ready {
+            Ok(stored) => {
+                let metadata = admin::CreateBackupMetadata { end_time, ..metadata };
+                handle.progress(any(CREATE_TYPE, &metadata));
+                tracing::info!(backup = name, table = table.name, "backup made");
+                Ok(any(BACKUP_TYPE, &stored.value.shown()))
+            }
+            Err(error) => {
+                let id = made.id();
+                drop(made);
+                if let Err(error) = self.engine.delete_backup(id) {
+                    tracing::warn!(backup = id.0, %error, "cannot remove a backup that nobody wants");
+                }
+                Err(if error.kind() == Code::NotFound { gone() } else { error })
+            }
+        }
+    }
+
+    /// Removes the entry of a backup that will not be made.
+    fn give_up(&self, name: &str, incarnation: u64) {
+        let removed = self.resources.change(|change| match change.get::<BackupRecord>(name) {
+            Some(stored) if stored.value.incarnation == incarnation => {
+                change.delete::<BackupRecord>(name)
+            }
+            _ => Ok(()),
+        });
+        if let Err(error) = removed {
+            tracing::warn!(backup = name, %error, "cannot remove the entry of a backup that failed");
+        }
+    }
+
+    /// Copies a backup. Blocks; the operation is done.
+    pub fn copy(
+        &self,
+        name: &str,
+        source: &str,
+        expire_time: Option<&prost_types::Timestamp>,
+    ) -> Result<Operation> {
+        self.check_writable()?;
+        let now = self.env.clock.now_micros();
+        let expire_time = times::expiry(expire_time, now, now, true)?;
+        let (record, engine_id) = self.ready(source)?;
+        let shown = record.shown();
+        if !shown.source_backup.is_empty() {
+            return Err(Error::failed_precondition(format!(
+                "backup {source:?} is a copy itself; copy {:?} instead",
+                shown.source_backup
+            )));
+        }
+        if self.resources.get::<BackupRecord>(name).is_some() {
+            return Err(Error::new(Code::AlreadyExists, format!("backup {name:?} already exists")));
+        }
+        let copy = self.engine.copy_backup(engine_id)?;
+        let at = Some(times::timestamp(now));
+        // A copy is a standard backup, whatever it was copied from.
+        let shown = admin::Backup {
+            name: name.to_owned(),
+            source_backup: source.to_owned(),
+            expire_time: Some(expire_time),
+            start_time: at,
+            end_time: at,
+            size_bytes: size_bytes(&copy),
+            backup_type: BackupType::Standard.into(),
+            hot_to_standard_time: None,
+            ..shown
+        };
+        let metadata = admin::CopyBackupMetadata {
+            name: name.to_owned(),
+            source_backup_info: Some(record.info()),
+            progress: Some(progress(now, Some(self.env.clock.now_micros()))),
+        };
+        let entry = BackupRecord {
+            shown: Some(shown.clone()),
+            engine_id: Some(copy.id().0),
+            incarnation: self.env.rng.next_u64(),
+            automated: false,
+            ..record
+        };
+        if let Err(error) = self.resources.create(name, entry.clone()) {
+            self.forget(&entry);
+            return Err(error);
+        }
+        tracing::info!(backup = name, source, "backup copied");
+        self.operations.finished(name, (COPY_TYPE, &metadata), (BACKUP_TYPE, &shown))
+    }
+
+    /// Starts to restore a backup as a new table. Blocks.
+    pub fn restore(self: &Arc<Self>, table: &str, backup: &str) -> Result<Operation> {
+        self.check_writable()?;
+        let (record, _) = self.ready(backup)?;
+        if self.tables.get(table).is_ok() {
+            return Err(Error::new(Code::AlreadyExists, format!("table {table:?} already exists")));
+        }
+        let place = self.place()?;
+        let source_info = admin::restore_table_metadata::SourceInfo::BackupInfo(record.info());
+        let metadata = admin::RestoreTableMetadata {
+            name: table.to_owned(),
+            source_type: admin::RestoreSourceType::Backup.into(),
+            optimize_table_operation_name: String::new(),
+            progress: Some(progress(self.env.clock.now_micros(), None)),
+            source_info: Some(source_info),
+        };
+        let handle = self.operations.start(table, any(RESTORE_TYPE, &metadata))?;
+        let operation = handle.operation()?;
+        self.spawn(place, handle, move |backups, handle| {
+            backups.restore_now(handle, metadata, false)
+        })?;
+        Ok(operation)
+    }
+
+    /// Creates the table of a restore. One that is `resumed` may have been created already.
+    fn restore_now(
+        &self,
+        handle: &Handle,
+        mut metadata: admin::RestoreTableMetadata,
+        resumed: bool,
+    ) -> Result<prost_types::Any> {
+        let Some(admin::restore_table_metadata::SourceInfo::BackupInfo(info)) =
+            metadata.source_info.clone()
+        else {
+            return Err(Error::internal("a restore without a backup"));
+        };
+        let restore_info = admin::RestoreInfo {
+            source_type: metadata.source_type,
+            source_info: Some(admin::restore_info::SourceInfo::BackupInfo(info.clone())),
+        };
+        let done =
+            self.tables.get(&metadata.name).ok().filter(|entry| {
+                resumed && entry.record.restore_info.as_ref() == Some(&restore_info)
+            });
+        let mut kind = BackupType::Standard;
+        let entry = match done {
+            Some(entry) => entry,
+            None => {
+                let (record, engine_id) = self.ready(&info.backup)?;
+                kind = kind_of(&record.shown());
+                let table = record.table.unwrap_or_default();
+                self.tables.restore(&metadata.name, table, restore_info, engine_id)?
+            }
+        };
+        // Nothing remains to be done to the table of a standard backup, either; but clients wait for
+        // the operation that says so.
+        let started =
+            metadata.progress.and_then(|p| p.start_time).as_ref().map_or(0, times::micros);
+        let finished = progress(started, Some(self.env.clock.now_micros()));
+        if kind == BackupType::Standard {
+            let name = metadata.name.clone();
+            let optimized = admin::OptimizeRestoredTableMetadata { name, progress: Some(finished) };
+            let operation = self.operations.finished(
+                &metadata.name,
+                (OPTIMIZE_TYPE, &optimized),
+                (EMPTY_TYPE, &()),
+            )?;
+            metadata.optimize_table_operation_name = operation.name;
+        }
+        metadata.progress = Some(finished);
+        handle.progress(any(RESTORE_TYPE, &metadata));
+        Ok(any(TABLE_TYPE, &views::table(&entry.record, View::SchemaView)))
+    }
+
+    /// Goes on with what the end of the last server interrupted. Blocks for as long as that takes to begin.
+    pub fn resume(self: &Arc<Self>) -> Result<()> {
+        for operation in self.operations.interrupted() {
+            let Some(metadata) = &operation.metadata else { continue };
+            let kind = metadata.type_url.rsplit('/').next().unwrap_or_default();
+            let damaged = |_| Error::data_loss(format!("operation {}: metadata", operation.name));
+            if kind == CREATE_TYPE {
+                let metadata = admin::CreateBackupMetadata::decode(metadata.value.as_slice())
+                    .map_err(damaged)?;
+                let stored = self.resources.get::<BackupRecord>(&metadata.name);
+                let made =
+                    stored.filter(|stored| stored.value.shown().start_time == metadata.start_time);
+                let handle = self.operations.resume(&operation.name)?;
+                match made {
+                    // Made, and the server ended before the operation did.
+                    Some(stored) if stored.value.engine_id.is_some() => {
+                        let shown = stored.value.shown();
+                        let end_time = shown.end_time;
+                        let metadata = admin::CreateBackupMetadata { end_time, ..metadata };
+                        handle.progress(any(CREATE_TYPE, &metadata));
+                        handle.finish(Ok(any(BACKUP_TYPE, &shown)))?;
+                    }
+                    stored => {
+                        let incarnation = stored.map_or(0, |stored| stored.value.incarnation);
+                        self.spawn(self.take_place(), handle, move |backups, handle| {
+                            let name = metadata.name.clone();
+                            backups.make(&name, incarnation, handle, metadata)
+                        })?;
+                    }
+                }
+            } else if kind == RESTORE_TYPE {
+                let metadata = admin::RestoreTableMetadata::decode(metadata.value.as_slice())
+                    .map_err(damaged)?;
+                let handle = self.operations.resume(&operation.name)?;
+                self.spawn(self.take_place(), handle, move |backups, handle| {
+                    backups.restore_now(handle, metadata, true)
+                })?;
+            }
+        }
+        self.give_up_unmade()
+    }
+
+    /// Removes entries of backups that are being made by no operation: the last server ended between the two.
+    fn give_up_unmade(&self) -> Result<()> {
+        for (name, stored) in self.resources.list::<BackupRecord>("", None, usize::MAX) {
+            let of_it = format!("operations/{name}/operations/");
+            let running = self.operations.list(&of_it, 0, usize::MAX);
+            if stored.value.engine_id.is_none() && running.iter().all(|(_, op)| op.done) {
+                self.give_up(&name, stored.value.incarnation);
+            }
+        }
+        Ok(())
+    }
+
+    /// A backup that can be restored and copied.
+    fn ready(&self, name: &str) -> Result<(BackupRecord, BackupId)> {
+        let record = self.resources.find::<BackupRecord>(name)?.value.clone();
+        let id = record.made_id().ok_or_else(|| {
+            Error::failed_precondition(format!("backup {name:?} is still being created"))
+        })?;
+        if self.engine.backup(id).is_none() {
+            return Err(Error::data_loss(format!(
+                "backup {name:?} has lost its list of files; see `tepui check`"
+            )));
+        }
+        Ok((record, id))
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        match self.engine.health() {
+            Health::Serving => Ok(()),
+            Health::ReadOnly(reason) => Err(Error::unavailable(reason)),
+        }
+    }
+
+    /// A place among the jobs, whether there is one or not.
+    fn take_place(self: &Arc<Self>) -> Place {
+        self.jobs.fetch_add(1, Ordering::AcqRel);
+        Place(Arc::clone(self))
+    }
+
+    fn place(self: &Arc<Self>) -> Result<Place> {
+        let place = self.take_place();
+        if self.jobs.load(Ordering::Acquire) <= BACKUP_JOBS_MAX {
+            return Ok(place);
+        }
+        Err(Error::new(
+            Code::ResourceExhausted,
+            format!(
+                "{BACKUP_JOBS_MAX} backups and restores are under way; try again when one of them is done"
+            ),
+        ))
+    }
+
+    /// Does the work of an operation on a thread of its own. What fails because the server ends is left for the
+    /// next one.
+    fn spawn(
+        &self,
+        place: Place,
+        handle: Handle,
+        work: impl FnOnce(&Self, &Handle) -> Result<prost_types::Any> + Send + 'static,
+    ) -> Result<()> {
+        let job = move || {
+            let result = work(&place.0, &handle);
+            let name = handle.name().to_owned();
+            match result {
+                Err(error) if error.kind() == Code::Unavailable => {
+                    tracing::warn!(name, %error, "an operation is left for the next start");
+                    handle.leave();
+                }
+                result => {
+                    if let Err(error) = &result {
+                        tracing::warn!(name, %error, "an operation failed");
+                    }
+                    if let Err(error) = handle.finish(result) {
+                        tracing::warn!(name, %error, "cannot keep the end of an operation");
+                    }
+                }
+            }
+        };
+        drop(self.env.spawner.spawn("tepui-backup", Box::new(job))?);
+        Ok(())
+    }
+}
+
+fn size_bytes(backup: &tepui_engine::backup::Backup) -> i64 {
+    i64::try_from(backup.list().bytes()).unwrap_or(i64::MAX)
+}
+
+fn progress(start_micros: i64, end_micros: Option<i64>) -> admin::OperationProgress {
+    admin::OperationProgress {
+        progress_percent: if end_micros.is_some() { DONE_PERCENT } else { 0 },
+        start_time: Some(times::timestamp(start_micros)),
+        end_time: end_micros.map(times::timestamp),
+    }
+}
+
+/// There are no keys of customers here: what encrypts the disk encrypts backups.
+fn encryption() -> admin::EncryptionInfo {
+    admin::EncryptionInfo {
+        encryption_type: EncryptionType::GoogleDefaultEncryption.into(),
+        ..admin::EncryptionInfo::default()
+    }
+}

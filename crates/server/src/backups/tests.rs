@@ -1,0 +1,404 @@
+//! Backups over an engine in memory, with a clock that stands still until it is moved.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use tepui_bigtable::error::Code;
+use tepui_engine::cell::{FamilyId, Mutation, RowBatch, RowRange};
+use tepui_engine::db::EngineOptions;
+use tepui_engine::io::{
+    Clock, CrashMode, Fault, FaultFiles, FaultOp, Files, InlineIo, ManualClock, MemoryFiles,
+    SeededRng, ThreadSpawner,
+};
+use tepui_engine::read::Projection;
+use tepui_engine::tablet::ReadView;
+
+use super::*;
+use crate::api::admin::backup::State;
+use crate::api::longrunning::Operation;
+use crate::api::longrunning::operation;
+use crate::catalog::NewTable;
+use crate::catalog::host::EngineHost;
+
+const TABLE: &str = "projects/p/instances/i/tables/t";
+const OTHER: &str = "projects/p/instances/j/tables/other";
+const CLUSTER: &str = "projects/p/instances/i/clusters/c";
+const BACKUP: &str = "projects/p/instances/i/clusters/c/backups/b";
+const COPY: &str = "projects/q/instances/k/clusters/d/backups/copy";
+const HOUR: i64 = 3_600 * 1_000_000;
+const DAY: i64 = 24 * HOUR;
+
+/// What a server has, without its network.
+struct Place {
+    files: Arc<dyn Files>,
+    clock: Arc<ManualClock>,
+    engine: Arc<Engine>,
+    tables: Arc<Tables>,
+    operations: Arc<Operations>,
+    backups: Arc<Backups>,
+}
+
+fn open(files: Arc<dyn Files>, clock: Arc<ManualClock>) -> Place {
+    let env = Env {
+        files: Arc::clone(&files),
+        io: Arc::new(InlineIo),
+        clock: Arc::<ManualClock>::clone(&clock),
+        rng: Arc::new(SeededRng::new(clock.now_micros() as u64)),
+        spawner: Arc::new(ThreadSpawner),
+    };
+    let options = EngineOptions { background: false, ..EngineOptions::default() };
+    let engine = Engine::open(env.clone(), Path::new("/data"), options).unwrap();
+    let resources = Arc::new(Resources::open(engine.meta()).unwrap());
+    let operations = Arc::new(Operations::open(Arc::clone(&resources), engine.clock()));
+    let host = EngineHost::new(Arc::clone(&engine), Arc::clone(&env.rng));
+    let rng = Arc::clone(&env.rng);
+    let tables = Arc::new(Tables::open(host, engine.meta(), engine.clock(), rng).unwrap());
+    engine.retain_tablets(&tables.tablet_ids()).unwrap();
+    let instances = Instances::new(Arc::clone(&resources), engine.clock(), false);
+    let backups = Backups::open(
+        env,
+        Arc::clone(&engine),
+        Arc::clone(&tables),
+        Arc::new(instances),
+        resources,
+        Arc::clone(&operations),
+    );
+    let backups = Arc::new(backups.unwrap());
+    engine.start().unwrap();
+    Place { files, clock, engine, tables, operations, backups }
+}
+
+fn place() -> Place {
+    let clock = Arc::new(ManualClock::new(1_767_225_600_000_000));
+    let place = open(Arc::new(MemoryFiles::new()), clock);
+    let families = vec![("cf".to_owned(), admin::ColumnFamily::default())];
+    place.tables.create(TABLE, NewTable { families, ..NewTable::default() }).unwrap();
+    place.set("row", "first");
+    place
+}
+
+impl Place {
+    fn now(&self) -> i64 {
+        self.clock.now_micros()
+    }
+
+    fn pass(&self, micros: i64) {
+        self.clock.advance_micros(u64::try_from(micros).unwrap());
+    }
+
+    fn tablet(&self, table: &str) -> Arc<tepui_engine::tablet::Tablet> {
+        let entry = self.tables.get(table).unwrap();
+        self.engine.tablet(entry.record.tablet_ids().next().unwrap()).unwrap()
+    }
+
+    fn set(&self, row: &str, value: &str) {
+        let put = Mutation::Put {
+            family: FamilyId(1),
+            qualifier: Bytes::from_static(b"q"),
+            timestamp: 1_000,
+            value: Bytes::copy_from_slice(value.as_bytes()),
+        };
+        let row = Bytes::copy_from_slice(row.as_bytes());
+        let batch = RowBatch { row, mutations: vec![put] };
+        pollster::block_on(self.tablet(TABLE).apply(batch)).unwrap();
+    }
+
+    fn value(&self, table: &str) -> Option<Bytes> {
+        let (tablet, all) = (self.tablet(table), Projection::all());
+        let read = tablet.read_row(b"row", &all, ReadView::Durable);
+        pollster::block_on(read).unwrap().map(|row| row.cells[0].value.clone())
+    }
+
+    fn wait(&self, operation: &Operation) -> Operation {
+        let done = pollster::block_on(self.operations.wait(&operation.name)).unwrap();
+        assert!(done.done);
+        done
+    }
+
+    fn asked(&self, life: i64) -> admin::Backup {
+        admin::Backup {
+            source_table: TABLE.to_owned(),
+            expire_time: Some(times::timestamp(self.now() + life)),
+            ..admin::Backup::default()
+        }
+    }
+
+    fn make(&self, name: &str) -> admin::Backup {
+        let started = self.backups.create(name, &self.asked(10 * HOUR)).unwrap();
+        response(&self.wait(&started)).unwrap();
+        self.backups.get(name).unwrap()
+    }
+
+    fn restart(self) -> Self {
+        self.engine.close().unwrap();
+        let Self { files, clock, .. } = self;
+        clock.advance_micros(1);
+        open(files, clock)
+    }
+
+    fn names(&self, listing: &Listing<'_>) -> (Vec<String>, String) {
+        let (page, token) = self.backups.list(listing).unwrap();
+        let id = |backup: admin::Backup| backup.name.rsplit('/').next().unwrap().to_owned();
+        (page.into_iter().map(id).collect(), token)
+    }
+}
+
+fn response(done: &Operation) -> std::result::Result<prost_types::Any, i32> {
+    match done.result.clone().unwrap() {
+        operation::Result::Response(response) => Ok(response),
+        operation::Result::Error(status) => Err(status.code),
+    }
+}
+
+fn listing(parent: &str) -> Listing<'_> {
+    Listing { parent, filter: "", order_by: "", page_token: "", limit: 100 }
+}
+
+#[test]
+fn a_backup_outlives_its_table_and_comes_back_in_another_instance_after_a_restart() {
+    let place = place();
+    let backup = place.make(BACKUP);
+    assert_eq!((backup.state, backup.backup_type), (State::Ready.into(), 1));
+    assert!(backup.size_bytes > 0 && backup.end_time.is_some());
+    place.set("row", "second");
+    place.tables.delete(TABLE).unwrap();
+    place.pass(8 * DAY);
+    assert_eq!(place.tables.sweep(), 1);
+    let place = place.restart();
+    assert_eq!(place.backups.get(BACKUP).unwrap(), backup);
+    let restored = place.wait(&place.backups.restore(OTHER, BACKUP).unwrap());
+    response(&restored).unwrap();
+    assert_eq!(place.value(OTHER).unwrap(), "first");
+    let record = place.tables.get(OTHER).unwrap().record.clone();
+    assert_eq!(record.families[0].name, "cf");
+    let Some(admin::restore_info::SourceInfo::BackupInfo(info)) =
+        record.restore_info.unwrap().source_info
+    else {
+        panic!("no backup")
+    };
+    assert_eq!((info.backup.as_str(), info.source_table.as_str()), (BACKUP, TABLE));
+    let metadata: admin::RestoreTableMetadata =
+        prost::Message::decode(restored.metadata.unwrap().value.as_slice()).unwrap();
+    assert_eq!(metadata.progress.unwrap().progress_percent, 100);
+    let optimized = place.operations.get(&metadata.optimize_table_operation_name).unwrap();
+    assert!(optimized.done && optimized.name.contains(OTHER));
+}
+
+#[test]
+fn a_copy_is_independent_and_is_not_copied_again() {
+    let place = place();
+    place.make(BACKUP);
+    let expiry = times::timestamp(place.now() + DAY);
+    let copied = place.backups.copy(COPY, BACKUP, Some(&expiry)).unwrap();
+    assert!(copied.done);
+    place.backups.delete(BACKUP).unwrap();
+    let copy = place.backups.get(COPY).unwrap();
+    assert_eq!((copy.source_backup.as_str(), copy.source_table.as_str()), (BACKUP, TABLE));
+    let place = place.restart();
+    response(&place.wait(&place.backups.restore(OTHER, COPY).unwrap())).unwrap();
+    assert_eq!(place.value(OTHER).unwrap(), "first");
+    let again = place.backups.copy(BACKUP, COPY, Some(&expiry)).unwrap_err();
+    assert_eq!(again.kind(), Code::FailedPrecondition);
+    let late = times::timestamp(place.now() + 31 * DAY);
+    let error = place.backups.copy(BACKUP, COPY, Some(&late)).unwrap_err();
+    assert_eq!(error.kind(), Code::InvalidArgument);
+}
+
+#[test]
+fn backups_expire_and_hot_ones_become_standard_ones_in_time() {
+    let place = place();
+    let asked = admin::Backup {
+        backup_type: BackupType::Hot.into(),
+        hot_to_standard_time: Some(times::timestamp(place.now() + DAY)),
+        ..place.asked(2 * DAY)
+    };
+    place.wait(&place.backups.create(BACKUP, &asked).unwrap());
+    place.pass(DAY - 1);
+    place.backups.sweep();
+    assert_eq!(place.backups.get(BACKUP).unwrap().backup_type, i32::from(BackupType::Hot));
+    place.pass(1);
+    place.backups.sweep();
+    let cooled = place.backups.get(BACKUP).unwrap();
+    assert_eq!((cooled.backup_type, cooled.hot_to_standard_time), (1, None));
+    place.pass(DAY - 1);
+    place.backups.sweep();
+    place.backups.get(BACKUP).unwrap();
+    place.pass(1);
+    place.backups.sweep();
+    assert_eq!(place.backups.get(BACKUP).unwrap_err().kind(), Code::NotFound);
+    assert!(place.engine.backups().is_empty());
+}
+
+#[test]
+fn an_update_changes_what_its_mask_names_within_the_limits() {
+    let place = place();
+    let before = place.make(BACKUP);
+    place.pass(HOUR);
+    let update = |asked: admin::Backup, paths: &[&str]| {
+        let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
+        place.backups.update(&admin::Backup { name: BACKUP.to_owned(), ..asked }, &paths)
+    };
+    let until = |life: i64| admin::Backup {
+        expire_time: Some(times::timestamp(place.now() + life)),
+        source_table: "ignored".to_owned(),
+        ..admin::Backup::default()
+    };
+    for (asked, paths) in [
+        (until(20 * HOUR), &[][..]),
+        (until(20 * HOUR), &["expire_time", "source_table"]),
+        (until(20 * HOUR), &["name"]),
+        (until(HOUR), &["expire_time"]),
+        (until(90 * DAY), &["expire_time"]),
+        (admin::Backup::default(), &["expire_time"]),
+        // It is a standard one.
+        (
+            admin::Backup { hot_to_standard_time: Some(times::timestamp(i64::MAX)), ..until(0) },
+            &["hot_to_standard_time"],
+        ),
+    ] {
+        let error = update(asked, paths).unwrap_err();
+        assert_eq!(error.kind(), Code::InvalidArgument, "{paths:?}");
+        assert_eq!(place.backups.get(BACKUP).unwrap(), before, "{paths:?}");
+    }
+    let after = update(until(20 * HOUR), &["expire_time"]).unwrap();
+    assert_eq!(after, admin::Backup { expire_time: until(20 * HOUR).expire_time, ..before });
+    let missing = admin::Backup { name: COPY.to_owned(), ..until(20 * HOUR) };
+    let error = place.backups.update(&missing, &["expire_time".to_owned()]).unwrap_err();
+    assert_eq!(error.kind(), Code::NotFound);
+}
+
+#[test]
+fn lists_are_filtered_ordered_and_paged_while_backups_come_and_go() {
+    let place = place();
+    let name = |id: &str| format!("{CLUSTER}/backups/{id}");
+    for id in ["a", "b", "c", "d"] {
+        place.make(&name(id));
+        place.pass(HOUR);
+    }
+    let expiry = times::timestamp(place.now() + DAY);
+    let elsewhere = "projects/p/instances/i/clusters/d/backups/e";
+    place.backups.copy(elsewhere, &name("a"), Some(&expiry)).unwrap();
+    assert_eq!(place.names(&listing(CLUSTER)).0, ["d", "c", "b", "a"]);
+    let all = "projects/p/instances/i/clusters/-";
+    assert_eq!(place.names(&listing(all)).0, ["e", "d", "c", "b", "a"]);
+    assert!(place.names(&listing("projects/p/instances/j/clusters/-")).0.is_empty());
+    let filtered = Listing { filter: "name:b OR name:\"c\"", order_by: "name", ..listing(CLUSTER) };
+    // Every full name has a "b" in it.
+    assert_eq!(place.names(&filtered).0, ["a", "b", "c", "d"]);
+    let exact =
+        Listing { filter: "name:\"b\" OR name:\"c\"", order_by: "name", ..listing(CLUSTER) };
+    assert_eq!(place.names(&exact).0, ["b", "c"]);
+
+    let by_two = Listing { order_by: "name", limit: 2, ..listing(CLUSTER) };
+    let (first, token) = place.names(&by_two);
+    assert_eq!(first, ["a", "b"]);
+    place.backups.delete(&name("b")).unwrap();
+    place.make(&name("aa"));
+    let (second, end) = place.names(&Listing { page_token: &token, ..by_two });
+    assert_eq!((second, end.as_str()), (vec!["c".to_owned(), "d".to_owned()], ""));
+    let other = Listing { page_token: &token, ..listing(CLUSTER) };
+    assert_eq!(place.backups.list(&other).unwrap_err().kind(), Code::InvalidArgument);
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_and_leaves_nothing() {
+    let place = place();
+    place.make(BACKUP);
+    let name = format!("{CLUSTER}/backups/new");
+    let expiry = times::timestamp(place.now() + DAY);
+    let code = |result: Result<Operation>| result.unwrap_err().kind();
+    let no_table = admin::Backup { source_table: format!("{TABLE}x"), ..place.asked(10 * HOUR) };
+    assert_eq!(code(place.backups.create(&name, &no_table)), Code::NotFound);
+    let short = place.asked(HOUR);
+    assert_eq!(code(place.backups.create(&name, &short)), Code::InvalidArgument);
+    let good = place.asked(10 * HOUR);
+    assert_eq!(code(place.backups.create(BACKUP, &good)), Code::AlreadyExists);
+    assert_eq!(code(place.backups.copy(BACKUP, BACKUP, Some(&expiry))), Code::AlreadyExists);
+    assert_eq!(code(place.backups.copy(COPY, &name, Some(&expiry))), Code::NotFound);
+    assert_eq!(code(place.backups.copy(COPY, BACKUP, None)), Code::InvalidArgument);
+    assert_eq!(code(place.backups.restore(TABLE, BACKUP)), Code::AlreadyExists);
+    assert_eq!(code(place.backups.restore(OTHER, &name)), Code::NotFound);
+    assert_eq!(place.backups.delete(&name).unwrap_err().kind(), Code::NotFound);
+    assert_eq!(place.names(&listing(CLUSTER)).0, ["b"]);
+    assert_eq!(place.engine.backups().len(), 1);
+    assert_eq!(place.engine.tablets().len(), 1);
+    // All that was refused was refused before an operation began.
+    assert_eq!(place.operations.list("", 0, 100).len(), 1);
+}
+
+#[test]
+fn a_backup_that_a_crash_interrupts_is_made_by_the_next_server() {
+    let disk = MemoryFiles::new();
+    let faults = FaultFiles::new(Arc::new(disk.clone()));
+    let clock = Arc::new(ManualClock::new(1_767_225_600_000_000));
+    let place = open(Arc::new(faults.clone()), clock);
+    let families = vec![("cf".to_owned(), admin::ColumnFamily::default())];
+    place.tables.create(TABLE, NewTable { families, ..NewTable::default() }).unwrap();
+    place.set("row", "first");
+    // The flush fails, so the engine ends, as far as the backup is concerned.
+    faults.inject(Fault::new(FaultOp::Create).on_path(".sst").sticky());
+    let started = place.backups.create(BACKUP, &place.asked(10 * HOUR)).unwrap();
+    let of_it = || place.backups.jobs.load(std::sync::atomic::Ordering::Acquire);
+    while of_it() > 0 {
+        std::thread::yield_now();
+    }
+    assert!(!place.operations.get(&started.name).unwrap().done);
+    assert_eq!(place.backups.get(BACKUP).unwrap().state, i32::from(State::Creating));
+    let unready = place.backups.restore(OTHER, BACKUP).unwrap_err();
+    assert!(matches!(unready.kind(), Code::Unavailable | Code::FailedPrecondition), "{unready}");
+    let crashed = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(3));
+    let clock = Arc::new(ManualClock::new(place.now() + HOUR));
+    let place = open(Arc::new(crashed), clock);
+    place.backups.resume().unwrap();
+    let done = place.wait(&started);
+    response(&done).unwrap();
+    assert_eq!(place.backups.get(BACKUP).unwrap().state, i32::from(State::Ready));
+    response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
+    assert_eq!(place.value(OTHER).unwrap(), "first");
+}
+
+#[test]
+fn a_restore_that_a_crash_interrupts_is_done_once_by_the_next_server() {
+    let place = place();
+    place.make(BACKUP);
+    let first = place.backups.restore(OTHER, BACKUP).unwrap();
+    let metadata = place.wait(&first).metadata.unwrap();
+    // As if the server had ended before the operation; and once more before the table.
+    let again = place.operations.start(OTHER, metadata.clone()).unwrap();
+    let name = again.name().to_owned();
+    again.leave();
+    let mut other: admin::RestoreTableMetadata =
+        prost::Message::decode(metadata.value.as_slice()).unwrap();
+    other.name = format!("{OTHER}-2");
+    let any = crate::operations::any("google.bigtable.admin.v2.RestoreTableMetadata", &other);
+    let second = place.operations.start(&other.name, any).unwrap();
+    let second_name = second.name().to_owned();
+    second.leave();
+    let tablets = place.tables.get(OTHER).unwrap().record.tablets.clone();
+    let place = place.restart();
+    place.backups.resume().unwrap();
+    for name in [name, second_name] {
+        let operation = Operation { name, ..Operation::default() };
+        response(&place.wait(&operation)).unwrap();
+    }
+    assert_eq!(place.tables.get(OTHER).unwrap().record.tablets, tablets, "it is there once");
+    assert_eq!(place.value(&other.name).unwrap(), "first");
+}
+
+#[test]
+fn a_backup_deleted_while_it_is_made_ends_its_operation_and_leaves_nothing() {
+    let place = place();
+    let metadata = admin::CreateBackupMetadata { name: BACKUP.to_owned(), ..Default::default() };
+    let any = crate::operations::any("google.bigtable.admin.v2.CreateBackupMetadata", &metadata);
+    let handle = place.operations.start(BACKUP, any).unwrap();
+    let operation = handle.operation().unwrap();
+    handle.leave();
+    let place = place.restart();
+    place.backups.resume().unwrap();
+    let done = place.wait(&operation);
+    assert_eq!(response(&done), Err(i32::from(tonic::Code::Cancelled)));
+    assert!(place.engine.backups().is_empty());
+    assert!(place.tables.get(TABLE).is_ok());
+    place.tablet(TABLE).range();
+    assert_eq!(place.tablet(TABLE).range(), &RowRange::all());
+}
