@@ -158,7 +158,7 @@ fn merge(
             None => {
                 let id = context.hlc.reserve(1);
                 let path = context.layout.sst(id);
-                let file = context.env.files.create(&path)?;
+                let file = context.env.files.create_immutable(&path)?;
                 written.push(path.clone());
                 writer.insert(SstWriter::new(file, &path, id, options, created_micros))
             }

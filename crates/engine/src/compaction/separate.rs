@@ -169,7 +169,7 @@ impl<'a> Separator<'a> {
             None => {
                 let id = self.hlc.reserve(1);
                 let path = self.layout.value(id);
-                let file = self.env.files.create(&path)?;
+                let file = self.env.files.create_immutable(&path)?;
                 self.paths.push(path);
                 self.writer.insert(ValueFileWriter::new(file, id, self.compression))
             }

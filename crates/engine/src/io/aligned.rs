@@ -53,6 +53,18 @@ impl AlignedBuf {
         self.filled = self.filled.min(len);
     }
 
+    /// Copies of `data` what still fits behind what is filled; the rest of it.
+    pub(super) fn extend<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
+        let room = (self.capacity() - self.filled).min(data.len());
+        let (fits, rest) = data.split_at_checked(room).unwrap_or((data, &[]));
+        // SAFETY: `fits` is no longer than the spare part, and lies elsewhere, since the buffer is borrowed alone.
+        unsafe {
+            self.spare_ptr().copy_from_nonoverlapping(fits.as_ptr(), fits.len());
+            self.assume_filled(fits.len());
+        }
+        rest
+    }
+
     /// Where the spare part begins, for a kernel that writes to it on its own. The pointer is valid for
     /// `capacity - filled` bytes as long as the buffer lives.
     pub(super) fn spare_ptr(&mut self) -> *mut u8 {

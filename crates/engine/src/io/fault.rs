@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub enum FaultOp {
     /// Every kind.
     Any,
-    /// [`Files::create`].
+    /// [`Files::create`] and [`Files::create_immutable`].
     Create,
     /// [`Files::open`].
     Open,
@@ -216,6 +216,12 @@ impl Files for FaultFiles {
     fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
         self.check(FaultOp::Create, path)?;
         let inner = self.inner.create(path)?;
+        Ok(Box::new(FaultWritable { inner, path: path.to_owned(), files: self.clone() }))
+    }
+
+    fn create_immutable(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+        self.check(FaultOp::Create, path)?;
+        let inner = self.inner.create_immutable(path)?;
         Ok(Box::new(FaultWritable { inner, path: path.to_owned(), files: self.clone() }))
     }
 

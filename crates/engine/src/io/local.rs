@@ -5,9 +5,10 @@
 //! [`RandomFile::try_read_at`] answers from the page cache or not at all (`preadv2` with `RWF_NOWAIT`,
 //! where platform and file system have it).
 //!
-//! With [`IoMode::Direct`], files that change no more ([`Files::open_immutable`]) are read past the page
-//! cache: what is worth memory is in the block cache, and would else be there twice. All others (logs,
-//! manifests, configuration) are read and written through it.
+//! With [`IoMode::Direct`], files that change no more are written ([`Files::create_immutable`]) and read
+//! ([`Files::open_immutable`]) past the page cache: what is worth memory is in the block cache, and would else be
+//! there twice; and copying into the page cache costs several times the processor time of a direct write. All
+//! others (logs, manifests, configuration) are read and written through it.
 
 #![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "this is the file seam")]
 
@@ -24,6 +25,8 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
 use super::device::{DeviceFile, READ_UNCHECKED_BYTES_MAX, read_blocking};
+#[cfg(target_os = "linux")]
+use super::direct::{DirectWritable, Refusal};
 use super::{DirEntry, FileLock, Files, IoMetrics, IoMode, RandomFile, WritableFile};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -46,10 +49,13 @@ pub struct LocalFiles {
     metrics: Arc<IoMetrics>,
     /// Whether it was said that direct reads are refused.
     refusal_told: AtomicBool,
+    /// The same of direct writes.
+    #[cfg(target_os = "linux")]
+    write_refusal: Arc<Refusal>,
 }
 
 impl LocalFiles {
-    /// Files whose immutable ones are read in this mode.
+    /// Files whose immutable ones are written and read in this mode.
     pub fn new(mode: IoMode) -> Self {
         Self { mode, ..Self::default() }
     }
@@ -89,6 +95,29 @@ impl LocalFiles {
         }))
     }
 
+    /// A file to be written past the page cache; `None` where its file system refuses that.
+    #[cfg(target_os = "linux")]
+    fn create_direct(&self, path: &Path) -> Result<Option<DirectWritable>> {
+        use rustix::fs::{Mode, OFlags};
+
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::DIRECT | OFlags::CLOEXEC;
+        let file = match rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)) {
+            Ok(fd) => File::from(fd),
+            Err(Errno::INVAL) => {
+                // Some file systems have made the name by then.
+                if path.try_exists().map_err(|e| failed("stat", path, &e))? {
+                    self.remove(path)?;
+                }
+                return Ok(None);
+            }
+            Err(errno) => return Err(failed("create", path, &errno.into())),
+        };
+        // Where direct I/O is refused only now, the first write is refused as well, and that is met.
+        let align = alignment(&file).map_or(DIRECT_ALIGN_UNKNOWN, |align| align.memory);
+        Ok(DirectWritable::new(file, path, align, Arc::clone(&self.write_refusal)))
+    }
+
     #[cfg(not(target_os = "linux"))]
     fn open_direct(&self, _path: &Path) -> Result<Option<LocalRandom>> {
         Ok(None)
@@ -124,7 +153,7 @@ fn alignment(file: &File) -> Option<Alignment> {
     Some(unknown)
 }
 
-fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
+pub(super) fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
     Error::io(format_args!("{what} {}", path.display()), error)
 }
 
@@ -136,6 +165,17 @@ impl Files for LocalFiles {
             .open(path)
             .map_err(|e| failed("create", path, &e))?;
         Ok(Box::new(LocalWritable { file, path: path.to_owned(), len: 0, laid_out: 0 }))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn create_immutable(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+        if self.mode == IoMode::Direct {
+            if let Some(file) = self.create_direct(path)? {
+                return Ok(Box::new(file));
+            }
+            self.write_refusal.tell(path);
+        }
+        self.create(path)
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
@@ -244,6 +284,18 @@ struct LocalLock {
 
 impl FileLock for LocalLock {}
 
+/// Reserves space for `len` bytes of a file, where its file system can.
+#[cfg(target_os = "linux")]
+pub(super) fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, len) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        Err(errno) => Err(failed("reserve space for", path, &errno.into())),
+    }
+}
+
 #[derive(Debug)]
 struct LocalWritable {
     file: File,
@@ -270,13 +322,7 @@ impl WritableFile for LocalWritable {
 
     #[cfg(target_os = "linux")]
     fn reserve(&mut self, len: u64) -> Result<()> {
-        if len == 0 {
-            return Ok(());
-        }
-        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, len) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-            Err(errno) => Err(failed("reserve space for", &self.path, &errno.into())),
-        }
+        reserve(&self.file, &self.path, len)
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -531,6 +577,37 @@ mod tests {
             files.open_immutable(Path::new("/proc/self/nothing")).unwrap_err().kind()
                 == ErrorKind::NotFound
         );
+    }
+
+    #[test]
+    fn what_is_written_directly_is_read_back_to_the_byte_however_it_was_appended() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = LocalFiles::new(IoMode::Direct);
+        let data: Vec<u8> = (0..3_000_007u32).map(|i| (i % 251) as u8).collect();
+        for (name, piece) in [("a", 1_000), ("b", 4096), ("c", 1 << 20), ("d", 3_000_007)] {
+            let path = dir.path().join(name);
+            let mut file = files.create_immutable(&path).unwrap();
+            assert!(file.is_empty());
+            for piece in data.chunks(piece) {
+                file.append(piece).unwrap();
+            }
+            assert_eq!(file.len(), data.len() as u64);
+            file.sync().unwrap();
+            assert!(fs::read(&path).unwrap() == data, "{name}");
+            // And on.
+            file.append(b"more").unwrap();
+            file.sync().unwrap();
+            file.sync().unwrap();
+            let read = fs::read(&path).unwrap();
+            assert!(read.len() == data.len() + 4 && read.ends_with(b"more"), "{name}");
+            assert!(read.starts_with(&data), "{name}");
+            drop(file);
+            let kind = files.create_immutable(&path).unwrap_err().kind();
+            assert_eq!(kind, ErrorKind::AlreadyExists);
+        }
+        let empty = dir.path().join("empty");
+        files.create_immutable(&empty).unwrap().sync().unwrap();
+        assert_eq!(fs::read(&empty).unwrap(), b"");
     }
 
     #[test]

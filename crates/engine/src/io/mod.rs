@@ -7,6 +7,8 @@
 mod aligned;
 mod clock;
 mod device;
+#[cfg(target_os = "linux")]
+mod direct;
 mod engine;
 mod fault;
 mod local;
@@ -41,7 +43,7 @@ pub use uring::UringIo;
 /// many reads keep an SSD busy.
 pub const PREAD_THREADS: usize = 32;
 
-/// How files that change no more (SSTs) are read.
+/// How files that change no more (SSTs) are written and read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum IoMode {
     /// Past the page cache: memory holds blocks once, in the block cache, where it is known what they are
@@ -110,6 +112,11 @@ pub struct DirEntry {
 pub trait Files: Send + Sync + Debug {
     /// Creates a file for appending; fails with `AlreadyExists` where there is one.
     fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>>;
+    /// Creates a file that is read only once it is complete, and changes no more then (an SST): it may be written
+    /// past the page cache. What was appended need not be in the file before [`WritableFile::sync`].
+    fn create_immutable(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+        self.create(path)
+    }
     /// Opens a file for reading.
     fn open(&self, path: &Path) -> Result<Arc<dyn RandomFile>>;
     /// Opens a file that is complete and changes no more, to be read at random: it may be read past the

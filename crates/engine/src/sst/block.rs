@@ -403,7 +403,7 @@ impl Batch {
 
     /// Gives the blocks of a run what was read for them.
     fn complete(&mut self, run: &Run, read: &Result<Bytes>) {
-        let shared = run.members.len() > 1;
+        let many = run.members.len() > 1;
         for member in &run.members {
             let Some(request) = self.requests.get(*member) else { continue };
             let bytes = read.clone().and_then(|bytes| {
@@ -414,6 +414,8 @@ impl Batch {
                 }
                 Ok(bytes.slice(start..end))
             });
+            // What enters no cache goes soon, and the buffer with the last of it.
+            let shared = many && request.fill != Fill::Nothing;
             if let Some(slot) = self.results.get_mut(*member) {
                 *slot = Some(request.decode(bytes, shared));
             }

@@ -201,9 +201,10 @@ impl DataBlockBuilder {
         bytes + value.len()
     }
 
-    /// Takes the last row out again, which must have begun in this block and not be its first.
-    pub(super) fn take_back_row(&mut self) {
-        let Some(mark) = self.row_mark.take() else { return };
+    /// Takes the last row out again, which must have begun in this block and not be its first. Its values, one after
+    /// the other.
+    pub(super) fn take_back_row(&mut self) -> Vec<u8> {
+        let Some(mark) = self.row_mark.take() else { return Vec::new() };
         self.open.clear();
         self.open_records = 0;
         self.groups.truncate(mark.groups);
@@ -211,8 +212,8 @@ impl DataBlockBuilder {
         self.qualifiers.truncate(mark.qualifiers);
         self.qualifier_ends.truncate(mark.qualifier_count);
         self.dictionary.retain(|_, place| (*place as usize) < mark.qualifier_count);
-        self.values.truncate(mark.values);
         self.records = mark.records;
+        self.values.split_off(mark.values)
     }
 
     /// Bytes of the block without its last row; `None` where there is only one, or the last began in an
@@ -348,13 +349,14 @@ impl DataBlockBuilder {
         self.open_records = 0;
     }
 
-    /// The block. The builder is empty again afterwards and keeps its buffers.
-    pub(super) fn finish(&mut self) -> Vec<u8> {
+    /// Appends the block, of [`Self::len`] bytes, to `out`. The builder is empty again afterwards and keeps its
+    /// buffers.
+    pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
         self.close_group();
         let width = width(self.groups.len(), self.qualifiers.len());
         let tables = width * (self.group_offsets.len() + self.qualifier_ends.len());
         let values_at = HEADER_LEN + tables + self.qualifiers.len() + self.groups.len();
-        let mut out = Vec::with_capacity(values_at + self.values.len());
+        out.reserve(values_at + self.values.len());
         out.extend_from_slice(&[LAYOUT, width as u8, 0, 0]);
         for number in [
             self.group_offsets.len(),
@@ -378,6 +380,13 @@ impl DataBlockBuilder {
         out.extend_from_slice(&self.groups);
         out.extend_from_slice(&self.values);
         self.clear();
+    }
+
+    /// The same by itself.
+    #[cfg(test)]
+    pub(super) fn finished(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.finish(&mut out);
         out
     }
 
@@ -428,14 +437,14 @@ mod tests {
                         whole.add(record.view(), &record.value);
                     }
                     prop_assert!(builder.len() < exact);
-                    let len = whole.finish().len();
+                    let len = whole.finished().len();
                     // An empty qualifier counts as one byte.
                     prop_assert!(len == exact || len + 1 == exact, "{} {}", len, exact);
                     prop_assert!(len <= most, "{} {}", len, most);
                 }
                 builder.add(record.view(), &record.value);
             }
-            prop_assert_eq!(builder.len(), builder.finish().len());
+            prop_assert_eq!(builder.len(), builder.finished().len());
         }
 
         #[test]
@@ -453,13 +462,15 @@ mod tests {
             prop_assert_eq!(builder.len_before_row().is_some(), !want.is_empty());
             if let Some(len) = builder.len_before_row() {
                 prop_assert_eq!(len, want.len());
-                builder.take_back_row();
+                let of_last = records.iter().filter(|r| r.view().row_prefix() == last);
+                let values: Vec<u8> = of_last.flat_map(|r| r.value.clone()).collect();
+                prop_assert_eq!(builder.take_back_row(), values);
                 // And goes on as if nothing had been.
                 for record in records.iter().filter(|r| r.view().row_prefix() == last) {
                     builder.add(record.view(), &record.value);
                     want.add(record.view(), &record.value);
                 }
-                prop_assert_eq!(builder.finish(), want.finish());
+                prop_assert_eq!(builder.finished(), want.finished());
             }
         }
     }
@@ -483,7 +494,7 @@ mod tests {
             );
             builder.add(KeyView::parse(&key).unwrap(), value.as_bytes());
         }
-        let hex = builder.finish().iter().fold(String::new(), |hex, b| hex + &format!("{b:02x}"));
+        let hex = builder.finished().iter().fold(String::new(), |hex, b| hex + &format!("{b:02x}"));
         assert_eq!(
             hex,
             concat!(

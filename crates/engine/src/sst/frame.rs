@@ -168,10 +168,7 @@ impl Framer {
             out.extend_from_slice(&(block.len() as u32).to_le_bytes());
             out.extend_from_slice(self.scratch.get(..packed.len).unwrap_or_default());
         }
-        out.push(packed.method as u8);
-        let covered = out.get(start..).unwrap_or_default();
-        let checksum = xxh3_64_with_seed(covered, checksum_seed(file, offset));
-        out.extend_from_slice(&checksum.to_le_bytes());
+        seal(out, start, packed.method, file, offset);
         if self.scratch.capacity() > SCRATCH_KEPT_BYTES {
             self.scratch = Vec::new();
         }
@@ -210,6 +207,19 @@ impl Framer {
         scratch.reserve(zstd::zstd_safe::compress_bound(block.len()));
         zstd.compress_to_buffer(block, scratch).ok()
     }
+}
+
+/// Makes a frame of the payload that `out` has from `start` on, to lie at `offset` of `file`.
+fn seal(out: &mut Vec<u8>, start: usize, method: Method, file: FileId, offset: u64) {
+    out.push(method as u8);
+    let covered = out.get(start..).unwrap_or_default();
+    let checksum = xxh3_64_with_seed(covered, checksum_seed(file, offset));
+    out.extend_from_slice(&checksum.to_le_bytes());
+}
+
+/// The same of a block that is stored as it is.
+pub(super) fn seal_plain(out: &mut Vec<u8>, start: usize, file: FileId, offset: u64) {
+    seal(out, start, Method::None, file, offset);
 }
 
 /// The block within a frame that was read from `offset` of `file`. Shares the frame's memory where the

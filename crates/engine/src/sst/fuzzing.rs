@@ -257,7 +257,7 @@ pub(crate) fn valid() -> [Vec<u8>; 4] {
     let file = files.contents(Path::new(PATH)).unwrap();
     let form = FilterForm { kind: FilterKind::Fuse8, bits_per_key: 10, partition_bytes: 4096 };
     let filter = form.build(&mut vec![1, 2, 3], &[1], &[2, 3]);
-    [block.finish(), index.finish(), filter, file]
+    [block.finished(), index.finish(), filter, file]
 }
 
 /// Bytes whose thirds are properties, a top-level index and a filter index: see [`sealed`].

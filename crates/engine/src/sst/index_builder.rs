@@ -57,6 +57,33 @@ impl Layout {
     }
 }
 
+/// The lengths of all separators, kept as they come: whether a block is full is asked for every entry.
+#[derive(Debug, Clone, Copy)]
+struct Lengths {
+    /// Bytes that all begin with. They ascend, so the first and the last decide.
+    common: usize,
+    /// Of what follows that.
+    span: Span,
+    /// Bytes behind the heads, by the two lengths of a head.
+    tails: [usize; HEADS.len()],
+}
+
+/// Bytes that the head of a separator may have.
+const HEADS: [usize; 2] = [4, 8];
+
+impl Lengths {
+    const NONE: Self = Self { common: 0, span: Span::EMPTY, tails: [0; HEADS.len()] };
+
+    /// Adds a separator of `len` bytes, the common ones among them.
+    fn add(&mut self, len: usize) {
+        let len = len.saturating_sub(self.common);
+        self.span.add(len as u64);
+        for (tails, head) in self.tails.iter_mut().zip(HEADS) {
+            *tails += len.saturating_sub(head);
+        }
+    }
+}
+
 /// Collects entries, in order, into an index block.
 #[derive(Debug)]
 pub(super) struct IndexBuilder {
@@ -65,6 +92,7 @@ pub(super) struct IndexBuilder {
     separators: Vec<u8>,
     ends: Vec<usize>,
     entries: Vec<IndexEntry>,
+    lengths: Lengths,
     /// Of the columns from `OFFSET` on, except the timestamps.
     spans: [Span; COLUMNS_MAX],
     /// Of all entries.
@@ -80,6 +108,7 @@ impl IndexBuilder {
             separators: Vec::new(),
             ends: Vec::new(),
             entries: Vec::new(),
+            lengths: Lengths::NONE,
             spans: [Span::EMPTY; COLUMNS_MAX],
             stats: BlockStats::NONE,
             data_end: 0,
@@ -90,6 +119,7 @@ impl IndexBuilder {
     pub(super) fn add(&mut self, separator: &[u8], entry: &IndexEntry) {
         self.separators.extend_from_slice(separator);
         self.ends.push(self.separators.len());
+        self.count_length(separator.len());
         self.entries.push(*entry);
         for (span, value) in self.spans.iter_mut().zip(values(entry)) {
             span.add(value);
@@ -103,6 +133,7 @@ impl IndexBuilder {
         let entry = self.entries.pop()?;
         self.ends.pop();
         let separator = self.separators.split_off(self.ends.last().copied().unwrap_or(0));
+        self.count_lengths();
         self.spans = [Span::EMPTY; COLUMNS_MAX];
         self.stats = BlockStats::NONE;
         for entry in &self.entries {
@@ -127,23 +158,36 @@ impl IndexBuilder {
         common_prefix(self.separator(0), self.separator(last)).min(usize::from(u16::MAX))
     }
 
-    fn layout(&self, head: usize, common: usize) -> Layout {
-        let mut layout = Layout { head, common, lens: Span::EMPTY, tails: 0 };
+    /// Counts the last separator.
+    fn count_length(&mut self, len: usize) {
+        if self.common() == self.lengths.common && self.ends.len() > 1 {
+            self.lengths.add(len);
+        } else {
+            // It has less in common with the others than they have among themselves.
+            self.count_lengths();
+        }
+    }
+
+    fn count_lengths(&mut self) {
+        let mut lengths = Lengths { common: self.common(), ..Lengths::NONE };
         let mut start = 0;
         for end in &self.ends {
-            let len = end - start - common;
+            lengths.add(end - start);
             start = *end;
-            layout.lens.add(len as u64);
-            layout.tails += len.saturating_sub(head);
         }
-        layout
+        self.lengths = lengths;
     }
 
     /// The smaller of the two layouts.
     fn best_layout(&self) -> Layout {
-        let common = self.common();
-        let (short, long) = (self.layout(4, common), self.layout(8, common));
+        let Lengths { common, span, tails } = self.lengths;
         let count = self.ends.len();
+        let [short, long] = [0, 1].map(|at: usize| Layout {
+            head: HEADS.get(at).copied().unwrap_or_default(),
+            common,
+            lens: span,
+            tails: tails.get(at).copied().unwrap_or_default(),
+        });
         if long.bytes(count) < short.bytes(count) { long } else { short }
     }
 

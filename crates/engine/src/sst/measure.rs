@@ -68,7 +68,7 @@ fn block(rows: &[Vec<u8>], columns: usize, value_len: usize) -> DataBlock {
             builder.add(KeyView::parse(&key).unwrap(), &noise(i as u64, value_len));
         }
     }
-    DataBlock::parse(Bytes::from(builder.finish())).unwrap()
+    DataBlock::parse(Bytes::from(builder.finished())).unwrap()
 }
 
 #[test]

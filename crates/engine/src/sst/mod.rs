@@ -15,7 +15,7 @@
 //! | Noun | File |
 //! |---|---|
 //! | The frame of a block: compression, checksum | `frame.rs` |
-//! | Data blocks | `data.rs`, `data_builder.rs`, `row_copy.rs` |
+//! | Data blocks | `data.rs`, `data_builder.rs`, `row_note.rs` |
 //! | Index partitions, the top-level index | `index.rs`, `index_builder.rs` |
 //! | Filter partitions and their entries | `filter.rs`, `filter_builder.rs` |
 //! | Binary fuse filters | `fuse.rs` |
@@ -61,7 +61,7 @@ mod probe;
 mod properties;
 mod reader;
 mod residence;
-mod row_copy;
+mod row_note;
 mod rows;
 mod salvage;
 #[cfg(test)]

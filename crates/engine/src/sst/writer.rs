@@ -33,12 +33,12 @@ use super::data_builder::DataBlockBuilder;
 use super::filter::FilterForm;
 use super::filter_builder::{FilterBuilder, FilterPartition};
 use super::footer::{FOOTER_LEN, Footer, Handle};
-use super::frame::{Framer, Method, TRAILER_LEN, WORTH_RATIO};
+use super::frame::{Framer, Method, TRAILER_LEN, WORTH_RATIO, seal_plain};
 use super::index::{BlockStats, IndexEntry, Level};
 use super::index_builder::IndexBuilder;
 use super::key::{Change, separator};
 use super::properties::{FilterFigures, PropertiesBuilder, SstProperties};
-use super::row_copy::RowCopy;
+use super::row_note::RowNote;
 use super::{BLOCK_BYTES_MAX, Compression, FileId, PAGE_BYTES, SstOptions};
 use crate::cell::KeyView;
 use crate::error::{Error, ErrorKind, Result};
@@ -116,6 +116,8 @@ pub struct SstWriter {
     /// Bytes handed to the file.
     flushed: u64,
     data: DataBlockBuilder,
+    /// A data block on its way to be compressed.
+    block: Vec<u8>,
     data_stats: BlockStats,
     data_blocks: u64,
     /// Blocks kept for training; `None` when there is nothing (more) to train.
@@ -126,7 +128,7 @@ pub struct SstWriter {
     /// Bytes at which a data block is full.
     block_limit: usize,
     /// The row that the open data block ends with, so that it can go to the next block.
-    row: RowCopy,
+    row: RowNote,
     partition: IndexBuilder,
     partitions: Vec<Partition>,
     partition_bytes: u64,
@@ -165,13 +167,14 @@ impl SstWriter {
             buffer: Vec::with_capacity(WRITE_BUFFER_BYTES + options.block_bytes),
             flushed: 0,
             data: DataBlockBuilder::new(),
+            block: Vec::new(),
             data_stats: BlockStats::NONE,
             data_blocks: 0,
             training: trains.then(Vec::new),
             training_bytes: 0,
             ratio: 1.0,
             block_limit: Self::block_limit(&options, 1.0),
-            row: RowCopy::default(),
+            row: RowNote::default(),
             partition: IndexBuilder::new(Level::Partition),
             partitions: Vec::new(),
             partition_bytes: 0,
@@ -212,7 +215,7 @@ impl SstWriter {
             self.row.begin(&self.last_key, self.data_stats);
         }
         // A row that is larger than a block is divided in any case.
-        self.row.push(key, value, self.block_limit);
+        self.row.push(key, value.len(), self.block_limit);
         self.add_to_block(key, value);
         self.last_key.clear();
         self.last_key.extend_from_slice(key.bytes());
@@ -257,12 +260,12 @@ impl SstWriter {
             let separator = separator(&self.last_key, Some(key.bytes()));
             return self.end_block(separator);
         }
-        self.data.take_back_row();
+        let values = self.data.take_back_row();
         let row = mem::take(&mut self.row);
         self.data_stats = row.stats_before();
-        let first = row.records().next().map(|(key, _)| key).unwrap_or_default();
+        let first = row.records(&values).next().map(|(key, _)| key).unwrap_or_default();
         self.end_block(separator(row.last_key_before(), Some(first)))?;
-        for (key, value) in row.records() {
+        for (key, value) in row.records(&values) {
             let key = KeyView::parse(key)
                 .map_err(|e| Error::new(ErrorKind::InvalidArgument, e.message().to_owned()))?;
             self.add_to_block(key, value);
@@ -293,12 +296,23 @@ impl SstWriter {
 
     /// Ends the open data block; `separator` lies between its last key and the next.
     fn end_block(&mut self, separator: Vec<u8>) -> Result<()> {
-        let block = self.data.finish();
         let stats = mem::replace(&mut self.data_stats, BlockStats::NONE);
         self.data_blocks += 1;
-        if self.training.is_none() {
-            return self.write_data(&block, &separator, stats);
+        if self.framer.data_method() == Method::None {
+            return self.write_plain(&separator, stats);
         }
+        if self.training.is_none() {
+            let mut block = mem::take(&mut self.block);
+            block.clear();
+            self.data.finish(&mut block);
+            let result = self.write_data(&block, &separator, stats);
+            // One huge block must not keep its memory for the rest of the file.
+            block.shrink_to(2 * WRITE_BUFFER_BYTES);
+            self.block = block;
+            return result;
+        }
+        let mut block = Vec::new();
+        self.data.finish(&mut block);
         self.training_bytes += block.len();
         // Only to learn how large frames become: with a dictionary, a little smaller.
         let packed = self.framer.pack(&block, self.framer.data_method());
@@ -325,6 +339,18 @@ impl SstWriter {
         Ok(())
     }
 
+    /// Writes the open data block as it is, from where it was built.
+    fn write_plain(&mut self, separator: &[u8], stats: BlockStats) -> Result<()> {
+        let len = self.data.len();
+        self.learn_ratio(len + TRAILER_LEN, len);
+        let len = len + TRAILER_LEN;
+        self.pad(len, len / PADDING_SHARE);
+        let (offset, start) = (self.offset(), self.buffer.len());
+        self.data.finish(&mut self.buffer);
+        seal_plain(&mut self.buffer, start, self.id, offset);
+        self.wrote_data(Handle { offset, len: len as u32 }, separator, stats)
+    }
+
     fn write_data(&mut self, block: &[u8], separator: &[u8], stats: BlockStats) -> Result<()> {
         let packed = self.framer.pack(block, self.framer.data_method());
         let len = packed.frame_len();
@@ -332,8 +358,12 @@ impl SstWriter {
         self.pad(len, len / PADDING_SHARE);
         let offset = self.offset();
         self.framer.put(block, packed, self.id, offset, &mut self.buffer);
+        self.wrote_data(Handle { offset, len: len as u32 }, separator, stats)
+    }
+
+    /// A data block lies in the buffer: into the index with it.
+    fn wrote_data(&mut self, handle: Handle, separator: &[u8], stats: BlockStats) -> Result<()> {
         self.flush_full_buffer()?;
-        let handle = Handle { offset, len: len as u32 };
         let entry = IndexEntry { handle, stats, data_end: handle.end() };
         self.partition.add(separator, &entry);
         let room = self.options.index_partition_bytes.saturating_sub(TRAILER_LEN);

@@ -11,7 +11,7 @@ fn build(records: &[Sample]) -> DataBlock {
     for record in records {
         builder.add(record.view(), &record.value);
     }
-    DataBlock::parse(Bytes::from(builder.finish())).unwrap()
+    DataBlock::parse(Bytes::from(builder.finished())).unwrap()
 }
 
 fn key_of(block: &DataBlock, record: &Record) -> Vec<u8> {
@@ -96,7 +96,7 @@ proptest! {
         for record in &records {
             builder.add(record.view(), &record.value);
         }
-        let mut bytes = builder.finish();
+        let mut bytes = builder.finished();
         for (at, byte) in flips {
             let at = at.index(bytes.len());
             bytes[at] = byte;

@@ -1,14 +1,16 @@
-//! A copy of the row that an open data block ends with, for a writer that would rather begin a block with it.
+//! A note of the row that an open data block ends with, for a writer that would rather begin a block with it.
 
 use super::index::BlockStats;
 use crate::cell::KeyView;
 
-/// The records of a row, as long as it is small.
+/// The keys of a row, as long as it is small. Its values are in the block until it is taken back.
 #[derive(Debug)]
-pub(super) struct RowCopy {
-    bytes: Vec<u8>,
+pub(super) struct RowNote {
+    keys: Vec<u8>,
     /// Bytes of key and value of each record.
     lens: Vec<(usize, usize)>,
+    /// Bytes of all values.
+    value_bytes: usize,
     /// The last key before the row, and the figures of its block up to there.
     last_key: Vec<u8>,
     stats: BlockStats,
@@ -16,11 +18,12 @@ pub(super) struct RowCopy {
     kept: bool,
 }
 
-impl Default for RowCopy {
+impl Default for RowNote {
     fn default() -> Self {
         Self {
-            bytes: Vec::new(),
+            keys: Vec::new(),
             lens: Vec::new(),
+            value_bytes: 0,
             last_key: Vec::new(),
             stats: BlockStats::NONE,
             kept: false,
@@ -28,11 +31,12 @@ impl Default for RowCopy {
     }
 }
 
-impl RowCopy {
+impl RowNote {
     /// A row begins behind `last_key`, in a block that has counted `stats`.
     pub(super) fn begin(&mut self, last_key: &[u8], stats: BlockStats) {
-        self.bytes.clear();
+        self.keys.clear();
         self.lens.clear();
+        self.value_bytes = 0;
         self.last_key.clear();
         self.last_key.extend_from_slice(last_key);
         self.stats = stats;
@@ -40,17 +44,18 @@ impl RowCopy {
     }
 
     /// Adds a record, unless the row becomes larger than `bytes_max`: then it is not kept.
-    pub(super) fn push(&mut self, key: KeyView<'_>, value: &[u8], bytes_max: usize) {
+    pub(super) fn push(&mut self, key: KeyView<'_>, value_len: usize, bytes_max: usize) {
         if !self.kept {
             return;
         }
-        if self.bytes.len() + key.bytes().len() + value.len() > bytes_max {
+        let key = key.bytes();
+        if self.keys.len() + key.len() + self.value_bytes + value_len > bytes_max {
             self.kept = false;
             return;
         }
-        self.bytes.extend_from_slice(key.bytes());
-        self.bytes.extend_from_slice(value);
-        self.lens.push((key.bytes().len(), value.len()));
+        self.keys.extend_from_slice(key);
+        self.lens.push((key.len(), value_len));
+        self.value_bytes += value_len;
     }
 
     /// Whether every record of the row is here.
@@ -68,12 +73,15 @@ impl RowCopy {
         self.stats
     }
 
-    /// Keys and values.
-    pub(super) fn records(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.lens.iter().scan(self.bytes.as_slice(), |rest, (key, value)| {
-            let (key, after) = rest.split_at_checked(*key)?;
-            let (value, after) = after.split_at_checked(*value)?;
-            *rest = after;
+    /// Keys and values, which lie one after the other in `values`.
+    pub(super) fn records<'a>(
+        &'a self,
+        values: &'a [u8],
+    ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        self.lens.iter().scan((self.keys.as_slice(), values), |(keys, values), (key, value)| {
+            let (key, other_keys) = keys.split_at_checked(*key)?;
+            let (value, other_values) = values.split_at_checked(*value)?;
+            (*keys, *values) = (other_keys, other_values);
             Some((key, value))
         })
     }
