@@ -1,6 +1,6 @@
 //! Compaction: merging runs of records into fewer, without what no reader can see any more.
 //!
-//! [`stream`](CompactionStream) decides record by record what lives on; [`gc`] decides which live cells a
+//! `input` reads the runs; [`stream`](CompactionStream) decides record by record what lives on; [`gc`] decides which live cells a
 //! family's rules collect; `filter_policy` which filter the files of a level get; `separate` which values lie outside
 //! of the SSTs, and `reclaim` which SST is rewritten to free value files.
 
@@ -8,6 +8,7 @@ pub(crate) mod collect;
 pub(crate) mod cuts;
 mod filter_policy;
 pub mod gc;
+pub(crate) mod input;
 pub(crate) mod job;
 pub(crate) mod pace;
 pub(crate) mod parts;

@@ -54,19 +54,11 @@ const AHEAD_BLOCKS_MAX: usize = 256;
 pub struct CursorOptions {
     /// Records of other rows are not shown.
     pub bounds: RowRange,
-    /// Whether loaded blocks enter the cache, and blocks found there count as used. Compactions say no.
+    /// Whether loaded blocks enter the cache, and blocks found there count as used. Not by what reads everything once.
     pub fill_cache: bool,
     /// Bytes that the caller will want from where it goes first, as far as it knows: the first blocks that are
     /// missing are asked for together, up to these. 0 where it does not know.
     pub expected_bytes: u64,
-}
-
-impl CursorOptions {
-    /// Of everything, past the cache: for compactions.
-    pub(crate) fn without_cache() -> Self {
-        // They read everything: whole runs of blocks from the beginning.
-        Self { fill_cache: false, expected_bytes: AHEAD_BYTES_MAX, ..Self::default() }
-    }
 }
 
 impl Default for CursorOptions {
@@ -518,7 +510,7 @@ impl SstCursor {
 }
 
 /// Builds the key of `record` in `key`, which holds that of the record before it: only what changed.
-fn build_key(
+pub(super) fn build_key(
     data: &DataBlock,
     record: &Record,
     key: &mut Vec<u8>,

@@ -27,7 +27,7 @@
 //! | Blocks in memory, and loading them | `block.rs` |
 //! | Looking up one row | `point.rs` |
 //! | Rows that lie whole in one block | `rows.rs` |
-//! | Moving through a file | `cursor.rs` |
+//! | Moving through a file; from its beginning to its end | `cursor.rs`; `walk.rs` |
 //! | What the directory of partitions is worth | `compare.rs` |
 //! | Memory fetched before it is searched | `touch.rs` |
 //! | Checking a whole file | `verify.rs` |
@@ -70,6 +70,7 @@ pub(crate) mod testing;
 mod tests;
 mod touch;
 mod verify;
+mod walk;
 mod writer;
 
 pub(crate) use block::Departure;
@@ -84,6 +85,7 @@ pub use reader::SstReader;
 pub use residence::IndexMemory;
 pub use rows::{RowInBlock, RowSink};
 pub use salvage::{BlockInfo, Lost, PartitionInfo, Piece, SstPlaces};
+pub(crate) use walk::SstWalk;
 pub use writer::{SstSummary, SstWriter};
 
 /// A file's number, unique within a server: a reading of its hybrid logical clock. Never reused, so what a

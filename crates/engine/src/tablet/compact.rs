@@ -8,6 +8,7 @@ use crate::cell::RowRange;
 use crate::compaction::CompactionSpec;
 use crate::compaction::collect::{self, CollectInputs};
 use crate::compaction::cuts::CutRule;
+use crate::compaction::input::RunCursor;
 use crate::compaction::job::{self, JobContext, JobOutput};
 use crate::compaction::pace::Urgency;
 use crate::compaction::parts::{Parts, Shared};
@@ -20,9 +21,8 @@ use crate::core::EngineMetrics;
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::manifest::{SstRef, Version, VersionEdit};
-use crate::read::{LevelCursor, LevelFile, LevelOptions};
 use crate::schema::TabletSchema;
-use crate::sst::{CursorOptions, FileId};
+use crate::sst::FileId;
 
 use super::Tablet;
 use super::view::View;
@@ -428,11 +428,10 @@ impl Merge {
         for run in runs.iter().filter(|run| !run.is_empty()) {
             let mut files = Vec::with_capacity(run.len());
             for file in run {
-                files.push(LevelFile::new(Arc::clone(self.view.file(file.id)?), file));
+                files.push((Arc::clone(self.view.file(file.id)?), Arc::clone(file)));
             }
-            let cursor = CursorOptions { bounds: rows.clone(), ..CursorOptions::without_cache() };
-            let options = LevelOptions { files: 0..files.len(), cursor };
-            cursors.push(Box::new(LevelCursor::new(files.into(), options)));
+            let io = &self.tablet.core.env.io;
+            cursors.push(Box::new(RunCursor::new(files.into_iter(), io, rows)));
         }
         Ok(cursors)
     }
