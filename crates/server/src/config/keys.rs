@@ -284,7 +284,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "engine.io",
         default: "direct",
-        about: "how data files are read: \"direct\" past the page cache of the system, so that memory holds \
+        about: "how data files are written and read: \"direct\" past the page cache of the system, so that memory holds \
                 a block once; \"buffered\" through it",
         set: |config, value| {
             config.io = match value {
