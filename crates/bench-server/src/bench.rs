@@ -35,6 +35,8 @@ pub struct Sizes {
     pub rounds: usize,
     /// Seconds of a run.
     pub seconds: f64,
+    /// Seconds of an overload.
+    pub overload_seconds: f64,
 }
 
 /// What a group is given, and where it says its lines.

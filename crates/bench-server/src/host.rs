@@ -33,6 +33,15 @@ pub struct Settings {
     pub cache_bytes: u64,
     /// What each sync takes longer, as on a device that is not memory in disguise.
     pub sync_delay: Option<Duration>,
+    /// What flushes and compactions may write in a second, as on a disk that takes no more; 0 for no limit.
+    pub background_bytes_per_second: u64,
+}
+
+impl Settings {
+    /// A block cache of this many bytes, on the device as it is.
+    pub fn with_cache(cache_bytes: u64) -> Self {
+        Self { cache_bytes, sync_delay: None, background_bytes_per_second: 0 }
+    }
 }
 
 impl Host {
@@ -45,6 +54,7 @@ impl Host {
             ..Config::default()
         };
         config.engine.block_cache_bytes = settings.cache_bytes;
+        config.engine.background_bytes_per_second = settings.background_bytes_per_second;
         let mut env = Env::local(config.io)?;
         let slow = settings.sync_delay.map(|delay| {
             let slow = FaultFiles::new(Arc::clone(&env.files));

@@ -3,9 +3,11 @@
 //! * [`host`]: a server in this process, as `tepui serve` runs one, whose threads are told from the clients'.
 //! * [`threads`]: what the threads of a kind use: processor time, and allocations ([`counting`]).
 //! * [`echo`]: what tonic can do at best: the same messages without a database.
+//! * [`bad_clients`]: clients that do not read, send too much, or go away.
 //! * [`emulator`]: Google's emulator as another process.
 //! * [`groups`]: the bars; [`bench`] what they share; [`report`] how they are shown.
 
+pub mod bad_clients;
 pub mod bench;
 pub mod counting;
 pub mod echo;

@@ -39,6 +39,9 @@ struct Args {
     /// Seconds of a run in a round
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
+    /// Seconds of an overload; the published run has 1800
+    #[arg(long, default_value_t = 20.0)]
+    overload_seconds: f64,
     /// Google's emulator (the program of cloud.google.com/go/bigtable/cmd/emulator), to measure beside it
     #[arg(long)]
     emulator: Option<PathBuf>,
@@ -76,14 +79,15 @@ fn failed(what: &Path, error: &std::io::Error) -> Error {
 fn run(args: &Args) -> Result<usize> {
     if args.only.iter().any(|name| name == "list") {
         for group in GROUPS {
-            println!("{:<10} {}", group.name, group.about);
+            println!("{:<12} {}", group.name, group.about);
         }
         return Ok(0);
     }
     if let Some(unknown) = args.only.iter().find(|name| GROUPS.iter().all(|g| g.name != **name)) {
         return Err(Error::failed(format!("no group is called {unknown:?}: --only list")));
     }
-    if args.rounds == 0 || !args.seconds.is_finite() || args.seconds <= 0.0 {
+    let positive = |seconds: f64| seconds.is_finite() && seconds > 0.0;
+    if args.rounds == 0 || !positive(args.seconds) || !positive(args.overload_seconds) {
         return Err(Error::failed("no rounds, or no seconds: nothing would be measured"));
     }
     std::fs::create_dir(&args.dir).map_err(|e| failed(&args.dir, &e))?;
@@ -113,6 +117,7 @@ fn measure(args: &Args) -> Result<Report> {
         rows_large: args.rows_large,
         rounds: args.rounds,
         seconds: args.seconds,
+        overload_seconds: args.overload_seconds,
     };
     let mut bench = Bench {
         dir: args.dir.clone(),

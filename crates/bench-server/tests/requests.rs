@@ -63,7 +63,7 @@ fn allocations(clients: &Grpc, threads: &str, dataset: &Dataset, kind: OpKind) -
 fn a_read_of_a_cached_row_stays_within_its_allocations() {
     let dir = tempfile::tempdir().unwrap();
     let dataset = dataset(1);
-    let settings = Settings { cache_bytes: 64 << 20, sync_delay: None };
+    let settings = Settings::with_cache(64 << 20);
     let host = Host::start(dir.path(), settings).unwrap();
     let tepui = clients(host.endpoint().unwrap());
     assert!(tepui.ensure_table().unwrap());

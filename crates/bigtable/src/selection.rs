@@ -35,10 +35,9 @@ impl Selection {
             FilterSource::Message(filter) => filter.map(Filter::compile).transpose()?,
             FilterSource::Encoded(filter) => filter.map(Filter::decode).transpose()?,
         };
-        let projection = filter.as_ref().map_or_else(Projection::all, |filter| {
-            let families: Vec<(FamilyId, &str)> = families.iter().collect();
-            filter.projection(&families)
-        });
+        let projection = filter
+            .as_ref()
+            .map_or_else(Projection::all, |filter| filter.projection(families.iter().collect()));
         Ok(Self { filter, projection: Arc::new(projection) })
     }
 

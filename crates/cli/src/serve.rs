@@ -10,6 +10,11 @@ use tepui_server::{logging, server, signals};
 
 use crate::config;
 
+/// A budget of memory from which on the allocator may use huge pages. It asks the kernel for pages of 2 MiB, and what it gives
+/// back of one is in memory again as a whole at the next touch: some 50 MiB that no part of the budget counts. Reads of a large
+/// cache are an eighth cheaper with them; in a small budget the memory is worth more (entry 72 of docs/decisions.md).
+const HUGE_PAGES_FROM_BYTES: u64 = 2 << 30;
+
 /// The flags of `tepui serve`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -38,6 +43,9 @@ pub fn run(args: &Args) -> Result<()> {
     for warning in &effective.warnings {
         tracing::warn!("{warning}");
     }
+    if effective.config.budget.total_bytes < HUGE_PAGES_FROM_BYTES {
+        without_huge_pages();
+    }
     // Taken before there is anything to stop, so that no signal finds the default handler.
     let signals = signals::Signals::take()?;
     let running = server::start(Env::local(effective.config.io)?, &effective.config)?;
@@ -47,6 +55,14 @@ pub fn run(args: &Args) -> Result<()> {
     }
     announce(running.address())?;
     signals.stop_on_first_exit_on_second(running)
+}
+
+/// Keeps this process from getting huge pages from now on. A kernel that has no such switch has none to keep from.
+fn without_huge_pages() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "huge pages cannot be switched off");
+    }
 }
 
 /// Says on stdout that the server is ready, for people and for scripts that wait for it.

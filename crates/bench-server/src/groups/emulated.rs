@@ -16,7 +16,7 @@ const P99_MAX: f64 = 1.0;
 pub fn run(bench: &mut Bench) -> Result<()> {
     let Some(program) = bench.emulator.clone() else { return Ok(()) };
     let dataset = bench.rows_of_ten(bench.sizes.rows);
-    let settings = Settings { cache_bytes: bench.cache_for(&dataset), sync_delay: None };
+    let settings = Settings::with_cache(bench.cache_for(&dataset));
     let host = Host::start(&bench.dir.join("emulator"), settings)?;
     let tepui = bench.clients("tepui", host.endpoint()?, TABLE)?;
     let emulator = Emulator::start(&program)?;

@@ -5,7 +5,9 @@
 //! round 2:  A  B  C      disturbs all; a ratio is taken round by round, a figure is the median of its rounds
 //! ```
 
+mod bad_clients;
 mod emulated;
+mod overload;
 mod reads;
 mod slow_sync;
 mod ycsb;
@@ -39,6 +41,16 @@ pub const GROUPS: &[Group] = &[
         name: "sync",
         about: "increments of one row and of many on a device that syncs in 2 ms",
         run: slow_sync::run,
+    },
+    Group {
+        name: "overload",
+        about: "twice the rate that the server sustains: gaps between writes, refusals",
+        run: overload::run,
+    },
+    Group {
+        name: "bad-clients",
+        about: "what others see of clients that do not read, send too much, or cancel",
+        run: bad_clients::run,
     },
     Group {
         name: "emulator",

@@ -22,7 +22,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     ];
     for (shape, dataset, judged) in shapes {
         let place = bench.dir.join(format!("reads-{}", dataset.columns));
-        let settings = Settings { cache_bytes: bench.cache_for(&dataset), sync_delay: None };
+        let settings = Settings::with_cache(bench.cache_for(&dataset));
         let host = Host::start(&place, settings)?;
         let tepui = bench.clients("tepui", host.endpoint()?, TABLE)?;
         if tepui.ensure_table()? || !tepui.holds(&dataset)? {

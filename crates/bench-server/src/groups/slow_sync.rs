@@ -20,7 +20,8 @@ const OVER_MANY_MIN: f64 = 0.8;
 
 pub fn run(bench: &mut Bench) -> Result<()> {
     let dataset = bench.rows_of_ten(ROWS);
-    let settings = Settings { cache_bytes: bench.cache_for(&dataset), sync_delay: Some(SYNC) };
+    let cached = Settings::with_cache(bench.cache_for(&dataset));
+    let settings = Settings { sync_delay: Some(SYNC), ..cached };
     let host = Host::start(&bench.dir.join("sync"), settings)?;
     let clients = bench.clients("tepui, 2 ms a sync", host.endpoint()?, TABLE)?;
     clients.ensure_table()?;

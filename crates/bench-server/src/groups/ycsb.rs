@@ -26,13 +26,13 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let zipfian = bench.workload(a("YCSB A zipfian", ycsb::ZIPFIAN)?);
 
     let dataset = bench.rows_of_ten(bench.sizes.rows);
-    let settings = Settings { cache_bytes: bench.cache_for(&dataset), sync_delay: None };
+    let settings = Settings::with_cache(bench.cache_for(&dataset));
     let samples = contest(bench, "ycsb-cached", &dataset, settings, &[&hot, &uniform])?;
     say_ratio(bench, "YCSB A on one row over uniform, all cached: rate", &samples);
 
     let dataset = bench.rows_of_ten(bench.sizes.rows_large);
     let cache_bytes = dataset.bytes() / DATA_OVER_CACHE;
-    let settings = Settings { cache_bytes, sync_delay: None };
+    let settings = Settings::with_cache(cache_bytes);
     let samples = contest(bench, "ycsb-large", &dataset, settings, &[&zipfian, &uniform])?;
     say_ratio(bench, "YCSB A zipfian over uniform, data 4 times the cache: rate", &samples);
 

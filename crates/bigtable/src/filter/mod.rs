@@ -156,7 +156,7 @@ impl Filter {
     }
 
     /// What the engine has to read for this filter, given the table's families by ascending id.
-    pub fn projection(&self, families: &[(FamilyId, &str)]) -> Projection {
+    pub fn projection(&self, families: Vec<(FamilyId, &str)>) -> Projection {
         project::projection(&self.root, families)
     }
 

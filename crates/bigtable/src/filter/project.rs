@@ -34,9 +34,8 @@ use crate::regex::{Candidates, Regex};
 const QUALIFIER_RANGES_MAX: usize = 128;
 
 /// The projection for a whole filter.
-pub(super) fn projection(root: &Node, families: &[(FamilyId, &str)]) -> Projection {
+pub(super) fn projection(root: &Node, mut families: Vec<(FamilyId, &str)>) -> Projection {
     // Projections name families by ascending id, whatever order the caller has.
-    let mut families = families.to_vec();
     families.sort_unstable();
     let need = need(root, &families);
     let families = need.columns.map(|columns| {

@@ -194,13 +194,14 @@ impl Tablet {
         projection: &Projection,
         view: ReadView<'_>,
     ) -> Result<Option<Row>> {
-        let range = RowRange::row(row);
+        // The range of the row is made where it is needed: most reads end before.
         let (snapshot, mut read, mut want) = match self.look(row, projection, view)? {
             Look::Done(row) => return Ok(row),
             Look::Values(values, found) => return self.fill(values, found).await,
             Look::Merge(snapshot, read) => (snapshot, read, Vec::new()),
             Look::Wait(snapshot, read, want) => (snapshot, read, want),
             Look::Newest(snapshot, mut read, newest) => {
+                let range = RowRange::row(row);
                 let cursors = read.memtable_cursors(&range);
                 let found = self.merge(&snapshot, &range, projection, cursors).await?;
                 let cells = found.as_ref().map_or(&[][..], |row| &row.cells);
@@ -238,6 +239,7 @@ impl Tablet {
                 Found::General => {}
             }
         }
+        let range = RowRange::row(row);
         let cursors = read.cursors(&snapshot.view, &range)?;
         drop(read);
         self.merge(&snapshot, &range, projection, cursors).await

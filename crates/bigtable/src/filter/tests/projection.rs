@@ -42,7 +42,7 @@ proptest! {
         row in super::model::rows(),
         more in prop::collection::vec(any::<bool>(), 16),
     ) {
-        let projection = compiled.projection(&FAMILIES);
+        let projection = compiled.projection(FAMILIES.to_vec());
         let projected = project(&row, &projection);
         let whole = compiled.apply(row.clone(), &names(), &Fixed(0)).unwrap();
         let found = compiled.apply(projected.clone(), &names(), &Fixed(0)).unwrap();
@@ -61,8 +61,8 @@ proptest! {
     fn projections_are_in_the_form_that_the_engine_reads((_, compiled) in super::model::filters()) {
         let mut backwards = FAMILIES;
         backwards.reverse();
-        let projection = compiled.projection(&backwards);
-        prop_assert_eq!(&projection, &compiled.projection(&FAMILIES));
+        let projection = compiled.projection(backwards.to_vec());
+        prop_assert_eq!(&projection, &compiled.projection(FAMILIES.to_vec()));
         for pair in projection.families.as_deref().unwrap_or_default().windows(2) {
             prop_assert!(pair[0].family < pair[1].family);
         }
@@ -170,7 +170,7 @@ fn what_clients_ask_for_most_is_pushed_down() {
         (chain(&[family("f"), condition(qualifier("a"), Some(pass()), None)]), only(&[(1, &[])])),
     ];
     for (filter, want) in cases {
-        assert_eq!(compile(&filter).unwrap().projection(&FAMILIES), want, "{filter:?}");
+        assert_eq!(compile(&filter).unwrap().projection(FAMILIES.to_vec()), want, "{filter:?}");
     }
 }
 
@@ -185,7 +185,7 @@ fn counts_are_not_pushed_past_what_they_do_not_see() {
         condition(value("x"), Some(column_limit(1)), None),
     ] {
         assert_eq!(
-            compile(&filter).unwrap().projection(&FAMILIES),
+            compile(&filter).unwrap().projection(FAMILIES.to_vec()),
             Projection::all(),
             "{filter:?}"
         );
@@ -193,7 +193,7 @@ fn counts_are_not_pushed_past_what_they_do_not_see() {
     // A column limit before a range of timestamps is kept, and the range is not pushed.
     let limited = chain(&[column_limit(1), times(1000, 2000), column_limit(1)]);
     let want = Projection { versions_max: 1, ..Projection::all() };
-    assert_eq!(compile(&limited).unwrap().projection(&FAMILIES), want);
+    assert_eq!(compile(&limited).unwrap().projection(FAMILIES.to_vec()), want);
     let limited = chain(&[
         column_limit(1),
         interleave(&[
@@ -202,25 +202,25 @@ fn counts_are_not_pushed_past_what_they_do_not_see() {
         ]),
     ]);
     let want = Projection { versions_max: 1, ..Projection::all() };
-    assert_eq!(compile(&limited).unwrap().projection(&FAMILIES), want);
+    assert_eq!(compile(&limited).unwrap().projection(FAMILIES.to_vec()), want);
     // Columns that are not all wanted would take the places of those that are.
     let inexact = chain(&[family("f"), qualifier("a.*"), row_limit(1)]);
     let want = only(&[(1, &[half_open("a", "b")])]);
-    assert_eq!(compile(&inexact).unwrap().projection(&FAMILIES), want);
+    assert_eq!(compile(&inexact).unwrap().projection(FAMILIES.to_vec()), want);
     // Versions of different ranges of timestamps are not one count.
     let ranges = interleave(&[
         chain(&[times(1000, 2000), column_limit(1)]),
         chain(&[times(2000, 3000), column_limit(1)]),
     ]);
     let want = Projection { timestamps: between(1000, 3000), ..Projection::all() };
-    assert_eq!(compile(&ranges).unwrap().projection(&FAMILIES), want);
+    assert_eq!(compile(&ranges).unwrap().projection(FAMILIES.to_vec()), want);
 }
 
 #[test]
 fn many_qualifiers_become_few_ranges() {
     let many: Vec<RowFilter> = (0..300).map(|i| qualifier(&format!("q{i:03}"))).collect();
     let filter = compile(&chain(&[family("f"), interleave(&many)])).unwrap();
-    let families = filter.projection(&FAMILIES).families.unwrap();
+    let families = filter.projection(FAMILIES.to_vec()).families.unwrap();
     let [column] = families.as_slice() else { panic!("{families:?}") };
     assert!(column.qualifiers.len() <= 128, "{}", column.qualifiers.len());
     for i in 0..300 {

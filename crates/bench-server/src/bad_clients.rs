@@ -1,0 +1,237 @@
+//! Clients that a server must bear: they open streams and do not read them, send more than it has room for, or go away
+//! in the middle. Each kind runs on a thread and connections of its own until it is dropped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures::future::{BoxFuture, join_all, select};
+use tepui_bench::grpc::connection::{Connection, Endpoint};
+use tepui_bench::{Error, Result};
+use tepui_engine::io::{JoinHandle, Spawner as _, ThreadSpawner};
+use tepui_server::api::v2;
+use tokio::sync::watch;
+use tonic::body::Body;
+use tonic::codegen::{Service as _, http};
+
+/// Streams that one connection leaves unread: more than the server's part of a connection has room for.
+const STALLED_STREAMS: usize = 32;
+/// Connections of stalled streams.
+const STALLED_CONNECTIONS: usize = 8;
+/// How long streams are left unread before they are opened anew.
+const STALLED_FOR: Duration = Duration::from_secs(3);
+/// Streams that are begun and cancelled at a time.
+const CANCELLED_AT_ONCE: usize = 16;
+/// Large requests under way at a time, each on a connection of its own.
+const LARGE_AT_ONCE: usize = 4;
+/// Bytes of a large request: what Bigtable documents as the most.
+const LARGE_BYTES: usize = 256 << 20;
+/// Bytes of a value of a large request that could be carried out: four of them, which the server has room for in turns.
+const LARGE_ROW_BYTES: usize = 4 << 20;
+const LARGE_ROWS: usize = 8;
+/// After a refusal: a bad client does not wait as it is told, but it does not spin either.
+const AFTER_REFUSAL: Duration = Duration::from_millis(20);
+
+/// What bad clients do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Open scans of everything, take a message, and read no more.
+    DoNotRead,
+    /// Send requests of 256 MB, and of 32 MB, several at a time.
+    SendTooMuch,
+    /// Open scans of everything, take a message, and go away.
+    Cancel,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::DoNotRead, Self::SendTooMuch, Self::Cancel];
+
+    /// What it is called in a line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DoNotRead => "clients that do not read their streams",
+            Self::SendTooMuch => "clients that send 256 MB and 32 MB at once",
+            Self::Cancel => "clients that cancel midway",
+        }
+    }
+}
+
+/// Bad clients at work; they stop when dropped.
+pub struct BadClients {
+    stop: watch::Sender<bool>,
+    thread: Option<Box<dyn JoinHandle>>,
+    done: Arc<AtomicU64>,
+}
+
+impl BadClients {
+    /// Sets them on a table.
+    pub fn start(kind: Kind, endpoint: Endpoint, table: String) -> Result<Self> {
+        let (stop, mut stopped) = watch::channel(false);
+        let done = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&done);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Error::failed(format!("runtime: {error}")))?;
+        let work = move || {
+            let bad = Bad { endpoint, table, done: count };
+            let until_stopped = async {
+                // Nobody left to say so means that it is over, too.
+                let _ = stopped.wait_for(|stop| *stop).await;
+            };
+            let work = bad.work(kind);
+            runtime.block_on(select(std::pin::pin!(until_stopped), work));
+        };
+        let thread = ThreadSpawner.spawn("bad-clients", Box::new(work))?;
+        Ok(Self { stop, thread: Some(thread), done })
+    }
+
+    /// Requests that came to an end, or were made to: 0 means that they did nothing.
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for BadClients {
+    fn drop(&mut self) {
+        // Nobody listening means that the thread has ended.
+        let _ = self.stop.send(true);
+        if let Some(thread) = self.thread.take() {
+            thread.join();
+        }
+    }
+}
+
+struct Bad {
+    endpoint: Endpoint,
+    table: String,
+    done: Arc<AtomicU64>,
+}
+
+type Client = v2::bigtable_client::BigtableClient<Connection>;
+
+impl Bad {
+    fn work(&self, kind: Kind) -> BoxFuture<'_, ()> {
+        match kind {
+            Kind::DoNotRead => Box::pin(async {
+                join_all((0..STALLED_CONNECTIONS).map(|_| self.do_not_read())).await;
+            }),
+            Kind::SendTooMuch => Box::pin(async {
+                let too_large = self.request(LARGE_BYTES / LARGE_ROW_BYTES);
+                let large = self.request(LARGE_ROWS);
+                let requests = [too_large, large];
+                let requests = requests.iter().cycle().take(LARGE_AT_ONCE);
+                join_all(requests.map(|request| self.send(request))).await;
+            }),
+            Kind::Cancel => Box::pin(async {
+                join_all((0..CANCELLED_AT_ONCE).map(|_| self.cancel())).await;
+            }),
+        }
+    }
+
+    /// A connection; where there is none to be had, the next attempt is made after a pause.
+    async fn connect(&self) -> Connection {
+        loop {
+            match self.endpoint.connect().await {
+                Ok(connection) => return connection,
+                Err(_) => tokio::time::sleep(AFTER_REFUSAL).await,
+            }
+        }
+    }
+
+    async fn client(&self) -> Client {
+        Client::with_origin(self.connect().await, self.endpoint.origin())
+    }
+
+    /// A scan of everything whose first message has come; `None` where it is refused.
+    async fn begin_scan(
+        &self,
+        client: &mut Client,
+    ) -> Option<tonic::Streaming<v2::ReadRowsResponse>> {
+        let request = v2::ReadRowsRequest { table_name: self.table.clone(), ..Default::default() };
+        let mut stream = client.read_rows(request).await.ok()?.into_inner();
+        stream.message().await.ok()??;
+        self.done.fetch_add(1, Ordering::Relaxed);
+        Some(stream)
+    }
+
+    async fn do_not_read(&self) {
+        loop {
+            let mut client = self.client().await;
+            let mut streams = Vec::new();
+            let open = async {
+                for _ in 0..STALLED_STREAMS {
+                    streams.extend(self.begin_scan(&mut client).await);
+                }
+                std::future::pending::<()>().await;
+            };
+            let enough = tokio::time::sleep(STALLED_FOR);
+            select(std::pin::pin!(open), std::pin::pin!(enough)).await;
+        }
+    }
+
+    async fn cancel(&self) {
+        let mut client = self.client().await;
+        loop {
+            if self.begin_scan(&mut client).await.is_none() {
+                tokio::time::sleep(AFTER_REFUSAL).await;
+                client = self.client().await;
+            }
+        }
+    }
+
+    /// A request that writes so many large rows, framed, once for all times it is sent.
+    fn request(&self, rows: usize) -> Bytes {
+        use prost::Message as _;
+        use v2::mutation::{Mutation, SetCell};
+        let value = Bytes::from(vec![0x5a_u8; LARGE_ROW_BYTES]);
+        let entry = |row| v2::mutate_rows_request::Entry {
+            row_key: format!("bad-{row:03}").into_bytes().into(),
+            mutations: vec![v2::Mutation {
+                mutation: Some(Mutation::SetCell(SetCell {
+                    family_name: tepui_bench::grpc::ask::FAMILY.to_owned(),
+                    column_qualifier: b"large".as_slice().into(),
+                    timestamp_micros: 0,
+                    value: value.clone(),
+                })),
+            }],
+            ..Default::default()
+        };
+        let message = v2::MutateRowsRequest {
+            table_name: self.table.clone(),
+            entries: (0..rows).map(entry).collect(),
+            ..Default::default()
+        };
+        let length = message.encoded_len();
+        let mut framed = BytesMut::with_capacity(length + 5);
+        framed.put_u8(0);
+        framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+        framed.extend_from_slice(&message.encode_to_vec());
+        framed.freeze()
+    }
+
+    /// Sends the same request again and again, whatever comes back.
+    async fn send(&self, request: &Bytes) {
+        let uri = format!("{}google.bigtable.v2.Bigtable/MutateRows", self.endpoint.origin());
+        let mut connection = self.connect().await;
+        loop {
+            let body = Body::new(http_body_util::Full::new(request.clone()));
+            let call = http::Request::post(&uri)
+                .header("content-type", "application/grpc")
+                .header("te", "trailers")
+                .body(body)
+                .expect("a path and headers that are constant");
+            match connection.call(call).await {
+                Ok(response) => {
+                    // To its end: the outcomes of the entries, or the status.
+                    let _ = http_body_util::BodyExt::collect(response.into_body()).await;
+                }
+                Err(_) => connection = self.connect().await,
+            }
+            self.done.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(AFTER_REFUSAL).await;
+        }
+    }
+}
