@@ -29,6 +29,7 @@ use crate::read_stats::ReadStats;
 use crate::schema::FamilyNames;
 use crate::selection::Selection;
 use crate::tablets::Piece;
+use crate::turn::Turn;
 
 /// Single rows that are read at once, at most. Enough to keep a disk's queue filled; more would only
 /// hold memory for a client that may not want it.
@@ -84,6 +85,7 @@ pub struct ReadRows {
     failure: Option<Error>,
     /// Where figures are asked for and not sent yet: the clock, and its monotonic time at the start.
     stats: Option<(Arc<dyn Clock>, u64)>,
+    turn: Turn,
 }
 
 impl ReadRows {
@@ -104,7 +106,7 @@ impl ReadRows {
             let start = clock.monotonic_micros();
             (clock, start)
         });
-        Self { reader: Some(reader), responder, failure: None, stats }
+        Self { reader: Some(reader), responder, failure: None, stats, turn: Turn::default() }
     }
 
     /// Whether the next message is known to be `None`: so it is as soon as the last one was taken, unless
@@ -118,6 +120,8 @@ impl ReadRows {
 
     /// The next message; `None` at the end. After an error comes the end. A caller that drops the
     /// returned future before it resolves must drop the read with it: rows may be lost between.
+    ///
+    /// Long work gives the thread to others now and then, also where everything is in memory.
     pub async fn next(&mut self) -> Option<Result<v2::ReadRowsResponse>> {
         loop {
             if let Some(message) = self.responder.pop() {
@@ -133,7 +137,14 @@ impl ReadRows {
                     }),
                 };
             };
+            if self.turn.is_over() {
+                tokio::task::yield_now().await;
+            }
             let seen = reader.next(self.responder.rows_left()).await.map_err(Error::from);
+            if let Ok(Some(seen)) = &seen {
+                let bytes = if let Seen::Row(row) = seen { row_bytes(row) } else { 0 };
+                self.turn.row(bytes);
+            }
             let more =
                 seen.and_then(|seen| seen.map_or(Ok(false), |seen| self.responder.push(seen)));
             let more = more.unwrap_or_else(|error| {

@@ -34,6 +34,7 @@ use crate::sample::{SAMPLE_PART_BYTES, TabletSample, sample};
 use crate::schema::{FamilyNames, TableSchema};
 use crate::selection::{FilterSource, Selection};
 use crate::tablets::TabletMap;
+use crate::turn::Turn;
 
 /// Rows of one `MutateRows` that are written at once, at most. They share group commits of the log, so
 /// fewer would cost a sync per few rows; more would let one request fill the log's queue.
@@ -144,9 +145,17 @@ impl Table {
         let BulkPlan { rows, mut failed } =
             BulkPlan::new(&self.schema(), &request.entries, self.clock.now_micros())?;
         let in_flight = bulk_writes_in_flight(&rows);
+        let mut turn = Turn::default();
         let writes = rows.into_iter().map(|RowWrite { batch, entries }| {
             let tablet = Arc::clone(self.tablets.get(&batch.row));
-            async move { (entries, tablet.apply(batch).await) }
+            turn.row(batch.mutations.iter().map(weight).sum());
+            let others_first = turn.is_over();
+            async move {
+                if others_first {
+                    tokio::task::yield_now().await;
+                }
+                (entries, tablet.apply(batch).await)
+            }
         });
         let mut writes = futures::stream::iter(writes).buffer_unordered(in_flight);
         while let Some((entries, result)) = writes.next().await {

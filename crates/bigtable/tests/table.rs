@@ -750,3 +750,36 @@ async fn a_read_that_is_suspended_between_messages_goes_on_where_it_was() {
         assert_eq!(texts(&decoder.finish().unwrap()), whole);
     }
 }
+
+/// How often a future gives its thread away before it is done.
+async fn pauses<T>(future: impl Future<Output = T>) -> (usize, T) {
+    let mut future = std::pin::pin!(future);
+    let mut pauses = 0;
+    let done = std::future::poll_fn(|context| {
+        let polled = future.as_mut().poll(context);
+        pauses += usize::from(polled.is_pending());
+        polled
+    });
+    let done = done.await;
+    (pauses, done)
+}
+
+#[tokio::test]
+async fn a_long_read_gives_its_thread_to_others_and_a_short_one_does_not() {
+    let fixture = Fixture::new(&[]);
+    for n in 0..2_000 {
+        fixture.mutate(&format!("row-{n:04}"), vec![set("f", "q", 1_000, "v".repeat(100))]).await;
+    }
+    let none = v2::row_filter::Filter::ValueRegexFilter("other".into());
+    let none = Some(v2::RowFilter { filter: Some(none) });
+    let request = v2::ReadRowsRequest { filter: none, ..Default::default() };
+    let mut read = fixture.table.read_rows(request).unwrap();
+    // Nothing is sent for 2,000 rows: without turns they would be looked at in one go.
+    let (long, message) = pauses(read.next()).await;
+    assert!(long >= 4, "{long} pauses");
+    assert!(message.is_none_or(|m| m.unwrap().chunks.is_empty()));
+    let request = v2::ReadRowsRequest { rows: row_set(&["row-0007"], &[]), ..Default::default() };
+    let mut read = fixture.table.read_rows(request).unwrap();
+    let (short, message) = pauses(read.next()).await;
+    assert_eq!((short, message.unwrap().unwrap().chunks.len()), (0, 1));
+}

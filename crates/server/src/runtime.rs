@@ -60,9 +60,13 @@ impl Windows {
     }
 }
 
+/// Tasks that run between two looks for what has arrived. tokio's own 61, each a turn of a long read, would be several
+/// milliseconds; a look takes a microsecond.
+const EVENT_INTERVAL: u32 = 16;
+
 /// A single-threaded runtime.
 pub fn build() -> std::io::Result<Runtime> {
-    Builder::new_current_thread().enable_all().build()
+    Builder::new_current_thread().event_interval(EVENT_INTERVAL).enable_all().build()
 }
 
 /// Serves a core until `drain` is given and the requests under way are done, or [`DRAIN`] has passed. The

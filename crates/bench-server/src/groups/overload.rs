@@ -17,7 +17,11 @@ const IN_FLIGHT: usize = 4096;
 /// The sustainable rate is taken over this part of the overload.
 const SUSTAINED_PART: f64 = 0.5;
 /// What flushes and compactions may write in a second on the slow disk.
-const SLOW_DISK_BYTES_PER_SECOND: u64 = 48 << 20;
+const SLOW_DISK_BYTES_PER_SECOND: u64 = 8 << 20;
+/// The budget of memory: small, so that its limits are met within the run and not after an hour.
+const MEMORY_BYTES: u64 = 512 << 20;
+/// The block cache, of which writes need nothing.
+const CACHE_BYTES: u64 = 64 << 20;
 /// What is told apart in the plots and the JSON.
 const INTERVAL_SECONDS: f64 = 1.0;
 
@@ -28,8 +32,9 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     ];
     for (limit, place, background_bytes_per_second) in limits {
         let dataset = bench.rows_of_one(bench.sizes.rows_large);
-        let cache = Settings::with_cache(dataset.bytes() / 4);
-        let settings = Settings { background_bytes_per_second, ..cache };
+        let cache = Settings::with_cache(CACHE_BYTES);
+        let settings =
+            Settings { background_bytes_per_second, memory_bytes: Some(MEMORY_BYTES), ..cache };
         let host = Host::start(&bench.dir.join(place), settings)?;
         let clients = bench.clients("tepui", host.endpoint()?, TABLE)?;
         clients.ensure_table()?;
