@@ -70,10 +70,14 @@ fn dispatch(service: &rpcs::Service, first: usize, code: &mut String) {
                 "crate::metrics::rpc::{way}(&self.recorder, {number}, self.on_{method}(request)).await"
             )
         } else {
-            let (service, rpc) = (service.name, rpc.name);
+            let name = format!("{}.{}", service.name, rpc.name);
+            let status = match rpc.instead {
+                Some(instead) => format!("withdrawn(\"{name}\", \"{instead}\")"),
+                None => format!("unsupported(\"{name}\")"),
+            };
             format!(
                 "let _ = request; crate::metrics::rpc::unary(&self.recorder, {number}, \
-                 async {{ Err(crate::status::unsupported(\"{service}.{rpc}\")) }}).await"
+                 async {{ Err(crate::status::{status}) }}).await"
             )
         };
         writeln!(

@@ -3,7 +3,7 @@
 //! long-running operations.
 //!
 //! A supported RPC dispatches to the method `on_<rpc in snake case>` of its service; any other answers
-//! UNIMPLEMENTED with its name.
+//! UNIMPLEMENTED with its name, and one that Bigtable has withdrawn with what to call instead.
 
 /// One RPC.
 #[derive(Debug, Clone, Copy)]
@@ -18,6 +18,8 @@ pub struct Rpc {
     pub streams: bool,
     /// Whether it is served.
     pub supported: bool,
+    /// For one that Bigtable itself has withdrawn: what to call instead.
+    pub instead: Option<&'static str>,
 }
 
 /// One gRPC service.
@@ -34,11 +36,16 @@ pub struct Service {
 }
 
 const fn served(name: &'static str, input: &'static str, output: &'static str) -> Rpc {
-    Rpc { name, input, output, streams: false, supported: true }
+    Rpc { name, input, output, streams: false, supported: true, instead: None }
 }
 
 const fn not_yet(name: &'static str, input: &'static str, output: &'static str) -> Rpc {
-    Rpc { name, input, output, streams: false, supported: false }
+    Rpc { name, input, output, streams: false, supported: false, instead: None }
+}
+
+/// Not served by anybody any more: its answer names what to call instead.
+const fn withdrawn(rpc: Rpc, instead: &'static str) -> Rpc {
+    Rpc { instead: Some(instead), ..rpc }
 }
 
 const fn streaming(rpc: Rpc) -> Rpc {
@@ -101,10 +108,13 @@ const DATA: &[Rpc] = &[
 
 const TABLES: &[Rpc] = &[
     served("CreateTable", "admin::CreateTableRequest", "spelled_out::Table"),
-    not_yet(
-        "CreateTableFromSnapshot",
-        "admin::CreateTableFromSnapshotRequest",
-        "longrunning::Operation",
+    withdrawn(
+        not_yet(
+            "CreateTableFromSnapshot",
+            "admin::CreateTableFromSnapshotRequest",
+            "longrunning::Operation",
+        ),
+        "RestoreTable",
     ),
     served("ListTables", "admin::ListTablesRequest", "spelled_out::ListTablesResponse"),
     served("GetTable", "admin::GetTableRequest", "spelled_out::Table"),
@@ -128,10 +138,16 @@ const TABLES: &[Rpc] = &[
         "admin::GenerateConsistencyTokenResponse",
     ),
     served("CheckConsistency", "admin::CheckConsistencyRequest", "admin::CheckConsistencyResponse"),
-    not_yet("SnapshotTable", "admin::SnapshotTableRequest", "longrunning::Operation"),
-    not_yet("GetSnapshot", "admin::GetSnapshotRequest", "admin::Snapshot"),
-    not_yet("ListSnapshots", "admin::ListSnapshotsRequest", "admin::ListSnapshotsResponse"),
-    not_yet("DeleteSnapshot", "admin::DeleteSnapshotRequest", "Empty"),
+    withdrawn(
+        not_yet("SnapshotTable", "admin::SnapshotTableRequest", "longrunning::Operation"),
+        "CreateBackup",
+    ),
+    withdrawn(not_yet("GetSnapshot", "admin::GetSnapshotRequest", "admin::Snapshot"), "GetBackup"),
+    withdrawn(
+        not_yet("ListSnapshots", "admin::ListSnapshotsRequest", "admin::ListSnapshotsResponse"),
+        "ListBackups",
+    ),
+    withdrawn(not_yet("DeleteSnapshot", "admin::DeleteSnapshotRequest", "Empty"), "DeleteBackup"),
     served("CreateBackup", "admin::CreateBackupRequest", "longrunning::Operation"),
     served("GetBackup", "admin::GetBackupRequest", "admin::Backup"),
     served("UpdateBackup", "admin::UpdateBackupRequest", "admin::Backup"),
@@ -252,7 +268,12 @@ mod tests {
             assert!(section.starts_with(&title), "{title}");
             let listed = section.lines().filter(|line| line.starts_with("| ")).skip(2);
             let expected = service.rpcs.iter().map(|rpc| {
-                format!("| {} | {} |", rpc.name, if rpc.supported { "yes" } else { "not yet" })
+                let served = match (rpc.supported, rpc.instead) {
+                    (true, _) => "yes",
+                    (false, Some(_)) => "withdrawn",
+                    (false, None) => "not yet",
+                };
+                format!("| {} | {served} |", rpc.name)
             });
             assert!(listed.eq(expected), "{title}");
         }

@@ -75,6 +75,11 @@ pub fn unsupported(rpc: &str) -> Status {
     Status::unimplemented(format!("{rpc} is not supported yet"))
 }
 
+/// The status of an RPC that Bigtable itself has withdrawn, with what to call instead.
+pub fn withdrawn(rpc: &str, instead: &str) -> Status {
+    Status::unimplemented(format!("{rpc} is withdrawn; use {instead}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

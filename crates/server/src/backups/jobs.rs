@@ -301,7 +301,7 @@ impl Backups {
         }
         metadata.progress = Some(finished);
         handle.progress(any(RESTORE_TYPE, &metadata));
-        Ok(any(TABLE_TYPE, &views::table(&entry.record, View::SchemaView)))
+        Ok(any(TABLE_TYPE, &views::table(&entry.record, View::SchemaView, Vec::new)))
     }
 
     /// Goes on with what the end of the last server interrupted. Blocks for as long as that takes to begin.

@@ -75,7 +75,7 @@ impl Backups {
 
     /// Starts the backup of a table that its policy asks for now, in each cluster of its instance.
     fn back_up_by_policy(self: &Arc<Self>, table: &TableRecord, now: i64) -> Result<()> {
-        let Some(policy) = policy_of(table) else { return Ok(()) };
+        let Some(policy) = &table.automated_backup_policy else { return Ok(()) };
         let micros = |length: Option<prost_types::Duration>| {
             let length = length.and_then(|length| std::time::Duration::try_from(length).ok());
             length.map(times::length_micros)
@@ -111,11 +111,6 @@ impl Backups {
         }
         Ok(())
     }
-}
-
-/// The policy of a table that asks for backups.
-fn policy_of(_table: &TableRecord) -> Option<admin::table::AutomatedBackupPolicy> {
-    None
 }
 
 /// The id of an automated backup: tells when it was made, and differs from that of any other table.

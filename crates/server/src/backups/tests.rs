@@ -71,8 +71,9 @@ fn open(files: Arc<dyn Files>, clock: Arc<ManualClock>) -> Place {
 fn place() -> Place {
     let clock = Arc::new(ManualClock::new(1_767_225_600_000_000));
     let place = open(Arc::new(MemoryFiles::new()), clock);
-    let families = vec![("cf".to_owned(), admin::ColumnFamily::default())];
-    place.tables.create(TABLE, NewTable { families, ..NewTable::default() }).unwrap();
+    let column_families = [("cf".to_owned(), admin::ColumnFamily::default())].into();
+    let asked = admin::Table { column_families, ..admin::Table::default() };
+    place.tables.create(TABLE, NewTable { asked, ..NewTable::default() }).unwrap();
     place.set("row", "first");
     place
 }
@@ -230,6 +231,31 @@ fn backups_expire_and_hot_ones_become_standard_ones_in_time() {
 }
 
 #[test]
+fn a_policy_makes_a_backup_a_day_and_lets_it_expire() {
+    let place = place();
+    place.backups.sweep();
+    let made = |place: &Place| place.names(&listing("projects/p/instances/i/clusters/-")).0.len();
+    assert_eq!(made(&place), 0);
+    let policy = admin::table::AutomatedBackupPolicy {
+        retention_period: Some(prost_types::Duration { seconds: 3 * 86_400, nanos: 0 }),
+        ..Default::default()
+    };
+    let set = |record: &crate::catalog::record::TableRecord| {
+        let automated_backup_policy = Some(policy);
+        Ok(crate::catalog::record::TableRecord { automated_backup_policy, ..record.clone() })
+    };
+    place.tables.update(TABLE, set).unwrap();
+    let mut counts = Vec::new();
+    for _ in 0..5 {
+        place.backups.sweep();
+        place.backups.sweep();
+        counts.push(made(&place));
+        place.pass(DAY);
+    }
+    assert_eq!(counts, [1, 2, 3, 3, 3]);
+}
+
+#[test]
 fn an_update_changes_what_its_mask_names_within_the_limits() {
     let place = place();
     let before = place.make(BACKUP);
@@ -332,8 +358,9 @@ fn a_backup_that_a_crash_interrupts_is_made_by_the_next_server() {
     let faults = FaultFiles::new(Arc::new(disk.clone()));
     let clock = Arc::new(ManualClock::new(1_767_225_600_000_000));
     let place = open(Arc::new(faults.clone()), clock);
-    let families = vec![("cf".to_owned(), admin::ColumnFamily::default())];
-    place.tables.create(TABLE, NewTable { families, ..NewTable::default() }).unwrap();
+    let column_families = [("cf".to_owned(), admin::ColumnFamily::default())].into();
+    let asked = admin::Table { column_families, ..admin::Table::default() };
+    place.tables.create(TABLE, NewTable { asked, ..NewTable::default() }).unwrap();
     place.set("row", "first");
     // The flush fails, so the engine ends, as far as the backup is concerned.
     faults.inject(Fault::new(FaultOp::Create).on_path(".sst").sticky());

@@ -7,6 +7,7 @@ use tepui_bigtable::{gc, limits, value_type};
 use tepui_engine::cell::FamilyId;
 
 use super::record::{FamilyRecord, TableRecord};
+use super::settings;
 use crate::api::admin;
 use crate::api::admin::modify_column_families_request::Modification;
 use crate::api::admin::modify_column_families_request::modification::Mod;
@@ -35,6 +36,7 @@ fn family_schema(family: &FamilyRecord) -> Result<FamilySchema> {
 /// Adds a family; `ALREADY_EXISTS` where there is one of the name.
 pub fn create(record: &mut TableRecord, name: &str, config: admin::ColumnFamily) -> Result<()> {
     check_new_name(name)?;
+    settings::check_family_name(record, name)?;
     if record.family(name).is_some() {
         return Err(Error::new(
             Code::AlreadyExists,

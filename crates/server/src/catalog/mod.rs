@@ -22,6 +22,7 @@ pub mod host;
 pub(crate) mod memory_meta;
 pub mod record;
 pub mod resources;
+pub mod settings;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -76,12 +77,10 @@ pub struct Entry<T> {
 /// What a new table is to be.
 #[derive(Debug, Default)]
 pub struct NewTable {
-    /// Its families.
-    pub families: Vec<(String, crate::api::admin::ColumnFamily)>,
+    /// Its families and what else it is set to ([`settings`]), as the client asks for them.
+    pub asked: crate::api::admin::Table,
     /// Rows at which its tablets start, in any order.
     pub splits: Vec<Bytes>,
-    /// Whether it is protected from deletion.
-    pub deletion_protection: bool,
 }
 
 /// Tables in memory.
@@ -171,13 +170,17 @@ impl<H: Host> Catalog<H> {
             name: name.to_owned(),
             incarnation: self.rng.next_u64(),
             next_family_id: 1,
-            deletion_protection: new.deletion_protection,
             created_micros: self.clock.now_micros(),
             ..TableRecord::default()
         };
-        for (family, config) in new.families {
+        let mut asked = new.asked;
+        // A map has no order; names give the families theirs, and so the order of cells in a row.
+        let mut families: Vec<_> = std::mem::take(&mut asked.column_families).into_iter().collect();
+        families.sort_by(|a, b| a.0.cmp(&b.0));
+        for (family, config) in families {
             families::create(&mut record, &family, config)?;
         }
+        settings::set_new(&mut record, &asked)?;
 
         self.insert(record, |record| self.create_tablets(ranges, record))
     }
@@ -268,31 +271,25 @@ impl<H: Host> Catalog<H> {
     pub fn delete(&self, name: &str) -> Result<()> {
         let _changing = self.change();
         let old = self.get(name)?;
-        if old.record.deletion_protection {
-            return Err(Error::failed_precondition(format!(
-                "table {name:?} is protected from deletion"
-            )));
-        }
+        settings::check_deletable(&old.record)?;
         let deleted_micros = Some(self.clock.now_micros());
         self.commit_state(&old, TableRecord { deleted_micros, ..old.record.clone() })?;
         tracing::info!(table = name, "table deleted");
         Ok(())
     }
 
-    /// Removes all tables of an instance for good, deleted ones too; none where one is protected. Blocks.
+    /// Removes all tables of an instance for good, deleted ones too; none where one may not be deleted. Blocks.
     pub fn delete_instance(&self, instance: &str) -> Result<()> {
         let _changing = self.change();
         let entries: Vec<_> = {
             let tables = self.read();
             let of_instance =
                 |name: &str| names::split_table(name).is_some_and(|(of, _)| of == instance);
-            let protected = |e: &Entry<H::Table>| e.record.deletion_protection;
             let live = tables.live.values().filter(|e| of_instance(&e.record.name));
-            if let Some(entry) = live.clone().find(|e| protected(e)) {
-                return Err(Error::failed_precondition(format!(
-                    "instance {instance:?} cannot be deleted: table {:?} is protected from deletion",
-                    entry.record.name
-                )));
+            for entry in live.clone() {
+                settings::check_deletable(&entry.record).map_err(|error| {
+                    error.context(format_args!("instance {instance:?} cannot be deleted"))
+                })?;
             }
             let deleted = tables.deleted.values().filter(|e| of_instance(&e.record.name));
             live.chain(deleted).map(Arc::clone).collect()

@@ -49,6 +49,18 @@ pub struct TableRecord {
     /// What it was restored from, if it was.
     #[prost(message, optional, tag = "20")]
     pub restore_info: Option<admin::RestoreInfo>,
+    /// How long its changes are kept, if they are.
+    #[prost(message, optional, tag = "9")]
+    pub change_stream_config: Option<admin::ChangeStreamConfig>,
+    /// How it is backed up by itself, if it is.
+    #[prost(message, optional, tag = "10")]
+    pub automated_backup_policy: Option<admin::table::AutomatedBackupPolicy>,
+    /// What would go to which tier of storage. There is one tier, so it has no effect.
+    #[prost(message, optional, tag = "11")]
+    pub tiered_storage_config: Option<admin::TieredStorageConfig>,
+    /// How row keys are taken apart by queries.
+    #[prost(message, optional, tag = "12")]
+    pub row_key_schema: Option<admin::r#type::Struct>,
 }
 
 /// One column family.
@@ -120,6 +132,10 @@ mod tests {
             created_micros: 5,
             deleted_micros: Some(0),
             restore_info: Some(admin::RestoreInfo::default()),
+            change_stream_config: Some(admin::ChangeStreamConfig::default()),
+            automated_backup_policy: Some(admin::table::AutomatedBackupPolicy::default()),
+            tiered_storage_config: Some(admin::TieredStorageConfig::default()),
+            row_key_schema: Some(admin::r#type::Struct::default()),
         }
     }
 

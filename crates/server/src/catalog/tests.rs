@@ -111,10 +111,15 @@ impl World {
 }
 
 fn with_family(name: &str) -> NewTable {
-    NewTable {
-        families: vec![(name.to_owned(), admin::ColumnFamily::default())],
-        ..NewTable::default()
-    }
+    let column_families = [(name.to_owned(), admin::ColumnFamily::default())].into();
+    let asked = admin::Table { column_families, ..admin::Table::default() };
+    NewTable { asked, ..NewTable::default() }
+}
+
+fn protected() -> NewTable {
+    let mut new = with_family("a");
+    new.asked.deletion_protection = true;
+    new
 }
 
 fn create_family(name: &str) -> impl FnOnce(&TableRecord) -> Result<TableRecord> {
@@ -154,7 +159,7 @@ fn bad_splits_are_refused_before_a_tablet_is_made() {
 fn tables_families_and_protection_survive_a_restart() {
     let world = World::default();
     let catalog = world.open();
-    catalog.create(NAME, NewTable { deletion_protection: true, ..with_family("a") }).unwrap();
+    catalog.create(NAME, protected()).unwrap();
     let changed = catalog.update(NAME, create_family("b")).unwrap();
     assert_eq!(changed.table.schema.lock().unwrap().families["b"].id.0, 2);
 
@@ -226,11 +231,53 @@ fn a_deleted_table_is_gone_until_it_is_undeleted_even_over_a_restart() {
 fn a_protected_table_is_not_deleted() {
     let world = World::default();
     let catalog = world.open();
-    catalog.create(NAME, NewTable { deletion_protection: true, ..NewTable::default() }).unwrap();
+    catalog.create(NAME, protected()).unwrap();
     assert_eq!(catalog.delete(NAME).unwrap_err().kind(), Code::FailedPrecondition);
     let unprotect = |r: &TableRecord| Ok(TableRecord { deletion_protection: false, ..r.clone() });
     catalog.update(NAME, unprotect).unwrap();
     catalog.delete(NAME).unwrap();
+}
+
+#[test]
+fn a_table_with_a_change_stream_is_not_deleted() {
+    let world = World::default();
+    let catalog = world.open();
+    let mut new = with_family("a");
+    let retention_period = Some(prost_types::Duration { seconds: 86_400, nanos: 0 });
+    new.asked.change_stream_config = Some(admin::ChangeStreamConfig { retention_period });
+    catalog.create(NAME, new).unwrap();
+    assert_eq!(catalog.delete(NAME).unwrap_err().kind(), Code::FailedPrecondition);
+    let disable = |r: &TableRecord| Ok(TableRecord { change_stream_config: None, ..r.clone() });
+    catalog.update(NAME, disable).unwrap();
+    catalog.delete(NAME).unwrap();
+}
+
+#[test]
+fn an_instances_tables_go_together_or_stay_together() {
+    let world = World::default();
+    let catalog = world.open();
+    let other = "projects/p/instances/i2/tables/t";
+    let second = "projects/p/instances/i/tables/u";
+    for name in [NAME, other, second] {
+        catalog.create(name, NewTable::default()).unwrap();
+    }
+    catalog.delete(second).unwrap();
+    let guarded = "projects/p/instances/i/tables/v";
+    catalog.create(guarded, protected()).unwrap();
+    let error = catalog.delete_instance("projects/p/instances/i").unwrap_err();
+    assert_eq!(error.kind(), Code::FailedPrecondition);
+    assert!(error.message().contains(guarded), "{error}");
+    catalog.get(NAME).unwrap();
+    let unprotect = |r: &TableRecord| Ok(TableRecord { deletion_protection: false, ..r.clone() });
+    catalog.update(guarded, unprotect).unwrap();
+    catalog.delete_instance("projects/p/instances/i").unwrap();
+    catalog.delete_instance("projects/p/instances/nobody").unwrap();
+    for catalog in [catalog, world.open()] {
+        assert_eq!(catalog.undelete(second).unwrap_err().kind(), Code::NotFound);
+        assert_eq!(catalog.tablet_ids().len(), 1);
+        catalog.get(other).unwrap();
+    }
+    assert_eq!(world.tablet_count(), 1);
 }
 
 #[test]

@@ -6,15 +6,15 @@ use tepui_bigtable::error::{Error, Result as TepuiResult};
 use tepui_engine::io::Clock;
 use tonic::{Request, Response, Status};
 
-use super::{Tables, blocking, invalid, page_size, timestamp, unsupported, views};
+use super::{Tables, blocking, invalid, page_size, timestamp, views};
 use crate::api::admin;
 use crate::api::admin::drop_row_range_request::Target;
-use crate::api::admin::table::{TimestampGranularity, View};
+use crate::api::admin::table::View;
 use crate::api::longrunning::Operation;
 use crate::api::spelled_out;
 use crate::backups::Backups;
 use crate::catalog::record::TableRecord;
-use crate::catalog::{NewTable, families};
+use crate::catalog::{NewTable, families, settings};
 use crate::instances::Instances;
 use crate::metrics::rpc::Recorder;
 use crate::names;
@@ -48,6 +48,11 @@ impl TableAdminService {
         Self { tables, instances, operations, backups, clock, recorder }
     }
 
+    /// A table as a view shows it.
+    fn shown(&self, record: &TableRecord, view: View) -> spelled_out::Table {
+        views::table(record, view, || self.instances.cluster_ids(names::instance_of(&record.name)))
+    }
+
     pub(super) async fn on_create_table(
         &self,
         request: Request<admin::CreateTableRequest>,
@@ -56,19 +61,13 @@ impl TableAdminService {
         let name = names::new_table(&request.parent, &request.table_id);
         let name = name.map_err(|error| from_error(&error))?;
         self.instances.check(&request.parent).map_err(|error| from_error(&error))?;
-        let table = request.table.unwrap_or_default();
-        check_creatable(&table)?;
-        let mut families: Vec<_> = table.column_families.into_iter().collect();
-        // A map has no order; names give the families theirs, and so the order of cells in a row.
-        families.sort_by(|a, b| a.0.cmp(&b.0));
         let new = NewTable {
-            families,
+            asked: request.table.unwrap_or_default(),
             splits: request.initial_splits.into_iter().map(|split| split.key).collect(),
-            deletion_protection: table.deletion_protection,
         };
         let tables = Arc::clone(&self.tables);
         let entry = blocking(move || tables.create(&name, new)).await?;
-        Ok(Response::new(views::table(&entry.record, View::SchemaView)))
+        Ok(Response::new(self.shown(&entry.record, View::SchemaView)))
     }
 
     pub(super) async fn on_list_tables(
@@ -94,7 +93,7 @@ impl TableAdminService {
         page.truncate(size);
         let last = page.last().map(|entry| entry.record.name.clone());
         Ok(Response::new(spelled_out::ListTablesResponse {
-            tables: page.iter().map(|entry| views::table(&entry.record, view)).collect(),
+            tables: page.iter().map(|entry| self.shown(&entry.record, view)).collect(),
             next_page_token: last.filter(|_| has_more).unwrap_or_default(),
         }))
     }
@@ -106,7 +105,7 @@ impl TableAdminService {
         let request = request.into_inner();
         let view = view(request.view)?;
         let entry = self.tables.get(&request.name).map_err(|error| from_error(&error))?;
-        Ok(Response::new(views::table(&entry.record, view)))
+        Ok(Response::new(self.shown(&entry.record, view)))
     }
 
     pub(super) async fn on_update_table(
@@ -115,23 +114,23 @@ impl TableAdminService {
     ) -> Result<Response<Operation>, Status> {
         let request = request.into_inner();
         let table = request.table.ok_or_else(|| invalid("table must be set"))?;
-        check_update_mask(request.update_mask.as_ref())?;
         let started = self.clock.now_micros();
-        let Self { tables, operations, clock, .. } = self.clone();
-        let (name, deletion_protection) = (table.name, table.deletion_protection);
+        let service = self.clone();
+        let (mask, ignore_warnings) = (request.update_mask, request.ignore_warnings);
         let done = blocking(move || {
-            let entry = tables.update(&name, |record| {
-                Ok(TableRecord { deletion_protection, ..record.clone() })
+            let name = &table.name;
+            let entry = service.tables.update(name, |record| {
+                settings::update(record, &table, mask.as_ref(), ignore_warnings)
             })?;
             let metadata = admin::UpdateTableMetadata {
                 name: name.clone(),
                 start_time: Some(timestamp(started)),
-                end_time: Some(timestamp(clock.now_micros())),
+                end_time: Some(timestamp(service.clock.now_micros())),
             };
-            operations.finished(
-                &name,
+            service.operations.finished(
+                name,
                 ("google.bigtable.admin.v2.UpdateTableMetadata", &metadata),
-                (TABLE_TYPE, &views::table(&entry.record, View::SchemaView)),
+                (TABLE_TYPE, &service.shown(&entry.record, View::SchemaView)),
             )
         });
         done.await.map(Response::new)
@@ -154,18 +153,18 @@ impl TableAdminService {
         names::check_table("name", &name).map_err(|error| from_error(&error))?;
         self.instances.check(names::instance_of(&name)).map_err(|error| from_error(&error))?;
         let started = self.clock.now_micros();
-        let Self { tables, operations, clock, .. } = self.clone();
+        let service = self.clone();
         let done = blocking(move || {
-            let entry = tables.undelete(&name)?;
+            let entry = service.tables.undelete(&name)?;
             let metadata = admin::UndeleteTableMetadata {
                 name: name.clone(),
                 start_time: Some(timestamp(started)),
-                end_time: Some(timestamp(clock.now_micros())),
+                end_time: Some(timestamp(service.clock.now_micros())),
             };
-            operations.finished(
+            service.operations.finished(
                 &name,
                 ("google.bigtable.admin.v2.UndeleteTableMetadata", &metadata),
-                (TABLE_TYPE, &views::table(&entry.record, View::SchemaView)),
+                (TABLE_TYPE, &service.shown(&entry.record, View::SchemaView)),
             )
         });
         done.await.map(Response::new)
@@ -182,7 +181,7 @@ impl TableAdminService {
             tables.update(&request.name, |record| families::modify(record, &request.modifications))
         })
         .await?;
-        Ok(Response::new(views::table(&entry.record, View::SchemaView)))
+        Ok(Response::new(self.shown(&entry.record, View::SchemaView)))
     }
 
     pub(super) async fn on_drop_row_range(
@@ -226,51 +225,6 @@ fn is_table_of(parent: &str, name: &str) -> bool {
     names::split_table(name).is_some_and(|(instance, _)| instance == parent)
 }
 
-/// Refuses what a new table asks for and would not get; nothing is dropped silently.
-fn check_creatable(table: &admin::Table) -> Result<(), Status> {
-    let millis = [TimestampGranularity::Unspecified, TimestampGranularity::Millis];
-    if !millis.iter().any(|granularity| i32::from(*granularity) == table.granularity) {
-        return Err(invalid("granularity must be MILLIS"));
-    }
-    let asked = [
-        ("change_stream_config", table.change_stream_config.is_some()),
-        ("automated_backup_policy", table.automated_backup_config.is_some()),
-        ("tiered_storage_config", table.tiered_storage_config.is_some()),
-        ("row_key_schema", table.row_key_schema.is_some()),
-    ];
-    match asked.iter().find(|(_, is_set)| *is_set) {
-        Some((field, _)) => Err(unsupported(format!("CreateTable with {field}"))),
-        None => Ok(()),
-    }
-}
-
-/// Fields of a table that Bigtable lets `UpdateTable` change and that mean nothing here yet.
-const NOT_YET_UPDATABLE: [&str; 5] = [
-    "automated_backup_policy",
-    "change_stream_config",
-    "column_families",
-    "row_key_schema",
-    "tiered_storage_config",
-];
-
-/// Accepts the mask that names `deletion_protection` alone.
-fn check_update_mask(mask: Option<&prost_types::FieldMask>) -> Result<(), Status> {
-    let paths = mask.map_or(&[][..], |mask| &mask.paths);
-    if paths.is_empty() {
-        return Err(invalid("update_mask must name the fields to update"));
-    }
-    for path in paths {
-        let field = path.split('.').next().unwrap_or_default();
-        if NOT_YET_UPDATABLE.contains(&field) {
-            return Err(unsupported(format!("UpdateTable of {path}")));
-        }
-        if path != "deletion_protection" {
-            return Err(invalid(format!("update_mask: {path:?} cannot be updated")));
-        }
-    }
-    Ok(())
-}
-
 /// The prefix of the rows to drop; `None` for all rows.
 fn drop_prefix(target: Option<&Target>) -> Result<Option<&[u8]>, Status> {
     match target {
@@ -308,45 +262,6 @@ fn check_token(record: &TableRecord, given: &str) -> TepuiResult<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn mask(paths: &[&str]) -> prost_types::FieldMask {
-        prost_types::FieldMask { paths: paths.iter().map(|p| (*p).to_owned()).collect() }
-    }
-
-    #[test]
-    fn only_deletion_protection_is_updated_and_every_other_path_is_named() {
-        check_update_mask(Some(&mask(&["deletion_protection"]))).unwrap();
-        let unimplemented = tonic::Code::Unimplemented;
-        let invalid = tonic::Code::InvalidArgument;
-        for (paths, code) in [
-            (&["deletion_protection", "change_stream_config.retention_period"][..], unimplemented),
-            (&["column_families"], unimplemented),
-            (&["row_key_schema"], unimplemented),
-            (&["granularity"], invalid),
-            (&["nonsense"], invalid),
-            (&["*"], invalid),
-        ] {
-            let status = check_update_mask(Some(&mask(paths))).unwrap_err();
-            assert_eq!(status.code(), code, "{paths:?}");
-            assert!(status.message().contains(paths.last().unwrap()), "{status}");
-        }
-        assert_eq!(check_update_mask(None).unwrap_err().code(), invalid);
-        assert_eq!(check_update_mask(Some(&mask(&[]))).unwrap_err().code(), invalid);
-    }
-
-    #[test]
-    fn a_new_table_gets_all_that_it_asks_for_or_is_refused() {
-        check_creatable(&admin::Table { granularity: 1, ..Default::default() }).unwrap();
-        let micros = admin::Table { granularity: 2, ..Default::default() };
-        assert_eq!(check_creatable(&micros).unwrap_err().code(), tonic::Code::InvalidArgument);
-        let stream = admin::Table {
-            change_stream_config: Some(admin::ChangeStreamConfig::default()),
-            ..Default::default()
-        };
-        let status = check_creatable(&stream).unwrap_err();
-        assert_eq!(status.code(), tonic::Code::Unimplemented);
-        assert_eq!(status.message(), "CreateTable with change_stream_config is not supported yet");
-    }
 
     #[test]
     fn dropping_rows_needs_a_prefix_or_an_explicit_all() {

@@ -202,3 +202,44 @@ async fn a_strict_server_makes_tables_only_in_instances_that_were_created() {
     assert_eq!(listed.tables.len(), 1);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_tables_settings_survive_a_restart_and_each_cluster_has_a_state() {
+    let env = memory();
+    let server = start(&env).await;
+    server.instances().create_instance(create_request("inst")).await.unwrap();
+    let table = server.create_table("projects/p/instances/inst").await.unwrap().name;
+    let retention_period = Some(prost_types::Duration { seconds: 86_400, nanos: 0 });
+    let update = |path: &str| admin::UpdateTableRequest {
+        table: Some(admin::Table {
+            name: table.clone(),
+            change_stream_config: Some(admin::ChangeStreamConfig { retention_period }),
+            ..Default::default()
+        }),
+        update_mask: Some(prost_types::FieldMask { paths: vec![path.to_owned()] }),
+        ..Default::default()
+    };
+    let operation = server.tables().update_table(update("change_stream_config")).await.unwrap();
+    let shown: admin::Table = unpack(response(operation.into_inner()), "Table");
+    assert_eq!(shown.change_stream_config.unwrap().retention_period, retention_period);
+    let status = server.tables().update_table(update("granularity")).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    server.stop().await;
+
+    let server = start(&env).await;
+    let view = admin::table::View::Full.into();
+    let get = admin::GetTableRequest { name: table.clone(), view };
+    let shown = server.tables().get_table(get).await.unwrap().into_inner();
+    assert_eq!(shown.change_stream_config.unwrap().retention_period, retention_period);
+    let mut clusters: Vec<_> = shown.cluster_states.keys().cloned().collect();
+    clusters.sort();
+    assert_eq!(clusters, ["c1", "c2"]);
+    let delete = admin::DeleteTableRequest { name: table };
+    let status = server.tables().delete_table(delete).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    let snapshot = admin::SnapshotTableRequest::default();
+    let status = server.tables().snapshot_table(snapshot).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unimplemented);
+    assert_eq!(status.message(), "BigtableTableAdmin.SnapshotTable is withdrawn; use CreateBackup");
+    server.stop().await;
+}
