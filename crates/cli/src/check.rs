@@ -20,11 +20,10 @@ pub struct Args {
 /// Runs the command. Damage is an error, after all of it was printed.
 pub fn run(args: &Args) -> Result<()> {
     let bar = progress("check");
-    let report =
-        offline::check(&env(), &args.dir, Some(&catalog::tablets_of), &mut |done, total| {
-            bar.set_length(total);
-            bar.set_position(done);
-        });
+    let report = offline::check(&env(), &args.dir, Some(&catalog::entry_of), &mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    });
     bar.finish_and_clear();
     let report = report?;
     let mut out = std::io::stdout().lock();

@@ -29,7 +29,8 @@ pub enum Command {
         #[command(flatten)]
         file: File,
     },
-    /// A tablet's manifest: every edit, and the version that they make. Or a file of the meta store
+    /// A tablet's manifest: every edit, and the version that they make. Or a file of the meta store, or a
+    /// backup
     Manifest {
         #[command(flatten)]
         file: File,

@@ -27,7 +27,7 @@ pub fn run(args: &Args) -> Result<()> {
     let report = offline::repair(
         &env(),
         &args.dir,
-        Some(&catalog::tablets_of),
+        Some(&catalog::entry_of),
         options,
         &mut |done, total| {
             bar.set_length(total);

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! IDENTITY ─ format
-//! meta ───── records, revisions; each table's tablets exist
-//! tablets ── edits, levels ──► SSTs: there, whole, and as the manifest says ──► value files: every value
+//! meta ───── records, revisions; each table's tablets exist, and each backup
+//! tablets ── edits, levels ──┬► SSTs: there, whole, and as the manifest says ──► value files: every value
+//! backups ── lists ──────────┘
 //! log ────── records, openings, sequences ascend
 //! ```
 //!
@@ -18,9 +19,10 @@ use std::sync::Arc;
 use super::journals::{self, Read};
 use super::values::{LostValues, ValueReaders, list_values};
 use super::{
-    CACHE_BYTES, CatalogReader, Finding, Meta, Progress, check_log, list_files, list_ssts,
-    list_tablets, open_dir,
+    CACHE_BYTES, CatalogEntry, CatalogReader, Finding, Meta, Progress, check_log, list_backups,
+    list_files, list_ssts, list_tablets, open_dir,
 };
+use crate::backup::{self, BackupId, BackupList, DRAFT_SUFFIX};
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::cell::RowRange;
 use crate::error::{ErrorKind, Result};
@@ -46,7 +48,9 @@ pub struct CheckReport {
     pub tables: u64,
     /// Tablets.
     pub tablets: u64,
-    /// SSTs that a manifest names.
+    /// Backups.
+    pub backups: u64,
+    /// SSTs that a manifest or a backup names.
     pub ssts: u64,
     /// Records in them.
     pub sst_records: u64,
@@ -75,11 +79,12 @@ impl fmt::Display for CheckReport {
         };
         write!(
             f,
-            "{verdict}; {} bytes: {} tables, {} tablets, {} SSTs with {} records, {} value files, {} log \
+            "{verdict}; {} bytes: {} tables, {} tablets, {} backups, {} SSTs with {} records, {} value files, {} log \
              segments with {} batches, {} change files",
             self.bytes,
             self.tables,
             self.tablets,
+            self.backups,
             self.ssts,
             self.sst_records,
             self.value_files,
@@ -128,8 +133,9 @@ pub(super) fn check_locked(
     }
     let meta = check.meta()?;
     let tablets = check.tablets()?;
+    let backups = check.backups()?;
     if let (Some(catalog), Some(meta)) = (catalog, &meta) {
-        check.catalog(catalog, meta, &tablets);
+        check.catalog(catalog, meta, &tablets, &backups);
     }
     check.unnamed_ssts();
     check.value_files()?;
@@ -144,8 +150,14 @@ pub(super) fn check_locked(
 }
 
 fn total_bytes(files: &dyn Files, layout: &Layout) -> Result<u64> {
-    let mut dirs =
-        vec![layout.meta(), layout.ssts(), layout.values(), layout.log(), layout.changes()];
+    let mut dirs = vec![
+        layout.meta(),
+        layout.ssts(),
+        layout.values(),
+        layout.log(),
+        layout.changes(),
+        layout.backups(),
+    ];
     dirs.extend(list_tablets(files, layout)?.into_iter().map(|id| layout.tablet(id)));
     let mut total = 0;
     for dir in dirs {
@@ -250,6 +262,46 @@ impl Check<'_> {
             }
         }
         Ok(there)
+    }
+
+    /// All backups and the SSTs that they name. Tells which are there, whole or not.
+    fn backups(&mut self) -> Result<HashSet<BackupId>> {
+        let dir = self.layout.backups();
+        for (name, _) in list_files(self.files, &dir)? {
+            if name.ends_with(DRAFT_SUFFIX) {
+                self.note(&dir.join(name), "a backup that was being written; a start removes it");
+            }
+        }
+        let mut there = HashSet::new();
+        for id in list_backups(self.files, self.layout)? {
+            there.insert(id);
+            let path = self.layout.backup(id);
+            match backup::read(self.files, self.layout, id) {
+                Ok(list) => {
+                    self.report.backups += 1;
+                    for version in &list.tablets {
+                        self.version(&path, version);
+                    }
+                    self.named_values(&path, &list);
+                }
+                Err(error) => self.damage(&path, error),
+            }
+        }
+        self.advance_dir(&dir)?;
+        Ok(there)
+    }
+
+    /// A backup lists every value file that its SSTs name: nothing else keeps them.
+    fn named_values(&mut self, path: &Path, list: &BackupList) {
+        let ssts = list.ssts();
+        let readers = ssts.keys().filter_map(|id| self.verified.get(id)?.as_ref());
+        let named: BTreeSet<FileId> =
+            readers.flat_map(|reader| reader.properties().value_files.keys().copied()).collect();
+        for id in named.into_iter().filter(|id| !list.values.contains_key(id)) {
+            let values = self.layout.value(id);
+            let what = format!("does not list {}, which its SSTs name", values.display());
+            self.wrong(path, what);
+        }
     }
 
     fn version(&mut self, manifest: &Path, version: &Version) {
@@ -372,13 +424,27 @@ impl Check<'_> {
         }
     }
 
-    /// Every tablet of the catalog must be there; others are removed by a start.
-    fn catalog(&mut self, read: CatalogReader<'_>, meta: &Meta, tablets: &HashSet<TabletId>) {
+    /// Every tablet and backup of the catalog must be there; others are removed by a start.
+    fn catalog(
+        &mut self,
+        read: CatalogReader<'_>,
+        meta: &Meta,
+        tablets: &HashSet<TabletId>,
+        backups: &HashSet<BackupId>,
+    ) {
         let dir = self.layout.meta();
         let mut named = HashSet::new();
+        let mut named_backups = HashSet::new();
         for (key, value) in meta {
             match read(key, value) {
-                Ok(Some(table)) => {
+                Ok(Some(CatalogEntry::Backup(named))) => {
+                    named_backups.insert(named.id);
+                    if !backups.contains(&named.id) {
+                        let path = self.layout.backup(named.id);
+                        self.wrong(&path, format_args!("the list of {} is missing", named.name));
+                    }
+                }
+                Ok(Some(CatalogEntry::Table(table))) => {
                     self.report.tables += 1;
                     for id in table.tablets {
                         named.insert(id);
@@ -398,6 +464,14 @@ impl Check<'_> {
         for id in unnamed {
             self.note(&self.layout.tablet(id), "no table has this tablet; a start removes it");
         }
+        let mut unnamed: Vec<BackupId> = backups.difference(&named_backups).copied().collect();
+        unnamed.sort_unstable();
+        for id in unnamed {
+            self.note(
+                &self.layout.backup(id),
+                "the catalog has no such backup; a start removes it",
+            );
+        }
     }
 
     fn unnamed_ssts(&mut self) {
@@ -408,7 +482,7 @@ impl Check<'_> {
             .map(|(id, bytes)| (*id, *bytes))
             .collect();
         for (id, bytes) in unnamed {
-            let what = "no manifest names this SST; a start removes it";
+            let what = "no manifest or backup names this SST; a start removes it";
             self.note(&self.layout.sst(id), what);
             self.advance(bytes);
         }

@@ -15,11 +15,13 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::CACHE_BYTES;
+use crate::backup::{BACKUP_MAGIC, BackupList};
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::cell::{KeyView, Kind, Mutation, RowBatch};
 use crate::changes::file::{MAGIC as CHANGES_MAGIC, OpenChangeFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
+use crate::layout::BACKUP_PREFIX;
 use crate::log::record::{
     FILE_HEADER_BYTES, FileHeader, Magic, RECORD_HEADER_BYTES, Record, RecordReader, Salvage, Tail,
 };
@@ -119,6 +121,15 @@ pub enum Line {
     },
     /// The version that all edits make.
     Version(VersionLine),
+    /// The list of a backup.
+    Backup {
+        /// Where the record starts.
+        offset: u64,
+        /// The tablets' versions, in the order of their rows.
+        tablets: Vec<VersionLine>,
+        /// The value files that their SSTs name, and the bytes that they name in each.
+        value_files: Vec<(String, u64)>,
+    },
     /// A record of the meta store.
     Meta {
         /// Where the record starts.
@@ -522,7 +533,7 @@ fn mutation_line(mutation: &Mutation) -> MutationLine {
     }
 }
 
-/// A tablet's manifest or a file of the meta store, whichever it is. Returns whether all of it verifies; a torn
+/// A tablet's manifest, a file of the meta store or a backup, whichever it is. Returns whether all of it verifies; a torn
 /// tail is no damage.
 pub fn manifest(files: &dyn Files, path: &Path, on: OnLine<'_>) -> Result<bool> {
     let file = files.open(path)?;
@@ -533,8 +544,13 @@ pub fn manifest(files: &dyn Files, path: &Path, on: OnLine<'_>) -> Result<bool> 
         let ending = records(files, path, META_SERIES.magic, "meta store", on, &mut meta_line)?;
         return ending.tell(on);
     }
+    let is_backup = magic.as_ref() == BACKUP_MAGIC;
+    if is_backup || (!is(MANIFEST_SERIES) && name.starts_with(BACKUP_PREFIX)) {
+        let ending = records(files, path, BACKUP_MAGIC, "backup", on, &mut backup_line)?;
+        return ending.tell(on);
+    }
     if !is(MANIFEST_SERIES) && !name.starts_with(MANIFEST_SERIES.name) {
-        let text = format!("{}: neither a manifest nor a meta store", path.display());
+        let text = format!("{}: neither a manifest nor a meta store nor a backup", path.display());
         return Err(Error::new(ErrorKind::InvalidArgument, text));
     }
     let mut version: Option<Version> = None;
@@ -565,6 +581,20 @@ pub fn manifest(files: &dyn Files, path: &Path, on: OnLine<'_>) -> Result<bool> 
         on(Line::Version(version_line(&version)))?;
     }
     ending.tell(on)
+}
+
+fn backup_line(record: &Record) -> Line {
+    if record.payload.is_empty() {
+        return marker(record);
+    }
+    match BackupList::decode(record.payload.clone()) {
+        Ok(list) => Line::Backup {
+            offset: record.offset,
+            tablets: list.tablets.iter().map(version_line).collect(),
+            value_files: list.values.iter().map(|(id, n)| (format!("{id:016x}"), *n)).collect(),
+        },
+        Err(error) => unreadable(record, &error),
+    }
 }
 
 fn meta_line(record: &Record) -> Line {

@@ -14,6 +14,7 @@ pub mod inspect;
 mod journals;
 mod overlay;
 mod repair;
+mod repair_backups;
 mod repair_journals;
 mod repair_ssts;
 mod values;
@@ -24,13 +25,14 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
+use crate::backup::BackupId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Env, FileLock, Files};
-use crate::layout::{Layout, parse_number};
+use crate::layout::{BACKUP_PREFIX, Layout, parse_number};
 use crate::tablet::TabletId;
 
 pub use check::{CheckReport, check};
-pub use repair::{LostRows, RepairOptions, RepairReport, repair};
+pub use repair::{Holder, LostRows, RepairOptions, RepairReport, repair};
 
 /// Bytes of the block cache of an offline reader, which reads past it: the least that makes one.
 const CACHE_BYTES: u64 = 1 << 20;
@@ -75,9 +77,27 @@ pub struct TableTablets {
     pub tablets: Vec<TabletId>,
 }
 
-/// Reads an entry of the meta store: the table that it describes; `None` for an entry of another kind. What
+/// A backup of the catalog.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableBackup {
+    /// Its name.
+    pub name: String,
+    /// The engine's backup.
+    pub id: BackupId,
+}
+
+/// What an entry of the meta store describes, as far as it names something that lies in the directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CatalogEntry {
+    /// A table.
+    Table(TableTablets),
+    /// A backup.
+    Backup(TableBackup),
+}
+
+/// Reads an entry of the meta store: what it describes; `None` for an entry that names nothing in the directory. What
 /// entries say is known above the engine.
-pub type CatalogReader<'a> = &'a dyn Fn(&str, &[u8]) -> Result<Option<TableTablets>>;
+pub type CatalogReader<'a> = &'a dyn Fn(&str, &[u8]) -> Result<Option<CatalogEntry>>;
 
 /// Hears of bytes done and bytes in all.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
@@ -129,6 +149,12 @@ fn list_files(files: &dyn Files, dir: &Path) -> Result<Vec<(String, u64)>> {
 fn list_ssts(files: &dyn Files, layout: &Layout) -> Result<BTreeMap<u64, u64>> {
     let names = list_files(files, &layout.ssts())?.into_iter();
     Ok(names.filter_map(|(name, len)| Some((parse_number(&name, "", ".sst")?, len))).collect())
+}
+
+/// The backups that have a list.
+fn list_backups(files: &dyn Files, layout: &Layout) -> Result<Vec<BackupId>> {
+    let names = list_files(files, &layout.backups())?.into_iter();
+    Ok(names.filter_map(|(name, _)| parse_number(&name, BACKUP_PREFIX, "").map(BackupId)).collect())
 }
 
 /// The tablets that have a directory.

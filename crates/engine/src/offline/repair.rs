@@ -5,10 +5,11 @@
 //! 2  meta        every commit that can be read, as a new snapshot
 //! 3  tablets     every edit that can be read and fits, as a new snapshot; a tablet without a readable
 //!                snapshot is recreated empty where its neighbours tell its rows, else left or set aside
-//! 4  SSTs        every record of readable blocks that has its value, in a new SST in the place of the old
-//! 5  log         every batch that can be read
+//! 4  backups     a list that cannot be read is set aside, and an empty one stands in its place
+//! 5  SSTs        every record of readable blocks that has its value, in a new SST in the place of the old
+//! 6  log         every batch that can be read
 //!    changes     change files that verify; streams of changes are told of the others
-//! 6  the rest    SSTs that no manifest names any more, tablets that no table names any more, value files that
+//! 7  the rest    SSTs that nothing names any more, tablets that no table names any more, value files that
 //!                no SST names any more or whose footer is damaged
 //! ```
 //!
@@ -29,9 +30,11 @@ use bytes::Bytes;
 
 use super::check::{check_locked, newer_version, rows_text};
 use super::overlay::OverlayFiles;
+use super::repair_backups::Backups;
 use super::repair_journals::Catalog;
 use super::values::list_values;
 use super::{CatalogReader, CheckReport, Finding, Progress, list_ssts, list_tablets, open_dir};
+use crate::backup::BackupId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity;
 use crate::io::{Env, Files};
@@ -53,11 +56,29 @@ pub struct RepairOptions {
     pub dry_run: bool,
 }
 
+/// Who names an SST.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// A tablet.
+    Tablet(TabletId),
+    /// A backup.
+    Backup(BackupId),
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tablet(id) => write!(f, "tablet {:016x}", id.0),
+            Self::Backup(id) => write!(f, "backup {:016x}", id.0),
+        }
+    }
+}
+
 /// Rows of which records were lost. Other records of these rows may still be there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostRows {
-    /// The tablet.
-    pub tablet: TabletId,
+    /// Whose they are; the first that was met, where several share the file.
+    pub holder: Holder,
     /// The file that held them.
     pub file: PathBuf,
     /// The bytes of that file that cannot be read.
@@ -74,13 +95,13 @@ impl fmt::Display for LostRows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}: bytes {} to {}: up to {} records of rows {} of tablet {:016x}",
+            "{}: bytes {} to {}: up to {} records of rows {} of {}",
             self.file.display(),
             self.bytes.start,
             self.bytes.end,
             self.records,
             rows_text(&self.from_row, &self.to_row),
-            self.tablet.0
+            self.holder
         )
     }
 }
@@ -178,21 +199,23 @@ impl Repair<'_> {
             self.layout.tablets(),
             self.layout.ssts(),
             self.layout.values(),
+            self.layout.backups(),
         ] {
             files.create_dir_all(&dir)?;
         }
-        let tables = match self.meta()? {
-            Catalog::Tables(tables) => Some(tables),
-            Catalog::Unknown => None,
+        let (tables, named) = match self.meta()? {
+            Catalog::Known { tables, backups } => (Some(tables), Some(backups)),
+            Catalog::Unknown => (None, None),
             // Without its catalog a server would take every tablet for one that no table has.
             Catalog::Lost => return Ok(()),
         };
         let mut tablets = self.manifests(tables.as_deref())?;
-        self.number_from(&tablets)?;
+        let backups = self.backups(named.as_deref())?;
+        self.number_from(&tablets, &backups)?;
         if let Some(tables) = &tables {
             self.recreate(tables, &mut tablets)?;
         }
-        self.ssts(&tablets)?;
+        self.ssts(&tablets, &backups)?;
         self.log()?;
         self.changes()?;
         let unknown = tablets.values().any(Option::is_none);
@@ -227,7 +250,7 @@ impl Repair<'_> {
     }
 
     /// Numbers for new files lie beyond every number on disk.
-    fn number_from(&mut self, tablets: &Tablets) -> Result<()> {
+    fn number_from(&mut self, tablets: &Tablets, backups: &Backups) -> Result<()> {
         let mut greatest = list_ssts(self.env.files.as_ref(), self.layout)?
             .last_key_value()
             .map_or(0, |(id, _)| *id);
@@ -240,6 +263,9 @@ impl Repair<'_> {
                 greatest = seqs.into_iter().fold(greatest, u64::max);
                 greatest = version.ssts().map(|s| s.id.max(s.max_seq)).fold(greatest, u64::max);
             }
+        }
+        for (id, list) in backups {
+            greatest = greatest.max(id.0).max(list.greatest_number());
         }
         self.next_id = greatest.checked_add(1).ok_or_else(|| {
             let dir = self.layout.ssts();
@@ -292,9 +318,9 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// SSTs that lost the manifest that named them are set aside before a start removes them.
+    /// SSTs that lost the manifest or backup that named them are set aside before a start removes them.
     fn unnamed_ssts(&mut self) -> Result<()> {
-        let mut named = BTreeSet::new();
+        let mut named: BTreeSet<u64> = self.ssts_in_backups()?.into_iter().collect();
         for id in list_tablets(self.env.files.as_ref(), self.layout)? {
             if let Some(version) = self.version(id)? {
                 named.extend(version.ssts().map(|sst| sst.id));
@@ -305,7 +331,7 @@ impl Repair<'_> {
                 let path = self.layout.sst(id);
                 self.move_aside(&path)?;
                 self.report.lost.push(format!(
-                    "{}: no manifest names it any more, and an SST does not say whose it is",
+                    "{}: nothing names it any more, and an SST does not say whose it is",
                     path.display()
                 ));
             }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::journals::{self, series_files};
 use super::repair::{Repair, Tablets};
-use super::{Finding, TableTablets, list_ssts, list_tablets};
+use super::{CatalogEntry, Finding, TableBackup, TableTablets, list_ssts, list_tablets};
 use crate::cell::RowRange;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::journal::Journal;
@@ -23,8 +23,13 @@ use crate::tablet::TabletId;
 
 /// What is known of the catalog.
 pub(super) enum Catalog {
-    /// Its tables.
-    Tables(Vec<TableTablets>),
+    /// Its tables and its backups.
+    Known {
+        /// The tables.
+        tables: Vec<TableTablets>,
+        /// The backups.
+        backups: Vec<TableBackup>,
+    },
     /// The meta store is whole, but nobody said how to read it.
     Unknown,
     /// It cannot be read, and without it nothing else may be touched.
@@ -70,17 +75,19 @@ impl Repair<'_> {
     /// The tables in these entries. An entry that cannot be read is left: its table's tablets are not known.
     fn tables(&mut self, meta: &super::Meta) -> Result<Catalog> {
         let Some(read) = self.catalog else { return Ok(Catalog::Unknown) };
-        let mut tables = Vec::new();
+        let (mut tables, mut backups) = (Vec::new(), Vec::new());
         for (key, value) in meta {
             match read(key, value) {
-                Ok(table) => tables.extend(table),
+                Ok(None) => {}
+                Ok(Some(CatalogEntry::Table(table))) => tables.push(table),
+                Ok(Some(CatalogEntry::Backup(backup))) => backups.push(backup),
                 Err(error) => {
                     let finding = Finding::new(&self.layout.meta(), error);
                     self.stays(&finding, "restore the directory from a backup");
                 }
             }
         }
-        Ok(Catalog::Tables(tables))
+        Ok(Catalog::Known { tables, backups })
     }
 
     /// Sets all files of a series aside and puts one with `snapshot` in their place.

@@ -16,7 +16,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::check::differences;
-use super::repair::{COPY_BYTES, LostRows, Repair, Tablets};
+use super::repair::{COPY_BYTES, Holder, LostRows, Repair, Tablets};
+use super::repair_backups::Backups;
 use super::values::{ValueReaders, list_values};
 use super::{CACHE_BYTES, list_tablets};
 use crate::cache::{BlockCache, QuickBlockCache};
@@ -28,9 +29,12 @@ use crate::sst::{FileId, Lost, Piece, SstProperties, SstReader, SstWriter};
 use crate::tablet::TabletId;
 use crate::values::{ValueReader, blank_footer};
 
+/// What becomes of the SSTs that were looked at.
+pub(super) type Fates = BTreeMap<FileId, Fate>;
+
 /// What becomes of an SST.
 #[derive(Clone)]
-enum Fate {
+pub(super) enum Fate {
     /// It stays.
     Whole,
     /// It stays; these are its true figures.
@@ -41,7 +45,7 @@ enum Fate {
 
 /// What a manifest says of a file.
 #[derive(Clone)]
-struct Described {
+pub(super) struct Described {
     id: FileId,
     bytes: u64,
     properties: SstProperties,
@@ -73,15 +77,16 @@ struct Rewritten {
 }
 
 impl Repair<'_> {
-    /// Repairs the SSTs of all tablets.
-    pub(super) fn ssts(&mut self, tablets: &Tablets) -> Result<()> {
-        let mut fates: BTreeMap<FileId, Fate> = BTreeMap::new();
+    /// Repairs the SSTs of all tablets and backups.
+    pub(super) fn ssts(&mut self, tablets: &Tablets, backups: &Backups) -> Result<()> {
+        let mut fates = Fates::new();
         for (id, version) in tablets {
             if let Some(version) = version {
                 self.ssts_of(*id, version, &mut fates)?;
             }
         }
-        // Only now: another tablet may have named the same file.
+        self.ssts_of_backups(backups, &mut fates)?;
+        // Only now: another tablet, or a backup, may have named the same file.
         for (id, fate) in fates {
             let path = self.layout.sst(id);
             if matches!(fate, Fate::Replaced(_)) && self.env.files.exists(&path)? {
@@ -91,18 +96,35 @@ impl Repair<'_> {
         Ok(())
     }
 
-    fn ssts_of(
+    fn ssts_of(&mut self, tablet: TabletId, version: &Version, fates: &mut Fates) -> Result<()> {
+        let edit = self.edit_of(Holder::Tablet(tablet), version, fates)?;
+        if edit != VersionEdit::default() {
+            let dir = self.layout.tablet(tablet);
+            let (mut manifest, _) = TabletManifest::open(self.files(), &dir)?;
+            manifest.append(&edit)?;
+            self.did(format_args!(
+                "{}: {} SSTs taken out, {} put in",
+                dir.display(),
+                edit.remove.len(),
+                edit.add.len()
+            ));
+        }
+        Ok(())
+    }
+
+    /// What is to be changed of a version for its SSTs to be whole.
+    pub(super) fn edit_of(
         &mut self,
-        tablet: TabletId,
+        holder: Holder,
         version: &Version,
-        fates: &mut BTreeMap<FileId, Fate>,
-    ) -> Result<()> {
+        fates: &mut Fates,
+    ) -> Result<VersionEdit> {
         let mut edit = VersionEdit::default();
         for sst in version.ssts() {
             let fate = match fates.get(&sst.id) {
                 Some(fate) => fate.clone(),
                 None => {
-                    let fate = self.fate(tablet, sst)?;
+                    let fate = self.fate(holder, sst)?;
                     fates.insert(sst.id, fate.clone());
                     fate
                 }
@@ -119,21 +141,10 @@ impl Repair<'_> {
             let new = new.map(|new| new.in_place_of(sst));
             edit.add.extend(new.filter(|new| new.overlaps(version.range())));
         }
-        if edit != VersionEdit::default() {
-            let dir = self.layout.tablet(tablet);
-            let (mut manifest, _) = TabletManifest::open(self.files(), &dir)?;
-            manifest.append(&edit)?;
-            self.did(format_args!(
-                "{}: {} SSTs taken out, {} put in",
-                dir.display(),
-                edit.remove.len(),
-                edit.add.len()
-            ));
-        }
-        Ok(())
+        Ok(edit)
     }
 
-    fn fate(&mut self, tablet: TabletId, sst: &SstRef) -> Result<Fate> {
+    fn fate(&mut self, holder: Holder, sst: &SstRef) -> Result<Fate> {
         let files = self.files();
         let path = self.layout.sst(sst.id);
         let whole_file = || Lost {
@@ -145,7 +156,7 @@ impl Repair<'_> {
             error: crate::Error::corruption(path.display(), 0, "the file is lost"),
         };
         if !files.exists(&path)? {
-            self.lose(tablet, &path, &[whole_file()]);
+            self.lose(holder, &path, &[whole_file()]);
             return Ok(Fate::Replaced(None));
         }
         let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::new(CACHE_BYTES));
@@ -154,7 +165,7 @@ impl Repair<'_> {
             Err(error) if error.kind() == ErrorKind::InvalidArgument => return Err(error),
             Err(_) => {
                 self.copy_aside(&path)?;
-                self.lose(tablet, &path, &[whole_file()]);
+                self.lose(holder, &path, &[whole_file()]);
                 return Ok(Fate::Replaced(None));
             }
         };
@@ -172,7 +183,7 @@ impl Repair<'_> {
         }
         self.copy_aside(&path)?;
         let Rewritten { new, lost, lost_values } = self.rewrite(&reader, sst.level, &mut values)?;
-        self.lose(tablet, &path, &lost);
+        self.lose(holder, &path, &lost);
         for (id, lost) in lost_values {
             let value_path = layout.value(id);
             // One copy is enough for all SSTs that name it; it is not changed.
@@ -180,17 +191,17 @@ impl Repair<'_> {
             if !known && files.exists(&value_path)? {
                 self.copy_aside(&value_path)?;
             }
-            self.lose(tablet, &value_path, &lost);
+            self.lose(holder, &value_path, &lost);
         }
         let kept = new.as_ref().map_or(0, |new| new.properties.entries);
         self.did(format_args!("{}: {kept} records kept in a new SST", path.display()));
         Ok(Fate::Replaced(new))
     }
 
-    fn lose(&mut self, tablet: TabletId, path: &Path, lost: &[Lost]) {
+    fn lose(&mut self, holder: Holder, path: &Path, lost: &[Lost]) {
         // With a filter partition no row is lost.
         let rows = lost.iter().filter(|lost| lost.records > 0).map(|lost| LostRows {
-            tablet,
+            holder,
             file: path.to_path_buf(),
             bytes: lost.offset..lost.offset + lost.bytes,
             from_row: lost.from_row.clone(),
@@ -247,15 +258,17 @@ impl Repair<'_> {
     /// a start removes it.
     pub(super) fn value_files(&mut self) -> Result<()> {
         let files = self.files();
-        let mut named = BTreeSet::new();
+        let mut ssts: BTreeSet<FileId> = self.ssts_in_backups()?.into_iter().collect();
         for tablet in list_tablets(files.as_ref(), self.layout)? {
-            let Some(version) = self.version(tablet)? else { continue };
-            for sst in version.ssts() {
-                let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::new(CACHE_BYTES));
-                let path = self.layout.sst(sst.id);
-                let reader = SstReader::open(files.as_ref(), &path, sst.id, cache)?;
-                named.extend(reader.properties().value_files.keys().copied());
-            }
+            let version = self.version(tablet)?;
+            ssts.extend(version.iter().flat_map(Version::ssts).map(|sst| sst.id));
+        }
+        let mut named = BTreeSet::new();
+        for id in ssts {
+            let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::new(CACHE_BYTES));
+            let path = self.layout.sst(id);
+            let reader = SstReader::open(files.as_ref(), &path, id, cache)?;
+            named.extend(reader.properties().value_files.keys().copied());
         }
         for id in list_values(files.as_ref(), self.layout)?.into_keys() {
             let path = self.layout.value(id);

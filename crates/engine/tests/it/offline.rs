@@ -9,12 +9,14 @@ use futures::executor::block_on;
 use proptest::prelude::*;
 
 use tepui_engine::ErrorKind;
+use tepui_engine::backup::BackupId;
 use tepui_engine::cell::{RowBatch, RowRange};
 use tepui_engine::db::Engine;
 use tepui_engine::io::{Env, Files, ManualClock, MemoryFiles};
 use tepui_engine::manifest::{MetaChange, MetaExpect};
 use tepui_engine::offline::{
-    self, CheckReport, RepairOptions, RepairReport, TableTablets, inspect,
+    self, CatalogEntry, CheckReport, RepairOptions, RepairReport, TableBackup, TableTablets,
+    inspect,
 };
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::TabletId;
@@ -46,11 +48,15 @@ fn environment(files: &Arc<MemoryFiles>) -> Env {
     env(Arc::clone(files) as Arc<dyn Files>, Arc::new(ManualClock::new(START_MICROS)), 3)
 }
 
-fn read_catalog(key: &str, value: &[u8]) -> tepui_engine::Result<Option<TableTablets>> {
-    let Some(table) = key.strip_prefix("tables/") else { return Ok(None) };
+fn read_catalog(key: &str, value: &[u8]) -> tepui_engine::Result<Option<CatalogEntry>> {
     let text = std::str::from_utf8(value).unwrap();
+    if let Some(backup) = key.strip_prefix("backups/") {
+        let (name, id) = (backup.to_owned(), BackupId(text.parse().unwrap()));
+        return Ok(Some(CatalogEntry::Backup(TableBackup { name, id })));
+    }
+    let Some(table) = key.strip_prefix("tables/") else { return Ok(None) };
     let tablets = text.split(',').map(|id| TabletId(id.parse().unwrap())).collect();
-    Ok(Some(TableTablets { table: table.to_owned(), tablets }))
+    Ok(Some(CatalogEntry::Table(TableTablets { table: table.to_owned(), tablets })))
 }
 
 fn place() -> Place {
@@ -657,4 +663,104 @@ fn inspection_shows_where_a_value_lies_and_what_is_in_its_file() {
     assert!(lines.iter().any(|l| l.contains(&format!(" of value file {id}"))));
     flip(&place.files, &path, place.files.contents(&path).unwrap().len() - 1);
     assert!(!inspect::value_file(files, &path, &mut |_| Ok(())).unwrap());
+}
+
+/// A place with a backup of both tablets, whose rows were rewritten and compacted since: the backup keeps files that
+/// no tablet names.
+fn place_with_backup() -> (Place, BackupId) {
+    let place = place();
+    let engine = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap();
+    for tablet in engine.tablets() {
+        tablet.set_schema(Arc::new(plain_schema()));
+    }
+    engine.start().unwrap();
+    let backup = block_on(engine.create_backup(&place.tablets)).unwrap().id();
+    let change = MetaChange {
+        key: "backups/b".to_owned(),
+        expect: MetaExpect::Absent,
+        value: Some(backup.0.to_string().into()),
+    };
+    engine.meta().commit(&[change]).unwrap();
+    for tablet in engine.tablets() {
+        block_on(tablet.drop_rows(RowRange::all())).unwrap();
+    }
+    engine.run_background().unwrap();
+    engine.close().unwrap();
+    (place, backup)
+}
+
+/// Restores the backup in what is on disk: its rows.
+fn restored(place: &Place, backup: BackupId) -> Rows {
+    let engine = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap();
+    let mut rows = Rows::new();
+    for tablet in engine.restore_backup(backup).unwrap() {
+        tablet.set_schema(Arc::new(plain_schema()));
+        for row in scan(&tablet, RowRange::all(), Projection::all(), false, None).unwrap() {
+            let value = String::from_utf8(row.cells[0].value.to_vec()).unwrap();
+            rows.insert(String::from_utf8(row.key.to_vec()).unwrap(), value);
+        }
+    }
+    rows
+}
+
+#[test]
+fn a_backup_is_checked_like_a_table_and_what_only_it_keeps_is_named() {
+    let (place, backup) = place_with_backup();
+    let report = check(&place.files);
+    assert!(report.is_whole() && report.notes.is_empty(), "{report} {:?}", report.notes);
+    assert_eq!((report.backups, report.tablets), (1, 2));
+    assert!(report.ssts > 2 && report.sst_records > 200, "{report}");
+    assert_eq!(restored(&place, backup), place.rows);
+
+    let (place, _) = place_with_backup();
+    let path = files_in(&place.files, "backups").remove(0);
+    let mut text = String::new();
+    let mut on = |line: inspect::Line| {
+        text = format!("{text}{line}\n");
+        Ok(())
+    };
+    assert!(inspect::manifest(place.files.as_ref(), &path, &mut on).unwrap());
+    assert!(text.contains("backup of 2 tablets") && text.contains("value file"), "{text}");
+
+    place.files.put_contents(&path.with_extension("new"), b"half".to_vec());
+    place.files.remove(&path).unwrap();
+    let report = check(&place.files);
+    assert!(report.damage.iter().any(|f| f.to_string().contains("the list of b is missing")));
+    assert!(report.notes.iter().any(|f| f.to_string().contains("was being written")));
+}
+
+#[test]
+fn a_damaged_sst_of_a_backup_costs_the_rows_that_are_listed_and_no_others() {
+    for share in [10, 50, 97] {
+        let (place, backup) = place_with_backup();
+        let path = files_in(&place.files, "sst")
+            .into_iter()
+            .max_by_key(|path| place.files.contents(path).unwrap().len())
+            .unwrap();
+        let at = (place.files.contents(&path).unwrap().len() - 1) * share / 100;
+        let report = damage_and_repair(&place, &path, at);
+        let found = restored(&place, backup);
+        for (row, value) in &place.rows {
+            let lost = report
+                .lost_rows
+                .iter()
+                .any(|lost| *lost.from_row <= *row.as_bytes() && *row.as_bytes() <= *lost.to_row);
+            if !lost {
+                assert_eq!(found.get(row), Some(value), "{share} %: {row} {report:#?}");
+            }
+        }
+        assert!(found.len() > place.rows.len() / 4, "{share} %: {} rows", found.len());
+    }
+}
+
+#[test]
+fn a_damaged_list_is_set_aside_with_what_only_it_named_and_the_rest_opens() {
+    let (place, backup) = place_with_backup();
+    let path = files_in(&place.files, "backups").remove(0);
+    let kept = files_in(&place.files, "sst").len();
+    let report = damage_and_repair(&place, &path, 100);
+    assert!(report.lost.iter().any(|lost| lost.contains("cannot be restored")), "{report:#?}");
+    assert_eq!(files_in(&place.files, "lost/sst").len(), kept);
+    assert!(restored(&place, backup).is_empty());
+    assert!(rows_of(&place.files, place.tablets).is_empty(), "they were dropped");
 }

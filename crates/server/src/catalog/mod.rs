@@ -37,30 +37,37 @@ use tepui_engine::backup::BackupId;
 use tepui_engine::cell::RowRange;
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::manifest::MetaStore;
+use tepui_engine::offline::{CatalogEntry, TableBackup, TableTablets};
 use tepui_engine::tablet::TabletId;
 
 use crate::api::admin;
+use crate::backups::record::BackupRecord;
 use crate::limits::{INITIAL_SPLITS_MAX, UNDELETE_RETENTION};
 use crate::names;
 use host::Host;
 use record::TableRecord;
 use store::Store;
 
-/// The table that an entry of the meta store describes, for tools that work without a server; `None` for an
-/// entry of a resource ([`resources`]), which is checked too, and for one that is not the catalog's.
-pub fn tablets_of(
-    key: &str,
-    value: &[u8],
-) -> tepui_engine::Result<Option<tepui_engine::offline::TableTablets>> {
+/// What of the data directory an entry of the meta store names, for tools that work without a server; `None` for an entry
+/// of a resource ([`resources`]) that names nothing there, which is checked too, and for one that is not the catalog's.
+pub fn entry_of(key: &str, value: &[u8]) -> tepui_engine::Result<Option<CatalogEntry>> {
     let damaged = |error: Error| {
         tepui_engine::Error::new(tepui_engine::ErrorKind::Corruption, error.message())
     };
-    if resources::check_entry(key, value).map_err(damaged)? || !key.starts_with(store::PREFIX) {
+    if resources::check_entry(key, value).map_err(damaged)? {
+        let backup = resources::read::<BackupRecord>(key, value).map_err(damaged)?;
+        let made = backup.and_then(|stored| {
+            let name = stored.value.shown().name;
+            stored.value.made_id().map(|id| CatalogEntry::Backup(TableBackup { name, id }))
+        });
+        return Ok(made);
+    }
+    if !key.starts_with(store::PREFIX) {
         return Ok(None);
     }
     let record = TableRecord::decode_versioned(key, value).map_err(damaged)?;
     let tablets = record.tablet_ids().collect();
-    Ok(Some(tepui_engine::offline::TableTablets { table: record.name, tablets }))
+    Ok(Some(CatalogEntry::Table(TableTablets { table: record.name, tablets })))
 }
 
 /// A table as of its last change.

@@ -14,7 +14,7 @@
 //! A new kind is a message that implements [`Resource`] and a line in [`KINDS`]. An entry of a kind that is not there
 //! stops the start, with its name: a server that ignored it would promise less than the one that wrote it.
 //!
-//! `tepui check` decodes each of these entries and counts none of them as a table ([`super::tablets_of`]); `tepui
+//! `tepui check` decodes each of these entries and counts none of them as a table ([`super::entry_of`]); `tepui
 //! inspect` lists them with all other entries of the meta store.
 
 use std::any::Any;
@@ -126,6 +126,11 @@ pub(super) fn check_entry(key: &str, value: &[u8]) -> Result<bool> {
         return Ok(false);
     }
     decode(key, value, 0).map(|_| true)
+}
+
+/// The resource of an entry of the meta store; `None` for one of another kind.
+pub(super) fn read<R: Resource>(key: &str, value: &[u8]) -> Result<Option<Arc<Stored<R>>>> {
+    decode(key, value, 0).map(|(_, _, entry)| entry.typed())
 }
 
 /// The kind's number, the name and the entry of a key and its value.

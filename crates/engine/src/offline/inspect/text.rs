@@ -73,6 +73,13 @@ impl fmt::Display for Line {
                 write_edit(f, edit)
             }
             Self::Version(version) => version.fmt(f),
+            Self::Backup { offset, tablets, value_files } => {
+                write!(f, "{offset:>10}  backup of {}", of(tablets.len(), "tablets"))?;
+                tablets.iter().try_for_each(|version| write!(f, "\n{version}"))?;
+                value_files
+                    .iter()
+                    .try_for_each(|(id, bytes)| write!(f, "\n  value file {id}: {bytes} bytes"))
+            }
             Self::Meta { offset, record } => {
                 write!(f, "{offset:>10}  ")?;
                 write_meta(f, record)
