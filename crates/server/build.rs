@@ -39,6 +39,9 @@ fn describe(service: &rpcs::Service) -> tonic_build::manual::Service {
         if rpc.streams {
             method = method.server_streaming();
         }
+        if rpc.takes_stream {
+            method = method.client_streaming();
+        }
         builder = builder.method(method.build());
     }
     builder.build()
@@ -66,8 +69,16 @@ fn dispatch(service: &rpcs::Service, first: usize, code: &mut String) {
         };
         let body = if rpc.supported {
             let way = if rpc.streams { "streaming" } else { "unary" };
+            // Clients measure the data API alone.
+            let metrics = if service.name == "Bigtable" {
+                ".with_metrics(&self.recorder, &self.instances, &request)"
+            } else {
+                ""
+            };
             format!(
-                "crate::metrics::rpc::{way}(&self.recorder, {number}, self.on_{method}(request)).await"
+                "let terms = crate::call::Terms::of(&request){metrics}; \
+                 crate::metrics::rpc::{way}(&self.recorder, {number}, \
+                 terms.{way}(self.on_{method}(request))).await"
             )
         } else {
             let name = format!("{}.{}", service.name, rpc.name);
@@ -80,11 +91,14 @@ fn dispatch(service: &rpcs::Service, first: usize, code: &mut String) {
                  async {{ Err(crate::status::{status}) }}).await"
             )
         };
+        let mut input = format!("crate::api::{}", rpc.input);
+        if rpc.takes_stream {
+            input = format!("tonic::Streaming<{input}>");
+        }
         writeln!(
             code,
-            "    async fn {method}(&self, request: tonic::Request<crate::api::{}>) \
-             -> Result<tonic::Response<{output}>, tonic::Status> {{ {body} }}",
-            rpc.input
+            "    async fn {method}(&self, request: tonic::Request<{input}>) \
+             -> Result<tonic::Response<{output}>, tonic::Status> {{ {body} }}"
         )
         .expect("a String can be written");
     }

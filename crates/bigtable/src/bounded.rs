@@ -54,6 +54,11 @@ pub struct Bounded<M> {
 }
 
 impl<M> Bounded<M> {
+    /// What was decoded, before it is known whether there was more.
+    pub fn unchecked(&self) -> &M {
+        &self.request
+    }
+
     /// The request; `INVALID_ARGUMENT` where there was more in it than the limit on mutations allows.
     pub fn checked(self) -> Result<M> {
         limits::check_mutation_count_max(self.count.max(self.count_within))?;

@@ -1,6 +1,7 @@
 //! The API's message types under short names. `crate::rpcs` names its types by these paths.
 
 pub mod instances;
+pub mod session;
 pub mod spelled_out;
 
 pub use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2 as admin;

@@ -15,6 +15,8 @@
 pub mod admission;
 pub mod api;
 pub mod backups;
+pub mod bundles;
+pub mod call;
 pub mod catalog;
 pub mod chores;
 pub mod config;

@@ -197,3 +197,9 @@ pub const BACKUP_ORDER_FIELDS_MAX: usize = 14;
 
 /// Characters of a page token of backups, at most: two for each byte of two names of the greatest length, and numbers.
 pub const BACKUP_PAGE_TOKEN_CHARS_MAX: usize = 2 * (2 * RESOURCE_NAME_CHARS_MAX + 256);
+
+/// Schema bundles of a table, at most. Each is up to a request's 4 MiB and is held in memory.
+pub const SCHEMA_BUNDLES_MAX: usize = 100;
+
+/// Bytes of one page of `ListSchemaBundles`, at most, unless one bundle is larger: clients take 4 MiB.
+pub const SCHEMA_BUNDLES_PAGE_BYTES_MAX: usize = 3 << 20;

@@ -96,6 +96,13 @@ pub fn new_table(parent: &str, id: &str) -> Result<String> {
     Ok(format!("{parent}/tables/{id}"))
 }
 
+/// The name of a new schema bundle of a table, both checked.
+pub fn new_schema_bundle(parent: &str, id: &str) -> Result<String> {
+    check_table("parent", parent)?;
+    check_id("schema_bundle_id", id, TABLE_ID_CHARS_MAX, WORD_PATTERN, is_word(id))?;
+    Ok(format!("{parent}/{}/{id}", crate::bundles::COLLECTION))
+}
+
 /// The instance that the name of something in it starts with; all of a name that is in none.
 pub fn instance_of(name: &str) -> &str {
     let end = name.match_indices('/').nth(3).map_or(name.len(), |(at, _)| at);

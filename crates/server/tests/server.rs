@@ -27,6 +27,8 @@ use tonic::transport::Channel;
 
 #[path = "server/instances.rs"]
 mod instances;
+#[path = "server/types.rs"]
+mod types;
 
 const INSTANCE: &str = "projects/p/instances/i";
 const TABLE: &str = "projects/p/instances/i/tables/t";

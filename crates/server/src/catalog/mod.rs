@@ -152,6 +152,13 @@ impl<H: Host> Catalog<H> {
         self.read().live.values().map(Arc::clone).collect()
     }
 
+    /// The incarnation of the table of a name, also of a deleted one that can be undeleted.
+    pub fn incarnation(&self, name: &str) -> Option<u64> {
+        let tables = self.read();
+        let entry = tables.live.get(name).or_else(|| tables.deleted.get(name));
+        entry.map(|entry| entry.record.incarnation)
+    }
+
     /// Up to `limit` tables of an instance in name order, those after the name `after` only.
     pub fn list(
         &self,

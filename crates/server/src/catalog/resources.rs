@@ -72,6 +72,7 @@ const KINDS: &[Kind] = &[
     Kind::of::<admin::AppProfile>(),
     Kind::of::<BackupRecord>(),
     Kind::of::<longrunning::Operation>(),
+    Kind::of::<crate::bundles::BundleRecord>(),
 ];
 
 impl Resource for longrunning::Operation {

@@ -22,7 +22,7 @@ use crate::api::admin;
 use crate::api::instances::{CreateInstanceRequest, Edition, Instance};
 use crate::catalog::Catalog;
 use crate::catalog::host::Host;
-use crate::catalog::resources::{Change, Resource, Resources, missing};
+use crate::catalog::resources::{Change, Resource, Resources, Stored, missing};
 use crate::limits::{
     CLUSTERS_MAX, DISPLAY_NAME_CHARS_MAX, LABEL_BYTES_MAX, LABEL_CHARS_MAX, LABELS_MAX,
 };
@@ -31,6 +31,9 @@ use crate::services::timestamp;
 
 /// The id of the one cluster of an instance that nobody created.
 pub const IMPLICIT_CLUSTER: &str = "tepui";
+
+/// Its zone.
+pub const IMPLICIT_ZONE: &str = "local";
 
 impl Resource for Instance {
     const KIND: &'static str = "instance";
@@ -209,6 +212,40 @@ impl Instances {
             .map(|(name, _)| names::id_of(&name).to_owned())
             .collect();
         if ids.is_empty() { vec![IMPLICIT_CLUSTER.to_owned()] } else { ids }
+    }
+
+    /// Which cluster answers requests by this app profile to what has this name, and its zone: the one that the profile
+    /// routes to, else the first. Takes no lock.
+    pub fn location(&self, name: &str, profile: &str) -> (String, String) {
+        let instance = names::instance_of(name);
+        let routed = (!profile.is_empty()).then(|| self.routed_to(instance, profile)).flatten();
+        let first = || {
+            let prefix = format!("{instance}/clusters/");
+            let first = self.resources.list::<admin::Cluster>(&prefix, None, 1).pop()?;
+            Some((names::id_of(&first.0).to_owned(), first.1))
+        };
+        match routed.or_else(first) {
+            Some((id, cluster)) => (id, names::id_of(&cluster.value.location).to_owned()),
+            None => (IMPLICIT_CLUSTER.to_owned(), IMPLICIT_ZONE.to_owned()),
+        }
+    }
+
+    /// The cluster of a profile that routes to one alone.
+    fn routed_to(
+        &self,
+        instance: &str,
+        profile: &str,
+    ) -> Option<(String, Arc<Stored<admin::Cluster>>)> {
+        let profile = format!("{instance}/appProfiles/{profile}");
+        let profile = self.resources.get::<admin::AppProfile>(&profile)?;
+        match &profile.value.routing_policy {
+            Some(admin::app_profile::RoutingPolicy::SingleClusterRouting(routing)) => {
+                let id = &routing.cluster_id;
+                let cluster = self.resources.get(&format!("{instance}/clusters/{id}"))?;
+                Some((id.clone(), cluster))
+            }
+            _ => None,
+        }
     }
 }
 

@@ -106,6 +106,11 @@ impl Recorder {
         Self { core, clock }
     }
 
+    /// The monotonic time by which calls are timed, in microseconds.
+    pub fn now_micros(&self) -> u64 {
+        self.clock.monotonic_micros()
+    }
+
     fn begin(&self, rpc: usize) -> Call {
         if let Some(figures) = self.core.0.get(rpc) {
             figures.under_way.fetch_add(1, Ordering::Relaxed);

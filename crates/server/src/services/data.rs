@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status};
 use super::{Stream, Tables, unsupported};
 use crate::admission::{Answer, Connection, Hold, Streams};
 use crate::api::kept;
+use crate::api::session::{ClientConfiguration, GetClientConfigurationRequest};
 use crate::api::v2::mutate_rows_response::Entry;
 use crate::api::v2::{
     CheckAndMutateRowResponse, MutateRowResponse, MutateRowsResponse, PingAndWarmRequest,
@@ -31,7 +32,7 @@ use crate::status::{self, from_error};
 #[derive(Clone)]
 pub struct DataService {
     tables: Arc<Tables>,
-    instances: Arc<Instances>,
+    pub(super) instances: Arc<Instances>,
     streams: Arc<Streams>,
     clock: Arc<dyn Clock>,
     pub(super) recorder: Recorder,
@@ -160,6 +161,16 @@ impl DataService {
         let table = self.table(&request.table_name, &views)?;
         let done = table.read_modify_write_row(&request).await;
         done.map(Response::new).map_err(|error| from_error(&error))
+    }
+
+    /// Sessions are not served, so clients are told not to open any, and not to ask again.
+    pub(super) async fn on_get_client_configuration(
+        &self,
+        request: Request<GetClientConfigurationRequest>,
+    ) -> Result<Response<ClientConfiguration>, Status> {
+        let checked = names::check_instance("instance_name", &request.get_ref().instance_name);
+        let answer = checked.map(|()| Response::new(ClientConfiguration::without_sessions()));
+        answer.map_err(|error| from_error(&error))
     }
 
     /// Nothing is cold: tables are opened at the start. Clients use it to open their connections.

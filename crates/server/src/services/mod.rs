@@ -2,6 +2,7 @@
 //! supported calls the method `on_<rpc>` of its service, any other answers UNIMPLEMENTED.
 
 mod backups;
+mod bundles;
 mod data;
 mod instances;
 mod operations;

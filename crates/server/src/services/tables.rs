@@ -13,6 +13,7 @@ use crate::api::admin::table::View;
 use crate::api::longrunning::Operation;
 use crate::api::spelled_out;
 use crate::backups::Backups;
+use crate::bundles::Bundles;
 use crate::catalog::record::TableRecord;
 use crate::catalog::{NewTable, families, settings};
 use crate::instances::Instances;
@@ -26,11 +27,12 @@ const TABLE_TYPE: &str = "google.bigtable.admin.v2.Table";
 /// The service. Cheap to clone: every core has one.
 #[derive(Clone)]
 pub struct TableAdminService {
-    tables: Arc<Tables>,
+    pub(super) tables: Arc<Tables>,
     pub(super) instances: Arc<Instances>,
     pub(super) operations: Arc<Operations>,
     pub(super) backups: Arc<Backups>,
-    clock: Arc<dyn Clock>,
+    pub(super) bundles: Bundles,
+    pub(super) clock: Arc<dyn Clock>,
     pub(super) recorder: Recorder,
 }
 
@@ -42,10 +44,11 @@ impl TableAdminService {
         instances: Arc<Instances>,
         operations: Arc<Operations>,
         backups: Arc<Backups>,
+        bundles: Bundles,
         clock: Arc<dyn Clock>,
         recorder: Recorder,
     ) -> Self {
-        Self { tables, instances, operations, backups, clock, recorder }
+        Self { tables, instances, operations, backups, bundles, clock, recorder }
     }
 
     /// A table as a view shows it.

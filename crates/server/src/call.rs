@@ -1,0 +1,340 @@
+//! The terms of a call beside its answer: until when its client waits for it, and what its client's metrics want to
+//! know of it.
+//!
+//! ```text
+//! grpc-timeout: 1500m                      ─► the work is dropped after that, with DEADLINE_EXCEEDED
+//! x-goog-ext-425905942-bin: ResponseParams ◄─ which cluster answered, and in which zone     (data API)
+//! server-timing: gfet4t7; dur=3            ◄─ milliseconds until the answer began           (data API)
+//! ```
+//!
+//! A client that went away is noticed by the transport, which drops its call; a deadline is for proxies that do not
+//! pass a cancellation on, and for calls that wait long in a queue. What a write has given to the commit log when
+//! it is dropped still happens, as with any lost answer.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+use prost::Message as _;
+use tepui_bigtable::bounded::Bounded;
+use tepui_bigtable::filter::WithFilter;
+use tokio::time::{Instant, Sleep};
+use tonic::metadata::{AsciiMetadataValue, BinaryMetadataValue, MetadataMap};
+use tonic::{Response, Status};
+
+use crate::api::session::GetClientConfigurationRequest;
+use crate::api::v2::{self, ResponseParams};
+use crate::instances::Instances;
+use crate::metrics::rpc::Recorder;
+
+/// The header of [`ResponseParams`], named by the number of an extension in Google's own messages.
+pub const LOCATION_HEADER: &str = "x-goog-ext-425905942-bin";
+
+/// The header of the time that the server took, of which clients read the entry `gfet4t7`.
+pub const TIMING_HEADER: &str = "server-timing";
+
+/// Digits of a timeout, at most: gRPC's own limit.
+const TIMEOUT_DIGITS_MAX: usize = 8;
+
+/// A request of the data API, which is for an instance and goes by an app profile.
+pub trait Addressed {
+    /// The name of what it is for, and the id of the profile.
+    fn address(&self) -> (&str, &str);
+}
+
+macro_rules! addressed {
+    ($($request:ty: $($name:ident)|+;)*) => {
+        $(
+            impl Addressed for $request {
+                fn address(&self) -> (&str, &str) {
+                    let names = [$(self.$name.as_str()),+];
+                    let name = names.into_iter().find(|name| !name.is_empty());
+                    (name.unwrap_or_default(), &self.app_profile_id)
+                }
+            }
+        )*
+    };
+}
+
+addressed! {
+    v2::ReadRowsRequest: table_name | authorized_view_name | materialized_view_name;
+    v2::SampleRowKeysRequest: table_name | authorized_view_name | materialized_view_name;
+    v2::MutateRowRequest: table_name | authorized_view_name;
+    v2::MutateRowsRequest: table_name | authorized_view_name;
+    v2::CheckAndMutateRowRequest: table_name | authorized_view_name;
+    v2::ReadModifyWriteRowRequest: table_name | authorized_view_name;
+    v2::GenerateInitialChangeStreamPartitionsRequest: table_name;
+    v2::ReadChangeStreamRequest: table_name;
+    v2::PingAndWarmRequest: name;
+    GetClientConfigurationRequest: instance_name;
+}
+
+impl<R: Addressed> Addressed for WithFilter<R> {
+    fn address(&self) -> (&str, &str) {
+        self.request.address()
+    }
+}
+
+impl<R: Addressed> Addressed for Bounded<R> {
+    fn address(&self) -> (&str, &str) {
+        self.unchecked().address()
+    }
+}
+
+/// The terms of one call.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    deadline: Option<Instant>,
+    metrics: Option<Metrics>,
+}
+
+/// What clients' metrics are told.
+#[derive(Debug, Clone)]
+struct Metrics {
+    recorder: Recorder,
+    began_micros: u64,
+    location: BinaryMetadataValue,
+}
+
+impl Terms {
+    /// Those that the request's headers ask for.
+    pub fn of<T>(request: &tonic::Request<T>) -> Self {
+        let timeout = request.metadata().get("grpc-timeout");
+        let timeout = timeout.and_then(|value| value.to_str().ok()).and_then(parse_timeout);
+        // A deadline beyond the clock's end is none.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        Self { deadline, metrics: None }
+    }
+
+    /// With the headers that clients' metrics read.
+    pub fn with_metrics<R: Addressed>(
+        self,
+        recorder: &Recorder,
+        instances: &Instances,
+        request: &tonic::Request<R>,
+    ) -> Self {
+        let (name, profile) = request.get_ref().address();
+        let (cluster, zone) = instances.location(name, profile);
+        let params =
+            ResponseParams { zone_id: Some(zone), cluster_id: Some(cluster), afe_id: None };
+        let metrics = Metrics {
+            recorder: recorder.clone(),
+            began_micros: recorder.now_micros(),
+            location: BinaryMetadataValue::from_bytes(&params.encode_to_vec()),
+        };
+        Self { metrics: Some(metrics), ..self }
+    }
+
+    /// Carries out a call with one answer.
+    pub async fn unary<T>(
+        self,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<Response<T>, Status> {
+        let result = match self.deadline {
+            None => call.await,
+            Some(deadline) => {
+                tokio::time::timeout_at(deadline, call).await.unwrap_or_else(|_| Err(passed()))
+            }
+        };
+        self.tell(result)
+    }
+
+    /// Carries out a call whose answer is a stream.
+    pub async fn streaming<S>(
+        self,
+        call: impl Future<Output = Result<Response<S>, Status>>,
+    ) -> Result<Response<Within<S>>, Status> {
+        let deadline = self.deadline;
+        let result = self.unary(call).await;
+        result.map(|response| response.map(|inner| Within { inner, deadline, timer: None }))
+    }
+
+    fn tell<T>(self, mut result: Result<Response<T>, Status>) -> Result<Response<T>, Status> {
+        if let Some(metrics) = self.metrics {
+            metrics.add_to(match &mut result {
+                Ok(response) => response.metadata_mut(),
+                Err(status) => status.metadata_mut(),
+            });
+        }
+        result
+    }
+}
+
+impl Metrics {
+    fn add_to(self, headers: &mut MetadataMap) {
+        headers.insert_bin(LOCATION_HEADER, self.location);
+        let took_micros = self.recorder.now_micros().saturating_sub(self.began_micros);
+        headers.insert(TIMING_HEADER, timing(took_micros));
+    }
+}
+
+fn timing(took_micros: u64) -> AsciiMetadataValue {
+    let at_once = AsciiMetadataValue::from_static("gfet4t7; dur=0");
+    match took_micros / 1_000 {
+        0 => at_once,
+        // Digits are always a value.
+        millis => format!("gfet4t7; dur={millis}").try_into().unwrap_or(at_once),
+    }
+}
+
+fn passed() -> Status {
+    Status::deadline_exceeded(
+        "the client's deadline passed before the answer was there; a write may still take effect",
+    )
+}
+
+/// gRPC's form of a timeout: digits and a unit. `None` for what is not of that form, as if it were not there.
+fn parse_timeout(value: &str) -> Option<Duration> {
+    let unit = value.chars().last()?;
+    let digits = value.strip_suffix(unit)?;
+    let is_number = !digits.is_empty()
+        && digits.len() <= TIMEOUT_DIGITS_MAX
+        && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number: u64 = is_number.then(|| digits.parse().ok())??;
+    match unit {
+        'H' => Some(Duration::from_secs(number * 3_600)),
+        'M' => Some(Duration::from_secs(number * 60)),
+        'S' => Some(Duration::from_secs(number)),
+        'm' => Some(Duration::from_millis(number)),
+        'u' => Some(Duration::from_micros(number)),
+        'n' => Some(Duration::from_nanos(number)),
+        _ => None,
+    }
+}
+
+pin_project! {
+    /// A stream that ends with DEADLINE_EXCEEDED when its deadline passes before it does.
+    #[derive(Debug)]
+    pub struct Within<S> {
+        #[pin]
+        inner: S,
+        deadline: Option<Instant>,
+        // Set once the stream had to wait: one that never does costs no timer.
+        timer: Option<Pin<Box<Sleep>>>,
+    }
+}
+
+impl<T, S: futures::Stream<Item = Result<T, Status>>> futures::Stream for Within<S> {
+    type Item = Result<T, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.project();
+        let Some(deadline) = *this.deadline else { return this.inner.poll_next(context) };
+        // A stream that always has a next item would never meet the timer.
+        if Instant::now() < deadline {
+            if let Poll::Ready(item) = this.inner.poll_next(context) {
+                return Poll::Ready(item);
+            }
+            let timer =
+                this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+            if timer.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Some(Err(passed())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures::StreamExt as _;
+    use tepui_engine::io::{Clock, ManualClock};
+
+    use super::*;
+    use crate::catalog::memory_meta::MemoryMeta;
+    use crate::catalog::resources::Resources;
+    use crate::metrics::rpc::CoreRpcs;
+
+    fn request(timeout: &str) -> tonic::Request<()> {
+        let mut request = tonic::Request::new(());
+        request.metadata_mut().insert("grpc-timeout", timeout.parse().unwrap());
+        request
+    }
+
+    #[test]
+    fn timeouts_are_read_as_grpc_writes_them() {
+        for (text, want) in [
+            ("1H", Some(Duration::from_hours(1))),
+            ("2M", Some(Duration::from_mins(2))),
+            ("3S", Some(Duration::from_secs(3))),
+            ("1500m", Some(Duration::from_millis(1_500))),
+            ("7u", Some(Duration::from_micros(7))),
+            ("99999999n", Some(Duration::from_nanos(99_999_999))),
+            ("99999999H", Some(Duration::from_hours(99_999_999))),
+            ("", None),
+            ("S", None),
+            ("-1S", None),
+            ("+1S", None),
+            ("1", None),
+            ("1x", None),
+            ("123456789S", None),
+            ("1ä", None),
+        ] {
+            assert_eq!(parse_timeout(text), want, "{text}");
+        }
+        assert!(Terms::of(&tonic::Request::new(())).deadline.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_past_its_deadline_is_dropped() {
+        let (alive, dropped) = tokio::sync::oneshot::channel::<()>();
+        let call = async move {
+            let _alive = alive;
+            futures::future::pending::<Result<Response<()>, Status>>().await
+        };
+        let status = Terms::of(&request("20m")).unary(call).await.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
+        assert!(dropped.await.is_err());
+        let call = async { Ok(Response::new(5)) };
+        assert_eq!(Terms::of(&request("20m")).unary(call).await.unwrap().into_inner(), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_past_its_deadline_ends_with_it_whether_it_waits_or_not() {
+        let waiting = futures::stream::iter([Ok(1)]).chain(futures::stream::pending());
+        let call = async { Ok(Response::new(waiting)) };
+        let stream = Terms::of(&request("20m")).streaming(call).await.unwrap().into_inner();
+        let items: Vec<_> = stream.take(2).collect().await;
+        assert_eq!(items[0].as_ref().unwrap(), &1);
+        assert_eq!(items[1].as_ref().unwrap_err().code(), tonic::Code::DeadlineExceeded);
+
+        let endless = futures::stream::repeat_with(|| Ok(1));
+        let call = async { Ok(Response::new(endless)) };
+        let mut stream = Terms::of(&request("20m")).streaming(call).await.unwrap().into_inner();
+        assert!(stream.next().await.unwrap().is_ok());
+        tokio::time::advance(Duration::from_millis(21)).await;
+        assert_eq!(stream.next().await.unwrap().unwrap_err().code(), tonic::Code::DeadlineExceeded);
+    }
+
+    #[tokio::test]
+    async fn answers_and_errors_say_where_and_how_fast() {
+        let clock = Arc::new(ManualClock::new(1));
+        let core = Arc::new(CoreRpcs::default());
+        let recorder = Recorder::new(core, Arc::clone(&clock) as Arc<dyn Clock>);
+        let resources = Resources::open(Arc::<MemoryMeta>::default()).unwrap();
+        let instances = Instances::new(Arc::new(resources), Arc::clone(&clock) as _, false);
+        let terms = || {
+            let request = tonic::Request::new(v2::ReadRowsRequest::default());
+            Terms::of(&request).with_metrics(&recorder, &instances, &request)
+        };
+        let slow = terms().unary(async {
+            clock.advance_micros(12_345);
+            Ok(Response::new(()))
+        });
+        let slow = slow.await.unwrap();
+        let failed = terms().unary(async { Err::<Response<()>, _>(Status::not_found("x")) });
+        let failed = failed.await.unwrap_err();
+        for (headers, timing) in
+            [(slow.metadata(), "gfet4t7; dur=12"), (failed.metadata(), "gfet4t7; dur=0")]
+        {
+            assert_eq!(headers.get(TIMING_HEADER).unwrap(), timing);
+            let location = headers.get_bin(LOCATION_HEADER).unwrap().to_bytes().unwrap();
+            let location = ResponseParams::decode(location).unwrap();
+            assert_eq!((location.zone_id(), location.cluster_id()), ("local", "tepui"));
+        }
+    }
+}

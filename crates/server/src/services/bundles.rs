@@ -1,0 +1,157 @@
+//! The RPCs of schema bundles.
+
+use std::sync::Arc;
+
+use prost::Message as _;
+use prost_types::FieldMask;
+use tepui_bigtable::error::Error;
+use tonic::{Request, Response, Status};
+
+use super::{TableAdminService, blocking, invalid, page_size, timestamp};
+use crate::api::admin;
+use crate::api::longrunning::Operation;
+use crate::bundles::split;
+use crate::limits::SCHEMA_BUNDLES_PAGE_BYTES_MAX;
+use crate::names;
+use crate::status::from_error;
+
+const BUNDLE_TYPE: &str = "google.bigtable.admin.v2.SchemaBundle";
+
+#[expect(clippy::unused_async, reason = "the generated dispatch awaits every RPC")]
+impl TableAdminService {
+    pub(super) async fn on_create_schema_bundle(
+        &self,
+        request: Request<admin::CreateSchemaBundleRequest>,
+    ) -> Result<Response<Operation>, Status> {
+        let request = request.into_inner();
+        let name = names::new_schema_bundle(&request.parent, &request.schema_bundle_id);
+        let name = name.map_err(|error| from_error(&error))?;
+        let bundle = request.schema_bundle.ok_or_else(|| invalid("schema_bundle must be set"))?;
+        let started = self.clock.now_micros();
+        let Self { tables, operations, bundles, clock, .. } = self.clone();
+        let done = blocking(move || {
+            let table = tables.get(&request.parent)?;
+            let bundle = bundles.create(&table.record, &name, &bundle)?;
+            let metadata = admin::CreateSchemaBundleMetadata {
+                name: name.clone(),
+                start_time: Some(timestamp(started)),
+                end_time: Some(timestamp(clock.now_micros())),
+            };
+            operations.finished(
+                &name,
+                ("google.bigtable.admin.v2.CreateSchemaBundleMetadata", &metadata),
+                (BUNDLE_TYPE, &bundle),
+            )
+        });
+        done.await.map(Response::new)
+    }
+
+    pub(super) async fn on_update_schema_bundle(
+        &self,
+        request: Request<admin::UpdateSchemaBundleRequest>,
+    ) -> Result<Response<Operation>, Status> {
+        let request = request.into_inner();
+        let bundle = request.schema_bundle.ok_or_else(|| invalid("schema_bundle must be set"))?;
+        let table = table_of("schema_bundle.name", &bundle.name)?;
+        check_mask(request.update_mask.as_ref())?;
+        let started = self.clock.now_micros();
+        let Self { tables, operations, bundles, clock, .. } = self.clone();
+        let done = blocking(move || {
+            let table = tables.get(&table)?;
+            let bundle = bundles.update(&table.record, &bundle, request.ignore_warnings)?;
+            let metadata = admin::UpdateSchemaBundleMetadata {
+                name: bundle.name.clone(),
+                start_time: Some(timestamp(started)),
+                end_time: Some(timestamp(clock.now_micros())),
+            };
+            operations.finished(
+                &bundle.name,
+                ("google.bigtable.admin.v2.UpdateSchemaBundleMetadata", &metadata),
+                (BUNDLE_TYPE, &bundle),
+            )
+        });
+        done.await.map(Response::new)
+    }
+
+    pub(super) async fn on_get_schema_bundle(
+        &self,
+        request: Request<admin::GetSchemaBundleRequest>,
+    ) -> Result<Response<admin::SchemaBundle>, Status> {
+        let name = &request.get_ref().name;
+        let table = self.tables.get(&table_of("name", name)?);
+        let found = table.and_then(|table| self.bundles.get(&table.record, name));
+        found.map(Response::new).map_err(|error| from_error(&error))
+    }
+
+    pub(super) async fn on_list_schema_bundles(
+        &self,
+        request: Request<admin::ListSchemaBundlesRequest>,
+    ) -> Result<Response<admin::ListSchemaBundlesResponse>, Status> {
+        let request = request.into_inner();
+        names::check_table("parent", &request.parent).map_err(|error| from_error(&error))?;
+        let size = page_size(request.page_size).map_err(|error| from_error(&error))?;
+        // A token is the name of the last bundle of the page before.
+        let after = Some(request.page_token.as_str()).filter(|token| !token.is_empty());
+        if after.is_some_and(|token| split(token).is_none_or(|(table, _)| table != request.parent))
+        {
+            return Err(invalid(format!("bad page_token {:?}", request.page_token)));
+        }
+        let table = self.tables.get(&request.parent).map_err(|error| from_error(&error))?;
+        // One more than asked for tells whether there is a next page.
+        let mut page = self.bundles.list(&table.record, after, size.saturating_add(1));
+        let all = page.len();
+        let mut bytes = 0;
+        let fits = page.iter().take(size).take_while(|bundle| {
+            let is_first = bytes == 0;
+            bytes += bundle.encoded_len();
+            is_first || bytes <= SCHEMA_BUNDLES_PAGE_BYTES_MAX
+        });
+        let kept = fits.count();
+        page.truncate(kept);
+        let last = page.last().map(|bundle| bundle.name.clone());
+        Ok(Response::new(admin::ListSchemaBundlesResponse {
+            schema_bundles: page,
+            next_page_token: last.filter(|_| kept < all).unwrap_or_default(),
+        }))
+    }
+
+    pub(super) async fn on_delete_schema_bundle(
+        &self,
+        request: Request<admin::DeleteSchemaBundleRequest>,
+    ) -> Result<Response<()>, Status> {
+        let request = request.into_inner();
+        let table = table_of("name", &request.name)?;
+        let (tables, bundles) = (Arc::clone(&self.tables), self.bundles.clone());
+        let deleted = blocking(move || {
+            let table = tables.get(&table)?;
+            bundles.delete(&table.record, &request.name, &request.etag)
+        });
+        deleted.await.map(Response::new)
+    }
+}
+
+/// The table of a bundle's name; `field` is the request's field, for the error.
+fn table_of(field: &str, name: &str) -> Result<String, Status> {
+    let bad = || {
+        let shape =
+            "projects/{project}/instances/{instance}/tables/{table}/schemaBundles/{schema_bundle}";
+        Error::invalid_argument(format!("{field} must be of the form {shape}, got {name:?}"))
+    };
+    let (table, id) = split(name).ok_or_else(|| from_error(&bad()))?;
+    if id.is_empty() || names::check_table(field, table).is_err() {
+        return Err(from_error(&bad()));
+    }
+    Ok(table.to_owned())
+}
+
+/// Everything that can be updated is the schema; no mask means all.
+fn check_mask(mask: Option<&FieldMask>) -> Result<(), Status> {
+    let known = ["proto_schema", "proto_schema.proto_descriptors", "type", "*"];
+    let paths = mask.map_or(&[][..], |mask| &mask.paths);
+    match paths.iter().find(|path| !known.contains(&path.as_str())) {
+        Some(path) => {
+            Err(invalid(format!("update_mask: {path:?} cannot be updated; proto_schema alone can")))
+        }
+        None => Ok(()),
+    }
+}

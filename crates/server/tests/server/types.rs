@@ -1,0 +1,330 @@
+//! Aggregate families, schema bundles, and the small print of calls, as clients see them.
+
+use self::location::params_of;
+use prost_types::field_descriptor_proto::{Label, Type as FieldType};
+use prost_types::{
+    DescriptorProto, FieldDescriptorProto, FieldMask, FileDescriptorProto, FileDescriptorSet,
+};
+use tepui_server::api::session::{ClientConfiguration, GetClientConfigurationRequest};
+
+use super::*;
+
+const BUNDLE: &str = "projects/p/instances/i/tables/t/schemaBundles/b";
+
+/// A schema of one message with these fields, by ascending number.
+fn schema(fields: &[(&str, FieldType)]) -> Bytes {
+    let field = |(number, (name, kind)): (i32, &(&str, FieldType))| FieldDescriptorProto {
+        name: Some((*name).to_owned()),
+        number: Some(number),
+        label: Some(Label::Optional.into()),
+        r#type: Some((*kind).into()),
+        ..Default::default()
+    };
+    let message = DescriptorProto {
+        name: Some("M".to_owned()),
+        field: (1..).zip(fields).map(field).collect(),
+        ..Default::default()
+    };
+    let file = FileDescriptorProto {
+        name: Some("m.proto".to_owned()),
+        message_type: vec![message],
+        ..Default::default()
+    };
+    FileDescriptorSet { file: vec![file] }.encode_to_vec().into()
+}
+
+fn bundle(name: &str, etag: &str, proto_descriptors: Bytes) -> admin::SchemaBundle {
+    admin::SchemaBundle {
+        name: name.to_owned(),
+        etag: etag.to_owned(),
+        r#type: Some(admin::schema_bundle::Type::ProtoSchema(admin::ProtoSchema {
+            proto_descriptors,
+        })),
+    }
+}
+
+impl TestServer {
+    async fn create_bundle(&self, parent: &str, id: &str, schema: Bytes) -> Result<(), Code> {
+        let request = admin::CreateSchemaBundleRequest {
+            parent: parent.to_owned(),
+            schema_bundle_id: id.to_owned(),
+            schema_bundle: Some(bundle("", "", schema)),
+        };
+        let done = self.tables().create_schema_bundle(request).await;
+        done.map(|done| assert!(done.into_inner().done)).map_err(|status| status.code())
+    }
+
+    async fn update_bundle(
+        &self,
+        bundle: admin::SchemaBundle,
+        paths: &[&str],
+        ignore_warnings: bool,
+    ) -> Result<(), Code> {
+        let paths = paths.iter().map(|path| (*path).to_owned()).collect();
+        let request = admin::UpdateSchemaBundleRequest {
+            schema_bundle: Some(bundle),
+            update_mask: Some(FieldMask { paths }),
+            ignore_warnings,
+        };
+        let done = self.tables().update_schema_bundle(request).await;
+        done.map(|_| ()).map_err(|status| status.code())
+    }
+
+    async fn bundles(&self, parent: &str) -> Result<Vec<admin::SchemaBundle>, Code> {
+        let mut request =
+            admin::ListSchemaBundlesRequest { parent: parent.to_owned(), ..Default::default() };
+        request.page_size = 1;
+        let mut all = Vec::new();
+        loop {
+            let page = self.tables().list_schema_bundles(request.clone()).await;
+            let page = page.map_err(|status| status.code())?.into_inner();
+            all.extend(page.schema_bundles);
+            request.page_token = page.next_page_token;
+            if request.page_token.is_empty() {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn bundle(&self, name: &str) -> Result<admin::SchemaBundle, Code> {
+        let request = admin::GetSchemaBundleRequest { name: name.to_owned() };
+        let found = self.tables().get_schema_bundle(request).await;
+        found.map(tonic::Response::into_inner).map_err(|status| status.code())
+    }
+}
+
+#[tokio::test]
+async fn schema_bundles_live_with_their_table_over_restarts() {
+    let env = memory();
+    let server = start(&env).await;
+    server.create(&[]).await;
+    let old = schema(&[("a", FieldType::String)]);
+    server.create_bundle(TABLE, "b", old.clone()).await.unwrap();
+    server.create_bundle(TABLE, "a", old).await.unwrap();
+    let names: Vec<_> = server.bundles(TABLE).await.unwrap().into_iter().map(|b| b.name).collect();
+    assert_eq!(names, [BUNDLE.replace("/b", "/a"), BUNDLE.to_owned()]);
+    let first = server.bundle(BUNDLE).await.unwrap();
+    let more = schema(&[("a", FieldType::String), ("b", FieldType::Int64)]);
+    let update = bundle(BUNDLE, &first.etag, more);
+    server.update_bundle(update, &["proto_schema"], false).await.unwrap();
+    let second = server.bundle(BUNDLE).await.unwrap();
+    assert_ne!(second.etag, first.etag);
+    server.stop().await;
+
+    let server = start(&env).await;
+    assert_eq!(server.bundle(BUNDLE).await.unwrap(), second);
+    let name = TABLE.to_owned();
+    server.tables().delete_table(admin::DeleteTableRequest { name: name.clone() }).await.unwrap();
+    assert_eq!(server.bundle(BUNDLE).await.unwrap_err(), Code::NotFound);
+    server.tables().undelete_table(admin::UndeleteTableRequest { name }).await.unwrap();
+    assert_eq!(server.bundle(BUNDLE).await.unwrap(), second);
+    let delete = |etag: &str| {
+        let (name, etag) = (BUNDLE.to_owned(), etag.to_owned());
+        admin::DeleteSchemaBundleRequest { name, etag }
+    };
+    let stale = server.tables().delete_schema_bundle(delete(&first.etag)).await.unwrap_err();
+    assert_eq!(stale.code(), Code::Aborted);
+    server.tables().delete_schema_bundle(delete(&second.etag)).await.unwrap();
+    assert_eq!(server.bundles(TABLE).await.unwrap().len(), 1);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn bad_requests_for_schema_bundles_have_documented_codes_and_change_nothing() {
+    let server = start(&memory()).await;
+    server.create(&[]).await;
+    let good = || schema(&[("a", FieldType::String)]);
+    server.create_bundle(TABLE, "b", good()).await.unwrap();
+    let before = server.bundle(BUNDLE).await.unwrap();
+    let missing = format!("{INSTANCE}/tables/missing");
+    for (parent, id, schema, code) in [
+        ("x", "c", good(), Code::InvalidArgument),
+        (TABLE, "", good(), Code::InvalidArgument),
+        (TABLE, "a/b", good(), Code::InvalidArgument),
+        (TABLE, "c", Bytes::new(), Code::InvalidArgument),
+        (TABLE, "c", Bytes::from_static(b"\xff\xff"), Code::InvalidArgument),
+        (missing.as_str(), "c", good(), Code::NotFound),
+        (TABLE, "b", good(), Code::AlreadyExists),
+    ] {
+        assert_eq!(server.create_bundle(parent, id, schema).await, Err(code), "{parent} {id}");
+    }
+    let other = || schema(&[("a", FieldType::Int64)]);
+    let unset = admin::SchemaBundle { name: BUNDLE.to_owned(), ..Default::default() };
+    for (update, paths, code) in [
+        (bundle("x", "", good()), &["proto_schema"][..], Code::InvalidArgument),
+        (bundle(TABLE, "", good()), &["proto_schema"], Code::InvalidArgument),
+        (unset, &["proto_schema"], Code::InvalidArgument),
+        (bundle(BUNDLE, "", good()), &["name"], Code::InvalidArgument),
+        (bundle(BUNDLE, "", Bytes::from_static(b"\xff")), &["proto_schema"], Code::InvalidArgument),
+        (bundle(&BUNDLE.replace("/b", "/z"), "", good()), &["proto_schema"], Code::NotFound),
+        (bundle(&BUNDLE.replace("/t/", "/z/"), "", good()), &["proto_schema"], Code::NotFound),
+        (bundle(BUNDLE, "0000", good()), &["proto_schema"], Code::Aborted),
+        (bundle(BUNDLE, "", other()), &["proto_schema"], Code::FailedPrecondition),
+    ] {
+        let name = update.name.clone();
+        assert_eq!(server.update_bundle(update, paths, false).await, Err(code), "{name} {paths:?}");
+    }
+    let without = admin::UpdateSchemaBundleRequest::default();
+    let status = server.tables().update_schema_bundle(without).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(server.bundle("x").await.unwrap_err(), Code::InvalidArgument);
+    assert_eq!(server.bundles("x").await.unwrap_err(), Code::InvalidArgument);
+    assert_eq!(server.bundles(&missing).await.unwrap_err(), Code::NotFound);
+    for bad in [("page_size", -1, ""), ("token", 0, "x"), ("token", 0, TABLE)] {
+        let request = admin::ListSchemaBundlesRequest {
+            parent: TABLE.to_owned(),
+            page_size: bad.1,
+            page_token: bad.2.to_owned(),
+        };
+        let status = server.tables().list_schema_bundles(request).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{bad:?}");
+    }
+    assert_eq!(server.bundles(TABLE).await.unwrap(), [before]);
+    // What is not compatible is let through where the client says so.
+    server.update_bundle(bundle(BUNDLE, "", other()), &["proto_schema"], true).await.unwrap();
+    server.stop().await;
+}
+
+/// Response parameters out of headers.
+mod location {
+    use prost::Message as _;
+    use tepui_server::api::v2::ResponseParams;
+    use tepui_server::call::LOCATION_HEADER;
+
+    pub fn params_of(headers: &tonic::metadata::MetadataMap) -> (String, String) {
+        let bytes = headers.get_bin(LOCATION_HEADER).unwrap().to_bytes().unwrap();
+        let params = ResponseParams::decode(bytes).unwrap();
+        (params.cluster_id().to_owned(), params.zone_id().to_owned())
+    }
+}
+
+#[tokio::test]
+async fn every_answer_of_the_data_api_says_which_cluster_gave_it() {
+    let server = start(&memory()).await;
+    let read = |table: &str, profile: &str| v2::ReadRowsRequest {
+        table_name: table.to_owned(),
+        app_profile_id: profile.to_owned(),
+        ..Default::default()
+    };
+    let status = server.data().read_rows(read(TABLE, "")).await.unwrap_err();
+    assert_eq!(status.code(), Code::NotFound);
+    assert_eq!(params_of(status.metadata()), ("tepui".to_owned(), "local".to_owned()));
+    assert!(status.metadata().get("server-timing").is_some());
+    server.create(&[]).await;
+    let answer = server.data().read_rows(read(TABLE, "")).await.unwrap();
+    assert_eq!(params_of(answer.metadata()).0, "tepui");
+
+    // An instance that was created has clusters of its own, of which a profile may choose one.
+    let cluster = |zone: &str| admin::Cluster {
+        location: format!("projects/p/locations/{zone}"),
+        serve_nodes: 1,
+        ..Default::default()
+    };
+    let mut instances = BigtableInstanceAdminClient::new(server.channel.clone());
+    let request = admin::CreateInstanceRequest {
+        parent: "projects/p".to_owned(),
+        instance_id: "made".to_owned(),
+        instance: Some(admin::Instance { display_name: "made".to_owned(), ..Default::default() }),
+        clusters: [("c1".to_owned(), cluster("za")), ("c2".to_owned(), cluster("zb"))].into(),
+    };
+    instances.create_instance(request).await.unwrap();
+    let routing = admin::app_profile::SingleClusterRouting {
+        cluster_id: "c2".to_owned(),
+        ..Default::default()
+    };
+    let request = admin::CreateAppProfileRequest {
+        parent: "projects/p/instances/made".to_owned(),
+        app_profile_id: "second".to_owned(),
+        app_profile: Some(admin::AppProfile {
+            routing_policy: Some(admin::app_profile::RoutingPolicy::SingleClusterRouting(routing)),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    instances.create_app_profile(request).await.unwrap();
+    let table = "projects/p/instances/made/tables/t";
+    for (profile, want) in [("", ("c1", "za")), ("second", ("c2", "zb"))] {
+        let status = server.data().read_rows(read(table, profile)).await.unwrap_err();
+        assert_eq!(params_of(status.metadata()), (want.0.to_owned(), want.1.to_owned()));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn sessions_are_off_and_unserved_calls_are_refused_by_name() {
+    let server = start(&memory()).await;
+    let mut client = tonic::client::Grpc::new(server.channel.clone());
+    client.ready().await.unwrap();
+    let codec =
+        tonic_prost::ProstCodec::<GetClientConfigurationRequest, ClientConfiguration>::default();
+    let request =
+        GetClientConfigurationRequest { instance_name: INSTANCE.to_owned(), ..Default::default() };
+    let path = "/google.bigtable.v2.Bigtable/GetClientConfiguration".parse().unwrap();
+    let answer = client.unary(tonic::Request::new(request), path, codec).await.unwrap();
+    assert_eq!(answer.into_inner(), ClientConfiguration::without_sessions());
+    for (path, name) in [
+        ("/google.bigtable.v2.Bigtable/OpenTable", "Bigtable.OpenTable"),
+        ("/google.bigtable.v2.Bigtable/OpenAuthorizedView", "Bigtable.OpenAuthorizedView"),
+        ("/google.bigtable.v2.Bigtable/OpenMaterializedView", "Bigtable.OpenMaterializedView"),
+    ] {
+        client.ready().await.unwrap();
+        let codec = tonic_prost::ProstCodec::<(), ()>::default();
+        let requests = tonic::Request::new(futures::stream::pending::<()>());
+        let opened = client.streaming(requests, path.parse().unwrap(), codec).await;
+        let status = opened.err().unwrap();
+        assert_eq!(status.code(), Code::Unimplemented);
+        assert_eq!(status.message(), format!("{name} is not supported yet"));
+    }
+    for rpc in ["GetMemoryLayer", "ListMemoryLayers", "UpdateMemoryLayer"] {
+        client.ready().await.unwrap();
+        let codec = tonic_prost::ProstCodec::<(), ()>::default();
+        let path = format!("/google.bigtable.admin.v2.BigtableInstanceAdmin/{rpc}");
+        let answer = client.unary(tonic::Request::new(()), path.parse().unwrap(), codec).await;
+        let status = answer.unwrap_err();
+        assert_eq!(status.code(), Code::Unimplemented);
+        assert_eq!(status.message(), format!("BigtableInstanceAdmin.{rpc} is not supported yet"));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn aggregate_families_are_shown_in_full_and_refuse_plain_cells() {
+    use admin::r#type::{Aggregate, Kind, aggregate};
+    let server = start(&memory()).await;
+    server.create(&[]).await;
+    let hll = Aggregate {
+        aggregator: Some(aggregate::Aggregator::HllppUniqueCount(
+            aggregate::HyperLogLogPlusPlusUniqueCount {},
+        )),
+        ..Default::default()
+    };
+    let value_type = Some(admin::Type { kind: Some(Kind::AggregateType(Box::new(hll))) });
+    let request = |id: &str, value_type| admin::ModifyColumnFamiliesRequest {
+        name: TABLE.to_owned(),
+        modifications: vec![Modification {
+            id: id.to_owned(),
+            r#mod: Some(Mod::Create(admin::ColumnFamily { value_type, ..Default::default() })),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let table = server.tables().modify_column_families(request("users", value_type)).await.unwrap();
+    let shown = table.into_inner().column_families.remove("users").unwrap().value_type.unwrap();
+    let Some(Kind::AggregateType(shown)) = shown.kind else { panic!("an aggregate") };
+    assert!(matches!(shown.state_type.unwrap().kind, Some(Kind::BytesType(_))));
+
+    let incomplete = Some(admin::Type { kind: Some(Kind::AggregateType(Box::default())) });
+    let refused = server.tables().modify_column_families(request("bad", incomplete)).await;
+    assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument);
+    let mutate = v2::MutateRowRequest {
+        table_name: TABLE.to_owned(),
+        row_key: Bytes::from_static(b"r"),
+        mutations: vec![set_cell("users", b"v")],
+        ..Default::default()
+    };
+    let status = server.data().mutate_row(mutate).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().contains("use AddToCell or MergeToCell"), "{status}");
+    assert!(server.rows().await.unwrap().is_empty());
+    server.stop().await;
+}
