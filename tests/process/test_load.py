@@ -327,3 +327,63 @@ def test_requests_that_are_begun_and_never_ended_do_not_keep_others_out(small, c
     for raw in held:
         raw.close()
     server.stop()
+
+
+@pytest.mark.timeout(300)
+def test_the_python_client_gets_through_refusals_and_sees_when_to_come_back(make_server, open_table):
+    from google.api_core import exceptions
+    from google.cloud.bigtable.data import RowMutationEntry, SetCell
+    from google.cloud.bigtable.data.exceptions import MutationsExceptionGroup
+
+    address = f"127.0.0.1:{free_port()}"
+    # Memtables that a few requests fill, and a disk that takes little: level 0 and memory come to their limits within seconds.
+    env = {
+        "TEPUI_MEMORY": f"{BUDGET // MIB}MiB", "TEPUI_METRICS_LISTEN": address,
+        "TEPUI_ENGINE_MEMTABLE_BYTES": "1MiB", "TEPUI_ENGINE_MEMTABLES_TOTAL_BYTES": "4MiB",
+        "TEPUI_ENGINE_BACKGROUND_BYTES_PER_SECOND": "4MiB",
+    }
+    server = make_server(env=env)
+    table = open_table(server.start())
+    noise = random.Random(2).randbytes(4 * MIB)
+
+    def entry(key, n):
+        at = n * 7919 % (len(noise) - 20 * KIB)
+        return RowMutationEntry(key, [SetCell("f", b"q", noise[at : at + 20 * KIB], timestamp_micros=1000)])
+
+    def shed():
+        return sum(v for name, v in metrics(address).items() if name.startswith("tepui_refused_total"))
+
+    def write(worker):
+        for n in range(40):
+            rows = [entry(f"w{worker}-{n}-{i}".encode(), n * 20 + i) for i in range(20)]
+            retried = [exceptions.ResourceExhausted, exceptions.ServiceUnavailable, exceptions.DeadlineExceeded]
+            table.bulk_mutate_rows(rows, operation_timeout=120, retryable_errors=retried)
+
+    in_threads(*(lambda w=w: write(w) for w in range(4)))
+    assert shed() > 0, "the server was never asked for too much"
+    written = sum(len(m.chunks) for m in Client(server.host).read_rows(read(filter=data.RowFilter(strip_value_transformer=True))))
+    assert written == 4 * 40 * 20
+
+    # Who does not retry is told the delay by the error's details; the client gives these with errors of a whole request.
+    delays = []
+    deadline = time.monotonic() + 60
+
+    def load(worker):
+        n = 0
+        while not delays and time.monotonic() < deadline:
+            n += 1
+            rows = [entry(f"x{worker}-{n}-{i}".encode(), n * 20 + i) for i in range(20)]
+            with contextlib.suppress(MutationsExceptionGroup):
+                table.bulk_mutate_rows(rows, retryable_errors=[])
+
+    def look():
+        value = noise[: 20 * KIB]
+        while not delays and time.monotonic() < deadline:
+            try:
+                table.mutate_row(b"one", SetCell("f", b"q", value, timestamp_micros=1000), retryable_errors=[])
+            except exceptions.ResourceExhausted as error:
+                delays.extend(d.retry_delay for d in error.details if isinstance(d, error_details_pb2.RetryInfo))
+
+    in_threads(look, *(lambda w=w: load(w) for w in range(4)))
+    assert delays and all(d.seconds + d.nanos / 1e9 > 0 for d in delays), delays
+    server.stop()
