@@ -21,7 +21,7 @@ pub fn row_filter(data: &[u8]) {
         .collect();
     let row = Row { key: "row".into(), cells };
     let names: Vec<(FamilyId, &str)> = families.iter().map(|(id, n)| (*id, n.as_str())).collect();
-    let _ = filter.projection(names);
+    let _ = filter.projection(names, None);
     let _ = filter.row_ranges();
     if filter.may_match(&row.key) {
         // A filter that multiplies cells is refused; both answers are answers.

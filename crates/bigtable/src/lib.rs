@@ -16,7 +16,11 @@
 //! ([`tablets`]) and returns a [`read_rows::ReadRows`], which is pulled message by message: rows come
 //! from the engine already narrowed by the filter's projection, the filter runs on merged rows, and
 //! [`chunk`] cuts them into messages of bounded size.
+//!
+//! Through an [`authorized_view`], the rows and the projection are narrowed to what it lets through, and writes
+//! are checked against it before they are compiled.
 
+pub mod authorized_view;
 pub mod bounded;
 pub mod chunk;
 pub mod error;

@@ -22,7 +22,7 @@ fn responder(rows_limit: Option<u64>) -> Responder {
     let id = schema.allocate_family_id();
     schema.families.insert("f".into(), FamilySchema::new(id));
     let names = schema.names();
-    let selection = Selection::of_read(FilterSource::Message(None), &names).unwrap();
+    let selection = Selection::of_read(FilterSource::Message(None), &names, None).unwrap();
     let chunker = Chunker::new(names, LargeRows::Split);
     Responder::new(selection, chunker, Arc::new(NoChance), rows_limit)
 }

@@ -1,13 +1,14 @@
-//! What a request wants of each row: its filter, or everything. The one place where rows of the engine
-//! meet filters.
+//! What a request wants of each row: its filter, or everything, of what its authorized view lets through. The one
+//! place where rows of the engine meet filters.
 
 use std::sync::Arc;
 
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use tepui_engine::cell::{FamilyId, Row};
 use tepui_engine::io::Rng;
-use tepui_engine::read::Projection;
+use tepui_engine::read::{FamilyProjection, Projection};
 
+use crate::authorized_view::AuthorizedView;
 use crate::error::Result;
 use crate::filter::{self, Filter, FilteredCell};
 use crate::rowset::{self, RowSpan};
@@ -22,40 +23,57 @@ pub enum FilterSource<'a> {
     Encoded(Option<&'a [u8]>),
 }
 
-/// A compiled filter, or none, with what it lets the engine leave out.
+/// A compiled filter, or none, with what it lets the engine leave out. A view is all in the projection: the engine
+/// returns nothing outside of it, so the filter sees nothing else.
 pub struct Selection {
     filter: Option<Filter>,
+    /// The columns that a view lets through; `None` without one.
+    within: Option<Vec<FamilyProjection>>,
     projection: Arc<Projection>,
 }
 
 impl Selection {
-    /// Compiles the filter of a read; without one, every cell is wanted.
-    pub fn of_read(source: FilterSource<'_>, families: &FamilyNames) -> Result<Self> {
+    /// Compiles the filter of a read; without one, every cell is wanted. `PERMISSION_DENIED` where the filter asks
+    /// for families outside of the view.
+    pub fn of_read(
+        source: FilterSource<'_>,
+        families: &FamilyNames,
+        view: Option<&AuthorizedView>,
+    ) -> Result<Self> {
         let filter = match source {
             FilterSource::Message(filter) => filter.map(Filter::compile).transpose()?,
             FilterSource::Encoded(filter) => filter.map(Filter::decode).transpose()?,
         };
-        let projection = filter
-            .as_ref()
-            .map_or_else(Projection::all, |filter| filter.projection(families.iter().collect()));
-        Ok(Self { filter, projection: Arc::new(projection) })
+        if let (Some(filter), Some(view)) = (&filter, view) {
+            view.check_filter(filter)?;
+        }
+        let within = view.map(|view| view.columns(families));
+        let projection = match &filter {
+            Some(filter) => filter.projection(families.iter().collect(), within.as_deref()),
+            None => everything(within.clone()),
+        };
+        Ok(Self { filter, within, projection: Arc::new(projection) })
     }
 
     /// Compiles the filter of a predicate, of which only matters whether any cell passes; without
     /// one, whether the row has any cell.
-    pub fn of_predicate(source: FilterSource<'_>, families: &FamilyNames) -> Result<Self> {
-        let mut selection = Self::of_read(source, families)?;
+    pub fn of_predicate(
+        source: FilterSource<'_>,
+        families: &FamilyNames,
+        view: Option<&AuthorizedView>,
+    ) -> Result<Self> {
+        let mut selection = Self::of_read(source, families, view)?;
         if selection.filter.is_none() {
-            selection.projection =
-                Arc::new(Projection { cells_per_row_max: 1, ..Projection::all() });
+            let projection = everything(selection.within.clone());
+            selection.projection = Arc::new(Projection { cells_per_row_max: 1, ..projection });
         }
         Ok(selection)
     }
 
     /// Asks the engine for every cell of the rows that are read, also for those that the filter is known
-    /// to refuse.
+    /// to refuse; but for none outside of the view.
     pub fn look_at_all_cells(&mut self) {
-        self.projection = Arc::new(Projection::all());
+        self.projection = Arc::new(everything(self.within.clone()));
     }
 
     /// What the engine is asked for.
@@ -91,6 +109,11 @@ impl Selection {
             None => Ok(row.cells.into_iter().map(FilteredCell::from).collect()),
         }
     }
+}
+
+/// Every cell of these columns; of all, without them.
+fn everything(within: Option<Vec<FamilyProjection>>) -> Projection {
+    Projection { families: within, ..Projection::all() }
 }
 
 impl filter::FamilyNames for FamilyNames {

@@ -22,6 +22,7 @@ use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::tablet::{ReadView, Tablet};
 
+use crate::authorized_view::AuthorizedView;
 use crate::chunk::LargeRows;
 use crate::error::{Error, Result};
 use crate::filter::WithFilter;
@@ -129,9 +130,14 @@ impl Table {
         *current = Served::new(schema);
     }
 
-    /// Changes one row.
-    pub async fn mutate_row(&self, request: &v2::MutateRowRequest) -> Result<()> {
+    /// Changes one row. Every method that takes a view keeps within it, where there is one.
+    pub async fn mutate_row(
+        &self,
+        request: &v2::MutateRowRequest,
+        view: Option<&AuthorizedView>,
+    ) -> Result<()> {
         let now = self.clock.now_micros();
+        check_write(view, &request.row_key, &request.mutations)?;
         let batch = mutation::compile(&self.schema(), &request.row_key, &request.mutations, now)?;
         if !batch.mutations.is_empty() {
             self.tablets.get(&batch.row).apply(batch).await?;
@@ -141,9 +147,13 @@ impl Table {
 
     /// Changes many rows; entries of the same row are applied in their order. Returns the entries that
     /// failed, by index, each with its error; fails as a whole where nothing was tried.
-    pub async fn mutate_rows(&self, request: v2::MutateRowsRequest) -> Result<Vec<(usize, Error)>> {
+    pub async fn mutate_rows(
+        &self,
+        request: v2::MutateRowsRequest,
+        view: Option<&AuthorizedView>,
+    ) -> Result<Vec<(usize, Error)>> {
         let BulkPlan { rows, mut failed } =
-            BulkPlan::new(&self.schema(), &request.entries, self.clock.now_micros())?;
+            BulkPlan::new(&self.schema(), &request.entries, self.clock.now_micros(), view)?;
         let in_flight = bulk_writes_in_flight(&rows);
         let mut turn = Turn::default();
         let writes = rows.into_iter().map(|RowWrite { batch, entries }| {
@@ -174,25 +184,28 @@ impl Table {
         request: &v2::CheckAndMutateRowRequest,
     ) -> Result<v2::CheckAndMutateRowResponse> {
         let predicate = FilterSource::Message(request.predicate_filter.as_ref());
-        self.check_and_mutate(request, predicate).await
+        self.check_and_mutate(request, predicate, None).await
     }
 
     /// The same for a request whose filter is kept as it arrived.
     pub async fn check_and_mutate_row_encoded(
         &self,
         request: &WithFilter<v2::CheckAndMutateRowRequest>,
+        view: Option<&AuthorizedView>,
     ) -> Result<v2::CheckAndMutateRowResponse> {
         let predicate = FilterSource::Encoded(request.filter.as_deref());
-        self.check_and_mutate(&request.request, predicate).await
+        self.check_and_mutate(&request.request, predicate, view).await
     }
 
     async fn check_and_mutate(
         &self,
         request: &v2::CheckAndMutateRowRequest,
         predicate: FilterSource<'_>,
+        view: Option<&AuthorizedView>,
     ) -> Result<v2::CheckAndMutateRowResponse> {
         let row = &request.row_key;
         limits::check_row_key(row)?;
+        check_write(view, row, &[])?;
         if request.true_mutations.is_empty() && request.false_mutations.is_empty() {
             return Err(Error::invalid_argument(
                 "No mutations provided: one of true_mutations and false_mutations must be set",
@@ -200,12 +213,14 @@ impl Table {
         }
         let Served { schema, names: families } = self.served();
         let now = self.clock.now_micros();
-        let compile = |field, mutations| {
-            mutation::compile_list(&schema, row, mutations, now).map_err(|e| in_field(field, &e))
+        let compile = |field, mutations: &[v2::Mutation]| {
+            check_write(view, row, mutations)
+                .and_then(|()| mutation::compile_list(&schema, row, mutations, now))
+                .map_err(|e| in_field(field, &e))
         };
         let if_true = compile("true_mutations", &request.true_mutations)?;
         let if_false = compile("false_mutations", &request.false_mutations)?;
-        let predicate = Selection::of_predicate(predicate, &families)
+        let predicate = Selection::of_predicate(predicate, &families, view)
             .map_err(|e| in_field("predicate_filter", &e))?;
 
         let tablet = self.tablets.get(row);
@@ -229,9 +244,16 @@ impl Table {
     pub async fn read_modify_write_row(
         &self,
         request: &v2::ReadModifyWriteRowRequest,
+        view: Option<&AuthorizedView>,
     ) -> Result<v2::ReadModifyWriteRowResponse> {
         let row = &request.row_key;
         limits::check_row_key(row)?;
+        if let Some(view) = view {
+            view.check_row(row)?;
+            for rule in &request.rules {
+                view.check_column(&rule.family_name, &rule.column_qualifier)?;
+            }
+        }
         let Served { schema, names } = self.served();
         let rules = Rules::compile(&schema, &request.rules)?;
 
@@ -257,18 +279,19 @@ impl Table {
     /// Starts a read; the answer is pulled from what this returns.
     pub fn read_rows(&self, request: v2::ReadRowsRequest) -> Result<ReadRows> {
         let filter = FilterSource::Message(request.filter.as_ref());
-        self.start_read(&request, filter, LargeRows::Split)
+        self.start_read(&request, filter, LargeRows::Split, None)
     }
 
-    /// The same for a request whose filter is kept as it arrived, and for a client of whom it is known
-    /// how it takes rows that are larger than a message.
+    /// The same for a request whose filter is kept as it arrived, for a client of whom it is known how it takes rows
+    /// that are larger than a message, and through a view.
     pub fn read_rows_encoded(
         &self,
         request: &WithFilter<v2::ReadRowsRequest>,
         large_rows: LargeRows,
+        view: Option<&AuthorizedView>,
     ) -> Result<ReadRows> {
         let filter = FilterSource::Encoded(request.filter.as_deref());
-        self.start_read(&request.request, filter, large_rows)
+        self.start_read(&request.request, filter, large_rows, view)
     }
 
     fn start_read(
@@ -276,11 +299,16 @@ impl Table {
         request: &v2::ReadRowsRequest,
         filter: FilterSource<'_>,
         large_rows: LargeRows,
+        view: Option<&AuthorizedView>,
     ) -> Result<ReadRows> {
         let rows_limit = rows_limit(request.rows_limit)?;
         let spans = rowset::normalize(request.rows.as_ref())?;
+        let spans = match view {
+            Some(view) => view.narrow(&spans),
+            None => spans,
+        };
         let families = self.names();
-        let mut selection = Selection::of_read(filter, &families)?;
+        let mut selection = Selection::of_read(filter, &families, view)?;
         let wants_stats = request.request_stats_view() == RequestStatsView::RequestStatsFull;
         if wants_stats {
             // What the filter refuses is to be counted, so the engine must not leave it out.
@@ -300,8 +328,12 @@ impl Table {
     }
 
     /// Row keys that divide the table: the bounds of its tablets, and rows within large ones, with the
-    /// bytes before each. The last is the empty key with the bytes of the table.
-    pub fn sample_row_keys(&self) -> Result<Vec<v2::SampleRowKeysResponse>> {
+    /// bytes before each. The last is the empty key with the bytes of the table. Through a view, those that divide
+    /// its rows, ending with their end.
+    pub fn sample_row_keys(
+        &self,
+        view: Option<&AuthorizedView>,
+    ) -> Result<Vec<v2::SampleRowKeysResponse>> {
         let mut tablets = Vec::new();
         for (range, tablet) in self.tablets.iter() {
             let rows = tablet.sample_rows(SAMPLE_PART_BYTES)?;
@@ -310,7 +342,11 @@ impl Table {
             let bytes = stats.sst_bytes.saturating_add(stats.memtable_bytes).saturating_add(values);
             tablets.push(TabletSample { end: range.end.clone(), rows, bytes });
         }
-        Ok(sample(tablets))
+        let samples = sample(tablets);
+        Ok(match view {
+            Some(view) => view.samples(samples),
+            None => samples,
+        })
     }
 
     /// Deletes the rows that start with `prefix`, or all rows without one.
@@ -337,6 +373,18 @@ fn rows_limit(limit: i64) -> Result<Option<u64>> {
             "Error in field 'rows_limit' : must not be negative, but got {limit}"
         ))),
     }
+}
+
+/// Refuses what a view does not let through. What is not even a row key is left to be refused for that.
+fn check_write(
+    view: Option<&AuthorizedView>,
+    row: &[u8],
+    mutations: &[v2::Mutation],
+) -> Result<()> {
+    let Some(view) = view else { return Ok(()) };
+    limits::check_row_key(row)?;
+    view.check_row(row)?;
+    mutations.iter().try_for_each(|mutation| view.check_mutation(mutation))
 }
 
 fn in_field(field: &str, error: &Error) -> Error {
@@ -383,13 +431,16 @@ impl BulkPlan {
         schema: &TableSchema,
         entries: &[v2::mutate_rows_request::Entry],
         now: i64,
+        view: Option<&AuthorizedView>,
     ) -> Result<Self> {
         limits::check_mutation_count(entries.iter().map(|e| e.mutations.len()).sum())?;
         let mut rows: Vec<RowWrite> = Vec::with_capacity(entries.len());
         let mut by_row: HashMap<Bytes, usize> = HashMap::with_capacity(entries.len());
         let mut failed = Vec::new();
         for (index, entry) in entries.iter().enumerate() {
-            let batch = match mutation::compile(schema, &entry.row_key, &entry.mutations, now) {
+            let compiled = check_write(view, &entry.row_key, &entry.mutations)
+                .and_then(|()| mutation::compile(schema, &entry.row_key, &entry.mutations, now));
+            let batch = match compiled {
                 Ok(batch) if batch.mutations.is_empty() => continue,
                 Ok(batch) => batch,
                 Err(error) => {
@@ -452,7 +503,7 @@ mod tests {
             entry("b", &[]),
             entry("a", &["f", "f", "f"]),
         ];
-        let plan = BulkPlan::new(&schema(), &entries, 0).unwrap();
+        let plan = BulkPlan::new(&schema(), &entries, 0, None).unwrap();
         let rows: Vec<_> = plan
             .rows
             .iter()
@@ -488,12 +539,12 @@ mod tests {
     fn mutations_of_all_entries_count_together() {
         let many = vec!["f"; 50_000];
         let mut entries = vec![entry("a", &many), entry("b", &many)];
-        assert!(BulkPlan::new(&schema(), &entries, 0).is_ok());
+        assert!(BulkPlan::new(&schema(), &entries, 0, None).is_ok());
         entries.push(entry("c", &["f"]));
-        let error = BulkPlan::new(&schema(), &entries, 0).unwrap_err();
+        let error = BulkPlan::new(&schema(), &entries, 0, None).unwrap_err();
         assert_eq!(error.message(), "Too many mutations: 100001 provided; limit 100000");
         for none in [vec![], vec![entry("a", &[])]] {
-            let error = BulkPlan::new(&schema(), &none, 0).unwrap_err();
+            let error = BulkPlan::new(&schema(), &none, 0, None).unwrap_err();
             assert_eq!(error.kind(), Code::InvalidArgument);
             assert_eq!(error.message(), "No mutations provided");
         }
@@ -513,10 +564,10 @@ mod tests {
         fn is_send<T: Send>(_: &T) {}
         #[expect(dead_code, reason = "only its types are checked")]
         fn check(table: &Table) {
-            is_send(&table.mutate_row(&v2::MutateRowRequest::default()));
-            is_send(&table.mutate_rows(v2::MutateRowsRequest::default()));
+            is_send(&table.mutate_row(&v2::MutateRowRequest::default(), None));
+            is_send(&table.mutate_rows(v2::MutateRowsRequest::default(), None));
             is_send(&table.check_and_mutate_row(&v2::CheckAndMutateRowRequest::default()));
-            is_send(&table.read_modify_write_row(&v2::ReadModifyWriteRowRequest::default()));
+            is_send(&table.read_modify_write_row(&v2::ReadModifyWriteRowRequest::default(), None));
             is_send(&table.drop_row_range(None));
         }
     }

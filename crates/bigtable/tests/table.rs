@@ -10,8 +10,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2::authorized_view::{
+    FamilySubsets, SubsetView,
+};
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use prost::Message;
+use tepui_bigtable::authorized_view::AuthorizedView;
 use tepui_bigtable::filter::WithFilter;
 use tepui_bigtable::schema::{FamilySchema, TableSchema};
 use tepui_bigtable::table::Table;
@@ -89,7 +93,7 @@ impl Fixture {
             mutations: mutations(changes),
             ..Default::default()
         };
-        self.table.mutate_row(&request).await.unwrap();
+        self.table.mutate_row(&request, None).await.unwrap();
     }
 
     async fn read(&self, request: v2::ReadRowsRequest) -> Vec<DecodedRow> {
@@ -433,7 +437,7 @@ async fn bulk_writes_report_each_entry_that_failed() {
         ],
         ..Default::default()
     };
-    let failed = fixture.table.mutate_rows(request).await.unwrap();
+    let failed = fixture.table.mutate_rows(request, None).await.unwrap();
     let failed: Vec<_> = failed.into_iter().map(|(index, error)| (index, error.kind())).collect();
     assert_eq!(failed, [(1, Code::NotFound), (4, Code::InvalidArgument)]);
     assert_eq!(fixture.dump().await, ["a f:q@0=2", "z f:q@0=1"]);
@@ -519,7 +523,7 @@ async fn read_modify_write_answers_with_what_it_wrote() {
     fixture.mutate("r", vec![set("f", "s", 1_000, "a"), set("f", "s", 0, "older")]).await;
     let request =
         rmw("r", vec![("g", "n", increment(7)), ("f", "s", append("b")), ("f", "s", append("c"))]);
-    let row = fixture.table.read_modify_write_row(&request).await.unwrap().row.unwrap();
+    let row = fixture.table.read_modify_write_row(&request, None).await.unwrap().row.unwrap();
     let shown: Vec<_> = row
         .families
         .iter()
@@ -543,7 +547,7 @@ async fn read_modify_write_answers_with_what_it_wrote() {
         ]
     );
     let bad = rmw("r", vec![("g", "n", increment(1)), ("f", "s", increment(1))]);
-    let error = fixture.table.read_modify_write_row(&bad).await.unwrap_err();
+    let error = fixture.table.read_modify_write_row(&bad, None).await.unwrap_err();
     assert_eq!(error.kind(), Code::FailedPrecondition);
     assert_eq!(fixture.dump().await.len(), 4, "nothing of a failed request is written");
 }
@@ -552,7 +556,7 @@ async fn read_modify_write_answers_with_what_it_wrote() {
 async fn concurrent_increments_all_count() {
     let fixture = Fixture::new(&[]);
     let request = rmw("r", vec![("f", "n", increment(1))]);
-    let runs = (0..200).map(|_| fixture.table.read_modify_write_row(&request));
+    let runs = (0..200).map(|_| fixture.table.read_modify_write_row(&request, None));
     let results = futures::future::join_all(runs).await;
     let seen: BTreeSet<i64> = results
         .into_iter()
@@ -569,9 +573,9 @@ async fn concurrent_increments_all_count() {
 async fn a_clock_that_goes_back_does_not_hide_increments() {
     let fixture = Fixture::new(&[]);
     let request = rmw("r", vec![("f", "n", increment(1))]);
-    fixture.table.read_modify_write_row(&request).await.unwrap();
+    fixture.table.read_modify_write_row(&request, None).await.unwrap();
     fixture.clock.set_wall_micros(NOW - 60_000_000);
-    let row = fixture.table.read_modify_write_row(&request).await.unwrap().row.unwrap();
+    let row = fixture.table.read_modify_write_row(&request, None).await.unwrap().row.unwrap();
     let cell = &row.families[0].columns[0].cells[0];
     assert_eq!((cell.timestamp_micros, cell.value.as_ref()), (NOW_MS, &2_i64.to_be_bytes()[..]));
     assert_eq!(fixture.dump().await.len(), 1);
@@ -599,7 +603,7 @@ async fn samples_name_tablet_bounds_and_end_with_the_table() {
     for row in ["a", "e", "z"] {
         fixture.mutate(row, vec![set("f", "q", 0, vec![b'v'; 10_000])]).await;
     }
-    let samples = fixture.table.sample_row_keys().unwrap();
+    let samples = fixture.table.sample_row_keys(None).unwrap();
     let keys: Vec<_> = samples.iter().map(|s| text(&s.row_key)).collect();
     assert_eq!(keys, ["d", "h", ""]);
     assert!(samples.windows(2).all(|p| p[0].offset_bytes <= p[1].offset_bytes));
@@ -708,7 +712,8 @@ async fn filters_that_are_kept_as_they_arrived_decide_the_same() {
         assert_eq!(keys(&fixture.read(plain).await), ["ba", "bz"]);
         let mut decoder = Decoder::new(false);
         let request = WithFilter { request, filter: encoded("b.*") };
-        let mut read = fixture.table.read_rows_encoded(&request, chunk::LargeRows::Split).unwrap();
+        let mut read =
+            fixture.table.read_rows_encoded(&request, chunk::LargeRows::Split, None).unwrap();
         while let Some(message) = read.next().await {
             decoder.push(&message.unwrap()).unwrap();
         }
@@ -717,7 +722,7 @@ async fn filters_that_are_kept_as_they_arrived_decide_the_same() {
     for (pattern, matched) in [("b.*", true), ("c", false)] {
         let request = check("ba", None, vec![set("f", "q", 0, "w")], vec![]);
         let request = WithFilter { request, filter: encoded(pattern) };
-        let response = fixture.table.check_and_mutate_row_encoded(&request).await.unwrap();
+        let response = fixture.table.check_and_mutate_row_encoded(&request, None).await.unwrap();
         assert_eq!(response.predicate_matched, matched);
     }
 }
@@ -782,4 +787,278 @@ async fn a_long_read_gives_its_thread_to_others_and_a_short_one_does_not() {
     let mut read = fixture.table.read_rows(request).unwrap();
     let (short, message) = pauses(read.next()).await;
     assert_eq!((short, message.unwrap().unwrap().chunks.len()), (0, 1));
+}
+
+/// Rows that start with `r1`; all of `f`, and of `g` the column `q` and those that start with `p`.
+fn view() -> AuthorizedView {
+    let columns = |qualifiers: &[&str], prefixes: &[&str]| FamilySubsets {
+        qualifiers: qualifiers.iter().map(|q| Bytes::from((*q).to_owned())).collect(),
+        qualifier_prefixes: prefixes.iter().map(|p| Bytes::from((*p).to_owned())).collect(),
+    };
+    let families = [("f", columns(&[], &[""])), ("g", columns(&["q"], &["p"]))];
+    let subset = SubsetView {
+        row_prefixes: vec![Bytes::from("r1")],
+        family_subsets: families.map(|(name, columns)| (name.to_owned(), columns)).into(),
+    };
+    AuthorizedView::compile(&subset).unwrap()
+}
+
+impl Fixture {
+    /// Rows in view and out of it, with columns in view and out of it.
+    async fn for_view() -> Self {
+        let fixture = Self::new(&["r11", "r2"]);
+        for row in ["q", "r10", "r11", "r12", "r2"] {
+            let cells = vec![
+                set("f", "a", 0, "1"),
+                set("g", "a", 0, "2"),
+                set("g", "p1", 0, "3"),
+                set("g", "q", 0, "4"),
+                add("sum", 5),
+            ];
+            fixture.mutate(row, cells).await;
+        }
+        fixture
+    }
+
+    async fn read_through(
+        &self,
+        view: &AuthorizedView,
+        request: v2::ReadRowsRequest,
+    ) -> Result<Vec<String>, tepui_bigtable::Error> {
+        let request =
+            WithFilter::<v2::ReadRowsRequest>::decode(request.encode_to_vec().as_slice()).unwrap();
+        let mut decoder = Decoder::new(request.request.reversed);
+        let whole = chunk::LargeRows::Split;
+        let mut rows = self.table.read_rows_encoded(&request, whole, Some(view))?;
+        while let Some(message) = rows.next().await {
+            decoder.push(&message?).unwrap();
+        }
+        Ok(texts(&decoder.finish().unwrap()))
+    }
+}
+
+fn filtered(filter: v2::row_filter::Filter) -> v2::ReadRowsRequest {
+    let filter = Some(v2::RowFilter { filter: Some(filter) });
+    v2::ReadRowsRequest { filter, ..Default::default() }
+}
+
+#[tokio::test]
+async fn a_read_through_a_view_finds_what_the_view_has() {
+    use v2::row_filter::Filter;
+    let fixture = Fixture::for_view().await;
+    let of_row =
+        |row: &str| [("f:a", 1), ("g:p1", 3), ("g:q", 4)].map(|(c, v)| format!("{row} {c}@0={v}"));
+    let everything = [of_row("r10"), of_row("r11"), of_row("r12")].concat();
+    for flushed in [false, true] {
+        if flushed {
+            fixture.flush().await;
+        }
+        let view = view();
+        let read = |request| fixture.read_through(&view, request);
+        assert_eq!(read(v2::ReadRowsRequest::default()).await.unwrap(), everything);
+        let rows = row_set(&["q", "r11", "r2"], &[("r12", "z")]);
+        let some = read(v2::ReadRowsRequest { rows, ..Default::default() }).await.unwrap();
+        assert_eq!(some, [of_row("r11"), of_row("r12")].concat());
+        let none = v2::ReadRowsRequest { rows: row_set(&["q"], &[]), ..Default::default() };
+        assert_eq!(read(none).await.unwrap(), [""; 0]);
+
+        // The second cell of a row is the second that the view has.
+        let second = v2::row_filter::Chain {
+            filters: [Filter::CellsPerRowOffsetFilter(1), Filter::CellsPerRowLimitFilter(1)]
+                .map(|filter| v2::RowFilter { filter: Some(filter) })
+                .into(),
+        };
+        let found = read(filtered(Filter::Chain(second))).await.unwrap();
+        assert_eq!(found, ["r10 g:p1@0=3", "r11 g:p1@0=3", "r12 g:p1@0=3"]);
+        let found = read(filtered(Filter::ColumnQualifierRegexFilter("a".into()))).await.unwrap();
+        assert_eq!(found, ["r10 f:a@0=1", "r11 f:a@0=1", "r12 f:a@0=1"]);
+        let found = read(filtered(Filter::FamilyNameRegexFilter("g|sum".into()))).await.unwrap();
+        assert_eq!(found.len(), 6);
+        let everywhere = read(filtered(Filter::FamilyNameRegexFilter(".*".into()))).await.unwrap();
+        assert_eq!(everywhere, everything);
+    }
+}
+
+#[tokio::test]
+async fn a_filter_that_asks_for_families_outside_of_the_view_is_refused() {
+    use v2::row_filter::Filter;
+    let fixture = Fixture::for_view().await;
+    let range = |family: &str| {
+        Filter::ColumnRangeFilter(v2::ColumnRange {
+            family_name: family.to_owned(),
+            ..Default::default()
+        })
+    };
+    let pair = v2::row_filter::Interleave {
+        filters: [range("f"), range("sum")].map(|f| v2::RowFilter { filter: Some(f) }).into(),
+    };
+    for filter in [
+        Filter::FamilyNameRegexFilter("sum".into()),
+        Filter::FamilyNameRegexFilter("missing".into()),
+        range("sum"),
+        Filter::Interleave(pair),
+    ] {
+        let error = fixture.read_through(&view(), filtered(filter)).await.unwrap_err();
+        assert_eq!(error.kind(), Code::PermissionDenied);
+        assert!(error.message().contains("outside the Authorized View"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_view_without_rows_or_families_shows_nothing() {
+    let fixture = Fixture::for_view().await;
+    let empty = AuthorizedView::compile(&SubsetView::default()).unwrap();
+    assert!(fixture.read_through(&empty, v2::ReadRowsRequest::default()).await.unwrap().is_empty());
+    let rows = SubsetView { row_prefixes: vec![Bytes::new()], ..SubsetView::default() };
+    let rows = AuthorizedView::compile(&rows).unwrap();
+    assert!(fixture.read_through(&rows, v2::ReadRowsRequest::default()).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_write_outside_of_the_view_changes_nothing() {
+    let fixture = Fixture::for_view().await;
+    let before = fixture.dump().await;
+    let (table, view) = (&fixture.table, view());
+    let cases = [
+        ("r2", vec![set("f", "a", 0, "x")]),
+        ("r11", vec![set("f", "a", 0, "x"), set("g", "a", 0, "x")]),
+        ("r11", vec![set("missing", "a", 0, "x")]),
+        ("r11", vec![add("sum", 1)]),
+        ("r11", vec![delete_row()]),
+        ("r11", vec![delete_family("g")]),
+    ];
+    for (row, changes) in cases {
+        let mutations = mutations(changes);
+        let row_key = Bytes::from(row);
+        let request = v2::MutateRowRequest {
+            row_key: row_key.clone(),
+            mutations: mutations.clone(),
+            ..Default::default()
+        };
+        let error = table.mutate_row(&request, Some(&view)).await.unwrap_err();
+        assert_eq!(error.kind(), Code::PermissionDenied, "{request:?}");
+        for (true_mutations, false_mutations) in
+            [(mutations.clone(), vec![]), (vec![], mutations.clone())]
+        {
+            let request = v2::CheckAndMutateRowRequest {
+                row_key: row_key.clone(),
+                true_mutations,
+                false_mutations,
+                ..Default::default()
+            };
+            let request = WithFilter { request, filter: None };
+            let done = table.check_and_mutate_row_encoded(&request, Some(&view)).await;
+            assert_eq!(done.unwrap_err().kind(), Code::PermissionDenied, "{request:?}");
+        }
+        let good = mutations_of_entry("r11", vec![set("f", "new", 0, "y")]);
+        let bad = v2::mutate_rows_request::Entry { row_key, mutations, idempotency: None };
+        let request = v2::MutateRowsRequest { entries: vec![good, bad], ..Default::default() };
+        let failed = table.mutate_rows(request, Some(&view)).await.unwrap();
+        let failed: Vec<_> = failed.iter().map(|(at, error)| (*at, error.kind())).collect();
+        assert_eq!(failed, [(1, Code::PermissionDenied)]);
+    }
+    for (row, family, qualifier) in [("r2", "f", "a"), ("r11", "g", "a"), ("r11", "missing", "a")] {
+        let rule = v2::ReadModifyWriteRule {
+            family_name: family.to_owned(),
+            column_qualifier: qualifier.into(),
+            rule: Some(v2::read_modify_write_rule::Rule::AppendValue("x".into())),
+        };
+        let request = v2::ReadModifyWriteRowRequest {
+            row_key: row.into(),
+            rules: vec![rule],
+            ..Default::default()
+        };
+        let error = table.read_modify_write_row(&request, Some(&view)).await.unwrap_err();
+        assert_eq!(error.kind(), Code::PermissionDenied);
+    }
+    let after: Vec<_> = fixture.dump().await.into_iter().filter(|c| !c.contains("f:new")).collect();
+    assert_eq!(after, before);
+}
+
+fn mutations_of_entry(row: &str, changes: Vec<Change>) -> v2::mutate_rows_request::Entry {
+    let mutations = mutations(changes);
+    v2::mutate_rows_request::Entry {
+        row_key: Bytes::from(row.to_owned()),
+        mutations,
+        idempotency: None,
+    }
+}
+
+#[tokio::test]
+async fn a_write_within_the_view_is_carried_out() {
+    let fixture = Fixture::new(&[]);
+    let (table, view) = (&fixture.table, view());
+    let request = v2::MutateRowRequest {
+        row_key: "r1".into(),
+        mutations: mutations(vec![
+            set("f", "x", 0, "1"),
+            set("g", "p", 0, "2"),
+            set("g", "q", 0, "3"),
+            delete_family("f"),
+            delete_cells("g", "p", 0, 0),
+        ]),
+        ..Default::default()
+    };
+    table.mutate_row(&request, Some(&view)).await.unwrap();
+    assert_eq!(fixture.dump().await, ["r1 g:q@0=3"]);
+}
+
+#[tokio::test]
+async fn a_predicate_sees_what_the_view_has() {
+    let fixture = Fixture::new(&[]);
+    fixture.mutate("r1", vec![set("g", "hidden", 0, "1")]).await;
+    let (table, view) = (&fixture.table, view());
+    let request = |qualifier: Option<&str>| {
+        let filter = qualifier.map(|qualifier| {
+            let pattern = Bytes::from(qualifier.to_owned());
+            let filter = v2::row_filter::Filter::ColumnQualifierRegexFilter(pattern);
+            Bytes::from(v2::RowFilter { filter: Some(filter) }.encode_to_vec())
+        });
+        let request = v2::CheckAndMutateRowRequest {
+            row_key: "r1".into(),
+            false_mutations: mutations(vec![set("f", "was_false", 0, "x")]),
+            ..Default::default()
+        };
+        WithFilter { request, filter }
+    };
+    for qualifier in [Some("hidden"), None] {
+        let request = request(qualifier);
+        let done = table.check_and_mutate_row_encoded(&request, Some(&view)).await.unwrap();
+        assert!(!done.predicate_matched, "{qualifier:?}");
+        fixture.mutate("r1", vec![delete_family("f")]).await;
+        let done = table.check_and_mutate_row_encoded(&request, None).await.unwrap();
+        assert!(done.predicate_matched, "{qualifier:?}");
+    }
+}
+
+#[tokio::test]
+async fn samples_through_a_view_end_with_its_rows() {
+    let fixture = Fixture::for_view().await;
+    let samples = fixture.table.sample_row_keys(Some(&view())).unwrap();
+    let keys: Vec<_> = samples.iter().map(|s| text(&s.row_key)).collect();
+    assert_eq!(keys, ["r11", "r2"]);
+}
+
+#[tokio::test]
+async fn figures_of_a_read_through_a_view_count_what_the_view_has() {
+    use v2::read_rows_request::RequestStatsView;
+    let fixture = Fixture::for_view().await;
+    let request = v2::ReadRowsRequest {
+        request_stats_view: RequestStatsView::RequestStatsFull.into(),
+        ..filtered(v2::row_filter::Filter::BlockAllFilter(true))
+    };
+    let request =
+        WithFilter::<v2::ReadRowsRequest>::decode(request.encode_to_vec().as_slice()).unwrap();
+    let view = view();
+    let whole = chunk::LargeRows::Split;
+    let mut read = fixture.table.read_rows_encoded(&request, whole, Some(&view)).unwrap();
+    let mut cells_seen = 0;
+    while let Some(message) = read.next().await {
+        let Some(stats) = message.unwrap().request_stats else { continue };
+        let Some(v2::request_stats::StatsView::FullReadStatsView(stats)) = stats.stats_view else {
+            continue;
+        };
+        cells_seen = stats.read_iteration_stats.unwrap().cells_seen_count;
+    }
+    assert!(cells_seen <= 9, "3 rows of 3 cells: {cells_seen}");
 }

@@ -1,6 +1,6 @@
 //! What a server does beside its requests, on a thread of its own: it tells health checks how the engine
-//! is, suspends reads whose clients have stalled, serves metrics, sweeps tables whose time to be undeleted is over and backups that
-//! have expired, makes automated backups, and begins the shutdown.
+//! is, suspends reads whose clients have stalled, serves metrics, sweeps tables whose time to be undeleted is over, their
+//! views, and backups that have expired, makes automated backups, and begins the shutdown.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::backups::Backups;
+use crate::catalog::authorized_views::AuthorizedViews;
 use crate::limits::{BACKUP_SWEEP_INTERVAL, HEALTH_INTERVAL, RELIEF_INTERVAL, SWEEP_INTERVAL};
 use crate::metrics::collect::Sources;
 use crate::metrics::endpoint;
@@ -29,6 +30,8 @@ pub struct Chores {
     pub tables: Arc<Tables>,
     /// Which expire, and which policies ask for.
     pub backups: Arc<Backups>,
+    /// Of which those of tables that are gone are swept.
+    pub views: Arc<AuthorizedViews>,
     /// Where health is told.
     pub health: HealthReporter,
     /// What was told there last.
@@ -91,9 +94,15 @@ impl Chores {
                     streams.relieve(engine.clock().monotonic_micros(), short);
                 }
                 _ = sweep_tick.tick() => {
-                    let tables = Arc::clone(&self.tables);
+                    let (tables, views) = (Arc::clone(&self.tables), Arc::clone(&self.views));
+                    let sweep = move || {
+                        tables.sweep();
+                        if let Err(error) = views.sweep(|name| tables.incarnation(name)) {
+                            tracing::warn!(%error, "cannot remove the authorized views of tables that are gone");
+                        }
+                    };
                     // A panic in it is on stderr; the next sweep tries again.
-                    let _ = tokio::task::spawn_blocking(move || tables.sweep()).await;
+                    let _ = tokio::task::spawn_blocking(sweep).await;
                 }
                 _ = backup_tick.tick() => {
                     let backups = Arc::clone(&self.backups);

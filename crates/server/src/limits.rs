@@ -10,7 +10,7 @@ pub const REQUEST_MESSAGE_BYTES_MAX: usize = tepui_bigtable::limits::REQUEST_BYT
 /// enough for all statuses of an ordinary batch in one message.
 pub const MUTATE_ROWS_MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// Characters of a table id, at most: Bigtable's documented limit.
+/// Characters of the id of a table or an authorized view, at most: Bigtable's documented limit.
 pub const TABLE_ID_CHARS_MAX: usize = 50;
 
 /// Characters of an instance's id, at most: Bigtable's documented limit.
@@ -44,6 +44,24 @@ pub const LABELS_MAX: usize = 64;
 pub const LABEL_CHARS_MAX: usize = 63;
 /// Bytes of a label's key or value: less than this.
 pub const LABEL_BYTES_MAX: usize = 128;
+
+/// Authorized views of a table, at most. Bigtable is made for thousands; all of them are in memory.
+pub const VIEWS_PER_TABLE_MAX: usize = 10_000;
+
+/// Authorized views that are kept compiled, at most: those that requests came through lately.
+pub const COMPILED_VIEWS_MAX: usize = 10_000;
+
+/// Principals in a policy, counted in each binding: IAM's documented limit.
+pub const POLICY_MEMBERS_MAX: usize = 1_500;
+
+/// Bytes of a policy, at most. 1,500 members with long names; policies are in memory.
+pub const POLICY_BYTES_MAX: usize = 256 << 10;
+
+/// Permissions of one `TestIamPermissions`, at most: IAM's documented limit.
+pub const TESTED_PERMISSIONS_MAX: usize = 100;
+
+/// Characters of the condition of a binding, at most: IAM's documented limit for the expression.
+pub const CONDITION_CHARS_MAX: usize = 12 << 10;
 
 /// Characters of a resource name, at most. Longer than any valid one; bounds keys of the meta store.
 pub const RESOURCE_NAME_CHARS_MAX: usize = 1_024;

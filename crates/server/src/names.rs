@@ -3,6 +3,7 @@
 //! ```text
 //! projects/PROJECT/instances/INSTANCE                    an instance
 //! projects/PROJECT/instances/INSTANCE/tables/TABLE       a table
+//!     .../tables/TABLE/authorizedViews/VIEW              an authorized view of it
 //! projects/PROJECT/instances/INSTANCE/clusters/CLUSTER   a cluster, and in it
 //!                                     .../backups/BACKUP a backup
 //! projects/PROJECT/instances/INSTANCE/appProfiles/ID     an app profile
@@ -114,12 +115,35 @@ pub fn id_of(name: &str) -> &str {
     name.rsplit_once('/').map_or(name, |(_, id)| id)
 }
 
+/// Between a table's name and the id of its view.
+pub const AUTHORIZED_VIEWS: &str = "/authorizedViews/";
+
+/// Checks the shape of an authorized view's name; `field` is the request's field, for the error.
+pub fn check_view(field: &str, name: &str) -> Result<()> {
+    let shape =
+        "projects/{project}/instances/{instance}/tables/{table}/authorizedViews/{authorized_view}";
+    check_shape(field, name, shape, &["projects", "instances", "tables", "authorizedViews"])
+}
+
+/// The name of a new authorized view of a table, both checked.
+pub fn new_view(parent: &str, view_id: &str) -> Result<String> {
+    check_table("parent", parent)?;
+    let is_well_formed = is_word(view_id);
+    check_id("authorized_view_id", view_id, TABLE_ID_CHARS_MAX, WORD_PATTERN, is_well_formed)?;
+    Ok(format!("{parent}{AUTHORIZED_VIEWS}{view_id}"))
+}
+
+/// The table of an authorized view's name, and the view's id.
+pub fn split_view(name: &str) -> Option<(&str, &str)> {
+    name.split_once(AUTHORIZED_VIEWS)
+}
+
 /// The instance of a table's name, and the table's id.
 pub fn split_table(name: &str) -> Option<(&str, &str)> {
     name.rsplit_once("/tables/")
 }
 
-/// The pattern of ids of tables, backups and app profiles.
+/// The pattern of ids of tables, authorized views, backups and app profiles.
 const WORD_PATTERN: &str = "[_a-zA-Z0-9][-_.a-zA-Z0-9]*";
 
 /// Whether an id is of [`WORD_PATTERN`].
@@ -233,6 +257,18 @@ mod tests {
         }
         for id in ["", "-a", ".a", "a b", "a/b", &long] {
             assert_eq!(profile(id).unwrap_err().kind(), Code::InvalidArgument, "{id}");
+        }
+    }
+
+    #[test]
+    fn a_views_name_is_its_tables_and_an_id() {
+        let table = "projects/p/instances/i/tables/t";
+        let name = new_view(table, "v").unwrap();
+        check_view("name", &name).unwrap();
+        assert_eq!(split_view(&name), Some((table, "v")));
+        assert!(check_view("name", table).is_err());
+        for (parent, id) in [(table, ""), (table, "a/b"), ("projects/p/instances/i", "v")] {
+            assert_eq!(new_view(parent, id).unwrap_err().kind(), Code::InvalidArgument);
         }
     }
 

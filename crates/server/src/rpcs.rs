@@ -148,15 +148,15 @@ const TABLES: &[Rpc] = &[
     served("UpdateTable", "admin::UpdateTableRequest", "longrunning::Operation"),
     served("DeleteTable", "admin::DeleteTableRequest", "Empty"),
     served("UndeleteTable", "admin::UndeleteTableRequest", "longrunning::Operation"),
-    not_yet("CreateAuthorizedView", "admin::CreateAuthorizedViewRequest", "longrunning::Operation"),
-    not_yet(
+    served("CreateAuthorizedView", "admin::CreateAuthorizedViewRequest", "longrunning::Operation"),
+    served(
         "ListAuthorizedViews",
         "admin::ListAuthorizedViewsRequest",
         "admin::ListAuthorizedViewsResponse",
     ),
-    not_yet("GetAuthorizedView", "admin::GetAuthorizedViewRequest", "admin::AuthorizedView"),
-    not_yet("UpdateAuthorizedView", "admin::UpdateAuthorizedViewRequest", "longrunning::Operation"),
-    not_yet("DeleteAuthorizedView", "admin::DeleteAuthorizedViewRequest", "Empty"),
+    served("GetAuthorizedView", "admin::GetAuthorizedViewRequest", "admin::AuthorizedView"),
+    served("UpdateAuthorizedView", "admin::UpdateAuthorizedViewRequest", "longrunning::Operation"),
+    served("DeleteAuthorizedView", "admin::DeleteAuthorizedViewRequest", "Empty"),
     served("ModifyColumnFamilies", "admin::ModifyColumnFamiliesRequest", "spelled_out::Table"),
     served("DropRowRange", "admin::DropRowRangeRequest", "Empty"),
     served(

@@ -22,6 +22,7 @@ use tonic_health::server::{HealthReporter, HealthService};
 use crate::admission::{Gate, Gated, Streams};
 use crate::backups::Backups;
 use crate::bundles::Bundles;
+use crate::catalog::authorized_views::AuthorizedViews;
 use crate::catalog::host::EngineHost;
 use crate::catalog::resources::Resources;
 use crate::chores::{self, Chores};
@@ -94,6 +95,7 @@ fn start_over(
     let is_strict = config.strict_instances;
     let instances = Instances::new(Arc::clone(&resources), Arc::clone(&clock), is_strict);
     let instances = Arc::new(instances);
+    let views = Arc::new(AuthorizedViews::new(Arc::clone(&resources)));
     let tables = Arc::new(Tables::open(host, engine.meta(), Arc::clone(&clock), rng)?);
     engine.retain_tablets(&tables.tablet_ids())?;
     let bundles = Bundles::new(Arc::clone(&resources));
@@ -145,6 +147,7 @@ fn start_over(
             tables: &tables,
             instances: &instances,
             backups: &backups,
+            views: &views,
             operations: &operations,
             bundles: &bundles,
             health: &health,
@@ -163,7 +166,8 @@ fn start_over(
     }
     let memory_bytes = config.budget.total_bytes;
     let sources = Sources { engine: Arc::clone(&engine), cores, gate, streams, memory_bytes };
-    let chores = Chores { sources, metrics, tables, backups, health, told, stop: stopped, drain };
+    let chores =
+        Chores { sources, metrics, tables, views, backups, health, told, stop: stopped, drain };
     threads.push(env.spawner.spawn("tepui-chores", Box::new(move || chores::run(chores)))?);
     Ok(Running { address, metrics_address, env, engine, stop, threads })
 }
@@ -238,6 +242,7 @@ type DataFirst = Dispatch<Gated<BigtableServer<DataService>>>;
 struct Serving<'a> {
     tables: &'a Arc<Tables>,
     instances: &'a Arc<Instances>,
+    views: &'a Arc<AuthorizedViews>,
     operations: &'a Arc<Operations>,
     backups: &'a Arc<Backups>,
     bundles: &'a Bundles,
@@ -255,11 +260,14 @@ impl Serving<'_> {
         let tables = || Arc::clone(self.tables);
         let instances = || Arc::clone(self.instances);
         let operations = || Arc::clone(self.operations);
+        let views = || Arc::clone(self.views);
         let streams = Arc::clone(self.streams);
-        let data = DataService::new(tables(), instances(), streams, clock(), recorder.clone());
+        let data =
+            DataService::new(tables(), views(), instances(), streams, clock(), recorder.clone());
         let bundles = self.bundles.clone();
         let table_admin = TableAdminService::new(
             tables(),
+            views(),
             instances(),
             operations(),
             Arc::clone(self.backups),
@@ -270,6 +278,7 @@ impl Serving<'_> {
         let instance_admin = InstanceAdminService::new(
             instances(),
             tables(),
+            views(),
             operations(),
             clock(),
             recorder.clone(),

@@ -25,6 +25,8 @@ use tokio::net::TcpStream;
 use tonic::Code;
 use tonic::transport::Channel;
 
+#[path = "server/authorized_views.rs"]
+mod authorized_views;
 #[path = "server/instances.rs"]
 mod instances;
 #[path = "server/types.rs"]
@@ -208,12 +210,12 @@ async fn bad_requests_have_their_codes_and_leave_the_connection_usable() {
     server.create(&[]).await;
     assert_eq!(server.set("", b"v").await.unwrap_err().code(), Code::InvalidArgument);
     let view = v2::ReadRowsRequest {
-        authorized_view_name: format!("{TABLE}/authorizedViews/v"),
+        materialized_view_name: format!("{INSTANCE}/materializedViews/v"),
         ..Default::default()
     };
     let status = server.data().read_rows(view).await.unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented);
-    assert!(status.message().starts_with("authorized_view_name"), "{status}");
+    assert!(status.message().starts_with("materialized_view_name"), "{status}");
     let query = v2::PrepareQueryRequest::default();
     let status = server.data().prepare_query(query).await.unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented);

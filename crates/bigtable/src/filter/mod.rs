@@ -15,7 +15,7 @@ mod compile;
 mod eval;
 mod node;
 mod project;
-mod range;
+pub(crate) mod range;
 pub mod wire;
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use prost::Message;
 use tepui_engine::cell::{Cell, FamilyId, Row, RowRange, Timestamp};
 use tepui_engine::io::Rng;
-use tepui_engine::read::Projection;
+use tepui_engine::read::{FamilyProjection, Projection};
 
 use crate::error::{Error, Result};
 use node::{Node, Reach};
@@ -155,9 +155,19 @@ impl Filter {
         reach.flow || reach.sink
     }
 
-    /// What the engine has to read for this filter, given the table's families by ascending id.
-    pub fn projection(&self, families: Vec<(FamilyId, &str)>) -> Projection {
-        project::projection(&self.root, families)
+    /// What the engine has to read for this filter, given the table's families by ascending id. The filter is
+    /// meant to see the columns `within` alone, where they are given: the projection keeps no others.
+    pub fn projection(
+        &self,
+        families: Vec<(FamilyId, &str)>,
+        within: Option<&[FamilyProjection]>,
+    ) -> Projection {
+        project::projection(&self.root, families, within)
+    }
+
+    /// Whether it asks anywhere, by a pattern or a range of columns, for families none of which is among these.
+    pub(crate) fn asks_beyond(&self, families: &[&str]) -> bool {
+        self.root.asks_beyond(families)
     }
 
     /// The ranges outside of which no row can have an output: sorted and disjoint. `None` when the

@@ -84,6 +84,17 @@ impl Node {
         matches!(self, Self::RowKeyRegex(_)) || self.children().into_iter().any(Self::asks_key)
     }
 
+    /// See [`super::Filter::asks_beyond`].
+    pub(super) fn asks_beyond(&self, families: &[&str]) -> bool {
+        match self {
+            Self::FamilyRegex(regex) => {
+                !regex.matches_all() && !families.iter().any(|name| regex.is_match(name.as_bytes()))
+            }
+            Self::ColumnRange { family, .. } => !families.contains(&family.as_str()),
+            node => node.children().into_iter().any(|child| child.asks_beyond(families)),
+        }
+    }
+
     /// What can come out of the row with this key, by its key alone.
     pub(super) fn reach(&self, key: &[u8]) -> Reach {
         match self {

@@ -20,8 +20,6 @@
 //! * offset and limit become `cells_per_row_max` only while the need is exactly what flows;
 //! * after a limit or offset, an interleave, a condition or a sink, the rest of the chain is not looked at.
 
-use std::ops::Bound;
-
 use tepui_engine::cell::{FamilyId, RowRange, TIMESTAMP_MAX, TimestampRange};
 use tepui_engine::read::{FamilyProjection, Projection};
 
@@ -33,11 +31,17 @@ use crate::regex::{Candidates, Regex};
 /// they save; beyond it one range around them all is read.
 const QUALIFIER_RANGES_MAX: usize = 128;
 
-/// The projection for a whole filter.
-pub(super) fn projection(root: &Node, mut families: Vec<(FamilyId, &str)>) -> Projection {
+/// The projection for a whole filter, on rows that have no more than the columns `within`; `None` means all.
+pub(super) fn projection(
+    root: &Node,
+    mut families: Vec<(FamilyId, &str)>,
+    within: Option<&[FamilyProjection]>,
+) -> Projection {
     // Projections name families by ascending id, whatever order the caller has.
     families.sort_unstable();
-    let need = need(root, &families);
+    // The columns are what flows into the filter, and folding only ever narrows them.
+    let columns = within.map(|within| within.iter().map(Column::of).collect());
+    let need = fold(root, &families, Need { columns, ..Need::ALL });
     let families = need.columns.map(|columns| {
         columns
             .into_iter()
@@ -97,6 +101,17 @@ struct Column {
     qualifiers: Vec<ByteRange>,
 }
 
+impl Column {
+    fn of(projection: &FamilyProjection) -> Self {
+        let ranges = projection.qualifiers.iter();
+        let ranges =
+            ranges.map(|(start, end)| ByteRange { start: start.clone(), end: end.clone() });
+        let qualifiers =
+            if projection.qualifiers.is_empty() { vec![ByteRange::ALL] } else { ranges.collect() };
+        Self { family: projection.family, qualifiers }
+    }
+}
+
 /// Columns by ascending family; `None` means all.
 type Columns = Option<Vec<Column>>;
 
@@ -153,7 +168,12 @@ impl Need {
 
 /// The need of a filter.
 fn need(node: &Node, families: &[(FamilyId, &str)]) -> Need {
-    let mut fold = Fold::new(families);
+    fold(node, families, Need::ALL)
+}
+
+/// The need of a filter of cells that have exactly the columns of `input`, which is all else.
+fn fold(node: &Node, families: &[(FamilyId, &str)], input: Need) -> Need {
+    let mut fold = Fold::new(families, input);
     for step in node.steps() {
         if fold.step(step) == Next::Stop {
             break;
@@ -183,10 +203,10 @@ struct Fold<'a> {
 }
 
 impl<'a> Fold<'a> {
-    fn new(families: &'a [(FamilyId, &'a str)]) -> Self {
+    fn new(families: &'a [(FamilyId, &'a str)], need: Need) -> Self {
         Self {
             families,
-            need: Need::ALL,
+            need,
             columns_exact: true,
             cells_exact: true,
             counted: false,
@@ -379,7 +399,7 @@ fn intersect_columns(a: &[Column], b: &[Column]) -> Vec<Column> {
 
 /// The ranges of row keys that a filter can have output for; see [`super::Filter::row_ranges`].
 pub(super) fn row_ranges(root: &Node) -> Option<Vec<RowRange>> {
-    Some(key_ranges(root)?.into_iter().map(row_range).collect())
+    Some(key_ranges(root)?.into_iter().map(ByteRange::into_row_range).collect())
 }
 
 fn key_ranges(node: &Node) -> Option<Vec<ByteRange>> {
@@ -423,21 +443,4 @@ fn key_ranges(node: &Node) -> Option<Vec<ByteRange>> {
         }
         _ => None,
     }
-}
-
-/// The same range with an inclusive start and an exclusive end: the least byte string after `k` is `k`
-/// and a zero byte.
-fn row_range(range: ByteRange) -> RowRange {
-    let after = |key: &[u8]| [key, &[0]].concat();
-    let start = match range.start {
-        Bound::Included(start) => start,
-        Bound::Excluded(start) => after(&start).into(),
-        Bound::Unbounded => bytes::Bytes::new(),
-    };
-    let end = match range.end {
-        Bound::Excluded(end) => end,
-        Bound::Included(end) => after(&end).into(),
-        Bound::Unbounded => bytes::Bytes::new(),
-    };
-    RowRange { start, end }
 }

@@ -1,7 +1,7 @@
 //! Ranges of bytes, of qualifiers and of values, and lists of them.
 //!
 //! A list is sorted, and its ranges neither touch nor overlap: the form in which a projection names
-//! qualifiers ([`tepui_engine::read::FamilyProjection`]).
+//! qualifiers ([`tepui_engine::read::FamilyProjection`]), and in which an authorized view has them.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -11,28 +11,45 @@ use tepui_engine::cell::RowRange;
 
 /// A range of byte strings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ByteRange {
-    pub(super) start: Bound<Bytes>,
-    pub(super) end: Bound<Bytes>,
+pub(crate) struct ByteRange {
+    pub(crate) start: Bound<Bytes>,
+    pub(crate) end: Bound<Bytes>,
 }
 
 impl ByteRange {
     /// Every byte string.
-    pub(super) const ALL: Self = Self { start: Bound::Unbounded, end: Bound::Unbounded };
+    pub(crate) const ALL: Self = Self { start: Bound::Unbounded, end: Bound::Unbounded };
 
     /// One byte string.
-    pub(super) fn point(bytes: Bytes) -> Self {
+    pub(crate) fn point(bytes: Bytes) -> Self {
         Self { start: Bound::Included(bytes.clone()), end: Bound::Included(bytes) }
     }
 
     /// The byte strings that start with `prefix`.
-    pub(super) fn prefix(prefix: &[u8]) -> Self {
+    pub(crate) fn prefix(prefix: &[u8]) -> Self {
         let RowRange { start, end } = RowRange::prefix(prefix);
         let end = if end.is_empty() { Bound::Unbounded } else { Bound::Excluded(end) };
         Self { start: Bound::Included(start), end }
     }
 
-    pub(super) fn contains(&self, bytes: &[u8]) -> bool {
+    /// The same range of row keys, with an inclusive start and an exclusive end: the least byte string after `k` is
+    /// `k` and a zero byte.
+    pub(crate) fn into_row_range(self) -> RowRange {
+        let after = |key: &[u8]| Bytes::from([key, &[0]].concat());
+        let start = match self.start {
+            Bound::Included(start) => start,
+            Bound::Excluded(start) => after(&start),
+            Bound::Unbounded => Bytes::new(),
+        };
+        let end = match self.end {
+            Bound::Excluded(end) => end,
+            Bound::Included(end) => after(&end),
+            Bound::Unbounded => Bytes::new(),
+        };
+        RowRange { start, end }
+    }
+
+    pub(crate) fn contains(&self, bytes: &[u8]) -> bool {
         let after_start = match &self.start {
             Bound::Included(start) => bytes >= start.as_ref(),
             Bound::Excluded(start) => bytes > start.as_ref(),
@@ -48,7 +65,7 @@ impl ByteRange {
 
     /// Whether the start is beyond the end, which no client means. A start at the end that one of the
     /// bounds leaves out is merely empty.
-    pub(super) fn is_inverted(&self) -> bool {
+    pub(crate) fn is_inverted(&self) -> bool {
         use Bound::{Excluded, Included};
         match (&self.start, &self.end) {
             (Included(start) | Excluded(start), Included(end) | Excluded(end)) => start > end,
@@ -57,7 +74,7 @@ impl ByteRange {
     }
 
     /// Whether no byte string can be in it.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         use Bound::{Excluded, Included};
         match (&self.start, &self.end) {
             (Included(start), Included(end)) => start > end,
@@ -110,7 +127,7 @@ fn cmp_end(a: &Bound<Bytes>, b: &Bound<Bytes>) -> Ordering {
 }
 
 /// The list of what is in any of `ranges`.
-pub(super) fn union(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
+pub(crate) fn union(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_by(|a, b| cmp_start(&a.start, &b.start));
     let mut list: Vec<ByteRange> = Vec::with_capacity(ranges.len());
@@ -128,7 +145,7 @@ pub(super) fn union(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
 }
 
 /// The list of what is in both lists.
-pub(super) fn intersect(a: &[ByteRange], b: &[ByteRange]) -> Vec<ByteRange> {
+pub(crate) fn intersect(a: &[ByteRange], b: &[ByteRange]) -> Vec<ByteRange> {
     let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
     let mut list = Vec::new();
     while let (Some(x), Some(y)) = (a.peek(), b.peek()) {
@@ -142,8 +159,29 @@ pub(super) fn intersect(a: &[ByteRange], b: &[ByteRange]) -> Vec<ByteRange> {
     list
 }
 
+/// Whether the list holds a byte string.
+pub(crate) fn contains(list: &[ByteRange], bytes: &[u8]) -> bool {
+    // The first range that does not end before it.
+    let at = list.partition_point(|range| match &range.end {
+        Bound::Included(end) => end.as_ref() < bytes,
+        Bound::Excluded(end) => end.as_ref() <= bytes,
+        Bound::Unbounded => false,
+    });
+    list.get(at).is_some_and(|range| range.contains(bytes))
+}
+
+/// Whether the list holds every byte string.
+pub(crate) fn is_all(list: &[ByteRange]) -> bool {
+    let from_the_start = |range: &ByteRange| match &range.start {
+        Bound::Included(start) => start.is_empty(),
+        Bound::Excluded(_) => false,
+        Bound::Unbounded => true,
+    };
+    matches!(list, [range] if range.end == Bound::Unbounded && from_the_start(range))
+}
+
 /// One range around the whole list.
-pub(super) fn hull(list: &[ByteRange]) -> Option<ByteRange> {
+pub(crate) fn hull(list: &[ByteRange]) -> Option<ByteRange> {
     let (first, last) = (list.first()?, list.last()?);
     Some(ByteRange { start: first.start.clone(), end: last.end.clone() })
 }
@@ -179,6 +217,7 @@ mod tests {
         fn lists_hold_what_their_ranges_hold(a in ranges(), b in ranges(), text in "[abc]{0,3}") {
             let (list_a, list_b) = (union(a.clone()), union(b.clone()));
             prop_assert_eq!(in_any(&list_a, &text), in_any(&a, &text));
+            prop_assert_eq!(contains(&list_a, text.as_bytes()), in_any(&a, &text));
             let both = intersect(&list_a, &list_b);
             prop_assert_eq!(in_any(&both, &text), in_any(&a, &text) && in_any(&b, &text));
             for list in [&list_a, &both] {
@@ -199,6 +238,16 @@ mod tests {
         assert!(!ByteRange::prefix(b"a\xFF").contains(b"b"));
         assert!(ByteRange::prefix(b"\xFF").contains(b"\xFF\xFF"));
         assert_eq!(ByteRange::prefix(b"").end, Bound::Unbounded);
+    }
+
+    #[test]
+    fn only_a_list_without_bounds_holds_everything() {
+        assert!(is_all(&[ByteRange::ALL]) && is_all(&[ByteRange::prefix(b"")]));
+        assert!(!is_all(&[]) && !is_all(&[ByteRange::prefix(b"\xFF")]));
+        assert!(!is_all(&[ByteRange {
+            start: Bound::Excluded(Bytes::new()),
+            end: Bound::Unbounded
+        }]));
     }
 
     #[test]

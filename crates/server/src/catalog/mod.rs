@@ -16,6 +16,7 @@
 //! Requests look tables up in memory under a read lock that is held for the lookup alone. Changes exclude
 //! each other, and block: they are made off the cores' runtimes.
 
+pub mod authorized_views;
 pub mod families;
 pub mod host;
 #[cfg(test)]

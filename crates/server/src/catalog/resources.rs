@@ -29,6 +29,7 @@ use prost::Message;
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
 
+use super::authorized_views::ViewRecord;
 use crate::api::instances::Instance;
 use crate::api::{admin, longrunning};
 use crate::backups::record::BackupRecord;
@@ -73,6 +74,7 @@ const KINDS: &[Kind] = &[
     Kind::of::<BackupRecord>(),
     Kind::of::<longrunning::Operation>(),
     Kind::of::<crate::bundles::BundleRecord>(),
+    Kind::of::<ViewRecord>(),
 ];
 
 impl Resource for longrunning::Operation {

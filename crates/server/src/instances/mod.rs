@@ -178,15 +178,20 @@ impl Instances {
     }
 
     /// Deletes an instance and all that is in it, tables included, for good. Refused where a table is protected, or
-    /// where there is something that outlives tables, like a backup. Blocks.
-    pub fn delete<H: Host>(&self, name: &str, tables: &Catalog<H>) -> Result<()> {
+    /// where there is something that outlives tables, like a backup, and where `allowed` says so. Blocks.
+    pub fn delete<H: Host>(
+        &self,
+        name: &str,
+        tables: &Catalog<H>,
+        allowed: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         names::check_instance("name", name)?;
-        self.resources.find::<Instance>(name)?;
-        self.resources.change(|change| check_not_held(change, name))?;
-        tables.delete_instance(name)?;
+        // Its tables go within the change, so that nothing comes to be meanwhile that would keep them.
         self.resources.change(|change| {
             change.find::<Instance>(name)?;
             check_not_held(change, name)?;
+            allowed()?;
+            tables.delete_instance(name)?;
             change.delete_under(name);
             Ok(())
         })?;

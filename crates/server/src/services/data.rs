@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use prost::Message as _;
+use tepui_bigtable::authorized_view::AuthorizedView;
 use tepui_bigtable::chunk::LargeRows;
 use tepui_bigtable::error::Error;
 use tepui_bigtable::read_rows::ReadRows;
@@ -11,7 +12,7 @@ use tepui_engine::io::Clock;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
-use super::{Stream, Tables, unsupported};
+use super::{Stream, Tables, invalid, unsupported};
 use crate::admission::{Answer, Connection, Hold, Streams};
 use crate::api::kept;
 use crate::api::session::{ClientConfiguration, GetClientConfigurationRequest};
@@ -21,6 +22,7 @@ use crate::api::v2::{
     PingAndWarmResponse, ReadModifyWriteRowResponse, ReadRowsResponse, SampleRowKeysRequest,
     SampleRowKeysResponse,
 };
+use crate::catalog::authorized_views::AuthorizedViews;
 use crate::instances::Instances;
 use crate::instances::profiles::Access;
 use crate::limits::MUTATE_ROWS_MESSAGE_BYTES_MAX;
@@ -32,6 +34,7 @@ use crate::status::{self, from_error};
 #[derive(Clone)]
 pub struct DataService {
     tables: Arc<Tables>,
+    views: Arc<AuthorizedViews>,
     pub(super) instances: Arc<Instances>,
     streams: Arc<Streams>,
     clock: Arc<dyn Clock>,
@@ -43,12 +46,13 @@ impl DataService {
     /// Serves these tables.
     pub fn new(
         tables: Arc<Tables>,
+        views: Arc<AuthorizedViews>,
         instances: Arc<Instances>,
         streams: Arc<Streams>,
         clock: Arc<dyn Clock>,
         recorder: Recorder,
     ) -> Self {
-        Self { tables, instances, streams, clock, recorder }
+        Self { tables, views, instances, streams, clock, recorder }
     }
 
     /// Whether a request may do this by its app profile.
@@ -56,14 +60,35 @@ impl DataService {
         self.instances.allow(table, profile, access).map_err(|error| from_error(&error))
     }
 
-    /// The table that a request is for. `views` are the request's fields that name a view instead.
-    fn table(&self, name: &str, views: &[(&str, &str)]) -> Result<Arc<Table>, Status> {
-        for (field, view) in views {
-            if !view.is_empty() {
-                return Err(unsupported(format!("{field} {view:?}: access through a view")));
-            }
+    /// What a request is for, by the name of a table or by that of an authorized view, where its app profile lets it
+    /// do this.
+    fn target(
+        &self,
+        table_name: &str,
+        view_name: &str,
+        profile: &str,
+        access: Access,
+    ) -> Result<Target, Status> {
+        if view_name.is_empty() {
+            self.allow(table_name, profile, access)?;
+            let table = self.tables.table(table_name).map_err(|error| from_error(&error))?;
+            return Ok(Target { table, view: None });
         }
-        self.tables.table(name).map_err(|error| from_error(&error))
+        let target = names::check_view("authorized_view_name", view_name).and_then(|()| {
+            self.instances.allow(view_name, profile, access)?;
+            let (name, _) = names::split_view(view_name).unwrap_or_default();
+            let entry = self.tables.get(name)?;
+            let view = self.views.compiled(view_name, entry.record.incarnation)?;
+            Ok(Target { table: Arc::clone(&entry.table), view: Some(view) })
+        });
+        let target = target.map_err(|error| from_error(&error))?;
+        if !table_name.is_empty() && table_name != target.table.name() {
+            return Err(invalid(format!(
+                "table_name {table_name:?} is not the table of authorized_view_name {view_name:?}; \
+                 set one of them"
+            )));
+        }
+        Ok(target)
     }
 
     pub(super) async fn on_read_rows(
@@ -78,14 +103,15 @@ impl DataService {
         let hold = request.extensions().get::<Hold>().cloned();
         let kept = request.into_inner();
         let request = &kept.request;
-        let views = [
-            ("authorized_view_name", request.authorized_view_name.as_str()),
-            ("materialized_view_name", request.materialized_view_name.as_str()),
-        ];
-        self.allow(&request.table_name, &request.app_profile_id, Access::Read)?;
-        let table = self.table(&request.table_name, &views)?;
-        let rows =
-            table.read_rows_encoded(&kept, large_rows).map_err(|error| from_error(&error))?;
+        refuse_materialized(&request.materialized_view_name)?;
+        let target = self.target(
+            &request.table_name,
+            &request.authorized_view_name,
+            &request.app_profile_id,
+            Access::Read,
+        )?;
+        let rows = target.table.read_rows_encoded(&kept, large_rows, target.view());
+        let rows = rows.map_err(|error| from_error(&error))?;
         let answer = self.streams.answer(connection);
         let clock = Arc::clone(&self.clock);
         Ok(Response::new(row_messages(RowMessages {
@@ -102,13 +128,15 @@ impl DataService {
         request: Request<SampleRowKeysRequest>,
     ) -> Result<Response<Stream<SampleRowKeysResponse>>, Status> {
         let request = request.into_inner();
-        let views = [
-            ("authorized_view_name", request.authorized_view_name.as_str()),
-            ("materialized_view_name", request.materialized_view_name.as_str()),
-        ];
-        self.allow(&request.table_name, &request.app_profile_id, Access::Read)?;
-        let table = self.table(&request.table_name, &views)?;
-        let samples = table.sample_row_keys().map_err(|error| from_error(&error))?;
+        refuse_materialized(&request.materialized_view_name)?;
+        let target = self.target(
+            &request.table_name,
+            &request.authorized_view_name,
+            &request.app_profile_id,
+            Access::Read,
+        )?;
+        let samples = target.table.sample_row_keys(target.view());
+        let samples = samples.map_err(|error| from_error(&error))?;
         Ok(Response::new(Box::pin(futures::stream::iter(samples.into_iter().map(Ok)))))
     }
 
@@ -117,10 +145,14 @@ impl DataService {
         request: Request<kept::MutateRowRequest>,
     ) -> Result<Response<MutateRowResponse>, Status> {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
-        let views = [("authorized_view_name", request.authorized_view_name.as_str())];
-        self.allow(&request.table_name, &request.app_profile_id, Access::Write)?;
-        let table = self.table(&request.table_name, &views)?;
-        table.mutate_row(&request).await.map_err(|error| from_error(&error))?;
+        let target = self.target(
+            &request.table_name,
+            &request.authorized_view_name,
+            &request.app_profile_id,
+            Access::Write,
+        )?;
+        let done = target.table.mutate_row(&request, target.view()).await;
+        done.map_err(|error| from_error(&error))?;
         Ok(Response::new(MutateRowResponse {}))
     }
 
@@ -129,11 +161,15 @@ impl DataService {
         request: Request<kept::MutateRowsRequest>,
     ) -> Result<Response<Stream<MutateRowsResponse>>, Status> {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
-        let views = [("authorized_view_name", request.authorized_view_name.as_str())];
-        self.allow(&request.table_name, &request.app_profile_id, Access::Write)?;
-        let table = self.table(&request.table_name, &views)?;
+        let target = self.target(
+            &request.table_name,
+            &request.authorized_view_name,
+            &request.app_profile_id,
+            Access::Write,
+        )?;
         let count = request.entries.len();
-        let failed = table.mutate_rows(request).await.map_err(|error| from_error(&error))?;
+        let failed = target.table.mutate_rows(request, target.view()).await;
+        let failed = failed.map_err(|error| from_error(&error))?;
         let messages = in_messages(outcomes(count, failed)).into_iter().map(Ok);
         Ok(Response::new(Box::pin(futures::stream::iter(messages))))
     }
@@ -144,10 +180,13 @@ impl DataService {
     ) -> Result<Response<CheckAndMutateRowResponse>, Status> {
         let kept = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let request = &kept.request;
-        let views = [("authorized_view_name", request.authorized_view_name.as_str())];
-        self.allow(&request.table_name, &request.app_profile_id, Access::Transaction)?;
-        let table = self.table(&request.table_name, &views)?;
-        let done = table.check_and_mutate_row_encoded(&kept).await;
+        let target = self.target(
+            &request.table_name,
+            &request.authorized_view_name,
+            &request.app_profile_id,
+            Access::Transaction,
+        )?;
+        let done = target.table.check_and_mutate_row_encoded(&kept, target.view()).await;
         done.map(Response::new).map_err(|error| from_error(&error))
     }
 
@@ -156,10 +195,13 @@ impl DataService {
         request: Request<kept::ReadModifyWriteRowRequest>,
     ) -> Result<Response<ReadModifyWriteRowResponse>, Status> {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
-        let views = [("authorized_view_name", request.authorized_view_name.as_str())];
-        self.allow(&request.table_name, &request.app_profile_id, Access::Transaction)?;
-        let table = self.table(&request.table_name, &views)?;
-        let done = table.read_modify_write_row(&request).await;
+        let target = self.target(
+            &request.table_name,
+            &request.authorized_view_name,
+            &request.app_profile_id,
+            Access::Transaction,
+        )?;
+        let done = target.table.read_modify_write_row(&request, target.view()).await;
         done.map(Response::new).map_err(|error| from_error(&error))
     }
 
@@ -184,6 +226,26 @@ impl DataService {
         self.allow(&request.name, &request.app_profile_id, Access::Read)?;
         Ok(Response::new(PingAndWarmResponse {}))
     }
+}
+
+/// What a request is for.
+struct Target {
+    table: Arc<Table>,
+    /// What of the table, where that is not all.
+    view: Option<Arc<AuthorizedView>>,
+}
+
+impl Target {
+    fn view(&self) -> Option<&AuthorizedView> {
+        self.view.as_deref()
+    }
+}
+
+fn refuse_materialized(name: &str) -> Result<(), Status> {
+    if name.is_empty() {
+        return Ok(());
+    }
+    Err(unsupported(format!("materialized_view_name {name:?}: access through a view")))
 }
 
 /// What the client makes of rows that are larger than a message. Google's Go client takes a message that

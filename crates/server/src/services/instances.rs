@@ -11,6 +11,7 @@ use tonic::{Request, Response, Status};
 use super::{Tables, blocking, invalid, page_size, timestamp};
 use crate::api::longrunning::Operation;
 use crate::api::{admin, instances as api};
+use crate::catalog::authorized_views::AuthorizedViews;
 use crate::instances::{Instances, clusters};
 use crate::metrics::rpc::Recorder;
 use crate::operations::Operations;
@@ -25,6 +26,7 @@ const APP_PROFILE_TYPE: &str = "google.bigtable.admin.v2.AppProfile";
 pub struct InstanceAdminService {
     instances: Arc<Instances>,
     tables: Arc<Tables>,
+    views: Arc<AuthorizedViews>,
     operations: Arc<Operations>,
     clock: Arc<dyn Clock>,
     pub(super) recorder: Recorder,
@@ -36,11 +38,12 @@ impl InstanceAdminService {
     pub fn new(
         instances: Arc<Instances>,
         tables: Arc<Tables>,
+        views: Arc<AuthorizedViews>,
         operations: Arc<Operations>,
         clock: Arc<dyn Clock>,
         recorder: Recorder,
     ) -> Self {
-        Self { instances, tables, operations, clock, recorder }
+        Self { instances, tables, views, operations, clock, recorder }
     }
 
     /// Runs a change off the core's runtime, with the service and the time at which it was asked for.
@@ -131,7 +134,13 @@ impl InstanceAdminService {
         request: Request<admin::DeleteInstanceRequest>,
     ) -> Result<Response<()>, Status> {
         let name = request.into_inner().name;
-        self.change(move |service, _| service.instances.delete(&name, &service.tables)).await
+        let change = self.change(move |service, _| {
+            let Self { instances, tables, views, .. } = service;
+            let is_live =
+                |table: &str, of| tables.get(table).is_ok_and(|e| e.record.incarnation == of);
+            instances.delete(&name, tables, || views.check_unprotected(&name, is_live))
+        });
+        change.await
     }
 
     pub(super) async fn on_create_cluster(

@@ -1,6 +1,7 @@
 //! The gRPC services. Their traits and their dispatch are generated from `crate::rpcs`: an RPC that is
 //! supported calls the method `on_<rpc>` of its service, any other answers UNIMPLEMENTED.
 
+mod authorized_views;
 mod backups;
 mod bundles;
 mod data;

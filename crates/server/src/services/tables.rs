@@ -14,6 +14,7 @@ use crate::api::longrunning::Operation;
 use crate::api::spelled_out;
 use crate::backups::Backups;
 use crate::bundles::Bundles;
+use crate::catalog::authorized_views::AuthorizedViews;
 use crate::catalog::record::TableRecord;
 use crate::catalog::{NewTable, families, settings};
 use crate::instances::Instances;
@@ -28,6 +29,7 @@ const TABLE_TYPE: &str = "google.bigtable.admin.v2.Table";
 #[derive(Clone)]
 pub struct TableAdminService {
     pub(super) tables: Arc<Tables>,
+    pub(super) views: Arc<AuthorizedViews>,
     pub(super) instances: Arc<Instances>,
     pub(super) operations: Arc<Operations>,
     pub(super) backups: Arc<Backups>,
@@ -41,6 +43,7 @@ impl TableAdminService {
     /// Administers these tables; operations are recorded among `operations`.
     pub fn new(
         tables: Arc<Tables>,
+        views: Arc<AuthorizedViews>,
         instances: Arc<Instances>,
         operations: Arc<Operations>,
         backups: Arc<Backups>,
@@ -48,7 +51,7 @@ impl TableAdminService {
         clock: Arc<dyn Clock>,
         recorder: Recorder,
     ) -> Self {
-        Self { tables, instances, operations, backups, bundles, clock, recorder }
+        Self { tables, views, instances, operations, backups, bundles, clock, recorder }
     }
 
     /// A table as a view shows it.
@@ -144,8 +147,16 @@ impl TableAdminService {
         request: Request<admin::DeleteTableRequest>,
     ) -> Result<Response<()>, Status> {
         let name = request.into_inner().name;
-        let tables = Arc::clone(&self.tables);
-        blocking(move || tables.delete(&name)).await.map(Response::new)
+        let Self { tables, views, .. } = self.clone();
+        // Within a change, so that no view of the table is protected meanwhile.
+        let deleted = blocking(move || {
+            views.resources().change(|_| {
+                let table = tables.get(&name)?.record.incarnation;
+                views.check_unprotected(&name, |_, of| of == table)?;
+                tables.delete(&name)
+            })
+        });
+        deleted.await.map(Response::new)
     }
 
     pub(super) async fn on_undelete_table(

@@ -33,6 +33,31 @@ fn project(row: &Row, projection: &Projection) -> Row {
     Row { key: row.key.clone(), cells }
 }
 
+/// Columns of some families, as an authorized view has them.
+fn some_columns() -> impl Strategy<Value = Vec<FamilyProjection>> {
+    let point = |q: &'static str| {
+        let q = Bytes::from(q);
+        (Bound::Included(q.clone()), Bound::Included(q))
+    };
+    let prefix = (Bound::Included(Bytes::from("a")), Bound::Excluded(Bytes::from("b")));
+    let choices = vec![
+        None,
+        Some(vec![]),
+        Some(vec![point("")]),
+        Some(vec![point("a"), point("b")]),
+        Some(vec![prefix, (Bound::Included(Bytes::from("b")), Bound::Unbounded)]),
+    ];
+    let of_each = prop::collection::vec(prop::sample::select(choices), FAMILIES.len());
+    of_each.prop_map(|choices| {
+        let families = FAMILIES.iter().zip(choices);
+        families
+            .filter_map(|((family, _), qualifiers)| {
+                Some(FamilyProjection { family: *family, qualifiers: qualifiers? })
+            })
+            .collect()
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, max_local_rejects: 1 << 20, ..ProptestConfig::default() })]
 
@@ -42,7 +67,7 @@ proptest! {
         row in super::model::rows(),
         more in prop::collection::vec(any::<bool>(), 16),
     ) {
-        let projection = compiled.projection(FAMILIES.to_vec());
+        let projection = compiled.projection(FAMILIES.to_vec(), None);
         let projected = project(&row, &projection);
         let whole = compiled.apply(row.clone(), &names(), &Fixed(0)).unwrap();
         let found = compiled.apply(projected.clone(), &names(), &Fixed(0)).unwrap();
@@ -58,11 +83,34 @@ proptest! {
     }
 
     #[test]
+    fn within_some_columns_a_filter_sees_those_and_no_others(
+        (filter, compiled) in super::model::filters(),
+        row in super::model::rows(),
+        within in some_columns(),
+    ) {
+        let is_within = |cell: &Cell| {
+            let family = within.iter().find(|f| f.family == cell.family);
+            family.is_some_and(|f| {
+                f.qualifiers.is_empty()
+                    || f.qualifiers.iter().any(|range| range.contains(&cell.qualifier))
+            })
+        };
+        let cells = row.cells.iter().filter(|cell| is_within(cell)).cloned().collect();
+        let visible = Row { key: row.key.clone(), cells };
+        let projection = compiled.projection(FAMILIES.to_vec(), Some(&within));
+        let projected = project(&row, &projection);
+        prop_assert!(projected.cells.iter().all(is_within), "{:?} {:?}", filter, projection);
+        let expected = compiled.apply(visible, &names(), &Fixed(0)).unwrap();
+        let found = compiled.apply(projected, &names(), &Fixed(0)).unwrap();
+        prop_assert_eq!(written(&found), written(&expected), "{:?} {:?}", filter, projection);
+    }
+
+    #[test]
     fn projections_are_in_the_form_that_the_engine_reads((_, compiled) in super::model::filters()) {
         let mut backwards = FAMILIES;
         backwards.reverse();
-        let projection = compiled.projection(backwards.to_vec());
-        prop_assert_eq!(&projection, &compiled.projection(FAMILIES.to_vec()));
+        let projection = compiled.projection(backwards.to_vec(), None);
+        prop_assert_eq!(&projection, &compiled.projection(FAMILIES.to_vec(), None));
         for pair in projection.families.as_deref().unwrap_or_default().windows(2) {
             prop_assert!(pair[0].family < pair[1].family);
         }
@@ -170,7 +218,11 @@ fn what_clients_ask_for_most_is_pushed_down() {
         (chain(&[family("f"), condition(qualifier("a"), Some(pass()), None)]), only(&[(1, &[])])),
     ];
     for (filter, want) in cases {
-        assert_eq!(compile(&filter).unwrap().projection(FAMILIES.to_vec()), want, "{filter:?}");
+        assert_eq!(
+            compile(&filter).unwrap().projection(FAMILIES.to_vec(), None),
+            want,
+            "{filter:?}"
+        );
     }
 }
 
@@ -185,7 +237,7 @@ fn counts_are_not_pushed_past_what_they_do_not_see() {
         condition(value("x"), Some(column_limit(1)), None),
     ] {
         assert_eq!(
-            compile(&filter).unwrap().projection(FAMILIES.to_vec()),
+            compile(&filter).unwrap().projection(FAMILIES.to_vec(), None),
             Projection::all(),
             "{filter:?}"
         );
@@ -193,7 +245,7 @@ fn counts_are_not_pushed_past_what_they_do_not_see() {
     // A column limit before a range of timestamps is kept, and the range is not pushed.
     let limited = chain(&[column_limit(1), times(1000, 2000), column_limit(1)]);
     let want = Projection { versions_max: 1, ..Projection::all() };
-    assert_eq!(compile(&limited).unwrap().projection(FAMILIES.to_vec()), want);
+    assert_eq!(compile(&limited).unwrap().projection(FAMILIES.to_vec(), None), want);
     let limited = chain(&[
         column_limit(1),
         interleave(&[
@@ -202,25 +254,25 @@ fn counts_are_not_pushed_past_what_they_do_not_see() {
         ]),
     ]);
     let want = Projection { versions_max: 1, ..Projection::all() };
-    assert_eq!(compile(&limited).unwrap().projection(FAMILIES.to_vec()), want);
+    assert_eq!(compile(&limited).unwrap().projection(FAMILIES.to_vec(), None), want);
     // Columns that are not all wanted would take the places of those that are.
     let inexact = chain(&[family("f"), qualifier("a.*"), row_limit(1)]);
     let want = only(&[(1, &[half_open("a", "b")])]);
-    assert_eq!(compile(&inexact).unwrap().projection(FAMILIES.to_vec()), want);
+    assert_eq!(compile(&inexact).unwrap().projection(FAMILIES.to_vec(), None), want);
     // Versions of different ranges of timestamps are not one count.
     let ranges = interleave(&[
         chain(&[times(1000, 2000), column_limit(1)]),
         chain(&[times(2000, 3000), column_limit(1)]),
     ]);
     let want = Projection { timestamps: between(1000, 3000), ..Projection::all() };
-    assert_eq!(compile(&ranges).unwrap().projection(FAMILIES.to_vec()), want);
+    assert_eq!(compile(&ranges).unwrap().projection(FAMILIES.to_vec(), None), want);
 }
 
 #[test]
 fn many_qualifiers_become_few_ranges() {
     let many: Vec<RowFilter> = (0..300).map(|i| qualifier(&format!("q{i:03}"))).collect();
     let filter = compile(&chain(&[family("f"), interleave(&many)])).unwrap();
-    let families = filter.projection(FAMILIES.to_vec()).families.unwrap();
+    let families = filter.projection(FAMILIES.to_vec(), None).families.unwrap();
     let [column] = families.as_slice() else { panic!("{families:?}") };
     assert!(column.qualifiers.len() <= 128, "{}", column.qualifiers.len());
     for i in 0..300 {

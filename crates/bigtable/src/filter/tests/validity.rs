@@ -236,7 +236,7 @@ proptest::proptest! {
         if let Ok(filter) = Filter::decode(&encoded) {
             let row = row("r", &["f:a@1000=x"]);
             filter.apply(row, &names(), &Fixed(0)).unwrap();
-            filter.projection(FAMILIES.to_vec());
+            filter.projection(FAMILIES.to_vec(), None);
             filter.row_ranges();
         }
     }
