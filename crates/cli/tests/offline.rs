@@ -81,7 +81,10 @@ fn a_whole_directory_passes_and_a_damaged_one_is_named_repaired_and_passes() {
     furnish(dir);
     let (code, out, err) = tepui(&["check", data]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
-    assert!(out.contains("no damage") && out.contains("1 tables, 1 tablets, 1 SSTs"), "{out}");
+    assert!(
+        out.contains("no damage") && out.contains("1 tables, 1 tablets, 0 backups, 1 SSTs"),
+        "{out}"
+    );
     assert!(out.contains("1000 records"), "{out}");
 
     let sst = only(&dir.join("sst"), ".sst");

@@ -200,7 +200,7 @@ impl<H: Host> Catalog<H> {
         self.insert(record, |record| self.create_tablets(ranges, record))
     }
 
-    /// Creates a table that holds what a backup does, with the families of `from`. Blocks.
+    /// Creates a table that holds what a backup does, with the schema of `from`. Blocks.
     pub fn restore(
         &self,
         name: &str,
@@ -215,6 +215,7 @@ impl<H: Host> Catalog<H> {
             next_family_id: from.next_family_id,
             created_micros: self.clock.now_micros(),
             restore_info: Some(restore_info),
+            row_key_schema: from.row_key_schema,
             ..TableRecord::default()
         };
         // Before other changes are kept from going on: many files may have to be opened.

@@ -46,9 +46,6 @@ pub struct TableRecord {
     /// When it was deleted: microseconds since 1970; absent for a live table.
     #[prost(int64, optional, tag = "8")]
     pub deleted_micros: Option<i64>,
-    /// What it was restored from, if it was.
-    #[prost(message, optional, tag = "20")]
-    pub restore_info: Option<admin::RestoreInfo>,
     /// How long its changes are kept, if they are.
     #[prost(message, optional, tag = "9")]
     pub change_stream_config: Option<admin::ChangeStreamConfig>,
@@ -61,6 +58,9 @@ pub struct TableRecord {
     /// How row keys are taken apart by queries.
     #[prost(message, optional, tag = "12")]
     pub row_key_schema: Option<admin::r#type::Struct>,
+    /// What it was restored from, if it was.
+    #[prost(message, optional, tag = "20")]
+    pub restore_info: Option<admin::RestoreInfo>,
 }
 
 /// One column family.
