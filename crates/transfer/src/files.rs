@@ -1,0 +1,308 @@
+//! The operator's files: which ones an import names, and writing one so that it is there whole or not at all.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "files of an operator, outside of any engine"
+)]
+
+use std::io::{Read, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::UNIX_EPOCH;
+
+use crate::error::{Error, Result};
+
+/// Most files of one import: a glob of the wrong directory is noticed before it is read.
+pub const FILES_MAX: usize = 100_000;
+/// What a file that is being written is called until it is whole.
+const UNFINISHED_SUFFIX: &str = ".unfinished";
+
+/// An open file.
+pub type File = std::fs::File;
+
+fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
+    Error::failed(format!("cannot {what} {}: {error}", path.display()))
+}
+
+/// What tells whether a file is still the one that was begun with.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Identity {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its length.
+    pub bytes: u64,
+    /// When it was last changed, in nanoseconds since 1970.
+    pub modified_nanos: u64,
+}
+
+impl Identity {
+    /// Looks at a file.
+    pub fn of(path: &Path) -> Result<Self> {
+        let meta = std::fs::metadata(path).map_err(|e| failed("read", path, &e))?;
+        let modified = meta.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let modified_nanos = modified.map_or(0, |since| since.as_nanos() as u64);
+        Ok(Self { path: path.to_owned(), bytes: meta.len(), modified_nanos })
+    }
+}
+
+/// The files that these names mean: files themselves, patterns (`dir/part-*.avro`), and directories, of which
+/// every file but the hidden and the unfinished is meant. Sorted, each once.
+pub fn expand(names: &[String]) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for name in names {
+        let path = Path::new(name);
+        let before = files.len();
+        if path.is_dir() {
+            for entry in std::fs::read_dir(path).map_err(|e| failed("read", path, &e))? {
+                let entry = entry.map_err(|e| failed("read", path, &e))?.path();
+                let hidden = entry.file_name().is_some_and(|name| {
+                    let name = name.as_encoded_bytes();
+                    name.starts_with(b".")
+                        || name.starts_with(b"_")
+                        || name.ends_with(UNFINISHED_SUFFIX.as_bytes())
+                });
+                if entry.is_file() && !hidden {
+                    files.push(entry);
+                }
+                check_count(&files)?;
+            }
+        } else if path.exists() {
+            files.push(path.to_owned());
+        } else {
+            let found = glob::glob(name)
+                .map_err(|error| Error::failed(format!("pattern {name:?}: {error}")))?;
+            for entry in found {
+                let entry = entry.map_err(|error| Error::failed(error.to_string()))?;
+                if entry.is_file() {
+                    files.push(entry);
+                }
+                check_count(&files)?;
+            }
+        }
+        if files.len() == before {
+            return Err(Error::failed(format!("{name}: no such file, and no file matches")));
+        }
+    }
+    files.sort();
+    files.dedup();
+    Ok(files)
+}
+
+fn check_count(files: &[PathBuf]) -> Result<()> {
+    if files.len() > FILES_MAX {
+        return Err(Error::failed(format!("more than {FILES_MAX} files: name fewer at once")));
+    }
+    Ok(())
+}
+
+/// Opens a file to read it.
+pub fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|e| failed("read", path, &e))
+}
+
+/// Whether something is there.
+pub fn exists(path: &Path) -> bool {
+    path.exists()
+}
+
+/// A whole file as text, or none where there is no file.
+pub fn read_text(path: &Path) -> Result<Option<String>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", path, &error)),
+    }
+}
+
+/// Removes a file; one that is not there is removed already.
+pub fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(failed("remove", path, &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Makes the directory that a file is to lie in.
+pub fn make_parent(path: &Path) -> Result<()> {
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => {
+            std::fs::create_dir_all(dir).map_err(|e| failed("create", dir, &e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A file under a name of its own until [`Unfinished::finish`]; removed where that is never called.
+#[derive(Debug)]
+pub struct Unfinished {
+    path: PathBuf,
+    unfinished: PathBuf,
+    finished: bool,
+}
+
+impl Unfinished {
+    /// Begins a file; what an earlier attempt left of it is overwritten.
+    pub fn create(path: &Path) -> Result<(Self, File)> {
+        let mut unfinished = path.as_os_str().to_owned();
+        unfinished.push(UNFINISHED_SUFFIX);
+        let unfinished = PathBuf::from(unfinished);
+        let file = File::create(&unfinished).map_err(|e| failed("write", &unfinished, &e))?;
+        Ok((Self { path: path.to_owned(), unfinished, finished: false }, file))
+    }
+
+    /// Syncs the file and gives it its name; its bytes.
+    pub fn finish(mut self, file: &File) -> Result<u64> {
+        file.sync_all().map_err(|e| failed("write", &self.unfinished, &e))?;
+        let bytes = file.metadata().map_err(|e| failed("write", &self.unfinished, &e))?.len();
+        std::fs::rename(&self.unfinished, &self.path)
+            .map_err(|e| failed("write", &self.path, &e))?;
+        self.finished = true;
+        sync_parent(&self.path)?;
+        Ok(bytes)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.finished {
+            // What cannot be removed is overwritten by the next attempt.
+            drop(std::fs::remove_file(&self.unfinished));
+        }
+    }
+}
+
+fn sync_parent(path: &Path) -> Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(dir).and_then(|dir| dir.sync_all());
+    synced.map_err(|e| failed("sync", dir, &e))
+}
+
+/// Replaces a small file: after a crash it is the old one or the new one, whole.
+pub fn replace(path: &Path, contents: &[u8]) -> Result<()> {
+    let (unfinished, mut file) = Unfinished::create(path)?;
+    file.write_all(contents).map_err(|e| failed("write", path, &e))?;
+    unfinished.finish(&file).map(drop)
+}
+
+/// A file that lines are added to, and that is cut back to where an interrupted run had noted it.
+#[derive(Debug)]
+pub struct Appended {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+impl Appended {
+    /// Opens or makes the file, and drops what is behind the first `bytes`. A file that is shorter was changed by
+    /// somebody else.
+    pub fn open(path: &Path, bytes: u64) -> Result<Self> {
+        let opened = File::options().create(true).write(true).truncate(false).open(path);
+        let mut file = opened.map_err(|e| failed("write", path, &e))?;
+        let length = file.metadata().map_err(|e| failed("read", path, &e))?.len();
+        if length < bytes {
+            return Err(Error::failed(format!(
+                "{} has {length} bytes and should have {bytes}: it was changed since",
+                path.display()
+            )));
+        }
+        let cut = file.set_len(bytes).and_then(|()| file.seek(SeekFrom::Start(bytes)));
+        cut.map_err(|e| failed("write", path, &e))?;
+        Ok(Self { path: path.to_owned(), file, bytes })
+    }
+
+    /// Adds to it and syncs; its length then.
+    pub fn append(&mut self, contents: &[u8]) -> Result<u64> {
+        let written = self.file.write_all(contents).and_then(|()| self.file.sync_data());
+        written.map_err(|e| failed("write", &self.path, &e))?;
+        self.bytes += contents.len() as u64;
+        Ok(self.bytes)
+    }
+}
+
+/// How far a file has been read, for whoever draws it.
+#[derive(Debug, Clone, Default)]
+pub struct Position(Arc<AtomicU64>);
+
+impl Position {
+    /// In bytes.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Says how far.
+    pub fn set(&self, bytes: u64) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// A reader that counts.
+#[derive(Debug)]
+pub struct Counting<R> {
+    inner: R,
+    position: Position,
+}
+
+impl<R> Counting<R> {
+    /// Counts what is read of `inner` into `position`.
+    pub fn new(inner: R, position: Position) -> Self {
+        Self { inner, position }
+    }
+}
+
+impl<R: Read> Read for Counting<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.position.0.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_files_patterns_and_directories() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["b.avro", "a.avro", ".hidden", "_SUCCESS", "c.avro.unfinished"] {
+            std::fs::write(dir.path().join(name), "x").unwrap();
+        }
+        std::fs::create_dir(dir.path().join("sub")).unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let name = |name: &str| at(name).to_str().unwrap().to_owned();
+        let both = vec![at("a.avro"), at("b.avro")];
+        assert_eq!(expand(&[dir.path().to_str().unwrap().to_owned()]).unwrap(), both);
+        assert_eq!(expand(&[name("*.avro"), name("a.avro")]).unwrap(), both);
+        for wrong in ["nothing-*.avro", "missing.csv", "sub"] {
+            let error = expand(&[name(wrong)]).unwrap_err().to_string();
+            assert!(error.contains("no file matches"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_has_its_name_only_when_it_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        let (unfinished, _file) = Unfinished::create(&path).unwrap();
+        assert!(!path.exists());
+        drop(unfinished);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        replace(&path, b"first").unwrap();
+        replace(&path, b"second").unwrap();
+        assert_eq!(read_text(&path).unwrap().as_deref(), Some("second"));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn lines_behind_what_was_noted_are_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lines");
+        assert_eq!(Appended::open(&path, 0).unwrap().append(b"one\ntwo\n").unwrap(), 8);
+        assert_eq!(Appended::open(&path, 4).unwrap().append(b"2\n").unwrap(), 6);
+        assert_eq!(std::fs::read(&path).unwrap(), b"one\n2\n");
+        assert!(Appended::open(&path, 7).unwrap_err().to_string().contains("changed since"));
+    }
+}

@@ -1,0 +1,152 @@
+//! The file formats: what a file of rows is, whoever wrote it, and how each is read and written.
+//!
+//! | format       | as written by                                       | keeps                                   |
+//! | ------------ | --------------------------------------------------- | --------------------------------------- |
+//! | CSV          | people, and read by `cbt import`                    | one version of each of a set of columns |
+//! | Avro         | Google's template "Bigtable to Cloud Storage Avro"  | everything                              |
+//! | Parquet      | Google's template "... Parquet"                     | everything                              |
+//! | SequenceFile | Google's template "... SequenceFile", HBase's export | everything, timestamps in milliseconds |
+//! | rejected     | an import, of the rows that it set aside            | everything, and why                     |
+//!
+//! A [`Source`] yields *records*, numbered from 0 in the order of the file, so that "the first n records" means the
+//! same thing on every reading: that is how an interrupted import finds its place. No source panics on
+//! damaged bytes nor allocates by a length that it only read.
+
+pub mod avro;
+pub mod csv;
+#[cfg(test)]
+mod golden;
+pub mod parquet;
+pub mod rejected;
+pub mod sequence;
+
+use std::io::{BufReader, Read as _, Seek as _};
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::files::{self, Counting, Position};
+use crate::row::Row;
+
+/// What is buffered of a file that is read or written.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// A file format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// Comma-separated values under one or two header rows.
+    Csv,
+    /// Avro object container files of `BigtableRow`.
+    Avro,
+    /// Parquet files of `BigtableRow`.
+    Parquet,
+    /// Hadoop SequenceFiles of HBase's `Result`.
+    SequenceFile,
+    /// Lines of JSON that an import wrote.
+    Rejected,
+}
+
+/// One record of a file.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Record {
+    /// A row to write.
+    Row(Row),
+    /// Nothing to write: a row without cells.
+    Empty,
+    /// Not a row, and the records behind it can still be read.
+    Bad(Bad),
+}
+
+/// A record that is no row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bad {
+    /// Why not.
+    pub reason: String,
+    /// What is there, as text, as far as it is of use.
+    pub raw: String,
+}
+
+/// Reads the records of one file.
+pub trait Source {
+    /// The next record; none at the end. An error means that the rest of the file cannot be read.
+    fn next(&mut self) -> Result<Option<Record>>;
+}
+
+/// Writes the rows of one file.
+pub trait Sink {
+    /// Adds a row.
+    fn write(&mut self, row: &Row) -> Result<()>;
+
+    /// Writes what is buffered and ends the file.
+    fn finish(self: Box<Self>) -> Result<files::File>;
+}
+
+/// How the files of an import are read.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ReadOptions {
+    /// The format of all files; none to tell each by its first bytes and its name.
+    pub format: Option<Format>,
+    /// What CSV leaves open.
+    pub csv: csv::Options,
+}
+
+impl Format {
+    /// What follows a file's number: as Google's templates name their files, which leave SequenceFiles without.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Self::Csv => ".csv",
+            Self::Avro => ".avro",
+            Self::Parquet => ".parquet",
+            Self::SequenceFile => "",
+            Self::Rejected => ".jsonl",
+        }
+    }
+
+    /// Tells a file's format by its first bytes, and where these say nothing, by its name.
+    pub fn of(path: &Path) -> Result<Self> {
+        let mut start = Vec::new();
+        let read = files::open(path)?.take(4).read_to_end(&mut start);
+        read.map_err(|e| Error::failed(format!("cannot read {}: {e}", path.display())))?;
+        if start == b"Obj\x01" {
+            return Ok(Self::Avro);
+        } else if start == b"PAR1" {
+            return Ok(Self::Parquet);
+        } else if start.starts_with(b"SEQ") {
+            return Ok(Self::SequenceFile);
+        }
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("csv") => Ok(Self::Csv),
+            Some("jsonl") => Ok(Self::Rejected),
+            _ => Err(Error::failed(format!(
+                "{}: neither its first bytes nor its name tell the format: give --format",
+                path.display()
+            ))),
+        }
+    }
+}
+
+/// Opens a file to read its records. `position` follows, in bytes of the file.
+pub fn open(path: &Path, options: &ReadOptions, position: &Position) -> Result<Box<dyn Source>> {
+    let format = match options.format {
+        Some(format) => format,
+        None => Format::of(path)?,
+    };
+    let file = files::open(path)?;
+    let counted = |mut file: files::File| {
+        let at = file.stream_position().unwrap_or(0);
+        position.set(at);
+        BufReader::with_capacity(BUFFER_BYTES, Counting::new(file, position.clone()))
+    };
+    let opened: Result<Box<dyn Source>> = match format {
+        Format::Csv => csv::Reader::open(counted(file), &options.csv).map(boxed),
+        Format::Avro => avro::Reader::open(counted(file)).map(boxed),
+        Format::Parquet => parquet::Reader::open(file, position.clone()).map(boxed),
+        Format::SequenceFile => sequence::Results::open(counted(file)).map(boxed),
+        Format::Rejected => Ok(boxed(rejected::Reader::new(counted(file)))),
+    };
+    opened.map_err(|error| error.context(path.display()))
+}
+
+fn boxed(source: impl Source + 'static) -> Box<dyn Source> {
+    Box::new(source)
+}

@@ -1,0 +1,362 @@
+//! Parquet files of `BigtableRow`, as Beam's ParquetIO writes them for Google's templates: the Avro schema in
+//! the file's metadata, and lists in parquet-avro's older form:
+//!
+//! ```text
+//! message com.google.cloud.teleport.bigtable.BigtableRow {
+//!   required binary key;
+//!   required group cells (LIST) {
+//!     repeated group array { family, qualifier, timestamp, value }
+//!   }
+//! }
+//! ```
+//!
+//! Files with lists in the newer form (`list`, `element`) are read too. A row group is in memory while it is written,
+//! so it is small ([`ROW_GROUP_BYTES`]); one is read a page of each column at a time.
+
+use std::io::BufWriter;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::basic::Compression;
+use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::record::Field;
+use parquet::record::reader::RowIter;
+use parquet::schema::parser::parse_message_type;
+
+use super::avro::SCHEMA;
+use super::{Bad, Record, Sink, Source};
+use crate::error::{Error, Result};
+use crate::files::{File, Position};
+use crate::row::{Cell, Row};
+
+/// Cells of a row group until it is written, in bytes. More of them compress a little better and take more memory,
+/// for each file that is written at the same time.
+const ROW_GROUP_BYTES: usize = 32 << 20;
+/// Rows that are decoded at once.
+const READ_BATCH_ROWS: usize = 64;
+
+const MESSAGE: &str = "message com.google.cloud.teleport.bigtable.BigtableRow {
+  required binary key;
+  required group cells (LIST) {
+    repeated group array {
+      required binary family (STRING);
+      required binary qualifier;
+      required int64 timestamp;
+      required binary value;
+    }
+  }
+}";
+
+fn failed(error: impl std::fmt::Display) -> Error {
+    Error::failed(format!("Parquet: {error}"))
+}
+
+/// Reads a file.
+pub struct Reader {
+    rows: RowIter<'static>,
+    position: Position,
+    file_bytes: u64,
+    rows_all: u64,
+    rows_read: u64,
+}
+
+impl Reader {
+    /// Reads the footer; a file of other columns is refused.
+    pub fn open(file: File, position: Position) -> Result<Self> {
+        let file_bytes = file.metadata().map_err(failed)?.len();
+        let reader = guarded(|| SerializedFileReader::new(file))?;
+        let meta = reader.metadata().file_metadata();
+        let root = meta.schema_descr().root_schema();
+        for field in ["key", "cells"] {
+            if !root.get_fields().iter().any(|column| column.name() == field) {
+                return Err(failed(format!("not a file of BigtableRow: no column {field:?}")));
+            }
+        }
+        let rows_all = u64::try_from(meta.num_rows()).unwrap_or(0);
+        let rows = RowIter::from_file_into(Box::new(reader)).with_batch_size(READ_BATCH_ROWS);
+        Ok(Self { rows, position, file_bytes, rows_all, rows_read: 0 })
+    }
+}
+
+/// The crate's record reader asserts what a damaged file can break; that is an error of the file.
+fn guarded<T>(read: impl FnOnce() -> parquet::errors::Result<T>) -> Result<T> {
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(result) => result.map_err(failed),
+        Err(_) => Err(failed("the file is damaged")),
+    }
+}
+
+fn bytes(name: &str, field: &Field) -> Result<Bytes, String> {
+    match field {
+        Field::Bytes(bytes) => Ok(Bytes::copy_from_slice(bytes.data())),
+        Field::Str(text) => Ok(Bytes::copy_from_slice(text.as_bytes())),
+        _ => Err(format!("column {name:?} is not binary")),
+    }
+}
+
+/// A cell: a group, or in the newer form of lists a group around one.
+fn cell(field: &Field) -> Result<Cell, String> {
+    let Field::Group(group) = field else { return Err("a cell is no group".to_owned()) };
+    let mut cell = Cell {
+        family: String::new(),
+        qualifier: Bytes::new(),
+        timestamp_micros: 0,
+        value: Bytes::new(),
+    };
+    let mut seen = 0;
+    for (name, field) in group.get_column_iter() {
+        match name.as_str() {
+            "family" => {
+                cell.family = String::from_utf8(bytes(name, field)?.to_vec())
+                    .map_err(|_| "a family's name is not UTF-8".to_owned())?;
+            }
+            "qualifier" => cell.qualifier = bytes(name, field)?,
+            "timestamp" => {
+                cell.timestamp_micros = match field {
+                    Field::Long(micros) | Field::TimestampMicros(micros) => *micros,
+                    Field::TimestampMillis(millis) => millis.saturating_mul(1000),
+                    _ => return Err("column \"timestamp\" is not an integer".to_owned()),
+                };
+            }
+            "value" => cell.value = bytes(name, field)?,
+            _ => continue,
+        }
+        seen += 1;
+    }
+    if seen == 4 { Ok(cell) } else { Err("a cell lacks some of its columns".to_owned()) }
+}
+
+fn row(record: &parquet::record::Row) -> Result<Row, String> {
+    let mut row = Row::default();
+    for (name, field) in record.get_column_iter() {
+        match (name.as_str(), field) {
+            ("key", field) => row.key = bytes(name, field)?,
+            ("cells", Field::ListInternal(list)) => {
+                for element in list.elements() {
+                    match element {
+                        // Of the older form of lists, the record reader makes a list of one list.
+                        Field::ListInternal(cells) => {
+                            for field in cells.elements() {
+                                row.cells.push(cell(field)?);
+                            }
+                        }
+                        field => row.cells.push(cell(field)?),
+                    }
+                }
+            }
+            ("cells", Field::Null) => {}
+            ("cells", _) => return Err("column \"cells\" is not a list".to_owned()),
+            _ => {}
+        }
+    }
+    Ok(row)
+}
+
+impl Source for Reader {
+    fn next(&mut self) -> Result<Option<Record>> {
+        let Some(record) = guarded(|| self.rows.next().transpose())? else {
+            self.position.set(self.file_bytes);
+            return Ok(None);
+        };
+        self.rows_read += 1;
+        let share = self.rows_read as f64 / self.rows_all.max(1) as f64;
+        self.position.set((self.file_bytes as f64 * share.min(1.0)) as u64);
+        Ok(Some(match row(&record) {
+            Ok(row) if row.cells.is_empty() => Record::Empty,
+            Ok(row) => Record::Row(row),
+            Err(reason) => Record::Bad(Bad { reason, raw: String::new() }),
+        }))
+    }
+}
+
+/// Writes a file.
+pub struct Writer {
+    writer: SerializedFileWriter<BufWriter<File>>,
+    group: Group,
+}
+
+/// The columns of a row group, and where each row's list begins.
+#[derive(Default)]
+struct Group {
+    bytes: usize,
+    keys: Vec<ByteArray>,
+    families: Vec<ByteArray>,
+    qualifiers: Vec<ByteArray>,
+    timestamps: Vec<i64>,
+    values: Vec<ByteArray>,
+    /// Of each entry of a list column: 0 for "this list is empty", 1 for a value; and 0 where a row begins.
+    definition: Vec<i16>,
+    repetition: Vec<i16>,
+}
+
+impl Writer {
+    /// Begins a file.
+    pub fn create(file: File) -> Result<Self> {
+        let schema = parse_message_type(MESSAGE).map_err(failed)?;
+        // One line, as Avro's own writer has it.
+        let avro: serde_json::Value = serde_json::from_str(SCHEMA).map_err(failed)?;
+        let metadata = vec![
+            KeyValue::new("parquet.avro.schema".to_owned(), avro.to_string()),
+            KeyValue::new("writer.model.name".to_owned(), "avro".to_owned()),
+        ];
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::SNAPPY)
+            .set_key_value_metadata(Some(metadata))
+            .build();
+        let output = BufWriter::with_capacity(super::BUFFER_BYTES, file);
+        let writer = SerializedFileWriter::new(output, Arc::new(schema), Arc::new(properties));
+        Ok(Self { writer: writer.map_err(failed)?, group: Group::default() })
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let group = std::mem::take(&mut self.group);
+        if group.keys.is_empty() {
+            return Ok(());
+        }
+        let mut writer = self.writer.next_row_group().map_err(failed)?;
+        let lists = Some((group.definition.as_slice(), group.repetition.as_slice()));
+        binary(&mut writer, &group.keys, None)?;
+        binary(&mut writer, &group.families, lists)?;
+        binary(&mut writer, &group.qualifiers, lists)?;
+        let mut column = writer.next_column().map_err(failed)?.ok_or_else(no_column)?;
+        let typed = column.typed::<Int64Type>();
+        let levels = (Some(group.definition.as_slice()), Some(group.repetition.as_slice()));
+        typed.write_batch(&group.timestamps, levels.0, levels.1).map_err(failed)?;
+        column.close().map_err(failed)?;
+        binary(&mut writer, &group.values, lists)?;
+        writer.close().map(drop).map_err(failed)
+    }
+}
+
+fn no_column() -> Error {
+    failed("the schema has fewer columns than are written")
+}
+
+/// Writes the next column.
+fn binary(
+    writer: &mut SerializedRowGroupWriter<'_, BufWriter<File>>,
+    values: &[ByteArray],
+    levels: Option<(&[i16], &[i16])>,
+) -> Result<()> {
+    let mut column = writer.next_column().map_err(failed)?.ok_or_else(no_column)?;
+    let typed = column.typed::<ByteArrayType>();
+    let (definition, repetition) = levels.unzip();
+    typed.write_batch(values, definition, repetition).map_err(failed)?;
+    column.close().map_err(failed)
+}
+
+impl Sink for Writer {
+    fn write(&mut self, row: &Row) -> Result<()> {
+        let group = &mut self.group;
+        group.bytes += row.wire_bytes();
+        group.keys.push(row.key.clone().into());
+        if row.cells.is_empty() {
+            group.definition.push(0);
+            group.repetition.push(0);
+        }
+        for (index, cell) in row.cells.iter().enumerate() {
+            group.families.push(cell.family.as_str().into());
+            group.qualifiers.push(cell.qualifier.clone().into());
+            group.timestamps.push(cell.timestamp_micros);
+            group.values.push(cell.value.clone().into());
+            group.definition.push(1);
+            group.repetition.push(i16::from(index > 0));
+        }
+        if group.bytes >= ROW_GROUP_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<File> {
+        self.flush()?;
+        let buffer = self.writer.into_inner().map_err(failed)?;
+        buffer.into_inner().map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::golden::{golden_file, golden_rows, rows_of};
+    use super::*;
+
+    fn written(rows: &[Row], flushes: bool) -> (tempfile::TempDir, File) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let (unfinished, file) = crate::files::Unfinished::create(&path).unwrap();
+        let mut writer = Box::new(Writer::create(file).unwrap());
+        for row in rows {
+            writer.write(row).unwrap();
+            if flushes {
+                writer.flush().unwrap();
+            }
+        }
+        unfinished.finish(&writer.finish().unwrap()).unwrap();
+        let file = crate::files::open(&path).unwrap();
+        (dir, file)
+    }
+
+    #[test]
+    fn what_is_written_has_the_columns_and_metadata_of_parquet_avro() {
+        let (_dir, file) = written(&golden_rows(), false);
+        let ours = SerializedFileReader::new(file).unwrap();
+        let theirs =
+            SerializedFileReader::new(crate::files::open(&golden_file("rows.parquet")).unwrap())
+                .unwrap();
+        let meta = |reader: &SerializedFileReader<File>| {
+            let meta = reader.metadata().file_metadata();
+            let schema: serde_json::Value = meta
+                .key_value_metadata()
+                .into_iter()
+                .flatten()
+                .filter(|pair| pair.key == "parquet.avro.schema")
+                .find_map(|pair| serde_json::from_str(pair.value.as_deref()?).ok())
+                .unwrap();
+            let mut text = Vec::new();
+            parquet::schema::printer::print_schema(
+                &mut text,
+                meta.schema_descr().root_schema(),
+            );
+            (String::from_utf8(text).unwrap(), schema)
+        };
+        assert_eq!(meta(&ours), meta(&theirs));
+    }
+
+    #[test]
+    fn what_is_written_is_read_across_row_groups() {
+        let mut rows = golden_rows();
+        rows.extend(golden_rows());
+        for flushes in [false, true] {
+            let (_dir, file) = written(&rows, flushes);
+            let mut reader = Reader::open(file, Position::default()).unwrap();
+            assert_eq!(rows_of(&mut reader), rows);
+        }
+        let (_dir, file) = written(&[], false);
+        assert_eq!(rows_of(&mut Reader::open(file, Position::default()).unwrap()), []);
+    }
+
+    #[test]
+    fn damaged_files_are_errors() {
+        use std::io::Read as _;
+        let mut whole = Vec::new();
+        let mut file = crate::files::open(&golden_file("rows.parquet")).unwrap();
+        file.read_to_end(&mut whole).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("damaged");
+        let mut refused = 0;
+        for at in (0..whole.len()).step_by(7) {
+            let mut damaged = whole.clone();
+            *damaged.get_mut(at).unwrap() ^= 0x55;
+            crate::files::replace(&path, &damaged).unwrap();
+            let file = crate::files::open(&path).unwrap();
+            let Ok(mut reader) = Reader::open(file, Position::default()) else {
+                refused += 1;
+                continue;
+            };
+            while let Ok(Some(_)) = reader.next() {}
+        }
+        assert!(refused > 0);
+    }
+}

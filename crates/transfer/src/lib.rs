@@ -1,0 +1,6 @@
+//! Tables into files and back.
+
+pub mod error;
+pub mod files;
+pub mod format;
+pub mod row;
