@@ -3,10 +3,14 @@
 mod bench;
 mod check;
 mod config;
+mod export;
+mod import;
 mod inspect;
+mod interrupt;
 mod offline_env;
 mod repair;
 mod serve;
+mod transfer;
 
 use std::process::ExitCode;
 
@@ -34,6 +38,10 @@ enum Command {
     /// Looks at the configuration
     #[command(subcommand)]
     Config(config::Command),
+    /// Writes files of rows into a table: CSV, Avro, Parquet, SequenceFile; any Bigtable endpoint
+    Import(Box<import::Args>),
+    /// Writes a table into files of rows: CSV, Avro, Parquet, SequenceFile; any Bigtable endpoint
+    Export(Box<export::Args>),
     /// Verifies every byte of a data directory that no server uses; exit code 1 on damage
     Check(check::Args),
     /// Keeps what verifies of a damaged directory, sets the rest aside, lists what was lost
@@ -48,6 +56,8 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Bench(command) => bench::run(command).map_err(Error::internal),
         Command::Config(command) => config::run(&command),
+        Command::Import(args) => return import::run(&args),
+        Command::Export(args) => return export::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Repair(args) => repair::run(&args),
         Command::Inspect(command) => inspect::run(&command),

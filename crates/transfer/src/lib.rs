@@ -1,6 +1,44 @@
-//! Tables into files and back.
+//! Tables of the Bigtable API into files and back: `tepui export` and `tepui import`.
+//!
+//! - [`mod@import`]: files into a table, resumable, with what cannot be written set aside;
+//! - [`mod@export`]: a table into files, in parallel by the keys that SampleRowKeys gives;
+//! - [`format`]: CSV as `cbt import` reads it; Avro, Parquet and SequenceFile as Google's templates write them;
+//! - [`client`], [`mod@scan`], [`mod@write`]: the API, with bounded retries that obey the server's RetryInfo.
+//!
+//! Nothing here knows Tepui's engine: both ends are files and gRPC, so that data moves from and to any server of the
+//! API.
 
+mod base64;
+pub mod client;
 pub mod error;
+pub mod export;
 pub mod files;
 pub mod format;
+pub mod import;
+pub mod journal;
 pub mod row;
+pub mod scan;
+pub mod write;
+
+use std::sync::{Mutex, MutexGuard};
+
+use error::{Error, ErrorKind, Result};
+
+/// A worker's runtime: its requests and its file are all that runs on it.
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::failed(format!("runtime: {error}")))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
+    mutex.lock().map_err(|_| Error::failed("another thread panicked"))
+}
+
+/// The error of several threads that tells most: one that failed by itself, before those that it stopped.
+fn first_failure(ended: Vec<Result<()>>) -> Result<()> {
+    let mut errors: Vec<Error> = ended.into_iter().filter_map(Result::err).collect();
+    errors.sort_by_key(|error| error.kind() == ErrorKind::Interrupted);
+    errors.into_iter().next().map_or(Ok(()), Err)
+}

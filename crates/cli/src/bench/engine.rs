@@ -18,9 +18,9 @@ use tepui_bench::{
 };
 use tepui_engine::db::{CompressionPolicy, SEPARATE_VALUES_BYTES};
 
-use super::interrupt;
 use super::output::{self, check_writable, write};
 use super::place::Place;
+use crate::interrupt;
 
 /// Seconds that a run warms up for where the cache does not hold all rows: it fills the cache's share for
 /// index and filters, and more of its data blocks would only replace each other.
@@ -252,7 +252,8 @@ pub fn run(options: &Options) -> Result<()> {
         check_writable(file)?;
     }
     let progress = Progress::visible();
-    interrupt::stop_on_signal(&progress)?;
+    let stopped = progress.clone();
+    interrupt::on_signal(move || stopped.stop()).map_err(Error::failed)?;
     let place = Place::of(options.data.as_deref())?;
     let mut report = Report {
         machine: Machine::here(Path::new(".")),

@@ -10,7 +10,7 @@ use tepui_bench::grpc::{Grpc, GrpcOptions, QUIET_SECONDS};
 use tepui_bench::{Dataset, Error, Limit, OpKind, Progress, Store as _, Verify, Workload, report};
 
 use super::child::Server;
-use super::interrupt;
+use crate::interrupt;
 
 /// Point reads under way at once.
 const POINT_READS_IN_FLIGHT: usize = 64;
@@ -79,7 +79,8 @@ pub fn run(options: &Options) -> Result<(), String> {
         ));
     }
     let progress = if options.json { Progress::hidden() } else { Progress::visible() };
-    interrupt::stop_on_signal(&progress).map_err(|error| error.to_string())?;
+    let stopped = progress.clone();
+    interrupt::on_signal(move || stopped.stop())?;
     let server = Server::start(&options.data, options.config.as_deref())?;
     let result = measure(options, &server, &progress).map_err(|error| error.to_string());
     let stopped = server.stop();

@@ -2,7 +2,6 @@
 
 mod child;
 mod engine;
-mod interrupt;
 mod load;
 mod output;
 mod place;

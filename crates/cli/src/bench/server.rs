@@ -18,7 +18,8 @@ use tepui_bench::{
 use super::child::Server;
 use super::output::{check_writable, write};
 use super::place::Place;
-use super::{interrupt, output, server_table};
+use super::{output, server_table};
+use crate::interrupt;
 
 /// Points of a plot over time, roughly: enough to show a stall, few enough to be lines.
 const PLOT_POINTS: f64 = 100.0;
@@ -187,7 +188,8 @@ pub fn run(options: &Options) -> Result<()> {
         check_writable(file)?;
     }
     let progress = Progress::visible();
-    interrupt::stop_on_signal(&progress)?;
+    let stopped = progress.clone();
+    interrupt::on_signal(move || stopped.stop()).map_err(Error::failed)?;
     let target = options.target()?;
     let grpc = Grpc::new(options.grpc(&target)?)?;
     let mut report = Report {

@@ -194,7 +194,7 @@ mod tests {
         let torn = whole.get(..whole.len() - 9).unwrap();
         let mut reader = Reader::open(torn).unwrap();
         let mut ended = Ok(None);
-        for _ in 0..golden_rows().len() + 1 {
+        for _ in 0..=golden_rows().len() {
             ended = reader.next();
             if ended.is_err() {
                 break;

@@ -303,7 +303,11 @@ mod tests {
                 Record::Empty,
                 row(
                     "c",
-                    &[("f1", "c1", now, "x,\"y"), ("f1", "c2", now, "2"), ("f2", "c3", now, "l\n2")]
+                    &[
+                        ("f1", "c1", now, "x,\"y"),
+                        ("f1", "c2", now, "2"),
+                        ("f2", "c3", now, "l\n2")
+                    ]
                 ),
             ]
         );

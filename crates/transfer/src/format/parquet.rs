@@ -99,7 +99,7 @@ fn bytes(name: &str, field: &Field) -> Result<Bytes, String> {
     }
 }
 
-/// A cell: a group, or in the newer form of lists a group around one.
+/// A cell: a group of four columns.
 fn cell(field: &Field) -> Result<Cell, String> {
     let Field::Group(group) = field else { return Err("a cell is no group".to_owned()) };
     let mut cell = Cell {
@@ -315,10 +315,7 @@ mod tests {
                 .find_map(|pair| serde_json::from_str(pair.value.as_deref()?).ok())
                 .unwrap();
             let mut text = Vec::new();
-            parquet::schema::printer::print_schema(
-                &mut text,
-                meta.schema_descr().root_schema(),
-            );
+            parquet::schema::printer::print_schema(&mut text, meta.schema_descr().root_schema());
             (String::from_utf8(text).unwrap(), schema)
         };
         assert_eq!(meta(&ours), meta(&theirs));

@@ -38,7 +38,7 @@ pub struct Line {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct RowText {
-    #[serde(with = "base64")]
+    #[serde(with = "crate::base64")]
     key: Bytes,
     cells: Vec<CellText>,
 }
@@ -47,29 +47,11 @@ struct RowText {
 #[serde(rename_all = "camelCase")]
 struct CellText {
     family: String,
-    #[serde(with = "base64")]
+    #[serde(with = "crate::base64")]
     qualifier: Bytes,
     timestamp_micros: i64,
-    #[serde(with = "base64")]
+    #[serde(with = "crate::base64")]
     value: Bytes,
-}
-
-mod base64 {
-    //! Bytes as base64 in JSON.
-
-    use base64::Engine as _;
-    use base64::prelude::BASE64_STANDARD;
-    use bytes::Bytes;
-    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
-
-    pub fn serialize<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&BASE64_STANDARD.encode(bytes))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        BASE64_STANDARD.decode(text).map(Bytes::from).map_err(D::Error::custom)
-    }
 }
 
 impl Line {
@@ -95,6 +77,11 @@ impl Line {
     pub fn of_bad(file: &str, record: u64, bad: Bad) -> Self {
         let Bad { reason, raw } = bad;
         Self { file: file.to_owned(), record, reason, key: String::new(), row: None, raw }
+    }
+
+    /// The record's number in its file.
+    pub fn record(&self) -> u64 {
+        self.record
     }
 
     /// The line, with its end.

@@ -59,13 +59,11 @@ impl<R: Read> Results<R> {
 
 impl<R: Read> Source for Results<R> {
     fn next(&mut self) -> Result<Option<Record>> {
-        let Some((key, value)) = self.reader.next()? else { return Ok(None) };
+        let Some((key, value)) = self.reader.read_record()? else { return Ok(None) };
         Ok(Some(match result::decode(&key, value) {
             Ok(row) if row.cells.is_empty() => Record::Empty,
             Ok(row) => Record::Row(row),
-            Err(reason) => {
-                Record::Bad(Bad { reason, raw: format!("key {}", key.escape_ascii()) })
-            }
+            Err(reason) => Record::Bad(Bad { reason, raw: format!("key {}", key.escape_ascii()) }),
         }))
     }
 }
@@ -100,14 +98,18 @@ mod tests {
     /// The records of a file, raw.
     fn records(bytes: &[u8]) -> Vec<(bytes::Bytes, bytes::Bytes)> {
         let mut reader = Reader::open(bytes).unwrap();
-        std::iter::from_fn(|| reader.next().unwrap()).collect()
+        std::iter::from_fn(|| reader.read_record().unwrap()).collect()
     }
 
     #[test]
     fn records_are_byte_for_byte_what_hbase_writes() {
         let rows = golden_rows();
         for name in ["plain.seq", "block.seq"] {
-            assert_eq!(records(&written(&rows)), records(&file_bytes(&golden_file(name))), "{name}");
+            assert_eq!(
+                records(&written(&rows)),
+                records(&file_bytes(&golden_file(name))),
+                "{name}"
+            );
         }
     }
 
@@ -134,7 +136,8 @@ mod tests {
             }
             let torn = whole.get(..whole.len() - 1).unwrap();
             let mut reader = Results::open(torn).unwrap();
-            let ended = std::iter::repeat_with(|| reader.next()).find(|r| !matches!(r, Ok(Some(_))));
+            let ended =
+                std::iter::repeat_with(|| reader.next()).find(|r| !matches!(r, Ok(Some(_))));
             assert!(ended.unwrap().is_err(), "{name}: a torn file does not just end");
         }
     }

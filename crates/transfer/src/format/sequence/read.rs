@@ -91,7 +91,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// The next record's key and value; none at the end.
-    pub fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+    pub fn read_record(&mut self) -> Result<Option<(Bytes, Bytes)>> {
         match self.form {
             Form::Plain => self.record(None),
             Form::Records(codec) => self.record(Some(codec)),

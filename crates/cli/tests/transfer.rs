@@ -1,0 +1,302 @@
+//! `tepui import` and `tepui export` as a person meets them, against a server of this binary: every format there and
+//! back, what is rejected, what an interruption leaves, and exit codes.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics has failed")]
+#![allow(clippy::disallowed_methods, reason = "a test that looks at the files of a command")]
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A server over a directory, and the directory that commands run in.
+struct Place {
+    dir: tempfile::TempDir,
+    server: Child,
+    endpoint: String,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut server = Command::new(env!("CARGO_BIN_EXE_tepui"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .arg(dir.path().join("data"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+        let endpoint = lines
+            .map(|line| line.unwrap())
+            .find_map(|line| Some(line.split_once("BIGTABLE_EMULATOR_HOST=")?.1.trim().to_owned()))
+            .unwrap();
+        Self { dir, server, endpoint }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.at(name), text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.at(name)).unwrap()
+    }
+
+    /// Runs `tepui COMMAND --table TABLE ARGS`; exit code and what it says.
+    fn tepui(&self, command: &str, table: &str, args: &[&str]) -> (i32, String) {
+        let done = Command::new(env!("CARGO_BIN_EXE_tepui"))
+            .arg(command)
+            .args(["--endpoint", &self.endpoint, "--project=p", "--instance=i", "--table", table])
+            .args(args)
+            .current_dir(self.dir.path())
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (done.status.code().unwrap(), text(done.stdout) + &text(done.stderr))
+    }
+
+    fn ok(&self, command: &str, table: &str, args: &[&str]) -> String {
+        let (code, text) = self.tepui(command, table, args);
+        assert_eq!(code, 0, "{command} {table} {args:?}: {text}");
+        text
+    }
+
+    /// All cells of a table, with their timestamps, as one CSV file.
+    fn cells(&self, table: &str) -> String {
+        let args =
+            ["look", "--format=csv", "--timestamp=value-encoded", "--files=1", "--overwrite"];
+        self.ok("export", table, &args);
+        self.read("look-00000-of-00001.csv")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.server.kill().unwrap();
+        self.server.wait().unwrap();
+    }
+}
+
+/// Rows `row-0000` and on, with an empty value, bytes that CSV has to quote, and timestamps.
+fn rows(count: usize) -> String {
+    let line = |row: usize| {
+        let at = (row + 1) * 1000;
+        format!("row-{row:04},value {row}@{at},@{at},\"x,\"\"y\n{row}@{at}\"\n")
+    };
+    ",f,,g\n,a,b,\"c,1\"\n".to_owned() + &(0..count).map(line).collect::<String>()
+}
+
+fn files(dir: &Path, start: &str) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with(start))
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_table_goes_out_in_every_format_and_comes_back_as_it_was() {
+    let place = Place::new();
+    place.write("rows.csv", &rows(500));
+    let text = place.ok(
+        "import",
+        "t",
+        &["rows.csv", "--create", "--timestamp=value-encoded", "--batch-size=7"],
+    );
+    assert!(text.contains("imported 500 rows, 1500 cells"), "{text}");
+    assert_eq!(place.cells("t"), rows(500));
+    for (format, suffix) in [("avro", ".avro"), ("parquet", ".parquet"), ("sequencefile", "")] {
+        let prefix = format!("out/{format}");
+        let text = place.ok("export", "t", &[&prefix, "--format", format]);
+        assert!(text.contains("exported 500 rows, 1500 cells"), "{text}");
+        let names = files(&place.at("out"), format);
+        assert_eq!(names, [format!("{format}-00000-of-00001{suffix}")]);
+        let copy = format!("copy-{format}");
+        place.ok("import", &copy, &[&format!("out/{format}-*"), "--create"]);
+        assert_eq!(place.cells(&copy), rows(500), "{format}");
+    }
+    assert!(files(place.dir.path(), "t.").is_empty(), "no state is left");
+    assert!(files(&place.at("out"), ".").is_empty(), "no state is left");
+    // A directory of files of several formats.
+    place.ok("import", "all", &["out", "--create"]);
+    assert_eq!(place.cells("all"), rows(500));
+    // A second export of the name does not mix with the first.
+    let (code, text) = place.tepui("export", "t", &["out/avro"]);
+    assert!(code == 1 && text.contains("--overwrite"), "{text}");
+}
+
+#[test]
+fn a_selection_is_exported() {
+    let place = Place::new();
+    place.write("rows.csv", &rows(30));
+    place.ok("import", "t", &["rows.csv", "--create", "--timestamp=value-encoded"]);
+    let lines = |args: &[&str]| {
+        let args = [&["part", "--format=csv", "--overwrite"], args].concat();
+        place.ok("export", "t", &args);
+        place.read("part-00000-of-00001.csv")
+    };
+    assert_eq!(
+        lines(&["--start=row-0003", "--end=row-0005", "--columns=f:a"]),
+        ",f\n,a\nrow-0003,value 3\nrow-0004,value 4\n"
+    );
+    assert_eq!(
+        lines(&["--prefix=row-002", "--families=f", "--columns=f:a"]).lines().count(),
+        2 + 10
+    );
+    assert!(lines(&["--families=g"]).starts_with(",g\n,\"c,1\"\n"));
+    for (args, word) in [
+        (&["--families=x"][..], "no family"),
+        (&["--start=b", "--end=a"], "ends before"),
+        (&["--columns=a"], "FAMILY:QUALIFIER"),
+        (&["--start=\\q"], "backslash"),
+        (&["--files=0"], "number of files"),
+        (&["--prefix=nothing"], "no columns"),
+    ] {
+        let args = [&["wrong", "--format=csv"], args].concat();
+        let (code, text) = place.tepui("export", "t", &args);
+        assert!(code == 1 && text.contains(word), "{args:?}: {text}");
+    }
+    let (code, text) = place.tepui("export", "missing", &["x"]);
+    assert!(code == 1 && text.contains("does not exist"), "{text}");
+    let (code, text) = place.tepui("export", "t", &["data"]);
+    assert!(code == 1 && text.contains("is a directory"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_written_is_set_aside_and_can_be_mended() {
+    let place = Place::new();
+    place.write("good.csv", ",f\n,a\nr0,v\n");
+    place.ok("import", "t", &["good.csv", "--create"]);
+    place.write("mixed.csv", ",f,h\n,a,b\nr1,v,\nr2,v,w\nr3,v\nr4,,\nr5,v,\n");
+    let (code, text) = place.tepui("import", "t", &["mixed.csv"]);
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("imported 2 rows") && text.contains("2 records were rejected"), "{text}");
+    assert!(text.contains("1 rows have no cells"), "{text}");
+    let rejected = place.read("t.rejected.jsonl");
+    let reasons: Vec<serde_json::Value> =
+        rejected.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(reasons[0]["record"], 1);
+    assert!(reasons[0]["reason"].as_str().unwrap().contains("family \"h\" does not exist"));
+    assert_eq!(reasons[1]["record"], 2);
+    assert_eq!(reasons[1]["raw"], "r3,v");
+    // The next import does not overwrite them; with the family made, the row among them can be imported.
+    let (code, text) = place.tepui("import", "t", &["good.csv"]);
+    assert!(code == 1 && text.contains("move it away"), "{text}");
+    std::fs::rename(place.at("t.rejected.jsonl"), place.at("mend.jsonl")).unwrap();
+    let (code, text) = place.tepui("import", "t", &["mend.jsonl", "--create"]);
+    assert!(code == 3 && text.contains("imported 1 rows"), "{text}");
+    assert_eq!(place.cells("t").lines().count(), 2 + 4);
+    let (code, text) =
+        place.tepui("import", "t", &["mixed.csv", "--max-rejected=0", "--rejected=other.jsonl"]);
+    assert!(code == 1 && text.contains("--max-rejected"), "{text}");
+}
+
+#[test]
+fn a_dry_run_says_what_would_happen_and_writes_nothing() {
+    let place = Place::new();
+    place.write("good.csv", ",f\n,a\nr0,v\n");
+    place.ok("import", "t", &["good.csv", "--create"]);
+    place.write("mixed.csv", ",f,h\n,a,b\nr1,v,\nr2,v,w\n");
+    let (code, text) = place.tepui("import", "t", &["mixed.csv", "--dry-run"]);
+    assert!(code == 3 && text.contains("would import 1 rows"), "{text}");
+    assert_eq!(place.cells("t").lines().count(), 2 + 1);
+    let text = place.ok("import", "new", &["good.csv", "--dry-run", "--create"]);
+    assert!(text.contains("would import 1 rows"), "{text}");
+    let (code, _) = place.tepui("import", "new", &["good.csv"]);
+    assert_eq!(code, 1, "the table was not made");
+}
+
+#[test]
+fn an_import_that_was_killed_goes_on_and_leaves_the_table_as_one_that_was_not() {
+    let place = Place::new();
+    place.write("rows.csv", &rows(3000));
+    place.write("bad.csv", ",f\n,a\nk,v,w\n");
+    let args = ["--create", "--timestamp=value-encoded", "--batch-size=2", "--in-flight=1"];
+    let mut killed = Command::new(env!("CARGO_BIN_EXE_tepui"))
+        .args(["import", "--endpoint", &place.endpoint, "--project=p", "--instance=i"])
+        .args(["--table=t", "bad.csv", "rows.csv"])
+        .args(args)
+        .current_dir(place.dir.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    // The state is written when the first file is done, if not before.
+    while !place.at("t.import.json").exists() {
+        assert!(killed.try_wait().unwrap().is_none());
+        std::thread::yield_now();
+    }
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let names = ["bad.csv", "rows.csv"];
+    let all = |more: &[&'static str]| [&names[..], &args, more].concat();
+    let (code, text) = place.tepui("import", "t", &all(&[]));
+    assert!(code == 1 && text.contains("--resume goes on"), "{text}");
+    let (code, text) = place.tepui("import", "t", &all(&["--resume"]));
+    assert!(code == 3 && text.contains("imported 3000 rows"), "{text}");
+    assert_eq!(place.read("t.rejected.jsonl").lines().count(), 1, "set aside once");
+    assert_eq!(place.cells("t"), rows(3000));
+}
+
+#[test]
+fn an_export_that_lost_its_server_goes_on_with_the_files_that_are_missing() {
+    let place = Place::new();
+    place.write("rows.csv", &rows(100));
+    place.ok("import", "t", &["rows.csv", "--create", "--timestamp=value-encoded"]);
+    place.ok("export", "t", &["whole"]);
+    // What an export leaves that was killed before its only file was whole.
+    let state = serde_json::json!({
+        "version": 1, "table": "projects/p/instances/i/tables/t", "format": "avro",
+        "selection": {"range": {"start": "", "end": ""}, "families": [], "versions": null},
+        "timestamps": "now", "columns": [],
+        "shards": [
+            {"range": {"start": "", "end": "cm93LTAwNTA="}, "done": null},
+            {"range": {"start": "cm93LTAwNTA=", "end": ""}, "done": [50, 150, 9]},
+        ],
+    });
+    place.write(".part.export.json", &state.to_string());
+    place.write("part-00001-of-00002.avro", "was whole");
+    let (code, text) = place.tepui("export", "t", &["part"]);
+    assert!(code == 1 && text.contains("--resume goes on"), "{text}");
+    let (code, text) = place.tepui("export", "t", &["part", "--versions=1", "--resume"]);
+    assert!(code == 1 && text.contains("another selection"), "{text}");
+    let text = place.ok("export", "t", &["part", "--resume"]);
+    assert!(text.contains("exported 100 rows, 300 cells into 2 files"), "{text}");
+    assert_eq!(place.read("part-00001-of-00002.avro"), "was whole");
+    let copied = place.ok("import", "copy", &["part-00000-of-00002.avro", "--create"]);
+    assert!(copied.contains("imported 50 rows"), "{copied}");
+    assert!(!place.at(".part.export.json").exists());
+}
+
+#[test]
+fn wrong_files_and_places_are_refused_in_words() {
+    let place = Place::new();
+    place.write("good.csv", ",f\n,a\nr0,v\n");
+    place.write("noise", "what is this");
+    place.write("torn.avro", "Obj\u{1}");
+    place.ok("import", "t", &["good.csv", "--create"]);
+    for (args, word) in [
+        (&["missing.csv"][..], "no such file"),
+        (&["noise"], "give --format"),
+        (&["noise", "--format=csv"], "noise"),
+        (&["good.csv", "--format=avro"], "Avro"),
+        (&["torn.avro"], "torn.avro"),
+        (&["good.csv", "--workers=0"], "workers"),
+        (&["good.csv", "--batch-size=100001"], "rows of a request"),
+    ] {
+        let args = [args, &["--restart"]].concat();
+        let (code, text) = place.tepui("import", "t", &args);
+        assert!(code == 1 && text.contains(word), "{args:?}: {text}");
+    }
+    let (code, text) = place.tepui("import", "missing", &["good.csv"]);
+    assert!(code == 1 && text.contains("--create"), "{text}");
+    let (code, _) = place.tepui("import", "t", &["good.csv", "--resume", "--restart"]);
+    assert_eq!(code, 2);
+    let mut nowhere = place;
+    nowhere.endpoint = "127.0.0.1:1".to_owned();
+    let (code, text) = nowhere.tepui("import", "t", &["good.csv"]);
+    assert!(code == 1 && text.contains("127.0.0.1:1"), "{text}");
+}

@@ -1,0 +1,388 @@
+//! The Bigtable API as a transfer uses it, over plaintext: one channel for each worker, and how an answer other than
+//! "done" is taken.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2 as admin;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use googleapis_tonic_google_rpc::google::rpc;
+use prost::Message as _;
+use tokio::time::Instant;
+use tonic::metadata::MetadataValue;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+
+use crate::error::{Error, Result};
+
+/// Largest message that is taken: a row comes in one or in several, and none is larger than a row can be.
+const RESPONSE_BYTES_MAX: usize = 300 << 20;
+/// HTTP/2 windows: small ones would make a long round trip the limit.
+const WINDOW_BYTES: u32 = 16 << 20;
+/// How long a connection may take to come about.
+const CONNECT_SECONDS_MAX: u64 = 20;
+/// The first wait where a server does not say how long; each further one is twice as long.
+const DELAY_MIN: Duration = Duration::from_millis(50);
+/// The longest wait, whoever asks for it.
+const DELAY_MAX: Duration = Duration::from_secs(30);
+/// How often a wait looks whether it should end.
+const STOP_POLL: Duration = Duration::from_millis(200);
+const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
+
+/// The table at the other end.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// `HOST:PORT`, with or without `http://`.
+    pub endpoint: String,
+    /// The project's id.
+    pub project: String,
+    /// The instance's id.
+    pub instance: String,
+    /// The table's id.
+    pub table: String,
+    /// The app profile to go by; empty for the default one.
+    pub app_profile: String,
+}
+
+impl Target {
+    /// The instance's full name.
+    pub fn instance_name(&self) -> String {
+        format!("projects/{}/instances/{}", self.project, self.instance)
+    }
+
+    /// The table's full name.
+    pub fn table_name(&self) -> String {
+        format!("{}/tables/{}", self.instance_name(), self.table)
+    }
+}
+
+/// What makes a transfer end early.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Asks everything that it was given to to end soon.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it should.
+    pub fn stopped(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// An error where it should.
+    pub fn check(&self) -> Result<()> {
+        if self.stopped() { Err(Error::interrupted("interrupted")) } else { Ok(()) }
+    }
+}
+
+/// Whether an answer calls for another attempt, and after how long if it says so.
+pub fn retry(code: Code, made_here: bool) -> bool {
+    match code {
+        Code::Unavailable | Code::ResourceExhausted | Code::Aborted | Code::DeadlineExceeded => {
+            true
+        }
+        // A connection that broke.
+        Code::Unknown | Code::Internal | Code::Cancelled => made_here,
+        _ => false,
+    }
+}
+
+/// The same for the status of a call.
+pub fn retry_status(status: &Status) -> bool {
+    retry(status.code(), std::error::Error::source(status).is_some())
+}
+
+/// How long a status asks to wait.
+pub fn delay_of(status: &rpc::Status) -> Option<Duration> {
+    let info = status.details.iter().find(|any| any.type_url == RETRY_INFO)?;
+    let delay = rpc::RetryInfo::decode(info.value.as_slice()).ok()?.retry_delay?;
+    Some(Duration::new(u64::try_from(delay.seconds).ok()?, u32::try_from(delay.nanos).ok()?))
+}
+
+/// How long the status of a call asks to wait: its details are a `google.rpc.Status`.
+pub fn delay_of_call(status: &Status) -> Option<Duration> {
+    delay_of(&rpc::Status::decode(status.details()).ok()?)
+}
+
+/// A status in words.
+pub fn words(what: &str, status: &Status) -> String {
+    let source = std::error::Error::source(status).map_or(String::new(), |s| format!(": {s}"));
+    format!("{what}: {:?}: {}{source}", status.code(), status.message())
+}
+
+/// Waits between attempts, and gives up when there has been no success for too long.
+#[derive(Debug)]
+pub struct Patience {
+    most: Duration,
+    stop: Stop,
+    failing_since: Option<Instant>,
+    delay: Duration,
+}
+
+impl Patience {
+    /// Gives up after `most` without success.
+    pub fn new(most: Duration, stop: Stop) -> Self {
+        Self { most, stop, failing_since: None, delay: DELAY_MIN }
+    }
+
+    /// Something went right.
+    pub fn succeeded(&mut self) {
+        self.failing_since = None;
+        self.delay = DELAY_MIN;
+    }
+
+    /// Waits before the next attempt: as long as the server said, else longer each time.
+    pub async fn wait(&mut self, said: Option<Duration>, why: &str) -> Result<()> {
+        self.stop.check()?;
+        let now = Instant::now();
+        let since = *self.failing_since.get_or_insert(now);
+        let wait = said.unwrap_or(self.delay).min(DELAY_MAX);
+        if now.duration_since(since) + wait > self.most {
+            let seconds = now.duration_since(since).as_secs();
+            return Err(Error::failed(format!("gave up after {seconds} s of attempts: {why}")));
+        }
+        self.delay = (self.delay * 2).min(DELAY_MAX);
+        let until = now + wait;
+        while Instant::now() < until {
+            self.stop.check()?;
+            tokio::time::sleep(STOP_POLL.min(until.duration_since(Instant::now()))).await;
+        }
+        self.stop.check()
+    }
+}
+
+/// A client of one table. Clones share the channel.
+#[derive(Debug, Clone)]
+pub struct Client {
+    data: v2::bigtable_client::BigtableClient<Channel>,
+    admin: admin::bigtable_table_admin_client::BigtableTableAdminClient<Channel>,
+    target: Arc<Target>,
+    routing: Option<MetadataValue<tonic::metadata::Ascii>>,
+}
+
+impl Client {
+    /// Connects.
+    pub async fn connect(target: &Target) -> Result<Self> {
+        let wrong = |why: &str| Error::failed(format!("endpoint {:?}: {why}", target.endpoint));
+        if target.endpoint.starts_with("https://") {
+            return Err(wrong("only plaintext endpoints are supported"));
+        }
+        let address = target.endpoint.strip_prefix("http://").unwrap_or(&target.endpoint);
+        let port = address.trim_end_matches('/').rsplit_once(':').map(|(_, port)| port);
+        if !port.is_some_and(|port| matches!(port.parse::<u16>(), Ok(1..))) {
+            return Err(wrong("it must be HOST:PORT"));
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))
+            .map_err(|_| wrong("it must be HOST:PORT"))?
+            .connect_timeout(Duration::from_secs(CONNECT_SECONDS_MAX))
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES);
+        let channel = endpoint.connect().await.map_err(|error| {
+            let source =
+                std::error::Error::source(&error).map_or(String::new(), |s| format!(": {s}"));
+            wrong(&format!("{error}{source}"))
+        })?;
+        let data = v2::bigtable_client::BigtableClient::new(channel.clone())
+            .max_decoding_message_size(RESPONSE_BYTES_MAX);
+        let admin = admin::bigtable_table_admin_client::BigtableTableAdminClient::new(channel);
+        let routing = format!(
+            "table_name={}&app_profile_id={}",
+            target.table_name().replace('/', "%2F"),
+            target.app_profile
+        );
+        Ok(Self { data, admin, target: Arc::new(target.clone()), routing: routing.parse().ok() })
+    }
+
+    /// The table.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(routing) = &self.routing {
+            request.metadata_mut().insert("x-goog-request-params", routing.clone());
+        }
+        request
+    }
+
+    /// Begins a read of the table.
+    pub async fn read(
+        &mut self,
+        rows: Option<v2::RowSet>,
+        filter: Option<v2::RowFilter>,
+    ) -> Result<tonic::Streaming<v2::ReadRowsResponse>, Status> {
+        let message = v2::ReadRowsRequest {
+            table_name: self.target.table_name(),
+            app_profile_id: self.target.app_profile.clone(),
+            rows,
+            filter,
+            ..Default::default()
+        };
+        let request = self.request(message);
+        Ok(self.data.read_rows(request).await?.into_inner())
+    }
+
+    /// Begins a write of rows.
+    pub async fn write(
+        &mut self,
+        entries: Vec<v2::mutate_rows_request::Entry>,
+    ) -> Result<tonic::Streaming<v2::MutateRowsResponse>, Status> {
+        let message = v2::MutateRowsRequest {
+            table_name: self.target.table_name(),
+            app_profile_id: self.target.app_profile.clone(),
+            entries,
+            ..Default::default()
+        };
+        let request = self.request(message);
+        Ok(self.data.mutate_rows(request).await?.into_inner())
+    }
+
+    /// Keys that divide the table, each with about how many bytes lie before it.
+    pub async fn samples(&mut self) -> Result<Vec<(bytes::Bytes, u64)>> {
+        let message = v2::SampleRowKeysRequest {
+            table_name: self.target.table_name(),
+            app_profile_id: self.target.app_profile.clone(),
+            ..Default::default()
+        };
+        let failed = |status: Status| Error::failed(words("SampleRowKeys", &status));
+        let request = self.request(message);
+        let mut stream = self.data.sample_row_keys(request).await.map_err(failed)?.into_inner();
+        let mut samples = Vec::new();
+        while let Some(sample) = stream.message().await.map_err(failed)? {
+            let offset = u64::try_from(sample.offset_bytes).unwrap_or(0);
+            samples.push((sample.row_key, offset));
+        }
+        Ok(samples)
+    }
+
+    /// The table's families; none where there is no table.
+    pub async fn families(&mut self) -> Result<Option<Vec<String>>> {
+        let name = self.target.table_name();
+        let request = self.request(admin::GetTableRequest { name, ..Default::default() });
+        match self.admin.get_table(request).await {
+            Ok(table) => Ok(Some(table.into_inner().column_families.into_keys().collect())),
+            Err(status) if status.code() == Code::NotFound => Ok(None),
+            Err(status) => Err(Error::failed(words("GetTable", &status))),
+        }
+    }
+
+    /// Makes the table, without families; one that is there is left as it is.
+    pub async fn create_table(&mut self) -> Result<()> {
+        let message = admin::CreateTableRequest {
+            parent: self.target.instance_name(),
+            table_id: self.target.table.clone(),
+            table: Some(admin::Table { column_families: HashMap::new(), ..Default::default() }),
+            ..Default::default()
+        };
+        let request = self.request(message);
+        settle("CreateTable", self.admin.create_table(request).await.map(drop))
+    }
+
+    /// Makes a family that keeps all versions; one that is there is left as it is.
+    pub async fn create_family(&mut self, family: &str) -> Result<()> {
+        use admin::modify_column_families_request::{Modification, modification::Mod};
+        let message = admin::ModifyColumnFamiliesRequest {
+            name: self.target.table_name(),
+            modifications: vec![Modification {
+                id: family.to_owned(),
+                r#mod: Some(Mod::Create(admin::ColumnFamily::default())),
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        let request = self.request(message);
+        let done = self.admin.modify_column_families(request).await.map(drop);
+        settle("ModifyColumnFamilies", done)
+    }
+}
+
+/// What is there already was made by somebody else in the meantime.
+fn settle(what: &str, done: Result<(), Status>) -> Result<()> {
+    match done {
+        Err(status) if status.code() != Code::AlreadyExists => {
+            Err(Error::failed(words(what, &status)))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patience(seconds: u64) -> Patience {
+        Patience::new(Duration::from_secs(seconds), Stop::default())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_is_obeyed_and_given_up_when_nothing_succeeds_for_too_long() {
+        let mut patience = patience(100);
+        let begun = Instant::now();
+        patience.wait(Some(Duration::from_secs(7)), "busy").await.unwrap();
+        assert_eq!(begun.elapsed().as_secs(), 7);
+        // An absurd request is cut short.
+        patience.wait(Some(Duration::from_secs(100_000)), "busy").await.unwrap();
+        assert_eq!(begun.elapsed().as_secs(), 37);
+        let ended = loop {
+            if let Err(error) = patience.wait(None, "busy").await {
+                break error;
+            }
+        };
+        assert!(ended.to_string().contains("of attempts: busy"), "{ended}");
+        assert!(begun.elapsed() <= Duration::from_secs(100));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_success_starts_the_clock_anew() {
+        let mut patience = patience(40);
+        for _ in 0..10 {
+            patience.wait(Some(Duration::from_secs(30)), "busy").await.unwrap();
+            patience.succeeded();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_ends_when_it_is_told_to() {
+        let stop = Stop::default();
+        let mut patience = Patience::new(Duration::from_secs(100), stop.clone());
+        let waiting = async { patience.wait(Some(Duration::from_secs(30)), "busy").await };
+        let stopping = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            stop.stop();
+        };
+        let begun = Instant::now();
+        let (waited, ()) = futures::join!(waiting, stopping);
+        assert_eq!(waited.unwrap_err().kind(), crate::error::ErrorKind::Interrupted);
+        assert!(begun.elapsed() < Duration::from_secs(2));
+    }
+
+    #[test]
+    fn what_a_connection_breaks_is_tried_again_and_what_the_server_refuses_is_not() {
+        for code in [Code::Unavailable, Code::ResourceExhausted, Code::Aborted] {
+            assert!(retry(code, false));
+        }
+        assert!(retry(Code::Unknown, true) && !retry(Code::Unknown, false));
+        for code in [Code::InvalidArgument, Code::NotFound, Code::PermissionDenied] {
+            assert!(!retry(code, true));
+        }
+    }
+
+    #[tokio::test]
+    async fn endpoints_that_cannot_be_are_refused() {
+        for endpoint in ["https://h:1", "h", "h:0", "h:x", ""] {
+            let target = Target {
+                endpoint: endpoint.to_owned(),
+                project: "p".to_owned(),
+                instance: "i".to_owned(),
+                table: "t".to_owned(),
+                app_profile: String::new(),
+            };
+            assert!(Client::connect(&target).await.is_err(), "{endpoint}");
+        }
+    }
+}

@@ -1,0 +1,522 @@
+//! `tepui export`: a table into files.
+//!
+//! The keys of SampleRowKeys cut the table into as many ranges as there are to be files; workers read them side by
+//! side, each with a connection of its own and one row and one buffer in memory. A file has its name
+//! (`NAME-00002-of-00005.avro`, as Google's templates have it) only when it is whole, so an export that is interrupted
+//! goes on with the files that are missing.
+//!
+//! It is no snapshot: rows that are written meanwhile may be in it or not, each row by itself is whole.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::row_filter::{Chain, Filter};
+use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
+
+use crate::client::{Client, Stop, Target};
+use crate::error::{Error, Result};
+use crate::files::{self, Unfinished};
+use crate::format::csv::{COLUMNS_MAX, Column, Timestamps};
+use crate::format::{Format, Sink, avro, csv, parquet, sequence};
+use crate::import::WORKERS_MAX;
+use crate::scan::{Range, Scan};
+use crate::{lock, runtime};
+
+/// Bytes of the table for one file, where the number of files is left open: a file that fails is begun anew, so
+/// they should not be much larger; smaller ones are many.
+const FILE_BYTES: u64 = 256 << 20;
+/// Most files where the number is left open.
+const FILES_DEFAULT_MAX: usize = 1000;
+/// Most files: what five digits count.
+pub const FILES_MAX: usize = 99_999;
+/// Of the state's layout.
+const VERSION: u32 = 1;
+
+/// What is read of the table.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Selection {
+    /// These rows.
+    pub range: Range,
+    /// Only these families; empty for all.
+    pub families: Vec<String>,
+    /// The newest so many versions of a column; none for all.
+    pub versions: Option<i32>,
+}
+
+/// What to export, and how.
+#[derive(Debug, Clone)]
+pub struct Export {
+    /// Where from.
+    pub target: Target,
+    /// What of it.
+    pub selection: Selection,
+    /// Into files of this format.
+    pub format: Format,
+    /// What the files' names begin with, directory included.
+    pub output: PathBuf,
+    /// How many files; none to go by the table's size.
+    pub files: Option<usize>,
+    /// Files that are written at the same time.
+    pub workers: usize,
+    /// Of CSV: the columns; empty for all that a scan finds.
+    pub columns: Vec<Column>,
+    /// Of CSV: whether values say their timestamps.
+    pub timestamps: Timestamps,
+    /// Go on with an export that was interrupted.
+    pub resume: bool,
+    /// Drop the files and the state of an earlier one.
+    pub overwrite: bool,
+    /// How long without success until it gives up.
+    pub retry_for: Duration,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Files.
+    pub files: usize,
+    /// Rows.
+    pub rows: u64,
+    /// Cells.
+    pub cells: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+}
+
+/// A file and its rows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Shard {
+    range: Range,
+    /// Once it is whole: rows, cells, and bytes of the file.
+    done: Option<(u64, u64, u64)>,
+}
+
+/// The state of an export, beside its files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct State {
+    version: u32,
+    table: String,
+    format: Format,
+    selection: Selection,
+    timestamps: Timestamps,
+    columns: Vec<Column>,
+    shards: Vec<Shard>,
+}
+
+fn state_path(output: &Path) -> PathBuf {
+    let name = output.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    output.with_file_name(format!(".{name}.export.json"))
+}
+
+/// The path of a file of so many.
+fn file_path(output: &Path, format: Format, index: usize, count: usize) -> PathBuf {
+    let name = output.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    output.with_file_name(format!("{name}-{index:05}-of-{count:05}{}", format.suffix()))
+}
+
+fn save(path: &Path, state: &State) -> Result<()> {
+    let text = serde_json::to_vec_pretty(state).map_err(|e| Error::failed(format!("JSON: {e}")))?;
+    files::replace(path, &text)
+}
+
+/// The keys between files: at the samples that come nearest to an equal share of the bytes for each.
+fn cuts(samples: &[(Bytes, u64)], range: &Range, files: Option<usize>) -> Vec<Bytes> {
+    let within = |key: &Bytes| {
+        *key > range.start && (range.end.is_empty() || *key < range.end) && !key.is_empty()
+    };
+    let before = samples.iter().filter(|(key, _)| !key.is_empty() && *key <= range.start);
+    let low = before.map(|(_, offset)| *offset).max().unwrap_or(0);
+    let behind = samples
+        .iter()
+        .find(|(key, _)| key.is_empty() || (!range.end.is_empty() && *key >= range.end))
+        .or(samples.last());
+    let high = behind.map_or(low, |(_, offset)| (*offset).max(low));
+    let bytes = high - low;
+    let count = files.unwrap_or_else(|| {
+        usize::try_from(bytes.div_ceil(FILE_BYTES)).unwrap_or(usize::MAX).min(FILES_DEFAULT_MAX)
+    });
+    let mut cuts: Vec<Bytes> = Vec::new();
+    for index in 1..count as u64 {
+        let wanted = low + (u128::from(bytes) * u128::from(index) / count as u128) as u64;
+        let near = samples
+            .iter()
+            .filter(|(key, _)| within(key) && cuts.last().is_none_or(|last| key > last))
+            .min_by_key(|(_, offset)| offset.abs_diff(wanted));
+        let Some((key, _)) = near else { break };
+        cuts.push(key.clone());
+    }
+    cuts
+}
+
+fn shards(cuts: Vec<Bytes>, range: &Range) -> Vec<Shard> {
+    let starts = std::iter::once(range.start.clone()).chain(cuts.clone());
+    let ends = cuts.into_iter().chain(std::iter::once(range.end.clone()));
+    starts.zip(ends).map(|(start, end)| Shard { range: Range { start, end }, done: None }).collect()
+}
+
+/// The filter that a selection is; none for everything.
+fn filter(selection: &Selection, versions: Option<i32>, keys_only: bool) -> Option<v2::RowFilter> {
+    let mut filters = Vec::new();
+    if !selection.families.is_empty() {
+        // A family's name has `.` and `-` beside what stands for itself.
+        let names: Vec<String> = selection
+            .families
+            .iter()
+            .map(|name| name.replace('\\', r"\\").replace('.', r"\.").replace('-', r"\-"))
+            .collect();
+        filters.push(Filter::FamilyNameRegexFilter(names.join("|")));
+    }
+    filters.extend(versions.map(Filter::CellsPerColumnLimitFilter));
+    if keys_only {
+        filters.push(Filter::StripValueTransformer(true));
+    }
+    let filter = |filter| v2::RowFilter { filter: Some(filter) };
+    match filters.len() {
+        0 | 1 => filters.pop().map(filter),
+        _ => {
+            let filters = filters.into_iter().map(filter).collect();
+            Some(filter(Filter::Chain(Chain { filters })))
+        }
+    }
+}
+
+/// Runs an export.
+pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary> {
+    check(export)?;
+    files::make_parent(&export.output)?;
+    let state_path = state_path(&export.output);
+    let found = files::read_text(&state_path)?;
+    let mut state = match found {
+        Some(text) if export.resume => {
+            resumed(export, &text).map_err(|error| error.context(state_path.display()))?
+        }
+        Some(_) if !export.overwrite => {
+            return Err(Error::failed(format!(
+                "{} is what an interrupted export left: --resume goes on with it, --overwrite begins anew",
+                state_path.display()
+            )));
+        }
+        _ => {
+            clear(export)?;
+            let state = runtime()?.block_on(plan(export, bar, stop))?;
+            save(&state_path, &state)?;
+            state
+        }
+    };
+    let count = state.shards.len();
+    bar.set_length(count as u64);
+    bar.set_position(state.shards.iter().filter(|shard| shard.done.is_some()).count() as u64);
+    let next = AtomicUsize::new(0);
+    let shared = Mutex::new(&mut state);
+    let work = async || {
+        let mut client = None;
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let (shard, columns) = {
+                let state = lock(&shared)?;
+                let Some(shard) = state.shards.get(index) else { return Ok(()) };
+                (shard.clone(), state.columns.clone())
+            };
+            let path = file_path(&export.output, export.format, index, count);
+            if shard.done.is_some() && files::exists(&path) {
+                continue;
+            }
+            let client: &Client = match &client {
+                Some(client) => client,
+                None => client.insert(Client::connect(&export.target).await?),
+            };
+            let done = write_file(export, client.clone(), &shard.range, &columns, &path, stop)
+                .await
+                .map_err(|error| error.context(path.display()))?;
+            let mut state = lock(&shared)?;
+            if let Some(shard) = state.shards.get_mut(index) {
+                shard.done = Some(done);
+            }
+            save(&state_path, &state)?;
+            bar.inc(1);
+        }
+    };
+    let ended: Vec<Result<()>> = std::thread::scope(|scope| {
+        let worker = || {
+            let done = runtime().and_then(|runtime| runtime.block_on(work()));
+            if done.is_err() {
+                stop.stop();
+            }
+            done
+        };
+        let workers = export.workers.min(count);
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<()>>| {
+            thread.join().unwrap_or_else(|_| Err(Error::failed("a thread panicked")))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    crate::first_failure(ended)?;
+    let mut summary = Summary { files: count, ..Summary::default() };
+    for (rows, cells, bytes) in state.shards.iter().filter_map(|shard| shard.done) {
+        summary.rows += rows;
+        summary.cells += cells;
+        summary.bytes += bytes;
+    }
+    files::remove(&state_path)?;
+    Ok(summary)
+}
+
+fn check(export: &Export) -> Result<()> {
+    let name = export.output.file_name().filter(|_| !export.output.is_dir());
+    if name.is_none() {
+        return Err(Error::failed(format!(
+            "{} is a directory: add what the files' names are to begin with, as in {0}/part",
+            export.output.display()
+        )));
+    }
+    if !(1..=WORKERS_MAX).contains(&export.workers) {
+        return Err(Error::failed(format!("{} workers: from 1 to {WORKERS_MAX}", export.workers)));
+    }
+    if export.files.is_some_and(|files| !(1..=FILES_MAX).contains(&files)) {
+        return Err(Error::failed(format!("the number of files is from 1 to {FILES_MAX}")));
+    }
+    let Selection { range, versions, .. } = &export.selection;
+    if versions.is_some_and(|versions| versions < 1) {
+        return Err(Error::failed("the number of versions is 1 or more"));
+    }
+    if !range.end.is_empty() && range.start >= range.end {
+        return Err(Error::failed("the range of rows is empty: it ends before it starts"));
+    }
+    match export.format {
+        Format::Rejected => Err(Error::failed("that format is of imports alone")),
+        Format::Csv => Ok(()),
+        _ if !export.columns.is_empty() || export.timestamps != Timestamps::Now => {
+            Err(Error::failed("columns and the form of timestamps are chosen for CSV only"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The state that an interrupted export left, where it is of the same export.
+fn resumed(export: &Export, text: &str) -> Result<State> {
+    let differs = |what: &str| {
+        Err(Error::failed(format!("the export was begun with {what}; --overwrite begins anew")))
+    };
+    let state: State = serde_json::from_str(text)
+        .map_err(|error| Error::failed(format!("{error}; --overwrite begins anew")))?;
+    if state.version != VERSION {
+        return differs("another version of this program");
+    } else if state.table != export.target.table_name() {
+        return differs(&format!("table {}", state.table));
+    } else if state.format != export.format {
+        return differs("another format");
+    } else if state.selection != export.selection || state.timestamps != export.timestamps {
+        return differs("another selection");
+    } else if !export.columns.is_empty() && state.columns != export.columns {
+        return differs("other columns");
+    } else if export.files.is_some_and(|files| files < state.shards.len()) {
+        return differs("another number of files");
+    }
+    Ok(state)
+}
+
+/// Makes sure that there are no files of an earlier export: with another number of files, their names would stand
+/// beside the new ones.
+fn clear(export: &Export) -> Result<()> {
+    let pattern = glob::Pattern::escape(&export.output.to_string_lossy());
+    let pattern = format!("{pattern}-?????-of-?????{}", export.format.suffix());
+    let found = glob::glob(&pattern).map_err(|error| Error::failed(error.to_string()))?;
+    for path in found {
+        let path = path.map_err(|error| Error::failed(error.to_string()))?;
+        if !export.overwrite {
+            return Err(Error::failed(format!(
+                "{} exists: choose another name, or give --overwrite to remove the earlier files",
+                path.display()
+            )));
+        }
+        files::remove(&path)?;
+    }
+    Ok(())
+}
+
+/// Looks at the table and divides it.
+async fn plan(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<State> {
+    let mut client = Client::connect(&export.target).await?;
+    let table = export.target.table_name();
+    let Some(families) = client.families().await? else {
+        return Err(Error::failed(format!("{table} does not exist")));
+    };
+    let named = export.selection.families.iter();
+    let named = named.chain(export.columns.iter().map(|column| &column.family));
+    for family in named {
+        if !families.contains(family) {
+            return Err(Error::failed(format!("{table} has no family {family:?}")));
+        }
+    }
+    let range = &export.selection.range;
+    let samples = client.samples().await?;
+    let shards = shards(cuts(&samples, range, export.files), range);
+    let mut columns = export.columns.clone();
+    if export.format == Format::Csv && columns.is_empty() {
+        bar.set_message("columns");
+        columns = columns_of(export, client, stop).await?;
+        bar.set_message("export");
+    }
+    Ok(State {
+        version: VERSION,
+        table,
+        format: export.format,
+        selection: export.selection.clone(),
+        timestamps: export.timestamps,
+        columns,
+        shards,
+    })
+}
+
+/// All columns of the selection: a scan of everything but the values.
+async fn columns_of(export: &Export, client: Client, stop: &Stop) -> Result<Vec<Column>> {
+    let selection = &export.selection;
+    let mut scan = Scan::new(
+        client,
+        selection.range.clone(),
+        filter(selection, Some(1), true),
+        export.retry_for,
+        stop.clone(),
+    );
+    let mut columns = BTreeSet::new();
+    while let Some(row) = scan.next().await? {
+        stop.check()?;
+        for cell in row.cells {
+            columns.insert(Column { family: cell.family, qualifier: cell.qualifier.to_vec() });
+        }
+        if columns.len() > COLUMNS_MAX {
+            return Err(Error::failed(format!(
+                "more than {COLUMNS_MAX} columns: name some with --columns, or choose another format"
+            )));
+        }
+    }
+    if columns.is_empty() {
+        return Err(Error::failed("no rows, and so no columns for CSV: name them with --columns"));
+    }
+    Ok(columns.into_iter().collect())
+}
+
+fn sink(export: &Export, columns: &[Column], file: files::File) -> Result<Box<dyn Sink>> {
+    Ok(match export.format {
+        Format::Csv => Box::new(csv::Writer::create(file, columns, export.timestamps)?),
+        Format::Avro => Box::new(avro::Writer::create(file)?),
+        Format::Parquet => Box::new(parquet::Writer::create(file)?),
+        Format::SequenceFile => Box::new(sequence::Writer::create(file, random_mark())?),
+        Format::Rejected => return Err(Error::failed("that format is of imports alone")),
+    })
+}
+
+/// Sixteen bytes that no other file has: the standard library's only source of chance is the keys of its hashes.
+fn random_mark() -> [u8; 16] {
+    let half = || RandomState::new().build_hasher().finish().to_be_bytes();
+    let mut mark = [0; 16];
+    for (place, byte) in mark.iter_mut().zip(half().into_iter().chain(half())) {
+        *place = byte;
+    }
+    mark
+}
+
+/// Reads a range into a file; rows, cells and bytes.
+async fn write_file(
+    export: &Export,
+    client: Client,
+    range: &Range,
+    columns: &[Column],
+    path: &Path,
+    stop: &Stop,
+) -> Result<(u64, u64, u64)> {
+    let (unfinished, file) = Unfinished::create(path)?;
+    let mut sink = sink(export, columns, file)?;
+    let selection = &export.selection;
+    let versions = if export.format == Format::Csv { Some(1) } else { selection.versions };
+    let filter = filter(selection, versions, false);
+    let mut scan = Scan::new(client, range.clone(), filter, export.retry_for, stop.clone());
+    let (mut rows, mut cells) = (0, 0);
+    while let Some(row) = scan.next().await? {
+        stop.check()?;
+        rows += 1;
+        cells += row.cells.len() as u64;
+        sink.write(&row)?;
+    }
+    let file = sink.finish()?;
+    let bytes = unfinished.finish(&file)?;
+    Ok((rows, cells, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn samples(keys: &[(&str, u64)]) -> Vec<(Bytes, u64)> {
+        keys.iter().map(|(key, at)| (Bytes::copy_from_slice(key.as_bytes()), *at)).collect()
+    }
+
+    #[test]
+    fn files_have_about_equal_shares() {
+        let all = samples(&[("b", 100), ("c", 200), ("d", 300), ("e", 400), ("", 500)]);
+        let everything = Range::default();
+        assert!(cuts(&all, &everything, Some(1)).is_empty());
+        assert!(cuts(&all, &everything, None).is_empty());
+        assert_eq!(cuts(&all, &everything, Some(2)), ["c"]);
+        assert_eq!(cuts(&all, &everything, Some(5)), ["b", "c", "d", "e"]);
+        assert_eq!(cuts(&all, &everything, Some(50)).len(), 4);
+        let part = Range { start: "c".into(), end: "e".into() };
+        assert_eq!(cuts(&all, &part, Some(2)), ["d"]);
+        let large = samples(&[("b", 3 << 28), ("c", 5 << 28), ("", 6 << 28)]);
+        assert_eq!(cuts(&large, &everything, None), ["b", "c"]);
+        assert!(cuts(&[], &everything, Some(3)).is_empty());
+    }
+
+    #[test]
+    fn names_are_those_of_the_templates() {
+        let path = file_path(Path::new("out/part"), Format::Avro, 2, 15);
+        assert_eq!(path, Path::new("out/part-00002-of-00015.avro"));
+        let path = file_path(Path::new("part"), Format::SequenceFile, 0, 1);
+        assert_eq!(path, Path::new("part-00000-of-00001"));
+        assert_eq!(state_path(Path::new("out/part")), Path::new("out/.part.export.json"));
+    }
+
+    #[test]
+    fn a_selection_is_one_filter() {
+        let all = Selection::default();
+        assert_eq!(filter(&all, None, false), None);
+        let named = Selection { families: vec!["a.b".to_owned(), "c-d".to_owned()], ..all.clone() };
+        let expected = Filter::FamilyNameRegexFilter(r"a\.b|c\-d".to_owned());
+        assert_eq!(filter(&named, None, false).unwrap().filter, Some(expected));
+        let chain = filter(&named, Some(2), true).unwrap().filter;
+        assert!(matches!(chain, Some(Filter::Chain(chain)) if chain.filters.len() == 3));
+    }
+
+    proptest! {
+        /// Whatever the samples: the files' ranges follow each other and make up the whole.
+        #[test]
+        fn ranges_of_files_make_up_the_whole(
+            mut keys in proptest::collection::vec(("[a-e]{1,3}", 0u64..1000), 0..20),
+            bounds in ("[a-e]{0,2}", "[a-e]{0,2}"),
+            files in proptest::option::of(1usize..12),
+        ) {
+            keys.sort();
+            let samples: Vec<_> = keys.into_iter().map(|(key, at)| (Bytes::from(key), at)).collect();
+            let range = Range { start: bounds.0.into(), end: bounds.1.into() };
+            prop_assume!(range.end.is_empty() || range.start < range.end);
+            let shards = shards(cuts(&samples, &range, files), &range);
+            prop_assert!(shards.len() <= files.unwrap_or(FILES_DEFAULT_MAX));
+            prop_assert_eq!(&shards[0].range.start, &range.start);
+            prop_assert_eq!(&shards[shards.len() - 1].range.end, &range.end);
+            for pair in shards.windows(2) {
+                prop_assert_eq!(&pair[0].range.end, &pair[1].range.start);
+                prop_assert!(pair[0].range.start < pair[0].range.end);
+            }
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! What an import keeps on disk while it runs: how far each file has come, and the records that were set aside.
+//!
+//! Guarantee: what the state says is done is done: written and acknowledged, or a line in the file of the rejected
+//! that was synced before. After a crash some records behind that are written again, with the same timestamps.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::error::{Error, Result};
+use crate::files::{self, Appended, Identity};
+use crate::format::ReadOptions;
+use crate::format::rejected::Line;
+
+/// How often the state is written: what a crash costs in repeated work, against a sync of a small file.
+const SAVE_EVERY: Duration = Duration::from_secs(1);
+/// Of the state's layout.
+const VERSION: u32 = 1;
+
+/// How far a file has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileState {
+    /// Which file.
+    pub file: Identity,
+    /// The first so many records are dealt with.
+    pub records: u64,
+    /// Of these, rows that were written.
+    pub rows: u64,
+    /// Rows without cells.
+    pub empty: u64,
+    /// Records that were set aside.
+    pub rejected: u64,
+    /// Cells and bytes that were written.
+    pub cells: u64,
+    /// See `cells`.
+    pub bytes: u64,
+    /// Whether that was all of it.
+    pub done: bool,
+}
+
+/// The state of an import.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    version: u32,
+    table: String,
+    read: ReadOptions,
+    files: Vec<FileState>,
+    rejected_path: PathBuf,
+    rejected_bytes: u64,
+}
+
+/// What is dealt with of one file since the last time.
+#[derive(Debug, Default)]
+pub struct Step {
+    /// The first so many records are dealt with now.
+    pub records: u64,
+    /// Additions to [`FileState`].
+    pub rows: u64,
+    /// See `rows`.
+    pub empty: u64,
+    /// See `rows`.
+    pub cells: u64,
+    /// See `rows`.
+    pub bytes: u64,
+    /// Records to set aside.
+    pub rejected: Vec<Line>,
+    /// Whether the file ends here.
+    pub done: bool,
+}
+
+/// Keeps a [`State`].
+#[derive(Debug)]
+pub struct Journal {
+    /// Where; none for one that is not kept, as in a dry run.
+    path: Option<PathBuf>,
+    state: State,
+    rejected: Option<Appended>,
+    rejected_max: u64,
+    saved: Instant,
+}
+
+/// What to do about a state that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Earlier {
+    /// There must be none.
+    Refuse,
+    /// Go on from it; begin where there is none.
+    Resume,
+    /// Drop it.
+    Discard,
+}
+
+impl Journal {
+    /// Finds or begins the state of an import of these files. `read` is what this run asks for; a resumed import keeps
+    /// its own time, so that its cells have one timestamp.
+    pub fn open(
+        path: Option<&Path>,
+        table: &str,
+        read: &ReadOptions,
+        paths: &[PathBuf],
+        rejected_path: &Path,
+        rejected_max: u64,
+        earlier: Earlier,
+    ) -> Result<Self> {
+        let identities: Vec<_> =
+            paths.iter().map(|path| Identity::of(path)).collect::<Result<_>>()?;
+        let file = |file| FileState {
+            file,
+            records: 0,
+            rows: 0,
+            empty: 0,
+            rejected: 0,
+            cells: 0,
+            bytes: 0,
+            done: false,
+        };
+        let mut state = State {
+            version: VERSION,
+            table: table.to_owned(),
+            read: read.clone(),
+            files: identities.into_iter().map(file).collect(),
+            rejected_path: rejected_path.to_owned(),
+            rejected_bytes: 0,
+        };
+        let text = path.map(files::read_text).transpose()?.flatten();
+        let found = match (text, path, earlier) {
+            (Some(_), Some(path), Earlier::Refuse) => {
+                return Err(Error::failed(format!(
+                    "{} is what an interrupted import left: --resume goes on with it, --restart begins anew",
+                    path.display()
+                )));
+            }
+            (Some(text), Some(path), Earlier::Resume) => {
+                let found: State = serde_json::from_str(&text).map_err(|error| {
+                    Error::failed(format!("{}: {error}; --restart begins anew", path.display()))
+                })?;
+                check_same(&found, &state).map_err(|error| error.context(path.display()))?;
+                Some(found)
+            }
+            _ => None,
+        };
+        let resumed = found.is_some();
+        if let Some(found) = found {
+            state = found;
+        } else if earlier != Earlier::Discard && files::exists(rejected_path) {
+            return Err(Error::failed(format!(
+                "{} exists: move it away, name another one with --rejected, or give --restart",
+                rejected_path.display()
+            )));
+        } else {
+            files::remove(rejected_path)?;
+        }
+        let mut rejected = None;
+        if resumed && state.rejected_bytes > 0 {
+            rejected = Some(Appended::open(&state.rejected_path, state.rejected_bytes)?);
+        } else if resumed {
+            // Lines that an interrupted run wrote and did not note.
+            files::remove(&state.rejected_path)?;
+        }
+        let journal = Self {
+            path: path.map(Path::to_owned),
+            state,
+            rejected,
+            rejected_max,
+            saved: Instant::now(),
+        };
+        journal.save()?;
+        Ok(journal)
+    }
+
+    /// How the files are read: an import that goes on does it as it began.
+    pub fn read_options(&self) -> &ReadOptions {
+        &self.state.read
+    }
+
+    /// The files.
+    pub fn files(&self) -> &[FileState] {
+        &self.state.files
+    }
+
+    /// Where records are set aside.
+    pub fn rejected_path(&self) -> &Path {
+        &self.state.rejected_path
+    }
+
+    /// Notes that more of a file is dealt with. An error where too many records were set aside, after they
+    /// were.
+    pub fn step(&mut self, index: usize, step: Step) -> Result<()> {
+        if !step.rejected.is_empty() {
+            let mut text = Vec::new();
+            for line in &step.rejected {
+                text.extend(line.to_text()?);
+            }
+            let file = match &mut self.rejected {
+                Some(file) => file,
+                None => self.rejected.insert(Appended::open(&self.state.rejected_path, 0)?),
+            };
+            self.state.rejected_bytes = file.append(&text)?;
+        }
+        if let Some(file) = self.state.files.get_mut(index) {
+            file.records = step.records;
+            file.rows += step.rows;
+            file.empty += step.empty;
+            file.cells += step.cells;
+            file.bytes += step.bytes;
+            file.rejected += step.rejected.len() as u64;
+            file.done = step.done;
+        }
+        if step.done || self.saved.elapsed() >= SAVE_EVERY {
+            self.save()?;
+            self.saved = Instant::now();
+        }
+        let rejected: u64 = self.state.files.iter().map(|file| file.rejected).sum();
+        if rejected > self.rejected_max {
+            return Err(Error::failed(format!(
+                "more than {} records were rejected (--max-rejected); see {}",
+                self.rejected_max,
+                self.state.rejected_path.display()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Writes the state.
+    pub fn save(&self) -> Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let text = serde_json::to_vec_pretty(&self.state)
+            .map_err(|error| Error::failed(format!("JSON: {error}")))?;
+        files::make_parent(path)?;
+        files::replace(path, &text)
+    }
+
+    /// Removes the state: everything is dealt with.
+    pub fn finish(&self) -> Result<()> {
+        self.path.as_deref().map_or(Ok(()), files::remove)
+    }
+}
+
+/// Whether an import that was begun is the one that is asked for now.
+fn check_same(begun: &State, asked: &State) -> Result<()> {
+    let differs = |what: &str| {
+        Err(Error::failed(format!("the import was begun with {what}; --restart begins anew")))
+    };
+    if begun.version != VERSION {
+        return differs("another version of this program");
+    }
+    if begun.table != asked.table {
+        return differs(&format!("table {}", begun.table));
+    }
+    let mut read = asked.read.clone();
+    read.csv.now_micros = begun.read.csv.now_micros;
+    if begun.read != read {
+        return differs("other settings of the format");
+    }
+    if begun.files.len() != asked.files.len() {
+        return differs("other files");
+    }
+    for (begun, asked) in begun.files.iter().zip(&asked.files) {
+        if begun.file.path != asked.file.path {
+            return differs("other files");
+        }
+        if begun.file != asked.file {
+            return Err(Error::failed(format!(
+                "{} was changed since the import was begun; --restart begins anew",
+                begun.file.path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{Bad, csv};
+
+    struct Place {
+        dir: tempfile::TempDir,
+    }
+
+    impl Place {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            files::replace(&dir.path().join("in.csv"), b"12345").unwrap();
+            Self { dir }
+        }
+
+        fn at(&self, name: &str) -> PathBuf {
+            self.dir.path().join(name)
+        }
+
+        fn open(&self, now_micros: i64, earlier: Earlier) -> Result<Journal> {
+            self.open_table("t", now_micros, earlier)
+        }
+
+        fn open_table(&self, table: &str, now_micros: i64, earlier: Earlier) -> Result<Journal> {
+            let csv = csv::Options { now_micros, ..csv::Options::default() };
+            let read = ReadOptions { format: None, csv };
+            let (state, rejected) = (self.at("state"), self.at("rejected"));
+            Journal::open(Some(&state), table, &read, &[self.at("in.csv")], &rejected, 3, earlier)
+        }
+
+        fn lines(&self) -> usize {
+            files::read_text(&self.at("rejected")).unwrap().map_or(0, |text| text.lines().count())
+        }
+    }
+
+    fn reject(count: u64) -> Step {
+        let line =
+            |n| Line::of_bad("in.csv", n, Bad { reason: "short".to_owned(), raw: String::new() });
+        Step { records: count, rejected: (0..count).map(line).collect(), ..Step::default() }
+    }
+
+    #[test]
+    fn an_import_goes_on_where_it_was_saved_and_drops_lines_that_were_not() {
+        let place = Place::new();
+        let mut journal = place.open(7, Earlier::Refuse).unwrap();
+        journal.step(0, reject(1)).unwrap();
+        journal.save().unwrap();
+        // Noted in the file of the rejected, and then the machine stops.
+        journal.step(0, reject(2)).unwrap();
+        assert_eq!(place.lines(), 3);
+        drop(journal);
+        assert!(place.open(8, Earlier::Refuse).unwrap_err().to_string().contains("--resume"));
+        let journal = place.open(8, Earlier::Resume).unwrap();
+        assert_eq!(place.lines(), 1);
+        assert_eq!((journal.files()[0].records, journal.files()[0].rejected), (1, 1));
+        assert_eq!(journal.read_options().csv.now_micros, 7, "the time of the import stays");
+        journal.finish().unwrap();
+        assert!(!place.at("state").exists() && place.at("rejected").exists());
+        let error = place.open(9, Earlier::Resume).unwrap_err().to_string();
+        assert!(error.contains("--rejected"), "what was set aside is not overwritten: {error}");
+        assert_eq!(place.open(9, Earlier::Discard).unwrap().files()[0].records, 0);
+        assert_eq!(place.lines(), 0);
+    }
+
+    #[test]
+    fn another_import_does_not_go_on_with_this_ones_state() {
+        let place = Place::new();
+        place.open(7, Earlier::Refuse).unwrap();
+        let error = place.open_table("other", 7, Earlier::Resume).unwrap_err().to_string();
+        assert!(error.contains("begun with table t"), "{error}");
+        files::replace(&place.at("in.csv"), b"123456").unwrap();
+        let error = place.open(7, Earlier::Resume).unwrap_err().to_string();
+        assert!(error.contains("changed since"), "{error}");
+        files::replace(&place.at("state"), b"{").unwrap();
+        assert!(place.open(7, Earlier::Resume).unwrap_err().to_string().contains("--restart"));
+        place.open(7, Earlier::Discard).unwrap();
+    }
+
+    #[test]
+    fn too_many_rejected_records_end_the_import() {
+        let place = Place::new();
+        let mut journal = place.open(7, Earlier::Refuse).unwrap();
+        journal.step(0, reject(3)).unwrap();
+        assert!(journal.step(0, reject(1)).unwrap_err().to_string().contains("--max-rejected"));
+        assert_eq!(place.lines(), 4);
+    }
+}
