@@ -4,6 +4,8 @@ import contextlib
 import os
 import pathlib
 import random
+import shutil
+import subprocess
 import threading
 import time
 import urllib.request
@@ -329,12 +331,9 @@ def test_requests_that_are_begun_and_never_ended_do_not_keep_others_out(small, c
     server.stop()
 
 
-@pytest.mark.timeout(300)
-def test_the_python_client_gets_through_refusals_and_sees_when_to_come_back(make_server, open_table):
-    from google.api_core import exceptions
-    from google.cloud.bigtable.data import RowMutationEntry, SetCell
-    from google.cloud.bigtable.data.exceptions import MutationsExceptionGroup
-
+@pytest.fixture
+def busy(make_server):
+    """A server that is soon behind, and its endpoint of metrics."""
     address = f"127.0.0.1:{free_port()}"
     # Memtables that a few requests fill, and a disk that takes little: level 0 and memory come to their limits within seconds.
     env = {
@@ -343,15 +342,41 @@ def test_the_python_client_gets_through_refusals_and_sees_when_to_come_back(make
         "TEPUI_ENGINE_BACKGROUND_BYTES_PER_SECOND": "4MiB",
     }
     server = make_server(env=env)
-    table = open_table(server.start())
+    server.start()
+    return server, address
+
+
+def shed(address):
+    """Requests that a server has refused."""
+    return sum(v for name, v in metrics(address).items() if name.startswith("tepui_refused_total"))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go toolchain")
+def test_the_go_client_gets_through_refusals(busy):
+    server, address = busy
+    go = pathlib.Path(__file__).resolve().parents[1] / "clients" / "go"
+    env = {**os.environ, "BIGTABLE_EMULATOR_HOST": server.host}
+    command = ["go", "test", "-count=1", "-run", "TestWritesGetThroughRefusals", "."]
+    done = subprocess.run(command, cwd=go, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert shed(address) > 0, "the server was never asked for too much"
+    server.stop()
+
+
+@pytest.mark.timeout(300)
+def test_the_python_client_gets_through_refusals_and_sees_when_to_come_back(busy, open_table):
+    from google.api_core import exceptions
+    from google.cloud.bigtable.data import RowMutationEntry, SetCell
+    from google.cloud.bigtable.data.exceptions import MutationsExceptionGroup
+
+    server, address = busy
+    table = open_table(server.host)
     noise = random.Random(2).randbytes(4 * MIB)
 
     def entry(key, n):
         at = n * 7919 % (len(noise) - 20 * KIB)
         return RowMutationEntry(key, [SetCell("f", b"q", noise[at : at + 20 * KIB], timestamp_micros=1000)])
-
-    def shed():
-        return sum(v for name, v in metrics(address).items() if name.startswith("tepui_refused_total"))
 
     def write(worker):
         for n in range(40):
@@ -360,7 +385,7 @@ def test_the_python_client_gets_through_refusals_and_sees_when_to_come_back(make
             table.bulk_mutate_rows(rows, operation_timeout=120, retryable_errors=retried)
 
     in_threads(*(lambda w=w: write(w) for w in range(4)))
-    assert shed() > 0, "the server was never asked for too much"
+    assert shed(address) > 0, "the server was never asked for too much"
     written = sum(len(m.chunks) for m in Client(server.host).read_rows(read(filter=data.RowFilter(strip_value_transformer=True))))
     assert written == 4 * 40 * 20
 

@@ -366,3 +366,31 @@ func TestExample(t *testing.T) {
 		t.Errorf("printed %q, want %q", out, want)
 	}
 }
+
+// Writes that a busy server refuses come back by themselves when its RetryInfo says so. tests/process runs this beside a
+// server that refuses; any other takes the writes at once.
+func TestWritesGetThroughRefusals(t *testing.T) {
+	ctx, _, _, table := open(t)
+	value := bytes.Repeat([]byte{0x5a}, 20<<10)
+	var workers sync.WaitGroup
+	failures := make(chan error, 8)
+	for worker := range 8 {
+		workers.Add(1)
+		go func() {
+			defer workers.Done()
+			for n := range 100 {
+				mutation := bigtable.NewMutation()
+				mutation.Set("f", "q", 1000, value)
+				if err := table.Apply(ctx, fmt.Sprintf("row-%d-%d", worker, n), mutation); err != nil {
+					failures <- fmt.Errorf("row %d of worker %d: %w", n, worker, err)
+					return
+				}
+			}
+		}()
+	}
+	workers.Wait()
+	close(failures)
+	for err := range failures {
+		t.Error(err)
+	}
+}
