@@ -125,6 +125,7 @@ pub mod schema;
 pub mod sst;
 mod store;
 pub mod tablet;
+mod touch;
 pub mod values;
 
 pub use error::{Error, ErrorKind, Result};

@@ -56,6 +56,7 @@ impl Cursor for MemtableCursor {
 
     fn next(&mut self) -> Result<Step> {
         self.place.advance();
+        self.place.fetch_next();
         Ok(self.keep_in_bounds())
     }
 

@@ -28,7 +28,7 @@ use super::filter::FilterBlock;
 use super::footer::Handle;
 use super::index::{IndexBlock, Level};
 use super::reader::SstReader;
-use super::touch::fetch_value;
+use crate::touch::fetch_value;
 use crate::cache::{Awaiting, DataSlots, Leader, Load, Loaded, PartitionId, Residence};
 use crate::codec::{Malformed, Parsed};
 use crate::error::{Error, ErrorKind, Result};

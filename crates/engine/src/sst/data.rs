@@ -37,7 +37,7 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 
-use super::touch::fetch;
+use crate::touch::fetch;
 use crate::cell::{
     FamilyId, Kind, Origin, Seq, TIMESTAMP_MAX, Timestamp, encode_family, encode_qualifier,
     encode_suffix,

@@ -29,7 +29,6 @@
 //! | Rows that lie whole in one block | `rows.rs` |
 //! | Moving through a file; from its beginning to its end | `cursor.rs`; `walk.rs` |
 //! | What the directory of partitions is worth | `compare.rs` |
-//! | Memory fetched before it is searched | `touch.rs` |
 //! | Checking a whole file | `verify.rs` |
 //!
 //! The life of a point read (`point.rs`): the resident filter index names the partition, which is asked for the
@@ -68,7 +67,6 @@ mod salvage;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
-mod touch;
 mod verify;
 mod walk;
 mod writer;
