@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tepui_bench::clock::{Timer, cpu_nanos, pause};
-use tepui_bench::tepui::{Tepui, TepuiOptions};
+use tepui_bench::tepui::{CompactionStyle, Tepui, TepuiOptions};
 use tepui_bench::{Dataset, Error, Result, Store};
 
 use super::Bench;
@@ -86,7 +86,21 @@ fn load(
 }
 
 fn load_tepui(bench: &Bench, dir: &Path, dataset: &Dataset) -> Result<Loaded> {
-    let options = TepuiOptions::new(dir, CACHE_BYTES as u64);
+    load_style(bench, dir, dataset, CompactionStyle::Leveled)
+}
+
+fn load_tiered(bench: &Bench, dir: &Path, dataset: &Dataset) -> Result<Loaded> {
+    load_style(bench, dir, dataset, CompactionStyle::Tiered)
+}
+
+fn load_style(
+    bench: &Bench,
+    dir: &Path,
+    dataset: &Dataset,
+    compaction: CompactionStyle,
+) -> Result<Loaded> {
+    let mut options = TepuiOptions::new(dir, CACHE_BYTES as u64);
+    options.engine.compaction = compaction;
     let store = Tepui::open(&options, dataset)?;
     let written = ["flush_bytes", "compaction_write_bytes"];
     let loaded = load(bench, &store, dataset, &|| store.flush(), &written)?;
@@ -104,12 +118,16 @@ fn load_rocks(bench: &Bench, dir: &Path, dataset: &Dataset) -> Result<Loaded> {
 /// Rows in random order into empty stores, until their trees have settled.
 pub fn run(bench: &mut Bench) -> Result<()> {
     let dataset = bench.sizes.narrow();
-    let mut all = ["Tepui", "RocksDB leveled"].map(|name| Series {
+    let mut all = ["Tepui", "RocksDB leveled", "Tepui tiered"].map(|name| Series {
         store: name.to_owned(),
         workload: "load, settled".to_owned(),
         samples: Vec::new(),
     });
-    let runs: [(&str, Run); 2] = [("tepui-load", load_tepui), ("rocksdb-load", load_rocks)];
+    let runs: [(&str, Run); 3] = [
+        ("tepui-load", load_tepui),
+        ("rocksdb-load", load_rocks),
+        ("tepui-load-tiered", load_tiered),
+    ];
     for _ in 0..bench.sizes.rounds {
         for ((name, run), series) in runs.into_iter().zip(&mut all) {
             let dir = fresh(bench, name)?;
@@ -118,7 +136,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
             bench.progress.check()?;
         }
     }
-    let [ours, theirs] = &all;
+    let [ours, theirs, tiered] = &all;
     let note = format!(
         "{:.0} beside {:.0} rows/s; CPU of a row {:.1} beside {:.1} us",
         ours.spread(|s| s.per_second).median,
@@ -141,6 +159,15 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let name = "load in random order, settled: space amplification";
     let space = ours.spread(space_amplification);
     lines.push(Line::new("load", name, space, Bar::AtMost(1.15)).note(note));
+    let name = "load in random order, a tiered table: write amplification over a leveled one's";
+    let note = format!(
+        "{:.2} bytes written; {:.0} rows/s; space {:.2}",
+        tiered.spread(write_amplification).median,
+        tiered.spread(|s| s.per_second).median,
+        tiered.spread(space_amplification).median,
+    );
+    let written = tiered.over(ours, write_amplification);
+    lines.push(Line::new("load", name, written, Bar::Published).note(note));
     bench.series.extend(all);
     for line in lines {
         bench.say(line);

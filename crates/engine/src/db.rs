@@ -31,7 +31,8 @@ use crate::options::JOB_BYTES;
 use crate::pressure::{Pressure, Refusals};
 
 pub use crate::options::{
-    CompressionPolicy, EngineOptions, FilterPolicy, SEPARATE_VALUES_BYTES, SyncMode,
+    CompactionStyle, CompressionPolicy, EngineOptions, FilterPolicy, SEPARATE_VALUES_BYTES,
+    SyncMode, TIERED_RUNS_MAX, TIERED_SPACE_PERCENT,
 };
 
 /// Bytes of log from which a replay reports its progress: below, it is over in an instant.

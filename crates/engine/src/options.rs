@@ -67,6 +67,8 @@ pub struct EngineOptions {
     pub compression: CompressionPolicy,
     /// How filters are chosen.
     pub filters: FilterPolicy,
+    /// How tablets are compacted that were not [told](crate::tablet::Tablet::set_compaction) otherwise.
+    pub compaction: CompactionStyle,
     /// Sublevels of L0 that start a compaction (files, where each has all of the rows). Each costs a point read
     /// a filter probe and a scan a cursor; fewer mean more write amplification.
     pub l0_compaction_files: usize,
@@ -124,6 +126,28 @@ pub enum CompressionPolicy {
     None,
 }
 
+/// How the files of a tablet are arranged, and so what is paid by writes, by reads and in space. Every style reads
+/// what every other has left behind, so it may change at any time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CompactionStyle {
+    /// Levels that grow tenfold, each one run of files: a tenth of garbage, few places to look in, and every byte is
+    /// written about ten times in a large table. The default, since most tables are read more than written.
+    #[default]
+    Leveled,
+    /// Runs of like size are merged with each other in level 0, and with the last level only once they are half as
+    /// large: bytes are written half as often, a read looks into up to [`TIERED_RUNS_MAX`] runs beside the last level,
+    /// and up to a third of the space is garbage where rows are overwritten. For tables that are mostly written.
+    Tiered,
+}
+
+/// Runs of a tiered tablet's level 0 at which some are merged. Fewer would be written more often; with more, a read
+/// of an absent row would ask more filters, and writers would come near the limit of sublevels.
+pub const TIERED_RUNS_MAX: usize = 8;
+
+/// Bytes of a tiered tablet's level 0, in percent of the last level, from which it is merged down. At 50 a byte that goes
+/// down rewrites two; more would keep more garbage, less would be written more often.
+pub const TIERED_SPACE_PERCENT: u64 = 50;
+
 /// How filters are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilterPolicy {
@@ -156,6 +180,7 @@ impl Default for EngineOptions {
             sst: SstOptions::default(),
             compression: CompressionPolicy::Tiered,
             filters: FilterPolicy::ByLevel,
+            compaction: CompactionStyle::Leveled,
             l0_compaction_files: 4,
             l0_stop_files: 24,
             base_level_bytes: 256 << 20,

@@ -88,7 +88,7 @@ fn start_over(
     address: SocketAddr,
     config: &Config,
 ) -> Result<Running> {
-    let host = EngineHost::new(Arc::clone(&engine), Arc::clone(&env.rng));
+    let host = EngineHost::new(Arc::clone(&engine), Arc::clone(&env.rng), config.styles.clone());
     let (clock, rng) = (engine.clock(), Arc::clone(&env.rng));
     let resources = Arc::new(Resources::open(engine.meta())?);
     let operations = Arc::new(Operations::open(Arc::clone(&resources), Arc::clone(&clock)));

@@ -37,6 +37,7 @@ use crate::store::{Figure, Store};
 pub use machine::CountedIo;
 pub use slow::Slow;
 pub use spread::{SPREAD_DATA_BYTES_MAX, load_spread};
+pub use tepui_engine::db::CompactionStyle;
 pub use tepui_engine::db::SyncMode;
 pub use tepui_engine::io::IoMode;
 

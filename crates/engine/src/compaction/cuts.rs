@@ -14,7 +14,7 @@ use bytes::Bytes;
 use super::shape::{LAST_LEVEL, level_files, targets};
 use crate::cell::row_prefix;
 use crate::manifest::Version;
-use crate::options::EngineOptions;
+use crate::options::{CompactionStyle, EngineOptions};
 
 /// Of the target, what a file must have for it to be cut at the first boundary that it comes to, in percent. The
 /// further boundaries it has passed, the more are to come before the target is reached: it asks for more.
@@ -39,9 +39,14 @@ pub(crate) struct CutRule {
 
 impl CutRule {
     /// For outputs of `level` beside `version`.
-    pub(crate) fn new(version: &Version, options: &EngineOptions, level: u8) -> Self {
+    pub(crate) fn new(
+        version: &Version,
+        options: &EngineOptions,
+        style: CompactionStyle,
+        level: u8,
+    ) -> Self {
         let next = match level {
-            0 => targets(version, options).base_level,
+            0 => targets(version, options, style).base_level,
             LAST_LEVEL => return Self::by_size(options),
             _ => level + 1,
         };
@@ -50,7 +55,12 @@ impl CutRule {
             return Self { rows, ..Self::by_size(options) };
         }
         let least = options.memtable_bytes / FLUSH_PARTS;
-        Self { rows, full: u64::MAX, least: Some(least) }
+        let full = match style {
+            CompactionStyle::Leveled => u64::MAX,
+            // Merges within level 0 make as much as the last level has.
+            CompactionStyle::Tiered => options.target_file_bytes,
+        };
+        Self { rows, full, least: Some(least) }
     }
 
     /// By size alone.

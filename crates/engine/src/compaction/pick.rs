@@ -29,17 +29,25 @@
 //! fewest bytes of the base level per byte of its own, which is a deep one: that is why it pays to wait for
 //! several flushes. While what is older goes down and level 0 still grows too deep, the newer files are merged
 //! *within* level 0.
+//!
+//! Of a tiered tablet, columns go down only while level 0 is heavy, all the way to the last level. Otherwise its *runs*,
+//! flushes and what became of them, are merged with each other: of all runs that are next to each other in age those
+//! that take the fewest bytes for each run that there is less afterwards, which are of like size:
+//!
+//! ```text
+//! newest  1 1 1 1 1 | 7 8 40    the first five: 5 bytes for 4 runs less; with the 7, 12 for 5
+//! ```
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::shape::{LAST_LEVEL, Shape, is_over_something, level_files};
+use super::shape::{LAST_LEVEL, Shape, is_over_something, level_files, weight};
 use super::sublevels::{self, overlapping};
 use crate::cell::RowRange;
 use crate::manifest::{SstRef, Version};
-use crate::options::EngineOptions;
+use crate::options::{CompactionStyle, EngineOptions, TIERED_RUNS_MAX};
 use crate::sst::FileId;
 
 /// Sublevels that a merge within level 0 makes one of, at least. Fewer would not make reads noticeably cheaper.
@@ -183,6 +191,9 @@ pub(crate) fn pick_by_shape(
 ) -> Option<Pick> {
     for (_, level) in &shape.scores {
         let pick = match level {
+            0 if shape.style == CompactionStyle::Tiered => {
+                pick_tiered(version, shape, options, busy)
+            }
             0 => pick_l0(version, shape, Reason::L0, None, busy)
                 .or_else(|| pick_within_l0(version, shape, options, busy)),
             _ => pick_from_level(version, *level, busy),
@@ -345,6 +356,65 @@ fn pick_within_l0(
     let span = span_of(&inputs)?;
     let few = sublevels::arrange(&inputs).len() < WITHIN_L0_DEPTH_MIN;
     if few || busy.keeps_from(&inputs, 0, &span) {
+        return None;
+    }
+    Some(Pick { reason: Reason::WithinL0, inputs, output_level: 0, bottommost: false })
+}
+
+/// Of a tiered tablet: a column into the last level where level 0 is heavy, else runs that are merged with each other.
+fn pick_tiered(
+    version: &Version,
+    shape: &Shape,
+    options: &EngineOptions,
+    busy: &Busy,
+) -> Option<Pick> {
+    let heavy = weight(version, options, shape.style) >= 1.0;
+    let down = || pick_l0(version, shape, Reason::L0, None, busy);
+    let down = if heavy { down() } else { None };
+    down.or_else(|| {
+        let deep = shape.sublevels.len() >= TIERED_RUNS_MAX;
+        if deep { pick_runs(version, busy) } else { None }
+    })
+}
+
+/// Files of level 0 by age: those that lie next to each other there and share no rows, which are a flush or what
+/// became of one, the newest first.
+fn runs(version: &Version) -> Vec<Vec<Arc<SstRef>>> {
+    let mut runs: Vec<Vec<Arc<SstRef>>> = Vec::new();
+    for file in level_files(version, 0) {
+        let span = file.span();
+        match runs.last_mut() {
+            // References to one file stay together.
+            Some(run)
+                if run.last().is_some_and(|last| last.id == file.id)
+                    || !run.iter().any(|other| other.span().overlaps(&span)) =>
+            {
+                run.push(Arc::clone(file));
+            }
+            _ => runs.push(vec![Arc::clone(file)]),
+        }
+    }
+    runs
+}
+
+/// The runs next to each other in age that take the fewest bytes for each run less.
+fn pick_runs(version: &Version, busy: &Busy) -> Option<Pick> {
+    let runs = runs(version);
+    let is_free = |run: &Vec<Arc<SstRef>>| !run.iter().any(|f| busy.files.contains(&f.id));
+    let mut best: Option<(f64, std::ops::Range<usize>)> = None;
+    for start in 0..runs.len() {
+        let mut bytes = 0;
+        for (more, run) in runs.iter().skip(start).take_while(|run| is_free(run)).enumerate() {
+            bytes += run.iter().map(|file| file.bytes).sum::<u64>();
+            let cost = bytes as f64 / more as f64;
+            if more > 0 && best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                best = Some((cost, start..start + more + 1));
+            }
+        }
+    }
+    let inputs = runs.get(best?.1)?.concat();
+    let span = span_of(&inputs)?;
+    if busy.keeps_from(&inputs, 0, &span) {
         return None;
     }
     Some(Pick { reason: Reason::WithinL0, inputs, output_level: 0, bottommost: false })

@@ -11,6 +11,11 @@
 //! L0 compacts into the base level, skipping the levels above it.
 //! ```
 //!
+//! # Tiered
+//!
+//! Of a [tiered](CompactionStyle::Tiered) tablet the base level is the last, and level 0 is due for one of two
+//! reasons: it has many sublevels, which are then merged with each other, or it is large beside the last level.
+//!
 //! # Tombstones
 //!
 //! What tombstones hide is garbage that a scan pays for, and they go only where they meet it. So a file above
@@ -22,7 +27,7 @@ use std::sync::Arc;
 use super::sublevels::{self, Run, overlapping};
 use crate::cell::RowRange;
 use crate::manifest::{LEVELS, SstRef, Version};
-use crate::options::EngineOptions;
+use crate::options::{CompactionStyle, EngineOptions, TIERED_RUNS_MAX, TIERED_SPACE_PERCENT};
 
 /// The deepest level.
 pub(crate) const LAST_LEVEL: u8 = (LEVELS - 1) as u8;
@@ -61,6 +66,8 @@ pub(crate) struct Targets {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Shape {
+    /// By which it was made.
+    pub(crate) style: CompactionStyle,
     pub(crate) targets: Targets,
     /// Level 0, the oldest sublevel first.
     pub(crate) sublevels: Vec<Run>,
@@ -81,14 +88,18 @@ impl Shape {
     pub(crate) fn new(
         version: &Version,
         options: &EngineOptions,
+        style: CompactionStyle,
         contents: &dyn Fn(&SstRef) -> Contents,
     ) -> Self {
-        let targets = targets(version, options);
+        let targets = targets(version, options, style);
         let sublevels = sublevels::arrange(version.level(0));
         let mut scores: Vec<(f64, u8)> = Vec::with_capacity(LEVELS);
-        let depth = sublevels.len() as f64 / options.l0_compaction_files.max(1) as f64;
-        // Files that share no rows, of a table that is written in order, are one sublevel however many they are.
-        let weight = level_bytes(version, 0) as f64 / options.base_level_bytes.max(1) as f64;
+        let runs_max = match style {
+            CompactionStyle::Leveled => options.l0_compaction_files,
+            CompactionStyle::Tiered => TIERED_RUNS_MAX,
+        };
+        let depth = sublevels.len() as f64 / runs_max.max(1) as f64;
+        let weight = weight(version, options, style);
         scores.push((depth.max(weight), 0));
         for level in 1..LAST_LEVEL {
             let bytes = level_bytes(version, level);
@@ -100,7 +111,8 @@ impl Shape {
         scores.retain(|(score, _)| *score >= 1.0);
         scores.sort_by(|a, b| b.0.total_cmp(&a.0));
         Self {
-            debt_bytes: debt(version, &targets, options),
+            debt_bytes: debt(version, &targets, options, style),
+            style,
             dense: dense(version, &targets, contents),
             tattered: tattered(version),
             targets,
@@ -124,11 +136,38 @@ impl Targets {
     }
 }
 
-pub(super) fn targets(version: &Version, options: &EngineOptions) -> Targets {
+/// How heavy level 0 is; from 1.0 on it is due whatever its depth. Files that share no rows, of a table that is written
+/// in order, are one sublevel however many they are.
+pub(super) fn weight(version: &Version, options: &EngineOptions, style: CompactionStyle) -> f64 {
+    level_bytes(version, 0) as f64 / light(version, options, style).max(1) as f64
+}
+
+/// Bytes of level 0 that are left there.
+fn light(version: &Version, options: &EngineOptions, style: CompactionStyle) -> u64 {
+    match style {
+        CompactionStyle::Leveled => options.base_level_bytes,
+        CompactionStyle::Tiered => {
+            let share = level_bytes(version, LAST_LEVEL) / 100 * TIERED_SPACE_PERCENT;
+            share.max(options.base_level_bytes)
+        }
+    }
+}
+
+pub(super) fn targets(
+    version: &Version,
+    options: &EngineOptions,
+    style: CompactionStyle,
+) -> Targets {
     let mut bytes = [0; LEVELS];
     let largest = (1..=LAST_LEVEL).map(|l| level_bytes(version, l)).max().unwrap_or(0);
     let mut target = largest.max(options.base_level_bytes);
     let mut level = LAST_LEVEL;
+    if style == CompactionStyle::Tiered {
+        if let Some(slot) = bytes.last_mut() {
+            *slot = target;
+        }
+        return Targets { base_level: LAST_LEVEL, bytes };
+    }
     loop {
         if let Some(slot) = bytes.get_mut(usize::from(level)) {
             *slot = target;
@@ -154,8 +193,18 @@ pub(super) fn is_over_something(version: &Version, level: u8, rows: &RowRange) -
     (level + 1..=LAST_LEVEL).any(|l| overlapping(level_files(version, l), rows).next().is_some())
 }
 
-fn debt(version: &Version, targets: &Targets, options: &EngineOptions) -> u64 {
-    let at_rest = options.memtable_bytes.saturating_mul(options.l0_compaction_files as u64);
+fn debt(
+    version: &Version,
+    targets: &Targets,
+    options: &EngineOptions,
+    style: CompactionStyle,
+) -> u64 {
+    let at_rest = match style {
+        CompactionStyle::Leveled => {
+            options.memtable_bytes.saturating_mul(options.l0_compaction_files as u64)
+        }
+        CompactionStyle::Tiered => light(version, options, style),
+    };
     let mut debt = 0.0;
     let mut above = level_bytes(version, 0);
     let mut excess = above.saturating_sub(at_rest) as f64;
@@ -242,7 +291,8 @@ mod tests {
 
     fn debt_of(levels: &[(u8, u64)]) -> u64 {
         let options = EngineOptions::default();
-        Shape::new(&version(levels), &options, &|_| Contents::default()).debt_bytes
+        let style = CompactionStyle::Leveled;
+        Shape::new(&version(levels), &options, style, &|_| Contents::default()).debt_bytes
     }
 
     #[test]

@@ -28,11 +28,11 @@ use super::filter::FilterBlock;
 use super::footer::Handle;
 use super::index::{IndexBlock, Level};
 use super::reader::SstReader;
-use crate::touch::fetch_value;
 use crate::cache::{Awaiting, DataSlots, Leader, Load, Loaded, PartitionId, Residence};
 use crate::codec::{Malformed, Parsed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{IoEngine, RandomFile, ReadRequest};
+use crate::touch::fetch_value;
 
 /// Bytes of neighbouring blocks that are read together at most: beyond 1 MiB a device gains nothing, and
 /// the buffer lives until the last of its blocks is copied out.

@@ -37,12 +37,12 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 
-use crate::touch::fetch;
 use crate::cell::{
     FamilyId, Kind, Origin, Seq, TIMESTAMP_MAX, Timestamp, encode_family, encode_qualifier,
     encode_suffix,
 };
 use crate::codec::{Malformed, Parsed, Reader, slice};
+use crate::touch::fetch;
 
 pub(super) const LAYOUT: u8 = 1;
 pub(super) const HEADER_LEN: usize = 40;

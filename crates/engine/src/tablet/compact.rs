@@ -21,6 +21,7 @@ use crate::core::EngineMetrics;
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::manifest::{SstRef, Version, VersionEdit};
+use crate::options::CompactionStyle;
 use crate::schema::TabletSchema;
 use crate::sst::FileId;
 
@@ -270,7 +271,8 @@ impl Claim {
     ) -> Result<JobOutput> {
         let core = &self.tablet.core;
         let rows = self.divide(&view)?;
-        let cuts = CutRule::new(&view.version, &core.options, self.pick.output_level);
+        let style = view.shape.style;
+        let cuts = CutRule::new(&view.version, &core.options, style, self.pick.output_level);
         let count = rows.len();
         let merge = Merge {
             tablet: Arc::clone(&self.tablet),
@@ -311,7 +313,9 @@ impl Claim {
         let options = &self.tablet.core.options;
         let parts_max = options.compaction_threads.saturating_mul(PARTS_PER_THREAD).max(1);
         let bytes_min = options.target_file_bytes.saturating_mul(FILES_PER_PART);
-        if self.pick.output_level == 0 || self.pick.input_bytes() < bytes_min.saturating_mul(2) {
+        // Of a leveled tablet, what is merged within level 0 is a few memtables.
+        let small = view.shape.style == CompactionStyle::Leveled && self.pick.output_level == 0;
+        if small || self.pick.input_bytes() < bytes_min.saturating_mul(2) {
             return Ok(vec![RowRange::all()]);
         }
         let mut steps = Vec::new();

@@ -131,7 +131,7 @@ impl Tablet {
         let pace = |bytes| self.core.keep_pace(bytes, Urgency::Flush, &|| true);
         let values = ValueInputs::none();
         let context = JobContext { pace: &pace, ..self.job_context(&values) };
-        let cuts = CutRule::new(&version, &self.core.options, 0);
+        let cuts = CutRule::new(&version, &self.core.options, view.shape.style, 0);
         let output = job::run(&context, cursors, spec, 0, &cuts)?;
         self.count_values(&output.values);
         let written: u64 = output.files.iter().map(|f| f.bytes).sum();

@@ -42,6 +42,7 @@ use crate::compaction::pick::Busy;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Excised, TabletManifest, Version, VersionEdit};
+use crate::options::CompactionStyle;
 use crate::schema::TabletSchema;
 use crate::sst::{FileId, FilterComparison, IndexMemory};
 use crate::store::SstFile;
@@ -152,7 +153,9 @@ impl Tablet {
         for file in version.ssts() {
             files.entry(file.id).or_insert_with(|| core.store.open(file.id, file.level));
         }
-        let view = View::new(active, waiting, Arc::clone(&version), files, &core.options);
+        let options = &core.options;
+        let view =
+            View::new(active, waiting, Arc::clone(&version), files, options, options.compaction);
         Arc::new(Self {
             id,
             range: version.range().clone(),
@@ -190,6 +193,30 @@ impl Tablet {
         jobs.futile_until.clear();
         drop(jobs);
         self.core.bell.ring();
+    }
+
+    /// Sets how its files are arranged; what is there is rearranged as compactions come by. Lasts until the engine
+    /// closes: whoever opens tablets says it again.
+    pub fn set_compaction(&self, style: CompactionStyle) {
+        let manifest = self.lock_manifest();
+        let writer = self.lock_writer();
+        let view = self.view.load();
+        if view.shape.style == style {
+            return;
+        }
+        let (active, waiting) = (Arc::clone(&view.active), view.waiting.clone());
+        let (version, files) = (Arc::clone(&view.version), view.files.as_ref().clone());
+        let next = View::new(active, waiting, version, files, &self.core.options, style);
+        self.view.store(Arc::new(next));
+        drop((view, writer, manifest));
+        // What is due is another question now.
+        self.jobs().nothing_free = None;
+        self.core.bell.ring();
+    }
+
+    /// How its files are arranged.
+    pub fn compaction(&self) -> CompactionStyle {
+        self.view.load().shape.style
     }
 
     /// Figures.
@@ -357,7 +384,8 @@ impl Tablet {
         }
         let waiting = view.waiting.get(flushed..).unwrap_or_default().to_vec();
         let options = &self.core.options;
-        let next = View::new(Arc::clone(&view.active), waiting, version, files, options);
+        let style = view.shape.style;
+        let next = View::new(Arc::clone(&view.active), waiting, version, files, options, style);
         self.view.store(Arc::new(next));
         Ok(())
     }

@@ -9,7 +9,7 @@ use crate::compaction::shape::{Contents, Shape};
 use crate::error::Result;
 use crate::manifest::{SstRef, Version};
 use crate::memtable::Memtable;
-use crate::options::EngineOptions;
+use crate::options::{CompactionStyle, EngineOptions};
 use crate::sst::FileId;
 use crate::store::SstFile;
 use crate::values::ValueFiles;
@@ -44,6 +44,7 @@ impl View {
         version: Arc<Version>,
         files: OpenFiles,
         options: &EngineOptions,
+        style: CompactionStyle,
     ) -> Self {
         let contents = |sst: &SstRef| {
             let reader = files.get(&sst.id).and_then(|file| file.reader().ok());
@@ -52,7 +53,7 @@ impl View {
                 tombstones: p.tombstones(),
             })
         };
-        let shape = Arc::new(Shape::new(&version, options, &contents));
+        let shape = Arc::new(Shape::new(&version, options, style, &contents));
         let levels = Arc::new(Levels::new(&shape.sublevels, &version, &files));
         let values = files.values().flat_map(|file| file.value_files());
         let values = Arc::new(values.map(|(file, _)| (file.id(), Arc::clone(file))).collect());

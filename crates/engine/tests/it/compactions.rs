@@ -11,7 +11,9 @@ use proptest::prelude::*;
 
 use tepui_engine::ErrorKind;
 use tepui_engine::cell::{FamilyId, Mutation, RowBatch, RowRange};
-use tepui_engine::db::{CompressionPolicy, Engine, EngineOptions, Health};
+use tepui_engine::db::{
+    CompactionStyle, CompressionPolicy, Engine, EngineOptions, Health, TIERED_RUNS_MAX,
+};
 use tepui_engine::io::{
     CrashMode, Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles, SeededRng,
 };
@@ -115,6 +117,65 @@ fn a_flush_beside_a_large_base_level_is_several_files_but_one_sublevel() {
     assert!(stats.level_files[0] > 1, "{stats:?}");
     assert_eq!(stats.sublevels, 1, "{stats:?}");
     check(&rig, &model);
+}
+
+#[test]
+fn a_tiered_tablet_is_written_less_often_and_may_become_leveled_and_back() {
+    let written = |style: CompactionStyle| {
+        let options = EngineOptions { compaction: style, ..many_parts() };
+        let mut rig = Rig::new(options, plain_schema(), 25);
+        let mut model = Model::default();
+        for round in 0..24 {
+            // All rows at first; later a part of them anew, deletes and drops among them.
+            let rows = if round == 0 { 0..800 } else { 0..(round % 7) * 40 + 40 };
+            fill(&rig, &mut model, rows, i64::from(round));
+            rig.apply(&key(round * 31), vec![Mutation::DeleteRow]);
+            model.apply(&key(round * 31), &[Mutation::DeleteRow]);
+            block_on(rig.tablet.flush()).unwrap();
+            if round % 10 == 5 {
+                let range = RowRange::new(key(round * 30), key(round * 30 + 20));
+                block_on(rig.tablet.drop_rows(range.clone())).unwrap();
+                model.drop_rows(&range);
+            }
+            rig.engine.run_background().unwrap();
+            if round % 6 == 5 {
+                check(&rig, &model);
+            }
+            assert!(rig.tablet.stats().sublevels <= TIERED_RUNS_MAX, "{:?}", rig.tablet.stats());
+        }
+        let written = rig.engine.metrics().compaction_write_bytes.load(Ordering::Relaxed);
+        let stats = rig.tablet.stats();
+        let between: usize = stats.level_files[1..6].iter().sum();
+        // Its own garbage and what lies above the last level is bounded.
+        assert!(style == CompactionStyle::Leveled || between == 0, "{stats:?}");
+        let (upper, last) = (stats.level_bytes[0], stats.level_bytes[6]);
+        assert!(style == CompactionStyle::Leveled || upper <= last, "{stats:?}");
+        // The other way round from here on, also over a start.
+        let other = match style {
+            CompactionStyle::Leveled => CompactionStyle::Tiered,
+            CompactionStyle::Tiered => CompactionStyle::Leveled,
+        };
+        rig.tablet.set_compaction(other);
+        rig.engine.run_background().unwrap();
+        check(&rig, &model);
+        rig.engine.close().unwrap();
+        rig.options.compaction = other;
+        let files = Arc::clone(&rig.files);
+        rig = rig.reopen_on(files);
+        fill(&rig, &mut model, 0..300, 99);
+        block_on(rig.tablet.flush()).unwrap();
+        rig.engine.run_background().unwrap();
+        check(&rig, &model);
+        if other == CompactionStyle::Tiered {
+            let stats = rig.tablet.stats();
+            assert_eq!(stats.level_files[1..6].iter().sum::<usize>(), 0, "{stats:?}");
+        }
+        rig.engine.compact_fully().unwrap();
+        check(&rig, &model);
+        written
+    };
+    let (leveled, tiered) = (written(CompactionStyle::Leveled), written(CompactionStyle::Tiered));
+    assert!(tiered < leveled, "{tiered} tiered, {leveled} leveled");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use tepui_engine::cell::{Row, RowRange};
-use tepui_engine::db::{CompressionPolicy, EngineOptions, FilterPolicy, SyncMode};
+use tepui_engine::db::{CompactionStyle, CompressionPolicy, EngineOptions, FilterPolicy, SyncMode};
 use tepui_engine::io::{CrashMode, SeededRng};
 
 use crate::harness::{Rig, plain_schema, tiny_options};
@@ -25,8 +25,16 @@ fn options() -> impl Strategy<Value = EngineOptions> {
     let sync =
         prop::sample::select(vec![SyncMode::Always, SyncMode::IntervalMs(1), SyncMode::Never]);
     let separated = prop::sample::select(vec![0u64, 1, 15, 300]);
-    (sst, shape, (compression, separated), sync, 2000u64..100_000, 1u64..100_000).prop_map(
-        |((sst, read_bytes, flat), shape, (compression, separated), sync, segment, cache)| {
+    let style = prop::sample::select(vec![CompactionStyle::Leveled, CompactionStyle::Tiered]);
+    (sst, shape, (compression, separated, style), sync, 2000u64..100_000, 1u64..100_000).prop_map(
+        |(
+            (sst, read_bytes, flat),
+            shape,
+            (compression, separated, style),
+            sync,
+            segment,
+            cache,
+        )| {
             let mut options = tiny_options();
             options.sst.block_bytes = sst.0;
             options.sst.read_bytes = read_bytes;
@@ -42,6 +50,7 @@ fn options() -> impl Strategy<Value = EngineOptions> {
             options.target_file_bytes = shape.3;
             options.memtable_bytes = shape.4;
             options.compression = compression;
+            options.compaction = style;
             options.separate_values_bytes = separated;
             options.sync = sync;
             options.log_segment_bytes = segment;
@@ -71,6 +80,8 @@ fn play(
                 let files = rig.files.crashed_copy(CrashMode::Torn, &SeededRng::new(3));
                 rig = rig.reopen_on(Arc::new(files));
             }
+            4 => rig.tablet.set_compaction(CompactionStyle::Tiered),
+            5 => rig.tablet.set_compaction(CompactionStyle::Leveled),
             _ => {}
         }
     }

@@ -19,6 +19,7 @@ use crate::api::longrunning::Operation;
 use crate::api::longrunning::operation;
 use crate::catalog::NewTable;
 use crate::catalog::host::EngineHost;
+use crate::catalog::styles::CompactionStyles;
 
 const TABLE: &str = "projects/p/instances/i/tables/t";
 const OTHER: &str = "projects/p/instances/j/tables/other";
@@ -50,7 +51,8 @@ fn open(files: Arc<dyn Files>, clock: Arc<ManualClock>) -> Place {
     let engine = Engine::open(env.clone(), Path::new("/data"), options).unwrap();
     let resources = Arc::new(Resources::open(engine.meta()).unwrap());
     let operations = Arc::new(Operations::open(Arc::clone(&resources), engine.clock()));
-    let host = EngineHost::new(Arc::clone(&engine), Arc::clone(&env.rng));
+    let host =
+        EngineHost::new(Arc::clone(&engine), Arc::clone(&env.rng), CompactionStyles::default());
     let rng = Arc::clone(&env.rng);
     let tables = Arc::new(Tables::open(host, engine.meta(), engine.clock(), rng).unwrap());
     engine.retain_tablets(&tables.tablet_ids()).unwrap();

@@ -11,6 +11,8 @@ use tepui_engine::db::Engine;
 use tepui_engine::io::Rng;
 use tepui_engine::tablet::{Tablet, TabletId};
 
+use super::styles::CompactionStyles;
+
 /// Tablets and tables over them.
 pub trait Host: Send + Sync + 'static {
     /// A table that serves requests.
@@ -38,12 +40,13 @@ pub trait Host: Send + Sync + 'static {
 pub struct EngineHost {
     engine: Arc<Engine>,
     rng: Arc<dyn Rng>,
+    styles: CompactionStyles,
 }
 
 impl EngineHost {
-    /// Tables over this engine's tablets.
-    pub fn new(engine: Arc<Engine>, rng: Arc<dyn Rng>) -> Self {
-        Self { engine, rng }
+    /// Tables over this engine's tablets, compacted by these styles.
+    pub fn new(engine: Arc<Engine>, rng: Arc<dyn Rng>, styles: CompactionStyles) -> Self {
+        Self { engine, rng, styles }
     }
 }
 
@@ -74,11 +77,52 @@ impl Host for EngineHost {
             })
         };
         let tablets = tablets.iter().map(find).collect::<Result<Vec<Arc<Tablet>>>>()?;
+        let style = self.styles.of(name);
+        for tablet in &tablets {
+            tablet.set_compaction(style);
+        }
         let (clock, rng) = (self.engine.clock(), Arc::clone(&self.rng));
         Ok(Arc::new(Table::new(name, tablets, schema, clock, rng)?))
     }
 
     fn set_schema(&self, table: &Table, schema: Arc<TableSchema>) {
         table.set_schema(schema);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tepui_engine::db::{CompactionStyle, EngineOptions};
+    use tepui_engine::io::{Env, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
+
+    use super::*;
+
+    #[test]
+    fn tables_are_compacted_as_the_configuration_of_this_start_says() {
+        let env = Env {
+            files: Arc::new(MemoryFiles::new()),
+            io: Arc::new(InlineIo),
+            clock: Arc::new(ManualClock::new(1_700_000_000_000_000)),
+            rng: Arc::new(SeededRng::new(1)),
+            spawner: Arc::new(ThreadSpawner),
+        };
+        let options = EngineOptions { background: false, ..EngineOptions::default() };
+        let mut id = None;
+        for (names, style) in [
+            ("*/tables/events", CompactionStyle::Tiered),
+            ("", CompactionStyle::Leveled),
+            ("*/tables/e*", CompactionStyle::Tiered),
+        ] {
+            let engine = Engine::open(env.clone(), Path::new("/data"), options.clone()).unwrap();
+            let styles = CompactionStyles::tiered(names).unwrap();
+            let host = EngineHost::new(Arc::clone(&engine), Arc::clone(&env.rng), styles);
+            let id = *id.get_or_insert_with(|| host.create_tablet(RowRange::all()).unwrap());
+            let name = "projects/p/instances/i/tables/events";
+            let table = host.open_table(name, &[id], Arc::default()).unwrap();
+            assert!(table.tablets().all(|(_, tablet)| tablet.compaction() == style), "{names:?}");
+            engine.close().unwrap();
+        }
     }
 }

@@ -25,6 +25,7 @@ pub mod record;
 pub mod resources;
 pub mod settings;
 mod store;
+pub mod styles;
 #[cfg(test)]
 mod tests;
 

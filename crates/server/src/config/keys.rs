@@ -7,6 +7,7 @@ use tepui_engine::db::{CompressionPolicy, SyncMode};
 use tepui_engine::io::IoMode;
 
 use super::{AUTO, Config, ENV_PREFIX, Memory, values};
+use crate::catalog::styles::CompactionStyles;
 use crate::limits::CORES_MAX;
 use crate::logging::{self, LogFormat};
 
@@ -278,6 +279,16 @@ pub const KEYS: &[Key] = &[
                 return Err(format!("{value:?} is too small: 0, or at least {FILTER_BITS_MIN}"));
             }
             config.engine.sst.filter_bits_per_key = bits as u32;
+            Ok(())
+        },
+    },
+    Key {
+        name: "engine.tiered_tables",
+        default: "",
+        about: "tables that are compacted in tiers, written half as often and read from more files: names separated \
+                by commas, \"*\" for any characters (\"*/tables/events\")",
+        set: |config, value| {
+            config.styles = CompactionStyles::tiered(value)?;
             Ok(())
         },
     },

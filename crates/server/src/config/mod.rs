@@ -20,6 +20,7 @@ use tepui_bigtable::error::{Error, Result};
 use tepui_engine::db::EngineOptions;
 use tepui_engine::io::{Files, IoMode};
 
+use crate::catalog::styles::CompactionStyles;
 use crate::logging::LogFormat;
 
 pub use budget::{Budget, Memory, Shares};
@@ -54,7 +55,9 @@ pub struct Config {
     pub budget: Budget,
     /// How the engine works, with its parts of the memory.
     pub engine: EngineOptions,
-    /// How SSTs are read.
+    /// How tables are compacted.
+    pub styles: CompactionStyles,
+    /// How SSTs are written and read.
     pub io: IoMode,
     /// Where metrics are served, if they are.
     pub metrics_listen: Option<SocketAddr>,
@@ -89,6 +92,7 @@ impl Config {
             shares: Shares::default(),
             budget: Budget { total_bytes: 0, requests_bytes: 0, answers_bytes: 0 },
             engine: EngineOptions::default(),
+            styles: CompactionStyles::default(),
             io: IoMode::Direct,
             metrics_listen: None,
             allow_remote_plaintext: false,
@@ -371,6 +375,7 @@ mod tests {
             shares,
             budget,
             engine,
+            styles: CompactionStyles::default(),
             io: IoMode::Buffered,
             metrics_listen: Some("[::1]:10".parse().unwrap()),
             allow_remote_plaintext: true,

@@ -64,7 +64,7 @@ impl Load {
     }
 
     fn shape(&self) -> Shape {
-        Shape::new(&self.version, &self.options, &|_| Contents::default())
+        Shape::new(&self.version, &self.options, self.options.compaction, &|_| Contents::default())
     }
 
     fn file(&mut self, level: u8, start: f64, end: f64, bytes: u64, seq: u64) -> SstRef {
@@ -85,7 +85,7 @@ impl Load {
     /// What evenly spread `inputs` become, cut as a job cuts them.
     fn merged(&mut self, inputs: &[(f64, f64, f64)], level: u8, seq: u64) -> Vec<SstRef> {
         let mut points: Vec<f64> = inputs.iter().flat_map(|i| [i.0, i.1]).collect();
-        let rule = CutRule::new(&self.version, &self.options, level);
+        let rule = CutRule::new(&self.version, &self.options, self.options.compaction, level);
         points.extend(rule.boundaries().map(place));
         points.sort_by(f64::total_cmp);
         points.dedup();
@@ -210,6 +210,23 @@ impl Load {
             write_amplification: (self.flushed + self.written) as f64 / self.flushed as f64,
             sublevels_max: self.sublevels_max,
         }
+    }
+}
+
+#[test]
+fn a_tiered_tablet_is_written_less_often_and_keeps_few_runs() {
+    let options = EngineOptions {
+        memtable_bytes: 64 * MIB / 20,
+        base_level_bytes: 256 * MIB / 20,
+        target_file_bytes: 64 * MIB / 20,
+        ..EngineOptions::default()
+    };
+    let tiered = EngineOptions { compaction: CompactionStyle::Tiered, ..options.clone() };
+    for speed in [1, 20] {
+        let leveled = Load::new(options.clone()).run(1 << 30, speed);
+        let tiered = Load::new(tiered.clone()).run(1 << 30, speed);
+        assert!(tiered.write_amplification < leveled.write_amplification, "{leveled:?} {tiered:?}");
+        assert!(tiered.sublevels_max <= options.l0_stop_files, "{tiered:?}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Datadriven tests of picks: `testdata/picks.txt`. The cases share one tree.
 //!
 //! ```text
-//! tree [base=N] [ratio=N] [l0=N] [stop=N]  the tree that follows, and the options; prints the targets
+//! tree [tiered] [base=N] [ratio=N] [l0=N] [stop=N]  the tree that follows, and the options; prints the targets
 //!   L5: 3[a-f]100 4[h-k]20@a,i 5[m-m]9!70/80
 //!                                          a file: id, first and last row, bytes; visible from a up to i; with
 //!                                          70 tombstones, and 80 rows in all
@@ -28,6 +28,7 @@ use crate::schema::{FamilyOptions, GcRule, TabletSchema};
 use crate::sst::{FamilyProperties, SstProperties};
 
 struct Tree {
+    style: CompactionStyle,
     version: Version,
     options: EngineOptions,
     contents: HashMap<FileId, Contents>,
@@ -96,7 +97,9 @@ fn tree(words: &[&str], levels: &[&str]) -> Tree {
         ..EngineOptions::default()
     };
     let version = Version::empty(RowRange::all()).apply(&edit).unwrap();
-    Tree { version, options, contents: all }
+    let tiered = words.contains(&"tiered");
+    let style = if tiered { CompactionStyle::Tiered } else { CompactionStyle::Leveled };
+    Tree { style, version, options, contents: all }
 }
 
 fn show(pick: &Pick) -> String {
@@ -138,7 +141,7 @@ const NOW_MICROS: i64 = 100_000_000;
 impl Tree {
     fn shape(&self) -> Shape {
         let contents = |file: &SstRef| self.contents.get(&file.id).copied().unwrap_or_default();
-        Shape::new(&self.version, &self.options, &contents)
+        Shape::new(&self.version, &self.options, self.style, &contents)
     }
 
     fn sublevels(&self) -> String {
