@@ -311,7 +311,7 @@ mod tests {
             block_cache_bytes = \"2GiB\"\npartition_share_percent = 50\npinned_levels = 1\n\
             filter_bits_per_key = 8\ncompression = \"lz4\"\ncompaction_threads = 1\n\
             background_bytes_per_second = \"100MiB\"\ndelete_bytes_per_second = 0\nrewrite_days = 7\n\
-            separate_values_bytes = 0\nio = \"buffered\"\n\
+            separate_values_bytes = 0\nio = \"buffered\"\ntiered_tables = \"*/tables/a\"\n\
             [metrics]\nlisten = \"[::1]:10\"\n\
             [server]\nallow_remote_plaintext = true\nstrict_instances = true\ncores = 3\n\
             [logging]\nformat = \"json\"\nlevel = \"debug\"\n";
@@ -331,6 +331,7 @@ mod tests {
                 ("TEPUI_ENGINE_DELETE_BYTES_PER_SECOND", "0"),
                 ("TEPUI_ENGINE_REWRITE_DAYS", "7"),
                 ("TEPUI_ENGINE_SEPARATE_VALUES_BYTES", "0"),
+                ("TEPUI_ENGINE_TIERED_TABLES", "*/tables/a"),
                 ("TEPUI_ENGINE_BLOCK_CACHE_BYTES", "2GiB"),
                 ("TEPUI_ENGINE_IO", "buffered"),
                 ("TEPUI_ENGINE_PARTITION_SHARE_PERCENT", "50"),
@@ -375,7 +376,7 @@ mod tests {
             shares,
             budget,
             engine,
-            styles: CompactionStyles::default(),
+            styles: CompactionStyles::tiered("*/tables/a").unwrap(),
             io: IoMode::Buffered,
             metrics_listen: Some("[::1]:10".parse().unwrap()),
             allow_remote_plaintext: true,
