@@ -27,6 +27,7 @@ pub mod error;
 pub mod filter;
 pub mod fuzzing;
 pub mod gc;
+pub mod idempotency;
 pub mod limits;
 pub mod mutation;
 pub mod read_rows;

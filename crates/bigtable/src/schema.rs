@@ -12,8 +12,8 @@ use tepui_engine::cell::FamilyId;
 use tepui_engine::schema::{FamilyOptions, GcRule, TabletSchema};
 
 use crate::error::{Error, Result};
-use crate::limits;
 use crate::value_type::AggregateType;
+use crate::{idempotency, limits};
 
 /// One column family.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,13 +76,17 @@ impl TableSchema {
 
     /// What the tablets must know.
     pub fn to_tablet_schema(&self) -> TabletSchema {
-        let families = self
+        let mut families: BTreeMap<FamilyId, FamilyOptions> = self
             .families
             .values()
             .map(|f| {
                 (f.id, FamilyOptions { gc: f.gc.clone(), aggregate: f.aggregate.map(|a| a.how) })
             })
             .collect();
+        // Only what adds up has tokens; a table without has no rule on their account.
+        if self.families.values().any(|family| family.aggregate.is_some()) {
+            families.insert(idempotency::FAMILY, idempotency::family_options());
+        }
         TabletSchema { families }
     }
 

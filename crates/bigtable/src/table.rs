@@ -26,6 +26,7 @@ use crate::authorized_view::AuthorizedView;
 use crate::chunk::LargeRows;
 use crate::error::{Error, Result};
 use crate::filter::WithFilter;
+use crate::idempotency::Token;
 use crate::limits;
 use crate::mutation;
 use crate::read_rows::{Plan, ReadRows};
@@ -139,8 +140,13 @@ impl Table {
         let now = self.clock.now_micros();
         check_write(view, &request.row_key, &request.mutations)?;
         let batch = mutation::compile(&self.schema(), &request.row_key, &request.mutations, now)?;
-        if !batch.mutations.is_empty() {
-            self.tablets.get(&batch.row).apply(batch).await?;
+        let tablet = self.tablets.get(&batch.row);
+        match Token::of(request.idempotency.as_ref(), &batch, now)? {
+            Some(token) => token.apply(tablet, batch).await?,
+            None if batch.mutations.is_empty() => {}
+            None => {
+                tablet.apply(batch).await?;
+            }
         }
         Ok(())
     }
@@ -156,7 +162,7 @@ impl Table {
             BulkPlan::new(&self.schema(), &request.entries, self.clock.now_micros(), view)?;
         let in_flight = bulk_writes_in_flight(&rows);
         let mut turn = Turn::default();
-        let writes = rows.into_iter().map(|RowWrite { batch, entries }| {
+        let writes = rows.into_iter().map(|RowWrite { batch, entries, token }| {
             let tablet = Arc::clone(self.tablets.get(&batch.row));
             turn.row(batch.mutations.iter().map(weight).sum());
             let others_first = turn.is_over();
@@ -164,13 +170,16 @@ impl Table {
                 if others_first {
                     tokio::task::yield_now().await;
                 }
-                (entries, tablet.apply(batch).await)
+                let applied = match token {
+                    Some(token) => token.apply(&tablet, batch).await,
+                    None => tablet.apply(batch).await.map(|_| ()).map_err(Error::from),
+                };
+                (entries, applied)
             }
         });
         let mut writes = futures::stream::iter(writes).buffer_unordered(in_flight);
         while let Some((entries, result)) = writes.next().await {
             if let Err(error) = result {
-                let error = Error::from(error);
                 failed.extend(entries.into_iter().map(|entry| (entry, error.clone())));
             }
         }
@@ -424,6 +433,8 @@ struct RowWrite {
     batch: RowBatch,
     /// Indexes of the entries that the batch holds.
     entries: Vec<usize>,
+    /// Of an entry that must not be applied twice, which is never joined with others.
+    token: Option<Token>,
 }
 
 impl BulkPlan {
@@ -448,10 +459,21 @@ impl BulkPlan {
                     continue;
                 }
             };
+            match Token::of(entry.idempotency.as_ref(), &batch, now) {
+                Ok(None) => {}
+                Ok(token) => {
+                    rows.push(RowWrite { batch, entries: vec![index], token });
+                    continue;
+                }
+                Err(error) => {
+                    failed.push((index, error));
+                    continue;
+                }
+            }
             let at = *by_row.entry(batch.row.clone()).or_insert(rows.len());
             match rows.get_mut(at) {
                 Some(row) => row.join(batch.mutations, index),
-                None => rows.push(RowWrite { batch, entries: vec![index] }),
+                None => rows.push(RowWrite { batch, entries: vec![index], token: None }),
             }
         }
         Ok(Self { rows, failed })
@@ -528,7 +550,9 @@ mod tests {
                 value,
             };
             let batch = RowBatch { row: Bytes::from_static(b"r"), mutations: vec![put] };
-            (0..count).map(|i| RowWrite { batch: batch.clone(), entries: vec![i] }).collect()
+            (0..count)
+                .map(|i| RowWrite { batch: batch.clone(), entries: vec![i], token: None })
+                .collect()
         };
         assert_eq!(bulk_writes_in_flight(&rows(5_000, 1 << 10)), MUTATE_ROWS_IN_FLIGHT_MAX);
         assert_eq!(bulk_writes_in_flight(&rows(100, 100 << 10)), 40);

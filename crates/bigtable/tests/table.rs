@@ -347,6 +347,57 @@ async fn distinct_counts_have_the_bytes_of_zetasketch_wherever_their_parts_lie()
 }
 
 #[tokio::test]
+async fn an_addition_with_a_token_counts_once_over_retries_and_restarts() {
+    let mut fixture = Fixture::new(&[]);
+    let token = |token: &'static str| {
+        Some(v2::Idempotency { token: Bytes::from_static(token.as_bytes()), start_time: None })
+    };
+    let add_once = |idempotency| v2::MutateRowRequest {
+        row_key: "r".into(),
+        mutations: mutations(vec![add("sum", 1)]),
+        idempotency,
+        ..Default::default()
+    };
+    let bulk = |idempotency: Option<v2::Idempotency>| {
+        let entry = v2::mutate_rows_request::Entry {
+            row_key: "r".into(),
+            mutations: mutations(vec![add("sum", 1)]),
+            idempotency,
+        };
+        v2::MutateRowsRequest { entries: vec![entry.clone(), entry], ..Default::default() }
+    };
+    let one = |count: i64| [format!("r sum:q@1000={}", text(&count.to_be_bytes()))];
+    for _ in 0..3 {
+        fixture.table.mutate_row(&add_once(token("token-one")), None).await.unwrap();
+        assert_eq!(fixture.dump().await, one(1));
+    }
+    // In a bulk too, where the same token comes twice, and after a restart and a flush.
+    assert_eq!(fixture.table.mutate_rows(bulk(token("token-two")), None).await.unwrap(), []);
+    assert_eq!(fixture.dump().await, one(2));
+    fixture.reopen();
+    fixture.flush().await;
+    fixture.table.mutate_row(&add_once(token("token-one")), None).await.unwrap();
+    assert_eq!(fixture.table.mutate_rows(bulk(token("token-two")), None).await.unwrap(), []);
+    assert_eq!(fixture.dump().await, one(2));
+    assert_eq!(fixture.table.mutate_rows(bulk(None), None).await.unwrap(), []);
+    assert_eq!(fixture.dump().await, one(4));
+    let failed = fixture.table.mutate_rows(bulk(token("short")), None).await.unwrap();
+    assert_eq!(
+        failed.iter().map(|(i, e)| (*i, e.kind())).collect::<Vec<_>>(),
+        [(0, Code::InvalidArgument), (1, Code::InvalidArgument)]
+    );
+    // After the window the token means nothing any more.
+    fixture.clock.advance_micros(15 * 60 * 1_000_000 + 1_000_000);
+    fixture.table.mutate_row(&add_once(token("token-one")), None).await.unwrap();
+    assert_eq!(fixture.dump().await, one(5));
+    // A row of which only tokens are left is no row.
+    fixture.mutate("r", vec![delete_cells("sum", "q", 0, 0)]).await;
+    assert!(fixture.read(v2::ReadRowsRequest::default()).await.is_empty());
+    fixture.flush().await;
+    assert!(fixture.read(v2::ReadRowsRequest::default()).await.is_empty());
+}
+
+#[tokio::test]
 async fn reads_cross_tablets_in_both_directions() {
     let fixture = Fixture::new(&["d", "h"]);
     for row in ["a", "c", "d", "e", "h", "z"] {

@@ -52,6 +52,16 @@ pub struct FamilyId(pub u32);
 /// The pseudo-family of row tombstones.
 pub const FAMILY_NONE: FamilyId = FamilyId(0);
 
+/// Families from here on are the server's own: reads that name no families do not see them.
+pub const FAMILY_OWN_MIN: FamilyId = FamilyId(u32::MAX - 15);
+
+impl FamilyId {
+    /// Whether only reads that name it see it.
+    pub fn is_own(self) -> bool {
+        self >= FAMILY_OWN_MIN
+    }
+}
+
 /// Microseconds since 1970. Negative timestamps are refused above the engine.
 pub type Timestamp = i64;
 

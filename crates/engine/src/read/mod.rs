@@ -55,7 +55,7 @@ pub struct FamilyProjection {
 /// return no more than this, and rows left without cells are not returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Projection {
-    /// Families by ascending id; `None` means all families of the schema.
+    /// Families by ascending id; `None` means all families of the schema but the server's own.
     pub families: Option<Vec<FamilyProjection>>,
     /// Timestamps.
     pub timestamps: TimestampRange,

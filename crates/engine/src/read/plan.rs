@@ -53,6 +53,7 @@ impl Plan {
             None => schema
                 .families
                 .iter()
+                .filter(|(id, _)| !id.is_own())
                 .map(|(id, options)| FamilyPlan {
                     id: *id,
                     aggregate: options.aggregate,

@@ -147,7 +147,8 @@ impl<'a> Assembler<'a> {
         self.family = family;
         let named = self.projection.families.as_ref();
         let wanted = named.map(|wanted| wanted.iter().find(|f| f.family == family));
-        self.family_wanted = self.schema.family(family).is_some() && wanted != Some(None);
+        let is_shown = if named.is_none() { !family.is_own() } else { wanted != Some(None) };
+        self.family_wanted = is_shown && self.schema.family(family).is_some();
         let qualifiers = wanted.flatten().map(|wanted| wanted.qualifiers.as_slice());
         self.ranges = qualifiers.filter(|qualifiers| !qualifiers.is_empty());
     }
