@@ -264,17 +264,16 @@ impl Serving<'_> {
         let streams = Arc::clone(self.streams);
         let data =
             DataService::new(tables(), views(), instances(), streams, clock(), recorder.clone());
-        let bundles = self.bundles.clone();
-        let table_admin = TableAdminService::new(
-            tables(),
-            views(),
-            instances(),
-            operations(),
-            Arc::clone(self.backups),
-            bundles,
-            clock(),
-            recorder.clone(),
-        );
+        let table_admin = TableAdminService {
+            tables: tables(),
+            views: views(),
+            instances: instances(),
+            operations: operations(),
+            backups: Arc::clone(self.backups),
+            bundles: self.bundles.clone(),
+            clock: clock(),
+            recorder: recorder.clone(),
+        };
         let instance_admin = InstanceAdminService::new(
             instances(),
             tables(),

@@ -25,35 +25,21 @@ use crate::status::from_error;
 
 const TABLE_TYPE: &str = "google.bigtable.admin.v2.Table";
 
-/// The service. Cheap to clone: every core has one.
+/// The service: tables, and what belongs to them. Cheap to clone: every core has one.
 #[derive(Clone)]
 pub struct TableAdminService {
-    pub(super) tables: Arc<Tables>,
-    pub(super) views: Arc<AuthorizedViews>,
-    pub(super) instances: Arc<Instances>,
-    pub(super) operations: Arc<Operations>,
-    pub(super) backups: Arc<Backups>,
-    pub(super) bundles: Bundles,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) recorder: Recorder,
+    pub(crate) tables: Arc<Tables>,
+    pub(crate) views: Arc<AuthorizedViews>,
+    pub(crate) instances: Arc<Instances>,
+    pub(crate) operations: Arc<Operations>,
+    pub(crate) backups: Arc<Backups>,
+    pub(crate) bundles: Bundles,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) recorder: Recorder,
 }
 
 #[expect(clippy::unused_async, reason = "the generated dispatch awaits every RPC")]
 impl TableAdminService {
-    /// Administers these tables; operations are recorded among `operations`.
-    pub fn new(
-        tables: Arc<Tables>,
-        views: Arc<AuthorizedViews>,
-        instances: Arc<Instances>,
-        operations: Arc<Operations>,
-        backups: Arc<Backups>,
-        bundles: Bundles,
-        clock: Arc<dyn Clock>,
-        recorder: Recorder,
-    ) -> Self {
-        Self { tables, views, instances, operations, backups, bundles, clock, recorder }
-    }
-
     /// A table as a view shows it.
     fn shown(&self, record: &TableRecord, view: View) -> spelled_out::Table {
         views::table(record, view, || self.instances.cluster_ids(names::instance_of(&record.name)))
