@@ -32,6 +32,9 @@ BENCH_WRITE_DIR ?= $(CACHE)/bench-write
 # make bench-server ARGS='--rows 1000000 --seconds 20'; EMULATOR= leaves Google's emulator out
 BENCH_SERVER_DIR ?= $(CACHE)/bench-server
 EMULATOR_VERSION := v1.58.0
+# The last Go module that carries cbt and is on the module proxy; its own repository has later ones.
+CBT_VERSION := v1.13.0
+CBT := $(CACHE)/cbt-$(CBT_VERSION)/cbt
 EMULATOR ?= $(if $(shell command -v go),$(CACHE)/emulator-$(EMULATOR_VERSION)/emulator)
 # make run ARGS='--data /srv/tepui'; make bench ARGS='--help'
 ARGS ?=
@@ -72,8 +75,8 @@ process: test-binary $(VENV)/.done ## what an operator meets: start, stop, damag
 crash: test-binary $(VENV)/.done ## SIGKILL the server under load, CRASH_ROUNDS times, and check every acknowledged write
 	$(PYTHON) tests/crash/crash.py --rounds $(CRASH_ROUNDS) --binary $(TEST_BINARY)
 
-clients: test-binary $(VENV)/.done $(CACHE)/node/.done ## the official Python, Go and Node clients against the real server
-	NODE_PATH=$(CACHE)/node/node_modules PYTHON=$(PYTHON) \
+clients: test-binary $(VENV)/.done $(CACHE)/node/.done $(CBT) ## the official Python, Go and Node clients and cbt against the real server
+	NODE_PATH=$(CACHE)/node/node_modules PYTHON=$(PYTHON) CBT=$(CBT) \
 		python3 tests/harness.py --binary $(TEST_BINARY) -- tests/clients/run.sh
 
 bench: ## the benchmarks of docs/benchmarks.md; ARGS picks one
@@ -125,6 +128,9 @@ $(VENV)/.demo: scripts/demo-requirements.txt $(VENV)/.done
 $(CACHE)/emulator-$(EMULATOR_VERSION)/emulator:
 	mkdir -p $(@D)
 	GOBIN=$(@D) go install cloud.google.com/go/bigtable/cmd/emulator@$(EMULATOR_VERSION)
+
+$(CBT):
+	GOBIN=$(@D) go install cloud.google.com/go/bigtable/cmd/cbt@$(CBT_VERSION)
 
 $(CACHE)/node/.done: tests/clients/node/package.json tests/clients/node/package-lock.json
 	mkdir -p $(CACHE)/node

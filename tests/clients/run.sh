@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every client's tests on the server that BIGTABLE_EMULATOR_HOST names, and goes on after a failure, so
-# that one run shows them all. `make clients` calls it with $PYTHON and $NODE_PATH set.
+# that one run shows them all. `make clients` calls it with $PYTHON, $CBT and $NODE_PATH set.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 : "${BIGTABLE_EMULATOR_HOST:?run this by make clients}"
@@ -20,10 +20,11 @@ in_dir() { # DIRECTORY COMMAND...
 suite "python" in_dir python "${PYTHON:-python3}" -m pytest -q
 suite "go" in_dir go go test -count=1 -v ./...
 suite "go integration" python3 go/integration.py
+suite "cbt" in_dir cbt "${PYTHON:-python3}" -m pytest -q
 suite "node" in_dir node node --test --test-reporter=spec --test-force-exit
 
 if ((${#failed[@]})); then
   echo "clients: failed: ${failed[*]}"
   exit 1
 fi
-echo "clients: python, go, go integration and node passed"
+echo "clients: python, go, go integration, cbt and node passed"

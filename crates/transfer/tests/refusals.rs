@@ -1,0 +1,420 @@
+//! Imports and exports against a server that refuses, breaks off and recovers: what is asked again, what is set
+//! aside, and that nothing is lost or done out of order.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics has failed")]
+#![allow(clippy::disallowed_methods, reason = "a test that owns its files")]
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream, StreamExt as _};
+use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2 as admin;
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use googleapis_tonic_google_rpc::google::rpc;
+use indicatif::ProgressBar;
+use prost::Message as _;
+use tepui_transfer::client::{Stop, Target};
+use tepui_transfer::error::{ErrorKind, Result};
+use tepui_transfer::export::{Export, Selection, export};
+use tepui_transfer::format::{Format, ReadOptions, csv};
+use tepui_transfer::import::{Import, Summary, import};
+use tepui_transfer::journal::Earlier;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::{Code, Request, Response, Status};
+use tonic_prost::ProstCodec;
+
+/// What the server does with the next request that writes; when none is left, it writes.
+enum Write {
+    /// Refuses it whole.
+    Fail(Status),
+    /// Answers so for the rows with these keys, and writes the others.
+    Rows(Vec<(&'static str, rpc::Status)>),
+    /// Writes the first rows, answers for them, and breaks off.
+    BreakAfter(usize),
+    /// Asks the import to stop, and writes.
+    Stop(Stop),
+}
+
+#[derive(Default)]
+struct State {
+    plan: VecDeque<Write>,
+    /// The keys of each request that came.
+    requests: Vec<Vec<String>>,
+    /// Row, timestamp, in the order of the writes.
+    written: Vec<(String, i64)>,
+    /// Rows after which a read breaks off, one for each of the first reads.
+    breaks: VecDeque<usize>,
+    reads: u32,
+}
+
+/// The data API of the fake.
+#[derive(Clone)]
+struct Data(Arc<Mutex<State>>);
+
+/// Its admin API: one table with one family.
+#[derive(Clone)]
+struct Admin;
+
+fn status(code: Code, message: &str) -> rpc::Status {
+    rpc::Status { code: code as i32, message: message.to_owned(), details: Vec::new() }
+}
+
+/// A refusal that asks to wait.
+fn busy(wait: Duration) -> rpc::Status {
+    let retry_delay = Some(prost_types::Duration {
+        seconds: wait.as_secs() as i64,
+        nanos: wait.subsec_nanos() as i32,
+    });
+    let value = rpc::RetryInfo { retry_delay }.encode_to_vec();
+    let type_url = "type.googleapis.com/google.rpc.RetryInfo".to_owned();
+    let details = vec![prost_types::Any { type_url, value }];
+    rpc::Status { details, ..status(Code::ResourceExhausted, "busy") }
+}
+
+fn of_call(status: &rpc::Status) -> Status {
+    let details = status.encode_to_vec().into();
+    Status::with_details(Code::from(status.code), status.message.clone(), details)
+}
+
+/// A row as a line of CSV.
+fn line(row: usize) -> String {
+    format!("r{row},v\n")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+type Answers<T> = BoxStream<'static, Result<T, Status>>;
+
+impl tonic::server::ServerStreamingService<v2::MutateRowsRequest> for Data {
+    type Response = v2::MutateRowsResponse;
+    type ResponseStream = Answers<Self::Response>;
+    type Future = BoxFuture<'static, Result<Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, request: Request<v2::MutateRowsRequest>) -> Self::Future {
+        let mut state = self.0.lock().unwrap();
+        let entries = request.into_inner().entries;
+        state.requests.push(entries.iter().map(|entry| text(&entry.row_key)).collect());
+        let (mut answered, mut refused) = (entries.len(), Vec::new());
+        match state.plan.pop_front() {
+            Some(Write::Fail(status)) => return Box::pin(async { Err(status) }),
+            Some(Write::Rows(rows)) => refused = rows,
+            Some(Write::BreakAfter(count)) => answered = count,
+            Some(Write::Stop(stop)) => stop.stop(),
+            None => {}
+        }
+        let broken = answered < entries.len();
+        let mut answers = Vec::new();
+        for (index, entry) in entries.into_iter().enumerate().take(answered) {
+            let key = text(&entry.row_key);
+            let status = refused.iter().find(|(row, _)| *row == key);
+            let status = status.map(|(_, status)| status.clone()).unwrap_or_default();
+            if status.code == 0 {
+                for mutation in entry.mutations {
+                    let Some(v2::mutation::Mutation::SetCell(set)) = mutation.mutation else {
+                        panic!("only cells are set")
+                    };
+                    state.written.push((key.clone(), set.timestamp_micros));
+                }
+            }
+            answers.push(v2::mutate_rows_response::Entry {
+                index: index as i64,
+                status: Some(status),
+            });
+        }
+        let message = v2::MutateRowsResponse { entries: answers, ..Default::default() };
+        let mut messages = vec![Ok(message)];
+        if broken {
+            messages.push(Err(Status::unavailable("going down")));
+        }
+        Box::pin(async { Ok(Response::new(stream::iter(messages).boxed())) })
+    }
+}
+
+impl tonic::server::ServerStreamingService<v2::ReadRowsRequest> for Data {
+    type Response = v2::ReadRowsResponse;
+    type ResponseStream = Answers<Self::Response>;
+    type Future = BoxFuture<'static, Result<Response<Self::ResponseStream>, Status>>;
+
+    /// Rows `r0` to `r9`, those behind the key that the request names.
+    fn call(&mut self, request: Request<v2::ReadRowsRequest>) -> Self::Future {
+        use v2::read_rows_response::{CellChunk, cell_chunk::RowStatus};
+        let mut state = self.0.lock().unwrap();
+        state.reads += 1;
+        let range = request.into_inner().rows.unwrap().row_ranges.remove(0);
+        let behind = match range.start_key {
+            Some(v2::row_range::StartKey::StartKeyOpen(key)) => text(&key),
+            _ => String::new(),
+        };
+        let keys = (0..10).map(|row| format!("r{row}")).filter(|key| *key > behind);
+        let chunk = |key: String| CellChunk {
+            row_key: key.into_bytes().into(),
+            family_name: Some("f".to_owned()),
+            qualifier: Some(b"q".to_vec()),
+            timestamp_micros: 1000,
+            value: "v".into(),
+            row_status: Some(RowStatus::CommitRow(true)),
+            ..CellChunk::default()
+        };
+        let mut messages: Vec<_> = keys
+            .map(|key| {
+                let chunks = vec![chunk(key)];
+                Ok(v2::ReadRowsResponse { chunks, ..Default::default() })
+            })
+            .collect();
+        if let Some(rows) = state.breaks.pop_front() {
+            messages.truncate(rows);
+            // Half a row, which must not show.
+            let mut half = chunk("r99".to_owned());
+            half.row_status = None;
+            messages.push(Ok(v2::ReadRowsResponse { chunks: vec![half], ..Default::default() }));
+            messages.push(Err(of_call(&busy(Duration::from_millis(1)))));
+        }
+        Box::pin(async { Ok(Response::new(stream::iter(messages).boxed())) })
+    }
+}
+
+impl tonic::server::ServerStreamingService<v2::SampleRowKeysRequest> for Data {
+    type Response = v2::SampleRowKeysResponse;
+    type ResponseStream = Answers<Self::Response>;
+    type Future = BoxFuture<'static, Result<Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, _: Request<v2::SampleRowKeysRequest>) -> Self::Future {
+        Box::pin(async { Ok(Response::new(stream::empty().boxed())) })
+    }
+}
+
+impl tonic::server::UnaryService<admin::GetTableRequest> for Admin {
+    type Response = admin::Table;
+    type Future = BoxFuture<'static, Result<Response<admin::Table>, Status>>;
+
+    fn call(&mut self, request: Request<admin::GetTableRequest>) -> Self::Future {
+        let families = [("f".to_owned(), admin::ColumnFamily::default())];
+        let name = request.into_inner().name;
+        let table = admin::Table { name, column_families: families.into(), ..Default::default() };
+        Box::pin(async { Ok(Response::new(table)) })
+    }
+}
+
+macro_rules! served {
+    ($service:ty, $name:literal, |$self:ident, $grpc:ident, $request:ident| $($rpc:literal($input:ty) -> $output:ty => $call:expr),+) => {
+        impl tonic::server::NamedService for $service {
+            const NAME: &'static str = $name;
+        }
+
+        impl Service<http::Request<Body>> for $service {
+            type Response = http::Response<Body>;
+            type Error = Infallible;
+            type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+            fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+                Poll::Ready(Ok(()))
+            }
+
+            fn call(&mut self, $request: http::Request<Body>) -> Self::Future {
+                let $self = self.clone();
+                Box::pin(async move {
+                    let rpc = $request.uri().path().rsplit('/').next().unwrap().to_owned();
+                    Ok(match rpc.as_str() {
+                        $($rpc => {
+                            let mut $grpc = tonic::server::Grpc::new(ProstCodec::<$output, $input>::default());
+                            $call.await
+                        })+
+                        _ => Status::unimplemented(rpc).into_http(),
+                    })
+                })
+            }
+        }
+    };
+}
+
+served!(Data, "google.bigtable.v2.Bigtable", |this, grpc, request|
+    "MutateRows"(v2::MutateRowsRequest) -> v2::MutateRowsResponse => grpc.server_streaming(this, request),
+    "ReadRows"(v2::ReadRowsRequest) -> v2::ReadRowsResponse => grpc.server_streaming(this, request),
+    "SampleRowKeys"(v2::SampleRowKeysRequest) -> v2::SampleRowKeysResponse => grpc.server_streaming(this, request)
+);
+served!(Admin, "google.bigtable.admin.v2.BigtableTableAdmin", |this, grpc, request|
+    "GetTable"(admin::GetTableRequest) -> admin::Table => grpc.unary(this, request)
+);
+
+/// A fake that runs until the test ends, and a directory.
+struct Place {
+    state: Arc<Mutex<State>>,
+    endpoint: String,
+    dir: tempfile::TempDir,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Place {
+    fn new(state: State) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.unwrap();
+        let state = Arc::new(Mutex::new(state));
+        let data = Data(state.clone());
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+        let endpoint = listener.local_addr().unwrap().to_string();
+        let incoming = stream::unfold(listener, |listener| async {
+            let accepted = listener.accept().await.map(|(stream, _)| stream);
+            Some((accepted, listener))
+        });
+        runtime.spawn(
+            tonic::transport::Server::builder()
+                .add_service(data)
+                .add_service(Admin)
+                .serve_with_incoming(incoming),
+        );
+        Self { state, endpoint, dir: tempfile::tempdir().unwrap(), _runtime: runtime }
+    }
+
+    fn target(&self) -> Target {
+        Target {
+            endpoint: self.endpoint.clone(),
+            project: "p".to_owned(),
+            instance: "i".to_owned(),
+            table: "t".to_owned(),
+            app_profile: String::new(),
+        }
+    }
+
+    /// Imports rows `r0` and on, two a request, one request at a time.
+    fn import(&self, rows: usize, earlier: Earlier, stop: &Stop) -> Result<Summary> {
+        let path = self.dir.path().join("rows.csv");
+        if !path.exists() {
+            let lines: String = (0..rows).map(line).collect();
+            std::fs::write(&path, format!(",f\n,a\n{lines}")).unwrap();
+        }
+        let at = |name: &str| self.dir.path().join(name);
+        let now_micros = if earlier == Earlier::Resume { 9_000_000 } else { 5_000_000 };
+        let options = Import {
+            target: self.target(),
+            names: vec![path.to_str().unwrap().to_owned()],
+            read: ReadOptions {
+                format: None,
+                csv: csv::Options { now_micros, ..csv::Options::default() },
+            },
+            workers: 1,
+            in_flight: 1,
+            batch_rows: 2,
+            state: at("state"),
+            earlier,
+            rejected: at("rejected.jsonl"),
+            rejected_max: 10,
+            create: false,
+            dry_run: false,
+            retry_for: Duration::from_secs(20),
+        };
+        import(&options, &ProgressBar::hidden(), stop)
+    }
+
+    fn written(&self) -> Vec<(String, i64)> {
+        self.state.lock().unwrap().written.clone()
+    }
+}
+
+fn planned(plan: impl IntoIterator<Item = Write>) -> Place {
+    Place::new(State { plan: plan.into_iter().collect(), ..State::default() })
+}
+
+fn written(rows: std::ops::Range<usize>) -> Vec<(String, i64)> {
+    rows.map(|row| (format!("r{row}"), 5_000_000)).collect()
+}
+
+#[test]
+fn a_busy_server_gets_only_the_rows_again_that_it_refused() {
+    let wait = Duration::from_millis(3);
+    let place = planned([
+        Write::Fail(of_call(&busy(wait))),
+        Write::Rows(vec![("r0", busy(wait))]),
+        Write::BreakAfter(0),
+        Write::Fail(Status::unavailable("away")),
+    ]);
+    let summary = place.import(4, Earlier::Refuse, &Stop::default()).unwrap();
+    assert_eq!((summary.rows, summary.rejected), (4, 0));
+    let requests = place.state.lock().unwrap().requests.clone();
+    let both = ["r0", "r1"];
+    assert_eq!(requests[..5], [&both[..], &both, &["r0"], &["r0"], &["r0"]]);
+    let mut rows = place.written();
+    rows.sort();
+    assert_eq!(rows, written(0..4));
+}
+
+#[test]
+fn answers_that_came_before_a_connection_broke_stand() {
+    let place = planned([Write::BreakAfter(1)]);
+    place.import(2, Earlier::Refuse, &Stop::default()).unwrap();
+    assert_eq!(place.state.lock().unwrap().requests, [vec!["r0", "r1"], vec!["r1"]]);
+    assert_eq!(place.written(), written(0..2));
+}
+
+#[test]
+fn a_row_that_spoils_its_request_is_set_aside_alone() {
+    let spoilt = || Write::Fail(Status::invalid_argument("a value is too large"));
+    // The request; then its rows one by one, the last first.
+    let place = planned([spoilt(), spoilt()]);
+    let summary = place.import(2, Earlier::Refuse, &Stop::default()).unwrap();
+    assert_eq!((summary.rows, summary.rejected), (1, 1));
+    assert_eq!(place.written(), written(0..1));
+    let rejected = std::fs::read_to_string(place.dir.path().join("rejected.jsonl")).unwrap();
+    assert!(rejected.contains("a value is too large") && rejected.contains("\"r1\""), "{rejected}");
+}
+
+#[test]
+fn a_row_that_is_refused_for_good_is_set_aside_and_the_others_are_written() {
+    let place =
+        planned([Write::Rows(vec![("r1", status(Code::FailedPrecondition, "no SetCell here"))])]);
+    let summary = place.import(3, Earlier::Refuse, &Stop::default()).unwrap();
+    assert_eq!((summary.rows, summary.cells, summary.rejected), (2, 2, 1));
+    assert_eq!(place.written(), [written(0..1), written(2..3)].concat());
+}
+
+#[test]
+fn a_server_that_refuses_everybody_ends_the_import_at_once() {
+    let place = planned([Write::Fail(Status::permission_denied("not you"))]);
+    let error = place.import(4, Earlier::Refuse, &Stop::default()).unwrap_err();
+    assert!(error.to_string().contains("not you"), "{error}");
+    assert_eq!(place.state.lock().unwrap().requests.len(), 1);
+}
+
+#[test]
+fn an_interrupted_import_goes_on_behind_what_was_acknowledged_with_its_first_time() {
+    let stop = Stop::default();
+    let place = planned([Write::Rows(Vec::new()), Write::Stop(stop.clone())]);
+    let error = place.import(8, Earlier::Refuse, &stop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Interrupted);
+    assert_eq!(place.written(), written(0..4), "what is under way is waited for");
+    let summary = place.import(8, Earlier::Resume, &Stop::default()).unwrap();
+    assert_eq!(summary.rows, 8);
+    assert_eq!(place.written(), written(0..8), "no row is written twice, all at the first time");
+}
+
+#[test]
+fn a_read_that_breaks_off_goes_on_behind_its_last_row() {
+    let place = Place::new(State { breaks: [3, 0, 4].into_iter().collect(), ..State::default() });
+    let output = place.dir.path().join("out");
+    let options = Export {
+        target: place.target(),
+        selection: Selection::default(),
+        format: Format::Csv,
+        output: output.clone(),
+        files: None,
+        workers: 1,
+        columns: vec![csv::Column { family: "f".to_owned(), qualifier: b"q".to_vec() }],
+        timestamps: csv::Timestamps::Now,
+        resume: false,
+        overwrite: false,
+        retry_for: Duration::from_secs(20),
+    };
+    let summary = export(&options, &ProgressBar::hidden(), &Stop::default()).unwrap();
+    assert_eq!(summary.rows, 10);
+    assert_eq!(place.state.lock().unwrap().reads, 4);
+    let path = Path::new(&output).with_file_name("out-00000-of-00001.csv");
+    let rows: String = (0..10).map(line).collect();
+    assert_eq!(std::fs::read_to_string(path).unwrap(), format!(",f\n,q\n{rows}"));
+}
