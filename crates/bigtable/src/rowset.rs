@@ -126,7 +126,7 @@ fn in_element(list: &str, index: usize, what: &str) -> Error {
 }
 
 /// The range `[start, end)` of a range of the API; an empty key at either end means no bound there.
-fn row_range(range: &v2::RowRange) -> Result<RowRange, String> {
+pub(crate) fn row_range(range: &v2::RowRange) -> Result<RowRange, String> {
     let (start_name, start) = match &range.start_key {
         None => ("start_key", &Bytes::new()),
         Some(StartKey::StartKeyClosed(key)) => ("start_key_closed", key),

@@ -8,6 +8,11 @@
 
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use tepui_engine::cell::RowRange;
+use v2::row_range::EndKey;
+
+use crate::error::{Error, Result};
+use crate::rowset;
 
 /// Bytes on disk between two samples within a tablet. Callers read the parts in parallel: smaller
 /// parts than this cost more to start than to read, larger ones leave workers idle at the end.
@@ -50,6 +55,33 @@ pub fn sample(tablets: impl IntoIterator<Item = TabletSample>) -> Vec<v2::Sample
     samples
 }
 
+/// The part of `samples` that divides a range: those between its ends, and its end as the last, with the bytes
+/// before the first sample that is not before it. Samples that end earlier end it.
+pub fn within(
+    samples: Vec<v2::SampleRowKeysResponse>,
+    range: &v2::RowRange,
+) -> Result<Vec<v2::SampleRowKeysResponse>> {
+    let RowRange { start, .. } = rowset::row_range(range)
+        .map_err(|what| Error::invalid_argument(format!("Error in field 'row_range' : {what}")))?;
+    let end = match &range.end_key {
+        Some(EndKey::EndKeyOpen(key) | EndKey::EndKeyClosed(key)) => key.clone(),
+        None => Bytes::new(),
+    };
+    let mut divided = Vec::new();
+    for sample in samples {
+        let ends_all = sample.row_key.is_empty();
+        if !ends_all && sample.row_key <= start {
+            continue;
+        }
+        if !end.is_empty() && (ends_all || sample.row_key >= end) {
+            divided.push(v2::SampleRowKeysResponse { row_key: end, ..sample });
+            break;
+        }
+        divided.push(sample);
+    }
+    Ok(divided)
+}
+
 fn response(row_key: Bytes, bytes: u64) -> v2::SampleRowKeysResponse {
     let offset_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
     v2::SampleRowKeysResponse { row_key, offset_bytes }
@@ -58,6 +90,7 @@ fn response(row_key: Bytes, bytes: u64) -> v2::SampleRowKeysResponse {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use v2::row_range::StartKey;
 
     use super::*;
 
@@ -73,6 +106,39 @@ mod tests {
     #[test]
     fn an_empty_table_has_its_end() {
         assert_eq!(texts(&sample([tablet("", &[], 0)])), [("", 0)]);
+    }
+
+    fn part(start: &'static str, end: Option<EndKey>) -> Vec<(String, i64)> {
+        let all = sample([tablet("c", &[], 1), tablet("f", &[("e", 3)], 5), tablet("", &[], 9)]);
+        let start_key = Some(StartKey::StartKeyClosed(Bytes::from_static(start.as_bytes())));
+        let range = v2::RowRange { start_key, end_key: end };
+        let part = within(all, &range).unwrap();
+        texts(&part).into_iter().map(|(key, bytes)| (key.to_owned(), bytes)).collect()
+    }
+
+    fn open(key: &'static str) -> Option<EndKey> {
+        Some(EndKey::EndKeyOpen(Bytes::from_static(key.as_bytes())))
+    }
+
+    #[test]
+    fn a_range_is_divided_by_the_samples_within_it_and_ends_with_its_end() {
+        let texts = |part: &[(&str, i64)]| -> Vec<(String, i64)> {
+            part.iter().map(|(key, bytes)| ((*key).to_owned(), *bytes)).collect()
+        };
+        assert_eq!(part("", None), texts(&[("c", 1), ("e", 4), ("f", 6), ("", 15)]));
+        assert_eq!(part("c", open("f")), texts(&[("e", 4), ("f", 6)]));
+        assert_eq!(part("c", open("d")), texts(&[("d", 4)]));
+        assert_eq!(part("d", open("z")), texts(&[("e", 4), ("f", 6), ("z", 15)]));
+        assert_eq!(part("x", None), texts(&[("", 15)]));
+        let closed = Some(EndKey::EndKeyClosed(Bytes::from_static(b"e")));
+        assert_eq!(part("a", closed), texts(&[("c", 1), ("e", 4)]));
+    }
+
+    #[test]
+    fn a_range_that_ends_before_it_starts_is_refused() {
+        let start_key = Some(StartKey::StartKeyClosed(Bytes::from_static(b"b")));
+        let refused = within(sample([]), &v2::RowRange { start_key, end_key: open("a") });
+        assert!(refused.unwrap_err().message().contains("row_range"));
     }
 
     #[test]

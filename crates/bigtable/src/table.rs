@@ -32,7 +32,7 @@ use crate::mutation;
 use crate::read_rows::{Plan, ReadRows};
 use crate::rmw::{self, Rules};
 use crate::rowset;
-use crate::sample::{SAMPLE_PART_BYTES, TabletSample, sample};
+use crate::sample::{SAMPLE_PART_BYTES, TabletSample, sample, within};
 use crate::schema::{FamilyNames, TableSchema};
 use crate::selection::{FilterSource, Selection};
 use crate::tablets::TabletMap;
@@ -337,11 +337,12 @@ impl Table {
     }
 
     /// Row keys that divide the table: the bounds of its tablets, and rows within large ones, with the
-    /// bytes before each. The last is the empty key with the bytes of the table. Through a view, those that divide
-    /// its rows, ending with their end.
+    /// bytes before each. The last is the empty key with the bytes of the table. Through a view or of a range, those that
+    /// divide its rows, ending with their end.
     pub fn sample_row_keys(
         &self,
         view: Option<&AuthorizedView>,
+        range: Option<&v2::RowRange>,
     ) -> Result<Vec<v2::SampleRowKeysResponse>> {
         let mut tablets = Vec::new();
         for (range, tablet) in self.tablets.iter() {
@@ -352,10 +353,14 @@ impl Table {
             tablets.push(TabletSample { end: range.end.clone(), rows, bytes });
         }
         let samples = sample(tablets);
-        Ok(match view {
+        let samples = match view {
             Some(view) => view.samples(samples),
             None => samples,
-        })
+        };
+        match range {
+            Some(range) => within(samples, range),
+            None => Ok(samples),
+        }
     }
 
     /// Deletes the rows that start with `prefix`, or all rows without one.

@@ -654,7 +654,7 @@ async fn samples_name_tablet_bounds_and_end_with_the_table() {
     for row in ["a", "e", "z"] {
         fixture.mutate(row, vec![set("f", "q", 0, vec![b'v'; 10_000])]).await;
     }
-    let samples = fixture.table.sample_row_keys(None).unwrap();
+    let samples = fixture.table.sample_row_keys(None, None).unwrap();
     let keys: Vec<_> = samples.iter().map(|s| text(&s.row_key)).collect();
     assert_eq!(keys, ["d", "h", ""]);
     assert!(samples.windows(2).all(|p| p[0].offset_bytes <= p[1].offset_bytes));
@@ -1085,7 +1085,7 @@ async fn a_predicate_sees_what_the_view_has() {
 #[tokio::test]
 async fn samples_through_a_view_end_with_its_rows() {
     let fixture = Fixture::for_view().await;
-    let samples = fixture.table.sample_row_keys(Some(&view())).unwrap();
+    let samples = fixture.table.sample_row_keys(Some(&view()), None).unwrap();
     let keys: Vec<_> = samples.iter().map(|s| text(&s.row_key)).collect();
     assert_eq!(keys, ["r11", "r2"]);
 }

@@ -22,6 +22,26 @@ pub mod kept {
 
     use super::v2;
 
+    /// `google.bigtable.v2.SampleRowKeysRequest`, with the field `row_range`, which is younger than [`v2`].
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct SampleRowKeysRequest {
+        /// The table, unless the view is given.
+        #[prost(string, tag = "1")]
+        pub table_name: String,
+        /// The profile; empty means the default one.
+        #[prost(string, tag = "2")]
+        pub app_profile_id: String,
+        /// The authorized view, unless the table is given.
+        #[prost(string, tag = "4")]
+        pub authorized_view_name: String,
+        /// The materialized view, which is not supported.
+        #[prost(string, tag = "5")]
+        pub materialized_view_name: String,
+        /// The rows to divide; all of them if there is none.
+        #[prost(message, optional, tag = "6")]
+        pub row_range: Option<v2::RowRange>,
+    }
+
     /// `google.bigtable.v2.ReadRowsRequest`.
     pub type ReadRowsRequest = WithFilter<v2::ReadRowsRequest>;
     /// `google.bigtable.v2.CheckAndMutateRowRequest`.

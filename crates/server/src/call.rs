@@ -24,6 +24,7 @@ use tokio::time::{Instant, Sleep};
 use tonic::metadata::{AsciiMetadataValue, BinaryMetadataValue, MetadataMap};
 use tonic::{Response, Status};
 
+use crate::api::kept;
 use crate::api::session::GetClientConfigurationRequest;
 use crate::api::v2::{self, ResponseParams};
 use crate::instances::Instances;
@@ -60,7 +61,7 @@ macro_rules! addressed {
 
 addressed! {
     v2::ReadRowsRequest: table_name | authorized_view_name | materialized_view_name;
-    v2::SampleRowKeysRequest: table_name | authorized_view_name | materialized_view_name;
+    kept::SampleRowKeysRequest: table_name | authorized_view_name | materialized_view_name;
     v2::MutateRowRequest: table_name | authorized_view_name;
     v2::MutateRowsRequest: table_name | authorized_view_name;
     v2::CheckAndMutateRowRequest: table_name | authorized_view_name;

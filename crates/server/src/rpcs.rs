@@ -101,7 +101,7 @@ pub const SERVICES: &[Service] = &[
 
 const DATA: &[Rpc] = &[
     streaming(served("ReadRows", "kept::ReadRowsRequest", "v2::ReadRowsResponse")),
-    streaming(served("SampleRowKeys", "v2::SampleRowKeysRequest", "v2::SampleRowKeysResponse")),
+    streaming(served("SampleRowKeys", "kept::SampleRowKeysRequest", "v2::SampleRowKeysResponse")),
     served("MutateRow", "kept::MutateRowRequest", "v2::MutateRowResponse"),
     streaming(served("MutateRows", "kept::MutateRowsRequest", "v2::MutateRowsResponse")),
     served("CheckAndMutateRow", "kept::CheckAndMutateRowRequest", "v2::CheckAndMutateRowResponse"),

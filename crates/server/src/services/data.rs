@@ -19,8 +19,7 @@ use crate::api::session::{ClientConfiguration, GetClientConfigurationRequest};
 use crate::api::v2::mutate_rows_response::Entry;
 use crate::api::v2::{
     CheckAndMutateRowResponse, MutateRowResponse, MutateRowsResponse, PingAndWarmRequest,
-    PingAndWarmResponse, ReadModifyWriteRowResponse, ReadRowsResponse, SampleRowKeysRequest,
-    SampleRowKeysResponse,
+    PingAndWarmResponse, ReadModifyWriteRowResponse, ReadRowsResponse, SampleRowKeysResponse,
 };
 use crate::catalog::authorized_views::AuthorizedViews;
 use crate::instances::Instances;
@@ -125,7 +124,7 @@ impl DataService {
 
     pub(super) async fn on_sample_row_keys(
         &self,
-        request: Request<SampleRowKeysRequest>,
+        request: Request<kept::SampleRowKeysRequest>,
     ) -> Result<Response<Stream<SampleRowKeysResponse>>, Status> {
         let request = request.into_inner();
         refuse_materialized(&request.materialized_view_name)?;
@@ -135,7 +134,7 @@ impl DataService {
             &request.app_profile_id,
             Access::Read,
         )?;
-        let samples = target.table.sample_row_keys(target.view());
+        let samples = target.table.sample_row_keys(target.view(), request.row_range.as_ref());
         let samples = samples.map_err(|error| from_error(&error))?;
         Ok(Response::new(Box::pin(futures::stream::iter(samples.into_iter().map(Ok)))))
     }
