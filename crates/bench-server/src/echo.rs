@@ -116,7 +116,8 @@ impl EchoServer {
             let services = Routes::new(echo.clone()).prepare();
             let (io, draining) = (Arc::clone(&env.io), draining.clone());
             let streams = Arc::new(Streams::new(BUFFERS_BYTES));
-            let core = Core { services, streams, windows: Windows::within(BUFFERS_BYTES) };
+            let windows = Windows::within(BUFFERS_BYTES);
+            let core = Core { services, streams, windows, working: Arc::default() };
             let work = move || runtime::run_core(listener, core, draining, io.as_ref());
             threads.push(env.spawner.spawn(&format!("{THREADS}{index}"), Box::new(work))?);
         }

@@ -20,6 +20,7 @@
 //! Through an [`authorized_view`], the rows and the projection are narrowed to what it lets through, and writes
 //! are checked against it before they are compiled.
 
+pub mod activity;
 pub mod authorized_view;
 pub mod bounded;
 pub mod chunk;

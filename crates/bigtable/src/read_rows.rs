@@ -23,6 +23,7 @@ use tepui_engine::io::{Clock, Rng};
 use tepui_engine::read::{Projection, RowStream};
 use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
 
+use crate::activity;
 use crate::chunk::{Chunker, LargeRows};
 use crate::error::{Error, Result};
 use crate::read_stats::ReadStats;
@@ -123,6 +124,7 @@ impl ReadRows {
     ///
     /// Long work gives the thread to others now and then, also where everything is in memory.
     pub async fn next(&mut self) -> Option<Result<v2::ReadRowsResponse>> {
+        self.turn_to_scan();
         loop {
             if let Some(message) = self.responder.pop() {
                 return Some(Ok(message));
@@ -139,6 +141,7 @@ impl ReadRows {
             };
             if self.turn.is_over() {
                 tokio::task::yield_now().await;
+                reader.turn_to_scan();
             }
             let seen = reader.next(self.responder.rows_left()).await.map_err(Error::from);
             if let Ok(Some(seen)) = &seen {
@@ -161,6 +164,12 @@ impl ReadRows {
 }
 
 impl ReadRows {
+    fn turn_to_scan(&self) {
+        if let Some(reader) = &self.reader {
+            reader.turn_to_scan();
+        }
+    }
+
     /// Whether everything was read: only messages that are ready may be left.
     pub fn is_over(&self) -> bool {
         self.reader.is_none()
@@ -222,6 +231,13 @@ impl Scan {
 }
 
 impl RowReader {
+    /// Others have had the thread: it works for the tablet of this scan again.
+    fn turn_to_scan(&self) {
+        if let Some(scan) = &self.scan {
+            activity::turn_to(scan.tablet.id());
+        }
+    }
+
     /// Puts everything that is under way back among the pieces.
     fn suspend(&mut self) {
         if let Some(rest) = self.scan.take().and_then(|scan| scan.rest(self.reverse)) {
@@ -272,6 +288,7 @@ impl RowReader {
                         rows_hint: wanted.and_then(|n| usize::try_from(n).ok()),
                         snapshot: None,
                     };
+                    activity::turn_to(tablet.id());
                     let rows = tablet.scan(options)?;
                     self.scan = Some(Scan { rows, tablet, range, last: None });
                 }
@@ -309,6 +326,7 @@ async fn read_point(
     row: Bytes,
     projection: &Projection,
 ) -> tepui_engine::Result<Seen> {
+    activity::turn_to(tablet.id());
     let found = tablet.read_row(&row, projection, ReadView::Durable).await?;
     Ok(found.filter(|row| !row.cells.is_empty()).map_or(Seen::Nothing(row), Seen::Row))
 }

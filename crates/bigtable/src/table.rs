@@ -22,6 +22,7 @@ use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::tablet::{ReadView, Tablet};
 
+use crate::activity;
 use crate::authorized_view::AuthorizedView;
 use crate::chunk::LargeRows;
 use crate::error::{Error, Result};
@@ -131,6 +132,13 @@ impl Table {
         *current = Served::new(schema);
     }
 
+    /// The tablet of a row, which this thread works for from now on.
+    fn turn_to(&self, row: &[u8]) -> &Arc<Tablet> {
+        let tablet = self.tablets.get(row);
+        activity::turn_to(tablet.id());
+        tablet
+    }
+
     /// Changes one row. Every method that takes a view keeps within it, where there is one.
     pub async fn mutate_row(
         &self,
@@ -140,7 +148,7 @@ impl Table {
         let now = self.clock.now_micros();
         check_write(view, &request.row_key, &request.mutations)?;
         let batch = mutation::compile(&self.schema(), &request.row_key, &request.mutations, now)?;
-        let tablet = self.tablets.get(&batch.row);
+        let tablet = self.turn_to(&batch.row);
         match Token::of(request.idempotency.as_ref(), &batch, now)? {
             Some(token) => token.apply(tablet, batch).await?,
             None if batch.mutations.is_empty() => {}
@@ -163,7 +171,7 @@ impl Table {
         let in_flight = bulk_writes_in_flight(&rows);
         let mut turn = Turn::default();
         let writes = rows.into_iter().map(|RowWrite { batch, entries, token }| {
-            let tablet = Arc::clone(self.tablets.get(&batch.row));
+            let tablet = Arc::clone(self.turn_to(&batch.row));
             turn.row(batch.mutations.iter().map(weight).sum());
             let others_first = turn.is_over();
             async move {
@@ -232,7 +240,7 @@ impl Table {
         let predicate = Selection::of_predicate(predicate, &families, view)
             .map_err(|e| in_field("predicate_filter", &e))?;
 
-        let tablet = self.tablets.get(row);
+        let tablet = self.turn_to(row);
         tablet.admit()?;
         let lock = tablet.lock_row(row).await;
         let found = tablet.read_row(row, predicate.projection(), ReadView::Pending).await?;
@@ -266,7 +274,7 @@ impl Table {
         let Served { schema, names } = self.served();
         let rules = Rules::compile(&schema, &request.rules)?;
 
-        let tablet = self.tablets.get(row);
+        let tablet = self.turn_to(row);
         tablet.admit()?;
         let lock = tablet.lock_row(row).await;
         let found = tablet.read_row(row, &rules.projection(), ReadView::Pending).await?;

@@ -13,6 +13,7 @@ use tonic_health::server::HealthReporter;
 
 use crate::backups::Backups;
 use crate::catalog::authorized_views::AuthorizedViews;
+use crate::hot_tablets::HotTablets;
 use crate::limits::{BACKUP_SWEEP_INTERVAL, HEALTH_INTERVAL, RELIEF_INTERVAL, SWEEP_INTERVAL};
 use crate::metrics::collect::Sources;
 use crate::metrics::endpoint;
@@ -32,6 +33,8 @@ pub struct Chores {
     pub backups: Arc<Backups>,
     /// Of which those of tables that are gone are swept.
     pub views: Arc<AuthorizedViews>,
+    /// Which are looked for at what the cores work for.
+    pub hot_tablets: Arc<HotTablets>,
     /// Where health is told.
     pub health: HealthReporter,
     /// What was told there last.
@@ -92,6 +95,7 @@ impl Chores {
                     let pressure = engine.pressure();
                     let short = pressure.behind == Behind::Memory && pressure.refused_share() > 0.0;
                     streams.relieve(engine.clock().monotonic_micros(), short);
+                    self.hot_tablets.look(engine.clock().now_micros());
                 }
                 _ = sweep_tick.tick() => {
                     let (tables, views) = (Arc::clone(&self.tables), Arc::clone(&self.views));

@@ -21,6 +21,7 @@ pub mod catalog;
 pub mod chores;
 pub mod config;
 pub mod dispatch;
+pub mod hot_tablets;
 pub mod instances;
 pub mod limits;
 pub mod listener;

@@ -229,7 +229,7 @@ const INSTANCES: &[Rpc] = &[
         "iam::TestIamPermissionsRequest",
         "iam::TestIamPermissionsResponse",
     ),
-    not_yet("ListHotTablets", "admin::ListHotTabletsRequest", "admin::ListHotTabletsResponse"),
+    served("ListHotTablets", "admin::ListHotTabletsRequest", "admin::ListHotTabletsResponse"),
     not_yet("CreateLogicalView", "admin::CreateLogicalViewRequest", "longrunning::Operation"),
     not_yet("GetLogicalView", "admin::GetLogicalViewRequest", "admin::LogicalView"),
     not_yet(

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use tepui_bigtable::activity::{self, Working};
 use tepui_engine::io::IoEngine;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
@@ -40,6 +41,8 @@ pub struct Core<S> {
     pub streams: Arc<Streams>,
     /// What its clients may send ahead.
     pub windows: Windows,
+    /// Where it tells which tablet it works for.
+    pub working: Arc<Working>,
 }
 
 /// HTTP/2's windows: bytes that a client may send before they are read.
@@ -66,7 +69,13 @@ const EVENT_INTERVAL: u32 = 16;
 
 /// A single-threaded runtime.
 pub fn build() -> std::io::Result<Runtime> {
-    Builder::new_current_thread().event_interval(EVENT_INTERVAL).enable_all().build()
+    builder().build()
+}
+
+fn builder() -> Builder {
+    let mut builder = Builder::new_current_thread();
+    builder.event_interval(EVENT_INTERVAL).enable_all();
+    builder
 }
 
 /// Serves a core until `drain` is given and the requests under way are done, or [`DRAIN`] has passed. The
@@ -79,7 +88,8 @@ where
         + 'static,
     S::Future: Send,
 {
-    let runtime = match build() {
+    activity::publish(Arc::clone(&core.working));
+    let runtime = match builder().on_thread_park(activity::rest).build() {
         Ok(runtime) => runtime,
         Err(error) => {
             tracing::error!(%error, "cannot start a core's runtime");
@@ -125,7 +135,7 @@ where
     let incoming = TcpIncoming::from(listener)
         .with_nodelay(Some(true))
         .with_keepalive(Some(KEEPALIVE_INTERVAL));
-    let Core { services, streams, windows } = core;
+    let Core { services, streams, windows, .. } = core;
     let incoming = incoming.map(|accepted| accepted.map(|stream| Accepted::new(stream, &streams)));
     Server::builder()
         .initial_stream_window_size(windows.stream_bytes)
@@ -165,7 +175,8 @@ mod tests {
                 let io = Arc::clone(&env.io);
                 let windows = Windows::within(1 << 20);
                 let streams = Arc::new(Streams::new(1 << 20));
-                let core = Core { services: routes.prepare(), streams, windows };
+                let working = Arc::default();
+                let core = Core { services: routes.prepare(), streams, windows, working };
                 let work = move || run_core(listener, core, drain, io.as_ref());
                 ThreadSpawner.spawn("core", Box::new(work)).unwrap()
             })

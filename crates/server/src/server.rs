@@ -28,6 +28,7 @@ use crate::catalog::resources::Resources;
 use crate::chores::{self, Chores};
 use crate::config::Config;
 use crate::dispatch::Dispatch;
+use crate::hot_tablets::HotTablets;
 use crate::instances::Instances;
 use crate::limits::{CLOSE, REQUEST_MESSAGE_BYTES_MAX};
 use crate::listener;
@@ -140,12 +141,14 @@ fn start_over(
     let told = engine.health();
     pollster::block_on(chores::tell(&health, &told));
     let mut threads = Vec::new();
+    let hot_tablets = Arc::new(HotTablets::new(listeners.len()));
     for (i, listener) in listeners.into_iter().enumerate() {
         let core = Arc::new(CoreRpcs::default());
         cores.push(Arc::clone(&core));
         let serving = Serving {
             tables: &tables,
             instances: &instances,
+            hot_tablets: &hot_tablets,
             backups: &backups,
             views: &views,
             operations: &operations,
@@ -158,16 +161,27 @@ fn start_over(
         let services = serving.services(core)?;
         let draining = draining.clone();
         let (io, streams) = (Arc::clone(&env.io), Arc::clone(&streams));
+        let working = hot_tablets.cores().get(i).map(Arc::clone).unwrap_or_default();
         let work = move || {
-            let core = runtime::Core { services, streams, windows };
+            let core = runtime::Core { services, streams, windows, working };
             runtime::run_core(listener, core, draining, io.as_ref());
         };
         threads.push(env.spawner.spawn(&format!("tepui-core-{i}"), Box::new(work))?);
     }
     let memory_bytes = config.budget.total_bytes;
     let sources = Sources { engine: Arc::clone(&engine), cores, gate, streams, memory_bytes };
-    let chores =
-        Chores { sources, metrics, tables, views, backups, health, told, stop: stopped, drain };
+    let chores = Chores {
+        sources,
+        metrics,
+        tables,
+        views,
+        backups,
+        hot_tablets,
+        health,
+        told,
+        stop: stopped,
+        drain,
+    };
     threads.push(env.spawner.spawn("tepui-chores", Box::new(move || chores::run(chores)))?);
     Ok(Running { address, metrics_address, env, engine, stop, threads })
 }
@@ -243,6 +257,7 @@ struct Serving<'a> {
     tables: &'a Arc<Tables>,
     instances: &'a Arc<Instances>,
     views: &'a Arc<AuthorizedViews>,
+    hot_tablets: &'a Arc<HotTablets>,
     operations: &'a Arc<Operations>,
     backups: &'a Arc<Backups>,
     bundles: &'a Bundles,
@@ -279,6 +294,7 @@ impl Serving<'_> {
             tables(),
             views(),
             operations(),
+            Arc::clone(self.hot_tablets),
             clock(),
             recorder.clone(),
         );

@@ -29,7 +29,7 @@ pub mod record;
 mod sweep;
 #[cfg(test)]
 mod tests;
-mod times;
+pub(crate) mod times;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;

@@ -11,6 +11,7 @@ use crate::api::admin::cluster::{ClusterAutoscalingConfig, ClusterConfig, Config
 use crate::api::admin::create_cluster_metadata::TableProgress;
 use crate::api::admin::{AutoscalingLimits, AutoscalingTargets, StorageType};
 use crate::api::instances::Instance;
+use crate::catalog::resources::missing;
 use crate::limits::{CLUSTERS_MAX, SERVE_NODES_MAX};
 use crate::names;
 
@@ -54,6 +55,17 @@ impl Instances {
     pub fn get_cluster(&self, name: &str) -> Result<admin::Cluster> {
         names::check_cluster("name", name)?;
         self.resources.find::<admin::Cluster>(name).map(|stored| stored.value.clone())
+    }
+
+    /// Checks that there is such a cluster; an instance that nobody created has [`super::IMPLICIT_CLUSTER`].
+    pub fn check_cluster(&self, name: &str) -> Result<()> {
+        names::check_cluster("parent", name)?;
+        let instance = names::instance_of(name);
+        self.check(instance)?;
+        if self.cluster_ids(instance).iter().any(|id| id == names::id_of(name)) {
+            return Ok(());
+        }
+        Err(missing::<admin::Cluster>(name))
     }
 
     /// All clusters of an instance, or of a project where the instance is `-`; by name.

@@ -1,19 +1,25 @@
 //! `google.bigtable.admin.v2.BigtableInstanceAdmin`: instances, clusters and app profiles, by the rules of
 //! [`crate::instances`]. A change is done when it is answered, so the operations here are finished ones.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use prost::Message;
-use tepui_bigtable::error::Result as TepuiResult;
+use tepui_bigtable::error::{Error, Result as TepuiResult};
+use tepui_engine::cell::RowRange;
 use tepui_engine::io::Clock;
+use tepui_engine::tablet::TabletId;
 use tonic::{Request, Response, Status};
 
 use super::{Tables, blocking, invalid, page_size, timestamp};
 use crate::api::longrunning::Operation;
 use crate::api::{admin, instances as api};
+use crate::backups::times;
 use crate::catalog::authorized_views::AuthorizedViews;
+use crate::hot_tablets::{self, Hot, HotTablets};
 use crate::instances::{Instances, clusters};
 use crate::metrics::rpc::Recorder;
+use crate::names;
 use crate::operations::Operations;
 use crate::status::from_error;
 
@@ -28,6 +34,7 @@ pub struct InstanceAdminService {
     tables: Arc<Tables>,
     views: Arc<AuthorizedViews>,
     operations: Arc<Operations>,
+    hot_tablets: Arc<HotTablets>,
     clock: Arc<dyn Clock>,
     pub(super) recorder: Recorder,
 }
@@ -40,10 +47,11 @@ impl InstanceAdminService {
         tables: Arc<Tables>,
         views: Arc<AuthorizedViews>,
         operations: Arc<Operations>,
+        hot_tablets: Arc<HotTablets>,
         clock: Arc<dyn Clock>,
         recorder: Recorder,
     ) -> Self {
-        Self { instances, tables, views, operations, clock, recorder }
+        Self { instances, tables, views, operations, hot_tablets, clock, recorder }
     }
 
     /// Runs a change off the core's runtime, with the service and the time at which it was asked for.
@@ -288,6 +296,50 @@ impl InstanceAdminService {
         change.await
     }
 
+    /// The hottest first. A page's token is the number of those before it.
+    pub(super) async fn on_list_hot_tablets(
+        &self,
+        request: Request<admin::ListHotTabletsRequest>,
+    ) -> Result<Response<admin::ListHotTabletsResponse>, Status> {
+        let request = request.into_inner();
+        let listed = || {
+            let cluster = &request.parent;
+            self.instances.check_cluster(cluster)?;
+            let size = page_size(request.page_size)?;
+            let (start, end) = (request.start_time.as_ref(), request.end_time.as_ref());
+            let (start, end) = (start.map(times::micros), end.map(times::micros));
+            let (start, end) = hot_tablets::asked_span(start, end, self.clock.now_micros())?;
+            let first: usize = match request.page_token.as_str() {
+                "" => 0,
+                token => token
+                    .parse()
+                    .map_err(|_| Error::invalid_argument(format!("bad page_token {token:?}")))?,
+            };
+            let places = self.tablets_of(names::instance_of(cluster));
+            let all = self.hot_tablets.list(start, end);
+            let all = all.iter().filter_map(|hot| hot_tablet(cluster, hot, &places));
+            let mut rest = all.skip(first);
+            let hot_tablets: Vec<_> = rest.by_ref().take(size).collect();
+            let next = rest.next().map(|_| first.saturating_add(hot_tablets.len()).to_string());
+            let next_page_token = next.unwrap_or_default();
+            Ok(admin::ListHotTabletsResponse { hot_tablets, next_page_token })
+        };
+        answer(listed())
+    }
+
+    /// Where the tablets of an instance are.
+    fn tablets_of(&self, instance: &str) -> TabletPlaces {
+        let mut places = TabletPlaces::new();
+        for entry in self.tables.list(instance, None, usize::MAX) {
+            let name = &entry.record.name;
+            let tablets = entry.table.tablets();
+            places.extend(
+                tablets.map(|(range, tablet)| (tablet.id(), (name.clone(), range.clone()))),
+            );
+        }
+        places
+    }
+
     pub(super) async fn on_delete_app_profile(
         &self,
         request: Request<admin::DeleteAppProfileRequest>,
@@ -297,6 +349,25 @@ impl InstanceAdminService {
             self.change(move |service, _| service.instances.delete_profile(&name, ignore_warnings));
         change.await
     }
+}
+
+/// Tablets of an instance, for [`InstanceAdminService::on_list_hot_tablets`].
+type TabletPlaces = HashMap<TabletId, (String, RowRange)>;
+
+/// A tablet's hottest window as the API tells of it.
+fn hot_tablet(cluster: &str, hot: &Hot, places: &TabletPlaces) -> Option<admin::HotTablet> {
+    let (table_name, range) = places.get(&hot.tablet)?;
+    // Keys are bytes, and the API tells of them in a text.
+    let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+    Some(admin::HotTablet {
+        name: format!("{cluster}/hotTablets/{:016x}-{}", hot.tablet.0, hot.start_micros),
+        table_name: table_name.clone(),
+        start_time: Some(timestamp(hot.start_micros)),
+        end_time: Some(timestamp(hot.end_micros)),
+        start_key: text(&range.start),
+        end_key: text(&range.end),
+        node_cpu_usage_percent: hot.cpu_percent,
+    })
 }
 
 /// When a change was asked for, and now.

@@ -243,3 +243,37 @@ async fn a_tables_settings_survive_a_restart_and_each_cluster_has_a_state() {
     assert_eq!(status.message(), "BigtableTableAdmin.SnapshotTable is withdrawn; use CreateBackup");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn hot_tablets_are_asked_for_by_cluster_and_time() {
+    let server = start(&memory()).await;
+    server.instances().create_instance(create_request("inst")).await.unwrap();
+    let cluster = "projects/p/instances/inst/clusters/c1";
+    let request = |parent: &str| admin::ListHotTabletsRequest {
+        parent: parent.to_owned(),
+        ..Default::default()
+    };
+    for parent in [cluster, "projects/p/instances/nobodys/clusters/tepui"] {
+        let listed = server.instances().list_hot_tablets(request(parent)).await.unwrap();
+        assert_eq!(listed.into_inner(), admin::ListHotTabletsResponse::default());
+    }
+    let epoch = Some(prost_types::Timestamp::default());
+    for (request, code) in [
+        (request("projects/p/instances/inst"), Code::InvalidArgument),
+        (request("projects/p/instances/inst/clusters/c9"), Code::NotFound),
+        (request("projects/p/instances/nobodys/clusters/c1"), Code::NotFound),
+        (
+            admin::ListHotTabletsRequest { start_time: epoch, ..request(cluster) },
+            Code::InvalidArgument,
+        ),
+        (admin::ListHotTabletsRequest { page_size: -1, ..request(cluster) }, Code::InvalidArgument),
+        (
+            admin::ListHotTabletsRequest { page_token: "x".to_owned(), ..request(cluster) },
+            Code::InvalidArgument,
+        ),
+    ] {
+        let status = server.instances().list_hot_tablets(request.clone()).await.unwrap_err();
+        assert_eq!(status.code(), code, "{request:?}");
+    }
+    server.stop().await;
+}

@@ -1,0 +1,234 @@
+//! Which tablets took the processor's time, for `ListHotTablets`: measured by looking, four times a second, at what each
+//! core works for ([`tepui_bigtable::activity`]).
+//!
+//! ```text
+//! looks ──► a window of a minute: the part of all looks that found a core at a tablet
+//!       ──► an interval of 15 minutes: each tablet's hottest window        14 days of these are kept, in memory
+//! ```
+//!
+//! A core's whole work counts for the tablet that it turned to last, transport and decoding included; a core that has run
+//! out of work counts for none.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tepui_bigtable::activity::Working;
+use tepui_bigtable::error::{Error, Result};
+use tepui_engine::tablet::TabletId;
+
+const MINUTE_MICROS: i64 = 60 * 1_000_000;
+
+/// How long a window is: short enough to show a peak, long enough for 240 looks.
+const WINDOW_MICROS: i64 = MINUTE_MICROS;
+
+/// In an interval of this length a tablet is listed once: Bigtable's documented one.
+const INTERVAL_MICROS: i64 = 15 * MINUTE_MICROS;
+
+/// How far back is kept, and may be asked for: Bigtable's documented 14 days.
+const KEPT_MICROS: i64 = 14 * 24 * 60 * MINUTE_MICROS;
+
+/// The time that one request may span: Bigtable's documented 48 hours.
+const SPAN_MICROS_MAX: i64 = 48 * 60 * MINUTE_MICROS;
+
+/// The time that is listed where the request does not say.
+const SPAN_MICROS_DEFAULT: i64 = 24 * 60 * MINUTE_MICROS;
+
+/// Percent of a node's processor from which a tablet is worth telling of.
+const PERCENT_MIN: f32 = 1.0;
+
+/// Tablets that an interval keeps, at most: with [`PERCENT_MIN`] no window has more, and few intervals see such different
+/// ones. Bounds the memory to some megabytes.
+const TABLETS_PER_INTERVAL_MAX: usize = 200;
+
+/// A tablet's hottest window of an interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hot {
+    /// The tablet.
+    pub tablet: TabletId,
+    /// When the window began: microseconds since 1970.
+    pub start_micros: i64,
+    /// When it ended.
+    pub end_micros: i64,
+    /// The part of the server's cores that it took, in percent.
+    pub cpu_percent: f32,
+}
+
+/// What was measured.
+#[derive(Debug)]
+pub struct HotTablets {
+    cores: Vec<Arc<Working>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// When the present window began, once there is one.
+    start_micros: Option<i64>,
+    /// How often was looked in it.
+    looks: u64,
+    /// At how many cores a tablet was found in these, together.
+    found: HashMap<TabletId, u64>,
+    /// By the time of their beginning, ascending.
+    intervals: VecDeque<(i64, BTreeMap<TabletId, Hot>)>,
+}
+
+impl HotTablets {
+    /// Looks at this many cores.
+    pub fn new(cores: usize) -> Self {
+        let cores = (0..cores).map(|_| Arc::default()).collect();
+        Self { cores, state: Mutex::default() }
+    }
+
+    /// What each core publishes.
+    pub fn cores(&self) -> &[Arc<Working>] {
+        &self.cores
+    }
+
+    /// Looks once.
+    pub fn look(&self, now_micros: i64) {
+        let mut state = self.lock();
+        let start = *state.start_micros.get_or_insert(now_micros);
+        // A clock that was set back begins a new window.
+        if now_micros < start || now_micros - start >= WINDOW_MICROS {
+            state.close_window(start, now_micros, self.cores.len());
+            state.start_micros = Some(now_micros);
+        }
+        state.looks += 1;
+        for tablet in self.cores.iter().filter_map(|core| core.on()) {
+            *state.found.entry(tablet).or_default() += 1;
+        }
+    }
+
+    /// The windows that began within a time, the hottest first.
+    pub fn list(&self, start_micros: i64, end_micros: i64) -> Vec<Hot> {
+        let state = self.lock();
+        let within = start_micros..=end_micros;
+        let all = state.intervals.iter().flat_map(|(_, hot)| hot.values());
+        let mut hot: Vec<_> =
+            all.filter(|hot| within.contains(&hot.start_micros)).copied().collect();
+        hot.sort_by(|a, b| {
+            let by_heat = b.cpu_percent.total_cmp(&a.cpu_percent);
+            by_heat.then(a.start_micros.cmp(&b.start_micros)).then(a.tablet.cmp(&b.tablet))
+        });
+        hot
+    }
+
+    // A panic under the lock leaves counts that are whole.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn close_window(&mut self, start_micros: i64, end_micros: i64, cores: usize) {
+        let chances = self.looks.saturating_mul(cores as u64).max(1) as f32;
+        let interval = start_micros - start_micros.rem_euclid(INTERVAL_MICROS);
+        let found = std::mem::take(&mut self.found);
+        self.looks = 0;
+        self.intervals.retain(|(start, _)| start_micros - start <= KEPT_MICROS);
+        if self.intervals.back().is_none_or(|(start, _)| *start != interval) {
+            self.intervals.push_back((interval, BTreeMap::new()));
+        }
+        let Some((_, hottest)) = self.intervals.back_mut() else { return };
+        for (tablet, count) in found {
+            let cpu_percent = 100.0 * count as f32 / chances;
+            let hot = Hot { tablet, start_micros, end_micros, cpu_percent };
+            let is_hotter = hottest.get(&tablet).is_none_or(|old| old.cpu_percent < cpu_percent);
+            let has_room =
+                hottest.contains_key(&tablet) || hottest.len() < TABLETS_PER_INTERVAL_MAX;
+            if cpu_percent >= PERCENT_MIN && is_hotter && has_room {
+                hottest.insert(tablet, hot);
+            }
+        }
+        if hottest.is_empty() {
+            self.intervals.pop_back();
+        }
+    }
+}
+
+/// The time that a request asks for, in microseconds, checked: at most 48 hours of the last 14 days.
+pub fn asked_span(start: Option<i64>, end: Option<i64>, now_micros: i64) -> Result<(i64, i64)> {
+    let end = end.unwrap_or(now_micros);
+    let start = start.unwrap_or_else(|| end.saturating_sub(SPAN_MICROS_DEFAULT));
+    let span = end.saturating_sub(start);
+    let oldest = now_micros.saturating_sub(KEPT_MICROS);
+    if span <= 0 {
+        return Err(Error::invalid_argument("start_time must be before end_time"));
+    }
+    if span > SPAN_MICROS_MAX {
+        return Err(Error::invalid_argument(
+            "start_time and end_time must be at most 48 hours apart",
+        ));
+    }
+    if start < oldest || end > now_micros.saturating_add(MINUTE_MICROS) {
+        return Err(Error::invalid_argument(
+            "start_time and end_time must be within the last 14 days",
+        ));
+    }
+    Ok((start, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use tepui_bigtable::activity;
+    use tepui_bigtable::error::Code;
+
+    use super::*;
+
+    const LOOK_MICROS: i64 = 250_000;
+    const T: i64 = 1_000 * INTERVAL_MICROS;
+
+    /// Looks for a window from `start` on, while one of two cores works for `tablet` in `busy` of four looks.
+    fn window(hot: &HotTablets, start: i64, tablet: u64, busy: i64) {
+        for look in 0..WINDOW_MICROS / LOOK_MICROS {
+            if look % 4 < busy {
+                activity::turn_to(TabletId(tablet));
+            } else {
+                activity::rest();
+            }
+            hot.look(start + look * LOOK_MICROS);
+        }
+    }
+
+    #[test]
+    fn a_tablet_is_as_hot_as_it_is_found_and_once_in_an_interval() {
+        let hot = HotTablets::new(2);
+        activity::publish(Arc::clone(&hot.cores()[0]));
+        window(&hot, T, 7, 2);
+        window(&hot, T + WINDOW_MICROS, 7, 4);
+        window(&hot, T + 2 * WINDOW_MICROS, 8, 1);
+        window(&hot, T + INTERVAL_MICROS, 7, 1);
+        hot.look(T + INTERVAL_MICROS + WINDOW_MICROS);
+        let all = hot.list(T, T + INTERVAL_MICROS);
+        let told: Vec<_> =
+            all.iter().map(|h| (h.tablet.0, h.start_micros - T, h.cpu_percent)).collect();
+        assert_eq!(
+            told,
+            [(7, WINDOW_MICROS, 50.0), (8, 2 * WINDOW_MICROS, 12.5), (7, INTERVAL_MICROS, 12.5)]
+        );
+        assert_eq!(all[0].end_micros - all[0].start_micros, WINDOW_MICROS);
+        assert_eq!(hot.list(T + 2 * WINDOW_MICROS, T + 3 * WINDOW_MICROS).len(), 1);
+        activity::rest();
+        hot.look(T + KEPT_MICROS + 2 * INTERVAL_MICROS);
+        hot.look(T + KEPT_MICROS + 3 * INTERVAL_MICROS);
+        assert!(hot.list(0, i64::MAX).is_empty());
+    }
+
+    #[test]
+    fn a_request_spans_at_most_48_hours_of_the_last_14_days() {
+        let now = 100 * KEPT_MICROS;
+        assert_eq!(asked_span(None, None, now).unwrap(), (now - SPAN_MICROS_DEFAULT, now));
+        asked_span(Some(now - SPAN_MICROS_MAX), None, now).unwrap();
+        for (start, end) in [
+            (Some(now), Some(now)),
+            (Some(now), Some(now - 1)),
+            (Some(now - SPAN_MICROS_MAX - 1), Some(now)),
+            (Some(now - KEPT_MICROS - 1), Some(now - KEPT_MICROS + 1)),
+            (None, Some(now + 2 * MINUTE_MICROS)),
+            (Some(i64::MIN), Some(i64::MAX)),
+        ] {
+            let error = asked_span(start, end, now).unwrap_err();
+            assert_eq!(error.kind(), Code::InvalidArgument, "{start:?} {end:?}");
+        }
+    }
+}
