@@ -53,6 +53,14 @@ pub fn sketch(data: &[u8]) {
     }
 }
 
+/// A continuation token.
+pub fn change_token(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(token) = crate::changes::token::Token::parse(text) {
+        assert_eq!(token.to_string(), text, "what is read is what is written");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -63,6 +71,7 @@ mod tests {
             super::row_filter(&data);
             super::regex(&data);
             super::sketch(&data);
+            super::change_token(&data);
         }
     }
 }

@@ -16,11 +16,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::try_join_all;
+use futures::stream::FuturesUnordered;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_request::RequestStatsView;
 use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
-use tepui_engine::tablet::{ReadView, Tablet};
+use tepui_engine::read::Projection;
+use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
 
 use crate::activity;
 use crate::authorized_view::AuthorizedView;
@@ -49,6 +51,9 @@ const MUTATE_ROWS_IN_FLIGHT_BYTES: usize = 4 << 20;
 
 /// Rows of one `MutateRows` that are written at once even where they are large: they share a sync.
 const MUTATE_ROWS_IN_FLIGHT_MIN: usize = 4;
+
+/// Rows that a `DropRowRange` of a table with a change stream deletes at once, at most: enough to share syncs.
+const DELETES_IN_FLIGHT_MAX: usize = 256;
 
 /// A table. All methods are safe to call from any thread.
 #[derive(Debug)]
@@ -380,10 +385,41 @@ impl Table {
                 RowRange::prefix(prefix)
             }
         };
-        let drops = self.tablets.overlapping(&range).map(|(part, tablet)| tablet.drop_rows(part));
+        let drops = self.tablets.overlapping(&range).map(|(part, tablet)| async move {
+            match tablet.changes_kept() {
+                None => Ok(tablet.drop_rows(part).await?),
+                Some(_) => delete_rows(tablet, part).await,
+            }
+        });
         try_join_all(drops).await?;
         Ok(())
     }
+}
+
+/// Deletes the rows of a range one by one: a change stream shows each of them.
+async fn delete_rows(tablet: &Tablet, range: RowRange) -> Result<()> {
+    let mut projection = Projection::all();
+    (projection.values, projection.cells_per_row_max) = (false, 1);
+    let options =
+        ScanOptions { range, projection, reverse: false, rows_hint: None, snapshot: None };
+    let mut rows = tablet.scan(options)?;
+    let mut deletes = FuturesUnordered::new();
+    while let Some(row) = rows.next().await? {
+        // A row without cells is a mark of progress.
+        if !row.cells.is_empty() {
+            let batch = RowBatch { row: row.key, mutations: vec![Mutation::DeleteRow] };
+            deletes.push(tablet.apply_when_room(batch));
+        }
+        if deletes.len() >= DELETES_IN_FLIGHT_MAX
+            && let Some(deleted) = deletes.next().await
+        {
+            deleted?;
+        }
+    }
+    while let Some(deleted) = deletes.next().await {
+        deleted?;
+    }
+    Ok(())
 }
 
 /// A limit on rows as it is used: 0 means none.
