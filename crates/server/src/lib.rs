@@ -18,6 +18,7 @@ pub mod backups;
 pub mod bundles;
 pub mod call;
 pub mod catalog;
+pub mod change_streams;
 pub mod chores;
 pub mod config;
 pub mod dispatch;

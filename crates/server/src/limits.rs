@@ -221,3 +221,23 @@ pub const SCHEMA_BUNDLES_MAX: usize = 100;
 
 /// Bytes of one page of `ListSchemaBundles`, at most, unless one bundle is larger: clients take 4 MiB.
 pub const SCHEMA_BUNDLES_PAGE_BYTES_MAX: usize = 3 << 20;
+
+/// How often a change stream is sent a heartbeat when its client does not say: as documented.
+pub const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// The shortest time between heartbeats that a client may ask for. Each tells of a position that is durable, and where nothing
+/// is written, one such position a second is made.
+pub const HEARTBEAT_MIN: Duration = Duration::from_millis(100);
+
+/// The longest: a heartbeat keeps a position from growing older than a stream's retention, which is a day at least.
+pub const HEARTBEAT_MAX: Duration = Duration::from_hours(12);
+
+/// Bytes of changes that a change stream reads at a time, roughly. With one change more, all that it holds beside the message
+/// that its client has not taken.
+pub const CHANGE_PORTION_BYTES: usize = 256 << 10;
+
+/// Change streams that read from the disk at a time, in all; others wait. Each blocks a thread for as long as a portion takes.
+pub const CHANGE_DISK_READS_MAX: usize = 4;
+
+/// How far a client's clock may be ahead when it asks for a stream from now on.
+pub const CLOCK_SKEW_MAX: Duration = Duration::from_secs(10);

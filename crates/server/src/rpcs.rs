@@ -111,12 +111,12 @@ const DATA: &[Rpc] = &[
         "kept::ReadModifyWriteRowRequest",
         "v2::ReadModifyWriteRowResponse",
     ),
-    streaming(not_yet(
+    streaming(served(
         "GenerateInitialChangeStreamPartitions",
         "v2::GenerateInitialChangeStreamPartitionsRequest",
         "v2::GenerateInitialChangeStreamPartitionsResponse",
     )),
-    streaming(not_yet(
+    streaming(served(
         "ReadChangeStream",
         "v2::ReadChangeStreamRequest",
         "v2::ReadChangeStreamResponse",

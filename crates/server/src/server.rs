@@ -25,6 +25,7 @@ use crate::bundles::Bundles;
 use crate::catalog::authorized_views::AuthorizedViews;
 use crate::catalog::host::EngineHost;
 use crate::catalog::resources::Resources;
+use crate::change_streams::ChangeStreams;
 use crate::chores::{self, Chores};
 use crate::config::Config;
 use crate::dispatch::Dispatch;
@@ -137,6 +138,8 @@ fn start_over(
     let mut cores = Vec::new();
     let (stop, stopped) = watch::channel(false);
     let (drain, draining) = watch::channel(false);
+    let changes = ChangeStreams::new(Arc::clone(&tables), Arc::clone(&clock), draining.clone());
+    let changes = Arc::new(changes);
     // Told before the first connection is served: who asks as soon as the server listens gets an answer.
     let told = engine.health();
     pollster::block_on(chores::tell(&health, &told));
@@ -157,6 +160,7 @@ fn start_over(
             clock: &clock,
             gate: &gate,
             streams: &streams,
+            changes: &changes,
         };
         let services = serving.services(core)?;
         let draining = draining.clone();
@@ -265,6 +269,7 @@ struct Serving<'a> {
     clock: &'a Arc<dyn Clock>,
     gate: &'a Arc<Gate>,
     streams: &'a Arc<Streams>,
+    changes: &'a Arc<ChangeStreams>,
 }
 
 impl Serving<'_> {
@@ -277,8 +282,16 @@ impl Serving<'_> {
         let operations = || Arc::clone(self.operations);
         let views = || Arc::clone(self.views);
         let streams = Arc::clone(self.streams);
-        let data =
-            DataService::new(tables(), views(), instances(), streams, clock(), recorder.clone());
+        let changes = Arc::clone(self.changes);
+        let data = DataService::new(
+            tables(),
+            views(),
+            instances(),
+            streams,
+            changes,
+            clock(),
+            recorder.clone(),
+        );
         let table_admin = TableAdminService {
             tables: tables(),
             views: views(),

@@ -27,6 +27,8 @@ use tonic::transport::Channel;
 
 #[path = "server/authorized_views.rs"]
 mod authorized_views;
+#[path = "server/change_streams.rs"]
+mod change_streams;
 #[path = "server/instances.rs"]
 mod instances;
 #[path = "server/types.rs"]

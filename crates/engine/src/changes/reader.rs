@@ -130,8 +130,9 @@ impl ChangeReader {
             self.check()?;
             let core = self.tablet.core();
             match core.changes.tail.next(self.tablet.id().0, self.position) {
-                Next::Gone => return Ok(()),
-                Next::At(seq) => return core.pipeline.wait_visible(seq).await,
+                // Before it there may be something on disk, if it is visible; what is not was not read there either.
+                Next::After(_) if core.pipeline.visible() > self.position => return Ok(()),
+                Next::At(seq) | Next::After(seq) => return core.pipeline.wait_visible(seq).await,
                 Next::Nothing => changed.await,
             }
         }

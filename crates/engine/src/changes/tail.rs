@@ -57,8 +57,8 @@ impl Batch {
 /// What the tail has for a reader.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It does not reach back as far.
-    Gone,
+    /// It has only what comes after this sequence.
+    After(Seq),
     /// There is nothing yet.
     Nothing,
     /// A batch with this last sequence.
@@ -113,7 +113,8 @@ impl Tail {
                 let at = kept.batches.partition_point(|batch| batch.last_seq <= seq);
                 kept.batches.get(at).map_or(Next::Nothing, |batch| Next::At(batch.last_seq))
             }
-            _ => Next::Gone,
+            Some(kept) => Next::After(kept.complete_after),
+            None => Next::Nothing,
         }
     }
 
@@ -194,8 +195,8 @@ mod tests {
         assert_eq!(read(&tail, 31, 35, 1), Some((vec![], 35)));
         assert_eq!(read(&tail, 4, 35, 1), None, "it does not reach back to 5");
         assert_eq!(tail.next(1, 21), Next::At(31));
-        assert_eq!((tail.next(1, 41), tail.next(1, 4)), (Next::Nothing, Next::Gone));
-        assert_eq!(tail.next(2, 41), Next::Gone);
+        assert_eq!((tail.next(1, 41), tail.next(1, 4)), (Next::Nothing, Next::After(5)));
+        assert_eq!(tail.next(2, 41), Next::Nothing);
     }
 
     #[test]

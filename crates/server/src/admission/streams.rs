@@ -210,6 +210,11 @@ impl Answer {
             Some(Charge { _units: of_all, _of_connection: of_connection, total, bytes: 0 });
     }
 
+    /// The client took the last message, and there is no next one yet.
+    pub fn taken(&mut self) {
+        self.charge = None;
+    }
+
     /// A message of this many bytes goes to the transport.
     pub fn made(&mut self, bytes: u64) {
         self.last_bytes = bytes;

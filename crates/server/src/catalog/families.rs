@@ -101,7 +101,13 @@ fn drop_family(record: &mut TableRecord, name: &str) -> Result<()> {
         )));
     }
     let at = record.families.iter().position(|f| f.name == name);
-    record.families.remove(at.ok_or_else(|| missing(record, name))?);
+    let mut dropped = record.families.remove(at.ok_or_else(|| missing(record, name))?);
+    if record.change_stream_config.is_some() {
+        dropped.config = None;
+        record.former_families.push(dropped);
+        let too_many = record.former_families.len().saturating_sub(FAMILIES_MAX);
+        record.former_families.drain(..too_many);
+    }
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! What the catalog asks of the engine, as a seam, so that the catalog's own rules are tested without one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_bigtable::schema::TableSchema;
@@ -33,6 +34,8 @@ pub trait Host: Send + Sync + 'static {
     ) -> Result<Arc<Self::Table>>;
     /// Changes the schema of a table that is being served.
     fn set_schema(&self, table: &Self::Table, schema: Arc<TableSchema>);
+    /// Keeps the changes of a table for this long, or not any longer; the position after which they are kept.
+    fn keep_changes(&self, table: &Self::Table, retention: Option<Duration>) -> u64;
 }
 
 /// The engine as a host.
@@ -87,6 +90,11 @@ impl Host for EngineHost {
 
     fn set_schema(&self, table: &Table, schema: Arc<TableSchema>) {
         table.set_schema(schema);
+    }
+
+    fn keep_changes(&self, table: &Table, retention: Option<Duration>) -> u64 {
+        let tablets = table.tablets();
+        tablets.map(|(_, tablet)| tablet.keep_changes(retention)).max().unwrap_or(0)
     }
 }
 

@@ -242,7 +242,12 @@ impl<H: Host> Catalog<H> {
         };
         let created = created.and_then(|()| {
             let mut entry = open_entry(&self.host, record.clone(), 0)?;
-            entry.revision = self.store.put(&record, replaced.as_ref().map(|e| e.revision))?;
+            let retention = record.change_stream_retention();
+            if retention.is_some() {
+                entry.record.change_stream_since = self.host.keep_changes(&entry.table, retention);
+            }
+            let replaced = replaced.as_ref().map(|e| e.revision);
+            entry.revision = self.store.put(&entry.record, replaced)?;
             Ok(Arc::new(entry))
         });
         let entry = match created {
@@ -272,14 +277,29 @@ impl<H: Host> Catalog<H> {
     ) -> Result<Arc<Entry<H::Table>>> {
         let _changing = self.change();
         let old = self.get(name)?;
-        let record = change(&old.record)?;
+        let mut record = change(&old.record)?;
         let schema = Arc::new(families::schema(&record)?);
-        let revision = self.store.put(&record, Some(old.revision))?;
+        let (before, after) =
+            (old.record.change_stream_retention(), record.change_stream_retention());
+        if before.is_none() && after.is_some() {
+            // First of all: nothing that comes after what the record says may be missing.
+            record.change_stream_since = self.host.keep_changes(&old.table, after);
+            record.former_families.clear();
+        }
+        let stored = self.store.put(&record, Some(old.revision));
+        if stored.is_err() && before != after {
+            self.host.keep_changes(&old.table, before);
+        }
+        let revision = stored?;
         if record.families != old.record.families {
             self.host.set_schema(&old.table, schema);
         }
         let entry = Arc::new(Entry { record, revision, table: Arc::clone(&old.table) });
         self.write().live.insert(name.to_owned(), Arc::clone(&entry));
+        if before != after {
+            // Last of all: a stream that is ended by it finds the reason in the record.
+            self.host.keep_changes(&old.table, after);
+        }
         tracing::info!(table = name, "table changed");
         Ok(entry)
     }
@@ -446,6 +466,9 @@ fn open_entry<H: Host>(host: &H, record: TableRecord, revision: u64) -> Result<E
     let schema = Arc::new(families::schema(&record)?);
     let tablets: Vec<_> = record.tablet_ids().collect();
     let table = host.open_table(&record.name, &tablets, schema)?;
+    if let retention @ Some(_) = record.change_stream_retention() {
+        host.keep_changes(&table, retention);
+    }
     Ok(Entry { record, revision, table })
 }
 

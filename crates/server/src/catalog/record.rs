@@ -10,6 +10,8 @@
 //! Families keep the API's own messages, so a client is shown what it set; what the engine is given is
 //! derived from them ([`super::families`]).
 
+use std::time::Duration;
+
 use prost::Message as _;
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::tablet::TabletId;
@@ -61,6 +63,12 @@ pub struct TableRecord {
     /// What it was restored from, if it was.
     #[prost(message, optional, tag = "20")]
     pub restore_info: Option<admin::RestoreInfo>,
+    /// The position in its history before which its change stream, if it has one, does not reach.
+    #[prost(uint64, tag = "40")]
+    pub change_stream_since: u64,
+    /// Families that it had since it has a change stream, which may still show them; the last ones, without their configuration.
+    #[prost(message, repeated, tag = "41")]
+    pub former_families: Vec<FamilyRecord>,
 }
 
 /// One column family.
@@ -107,6 +115,12 @@ impl TableRecord {
         self.tablets.iter().map(|id| TabletId(*id))
     }
 
+    /// For how long its changes are kept; `None` where they are not.
+    pub fn change_stream_retention(&self) -> Option<Duration> {
+        let period = self.change_stream_config.as_ref()?.retention_period?;
+        Duration::try_from(period).ok()
+    }
+
     /// The family of a name.
     pub fn family(&self, name: &str) -> Option<&FamilyRecord> {
         self.families.iter().find(|family| family.name == name)
@@ -136,6 +150,8 @@ mod tests {
             automated_backup_policy: Some(admin::table::AutomatedBackupPolicy::default()),
             tiered_storage_config: Some(admin::TieredStorageConfig::default()),
             row_key_schema: Some(admin::r#type::Struct::default()),
+            change_stream_since: 6,
+            former_families: vec![FamilyRecord { name: "old".to_owned(), id: 2, config: None }],
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 use tepui_bigtable::schema::TableSchema;
 
@@ -15,6 +16,7 @@ const DAY_MICROS: i64 = 24 * 3_600 * 1_000_000;
 #[derive(Debug)]
 struct FakeTable {
     schema: Mutex<Arc<TableSchema>>,
+    kept: Mutex<Vec<Option<Duration>>>,
 }
 
 #[derive(Debug, Default)]
@@ -56,7 +58,12 @@ impl Host for Arc<FakeHost> {
     ) -> Result<Arc<FakeTable>> {
         let known = self.tablets.lock().unwrap();
         assert!(tablets.iter().all(|id| known.contains_key(id)));
-        Ok(Arc::new(FakeTable { schema: Mutex::new(schema) }))
+        Ok(Arc::new(FakeTable { schema: Mutex::new(schema), kept: Mutex::default() }))
+    }
+
+    fn keep_changes(&self, table: &FakeTable, retention: Option<Duration>) -> u64 {
+        table.kept.lock().unwrap().push(retention);
+        77
     }
 
     fn set_schema(&self, table: &FakeTable, schema: Arc<TableSchema>) {
@@ -236,6 +243,41 @@ fn a_protected_table_is_not_deleted() {
     let unprotect = |r: &TableRecord| Ok(TableRecord { deletion_protection: false, ..r.clone() });
     catalog.update(NAME, unprotect).unwrap();
     catalog.delete(NAME).unwrap();
+}
+
+#[test]
+fn the_changes_of_a_table_are_kept_from_before_its_record_says_so_until_after() {
+    let day = |days: i64| admin::ChangeStreamConfig {
+        retention_period: Some(prost_types::Duration { seconds: days * 86_400, nanos: 0 }),
+    };
+    let world = World::default();
+    let catalog = world.open();
+    let mut new = with_family("cg");
+    new.asked.change_stream_config = Some(day(1));
+    let entry = catalog.create(NAME, new).unwrap();
+    assert_eq!(entry.record.change_stream_since, 77);
+    let kept = |entry: &Entry<FakeTable>| std::mem::take(&mut *entry.table.kept.lock().unwrap());
+    let days = |days: u64| Some(Duration::from_hours(24 * days));
+    assert_eq!(kept(&entry).last(), Some(&days(1)));
+    let set = |config| {
+        let change =
+            |r: &TableRecord| Ok(TableRecord { change_stream_config: config, ..r.clone() });
+        catalog.update(NAME, change).unwrap()
+    };
+    assert_eq!(kept(&set(Some(day(2)))), [days(2)]);
+    let drop = admin::modify_column_families_request::Modification {
+        id: "cg".to_owned(),
+        r#mod: Some(admin::modify_column_families_request::modification::Mod::Drop(true)),
+        ..Default::default()
+    };
+    let dropped = catalog.update(NAME, |r| families::modify(r, std::slice::from_ref(&drop)));
+    let dropped = dropped.unwrap();
+    assert_eq!(kept(&dropped), []);
+    assert_eq!(dropped.record.former_families[0].name, "cg");
+    assert_eq!(kept(&set(None)), [None]);
+    let again = set(Some(day(7)));
+    assert_eq!(kept(&again).first(), Some(&days(7)));
+    assert!(again.record.former_families.is_empty());
 }
 
 #[test]

@@ -158,6 +158,15 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "log.changes_bytes_max",
+        default: "64GiB",
+        about: "size of what is kept for change streams, above which the oldest goes before its time",
+        set: |config, value| {
+            config.engine.change_log_bytes_max = values::size(value, SEGMENT_BYTES_MIN, u64::MAX)?;
+            Ok(())
+        },
+    },
+    Key {
         name: "engine.memtable_bytes",
         default: "auto",
         about: "size of a memtable before it is flushed to disk",

@@ -307,6 +307,7 @@ mod tests {
     fn every_key_can_be_set_in_the_environment_and_in_the_file() {
         let text = "data = \"d\"\nlisten = \"[::1]:9\"\nmemory = \"8GiB\"\n\
             [log]\nsync = \"5ms\"\nsegment_bytes = \"16MiB\"\nbytes_max = \"1GiB\"\n\
+             changes_bytes_max = \"2GiB\"\n\
             [engine]\nmemtable_bytes = 8388608\nmemtables_total_bytes = \"32MiB\"\n\
             block_cache_bytes = \"2GiB\"\npartition_share_percent = 50\npinned_levels = 1\n\
             filter_bits_per_key = 8\ncompression = \"lz4\"\ncompaction_threads = 1\n\
@@ -323,6 +324,7 @@ mod tests {
                 ("TEPUI_LOG_SYNC", "5ms"),
                 ("TEPUI_LOG_SEGMENT_BYTES", "16MiB"),
                 ("TEPUI_LOG_BYTES_MAX", "1GiB"),
+                ("TEPUI_LOG_CHANGES_BYTES_MAX", "2GiB"),
                 ("TEPUI_ENGINE_MEMTABLE_BYTES", "8MiB"),
                 ("TEPUI_ENGINE_MEMTABLES_TOTAL_BYTES", "32MiB"),
                 ("TEPUI_ENGINE_COMPRESSION", "lz4"),
@@ -358,6 +360,7 @@ mod tests {
         };
         let undivided = EngineOptions {
             sync: SyncMode::IntervalMs(5),
+            change_log_bytes_max: 2 << 30,
             partition_share_percent: 50,
             pinned_levels: 1,
             sst: SstOptions { filter_bits_per_key: 8, ..SstOptions::default() },

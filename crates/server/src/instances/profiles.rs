@@ -37,6 +37,8 @@ pub enum Access {
     Write,
     /// Reads and writes a row in one: `CheckAndMutateRow` and `ReadModifyWriteRow`.
     Transaction,
+    /// Reads a change stream, which is that of one cluster.
+    ChangeStream,
 }
 
 impl Instances {
@@ -64,7 +66,12 @@ impl Instances {
                 "Single-row transactions are not allowed by this app profile",
             ));
         }
-        if access != Access::Read && is_data_boost(&found.value) {
+        if access == Access::ChangeStream && !is_single_cluster(&found.value) {
+            return Err(Error::failed_precondition(format!(
+                "change streams need an app profile with single-cluster routing, which {name:?} is not"
+            )));
+        }
+        if !matches!(access, Access::Read | Access::ChangeStream) && is_data_boost(&found.value) {
             return Err(Error::failed_precondition(format!(
                 "app profile {name:?} is for Data Boost, which only reads"
             )));
@@ -241,6 +248,10 @@ fn allows_transactions(profile: &AppProfile) -> bool {
             ..
         }))
     )
+}
+
+fn is_single_cluster(profile: &AppProfile) -> bool {
+    matches!(profile.routing_policy, Some(RoutingPolicy::SingleClusterRouting(_)))
 }
 
 fn is_data_boost(profile: &AppProfile) -> bool {

@@ -227,6 +227,7 @@ impl Sources {
             ("top_indexes", resident_indexes),
             ("background", engine.jobs),
             ("log_queue", engine.log_queue),
+            ("changes", engine.changes),
             ("requests", self.gate.figures().bytes),
             ("answers", self.streams.figures().bytes),
         ];
@@ -297,6 +298,15 @@ impl Sources {
         let (segments, bytes) = self.engine.log_size();
         out.gauge("log_segments", "segments of the commit log", segments as f64)?;
         out.gauge("log_bytes", "bytes of the commit log on disk", bytes as f64)?;
+        let changes = self.engine.change_figures();
+        let help = "files of changes that are kept for change streams";
+        out.gauge("change_files", help, changes.files as f64)?;
+        out.gauge("change_bytes", "bytes of these files", changes.file_bytes as f64)?;
+        let help = "bytes of changes that were copied out of the log into files";
+        out.counter("change_written_bytes", help, changes.written_bytes)?;
+        let help =
+            "bytes of changes that were removed before their time, over log.changes_bytes_max";
+        out.counter("change_dropped_bytes", help, changes.dropped_bytes)?;
         let figures = self.engine.log_figures();
         out.counter("log_groups", "groups of writes that the log wrote at once", figures.groups)?;
         out.counter("log_writes", "writes of a row in these groups", figures.batches)?;

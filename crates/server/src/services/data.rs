@@ -18,10 +18,13 @@ use crate::api::kept;
 use crate::api::session::{ClientConfiguration, GetClientConfigurationRequest};
 use crate::api::v2::mutate_rows_response::Entry;
 use crate::api::v2::{
-    CheckAndMutateRowResponse, MutateRowResponse, MutateRowsResponse, PingAndWarmRequest,
-    PingAndWarmResponse, ReadModifyWriteRowResponse, ReadRowsResponse, SampleRowKeysResponse,
+    CheckAndMutateRowResponse, GenerateInitialChangeStreamPartitionsRequest,
+    GenerateInitialChangeStreamPartitionsResponse, MutateRowResponse, MutateRowsResponse,
+    PingAndWarmRequest, PingAndWarmResponse, ReadChangeStreamRequest, ReadChangeStreamResponse,
+    ReadModifyWriteRowResponse, ReadRowsResponse, SampleRowKeysResponse,
 };
 use crate::catalog::authorized_views::AuthorizedViews;
+use crate::change_streams::ChangeStreams;
 use crate::instances::Instances;
 use crate::instances::profiles::Access;
 use crate::limits::MUTATE_ROWS_MESSAGE_BYTES_MAX;
@@ -36,6 +39,7 @@ pub struct DataService {
     views: Arc<AuthorizedViews>,
     pub(super) instances: Arc<Instances>,
     streams: Arc<Streams>,
+    changes: Arc<ChangeStreams>,
     clock: Arc<dyn Clock>,
     pub(super) recorder: Recorder,
 }
@@ -48,10 +52,11 @@ impl DataService {
         views: Arc<AuthorizedViews>,
         instances: Arc<Instances>,
         streams: Arc<Streams>,
+        changes: Arc<ChangeStreams>,
         clock: Arc<dyn Clock>,
         recorder: Recorder,
     ) -> Self {
-        Self { tables, views, instances, streams, clock, recorder }
+        Self { tables, views, instances, streams, changes, clock, recorder }
     }
 
     /// Whether a request may do this by its app profile.
@@ -212,6 +217,37 @@ impl DataService {
         let checked = names::check_instance("instance_name", &request.get_ref().instance_name);
         let answer = checked.map(|()| Response::new(ClientConfiguration::without_sessions()));
         answer.map_err(|error| from_error(&error))
+    }
+
+    pub(super) async fn on_generate_initial_change_stream_partitions(
+        &self,
+        request: Request<GenerateInitialChangeStreamPartitionsRequest>,
+    ) -> Result<Response<Stream<GenerateInitialChangeStreamPartitionsResponse>>, Status> {
+        let request = request.into_inner();
+        self.allow(&request.table_name, &request.app_profile_id, Access::ChangeStream)?;
+        let partitions = self.changes.partitions(&request.table_name);
+        let partitions = partitions.map_err(|error| from_error(&error))?;
+        Ok(Response::new(Box::pin(futures::stream::iter(partitions.into_iter().map(Ok)))))
+    }
+
+    pub(super) async fn on_read_change_stream(
+        &self,
+        request: Request<ReadChangeStreamRequest>,
+    ) -> Result<
+        Response<
+            impl futures::Stream<Item = Result<ReadChangeStreamResponse, Status>> + Send + use<>,
+        >,
+        Status,
+    > {
+        let connection = request.extensions().get::<Arc<Connection>>().cloned();
+        let hold = request.extensions().get::<Hold>().cloned();
+        let request = request.into_inner();
+        self.allow(&request.table_name, &request.app_profile_id, Access::ChangeStream)?;
+        let clusters = self.instances.cluster_ids(names::instance_of(&request.table_name));
+        let cluster = clusters.into_iter().next().unwrap_or_default();
+        let answer = self.streams.answer(connection);
+        let changes = self.changes.read(&request, cluster, answer, hold);
+        changes.map(Response::new).map_err(|error| from_error(&error))
     }
 
     /// Nothing is cold: tables are opened at the start. Clients use it to open their connections.

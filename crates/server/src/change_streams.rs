@@ -1,0 +1,459 @@
+//! Change streams as the API has them: where a request begins, what it is sent, and how it ends.
+//!
+//! ```text
+//!        start time, tokens                                             the client goes, the server stops
+//!               │                                                                    │
+//!  check ──► position ──► read a portion ──► messages ──► nothing left: wait ────────┴──► end
+//!                              ▲                            │  for a change, a heartbeat, the end time
+//!                              └────────────────────────────┘
+//! ```
+//!
+//! A partition is the row range of a tablet. Of one that is no longer (the request's rows lie in several tablets), the client is told at
+//! once how to go on, by a `CloseStream` with a token for each part. A stream holds a portion of changes and the
+//! message that its client has not taken; both are taken from the budget of answers before they are read.
+//!
+//! Delivery is at least once: a client that goes on from a token gets everything after it, once and in the order of commits; what it
+//! had got after that token, it gets again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message as _;
+use tepui_bigtable::changes::message::{Families, messages, timestamp};
+use tepui_bigtable::changes::partition::{Positions, from_message, to_message};
+use tepui_bigtable::changes::token::Token;
+use tepui_bigtable::error::{Error, Result};
+use tepui_bigtable::table::Table;
+use tepui_engine::ErrorKind;
+use tepui_engine::cell::{FamilyId, RowRange, Seq};
+use tepui_engine::changes::{Change, ChangeReader, commit_micros, position_before};
+use tepui_engine::io::Clock;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tonic::Status;
+
+use crate::admission::{Answer, Hold};
+use crate::api::rpc;
+use crate::api::v2::read_change_stream_request::StartFrom;
+use crate::api::v2::read_change_stream_response::{CloseStream, Heartbeat, StreamRecord};
+use crate::api::v2::{
+    GenerateInitialChangeStreamPartitionsResponse, ReadChangeStreamRequest,
+    ReadChangeStreamResponse, StreamContinuationToken,
+};
+use crate::catalog::{Entry, families};
+use crate::limits::{
+    CHANGE_DISK_READS_MAX, CHANGE_PORTION_BYTES, CLOCK_SKEW_MAX, HEARTBEAT, HEARTBEAT_MAX,
+    HEARTBEAT_MIN,
+};
+use crate::runtime::{self, Signal};
+use crate::services::Tables;
+use crate::status::from_error;
+
+/// How long after its end time a stream is closed at the latest, in microseconds: then a fence, which is a second
+/// old at most, is behind it.
+const END_SLACK_MICROS: i64 = 1_002_000;
+
+/// What all change streams of a server share.
+pub struct ChangeStreams {
+    tables: Arc<Tables>,
+    clock: Arc<dyn Clock>,
+    /// Portions that are read from the disk at a time.
+    disk: Semaphore,
+    /// Given when the server stops.
+    stopping: Signal,
+}
+
+/// What a request asks for, once it was checked.
+#[derive(Debug)]
+struct Asked {
+    partition: RowRange,
+    positions: Positions,
+    /// The last position that belongs to the stream.
+    end: Option<Seq>,
+    heartbeat: Duration,
+}
+
+impl ChangeStreams {
+    /// Streams of these tables.
+    pub fn new(tables: Arc<Tables>, clock: Arc<dyn Clock>, stopping: Signal) -> Self {
+        Self { tables, clock, disk: Semaphore::new(CHANGE_DISK_READS_MAX), stopping }
+    }
+
+    /// The partitions of a table's stream, in row order.
+    pub fn partitions(
+        &self,
+        table: &str,
+    ) -> Result<Vec<GenerateInitialChangeStreamPartitionsResponse>> {
+        let entry = self.streaming(table)?;
+        let partition = |range| GenerateInitialChangeStreamPartitionsResponse {
+            partition: Some(to_message(range)),
+        };
+        Ok(entry.table.tablets().map(|(range, _)| partition(range)).collect())
+    }
+
+    /// Begins a stream. `cluster` is the cluster that changes are said to come from.
+    pub fn read(
+        self: &Arc<Self>,
+        request: &ReadChangeStreamRequest,
+        cluster: String,
+        answer: Answer,
+        hold: Option<Hold>,
+    ) -> Result<impl futures::Stream<Item = Result<ReadChangeStreamResponse, Status>> + Send + use<>>
+    {
+        let entry = self.streaming(&request.table_name)?;
+        let asked = asked(request, &entry, self.clock.now_micros())?;
+        let tablets: Vec<_> = entry
+            .table
+            .tablets()
+            .filter(|(range, _)| !range.intersect(&asked.partition).is_empty())
+            .map(|(range, tablet)| (range.clone(), Arc::clone(tablet)))
+            .collect();
+        let mut pending = VecDeque::new();
+        let reader = match &tablets[..] {
+            [(_, tablet)] => Some(tablet.changes_after(asked.positions.least())),
+            _ => {
+                let ranges = tablets.iter().map(|(range, _)| range);
+                pending.push_back(moved(entry.record.incarnation, &asked, ranges));
+                None
+            }
+        };
+        let stream = ChangeStream {
+            streams: Arc::clone(self),
+            families: families_of(&entry)?,
+            entry,
+            cluster,
+            ended: reader.is_none(),
+            reader,
+            heartbeat_at: Instant::now() + asked.heartbeat,
+            asked,
+            pending,
+            answer,
+            _hold: hold,
+        };
+        Ok(futures::stream::unfold(stream, |mut stream| async {
+            let next = stream.next().await?;
+            Some((next, stream))
+        }))
+    }
+
+    /// The table, if it has a change stream.
+    fn streaming(&self, table: &str) -> Result<Arc<Entry<Table>>> {
+        let entry = self.tables.get(table)?;
+        if entry.record.change_stream_config.is_none() {
+            return Err(Error::failed_precondition(format!(
+                "Change streams are not enabled on table {table:?}: set change_stream_config first"
+            )));
+        }
+        Ok(entry)
+    }
+}
+
+/// The families of a table, those that it had included.
+fn families_of(entry: &Entry<Table>) -> Result<Families> {
+    let former = entry.record.former_families.iter();
+    let former = former.map(|family| (FamilyId(family.id), family.name.clone()));
+    Ok(Families::new(&families::schema(&entry.record)?, former))
+}
+
+/// Checks a request.
+fn asked(request: &ReadChangeStreamRequest, entry: &Entry<Table>, now: i64) -> Result<Asked> {
+    let partition = from_message("partition", request.partition.as_ref())?;
+    let record = &entry.record;
+    let retention = record.change_stream_retention().unwrap_or_default();
+    let retention = i64::try_from(retention.as_micros()).unwrap_or(i64::MAX);
+    let since = record.change_stream_since;
+    let oldest = now.saturating_sub(retention).max(commit_micros(since));
+    let too_old = |what: &str| {
+        Err(Error::out_of_range(format!(
+            "{what} is before what the change stream has: it begins at {oldest} microseconds since 1970"
+        )))
+    };
+    let mut start = None;
+    let positions = match &request.start_from {
+        None => Positions::one(partition.clone(), position_before(now).max(since)),
+        Some(StartFrom::StartTime(time)) => {
+            let time = micros("start_time", time)?;
+            let skew = i64::try_from(CLOCK_SKEW_MAX.as_micros()).unwrap_or(i64::MAX);
+            if time > now.saturating_add(skew) {
+                return Err(Error::field("start_time", "must not be in the future"));
+            }
+            if time < oldest {
+                return too_old("start_time");
+            }
+            start = Some(time);
+            Positions::one(partition.clone(), position_before(time).max(since))
+        }
+        Some(StartFrom::ContinuationTokens(tokens)) => {
+            let positions = Positions::of_tokens(record.incarnation, &partition, tokens)?;
+            let least = positions.least();
+            if least < since || commit_micros(least) < oldest {
+                return too_old("a continuation token");
+            }
+            positions
+        }
+    };
+    let end = request.end_time.as_ref().map(|time| micros("end_time", time)).transpose()?;
+    if let (Some(start), Some(end)) = (start, end)
+        && end < start
+    {
+        return Err(Error::field("end_time", "must not be before start_time"));
+    }
+    let end = end.map(|end| position_before(end.saturating_add(1_000)));
+    let heartbeat = heartbeat(request.heartbeat_duration.as_ref())?;
+    Ok(Asked { partition, positions, end, heartbeat })
+}
+
+/// A time as microseconds since 1970.
+fn micros(field: &str, time: &prost_types::Timestamp) -> Result<i64> {
+    let nanos = (0..1_000_000_000).contains(&time.nanos).then_some(i64::from(time.nanos));
+    let seconds = time.seconds.checked_mul(1_000_000);
+    match (seconds, nanos) {
+        (Some(seconds), Some(nanos)) if seconds >= 0 => Ok(seconds.saturating_add(nanos / 1_000)),
+        _ => Err(Error::field(field, "not a time from 1970 on")),
+    }
+}
+
+fn heartbeat(given: Option<&prost_types::Duration>) -> Result<Duration> {
+    let Some(given) = given else { return Ok(HEARTBEAT) };
+    match Duration::try_from(*given) {
+        Ok(every) if every >= HEARTBEAT_MIN => Ok(every.min(HEARTBEAT_MAX)),
+        _ => Err(Error::field(
+            "heartbeat_duration",
+            format!("must be at least {} ms", HEARTBEAT_MIN.as_millis()),
+        )),
+    }
+}
+
+/// Tells a client that its partition's rows are in several tablets, and where to go on in each.
+fn moved<'a>(
+    table: u64,
+    asked: &Asked,
+    tablets: impl Iterator<Item = &'a RowRange>,
+) -> ReadChangeStreamResponse {
+    let mut close = CloseStream {
+        status: Some(rpc::Status {
+            code: tonic::Code::OutOfRange.into(),
+            message: "the partition has changed: go on with the new partitions".to_owned(),
+            details: Vec::new(),
+        }),
+        ..CloseStream::default()
+    };
+    for tablet in tablets {
+        if let Some((part, position)) = asked.positions.within(tablet) {
+            close.continuation_tokens.push(token(table, &part, position));
+            // What the request does not cover of a tablet, somebody else reads: the parts are what is to be read on.
+            close.new_partitions.push(to_message(&part));
+        }
+    }
+    record(StreamRecord::CloseStream(close))
+}
+
+fn token(table: u64, partition: &RowRange, position: Seq) -> StreamContinuationToken {
+    StreamContinuationToken {
+        partition: Some(to_message(partition)),
+        token: Token::new(table, partition, position).to_string(),
+    }
+}
+
+fn record(record: StreamRecord) -> ReadChangeStreamResponse {
+    ReadChangeStreamResponse { stream_record: Some(record) }
+}
+
+/// A stream under way.
+struct ChangeStream {
+    streams: Arc<ChangeStreams>,
+    /// The table as it was when its families were looked up last.
+    entry: Arc<Entry<Table>>,
+    families: Families,
+    cluster: String,
+    asked: Asked,
+    /// `None` while another thread reads, and for a stream that only tells how to go on.
+    reader: Option<ChangeReader>,
+    heartbeat_at: Instant,
+    /// Messages of the last portion.
+    pending: VecDeque<ReadChangeStreamResponse>,
+    ended: bool,
+    answer: Answer,
+    /// The keys of the partition are parts of the request.
+    _hold: Option<Hold>,
+}
+
+impl ChangeStream {
+    /// The next message, when the client has taken the last.
+    async fn next(&mut self) -> Option<Result<ReadChangeStreamResponse, Status>> {
+        self.answer.taken();
+        loop {
+            if let Some(message) = self.pending.pop_front() {
+                self.answer.make_room().await;
+                self.answer.made(message.encoded_len() as u64);
+                return Some(Ok(message));
+            }
+            if self.ended {
+                return None;
+            }
+            if let Err(status) = self.advance().await {
+                self.ended = true;
+                return Some(Err(status));
+            }
+        }
+    }
+
+    /// Reads a portion, or waits until there may be one.
+    async fn advance(&mut self) -> Result<(), Status> {
+        let beats = Instant::now() >= self.heartbeat_at;
+        if beats {
+            self.heartbeat_at = Instant::now() + self.asked.heartbeat;
+            self.fence().await?;
+        }
+        self.answer.make_room().await;
+        let changes = self.read().await?;
+        let found = !changes.is_empty();
+        self.show(changes)?;
+        if self.ended {
+            return Ok(());
+        }
+        if beats {
+            let position = self.position();
+            let table = self.entry.record.incarnation;
+            self.pending.push_back(record(StreamRecord::Heartbeat(Heartbeat {
+                continuation_token: Some(token(table, &self.asked.partition, position)),
+                estimated_low_watermark: Some(timestamp(commit_micros(position))),
+            })));
+        }
+        self.answer.taken();
+        if found || beats {
+            // A stream that is far behind leaves the core to others between its portions.
+            tokio::task::yield_now().await;
+            return Ok(());
+        }
+        self.wait().await
+    }
+
+    fn position(&self) -> Seq {
+        self.reader.as_ref().map_or(0, ChangeReader::position)
+    }
+
+    /// Moves what is visible close to now.
+    async fn fence(&self) -> Result<(), Status> {
+        let Some(reader) = &self.reader else { return Ok(()) };
+        let fenced = reader.tablet().fence_changes().await;
+        fenced.map(|_| ()).map_err(|error| self.explain(error))
+    }
+
+    async fn read(&mut self) -> Result<Vec<Change>, Status> {
+        let Some(mut reader) = self.reader.take() else { return Ok(Vec::new()) };
+        let read = match reader.read(CHANGE_PORTION_BYTES) {
+            Ok(None) => {
+                let Ok(_turn) = self.streams.disk.acquire().await else {
+                    return Err(Status::internal("the reads of change streams are over"));
+                };
+                let read = tokio::task::spawn_blocking(move || {
+                    let read = reader.read_disk(CHANGE_PORTION_BYTES);
+                    (reader, read)
+                });
+                let Ok((back, read)) = read.await else {
+                    return Err(Status::internal("the stream failed; see the server's log"));
+                };
+                reader = back;
+                read
+            }
+            read => read.map(Option::unwrap_or_default),
+        };
+        self.reader = Some(reader);
+        read.map_err(|error| self.explain(error))
+    }
+
+    /// Makes messages of changes, and of the end where it is reached.
+    fn show(&mut self, changes: Vec<Change>) -> Result<(), Status> {
+        if !changes.is_empty() {
+            let name = &self.entry.record.name;
+            let entry = self.streams.tables.get(name).map_err(|error| from_error(&error))?;
+            if !Arc::ptr_eq(&entry, &self.entry) {
+                self.families = families_of(&entry).map_err(|error| from_error(&error))?;
+                self.entry = entry;
+            }
+        }
+        let Asked { partition, positions, end, .. } = &self.asked;
+        for change in changes {
+            if end.is_some_and(|end| change.first_seq > end) {
+                break;
+            }
+            if partition.contains(&change.batch.row)
+                && positions.is_after(&change.batch.row, change.last_seq)
+            {
+                let table = self.entry.record.incarnation;
+                let token = Token::new(table, partition, change.last_seq).to_string();
+                self.pending.extend(messages(&change, &self.families, &self.cluster, token));
+            }
+        }
+        if end.is_some_and(|end| self.position() > end) {
+            let status = Some(rpc::Status::default());
+            let close = CloseStream { status, ..CloseStream::default() };
+            self.pending.push_back(record(StreamRecord::CloseStream(close)));
+            self.ended = true;
+        }
+        Ok(())
+    }
+
+    /// Waits for a change, the time of a heartbeat, or the end time.
+    async fn wait(&mut self) -> Result<(), Status> {
+        let mut until = self.heartbeat_at;
+        let mut ends = false;
+        if let Some(end) = self.asked.end {
+            let now = self.streams.clock.now_micros();
+            let left = commit_micros(end).saturating_add(END_SLACK_MICROS).saturating_sub(now);
+            let at = Instant::now() + Duration::from_micros(u64::try_from(left).unwrap_or(0));
+            ends = at <= until;
+            until = until.min(at);
+        }
+        let Some(reader) = &self.reader else { return Ok(()) };
+        tokio::select! {
+            ready = reader.ready() => return ready.map_err(|error| self.explain(error)),
+            () = tokio::time::sleep_until(until) => {}
+            () = runtime::given(self.streams.stopping.clone()) => {
+                return Err(Status::unavailable("the server is shutting down; go on from the last token"));
+            }
+        }
+        if ends { self.fence().await } else { Ok(()) }
+    }
+
+    /// What an error of the reader means to the client.
+    fn explain(&self, error: tepui_engine::Error) -> Status {
+        let is_over = matches!(error.kind(), ErrorKind::Expired | ErrorKind::NotFound);
+        let table = self.streams.streaming(&self.entry.record.name);
+        match table {
+            Err(reason) if is_over => from_error(&reason),
+            Ok(now) if is_over && now.record.incarnation != self.entry.record.incarnation => {
+                let name = &now.record.name;
+                from_error(&Error::not_found(format!("table {name:?} was deleted and made anew")))
+            }
+            _ => from_error(&error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heartbeats_come_every_five_seconds_unless_asked_otherwise() {
+        let of = |seconds, nanos| heartbeat(Some(&prost_types::Duration { seconds, nanos }));
+        assert_eq!(heartbeat(None).unwrap(), Duration::from_secs(5));
+        assert_eq!(of(0, 250_000_000).unwrap(), Duration::from_millis(250));
+        assert_eq!(of(i64::MAX, 0).unwrap(), HEARTBEAT_MAX);
+        for (seconds, nanos) in [(0, 0), (-1, 0), (0, 1_000)] {
+            assert!(of(seconds, nanos).is_err(), "{seconds} {nanos}");
+        }
+    }
+
+    #[test]
+    fn times_are_cut_to_microseconds_and_impossible_ones_refused() {
+        let of = |seconds, nanos| micros("t", &prost_types::Timestamp { seconds, nanos });
+        assert_eq!(of(3, 1_999).unwrap(), 3_000_001);
+        for (seconds, nanos) in [(-1, 0), (0, -1), (0, 1_000_000_000), (i64::MAX, 0)] {
+            assert!(of(seconds, nanos).is_err(), "{seconds} {nanos}");
+        }
+    }
+}

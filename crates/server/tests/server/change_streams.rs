@@ -1,0 +1,521 @@
+//! Change streams as a client reads them: what is delivered, where a reader goes on, how a stream ends.
+
+use std::time::Duration;
+
+use tepui_engine::io::Clock as _;
+use tepui_server::api::v2::read_change_stream_request::StartFrom;
+use tepui_server::api::v2::read_change_stream_response::{
+    CloseStream, DataChange, Heartbeat, StreamRecord, data_change::Type,
+};
+use tepui_server::api::v2::row_range::{EndKey, StartKey};
+
+use super::*;
+
+const DAY_SECONDS: i64 = 86_400;
+
+fn config(days: i64) -> admin::ChangeStreamConfig {
+    let retention_period = Some(prost_types::Duration { seconds: days * DAY_SECONDS, nanos: 0 });
+    admin::ChangeStreamConfig { retention_period }
+}
+
+fn partition(start: &'static str, end: &'static str) -> v2::StreamPartition {
+    let row_range = v2::RowRange {
+        start_key: Some(StartKey::StartKeyClosed(start.into())),
+        end_key: Some(EndKey::EndKeyOpen(end.into())),
+    };
+    v2::StreamPartition { row_range: Some(row_range) }
+}
+
+fn request(partition: v2::StreamPartition, from: Option<StartFrom>) -> v2::ReadChangeStreamRequest {
+    v2::ReadChangeStreamRequest {
+        table_name: TABLE.to_owned(),
+        partition: Some(partition),
+        start_from: from,
+        heartbeat_duration: Some(prost_types::Duration { seconds: 0, nanos: 100_000_000 }),
+        ..Default::default()
+    }
+}
+
+fn from_token(partition: &v2::StreamPartition, token: &str) -> Option<StartFrom> {
+    let partition = Some(partition.clone());
+    let token = v2::StreamContinuationToken { partition, token: token.to_owned() };
+    Some(StartFrom::ContinuationTokens(v2::StreamContinuationTokens { tokens: vec![token] }))
+}
+
+fn now() -> prost_types::Timestamp {
+    let micros = SystemClock::new().now_micros();
+    tepui_bigtable::changes::message::timestamp(micros)
+}
+
+type Records = tonic::Streaming<v2::ReadChangeStreamResponse>;
+
+/// The next record.
+async fn next(records: &mut Records) -> Result<Option<StreamRecord>, tonic::Status> {
+    let message = tokio::time::timeout(Duration::from_mins(1), records.message());
+    let message = message.await.expect("a record or the end, within a minute")?;
+    Ok(message.map(|message| message.stream_record.expect("a record of some kind")))
+}
+
+/// The next change, put together.
+async fn next_change(records: &mut Records) -> DataChange {
+    let mut whole: Option<DataChange> = None;
+    loop {
+        match next(records).await.unwrap() {
+            Some(StreamRecord::DataChange(part)) => {
+                assert_eq!(part.r#type() == Type::Continuation, whole.is_some());
+                let done = part.done;
+                whole = Some(match whole {
+                    None => part,
+                    Some(mut whole) => {
+                        whole.chunks.extend(part.chunks);
+                        whole.token = part.token;
+                        whole
+                    }
+                });
+                if done {
+                    return whole.unwrap();
+                }
+            }
+            Some(StreamRecord::Heartbeat(_)) => assert!(whole.is_none()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn next_heartbeat(records: &mut Records) -> Heartbeat {
+    loop {
+        match next(records).await.unwrap() {
+            Some(StreamRecord::Heartbeat(heartbeat)) => return heartbeat,
+            Some(StreamRecord::DataChange(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn row_of(change: &DataChange) -> String {
+    String::from_utf8(change.row_key.to_vec()).unwrap()
+}
+
+impl TestServer {
+    async fn create_streaming(&self, splits: &[&'static str]) {
+        let request = admin::CreateTableRequest {
+            parent: INSTANCE.to_owned(),
+            table_id: "t".to_owned(),
+            table: Some(admin::Table {
+                column_families: ["cf", "cg"].map(|f| (f.to_owned(), Default::default())).into(),
+                change_stream_config: Some(config(1)),
+                ..Default::default()
+            }),
+            initial_splits: splits
+                .iter()
+                .map(|key| admin::create_table_request::Split { key: Bytes::from(*key) })
+                .collect(),
+        };
+        self.tables().create_table(request).await.unwrap();
+    }
+
+    async fn set_stream(&self, config: Option<admin::ChangeStreamConfig>) {
+        let request = admin::UpdateTableRequest {
+            table: Some(admin::Table {
+                name: TABLE.to_owned(),
+                change_stream_config: config,
+                ..Default::default()
+            }),
+            update_mask: Some(prost_types::FieldMask {
+                paths: vec!["change_stream_config".to_owned()],
+            }),
+            ..Default::default()
+        };
+        self.tables().update_table(request).await.unwrap();
+    }
+
+    async fn read_changes(
+        &self,
+        request: v2::ReadChangeStreamRequest,
+    ) -> Result<Records, tonic::Status> {
+        self.data().read_change_stream(request).await.map(tonic::Response::into_inner)
+    }
+
+    /// What the first message or the request itself fails with.
+    async fn refused(&self, request: v2::ReadChangeStreamRequest) -> tonic::Status {
+        match self.read_changes(request).await {
+            Err(status) => status,
+            Ok(mut records) => next(&mut records).await.unwrap_err(),
+        }
+    }
+
+    async fn mutate(&self, row: &str, mutations: Vec<v2::Mutation>) {
+        let request = v2::MutateRowRequest {
+            table_name: TABLE.to_owned(),
+            row_key: Bytes::copy_from_slice(row.as_bytes()),
+            mutations,
+            ..Default::default()
+        };
+        self.data().mutate_row(request).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn partitions_cover_the_table_and_each_delivers_its_rows_in_order() {
+    let server = start(&memory()).await;
+    server.create_streaming(&["g", "p"]).await;
+    let table_name = TABLE.to_owned();
+    let asked =
+        v2::GenerateInitialChangeStreamPartitionsRequest { table_name, ..Default::default() };
+    let listed = server.data().generate_initial_change_stream_partitions(asked).await.unwrap();
+    let listed: Vec<_> = listed.into_inner().map(|p| p.unwrap().partition.unwrap()).collect().await;
+    assert_eq!(listed, [partition("", "g"), partition("g", "p"), partition("p", "")]);
+    let mut records = server.read_changes(request(listed[1].clone(), None)).await.unwrap();
+    for i in 0..50 {
+        server.set(&format!("a{i}"), b"not this").await.unwrap();
+        server.set("h", i.to_string().as_bytes()).await.unwrap();
+    }
+    let mut before = (0, 0, 0);
+    for i in 0..50 {
+        let change = next_change(&mut records).await;
+        assert_eq!((row_of(&change).as_str(), change.chunks.len()), ("h", 1));
+        let set = change.chunks[0].mutation.clone().unwrap().mutation.unwrap();
+        let v2::mutation::Mutation::SetCell(set) = set else { panic!("{set:?}") };
+        assert_eq!(set.value, i.to_string());
+        assert!(set.timestamp_micros >= 0 && !change.source_cluster_id.is_empty());
+        let time = change.commit_timestamp.unwrap();
+        let at = (time.seconds, time.nanos, change.tiebreaker);
+        assert!(at > before, "{at:?} after {before:?}");
+        before = at;
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_reader_goes_on_from_a_token_after_a_restart_and_misses_nothing() {
+    let env = memory();
+    let server = start(&env).await;
+    server.create_streaming(&[]).await;
+    let all = partition("", "");
+    let begun = Some(StartFrom::StartTime(now()));
+    let mut records = server.read_changes(request(all.clone(), begun)).await.unwrap();
+    for i in 0..20 {
+        server.set(&format!("r{i:02}"), b"v").await.unwrap();
+    }
+    let mut token = String::new();
+    for i in 0..7 {
+        let change = next_change(&mut records).await;
+        assert_eq!(row_of(&change), format!("r{i:02}"));
+        token = change.token;
+    }
+    drop(records);
+    server.stop().await;
+    let server = start(&env).await;
+    server.set("r20", b"v").await.unwrap();
+    let mut records =
+        server.read_changes(request(all.clone(), from_token(&all, &token))).await.unwrap();
+    for i in 7..21 {
+        assert_eq!(row_of(&next_change(&mut records).await), format!("r{i:02}"));
+    }
+    // Nothing is left; heartbeats move on, and what comes after one is delivered after it.
+    let heartbeat = next_heartbeat(&mut records).await;
+    let token = heartbeat.continuation_token.unwrap();
+    assert_eq!(token.partition.as_ref(), Some(&all));
+    assert!(heartbeat.estimated_low_watermark.unwrap().seconds >= now().seconds - 10);
+    drop(records);
+    server.set("r21", b"v").await.unwrap();
+    let from = from_token(&all, &token.token);
+    let mut records = server.read_changes(request(all, from)).await.unwrap();
+    assert_eq!(row_of(&next_change(&mut records).await), "r21");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn deletes_of_all_kinds_are_shown_and_families_keep_their_names() {
+    let server = start(&memory()).await;
+    server.create_streaming(&[]).await;
+    let all = partition("", "");
+    let start_time = Some(StartFrom::StartTime(now()));
+    let delete = |mutation| vec![v2::Mutation { mutation: Some(mutation) }];
+    server.set("a", b"1").await.unwrap();
+    server.mutate("a", delete(v2::mutation::Mutation::DeleteFromRow(Default::default()))).await;
+    server.set("b1", b"1").await.unwrap();
+    server.set("b2", b"1").await.unwrap();
+    let target = Some(Target::RowKeyPrefix(Bytes::from_static(b"b")));
+    let drop_rows = admin::DropRowRangeRequest { name: TABLE.to_owned(), target };
+    server.tables().drop_row_range(drop_rows).await.unwrap();
+    assert!(server.rows().await.unwrap().is_empty());
+    server.mutate("c", vec![set_cell("cg", b"1")]).await;
+    let modification =
+        Modification { id: "cg".to_owned(), r#mod: Some(Mod::Drop(true)), update_mask: None };
+    let modify = admin::ModifyColumnFamiliesRequest {
+        name: TABLE.to_owned(),
+        modifications: vec![modification],
+        ..Default::default()
+    };
+    server.tables().modify_column_families(modify).await.unwrap();
+    let mut records = server.read_changes(request(all, start_time)).await.unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..7 {
+        let change = next_change(&mut records).await;
+        let families = change.chunks.iter().map(|chunk| {
+            match chunk.mutation.clone().unwrap().mutation.unwrap() {
+                v2::mutation::Mutation::SetCell(set) => format!("set {}", set.family_name),
+                v2::mutation::Mutation::DeleteFromFamily(delete) => {
+                    format!("delete {}", delete.family_name)
+                }
+                other => panic!("{other:?}"),
+            }
+        });
+        seen.push((row_of(&change), families.collect::<Vec<_>>().join(", ")));
+    }
+    // The family that is gone is not one that a row's deletion is shown for now.
+    let mut dropped = seen.split_off(4);
+    dropped[..2].sort();
+    let expected = |rows: &[(&str, &str)]| -> Vec<(String, String)> {
+        rows.iter().map(|(row, what)| ((*row).to_owned(), (*what).to_owned())).collect()
+    };
+    assert_eq!(
+        seen,
+        expected(&[("a", "set cf"), ("a", "delete cf"), ("b1", "set cf"), ("b2", "set cf")])
+    );
+    assert_eq!(dropped, expected(&[("b1", "delete cf"), ("b2", "delete cf"), ("c", "set cg")]));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_large_value_comes_in_chunks_below_the_limit_of_clients() {
+    let server = start(&memory()).await;
+    server.create_streaming(&[]).await;
+    let mut records = server.read_changes(request(partition("", ""), None)).await.unwrap();
+    let value: Vec<u8> = (0..9 << 20).map(|i: u32| (i ^ (i >> 9)) as u8).collect();
+    server.set("large", &value).await.unwrap();
+    let change = next_change(&mut records).await;
+    let mut found = Vec::new();
+    for chunk in &change.chunks {
+        let info = chunk.chunk_info.expect("a part");
+        assert_eq!(
+            (info.chunked_value_size, info.chunked_value_offset),
+            (9 << 20, found.len() as i32)
+        );
+        let Some(v2::mutation::Mutation::SetCell(set)) = &chunk.mutation.as_ref().unwrap().mutation
+        else {
+            panic!("{chunk:?}")
+        };
+        found.extend_from_slice(&set.value);
+    }
+    assert!(found == value && change.chunks.len() > 3);
+    server.stop().await;
+}
+
+fn closed(record: Option<StreamRecord>) -> CloseStream {
+    match record {
+        Some(StreamRecord::CloseStream(close)) => close,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_stream_with_an_end_time_delivers_what_is_before_it_and_closes_with_ok() {
+    let server = start(&memory()).await;
+    server.create_streaming(&[]).await;
+    let start_time = now();
+    for i in 0..5 {
+        server.set(&format!("r{i}"), b"v").await.unwrap();
+    }
+    let until = v2::ReadChangeStreamRequest {
+        end_time: Some(now()),
+        ..request(partition("", ""), Some(StartFrom::StartTime(start_time)))
+    };
+    // Another millisecond: what comes now is after the end.
+    while now().nanos / 1_000_000 == until.end_time.unwrap().nanos / 1_000_000 {
+        tokio::task::yield_now().await;
+    }
+    server.set("late", b"v").await.unwrap();
+    let mut records = server.read_changes(until).await.unwrap();
+    for i in 0..5 {
+        assert_eq!(row_of(&next_change(&mut records).await), format!("r{i}"));
+    }
+    let close = loop {
+        match next(&mut records).await.unwrap() {
+            Some(StreamRecord::Heartbeat(_)) => {}
+            other => break closed(other),
+        }
+    };
+    assert_eq!(close.status.unwrap().code, 0);
+    assert!(close.continuation_tokens.is_empty() && close.new_partitions.is_empty());
+    assert_eq!(next(&mut records).await.unwrap(), None);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_partition_over_several_tablets_is_closed_with_a_token_for_each() {
+    let server = start(&memory()).await;
+    server.create_streaming(&["g", "p"]).await;
+    let begun = Some(StartFrom::StartTime(now()));
+    for row in ["c", "h", "q"] {
+        server.set(row, b"v").await.unwrap();
+    }
+    let mut records = server.read_changes(request(partition("b", ""), begun)).await.unwrap();
+    let close = closed(next(&mut records).await.unwrap());
+    assert_eq!(next(&mut records).await.unwrap(), None);
+    assert_eq!(close.status.unwrap().code, tonic::Code::OutOfRange as i32);
+    assert_eq!(
+        close.new_partitions,
+        [partition("b", "g"), partition("g", "p"), partition("p", "")]
+    );
+    let parts = close.new_partitions.iter().zip(close.continuation_tokens).zip(["c", "h", "q"]);
+    for ((part, token), row) in parts {
+        assert_eq!(token.partition.as_ref(), Some(part));
+        let from = from_token(part, &token.token);
+        let mut records = server.read_changes(request(part.clone(), from)).await.unwrap();
+        assert_eq!(row_of(&next_change(&mut records).await), row);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_it_is_disabled_and_an_old_token_is_not_taken_by_a_new_one() {
+    let server = start(&memory()).await;
+    server.create_streaming(&[]).await;
+    let all = partition("", "");
+    let mut records = server.read_changes(request(all.clone(), None)).await.unwrap();
+    server.set("r", b"v").await.unwrap();
+    let token = next_change(&mut records).await.token;
+    server.set_stream(None).await;
+    let status = loop {
+        match next(&mut records).await {
+            Ok(Some(StreamRecord::Heartbeat(_))) => {}
+            Ok(other) => panic!("{other:?}"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    let status = server.refused(request(all.clone(), None)).await;
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    server.set("unseen", b"v").await.unwrap();
+    server.set_stream(Some(config(7))).await;
+    let status = server.refused(request(all.clone(), from_token(&all, &token))).await;
+    assert_eq!(status.code(), Code::OutOfRange, "{status}");
+    let mut records = server.read_changes(request(all, None)).await.unwrap();
+    server.set("seen", b"v").await.unwrap();
+    assert_eq!(row_of(&next_change(&mut records).await), "seen");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn bad_requests_have_the_documented_codes() {
+    let server = start(&memory()).await;
+    server.create_streaming(&["m"]).await;
+    let (low, high) = (partition("", "m"), partition("m", ""));
+    let mut records = server.read_changes(request(low.clone(), None)).await.unwrap();
+    let token = next_heartbeat(&mut records).await.continuation_token.unwrap();
+    let at = |seconds| Some(StartFrom::StartTime(prost_types::Timestamp { seconds, nanos: 0 }));
+    let hour = now().seconds + 3_600;
+    let with = |change: &dyn Fn(&mut v2::ReadChangeStreamRequest)| {
+        let mut request = request(low.clone(), None);
+        change(&mut request);
+        request
+    };
+    let tokens = |parts: &[(&v2::StreamPartition, &str)]| {
+        let token =
+            |(partition, token): &(&v2::StreamPartition, &str)| v2::StreamContinuationToken {
+                partition: Some((*partition).clone()),
+                token: (*token).to_owned(),
+            };
+        let tokens = parts.iter().map(token).collect();
+        Some(StartFrom::ContinuationTokens(v2::StreamContinuationTokens { tokens }))
+    };
+    let good = token.token.as_str();
+    let duration = |nanos| Some(prost_types::Duration { seconds: 0, nanos });
+    let cases = [
+        ("no table", Code::NotFound, with(&|r| r.table_name = format!("{TABLE}x"))),
+        ("a bad name", Code::InvalidArgument, with(&|r| r.table_name = "t".to_owned())),
+        ("no partition", Code::InvalidArgument, with(&|r| r.partition = None)),
+        (
+            "an inverted partition",
+            Code::InvalidArgument,
+            with(&|r| r.partition = Some(partition("b", "a"))),
+        ),
+        ("before the stream", Code::OutOfRange, with(&|r| r.start_from = at(1_000))),
+        ("in the future", Code::InvalidArgument, with(&|r| r.start_from = at(hour))),
+        ("before 1970", Code::InvalidArgument, with(&|r| r.start_from = at(-1))),
+        ("no token", Code::InvalidArgument, with(&|r| r.start_from = tokens(&[]))),
+        (
+            "no such token",
+            Code::InvalidArgument,
+            with(&|r| r.start_from = tokens(&[(&low, "abc")])),
+        ),
+        (
+            "a damaged token",
+            Code::InvalidArgument,
+            with(&|r| {
+                r.start_from = tokens(&[(&low, &good.replace(&good[30..32], "zz"))]);
+            }),
+        ),
+        (
+            "a token of another partition",
+            Code::InvalidArgument,
+            with(&|r| {
+                r.start_from = tokens(&[(&high, good)]);
+            }),
+        ),
+        (
+            "tokens that do not cover",
+            Code::InvalidArgument,
+            with(&|r| {
+                r.partition = Some(partition("", ""));
+                r.start_from = tokens(&[(&low, good)]);
+            }),
+        ),
+        (
+            "a token twice",
+            Code::InvalidArgument,
+            with(&|r| {
+                r.start_from = tokens(&[(&low, good), (&low, good)]);
+            }),
+        ),
+        (
+            "an end before the start",
+            Code::InvalidArgument,
+            with(&|r| {
+                r.start_from = Some(StartFrom::StartTime(now()));
+                r.end_time = Some(prost_types::Timestamp { seconds: 5, nanos: 0 });
+            }),
+        ),
+        (
+            "no time between heartbeats",
+            Code::InvalidArgument,
+            with(&|r| r.heartbeat_duration = duration(0)),
+        ),
+        (
+            "heartbeats too often",
+            Code::InvalidArgument,
+            with(&|r| r.heartbeat_duration = duration(1_000)),
+        ),
+    ];
+    for (what, code, request) in cases {
+        let status = server.refused(request).await;
+        assert_eq!(status.code(), code, "{what}: {status}");
+        assert!(!status.message().is_empty(), "{what}");
+    }
+    for (table, code) in [("t", Code::InvalidArgument), (&format!("{TABLE}x"), Code::NotFound)] {
+        let asked = v2::GenerateInitialChangeStreamPartitionsRequest {
+            table_name: table.to_owned(),
+            ..Default::default()
+        };
+        let status =
+            server.data().generate_initial_change_stream_partitions(asked).await.unwrap_err();
+        assert_eq!(status.code(), code);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_stops_ends_its_streams_at_once() {
+    let server = start(&memory()).await;
+    server.create_streaming(&[]).await;
+    let quiet = v2::ReadChangeStreamRequest {
+        heartbeat_duration: Some(prost_types::Duration { seconds: 3_600, nanos: 0 }),
+        ..request(partition("", ""), None)
+    };
+    let mut records = server.read_changes(quiet).await.unwrap();
+    let (last, ()) = tokio::join!(records.message(), server.stop());
+    let status = last.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+}

@@ -1,0 +1,218 @@
+"""A consumer of a change stream and the server under it are killed, again and again, under load: no change is missed."""
+
+import random
+import threading
+import time
+
+import grpc
+from google.cloud.bigtable.data import SetCell
+from google.cloud.bigtable_admin_v2.types import bigtable_table_admin as admin
+from google.cloud.bigtable_admin_v2.types import table as tables
+from google.cloud.bigtable_v2.types import bigtable as messages
+from google.cloud.bigtable_v2.types import data
+from google.longrunning import operations_pb2
+from google.protobuf import duration_pb2, timestamp_pb2
+
+INSTANCE = "projects/p/instances/i"
+TABLE = f"{INSTANCE}/tables/t"
+DATA = "/google.bigtable.v2.Bigtable"
+ADMIN = "/google.bigtable.admin.v2.BigtableTableAdmin"
+
+# The bar: so many times the consumer is cut off, and every fourth time the server is killed under it.
+KILLS = 20
+ROWS = 40
+WRITERS = 4
+
+
+def enable(channel):
+    """Creates the table with a change stream, in three tablets."""
+    table = tables.Table(
+        column_families={"f": tables.ColumnFamily()},
+        change_stream_config=tables.ChangeStreamConfig(retention_period=duration_pb2.Duration(seconds=86_400)),
+    )
+    splits = [admin.CreateTableRequest.Split(key=key) for key in (b"r13", b"r26")]
+    request = admin.CreateTableRequest(parent=INSTANCE, table_id="t", table=table, initial_splits=splits)
+    call = channel.unary_unary(
+        f"{ADMIN}/CreateTable", request_serializer=admin.CreateTableRequest.serialize, response_deserializer=tables.Table.deserialize
+    )
+    call(request, timeout=20)
+
+
+def partitions(channel):
+    call = channel.unary_stream(
+        f"{DATA}/GenerateInitialChangeStreamPartitions",
+        request_serializer=messages.GenerateInitialChangeStreamPartitionsRequest.serialize,
+        response_deserializer=messages.GenerateInitialChangeStreamPartitionsResponse.deserialize,
+    )
+    request = messages.GenerateInitialChangeStreamPartitionsRequest(table_name=TABLE)
+    return [answer.partition for answer in call(request, timeout=20)]
+
+
+class Consumer:
+    """Reads one partition and keeps its checkpoint: what was seen up to the last token counts, the rest is forgotten."""
+
+    def __init__(self, partition, start):
+        self.partition = partition
+        self.start = start
+        self.token = None
+        # By row: the numbers that were seen, in order. With a checkpoint, as a program that crashes has.
+        self.seen = {}
+        self.times = {}
+        self.connections = 0
+
+    def request(self):
+        request = messages.ReadChangeStreamRequest(
+            table_name=TABLE, partition=self.partition, heartbeat_duration=duration_pb2.Duration(nanos=200_000_000)
+        )
+        if self.token is None:
+            request.start_time = self.start
+        else:
+            token = data.StreamContinuationToken(partition=self.partition, token=self.token)
+            request.continuation_tokens = data.StreamContinuationTokens(tokens=[token])
+        return request
+
+    def consume(self, host, is_cut):
+        """Reads until it is cut off, the server goes, or `is_cut` says so."""
+        with grpc.insecure_channel(host) as channel:
+            call = channel.unary_stream(
+                f"{DATA}/ReadChangeStream",
+                request_serializer=messages.ReadChangeStreamRequest.serialize,
+                response_deserializer=messages.ReadChangeStreamResponse.deserialize,
+            )(self.request(), timeout=60)
+            self.connections += 1
+            try:
+                for record in call:
+                    self.take(record)
+                    if is_cut():
+                        call.cancel()
+                        return
+            except grpc.RpcError as error:
+                # Whoever tells of the server's end, or of the cut.
+                assert error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN,
+                                        grpc.StatusCode.INTERNAL), error
+
+    def take(self, record):
+        if "heartbeat" in record:
+            self.token = record.heartbeat.continuation_token.token
+            return
+        assert "data_change" in record, record
+        change = record.data_change
+        # Small values: each change is one message.
+        assert change.done and change.type_ == messages.ReadChangeStreamResponse.DataChange.Type.USER, change
+        [chunk] = change.chunks
+        number = int(chunk.mutation.set_cell.value)
+        row = change.row_key
+        start, end = self.partition.row_range.start_key_closed, self.partition.row_range.end_key_open
+        assert start <= row and (not end or row < end), row
+        self.seen.setdefault(row, []).append(number)
+        stamp = (change.commit_timestamp.timestamp(), change.tiebreaker)
+        assert stamp > self.times.get(row, (0, 0)), f"{row}: {stamp} after {self.times[row]}"
+        self.times[row] = stamp
+        self.token = change.token
+
+
+def test_a_consumer_killed_twenty_times_under_load_sees_every_change_once_and_in_order(make_server, open_table):
+    # Small memtables and segments: what the consumer reads moves from memory to the log and into files meanwhile.
+    server = make_server(env={"TEPUI_ENGINE_MEMTABLE_BYTES": "1MiB", "TEPUI_LOG_SEGMENT_BYTES": "1MiB"})
+    host = server.start()
+    start = timestamp_pb2.Timestamp()
+    with grpc.insecure_channel(host) as channel:
+        enable(channel)
+        start.GetCurrentTime()
+        parts = partitions(channel)
+    assert len(parts) == 3
+    consumers = [Consumer(part, start) for part in parts]
+
+    # Each row has one writer, which counts; a write whose answer was lost may be there or not, and is tried again with the next number.
+    acknowledged, attempted, stop = {}, {}, threading.Event()
+    up = threading.Event()
+    up.set()
+    current = {"host": host}
+    filler = "x" * 2_000
+
+    def work(worker):
+        rng = random.Random(worker)
+        number = 0
+        while not stop.is_set():
+            up.wait(1)
+            with grpc.insecure_channel(current["host"]) as channel:
+                mutate = channel.unary_unary(
+                    f"{DATA}/MutateRow",
+                    request_serializer=messages.MutateRowRequest.serialize,
+                    response_deserializer=messages.MutateRowResponse.deserialize,
+                )
+                while not stop.is_set():
+                    row = b"r%02d" % (rng.randrange(ROWS // WRITERS) * WRITERS + worker)
+                    number += 1
+                    value = b"%d" % number
+                    # The qualifier makes the log grow, so that segments come and go.
+                    cell = data.Mutation.SetCell(
+                        family_name="f", column_qualifier=filler.encode(), value=value, timestamp_micros=-1
+                    )
+                    request = messages.MutateRowRequest(table_name=TABLE, row_key=row, mutations=[data.Mutation(set_cell=cell)])
+                    attempted.setdefault(row, set()).add(number)
+                    try:
+                        mutate(request, timeout=5)
+                    except grpc.RpcError:
+                        time.sleep(0.05)
+                        break
+                    acknowledged.setdefault(row, []).append(number)
+
+    writers = [threading.Thread(target=work, args=(n,)) for n in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    rng = random.Random(7)
+    try:
+        for kill in range(KILLS):
+            enough = rng.randrange(50, 400)
+            cut = threading.Event()
+            targets = [sum(map(len, c.seen.values())) + enough for c in consumers]
+            threads = [
+                threading.Thread(target=c.consume, args=(host, lambda c=c, t=t: cut.is_set() or sum(map(len, c.seen.values())) >= t))
+                for c, t in zip(consumers, targets)
+            ]
+            for thread in threads:
+                thread.start()
+            if kill % 4 == 3:
+                time.sleep(0.3)
+                up.clear()
+                server.kill()
+                host = server.start()
+                current["host"] = host
+                up.set()
+            for thread in threads:
+                thread.join(60)
+                assert not thread.is_alive()
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    total = sum(map(len, acknowledged.values()))
+
+    # What is left, to the end.
+    def is_done():
+        return all(set(numbers) <= set(c.seen.get(row, ())) for row, numbers in acknowledged.items()
+                   for c in consumers if in_range(c, row))
+
+    def in_range(consumer, row):
+        end = consumer.partition.row_range.end_key_open
+        return consumer.partition.row_range.start_key_closed <= row and (not end or row < end)
+
+    deadline = time.monotonic() + 120
+    for consumer in consumers:
+        mine = {row: numbers for row, numbers in acknowledged.items() if in_range(consumer, row)}
+        while not all(set(numbers) <= set(consumer.seen.get(row, ())) for row, numbers in mine.items()):
+            assert time.monotonic() < deadline, "changes are missing"
+            consumer.consume(host, lambda: sum(map(len, consumer.seen.values())) >= sum(map(len, mine.values())) or time.monotonic() > deadline)
+    assert is_done()
+    assert all(c.connections >= KILLS for c in consumers)
+    assert total > 1_000
+    for consumer in consumers:
+        for row, numbers in consumer.seen.items():
+            # Once and in order: the consumer goes on from the token of the last change that it took.
+            assert numbers == sorted(set(numbers)), row
+            # Nothing that nobody wrote, and nothing that was acknowledged is missing.
+            assert set(acknowledged.get(row, ())) <= set(numbers) <= attempted[row], row
+    server.stop()
+    server.start()
+    server.stop()
