@@ -5,9 +5,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use tepui_engine::io::{Env, InlineIo, MemoryFiles, SeededRng, SystemClock, ThreadSpawner};
+use tepui_engine::io::{
+    Clock as _, Env, InlineIo, MemoryFiles, SeededRng, SystemClock, ThreadSpawner,
+};
 use tepui_server::api::admin::bigtable_table_admin_client::BigtableTableAdminClient;
 use tepui_server::api::admin::restore_table_request::Source;
 use tepui_server::api::{admin, longrunning};
@@ -62,8 +63,8 @@ async fn stop(running: Running) {
 }
 
 fn in_hours(hours: u64) -> Option<prost_types::Timestamp> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let seconds = i64::try_from(now + hours * 3_600).unwrap();
+    let now = SystemClock::new().now_micros() / 1_000_000;
+    let seconds = now + i64::try_from(hours * 3_600).unwrap();
     Some(prost_types::Timestamp { seconds, nanos: 0 })
 }
 
