@@ -9,6 +9,7 @@ pub use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 pub use googleapis_tonic_google_iam_v1::google::iam::v1 as iam;
 pub use googleapis_tonic_google_longrunning::google::longrunning;
 pub use googleapis_tonic_google_rpc::google::rpc;
+pub use googleapis_tonic_google_type::google::r#type::Expr;
 
 /// `google.protobuf.Empty`.
 pub type Empty = ();

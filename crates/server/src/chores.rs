@@ -1,6 +1,6 @@
 //! What a server does beside its requests, on a thread of its own: it tells health checks how the engine
 //! is, suspends reads whose clients have stalled, serves metrics, sweeps tables whose time to be undeleted is over, their
-//! views, and backups that have expired, makes automated backups, and begins the shutdown.
+//! views and policies, and backups that have expired, makes automated backups, and begins the shutdown.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use tonic_health::server::HealthReporter;
 use crate::backups::Backups;
 use crate::catalog::authorized_views::AuthorizedViews;
 use crate::hot_tablets::HotTablets;
+use crate::iam::policies::Policies;
 use crate::limits::{BACKUP_SWEEP_INTERVAL, HEALTH_INTERVAL, RELIEF_INTERVAL, SWEEP_INTERVAL};
 use crate::metrics::collect::Sources;
 use crate::metrics::endpoint;
@@ -35,6 +36,8 @@ pub struct Chores {
     pub views: Arc<AuthorizedViews>,
     /// Which are looked for at what the cores work for.
     pub hot_tablets: Arc<HotTablets>,
+    /// The same.
+    pub policies: Policies,
     /// Where health is told.
     pub health: HealthReporter,
     /// What was told there last.
@@ -99,10 +102,14 @@ impl Chores {
                 }
                 _ = sweep_tick.tick() => {
                     let (tables, views) = (Arc::clone(&self.tables), Arc::clone(&self.views));
+                    let policies = self.policies.clone();
                     let sweep = move || {
                         tables.sweep();
                         if let Err(error) = views.sweep(|name| tables.incarnation(name)) {
                             tracing::warn!(%error, "cannot remove the authorized views of tables that are gone");
+                        }
+                        if let Err(error) = policies.sweep(|name| tables.incarnation(name)) {
+                            tracing::warn!(%error, "cannot remove the policies of tables that are gone");
                         }
                     };
                     // A panic in it is on stderr; the next sweep tries again.

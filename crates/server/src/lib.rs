@@ -6,8 +6,8 @@
 //! accepting on a socket of its own ([`listener`]); [`dispatch`] finds a request's service. `build.rs`
 //! generates the services' traits and the calls of their methods from the table in [`rpcs`]. Its bytes are taken
 //! from a budget before they are read, and so are those of its answer ([`admission`]); [`metrics`] counts it.
-//! [`services`] holds what serves them; what instances, clusters and app profiles may be is in [`instances`]. A data request looks its table up in the [`catalog`], is carried out by
-//! `tepui_bigtable`, and an error becomes a gRPC status in [`status`] and nowhere else.
+//! [`services`] holds what serves them; what instances, clusters and app profiles may be is in [`instances`],
+//! and who may do what in [`iam`]. A data request looks its table up in the [`catalog`], is carried out by `tepui_bigtable`, and an error becomes a gRPC status in [`status`] and nowhere else.
 //!
 //! [`server`] is the whole: it opens the engine and the catalog, starts the cores and the chores, and
 //! shuts everything down in order.
@@ -23,6 +23,7 @@ pub mod chores;
 pub mod config;
 pub mod dispatch;
 pub mod hot_tablets;
+pub mod iam;
 pub mod instances;
 pub mod limits;
 pub mod listener;

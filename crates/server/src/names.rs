@@ -143,6 +143,22 @@ pub fn split_table(name: &str) -> Option<(&str, &str)> {
     name.rsplit_once("/tables/")
 }
 
+/// The table that something is in, or is, by its name; `None` for what is in none.
+pub fn table_within(name: &str) -> Option<&str> {
+    if name.split('/').nth(4) != Some("tables") {
+        return None;
+    }
+    let end = name.match_indices('/').nth(5).map_or(name.len(), |(at, _)| at);
+    name.get(..end)
+}
+
+/// Checks that a name has these collections and ids, none of them empty; `field` is the request's field, for the error.
+pub fn check_collections(field: &str, name: &str, collections: &[&str]) -> Result<()> {
+    let shape: Vec<_> =
+        collections.iter().map(|collection| format!("{collection}/{{id}}")).collect();
+    check_shape(field, name, &shape.join("/"), collections)
+}
+
 /// The pattern of ids of tables, authorized views, backups and app profiles.
 const WORD_PATTERN: &str = "[_a-zA-Z0-9][-_.a-zA-Z0-9]*";
 
@@ -278,6 +294,19 @@ mod tests {
         assert_eq!((instance_of(name), id_of(name)), ("projects/p/instances/i", "b"));
         assert_eq!(instance_of("projects/p/instances/i"), "projects/p/instances/i");
         assert_eq!((instance_of(""), id_of("")), ("", ""));
+    }
+
+    #[test]
+    fn what_is_in_a_table_tells_the_table() {
+        let table = "projects/p/instances/i/tables/t";
+        for name in [table, "projects/p/instances/i/tables/t/schemaBundles/s"] {
+            assert_eq!(table_within(name), Some(table), "{name}");
+        }
+        for name in
+            ["", "projects/p/instances/i", "projects/p/instances/i/clusters/tables/backups/b"]
+        {
+            assert_eq!(table_within(name), None, "{name}");
+        }
     }
 
     #[test]

@@ -182,9 +182,9 @@ const TABLES: &[Rpc] = &[
     served("ListBackups", "admin::ListBackupsRequest", "admin::ListBackupsResponse"),
     served("RestoreTable", "admin::RestoreTableRequest", "longrunning::Operation"),
     served("CopyBackup", "admin::CopyBackupRequest", "longrunning::Operation"),
-    not_yet("GetIamPolicy", "iam::GetIamPolicyRequest", "iam::Policy"),
-    not_yet("SetIamPolicy", "iam::SetIamPolicyRequest", "iam::Policy"),
-    not_yet(
+    served("GetIamPolicy", "iam::GetIamPolicyRequest", "iam::Policy"),
+    served("SetIamPolicy", "iam::SetIamPolicyRequest", "iam::Policy"),
+    served(
         "TestIamPermissions",
         "iam::TestIamPermissionsRequest",
         "iam::TestIamPermissionsResponse",
@@ -222,9 +222,9 @@ const INSTANCES: &[Rpc] = &[
     served("ListAppProfiles", "admin::ListAppProfilesRequest", "admin::ListAppProfilesResponse"),
     served("UpdateAppProfile", "admin::UpdateAppProfileRequest", "longrunning::Operation"),
     served("DeleteAppProfile", "admin::DeleteAppProfileRequest", "Empty"),
-    not_yet("GetIamPolicy", "iam::GetIamPolicyRequest", "iam::Policy"),
-    not_yet("SetIamPolicy", "iam::SetIamPolicyRequest", "iam::Policy"),
-    not_yet(
+    served("GetIamPolicy", "iam::GetIamPolicyRequest", "iam::Policy"),
+    served("SetIamPolicy", "iam::SetIamPolicyRequest", "iam::Policy"),
+    served(
         "TestIamPermissions",
         "iam::TestIamPermissionsRequest",
         "iam::TestIamPermissionsResponse",

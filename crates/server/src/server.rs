@@ -30,6 +30,7 @@ use crate::chores::{self, Chores};
 use crate::config::Config;
 use crate::dispatch::Dispatch;
 use crate::hot_tablets::HotTablets;
+use crate::iam::policies::Policies;
 use crate::instances::Instances;
 use crate::limits::{CLOSE, REQUEST_MESSAGE_BYTES_MAX};
 use crate::listener;
@@ -43,7 +44,7 @@ use crate::services::generated::instance_admin::bigtable_instance_admin_server::
 use crate::services::generated::operations::operations_server::OperationsServer;
 use crate::services::generated::table_admin::bigtable_table_admin_server::BigtableTableAdminServer;
 use crate::services::{
-    DataService, InstanceAdminService, OperationsService, TableAdminService, Tables,
+    DataService, Iam, InstanceAdminService, OperationsService, TableAdminService, Tables,
 };
 
 /// The file descriptors of everything served, for reflection; see `scripts/descriptors.py`.
@@ -102,6 +103,14 @@ fn start_over(
     engine.retain_tablets(&tables.tablet_ids())?;
     let bundles = Bundles::new(Arc::clone(&resources));
     bundles.sweep(|table| tables.incarnation(table))?;
+    let policies = Policies::new(Arc::clone(&resources));
+    let iam = Iam::new(
+        Arc::clone(&tables),
+        Arc::clone(&views),
+        Arc::clone(&instances),
+        bundles.clone(),
+        policies.clone(),
+    );
     let backups = Arc::new(Backups::open(
         env.clone(),
         Arc::clone(&engine),
@@ -156,6 +165,7 @@ fn start_over(
             views: &views,
             operations: &operations,
             bundles: &bundles,
+            iam: &iam,
             health: &health,
             clock: &clock,
             gate: &gate,
@@ -179,6 +189,7 @@ fn start_over(
         metrics,
         tables,
         views,
+        policies,
         backups,
         hot_tablets,
         health,
@@ -265,6 +276,7 @@ struct Serving<'a> {
     operations: &'a Arc<Operations>,
     backups: &'a Arc<Backups>,
     bundles: &'a Bundles,
+    iam: &'a Iam,
     health: &'a HealthReporter,
     clock: &'a Arc<dyn Clock>,
     gate: &'a Arc<Gate>,
@@ -299,18 +311,20 @@ impl Serving<'_> {
             operations: operations(),
             backups: Arc::clone(self.backups),
             bundles: self.bundles.clone(),
+            iam: self.iam.clone(),
             clock: clock(),
             recorder: recorder.clone(),
         };
-        let instance_admin = InstanceAdminService::new(
-            instances(),
-            tables(),
-            views(),
-            operations(),
-            Arc::clone(self.hot_tablets),
-            clock(),
-            recorder.clone(),
-        );
+        let instance_admin = InstanceAdminService {
+            instances: instances(),
+            tables: tables(),
+            views: views(),
+            operations: operations(),
+            hot_tablets: Arc::clone(self.hot_tablets),
+            iam: self.iam.clone(),
+            clock: clock(),
+            recorder: recorder.clone(),
+        };
         let longrunning = OperationsService::new(operations(), recorder);
         let health = HealthService::from_health_reporter(self.health.clone());
         let reflection = || {

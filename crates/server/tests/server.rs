@@ -29,6 +29,8 @@ use tonic::transport::Channel;
 mod authorized_views;
 #[path = "server/change_streams.rs"]
 mod change_streams;
+#[path = "server/iam.rs"]
+mod iam;
 #[path = "server/instances.rs"]
 mod instances;
 #[path = "server/types.rs"]

@@ -166,7 +166,8 @@ impl Backups {
     fn give_up(&self, name: &str, incarnation: u64) {
         let removed = self.resources.change(|change| match change.get::<BackupRecord>(name) {
             Some(stored) if stored.value.incarnation == incarnation => {
-                change.delete::<BackupRecord>(name)
+                change.delete_under(name);
+                Ok(())
             }
             _ => Ok(()),
         });

@@ -170,11 +170,11 @@ impl Backups {
         Ok(updated.value.shown())
     }
 
-    /// Deletes a backup, finished or not. What is being restored or copied from it goes on. Blocks.
+    /// Deletes a backup, finished or not, and its policy. What is being restored or copied from it goes on. Blocks.
     pub fn delete(&self, name: &str) -> Result<()> {
         let record = self.resources.change(|change| {
             let record = change.find::<BackupRecord>(name)?.value.clone();
-            change.delete::<BackupRecord>(name)?;
+            change.delete_under(name);
             Ok(record)
         })?;
         self.forget(&record);

@@ -49,7 +49,7 @@ impl Backups {
             if expire_time.is_none_or(|at| times::micros(&at) > now) {
                 return Ok(None);
             }
-            change.delete::<BackupRecord>(name)?;
+            change.delete_under(name);
             Ok(Some(stored.value.clone()))
         })?;
         if let Some(record) = expired {

@@ -55,7 +55,7 @@ impl Bundles {
             for (name, stored) in self.resources.list::<BundleRecord>("", None, usize::MAX) {
                 let incarnation = split(&name).and_then(|(table, _)| incarnation_of(table));
                 if incarnation != Some(stored.value.table_incarnation) {
-                    change.delete::<BundleRecord>(&name)?;
+                    change.delete_under(&name);
                 }
             }
             Ok(())
@@ -83,7 +83,7 @@ impl Bundles {
             }
             let before = change.get::<BundleRecord>(name);
             if before.is_some_and(|before| !is_of(&before, table)) {
-                change.delete::<BundleRecord>(name)?;
+                change.delete_under(name);
             }
             let table_incarnation = table.incarnation;
             change.create(name, BundleRecord { table_incarnation, proto_descriptors })
@@ -135,11 +135,12 @@ impl Bundles {
         self.get(table, name)
     }
 
-    /// Deletes a bundle; `ABORTED` where the etag is another. Blocks.
+    /// Deletes a bundle, and its policy; `ABORTED` where the etag is another. Blocks.
     pub fn delete(&self, table: &TableRecord, name: &str, etag: &str) -> Result<()> {
         self.resources.change(|change| {
             expected(change, table, name, etag)?;
-            change.delete::<BundleRecord>(name)
+            change.delete_under(name);
+            Ok(())
         })
     }
 }

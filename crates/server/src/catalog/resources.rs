@@ -33,6 +33,7 @@ use super::authorized_views::ViewRecord;
 use crate::api::instances::Instance;
 use crate::api::{admin, longrunning};
 use crate::backups::record::BackupRecord;
+use crate::iam::policies::PolicyRecord;
 
 /// Before the kind in every key.
 pub(super) const PREFIX: &str = "resources/";
@@ -75,6 +76,7 @@ const KINDS: &[Kind] = &[
     Kind::of::<longrunning::Operation>(),
     Kind::of::<crate::bundles::BundleRecord>(),
     Kind::of::<ViewRecord>(),
+    Kind::of::<PolicyRecord>(),
 ];
 
 impl Resource for longrunning::Operation {

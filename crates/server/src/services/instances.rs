@@ -11,7 +11,7 @@ use tepui_engine::io::Clock;
 use tepui_engine::tablet::TabletId;
 use tonic::{Request, Response, Status};
 
-use super::{Tables, blocking, invalid, page_size, timestamp};
+use super::{Iam, Tables, blocking, invalid, page_size, timestamp};
 use crate::api::longrunning::Operation;
 use crate::api::{admin, instances as api};
 use crate::backups::times;
@@ -30,30 +30,18 @@ const APP_PROFILE_TYPE: &str = "google.bigtable.admin.v2.AppProfile";
 /// The service. Cheap to clone: every core has one.
 #[derive(Clone)]
 pub struct InstanceAdminService {
-    instances: Arc<Instances>,
-    tables: Arc<Tables>,
-    views: Arc<AuthorizedViews>,
-    operations: Arc<Operations>,
-    hot_tablets: Arc<HotTablets>,
-    clock: Arc<dyn Clock>,
-    pub(super) recorder: Recorder,
+    pub(crate) instances: Arc<Instances>,
+    pub(crate) tables: Arc<Tables>,
+    pub(crate) views: Arc<AuthorizedViews>,
+    pub(crate) operations: Arc<Operations>,
+    pub(crate) hot_tablets: Arc<HotTablets>,
+    pub(crate) iam: Iam,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) recorder: Recorder,
 }
 
 #[expect(clippy::unused_async, reason = "the generated dispatch awaits every RPC")]
 impl InstanceAdminService {
-    /// Administers these instances; operations are recorded among `operations`.
-    pub fn new(
-        instances: Arc<Instances>,
-        tables: Arc<Tables>,
-        views: Arc<AuthorizedViews>,
-        operations: Arc<Operations>,
-        hot_tablets: Arc<HotTablets>,
-        clock: Arc<dyn Clock>,
-        recorder: Recorder,
-    ) -> Self {
-        Self { instances, tables, views, operations, hot_tablets, clock, recorder }
-    }
-
     /// Runs a change off the core's runtime, with the service and the time at which it was asked for.
     async fn change<T: Send + 'static>(
         &self,

@@ -5,6 +5,7 @@ mod authorized_views;
 mod backups;
 mod bundles;
 mod data;
+mod iam;
 mod instances;
 mod operations;
 mod tables;
@@ -21,6 +22,7 @@ use crate::limits::PAGE_SIZE_DEFAULT;
 use crate::status;
 
 pub use data::DataService;
+pub use iam::Iam;
 pub use instances::InstanceAdminService;
 pub use operations::OperationsService;
 pub use tables::TableAdminService;

@@ -6,7 +6,7 @@ use tepui_bigtable::error::{Error, Result as TepuiResult};
 use tepui_engine::io::Clock;
 use tonic::{Request, Response, Status};
 
-use super::{Tables, blocking, invalid, page_size, timestamp, views};
+use super::{Iam, Tables, blocking, invalid, page_size, timestamp, views};
 use crate::api::admin;
 use crate::api::admin::drop_row_range_request::Target;
 use crate::api::admin::table::View;
@@ -34,6 +34,7 @@ pub struct TableAdminService {
     pub(crate) operations: Arc<Operations>,
     pub(crate) backups: Arc<Backups>,
     pub(crate) bundles: Bundles,
+    pub(crate) iam: Iam,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) recorder: Recorder,
 }

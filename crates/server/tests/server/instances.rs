@@ -24,7 +24,7 @@ fn create_request(id: &str) -> admin::CreateInstanceRequest {
 }
 
 impl TestServer {
-    fn instances(&self) -> BigtableInstanceAdminClient<Channel> {
+    pub(super) fn instances(&self) -> BigtableInstanceAdminClient<Channel> {
         BigtableInstanceAdminClient::new(self.channel.clone())
     }
 

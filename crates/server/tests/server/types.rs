@@ -12,7 +12,7 @@ use super::*;
 const BUNDLE: &str = "projects/p/instances/i/tables/t/schemaBundles/b";
 
 /// A schema of one message with these fields, by ascending number.
-fn schema(fields: &[(&str, FieldType)]) -> Bytes {
+pub(super) fn schema(fields: &[(&str, FieldType)]) -> Bytes {
     let field = |(number, (name, kind)): (i32, &(&str, FieldType))| FieldDescriptorProto {
         name: Some((*name).to_owned()),
         number: Some(number),
@@ -44,7 +44,12 @@ fn bundle(name: &str, etag: &str, proto_descriptors: Bytes) -> admin::SchemaBund
 }
 
 impl TestServer {
-    async fn create_bundle(&self, parent: &str, id: &str, schema: Bytes) -> Result<(), Code> {
+    pub(super) async fn create_bundle(
+        &self,
+        parent: &str,
+        id: &str,
+        schema: Bytes,
+    ) -> Result<(), Code> {
         let request = admin::CreateSchemaBundleRequest {
             parent: parent.to_owned(),
             schema_bundle_id: id.to_owned(),
