@@ -1,6 +1,6 @@
 # The one task runner: what CI runs is `make test`. `make` alone lists the targets.
 #
-# Rust, Go, Python 3.10+, Node 20+ and a C compiler are all that must be there; everything else is fetched from
+# Rust, Go, Python 3.11+, Node 20+, a JDK 17+ with Maven and a C compiler are all that must be there; everything else is fetched from
 # package registries into .cache/ in this directory.
 
 SHELL := /bin/bash
@@ -11,6 +11,7 @@ CARGO ?= cargo
 CACHE := $(CURDIR)/.cache
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 VENV := $(CACHE)/venv
+SYSTEM_VENV := $(CACHE)/venv-system
 PYTHON := $(VENV)/bin/python
 # The binary that the clients' and the crash tests run.
 TEST_BINARY := $(TARGET_DIR)/test-release/tepui
@@ -75,8 +76,8 @@ process: test-binary $(VENV)/.done ## what an operator meets: start, stop, damag
 crash: test-binary $(VENV)/.done ## SIGKILL the server under load, CRASH_ROUNDS times, and check every acknowledged write
 	$(PYTHON) tests/crash/crash.py --rounds $(CRASH_ROUNDS) --binary $(TEST_BINARY)
 
-clients: test-binary $(VENV)/.done $(CACHE)/node/.done $(CBT) ## the official Python, Go and Node clients and cbt against the real server
-	NODE_PATH=$(CACHE)/node/node_modules PYTHON=$(PYTHON) CBT=$(CBT) \
+clients: test-binary $(VENV)/.done $(SYSTEM_VENV)/.done $(CACHE)/node/.done $(CBT) ## the official clients and their own suites against the real server; CLIENTS picks suites
+	NODE_PATH=$(CACHE)/node/node_modules PYTHON=$(PYTHON) CBT=$(CBT) SYSTEM_PYTHON=$(SYSTEM_VENV)/bin/python \
 		python3 tests/harness.py --binary $(TEST_BINARY) -- tests/clients/run.sh
 
 bench: ## the benchmarks of docs/benchmarks.md; ARGS picks one
@@ -117,8 +118,10 @@ clean: ## remove what was built and fetched
 	rm -rf $(CACHE) fuzz/target
 
 $(VENV)/.done: tests/clients/python/requirements.txt
-	python3 -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r $<
+$(SYSTEM_VENV)/.done: tests/clients/python/system/requirements.txt
+$(VENV)/.done $(SYSTEM_VENV)/.done:
+	python3 -m venv $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
 $(VENV)/.demo: scripts/demo-requirements.txt $(VENV)/.done

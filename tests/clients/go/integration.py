@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
-"""Runs the integration test that the Go client's module carries, as its authors run it against their
-emulator, on the server that BIGTABLE_EMULATOR_HOST names.
+"""Runs the integration test that the Go client's module carries on the server that BIGTABLE_EMULATOR_HOST names:
+as its authors run it against their emulator, or (--real) as against the real service, where it skips nothing for
+being an emulator and administers instances, backups and views too.
+
+    integration.py [--real] [--run REGEXP]
 
 The test starts an emulator in its own process through the package `bttest`. In a copy of the module that
 package is exchanged for one of the same shape that starts nothing and gives the server's address. What is
 asserted stays as it is; `prepare` makes the two edits that an outside server needs.
 
 Each test runs in a process of its own, so that a panic fails one test. Ends with
-`N passed, N failed, N skipped` and exits with 1 when a test failed or was skipped that
-expected_skips.txt does not name.
+`N passed, N failed, N skipped` and exits with 1 when a test was skipped that expected_skips.txt does not name,
+or, with --real, failed or was skipped that real_exceptions.txt does not name.
 """
 
+import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -80,10 +85,10 @@ def prepare(module: pathlib.Path) -> pathlib.Path:
     return copy
 
 
-def run_test(binary: pathlib.Path, cwd: pathlib.Path, test: str, env: dict) -> dict[str, tuple[str, str]]:
+def run_test(binary: pathlib.Path, cwd: pathlib.Path, test: str, env: dict, args: list[str]) -> dict[str, tuple[str, str]]:
     """{test or subtest: (pass | fail | skip, its output)} of one top-level test."""
     env = {**env, "BIGTABLE_TEST_TABLE": f"it-{time.time_ns()}"}
-    command = ["go", "tool", "test2json", str(binary), "-test.v=test2json", f"-test.run=^{test}$"]
+    command = ["go", "tool", "test2json", str(binary), "-test.v=test2json", f"-test.run=^{test}$", *args]
     try:
         out = subprocess.run(command, cwd=cwd, env=env, text=True, errors="replace", stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, timeout=TEST_SECONDS_MAX, check=False).stdout
@@ -111,13 +116,27 @@ def run_test(binary: pathlib.Path, cwd: pathlib.Path, test: str, env: dict) -> d
     return leaves
 
 
+def real_service(host: str) -> list[str]:
+    """Makes the instance that the tests of the real service expect to be there; the flags that name it."""
+    instance = f"it-{time.time_ns() % 10**9}"
+    env = {**os.environ, "BIGTABLE_EMULATOR_HOST": host}
+    clusters = [f"{instance}-c1", f"{instance}-c2"]
+    subprocess.run(("go", "run", "./instance", "tests", instance, *clusters), cwd=HERE, env=env, check=True)
+    return ["-it.use-prod", "-it.project=tests", f"-it.instance={instance}", f"-it.cluster={clusters[0]}",
+            f"-it.cluster2={clusters[1]}"]
+
+
 def main() -> int:
     """Builds, runs and counts."""
+    parser = argparse.ArgumentParser(description="The Go client's integration test; see the file's head.")
+    parser.add_argument("--real", action="store_true", help="as against the real service")
+    parser.add_argument("--run", default="", metavar="REGEXP", help="only the tests whose names match")
+    options = parser.parse_args()
     host = os.environ.get("BIGTABLE_EMULATOR_HOST")
     if not host:
         print("BIGTABLE_EMULATOR_HOST is not set: run this by `make clients`", file=sys.stderr)
         return 2
-    lines = (HERE / "expected_skips.txt").read_text().splitlines()
+    lines = (HERE / ("real_exceptions.txt" if options.real else "expected_skips.txt")).read_text().splitlines()
     expected = {line.split("\t")[0] for line in lines if line and not line.startswith("#")}
     go(HERE, "mod", "download", MODULE)
     copy = prepare(pathlib.Path(go(HERE, "list", "-m", "-f", "{{.Dir}}", MODULE).strip()))
@@ -128,25 +147,29 @@ def main() -> int:
         # The module's test sets this variable itself where it wants it; the admin client's reads it.
         env = {k: v for k, v in os.environ.items() if k != "BIGTABLE_EMULATOR_HOST"}
         env["BIGTABLE_TEST_SERVER"] = host
-        if cwd != copy:
+        if cwd != copy or options.real:
             env["BIGTABLE_EMULATOR_HOST"] = host
+        args = real_service(host) if options.real and cwd == copy else []
         listed = subprocess.run([str(binary), f"-test.list={pattern}"], cwd=cwd, env=env, check=True, text=True,
                                 stdout=subprocess.PIPE).stdout
-        for test in (t for t in listed.split() if t.startswith("Test") and not t.startswith(LEFT_OUT)):
-            for name, (result, output) in run_test(binary, cwd, test, env).items():
+        wanted = (t for t in listed.split() if t.startswith("Test") and not t.startswith(LEFT_OUT))
+        for test in (t for t in wanted if re.search(options.run, t)):
+            for name, (result, output) in run_test(binary, cwd, test, env, args).items():
                 counts[result] += 1
                 print(f"{result:4}  {name}", flush=True)
-                if result == "fail":
+                if result == "fail" and options.real and name in expected:
+                    print(output[:600], flush=True)
+                elif result == "fail":
                     bad.append(name)
                     print(output, flush=True)
                 elif result == "skip" and name not in expected:
                     bad.append(f"{name} (skipped, not expected to be)")
                     print(output, flush=True)
                 elif result == "pass" and name in expected:
-                    print(f"note: {name} passes: take it off expected_skips.txt", flush=True)
+                    print(f"note: {name} passes: take it off the list of exceptions", flush=True)
     for name in bad:
         print(f"not as it should be: {name}")
-    print(f"go integration: {counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped")
+    print(f"go integration{' (real)' if options.real else ''}: {counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped")
     return 1 if bad or not counts["pass"] else 0
 
 

@@ -17,6 +17,7 @@ use crate::api::admin::encryption_info::EncryptionType;
 use crate::api::admin::table::View;
 use crate::api::longrunning::Operation;
 use crate::limits::BACKUP_JOBS_MAX;
+use crate::names;
 use crate::operations::{Handle, any};
 use crate::services::views;
 
@@ -286,11 +287,12 @@ impl Backups {
             }
         };
         // Nothing remains to be done to the table of a standard backup, either; but clients wait for
-        // the operation that says so.
+        // the operation that says so. On hard disks the service optimizes nothing, and names none.
         let started =
             metadata.progress.and_then(|p| p.start_time).as_ref().map_or(0, times::micros);
         let finished = progress(started, Some(self.env.clock.now_micros()));
-        if kind == BackupType::Standard {
+        let instance = names::instance_of(&metadata.name);
+        if kind == BackupType::Standard && !self.instances.is_on_hard_disks(instance) {
             let name = metadata.name.clone();
             let optimized = admin::OptimizeRestoredTableMetadata { name, progress: Some(finished) };
             let operation = self.operations.finished(

@@ -219,6 +219,15 @@ impl Instances {
         if ids.is_empty() { vec![IMPLICIT_CLUSTER.to_owned()] } else { ids }
     }
 
+    /// Whether one of an instance's clusters was created for hard disks.
+    pub fn is_on_hard_disks(&self, instance: &str) -> bool {
+        let clusters = format!("{instance}/clusters/");
+        let clusters = self.resources.list::<admin::Cluster>(&clusters, None, CLUSTERS_MAX);
+        let hard_disks =
+            |cluster: &admin::Cluster| cluster.default_storage_type() == admin::StorageType::Hdd;
+        clusters.iter().any(|(_, stored)| hard_disks(&stored.value))
+    }
+
     /// Which cluster answers requests by this app profile to what has this name, and its zone: the one that the profile
     /// routes to, else the first. Takes no lock.
     pub fn location(&self, name: &str, profile: &str) -> (String, String) {
