@@ -12,7 +12,7 @@ use crate::config;
 
 /// A budget of memory from which on the allocator may use huge pages. It asks the kernel for pages of 2 MiB, and what it gives
 /// back of one is in memory again as a whole at the next touch: some 50 MiB that no part of the budget counts. Reads of a large
-/// cache are an eighth cheaper with them; in a small budget the memory is worth more (entry 72 of docs/decisions.md).
+/// cache are an eighth cheaper with them; in a small budget the memory is worth more (entry 70 of docs/decisions.md).
 const HUGE_PAGES_FROM_BYTES: u64 = 2 << 30;
 
 /// The flags of `tepui serve`.

@@ -305,7 +305,12 @@ mod tests {
                 };
                 format!("| {} | {served} |", rpc.name)
             });
-            assert!(listed.eq(expected), "{title}");
+            // What other servers do stands in the columns behind.
+            let (listed, expected): (Vec<_>, Vec<_>) = (listed.collect(), expected.collect());
+            assert_eq!(listed.len(), expected.len(), "{title}");
+            for (listed, expected) in listed.iter().zip(expected) {
+                assert!(listed.starts_with(&expected), "{listed}, not {expected}");
+            }
         }
     }
 }
