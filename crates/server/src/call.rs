@@ -13,6 +13,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::LazyLock;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use tonic::{Response, Status};
 use crate::api::kept;
 use crate::api::session::GetClientConfigurationRequest;
 use crate::api::v2::{self, ResponseParams};
-use crate::instances::Instances;
+use crate::instances::{IMPLICIT_CLUSTER, IMPLICIT_ZONE, Instances};
 use crate::metrics::rpc::Recorder;
 
 /// The header of [`ResponseParams`], named by the number of an extension in Google's own messages.
@@ -117,13 +118,11 @@ impl Terms {
         request: &tonic::Request<R>,
     ) -> Self {
         let (name, profile) = request.get_ref().address();
-        let (cluster, zone) = instances.location(name, profile);
-        let params =
-            ResponseParams { zone_id: Some(zone), cluster_id: Some(cluster), afe_id: None };
+        let location = instances.location(name, profile);
         let metrics = Metrics {
             recorder: recorder.clone(),
             began_micros: recorder.now_micros(),
-            location: BinaryMetadataValue::from_bytes(&params.encode_to_vec()),
+            location: location.map_or_else(|| IMPLICIT_LOCATION.clone(), in_header),
         };
         Self { metrics: Some(metrics), ..self }
     }
@@ -169,6 +168,16 @@ impl Metrics {
         let took_micros = self.recorder.now_micros().saturating_sub(self.began_micros);
         headers.insert(TIMING_HEADER, timing(took_micros));
     }
+}
+
+/// The location header of instances that nobody created.
+static IMPLICIT_LOCATION: LazyLock<BinaryMetadataValue> =
+    LazyLock::new(|| in_header((IMPLICIT_CLUSTER.to_owned(), IMPLICIT_ZONE.to_owned())));
+
+/// The location header of a cluster and a zone.
+fn in_header((cluster, zone): (String, String)) -> BinaryMetadataValue {
+    let params = ResponseParams { zone_id: Some(zone), cluster_id: Some(cluster), afe_id: None };
+    BinaryMetadataValue::from_bytes(&params.encode_to_vec())
 }
 
 fn timing(took_micros: u64) -> AsciiMetadataValue {

@@ -229,19 +229,19 @@ impl Instances {
     }
 
     /// Which cluster answers requests by this app profile to what has this name, and its zone: the one that the profile
-    /// routes to, else the first. Takes no lock.
-    pub fn location(&self, name: &str, profile: &str) -> (String, String) {
+    /// routes to, else the first; `None` in an instance that nobody created, which is asked for most and costs nothing.
+    /// Takes no lock.
+    pub fn location(&self, name: &str, profile: &str) -> Option<(String, String)> {
         let instance = names::instance_of(name);
+        self.resources.get::<Instance>(instance)?;
         let routed = (!profile.is_empty()).then(|| self.routed_to(instance, profile)).flatten();
         let first = || {
             let prefix = format!("{instance}/clusters/");
             let first = self.resources.list::<admin::Cluster>(&prefix, None, 1).pop()?;
             Some((names::id_of(&first.0).to_owned(), first.1))
         };
-        match routed.or_else(first) {
-            Some((id, cluster)) => (id, names::id_of(&cluster.value.location).to_owned()),
-            None => (IMPLICIT_CLUSTER.to_owned(), IMPLICIT_ZONE.to_owned()),
-        }
+        let (id, cluster) = routed.or_else(first)?;
+        Some((id, names::id_of(&cluster.value.location).to_owned()))
     }
 
     /// The cluster of a profile that routes to one alone.
