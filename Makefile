@@ -43,7 +43,7 @@ ARGS ?=
 # Each target uses every core by itself, and its closing lines are to be read.
 .NOTPARALLEL:
 
-.PHONY: help run build test-binary fmt lint test unit process crash clients bench bench-read bench-write bench-read-test bench-server bench-large-values demo soak fuzz clean
+.PHONY: help run build test-binary fmt lint test unit process crash clients bench bench-read bench-write bench-read-test bench-server bench-large-values bench-backup demo soak fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,6 +102,10 @@ bench-server: $(EMULATOR) ## the server beside a bare echo, hot rows, a slow dev
 bench-large-values: build ## values of 10 KB beside Bitcask, Tokyo Cabinet and RocksDB; DATA_BYTES, MEMORY_BYTES, STORES
 	mkdir -p $(CACHE)
 	TEPUI=$(RELEASE_BINARY) bench-peers/large-values/run.sh $(CACHE)/large-values
+
+bench-backup: build $(VENV)/.done ## time a backup and its restore; ROWS of a kilobyte each
+	python3 tests/harness.py --binary $(RELEASE_BINARY) -- bash -c \
+		'$(PYTHON) scripts/bench_backup.py --binary $(RELEASE_BINARY) --host $$BIGTABLE_EMULATOR_HOST --rows $(ROWS)'
 
 demo: build $(VENV)/.demo ## load 336,776 flights, kill the server, read them back
 	$(PYTHON) scripts/demo.py --binary $(RELEASE_BINARY)
