@@ -223,7 +223,7 @@ class TableAdminTest {
         data.readChangeStream(
             ReadChangeStreamQuery.create(table)
                 .streamPartition(partitions.get(0))
-                .startTime(start.minusSeconds(5))
+                .startTime(start)
                 .endTime(java.time.Instant.now().plusSeconds(1)));
     for (ChangeStreamRecord record : stream) {
       if (record instanceof ChangeStreamMutation) {
