@@ -11,6 +11,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -41,15 +42,15 @@ use crate::selection::{FilterSource, Selection};
 use crate::tablets::TabletMap;
 use crate::turn::Turn;
 
-/// Rows of one `MutateRows` that are written at once, at most. They share group commits of the log, so
-/// fewer would cost a sync per few rows; more would let one request fill the log's queue.
+/// Writes of one `MutateRows` under way at once, at most. They share group commits of the log, so fewer would cost a
+/// sync per few; more would let one request fill the log's queue.
 const MUTATE_ROWS_IN_FLIGHT_MAX: usize = 1_024;
 
 /// Bytes of one `MutateRows` that are being written at once, roughly: a group of the log. A bulk of large rows
 /// waits for its own writes, instead of filling the log's queue and being refused for it.
 const MUTATE_ROWS_IN_FLIGHT_BYTES: usize = 4 << 20;
 
-/// Rows of one `MutateRows` that are written at once even where they are large: they share a sync.
+/// Writes of one `MutateRows` under way at once even where they are large: they share a sync.
 const MUTATE_ROWS_IN_FLIGHT_MIN: usize = 4;
 
 /// Rows that a `DropRowRange` of a table with a change stream deletes at once, at most: enough to share syncs.
@@ -173,19 +174,22 @@ impl Table {
     ) -> Result<Vec<(usize, Error)>> {
         let BulkPlan { rows, mut failed } =
             BulkPlan::new(&self.schema(), &request.entries, self.clock.now_micros(), view)?;
-        let in_flight = bulk_writes_in_flight(&rows);
+        let writes = bulk_writes(rows, &self.tablets, |tablet| tablet.id());
+        let in_flight = bulk_writes_in_flight(&writes);
         let mut turn = Turn::default();
-        let writes = rows.into_iter().map(|RowWrite { batch, entries, token }| {
-            let tablet = Arc::clone(self.turn_to(&batch.row));
-            turn.row(batch.mutations.iter().map(weight).sum());
+        let writes = writes.into_iter().map(|BulkWrite { tablet, rows, entries, bytes }| {
+            turn.row(bytes);
             let others_first = turn.is_over();
             async move {
                 if others_first {
                     tokio::task::yield_now().await;
                 }
-                let applied = match token {
-                    Some(token) => token.apply(&tablet, batch).await,
-                    None => tablet.apply(batch).await.map(|_| ()).map_err(Error::from),
+                activity::turn_to(tablet.id());
+                let applied = match rows {
+                    BulkRows::Together(batches) => {
+                        tablet.apply_rows(batches).await.map_err(Error::from)
+                    }
+                    BulkRows::Once(token, batch) => token.apply(&tablet, batch).await,
                 };
                 (entries, applied)
             }
@@ -449,12 +453,73 @@ fn in_field(field: &str, error: &Error) -> Error {
     Error::new(error.kind(), format!("Error in field '{field}' : {}", error.message()))
 }
 
-/// Rows of a bulk that are written at once.
-fn bulk_writes_in_flight(rows: &[RowWrite]) -> usize {
-    let bytes: usize =
-        rows.iter().map(|row| row.batch.mutations.iter().map(weight).sum::<usize>()).sum();
-    let of_a_row = (bytes / rows.len().max(1)).max(1);
-    (MUTATE_ROWS_IN_FLIGHT_BYTES / of_a_row)
+/// Rows of a bulk that go to one tablet (`T` is a handle of one) as one write.
+#[derive(Debug)]
+struct BulkWrite<T> {
+    tablet: T,
+    rows: BulkRows,
+    /// Indexes of the entries that are in it.
+    entries: Vec<usize>,
+    /// Bytes of the rows, roughly.
+    bytes: usize,
+}
+
+#[derive(Debug)]
+enum BulkRows {
+    /// As many as make up a turn; each for itself, but for what goes wrong with the log.
+    Together(Vec<RowBatch>),
+    /// A row whose write depends on what is in it.
+    Once(Token, RowBatch),
+}
+
+/// Rows of a bulk, gathered by tablets (which `id` tells apart) into writes.
+fn bulk_writes<T: Clone, I: Eq + Hash>(
+    rows: Vec<RowWrite>,
+    tablets: &TabletMap<T>,
+    id: impl Fn(&T) -> I,
+) -> Vec<BulkWrite<T>> {
+    let mut writes: Vec<BulkWrite<T>> = Vec::new();
+    // By tablet, the write that takes more rows.
+    let mut open: HashMap<I, (usize, Turn)> = HashMap::new();
+    for RowWrite { batch, entries, token } in rows {
+        let tablet = tablets.get(&batch.row);
+        let bytes = batch.mutations.iter().map(weight).sum();
+        if let Some(token) = token {
+            let (tablet, rows) = (tablet.clone(), BulkRows::Once(token, batch));
+            writes.push(BulkWrite { tablet, rows, entries, bytes });
+            continue;
+        }
+        let key = id(tablet);
+        let (at, mut turn) = open.remove(&key).unwrap_or((writes.len(), Turn::default()));
+        match writes.get_mut(at) {
+            Some(BulkWrite {
+                rows: BulkRows::Together(together),
+                entries: all,
+                bytes: sum,
+                ..
+            }) => {
+                together.push(batch);
+                all.extend(entries);
+                *sum += bytes;
+            }
+            _ => {
+                let (tablet, rows) = (tablet.clone(), BulkRows::Together(vec![batch]));
+                writes.push(BulkWrite { tablet, rows, entries, bytes });
+            }
+        }
+        turn.row(bytes);
+        if !turn.is_over() {
+            open.insert(key, (at, turn));
+        }
+    }
+    writes
+}
+
+/// Writes of a bulk that are under way at once.
+fn bulk_writes_in_flight<T>(writes: &[BulkWrite<T>]) -> usize {
+    let bytes: usize = writes.iter().map(|write| write.bytes).sum();
+    let of_a_write = (bytes / writes.len().max(1)).max(1);
+    (MUTATE_ROWS_IN_FLIGHT_BYTES / of_a_write)
         .clamp(MUTATE_ROWS_IN_FLIGHT_MIN, MUTATE_ROWS_IN_FLIGHT_MAX)
 }
 
@@ -589,8 +654,9 @@ mod tests {
     }
 
     #[test]
-    fn large_rows_of_a_bulk_are_written_a_few_at_a_time() {
-        let rows = |count: usize, bytes: usize| -> Vec<RowWrite> {
+    fn rows_of_a_bulk_are_written_by_turns_and_large_ones_a_few_at_a_time() {
+        let all = || TabletMap::new(vec![(RowRange::all(), ())]).unwrap();
+        let writes = |count: usize, bytes: usize| {
             let value = Bytes::from(vec![0; bytes]);
             let put = Mutation::Put {
                 family: tepui_engine::cell::FamilyId(1),
@@ -599,13 +665,53 @@ mod tests {
                 value,
             };
             let batch = RowBatch { row: Bytes::from_static(b"r"), mutations: vec![put] };
-            (0..count)
+            let rows = (0..count)
                 .map(|i| RowWrite { batch: batch.clone(), entries: vec![i], token: None })
-                .collect()
+                .collect();
+            bulk_writes(rows, &all(), |()| ())
         };
-        assert_eq!(bulk_writes_in_flight(&rows(5_000, 1 << 10)), MUTATE_ROWS_IN_FLIGHT_MAX);
-        assert_eq!(bulk_writes_in_flight(&rows(100, 100 << 10)), 40);
-        assert_eq!(bulk_writes_in_flight(&rows(3, 50 << 20)), MUTATE_ROWS_IN_FLIGHT_MIN);
+        let small = writes(5_000, 1 << 10);
+        let entries: Vec<_> = small.iter().flat_map(|write| write.entries.clone()).collect();
+        assert_eq!(entries, (0..5_000).collect::<Vec<_>>());
+        for write in &small {
+            assert!(write.bytes <= 64 << 10, "{}", write.bytes);
+            assert!(
+                matches!(&write.rows, BulkRows::Together(rows) if rows.len() == write.entries.len())
+            );
+        }
+        assert!(small.len() < 100, "{}", small.len());
+        assert!((64..100).contains(&bulk_writes_in_flight(&small)));
+        let large = writes(100, 100 << 10);
+        assert_eq!((large.len(), bulk_writes_in_flight(&large)), (100, 40));
+        let huge = writes(3, 50 << 20);
+        assert_eq!((huge.len(), bulk_writes_in_flight(&huge)), (3, MUTATE_ROWS_IN_FLIGHT_MIN));
+    }
+
+    #[test]
+    fn rows_of_a_bulk_go_to_their_tablets_and_those_with_a_token_alone() {
+        let (low, high) = (RowRange::new("", "m"), RowRange::new("m", ""));
+        let tablets = TabletMap::new(vec![(low, 1), (high, 2)]).unwrap();
+        let now = 1_700_000_000_000_000;
+        let rows = ["a", "x", "b", "t", "y"].iter().enumerate().map(|(i, row)| {
+            let mutation = Mutation::Merge {
+                family: tepui_engine::cell::FamilyId(1),
+                qualifier: Bytes::new(),
+                timestamp: 0,
+                operand: Bytes::from(1_i64.to_be_bytes().to_vec()),
+            };
+            let batch =
+                RowBatch { row: Bytes::from_static(row.as_bytes()), mutations: vec![mutation] };
+            let given = v2::Idempotency {
+                token: Bytes::from_static(b"only once"),
+                start_time: Some(prost_types::Timestamp { seconds: now / 1_000_000, nanos: 0 }),
+            };
+            let token =
+                (*row == "t").then(|| Token::of(Some(&given), &batch, now).unwrap().unwrap());
+            RowWrite { batch, entries: vec![i], token }
+        });
+        let writes = bulk_writes(rows.collect(), &tablets, |tablet| *tablet);
+        let shown: Vec<_> = writes.iter().map(|w| (w.tablet, w.entries.as_slice())).collect();
+        assert_eq!(shown, [(1, &[0, 2][..]), (2, &[1, 4][..]), (2, &[3][..])]);
     }
 
     #[test]

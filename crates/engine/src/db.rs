@@ -158,7 +158,8 @@ impl Engine {
             segment_bytes: options.log_segment_bytes,
             ..LogOptions::default()
         };
-        let memtables = MemtableMemory::default();
+        // One memtable's memory is kept for the next, which takes that first.
+        let memtables = MemtableMemory::keeping(options.memtable_bytes);
         let mut replays: BTreeMap<TabletId, Replay> = manifests
             .iter()
             .map(|(id, manifest)| {
@@ -360,7 +361,7 @@ impl Engine {
         let tablets = self.tablets();
         let jobs: u64 = tablets.iter().map(|t| t.running_jobs() as u64).sum();
         EngineMemory {
-            memtables: self.core.memtables.bytes(),
+            memtables: self.core.memtables.bytes() + self.core.memtables.spare_bytes(),
             log_queue: self.core.pipeline.queued_bytes(),
             changes: self.core.changes.tail_bytes(),
             jobs: jobs * JOB_BYTES,

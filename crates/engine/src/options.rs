@@ -198,7 +198,7 @@ impl Default for EngineOptions {
     }
 }
 
-/// Memory of one flush or compaction, in bytes: a dozen inputs that read 1 MiB ahead, the output's buffer and
+/// Memory of one flush or compaction, in bytes: a dozen inputs that read 1 MiB ahead, the output's two buffers and
 /// the blocks that a dictionary is trained with, and the index and filter of the output until it is written.
 pub const JOB_BYTES: u64 = 32 << 20;
 

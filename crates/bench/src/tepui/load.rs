@@ -16,8 +16,10 @@ use crate::progress::Progress;
 
 /// Threads that write. More than two gain little: inserts into one memtable take turns.
 const WRITERS: usize = 2;
-/// Writes of a thread under way at once; each waits for its group of the log.
-const WRITES_IN_FLIGHT: usize = 512;
+/// Rows that are written together.
+const BATCH_ROWS: u64 = 64;
+/// Such batches of a thread under way at once; each waits for its group of the log.
+const BATCHES_IN_FLIGHT: usize = 8;
 /// Rows that a thread takes at a time.
 const CHUNK_ROWS: u64 = 4096;
 
@@ -59,18 +61,20 @@ pub(super) fn load_columns(
                 }
                 progress.check()?;
                 let to = from.saturating_add(CHUNK_ROWS).min(dataset.rows);
-                for row in from..to {
-                    if under_way.len() >= WRITES_IN_FLIGHT
+                for first in (from..to).step_by(BATCH_ROWS as usize) {
+                    if under_way.len() >= BATCHES_IN_FLIGHT
                         && let Some(done) = under_way.next().await
                     {
-                        let _: u64 = done?;
+                        done?;
                     }
-                    under_way.push(tablet.apply_when_room(batch(dataset, row, columns.clone())));
+                    let rows = first..to.min(first + BATCH_ROWS);
+                    let rows = rows.map(|row| batch(dataset, row, columns.clone())).collect();
+                    under_way.push(tablet.apply_rows_when_room(rows));
                 }
                 bar.add(to - from);
             }
             while let Some(done) = under_way.next().await {
-                let _: u64 = done?;
+                done?;
             }
             Ok(())
         })

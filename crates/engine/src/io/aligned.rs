@@ -5,19 +5,102 @@
 //! ├──────── filled ────────┼──────── spare (uninitialised) ────────┤
 //! ptr (aligned)                                                    ptr + capacity
 //! ```
+//!
+//! Memory of large buffers is kept for the next ones: given anew by the system, it costs a page fault for every four
+//! kilobytes, as much as the device's work on them.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::collections::VecDeque;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 
-/// The buffer. Its bytes do not move while it lives, wherever the value itself moves to.
-pub(super) struct AlignedBuf {
+/// Bytes from which on a buffer's memory is kept: windows of compactions and of writes, which come one after the other.
+const KEPT_FROM_BYTES: usize = 256 << 10;
+/// Memory of such buffers is a multiple of this, so that one fits in for another.
+const KEPT_UNIT_BYTES: usize = 64 << 10;
+/// Bytes that are kept, at most: some of each size in use. More would only lie there between two compactions.
+const KEPT_BYTES_MAX: usize = 8 << 20;
+
+/// Memory that no buffer has.
+static KEPT: Mutex<Kept> = Mutex::new(Kept { memory: VecDeque::new(), bytes: 0 });
+
+struct Kept {
+    /// The longest unused first.
+    memory: VecDeque<Memory>,
+    bytes: usize,
+}
+
+/// Memory with one owner.
+struct Memory {
     ptr: NonNull<u8>,
     layout: Layout,
+}
+
+// SAFETY: plain memory, not tied to a thread.
+unsafe impl Send for Memory {}
+// SAFETY: a shared reference gives access to nothing but the address.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Memory as kept, or new. `None` where none can be so large.
+    fn take(bytes: usize, align: usize) -> Option<Self> {
+        // An allocation of nothing is not allowed; one byte more costs nothing.
+        let mut layout = Layout::from_size_align(bytes.max(1), align).ok()?;
+        if bytes >= KEPT_FROM_BYTES {
+            let bytes = bytes.checked_next_multiple_of(KEPT_UNIT_BYTES)?;
+            layout = Layout::from_size_align(bytes, align).ok()?;
+            let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+            let newest = kept.memory.iter().rposition(|memory| memory.layout == layout);
+            if let Some(memory) = newest.and_then(|at| kept.memory.remove(at)) {
+                kept.bytes -= bytes;
+                return Some(memory);
+            }
+        }
+        // SAFETY: the layout's size is not zero.
+        let ptr = unsafe { alloc(layout) };
+        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
+        Some(Self { ptr, layout })
+    }
+
+    /// Keeps the memory, or frees it.
+    fn give(self) {
+        let bytes = self.layout.size();
+        if bytes < KEPT_FROM_BYTES {
+            return;
+        }
+        let mut too_many = Vec::new();
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.memory.push_back(self);
+        kept.bytes += bytes;
+        while kept.bytes > KEPT_BYTES_MAX
+            && let Some(oldest) = kept.memory.pop_front()
+        {
+            kept.bytes -= oldest.layout.size();
+            too_many.push(oldest);
+        }
+        // What is too much is freed after the lock is.
+        drop(kept);
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `take` with this layout, and this is its only owner.
+        unsafe { dealloc(self.ptr.as_ptr(), self.layout) }
+    }
+}
+
+/// The buffer. Its bytes do not move while it lives, wherever the value itself moves to.
+pub(super) struct AlignedBuf {
+    /// Until it is dropped.
+    memory: Option<Memory>,
+    ptr: NonNull<u8>,
+    capacity: usize,
     filled: usize,
 }
 
@@ -30,12 +113,8 @@ impl AlignedBuf {
     /// `capacity` bytes at a multiple of `align`, which must be a power of two. `None` where no buffer can
     /// be so large.
     pub(super) fn new(capacity: usize, align: usize) -> Option<Self> {
-        // An allocation of nothing is not allowed; one byte more costs nothing.
-        let layout = Layout::from_size_align(capacity.max(1), align).ok()?;
-        // SAFETY: the layout's size is not zero.
-        let ptr = unsafe { alloc(layout) };
-        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
-        Some(Self { ptr, layout, filled: 0 })
+        let memory = Memory::take(capacity, align)?;
+        Some(Self { ptr: memory.ptr, memory: Some(memory), capacity, filled: 0 })
     }
 
     /// Bytes that are filled.
@@ -45,7 +124,7 @@ impl AlignedBuf {
 
     /// Bytes that fit.
     pub(super) fn capacity(&self) -> usize {
-        self.layout.size()
+        self.capacity
     }
 
     /// Forgets what is filled beyond `len`.
@@ -110,8 +189,9 @@ impl AsRef<[u8]> for AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, and freed once.
-        unsafe { dealloc(self.ptr.as_ptr(), self.layout) }
+        if let Some(memory) = self.memory.take() {
+            memory.give();
+        }
     }
 }
 

@@ -11,6 +11,10 @@
 //!                                                            └ length of the file
 //! ```
 //!
+//! A full buffer is written by a thread of the file's own, while the next one is filled; so whoever merges records waits
+//! for the device only where that is slower, and hears of an error with the next buffer or with the sync. A file of less
+//! than a buffer needs no thread.
+//!
 //! What a sync has written stays in the buffer and is written again with what follows: a file is synced once, at its
 //! end.
 //!
@@ -22,7 +26,9 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -32,8 +38,8 @@ use super::aligned::AlignedBuf;
 use super::local::{failed, reserve};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes of one write. Smaller ones cost a wait for the device each (256 KiB: a tenth of a millisecond here); larger
-/// ones only memory, of which every flush and compaction has one.
+/// Bytes of one write. Smaller ones cost a hand-over to another thread each; larger ones only memory, of which every flush
+/// and compaction has two.
 const WRITE_BYTES: usize = 1 << 20;
 
 /// Zeros for the rest of a unit; no alignment that is believed is larger.
@@ -58,16 +64,121 @@ impl Refusal {
 /// A file that is written past the page cache.
 #[derive(Debug)]
 pub(super) struct DirectWritable {
-    file: File,
-    path: PathBuf,
-    /// Bytes of a unit; 1 once the file is written through the page cache.
-    align: usize,
+    target: Arc<Target>,
     buf: AlignedBuf,
-    /// Where the buffer belongs: all before it is in the file.
+    /// Where the buffer belongs: all before it is in the file, or on its way.
     written: u64,
     /// Bytes of the buffer that the last sync has written.
     synced: usize,
+    /// From the first full buffer on.
+    behind: Option<WriteBehind>,
+}
+
+/// The file, as whoever writes to it needs it.
+#[derive(Debug)]
+struct Target {
+    file: File,
+    path: PathBuf,
+    /// Bytes of a unit; 1 once the file is written through the page cache.
+    align: AtomicUsize,
     refusal: Arc<Refusal>,
+}
+
+impl Target {
+    /// Writes a buffer, which is made of whole units.
+    fn write(&self, buf: &AlignedBuf, offset: u64) -> Result<()> {
+        let mut done = 0;
+        while let Some(rest) = buf.as_ref().get(done..).filter(|rest| !rest.is_empty()) {
+            let align = self.align.load(Ordering::Relaxed);
+            match rustix::io::pwrite(&self.file, rest, offset + done as u64) {
+                // Whole units only: the next write has to begin with one.
+                Ok(len) if len >= align => done += len - len % align,
+                Ok(_) => {
+                    let text = format!("write {}: the device took nothing", self.path.display());
+                    return Err(Error::new(ErrorKind::Io, text));
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::INVAL) if align > 1 => self.give_up_direct()?,
+                Err(errno) => return Err(failed("write", &self.path, &errno.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on through the page cache.
+    fn give_up_direct(&self) -> Result<()> {
+        self.refusal.tell(&self.path);
+        self.align.store(1, Ordering::Relaxed);
+        rustix::fs::fcntl_getfl(&self.file)
+            .and_then(|flags| rustix::fs::fcntl_setfl(&self.file, flags - OFlags::DIRECT))
+            .map_err(|errno| failed("write", &self.path, &errno.into()))
+    }
+}
+
+/// A thread that writes one buffer while the next one is filled. It ends with this.
+#[derive(Debug)]
+struct WriteBehind {
+    /// Until the end.
+    full: Option<SyncSender<(AlignedBuf, u64)>>,
+    written: Receiver<(AlignedBuf, Result<()>)>,
+    /// A buffer is on its way.
+    busy: bool,
+    /// A buffer was not written: there is a gap in the file, which must never be synced.
+    failed: Option<Error>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl WriteBehind {
+    fn start(target: Arc<Target>) -> Result<Self> {
+        let (full, to_write) = sync_channel::<(AlignedBuf, u64)>(1);
+        let (answer, written) = sync_channel(1);
+        let work = move || {
+            for (buf, offset) in to_write {
+                let result = target.write(&buf, offset);
+                if answer.send((buf, result)).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("tepui-write".to_owned())
+            .spawn(work)
+            .map_err(|e| Error::io("start a thread that writes", &e))?;
+        Ok(Self { full: Some(full), written, busy: false, failed: None, thread: Some(thread) })
+    }
+
+    /// Waits for the buffer that is on its way, and gives it back; `None` for none.
+    fn wait(&mut self) -> Result<Option<AlignedBuf>> {
+        if std::mem::take(&mut self.busy) {
+            match self.written.recv() {
+                Ok((buf, Ok(()))) => return Ok(Some(buf)),
+                Ok((_, Err(error))) => self.failed = Some(error),
+                Err(_) => self.failed = Some(gone()),
+            }
+        }
+        self.failed.clone().map_or(Ok(None), Err)
+    }
+
+    fn send(&mut self, buf: AlignedBuf, offset: u64) -> Result<()> {
+        let full = self.full.as_ref().ok_or_else(gone)?;
+        full.send((buf, offset)).map_err(|_| gone())?;
+        self.busy = true;
+        Ok(())
+    }
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::Io, "the thread that writes the file has ended")
+}
+
+impl Drop for WriteBehind {
+    fn drop(&mut self) {
+        // Nothing is written any more once the file is closed.
+        self.full = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 impl DirectWritable {
@@ -79,36 +190,34 @@ impl DirectWritable {
         refusal: Arc<Refusal>,
     ) -> Option<Self> {
         let buf = AlignedBuf::new(WRITE_BYTES, align)?;
-        let path = path.to_owned();
-        Some(Self { file, path, align, buf, written: 0, synced: 0, refusal })
+        let align = AtomicUsize::new(align);
+        let target = Arc::new(Target { file, path: path.to_owned(), align, refusal });
+        Some(Self { target, buf, written: 0, synced: 0, behind: None })
     }
 
-    /// Writes the buffer, which is made of whole units.
-    fn write_buffer(&mut self) -> Result<()> {
-        let mut done = 0;
-        while let Some(rest) = self.buf.as_ref().get(done..).filter(|rest| !rest.is_empty()) {
-            match rustix::io::pwrite(&self.file, rest, self.written + done as u64) {
-                // Whole units only: the next write has to begin with one.
-                Ok(len) if len >= self.align => done += len - len % self.align,
-                Ok(_) => {
-                    let text = format!("write {}: the device took nothing", self.path.display());
-                    return Err(Error::new(ErrorKind::Io, text));
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::INVAL) if self.align > 1 => self.give_up_direct()?,
-                Err(errno) => return Err(failed("write", &self.path, &errno.into())),
+    /// Has the full buffer written, and goes on with the other one.
+    fn turn(&mut self) -> Result<()> {
+        let behind = match &mut self.behind {
+            Some(behind) => behind,
+            None => self.behind.insert(WriteBehind::start(Arc::clone(&self.target))?),
+        };
+        let next = match behind.wait()? {
+            Some(mut buf) => {
+                buf.truncate(0);
+                buf
             }
-        }
+            None => {
+                let align = self.target.align.load(Ordering::Relaxed);
+                AlignedBuf::new(WRITE_BYTES, align)
+                    .ok_or_else(|| Error::new(ErrorKind::Io, "no memory is aligned so"))?
+            }
+        };
+        let full = std::mem::replace(&mut self.buf, next);
+        let (offset, len) = (self.written, full.filled() as u64);
+        behind.send(full, offset)?;
+        self.written += len;
+        self.synced = 0;
         Ok(())
-    }
-
-    /// Goes on through the page cache.
-    fn give_up_direct(&mut self) -> Result<()> {
-        self.refusal.tell(&self.path);
-        self.align = 1;
-        rustix::fs::fcntl_getfl(&self.file)
-            .and_then(|flags| rustix::fs::fcntl_setfl(&self.file, flags - OFlags::DIRECT))
-            .map_err(|errno| failed("write", &self.path, &errno.into()))
     }
 }
 
@@ -118,28 +227,29 @@ impl WritableFile for DirectWritable {
         while !rest.is_empty() {
             rest = self.buf.extend(rest);
             if self.buf.filled() == self.buf.capacity() {
-                self.write_buffer()?;
-                self.written += self.buf.filled() as u64;
-                self.buf.truncate(0);
-                self.synced = 0;
+                self.turn()?;
             }
         }
         Ok(())
     }
 
     fn sync(&mut self) -> Result<()> {
+        if let Some(behind) = &mut self.behind {
+            behind.wait()?;
+        }
         let filled = self.buf.filled();
         if filled > self.synced {
-            let padding = filled.next_multiple_of(self.align) - filled;
+            let align = self.target.align.load(Ordering::Relaxed);
+            let padding = filled.next_multiple_of(align) - filled;
             self.buf.extend(ZEROS.get(..padding).unwrap_or(&ZEROS));
-            let result = self.write_buffer();
+            let result = self.target.write(&self.buf, self.written);
             self.buf.truncate(filled);
             result?;
             let len = self.len();
-            self.file.set_len(len).map_err(|e| failed("cut", &self.path, &e))?;
+            self.target.file.set_len(len).map_err(|e| failed("cut", &self.target.path, &e))?;
             self.synced = filled;
         }
-        self.file.sync_data().map_err(|e| failed("sync", &self.path, &e))
+        self.target.file.sync_data().map_err(|e| failed("sync", &self.target.path, &e))
     }
 
     fn len(&self) -> u64 {
@@ -147,7 +257,7 @@ impl WritableFile for DirectWritable {
     }
 
     fn reserve(&mut self, len: u64) -> Result<()> {
-        reserve(&self.file, &self.path, len)
+        reserve(&self.target.file, &self.target.path, len)
     }
 }
 
@@ -172,6 +282,27 @@ mod tests {
         file.append(b"x").unwrap();
         file.sync().unwrap();
         assert_eq!(std::fs::read(&path).unwrap().len(), data.len() + 1);
-        assert_eq!((file.align, file.refusal.0.load(Ordering::Relaxed)), (1, true));
+        let target = &file.target;
+        let told = target.refusal.0.load(Ordering::Relaxed);
+        assert_eq!((target.align.load(Ordering::Relaxed), told), (1, true));
+    }
+
+    #[test]
+    fn a_buffer_that_was_not_written_fails_all_that_comes_after_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, b"").unwrap();
+        // Opened for reading: every write is refused.
+        let file = File::open(&path).unwrap();
+        let mut file = DirectWritable::new(file, &path, 1, Arc::default()).unwrap();
+        let buffer = vec![7; WRITE_BYTES];
+        file.append(&buffer).unwrap();
+        for _ in 0..3 {
+            let error = file.append(&buffer).and_then(|()| file.sync()).unwrap_err();
+            assert!(error.message().contains("write") && error.message().contains("/f"), "{error}");
+        }
+        assert!(file.sync().is_err());
+        drop(file);
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
     }
 }

@@ -270,12 +270,13 @@ impl CommitLog for LocalLog {
         Ok(())
     }
 
-    fn append(&self, append: Append) -> Result<()> {
+    fn append_all(&self, appends: &mut dyn Iterator<Item = Append>) -> Result<()> {
         let mut queue = lock(&self.shared.queue);
         queue.check()?;
-        queue.entries.push(append);
+        let before = queue.entries.len();
+        queue.entries.extend(appends);
         // The thread waits for the first, or for so many.
-        let awaited = queue.entries.len() == queue.awaited;
+        let awaited = before < queue.awaited && queue.entries.len() >= queue.awaited;
         drop(queue);
         if awaited {
             self.shared.wake.notify_one();

@@ -146,9 +146,13 @@ fn add_mark(marks: &mut Vec<Mark>, first_seq: Seq, offset: u64) {
 pub trait CommitLog: Send + Sync + Debug {
     /// Starts to write. Called once, before the first [`Self::append`].
     fn start(&self, observer: Arc<dyn LogObserver>) -> Result<()>;
-    /// Queues a batch; never blocks for I/O. Batches are written in the order of the calls, and
-    /// reported to the observer. Fails when the log has failed or is closed.
-    fn append(&self, append: Append) -> Result<()>;
+    /// Queues batches, next to each other; never blocks for I/O. Batches are written in the order of the calls, and
+    /// reported to the observer. Fails, and takes none, when the log has failed or is closed.
+    fn append_all(&self, appends: &mut dyn Iterator<Item = Append>) -> Result<()>;
+    /// Queues one batch.
+    fn append(&self, append: Append) -> Result<()> {
+        self.append_all(&mut std::iter::once(append))
+    }
     /// Seals the segment being written, if it holds a batch, and goes on in a new one. Blocks.
     fn rotate(&self) -> Result<()>;
     /// The segments, oldest first; the last is the one being written.

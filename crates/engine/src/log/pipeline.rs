@@ -248,7 +248,13 @@ impl CommitPipeline {
 
     /// Waits until a batch of this many encoded bytes may be queued.
     pub async fn admit(&self, bytes: usize) -> Result<Permit> {
-        let bytes = (bytes as u64).saturating_add(ENTRY_OVERHEAD_BYTES);
+        self.admit_all(1, bytes).await
+    }
+
+    /// Waits until so many batches of this many encoded bytes together may be queued.
+    pub async fn admit_all(&self, batches: usize, bytes: usize) -> Result<Permit> {
+        let overhead = ENTRY_OVERHEAD_BYTES.saturating_mul(batches as u64);
+        let bytes = (bytes as u64).saturating_add(overhead);
         let share = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.shared.gate_bytes);
         let gate = Arc::clone(&self.shared.gate);
         if let Ok(permit) = Arc::clone(&gate).try_acquire_many_owned(share) {
@@ -273,14 +279,33 @@ impl CommitPipeline {
     /// Gives a batch of `seqs` mutations its sequences and its place in the log. Does not block; the
     /// caller holds the lock under which the memtable is written, puts the batch into it with the
     /// sequences of the [`Commit`], and then calls [`Commit::applied`].
-    pub fn begin(&self, mut batch: EncodedBatch, seqs: u32, permit: Permit) -> Result<Commit> {
+    pub fn begin(&self, batch: EncodedBatch, seqs: u32, permit: Permit) -> Result<Commit> {
+        self.begin_all(std::iter::once((batch, seqs)), seqs, permit)
+    }
+
+    /// The same for several batches, each with its number of mutations, which are `seqs` in all (none of them 0, where
+    /// there are several): they follow each other in history, become visible together, and are one commit.
+    pub fn begin_all(
+        &self,
+        batches: impl ExactSizeIterator<Item = (EncodedBatch, u32)>,
+        seqs: u32,
+        permit: Permit,
+    ) -> Result<Commit> {
         let (done, receiver) = oneshot::channel();
         let mut state = lock(&self.shared.state);
         state.check()?;
         let first_seq = self.shared.hlc.reserve(seqs);
         let last_seq = first_seq + u64::from(seqs.max(1) - 1);
-        batch.set_first_seq(first_seq);
-        self.log.append(Append { batch, mutations: seqs, last_seq, permit: Some(permit) })?;
+        // The permit goes with the last of them: all are in one group of the log.
+        let (mut next, mut left, mut permit) = (first_seq, batches.len(), Some(permit));
+        self.log.append_all(&mut batches.map(|(mut batch, mutations)| {
+            batch.set_first_seq(next);
+            let last_seq = next + u64::from(mutations.max(1) - 1);
+            next = last_seq + 1;
+            left -= 1;
+            let permit = if left == 0 { permit.take() } else { None };
+            Append { batch, mutations, last_seq, permit }
+        }))?;
         let ticket = state.first_ticket + state.flying.len() as u64;
         let flying = Flying { last_seq, applied: false, logged: true, done: Some(done) };
         state.flying.push_back(flying);

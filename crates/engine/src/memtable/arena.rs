@@ -8,7 +8,7 @@
 //!            ^ too short for the next one: left unused           ^ Bump::next
 //! ```
 //!
-//! Guarantees: what [`Bump::alloc`] returns is aligned to [`ALIGN`], is its caller's alone, never moves
+//! Chunks of the full size go from one memtable to the next. Guarantees: what [`Bump::alloc`] returns is aligned to [`ALIGN`], is its caller's alone, never moves
 //! and stays valid until the [`Arena`] is dropped. Nothing is freed on its own, which is what lets
 //! readers follow pointers without a lock or a count.
 //!
@@ -17,7 +17,7 @@
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Alignment of every allocation, in bytes: that of a pointer.
 pub(super) const ALIGN: usize = 8;
@@ -41,14 +41,63 @@ struct Chunk {
     layout: Layout,
 }
 
-/// Bytes of all memtables that share it, those included that were flushed and that reads still hold.
+// SAFETY: plain memory with one owner, whichever thread that is in.
+unsafe impl Send for Chunk {}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        // SAFETY: the chunk came from `alloc` with this layout, and this is its only owner.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+/// The memory of all memtables that share it, those included that were flushed and that reads still hold. Chunks of those that
+/// are gone are kept for the next ones: memory that the system has to give anew costs a page fault for every four rows of a
+/// kilobyte, a fifth of what loading them costs in all.
 #[derive(Debug, Clone, Default)]
-pub struct MemtableMemory(Arc<AtomicU64>);
+pub struct MemtableMemory(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Bytes of memtables.
+    bytes: AtomicU64,
+    /// Chunks of full size that nobody has.
+    spare: Mutex<Vec<Chunk>>,
+    /// How many of those there may be.
+    spare_max: usize,
+}
 
 impl MemtableMemory {
-    /// The bytes now.
+    /// Keeps up to `spare_bytes` of memory that memtables have given back.
+    pub fn keeping(spare_bytes: u64) -> Self {
+        let spare_max = usize::try_from(spare_bytes).unwrap_or(usize::MAX) / CHUNK_BYTES_MAX;
+        Self(Arc::new(Shared { spare_max, ..Shared::default() }))
+    }
+
+    /// Bytes of memtables now.
     pub fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that are kept for the next ones.
+    pub fn spare_bytes(&self) -> u64 {
+        (self.spare().len() * CHUNK_BYTES_MAX) as u64
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Vec<Chunk>> {
+        self.0.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, bytes: usize) -> Option<Chunk> {
+        if bytes == CHUNK_BYTES_MAX { self.spare().pop() } else { None }
+    }
+
+    /// Takes back chunks; frees those that are not kept.
+    fn give(&self, chunks: &mut Vec<Chunk>) {
+        let mut spare = self.spare();
+        let room = self.0.spare_max.saturating_sub(spare.len());
+        let kept = chunks.extract_if(.., |chunk| chunk.layout.size() == CHUNK_BYTES_MAX);
+        spare.extend(kept.take(room));
     }
 }
 
@@ -59,12 +108,6 @@ pub(super) struct Arena {
     reserved_bytes: AtomicU64,
     memory: MemtableMemory,
 }
-
-// SAFETY: a chunk is plain memory, freed by `Drop` with exclusive access; its address may be known to
-// any thread, and the list of chunks is behind a mutex.
-unsafe impl Send for Arena {}
-// SAFETY: as for `Send`; `&Arena` only gives access to the mutex and the atomic.
-unsafe impl Sync for Arena {}
 
 impl Arena {
     /// An empty arena whose chunks are counted in `memory` too.
@@ -82,24 +125,25 @@ impl Arena {
         assert!(bytes > 0, "a chunk has a size");
         let layout = Layout::from_size_align(bytes, ALIGN)
             .expect("the sum of slice lengths that exist in memory is far below isize::MAX");
-        // SAFETY: the layout's size is not zero, as asserted above.
-        let start = unsafe { alloc(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        self.chunks.lock().unwrap_or_else(PoisonError::into_inner).push(Chunk { start, layout });
+        let chunk = self.memory.take(bytes).unwrap_or_else(|| {
+            // SAFETY: the layout's size is not zero, as asserted above.
+            let start = unsafe { alloc(layout) };
+            let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+            Chunk { start, layout }
+        });
+        let start = chunk.start;
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner).push(chunk);
         self.reserved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.memory.0.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.memory.0.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         (start, bytes)
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        for chunk in self.chunks.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            // SAFETY: the chunk came from `alloc` with this layout and leaves the list here, so it is
-            // freed once. Whoever follows pointers into it holds the arena alive (see `skiplist.rs`).
-            unsafe { dealloc(chunk.start.as_ptr(), chunk.layout) };
-        }
-        self.memory.0.fetch_sub(*self.reserved_bytes.get_mut(), Ordering::Relaxed);
+        // Whoever follows pointers into a chunk holds the arena alive (see `skiplist.rs`).
+        self.memory.give(self.chunks.get_mut().unwrap_or_else(PoisonError::into_inner));
+        self.memory.0.bytes.fetch_sub(*self.reserved_bytes.get_mut(), Ordering::Relaxed);
     }
 }
 
@@ -204,6 +248,29 @@ mod tests {
         assert_eq!(memory.bytes(), one.reserved_bytes());
         drop(one);
         assert_eq!(memory.bytes(), 0);
+    }
+
+    #[test]
+    fn memory_of_dropped_arenas_is_used_again_up_to_a_bound() {
+        let memory = MemtableMemory::keeping(3 * CHUNK_BYTES_MAX as u64);
+        let fill = |chunks: u64| {
+            let arena = Arc::new(Arena::counted(memory.clone()));
+            let mut bump = Bump::new(Arc::clone(&arena));
+            while memory.bytes() < chunks * CHUNK_BYTES_MAX as u64 {
+                // SAFETY: fresh bytes; those of an earlier arena that is still in use would be overwritten here.
+                unsafe { bump.alloc(1000).as_ptr().write_bytes(7, 1000) };
+            }
+            arena
+        };
+        drop(fill(8));
+        assert_eq!((memory.bytes(), memory.spare_bytes()), (0, 3 * CHUNK_BYTES_MAX as u64));
+        let arena = fill(2);
+        assert!(memory.spare_bytes() < 3 * CHUNK_BYTES_MAX as u64);
+        let other = fill(9);
+        assert_eq!(memory.spare_bytes(), 0);
+        drop(arena);
+        drop(other);
+        assert_eq!((memory.bytes(), memory.spare_bytes()), (0, 3 * CHUNK_BYTES_MAX as u64));
     }
 
     #[test]

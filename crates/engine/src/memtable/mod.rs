@@ -156,6 +156,11 @@ impl Memtable {
         !self.is_empty() && self.list.has_prefix(row_prefix)
     }
 
+    /// Brings the places of rows into the processor's cache, given their prefixes, for insertions that follow.
+    pub fn fetch_rows<'a>(&self, row_prefixes: impl Iterator<Item = &'a [u8]>) {
+        self.list.fetch_paths(row_prefixes);
+    }
+
     /// A cursor over the records of the rows in `bounds`, on no record yet.
     pub fn cursor(self: &Arc<Self>, bounds: RowRange) -> MemtableCursor {
         MemtableCursor::new(Arc::clone(&self.list), &bounds)

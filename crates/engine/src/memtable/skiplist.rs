@@ -58,6 +58,10 @@ struct Header {
 /// Lines of a record that are fetched ahead: a kilobyte. The processor goes on by itself in a longer one.
 const AHEAD_LINES: usize = 16;
 
+/// Searches at once in [`SkipList::fetch_paths`]: as many as a core has requests to memory under way, about. Twice as many
+/// gain nothing more.
+const DESCENTS: usize = 8;
+
 const HEADER_BYTES: usize = size_of::<Header>();
 const LINK_BYTES: usize = size_of::<Link>();
 const _: () = assert!(HEADER_BYTES.is_multiple_of(ALIGN) && LINK_BYTES.is_multiple_of(ALIGN));
@@ -196,6 +200,26 @@ impl SkipList {
         not_less
     }
 
+    /// Walks to where each of `targets` is or would be, several of them at a time, so that their waits for memory
+    /// overlap: a search for one of them finds its way in the processor's cache soon after.
+    pub(super) fn fetch_paths<'t>(&self, mut targets: impl Iterator<Item = &'t [u8]>) {
+        let mut begin = || targets.next().map(|target| Descent::new(self, target));
+        let mut under_way: Vec<_> = std::iter::from_fn(&mut begin).take(DESCENTS).collect();
+        while !under_way.is_empty() {
+            let mut at = 0;
+            while let Some(descent) = under_way.get_mut(at) {
+                if descent.step() {
+                    at += 1;
+                } else if let Some(next) = begin() {
+                    *descent = next;
+                    at += 1;
+                } else {
+                    under_way.swap_remove(at);
+                }
+            }
+        }
+    }
+
     /// The last node whose key is less than `bound` (of all, where `bound` is empty), or null.
     fn find_before(&self, bound: &[u8]) -> NodePtr {
         let mut node = self.head;
@@ -211,6 +235,51 @@ impl SkipList {
             }
         }
         if node == self.head { ptr::null_mut() } else { node }
+    }
+}
+
+/// A search that pauses wherever it would wait for memory: [`SkipList::find`] in steps.
+struct Descent<'a> {
+    /// Keeps the nodes alive.
+    _list: &'a SkipList,
+    target: &'a [u8],
+    /// The last node known to be before the target.
+    node: NodePtr,
+    /// Where `node` is left from.
+    level: usize,
+    not_less: NodePtr,
+    /// The node to compare next, which is on its way; null before the first step.
+    ahead: NodePtr,
+}
+
+impl<'a> Descent<'a> {
+    fn new(list: &'a SkipList, target: &'a [u8]) -> Self {
+        let level = list.height.load(Ordering::Relaxed).saturating_sub(1);
+        let nothing = ptr::null_mut();
+        Self { _list: list, target, node: list.head, level, not_less: nothing, ahead: nothing }
+    }
+
+    /// Compares one node and begins to fetch the next one; `false` where there is none.
+    fn step(&mut self) -> bool {
+        if !self.ahead.is_null() {
+            // SAFETY: loaded from a link, so a published node; the list is alive.
+            if unsafe { key(self.ahead) } >= self.target {
+                self.not_less = self.ahead;
+            } else {
+                self.node = self.ahead;
+            }
+        }
+        loop {
+            // SAFETY: `node` is the head or was reached by a link of `level` or above, so its height exceeds `level`.
+            let ahead = unsafe { next(self.node, self.level) };
+            if !ahead.is_null() && ahead != self.not_less {
+                fetch_node(ahead);
+                self.ahead = ahead;
+                return true;
+            }
+            let Some(below) = self.level.checked_sub(1) else { return false };
+            self.level = below;
+        }
     }
 }
 

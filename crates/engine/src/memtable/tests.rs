@@ -82,7 +82,11 @@ proptest! {
             records.sort();
         }
         let mut model = Model::new();
-        for (key, value) in &records {
+        for (at, (key, value)) in records.iter().enumerate() {
+            if at % 7 == 0 {
+                let places = targets.iter().chain(records.iter().map(|(key, _)| key));
+                table.fetch_rows(places.map(Vec::as_slice));
+            }
             let fresh = !model.contains_key(key);
             prop_assert_eq!(insert(&table, key, value), fresh);
             model.entry(key.clone()).or_insert_with(|| value.clone());

@@ -1,10 +1,10 @@
 //! Row locks: every write takes the lock of its row, so that a read-modify-write excludes all others of
 //! the row between its read and its place in the log. Locks are striped: rows share a fixed number of
-//! mutexes by hash. A holder never takes a second lock, so stripes cannot deadlock.
+//! mutexes by hash. A holder never waits for a second lock, so stripes cannot deadlock.
 
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Stripes per tablet. Fewer make unrelated rows wait for each other across a read-modify-write's disk
@@ -23,16 +23,42 @@ pub struct RowLock {
     _guard: OwnedMutexGuard<()>,
 }
 
+/// The locks of several rows, which are taken without waiting ([`RowLocks::try_lock_beside`]).
+#[derive(Debug, Default)]
+pub(crate) struct HeldLocks<'a> {
+    /// Of the guards, in their order; few enough to be looked through.
+    stripes: Vec<usize>,
+    guards: Vec<MutexGuard<'a, ()>>,
+}
+
 impl RowLocks {
     pub(crate) fn new() -> Self {
         Self { stripes: (0..ROW_LOCK_STRIPES).map(|_| Arc::new(Mutex::new(()))).collect() }
     }
 
+    fn stripe(row: &[u8]) -> usize {
+        xxh3_64(row) as usize % ROW_LOCK_STRIPES
+    }
+
     /// Waits for the row's turn; first come, first served.
     pub(crate) async fn lock(&self, row: &[u8]) -> RowLock {
-        let stripe = xxh3_64(row) as usize % ROW_LOCK_STRIPES;
+        let stripe = Self::stripe(row);
         let mutex = self.stripes.get(stripe).expect("the remainder is below the count");
         RowLock { _guard: Arc::clone(mutex).lock_owned().await }
+    }
+
+    /// Takes the lock of a row beside others, unless that would have to wait.
+    pub(crate) fn try_lock_beside<'a>(&'a self, held: &mut HeldLocks<'a>, row: &[u8]) -> bool {
+        let stripe = Self::stripe(row);
+        if held.stripes.contains(&stripe) {
+            return true;
+        }
+        let Some(Ok(guard)) = self.stripes.get(stripe).map(|mutex| mutex.try_lock()) else {
+            return false;
+        };
+        held.stripes.push(stripe);
+        held.guards.push(guard);
+        true
     }
 
     /// Waits until nobody holds a row's lock, and excludes all writes while the locks live. Taken in

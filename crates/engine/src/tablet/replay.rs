@@ -45,7 +45,7 @@ impl Replay {
         if first_seq <= self.flushed_seq {
             return Ok(());
         }
-        insert(&self.active, first_seq, batch, &mut self.key)?;
+        insert(&mut self.active.writer(), first_seq, batch, &mut self.key)?;
         if self.active.allocated_bytes() >= self.memtable_bytes {
             self.seed = self.seed.wrapping_add(1);
             let next = Memtable::counted(self.seed, self.memory.clone());

@@ -15,6 +15,7 @@ use super::*;
 use crate::cell::{FamilyId, Mutation, RowBatch};
 use crate::compaction::pick;
 use crate::db::{Engine, EngineOptions, Health};
+use crate::error::ErrorKind;
 use crate::io::{Env, Files, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
 use crate::log::encode_batch;
 use crate::read::Projection;
@@ -119,6 +120,33 @@ fn rows_are_not_dropped_in_the_middle_of_a_read_modify_write() {
     block_on(rig.tablet.apply_locked(lock, batch("r", &["c"]))).unwrap();
     block_on(dropping).unwrap();
     assert_eq!(rig.cells("r"), 0);
+}
+
+#[test]
+fn rows_written_together_do_not_wait_for_one_in_the_middle_of_a_read_modify_write() {
+    let rig = rig();
+    let lock = block_on(rig.tablet.lock_row(b"r"));
+    let rows = ["a", "r", "z"].map(|row| batch(row, &["a", "b"]));
+    let mut writing = pin!(rig.tablet.apply_rows(rows.into()));
+    assert!(writing.as_mut().now_or_never().is_none(), "a row is locked");
+    block_on(rig.tablet.core.pipeline.wait_visible(rig.tablet.core.pipeline.last_begun())).unwrap();
+    assert_eq!(["a", "r", "z"].map(|row| rig.cells(row)), [2, 0, 2]);
+    block_on(rig.tablet.apply_locked(lock, batch("r", &["c"]))).unwrap();
+    block_on(writing).unwrap();
+    assert_eq!(rig.cells("r"), 3);
+    // Nobody holds a lock any more.
+    block_on(rig.tablet.drop_rows(RowRange::all())).unwrap();
+    assert_eq!(["a", "r", "z"].map(|row| rig.cells(row)), [0, 0, 0]);
+}
+
+#[test]
+fn rows_written_together_are_refused_together() {
+    let rig = rig();
+    let empty = RowBatch { row: Bytes::from_static(b"z"), mutations: Vec::new() };
+    let error = block_on(rig.tablet.apply_rows(vec![batch("a", &["a"]), empty])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(rig.cells("a"), 0);
+    block_on(rig.tablet.apply_rows(Vec::new())).unwrap();
 }
 
 #[test]

@@ -78,16 +78,26 @@ fn write(tablet: &Tablet, writer: u64, stop: &AtomicBool, acknowledged: &[Atomic
         if stop.load(Ordering::Relaxed) {
             return;
         }
-        let n = rng.next_u64() % ROWS_PER_WRITER;
-        let row = Bytes::from(key(writer, n));
+        let first = rng.next_u64() % ROWS_PER_WRITER;
+        let together = if number % 4 == 0 { 1 + first % 5 } else { 1 };
+        let rows = (first..first + together).map(|n| n % ROWS_PER_WRITER);
         let delete = number % 17 == 0;
-        let mutations = if delete { vec![Mutation::DeleteRow] } else { mutations(number) };
-        if block_on(tablet.apply_when_room(RowBatch { row, mutations })).is_err() {
+        let batch = |n| RowBatch {
+            row: Bytes::from(key(writer, n)),
+            mutations: if delete { vec![Mutation::DeleteRow] } else { mutations(number) },
+        };
+        let written = match together {
+            1 => block_on(tablet.apply_when_room(batch(first))).map(|_| ()),
+            _ => block_on(tablet.apply_rows_when_room(rows.clone().map(batch).collect())),
+        };
+        if written.is_err() {
             // The power is off.
             return;
         }
         let shown = number * 2 + u64::from(delete);
-        acknowledged[(writer * ROWS_PER_WRITER + n) as usize].store(shown, Ordering::Release);
+        for n in rows {
+            acknowledged[(writer * ROWS_PER_WRITER + n) as usize].store(shown, Ordering::Release);
+        }
     }
 }
 

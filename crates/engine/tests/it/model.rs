@@ -1,13 +1,16 @@
 //! Random histories against the naive model: with flushes, compactions, dropped ranges, clean restarts
 //! and power cuts at any point, every acknowledged write is there and nothing else is.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::executor::block_on;
 use proptest::prelude::*;
 
-use tepui_engine::cell::{Cell, FamilyId, Mutation, Row, RowRange, TIMESTAMP_MAX, TimestampRange};
+use tepui_engine::cell::{
+    Cell, FamilyId, Mutation, Row, RowBatch, RowRange, TIMESTAMP_MAX, TimestampRange,
+};
 use tepui_engine::io::{CrashMode, SeededRng};
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::{ReadView, Snapshot};
@@ -18,6 +21,7 @@ use crate::harness::{Model, Rig, plain_schema, tiny_options};
 #[derive(Debug, Clone)]
 pub enum Op {
     Apply(Vec<u8>, Vec<Mutation>),
+    ApplyRows(BTreeMap<Vec<u8>, Vec<Mutation>>),
     Flush,
     Background,
     CompactFully,
@@ -91,6 +95,8 @@ pub fn row_range() -> impl Strategy<Value = RowRange> {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         30 => (row(), prop::collection::vec(mutation(), 1..6)).prop_map(|(r, m)| Op::Apply(r, m)),
+        6 => prop::collection::btree_map(row(), prop::collection::vec(mutation(), 1..4), 1..6)
+            .prop_map(Op::ApplyRows),
         4 => Just(Op::Flush),
         3 => Just(Op::Background),
         1 => Just(Op::CompactFully),
@@ -119,6 +125,16 @@ impl History {
             Op::Apply(row, mutations) => {
                 self.rig.apply(row, mutations.clone());
                 self.model.apply(row, mutations);
+            }
+            Op::ApplyRows(rows) => {
+                let batches = rows.iter().map(|(row, mutations)| RowBatch {
+                    row: Bytes::copy_from_slice(row),
+                    mutations: mutations.clone(),
+                });
+                block_on(self.rig.tablet.apply_rows_when_room(batches.collect())).unwrap();
+                for (row, mutations) in rows {
+                    self.model.apply(row, mutations);
+                }
             }
             Op::Flush => block_on(self.rig.tablet.flush()).unwrap(),
             Op::Background => self.rig.engine.run_background().unwrap(),
