@@ -10,8 +10,9 @@ use tepui_bigtable::authorized_view::AuthorizedView;
 use tepui_bigtable::error::{Error, Result as TepuiResult};
 use tonic::{Request, Response, Status};
 
+use super::changes::Changes as _;
 use super::tables::TableAdminService;
-use super::{blocking, invalid, page_size, timestamp};
+use super::{invalid, page_size};
 use crate::api::admin;
 use crate::api::admin::authorized_view::{AuthorizedView as Type, ResponseView, SubsetView};
 use crate::api::longrunning::Operation;
@@ -32,24 +33,18 @@ impl TableAdminService {
         request: Request<admin::CreateAuthorizedViewRequest>,
     ) -> Result<Response<Operation>, Status> {
         let request = request.into_inner();
-        let started = self.clock.now_micros();
-        let Self { operations, clock, .. } = self.clone();
-        let service = self.clone();
-        let done = blocking(move || {
+        let change = self.change(move |service, times| {
             let name = names::new_view(&request.parent, &request.authorized_view_id)?;
             let stored = service.create_view(&name, &request)?;
             let metadata = admin::CreateAuthorizedViewMetadata {
                 original_request: Some(request),
-                request_time: Some(timestamp(started)),
-                finish_time: Some(timestamp(clock.now_micros())),
+                request_time: times.requested(),
+                finish_time: times.now(),
             };
-            operations.finished(
-                &name,
-                ("google.bigtable.admin.v2.CreateAuthorizedViewMetadata", &metadata),
-                (VIEW_TYPE, &shown(&stored, ResponseView::Full)),
-            )
+            let metadata = ("CreateAuthorizedViewMetadata", &metadata);
+            service.done(&name, metadata, (VIEW_TYPE, &shown(&stored, ResponseView::Full)))
         });
-        done.await.map(Response::new)
+        change.await
     }
 
     fn create_view(
@@ -141,10 +136,7 @@ impl TableAdminService {
         request: Request<admin::UpdateAuthorizedViewRequest>,
     ) -> Result<Response<Operation>, Status> {
         let request = request.into_inner();
-        let started = self.clock.now_micros();
-        let Self { operations, clock, .. } = self.clone();
-        let service = self.clone();
-        let done = blocking(move || {
+        let change = self.change(move |service, times| {
             let given = request.authorized_view.as_ref();
             let given =
                 given.ok_or_else(|| Error::invalid_argument("authorized_view must be set"))?;
@@ -152,16 +144,13 @@ impl TableAdminService {
             let name = given.name.clone();
             let metadata = admin::UpdateAuthorizedViewMetadata {
                 original_request: Some(request),
-                request_time: Some(timestamp(started)),
-                finish_time: Some(timestamp(clock.now_micros())),
+                request_time: times.requested(),
+                finish_time: times.now(),
             };
-            operations.finished(
-                &name,
-                ("google.bigtable.admin.v2.UpdateAuthorizedViewMetadata", &metadata),
-                (VIEW_TYPE, &shown(&stored, ResponseView::Full)),
-            )
+            let metadata = ("UpdateAuthorizedViewMetadata", &metadata);
+            service.done(&name, metadata, (VIEW_TYPE, &shown(&stored, ResponseView::Full)))
         });
-        done.await.map(Response::new)
+        change.await
     }
 
     /// With `ignore_warnings` a view may name families that the table does not have.
@@ -214,8 +203,7 @@ impl TableAdminService {
         request: Request<admin::DeleteAuthorizedViewRequest>,
     ) -> Result<Response<()>, Status> {
         let request = request.into_inner();
-        let service = self.clone();
-        let deleted = blocking(move || {
+        let deleted = self.change(move |service, _| {
             let name = request.name.as_str();
             names::check_view("name", name)?;
             service.views.resources().change(|change| {
@@ -232,7 +220,7 @@ impl TableAdminService {
                 Ok(())
             })
         });
-        deleted.await.map(Response::new)
+        deleted.await
     }
 }
 

@@ -1,13 +1,12 @@
 //! The RPCs of schema bundles.
 
-use std::sync::Arc;
-
 use prost::Message as _;
 use prost_types::FieldMask;
 use tepui_bigtable::error::Error;
 use tonic::{Request, Response, Status};
 
-use super::{TableAdminService, blocking, invalid, page_size, timestamp};
+use super::changes::Changes as _;
+use super::{TableAdminService, invalid, page_size};
 use crate::api::admin;
 use crate::api::longrunning::Operation;
 use crate::bundles::split;
@@ -27,23 +26,18 @@ impl TableAdminService {
         let name = names::new_schema_bundle(&request.parent, &request.schema_bundle_id);
         let name = name.map_err(|error| from_error(&error))?;
         let bundle = request.schema_bundle.ok_or_else(|| invalid("schema_bundle must be set"))?;
-        let started = self.clock.now_micros();
-        let Self { tables, operations, bundles, clock, .. } = self.clone();
-        let done = blocking(move || {
-            let table = tables.get(&request.parent)?;
-            let bundle = bundles.create(&table.record, &name, &bundle)?;
+        let change = self.change(move |service, times| {
+            let table = service.tables.get(&request.parent)?;
+            let bundle = service.bundles.create(&table.record, &name, &bundle)?;
             let metadata = admin::CreateSchemaBundleMetadata {
                 name: name.clone(),
-                start_time: Some(timestamp(started)),
-                end_time: Some(timestamp(clock.now_micros())),
+                start_time: times.requested(),
+                end_time: times.now(),
             };
-            operations.finished(
-                &name,
-                ("google.bigtable.admin.v2.CreateSchemaBundleMetadata", &metadata),
-                (BUNDLE_TYPE, &bundle),
-            )
+            let metadata = ("CreateSchemaBundleMetadata", &metadata);
+            service.done(&name, metadata, (BUNDLE_TYPE, &bundle))
         });
-        done.await.map(Response::new)
+        change.await
     }
 
     pub(super) async fn on_update_schema_bundle(
@@ -54,23 +48,19 @@ impl TableAdminService {
         let bundle = request.schema_bundle.ok_or_else(|| invalid("schema_bundle must be set"))?;
         let table = table_of("schema_bundle.name", &bundle.name)?;
         check_mask(request.update_mask.as_ref())?;
-        let started = self.clock.now_micros();
-        let Self { tables, operations, bundles, clock, .. } = self.clone();
-        let done = blocking(move || {
-            let table = tables.get(&table)?;
-            let bundle = bundles.update(&table.record, &bundle, request.ignore_warnings)?;
+        let change = self.change(move |service, times| {
+            let table = service.tables.get(&table)?;
+            let ignore_warnings = request.ignore_warnings;
+            let bundle = service.bundles.update(&table.record, &bundle, ignore_warnings)?;
             let metadata = admin::UpdateSchemaBundleMetadata {
                 name: bundle.name.clone(),
-                start_time: Some(timestamp(started)),
-                end_time: Some(timestamp(clock.now_micros())),
+                start_time: times.requested(),
+                end_time: times.now(),
             };
-            operations.finished(
-                &bundle.name,
-                ("google.bigtable.admin.v2.UpdateSchemaBundleMetadata", &metadata),
-                (BUNDLE_TYPE, &bundle),
-            )
+            let metadata = ("UpdateSchemaBundleMetadata", &metadata);
+            service.done(&bundle.name, metadata, (BUNDLE_TYPE, &bundle))
         });
-        done.await.map(Response::new)
+        change.await
     }
 
     pub(super) async fn on_get_schema_bundle(
@@ -121,12 +111,11 @@ impl TableAdminService {
     ) -> Result<Response<()>, Status> {
         let request = request.into_inner();
         let table = table_of("name", &request.name)?;
-        let (tables, bundles) = (Arc::clone(&self.tables), self.bundles.clone());
-        let deleted = blocking(move || {
-            let table = tables.get(&table)?;
-            bundles.delete(&table.record, &request.name, &request.etag)
+        let deleted = self.change(move |service, _| {
+            let table = service.tables.get(&table)?;
+            service.bundles.delete(&table.record, &request.name, &request.etag)
         });
-        deleted.await.map(Response::new)
+        deleted.await
     }
 }
 

@@ -4,14 +4,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use prost::Message;
 use tepui_bigtable::error::{Error, Result as TepuiResult};
 use tepui_engine::cell::RowRange;
 use tepui_engine::io::Clock;
 use tepui_engine::tablet::TabletId;
 use tonic::{Request, Response, Status};
 
-use super::{Iam, Tables, blocking, invalid, page_size, timestamp};
+use super::changes::Changes as _;
+use super::{Iam, Tables, invalid, page_size, timestamp};
 use crate::api::longrunning::Operation;
 use crate::api::{admin, instances as api};
 use crate::backups::times;
@@ -42,28 +42,6 @@ pub struct InstanceAdminService {
 
 #[expect(clippy::unused_async, reason = "the generated dispatch awaits every RPC")]
 impl InstanceAdminService {
-    /// Runs a change off the core's runtime, with the service and the time at which it was asked for.
-    async fn change<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Self, Times) -> TepuiResult<T> + Send + 'static,
-    ) -> Result<Response<T>, Status> {
-        let service = self.clone();
-        let requested_micros = self.clock.now_micros();
-        let times = Times { clock: Arc::clone(&self.clock), requested_micros };
-        blocking(move || work(&service, times)).await.map(Response::new)
-    }
-
-    /// Records a change that is done.
-    fn done(
-        &self,
-        resource: &str,
-        metadata: (&str, &impl Message),
-        response: (&str, &impl Message),
-    ) -> TepuiResult<Operation> {
-        let metadata_type = format!("google.bigtable.admin.v2.{}", metadata.0);
-        self.operations.finished(resource, (&metadata_type, metadata.1), response)
-    }
-
     pub(super) async fn on_create_instance(
         &self,
         request: Request<api::CreateInstanceRequest>,
@@ -356,22 +334,6 @@ fn hot_tablet(cluster: &str, hot: &Hot, places: &TabletPlaces) -> Option<admin::
         end_key: text(&range.end),
         node_cpu_usage_percent: hot.cpu_percent,
     })
-}
-
-/// When a change was asked for, and now.
-struct Times {
-    clock: Arc<dyn Clock>,
-    requested_micros: i64,
-}
-
-impl Times {
-    fn requested(&self) -> Option<prost_types::Timestamp> {
-        Some(timestamp(self.requested_micros))
-    }
-
-    fn now(&self) -> Option<prost_types::Timestamp> {
-        Some(timestamp(self.clock.now_micros()))
-    }
 }
 
 fn answer<T>(result: TepuiResult<T>) -> Result<Response<T>, Status> {

@@ -4,6 +4,7 @@
 mod authorized_views;
 mod backups;
 mod bundles;
+mod changes;
 mod data;
 mod iam;
 mod instances;

@@ -6,7 +6,8 @@ use tepui_bigtable::error::{Error, Result as TepuiResult};
 use tepui_engine::io::Clock;
 use tonic::{Request, Response, Status};
 
-use super::{Iam, Tables, blocking, invalid, page_size, timestamp, views};
+use super::changes::Changes as _;
+use super::{Iam, Tables, blocking, invalid, page_size, views};
 use crate::api::admin;
 use crate::api::admin::drop_row_range_request::Target;
 use crate::api::admin::table::View;
@@ -107,26 +108,21 @@ impl TableAdminService {
     ) -> Result<Response<Operation>, Status> {
         let request = request.into_inner();
         let table = request.table.ok_or_else(|| invalid("table must be set"))?;
-        let started = self.clock.now_micros();
-        let service = self.clone();
         let (mask, ignore_warnings) = (request.update_mask, request.ignore_warnings);
-        let done = blocking(move || {
+        let change = self.change(move |service, times| {
             let name = &table.name;
             let entry = service.tables.update(name, |record| {
                 settings::update(record, &table, mask.as_ref(), ignore_warnings)
             })?;
             let metadata = admin::UpdateTableMetadata {
                 name: name.clone(),
-                start_time: Some(timestamp(started)),
-                end_time: Some(timestamp(service.clock.now_micros())),
+                start_time: times.requested(),
+                end_time: times.now(),
             };
-            service.operations.finished(
-                name,
-                ("google.bigtable.admin.v2.UpdateTableMetadata", &metadata),
-                (TABLE_TYPE, &service.shown(&entry.record, View::SchemaView)),
-            )
+            let table = service.shown(&entry.record, View::SchemaView);
+            service.done(name, ("UpdateTableMetadata", &metadata), (TABLE_TYPE, &table))
         });
-        done.await.map(Response::new)
+        change.await
     }
 
     pub(super) async fn on_delete_table(
@@ -153,22 +149,17 @@ impl TableAdminService {
         let name = request.into_inner().name;
         names::check_table("name", &name).map_err(|error| from_error(&error))?;
         self.instances.check(names::instance_of(&name)).map_err(|error| from_error(&error))?;
-        let started = self.clock.now_micros();
-        let service = self.clone();
-        let done = blocking(move || {
+        let change = self.change(move |service, times| {
             let entry = service.tables.undelete(&name)?;
             let metadata = admin::UndeleteTableMetadata {
                 name: name.clone(),
-                start_time: Some(timestamp(started)),
-                end_time: Some(timestamp(service.clock.now_micros())),
+                start_time: times.requested(),
+                end_time: times.now(),
             };
-            service.operations.finished(
-                &name,
-                ("google.bigtable.admin.v2.UndeleteTableMetadata", &metadata),
-                (TABLE_TYPE, &service.shown(&entry.record, View::SchemaView)),
-            )
+            let table = service.shown(&entry.record, View::SchemaView);
+            service.done(&name, ("UndeleteTableMetadata", &metadata), (TABLE_TYPE, &table))
         });
-        done.await.map(Response::new)
+        change.await
     }
 
     /// `ignore_warnings` has nothing to ignore: no check here is a mere warning.

@@ -1,0 +1,76 @@
+//! Changes of the admin services: made off the cores' runtimes, and told as operations that are done.
+
+use std::sync::Arc;
+
+use prost::Message;
+use tepui_bigtable::error::Result;
+use tepui_engine::io::Clock;
+use tonic::{Response, Status};
+
+use super::{InstanceAdminService, TableAdminService, blocking, timestamp};
+use crate::api::longrunning::Operation;
+use crate::operations::Operations;
+
+/// A service whose changes are done when they are answered, so that their operations are finished ones.
+pub(super) trait Changes: Clone + Send + Sync + 'static {
+    fn clock(&self) -> &Arc<dyn Clock>;
+    fn operations(&self) -> &Operations;
+
+    /// Runs a change off the core's runtime, with the service and the time at which it was asked for.
+    async fn change<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self, Times) -> Result<T> + Send + 'static,
+    ) -> Result<Response<T>, Status> {
+        let service = self.clone();
+        let requested_micros = self.clock().now_micros();
+        let times = Times { clock: Arc::clone(self.clock()), requested_micros };
+        blocking(move || work(&service, times)).await.map(Response::new)
+    }
+
+    /// Records a change that is done: its metadata, by the name of a type of the admin API, and its result, by that of any.
+    fn done(
+        &self,
+        resource: &str,
+        metadata: (&str, &impl Message),
+        response: (&str, &impl Message),
+    ) -> Result<Operation> {
+        let metadata_type = format!("google.bigtable.admin.v2.{}", metadata.0);
+        self.operations().finished(resource, (&metadata_type, metadata.1), response)
+    }
+}
+
+impl Changes for InstanceAdminService {
+    fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    fn operations(&self) -> &Operations {
+        &self.operations
+    }
+}
+
+impl Changes for TableAdminService {
+    fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    fn operations(&self) -> &Operations {
+        &self.operations
+    }
+}
+
+/// When a change was asked for, and now.
+pub(super) struct Times {
+    clock: Arc<dyn Clock>,
+    requested_micros: i64,
+}
+
+impl Times {
+    pub(super) fn requested(&self) -> Option<prost_types::Timestamp> {
+        Some(timestamp(self.requested_micros))
+    }
+
+    pub(super) fn now(&self) -> Option<prost_types::Timestamp> {
+        Some(timestamp(self.clock.now_micros()))
+    }
+}
