@@ -46,9 +46,9 @@ impl Instances {
     /// and allows all. Takes no lock.
     pub fn allow(&self, table: &str, profile: &str, access: Access) -> Result<()> {
         let is_default = profile.is_empty() || profile == DEFAULT;
-        if is_default && access != Access::Transaction && !self.is_strict {
-            // Whether it is there and reads matters to nobody: the default profile cannot be deleted, and its
-            // isolation cannot be made Data Boost.
+        if is_default && matches!(access, Access::Read | Access::Write) && !self.is_strict {
+            // Whether it is there matters to nobody: the default profile cannot be deleted, and its isolation
+            // cannot be made Data Boost. Its routing can be changed, so the others look at it.
             return Ok(());
         }
         let instance = names::instance_of(table);

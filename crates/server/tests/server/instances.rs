@@ -185,6 +185,85 @@ async fn transactions_need_a_profile_that_allows_them() {
 }
 
 #[tokio::test]
+async fn change_streams_need_a_profile_that_routes_to_one_cluster() {
+    let server = start(&memory()).await;
+    server.instances().create_instance(create_request("inst")).await.unwrap();
+    let instance = "projects/p/instances/inst";
+    let table = server.create_table(instance).await.unwrap().name;
+    let retention_period = Some(prost_types::Duration { seconds: 86_400, nanos: 0 });
+    let enable = admin::UpdateTableRequest {
+        table: Some(admin::Table {
+            name: table.clone(),
+            change_stream_config: Some(admin::ChangeStreamConfig { retention_period }),
+            ..Default::default()
+        }),
+        update_mask: Some(prost_types::FieldMask {
+            paths: vec!["change_stream_config".to_owned()],
+        }),
+        ..Default::default()
+    };
+    server.tables().update_table(enable).await.unwrap();
+    let any = || {
+        let routing = admin::app_profile::MultiClusterRoutingUseAny::default();
+        Some(admin::app_profile::RoutingPolicy::MultiClusterRoutingUseAny(routing))
+    };
+    let single = admin::app_profile::SingleClusterRouting {
+        cluster_id: "c2".to_owned(),
+        allow_transactional_writes: false,
+    };
+    let single = Some(admin::app_profile::RoutingPolicy::SingleClusterRouting(single));
+    for (id, routing_policy) in [("any", any()), ("single", single)] {
+        let profile = admin::CreateAppProfileRequest {
+            parent: instance.to_owned(),
+            app_profile_id: id.to_owned(),
+            app_profile: Some(admin::AppProfile { routing_policy, ..Default::default() }),
+            ..Default::default()
+        };
+        server.instances().create_app_profile(profile).await.unwrap();
+    }
+    let code = async |profile: &str| {
+        let (table_name, app_profile_id) = (table.clone(), profile.to_owned());
+        let listed =
+            v2::GenerateInitialChangeStreamPartitionsRequest { table_name, app_profile_id };
+        let (table_name, app_profile_id) = (table.clone(), profile.to_owned());
+        let partition = Some(v2::StreamPartition { row_range: Some(v2::RowRange::default()) });
+        let read = v2::ReadChangeStreamRequest {
+            table_name,
+            app_profile_id,
+            partition,
+            ..Default::default()
+        };
+        let mut data = server.data();
+        let listed = data.generate_initial_change_stream_partitions(listed).await;
+        let listed = listed.map_or_else(|status| status.code(), |_| Code::Ok);
+        let read = data.read_change_stream(read).await;
+        assert_eq!(read.map_or_else(|status| status.code(), |_| Code::Ok), listed);
+        listed
+    };
+    assert_eq!(code("any").await, Code::FailedPrecondition);
+    assert_eq!(code("missing").await, Code::NotFound);
+    for profile in ["", "default", "single"] {
+        assert_eq!(code(profile).await, Code::Ok, "{profile:?}");
+    }
+    let reroute = admin::UpdateAppProfileRequest {
+        app_profile: Some(admin::AppProfile {
+            name: format!("{instance}/appProfiles/default"),
+            routing_policy: any(),
+            ..Default::default()
+        }),
+        update_mask: Some(prost_types::FieldMask {
+            paths: vec!["multi_cluster_routing_use_any".to_owned()],
+        }),
+        ignore_warnings: true,
+    };
+    server.instances().update_app_profile(reroute).await.unwrap();
+    for profile in ["", "default"] {
+        assert_eq!(code(profile).await, Code::FailedPrecondition, "{profile:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_strict_server_makes_tables_only_in_instances_that_were_created() {
     let server = start_with(&memory(), |config| config.strict_instances = true).await;
     let instance = "projects/p/instances/inst";
