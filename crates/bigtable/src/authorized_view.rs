@@ -178,8 +178,12 @@ impl AuthorizedView {
         let mut bytes = 0_i64;
         for sample in samples {
             let part = RowRange::new(part_start, sample.row_key.clone());
-            let within = self.rows.iter().map(|range| range.intersect(&part));
-            if let Some(last) = within.filter(|both| !both.is_empty()).last() {
+            // Ranges are sorted and disjoint: the last that begins before the part ends reaches furthest into it.
+            let begun =
+                self.rows.partition_point(|range| part.end.is_empty() || range.start < part.end);
+            let last = begun.checked_sub(1).and_then(|at| self.rows.get(at));
+            let last = last.map(|range| range.intersect(&part));
+            if let Some(last) = last.filter(|both| !both.is_empty()) {
                 bytes = bytes.saturating_add(sample.offset_bytes.saturating_sub(before));
                 kept.push(v2::SampleRowKeysResponse { row_key: last.end, offset_bytes: bytes });
             }

@@ -79,7 +79,8 @@ fn in_element(index: usize, error: &Error) -> Error {
     )
 }
 
-fn payload_bytes(mutation: &Mutation) -> usize {
+/// Bytes of what a mutation brings: those that can be many.
+pub(crate) fn payload_bytes(mutation: &Mutation) -> usize {
     match mutation {
         Mutation::Put { qualifier, value, .. } => qualifier.len() + value.len(),
         Mutation::Merge { qualifier, operand, .. } => qualifier.len() + operand.len(),

@@ -165,8 +165,9 @@ impl Table {
         Ok(())
     }
 
-    /// Changes many rows; entries of the same row are applied in their order. Returns the entries that
-    /// failed, by index, each with its error; fails as a whole where nothing was tried.
+    /// Changes many rows; entries of the same row are applied in their order, but for those with an idempotency token,
+    /// each of which is applied by itself, at any time. Returns the entries that failed, by index, each with its
+    /// error; fails as a whole where nothing was tried.
     pub async fn mutate_rows(
         &self,
         request: v2::MutateRowsRequest,
@@ -483,7 +484,7 @@ fn bulk_writes<T: Clone, I: Eq + Hash>(
     let mut open: HashMap<I, (usize, Turn)> = HashMap::new();
     for RowWrite { batch, entries, token } in rows {
         let tablet = tablets.get(&batch.row);
-        let bytes = batch.mutations.iter().map(weight).sum();
+        let bytes = batch.mutations.iter().map(mutation::payload_bytes).sum();
         if let Some(token) = token {
             let (tablet, rows) = (tablet.clone(), BulkRows::Once(token, batch));
             writes.push(BulkWrite { tablet, rows, entries, bytes });
@@ -521,14 +522,6 @@ fn bulk_writes_in_flight<T>(writes: &[BulkWrite<T>]) -> usize {
     let of_a_write = (bytes / writes.len().max(1)).max(1);
     (MUTATE_ROWS_IN_FLIGHT_BYTES / of_a_write)
         .clamp(MUTATE_ROWS_IN_FLIGHT_MIN, MUTATE_ROWS_IN_FLIGHT_MAX)
-}
-
-/// Bytes of a mutation, roughly: those that can be many.
-fn weight(mutation: &Mutation) -> usize {
-    match mutation {
-        Mutation::Put { value, .. } => value.len(),
-        _ => 0,
-    }
 }
 
 /// What a `MutateRows` writes: each row once, with the mutations of all its good entries in their
@@ -656,19 +649,18 @@ mod tests {
     #[test]
     fn rows_of_a_bulk_are_written_by_turns_and_large_ones_a_few_at_a_time() {
         let all = || TabletMap::new(vec![(RowRange::all(), ())]).unwrap();
-        let writes = |count: usize, bytes: usize| {
-            let value = Bytes::from(vec![0; bytes]);
-            let put = Mutation::Put {
-                family: tepui_engine::cell::FamilyId(1),
-                qualifier: Bytes::new(),
-                timestamp: 0,
-                value,
-            };
-            let batch = RowBatch { row: Bytes::from_static(b"r"), mutations: vec![put] };
+        let family = tepui_engine::cell::FamilyId(1);
+        let bytes = |count| Bytes::from(vec![0; count]);
+        let of = |count: usize, mutation: Mutation| {
+            let batch = RowBatch { row: Bytes::from_static(b"r"), mutations: vec![mutation] };
             let rows = (0..count)
                 .map(|i| RowWrite { batch: batch.clone(), entries: vec![i], token: None })
                 .collect();
             bulk_writes(rows, &all(), |()| ())
+        };
+        let writes = |count, value| {
+            let (qualifier, value) = (Bytes::new(), bytes(value));
+            of(count, Mutation::Put { family, qualifier, timestamp: 0, value })
         };
         let small = writes(5_000, 1 << 10);
         let entries: Vec<_> = small.iter().flat_map(|write| write.entries.clone()).collect();
@@ -685,6 +677,10 @@ mod tests {
         assert_eq!((large.len(), bulk_writes_in_flight(&large)), (100, 40));
         let huge = writes(3, 50 << 20);
         assert_eq!((huge.len(), bulk_writes_in_flight(&huge)), (3, MUTATE_ROWS_IN_FLIGHT_MIN));
+        // Values are not all that can be large.
+        let (qualifier, operand) = (bytes(16 << 10), bytes(84 << 10));
+        let sketches = of(100, Mutation::Merge { family, qualifier, timestamp: 0, operand });
+        assert_eq!((sketches.len(), bulk_writes_in_flight(&sketches)), (100, 40));
     }
 
     #[test]
