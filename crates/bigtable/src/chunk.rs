@@ -89,8 +89,10 @@ pub struct Chunker {
     large_rows: LargeRows,
     /// The row being added; empty between rows, and here only so that its memory is used again.
     row: RowChunks,
-    /// Full messages, oldest first.
-    ready: VecDeque<v2::ReadRowsResponse>,
+    /// Full messages, oldest first, each with its bytes.
+    ready: VecDeque<(v2::ReadRowsResponse, usize)>,
+    /// Bytes of all of these.
+    ready_bytes: usize,
     /// The message being filled, and its encoded bytes so far.
     chunks: Vec<CellChunk>,
     chunks_bytes: usize,
@@ -108,6 +110,7 @@ impl Chunker {
             large_rows,
             row: RowChunks::default(),
             ready: VecDeque::new(),
+            ready_bytes: 0,
             chunks: Vec::new(),
             chunks_bytes: 0,
             target_bytes: FIRST_MESSAGE_BYTES,
@@ -193,10 +196,10 @@ impl Chunker {
     /// rows, and be about a row after those that were added.
     pub fn push_scanned(&mut self, key: Bytes) {
         self.flush();
-        self.ready.push_back(v2::ReadRowsResponse {
-            last_scanned_row_key: key,
-            ..v2::ReadRowsResponse::default()
-        });
+        let message =
+            v2::ReadRowsResponse { last_scanned_row_key: key, ..v2::ReadRowsResponse::default() };
+        let bytes = message.encoded_len();
+        self.make_ready(message, bytes);
     }
 
     /// Ends the message being filled, if there is anything in it.
@@ -204,14 +207,24 @@ impl Chunker {
         if self.chunks.is_empty() {
             return;
         }
-        self.chunks_bytes = 0;
+        let bytes = std::mem::take(&mut self.chunks_bytes);
         self.until_larger -= 1;
         if self.until_larger == 0 {
             self.until_larger = MESSAGES_PER_SIZE;
             self.target_bytes = (self.target_bytes * 2).min(MESSAGE_BYTES_TARGET);
         }
         let chunks = std::mem::take(&mut self.chunks);
-        self.ready.push_back(v2::ReadRowsResponse { chunks, ..v2::ReadRowsResponse::default() });
+        self.make_ready(v2::ReadRowsResponse { chunks, ..v2::ReadRowsResponse::default() }, bytes);
+    }
+
+    fn make_ready(&mut self, message: v2::ReadRowsResponse, bytes: usize) {
+        self.ready_bytes += bytes;
+        self.ready.push_back((message, bytes));
+    }
+
+    /// Bytes of the messages that are ready: all but one are those of a single row that is larger than a message.
+    pub fn ready_bytes(&self) -> usize {
+        self.ready_bytes
     }
 
     /// Whether nothing is left that was not handed out.
@@ -221,7 +234,9 @@ impl Chunker {
 
     /// The next message that is full or was flushed.
     pub fn pop(&mut self) -> Option<v2::ReadRowsResponse> {
-        self.ready.pop_front()
+        let (message, bytes) = self.ready.pop_front()?;
+        self.ready_bytes -= bytes;
+        Some(message)
     }
 }
 

@@ -30,7 +30,11 @@ fn cell(family: u32, qualifier: &[u8], timestamp: i64, value: impl Into<Bytes>) 
 
 fn drain(chunker: &mut Chunker) -> Vec<v2::ReadRowsResponse> {
     chunker.flush();
-    std::iter::from_fn(|| chunker.pop()).collect()
+    let ready_bytes = chunker.ready_bytes();
+    let messages: Vec<_> = std::iter::from_fn(|| chunker.pop()).collect();
+    assert_eq!(ready_bytes, messages.iter().map(Message::encoded_len).sum::<usize>());
+    assert_eq!(chunker.ready_bytes(), 0);
+    messages
 }
 
 fn decode(messages: &[v2::ReadRowsResponse]) -> Vec<DecodedRow> {

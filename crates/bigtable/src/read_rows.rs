@@ -170,9 +170,9 @@ impl ReadRows {
         }
     }
 
-    /// Whether everything was read: only messages that are ready may be left.
-    pub fn is_over(&self) -> bool {
-        self.reader.is_none()
+    /// Bytes of the messages behind the last one that are made already.
+    pub fn ready_bytes(&self) -> usize {
+        self.responder.chunker.ready_bytes()
     }
 
     /// Lets go of what the engine holds for this read: memtables and files of the moment at which it began, blocks,

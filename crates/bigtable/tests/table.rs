@@ -802,7 +802,7 @@ async fn a_read_that_is_suspended_between_messages_goes_on_where_it_was() {
             messages += 1;
         }
         assert!(messages > 3);
-        assert!(read.is_over());
+        assert!(read.has_ended());
         assert_eq!(texts(&decoder.finish().unwrap()), whole);
     }
 }

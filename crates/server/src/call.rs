@@ -42,18 +42,43 @@ const TIMEOUT_DIGITS_MAX: usize = 8;
 
 /// A request of the data API, which is for an instance and goes by an app profile.
 pub trait Addressed {
-    /// The name of what it is for, and the id of the profile.
-    fn address(&self) -> (&str, &str);
+    /// What it is for.
+    fn address(&self) -> Address<'_>;
+}
+
+/// What a request is for, by names of which those that are not given are empty.
+#[derive(Debug, Clone, Copy)]
+pub struct Address<'a> {
+    /// Of a table, or of an instance.
+    pub name: &'a str,
+    /// Of an authorized view.
+    pub view: &'a str,
+    /// Of a materialized view.
+    pub materialized: &'a str,
+    /// The id of the app profile.
+    pub profile: &'a str,
+}
+
+impl<'a> Address<'a> {
+    /// The names in the order of the fields.
+    fn of(names: &[&'a str], profile: &'a str) -> Self {
+        let at = |place| names.get(place).copied().unwrap_or_default();
+        Self { name: at(0), view: at(1), materialized: at(2), profile }
+    }
+
+    /// The first name that is given.
+    pub fn any(self) -> &'a str {
+        let names = [self.name, self.view, self.materialized];
+        names.into_iter().find(|name| !name.is_empty()).unwrap_or_default()
+    }
 }
 
 macro_rules! addressed {
     ($($request:ty: $($name:ident)|+;)*) => {
         $(
             impl Addressed for $request {
-                fn address(&self) -> (&str, &str) {
-                    let names = [$(self.$name.as_str()),+];
-                    let name = names.into_iter().find(|name| !name.is_empty());
-                    (name.unwrap_or_default(), &self.app_profile_id)
+                fn address(&self) -> Address<'_> {
+                    Address::of(&[$(self.$name.as_str()),+], &self.app_profile_id)
                 }
             }
         )*
@@ -74,13 +99,13 @@ addressed! {
 }
 
 impl<R: Addressed> Addressed for WithFilter<R> {
-    fn address(&self) -> (&str, &str) {
+    fn address(&self) -> Address<'_> {
         self.request.address()
     }
 }
 
 impl<R: Addressed> Addressed for Bounded<R> {
-    fn address(&self) -> (&str, &str) {
+    fn address(&self) -> Address<'_> {
         self.unchecked().address()
     }
 }
@@ -117,8 +142,8 @@ impl Terms {
         instances: &Instances,
         request: &tonic::Request<R>,
     ) -> Self {
-        let (name, profile) = request.get_ref().address();
-        let location = instances.location(name, profile);
+        let address = request.get_ref().address();
+        let location = instances.location(address.any(), address.profile);
         let metrics = Metrics {
             recorder: recorder.clone(),
             began_micros: recorder.now_micros(),

@@ -14,6 +14,9 @@
 //!
 //! Delivery is at least once: a client that goes on from a token gets everything after it, once and in the order of commits; what it
 //! had got after that token, it gets again.
+//!
+//! A stream is that of the table, and of the time since changes are kept, for which it was begun: where a client reads slowly while
+//! the stream is disabled and enabled again, it is told so instead of being led over the gap.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,6 +27,7 @@ use tepui_bigtable::changes::message::{Families, messages, timestamp};
 use tepui_bigtable::changes::partition::{Positions, from_message, to_message};
 use tepui_bigtable::changes::token::Token;
 use tepui_bigtable::error::{Error, Result};
+use tepui_bigtable::schema::TableSchema;
 use tepui_bigtable::table::Table;
 use tepui_engine::ErrorKind;
 use tepui_engine::cell::{FamilyId, RowRange, Seq};
@@ -41,7 +45,8 @@ use crate::api::v2::{
     GenerateInitialChangeStreamPartitionsResponse, ReadChangeStreamRequest,
     ReadChangeStreamResponse, StreamContinuationToken,
 };
-use crate::catalog::{Entry, families};
+use crate::catalog::Entry;
+use crate::catalog::record::TableRecord;
 use crate::limits::{
     CHANGE_DISK_READS_MAX, CHANGE_PORTION_BYTES, CLOCK_SKEW_MAX, HEARTBEAT, HEARTBEAT_MAX,
     HEARTBEAT_MIN,
@@ -58,8 +63,8 @@ const END_SLACK_MICROS: i64 = 1_002_000;
 pub struct ChangeStreams {
     tables: Arc<Tables>,
     clock: Arc<dyn Clock>,
-    /// Portions that are read from the disk at a time.
-    disk: Semaphore,
+    /// Portions that are read from the disk at a time; the thread that reads one has the permit, whoever waits for it.
+    disk: Arc<Semaphore>,
     /// Given when the server stops.
     stopping: Signal,
 }
@@ -77,7 +82,8 @@ struct Asked {
 impl ChangeStreams {
     /// Streams of these tables.
     pub fn new(tables: Arc<Tables>, clock: Arc<dyn Clock>, stopping: Signal) -> Self {
-        Self { tables, clock, disk: Semaphore::new(CHANGE_DISK_READS_MAX), stopping }
+        let disk = Arc::new(Semaphore::new(CHANGE_DISK_READS_MAX));
+        Self { tables, clock, disk, stopping }
     }
 
     /// The partitions of a table's stream, in row order.
@@ -118,9 +124,11 @@ impl ChangeStreams {
                 None
             }
         };
+        let schema = entry.table.schema();
         let stream = ChangeStream {
             streams: Arc::clone(self),
-            families: families_of(&entry)?,
+            families: families_of(&entry.record, &schema),
+            schema,
             entry,
             cluster,
             ended: reader.is_none(),
@@ -149,11 +157,16 @@ impl ChangeStreams {
     }
 }
 
-/// The families of a table, those that it had included.
-fn families_of(entry: &Entry<Table>) -> Result<Families> {
-    let former = entry.record.former_families.iter();
-    let former = former.map(|family| (FamilyId(family.id), family.name.clone()));
-    Ok(Families::new(&families::schema(&entry.record)?, former))
+/// The families of a table, those that it had included. The schema is what writes go by, and is changed a moment before the catalog
+/// shows the record: what is in one of the two is or was there.
+fn families_of(record: &TableRecord, schema: &TableSchema) -> Families {
+    let recorded = record.former_families.iter().chain(&record.families);
+    let recorded = recorded.map(|family| (FamilyId(family.id), family.name.clone()));
+    Families::new(schema, recorded)
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the server is shutting down; go on from the last token")
 }
 
 /// Checks a request.
@@ -263,15 +276,16 @@ fn record(record: StreamRecord) -> ReadChangeStreamResponse {
 /// A stream under way.
 struct ChangeStream {
     streams: Arc<ChangeStreams>,
-    /// The table as it was when its families were looked up last.
+    /// The table as it was when it was looked up last.
     entry: Arc<Entry<Table>>,
+    schema: Arc<TableSchema>,
     families: Families,
     cluster: String,
     asked: Asked,
     /// `None` while another thread reads, and for a stream that only tells how to go on.
     reader: Option<ChangeReader>,
     heartbeat_at: Instant,
-    /// Messages of the last portion.
+    /// Messages of the last portion, which are charged to the answer until the last of them was taken.
     pending: VecDeque<ReadChangeStreamResponse>,
     ended: bool,
     answer: Answer,
@@ -282,11 +296,12 @@ struct ChangeStream {
 impl ChangeStream {
     /// The next message, when the client has taken the last.
     async fn next(&mut self) -> Option<Result<ReadChangeStreamResponse, Status>> {
-        self.answer.taken();
+        if self.pending.is_empty() {
+            self.answer.taken();
+        }
         loop {
             if let Some(message) = self.pending.pop_front() {
-                self.answer.make_room().await;
-                self.answer.made(message.encoded_len() as u64);
+                self.answer.park(None, self.streams.clock.monotonic_micros());
                 return Some(Ok(message));
             }
             if self.ended {
@@ -301,19 +316,21 @@ impl ChangeStream {
 
     /// Reads a portion, or waits until there may be one.
     async fn advance(&mut self) -> Result<(), Status> {
+        if *self.streams.stopping.borrow() {
+            return Err(stopping());
+        }
         let beats = Instant::now() >= self.heartbeat_at;
         if beats {
             self.heartbeat_at = Instant::now() + self.asked.heartbeat;
             self.fence().await?;
         }
         self.answer.make_room().await;
+        let from = self.position();
         let changes = self.read().await?;
         let found = !changes.is_empty();
-        self.show(changes)?;
-        if self.ended {
-            return Ok(());
-        }
-        if beats {
+        self.look_again(from)?;
+        self.show(changes);
+        if beats && !self.ended {
             let position = self.position();
             let table = self.entry.record.incarnation;
             self.pending.push_back(record(StreamRecord::Heartbeat(Heartbeat {
@@ -321,7 +338,15 @@ impl ChangeStream {
                 estimated_low_watermark: Some(timestamp(commit_micros(position))),
             })));
         }
-        self.answer.taken();
+        let bytes: u64 = self.pending.iter().map(|message| message.encoded_len() as u64).sum();
+        if bytes == 0 {
+            self.answer.taken();
+        } else {
+            self.answer.cover(bytes).await;
+        }
+        if self.ended {
+            return Ok(());
+        }
         if found || beats {
             // A stream that is far behind leaves the core to others between its portions.
             tokio::task::yield_now().await;
@@ -345,11 +370,12 @@ impl ChangeStream {
         let Some(mut reader) = self.reader.take() else { return Ok(Vec::new()) };
         let read = match reader.read(CHANGE_PORTION_BYTES) {
             Ok(None) => {
-                let Ok(_turn) = self.streams.disk.acquire().await else {
+                let Ok(turn) = Arc::clone(&self.streams.disk).acquire_owned().await else {
                     return Err(Status::internal("the reads of change streams are over"));
                 };
                 let read = tokio::task::spawn_blocking(move || {
                     let read = reader.read_disk(CHANGE_PORTION_BYTES);
+                    drop(turn);
                     (reader, read)
                 });
                 let Ok((back, read)) = read.await else {
@@ -364,16 +390,36 @@ impl ChangeStream {
         read.map_err(|error| self.explain(error))
     }
 
-    /// Makes messages of changes, and of the end where it is reached.
-    fn show(&mut self, changes: Vec<Change>) -> Result<(), Status> {
-        if !changes.is_empty() {
-            let name = &self.entry.record.name;
-            let entry = self.streams.tables.get(name).map_err(|error| from_error(&error))?;
-            if !Arc::ptr_eq(&entry, &self.entry) {
-                self.families = families_of(&entry).map_err(|error| from_error(&error))?;
-                self.entry = entry;
-            }
+    /// Looks the table up after it was read from a position on: whether the stream is still the one that was begun, and which
+    /// families it has. A write goes by a schema that is there before it, so those of all that was read are found.
+    fn look_again(&mut self, from: Seq) -> Result<(), Status> {
+        let entry = self.still_streaming(from).map_err(|error| from_error(&error))?;
+        let schema = entry.table.schema();
+        if !(Arc::ptr_eq(&entry, &self.entry) && Arc::ptr_eq(&schema, &self.schema)) {
+            self.families = families_of(&entry.record, &schema);
+            (self.entry, self.schema) = (entry, schema);
         }
+        Ok(())
+    }
+
+    /// The table, where it has kept all changes since this position.
+    fn still_streaming(&self, from: Seq) -> Result<Arc<Entry<Table>>> {
+        let then = &self.entry.record;
+        let entry = self.streams.streaming(&then.name)?;
+        let (now, name) = (&entry.record, &then.name);
+        if now.incarnation != then.incarnation {
+            return Err(Error::not_found(format!("table {name:?} was deleted and made anew")));
+        }
+        if now.change_stream_since > from {
+            return Err(Error::out_of_range(format!(
+                "the change stream of table {name:?} was disabled and enabled again: changes between are not kept; begin a new stream"
+            )));
+        }
+        Ok(entry)
+    }
+
+    /// Makes messages of changes, and of the end where it is reached.
+    fn show(&mut self, changes: Vec<Change>) {
         let Asked { partition, positions, end, .. } = &self.asked;
         for change in changes {
             if end.is_some_and(|end| change.first_seq > end) {
@@ -393,7 +439,6 @@ impl ChangeStream {
             self.pending.push_back(record(StreamRecord::CloseStream(close)));
             self.ended = true;
         }
-        Ok(())
     }
 
     /// Waits for a change, the time of a heartbeat, or the end time.
@@ -412,7 +457,7 @@ impl ChangeStream {
             ready = reader.ready() => return ready.map_err(|error| self.explain(error)),
             () = tokio::time::sleep_until(until) => {}
             () = runtime::given(self.streams.stopping.clone()) => {
-                return Err(Status::unavailable("the server is shutting down; go on from the last token"));
+                return Err(stopping());
             }
         }
         if ends { self.fence().await } else { Ok(()) }
@@ -421,13 +466,8 @@ impl ChangeStream {
     /// What an error of the reader means to the client.
     fn explain(&self, error: tepui_engine::Error) -> Status {
         let is_over = matches!(error.kind(), ErrorKind::Expired | ErrorKind::NotFound);
-        let table = self.streams.streaming(&self.entry.record.name);
-        match table {
+        match self.still_streaming(self.position()) {
             Err(reason) if is_over => from_error(&reason),
-            Ok(now) if is_over && now.record.incarnation != self.entry.record.incarnation => {
-                let name = &now.record.name;
-                from_error(&Error::not_found(format!("table {name:?} was deleted and made anew")))
-            }
             _ => from_error(&error.into()),
         }
     }
@@ -435,7 +475,40 @@ impl ChangeStream {
 
 #[cfg(test)]
 mod tests {
+    use tepui_bigtable::schema::FamilySchema;
+    use tepui_engine::cell::{Mutation, RowBatch};
+
     use super::*;
+    use crate::api::v2::mutation::Mutation as ShownMutation;
+    use crate::catalog::record::FamilyRecord;
+
+    #[test]
+    fn a_family_has_its_name_from_its_first_write_to_the_last_stream_of_it() {
+        let family = |name: &str, id| FamilyRecord { name: name.to_owned(), id, config: None };
+        let record = TableRecord {
+            families: vec![family("dropped-now", 1)],
+            former_families: vec![family("dropped", 2)],
+            ..TableRecord::default()
+        };
+        // The table's schema is ahead of the record.
+        let mut schema = TableSchema::new();
+        schema.families.insert("created-now".to_owned(), FamilySchema::new(FamilyId(3)));
+        let delete = |id| Mutation::DeleteFamily { family: FamilyId(id) };
+        let change = Change {
+            first_seq: 1,
+            last_seq: 4,
+            batch: RowBatch { row: "r".into(), mutations: (1..=4).map(delete).collect() },
+        };
+        let shown = messages(&change, &families_of(&record, &schema), "c", String::new());
+        let [message] = &shown[..] else { panic!("{shown:?}") };
+        let Some(StreamRecord::DataChange(change)) = &message.stream_record else { panic!() };
+        let names = change.chunks.iter().map(|chunk| match &chunk.mutation.as_ref()?.mutation {
+            Some(ShownMutation::DeleteFromFamily(delete)) => Some(delete.family_name.as_str()),
+            _ => None,
+        });
+        let names: Option<Vec<_>> = names.collect();
+        assert_eq!(names.unwrap(), ["dropped-now", "dropped", "created-now"]);
+    }
 
     #[test]
     fn heartbeats_come_every_five_seconds_unless_asked_otherwise() {

@@ -686,3 +686,33 @@ async fn a_read_whose_client_stalls_lets_go_of_the_engine_and_goes_on_when_it_is
     assert_eq!(sample(&metrics, "tepui_memory_bytes{part=\"answers\"}"), 0);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_row_that_its_client_does_not_take_counts_as_all_that_is_held_of_it() {
+    let server = start_with(&memory(), serve_metrics).await;
+    server.create(&[]).await;
+    let value = vec![5; 24 << 20];
+    server.set("large", &value).await.unwrap();
+    let request = v2::ReadRowsRequest { table_name: TABLE.to_owned(), ..Default::default() };
+    let mut stream = server.data().read_rows(request).await.unwrap().into_inner();
+    stream.message().await.unwrap().unwrap();
+    // The engine has nothing more for it: the rest waits in memory, until the connection's windows are full.
+    let stalled = async {
+        loop {
+            let (_, metrics) = scrape(&server, "/metrics").await;
+            if sample(&metrics, "tepui_reads_suspended_total") == 1 {
+                break sample(&metrics, "tepui_memory_bytes{part=\"answers\"}");
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let stalled = tokio::time::timeout(std::time::Duration::from_mins(1), stalled).await;
+    let held = stalled.expect("a read that waits for its client is known to");
+    assert!(held >= 10 << 20, "{held} bytes");
+    let mut bytes = 0;
+    while let Some(message) = stream.message().await.unwrap() {
+        bytes += message.chunks.iter().map(|chunk| chunk.value.len()).sum::<usize>();
+    }
+    assert!(bytes > 20 << 20);
+    server.stop().await;
+}

@@ -1,10 +1,17 @@
 //! Answers that clients have not read: their bytes, bounded, and reads that wait for their client, put aside.
 //!
 //! The transport asks a stream for a message when the client has room for it, and keeps the message until the
-//! client has taken it. So from one message to the next, the first one is in memory, and what the read itself
-//! holds: the memtables and files of its moment, blocks, rows read ahead. A message is charged to the budget and
-//! to its connection from before it is made until the next one is asked for. A read that is not asked for
-//! [`STALLED_AFTER`](crate::limits::STALLED_AFTER) is suspended: it keeps its place and nothing else.
+//! client has taken it. So from one message to the next, the first one is in memory, with those that were made together
+//! with it, and what the read itself holds: the memtables and files of its moment, blocks, rows read ahead.
+//!
+//! ```text
+//! make_room ─► the message is made ─► cover ─► with the transport ─► taken: make_room, or the end
+//! as much as the last one took        as much as there is           given back
+//! ```
+//!
+//! Messages are charged to the budget and to their connection from before they are made until the last of them was
+//! taken. A read that is not asked for [`STALLED_AFTER`](crate::limits::STALLED_AFTER) is suspended: it keeps its place
+//! and nothing else.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +44,7 @@ pub struct Streams {
     closed: AtomicU64,
 }
 
-/// Where a read is between two messages.
+/// Where an answer is between two messages.
 #[derive(Debug)]
 struct Slot {
     connection: Arc<Connection>,
@@ -46,11 +53,13 @@ struct Slot {
 
 #[derive(Debug, Default)]
 struct Parked {
-    /// The read, while it waits for its client.
+    /// Whether it waits for its client.
+    waits: bool,
+    /// The read, while it waits; other answers hold nothing that they could let go of.
     rows: Option<ReadRows>,
     /// Since when it waits, in microseconds of the monotonic clock.
     since: u64,
-    /// Bytes of the message that its client has not taken.
+    /// Bytes of the messages that its client has not taken.
     bytes: u64,
     suspended: bool,
 }
@@ -62,7 +71,7 @@ pub struct StreamFigures {
     pub bytes: u64,
     /// Answers that wait for the budget.
     pub waiting: u64,
-    /// Reads that wait for their client.
+    /// Answers that wait for their client.
     pub parked: u64,
     /// Reads that were suspended so far.
     pub suspended: u64,
@@ -104,10 +113,14 @@ impl Streams {
         StreamFigures {
             bytes: get(&self.bytes),
             waiting: get(&self.waiting),
-            parked: lock(&self.parked).len() as u64,
+            parked: self.slots().iter().filter(|slot| lock(&slot.state).waits).count() as u64,
             suspended: get(&self.suspended),
             closed: get(&self.closed),
         }
+    }
+
+    fn slots(&self) -> Vec<Arc<Slot>> {
+        lock(&self.parked).values().filter_map(Weak::upgrade).collect()
     }
 
     /// Suspends the reads whose clients have stalled. Where answers wait for the budget, closes the connection
@@ -117,21 +130,21 @@ impl Streams {
     /// Where the memory of memtables is `short`, it suspends all reads that are between two messages: an old read
     /// keeps memtables that were flushed long ago, and a slow one would keep them from writers.
     pub fn relieve(&self, now: u64, short: bool) {
-        let slots: Vec<Arc<Slot>> = lock(&self.parked).values().filter_map(Weak::upgrade).collect();
+        let slots = self.slots();
         let mut stuck: HashMap<*const Connection, (u64, Arc<Connection>)> = HashMap::new();
         for slot in &slots {
             let mut parked = lock(&slot.state);
             let waited = now.saturating_sub(parked.since);
             let stalled = waited >= STALLED_AFTER.as_micros() as u64;
-            if parked.rows.is_none() || !(stalled || short) {
+            if !parked.waits || !(stalled || short) {
                 continue;
             }
-            if !parked.suspended {
+            if !parked.suspended
+                && let Some(rows) = &mut parked.rows
+            {
+                rows.suspend();
                 parked.suspended = true;
                 self.suspended.fetch_add(1, Ordering::Relaxed);
-                if let Some(rows) = &mut parked.rows {
-                    rows.suspend();
-                }
             }
             if waited >= CLOSE_STALLED_AFTER.as_micros() as u64 {
                 let held = stuck
@@ -152,11 +165,11 @@ impl Streams {
     }
 }
 
-/// Bytes taken from the budget, for one message.
+/// Bytes taken from the budget, for the messages that there are.
 #[derive(Debug)]
 struct Charge {
     _units: OwnedSemaphorePermit,
-    _of_connection: OwnedSemaphorePermit,
+    of_connection: OwnedSemaphorePermit,
     total: Arc<AtomicU64>,
     bytes: u64,
 }
@@ -172,7 +185,7 @@ impl Drop for Charge {
 pub struct Answer {
     streams: Arc<Streams>,
     connection: Arc<Connection>,
-    /// For the message that the transport has.
+    /// For the message that the transport has, and those behind it.
     charge: Option<Charge>,
     /// Since it was first parked.
     slot: Option<(u64, Arc<Slot>)>,
@@ -182,50 +195,90 @@ pub struct Answer {
 impl Answer {
     /// The client took the last message; waits for room for the next.
     pub async fn make_room(&mut self) {
-        self.charge = None;
-        if let Some((_, slot)) = &self.slot {
-            lock(&slot.state).bytes = 0;
+        self.taken();
+        let units = self.units(self.last_bytes.max(MESSAGE_BYTES_MIN));
+        self.charge(units).await;
+    }
+
+    /// Charges what there is now, the messages behind the next one included, if there is room for it at once.
+    pub fn covers(&mut self, bytes: u64) -> bool {
+        self.last_bytes = bytes;
+        let units = self.units(bytes);
+        let is_charged =
+            self.charge.as_ref().is_some_and(|c| c.of_connection.num_permits() >= units as usize);
+        if !is_charged {
+            // Given back first: who held some and waited for more would wait for others who do the same.
+            self.charge = None;
+            self.charge = self.try_charge(units);
         }
-        let bytes = self.last_bytes.max(MESSAGE_BYTES_MIN).next_multiple_of(UNIT_BYTES);
-        let share = self.streams.units_max / ANSWERS_PER_CONNECTION_PART;
-        let units = u32::try_from(bytes / UNIT_BYTES).unwrap_or(u32::MAX).min(share.max(1));
-        let mine = Arc::clone(&self.connection.answers);
-        let all = Arc::clone(&self.streams.units);
-        let at_once = Arc::clone(&mine)
-            .try_acquire_many_owned(units)
-            .and_then(|mine| Ok((mine, Arc::clone(&all).try_acquire_many_owned(units)?)));
-        let (of_connection, of_all) = match at_once {
-            Ok(both) => both,
-            Err(_) => {
-                let _waiting = Waiting::new(&self.streams.waiting);
-                let both = async {
-                    let mine = mine.acquire_many_owned(units).await?;
-                    Ok::<_, tokio::sync::AcquireError>((mine, all.acquire_many_owned(units).await?))
-                };
-                both.await.expect("the budgets are never closed")
-            }
-        };
-        let total = Arc::clone(&self.streams.bytes);
-        self.charge =
-            Some(Charge { _units: of_all, _of_connection: of_connection, total, bytes: 0 });
+        self.count(bytes);
+        self.charge.is_some()
+    }
+
+    /// The same; waits for room.
+    pub async fn cover(&mut self, bytes: u64) {
+        if !self.covers(bytes) {
+            self.charge(self.units(bytes)).await;
+            self.count(bytes);
+        }
     }
 
     /// The client took the last message, and there is no next one yet.
     pub fn taken(&mut self) {
         self.charge = None;
-    }
-
-    /// A message of this many bytes goes to the transport.
-    pub fn made(&mut self, bytes: u64) {
-        self.last_bytes = bytes;
-        if let Some(charge) = &mut self.charge {
-            charge.total.fetch_add(bytes, Ordering::Relaxed);
-            charge.bytes += bytes;
+        if let Some((_, slot)) = &self.slot {
+            let mut parked = lock(&slot.state);
+            (parked.waits, parked.bytes) = (false, 0);
         }
     }
 
-    /// Puts the read aside until its client asks for more.
-    pub fn park(&mut self, rows: ReadRows, now: u64) {
+    /// Units of a message of so many bytes. One that is larger than what a connection may have takes all of that.
+    fn units(&self, bytes: u64) -> u32 {
+        let share = (self.streams.units_max / ANSWERS_PER_CONNECTION_PART).max(1);
+        u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX).min(share)
+    }
+
+    fn charged(&self, of_connection: OwnedSemaphorePermit, of_all: OwnedSemaphorePermit) -> Charge {
+        Charge { _units: of_all, of_connection, total: Arc::clone(&self.streams.bytes), bytes: 0 }
+    }
+
+    fn try_charge(&self, units: u32) -> Option<Charge> {
+        let mine = Arc::clone(&self.connection.answers).try_acquire_many_owned(units).ok()?;
+        let all = Arc::clone(&self.streams.units).try_acquire_many_owned(units).ok()?;
+        Some(self.charged(mine, all))
+    }
+
+    async fn charge(&mut self, units: u32) {
+        if let Some(charge) = self.try_charge(units) {
+            self.charge = Some(charge);
+            return;
+        }
+        let _waiting = Waiting::new(&self.streams.waiting);
+        let (mine, all) = (Arc::clone(&self.connection.answers), Arc::clone(&self.streams.units));
+        let both = async {
+            let mine = mine.acquire_many_owned(units).await?;
+            Ok::<_, tokio::sync::AcquireError>((mine, all.acquire_many_owned(units).await?))
+        };
+        let (mine, all) = both.await.expect("the budgets are never closed");
+        self.charge = Some(self.charged(mine, all));
+    }
+
+    /// Counts what is held for the figures.
+    fn count(&mut self, bytes: u64) {
+        if let Some(charge) = &mut self.charge {
+            charge.total.fetch_add(bytes, Ordering::Relaxed);
+            charge.total.fetch_sub(charge.bytes, Ordering::Relaxed);
+            charge.bytes = bytes;
+        }
+    }
+
+    /// Whether messages of so many bytes take no more than any answer does from its beginning.
+    pub fn is_small(bytes: u64) -> bool {
+        bytes <= MESSAGE_BYTES_MIN
+    }
+
+    /// A message is with the client from now on. A read is put aside until its client asks for more.
+    pub fn park(&mut self, rows: Option<ReadRows>, now: u64) {
         let (streams, connection) = (&self.streams, &self.connection);
         let (_, slot) = self.slot.get_or_insert_with(|| {
             let state = Mutex::default();
@@ -234,11 +287,11 @@ impl Answer {
             lock(&streams.parked).insert(id, Arc::downgrade(&slot));
             (id, slot)
         });
-        let bytes = self.last_bytes;
-        *lock(&slot.state) = Parked { rows: Some(rows), since: now, bytes, suspended: false };
+        let bytes = self.charge.as_ref().map_or(0, |charge| charge.bytes);
+        *lock(&slot.state) = Parked { waits: true, rows, since: now, bytes, suspended: false };
     }
 
-    /// Takes it back.
+    /// Takes the read back.
     pub fn unpark(&mut self) -> Option<ReadRows> {
         self.slot.as_ref().and_then(|(_, slot)| lock(&slot.state).rows.take())
     }
@@ -288,7 +341,7 @@ mod tests {
             if answer.make_room().now_or_never().is_none() {
                 break;
             }
-            answer.made(64 << 10);
+            answer.cover(64 << 10).await;
             held.push(answer);
         }
         assert_eq!(held.len(), (1 << 20) / ANSWERS_PER_CONNECTION_PART as usize / (64 << 10));
@@ -308,7 +361,74 @@ mod tests {
         let streams = Arc::new(Streams::new(256 << 10));
         let mut answer = streams.answer(None);
         answer.make_room().await;
-        answer.made(100 << 20);
+        answer.cover(100 << 20).await;
         assert!(answer.make_room().now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_message_that_turns_out_large_is_charged_for_what_it_is() {
+        let streams = Arc::new(Streams::new(8 << 20));
+        let connection = streams.connection();
+        let mut first = streams.answer(Some(Arc::clone(&connection)));
+        first.make_room().await;
+        first.cover(1 << 20).await;
+        let mut second = streams.answer(Some(connection));
+        assert!(second.make_room().now_or_never().is_none(), "the connection has its part");
+        let mut other = streams.answer(None);
+        assert!(other.make_room().now_or_never().is_some());
+        first.taken();
+        assert!(second.make_room().now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_more_holds_nothing_meanwhile() {
+        let streams = Arc::new(Streams::new(8 << 20));
+        let connection = streams.connection();
+        let mut answers: Vec<_> =
+            (0..16).map(|_| streams.answer(Some(Arc::clone(&connection)))).collect();
+        for answer in &mut answers {
+            assert!(answer.make_room().now_or_never().is_some());
+        }
+        // All of the connection's part is held, and everybody needs more than the rest of it.
+        let covered = answers.iter_mut().map(|answer| async move {
+            answer.cover(600 << 10).await;
+            answer.taken();
+        });
+        let all = tokio::time::timeout(STALLED_AFTER, futures::future::join_all(covered)).await;
+        assert!(all.is_ok(), "they wait for each other");
+    }
+
+    #[tokio::test]
+    async fn any_answer_that_its_client_leaves_is_ended_where_others_wait_for_its_memory() {
+        let streams = Arc::new(Streams::new(8 << 20));
+        let mut left = Vec::new();
+        for _ in 0..ANSWERS_PER_CONNECTION_PART {
+            let mut answer = streams.answer(None);
+            answer.make_room().await;
+            answer.cover(1 << 20).await;
+            answer.park(None, 1_000);
+            left.push(answer);
+        }
+        assert_eq!(streams.figures().parked, u64::from(ANSWERS_PER_CONNECTION_PART));
+        let late = 1_000 + CLOSE_STALLED_AFTER.as_micros() as u64;
+        streams.relieve(late, false);
+        assert_eq!(streams.figures().closed, 0, "nobody waits");
+        let mut other = streams.answer(None);
+        let mut waits = Box::pin(other.make_room());
+        assert!(waits.as_mut().now_or_never().is_none());
+        // One whose client has taken its message is left alone, and there is room.
+        left[0].taken();
+        assert_eq!(streams.figures().parked, u64::from(ANSWERS_PER_CONNECTION_PART) - 1);
+        assert!(waits.as_mut().now_or_never().is_some());
+        drop(waits);
+        drop(other);
+        left[0].cover(1 << 20).await;
+        let mut other = streams.answer(None);
+        let mut waits = Box::pin(other.make_room());
+        assert!(waits.as_mut().now_or_never().is_none());
+        streams.relieve(late - 1, false);
+        assert_eq!(streams.figures().closed, 0, "it is not long enough");
+        streams.relieve(late, false);
+        assert_eq!(streams.figures().closed, 1);
     }
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use prost::Message as _;
 use tepui_bigtable::authorized_view::AuthorizedView;
 use tepui_bigtable::chunk::LargeRows;
-use tepui_bigtable::error::Error;
+use tepui_bigtable::error::{Error, Result as TepuiResult};
 use tepui_bigtable::read_rows::ReadRows;
 use tepui_bigtable::table::Table;
 use tepui_engine::io::Clock;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
-use super::{Stream, Tables, invalid, unsupported};
+use super::{Stream, Tables};
 use crate::admission::{Answer, Connection, Hold, Streams};
 use crate::api::kept;
 use crate::api::session::{ClientConfiguration, GetClientConfigurationRequest};
@@ -23,6 +23,7 @@ use crate::api::v2::{
     PingAndWarmRequest, PingAndWarmResponse, ReadChangeStreamRequest, ReadChangeStreamResponse,
     ReadModifyWriteRowResponse, ReadRowsResponse, SampleRowKeysResponse,
 };
+use crate::call::{Address, Addressed};
 use crate::catalog::authorized_views::AuthorizedViews;
 use crate::change_streams::ChangeStreams;
 use crate::instances::Instances;
@@ -64,35 +65,34 @@ impl DataService {
         self.instances.allow(table, profile, access).map_err(|error| from_error(&error))
     }
 
-    /// What a request is for, by the name of a table or by that of an authorized view, where its app profile lets it
-    /// do this.
-    fn target(
-        &self,
-        table_name: &str,
-        view_name: &str,
-        profile: &str,
-        access: Access,
-    ) -> Result<Target, Status> {
-        if view_name.is_empty() {
-            self.allow(table_name, profile, access)?;
-            let table = self.tables.table(table_name).map_err(|error| from_error(&error))?;
-            return Ok(Target { table, view: None });
-        }
-        let target = names::check_view("authorized_view_name", view_name).and_then(|()| {
-            self.instances.allow(view_name, profile, access)?;
-            let (name, _) = names::split_view(view_name).unwrap_or_default();
-            let entry = self.tables.get(name)?;
-            let view = self.views.compiled(view_name, entry.record.incarnation)?;
-            Ok(Target { table: Arc::clone(&entry.table), view: Some(view) })
-        });
-        let target = target.map_err(|error| from_error(&error))?;
-        if !table_name.is_empty() && table_name != target.table.name() {
-            return Err(invalid(format!(
-                "table_name {table_name:?} is not the table of authorized_view_name {view_name:?}; \
-                 set one of them"
+    /// What a request for rows is for, by the name of a table or by that of an authorized view, where its app profile
+    /// lets it do this.
+    fn target(&self, request: &impl Addressed, access: Access) -> Result<Target, Status> {
+        self.find(request.address(), access).map_err(|error| from_error(&error))
+    }
+
+    fn find(&self, asked: Address<'_>, access: Access) -> TepuiResult<Target> {
+        let Address { name, view, materialized, profile } = asked;
+        if !materialized.is_empty() {
+            return Err(Error::unimplemented(format!(
+                "materialized_view_name {materialized:?}: access through a view is not supported yet"
             )));
         }
-        Ok(target)
+        if view.is_empty() {
+            self.instances.allow(name, profile, access)?;
+            return Ok(Target { table: self.tables.table(name)?, view: None });
+        }
+        names::check_view("authorized_view_name", view)?;
+        self.instances.allow(view, profile, access)?;
+        let (table, _) = names::split_view(view).unwrap_or_default();
+        if !name.is_empty() && name != table {
+            return Err(Error::invalid_argument(format!(
+                "table_name {name:?} is not the table of authorized_view_name {view:?}; set one of them"
+            )));
+        }
+        let entry = self.tables.get(table)?;
+        let view = self.views.compiled(view, entry.record.incarnation)?;
+        Ok(Target { table: Arc::clone(&entry.table), view: Some(view) })
     }
 
     pub(super) async fn on_read_rows(
@@ -105,22 +105,16 @@ impl DataService {
         let large_rows = large_rows(request.metadata());
         let connection = request.extensions().get::<Arc<Connection>>().cloned();
         let hold = request.extensions().get::<Hold>().cloned();
-        let kept = request.into_inner();
-        let request = &kept.request;
-        refuse_materialized(&request.materialized_view_name)?;
-        let target = self.target(
-            &request.table_name,
-            &request.authorized_view_name,
-            &request.app_profile_id,
-            Access::Read,
-        )?;
-        let rows = target.table.read_rows_encoded(&kept, large_rows, target.view());
+        let request = request.into_inner();
+        let target = self.target(&request, Access::Read)?;
+        let rows = target.table.read_rows_encoded(&request, large_rows, target.view());
         let rows = rows.map_err(|error| from_error(&error))?;
         let answer = self.streams.answer(connection);
         let clock = Arc::clone(&self.clock);
         Ok(Response::new(row_messages(RowMessages {
             rows: Some(rows),
             is_under_way: false,
+            has_ended: false,
             answer,
             clock,
             _hold: hold,
@@ -132,13 +126,7 @@ impl DataService {
         request: Request<kept::SampleRowKeysRequest>,
     ) -> Result<Response<Stream<SampleRowKeysResponse>>, Status> {
         let request = request.into_inner();
-        refuse_materialized(&request.materialized_view_name)?;
-        let target = self.target(
-            &request.table_name,
-            &request.authorized_view_name,
-            &request.app_profile_id,
-            Access::Read,
-        )?;
+        let target = self.target(&request, Access::Read)?;
         let samples = target.table.sample_row_keys(target.view(), request.row_range.as_ref());
         let samples = samples.map_err(|error| from_error(&error))?;
         Ok(Response::new(Box::pin(futures::stream::iter(samples.into_iter().map(Ok)))))
@@ -149,12 +137,7 @@ impl DataService {
         request: Request<kept::MutateRowRequest>,
     ) -> Result<Response<MutateRowResponse>, Status> {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
-        let target = self.target(
-            &request.table_name,
-            &request.authorized_view_name,
-            &request.app_profile_id,
-            Access::Write,
-        )?;
+        let target = self.target(&request, Access::Write)?;
         let done = target.table.mutate_row(&request, target.view()).await;
         done.map_err(|error| from_error(&error))?;
         Ok(Response::new(MutateRowResponse {}))
@@ -165,12 +148,7 @@ impl DataService {
         request: Request<kept::MutateRowsRequest>,
     ) -> Result<Response<Stream<MutateRowsResponse>>, Status> {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
-        let target = self.target(
-            &request.table_name,
-            &request.authorized_view_name,
-            &request.app_profile_id,
-            Access::Write,
-        )?;
+        let target = self.target(&request, Access::Write)?;
         let count = request.entries.len();
         let failed = target.table.mutate_rows(request, target.view()).await;
         let failed = failed.map_err(|error| from_error(&error))?;
@@ -182,15 +160,9 @@ impl DataService {
         &self,
         request: Request<kept::CheckAndMutateRowRequest>,
     ) -> Result<Response<CheckAndMutateRowResponse>, Status> {
-        let kept = request.into_inner().checked().map_err(|error| from_error(&error))?;
-        let request = &kept.request;
-        let target = self.target(
-            &request.table_name,
-            &request.authorized_view_name,
-            &request.app_profile_id,
-            Access::Transaction,
-        )?;
-        let done = target.table.check_and_mutate_row_encoded(&kept, target.view()).await;
+        let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
+        let target = self.target(&request, Access::Transaction)?;
+        let done = target.table.check_and_mutate_row_encoded(&request, target.view()).await;
         done.map(Response::new).map_err(|error| from_error(&error))
     }
 
@@ -199,12 +171,7 @@ impl DataService {
         request: Request<kept::ReadModifyWriteRowRequest>,
     ) -> Result<Response<ReadModifyWriteRowResponse>, Status> {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
-        let target = self.target(
-            &request.table_name,
-            &request.authorized_view_name,
-            &request.app_profile_id,
-            Access::Transaction,
-        )?;
+        let target = self.target(&request, Access::Transaction)?;
         let done = target.table.read_modify_write_row(&request, target.view()).await;
         done.map(Response::new).map_err(|error| from_error(&error))
     }
@@ -276,13 +243,6 @@ impl Target {
     }
 }
 
-fn refuse_materialized(name: &str) -> Result<(), Status> {
-    if name.is_empty() {
-        return Ok(());
-    }
-    Err(unsupported(format!("materialized_view_name {name:?}: access through a view")))
-}
-
 /// What the client makes of rows that are larger than a message. Google's Go client takes a message that
 /// ends within a row for the end of a broken stream. On an emulator all that it says of itself is gRPC's
 /// `user-agent: grpc-go/1.83.2`, and `bigtable-features`, which programs over the generated client, who
@@ -303,6 +263,8 @@ struct RowMessages {
     rows: Option<ReadRows>,
     /// A message was asked for before.
     is_under_way: bool,
+    /// There is nothing more to say.
+    has_ended: bool,
     answer: Answer,
     clock: Arc<dyn Clock>,
     /// The keys and the filter that are read are parts of the request.
@@ -317,7 +279,7 @@ fn row_messages(
     messages: RowMessages,
 ) -> impl futures::Stream<Item = Result<ReadRowsResponse, Status>> + Send {
     futures::stream::unfold(messages, |mut messages| async {
-        if messages.rows.as_ref().is_some_and(ReadRows::has_ended) {
+        if messages.has_ended {
             return None;
         }
         // While it waits for room the read stays where it can be suspended: it may wait for long.
@@ -328,11 +290,16 @@ fn row_messages(
         }
         match rows.next().await? {
             Ok(message) => {
-                messages.answer.made(message.encoded_len() as u64);
-                if rows.is_over() {
-                    messages.rows = Some(rows);
-                } else {
-                    messages.answer.park(rows, messages.clock.monotonic_micros());
+                // With those of the same row behind it, which are in memory too.
+                let bytes = (message.encoded_len() + rows.ready_bytes()) as u64;
+                if !messages.answer.covers(bytes) {
+                    rows.suspend();
+                    messages.answer.cover(bytes).await;
+                }
+                messages.has_ended = rows.has_ended();
+                // A small read is over with its only message, and is to cost no more than that.
+                if !(messages.has_ended && Answer::is_small(bytes)) {
+                    messages.answer.park(Some(rows), messages.clock.monotonic_micros());
                 }
                 Some((Ok(message), messages))
             }

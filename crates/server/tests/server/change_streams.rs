@@ -399,6 +399,37 @@ async fn a_stream_ends_when_it_is_disabled_and_an_old_token_is_not_taken_by_a_ne
 }
 
 #[tokio::test]
+async fn a_slow_reader_is_not_led_over_the_time_in_which_its_stream_was_disabled() {
+    let server = start_with(&memory(), serve_metrics).await;
+    server.create_streaming(&[]).await;
+    let mut records = server.read_changes(request(partition("", ""), None)).await.unwrap();
+    // More than clients take ahead, so that the server waits in the midst of it.
+    let value = vec![7; 24 << 20];
+    server.set("large", &value).await.unwrap();
+    while !matches!(next(&mut records).await.unwrap(), Some(StreamRecord::DataChange(_))) {}
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    assert_eq!(sample(&metrics, "tepui_reads_parked"), 1);
+    let charged = sample(&metrics, "tepui_memory_bytes{part=\"answers\"}");
+    assert!(charged >= 24 << 20, "what waits for the client counts: {charged}");
+    server.set_stream(None).await;
+    server.set("unseen", b"v").await.unwrap();
+    server.set_stream(Some(config(1))).await;
+    server.set("seen", b"v").await.unwrap();
+    let status = loop {
+        match next(&mut records).await {
+            Ok(Some(StreamRecord::DataChange(part))) => {
+                assert!(part.row_key.is_empty(), "{:?} is not of the same stream", part.row_key);
+            }
+            Ok(Some(StreamRecord::Heartbeat(_))) => {}
+            Ok(other) => panic!("{other:?}"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(status.code(), Code::OutOfRange, "{status}");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn bad_requests_have_the_documented_codes() {
     let server = start(&memory()).await;
     server.create_streaming(&["m"]).await;
