@@ -221,7 +221,7 @@ impl Claim {
         if pick.is_move() {
             return self.move_down();
         }
-        let _job = tablet.begin_job();
+        let job = tablet.begin_job();
         let view = tablet.view.load_full();
         if !self.inputs_unchanged(&view) {
             return Ok(());
@@ -254,7 +254,7 @@ impl Claim {
         let opened = tablet.core.store.open_outputs(&output.files)?;
         let mut manifest = tablet.lock_manifest();
         let edit = VersionEdit {
-            add: tablet.cut_by_drops(output.files),
+            add: job.cut_by_drops(output.files),
             remove: self.still_there(&manifest.version()),
             ..VersionEdit::default()
         };

@@ -9,7 +9,9 @@
 //! * A flush or compaction that is running has read rows that are dropped now. It finds the drop in the
 //!   tablet's list when it is done and cuts its outputs, all of whose records are older than the drop:
 //!   a flush begins by waiting for drops that are under way, so that those with a sequence among its
-//!   memtable's are excised ranges by then.
+//!   memtable's are excised ranges by then. A drop stays in the list until every job has ended that began
+//!   before it. Jobs that began later read what is cut already: to cut what they write once more would
+//!   leave files in ever more pieces for as long as some job runs.
 
 use crate::cell::{RowRange, Seq, row_prefix};
 use crate::compaction::job;
@@ -65,18 +67,37 @@ impl Tablet {
         }
         self.install(&mut manifest, &edit, Vec::new(), 0)?;
         let mut jobs = self.jobs();
-        if jobs.running > 0 {
-            jobs.drops.push(excised);
+        if !jobs.running.is_empty() {
+            jobs.drops.push_back(excised);
         }
         Ok(seq)
     }
 
-    /// The outputs of a job without the rows that were dropped while it ran. The caller holds the
+    /// Announces a job whose outputs must respect drops from now on.
+    pub(super) fn begin_job(&self) -> RunningJob<'_> {
+        let mut jobs = self.jobs();
+        let began = jobs.drops_before + jobs.drops.len() as u64;
+        jobs.running.push(began);
+        drop(jobs);
+        RunningJob { tablet: self, began }
+    }
+}
+
+/// Ends the job when dropped.
+pub(super) struct RunningJob<'a> {
+    tablet: &'a Tablet,
+    /// The drops before it.
+    began: u64,
+}
+
+impl RunningJob<'_> {
+    /// The outputs of the job without the rows that were dropped while it ran. The caller holds the
     /// manifest lock and is about to install them.
     pub(super) fn cut_by_drops(&self, outputs: Vec<SstRef>) -> Vec<SstRef> {
-        let drops = self.jobs().drops.clone();
+        let jobs = self.tablet.jobs();
+        let before = usize::try_from(self.began.saturating_sub(jobs.drops_before));
         let mut left = outputs;
-        for drop in drops {
+        for drop in jobs.drops.iter().skip(before.unwrap_or(usize::MAX)) {
             left = left
                 .into_iter()
                 .flat_map(|file| {
@@ -90,25 +111,18 @@ impl Tablet {
         }
         left
     }
-
-    /// Announces a job whose outputs must respect drops from now on.
-    pub(super) fn begin_job(&self) -> RunningJob<'_> {
-        self.jobs().running += 1;
-        RunningJob { tablet: self }
-    }
-}
-
-/// Ends the job when dropped.
-pub(super) struct RunningJob<'a> {
-    tablet: &'a Tablet,
 }
 
 impl Drop for RunningJob<'_> {
     fn drop(&mut self) {
         let mut jobs = self.tablet.jobs();
-        jobs.running -= 1;
-        if jobs.running == 0 {
-            jobs.drops.clear();
+        if let Some(at) = jobs.running.iter().position(|began| *began == self.began) {
+            jobs.running.swap_remove(at);
+        }
+        // What every job that is left began after, nobody asks for any more.
+        let oldest = jobs.running.iter().min().copied().unwrap_or(u64::MAX);
+        while jobs.drops_before < oldest && jobs.drops.pop_front().is_some() {
+            jobs.drops_before += 1;
         }
     }
 }

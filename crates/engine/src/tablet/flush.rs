@@ -115,7 +115,7 @@ impl Tablet {
         // Only what is durable in the log goes into files: then a compaction may let the newest record
         // of a cell hide the others, since every reader sees it.
         pollster::block_on(self.core.pipeline.wait_visible(last_seq))?;
-        let _job = self.begin_job();
+        let job = self.begin_job();
         // Through the lock: a drop of rows that took its sequence while this memtable took writes may be
         // making its edit still, and afterwards nothing would tell what it covers from what came later.
         // The drops that begin from here on are newer than the whole memtable and cut the output.
@@ -142,7 +142,7 @@ impl Tablet {
         let remove_excised =
             manifest.version().excised().iter().filter(|e| e.seq <= last_seq).cloned().collect();
         let edit = VersionEdit {
-            add: self.cut_by_drops(output.files),
+            add: job.cut_by_drops(output.files),
             flushed_seq: Some(last_seq),
             last_seq: Some(last_seq),
             remove_excised,

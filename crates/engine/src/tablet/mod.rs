@@ -30,7 +30,7 @@ mod tests;
 mod view;
 mod write;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -122,10 +122,12 @@ pub(crate) struct Writer {
 struct Jobs {
     /// What running compactions keep from others.
     busy: Busy,
-    /// Flushes and compactions that run.
-    running: usize,
-    /// Rows dropped while jobs run: their outputs are cut by these before they are installed.
-    drops: Vec<Excised>,
+    /// Flushes and compactions that run, each by how many drops of rows there had been when it began.
+    running: Vec<u64>,
+    /// The drops since the oldest of them began.
+    drops: VecDeque<Excised>,
+    /// Drops before these.
+    drops_before: u64,
     /// Files that garbage collection found nothing in, and when to look again (monotonic micros).
     futile_until: HashMap<FileId, u64>,
     /// Files whose compaction failed, and when to try again (monotonic micros).
@@ -319,7 +321,7 @@ impl Tablet {
 
     /// Flushes and compactions of it that run.
     pub(crate) fn running_jobs(&self) -> usize {
-        self.jobs().running
+        self.jobs().running.len()
     }
 
     pub(crate) fn is_dropped(&self) -> bool {
@@ -367,8 +369,9 @@ impl Tablet {
             });
         }
         let version = manifest.append(edit).inspect_err(|error| self.core.fail(error))?;
-        let _writer = self.lock_writer();
-        let view = self.view.load();
+        // All but the memtables changes under the manifest's lock alone: what takes long, for a tablet of many files,
+        // is done before writers are held up.
+        let view = self.view.load_full();
         let mut files = HashMap::with_capacity(view.files.len() + opened.len());
         let mut known: HashMap<FileId, Arc<SstFile>> =
             view.files.iter().map(|(id, file)| (*id, Arc::clone(file))).collect();
@@ -379,14 +382,18 @@ impl Tablet {
                 files.insert(file.id, open);
             }
         }
+        let (active, options, style) =
+            (Arc::clone(&view.active), &self.core.options, view.shape.style);
+        let next = View::new(active, Vec::new(), version, files, options, style);
+        {
+            let _writer = self.lock_writer();
+            let view = self.view.load();
+            let waiting = view.waiting.get(flushed..).unwrap_or_default().to_vec();
+            self.view.store(Arc::new(next.with_memtables(Arc::clone(&view.active), waiting)));
+        }
         for gone in known.values() {
             gone.disown();
         }
-        let waiting = view.waiting.get(flushed..).unwrap_or_default().to_vec();
-        let options = &self.core.options;
-        let style = view.shape.style;
-        let next = View::new(Arc::clone(&view.active), waiting, version, files, options, style);
-        self.view.store(Arc::new(next));
         Ok(())
     }
 }

@@ -397,3 +397,23 @@ fn an_engine_whose_parts_outgrow_its_memory_does_not_start() {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.message().contains(&format!("at least {least} is needed")), "{error}");
 }
+
+#[test]
+fn rows_dropped_before_a_job_began_do_not_cut_what_it_writes() {
+    let rig = rig();
+    let rows: Vec<String> = (0..200).map(|n| format!("r{n:03}")).collect();
+    rig.write(&rows.iter().map(String::as_str).collect::<Vec<_>>());
+    // Under load some job always runs, and none for long.
+    let mut running = rig.tablet.begin_job();
+    for row in rows.iter().step_by(2) {
+        block_on(rig.tablet.drop_rows(RowRange::row(row.as_bytes()))).unwrap();
+        assert_eq!(rig.tablet.jobs().drops.len(), 1, "those that no job needs any more are gone");
+        running = rig.tablet.begin_job();
+    }
+    assert!(rig.tablet.version().ssts().count() > 64);
+    rig.tablet.claim_by_shape().expect("the file is in too many pieces").run().unwrap();
+    assert_eq!(rig.tablet.version().ssts().count(), 1);
+    assert!(rig.tablet.claim_by_shape().is_none(), "once is enough");
+    drop(running);
+    assert_eq!((rig.cells("r000"), rig.cells("r001")), (0, 2));
+}
