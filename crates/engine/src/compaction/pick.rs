@@ -43,11 +43,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::shape::{LAST_LEVEL, Shape, is_over_something, level_files, weight};
+use super::shape::{LAST_LEVEL, Shape, is_over_something, level_files, sublevels_max, weight};
 use super::sublevels::{self, overlapping};
 use crate::cell::RowRange;
 use crate::manifest::{SstRef, Version};
-use crate::options::{CompactionStyle, EngineOptions, TIERED_RUNS_MAX};
+use crate::options::{CompactionStyle, EngineOptions};
 use crate::sst::FileId;
 
 /// Sublevels that a merge within level 0 makes one of, at least. Fewer would not make reads noticeably cheaper.
@@ -189,18 +189,16 @@ pub(crate) fn pick_by_shape(
     options: &EngineOptions,
     busy: &Busy,
 ) -> Option<Pick> {
-    for (_, level) in &shape.scores {
-        let pick = match level {
-            0 if shape.style == CompactionStyle::Tiered => {
-                pick_tiered(version, shape, options, busy)
-            }
+    let pick = match shape.style {
+        CompactionStyle::Tiered => pick_tiered(version, shape, options, busy),
+        CompactionStyle::Leveled => shape.scores.iter().find_map(|(_, level)| match level {
             0 => pick_l0(version, shape, Reason::L0, None, busy)
                 .or_else(|| pick_within_l0(version, shape, options, busy)),
             _ => pick_from_level(version, *level, busy),
-        };
-        if pick.is_some() {
-            return pick;
-        }
+        }),
+    };
+    if pick.is_some() {
+        return pick;
     }
     let tattered = shape.tattered.iter().find_map(|file| {
         pick_file(version, shape, Reason::Tattered, file, file.level.max(1), busy)
@@ -362,6 +360,8 @@ fn pick_within_l0(
 }
 
 /// Of a tiered tablet: a column into the last level where level 0 is heavy, else runs that are merged with each other.
+/// What another style has left between goes down before a column, which would be merged with it on its way; but after
+/// runs are merged, since writers wait for those.
 fn pick_tiered(
     version: &Version,
     shape: &Shape,
@@ -369,12 +369,19 @@ fn pick_tiered(
     busy: &Busy,
 ) -> Option<Pick> {
     let heavy = weight(version, options, shape.style) >= 1.0;
-    let down = || pick_l0(version, shape, Reason::L0, None, busy);
-    let down = if heavy { down() } else { None };
-    down.or_else(|| {
-        let deep = shape.sublevels.len() >= TIERED_RUNS_MAX;
-        if deep { pick_runs(version, busy) } else { None }
-    })
+    let deep = shape.sublevels.len() >= sublevels_max(options, shape.style);
+    let column = || pick_l0(version, shape, Reason::L0, None, busy);
+    let down = || if heavy { column() } else { None };
+    let across = || if deep { pick_runs(version, busy) } else { None };
+    let is_left = |level: &u8| !level_files(version, *level).is_empty();
+    // The deepest first: what lies above then finds nothing to be merged with but the last level.
+    let between: Vec<u8> = (1..LAST_LEVEL).rev().filter(is_left).collect();
+    if between.is_empty() {
+        return down().or_else(across);
+    }
+    across()
+        .or_else(|| between.iter().find_map(|level| pick_from_level(version, *level, busy)))
+        .or_else(down)
 }
 
 /// Files of level 0 by age: those that lie next to each other there and share no rows, which are a flush or what

@@ -94,18 +94,19 @@ impl Shape {
         let targets = targets(version, options, style);
         let sublevels = sublevels::arrange(version.level(0));
         let mut scores: Vec<(f64, u8)> = Vec::with_capacity(LEVELS);
-        let runs_max = match style {
-            CompactionStyle::Leveled => options.l0_compaction_files,
-            CompactionStyle::Tiered => TIERED_RUNS_MAX,
-        };
-        let depth = sublevels.len() as f64 / runs_max.max(1) as f64;
+        let depth = sublevels.len() as f64 / sublevels_max(options, style).max(1) as f64;
         let weight = weight(version, options, style);
         scores.push((depth.max(weight), 0));
         for level in 1..LAST_LEVEL {
             let bytes = level_bytes(version, level);
             if bytes > 0 {
                 // A level above the base level should be empty: whatever it holds is over its target.
-                scores.push((bytes as f64 / targets.at(level).max(1) as f64, level));
+                let score = match style {
+                    CompactionStyle::Leveled => bytes as f64 / targets.at(level).max(1) as f64,
+                    // What another style has left is due, but writers wait for none of it.
+                    CompactionStyle::Tiered => 1.0,
+                };
+                scores.push((score, level));
             }
         }
         scores.retain(|(score, _)| *score >= 1.0);
@@ -133,6 +134,14 @@ impl Targets {
     /// Bytes that a level should hold at most.
     pub(crate) fn at(&self, level: u8) -> u64 {
         self.bytes.get(usize::from(level)).copied().unwrap_or(0)
+    }
+}
+
+/// Sublevels of level 0 from which it is due.
+pub(crate) fn sublevels_max(options: &EngineOptions, style: CompactionStyle) -> usize {
+    match style {
+        CompactionStyle::Leveled => options.l0_compaction_files,
+        CompactionStyle::Tiered => TIERED_RUNS_MAX,
     }
 }
 

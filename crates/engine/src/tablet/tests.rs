@@ -14,7 +14,7 @@ use crate::pressure::Behind;
 use super::*;
 use crate::cell::{FamilyId, Mutation, RowBatch};
 use crate::compaction::pick;
-use crate::db::{Engine, EngineOptions, Health};
+use crate::db::{Engine, EngineOptions, Health, TIERED_RUNS_MAX};
 use crate::error::ErrorKind;
 use crate::io::{Env, Files, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
 use crate::log::encode_batch;
@@ -416,4 +416,20 @@ fn rows_dropped_before_a_job_began_do_not_cut_what_it_writes() {
     assert!(rig.tablet.claim_by_shape().is_none(), "once is enough");
     drop(running);
     assert_eq!((rig.cells("r000"), rig.cells("r001")), (0, 2));
+}
+
+#[test]
+fn a_tiered_tablet_takes_writes_until_its_runs_are_due() {
+    let rig = rig_with(EngineOptions {
+        compaction: CompactionStyle::Tiered,
+        l0_compaction_files: 1,
+        l0_stop_files: 2,
+        ..EngineOptions::default()
+    });
+    for _ in 1..TIERED_RUNS_MAX {
+        rig.write(&["r"]);
+    }
+    assert!(rig.tablet.claim_by_shape().is_none(), "none is due");
+    let pressure = rig.tablet.pressure();
+    assert!(pressure.refused_share() < 0.01, "{pressure:?}");
 }

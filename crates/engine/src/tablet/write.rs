@@ -7,6 +7,7 @@ use futures::future::{try_join, try_join_all};
 
 use crate::cell::{KeyView, RowBatch, Seq, encode_row};
 use crate::changes::ChangeLog;
+use crate::compaction::shape::sublevels_max;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{CommitDone, EncodedBatch, Permit, encode_batch};
 use crate::memtable::MemtableWriter;
@@ -173,8 +174,8 @@ impl Tablet {
         let filled = view.active.allocated_bytes() as f64 / options.memtable_bytes.max(1) as f64;
         let memtables_max = options.memtables_waiting_max.max(1) as f64 + 1.0;
         // A limit below what starts the work that makes room would stop writers for good.
-        let level_zero_max =
-            options.l0_stop_files.max(2 * options.l0_compaction_files).max(2) as f64;
+        let due = sublevels_max(options, view.shape.style);
+        let level_zero_max = options.l0_stop_files.max(2 * due).max(2) as f64;
         self.core
             .pressure()
             .or(Pressure::of(Behind::Memtables, waiting + filled.min(1.0), memtables_max))
