@@ -67,10 +67,11 @@ impl ValueStore {
 
     /// The file, opened where it was not. Damage is logged here and kept for the readers to meet.
     pub(crate) fn open(self: &Arc<Self>, id: FileId) -> Arc<ValueFile> {
-        let mut holdings = lock(&self.holdings);
-        if let Some(file) = holdings.get(id) {
+        let known = lock(&self.holdings).get(id);
+        if let Some(file) = known {
             return file;
         }
+        // Read without the lock, which those who let go of files take.
         let path = self.layout.value(id);
         let reader = ValueReader::open(self.env.files.as_ref(), &path, id);
         match &reader {
@@ -90,9 +91,17 @@ impl ValueStore {
             names: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             stuck: AtomicBool::new(false),
-            kept: AtomicBool::new(holdings.is_kept(id)),
+            kept: AtomicBool::new(false),
         });
+        let mut holdings = lock(&self.holdings);
+        if let Some(first) = holdings.get(id) {
+            // What was read in vain goes after the lock.
+            drop(holdings);
+            return first;
+        }
+        file.kept.store(holdings.is_kept(id), Ordering::Relaxed);
         holdings.opened(id, &file);
+        drop(holdings);
         file
     }
 
