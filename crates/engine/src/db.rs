@@ -435,6 +435,8 @@ impl Engine {
             tablet.seal();
         }
         self.core.store.remove_doomed(0);
+        // Whoever is still at work may not write into a directory that is another process's.
+        self.meta.close();
         result = result.and(self.core.pipeline.close());
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
         result

@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use bytes::Bytes;
@@ -59,6 +60,8 @@ struct State {
 pub struct LocalMetaStore {
     /// Held through a commit: commits are one after the other, readers do not wait for their sync.
     journal: Mutex<RotatingJournal>,
+    /// No commit is taken any more. Set under the journal's lock.
+    closed: AtomicBool,
     state: RwLock<State>,
 }
 
@@ -210,12 +213,19 @@ impl LocalMetaStore {
                 sync_parent(files.as_ref(), dir)?;
             }
         }
-        Ok(Self { journal: Mutex::new(journal), state: RwLock::new(state) })
+        let closed = AtomicBool::new(false);
+        Ok(Self { journal: Mutex::new(journal), closed, state: RwLock::new(state) })
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {
         // Installing a commit does not panic halfway: it moves values that are already there.
         self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes no more commits, once the one under way has ended; what is there can still be read.
+    pub(crate) fn close(&self) {
+        let _journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        self.closed.store(true, Ordering::Release);
     }
 
     /// The revision of the newest commit; 0 before the first.
@@ -265,6 +275,9 @@ impl MetaStore for LocalMetaStore {
     fn commit(&self, changes: &[MetaChange]) -> Result<u64> {
         check_limits(changes)?;
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "the server is shutting down"));
+        }
         // Only commits change the state, and this one holds the journal: what is read here stays true.
         let state = self.state();
         for change in changes {

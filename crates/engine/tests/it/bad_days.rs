@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::executor::block_on;
 use proptest::prelude::*;
 
@@ -11,6 +12,7 @@ use tepui_engine::ErrorKind;
 use tepui_engine::cell::{RowBatch, RowRange};
 use tepui_engine::db::{CompressionPolicy, Engine, Health};
 use tepui_engine::io::{Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles};
+use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
 
@@ -328,4 +330,22 @@ fn a_scan_that_ends_before_a_damaged_block_does_not_fail_for_having_read_ahead()
     assert!(first_damaged > 20, "{first_damaged}");
     // That the last one before the damage is complete shows in the block behind it.
     assert!(rows + 1 >= first_damaged, "{rows} of {first_damaged} rows before the damage");
+}
+
+#[test]
+fn who_is_still_at_work_when_the_engine_closes_commits_nothing_to_a_catalog_that_is_anothers() {
+    let (rig, _) = furnished();
+    let meta = rig.engine.meta();
+    let commit = |meta: &dyn MetaStore, value: &'static str| {
+        let value = Some(Bytes::from_static(value.as_bytes()));
+        meta.commit(&[MetaChange { key: "k".into(), expect: MetaExpect::Any, value }])
+    };
+    commit(meta.as_ref(), "first").unwrap();
+    rig.engine.close().unwrap();
+    assert_eq!(commit(meta.as_ref(), "late").unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(meta.get("k").unwrap().unwrap().value, "first");
+    let files = Arc::clone(&rig.files);
+    let rig = rig.reopen_on(files);
+    assert_eq!(rig.engine.meta().get("k").unwrap().unwrap().value, "first");
+    commit(rig.engine.meta().as_ref(), "second").unwrap();
 }
