@@ -110,6 +110,7 @@ pub mod db;
 pub mod error;
 pub mod fuzzing;
 mod holdings;
+mod house;
 mod identity;
 pub mod io;
 mod layout;

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::ChangeLog;
 use super::file::{ChangeFileWriter, UNFINISHED};
+use super::{ARCHIVE_WAIT_MICROS, ChangeLog};
 use crate::compaction::pace::{STEP_BYTES, Urgency};
 use crate::core::Core;
 use crate::error::Result;
@@ -14,6 +14,11 @@ use crate::log::segment::SegmentReader;
 use crate::log::{SegmentInfo, batch_head};
 
 impl ChangeLog {
+    /// Whether segments are to be [archived](Self::archive) now: one could not be a moment ago.
+    pub(crate) fn archives(&self, core: &Core) -> bool {
+        core.env.clock.monotonic_micros() >= self.archive_at.load(Ordering::Relaxed)
+    }
+
     /// Copies the batches of these tablets out of a sealed segment, durably. Does nothing where that was done before. Blocks.
     pub(crate) fn archive(
         &self,
@@ -21,6 +26,13 @@ impl ChangeLog {
         segment: &SegmentInfo,
         tablets: &HashSet<u64>,
     ) -> Result<()> {
+        self.copy_out(core, segment, tablets).inspect_err(|_| {
+            let now = core.env.clock.monotonic_micros();
+            self.archive_at.store(now.saturating_add(ARCHIVE_WAIT_MICROS), Ordering::Relaxed);
+        })
+    }
+
+    fn copy_out(&self, core: &Core, segment: &SegmentInfo, tablets: &HashSet<u64>) -> Result<()> {
         if self.files().iter().any(|file| file.segment == segment.id) {
             return Ok(());
         }

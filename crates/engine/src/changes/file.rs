@@ -339,7 +339,8 @@ impl ChangeFileWriter {
     }
 }
 
-/// The change files of a directory by ascending segment, and the paths of those that were never completed.
+/// The change files of a directory by ascending segment, and the paths of what a start removes: those that were never
+/// completed, and those of which there is a larger one of the same segment.
 pub(crate) fn list(files: &dyn Files, dir: &Path) -> Result<(Vec<ChangeFile>, Vec<PathBuf>)> {
     let (mut found, mut unfinished) = (Vec::new(), Vec::new());
     let entries = match files.list(dir) {
@@ -355,8 +356,16 @@ pub(crate) fn list(files: &dyn Files, dir: &Path) -> Result<(Vec<ChangeFile>, Ve
         }
     }
     found.sort_unstable_by_key(|file| (file.segment, std::cmp::Reverse(file.bytes)));
-    // A name whose durability was in doubt may have been written again after the streams had changed.
-    found.dedup_by_key(|file| file.segment);
+    // A file whose name's durability was in doubt may have been written again after the streams had changed: what is
+    // in the smaller one is in the larger one.
+    let mut last = None;
+    found.retain(|file| {
+        let is_first = last.replace(file.segment) != Some(file.segment);
+        if !is_first {
+            unfinished.push(dir.join(file.name()));
+        }
+        is_first
+    });
     Ok((found, unfinished))
 }
 
@@ -462,5 +471,24 @@ mod tests {
                 fuzz(&bytes);
             }
         }
+    }
+
+    #[test]
+    fn of_two_files_of_a_segment_the_larger_counts_and_the_other_is_to_go() {
+        let files = MemoryFiles::new();
+        let dir = Path::new("/changes");
+        files.create_dir_all(dir).unwrap();
+        let name = |segment, first_seq, last_seq| {
+            ChangeFile { segment, first_seq, last_seq, bytes: 0, tablets: OnceLock::new() }.name()
+        };
+        let sizes = [(name(1, 5, 9), 10), (name(2, 10, 19), 30), (name(2, 12, 19), 20)];
+        for (name, bytes) in &sizes {
+            files.put_contents(&dir.join(name), vec![0; *bytes]);
+        }
+        files.put_contents(&dir.join("0000000000000003.chg.new"), Vec::new());
+        let (found, unfinished) = list(&files, dir).unwrap();
+        let found: Vec<_> = found.iter().map(ChangeFile::name).collect();
+        assert_eq!(found, [sizes[0].0.clone(), sizes[1].0.clone()]);
+        assert_eq!(unfinished, [dir.join("0000000000000003.chg.new"), dir.join(&sizes[2].0)]);
     }
 }

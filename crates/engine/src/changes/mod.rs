@@ -27,7 +27,7 @@ mod reader;
 mod tail;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ use bytes::Bytes;
 
 use crate::cell::{Mutation, RowBatch, SEQ_COUNTER_BITS, SEQ_MAX, Seq};
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::io::Files;
 use crate::layout::parse_number;
 use crate::log::encode_batch;
@@ -58,6 +58,10 @@ const GRACE_MICROS: u64 = 600 * 1_000_000;
 
 /// How often files are looked at whose retention period may be over, in microseconds.
 const EXPIRE_EVERY_MICROS: u64 = 60 * 1_000_000;
+
+/// How long no segment is archived after one could not be, in microseconds. A damaged one is read up to its damage each
+/// time, and a full disk is not empty a second later.
+const ARCHIVE_WAIT_MICROS: u64 = 30 * 1_000_000;
 
 /// The end of the name of the file that tells the horizon.
 const HORIZON: &str = ".horizon";
@@ -139,6 +143,10 @@ pub(crate) struct ChangeLog {
     dropped_bytes: AtomicU64,
     /// When to look for files to remove (monotonic micros).
     expire_at: AtomicU64,
+    /// The last look failed: what is over the limit is not tried again at once.
+    expiry_failed: AtomicBool,
+    /// When to archive again after a failure (monotonic micros).
+    archive_at: AtomicU64,
     fencing: tokio::sync::Mutex<()>,
 }
 
@@ -151,16 +159,23 @@ impl ChangeLog {
             files.remove(&path)?;
         }
         let names = files.list(dir)?.into_iter();
-        let horizon = names.filter_map(|entry| parse_number(&entry.name, "", HORIZON)).max();
+        let horizons: Vec<Seq> =
+            names.filter_map(|entry| parse_number(&entry.name, "", HORIZON)).collect();
+        let horizon = horizons.iter().max().copied().unwrap_or(0);
+        for older in horizons.into_iter().filter(|seq| *seq < horizon) {
+            files.remove(&dir.join(horizon_name(older)))?;
+        }
         Ok(Self {
             dir: dir.to_owned(),
             bytes_max,
             tail: Tail::new(CHANGE_TAIL_BYTES_MAX),
             files: Mutex::new(found.into_iter().map(Arc::new).collect()),
-            horizon: AtomicU64::new(horizon.unwrap_or(0)),
+            horizon: AtomicU64::new(horizon),
             written_bytes: AtomicU64::new(0),
             dropped_bytes: AtomicU64::new(0),
             expire_at: AtomicU64::new(0),
+            expiry_failed: AtomicBool::new(false),
+            archive_at: AtomicU64::new(0),
             fencing: tokio::sync::Mutex::new(()),
         })
     }
@@ -196,32 +211,37 @@ impl ChangeLog {
         self.horizon.load(Ordering::Acquire)
     }
 
-    /// Removes the files that no reader may read any more, the oldest first. `retention` is that of a tablet, in
-    /// microseconds; 0 where it keeps no changes. Blocks.
-    pub(crate) fn expire(&self, core: &Core, retention: &dyn Fn(u64) -> u64) {
+    /// Removes the files that no reader may read any more, the oldest first. `retention` is that of a tablet, or the
+    /// longest of all, in microseconds; 0 where no changes are kept. Blocks.
+    pub(crate) fn expire(&self, core: &Core, retention: &dyn Fn(Option<u64>) -> u64) {
         let now = core.env.clock.monotonic_micros();
         let over = self.files().iter().map(|file| file.bytes).sum::<u64>() > self.bytes_max;
-        if now < self.expire_at.load(Ordering::Relaxed) && !over {
+        let at_once = over && !self.expiry_failed.load(Ordering::Relaxed);
+        if now < self.expire_at.load(Ordering::Relaxed) && !at_once {
             return;
         }
         self.expire_at.store(now.saturating_add(EXPIRE_EVERY_MICROS), Ordering::Relaxed);
-        if let Err(error) = self.expire_now(core, retention) {
+        let expired = self.expire_now(core, retention);
+        self.expiry_failed.store(expired.is_err(), Ordering::Relaxed);
+        if let Err(error) = expired {
             tracing::warn!(%error, "cannot remove old change files; they are tried again");
         }
     }
 
-    fn expire_now(&self, core: &Core, retention: &dyn Fn(u64) -> u64) -> Result<()> {
+    fn expire_now(&self, core: &Core, retention: &dyn Fn(Option<u64>) -> u64) -> Result<()> {
         let files = core.env.files.as_ref();
         loop {
             let Some(oldest) = self.files().first().map(Arc::clone) else { return Ok(()) };
             let bytes: u64 = self.files().iter().map(|file| file.bytes).sum();
             let age = core.env.clock.now_micros().saturating_sub(commit_micros(oldest.last_seq));
             let age = u64::try_from(age).unwrap_or(0);
-            let in_time = |tablet: &u64| {
-                let retention = retention(*tablet);
-                retention > 0 && age <= retention.saturating_add(GRACE_MICROS)
+            let kept = match oldest.tablets(files, &self.dir) {
+                Ok(tablets) => tablets.iter().map(|tablet| retention(Some(*tablet))).max(),
+                // It may be anybody's. Were it to stay for good, so would all that are newer.
+                Err(_) => Some(retention(None)),
             };
-            if oldest.tablets(files, &self.dir)?.iter().any(in_time) {
+            let kept = kept.unwrap_or(0);
+            if kept > 0 && age <= kept.saturating_add(GRACE_MICROS) {
                 if bytes <= self.bytes_max {
                     return Ok(());
                 }
@@ -237,7 +257,10 @@ impl ChangeLog {
             }
             self.files().retain(|file| file.segment != oldest.segment);
             // The name's removal is not synced: where a crash brings the file back, it is removed again.
-            files.remove(&self.dir.join(oldest.name()))?;
+            match files.remove(&self.dir.join(oldest.name())) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
     }
 
@@ -350,5 +373,19 @@ mod tests {
         assert_eq!(position_before(-1), 0);
         assert_eq!(commit_micros(SEQ_MAX), (1 << 44) * 1000 - 1000);
         assert!(position_before(i64::MAX) < SEQ_MAX);
+    }
+
+    #[test]
+    fn of_several_horizons_the_furthest_counts_and_stays() {
+        let files = crate::io::MemoryFiles::new();
+        let dir = Path::new("/changes");
+        files.create_dir_all(dir).unwrap();
+        for seq in [7, 900, 30] {
+            files.put_contents(&dir.join(horizon_name(seq)), Vec::new());
+        }
+        let changes = ChangeLog::open(&files, dir, 0).unwrap();
+        assert_eq!(changes.horizon(), 900);
+        let names: Vec<_> = files.list(dir).unwrap().into_iter().map(|entry| entry.name).collect();
+        assert_eq!(names, [horizon_name(900)]);
     }
 }

@@ -98,17 +98,7 @@ impl ChangeReader {
         let mut read = Gathered { changes: Vec::new(), bytes: 0, bytes_max };
         let mut attempts = 0;
         while !read.is_full() && self.position < through {
-            self.check()?;
-            let source = self.source()?;
-            let done = match &source {
-                None => {
-                    self.position = through;
-                    break;
-                }
-                Some(Source::File(file)) => self.read_file(file, through, &mut read),
-                Some(Source::Segment(segment)) => self.read_segment(segment, through, &mut read),
-            };
-            match done {
+            match self.read_on(through, &mut read) {
                 Ok(()) => attempts = 0,
                 // It was given back meanwhile; what was in it is elsewhere, or too old.
                 Err(error) if error.kind() == ErrorKind::NotFound && attempts < ATTEMPTS_MAX => {
@@ -119,6 +109,19 @@ impl ChangeReader {
             }
         }
         Ok(read.changes)
+    }
+
+    /// Reads on in the first place that may have changes; where there is none, everything `through` was read.
+    fn read_on(&mut self, through: Seq, read: &mut Gathered) -> Result<()> {
+        let source = self.source()?;
+        // Only now: a file goes after the horizon was raised beyond it, so one that was not found is told of here.
+        self.check()?;
+        match &source {
+            None => self.position = through,
+            Some(Source::File(file)) => self.read_file(file, through, read)?,
+            Some(Source::Segment(segment)) => self.read_segment(segment, through, read)?,
+        }
+        Ok(())
     }
 
     /// Resolves when there is something to read, or an error to be told.

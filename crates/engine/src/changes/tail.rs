@@ -27,7 +27,7 @@ pub(super) struct Tail {
 #[derive(Debug, Default)]
 struct State {
     tablets: HashMap<u64, Kept>,
-    /// Which tablet's batch with which last sequence came when. One that is gone already is stepped over.
+    /// Which tablet's batch with which last sequence came when.
     order: VecDeque<(u64, Seq)>,
     bytes: u64,
 }
@@ -81,6 +81,7 @@ impl Tail {
         let mut state = self.lock();
         if let Some(kept) = state.tablets.remove(&tablet) {
             state.bytes -= kept.batches.iter().map(Batch::cost).sum::<u64>();
+            state.order.retain(|(of, _)| *of != tablet);
         }
     }
 

@@ -20,7 +20,10 @@ pub(super) fn check(
     let dir = layout.changes();
     let (found, unfinished) = file::list(files, &dir)?;
     for path in unfinished {
-        report.notes.push(Finding::damage(&path, "was never completed; a start removes it"));
+        report.notes.push(Finding::damage(
+            &path,
+            "was never completed, or was written again; a start removes it",
+        ));
     }
     let mut done = 0;
     for file in found {

@@ -455,3 +455,88 @@ fn a_damaged_change_file_is_found_and_after_its_repair_no_reader_misses_it_in_si
     assert_eq!(kept.read(begun, 1 << 20).unwrap_err().kind(), ErrorKind::Expired);
     assert_eq!(kept.read(changes[90].last_seq, 1 << 20).unwrap(), changes[91..]);
 }
+
+#[test]
+fn a_file_that_goes_while_somebody_looks_for_it_is_looked_for_again() {
+    let disk = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(disk.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let changes = fill(&kept, 60);
+    kept.engine.close().unwrap();
+    drop(kept);
+    let faults = FaultFiles::new(Arc::new(disk));
+    let kept = Kept::open(Arc::new(faults.clone()), options()).unwrap();
+    // Opened to learn whose changes are in it, when it was just removed.
+    faults.inject(Fault::new(FaultOp::Open).on_path(".chg").kind(ErrorKind::NotFound));
+    assert_eq!(kept.read(begun, 1 << 20).unwrap(), changes);
+}
+
+#[test]
+fn a_damaged_change_file_goes_in_its_time_and_does_not_keep_those_behind_it() {
+    let files = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    fill(&kept, 100);
+    kept.engine.close().unwrap();
+    drop(kept);
+    let dir = Path::new("/data/changes");
+    let names: Vec<_> = files.list(dir).unwrap().into_iter().map(|entry| entry.name).collect();
+    let first = dir.join(&names[0]);
+    let mut bytes = files.contents(&first).unwrap();
+    // Of its index: nobody can tell whose changes are in it.
+    *bytes.last_mut().unwrap() ^= 4;
+    files.put_contents(&first, bytes);
+
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    kept.engine.run_background().unwrap();
+    let figures = kept.engine.change_figures();
+    assert!(figures.files >= names.len() as u64, "the day is not over: {figures:?}");
+    kept.clock.advance_micros(90_000 * 1_000_000);
+    kept.engine.run_background().unwrap();
+    assert_eq!(kept.engine.change_figures().files, 0);
+    assert_eq!(kept.read(begun, 100).unwrap_err().kind(), ErrorKind::Expired);
+}
+
+#[test]
+fn a_damaged_change_file_does_not_keep_the_others_from_their_limit() {
+    let files = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let changes = fill(&kept, 400);
+    kept.engine.close().unwrap();
+    drop(kept);
+    let dir = Path::new("/data/changes");
+    let first = dir.join(&files.list(dir).unwrap()[0].name);
+    files.put_contents(&first, b"short".to_vec());
+    let options = EngineOptions { change_log_bytes_max: 4_000, ..options() };
+    let kept = Kept::open(Arc::new(files), options).unwrap();
+    kept.engine.run_background().unwrap();
+    let figures = kept.engine.change_figures();
+    assert!(figures.file_bytes <= 4_000 && figures.files > 0, "{figures:?}");
+    assert_eq!(kept.read(begun, 100).unwrap_err().kind(), ErrorKind::Expired);
+    assert_eq!(kept.read(changes[390].last_seq, 100).unwrap(), changes[391..]);
+}
+
+#[test]
+fn a_segment_whose_changes_cannot_be_kept_stays_and_is_not_tried_again_at_once() {
+    let disk = MemoryFiles::new();
+    let faults = FaultFiles::new(Arc::new(disk.clone()));
+    let kept = Kept::open(Arc::new(faults.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    faults.inject(Fault::new(FaultOp::Sync).on_path(".chg").sticky());
+    let changes = fill(&kept, 60);
+    assert!(kept.engine.log_size().0 > 3);
+    let opened = faults.count(FaultOp::Open);
+    for _ in 0..5 {
+        kept.engine.run_background().unwrap();
+    }
+    assert_eq!(faults.count(FaultOp::Open), opened, "no segment was read");
+    faults.heal();
+    kept.clock.advance_micros(31 * 1_000_000);
+    kept.engine.run_background().unwrap();
+    assert_eq!(kept.engine.log_size().0, 1);
+    kept.engine.close().unwrap();
+    drop(kept);
+    let kept = Kept::open(Arc::new(disk), options()).unwrap();
+    assert_eq!(kept.read(begun, 1 << 20).unwrap(), changes);
+}

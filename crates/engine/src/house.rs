@@ -1,0 +1,94 @@
+//! What the housekeeper does for the whole engine: it bounds the memory of memtables, gives segments of the log back, and
+//! sees to it that change streams lose nothing by that.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::db::Engine;
+use crate::tablet::{Tablet, TabletId};
+
+impl Engine {
+    /// Sends the largest memtable to be flushed where those that take writes have grown too much. What waits for
+    /// its flush is as good as gone: another goes only where that is not enough.
+    pub(crate) fn bound_memory(&self) {
+        let core = self.core();
+        core.looking_at_memory();
+        let tablets = self.tablets();
+        let active: u64 = tablets.iter().map(|t| t.active_bytes()).sum();
+        if active > core.options.flush_from_bytes()
+            && let Some(largest) = tablets.iter().max_by_key(|t| t.active_bytes())
+            && largest.active_bytes() > 0
+        {
+            largest.rotate_now();
+        }
+    }
+
+    /// Removes log segments that no tablet needs, and keeps what change streams need of them; where the log is over its
+    /// limit, sends the tablets that pin the oldest segment to be flushed. Whether there is more to be done at
+    /// once: what takes long is done for one segment at a time.
+    pub(crate) fn trim_log(&self) -> bool {
+        let core = self.core();
+        let segments = core.pipeline.log().segments();
+        let mut bytes: u64 = segments.iter().map(|s| s.bytes).sum();
+        let mut oldest_pinned = true;
+        for segment in segments.iter().filter(|s| s.sealed) {
+            let pinning: Vec<Arc<Tablet>> = segment
+                .tablets
+                .iter()
+                .filter_map(|(id, last)| {
+                    self.tablet(TabletId(*id)).filter(|t| t.flushed_seq() < *last)
+                })
+                .collect();
+            if pinning.is_empty() {
+                bytes = bytes.saturating_sub(segment.bytes);
+                let kept: HashSet<u64> = segment
+                    .tablets
+                    .keys()
+                    .copied()
+                    .filter(|id| self.retention_micros(*id) > 0)
+                    .collect();
+                if !kept.is_empty() {
+                    if !core.changes.archives(core) {
+                        continue;
+                    }
+                    if let Err(error) = core.changes.archive(core, segment, &kept) {
+                        tracing::warn!(
+                            segment = segment.id, %error,
+                            "cannot keep the changes of a log segment; the segment stays until they are"
+                        );
+                        continue;
+                    }
+                }
+                if let Err(error) = core.pipeline.log().remove_segment(segment.id) {
+                    tracing::warn!(segment = segment.id, %error, "cannot remove a log segment");
+                } else if !kept.is_empty() {
+                    return true;
+                }
+            } else if oldest_pinned {
+                oldest_pinned = false;
+                if bytes > core.options.log_bytes_max {
+                    for tablet in pinning {
+                        let last = segment.tablets.get(&tablet.id().0).copied().unwrap_or(0);
+                        tablet.rotate_through(last);
+                    }
+                }
+            }
+        }
+        core.changes.expire(core, &|tablet| match tablet {
+            Some(tablet) => self.retention_micros(tablet),
+            None => {
+                let tablets = self.tablets();
+                let kept = tablets.iter().map(|t| t.changes_kept_micros().load(Ordering::Acquire));
+                kept.max().unwrap_or(0)
+            }
+        });
+        false
+    }
+
+    /// For how long the changes of a tablet are kept, in microseconds; 0 where they are not.
+    fn retention_micros(&self, tablet: u64) -> u64 {
+        self.tablet(TabletId(tablet))
+            .map_or(0, |tablet| tablet.changes_kept_micros().load(Ordering::Acquire))
+    }
+}
