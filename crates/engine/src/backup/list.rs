@@ -116,7 +116,7 @@ impl BackupList {
     }
 }
 
-/// Writes a backup, durably. After a failure it may be there or not.
+/// Writes a backup, durably. After a failure it may be there or not; what was written of it otherwise is removed.
 pub(crate) fn write(
     files: &dyn Files,
     layout: &Layout,
@@ -132,8 +132,12 @@ pub(crate) fn write(
     }
     let mut record = Vec::new();
     list.encode(&mut record);
-    drop(Journal::create(files, draft, BACKUP_MAGIC, id.0, &record)?);
-    files.rename(draft, &path)?;
+    let written = Journal::create(files, draft, BACKUP_MAGIC, id.0, &record);
+    if let Err(error) = written.and_then(|_| files.rename(draft, &path)) {
+        // On a full disk its room is wanted. Where it cannot be removed, the next start does.
+        let _ = files.remove(draft);
+        return Err(error);
+    }
     files.sync_dir(&layout.backups())
 }
 

@@ -410,6 +410,22 @@ fn a_table_with_a_damaged_file_is_not_backed_up_and_the_error_names_it() {
     assert_eq!(engine.backups().len(), 1);
 }
 
+#[test]
+fn a_backup_that_the_disk_has_no_room_for_leaves_nothing_behind() {
+    let disk = Arc::new(MemoryFiles::new());
+    let faults = FaultFiles::new(Arc::clone(&disk) as Arc<dyn Files>);
+    let (engine, _, model, first) = furnished(Arc::new(faults.clone()));
+    let names = || disk.list(&Path::new(DIR).join("backups")).unwrap();
+    let before = names();
+    for op in [FaultOp::Append, FaultOp::Sync, FaultOp::Rename] {
+        faults.inject(Fault::new(op).on_path("BACKUP-").kind(ErrorKind::NoSpace));
+        assert_eq!(engine.copy_backup(first).unwrap_err().kind(), ErrorKind::NoSpace, "{op:?}");
+        assert_eq!(names(), before, "{op:?}");
+    }
+    let copy = engine.copy_backup(first).unwrap().id();
+    assert_restores(&engine, copy, &model);
+}
+
 /// What a history with faults leaves acknowledged.
 fn faulty_history(engine: &Engine, tablet: &Tablet, model: &Model, first: BackupId) -> Catalog {
     let mut catalog = Catalog::default();
