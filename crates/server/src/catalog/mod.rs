@@ -37,6 +37,7 @@ use bytes::Bytes;
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::backup::BackupId;
 use tepui_engine::cell::RowRange;
+use tepui_engine::changes::position_before;
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::manifest::MetaStore;
 use tepui_engine::offline::{CatalogEntry, TableBackup, TableTablets};
@@ -285,6 +286,13 @@ impl<H: Host> Catalog<H> {
             // First of all: nothing that comes after what the record says may be missing.
             record.change_stream_since = self.host.keep_changes(&old.table, after);
             record.former_families.clear();
+        } else if let Some(before) = before
+            && after > Some(before)
+        {
+            // What was older than the period so far is gone, and a longer one does not bring it back.
+            let before = i64::try_from(before.as_micros()).unwrap_or(i64::MAX);
+            let kept = position_before(self.clock.now_micros().saturating_sub(before));
+            record.change_stream_since = record.change_stream_since.max(kept);
         }
         let stored = self.store.put(&record, Some(old.revision));
         if stored.is_err() && before != after {

@@ -281,6 +281,28 @@ fn the_changes_of_a_table_are_kept_from_before_its_record_says_so_until_after() 
 }
 
 #[test]
+fn a_longer_retention_does_not_promise_changes_that_a_shorter_one_let_go() {
+    const DAY: i64 = 86_400;
+    let world = World::default();
+    let now = 100 * DAY * 1_000_000;
+    world.clock.0.store(now, Ordering::Relaxed);
+    let catalog = world.open();
+    let set = |days: i64| {
+        let retention_period = Some(prost_types::Duration { seconds: days * DAY, nanos: 0 });
+        let config = Some(admin::ChangeStreamConfig { retention_period });
+        let change =
+            |r: &TableRecord| Ok(TableRecord { change_stream_config: config, ..r.clone() });
+        catalog.update(NAME, change).unwrap().record.change_stream_since
+    };
+    catalog.create(NAME, with_family("a")).unwrap();
+    assert_eq!((set(7), set(1)), (77, 77), "what is kept is known by its age");
+    let day_ago = position_before(now - DAY * 1_000_000);
+    assert_eq!(set(7), day_ago);
+    assert_eq!(set(7), day_ago);
+    assert_eq!(world.open().get(NAME).unwrap().record.change_stream_since, day_ago);
+}
+
+#[test]
 fn a_table_with_a_change_stream_is_not_deleted() {
     let world = World::default();
     let catalog = world.open();
