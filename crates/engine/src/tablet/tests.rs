@@ -433,3 +433,16 @@ fn a_tiered_tablet_takes_writes_until_its_runs_are_due() {
     let pressure = rig.tablet.pressure();
     assert!(pressure.refused_share() < 0.01, "{pressure:?}");
 }
+
+#[test]
+fn rows_that_wait_for_their_locks_hold_no_place_in_the_logs_queue() {
+    let rig = rig();
+    let lock = block_on(rig.tablet.lock_row(b"r"));
+    let mut writing = pin!(rig.tablet.apply_rows(vec![batch("r", &["a"])]));
+    assert!(writing.as_mut().now_or_never().is_none(), "the row is locked");
+    let queued = rig.tablet.core.pipeline.queued_bytes();
+    assert_eq!(queued, 0, "whoever has the lock may wait for the same place");
+    drop(lock);
+    block_on(writing).unwrap();
+    assert_eq!(rig.cells("r"), 1);
+}

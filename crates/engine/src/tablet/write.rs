@@ -68,8 +68,13 @@ impl Tablet {
             .collect();
         let (batches, encoded): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
         self.fetch_rows(&batches);
-        let done =
-            if batches.is_empty() { None } else { Some(self.enqueue(encoded, permit, &batches)?) };
+        let done = if batches.is_empty() {
+            // Whoever has the locks that are waited for may itself wait for this.
+            drop(permit);
+            None
+        } else {
+            Some(self.enqueue(encoded, permit, &batches)?)
+        };
         drop(held);
         let alone = busy.into_iter().map(|(batch, _)| async {
             let lock = self.lock_row(&batch.row).await;
