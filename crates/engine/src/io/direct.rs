@@ -160,8 +160,10 @@ impl WriteBehind {
     }
 
     fn send(&mut self, buf: AlignedBuf, offset: u64) -> Result<()> {
-        let full = self.full.as_ref().ok_or_else(gone)?;
-        full.send((buf, offset)).map_err(|_| gone())?;
+        if self.full.as_ref().is_none_or(|full| full.send((buf, offset)).is_err()) {
+            self.failed = Some(gone());
+            return Err(gone());
+        }
         self.busy = true;
         Ok(())
     }
@@ -199,7 +201,11 @@ impl DirectWritable {
     fn turn(&mut self) -> Result<()> {
         let behind = match &mut self.behind {
             Some(behind) => behind,
-            None => self.behind.insert(WriteBehind::start(Arc::clone(&self.target))?),
+            None => match WriteBehind::start(Arc::clone(&self.target)) {
+                Ok(started) => self.behind.insert(started),
+                // No thread is to be had: that is no reason for a flush to fail.
+                Err(_) => return self.write_here(),
+            },
         };
         let next = match behind.wait()? {
             Some(mut buf) => {
@@ -216,6 +222,15 @@ impl DirectWritable {
         let (offset, len) = (self.written, full.filled() as u64);
         behind.send(full, offset)?;
         self.written += len;
+        self.synced = 0;
+        Ok(())
+    }
+
+    /// Writes the full buffer on this thread.
+    fn write_here(&mut self) -> Result<()> {
+        self.target.write(&self.buf, self.written)?;
+        self.written += self.buf.filled() as u64;
+        self.buf.truncate(0);
         self.synced = 0;
         Ok(())
     }
@@ -285,6 +300,22 @@ mod tests {
         let target = &file.target;
         let told = target.refusal.0.load(Ordering::Relaxed);
         assert_eq!((target.align.load(Ordering::Relaxed), told), (1, true));
+    }
+
+    #[test]
+    fn without_a_thread_a_full_buffer_is_written_by_whoever_fills_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let mut file =
+            DirectWritable::new(File::create(&path).unwrap(), &path, 1, Arc::default()).unwrap();
+        let data: Vec<u8> = (0..2 * WRITE_BYTES + 3).map(|i| (i % 239) as u8).collect();
+        assert_eq!(file.buf.extend(&data).len(), WRITE_BYTES + 3);
+        file.write_here().unwrap();
+        // With one from here on.
+        file.append(&data[WRITE_BYTES..]).unwrap();
+        assert!(file.behind.is_some());
+        file.sync().unwrap();
+        assert!(std::fs::read(&path).unwrap() == data);
     }
 
     #[test]
