@@ -22,6 +22,7 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_request::RequestStatsView;
 use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
+use tepui_engine::pressure::Pressure;
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
 
@@ -117,6 +118,11 @@ impl Table {
     /// The schema that requests see from now on.
     pub fn schema(&self) -> Arc<TableSchema> {
         Arc::clone(&self.schema.read().unwrap_or_else(PoisonError::into_inner).schema)
+    }
+
+    /// How far background work is behind the writes of the tablet of which it is furthest.
+    pub fn pressure(&self) -> Option<Pressure> {
+        self.tablets.iter().map(|(_, tablet)| tablet.pressure()).reduce(Pressure::or)
     }
 
     fn served(&self) -> Served {

@@ -94,8 +94,13 @@ impl Pressure {
     }
 
     /// The higher of two.
-    pub(crate) fn or(self, other: Self) -> Self {
+    pub fn or(self, other: Self) -> Self {
         if other.level > self.level { other } else { self }
+    }
+
+    /// How far it is from where refusing begins: 1 is idle, 0 from there on.
+    pub fn headroom(&self) -> f64 {
+        ((REFUSED_FROM - self.level) / REFUSED_FROM).clamp(0.0, 1.0)
     }
 
     /// The share of writes that is refused, 0 to 1.
@@ -170,6 +175,9 @@ mod tests {
     fn nothing_is_refused_below_half_and_everything_at_the_limit() {
         for (level, share) in [(0.0, 0.0), (0.5, 0.0), (0.75, 0.5), (1.0, 1.0), (7.0, 1.0)] {
             assert!((at(level).refused_share() - share).abs() < 1e-9, "{level}");
+        }
+        for (level, headroom) in [(0.0, 1.0), (0.25, 0.5), (0.5, 0.0), (7.0, 0.0)] {
+            assert!((at(level).headroom() - headroom).abs() < 1e-9, "{level}");
         }
         assert!(at(0.5).refuses(|| 0).is_none());
         assert!(at(1.0).refuses(|| u64::MAX).is_some());

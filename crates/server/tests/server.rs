@@ -206,6 +206,38 @@ async fn a_bulk_write_answers_for_each_entry() {
 }
 
 #[tokio::test]
+async fn clients_that_go_by_it_are_told_their_rate_of_bulk_writes() {
+    let server = start(&memory()).await;
+    server.create(&["m"]).await;
+    let told = async |features: Option<&'static str>| {
+        let entry = v2::mutate_rows_request::Entry {
+            row_key: Bytes::from_static(b"r"),
+            mutations: vec![set_cell("cf", b"v")],
+            ..Default::default()
+        };
+        let mut request = tonic::Request::new(v2::MutateRowsRequest {
+            table_name: TABLE.to_owned(),
+            entries: vec![entry],
+            ..Default::default()
+        });
+        if let Some(features) = features {
+            request.metadata_mut().insert("bigtable-features", features.parse().unwrap());
+        }
+        let mut answer = server.data().mutate_rows(request).await.unwrap().into_inner();
+        let message = answer.message().await.unwrap().unwrap();
+        assert_eq!(answer.message().await.unwrap(), None);
+        message.rate_limit_info
+    };
+    // mutate_rows_rate_limit2, padded as most clients do; then reverse_scans.
+    let info = told(Some("KAE=")).await.unwrap();
+    assert!(info.factor > 1.0 && info.factor <= 1.3, "an idle server can take more: {info:?}");
+    assert_eq!(info.period.unwrap().seconds, 10);
+    assert_eq!(told(Some("CAE=")).await, None);
+    assert_eq!(told(None).await, None);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn bad_requests_have_their_codes_and_leave_the_connection_usable() {
     let server = start(&memory()).await;
     let missing = server.set("r", b"v").await.unwrap_err();

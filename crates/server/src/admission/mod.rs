@@ -13,6 +13,7 @@
 //! connection that has held most for longest is closed.
 
 pub mod connection;
+pub mod rate;
 pub mod requests;
 pub mod streams;
 

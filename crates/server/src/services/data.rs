@@ -13,7 +13,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use super::{Stream, Tables};
-use crate::admission::{Answer, Connection, Hold, Streams};
+use crate::admission::{Answer, Connection, Hold, Streams, rate};
 use crate::api::kept;
 use crate::api::session::{ClientConfiguration, GetClientConfigurationRequest};
 use crate::api::v2::mutate_rows_response::Entry;
@@ -147,12 +147,21 @@ impl DataService {
         &self,
         request: Request<kept::MutateRowsRequest>,
     ) -> Result<Response<Stream<MutateRowsResponse>>, Status> {
+        let wants_rate = rate::is_wanted(request.metadata());
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let target = self.target(&request, Access::Write)?;
         let count = request.entries.len();
         let failed = target.table.mutate_rows(request, target.view()).await;
         let failed = failed.map_err(|error| from_error(&error))?;
-        let messages = in_messages(outcomes(count, failed)).into_iter().map(Ok);
+        let mut messages = in_messages(outcomes(count, failed));
+        if wants_rate {
+            // In each: the Java client takes one without for a server that gives none any more.
+            let info = target.table.pressure().map(rate::advice);
+            for message in &mut messages {
+                message.rate_limit_info = info;
+            }
+        }
+        let messages = messages.into_iter().map(Ok);
         Ok(Response::new(Box::pin(futures::stream::iter(messages))))
     }
 
