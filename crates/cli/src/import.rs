@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long)]
     create: bool,
     /// Read and check every record, write nothing to the table
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["resume", "restart"])]
     dry_run: bool,
     /// Where records that cannot be written go, with the reason; `tepui import` reads this file too
     /// [default: TABLE.rejected.jsonl]

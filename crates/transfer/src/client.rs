@@ -2,10 +2,12 @@
 //! "done" is taken.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::future::{Either, select};
 use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2 as admin;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_rpc::google::rpc;
@@ -23,6 +25,13 @@ const RESPONSE_BYTES_MAX: usize = 300 << 20;
 const WINDOW_BYTES: u32 = 16 << 20;
 /// How long a connection may take to come about.
 const CONNECT_SECONDS_MAX: u64 = 20;
+/// How long a connection is silent until it is asked whether the other end is there, and how long that may take: a
+/// machine that is gone says nothing. Google's own clients ask as often.
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(30);
+/// See [`KEEP_ALIVE_EVERY`].
+const KEEP_ALIVE_WAIT: Duration = Duration::from_secs(20);
+/// How long what is under way may go on once the operator wants an end.
+const STOP_GRACE: Duration = Duration::from_secs(5);
 /// The first wait where a server does not say how long; each further one is twice as long.
 const DELAY_MIN: Duration = Duration::from_millis(50);
 /// The longest wait, whoever asks for it.
@@ -77,6 +86,28 @@ impl Stop {
     pub fn check(&self) -> Result<()> {
         if self.stopped() { Err(Error::interrupted("interrupted")) } else { Ok(()) }
     }
+
+    /// What a request comes to; where that takes more than `most`, or more than [`STOP_GRACE`] after a stop, an error
+    /// that calls for another attempt.
+    pub async fn in_time<T>(
+        &self,
+        most: Duration,
+        request: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        let late = async {
+            let begun = Instant::now();
+            while !self.stopped() && begun.elapsed() < most {
+                tokio::time::sleep(STOP_POLL).await;
+            }
+            if self.stopped() {
+                tokio::time::sleep(STOP_GRACE).await;
+            }
+        };
+        match select(pin!(request), pin!(late)).await {
+            Either::Left((done, _)) => done,
+            Either::Right(_) => Err(Status::deadline_exceeded("no answer in time")),
+        }
+    }
 }
 
 /// Whether an answer calls for another attempt, and after how long if it says so.
@@ -129,6 +160,15 @@ impl Patience {
         Self { most, stop, failing_since: None, delay: DELAY_MIN }
     }
 
+    /// See [`Stop::in_time`].
+    pub async fn in_time<T>(
+        &self,
+        most: Duration,
+        request: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        self.stop.in_time(most, request).await
+    }
+
     /// Something went right.
     pub fn succeeded(&mut self) {
         self.failing_since = None;
@@ -140,7 +180,8 @@ impl Patience {
         self.stop.check()?;
         let now = Instant::now();
         let since = *self.failing_since.get_or_insert(now);
-        let wait = said.unwrap_or(self.delay).min(DELAY_MAX);
+        // A server that says "at once" would be asked without a pause.
+        let wait = said.filter(|said| !said.is_zero()).unwrap_or(self.delay).min(DELAY_MAX);
         if now.duration_since(since) + wait > self.most {
             let seconds = now.duration_since(since).as_secs();
             return Err(Error::failed(format!("gave up after {seconds} s of attempts: {why}")));
@@ -180,7 +221,9 @@ impl Client {
             .map_err(|_| wrong("it must be HOST:PORT"))?
             .connect_timeout(Duration::from_secs(CONNECT_SECONDS_MAX))
             .initial_stream_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(WINDOW_BYTES);
+            .initial_connection_window_size(WINDOW_BYTES)
+            .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
+            .keep_alive_timeout(KEEP_ALIVE_WAIT);
         let channel = endpoint.connect().await.map_err(|error| {
             let source =
                 std::error::Error::source(&error).map_or(String::new(), |s| format!(": {s}"));
@@ -284,7 +327,7 @@ impl Client {
     }
 
     /// Makes a family that keeps all versions; one that is there is left as it is.
-    pub async fn create_family(&mut self, family: &str) -> Result<()> {
+    pub async fn create_family(&mut self, family: &str, patience: &mut Patience) -> Result<()> {
         use admin::modify_column_families_request::{Modification, modification::Mod};
         let message = admin::ModifyColumnFamiliesRequest {
             name: self.target.table_name(),
@@ -295,9 +338,17 @@ impl Client {
             }],
             ..Default::default()
         };
-        let request = self.request(message);
-        let done = self.admin.modify_column_families(request).await.map(drop);
-        settle("ModifyColumnFamilies", done)
+        loop {
+            let request = self.request(message.clone());
+            let done = self.admin.modify_column_families(request).await.map(drop);
+            match done {
+                Err(status) if retry_status(&status) => {
+                    let why = words("ModifyColumnFamilies", &status);
+                    patience.wait(delay_of_call(&status), &why).await?;
+                }
+                done => return settle("ModifyColumnFamilies", done),
+            }
+        }
     }
 }
 
@@ -335,6 +386,35 @@ mod tests {
         };
         assert!(ended.to_string().contains("of attempts: busy"), "{ended}");
         assert!(begun.elapsed() <= Duration::from_secs(100));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_asks_to_come_back_at_once_is_not_asked_without_a_pause() {
+        let mut patience = patience(100);
+        let begun = Instant::now();
+        for _ in 0..4 {
+            patience.wait(Some(Duration::ZERO), "busy").await.unwrap();
+        }
+        assert_eq!(begun.elapsed(), DELAY_MIN * (1 + 2 + 4 + 8));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_never_answers_is_asked_again_or_left_when_the_operator_wants_an_end() {
+        let stop = Stop::default();
+        let never = || std::future::pending::<Result<(), Status>>();
+        let begun = Instant::now();
+        let ended = stop.in_time(Duration::from_mins(1), never()).await;
+        assert!(retry_status(&ended.unwrap_err()));
+        assert!(begun.elapsed() <= Duration::from_mins(1) + STOP_POLL);
+        stop.stop();
+        let begun = Instant::now();
+        assert!(stop.in_time(Duration::from_mins(1), never()).await.is_err());
+        assert!(begun.elapsed() <= STOP_GRACE + STOP_POLL);
+        let soon = async {
+            tokio::time::sleep(STOP_GRACE / 2).await;
+            Ok(7)
+        };
+        assert_eq!(stop.in_time(Duration::from_mins(1), soon).await.unwrap(), 7);
     }
 
     #[tokio::test(start_paused = true)]

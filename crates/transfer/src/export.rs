@@ -1,7 +1,7 @@
 //! `tepui export`: a table into files.
 //!
 //! The keys of SampleRowKeys cut the table into as many ranges as there are to be files; workers read them side by
-//! side, each with a connection of its own and one row and one buffer in memory. A file has its name
+//! side, each with a connection of its own and a thread that encodes what it reads. A file has its name
 //! (`NAME-00002-of-00005.avro`, as Google's templates have it) only when it is whole, so an export that is interrupted
 //! goes on with the files that are missing.
 //!
@@ -19,6 +19,8 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::row_filter::{Chain, Filter};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
 
 use crate::client::{Client, Stop, Target};
 use crate::error::{Error, Result};
@@ -26,14 +28,19 @@ use crate::files::{self, Unfinished};
 use crate::format::csv::{COLUMNS_MAX, Column, Timestamps};
 use crate::format::{Format, Sink, avro, csv, parquet, sequence};
 use crate::import::WORKERS_MAX;
+use crate::row::Row;
 use crate::scan::{Range, Scan};
-use crate::{lock, runtime};
+use crate::{joined, lock, runtime};
 
 /// Bytes of the table for one file, where the number of files is left open: a file that fails is begun anew, so
 /// they should not be much larger; smaller ones are many.
 const FILE_BYTES: u64 = 256 << 20;
 /// Most files where the number is left open.
 const FILES_DEFAULT_MAX: usize = 1000;
+/// Bytes of rows that are handed to the thread that writes them at once: so many that the handing over costs nothing.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Chunks that wait for that thread.
+const QUEUED_CHUNKS: usize = 2;
 /// Most files: what five digits count.
 pub const FILES_MAX: usize = 99_999;
 /// Of the state's layout.
@@ -142,14 +149,20 @@ fn cuts(samples: &[(Bytes, u64)], range: &Range, files: Option<usize>) -> Vec<By
     let count = files.unwrap_or_else(|| {
         usize::try_from(bytes.div_ceil(FILE_BYTES)).unwrap_or(usize::MAX).min(FILES_DEFAULT_MAX)
     });
-    let mut cuts: Vec<Bytes> = Vec::new();
+    let mut keys: Vec<&(Bytes, u64)> = samples.iter().filter(|(key, _)| within(key)).collect();
+    keys.sort();
+    keys.dedup_by(|one, other| one.0 == other.0);
+    let mut keys = keys.into_iter().peekable();
+    let mut cuts = Vec::new();
     for index in 1..count as u64 {
         let wanted = low + (u128::from(bytes) * u128::from(index) / count as u128) as u64;
-        let near = samples
-            .iter()
-            .filter(|(key, _)| within(key) && cuts.last().is_none_or(|last| key > last))
-            .min_by_key(|(_, offset)| offset.abs_diff(wanted));
-        let Some((key, _)) = near else { break };
+        let Some((key, offset)) = keys.next() else { break };
+        let (mut key, mut offset) = (key, *offset);
+        while let Some((next, at)) =
+            keys.next_if(|(_, at)| at.abs_diff(wanted) < offset.abs_diff(wanted))
+        {
+            (key, offset) = (next, *at);
+        }
         cuts.push(key.clone());
     }
     cuts
@@ -204,8 +217,10 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             )));
         }
         _ => {
-            clear(export)?;
+            // What is there goes only when it is known that the table can be read.
+            let earlier = earlier_files(export)?;
             let state = runtime()?.block_on(plan(export, bar, stop))?;
+            earlier.iter().try_for_each(|path| files::remove(path))?;
             save(&state_path, &state)?;
             state
         }
@@ -215,7 +230,8 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     bar.set_position(state.shards.iter().filter(|shard| shard.done.is_some()).count() as u64);
     let next = AtomicUsize::new(0);
     let shared = Mutex::new(&mut state);
-    let work = async || {
+    let work = || -> Result<()> {
+        let runtime = runtime()?;
         let mut client = None;
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
@@ -230,11 +246,11 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             }
             let client: &Client = match &client {
                 Some(client) => client,
-                None => client.insert(Client::connect(&export.target).await?),
+                None => client.insert(runtime.block_on(Client::connect(&export.target))?),
             };
-            let done = write_file(export, client.clone(), &shard.range, &columns, &path, stop)
-                .await
-                .map_err(|error| error.context(path.display()))?;
+            let part = Part { export, columns: &columns, range: &shard.range, path: &path, stop };
+            let done = part.transfer(&runtime, client.clone());
+            let done = done.map_err(|error| error.context(path.display()))?;
             let mut state = lock(&shared)?;
             if let Some(shard) = state.shards.get_mut(index) {
                 shard.done = Some(done);
@@ -245,7 +261,7 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     };
     let ended: Vec<Result<()>> = std::thread::scope(|scope| {
         let worker = || {
-            let done = runtime().and_then(|runtime| runtime.block_on(work()));
+            let done = work();
             if done.is_err() {
                 stop.stop();
             }
@@ -253,10 +269,7 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         };
         let workers = export.workers.min(count);
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<()>>| {
-            thread.join().unwrap_or_else(|_| Err(Error::failed("a thread panicked")))
-        };
-        threads.into_iter().map(join).collect()
+        threads.into_iter().map(joined).collect()
     });
     crate::first_failure(ended)?;
     let mut summary = Summary { files: count, ..Summary::default() };
@@ -292,6 +305,9 @@ fn check(export: &Export) -> Result<()> {
     }
     match export.format {
         Format::Rejected => Err(Error::failed("that format is of imports alone")),
+        Format::Csv if versions.is_some_and(|versions| versions > 1) => {
+            Err(Error::failed("CSV has one version of each column: choose another format for more"))
+        }
         Format::Csv => Ok(()),
         _ if !export.columns.is_empty() || export.timestamps != Timestamps::Now => {
             Err(Error::failed("columns and the form of timestamps are chosen for CSV only"))
@@ -323,23 +339,28 @@ fn resumed(export: &Export, text: &str) -> Result<State> {
     Ok(state)
 }
 
-/// Makes sure that there are no files of an earlier export: with another number of files, their names would stand
-/// beside the new ones.
-fn clear(export: &Export) -> Result<()> {
-    let pattern = glob::Pattern::escape(&export.output.to_string_lossy());
-    let pattern = format!("{pattern}-?????-of-?????{}", export.format.suffix());
-    let found = glob::glob(&pattern).map_err(|error| Error::failed(error.to_string()))?;
-    for path in found {
-        let path = path.map_err(|error| Error::failed(error.to_string()))?;
-        if !export.overwrite {
-            return Err(Error::failed(format!(
-                "{} exists: choose another name, or give --overwrite to remove the earlier files",
-                path.display()
-            )));
+/// The files of an earlier export, which are to go: with another number of files, their names would stand beside the
+/// new ones. An error where there are some and they are to stay.
+fn earlier_files(export: &Export) -> Result<Vec<PathBuf>> {
+    let prefix = glob::Pattern::escape(&export.output.to_string_lossy());
+    let whole = format!("{prefix}-?????-of-?????{}", export.format.suffix());
+    let unfinished = whole.clone() + files::UNFINISHED_SUFFIX;
+    let failed = |error: &dyn std::fmt::Display| Error::failed(error.to_string());
+    let found = |pattern: &str| -> Result<Vec<PathBuf>> {
+        let found = glob::glob(pattern).map_err(|error| failed(&error))?;
+        found.map(|path| path.map_err(|error| failed(&error))).collect()
+    };
+    let mut earlier = found(&whole)?;
+    match earlier.first() {
+        Some(path) if !export.overwrite => Err(Error::failed(format!(
+            "{} exists: choose another name, or give --overwrite to remove the earlier files",
+            path.display()
+        ))),
+        _ => {
+            earlier.extend(found(&unfinished)?);
+            Ok(earlier)
         }
-        files::remove(&path)?;
     }
-    Ok(())
 }
 
 /// Looks at the table and divides it.
@@ -424,31 +445,75 @@ fn random_mark() -> [u8; 16] {
     mark
 }
 
-/// Reads a range into a file; rows, cells and bytes.
-async fn write_file(
-    export: &Export,
-    client: Client,
-    range: &Range,
-    columns: &[Column],
-    path: &Path,
-    stop: &Stop,
-) -> Result<(u64, u64, u64)> {
-    let (unfinished, file) = Unfinished::create(path)?;
-    let mut sink = sink(export, columns, file)?;
-    let selection = &export.selection;
-    let versions = if export.format == Format::Csv { Some(1) } else { selection.versions };
-    let filter = filter(selection, versions, false);
-    let mut scan = Scan::new(client, range.clone(), filter, export.retry_for, stop.clone());
-    let (mut rows, mut cells) = (0, 0);
-    while let Some(row) = scan.next().await? {
-        stop.check()?;
-        rows += 1;
-        cells += row.cells.len() as u64;
-        sink.write(&row)?;
+/// A range of the table on its way into a file.
+struct Part<'a> {
+    export: &'a Export,
+    columns: &'a [Column],
+    range: &'a Range,
+    path: &'a Path,
+    stop: &'a Stop,
+}
+
+impl Part<'_> {
+    /// This thread reads the rows, another encodes and writes them; rows, cells and bytes of the file.
+    fn transfer(&self, runtime: &Runtime, client: Client) -> Result<(u64, u64, u64)> {
+        let (rows, queue) = mpsc::channel(QUEUED_CHUNKS);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(move || self.write(queue));
+            let read = runtime.block_on(self.read(client, rows));
+            // What cannot be written ends the reading too, and says why.
+            let written = joined(writer)?;
+            read?;
+            written.ok_or_else(|| Error::failed("the file was not ended"))
+        })
     }
-    let file = sink.finish()?;
-    let bytes = unfinished.finish(&file)?;
-    Ok((rows, cells, bytes))
+
+    /// Reads the rows, in chunks; behind the last one stands none.
+    async fn read(&self, client: Client, rows: mpsc::Sender<Option<Vec<Row>>>) -> Result<()> {
+        let Selection { versions, .. } = self.export.selection;
+        let versions = if self.export.format == Format::Csv { Some(1) } else { versions };
+        let filter = filter(&self.export.selection, versions, false);
+        let retry_for = self.export.retry_for;
+        let mut scan = Scan::new(client, self.range.clone(), filter, retry_for, self.stop.clone());
+        let (mut chunk, mut bytes) = (Vec::new(), 0);
+        while let Some(row) = scan.next().await? {
+            self.stop.check()?;
+            bytes += row.wire_bytes();
+            chunk.push(row);
+            if bytes >= CHUNK_BYTES {
+                bytes = 0;
+                if rows.send(Some(std::mem::take(&mut chunk))).await.is_err() {
+                    return Ok(());
+                }
+            }
+        }
+        // Nobody takes them where the writer has failed.
+        let _ = rows.send(Some(chunk)).await;
+        let _ = rows.send(None).await;
+        Ok(())
+    }
+
+    /// Writes the file. It has its name only where all rows have come, and otherwise is gone.
+    fn write(
+        &self,
+        mut queue: mpsc::Receiver<Option<Vec<Row>>>,
+    ) -> Result<Option<(u64, u64, u64)>> {
+        let (unfinished, file) = Unfinished::create(self.path)?;
+        let mut sink = sink(self.export, self.columns, file)?;
+        let (mut rows, mut cells) = (0, 0);
+        while let Some(chunk) = queue.blocking_recv() {
+            let Some(chunk) = chunk else {
+                let file = sink.finish()?;
+                return Ok(Some((rows, cells, unfinished.finish(&file)?)));
+            };
+            for row in chunk {
+                rows += 1;
+                cells += row.cells.len() as u64;
+                sink.write(&row)?;
+            }
+        }
+        Ok(None)
+    }
 }
 
 #[cfg(test)]

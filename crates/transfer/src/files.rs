@@ -5,7 +5,7 @@
     reason = "files of an operator, outside of any engine"
 )]
 
-use std::io::{Read, Seek as _, SeekFrom, Write as _};
+use std::io::{BufRead, Read, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 /// Most files of one import: a glob of the wrong directory is noticed before it is read.
 pub const FILES_MAX: usize = 100_000;
 /// What a file that is being written is called until it is whole.
-const UNFINISHED_SUFFIX: &str = ".unfinished";
+pub const UNFINISHED_SUFFIX: &str = ".unfinished";
 
 /// An open file.
 pub type File = std::fs::File;
@@ -44,12 +44,22 @@ impl Identity {
         let modified_nanos = modified.map_or(0, |since| since.as_nanos() as u64);
         Ok(Self { path: path.to_owned(), bytes: meta.len(), modified_nanos })
     }
+
+    /// An error where the file is no longer this one.
+    pub fn check(&self) -> Result<()> {
+        if Self::of(&self.path)? == *self {
+            return Ok(());
+        }
+        Err(Error::failed("the file was changed since the import was begun; --restart begins anew"))
+    }
 }
 
 /// The files that these names mean: files themselves, patterns (`dir/part-*.avro`), and directories, of which
-/// every file but the hidden and the unfinished is meant. Sorted, each once.
-pub fn expand(names: &[String]) -> Result<Vec<PathBuf>> {
+/// every file but the hidden and the unfinished is meant. Sorted, each once. What an import writes itself, `own`, is not
+/// among them, and cannot be named.
+pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
+    let is_own = |path: &Path| own.iter().any(|own| same(own, path));
     for name in names {
         let path = Path::new(name);
         let before = files.len();
@@ -62,19 +72,25 @@ pub fn expand(names: &[String]) -> Result<Vec<PathBuf>> {
                         || name.starts_with(b"_")
                         || name.ends_with(UNFINISHED_SUFFIX.as_bytes())
                 });
-                if entry.is_file() && !hidden {
+                if entry.is_file() && !hidden && !is_own(&entry) {
                     files.push(entry);
                 }
                 check_count(&files)?;
             }
         } else if path.exists() {
+            if is_own(path) {
+                return Err(Error::failed(format!(
+                    "{name} is where this import keeps its progress, or sets records aside: name another file for that \
+                     with --state or --rejected"
+                )));
+            }
             files.push(path.to_owned());
         } else {
             let found = glob::glob(name)
                 .map_err(|error| Error::failed(format!("pattern {name:?}: {error}")))?;
             for entry in found {
                 let entry = entry.map_err(|error| Error::failed(error.to_string()))?;
-                if entry.is_file() {
+                if entry.is_file() && !is_own(&entry) {
                     files.push(entry);
                 }
                 check_count(&files)?;
@@ -87,6 +103,14 @@ pub fn expand(names: &[String]) -> Result<Vec<PathBuf>> {
     files.sort();
     files.dedup();
     Ok(files)
+}
+
+/// Whether two paths lead to one file that is there.
+fn same(one: &Path, other: &Path) -> bool {
+    // Most differ in their names already, which costs no look at the directory.
+    one.file_name() == other.file_name()
+        && std::fs::canonicalize(one)
+            .is_ok_and(|one| std::fs::canonicalize(other).is_ok_and(|other| one == other))
 }
 
 fn check_count(files: &[PathBuf]) -> Result<()> {
@@ -260,6 +284,17 @@ impl<R: Read> Read for Counting<R> {
     }
 }
 
+impl<R: BufRead> BufRead for Counting<R> {
+    fn fill_buf(&mut self) -> std::io::Result<&[u8]> {
+        self.inner.fill_buf()
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.inner.consume(count);
+        self.position.0.fetch_add(count as u64, Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,12 +309,33 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         let name = |name: &str| at(name).to_str().unwrap().to_owned();
         let both = vec![at("a.avro"), at("b.avro")];
-        assert_eq!(expand(&[dir.path().to_str().unwrap().to_owned()]).unwrap(), both);
-        assert_eq!(expand(&[name("*.avro"), name("a.avro")]).unwrap(), both);
+        let whole = [dir.path().to_str().unwrap().to_owned()];
+        assert_eq!(expand(&whole, &[]).unwrap(), both);
+        assert_eq!(expand(&[name("*.avro"), name("a.avro")], &[]).unwrap(), both);
         for wrong in ["nothing-*.avro", "missing.csv", "sub"] {
-            let error = expand(&[name(wrong)]).unwrap_err().to_string();
+            let error = expand(&[name(wrong)], &[]).unwrap_err().to_string();
             assert!(error.contains("no file matches"), "{error}");
         }
+    }
+
+    #[test]
+    fn what_an_import_writes_is_not_what_it_reads() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["a.csv", "t.import.json", "t.rejected.jsonl"] {
+            std::fs::write(at(name), "x").unwrap();
+        }
+        // The same file by another name.
+        let state = at("sub/../t.import.json");
+        std::fs::create_dir(at("sub")).unwrap();
+        let rejected = at("t.rejected.jsonl");
+        let own = [state.as_path(), rejected.as_path()];
+        let text = |path: PathBuf| path.to_str().unwrap().to_owned();
+        for names in [text(dir.path().to_owned()), text(at("*.*"))] {
+            assert_eq!(expand(&[names], &own).unwrap(), [at("a.csv")]);
+        }
+        let error = expand(&[text(rejected.clone())], &own).unwrap_err().to_string();
+        assert!(error.contains("--rejected"), "{error}");
     }
 
     #[test]

@@ -1,38 +1,46 @@
 //! `tepui import`: files into a table.
 //!
 //! ```text
-//! file ──► records ──► batches ──► MutateRows, several at once ──► acknowledged in order ──► journal
-//!             │                        │
-//!             └─ no row ──► rejected ◄─┴─ refused for good
+//! a thread:                          another:
+//! file ──► records ──► batches ──►   MutateRows, several at once ──► acknowledged in order ──► journal
+//!             │                          │
+//!             └─ no row ──► rejected ◄───┴─ refused for good
 //! ```
 //!
 //! Each worker takes one file after the other, with a connection of its own. What it holds in memory is its requests
-//! under way. The journal moves on in the order of the file, so that an interrupted import goes on behind the last
-//! record before which everything is dealt with.
+//! under way and [`QUEUED_BATCHES`] more. The journal moves on in the order of the file, so that an interrupted import
+//! goes on behind the last record before which everything is dealt with. Of records that write the same cell, the last
+//! one in a file is what the table has in the end.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use futures::future::{Either, select};
 use futures::stream::FuturesOrdered;
 use indicatif::ProgressBar;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
 
+use crate::batch::{Batch, Batches, Cut, Families};
 use crate::client::{Client, Patience, Stop, Target};
 use crate::error::{Error, Result};
-use crate::files::{self, Position};
+use crate::files;
 use crate::format::rejected::Line;
-use crate::format::{self, ReadOptions, Record, Source};
-use crate::journal::{Earlier, Journal, Step};
-use crate::row::{MUTATIONS_MAX, Row};
+use crate::format::{self, ReadOptions};
+use crate::journal::{Earlier, FileState, Journal, Step};
+use crate::row::MUTATIONS_MAX;
 use crate::write::{Entry, write};
-use crate::{lock, runtime};
+use crate::{joined, lock, runtime};
 
-/// Bytes after which a request is sent, however few rows it has: larger ones are no faster, and are held in memory.
-const BATCH_BYTES: usize = 1 << 20;
-/// Most workers: each is a thread, a connection and an open file.
+/// Batches that were read and wait for a request to end: enough that neither thread waits for the other's next
+/// move, few enough to be little beside those under way.
+const QUEUED_BATCHES: usize = 2;
+/// Most workers: each is two threads, a connection and an open file.
 pub const WORKERS_MAX: usize = 256;
 /// Most requests under way of one worker.
 pub const IN_FLIGHT_MAX: usize = 1000;
@@ -99,7 +107,10 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             return Err(Error::failed(format!("{value} {what}: from 1 to {most}")));
         }
     }
-    let paths = files::expand(&import.names)?;
+    let paths = files::expand(&import.names, &[&import.state, &import.rejected])?;
+    for path in &paths {
+        format::check(path, &import.read)?;
+    }
     let families = runtime()?.block_on(families(import))?;
     let table = import.target.table_name();
     let journal = Journal::open(
@@ -109,7 +120,7 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         &paths,
         &import.rejected,
         import.rejected_max,
-        if import.dry_run { Earlier::Refuse } else { import.earlier },
+        import.earlier,
     )?;
     bar.set_length(journal.files().iter().map(|file| file.file.bytes).sum());
     let shared = Shared {
@@ -124,7 +135,7 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     let ended: Vec<Result<()>> = std::thread::scope(|scope| {
         let workers = import.workers.min(paths.len());
         let work = || {
-            let done = runtime().and_then(|runtime| runtime.block_on(shared.work()));
+            let done = shared.work();
             if done.is_err() {
                 // The others finish what they have under way; this error is the one that counts.
                 shared.next.store(paths.len(), Ordering::Relaxed);
@@ -133,15 +144,13 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             done
         };
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<()>>| {
-            thread.join().unwrap_or_else(|_| Err(Error::failed("a thread panicked")))
-        };
-        threads.into_iter().map(join).collect()
+        threads.into_iter().map(joined).collect()
     });
     let journal = shared.journal.into_inner().map_err(|_| Error::failed("a thread panicked"))?;
     // Whatever happened, what is done is noted.
-    journal.save()?;
+    let saved = journal.save();
     crate::first_failure(ended)?;
+    saved?;
     let mut summary = Summary {
         files: journal.files().len(),
         rejected_path: journal.rejected_path().to_owned(),
@@ -186,32 +195,20 @@ struct Shared<'a> {
     stop: &'a Stop,
 }
 
-/// What one request writes, and what else is dealt with once it is acknowledged.
-#[derive(Default)]
-struct Batch {
-    file: String,
-    entries: Vec<Entry>,
-    step: Step,
-    /// Families to be made first.
-    create: BTreeSet<String>,
-    /// How far the file was read, in bytes.
-    position: u64,
-}
+impl Families for Shared<'_> {
+    fn known(&self, family: &str) -> Result<bool> {
+        Ok(lock(&self.families)?.contains(family))
+    }
 
-/// Cuts a file into batches.
-struct Batches<'a> {
-    shared: &'a Shared<'a>,
-    source: Box<dyn Source>,
-    file: String,
-    position: Position,
-    records: u64,
-    /// The rest of a row that has more cells than a request takes.
-    rest: Option<Row>,
-    ended: bool,
+    fn made(&self) -> bool {
+        self.import.create
+    }
 }
 
 impl Shared<'_> {
-    async fn work(&self) -> Result<()> {
+    /// A worker: one file after the other.
+    fn work(&self) -> Result<()> {
+        let runtime = runtime()?;
         let mut client = None;
         loop {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
@@ -224,167 +221,127 @@ impl Shared<'_> {
             }
             let client = match &client {
                 Some(client) => client,
-                None => client.insert(Client::connect(&self.import.target).await?),
+                None => client.insert(runtime.block_on(Client::connect(&self.import.target))?),
             };
             let name = state.file.path.display().to_string();
-            self.file(client, index, &state).await.map_err(|error| error.context(name))?;
+            self.file(&runtime, client, index, &state).map_err(|error| error.context(name))?;
         }
     }
 
-    async fn file(
+    /// Imports a file: a thread reads it, this one writes.
+    fn file(
+        &self,
+        runtime: &Runtime,
+        client: &Client,
+        index: usize,
+        state: &FileState,
+    ) -> Result<()> {
+        let (batches, queue) = mpsc::channel(QUEUED_BATCHES);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(move || self.read(state, &batches));
+            let written = runtime.block_on(self.write(client, index, state, queue));
+            written.and(joined(reader))
+        })
+    }
+
+    /// Reads a file. What cannot be read ends it, after what was read.
+    fn read(&self, state: &FileState, batches: &mpsc::Sender<Batch>) -> Result<()> {
+        let cut = Cut {
+            rows: self.import.batch_rows,
+            // Those under way, those that wait, and one that either thread has in its hands.
+            window: self.import.in_flight + QUEUED_BATCHES + 1,
+        };
+        let check = || {
+            if batches.is_closed() {
+                Err(Error::interrupted("interrupted"))
+            } else {
+                self.stop.check()
+            }
+        };
+        let mut source = Batches::open(state, &self.read, self, cut, check)?;
+        loop {
+            self.stop.check()?;
+            let Some(batch) = source.next_batch()? else { return Ok(()) };
+            if batches.blocking_send(batch).is_err() {
+                // Who writes has failed, and says why.
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes batches, several at once, and notes them in their order.
+    async fn write(
         &self,
         client: &Client,
         index: usize,
-        state: &crate::journal::FileState,
+        state: &FileState,
+        mut queue: mpsc::Receiver<Batch>,
     ) -> Result<()> {
-        let position = Position::default();
-        let mut source = format::open(&state.file.path, &self.read, &position)?;
-        for _ in 0..state.records {
-            self.stop.check()?;
-            if source.next()?.is_none() {
-                return Err(Error::failed("the file has fewer records than were imported of it"));
-            }
-        }
-        let mut batches = Batches {
-            shared: self,
-            source,
-            file: state.file.path.display().to_string(),
-            position,
-            records: state.records,
-            rest: None,
-            ended: false,
-        };
+        let name = state.file.path.display().to_string();
         let mut drawn = 0;
         let mut flying = FuturesOrdered::new();
-        // What cannot be read ends the import, but not before what was read is written and noted.
-        let mut failure = None;
+        // One that has to wait for those under way.
+        let mut waiting: Option<Batch> = None;
+        let mut all_read = false;
+        let mut ended = Ok(());
         loop {
-            while failure.is_none() && !batches.ended && flying.len() < self.import.in_flight {
-                match self.stop.check().and_then(|()| batches.next()) {
-                    Ok(batch) => flying.push_back(self.send(client.clone(), batch)),
-                    Err(error) => failure = Some(error),
-                }
+            if self.stop.stopped() && ended.is_ok() {
+                // What is under way is waited for, and noted; nothing else begins.
+                ended = Err(Error::interrupted("interrupted"));
+                (all_read, waiting) = (true, None);
             }
-            let Some(sent) = flying.next().await else { break };
-            let (step, read) = sent?;
-            lock(&self.journal)?.step(index, step)?;
-            self.bar.inc(read.saturating_sub(drawn));
-            drawn = drawn.max(read);
-        }
-        if let Some(error) = failure {
-            return Err(error);
+            if let Some(batch) = waiting.take_if(|_| flying.is_empty()) {
+                flying.push_back(self.send(client.clone(), &name, batch));
+            }
+            let room = !all_read && waiting.is_none() && flying.len() < self.import.in_flight;
+            let event = match (room, flying.is_empty()) {
+                (true, true) => Either::Left(queue.recv().await),
+                (true, false) => match select(pin!(queue.recv()), flying.next()).await {
+                    Either::Left((read, _)) => Either::Left(read),
+                    Either::Right((sent, _)) => Either::Right(sent),
+                },
+                (false, _) => Either::Right(flying.next().await),
+            };
+            match event {
+                Either::Left(None) => all_read = true,
+                Either::Left(Some(batch)) if batch.waits => waiting = Some(batch),
+                Either::Left(Some(batch)) => {
+                    flying.push_back(self.send(client.clone(), &name, batch));
+                }
+                Either::Right(Some(sent)) => {
+                    let (step, read) = sent?;
+                    lock(&self.journal)?.step(index, step)?;
+                    self.bar.inc(read.saturating_sub(drawn));
+                    drawn = drawn.max(read);
+                }
+                // Nothing is under way, and nothing more comes.
+                Either::Right(None) => break,
+            }
         }
         self.bar.inc(state.file.bytes.saturating_sub(drawn));
-        Ok(())
+        ended
     }
 
-    /// Writes a batch; what is dealt with then.
-    async fn send(&self, mut client: Client, batch: Batch) -> Result<(Step, u64)> {
-        let Batch { file, entries, mut step, create, position } = batch;
+    /// Writes a batch of a file; what is dealt with then.
+    async fn send(&self, mut client: Client, file: &str, batch: Batch) -> Result<(Step, u64)> {
+        let Batch { entries, mut step, create, position, .. } = batch;
         if self.import.dry_run {
             return Ok((step, position));
         }
+        let mut patience = Patience::new(self.import.retry_for, self.stop.clone());
         for family in create {
-            client.create_family(&family).await?;
+            client.create_family(&family, &mut patience).await?;
             lock(&self.families)?.insert(family);
         }
-        let mut patience = Patience::new(self.import.retry_for, self.stop.clone());
         let refused = write(&mut client, entries, &mut patience).await?;
         for refused in refused {
             let Entry { record, last, row } = refused.entry;
             step.rows -= u64::from(last);
             step.cells -= row.cells.len() as u64;
             step.bytes -= row.wire_bytes() as u64;
-            step.rejected.push(Line::of_row(&file, record, refused.reason, row));
+            step.rejected.push(Line::of_row(file, record, refused.reason, row));
         }
         step.rejected.sort_by_key(Line::record);
         Ok((step, position))
-    }
-}
-
-impl Batches<'_> {
-    /// The next batch; the last one may be empty and says that the file is done.
-    fn next(&mut self) -> Result<Batch> {
-        let mut batch = Batch { file: self.file.clone(), ..Batch::default() };
-        let (mut bytes, mut cells) = (0, 0);
-        let import = self.shared.import;
-        while batch.entries.len() < import.batch_rows
-            && batch.step.rejected.len() < import.batch_rows
-            && bytes < BATCH_BYTES
-            && cells < MUTATIONS_MAX
-        {
-            let Some((record, mut row)) = self.row(&mut batch)? else { break };
-            if row.cells.len() > MUTATIONS_MAX - cells {
-                let rest = row.cells.split_off(MUTATIONS_MAX - cells);
-                self.rest = Some(Row { key: row.key.clone(), cells: rest });
-            }
-            bytes += row.wire_bytes();
-            cells += row.cells.len();
-            let last = self.rest.is_none();
-            batch.step.rows += u64::from(last);
-            batch.step.cells += row.cells.len() as u64;
-            batch.step.bytes += row.wire_bytes() as u64;
-            batch.entries.push(Entry { record, last, row });
-        }
-        // A row of which a part is still to come is not dealt with.
-        batch.step.records = self.records - u64::from(self.rest.is_some());
-        batch.step.done = self.ended;
-        batch.position = self.position.get();
-        Ok(batch)
-    }
-
-    /// The next row that can be sent; others are dealt with in `batch`.
-    fn row(&mut self, batch: &mut Batch) -> Result<Option<(u64, Row)>> {
-        if let Some(row) = self.rest.take() {
-            return Ok(Some((self.records - 1, row)));
-        }
-        while batch.step.rejected.len() < self.shared.import.batch_rows {
-            let Some(record) = self.source.next()? else {
-                self.ended = true;
-                return Ok(None);
-            };
-            let number = self.records;
-            self.records += 1;
-            match record {
-                Record::Empty => batch.step.empty += 1,
-                Record::Bad(bad) => {
-                    batch.step.rejected.push(Line::of_bad(&self.file, number, bad));
-                }
-                Record::Row(row) => match self.fault(&row, &mut batch.create)? {
-                    None => return Ok(Some((number, row))),
-                    Some(reason) => {
-                        let line = Line::of_row(&self.file, number, reason, row);
-                        batch.step.rejected.push(line);
-                    }
-                },
-            }
-        }
-        Ok(None)
-    }
-
-    /// Why a row is not sent. Families that are to be made are added to `create`.
-    fn fault(&self, row: &Row, create: &mut BTreeSet<String>) -> Result<Option<String>> {
-        if let Some(fault) = row.fault() {
-            return Ok(Some(fault));
-        }
-        let families = lock(&self.shared.families)?;
-        let mut known: Option<&str> = None;
-        for cell in &row.cells {
-            if known == Some(&cell.family) {
-                continue;
-            }
-            known = Some(&cell.family);
-            if families.contains(&cell.family) {
-                continue;
-            }
-            if !self.shared.import.create {
-                let family = &cell.family;
-                return Ok(Some(format!(
-                    "family {family:?} does not exist in the table; --create makes it"
-                )));
-            }
-            create.insert(cell.family.clone());
-        }
-        Ok(None)
     }
 }

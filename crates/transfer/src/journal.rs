@@ -16,6 +16,8 @@ use crate::format::rejected::Line;
 
 /// How often the state is written: what a crash costs in repeated work, against a sync of a small file.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
+/// The part of the time that saving may take: the state of a hundred thousand files takes a while to write.
+const SAVE_SHARE: u32 = 20;
 /// Of the state's layout.
 const VERSION: u32 = 1;
 
@@ -38,6 +40,13 @@ pub struct FileState {
     pub bytes: u64,
     /// Whether that was all of it.
     pub done: bool,
+}
+
+impl FileState {
+    /// A file of which nothing is dealt with.
+    pub fn new(file: Identity) -> Self {
+        Self { file, records: 0, rows: 0, empty: 0, rejected: 0, cells: 0, bytes: 0, done: false }
+    }
 }
 
 /// The state of an import.
@@ -78,7 +87,8 @@ pub struct Journal {
     state: State,
     rejected: Option<Appended>,
     rejected_max: u64,
-    saved: Instant,
+    /// When the state is to be written next.
+    due: Instant,
 }
 
 /// What to do about a state that is there.
@@ -104,27 +114,21 @@ impl Journal {
         rejected_max: u64,
         earlier: Earlier,
     ) -> Result<Self> {
-        let identities: Vec<_> =
-            paths.iter().map(|path| Identity::of(path)).collect::<Result<_>>()?;
-        let file = |file| FileState {
-            file,
-            records: 0,
-            rows: 0,
-            empty: 0,
-            rejected: 0,
-            cells: 0,
-            bytes: 0,
-            done: false,
-        };
+        let file = |path: &PathBuf| Identity::of(path).map(FileState::new);
+        let files = paths.iter().map(file).collect::<Result<_>>()?;
         let mut state = State {
             version: VERSION,
             table: table.to_owned(),
             read: read.clone(),
-            files: identities.into_iter().map(file).collect(),
+            files,
             rejected_path: rejected_path.to_owned(),
             rejected_bytes: 0,
         };
         let text = path.map(files::read_text).transpose()?.flatten();
+        // What was set aside goes with the state that says so, and with no other.
+        let discarded = text.as_ref().filter(|_| earlier == Earlier::Discard);
+        let discarded = discarded.and_then(|text| serde_json::from_str::<State>(text).ok());
+        let discarded = discarded.is_some_and(|state| state.rejected_path == rejected_path);
         let found = match (text, path, earlier) {
             (Some(_), Some(path), Earlier::Refuse) => {
                 return Err(Error::failed(format!(
@@ -144,13 +148,13 @@ impl Journal {
         let resumed = found.is_some();
         if let Some(found) = found {
             state = found;
-        } else if earlier != Earlier::Discard && files::exists(rejected_path) {
+        } else if discarded {
+            files::remove(rejected_path)?;
+        } else if files::exists(rejected_path) {
             return Err(Error::failed(format!(
-                "{} exists: move it away, name another one with --rejected, or give --restart",
+                "{} exists: import it or move it away, or name another one with --rejected",
                 rejected_path.display()
             )));
-        } else {
-            files::remove(rejected_path)?;
         }
         let mut rejected = None;
         if resumed && state.rejected_bytes > 0 {
@@ -159,13 +163,9 @@ impl Journal {
             // Lines that an interrupted run wrote and did not note.
             files::remove(&state.rejected_path)?;
         }
-        let journal = Self {
-            path: path.map(Path::to_owned),
-            state,
-            rejected,
-            rejected_max,
-            saved: Instant::now(),
-        };
+        let path = path.map(Path::to_owned);
+        let due = Instant::now() + SAVE_EVERY;
+        let journal = Self { path, state, rejected, rejected_max, due };
         journal.save()?;
         Ok(journal)
     }
@@ -208,9 +208,10 @@ impl Journal {
             file.rejected += step.rejected.len() as u64;
             file.done = step.done;
         }
-        if step.done || self.saved.elapsed() >= SAVE_EVERY {
+        let now = Instant::now();
+        if now >= self.due {
             self.save()?;
-            self.saved = Instant::now();
+            self.due = now + (now.elapsed() * SAVE_SHARE).max(SAVE_EVERY);
         }
         let rejected: u64 = self.state.files.iter().map(|file| file.rejected).sum();
         if rejected > self.rejected_max {
@@ -253,6 +254,9 @@ fn check_same(begun: &State, asked: &State) -> Result<()> {
     read.csv.now_micros = begun.read.csv.now_micros;
     if begun.read != read {
         return differs("other settings of the format");
+    }
+    if begun.rejected_path != asked.rejected_path {
+        return differs(&format!("{} for what is rejected", begun.rejected_path.display()));
     }
     if begun.files.len() != asked.files.len() {
         return differs("other files");
@@ -299,7 +303,8 @@ mod tests {
             let csv = csv::Options { now_micros, ..csv::Options::default() };
             let read = ReadOptions { format: None, csv };
             let (state, rejected) = (self.at("state"), self.at("rejected"));
-            Journal::open(Some(&state), table, &read, &[self.at("in.csv")], &rejected, 3, earlier)
+            let paths = [self.at("in.csv")];
+            Journal::open(Some(&state), table, &read, &paths, &rejected, 3, earlier)
         }
 
         fn lines(&self) -> usize {
@@ -330,8 +335,19 @@ mod tests {
         assert_eq!(journal.read_options().csv.now_micros, 7, "the time of the import stays");
         journal.finish().unwrap();
         assert!(!place.at("state").exists() && place.at("rejected").exists());
-        let error = place.open(9, Earlier::Resume).unwrap_err().to_string();
-        assert!(error.contains("--rejected"), "what was set aside is not overwritten: {error}");
+        for earlier in [Earlier::Resume, Earlier::Discard] {
+            let error = place.open(9, earlier).unwrap_err().to_string();
+            assert!(error.contains("--rejected"), "what was set aside is not lost: {error}");
+        }
+        assert_eq!(place.lines(), 1);
+    }
+
+    #[test]
+    fn a_new_beginning_drops_what_the_interrupted_import_had_set_aside() {
+        let place = Place::new();
+        let mut journal = place.open(7, Earlier::Refuse).unwrap();
+        journal.step(0, reject(2)).unwrap();
+        drop(journal);
         assert_eq!(place.open(9, Earlier::Discard).unwrap().files()[0].records, 0);
         assert_eq!(place.lines(), 0);
     }
@@ -348,6 +364,20 @@ mod tests {
         files::replace(&place.at("state"), b"{").unwrap();
         assert!(place.open(7, Earlier::Resume).unwrap_err().to_string().contains("--restart"));
         place.open(7, Earlier::Discard).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_state_is_written_now_and_then_and_not_with_each_file() {
+        let place = Place::new();
+        let mut journal = place.open(7, Earlier::Refuse).unwrap();
+        let noted = || place.open(7, Earlier::Resume).unwrap().files()[0].records;
+        journal.step(0, Step { records: 1, done: true, ..Step::default() }).unwrap();
+        assert_eq!(noted(), 0);
+        tokio::time::advance(SAVE_EVERY).await;
+        journal.step(0, Step { records: 2, done: true, ..Step::default() }).unwrap();
+        assert_eq!(noted(), 2);
+        journal.step(0, Step { records: 3, done: true, ..Step::default() }).unwrap();
+        assert_eq!(noted(), 2);
     }
 
     #[test]

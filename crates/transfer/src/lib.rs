@@ -1,6 +1,6 @@
 //! Tables of the Bigtable API into files and back: `tepui export` and `tepui import`.
 //!
-//! - [`mod@import`]: files into a table, resumable, with what cannot be written set aside;
+//! - [`mod@import`]: files into a table, resumable, with what cannot be written set aside; [`batch`] cuts the requests;
 //! - [`mod@export`]: a table into files, in parallel by the keys that SampleRowKeys gives;
 //! - [`format`]: CSV as `cbt import` reads it; Avro, Parquet and SequenceFile as Google's templates write them;
 //! - [`client`], [`mod@scan`], [`mod@write`]: the API, with bounded retries that obey the server's RetryInfo.
@@ -9,6 +9,7 @@
 //! API.
 
 mod base64;
+pub mod batch;
 pub mod client;
 pub mod error;
 pub mod export;
@@ -21,6 +22,7 @@ pub mod scan;
 pub mod write;
 
 use std::sync::{Mutex, MutexGuard};
+use std::thread::ScopedJoinHandle;
 
 use error::{Error, ErrorKind, Result};
 
@@ -34,6 +36,11 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 
 fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
     mutex.lock().map_err(|_| Error::failed("another thread panicked"))
+}
+
+/// What a thread came to.
+fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    thread.join().unwrap_or_else(|_| Err(Error::failed("a thread panicked")))
 }
 
 /// The error of several threads that tells most: one that failed by itself, before those that it stopped.

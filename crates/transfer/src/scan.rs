@@ -119,6 +119,7 @@ pub struct Scan {
     chunks: std::vec::IntoIter<CellChunk>,
     assembler: Assembler,
     patience: Patience,
+    stop: Stop,
 }
 
 impl Scan {
@@ -138,7 +139,8 @@ impl Scan {
             stream: None,
             chunks: Vec::new().into_iter(),
             assembler: Assembler::default(),
-            patience: Patience::new(retry_for, stop),
+            patience: Patience::new(retry_for, stop.clone()),
+            stop,
         }
     }
 
@@ -155,7 +157,7 @@ impl Scan {
                     return Ok(Some(row));
                 }
             }
-            match self.more().await {
+            match self.more_unless_stopped().await {
                 Ok(true) => {}
                 Ok(false) => return Ok(None),
                 Err(status) if retry_status(&status) => {
@@ -168,6 +170,11 @@ impl Scan {
                 Err(status) => return Err(Error::failed(words("ReadRows", &status))),
             }
         }
+    }
+
+    async fn more_unless_stopped(&mut self) -> Result<bool, Status> {
+        let stop = self.stop.clone();
+        stop.in_time(Duration::MAX, self.more()).await
     }
 
     /// Fetches the next message; false at the end.

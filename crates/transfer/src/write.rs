@@ -1,12 +1,18 @@
 //! Writes rows by MutateRows until each is written or refused for good. Every cell carries its timestamp, so that
 //! writing one twice leaves it as writing it once.
 
+use std::time::Duration;
+
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use tonic::Code;
 
 use crate::client::{Client, Patience, delay_of, delay_of_call, retry, retry_status, words};
 use crate::error::{Error, Result};
 use crate::row::Row;
+
+/// How long a request may go without an answer until it is made again: longer than one of the largest cell takes on a slow
+/// line.
+const ATTEMPT_MAX: Duration = Duration::from_mins(5);
 
 /// A row, or a part of one that has more cells than a request takes.
 #[derive(Debug, Clone)]
@@ -69,14 +75,15 @@ pub async fn write(
             continue;
         }
         let mut said = None;
-        let answers = match attempt(client, &entries, &mut said).await {
+        let answered = attempt(client, &entries, &mut said);
+        let answers = match patience.in_time(ATTEMPT_MAX, answered).await {
             Ok(answers) => answers,
             // One bad row can spoil a request: each goes by itself then.
-            Err(status) if status.code() == Code::InvalidArgument && entries.len() > 1 => {
+            Err(status) if of_the_rows(&status) && entries.len() > 1 => {
                 lists.extend(entries.into_iter().map(|entry| vec![entry]));
                 continue;
             }
-            Err(status) if status.code() == Code::InvalidArgument => {
+            Err(status) if of_the_rows(&status) => {
                 entries.iter().map(|_| Answer::Refused(words("MutateRows", &status))).collect()
             }
             Err(status) if retry_status(&status) => {
@@ -109,11 +116,16 @@ pub async fn write(
     Ok(refused)
 }
 
+/// Whether a request was refused for what is in it. A request that is too large is out of range to gRPC itself.
+fn of_the_rows(status: &tonic::Status) -> bool {
+    matches!(status.code(), Code::InvalidArgument | Code::OutOfRange)
+}
+
 /// Sends entries once. `said` is how long the server asks to wait.
 async fn attempt(
     client: &mut Client,
     entries: &[Entry],
-    said: &mut Option<std::time::Duration>,
+    said: &mut Option<Duration>,
 ) -> Result<Vec<Answer>, tonic::Status> {
     let mut answers: Vec<Answer> = entries
         .iter()

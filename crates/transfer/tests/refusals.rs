@@ -50,15 +50,18 @@ struct State {
     /// Rows after which a read breaks off, one for each of the first reads.
     breaks: VecDeque<usize>,
     reads: u32,
+    /// What becomes of the next requests for a family; those after them are done.
+    families: VecDeque<Status>,
+    made: Vec<String>,
 }
 
 /// The data API of the fake.
 #[derive(Clone)]
 struct Data(Arc<Mutex<State>>);
 
-/// Its admin API: one table with one family.
+/// Its admin API: one table with one family, which takes more.
 #[derive(Clone)]
-struct Admin;
+struct Admin(Arc<Mutex<State>>);
 
 fn status(code: Code, message: &str) -> rpc::Status {
     rpc::Status { code: code as i32, message: message.to_owned(), details: Vec::new() }
@@ -202,6 +205,21 @@ impl tonic::server::UnaryService<admin::GetTableRequest> for Admin {
     }
 }
 
+impl tonic::server::UnaryService<admin::ModifyColumnFamiliesRequest> for Admin {
+    type Response = admin::Table;
+    type Future = BoxFuture<'static, Result<Response<admin::Table>, Status>>;
+
+    fn call(&mut self, request: Request<admin::ModifyColumnFamiliesRequest>) -> Self::Future {
+        let mut state = self.0.lock().unwrap();
+        let refused = state.families.pop_front();
+        if refused.is_none() {
+            let made = request.into_inner().modifications.into_iter().map(|made| made.id);
+            state.made.extend(made);
+        }
+        Box::pin(async { refused.map_or(Ok(Response::new(admin::Table::default())), Err) })
+    }
+}
+
 macro_rules! served {
     ($service:ty, $name:literal, |$self:ident, $grpc:ident, $request:ident| $($rpc:literal($input:ty) -> $output:ty => $call:expr),+) => {
         impl tonic::server::NamedService for $service {
@@ -240,7 +258,8 @@ served!(Data, "google.bigtable.v2.Bigtable", |this, grpc, request|
     "SampleRowKeys"(v2::SampleRowKeysRequest) -> v2::SampleRowKeysResponse => grpc.server_streaming(this, request)
 );
 served!(Admin, "google.bigtable.admin.v2.BigtableTableAdmin", |this, grpc, request|
-    "GetTable"(admin::GetTableRequest) -> admin::Table => grpc.unary(this, request)
+    "GetTable"(admin::GetTableRequest) -> admin::Table => grpc.unary(this, request),
+    "ModifyColumnFamilies"(admin::ModifyColumnFamiliesRequest) -> admin::Table => grpc.unary(this, request)
 );
 
 /// A fake that runs until the test ends, and a directory.
@@ -267,7 +286,7 @@ impl Place {
         runtime.spawn(
             tonic::transport::Server::builder()
                 .add_service(data)
-                .add_service(Admin)
+                .add_service(Admin(state.clone()))
                 .serve_with_incoming(incoming),
         );
         Self { state, endpoint, dir: tempfile::tempdir().unwrap(), _runtime: runtime }
@@ -285,14 +304,19 @@ impl Place {
 
     /// Imports rows `r0` and on, two a request, one request at a time.
     fn import(&self, rows: usize, earlier: Earlier, stop: &Stop) -> Result<Summary> {
+        let lines: String = (0..rows).map(line).collect();
+        import(&self.options(&format!(",f\n,a\n{lines}"), earlier), &ProgressBar::hidden(), stop)
+    }
+
+    /// An import of a file, two rows a request, one request at a time.
+    fn options(&self, text: &str, earlier: Earlier) -> Import {
         let path = self.dir.path().join("rows.csv");
         if !path.exists() {
-            let lines: String = (0..rows).map(line).collect();
-            std::fs::write(&path, format!(",f\n,a\n{lines}")).unwrap();
+            std::fs::write(&path, text).unwrap();
         }
         let at = |name: &str| self.dir.path().join(name);
         let now_micros = if earlier == Earlier::Resume { 9_000_000 } else { 5_000_000 };
-        let options = Import {
+        Import {
             target: self.target(),
             names: vec![path.to_str().unwrap().to_owned()],
             read: ReadOptions {
@@ -309,8 +333,7 @@ impl Place {
             create: false,
             dry_run: false,
             retry_for: Duration::from_secs(20),
-        };
-        import(&options, &ProgressBar::hidden(), stop)
+        }
     }
 
     fn written(&self) -> Vec<(String, i64)> {
@@ -392,6 +415,39 @@ fn an_interrupted_import_goes_on_behind_what_was_acknowledged_with_its_first_tim
     let summary = place.import(8, Earlier::Resume, &Stop::default()).unwrap();
     assert_eq!(summary.rows, 8);
     assert_eq!(place.written(), written(0..8), "no row is written twice, all at the first time");
+}
+
+#[test]
+fn what_a_file_says_last_of_a_cell_is_what_the_table_has_in_the_end() {
+    let place = planned([Write::Fail(of_call(&busy(Duration::from_millis(50))))]);
+    let lines = "a,@1000\nb,@1000\na,@2000\nc,@1000\nd,@1000\nd,@2000\na,@3000\n";
+    let mut options = place.options(&format!(",f\n,a\n{lines}"), Earlier::Refuse);
+    options.in_flight = 8;
+    options.read.csv.timestamps = csv::Timestamps::ValueEncoded;
+    import(&options, &ProgressBar::hidden(), &Stop::default()).unwrap();
+    let written = place.written();
+    for (key, times) in [("a", &[1000, 2000, 3000][..]), ("b", &[1000]), ("d", &[1000, 2000])] {
+        let of_key = written.iter().filter(|(row, _)| row == key).map(|(_, at)| *at);
+        assert_eq!(of_key.collect::<Vec<_>>(), times, "{key}");
+    }
+    for mut request in place.state.lock().unwrap().requests.clone() {
+        let rows = request.len();
+        request.sort();
+        request.dedup();
+        assert_eq!(request.len(), rows, "entries of one request have no order");
+    }
+}
+
+#[test]
+fn a_family_that_a_busy_server_does_not_make_is_asked_for_again() {
+    let busy = || of_call(&busy(Duration::from_millis(1)));
+    let families = [busy(), Status::unavailable("away")].into_iter().collect();
+    let place = Place::new(State { families, ..State::default() });
+    let mut options = place.options(",f,g\n,a,b\nr0,v,w\n", Earlier::Refuse);
+    options.create = true;
+    let summary = import(&options, &ProgressBar::hidden(), &Stop::default()).unwrap();
+    assert_eq!((summary.rows, summary.cells), (1, 2));
+    assert_eq!(place.state.lock().unwrap().made, ["g"]);
 }
 
 #[test]

@@ -1,13 +1,16 @@
 //! Avro object container files of `BigtableRow`, the schema that Google's templates write and read. Blocks are
 //! compressed with snappy, as Beam does it; files compressed otherwise are read too.
 
+use std::fmt;
 use std::io::{BufWriter, Read};
 use std::sync::LazyLock;
 
-use apache_avro::types::Value;
+use apache_avro::reader::ReaderDeser;
 use apache_avro::{Codec, Schema};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::ser::{Serialize, SerializeSeq as _, SerializeStruct as _, Serializer};
 
-use super::{Bad, Record, Sink, Source};
+use super::{Bad, Record, Sink, Source, guarded};
 use crate::error::{Error, Result};
 use crate::files::File;
 use crate::row::{Cell, Row};
@@ -34,14 +37,15 @@ static PARSED: LazyLock<Schema> =
 
 /// Reads a file.
 pub struct Reader<R: Read> {
-    reader: apache_avro::Reader<'static, R>,
+    records: ReaderDeser<'static, R, Written>,
+    /// What a timestamp of the file is multiplied with.
+    micros: i64,
 }
 
 impl<R: Read> Reader<R> {
     /// Reads the header; a file of another record is refused.
     pub fn open(input: R) -> Result<Self> {
-        let reader =
-            apache_avro::Reader::new(input).map_err(|e| Error::failed(format!("Avro: {e}")))?;
+        let reader = guarded("Avro", || apache_avro::Reader::new(input))?;
         let Schema::Record(schema) = reader.writer_schema() else {
             return Err(Error::failed("not a file of BigtableRow: its schema is no record"));
         };
@@ -53,62 +57,235 @@ impl<R: Read> Reader<R> {
                 )));
             }
         }
-        Ok(Self { reader })
+        let micros = if has_millis(reader.writer_schema()) { 1000 } else { 1 };
+        Ok(Self { records: reader.into_deser_iter(), micros })
+    }
+
+    fn row(&self, written: Written) -> Result<Row, String> {
+        let mut row = Row { key: written.key.bytes("key")?.into(), cells: Vec::new() };
+        let cells = written.cells.ok_or("no field \"cells\" that is an array")?;
+        row.cells.reserve_exact(cells.len());
+        for cell in cells {
+            let WrittenCell { family, qualifier, timestamp, value } = cell;
+            let Scalar::Number(timestamp) = timestamp else {
+                return Err("field \"timestamp\" is not a long".to_owned());
+            };
+            row.cells.push(Cell {
+                family: family.text("family")?,
+                qualifier: qualifier.bytes("qualifier")?.into(),
+                timestamp_micros: timestamp.saturating_mul(self.micros),
+                value: value.bytes("value")?.into(),
+            });
+        }
+        Ok(row)
     }
 }
 
-/// A field of a record.
-fn take(record: &mut [(String, Value)], name: &str) -> Result<Value, String> {
-    let field = record.iter_mut().find(|(field, _)| field == name);
-    let (_, value) = field.ok_or_else(|| format!("no field {name:?}"))?;
-    let value = std::mem::replace(value, Value::Null);
-    // An optional field of somebody else's schema.
-    Ok(if let Value::Union(_, value) = value { *value } else { value })
-}
-
-fn bytes(record: &mut [(String, Value)], name: &str) -> Result<Vec<u8>, String> {
-    match take(record, name)? {
-        Value::Bytes(bytes) | Value::Fixed(_, bytes) => Ok(bytes),
-        Value::String(text) => Ok(text.into_bytes()),
-        _ => Err(format!("field {name:?} is not bytes")),
+/// Whether the timestamps of somebody else's schema are in milliseconds.
+fn has_millis(schema: &Schema) -> bool {
+    match schema {
+        Schema::TimestampMillis => true,
+        Schema::Record(record) => record.fields.iter().any(|field| has_millis(&field.schema)),
+        Schema::Array(array) => has_millis(&array.items),
+        Schema::Union(union) => union.variants().iter().any(has_millis),
+        _ => false,
     }
-}
-
-fn cell(value: Value) -> Result<Cell, String> {
-    let Value::Record(mut fields) = value else { return Err("a cell is no record".to_owned()) };
-    let family = String::from_utf8(bytes(&mut fields, "family")?)
-        .map_err(|_| "a family's name is not UTF-8".to_owned())?;
-    let timestamp_micros = match take(&mut fields, "timestamp")? {
-        Value::Long(micros) | Value::TimestampMicros(micros) => micros,
-        Value::TimestampMillis(millis) => millis.saturating_mul(1000),
-        _ => return Err("field \"timestamp\" is not a long".to_owned()),
-    };
-    Ok(Cell {
-        family,
-        qualifier: bytes(&mut fields, "qualifier")?.into(),
-        timestamp_micros,
-        value: bytes(&mut fields, "value")?.into(),
-    })
-}
-
-fn row(value: Value) -> Result<Row, String> {
-    let Value::Record(mut fields) = value else { return Err("not a record".to_owned()) };
-    let Value::Array(cells) = take(&mut fields, "cells")? else {
-        return Err("field \"cells\" is not an array".to_owned());
-    };
-    let cells = cells.into_iter().map(cell).collect::<Result<_, _>>()?;
-    Ok(Row { key: bytes(&mut fields, "key")?.into(), cells })
 }
 
 impl<R: Read> Source for Reader<R> {
     fn next(&mut self) -> Result<Option<Record>> {
-        let Some(value) = self.reader.next() else { return Ok(None) };
-        let value = value.map_err(|error| Error::failed(format!("Avro: {error}")))?;
-        Ok(Some(match row(value) {
+        let next = guarded("Avro", || self.records.next().transpose())?;
+        let Some(written) = next else { return Ok(None) };
+        Ok(Some(match self.row(written) {
             Ok(row) if row.cells.is_empty() => Record::Empty,
             Ok(row) => Record::Row(row),
             Err(reason) => Record::Bad(Bad { reason, raw: String::new() }),
         }))
+    }
+}
+
+/// A record as it is in a file: of fields that somebody else may have given another type.
+#[derive(Default)]
+struct Written {
+    key: Scalar,
+    /// None where that is no array.
+    cells: Option<Vec<WrittenCell>>,
+}
+
+#[derive(Default)]
+struct WrittenCell {
+    family: Scalar,
+    qualifier: Scalar,
+    timestamp: Scalar,
+    value: Scalar,
+}
+
+/// The value of a field.
+#[derive(Default)]
+enum Scalar {
+    Bytes(Vec<u8>),
+    Text(String),
+    Number(i64),
+    #[default]
+    Other,
+}
+
+impl Scalar {
+    fn bytes(self, field: &str) -> Result<Vec<u8>, String> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            Self::Text(text) => Ok(text.into_bytes()),
+            _ => Err(format!("field {field:?} is not bytes")),
+        }
+    }
+
+    fn text(self, field: &str) -> Result<String, String> {
+        match self {
+            Self::Text(text) => Ok(text),
+            Self::Bytes(bytes) => {
+                String::from_utf8(bytes).map_err(|_| format!("field {field:?} is not UTF-8"))
+            }
+            _ => Err(format!("field {field:?} is not text")),
+        }
+    }
+}
+
+/// Implements `Deserialize` by what a file has, whatever that is: asked for a type, the crate would refuse the whole file.
+macro_rules! by_what_is_there {
+    ($type:ty, $($visit:tt)+) => {
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Fields;
+
+                impl<'de> Visitor<'de> for Fields {
+                    type Value = $type;
+
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str(stringify!($type))
+                    }
+
+                    $($visit)+
+                }
+
+                deserializer.deserialize_any(Fields)
+            }
+        }
+    };
+}
+
+by_what_is_there! { Written,
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Written, A::Error> {
+        let mut written = Written::default();
+        while let Some(field) = fields.next_key::<Name>()? {
+            match field {
+                Name::Key => written.key = fields.next_value()?,
+                Name::Cells => written.cells = fields.next_value::<Cells>()?.0,
+                _ => drop(fields.next_value::<Scalar>()?),
+            }
+        }
+        Ok(written)
+    }
+}
+
+/// An array of cells, or none.
+struct Cells(Option<Vec<WrittenCell>>);
+
+by_what_is_there! { Cells,
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Cells, A::Error> {
+        let mut cells = Vec::new();
+        while let Some(cell) = items.next_element()? {
+            cells.push(cell);
+        }
+        Ok(Cells(Some(cells)))
+    }
+
+    fn visit_unit<E>(self) -> Result<Cells, E> {
+        Ok(Cells(None))
+    }
+}
+
+by_what_is_there! { WrittenCell,
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<WrittenCell, A::Error> {
+        let mut cell = WrittenCell::default();
+        while let Some(field) = fields.next_key::<Name>()? {
+            match field {
+                Name::Family => cell.family = fields.next_value()?,
+                Name::Qualifier => cell.qualifier = fields.next_value()?,
+                Name::Timestamp => cell.timestamp = fields.next_value()?,
+                Name::Value => cell.value = fields.next_value()?,
+                _ => drop(fields.next_value::<Scalar>()?),
+            }
+        }
+        Ok(cell)
+    }
+}
+
+/// The name of a field.
+enum Name {
+    Key,
+    Cells,
+    Family,
+    Qualifier,
+    Timestamp,
+    Value,
+    Other,
+}
+
+by_what_is_there! { Name,
+    fn visit_str<E>(self, name: &str) -> Result<Name, E> {
+        Ok(match name {
+            "key" => Name::Key,
+            "cells" => Name::Cells,
+            "family" => Name::Family,
+            "qualifier" => Name::Qualifier,
+            "timestamp" => Name::Timestamp,
+            "value" => Name::Value,
+            _ => Name::Other,
+        })
+    }
+}
+
+by_what_is_there! { Scalar,
+    fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<Scalar, E> {
+        Ok(Scalar::Bytes(bytes))
+    }
+
+    fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Scalar, E> {
+        Ok(Scalar::Bytes(bytes.to_vec()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Scalar, E> {
+        Ok(Scalar::Text(text))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Scalar, E> {
+        Ok(Scalar::Text(text.to_owned()))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Scalar, E> {
+        Ok(Scalar::Number(number))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Scalar, E> {
+        Ok(Scalar::Other)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Scalar, E> {
+        Ok(Scalar::Other)
+    }
+
+    fn visit_unit<E>(self) -> Result<Scalar, E> {
+        Ok(Scalar::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Scalar, A::Error> {
+        while items.next_element::<Scalar>()?.is_some() {}
+        Ok(Scalar::Other)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Scalar, A::Error> {
+        while fields.next_entry::<Name, Scalar>()?.is_some() {}
+        Ok(Scalar::Other)
     }
 }
 
@@ -126,21 +303,55 @@ impl Writer {
     }
 }
 
+/// Bytes, which are not a list of numbers.
+struct Raw<'a>(&'a [u8]);
+
+impl Serialize for Raw<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+/// A row, of fields in the order of the schema.
+struct Fields<'a>(&'a Row);
+
+impl Serialize for Fields<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut record = serializer.serialize_struct("BigtableRow", 2)?;
+        record.serialize_field("key", &Raw(&self.0.key))?;
+        record.serialize_field("cells", &CellFields(&self.0.cells))?;
+        record.end()
+    }
+}
+
+struct CellFields<'a>(&'a [Cell]);
+
+impl Serialize for CellFields<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.0.len()))?;
+        for cell in self.0 {
+            list.serialize_element(&OneCell(cell))?;
+        }
+        list.end()
+    }
+}
+
+struct OneCell<'a>(&'a Cell);
+
+impl Serialize for OneCell<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut record = serializer.serialize_struct("BigtableCell", 4)?;
+        record.serialize_field("family", &self.0.family)?;
+        record.serialize_field("qualifier", &Raw(&self.0.qualifier))?;
+        record.serialize_field("timestamp", &self.0.timestamp_micros)?;
+        record.serialize_field("value", &Raw(&self.0.value))?;
+        record.end()
+    }
+}
+
 impl Sink for Writer {
     fn write(&mut self, row: &Row) -> Result<()> {
-        let cell = |cell: &Cell| {
-            Value::Record(vec![
-                ("family".to_owned(), Value::String(cell.family.clone())),
-                ("qualifier".to_owned(), Value::Bytes(cell.qualifier.to_vec())),
-                ("timestamp".to_owned(), Value::Long(cell.timestamp_micros)),
-                ("value".to_owned(), Value::Bytes(cell.value.to_vec())),
-            ])
-        };
-        let value = Value::Record(vec![
-            ("key".to_owned(), Value::Bytes(row.key.to_vec())),
-            ("cells".to_owned(), Value::Array(row.cells.iter().map(cell).collect())),
-        ]);
-        let appended = self.writer.unvalidated_append_value_ref(&value);
+        let appended = self.writer.append_ser(Fields(row));
         appended.map(drop).map_err(|error| Error::failed(format!("Avro: {error}")))
     }
 
@@ -152,6 +363,10 @@ impl Sink for Writer {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use apache_avro::types::Value;
+
     use super::super::golden::{golden_file, golden_rows, rows_of};
     use super::*;
 
@@ -165,14 +380,14 @@ mod tests {
             writer.write(&row).unwrap();
         }
         unfinished.finish(&writer.finish().unwrap()).unwrap();
-        let mut ours = Reader::open(crate::files::open(&path).unwrap()).unwrap();
-        let mut theirs =
-            Reader::open(crate::files::open(&golden_file("rows.avro")).unwrap()).unwrap();
-        assert_eq!(
-            ours.reader.writer_schema().canonical_form(),
-            theirs.reader.writer_schema().canonical_form()
-        );
-        assert_eq!(rows_of(&mut ours), rows_of(&mut theirs));
+        let schema = |path: &Path| {
+            let reader = apache_avro::Reader::new(crate::files::open(path).unwrap()).unwrap();
+            reader.writer_schema().canonical_form()
+        };
+        assert_eq!(schema(&path), schema(&golden_file("rows.avro")));
+        let rows =
+            |path: &Path| rows_of(&mut Reader::open(crate::files::open(path).unwrap()).unwrap());
+        assert_eq!(rows(&path), rows(&golden_file("rows.avro")));
     }
 
     #[test]
@@ -185,6 +400,92 @@ mod tests {
         let error = Reader::open(&file[..]).err().unwrap().to_string();
         assert!(error.contains("Other have no field \"cells\""), "{error}");
         assert!(Reader::open(&b"Obj\x01"[..]).is_err());
+    }
+
+    /// A file of one record of a schema.
+    fn file_of(schema: &str, record: Value) -> Vec<u8> {
+        let schema = Schema::parse_str(schema).unwrap();
+        let mut writer = apache_avro::Writer::new(&schema, Vec::new()).unwrap();
+        writer.append_value(record).unwrap();
+        writer.into_inner().unwrap()
+    }
+
+    #[test]
+    fn other_types_that_mean_the_same_are_read_and_those_that_do_not_are_set_aside() {
+        let schema = |value: &str| {
+            format!(
+                r#"{{"type": "record", "name": "Other", "fields": [
+                    {{"name": "more", "type": {{"type": "array", "items": "double"}}}},
+                    {{"name": "key", "type": ["null", "string"]}},
+                    {{"name": "cells", "type": ["null", {{"type": "array", "items": {{
+                        "type": "record", "name": "Cell", "fields": [
+                            {{"name": "value", "type": {value}}},
+                            {{"name": "timestamp", "type": {{"type": "long", "logicalType": "timestamp-millis"}}}},
+                            {{"name": "note", "type": ["null", "string"]}},
+                            {{"name": "family", "type": "string"}},
+                            {{"name": "qualifier", "type": {{"type": "fixed", "name": "Two", "size": 2}}}}
+                        ]}}}}]}}
+                ]}}"#
+            )
+        };
+        let record = |value: Value, cells: bool| {
+            let field = |name: &str, value: Value| (name.to_owned(), value);
+            let union = |variant: u32, value: Value| Value::Union(variant, Box::new(value));
+            let cell = Value::Record(vec![
+                field("value", value),
+                field("timestamp", Value::TimestampMillis(7)),
+                field("note", union(1, Value::String("n".to_owned()))),
+                field("family", Value::String("f".to_owned())),
+                field("qualifier", Value::Fixed(2, b"qq".to_vec())),
+            ]);
+            let cells =
+                if cells { union(1, Value::Array(vec![cell])) } else { union(0, Value::Null) };
+            Value::Record(vec![
+                field("more", Value::Array(vec![Value::Double(1.5)])),
+                field("key", union(1, Value::String("k".to_owned()))),
+                field("cells", cells),
+            ])
+        };
+        let read = |bytes: &[u8]| Reader::open(bytes).unwrap().next().unwrap().unwrap();
+        let text = Value::String("v".to_owned());
+        let Record::Row(row) = read(&file_of(&schema("\"string\""), record(text.clone(), true)))
+        else {
+            panic!("no row")
+        };
+        assert_eq!((row.key.as_ref(), row.cells.len()), (&b"k"[..], 1));
+        let Cell { family, qualifier, timestamp_micros, value } = &row.cells[0];
+        assert_eq!(
+            (family.as_str(), qualifier.as_ref(), value.as_ref()),
+            ("f", &b"qq"[..], &b"v"[..])
+        );
+        assert_eq!(*timestamp_micros, 7000);
+        let bad = |bytes: &[u8]| match read(bytes) {
+            Record::Bad(bad) => bad.reason,
+            other => panic!("{other:?}"),
+        };
+        let number = file_of(&schema("\"double\""), record(Value::Double(1.5), true));
+        assert_eq!(bad(&number), "field \"value\" is not bytes");
+        assert!(bad(&file_of(&schema("\"string\""), record(text, false))).contains("cells"));
+    }
+
+    #[test]
+    fn damaged_files_are_errors_or_other_rows_but_never_panics() {
+        let mut whole = Vec::new();
+        crate::files::open(&golden_file("rows.avro")).unwrap().read_to_end(&mut whole).unwrap();
+        // A level of compression of no bytes, which the crate takes the first byte of.
+        let mut level =
+            b"Obj\x01\x06\x14avro.codec\x0abzip2\x38avro.codec.compression_level\x00".to_vec();
+        level.extend(b"\x16avro.schema\x0c\"null\"\x00");
+        level.extend([7; 16]);
+        let flipped = (0..whole.len()).map(|at| {
+            let mut damaged = whole.clone();
+            *damaged.get_mut(at).unwrap() ^= 0x55;
+            damaged
+        });
+        for bytes in flipped.chain([level]) {
+            let Ok(mut reader) = Reader::open(&bytes[..]) else { continue };
+            while let Ok(Some(_)) = reader.next() {}
+        }
     }
 
     #[test]

@@ -24,6 +24,10 @@ use crate::row::{Cell, Row};
 /// Most columns of a file: a line of each is held in memory.
 pub const COLUMNS_MAX: usize = 10_000;
 
+/// Bytes of a record at most: a row of the largest size that a request takes, quoted. A quote that is never closed makes
+/// one field of the rest of the file, which would be read into memory.
+const RECORD_BYTES_MAX: u64 = 512 << 20;
+
 /// Where a cell's timestamp comes from, as `cbt import timestamp=` has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -55,9 +59,30 @@ pub struct Column {
     pub qualifier: Vec<u8>,
 }
 
+/// A reader that fails once a record is too long.
+struct Bounded<R> {
+    inner: R,
+    record_bytes_max: u64,
+    /// Of the record that is being read.
+    left: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.left = self.left.checked_sub(count as u64).ok_or_else(|| {
+            std::io::Error::other(format!(
+                "a record of more than {} bytes: is a quote not closed?",
+                self.record_bytes_max
+            ))
+        })?;
+        Ok(count)
+    }
+}
+
 /// Reads a file.
 pub struct Reader<R> {
-    reader: csv::Reader<R>,
+    reader: csv::Reader<Bounded<R>>,
     /// Those behind the row key.
     columns: Vec<(String, Bytes)>,
     timestamps: Timestamps,
@@ -68,6 +93,11 @@ pub struct Reader<R> {
 impl<R: Read> Reader<R> {
     /// Reads the header.
     pub fn open(input: R, options: &Options) -> Result<Self> {
+        Self::open_bounded(input, options, RECORD_BYTES_MAX)
+    }
+
+    fn open_bounded(input: R, options: &Options, record_bytes_max: u64) -> Result<Self> {
+        let input = Bounded { inner: input, record_bytes_max, left: record_bytes_max };
         let mut reader =
             csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(input);
         let mut header = |what: &str| {
@@ -151,10 +181,13 @@ fn raw(line: &ByteRecord) -> String {
 
 impl<R: Read> Source for Reader<R> {
     fn next(&mut self) -> Result<Option<Record>> {
+        let begins = self.reader.position().line();
+        let input = self.reader.get_mut();
+        input.left = input.record_bytes_max;
         match self.reader.read_byte_record(&mut self.line) {
             Ok(true) => {}
             Ok(false) => return Ok(None),
-            Err(error) => return Err(Error::failed(error.to_string())),
+            Err(error) => return Err(Error::failed(format!("line {begins}: {error}"))),
         }
         let bad = |reason: String| Ok(Some(Record::Bad(Bad { reason, raw: raw(&self.line) })));
         let at = self.line.position().map_or(0, csv::Position::line);
@@ -342,6 +375,23 @@ mod tests {
         assert_eq!(short.reason, "line 3: 2 fields where the header has 3");
         assert_eq!(short.raw, "k,1");
         assert_eq!(keyless.reason, "line 4: no row key");
+    }
+
+    #[test]
+    fn a_quote_that_is_never_closed_does_not_take_the_rest_of_the_file_into_memory() {
+        // More than the reader's own buffer.
+        let lines = "k,v\n".repeat(10_000);
+        let text = format!(",f\n,a\nk,v\nl,\"w\n{lines}");
+        let mut reader =
+            Reader::open_bounded(text.as_bytes(), &options(None, Timestamps::Now), 20_000).unwrap();
+        assert!(matches!(reader.next().unwrap(), Some(Record::Row(_))));
+        let error = reader.next().unwrap_err().to_string();
+        assert!(error.contains("line 4") && error.contains("quote not closed"), "{error}");
+        // As many bytes in shorter records are in order.
+        let text = format!(",f\n,a\n{lines}");
+        let mut reader =
+            Reader::open_bounded(text.as_bytes(), &options(None, Timestamps::Now), 20_000).unwrap();
+        assert_eq!(std::iter::from_fn(|| reader.next().unwrap()).count(), 10_000);
     }
 
     #[test]

@@ -15,12 +15,14 @@
 pub mod avro;
 pub mod csv;
 #[cfg(test)]
-mod golden;
+pub mod golden;
 pub mod parquet;
 pub mod rejected;
 pub mod sequence;
 
-use std::io::{BufReader, Read as _, Seek as _};
+use std::fmt;
+use std::io::{BufReader, Read as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use crate::error::{Error, Result};
@@ -90,6 +92,15 @@ pub struct ReadOptions {
     pub csv: csv::Options,
 }
 
+impl ReadOptions {
+    fn format_of(&self, path: &Path) -> Result<Format> {
+        match self.format {
+            Some(format) => Ok(format),
+            None => Format::of(path),
+        }
+    }
+}
+
 impl Format {
     /// What follows a file's number: as Google's templates name their files, which leave SequenceFiles without.
     pub fn suffix(self) -> &'static str {
@@ -125,17 +136,25 @@ impl Format {
     }
 }
 
+/// Looks at a file before anything is read of it: that its format is known, and takes what was asked for.
+pub fn check(path: &Path, options: &ReadOptions) -> Result<()> {
+    let format = options.format_of(path)?;
+    let asked = options.csv.family.is_some() || options.csv.timestamps != csv::Timestamps::Now;
+    if asked && format != Format::Csv {
+        return Err(Error::failed(format!(
+            "{}: a family for all columns and the form of timestamps are chosen for CSV only",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
 /// Opens a file to read its records. `position` follows, in bytes of the file.
 pub fn open(path: &Path, options: &ReadOptions, position: &Position) -> Result<Box<dyn Source>> {
-    let format = match options.format {
-        Some(format) => format,
-        None => Format::of(path)?,
-    };
+    let format = options.format_of(path)?;
     let file = files::open(path)?;
-    let counted = |mut file: files::File| {
-        let at = file.stream_position().unwrap_or(0);
-        position.set(at);
-        BufReader::with_capacity(BUFFER_BYTES, Counting::new(file, position.clone()))
+    let counted = |file: files::File| {
+        Counting::new(BufReader::with_capacity(BUFFER_BYTES, file), position.clone())
     };
     let opened: Result<Box<dyn Source>> = match format {
         Format::Csv => csv::Reader::open(counted(file), &options.csv).map(boxed),
@@ -145,6 +164,17 @@ pub fn open(path: &Path, options: &ReadOptions, position: &Position) -> Result<B
         Format::Rejected => Ok(boxed(rejected::Reader::new(counted(file)))),
     };
     opened.map_err(|error| error.context(path.display()))
+}
+
+/// Calls a reader of others, which asserts what a damaged file can break: that is an error of the file.
+fn guarded<T, E: fmt::Display>(
+    format: &str,
+    read: impl FnOnce() -> std::result::Result<T, E>,
+) -> Result<T> {
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(result) => result.map_err(|error| Error::failed(format!("{format}: {error}"))),
+        Err(_) => Err(Error::failed(format!("{format}: the file is damaged"))),
+    }
 }
 
 fn boxed(source: impl Source + 'static) -> Box<dyn Source> {

@@ -14,7 +14,6 @@
 //! so it is small ([`ROW_GROUP_BYTES`]); one is read a page of each column at a time.
 
 use std::io::BufWriter;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -29,7 +28,7 @@ use parquet::record::reader::RowIter;
 use parquet::schema::parser::parse_message_type;
 
 use super::avro::SCHEMA;
-use super::{Bad, Record, Sink, Source};
+use super::{Bad, Record, Sink, Source, guarded};
 use crate::error::{Error, Result};
 use crate::files::{File, Position};
 use crate::row::{Cell, Row};
@@ -69,7 +68,7 @@ impl Reader {
     /// Reads the footer; a file of other columns is refused.
     pub fn open(file: File, position: Position) -> Result<Self> {
         let file_bytes = file.metadata().map_err(failed)?.len();
-        let reader = guarded(|| SerializedFileReader::new(file))?;
+        let reader = guarded("Parquet", || SerializedFileReader::new(file))?;
         let meta = reader.metadata().file_metadata();
         let root = meta.schema_descr().root_schema();
         for field in ["key", "cells"] {
@@ -80,14 +79,6 @@ impl Reader {
         let rows_all = u64::try_from(meta.num_rows()).unwrap_or(0);
         let rows = RowIter::from_file_into(Box::new(reader)).with_batch_size(READ_BATCH_ROWS);
         Ok(Self { rows, position, file_bytes, rows_all, rows_read: 0 })
-    }
-}
-
-/// The crate's record reader asserts what a damaged file can break; that is an error of the file.
-fn guarded<T>(read: impl FnOnce() -> parquet::errors::Result<T>) -> Result<T> {
-    match catch_unwind(AssertUnwindSafe(read)) {
-        Ok(result) => result.map_err(failed),
-        Err(_) => Err(failed("the file is damaged")),
     }
 }
 
@@ -159,7 +150,7 @@ fn row(record: &parquet::record::Row) -> Result<Row, String> {
 
 impl Source for Reader {
     fn next(&mut self) -> Result<Option<Record>> {
-        let Some(record) = guarded(|| self.rows.next().transpose())? else {
+        let Some(record) = guarded("Parquet", || self.rows.next().transpose())? else {
             self.position.set(self.file_bytes);
             return Ok(None);
         };

@@ -1,0 +1,469 @@
+//! Cuts the records of a file into batches: what one request writes, and what else is dealt with beside it.
+//!
+//! A row of which several records write goes into different batches, of which the later one says that it has to wait
+//! ([`Batch::waits`]): within a request, and between requests under way, nothing says which of two writes is the later.
+
+use std::collections::{BTreeSet, HashMap};
+
+use bytes::Bytes;
+
+use crate::error::{Error, Result};
+use crate::files::{Identity, Position};
+use crate::format::rejected::Line;
+use crate::format::{self, ReadOptions, Record, Source};
+use crate::journal::{FileState, Step};
+use crate::row::{Cell, MUTATIONS_MAX, Row};
+use crate::write::Entry;
+
+/// Bytes after which a request is sent, however few rows it has: larger ones are no faster, and are held in memory.
+const BATCH_BYTES: usize = 1 << 20;
+/// Bytes of a request beyond which a row goes in several, cell by cell: a table has rows that nobody has written at
+/// once. A server with little memory takes 4 MiB in a request, and what is counted here is an estimate.
+const ROW_PART_BYTES: usize = 3 << 20;
+
+/// What one request writes, and what else is dealt with once it is acknowledged.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// What to write.
+    pub entries: Vec<Entry>,
+    /// What is dealt with then.
+    pub step: Step,
+    /// Families to be made first.
+    pub create: BTreeSet<String>,
+    /// Whether a row of it may be under way in an earlier batch.
+    pub waits: bool,
+    /// How far the file was read, in bytes.
+    pub position: u64,
+}
+
+/// What a row has to satisfy beside the limits of the API.
+pub trait Families {
+    /// Whether the table has this family.
+    fn known(&self, family: &str) -> Result<bool>;
+
+    /// Whether one that it has not is to be made.
+    fn made(&self) -> bool;
+}
+
+/// How batches are cut.
+#[derive(Debug, Clone, Copy)]
+pub struct Cut {
+    /// Records of a batch at most.
+    pub rows: usize,
+    /// Batches that may be under way, or wait, at the same time.
+    pub window: usize,
+}
+
+/// A file as batches.
+pub struct Batches<'a> {
+    source: Box<dyn Source>,
+    file: &'a Identity,
+    name: String,
+    families: &'a dyn Families,
+    cut: Cut,
+    position: Position,
+    records: u64,
+    /// A row that was read and is not, or not whole, in a batch.
+    rest: Option<Row>,
+    /// The number of the batch in which a row was written last.
+    recent: HashMap<Bytes, u64>,
+    number: u64,
+    ended: bool,
+    /// Why the rest of the file cannot be read: told after what was read.
+    broken: Option<Error>,
+}
+
+impl<'a> Batches<'a> {
+    /// Opens a file, and goes behind what is dealt with of it.
+    pub fn open(
+        state: &'a FileState,
+        options: &ReadOptions,
+        families: &'a dyn Families,
+        cut: Cut,
+        check: impl Fn() -> Result<()>,
+    ) -> Result<Self> {
+        let position = Position::default();
+        let mut source = format::open(&state.file.path, options, &position)?;
+        state.file.check()?;
+        for _ in 0..state.records {
+            check()?;
+            if source.next()?.is_none() {
+                return Err(Error::failed("the file has fewer records than were imported of it"));
+            }
+        }
+        Ok(Self {
+            source,
+            file: &state.file,
+            name: state.file.path.display().to_string(),
+            families,
+            cut,
+            position,
+            records: state.records,
+            rest: None,
+            recent: HashMap::new(),
+            number: 0,
+            ended: false,
+            broken: None,
+        })
+    }
+
+    /// The next batch; the last one may be empty and says that the file is done. None behind it.
+    pub fn next_batch(&mut self) -> Result<Option<Batch>> {
+        if let Some(error) = self.broken.take() {
+            self.ended = true;
+            return Err(error);
+        }
+        if self.ended {
+            return Ok(None);
+        }
+        let mut batch = Batch::default();
+        if let Err(error) = self.fill(&mut batch) {
+            self.broken = Some(error);
+        }
+        // A row of which a part is still to come is not dealt with.
+        batch.step.records = self.records - u64::from(self.rest.is_some());
+        batch.step.done = self.ended;
+        batch.position = self.position.get();
+        Ok(Some(batch))
+    }
+
+    fn fill(&mut self, batch: &mut Batch) -> Result<()> {
+        self.number += 1;
+        self.forget();
+        let (mut records, mut bytes, mut cells) = (0, 0, 0);
+        while records < self.cut.rows && bytes < BATCH_BYTES && cells < MUTATIONS_MAX {
+            records += 1;
+            let row = match self.rest.take() {
+                Some(row) => row,
+                None => match self.source.next()? {
+                    None => {
+                        self.all_of_it()?;
+                        self.ended = true;
+                        return Ok(());
+                    }
+                    Some(record) => match self.sound(record, batch)? {
+                        Ok(row) => row,
+                        Err(dealt_with) => {
+                            bytes += dealt_with;
+                            continue;
+                        }
+                    },
+                },
+            };
+            let before = self.recent.get(&row.key).copied();
+            let fits =
+                fitting(&row.cells, MUTATIONS_MAX - cells, ROW_PART_BYTES.saturating_sub(bytes));
+            let whole = fits == row.cells.len();
+            if before == Some(self.number) || (!whole && !batch.entries.is_empty()) {
+                self.rest = Some(row);
+                return Ok(());
+            }
+            let mut row = row;
+            if !whole {
+                let rest = row.cells.split_off(fits);
+                self.rest = Some(Row { key: row.key.clone(), cells: rest });
+            }
+            batch.waits |= before.is_some_and(|last| self.under_way(last));
+            self.recent.insert(row.key.clone(), self.number);
+            bytes += row.wire_bytes();
+            cells += row.cells.len();
+            batch.step.rows += u64::from(whole);
+            batch.step.cells += row.cells.len() as u64;
+            batch.step.bytes += row.wire_bytes() as u64;
+            batch.entries.push(Entry { record: self.records - 1, last: whole, row });
+            if !whole {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// A record as a row that can be sent; others are dealt with in `batch`, and take so many bytes there.
+    fn sound(&mut self, record: Record, batch: &mut Batch) -> Result<Result<Row, usize>> {
+        let number = self.records;
+        self.records += 1;
+        let (line, bytes) = match record {
+            Record::Empty => {
+                batch.step.empty += 1;
+                return Ok(Err(0));
+            }
+            Record::Row(row) if row.cells.is_empty() => {
+                batch.step.empty += 1;
+                return Ok(Err(0));
+            }
+            Record::Bad(bad) => {
+                let bytes = bad.raw.len();
+                (Line::of_bad(&self.name, number, bad), bytes)
+            }
+            Record::Row(row) => match self.fault(&row, &mut batch.create)? {
+                None => return Ok(Ok(row)),
+                Some(reason) => {
+                    let bytes = row.wire_bytes();
+                    (Line::of_row(&self.name, number, reason, row), bytes)
+                }
+            },
+        };
+        batch.step.rejected.push(line);
+        Ok(Err(bytes))
+    }
+
+    /// Why a row is not sent. Families that are to be made are added to `create`.
+    fn fault(&self, row: &Row, create: &mut BTreeSet<String>) -> Result<Option<String>> {
+        if let Some(fault) = row.fault() {
+            return Ok(Some(fault));
+        }
+        let mut last: Option<&str> = None;
+        for Cell { family, .. } in &row.cells {
+            if last == Some(family) {
+                continue;
+            }
+            last = Some(family);
+            if self.families.known(family)? {
+                continue;
+            }
+            if !self.families.made() {
+                return Ok(Some(format!(
+                    "family {family:?} does not exist in the table; --create makes it"
+                )));
+            }
+            create.insert(family.clone());
+        }
+        Ok(None)
+    }
+
+    /// Whether the last record ends where the file did when the import was begun.
+    fn all_of_it(&self) -> Result<()> {
+        self.file.check()?;
+        let (read, bytes) = (self.position.get(), self.file.bytes);
+        if read != bytes {
+            return Err(Error::failed(format!(
+                "its records end at byte {read} of {bytes}: it is damaged there, or was changed while it was read"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Drops the rows of batches that are no longer under way.
+    fn forget(&mut self) {
+        let kept = self.cut.window.saturating_mul(self.cut.rows);
+        if self.recent.len() > kept.saturating_mul(2) {
+            let mut recent = std::mem::take(&mut self.recent);
+            recent.retain(|_, last| self.under_way(*last));
+            self.recent = recent;
+        }
+    }
+
+    /// Whether a batch of this number may not be acknowledged yet.
+    fn under_way(&self, number: u64) -> bool {
+        number + self.cut.window as u64 >= self.number
+    }
+}
+
+/// How many of the first cells fit, one at least.
+fn fitting(cells: &[Cell], cells_max: usize, bytes_max: usize) -> usize {
+    let mut bytes = 0;
+    let fits = cells.iter().take(cells_max).take_while(|cell| {
+        bytes += cell.wire_bytes();
+        bytes <= bytes_max
+    });
+    fits.count().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::path::Path;
+
+    use super::*;
+    use crate::files::{self, Unfinished};
+    use crate::format::golden::golden_file;
+    use crate::format::{Sink as _, avro, csv};
+
+    const MIB: usize = 1 << 20;
+
+    /// A table with the family `f`.
+    struct OneFamily;
+
+    impl Families for OneFamily {
+        fn known(&self, family: &str) -> Result<bool> {
+            Ok(family == "f")
+        }
+
+        fn made(&self) -> bool {
+            false
+        }
+    }
+
+    fn state(path: &Path) -> FileState {
+        FileState::new(Identity::of(path).unwrap())
+    }
+
+    /// All batches of a file, and the error that it ends with.
+    fn batches(state: &FileState, rows: usize) -> (Vec<Batch>, Option<String>) {
+        let options = ReadOptions { format: None, csv: csv::Options::default() };
+        let cut = Cut { rows, window: 3 };
+        let mut found = Vec::new();
+        let opened = Batches::open(state, &options, &OneFamily, cut, || Ok(()));
+        let mut source = match opened {
+            Ok(source) => source,
+            Err(error) => return (found, Some(error.to_string())),
+        };
+        loop {
+            match source.next_batch() {
+                Ok(Some(batch)) => found.push(batch),
+                Ok(None) => return (found, None),
+                Err(error) => return (found, Some(error.to_string())),
+            }
+        }
+    }
+
+    fn csv_file(dir: &Path, keys: &[&str]) -> FileState {
+        let lines = keys.join(",v\n") + ",v\n";
+        let path = dir.join("rows.csv");
+        files::replace(&path, format!(",f\n,a\n{lines}").as_bytes()).unwrap();
+        state(&path)
+    }
+
+    fn avro_file(dir: &Path, rows: &[Row]) -> FileState {
+        let path = dir.join("rows.avro");
+        let (unfinished, file) = Unfinished::create(&path).unwrap();
+        let mut writer = Box::new(avro::Writer::create(file).unwrap());
+        for row in rows {
+            writer.write(row).unwrap();
+        }
+        unfinished.finish(&writer.finish().unwrap()).unwrap();
+        state(&path)
+    }
+
+    fn row(key: &str, family: &str, cells: usize, value_bytes: usize) -> Row {
+        let cell = |n: usize| Cell {
+            family: family.to_owned(),
+            qualifier: vec![n as u8].into(),
+            timestamp_micros: 1000,
+            value: vec![n as u8; value_bytes].into(),
+        };
+        Row { key: Bytes::copy_from_slice(key.as_bytes()), cells: (0..cells).map(cell).collect() }
+    }
+
+    #[test]
+    fn a_key_is_in_a_batch_once_and_waits_for_those_that_may_be_under_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let keys = ["a", "b", "a", "a", "c", "d", "e", "f", "g", "h", "i", "j", "k", "a"];
+        let (batches, ended) = batches(&csv_file(dir.path(), &keys), 2);
+        assert_eq!(ended, None);
+        let cut: Vec<(String, bool)> = batches
+            .iter()
+            .map(|batch| {
+                let keys =
+                    batch.entries.iter().map(|entry| entry.row.key.escape_ascii().to_string());
+                (keys.collect(), batch.waits)
+            })
+            .collect();
+        let expected = [
+            ("ab", false),
+            ("a", true),
+            ("ac", true),
+            ("de", false),
+            ("fg", false),
+            ("hi", false),
+            ("jk", false),
+            // The last one is acknowledged long since.
+            ("a", false),
+        ];
+        assert_eq!(cut, expected.map(|(keys, waits)| (keys.to_owned(), waits)));
+        let records: Vec<u64> = batches.iter().map(|batch| batch.step.records).collect();
+        assert_eq!(records, [2, 3, 5, 7, 9, 11, 13, 14]);
+        assert!(batches.last().unwrap().step.done);
+    }
+
+    #[test]
+    fn a_row_that_no_request_takes_goes_in_several_and_counts_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let rows = [
+            row("a", "f", 1, 10),
+            row("b", "f", 7, MIB),
+            row("c", "f", 1, 5 * MIB),
+            row("d", "f", 2, 10),
+        ];
+        let (batches, ended) = batches(&avro_file(dir.path(), &rows), 500);
+        assert_eq!(ended, None);
+        let sizes: Vec<Vec<(u64, usize, bool)>> = batches
+            .iter()
+            .map(|b| b.entries.iter().map(|e| (e.record, e.row.cells.len(), e.last)).collect())
+            .collect();
+        assert_eq!(
+            sizes,
+            [
+                vec![(0, 1, true)],
+                vec![(1, 2, false)],
+                vec![(1, 2, false)],
+                vec![(1, 2, false)],
+                vec![(1, 1, true)],
+                vec![(2, 1, true)],
+                vec![(3, 2, true)],
+            ]
+        );
+        // After each part the whole row is still to be done; and parts wait for one another.
+        let records: Vec<u64> = batches.iter().map(|batch| batch.step.records).collect();
+        assert_eq!(records, [1, 1, 1, 1, 2, 3, 4]);
+        let waits: Vec<bool> = batches.iter().map(|batch| batch.waits).collect();
+        assert_eq!(waits, [false, false, true, true, true, false, false]);
+        assert_eq!(batches.iter().map(|batch| batch.step.rows).sum::<u64>(), 4);
+        let mut again: Vec<Row> = Vec::new();
+        for entry in batches.into_iter().flat_map(|batch| batch.entries) {
+            match again.last_mut() {
+                Some(row) if row.key == entry.row.key => row.cells.extend(entry.row.cells),
+                _ => again.push(entry.row),
+            }
+        }
+        assert_eq!(again, rows);
+    }
+
+    #[test]
+    fn what_is_set_aside_is_bounded_by_its_bytes_and_empty_rows_by_their_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let rows: Vec<Row> = (0..9).map(|n| row(&n.to_string(), "gone", 1, MIB * 3 / 4)).collect();
+        let (found, ended) = batches(&avro_file(dir.path(), &rows), 500);
+        assert_eq!(ended, None);
+        assert!(found.iter().all(|batch| batch.step.rejected.len() <= 2), "{found:?}");
+        assert_eq!(found.iter().map(|batch| batch.step.rejected.len()).sum::<usize>(), 9);
+        let empty: Vec<Row> = (0..9).map(|n| row(&n.to_string(), "f", 0, 0)).collect();
+        let (found, _) = batches(&avro_file(dir.path(), &empty), 4);
+        assert_eq!(found.iter().map(|batch| batch.step.empty).collect::<Vec<_>>(), [4, 4, 1]);
+    }
+
+    #[test]
+    fn what_can_be_read_of_a_torn_file_comes_before_the_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut whole = Vec::new();
+        files::open(&golden_file("plain.seq")).unwrap().read_to_end(&mut whole).unwrap();
+        let path = dir.path().join("torn.seq");
+        files::replace(&path, whole.get(..whole.len() - 1).unwrap()).unwrap();
+        let (found, ended) = batches(&state(&path), 500);
+        let [batch] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((batch.step.records, batch.step.done), (2, false));
+        assert!(ended.unwrap().contains("cut off"));
+    }
+
+    #[test]
+    fn a_file_that_changes_or_whose_records_end_early_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = avro_file(dir.path(), &[row("a", "f", 1, 1)]);
+        let mut bytes = Vec::new();
+        files::open(&file.file.path).unwrap().read_to_end(&mut bytes).unwrap();
+        let before = file.clone();
+        // A block of no records ends the reading of others; here a whole block follows it.
+        let marker = bytes.get(bytes.len() - 16..).unwrap().to_vec();
+        let header = bytes.windows(16).position(|window| window == marker).unwrap() + 16;
+        let block = bytes.get(header..).unwrap().to_vec();
+        let nothing_in_snappy = [0, 10, 0, 0, 0, 0, 0];
+        let tail = [&nothing_in_snappy[..], &marker, &block].concat();
+        files::replace(&file.file.path, &[bytes, tail].concat()).unwrap();
+        let (found, ended) = batches(&before, 500);
+        assert!(found.is_empty() && ended.unwrap().contains("changed"));
+        file = state(&file.file.path);
+        let (found, ended) = batches(&file, 500);
+        assert!(found.iter().all(|batch| !batch.step.done), "{found:?}");
+        assert!(ended.unwrap().contains("its records end at byte"));
+    }
+}
