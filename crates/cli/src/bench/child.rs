@@ -30,14 +30,16 @@ impl Server {
             .spawn()
             .map_err(|e| format!("cannot start the server: {e}"))?;
         let stdout = child.stdout.take().ok_or("the server has no output")?;
+        // From here on it is told to stop whatever comes.
+        let mut server = Self { child, endpoint: String::new(), data: data.to_owned() };
         for line in BufReader::new(stdout).lines() {
             let line = line.map_err(|e| format!("server output: {e}"))?;
             if let Some((_, endpoint)) = line.split_once("BIGTABLE_EMULATOR_HOST=") {
-                let endpoint = endpoint.trim().to_owned();
-                return Ok(Self { child, endpoint, data: data.to_owned() });
+                endpoint.trim().clone_into(&mut server.endpoint);
+                return Ok(server);
             }
         }
-        let status = child.wait().map_err(|e| e.to_string())?;
+        let status = server.child.wait().map_err(|e| e.to_string())?;
         Err(format!("the server stopped before it listened: {status}"))
     }
 

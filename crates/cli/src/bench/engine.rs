@@ -14,10 +14,11 @@ use tepui_bench::plot;
 use tepui_bench::report::{self, Report, RunReport};
 use tepui_bench::tepui::{IoMode, SyncMode, Tepui, TepuiOptions};
 use tepui_bench::{
-    Dataset, Error, Limit, OpKind, Progress, Result, Share, Store as _, Verify, Workload, presets,
+    Dataset, Error, Limit, OpKind, Progress, Result, Share, Store as _, Workload, presets,
 };
 use tepui_engine::db::{CompressionPolicy, SEPARATE_VALUES_BYTES};
 
+use super::flags::{Rows, Runs, Usual};
 use super::output::{self, check_writable, write};
 use super::place::Place;
 use crate::interrupt;
@@ -31,6 +32,9 @@ const CACHE_ALL_FACTOR: f64 = 2.0;
 /// And in any case this much.
 const CACHE_ALL_BYTES_MIN: u64 = 64 << 20;
 
+/// Rows of which there are many in a gigabyte: what a lookup costs is measured, not the copying of values.
+const USUAL: Usual = Usual { key_bytes: 50, columns: 1, value_bytes: 256 };
+
 /// Options of `tepui bench engine`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
@@ -38,40 +42,20 @@ pub struct Options {
     /// under the current one, removed at the end]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Rows
-    #[arg(long, default_value_t = 1_000_000, value_name = "COUNT")]
-    rows: u64,
-    /// Bytes of a key
-    #[arg(long, default_value_t = 50, value_name = "BYTES")]
-    key_bytes: usize,
-    /// Columns of a row
-    #[arg(long, default_value_t = 1, value_name = "COUNT")]
-    columns: u32,
-    /// Bytes of a value
-    #[arg(long, default_value_t = 256, value_name = "BYTES")]
-    value_bytes: usize,
-    /// Another number makes other rows, and asks for them in another order
-    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
-    seed: u64,
+    #[command(flatten)]
+    rows: Rows,
     /// Bytes of the block cache (64MiB), a share of the data (1/60), or `all` for one that holds everything;
     /// several are measured in turn
     #[arg(long, default_value = "1/60", value_delimiter = ',', value_name = "SIZE")]
     cache: Vec<CacheSize>,
-    /// Threads that read and write
-    #[arg(long, default_value_t = 2, value_name = "COUNT")]
-    threads: usize,
+    #[command(flatten)]
+    runs: Runs,
     /// Operations under way at once, over all threads
     #[arg(long, default_value_t = 32, value_name = "COUNT")]
     in_flight: usize,
     /// What to do; `--workload list` explains the names
     #[arg(long, default_value = "get", value_delimiter = ',', value_name = "NAME")]
     workload: Vec<String>,
-    /// Seconds of each run
-    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
-    seconds: f64,
-    /// Operations of each run, however long they take
-    #[arg(long, conflicts_with = "seconds", value_name = "COUNT")]
-    ops: Option<u64>,
     /// Seconds of each run's workload before it counts [default: 2, or every row once where the cache holds
     /// them all]
     #[arg(long, value_name = "SECONDS")]
@@ -94,15 +78,6 @@ pub struct Options {
     /// Bytes from which a value lies outside of SSTs; 0 for none
     #[arg(long, default_value_t = SEPARATE_VALUES_BYTES, value_name = "BYTES")]
     separate_values: u64,
-    /// How often each run is made, in turn with the others; the table shows medians
-    #[arg(long, default_value_t = 1, value_name = "COUNT")]
-    repeat: usize,
-    /// Compare every byte that is read, not only a sample
-    #[arg(long)]
-    verify: bool,
-    /// Write all figures as JSON; `-` is the standard output, instead of the table
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
     /// Draw the latencies
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -245,10 +220,10 @@ pub fn run(options: &Options) -> Result<()> {
         }
         return Ok(());
     }
-    let dataset = options.dataset();
+    let dataset = options.rows.dataset(USUAL);
     dataset.validate()?;
     let workloads = options.workloads(&dataset)?;
-    for file in [&options.json, &options.plot].into_iter().flatten() {
+    for file in [&options.runs.json, &options.plot].into_iter().flatten() {
         check_writable(file)?;
     }
     let progress = Progress::visible();
@@ -268,7 +243,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     report.machine = Machine::here(place.dir());
     let text = format!("{}\n{}", heading(&report), report::table(&report.runs));
-    output::publish(&report, options.json.as_deref(), text)?;
+    output::publish(&report, options.runs.json.as_deref(), text)?;
     if let Some(file) = &options.plot {
         let curves = output::curves(&report.runs);
         write(file, &plot::latency_curves("Latency", &curves)?)?;
@@ -277,37 +252,13 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 impl Options {
-    fn dataset(&self) -> Dataset {
-        Dataset {
-            rows: self.rows,
-            key_bytes: self.key_bytes,
-            columns: self.columns,
-            value_bytes: self.value_bytes,
-            seed: self.seed,
-        }
-    }
-
     fn workloads(&self, dataset: &Dataset) -> Result<Vec<Workload>> {
         let mut workloads = presets::by_names(&self.workload, dataset)?;
         for workload in &mut workloads {
-            workload.threads = self.threads;
             workload.in_flight = self.in_flight;
-            workload.seed = self.seed;
-            workload.limit = match self.ops {
-                Some(ops) => Limit::Ops(ops),
-                None => Limit::Seconds(self.seconds),
-            };
-            if self.verify {
-                workload.verify = Verify::All;
-            }
-            workload.validate(dataset)?;
+            self.runs.apply(workload, dataset)?;
         }
-        if self.repeat == 0 {
-            return Err(Error::failed("--repeat 0: at least once"));
-        }
-        if self.warm_up.is_some_and(|seconds| !seconds.is_finite() || seconds < 0.0) {
-            return Err(Error::failed("--warm-up: a number of seconds"));
-        }
+        self.runs.check(self.warm_up)?;
         Ok(workloads)
     }
 
@@ -336,7 +287,7 @@ impl Options {
         progress: &Progress,
         report: &mut Report,
     ) -> Result<()> {
-        for round in 1..=self.repeat {
+        for round in 1..=self.runs.repeat {
             for cache in &self.cache {
                 // The format does not depend on the cache: all of them read the same files.
                 let format = self.store(&Kept::new(dir, "tepui", dataset, ""), *cache, 0).format();
@@ -346,7 +297,7 @@ impl Options {
                 let device = Device::of(dir);
                 let holds_all = cache.bytes(dataset.bytes()) >= dataset.bytes();
                 if holds_all && self.warm_up.is_none() {
-                    let all = presets::every_row(dataset, self.threads, self.in_flight);
+                    let all = presets::every_row(dataset, self.runs.threads, self.in_flight);
                     report::warm_up(&store, dataset, &all, progress)?;
                 }
                 for workload in workloads {

@@ -2,6 +2,7 @@
 
 mod child;
 mod engine;
+mod flags;
 mod load;
 mod output;
 mod place;

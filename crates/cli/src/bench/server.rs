@@ -2,7 +2,6 @@
 //! loops. The server is one that it starts for the purpose, or any that runs.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
@@ -12,10 +11,11 @@ use tepui_bench::grpc::{Grpc, GrpcOptions};
 use tepui_bench::plot;
 use tepui_bench::report::{self, Report, RunReport};
 use tepui_bench::{
-    Dataset, Distribution, Error, Limit, Progress, Result, Store as _, Verify, Workload, ycsb,
+    Dataset, Distribution, Error, Limit, Progress, Result, Store as _, Workload, ycsb,
 };
 
 use super::child::Server;
+use super::flags::{Rows, Runs, Usual};
 use super::output::{check_writable, write};
 use super::place::Place;
 use super::{output, server_table};
@@ -32,6 +32,9 @@ const PLOT_SECONDS_OF_OPS: f64 = 1.0;
 const IN_FLIGHT_OPEN: usize = 2048;
 /// And of a closed loop.
 const IN_FLIGHT_CLOSED: usize = 64;
+
+/// YCSB's rows.
+const USUAL: Usual = Usual { key_bytes: 24, columns: 10, value_bytes: 100 };
 
 /// Options of `tepui bench server`.
 #[derive(Debug, Clone, clap::Args)]
@@ -52,21 +55,8 @@ pub struct Options {
     /// The configuration of the server to start
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Rows
-    #[arg(long, default_value_t = 1_000_000, value_name = "COUNT")]
-    rows: u64,
-    /// Bytes of a key
-    #[arg(long, default_value_t = 24, value_name = "BYTES")]
-    key_bytes: usize,
-    /// Columns of a row
-    #[arg(long, default_value_t = 10, value_name = "COUNT")]
-    columns: u32,
-    /// Bytes of a value
-    #[arg(long, default_value_t = 100, value_name = "BYTES")]
-    value_bytes: usize,
-    /// Another number makes other rows, and asks for them in another order
-    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
-    seed: u64,
+    #[command(flatten)]
+    rows: Rows,
     /// Whether to load the rows first: where the table lacks them, in any case, or not at all
     #[arg(long, value_enum, default_value_t = Load::Missing)]
     load: Load,
@@ -81,10 +71,10 @@ pub struct Options {
     workload: Vec<String>,
     /// Which rows, instead of what the workload says
     #[arg(long, value_enum, value_name = "NAME")]
-    distribution: Option<Rows>,
-    /// The share of the rows that --distribution hot-set has, and their share of the operations
-    #[arg(long, value_name = "ROWS/OPS", default_value = "0.2/0.8")]
-    hot_set: HotSet,
+    distribution: Option<Chosen>,
+    /// The share of the rows that --distribution hot-set has, and their share of the operations [default: 0.2/0.8]
+    #[arg(long, value_name = "ROWS/OPS")]
+    hot_set: Option<HotSet>,
     /// Operations to begin a second, whether or not earlier ones have ended; their latencies count from when they
     /// were due. Several are measured in turn [default: one begins when another ends]
     #[arg(long, value_delimiter = ',', value_name = "PER SECOND")]
@@ -95,27 +85,11 @@ pub struct Options {
     /// Connections
     #[arg(long, default_value_t = 8, value_name = "COUNT")]
     connections: usize,
-    /// Threads of the clients
-    #[arg(long, default_value_t = 2, value_name = "COUNT")]
-    threads: usize,
-    /// Seconds of each run
-    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
-    seconds: f64,
-    /// Operations of each run, however long they take
-    #[arg(long, conflicts_with = "seconds", value_name = "COUNT")]
-    ops: Option<u64>,
+    #[command(flatten)]
+    runs: Runs,
     /// Seconds of each workload before it counts
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]
     warm_up: f64,
-    /// How often each run is made, in turn with the others; the table shows medians
-    #[arg(long, default_value_t = 1, value_name = "COUNT")]
-    repeat: usize,
-    /// Compare every byte that is read, not only a sample
-    #[arg(long)]
-    verify: bool,
-    /// Write all figures as JSON; `-` is the standard output, instead of the table
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
     /// Draw throughput and latencies over time
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -132,7 +106,7 @@ enum Load {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Rows {
+enum Chosen {
     Uniform,
     Zipfian,
     Latest,
@@ -158,12 +132,6 @@ impl std::str::FromStr for HotSet {
     }
 }
 
-impl fmt::Display for HotSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.rows, self.ops)
-    }
-}
-
 /// The server under measurement.
 enum Target {
     /// Started for the purpose; its data goes with the place.
@@ -181,10 +149,10 @@ pub fn run(options: &Options) -> Result<()> {
         println!("{:15}only loads", "none");
         return Ok(());
     }
-    let dataset = options.dataset();
+    let dataset = options.rows.dataset(USUAL);
     dataset.validate()?;
     let workloads = options.workloads(&dataset)?;
-    for file in [&options.json, &options.plot, &options.plot_latency].into_iter().flatten() {
+    for file in [&options.runs.json, &options.plot, &options.plot_latency].into_iter().flatten() {
         check_writable(file)?;
     }
     let progress = Progress::visible();
@@ -203,7 +171,7 @@ pub fn run(options: &Options) -> Result<()> {
     // The server ends before its figures are shown: what its end has to say comes first.
     let stopped = target.stop();
     if !report.runs.is_empty() {
-        output::publish(&report, options.json.as_deref(), server_table::table(&report))?;
+        output::publish(&report, options.runs.json.as_deref(), server_table::table(&report))?;
         if let Some(file) = &options.plot {
             write(file, &plot::over_time("Throughput and latency", &plots(&report.runs))?)?;
         }
@@ -216,24 +184,19 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 impl Options {
-    fn dataset(&self) -> Dataset {
-        Dataset {
-            rows: self.rows,
-            key_bytes: self.key_bytes,
-            columns: self.columns,
-            value_bytes: self.value_bytes,
-            seed: self.seed,
+    fn distribution(&self) -> Result<Option<Distribution>> {
+        if self.hot_set.is_some() && self.distribution != Some(Chosen::HotSet) {
+            return Err(Error::failed("--hot-set: it is of --distribution hot-set"));
         }
-    }
-
-    fn distribution(&self) -> Option<Distribution> {
-        self.distribution.map(|rows| match rows {
-            Rows::Uniform => Distribution::Uniform,
-            Rows::Zipfian => ycsb::ZIPFIAN,
-            Rows::Latest => Distribution::Latest,
-            Rows::HotSet => Distribution::HotSet { rows: self.hot_set.rows, ops: self.hot_set.ops },
-            Rows::Single => Distribution::Single,
-        })
+        Ok(self.distribution.map(|chosen| match chosen {
+            Chosen::Uniform => Distribution::Uniform,
+            Chosen::Zipfian => ycsb::ZIPFIAN,
+            Chosen::Latest => Distribution::Latest,
+            Chosen::HotSet => self
+                .hot_set
+                .map_or(ycsb::HOT_SET, |HotSet { rows, ops }| Distribution::HotSet { rows, ops }),
+            Chosen::Single => Distribution::Single,
+        }))
     }
 
     fn workloads(&self, dataset: &Dataset) -> Result<Vec<Workload>> {
@@ -245,33 +208,21 @@ impl Options {
             [] => IN_FLIGHT_CLOSED,
             _ => IN_FLIGHT_OPEN,
         });
+        let distribution = self.distribution()?;
         let mut workloads = Vec::new();
         for name in self.workload.iter().filter(|name| *name != "none") {
-            let preset = ycsb::by_name(name, self.distribution())?;
+            let preset = ycsb::by_name(name, distribution)?;
             for rate in &rates {
-                let workload = Workload {
-                    name: match rate {
-                        Some(rate) if rates.len() > 1 => format!("{}, {rate}/s", preset.name),
-                        _ => preset.name.clone(),
-                    },
-                    threads: self.threads,
-                    in_flight,
-                    rate: *rate,
-                    limit: self.ops.map_or(Limit::Seconds(self.seconds), Limit::Ops),
-                    seed: self.seed,
-                    verify: if self.verify { Verify::All } else { Verify::Sample },
-                    ..preset.clone()
+                let name = match rate {
+                    Some(rate) if rates.len() > 1 => format!("{}, {rate}/s", preset.name),
+                    _ => preset.name.clone(),
                 };
-                workload.validate(dataset)?;
+                let mut workload = Workload { name, in_flight, rate: *rate, ..preset.clone() };
+                self.runs.apply(&mut workload, dataset)?;
                 workloads.push(workload);
             }
         }
-        if self.repeat == 0 {
-            return Err(Error::failed("--repeat 0: at least once"));
-        }
-        if !self.warm_up.is_finite() || self.warm_up < 0.0 {
-            return Err(Error::failed("--warm-up: a number of seconds"));
-        }
+        self.runs.check(Some(self.warm_up))?;
         Ok(workloads)
     }
 
@@ -298,7 +249,7 @@ impl Options {
             endpoint,
             table: self.table.clone(),
             connections: self.connections,
-            load_threads: self.threads,
+            load_threads: self.runs.threads,
             load_batch_rows: self.load_batch,
             load_in_flight: self.load_in_flight,
             process,
@@ -318,7 +269,7 @@ impl Options {
         report.settings.extend(loaded);
         let device = Device::of(dir);
         let mut inserted = 0;
-        for round in 1..=self.repeat {
+        for round in 1..=self.runs.repeat {
             for workload in workloads {
                 progress.check()?;
                 if self.warm_up > 0.0 {
@@ -378,9 +329,9 @@ impl Options {
     }
 
     fn interval_seconds(&self) -> f64 {
-        match self.ops {
+        match self.runs.ops {
             Some(_) => PLOT_SECONDS_OF_OPS,
-            None => (self.seconds / PLOT_POINTS).max(PLOT_SECONDS_MIN),
+            None => (self.runs.seconds / PLOT_POINTS).max(PLOT_SECONDS_MIN),
         }
     }
 
@@ -393,7 +344,7 @@ impl Options {
         [
             ("server", server),
             ("connections", self.connections.to_string()),
-            ("threads", self.threads.to_string()),
+            ("threads", self.runs.threads.to_string()),
             ("command", command),
         ]
         .into_iter()
@@ -447,7 +398,7 @@ mod tests {
     #[test]
     fn every_workload_runs_at_every_rate() {
         let options = options(&["--workload=a,none,e", "--rate=100,200", "--distribution=hot-set"]);
-        let workloads = options.workloads(&options.dataset()).unwrap();
+        let workloads = options.workloads(&options.rows.dataset(USUAL)).unwrap();
         let named: Vec<_> = workloads.iter().map(|w| (w.name.as_str(), w.rate)).collect();
         let expected = [
             ("a, 100/s", Some(100.0)),
@@ -475,9 +426,10 @@ mod tests {
             (vec!["--warm-up=-1"], "seconds"),
             (vec!["--threads=65"], "in flight"),
             (vec!["--distribution=hot-set", "--hot-set=0/1"], "hot set"),
+            (vec!["--hot-set=0.1/0.9"], "--distribution hot-set"),
         ] {
             let options = options(&args);
-            let error = options.workloads(&options.dataset()).unwrap_err().to_string();
+            let error = options.workloads(&options.rows.dataset(USUAL)).unwrap_err().to_string();
             assert!(error.contains(word), "{args:?}: {error}");
         }
     }

@@ -1,23 +1,14 @@
 //! `tepui bench engine` as a person meets it: a small run from load to report.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics has failed")]
-#![allow(clippy::disallowed_methods, reason = "a test that looks at the files of a command")]
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
-fn bench(dir: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tepui"))
-        .args(["bench", "engine"])
-        .args(args)
-        .current_dir(dir)
-        .output()
-        .unwrap()
-}
+use crate::{REFUSED_BENCHES, refused, tepui, text};
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+fn bench(dir: &Path, args: &[&str]) -> Output {
+    tepui(dir, &["bench", "engine"]).args(args).output().unwrap()
 }
 
 const SMALL: [&str; 4] = ["--rows=2000", "--ops=500", "--warm-up=0", "--verify"];
@@ -99,20 +90,13 @@ fn kept_data_serves_several_caches_and_is_refused_for_another_shape() {
 #[test]
 fn what_cannot_be_run_is_refused_before_anything_is_loaded() {
     let dir = tempfile::tempdir().unwrap();
-    for (args, word) in [
-        (vec!["--workload=gets"], "get-absent"),
-        (vec!["--rows=0"], "rows"),
-        (vec!["--key-bytes=3"], "key bytes"),
-        (vec!["--threads=8", "--in-flight=2"], "in flight"),
-        (vec!["--cache=much"], "cache size"),
-        (vec!["--json=no/such/r.json"], "cannot write"),
-        (vec!["--repeat=0"], "at least once"),
-    ] {
-        let output = bench(dir.path(), &args);
-        assert!(!output.status.success(), "{args:?}");
-        assert!(text(&output.stderr).contains(word), "{args:?}: {}", text(&output.stderr));
-    }
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    let run = |args: &[&str]| bench(dir.path(), args);
+    refused(dir.path(), run, REFUSED_BENCHES);
+    refused(
+        dir.path(),
+        run,
+        &[(&["--workload=gets"], "get-absent"), (&["--cache=much"], "cache size")],
+    );
     let listed = bench(dir.path(), &["--workload=list"]);
     assert!(text(&listed.stdout).contains("scan-100-reverse"));
 }

@@ -1,26 +1,15 @@
 //! `tepui bench server` as a person meets it: small runs against a server that it starts, and against one that
 //! runs already.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics has failed")]
-#![allow(clippy::disallowed_methods, reason = "a test that looks at the files of a command")]
 
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Output;
 
 use serde_json::Value;
 
-fn tepui(dir: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tepui"));
-    command.args(args).current_dir(dir);
-    command
-}
+use crate::{REFUSED_BENCHES, Served, refused, tepui, text};
 
 fn bench(dir: &Path, args: &[&str]) -> Output {
     tepui(dir, &["bench", "server"]).args(args).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn report(output: &Output) -> Value {
@@ -83,33 +72,12 @@ fn an_open_loop_keeps_its_rate_and_its_operations() {
     }
 }
 
-/// A server that is killed with the test.
-struct Served(Child, String);
-
-impl Served {
-    fn start(dir: &Path) -> Self {
-        let mut command = tepui(dir, &["serve", "--data=d", "--listen=127.0.0.1:0"]);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let endpoint = lines
-            .map_while(Result::ok)
-            .find_map(|line| Some(line.split_once("BIGTABLE_EMULATOR_HOST=")?.1.to_owned()));
-        Self(child, endpoint.unwrap())
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
 #[test]
 fn a_server_that_runs_is_loaded_once_and_one_with_other_rows_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let server = Served::start(dir.path());
-    let (endpoint, pid) = (format!("--endpoint={}", server.1), format!("--pid={}", server.0.id()));
+    let (endpoint, pid) =
+        (format!("--endpoint={}", server.endpoint), format!("--pid={}", server.process.id()));
     let run = |more: &[&str]| {
         let known = [endpoint.as_str(), "--json=-", "--workload=c"];
         bench(dir.path(), &[&known[..], &SMALL, more].concat())
@@ -132,21 +100,19 @@ fn a_server_that_runs_is_loaded_once_and_one_with_other_rows_is_refused() {
 #[test]
 fn what_cannot_be_run_is_refused_before_a_server_is_started() {
     let dir = tempfile::tempdir().unwrap();
-    for (args, word) in [
-        (vec!["--workload=g"], "increment-row"),
-        (vec!["--rows=0"], "rows"),
-        (vec!["--columns=0"], "columns"),
-        (vec!["--threads=8", "--in-flight=2"], "in flight"),
-        (vec!["--rate=-3"], "a second"),
-        (vec!["--json=no/such/r.json"], "cannot write"),
-        (vec!["--endpoint=https://h:1"], "plaintext"),
-        (vec!["--endpoint=127.0.0.1:1"], "cannot connect to 127.0.0.1:1"),
-        (vec!["--endpoint=h:1", "--data=d"], "cannot be used with"),
-    ] {
-        let output = bench(dir.path(), &args);
-        assert!(!output.status.success(), "{args:?}");
-        assert!(text(&output.stderr).contains(word), "{args:?}: {}", text(&output.stderr));
-    }
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    let run = |args: &[&str]| bench(dir.path(), args);
+    refused(dir.path(), run, REFUSED_BENCHES);
+    refused(
+        dir.path(),
+        run,
+        &[
+            (&["--workload=g"], "increment-row"),
+            (&["--rate=-3"], "a second"),
+            (&["--hot-set=0.1/0.9"], "--distribution hot-set"),
+            (&["--endpoint=https://h:1"], "plaintext"),
+            (&["--endpoint=127.0.0.1:1"], "cannot connect to 127.0.0.1:1"),
+            (&["--endpoint=h:1", "--data=d"], "cannot be used with"),
+        ],
+    );
     assert!(text(&bench(dir.path(), &["--workload=list"]).stdout).contains("YCSB E"));
 }

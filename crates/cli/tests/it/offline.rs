@@ -1,6 +1,4 @@
 //! `tepui check`, `repair` and `inspect` as an operator meets them: what they print, and their exit codes.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics has failed")]
-#![allow(clippy::disallowed_methods, reason = "a test that damages files")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

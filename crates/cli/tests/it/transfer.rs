@@ -1,35 +1,24 @@
 //! `tepui import` and `tepui export` as a person meets them, against a server of this binary: every format there and
 //! back, what is rejected, what an interruption leaves, and exit codes.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics has failed")]
-#![allow(clippy::disallowed_methods, reason = "a test that looks at the files of a command")]
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 
-/// A server over a directory, and the directory that commands run in.
+use crate::{Served, tepui};
+
+/// A server, and the directory that commands run in.
 struct Place {
     dir: tempfile::TempDir,
-    server: Child,
+    _server: Served,
     endpoint: String,
 }
 
 impl Place {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut server = Command::new(env!("CARGO_BIN_EXE_tepui"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
-            .arg(dir.path().join("data"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(server.stdout.take().unwrap()).lines();
-        let endpoint = lines
-            .map(|line| line.unwrap())
-            .find_map(|line| Some(line.split_once("BIGTABLE_EMULATOR_HOST=")?.1.trim().to_owned()))
-            .unwrap();
-        Self { dir, server, endpoint }
+        let server = Served::start(dir.path());
+        let endpoint = server.endpoint.clone();
+        Self { dir, _server: server, endpoint }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -46,13 +35,9 @@ impl Place {
 
     /// Runs `tepui COMMAND --table TABLE ARGS`; exit code and what it says.
     fn tepui(&self, command: &str, table: &str, args: &[&str]) -> (i32, String) {
-        let done = Command::new(env!("CARGO_BIN_EXE_tepui"))
-            .arg(command)
-            .args(["--endpoint", &self.endpoint, "--project=p", "--instance=i", "--table", table])
-            .args(args)
-            .current_dir(self.dir.path())
-            .output()
-            .unwrap();
+        let mut command = tepui(self.dir.path(), &[command, "--endpoint", &self.endpoint]);
+        command.args(["--project=p", "--instance=i", "--table", table]).args(args);
+        let done = command.output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         (done.status.code().unwrap(), text(done.stdout) + &text(done.stderr))
     }
@@ -69,13 +54,6 @@ impl Place {
             ["look", "--format=csv", "--timestamp=value-encoded", "--files=1", "--overwrite"];
         self.ok("export", table, &args);
         self.read("look-00000-of-00001.csv")
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.server.kill().unwrap();
-        self.server.wait().unwrap();
     }
 }
 
@@ -127,6 +105,10 @@ fn a_table_goes_out_in_every_format_and_comes_back_as_it_was() {
     // A second export of the name does not mix with the first.
     let (code, text) = place.tepui("export", "t", &["out/avro"]);
     assert!(code == 1 && text.contains("--overwrite"), "{text}");
+    // One that is to replace it, and cannot be made, leaves it there.
+    let (code, text) = place.tepui("export", "missing", &["out/avro", "--overwrite"]);
+    assert!(code == 1 && text.contains("does not exist"), "{text}");
+    assert_eq!(files(&place.at("out"), "avro").len(), 1);
 }
 
 #[test]
@@ -154,6 +136,7 @@ fn a_selection_is_exported() {
         (&["--columns=a"], "FAMILY:QUALIFIER"),
         (&["--start=\\q"], "backslash"),
         (&["--files=0"], "number of files"),
+        (&["--versions=2"], "one version"),
         (&["--prefix=nothing"], "no columns"),
     ] {
         let args = [&["wrong", "--format=csv"], args].concat();
@@ -164,6 +147,9 @@ fn a_selection_is_exported() {
     assert!(code == 1 && text.contains("does not exist"), "{text}");
     let (code, text) = place.tepui("export", "t", &["data"]);
     assert!(code == 1 && text.contains("is a directory"), "{text}");
+    // A file that cannot be written ends the reading of its rows.
+    let (code, text) = place.tepui("export", "t", &[&"x".repeat(226)]);
+    assert!(code == 1 && text.contains("cannot write"), "{text}");
 }
 
 #[test]
@@ -216,14 +202,9 @@ fn an_import_that_was_killed_goes_on_and_leaves_the_table_as_one_that_was_not() 
     place.write("rows.csv", &rows(3000));
     place.write("bad.csv", ",f\n,a\nk,v,w\n");
     let args = ["--create", "--timestamp=value-encoded", "--batch-size=2", "--in-flight=1"];
-    let mut killed = Command::new(env!("CARGO_BIN_EXE_tepui"))
-        .args(["import", "--endpoint", &place.endpoint, "--project=p", "--instance=i"])
-        .args(["--table=t", "bad.csv", "rows.csv"])
-        .args(args)
-        .current_dir(place.dir.path())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut killed = tepui(place.dir.path(), &["import", "--endpoint", &place.endpoint]);
+    killed.args(["--project=p", "--instance=i", "--table=t", "bad.csv", "rows.csv"]).args(args);
+    let mut killed = killed.stdout(Stdio::null()).spawn().unwrap();
     // The state is written when the first file is done, if not before.
     while !place.at("t.import.json").exists() {
         assert!(killed.try_wait().unwrap().is_none());
@@ -239,6 +220,25 @@ fn an_import_that_was_killed_goes_on_and_leaves_the_table_as_one_that_was_not() 
     assert!(code == 3 && text.contains("imported 3000 rows"), "{text}");
     assert_eq!(place.read("t.rejected.jsonl").lines().count(), 1, "set aside once");
     assert_eq!(place.cells("t"), rows(3000));
+}
+
+#[test]
+fn a_directory_goes_on_although_the_progress_is_kept_in_it_and_what_was_set_aside_is_not_lost() {
+    let place = Place::new();
+    place.write("good.csv", ",f\n,a\nr0,v\n");
+    place.ok("import", "t", &["good.csv", "--create"]);
+    place.write("mixed.csv", ",f\n,a\nr1,v,w\nr2,v\n");
+    let (code, text) = place.tepui("import", "t", &[".", "--max-rejected=0"]);
+    assert!(code == 1 && text.contains("--max-rejected"), "{text}");
+    let (code, text) = place.tepui("import", "t", &[".", "--resume"]);
+    assert!(code == 3 && text.contains("imported 2 rows"), "{text}");
+    assert!(text.contains("from 2 files"), "{text}");
+    for args in [&["t.rejected.jsonl"][..], &["t.rejected.jsonl", "--restart"], &[".", "--restart"]]
+    {
+        let (code, text) = place.tepui("import", "t", args);
+        assert!(code == 1 && text.contains("--rejected"), "{args:?}: {text}");
+        assert_eq!(place.read("t.rejected.jsonl").lines().count(), 1, "{args:?}");
+    }
 }
 
 #[test]
@@ -283,6 +283,8 @@ fn wrong_files_and_places_are_refused_in_words() {
         (&["noise"], "give --format"),
         (&["noise", "--format=csv"], "noise"),
         (&["good.csv", "--format=avro"], "Avro"),
+        (&["good.csv", "torn.avro", "--timestamp=value-encoded"], "CSV only"),
+        (&["good.csv", "--format=avro", "--column-family=f"], "CSV only"),
         (&["torn.avro"], "torn.avro"),
         (&["good.csv", "--workers=0"], "workers"),
         (&["good.csv", "--batch-size=100001"], "rows of a request"),
@@ -293,8 +295,10 @@ fn wrong_files_and_places_are_refused_in_words() {
     }
     let (code, text) = place.tepui("import", "missing", &["good.csv"]);
     assert!(code == 1 && text.contains("--create"), "{text}");
-    let (code, _) = place.tepui("import", "t", &["good.csv", "--resume", "--restart"]);
-    assert_eq!(code, 2);
+    for pair in [["--resume", "--restart"], ["--dry-run", "--resume"], ["--dry-run", "--restart"]] {
+        let (code, _) = place.tepui("import", "t", &["good.csv", pair[0], pair[1]]);
+        assert_eq!(code, 2, "{pair:?}");
+    }
     let mut nowhere = place;
     nowhere.endpoint = "127.0.0.1:1".to_owned();
     let (code, text) = nowhere.tepui("import", "t", &["good.csv"]);
