@@ -1,6 +1,6 @@
 # The one task runner: what CI runs is `make test`. `make` alone lists the targets.
 #
-# Rust, Go, Python 3.11+, Node 20+, a JDK 17+ with Maven and a C compiler are all that must be there; everything else is fetched from
+# Rust, Go, Python 3.11+, Node 20.11+, a JDK 17+ with Maven and a C compiler are all that must be there; everything else is fetched from
 # package registries into .cache/ in this directory.
 
 SHELL := /bin/bash
@@ -43,7 +43,7 @@ ARGS ?=
 # Each target uses every core by itself, and its closing lines are to be read.
 .NOTPARALLEL:
 
-.PHONY: help run build test-binary fmt lint test unit process crash clients bench bench-read bench-write bench-read-test bench-server bench-large-values bench-backup demo soak fuzz clean
+.PHONY: help run build test-binary fmt lint test unit process crash clients bench bench-read bench-write bench-read-test bench-server bench-large-values bench-backup bench-transfer demo soak fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,9 @@ bench-large-values: build ## values of 10 KB beside Bitcask, Tokyo Cabinet and R
 bench-backup: build $(VENV)/.done ## time a backup and its restore; ROWS of a kilobyte each
 	python3 tests/harness.py --binary $(RELEASE_BINARY) -- bash -c \
 		'$(PYTHON) scripts/bench_backup.py --binary $(RELEASE_BINARY) --host $$BIGTABLE_EMULATOR_HOST --rows $(ROWS)'
+
+bench-transfer: build ## time `tepui export` and `tepui import` of each format; ROWS of a kilobyte each
+	python3 scripts/bench_transfer.py --binary $(RELEASE_BINARY) --rows $(ROWS)
 
 demo: build $(VENV)/.demo ## load 336,776 flights, kill the server, read them back
 	$(PYTHON) scripts/demo.py --binary $(RELEASE_BINARY)

@@ -68,6 +68,7 @@ class Server:
         self.prefix = prefix
         self.host = ""
         self.process: subprocess.Popen | None = None
+        self.watcher: subprocess.Popen | None = None
         self.log_path = f"{self.data}.log"
 
     def start(self) -> str:
@@ -81,6 +82,11 @@ class Server:
                 command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL,
                 env={**clean, **self.env}, text=True, start_new_session=True,
             )
+        # Whatever ends this program, the server goes with it: the watcher's input ends then.
+        self.watcher = subprocess.Popen(
+            ["sh", "-c", 'read -r _; kill -9 "$0"', str(self.process.pid)],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )
         lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._pump, args=(self.process.stdout, lines), daemon=True).start()
         deadline = time.monotonic() + START_SECONDS_MAX
@@ -91,8 +97,7 @@ class Server:
                 self.kill()
                 raise ServerError(f"not ready after {START_SECONDS_MAX} s\n{self.log_tail()}") from None
             if line is None:
-                code = self.process.wait()
-                self.process = None
+                code = self._reap()
                 raise ServerError(f"ended with code {code} before it was ready\n{self.log_tail()}")
             if match := READY.match(line):
                 self.host = match.group(1)
@@ -105,6 +110,15 @@ class Server:
             lines.put(line)
         lines.put(None)
 
+    def _reap(self, timeout: float | None = None) -> int:
+        """Waits for the process; its exit code."""
+        code = self.process.wait(timeout=timeout)
+        # The number may soon be another process's.
+        self.watcher.kill()
+        self.watcher.communicate()
+        self.process = self.watcher = None
+        return code
+
     def alive(self) -> bool:
         """Whether the process runs."""
         return self.process is not None and self.process.poll() is None
@@ -113,8 +127,7 @@ class Server:
         """SIGKILL: as a crash of the process would be."""
         if self.process is not None:
             self.process.send_signal(signal.SIGKILL)
-            self.process.wait()
-            self.process = None
+            self._reap()
 
     def stop(self) -> None:
         """SIGTERM; the server must leave with code 0 in STOP_SECONDS_MAX."""
@@ -122,11 +135,10 @@ class Server:
             return
         self.process.send_signal(signal.SIGTERM)
         try:
-            code = self.process.wait(timeout=STOP_SECONDS_MAX)
+            code = self._reap(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:
             self.kill()
             raise ServerError(f"still running {STOP_SECONDS_MAX} s after SIGTERM\n{self.log_tail()}") from None
-        self.process = None
         if code != 0:
             raise ServerError(f"left with code {code} after SIGTERM\n{self.log_tail()}")
 
@@ -153,8 +165,9 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the temporary directory")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
-    # A terminated wrapper must take its server with it: turn SIGTERM into an exception.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # A wrapper that is ended must take its server with it: turn the signals into an exception.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     scratch = temp_dir("tepui-test-")
     failed = True
     server = None

@@ -24,7 +24,7 @@ in_dir() { # DIRECTORY COMMAND...
 suite python in_dir python "${PYTHON:-python3}" -m pytest -q
 suite go in_dir go go test -count=1 -v .
 suite cbt in_dir cbt "${PYTHON:-python3}" -m pytest -q
-suite node in_dir node node --test --test-reporter=spec --test-force-exit
+suite node in_dir node node --test --test-reporter=spec --test-force-exit --test-timeout=60000
 suite java java/run.sh
 suite rust env PROTOC="$PWD/rust/protoc" python3 rust/bigtable_rs.py
 suite go-integration python3 go/integration.py

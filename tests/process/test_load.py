@@ -8,13 +8,14 @@ import shutil
 import subprocess
 import threading
 import time
-import urllib.request
 
 import grpc
 import pytest
 from google.cloud.bigtable_v2.types import bigtable as messages
 from google.cloud.bigtable_v2.types import data
 from google.rpc import error_details_pb2, status_pb2
+
+from observe import free_port, metrics
 
 KIB, MIB = 1 << 10, 1 << 20
 TABLE = "projects/p/instances/i/tables/t"
@@ -100,22 +101,6 @@ def resident(server, field="VmHWM"):
     """Bytes of the server's memory: the most that it had, or that of now."""
     status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
     return next(int(line.split()[1]) * KIB for line in status.splitlines() if line.startswith(field))
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def metrics(address):
-    """The samples of a scrape: name with labels -> value."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://{address}/metrics", timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
-    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import threading
-import time
 
 import grpc
 import pytest
@@ -13,6 +12,7 @@ from google.api_core import exceptions
 from google.cloud.bigtable.data import ReadRowsQuery, RowMutationEntry, SetCell
 
 from harness import STOP_SECONDS_MAX, ServerError
+from observe import await_metrics, free_port
 
 KIB = 1 << 10
 
@@ -86,7 +86,7 @@ def test_other_machines_are_refused_unless_the_configuration_says_otherwise(make
 def test_sigterm_under_load_ends_in_time_and_loses_nothing(make_server, open_table):
     server = make_server()
     table = open_table(server.start())
-    acknowledged, stop = [], threading.Event()
+    acknowledged, enough, stop = [], threading.Event(), threading.Event()
 
     def work(worker):
         number = 0
@@ -98,13 +98,13 @@ def test_sigterm_under_load_ends_in_time_and_loses_nothing(make_server, open_tab
                 return  # refused, or cut off: not acknowledged
             acknowledged.append(key.encode())
             number += 1
+            if len(acknowledged) >= 200:
+                enough.set()
 
     workers = [threading.Thread(target=work, args=(w,)) for w in range(4)]
     for worker in workers:
         worker.start()
-    deadline = time.monotonic() + 30
-    while len(acknowledged) < 200 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    enough.wait(30)
     server.stop()  # raises unless the server leaves with code 0 in 10 seconds
     stop.set()
     for worker in workers:
@@ -219,3 +219,50 @@ def test_config_check_names_an_unknown_key(make_server, scratch):
     assert code == 0 and "10ms" in text
     code, text = run(server, "config", "check", "--config", str(bad))
     assert code == 1 and "sink" in text
+
+
+def test_a_tiered_table_stays_in_level_zero_over_a_restart_and_goes_down_once_it_is_leveled(make_server, open_table):
+    address = f"127.0.0.1:{free_port()}"
+    leveled = {"TEPUI_METRICS_LISTEN": address, "TEPUI_ENGINE_MEMTABLE_BYTES": "1MiB"}
+    server = make_server(env={**leveled, "TEPUI_ENGINE_TIERED_TABLES": "*/tables/other,*/instances/i/tables/t"})
+    rows = {}
+
+    def overwrite(table, rounds):
+        """Each row anew, in another order each time: what is flushed lies over what was flushed before."""
+        retried = [exceptions.ResourceExhausted, exceptions.ServiceUnavailable]
+        for number in rounds:
+            order = [n * 397 % 1000 for n in range(1000)]
+            for i in range(0, 1000, 50):
+                part = {b"r%03d" % n: random.Random(number * 1000 + n).randbytes(4 * KIB) for n in order[i : i + 50]}
+                entries = [RowMutationEntry(key, SetCell("f", "q", value, timestamp_micros=1000)) for key, value in part.items()]
+                table.bulk_mutate_rows(entries, retryable_errors=retried)
+                rows.update(part)
+
+    def files(figures, levels):
+        return sum(figures[f'tepui_level_files{{level="{level}"}}'] for level in levels)
+
+    table = open_table(server.start())
+    overwrite(table, range(3))
+    merged = await_metrics(address, lambda f: f["tepui_compactions_total"] >= 1 and f["tepui_sublevels_max"] < 8)
+    assert merged["tepui_flushes_total"] >= 8
+    assert files(merged, [0]) >= 1 and files(merged, range(1, 7)) == 0, merged
+    assert {r.row_key: r.cells[0].value for r in table.read_rows(ReadRowsQuery())} == rows
+    server.stop()
+    table = open_table(server.start())
+    assert {r.row_key: r.cells[0].value for r in table.read_rows(ReadRowsQuery())} == rows
+    assert files(await_metrics(address, lambda f: files(f, [0]) >= 1), range(1, 7)) == 0
+    server.stop()
+    server.env = leveled
+    table = open_table(server.start())
+    overwrite(table, range(3, 5))
+    await_metrics(address, lambda f: files(f, range(1, 7)) >= 1)
+    assert {r.row_key: r.cells[0].value for r in table.read_rows(ReadRowsQuery())} == rows
+    server.stop()
+
+
+def test_a_tiered_table_that_cannot_be_is_refused_at_the_start(make_server):
+    server = make_server(env={"TEPUI_ENGINE_TIERED_TABLES": "tables/events"})
+    with pytest.raises(ServerError, match="before it was ready"):
+        server.start()
+    log = server.log_tail()
+    assert "tables/events" in log and "projects/*/instances/*/tables/*" in log, log

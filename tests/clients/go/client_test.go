@@ -247,17 +247,15 @@ func TestConcurrentIncrementsAreAllCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cells := map[string][]byte{}
 	for _, item := range row["f"] {
-		switch item.Column {
-		case "f:n":
-			if got := binary.BigEndian.Uint64(item.Value); got != workers*each {
-				t.Errorf("counted %d, want %d", got, workers*each)
-			}
-		case "f:s":
-			if len(item.Value) != workers*each {
-				t.Errorf("appended %d bytes, want %d", len(item.Value), workers*each)
-			}
-		}
+		cells[item.Column] = item.Value
+	}
+	if got := cells["f:n"]; len(got) != 8 || binary.BigEndian.Uint64(got) != workers*each {
+		t.Errorf("counted %x, want %d", got, workers*each)
+	}
+	if got := len(cells["f:s"]); got != workers*each {
+		t.Errorf("appended %d bytes, want %d", got, workers*each)
 	}
 }
 
@@ -392,5 +390,9 @@ func TestWritesGetThroughRefusals(t *testing.T) {
 	close(failures)
 	for err := range failures {
 		t.Error(err)
+	}
+	// Those that were acknowledged are there.
+	if got := len(keys(t, ctx, table, bigtable.InfiniteRange(""), bigtable.RowFilter(bigtable.StripValueFilter()))); got != 800 {
+		t.Errorf("%d rows, want 800", got)
 	}
 }
