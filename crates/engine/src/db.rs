@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use crate::background;
 use crate::backup::Backups;
 use crate::cache::{BlockCache, QuickBlockCache};
+use crate::catalog_store::CatalogStore;
 use crate::cell::RowRange;
 use crate::changes::{ChangeFigures, ChangeLog};
 use crate::core::{Core, EngineMetrics};
@@ -301,9 +302,9 @@ impl Engine {
         Ok(())
     }
 
-    /// The durable key-value store for the catalog.
+    /// The durable key-value store for the catalog. A commit that fails on the disk makes the engine read-only.
     pub fn meta(&self) -> Arc<dyn MetaStore> {
-        Arc::clone(&self.meta) as Arc<dyn MetaStore>
+        Arc::new(CatalogStore::new(Arc::clone(&self.core), Arc::clone(&self.meta)))
     }
 
     /// The clock that the engine was given.

@@ -100,6 +100,7 @@
 mod background;
 pub mod backup;
 pub mod cache;
+mod catalog_store;
 pub mod cell;
 pub mod changes;
 pub mod codec;

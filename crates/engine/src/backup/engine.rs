@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 use crate::layout::{BACKUP_PREFIX, Layout, parse_number};
 use crate::manifest::{Version, VersionEdit};
+use crate::sst::FileId;
 use crate::store::SstStore;
 use crate::tablet::{Tablet, TabletId};
 
@@ -129,6 +130,34 @@ impl Engine {
     /// All backups, by number.
     pub fn backups(&self) -> Vec<Arc<Backup>> {
         self.backups_map().lock().values().cloned().collect()
+    }
+
+    /// Bytes of files that backups alone keep, roughly: what would be free without them. Looks at every list and every
+    /// tablet.
+    pub fn backup_held_bytes(&self) -> u64 {
+        let (mut ssts, mut values) = (BTreeMap::new(), BTreeMap::new());
+        let note = |files: &mut BTreeMap<FileId, u64>, id, bytes: u64| {
+            let held = files.entry(id).or_default();
+            *held = bytes.max(*held);
+        };
+        for backup in self.backups() {
+            for sst in backup.list().tablets.iter().flat_map(Version::ssts) {
+                note(&mut ssts, sst.id, sst.bytes);
+            }
+            for (id, bytes) in &backup.list().values {
+                note(&mut values, *id, *bytes);
+            }
+        }
+        for tablet in self.tablets() {
+            let view = tablet.hold();
+            for sst in view.version.ssts() {
+                ssts.remove(&sst.id);
+            }
+            for id in view.values.keys() {
+                values.remove(id);
+            }
+        }
+        ssts.values().chain(values.values()).fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
     fn require_backup(&self, id: BackupId) -> Result<Arc<Backup>> {

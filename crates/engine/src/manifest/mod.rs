@@ -76,6 +76,8 @@ pub trait MetaStore: Send + Sync + Debug {
     /// All entries whose keys start with `prefix`, in key order.
     fn list(&self, prefix: &str) -> Result<Vec<(String, MetaEntry)>>;
     /// Makes all changes or, where an expectation does not hold, none (`AlreadyExists`, or `NotFound`
-    /// for a revision that is gone). Durable when it returns. Returns the new revision.
+    /// for a revision that is gone). Durable when it returns. Returns the new revision. After an error of the
+    /// disk (`Io`, `NoSpace`, `Corruption`) nobody knows whether the next start finds the changes or not; after any other
+    /// nothing was changed.
     fn commit(&self, changes: &[MetaChange]) -> Result<u64>;
 }

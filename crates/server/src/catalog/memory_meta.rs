@@ -12,6 +12,8 @@ pub(crate) struct MemoryMeta {
     entries: Mutex<(u64, BTreeMap<String, MetaEntry>)>,
     /// While it is set every commit fails.
     pub fails: AtomicBool,
+    /// While it is set every commit is made, and fails nevertheless, as after a sync that failed.
+    pub answers_are_lost: AtomicBool,
 }
 
 impl MetaStore for MemoryMeta {
@@ -52,6 +54,9 @@ impl MetaStore for MemoryMeta {
                     entries.remove(&change.key);
                 }
             }
+        }
+        if self.answers_are_lost.load(Ordering::Relaxed) {
+            return Err(EngineError::new(ErrorKind::Io, "the disk does not say"));
         }
         Ok(*revision)
     }

@@ -50,6 +50,7 @@ use crate::names;
 use host::Host;
 use record::TableRecord;
 use store::Store;
+pub use store::may_be_durable;
 
 /// What of the data directory an entry of the meta store names, for tools that work without a server; `None` for an entry
 /// of a resource ([`resources`]) that names nothing there, which is checked too, and for one that is not the catalog's.
@@ -155,11 +156,15 @@ impl<H: Host> Catalog<H> {
         self.read().live.values().map(Arc::clone).collect()
     }
 
+    /// The entry of a name, also of a deleted table that can be undeleted.
+    pub fn kept(&self, name: &str) -> Option<Arc<Entry<H::Table>>> {
+        let tables = self.read();
+        tables.live.get(name).or_else(|| tables.deleted.get(name)).map(Arc::clone)
+    }
+
     /// The incarnation of the table of a name, also of a deleted one that can be undeleted.
     pub fn incarnation(&self, name: &str) -> Option<u64> {
-        let tables = self.read();
-        let entry = tables.live.get(name).or_else(|| tables.deleted.get(name));
-        entry.map(|entry| entry.record.incarnation)
+        self.kept(name).map(|entry| entry.record.incarnation)
     }
 
     /// Up to `limit` tables of an instance in name order, those after the name `after` only.
@@ -226,7 +231,8 @@ impl<H: Host> Catalog<H> {
         self.insert(record, |_| Ok(()))
     }
 
-    /// Makes a new table of a record once its tablets are there; of a failure no tablet is left.
+    /// Makes a new table of a record once its tablets are there. Of a failure no tablet is left, unless it may be found at
+    /// the next start that there was none.
     fn insert(
         &self,
         mut record: TableRecord,
@@ -241,23 +247,22 @@ impl<H: Host> Catalog<H> {
         } else {
             create_tablets(&mut record)
         };
-        let created = created.and_then(|()| {
+        let opened = created.and_then(|()| {
             let mut entry = open_entry(&self.host, record.clone(), 0)?;
             let retention = record.change_stream_retention();
             if retention.is_some() {
                 entry.record.change_stream_since = self.host.keep_changes(&entry.table, retention);
             }
-            let replaced = replaced.as_ref().map(|e| e.revision);
-            entry.revision = self.store.put(&entry.record, replaced)?;
-            Ok(Arc::new(entry))
+            Ok(entry)
         });
-        let entry = match created {
-            Ok(entry) => entry,
-            Err(error) => {
+        let mut entry = opened.inspect_err(|_| self.drop_tablets(&record))?;
+        let committed = self.store.put(&entry.record, replaced.as_ref().map(|e| e.revision));
+        entry.revision = committed.inspect_err(|error| {
+            if !may_be_durable(error) {
                 self.drop_tablets(&record);
-                return Err(error);
             }
-        };
+        })?;
+        let entry = Arc::new(entry);
         {
             let mut tables = self.write();
             tables.deleted.remove(&name);
@@ -295,7 +300,7 @@ impl<H: Host> Catalog<H> {
             record.change_stream_since = record.change_stream_since.max(kept);
         }
         let stored = self.store.put(&record, Some(old.revision));
-        if stored.is_err() && before != after {
+        if before != after && stored.as_ref().is_err_and(|error| !may_be_durable(error)) {
             self.host.keep_changes(&old.table, before);
         }
         let revision = stored?;

@@ -3,13 +3,19 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tepui_bigtable::error::Result;
+use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
 
 use super::record::TableRecord;
 
 /// Before the full name in every key of a table.
 pub(super) const PREFIX: &str = "tables/";
+
+/// Whether a commit that ended with this error may be found at the next start all the same ([`MetaStore::commit`]). What
+/// its entries name must stay until then: that start removes what nothing names.
+pub fn may_be_durable(error: &Error) -> bool {
+    matches!(error.kind(), Code::Internal | Code::ResourceExhausted | Code::DataLoss)
+}
 
 /// Tables in a meta store.
 #[derive(Debug, Clone)]

@@ -189,17 +189,33 @@ fn a_second_table_of_the_name_is_refused() {
 
 #[test]
 fn a_creation_that_fails_leaves_neither_table_nor_tablets() {
-    for meta_fails in [true, false] {
-        let host = FakeHost { tablets_max: Some(2), ..FakeHost::default() };
-        let world = World { host: Arc::new(host), ..World::default() };
-        world.meta.fails.store(meta_fails, Ordering::Relaxed);
-        let catalog = world.open();
-        let splits = if meta_fails { vec![] } else { vec![Bytes::from("f"), Bytes::from("m")] };
-        catalog.create(NAME, NewTable { splits, ..NewTable::default() }).unwrap_err();
-        assert_eq!(world.tablet_count(), 0);
+    let host = FakeHost { tablets_max: Some(2), ..FakeHost::default() };
+    let world = World { host: Arc::new(host), ..World::default() };
+    let catalog = world.open();
+    let splits = vec![Bytes::from("f"), Bytes::from("m")];
+    catalog.create(NAME, NewTable { splits, ..NewTable::default() }).unwrap_err();
+    assert_eq!(world.tablet_count(), 0);
+    for catalog in [catalog, world.open()] {
         assert_eq!(catalog.get(NAME).unwrap_err().kind(), Code::NotFound);
-        world.meta.fails.store(false, Ordering::Relaxed);
-        assert!(world.open().get(NAME).is_err());
+    }
+}
+
+#[test]
+fn a_creation_of_which_the_disk_does_not_say_whether_it_is_durable_keeps_its_tablets() {
+    for is_durable in [true, false] {
+        let world = World::default();
+        let meta = Arc::clone(&world.meta);
+        let fault = if is_durable { &meta.answers_are_lost } else { &meta.fails };
+        let catalog = world.open();
+        fault.store(true, Ordering::Relaxed);
+        catalog.create(NAME, with_family("a")).unwrap_err();
+        assert_eq!(catalog.get(NAME).unwrap_err().kind(), Code::NotFound);
+        fault.store(false, Ordering::Relaxed);
+        // The next start: a table that is there has its tablets, and others are removed by `retain_tablets`.
+        let reopened = world.open();
+        assert_eq!(reopened.get(NAME).is_ok(), is_durable);
+        assert_eq!(reopened.tablet_ids().len(), usize::from(is_durable));
+        assert_eq!(world.tablet_count(), 1);
     }
 }
 
