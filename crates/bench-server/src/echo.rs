@@ -118,7 +118,7 @@ impl EchoServer {
             let streams = Arc::new(Streams::new(BUFFERS_BYTES));
             let windows = Windows::within(BUFFERS_BYTES);
             let core = Core { services, streams, windows, working: Arc::default() };
-            let work = move || runtime::run_core(listener, core, draining, io.as_ref());
+            let work = move || core.run(listener, draining, io.as_ref());
             threads.push(env.spawner.spawn(&format!("{THREADS}{index}"), Box::new(work))?);
         }
         Ok(Self { address, drain, threads })

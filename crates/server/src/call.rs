@@ -13,12 +13,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::LazyLock;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use prost::Message as _;
 use tepui_bigtable::bounded::Bounded;
 use tepui_bigtable::filter::WithFilter;
 use tokio::time::{Instant, Sleep};
@@ -27,8 +25,8 @@ use tonic::{Response, Status};
 
 use crate::api::kept;
 use crate::api::session::GetClientConfigurationRequest;
-use crate::api::v2::{self, ResponseParams};
-use crate::instances::{IMPLICIT_CLUSTER, IMPLICIT_ZONE, Instances};
+use crate::api::v2;
+use crate::instances::Instances;
 use crate::metrics::rpc::Recorder;
 
 /// The header of [`ResponseParams`], named by the number of an extension in Google's own messages.
@@ -143,11 +141,10 @@ impl Terms {
         request: &tonic::Request<R>,
     ) -> Self {
         let address = request.get_ref().address();
-        let location = instances.location(address.any(), address.profile);
         let metrics = Metrics {
             recorder: recorder.clone(),
             began_micros: recorder.now_micros(),
-            location: location.map_or_else(|| IMPLICIT_LOCATION.clone(), in_header),
+            location: instances.location(address.any(), address.profile),
         };
         Self { metrics: Some(metrics), ..self }
     }
@@ -193,16 +190,6 @@ impl Metrics {
         let took_micros = self.recorder.now_micros().saturating_sub(self.began_micros);
         headers.insert(TIMING_HEADER, timing(took_micros));
     }
-}
-
-/// The location header of instances that nobody created.
-static IMPLICIT_LOCATION: LazyLock<BinaryMetadataValue> =
-    LazyLock::new(|| in_header((IMPLICIT_CLUSTER.to_owned(), IMPLICIT_ZONE.to_owned())));
-
-/// The location header of a cluster and a zone.
-fn in_header((cluster, zone): (String, String)) -> BinaryMetadataValue {
-    let params = ResponseParams { zone_id: Some(zone), cluster_id: Some(cluster), afe_id: None };
-    BinaryMetadataValue::from_bytes(&params.encode_to_vec())
 }
 
 fn timing(took_micros: u64) -> AsciiMetadataValue {
@@ -277,9 +264,11 @@ mod tests {
     use std::sync::Arc;
 
     use futures::StreamExt as _;
+    use prost::Message as _;
     use tepui_engine::io::{Clock, ManualClock};
 
     use super::*;
+    use crate::api::v2::ResponseParams;
     use crate::catalog::memory_meta::MemoryMeta;
     use crate::catalog::resources::Resources;
     use crate::metrics::rpc::CoreRpcs;

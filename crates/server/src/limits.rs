@@ -83,6 +83,10 @@ pub const PAGE_SIZE_DEFAULT: usize = 1_000;
 /// forgotten first.
 pub const OPERATIONS_MAX: usize = 1_000;
 
+/// Bytes of all operations that are remembered, roughly: the oldest go before there are [`OPERATIONS_MAX`] where they hold
+/// large results, such as schema bundles of 4 MiB. A part of the catalog, whose 256 MiB are for what people keep in it.
+pub const OPERATIONS_BYTES_MAX: usize = 16 << 20;
+
 /// How long `WaitOperation` waits at most, and where the client does not say. Longer than any operation should take;
 /// it bounds what clients that went away leave behind.
 pub const OPERATION_WAIT_MAX: Duration = Duration::from_mins(10);
@@ -175,6 +179,10 @@ pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Connections that wait for `accept` on one core, at most.
 pub const ACCEPT_BACKLOG: i32 = 1_024;
 
+/// Threads of a core for what blocks, at most: changes of the catalog, which take turns at one lock, and reads of old changes,
+/// of which there are [`CHANGE_DISK_READS_MAX`]. More would only wait; a flood of admin calls waits in a queue instead.
+pub const BLOCKING_THREADS_MAX: usize = 64;
+
 /// Cores that serve, at most; a guard against a mistyped configuration.
 pub const CORES_MAX: usize = 1_024;
 
@@ -199,6 +207,9 @@ pub const BACKUP_SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Backups and restores that may be under way at a time: each has a thread, and most wait for a flush.
 pub const BACKUP_JOBS_MAX: usize = 16;
+
+/// When to try again where there are [`BACKUP_JOBS_MAX`]: the time of a flush.
+pub const BACKUP_JOB_RETRY: Duration = Duration::from_secs(1);
 
 /// How long an RPC waits for the operation that it began, so that the answer can be its outcome. Most backups and restores
 /// take less; a client that waits longer begins to wonder.

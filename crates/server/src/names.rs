@@ -110,6 +110,11 @@ pub fn instance_of(name: &str) -> &str {
     name.get(..end).unwrap_or(name)
 }
 
+/// The cluster that a backup's name starts with.
+pub fn cluster_of(backup: &str) -> &str {
+    backup.rsplit_once("/backups/").map_or(backup, |(cluster, _)| cluster)
+}
+
 /// The last part of a name.
 pub fn id_of(name: &str) -> &str {
     name.rsplit_once('/').map_or(name, |(_, id)| id)

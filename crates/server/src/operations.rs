@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The start and the end of an operation are commits of the catalog ([`Resources`]); what it tells of its progress in
-//! between is in memory. Most operations are finished at once and are one commit ([`Operations::finished`]).
+//! between is in memory. Most operations are finished at once, and are one commit with the change that they tell of
+//! ([`Operations::change`]); so is the start of one with what it needs ([`Operations::start_with`]).
 //!
 //! Names are `operations/<resource>/operations/<id>`, ids increasing.
 
@@ -25,8 +26,8 @@ use tokio::sync::watch;
 
 use crate::api::longrunning::Operation;
 use crate::api::longrunning::operation;
-use crate::catalog::resources::Resources;
-use crate::limits::OPERATIONS_MAX;
+use crate::catalog::resources::{Change, Resources};
+use crate::limits::{OPERATIONS_BYTES_MAX, OPERATIONS_MAX};
 use crate::status;
 
 /// The operations of one server.
@@ -47,6 +48,26 @@ struct State {
     running: BTreeMap<u64, Option<Any>>,
 }
 
+/// What the operation of a change that is made tells.
+#[derive(Debug)]
+pub struct Finished {
+    resource: String,
+    metadata: Any,
+    response: Any,
+}
+
+impl Finished {
+    /// Something happened to `resource`: its metadata and its result, each with its type's full name.
+    pub fn new(
+        resource: &str,
+        metadata: (&str, &impl Message),
+        response: (&str, &impl Message),
+    ) -> Self {
+        let (metadata, response) = (any(metadata.0, metadata.1), any(response.0, response.1));
+        Self { resource: resource.to_owned(), metadata, response }
+    }
+}
+
 impl Operations {
     /// Those of the last server. What it had not finished waits to be resumed, until [`Self::abort_interrupted`].
     pub fn open(resources: Arc<Resources>, clock: Arc<dyn Clock>) -> Self {
@@ -64,20 +85,52 @@ impl Operations {
         metadata: (&str, &impl Message),
         response: (&str, &impl Message),
     ) -> Result<Operation> {
-        let operation = Operation {
-            metadata: Some(any(metadata.0, metadata.1)),
-            done: true,
-            result: Some(operation::Result::Response(any(response.0, response.1))),
-            ..Operation::default()
-        };
-        self.create(resource, operation).map(|(_, operation)| operation)
+        self.change(|_| Ok(Finished::new(resource, metadata, response)))
+    }
+
+    /// Makes a change, and records it as an operation that is done, in one commit. Blocks.
+    pub fn change(
+        &self,
+        work: impl FnOnce(&mut Change<'_>) -> Result<Finished>,
+    ) -> Result<Operation> {
+        let id = self.next_id();
+        self.resources.change(|change| {
+            let Finished { resource, metadata, response } = work(change)?;
+            let operation = Operation {
+                name: name(&resource, id),
+                metadata: Some(metadata),
+                done: true,
+                result: Some(operation::Result::Response(response)),
+            };
+            self.keep(change, id, operation.clone())?;
+            Ok(operation)
+        })
     }
 
     /// Starts an operation on `resource`, durably. Blocks.
     pub fn start(self: &Arc<Self>, resource: &str, metadata: Any) -> Result<Handle> {
-        let operation = Operation { metadata: Some(metadata), ..Operation::default() };
-        let (id, operation) = self.create(resource, operation)?;
-        Ok(self.handle(id, operation.name))
+        self.start_with(resource, metadata, |_| Ok(()))
+    }
+
+    /// Makes a change, and starts the operation on `resource` that goes on with it, in one commit. Blocks.
+    pub fn start_with(
+        self: &Arc<Self>,
+        resource: &str,
+        metadata: Any,
+        work: impl FnOnce(&mut Change<'_>) -> Result<()>,
+    ) -> Result<Handle> {
+        let id = self.next_id();
+        let name = name(resource, id);
+        // Before it can be seen: one that is not under way would be taken for interrupted.
+        self.lock().running.insert(id, Some(metadata.clone()));
+        let operation =
+            Operation { name: name.clone(), metadata: Some(metadata), ..Operation::default() };
+        let kept = self.resources.change(|change| {
+            work(change)?;
+            self.keep(change, id, operation)
+        });
+        kept.inspect_err(|_| drop(self.lock().running.remove(&id)))?;
+        Ok(self.handle(id, name))
     }
 
     /// Those that the last server had not finished and nobody has resumed.
@@ -143,44 +196,43 @@ impl Operations {
         })
     }
 
-    /// Up to `limit` operations on resources whose names start with `prefix`, oldest first, those after
-    /// the id `after` only; each with its id.
-    pub fn list(&self, prefix: &str, after: u64, limit: usize) -> Vec<(u64, Operation)> {
+    /// Up to `limit` operations with this name or below it, oldest first, those after the id `after` only; each with its id.
+    /// The empty name is above all.
+    pub fn list(&self, name: &str, after: u64, limit: usize) -> Vec<(u64, Operation)> {
         let later = self.resources.list::<Operation>("", Some(&key(after)), usize::MAX);
-        let matching =
-            later.into_iter().filter(|(_, stored)| stored.value.name.starts_with(prefix));
+        let name = name.trim_end_matches('/');
+        let is_below = |found: &str| {
+            let rest = found.strip_prefix(name);
+            name.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let matching = later.into_iter().filter(|(_, stored)| is_below(&stored.value.name));
         let with_id = matching.filter_map(|(key, stored)| Some((key.parse().ok()?, stored)));
         with_id.take(limit).map(|(id, stored)| (id, self.as_of_now(id, &stored.value))).collect()
     }
 
-    /// Keeps a new operation, and forgets the oldest that are done where there are too many.
-    fn create(&self, resource: &str, operation: Operation) -> Result<(u64, Operation)> {
-        let id = {
-            let mut state = self.lock();
-            // The clock makes ids of one run differ from those of another; the last id keeps them rising.
-            let now = u64::try_from(self.clock.now_micros()).unwrap_or(0);
-            let id = now.max(state.last + 1);
-            state.last = id;
-            if !operation.done {
-                state.running.insert(id, operation.metadata.clone());
+    /// The clock makes ids of one run differ from those of another; the last id keeps them rising.
+    fn next_id(&self) -> u64 {
+        let now = u64::try_from(self.clock.now_micros()).unwrap_or(0);
+        let mut state = self.lock();
+        state.last = now.max(state.last + 1);
+        state.last
+    }
+
+    /// Within a change: keeps a new operation, and forgets the oldest that are done where there are too many.
+    fn keep(&self, change: &mut Change<'_>, id: u64, operation: Operation) -> Result<()> {
+        let all = self.resources.list::<Operation>("", None, usize::MAX);
+        let sizes = all.iter().map(|(_, stored)| stored.value.encoded_len());
+        let mut bytes = sizes.sum::<usize>() + operation.encoded_len();
+        let mut count = all.len() + 1;
+        for (key, stored) in all.iter().filter(|(_, stored)| stored.value.done) {
+            if count <= OPERATIONS_MAX && bytes <= OPERATIONS_BYTES_MAX {
+                break;
             }
-            id
-        };
-        let name = format!("operations/{resource}/operations/{id}");
-        let operation = Operation { name, ..operation };
-        let kept = self.resources.change(|change| {
-            let all = self.resources.list::<Operation>("", None, usize::MAX);
-            let too_many = (all.len() + 1).saturating_sub(OPERATIONS_MAX);
-            let done = all.iter().filter(|(_, stored)| stored.value.done);
-            for (key, _) in done.take(too_many) {
-                change.delete::<Operation>(key)?;
-            }
-            change.create(&key(id), operation.clone())
-        });
-        if kept.is_err() {
-            self.lock().running.remove(&id);
+            change.delete::<Operation>(key)?;
+            count -= 1;
+            bytes -= stored.value.encoded_len();
         }
-        kept.map(|()| (id, operation))
+        change.create(&key(id), operation)
     }
 
     /// Ends an operation, durably.
@@ -278,6 +330,10 @@ fn key(id: u64) -> String {
     format!("{id:020}")
 }
 
+fn name(resource: &str, id: u64) -> String {
+    format!("operations/{resource}/operations/{id}")
+}
+
 fn id_of(name: &str) -> Option<u64> {
     name.rsplit_once('/').and_then(|(_, id)| id.parse().ok())
 }
@@ -298,6 +354,7 @@ mod tests {
 
     use crate::catalog::memory_meta::MemoryMeta;
     use tepui_engine::io::ManualClock;
+    use tepui_engine::manifest::MetaStore as _;
 
     const RESOURCE: &str = "projects/p/instances/i/tables/t";
 
@@ -404,6 +461,72 @@ mod tests {
         assert_eq!(waiting.await.unwrap(), done);
         assert_eq!(code_of(done), i32::from(tonic::Code::NotFound));
         assert_eq!(operations.wait("operations/x/1").await.unwrap_err().kind(), Code::NotFound);
+    }
+
+    #[test]
+    fn a_change_and_its_operation_are_there_together_or_not_at_all() {
+        let meta = Arc::<MemoryMeta>::default();
+        let operations = over(&meta);
+        let make = |change: &mut Change<'_>| {
+            change.create("a", crate::api::instances::Instance::default())?;
+            Ok(Finished::new(RESOURCE, ("a.Metadata", &()), ("a.Response", &())))
+        };
+        meta.fails.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(operations.change(make).is_err());
+        meta.fails.store(false, std::sync::atomic::Ordering::Relaxed);
+        assert!(meta.list("").unwrap().is_empty() && operations.list("", 0, 10).is_empty());
+        operations.change(make).unwrap();
+        assert_eq!(operations.change(make).unwrap_err().kind(), Code::AlreadyExists);
+        let there = meta.list("").unwrap();
+        assert_eq!(there.len(), 2, "the refused one left no operation");
+        assert!(there.iter().all(|(_, entry)| entry.revision == 1), "one commit");
+
+        let refuse = |_: &mut Change<'_>| Err(Error::failed_precondition("no"));
+        assert!(operations.start_with(RESOURCE, told("begun"), refuse).is_err());
+        assert_eq!(meta.list("").unwrap().len(), 2);
+        assert!(operations.lock().running.is_empty());
+    }
+
+    #[test]
+    fn operations_with_large_results_are_forgotten_before_they_fill_the_catalog() {
+        let operations = operations();
+        let large = prost_types::Any { value: vec![7; 4 << 20], ..Default::default() };
+        let handle = operations.start(RESOURCE, told("under way")).unwrap();
+        let names: Vec<_> = (0..8)
+            .map(|_| {
+                let done =
+                    operations.finished(RESOURCE, ("a.Metadata", &()), ("a.Response", &large));
+                done.unwrap().name
+            })
+            .collect();
+        let kept: Vec<_> = names.iter().filter(|name| operations.get(name).is_ok()).collect();
+        assert_eq!(kept, names[5..].iter().collect::<Vec<_>>());
+        assert!(!handle.operation().unwrap().done, "what is under way stays");
+        finish(&operations);
+        assert!(operations.get(&names[7]).is_ok());
+    }
+
+    #[test]
+    fn operations_are_listed_by_the_whole_name_of_their_resource() {
+        let operations = operations();
+        let of = |instance: &str| {
+            let resource = format!("projects/p/instances/{instance}");
+            operations.finished(&resource, ("a.Metadata", &()), ("a.Response", &())).unwrap().name
+        };
+        let (one, two) = (of("i"), of("i2"));
+        let list = |name: &str| -> Vec<_> {
+            operations.list(name, 0, 10).into_iter().map(|(_, operation)| operation.name).collect()
+        };
+        for name in
+            ["operations/projects/p/instances/i", "operations/projects/p/instances/i/", &one]
+        {
+            assert_eq!(list(name), [one.as_str()], "{name}");
+        }
+        for name in ["", "operations", "operations/projects/p"] {
+            assert_eq!(list(name), [one.as_str(), &two], "{name}");
+        }
+        assert!(list("operations/projects/p/instances/").len() == 2);
+        assert!(list("operations/projects/q").is_empty());
     }
 
     #[test]

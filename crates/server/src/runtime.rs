@@ -18,9 +18,9 @@ use tonic::transport::server::TcpIncoming;
 
 use crate::admission::{Accepted, Streams};
 use crate::limits::{
-    CONNECTION_WINDOW_BYTES, CONNECTION_WINDOW_BYTES_MIN, CONNECTION_WINDOW_PART, DRAIN,
-    HEADERS_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, STREAM_WINDOW_PART,
-    STREAMS_PER_CONNECTION_MAX,
+    BLOCKING_THREADS_MAX, CONNECTION_WINDOW_BYTES, CONNECTION_WINDOW_BYTES_MIN,
+    CONNECTION_WINDOW_PART, DRAIN, HEADERS_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
+    STREAM_WINDOW_PART, STREAMS_PER_CONNECTION_MAX,
 };
 
 /// Told once: true when it is time. A sender that is gone counts as told.
@@ -75,12 +75,11 @@ pub fn build() -> std::io::Result<Runtime> {
 fn builder() -> Builder {
     let mut builder = Builder::new_current_thread();
     builder.event_interval(EVENT_INTERVAL).enable_all();
+    builder.max_blocking_threads(BLOCKING_THREADS_MAX);
     builder
 }
 
-/// Serves a core until `drain` is given and the requests under way are done, or [`DRAIN`] has passed. The
-/// reads of its requests are made by `io`, which may keep something for the core's thread.
-pub fn run_core<S>(listener: TcpListener, core: Core<S>, drain: Signal, io: &dyn IoEngine)
+impl<S> Core<S>
 where
     S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
         + Clone
@@ -88,66 +87,64 @@ where
         + 'static,
     S::Future: Send,
 {
-    activity::publish(Arc::clone(&core.working));
-    let runtime = match builder().on_thread_park(activity::rest).build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            tracing::error!(%error, "cannot start a core's runtime");
-            return;
-        }
-    };
-    runtime.block_on(async {
-        // Kept until the requests are done: then the reads that are left belong to nobody. A core that
-        // cannot be attached reads by other means.
-        let _attached = io.attach().inspect_err(|error| {
-            tracing::warn!(%error, "a core reads without a ring of its own");
-        });
-        let deadline = async {
-            given(drain.clone()).await;
-            tokio::time::sleep(DRAIN).await;
-        };
-        tokio::select! {
-            served = serve(listener, core, given(drain.clone())) => {
-                if let Err(error) = served {
-                    tracing::error!(%error, "a core stopped serving");
-                }
+    /// Serves a core until `drain` is given and the requests under way are done, or [`DRAIN`] has passed. The
+    /// reads of its requests are made by `io`, which may keep something for the core's thread.
+    pub fn run(self, listener: TcpListener, drain: Signal, io: &dyn IoEngine) {
+        activity::publish(Arc::clone(&self.working));
+        let runtime = match builder().on_thread_park(activity::rest).build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                tracing::error!(%error, "cannot start a core's runtime");
+                return;
             }
-            () = deadline => tracing::warn!("requests under way were cut off at shutdown"),
-        }
-    });
-    // Connections that are left are dropped without waiting for blocking work of their requests.
-    runtime.shutdown_timeout(Duration::ZERO);
-}
+        };
+        runtime.block_on(async {
+            // Kept until the requests are done: then the reads that are left belong to nobody. A core that
+            // cannot be attached reads by other means.
+            let _attached = io.attach().inspect_err(|error| {
+                tracing::warn!(%error, "a core reads without a ring of its own");
+            });
+            let deadline = async {
+                given(drain.clone()).await;
+                tokio::time::sleep(DRAIN).await;
+            };
+            tokio::select! {
+                served = self.serve(listener, given(drain.clone())) => {
+                    if let Err(error) = served {
+                        tracing::error!(%error, "a core stopped serving");
+                    }
+                }
+                () = deadline => tracing::warn!("requests under way were cut off at shutdown"),
+            }
+        });
+        // Connections that are left are dropped without waiting for blocking work of their requests.
+        runtime.shutdown_timeout(Duration::ZERO);
+    }
 
-async fn serve<S>(
-    listener: TcpListener,
-    core: Core<S>,
-    drain: impl Future<Output = ()>,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
-where
-    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
-    S::Future: Send,
-{
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    let incoming = TcpIncoming::from(listener)
-        .with_nodelay(Some(true))
-        .with_keepalive(Some(KEEPALIVE_INTERVAL));
-    let Core { services, streams, windows, .. } = core;
-    let incoming = incoming.map(|accepted| accepted.map(|stream| Accepted::new(stream, &streams)));
-    Server::builder()
-        .initial_stream_window_size(windows.stream_bytes)
-        .initial_connection_window_size(windows.connection_bytes)
-        .http2_adaptive_window(Some(false))
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .http2_max_header_list_size(HEADERS_BYTES_MAX)
-        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
-        .serve_with_incoming_shutdown(services, incoming, drain)
-        .await?;
-    Ok(())
+    async fn serve(
+        self,
+        listener: TcpListener,
+        drain: impl Future<Output = ()>,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let incoming = TcpIncoming::from(listener)
+            .with_nodelay(Some(true))
+            .with_keepalive(Some(KEEPALIVE_INTERVAL));
+        let Core { services, streams, windows, .. } = self;
+        let incoming =
+            incoming.map(|accepted| accepted.map(|stream| Accepted::new(stream, &streams)));
+        Server::builder()
+            .initial_stream_window_size(windows.stream_bytes)
+            .initial_connection_window_size(windows.connection_bytes)
+            .http2_adaptive_window(Some(false))
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+            .http2_max_header_list_size(HEADERS_BYTES_MAX)
+            .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+            .serve_with_incoming_shutdown(services, incoming, drain)
+            .await?;
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -177,7 +174,7 @@ mod tests {
                 let streams = Arc::new(Streams::new(1 << 20));
                 let working = Arc::default();
                 let core = Core { services: routes.prepare(), streams, windows, working };
-                let work = move || run_core(listener, core, drain, io.as_ref());
+                let work = move || core.run(listener, drain, io.as_ref());
                 ThreadSpawner.spawn("core", Box::new(work)).unwrap()
             })
             .collect();

@@ -178,12 +178,19 @@ fn start_over(
         let working = hot_tablets.cores().get(i).map(Arc::clone).unwrap_or_default();
         let work = move || {
             let core = runtime::Core { services, streams, windows, working };
-            runtime::run_core(listener, core, draining, io.as_ref());
+            core.run(listener, draining, io.as_ref());
         };
         threads.push(env.spawner.spawn(&format!("tepui-core-{i}"), Box::new(work))?);
     }
     let memory_bytes = config.budget.total_bytes;
-    let sources = Sources { engine: Arc::clone(&engine), cores, gate, streams, memory_bytes };
+    let sources = Sources {
+        engine: Arc::clone(&engine),
+        cores,
+        gate,
+        streams,
+        backups: Arc::clone(&backups),
+        memory_bytes,
+    };
     let chores = Chores {
         sources,
         metrics,

@@ -9,6 +9,7 @@ use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::backup::BackupId;
 use tepui_engine::db::Health;
 
+use super::figures::Job;
 use super::record::BackupRecord;
 use super::{Backups, kind_of, times};
 use crate::api::admin;
@@ -16,9 +17,9 @@ use crate::api::admin::backup::{BackupType, State};
 use crate::api::admin::encryption_info::EncryptionType;
 use crate::api::admin::table::View;
 use crate::api::longrunning::Operation;
-use crate::limits::BACKUP_JOBS_MAX;
+use crate::limits::{BACKUP_JOB_RETRY, BACKUP_JOBS_MAX};
 use crate::names;
-use crate::operations::{Handle, any};
+use crate::operations::{Finished, Handle, any};
 use crate::services::views;
 
 const BACKUP_TYPE: &str = "google.bigtable.admin.v2.Backup";
@@ -83,26 +84,26 @@ impl Backups {
             incarnation: self.env.rng.next_u64(),
             automated,
         };
-        let incarnation = record.incarnation;
-        self.resources.create(name, record)?;
+        let (incarnation, job) = (record.incarnation, Job::of(&record));
         let metadata = admin::CreateBackupMetadata {
             name: name.to_owned(),
             source_table,
             start_time,
             end_time: None,
         };
-        let started = self.operations.start(name, any(CREATE_TYPE, &metadata)).and_then(|handle| {
-            let operation = handle.operation()?;
-            let name = name.to_owned();
-            self.spawn(place, handle, move |backups, handle| {
-                backups.make(&name, incarnation, handle, metadata)
-            })?;
-            Ok(operation)
+        let handle = self.operations.start_with(name, any(CREATE_TYPE, &metadata), |change| {
+            self.check_cluster(names::cluster_of(name))?;
+            change.create(name, record)
+        })?;
+        let operation = handle.operation()?;
+        let made = name.to_owned();
+        let started = self.spawn(place, handle, job, move |backups, handle| {
+            backups.make(&made, incarnation, handle, metadata)
         });
         if started.is_err() {
             self.give_up(name, incarnation);
         }
-        started
+        started.map(|()| operation)
     }
 
     /// Makes the engine's backup for an entry, and the entry READY.
@@ -130,6 +131,11 @@ impl Backups {
                 return Err(error);
             }
         };
+        // The families of the table may be others by now than when the backup was asked for, which may have been by the last
+        // server: the backup holds cells of those, under numbers that no later family may have.
+        let now = self.tables.kept(&table.name);
+        let now = now.filter(|now| now.record.incarnation == table.incarnation);
+        let table = now.map_or(table, |now| now.record.clone());
         let end_time = Some(times::timestamp(self.env.clock.now_micros()));
         let ready = self.resources.update::<BackupRecord>(name, |record| {
             if record.incarnation != incarnation {
@@ -137,6 +143,7 @@ impl Backups {
             }
             let shown = record.shown();
             record.engine_id = Some(made.id().0);
+            record.table = Some(table.clone());
             record.shown = Some(admin::Backup {
                 state: State::Ready.into(),
                 end_time,
@@ -155,9 +162,7 @@ impl Backups {
             Err(error) => {
                 let id = made.id();
                 drop(made);
-                if let Err(error) = self.engine.delete_backup(id) {
-                    tracing::warn!(backup = id.0, %error, "cannot remove a backup that nobody wants");
-                }
+                self.forget_unless_durable(id, &error);
                 Err(if error.kind() == Code::NotFound { gone() } else { error })
             }
         }
@@ -195,8 +200,9 @@ impl Backups {
                 shown.source_backup
             )));
         }
+        self.check_cluster(names::cluster_of(name))?;
         if self.resources.get::<BackupRecord>(name).is_some() {
-            return Err(Error::new(Code::AlreadyExists, format!("backup {name:?} already exists")));
+            return Err(Error::already_exists(format!("backup {name:?} already exists")));
         }
         let copy = self.engine.copy_backup(engine_id)?;
         let at = Some(times::timestamp(now));
@@ -224,12 +230,14 @@ impl Backups {
             automated: false,
             ..record
         };
-        if let Err(error) = self.resources.create(name, entry.clone()) {
-            self.forget(&entry);
-            return Err(error);
-        }
+        let copied = self.operations.change(|change| {
+            self.check_cluster(names::cluster_of(name))?;
+            change.create(name, entry)?;
+            Ok(Finished::new(name, (COPY_TYPE, &metadata), (BACKUP_TYPE, &shown)))
+        });
+        let copied = copied.inspect_err(|error| self.forget_unless_durable(copy.id(), error))?;
         tracing::info!(backup = name, source, "backup copied");
-        self.operations.finished(name, (COPY_TYPE, &metadata), (BACKUP_TYPE, &shown))
+        Ok(copied)
     }
 
     /// Starts to restore a backup as a new table. Blocks.
@@ -250,7 +258,7 @@ impl Backups {
         };
         let handle = self.operations.start(table, any(RESTORE_TYPE, &metadata))?;
         let operation = handle.operation()?;
-        self.spawn(place, handle, move |backups, handle| {
+        self.spawn(place, handle, Job::Restore, move |backups, handle| {
             backups.restore_now(handle, metadata, false)
         })?;
         Ok(operation)
@@ -276,12 +284,12 @@ impl Backups {
             self.tables.get(&metadata.name).ok().filter(|entry| {
                 resumed && entry.record.restore_info.as_ref() == Some(&restore_info)
             });
-        let mut kind = BackupType::Standard;
+        let backup = self.resources.get::<BackupRecord>(&info.backup);
+        let kind = backup.map_or(BackupType::Standard, |stored| kind_of(&stored.value.shown()));
         let entry = match done {
             Some(entry) => entry,
             None => {
                 let (record, engine_id) = self.ready(&info.backup)?;
-                kind = kind_of(&record.shown());
                 let table = record.table.unwrap_or_default();
                 self.tables.restore(&metadata.name, table, restore_info, engine_id)?
             }
@@ -330,8 +338,10 @@ impl Backups {
                         handle.finish(Ok(any(BACKUP_TYPE, &shown)))?;
                     }
                     stored => {
-                        let incarnation = stored.map_or(0, |stored| stored.value.incarnation);
-                        self.spawn(self.take_place(), handle, move |backups, handle| {
+                        let stored = stored.as_ref().map(|stored| &stored.value);
+                        let incarnation = stored.map_or(0, |record| record.incarnation);
+                        let job = stored.map_or(Job::Create, Job::of);
+                        self.spawn(self.take_place(), handle, job, move |backups, handle| {
                             let name = metadata.name.clone();
                             backups.make(&name, incarnation, handle, metadata)
                         })?;
@@ -341,24 +351,25 @@ impl Backups {
                 let metadata = admin::RestoreTableMetadata::decode(metadata.value.as_slice())
                     .map_err(damaged)?;
                 let handle = self.operations.resume(&operation.name)?;
-                self.spawn(self.take_place(), handle, move |backups, handle| {
+                self.spawn(self.take_place(), handle, Job::Restore, move |backups, handle| {
                     backups.restore_now(handle, metadata, true)
                 })?;
             }
         }
-        self.give_up_unmade()
+        self.give_up_unmade();
+        Ok(())
     }
 
-    /// Removes entries of backups that are being made by no operation: the last server ended between the two.
-    fn give_up_unmade(&self) -> Result<()> {
-        for (name, stored) in self.resources.list::<BackupRecord>("", None, usize::MAX) {
-            let of_it = format!("operations/{name}/operations/");
-            let running = self.operations.list(&of_it, 0, usize::MAX);
-            if stored.value.engine_id.is_none() && running.iter().all(|(_, op)| op.done) {
-                self.give_up(&name, stored.value.incarnation);
+    /// Removes entries of backups that are being made by no operation: the thread that was to make one ended without
+    /// saying how.
+    fn give_up_unmade(&self) {
+        let all = self.resources.list::<BackupRecord>("", None, usize::MAX);
+        for (name, stored) in all.iter().filter(|(_, stored)| stored.value.engine_id.is_none()) {
+            let of_it = self.operations.list(&format!("operations/{name}"), 0, usize::MAX);
+            if of_it.iter().all(|(_, operation)| operation.done) {
+                self.give_up(name, stored.value.incarnation);
             }
         }
-        Ok(())
     }
 
     /// A backup that can be restored and copied.
@@ -393,11 +404,11 @@ impl Backups {
         if self.jobs.load(Ordering::Acquire) <= BACKUP_JOBS_MAX {
             return Ok(place);
         }
-        Err(Error::new(
-            Code::ResourceExhausted,
+        Err(Error::overloaded(
             format!(
                 "{BACKUP_JOBS_MAX} backups and restores are under way; try again when one of them is done"
             ),
+            BACKUP_JOB_RETRY,
         ))
     }
 
@@ -407,6 +418,7 @@ impl Backups {
         &self,
         place: Place,
         handle: Handle,
+        kind: Job,
         work: impl FnOnce(&Self, &Handle) -> Result<prost_types::Any> + Send + 'static,
     ) -> Result<()> {
         let job = move || {
@@ -420,6 +432,7 @@ impl Backups {
                 result => {
                     if let Err(error) = &result {
                         tracing::warn!(name, %error, "an operation failed");
+                        place.0.count_failure(kind, error);
                     }
                     if let Err(error) = handle.finish(result) {
                         tracing::warn!(name, %error, "cannot keep the end of an operation");

@@ -21,7 +21,9 @@
 //! | limits of times | `times.rs` |
 //! | filters, orders and pages of lists | `filter.rs`, `page.rs` |
 //! | what time does: expiry, hot to standard, policies | `sweep.rs` |
+//! | what metrics tell | `figures.rs` |
 
+mod figures;
 mod filter;
 mod jobs;
 mod page;
@@ -42,11 +44,14 @@ use tepui_engine::io::Env;
 use crate::api::admin;
 use crate::api::admin::backup::BackupType;
 use crate::api::instances::Instance;
+use crate::catalog::may_be_durable;
 use crate::catalog::resources::Resources;
 use crate::instances::Instances;
 use crate::names;
 use crate::operations::Operations;
 use crate::services::Tables;
+pub use figures::BackupFigures;
+use figures::Figures;
 use filter::Filter;
 use page::Order;
 use record::BackupRecord;
@@ -61,6 +66,13 @@ pub struct Backups {
     operations: Arc<Operations>,
     /// Threads that work for operations.
     jobs: AtomicUsize,
+    figures: Figures,
+}
+
+impl std::fmt::Debug for Backups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Backups").finish_non_exhaustive()
+    }
 }
 
 /// What is to be listed.
@@ -101,8 +113,8 @@ impl Backups {
                 );
             }
         }
-        let jobs = AtomicUsize::new(0);
-        Ok(Self { env, engine, tables, instances, resources, operations, jobs })
+        let (jobs, figures) = (AtomicUsize::new(0), Figures::default());
+        Ok(Self { env, engine, tables, instances, resources, operations, jobs, figures })
     }
 
     /// The backup of a name.
@@ -177,7 +189,9 @@ impl Backups {
             change.delete_under(name);
             Ok(record)
         })?;
-        self.forget(&record);
+        if let Some(id) = record.made_id() {
+            self.forget(id);
+        }
         tracing::info!(backup = name, "backup deleted");
         Ok(())
     }
@@ -197,11 +211,16 @@ impl Backups {
     }
 
     /// Removes the engine's backup of an entry that is gone. A failure costs space until the next start.
-    fn forget(&self, record: &BackupRecord) {
-        if let Some(id) = record.made_id()
-            && let Err(error) = self.engine.delete_backup(id)
-        {
-            tracing::warn!(backup = id.0, %error, "cannot remove a deleted backup");
+    fn forget(&self, id: BackupId) {
+        if let Err(error) = self.engine.delete_backup(id) {
+            tracing::warn!(backup = id.0, %error, "cannot remove a backup that nothing names");
+        }
+    }
+
+    /// The same for an entry that could not be kept, unless it may be there all the same.
+    fn forget_unless_durable(&self, id: BackupId, error: &Error) {
+        if !may_be_durable(error) {
+            self.forget(id);
         }
     }
 }

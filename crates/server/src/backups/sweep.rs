@@ -1,14 +1,17 @@
 //! What time does to backups: they expire, hot ones become standard ones, and tables' policies ask for new ones.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use tepui_bigtable::error::Result;
+use tepui_bigtable::error::{Code, Result};
 
+use super::figures::Job;
 use super::record::BackupRecord;
 use super::{Backups, kind_of, times};
 use crate::api::admin;
 use crate::api::admin::backup::BackupType;
 use crate::catalog::record::TableRecord;
+use crate::catalog::resources::Stored;
 use crate::limits::{AUTOMATED_BACKUP_FREQUENCY, BACKUP_LIFE_MAX};
 use crate::names;
 
@@ -17,15 +20,16 @@ impl Backups {
     /// policies. Blocks. What cannot be done now is tried again at the next sweep.
     pub fn sweep(self: &Arc<Self>) {
         let now = self.env.clock.now_micros();
-        for (name, stored) in self.resources.list::<BackupRecord>("", None, usize::MAX) {
-            let shown = stored.value.shown();
+        let all = self.resources.list::<BackupRecord>("", None, usize::MAX);
+        for (name, stored) in &all {
+            let Some(shown) = &stored.value.shown else { continue };
             let is_past = |at: &Option<prost_types::Timestamp>| {
                 at.as_ref().is_some_and(|at| times::micros(at) <= now)
             };
             let done = if is_past(&shown.expire_time) {
-                self.expire(&name, now)
-            } else if kind_of(&shown) == BackupType::Hot && is_past(&shown.hot_to_standard_time) {
-                self.cool(&name)
+                self.expire(name, now)
+            } else if kind_of(shown) == BackupType::Hot && is_past(&shown.hot_to_standard_time) {
+                self.cool(name)
             } else {
                 Ok(())
             };
@@ -33,12 +37,18 @@ impl Backups {
                 tracing::warn!(backup = name, %error, "cannot do what is due to a backup");
             }
         }
+        let made = Automated::among(&all, now);
         for entry in self.tables.all() {
-            if let Err(error) = self.back_up_by_policy(&entry.record, now) {
-                let table = &entry.record.name;
-                tracing::warn!(table, %error, "cannot make the automated backup that is due");
+            let Err(error) = self.back_up_by_policy(&entry.record, now, &made) else { continue };
+            if error.kind() == Code::ResourceExhausted {
+                // Enough are under way; the others have their turn at the next sweep.
+                break;
             }
+            let table = &entry.record.name;
+            tracing::warn!(table, %error, "cannot make the automated backup that is due");
+            self.count_failure(Job::Automated, &error);
         }
+        self.count();
     }
 
     /// Deletes a backup if it has expired: its time may have been changed since it was looked at.
@@ -53,7 +63,9 @@ impl Backups {
             Ok(Some(stored.value.clone()))
         })?;
         if let Some(record) = expired {
-            self.forget(&record);
+            if let Some(id) = record.made_id() {
+                self.forget(id);
+            }
             tracing::info!(backup = name, "backup expired and deleted");
         }
         Ok(())
@@ -74,7 +86,12 @@ impl Backups {
     }
 
     /// Starts the backup of a table that its policy asks for now, in each cluster of its instance.
-    fn back_up_by_policy(self: &Arc<Self>, table: &TableRecord, now: i64) -> Result<()> {
+    fn back_up_by_policy(
+        self: &Arc<Self>,
+        table: &TableRecord,
+        now: i64,
+        made: &Automated<'_>,
+    ) -> Result<()> {
         let Some(policy) = &table.automated_backup_policy else { return Ok(()) };
         let micros = |length: Option<prost_types::Duration>| {
             let length = length.and_then(|length| std::time::Duration::try_from(length).ok());
@@ -86,21 +103,16 @@ impl Backups {
             .unwrap_or(i64::MAX)
             .min(times::length_micros(BACKUP_LIFE_MAX));
         let Some((instance, _)) = names::split_table(&table.name) else { return Ok(()) };
+        if self.instances.check(instance).is_err() {
+            // It is not served, either.
+            return Ok(());
+        }
         for cluster in self.instances.cluster_ids(instance) {
-            let of_cluster = format!("{instance}/clusters/{cluster}/backups/");
-            let all = self.resources.list::<BackupRecord>(&of_cluster, None, usize::MAX);
-            let made = all.iter().map(|(_, stored)| &stored.value).filter(|record| {
-                // Of this table, and not of one that had its name before.
-                let incarnation = record.table.as_ref().map(|table| table.incarnation);
-                record.automated && incarnation == Some(table.incarnation)
-            });
-            let newest = made
-                .filter_map(|record| record.shown().start_time.as_ref().map(times::micros))
-                .max();
-            if newest.is_some_and(|newest| now.saturating_sub(newest) < frequency) {
+            let cluster = format!("{instance}/clusters/{cluster}");
+            if made.is_near(&cluster, table, frequency) {
                 continue;
             }
-            let name = format!("{of_cluster}{}", automated_id(table, now));
+            let name = format!("{cluster}/backups/{}", automated_id(table, now));
             let shown = admin::Backup {
                 source_table: table.name.clone(),
                 expire_time: Some(times::timestamp(now.saturating_add(retention))),
@@ -110,6 +122,35 @@ impl Backups {
             self.begin(&name, shown, true)?;
         }
         Ok(())
+    }
+}
+
+/// How far from now automated backups were made: in microseconds, of the nearest in a cluster of a table's incarnation.
+///
+/// One may have been made in what is the future now, by a clock that was ahead and was set right since: it counts by its
+/// distance, so that a table does not go without backups until the clock is there again.
+struct Automated<'a>(HashMap<(&'a str, u64), u64>);
+
+impl<'a> Automated<'a> {
+    fn among(all: &'a [(String, Arc<Stored<BackupRecord>>)], now: i64) -> Self {
+        let mut nearest = HashMap::new();
+        for (name, stored) in all.iter().filter(|(_, stored)| stored.value.automated) {
+            let record = &stored.value;
+            // Of this table, and not of one that had its name before.
+            let Some(table) = &record.table else { continue };
+            let made = record.shown.as_ref().and_then(|shown| shown.start_time.as_ref());
+            let distance = made.map_or(u64::MAX, |made| times::micros(made).abs_diff(now));
+            let nearest = nearest.entry((names::cluster_of(name), table.incarnation));
+            let nearest = nearest.or_insert(distance);
+            *nearest = distance.min(*nearest);
+        }
+        Self(nearest)
+    }
+
+    /// Whether there is one of the table that is not older than this.
+    fn is_near(&self, cluster: &str, table: &TableRecord, micros: i64) -> bool {
+        let nearest = self.0.get(&(cluster, table.incarnation));
+        nearest.is_some_and(|distance| i64::try_from(*distance).is_ok_and(|d| d < micros))
     }
 }
 

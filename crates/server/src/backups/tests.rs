@@ -19,6 +19,7 @@ use crate::api::longrunning::Operation;
 use crate::api::longrunning::operation;
 use crate::catalog::NewTable;
 use crate::catalog::host::EngineHost;
+use crate::catalog::record::TableRecord;
 use crate::catalog::styles::CompactionStyles;
 
 const TABLE: &str = "projects/p/instances/i/tables/t";
@@ -71,8 +72,12 @@ fn open(files: Arc<dyn Files>, clock: Arc<ManualClock>) -> Place {
 }
 
 fn place() -> Place {
+    with_table(Arc::new(MemoryFiles::new()))
+}
+
+fn with_table(files: Arc<dyn Files>) -> Place {
     let clock = Arc::new(ManualClock::new(1_767_225_600_000_000));
-    let place = open(Arc::new(MemoryFiles::new()), clock);
+    let place = open(files, clock);
     let column_families = [("cf".to_owned(), admin::ColumnFamily::default())].into();
     let asked = admin::Table { column_families, ..admin::Table::default() };
     place.tables.create(TABLE, NewTable { asked, ..NewTable::default() }).unwrap();
@@ -130,6 +135,32 @@ impl Place {
         let started = self.backups.create(name, &self.asked(10 * HOUR)).unwrap();
         response(&self.wait(&started)).unwrap();
         self.backups.get(name).unwrap()
+    }
+
+    /// Has the table backed up daily, for so many days; or not any more.
+    fn set_policy(&self, days: Option<i64>) {
+        let policy = |days| admin::table::AutomatedBackupPolicy {
+            retention_period: Some(prost_types::Duration { seconds: days * 86_400, nanos: 0 }),
+            ..Default::default()
+        };
+        let automated_backup_policy = days.map(policy);
+        let set =
+            |record: &TableRecord| Ok(TableRecord { automated_backup_policy, ..record.clone() });
+        self.tables.update(TABLE, set).unwrap();
+    }
+
+    /// Waits for the threads that work for operations.
+    fn idle(&self) {
+        while self.backups.jobs.load(std::sync::atomic::Ordering::Acquire) > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Sweeps, and again when what that began is done.
+    fn swept(&self) {
+        self.backups.sweep();
+        self.idle();
+        self.backups.sweep();
     }
 
     fn restart(self) -> Self {
@@ -238,15 +269,7 @@ fn a_policy_makes_a_backup_a_day_and_lets_it_expire() {
     place.backups.sweep();
     let made = |place: &Place| place.names(&listing("projects/p/instances/i/clusters/-")).0.len();
     assert_eq!(made(&place), 0);
-    let policy = admin::table::AutomatedBackupPolicy {
-        retention_period: Some(prost_types::Duration { seconds: 3 * 86_400, nanos: 0 }),
-        ..Default::default()
-    };
-    let set = |record: &crate::catalog::record::TableRecord| {
-        let automated_backup_policy = Some(policy);
-        Ok(crate::catalog::record::TableRecord { automated_backup_policy, ..record.clone() })
-    };
-    place.tables.update(TABLE, set).unwrap();
+    place.set_policy(Some(3));
     let mut counts = Vec::new();
     for _ in 0..5 {
         place.backups.sweep();
@@ -255,6 +278,69 @@ fn a_policy_makes_a_backup_a_day_and_lets_it_expire() {
         place.pass(DAY);
     }
     assert_eq!(counts, [1, 2, 3, 3, 3]);
+}
+
+#[test]
+fn a_clock_that_was_ahead_once_does_not_end_automated_backups() {
+    let place = place();
+    place.set_policy(Some(3));
+    let right = place.now();
+    place.pass(1_000 * DAY);
+    place.swept();
+    // Set right; the sequences of the engine go on from where they were.
+    let place = Place { clock: Arc::new(ManualClock::new(right)), ..place };
+    let place = place.restart();
+    let made = |place: &Place| place.names(&listing("projects/p/instances/i/clusters/-")).0.len();
+    assert_eq!(made(&place), 1);
+    for want in [2, 2] {
+        place.swept();
+        assert_eq!(made(&place), want);
+    }
+    place.pass(DAY);
+    place.swept();
+    assert_eq!(made(&place), 3);
+}
+
+#[test]
+fn metrics_tell_how_many_backups_there_are_what_they_keep_how_old_they_are_and_what_failed() {
+    let disk = MemoryFiles::new();
+    let faults = FaultFiles::new(Arc::new(disk.clone()));
+    let place = with_table(Arc::new(faults.clone()));
+    place.swept();
+    let none = place.backups.figures();
+    assert_eq!(
+        (none.ready, none.creating, none.held_bytes, none.automated_age_micros),
+        (0, 0, 0, 0)
+    );
+    place.set_policy(Some(3));
+    place.swept();
+    place.make(BACKUP);
+    place.pass(HOUR);
+    place.swept();
+    let kept = place.backups.figures();
+    assert_eq!((kept.ready, kept.creating), (2, 0));
+    assert_eq!(kept.held_bytes, 0, "the table has the same files");
+    assert_eq!(kept.automated_age_micros, HOUR as u64);
+    assert!(kept.failures.iter().all(|(_, count)| *count == 0));
+
+    place.set_policy(None);
+    place.tables.delete(TABLE).unwrap();
+    place.pass(8 * DAY);
+    place.tables.sweep();
+    let expiry = times::timestamp(place.now() + DAY);
+    place.backups.count();
+    let alone = place.backups.figures();
+    assert!(alone.held_bytes > 0);
+    assert_eq!(alone.automated_age_micros, 0, "nobody asks for any");
+    place.backups.copy(COPY, BACKUP, Some(&expiry)).unwrap();
+    place.backups.count();
+    assert_eq!(place.backups.figures().held_bytes, alone.held_bytes, "a file counts once");
+
+    faults.inject(Fault::new(FaultOp::Create).on_path("tablets").sticky());
+    let failed = place.wait(&place.backups.restore(OTHER, COPY).unwrap());
+    response(&failed).unwrap_err();
+    let failures: Vec<_> = place.backups.figures().failures.into();
+    assert_eq!(failures, [("create", 0), ("automated", 0), ("restore", 1)]);
 }
 
 #[test]
@@ -358,19 +444,11 @@ fn what_cannot_be_done_is_refused_and_leaves_nothing() {
 fn a_backup_that_a_crash_interrupts_is_made_by_the_next_server() {
     let disk = MemoryFiles::new();
     let faults = FaultFiles::new(Arc::new(disk.clone()));
-    let clock = Arc::new(ManualClock::new(1_767_225_600_000_000));
-    let place = open(Arc::new(faults.clone()), clock);
-    let column_families = [("cf".to_owned(), admin::ColumnFamily::default())].into();
-    let asked = admin::Table { column_families, ..admin::Table::default() };
-    place.tables.create(TABLE, NewTable { asked, ..NewTable::default() }).unwrap();
-    place.set("row", "first");
+    let place = with_table(Arc::new(faults.clone()));
     // The flush fails, so the engine ends, as far as the backup is concerned.
     faults.inject(Fault::new(FaultOp::Create).on_path(".sst").sticky());
     let started = place.backups.create(BACKUP, &place.asked(10 * HOUR)).unwrap();
-    let of_it = || place.backups.jobs.load(std::sync::atomic::Ordering::Acquire);
-    while of_it() > 0 {
-        std::thread::yield_now();
-    }
+    place.idle();
     assert!(!place.operations.get(&started.name).unwrap().done);
     assert_eq!(place.backups.get(BACKUP).unwrap().state, i32::from(State::Creating));
     let unready = place.backups.restore(OTHER, BACKUP).unwrap_err();
@@ -430,4 +508,50 @@ fn a_backup_deleted_while_it_is_made_ends_its_operation_and_leaves_nothing() {
     assert!(place.tables.get(TABLE).is_ok());
     place.tablet(TABLE).range();
     assert_eq!(place.tablet(TABLE).range(), &RowRange::all());
+}
+
+#[test]
+fn a_backup_of_which_the_disk_does_not_say_whether_it_is_named_keeps_its_files() {
+    let disk = MemoryFiles::new();
+    let faults = FaultFiles::new(Arc::new(disk.clone()));
+    let place = with_table(Arc::new(faults.clone()));
+    // The first commit is that of the entry and its operation, the second makes it READY.
+    faults.inject(Fault::new(FaultOp::Sync).on_path("META-").nth(2));
+    let started = place.backups.create(BACKUP, &place.asked(10 * HOUR)).unwrap();
+    place.idle();
+    assert!(!place.operations.get(&started.name).unwrap().done);
+    // Nothing more is taken: what is durable is not known.
+    let refused = place.backups.create(COPY, &place.asked(10 * HOUR)).unwrap_err();
+    assert_eq!(refused.kind(), Code::Unavailable);
+    assert!(refused.message().contains("catalog"), "{refused}");
+    let place = place.restart();
+    place.backups.resume().unwrap();
+    response(&place.wait(&started)).unwrap();
+    response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
+    assert_eq!(place.value(OTHER).unwrap(), "first");
+}
+
+#[test]
+fn a_family_that_came_while_a_backup_waited_for_the_next_server_is_in_it_and_its_number_is_taken() {
+    let disk = MemoryFiles::new();
+    let faults = FaultFiles::new(Arc::new(disk.clone()));
+    let place = with_table(Arc::new(faults.clone()));
+    faults.inject(Fault::new(FaultOp::Create).on_path(".sst").sticky());
+    let started = place.backups.create(BACKUP, &place.asked(10 * HOUR)).unwrap();
+    place.idle();
+    let crashed = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(3));
+    let place = open(Arc::new(crashed), Arc::new(ManualClock::new(place.now() + HOUR)));
+    let add = |record: &TableRecord, name: &str| {
+        let mut record = record.clone();
+        crate::catalog::families::create(&mut record, name, admin::ColumnFamily::default())?;
+        Ok(record)
+    };
+    place.tables.update(TABLE, |record| add(record, "new")).unwrap();
+    place.backups.resume().unwrap();
+    response(&place.wait(&started)).unwrap();
+    response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
+    let entry = place.tables.update(OTHER, |record| add(record, "newer")).unwrap();
+    let numbers: Vec<_> =
+        ["cf", "new", "newer"].map(|name| entry.record.family(name).map(|family| family.id)).into();
+    assert_eq!(numbers, [Some(1), Some(2), Some(3)]);
 }

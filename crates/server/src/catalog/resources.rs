@@ -21,6 +21,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -161,11 +162,18 @@ fn key<R: Resource>(name: &str) -> String {
     format!("{PREFIX}{}/{name}", R::KIND)
 }
 
+/// The resources of one kind.
+struct OfKind {
+    entries: ArcSwap<Entries>,
+    /// That of the change that made `entries` what they are; written after them.
+    revision: AtomicU64,
+}
+
 /// All resources of one server.
 pub struct Resources {
     meta: Arc<dyn MetaStore>,
     /// In the order of [`KINDS`].
-    kinds: Vec<ArcSwap<Entries>>,
+    kinds: Vec<OfKind>,
     /// Held by the one change under way, over its durable part too.
     changing: Mutex<()>,
 }
@@ -179,14 +187,19 @@ impl Debug for Resources {
 impl Resources {
     /// Reads all. An entry that cannot be read, or whose kind is unknown, is an error that names it.
     pub fn open(meta: Arc<dyn MetaStore>) -> Result<Self> {
-        let mut kinds: Vec<_> = KINDS.iter().map(|_| Entries::new()).collect();
+        let mut kinds: Vec<_> = KINDS.iter().map(|_| (Entries::new(), 0)).collect();
         for (key, stored) in meta.list(PREFIX)? {
             let (number, name, entry) = decode(&key, &stored.value, stored.revision)?;
-            if let Some(entries) = kinds.get_mut(number) {
+            if let Some((entries, newest)) = kinds.get_mut(number) {
                 entries.insert(name.to_owned(), entry);
+                *newest = stored.revision.max(*newest);
             }
         }
-        let kinds = kinds.into_iter().map(ArcSwap::from_pointee).collect();
+        let of_kind = |(entries, newest)| OfKind {
+            entries: ArcSwap::from_pointee(entries),
+            revision: AtomicU64::new(newest),
+        };
+        let kinds = kinds.into_iter().map(of_kind).collect();
         Ok(Self { meta, kinds, changing: Mutex::new(()) })
     }
 
@@ -269,23 +282,38 @@ impl Resources {
         let mut maps: BTreeMap<usize, Entries> = BTreeMap::new();
         for staged in staged.into_values() {
             let Some(kind) = self.kinds.get(staged.kind) else { continue };
-            let map = maps.entry(staged.kind).or_insert_with(|| Entries::clone(&kind.load()));
+            let map =
+                maps.entry(staged.kind).or_insert_with(|| Entries::clone(&kind.entries.load()));
             match staged.after {
                 Some(after) => map.insert(staged.name, (after.seal)(after.value, revision)),
                 None => map.remove(&staged.name),
             };
         }
+        let mut changed = Vec::new();
         for (number, map) in maps {
             if let Some(kind) = self.kinds.get(number) {
-                kind.store(Arc::new(map));
+                kind.entries.store(Arc::new(map));
+                changed.push(&kind.revision);
             }
+        }
+        // After all entries: who reads this revision sees the whole change.
+        for of_kind in changed {
+            of_kind.store(revision, Ordering::Release);
         }
         Ok(done)
     }
 
+    /// Rises with every change of a resource of this kind: what was made of them by then is to be made anew.
+    pub fn revision<R: Resource>(&self) -> u64 {
+        self.kind::<R>().revision.load(Ordering::Acquire)
+    }
+
     fn entries<R: Resource>(&self) -> &ArcSwap<Entries> {
-        let number = kind_number::<R>();
-        self.kinds.get(number).expect("there is a map for each kind")
+        &self.kind::<R>().entries
+    }
+
+    fn kind<R: Resource>(&self) -> &OfKind {
+        self.kinds.get(kind_number::<R>()).expect("there is a map for each kind")
     }
 }
 
@@ -350,16 +378,16 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Changes a resource; `NOT_FOUND` where there is none of the name.
+    /// Changes a resource, and returns what it is to be; `NOT_FOUND` where there is none of the name.
     pub fn update<R: Resource>(
         &mut self,
         name: &str,
         change: impl FnOnce(&mut R) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<R> {
         let mut value = self.find::<R>(name)?.value.clone();
         change(&mut value)?;
-        self.put(name, value);
-        Ok(())
+        self.put(name, value.clone());
+        Ok(value)
     }
 
     /// Makes the resource of a name what it is to be, whether there is one or not.
@@ -382,8 +410,8 @@ impl Change<'_> {
     pub fn held_under(&self, name: &str) -> Option<(&'static str, String)> {
         let below = format!("{name}/");
         let holding = KINDS.iter().zip(&self.resources.kinds).filter(|(kind, _)| kind.holds);
-        holding.into_iter().find_map(|(kind, entries)| {
-            let entries = entries.load();
+        holding.into_iter().find_map(|(kind, of_kind)| {
+            let entries = of_kind.entries.load();
             let mut from =
                 entries.range::<str, _>((Bound::Included(below.as_str()), Bound::Unbounded));
             let (found, _) = from.next().filter(|(found, _)| found.starts_with(&below))?;
@@ -396,8 +424,8 @@ impl Change<'_> {
     pub fn delete_under(&mut self, name: &str) {
         let below = format!("{name}/");
         self.staged.retain(|_, staged| staged.name != name && !staged.name.starts_with(&below));
-        for (kind, (known, entries)) in KINDS.iter().zip(&self.resources.kinds).enumerate() {
-            let entries = entries.load();
+        for (kind, (known, of_kind)) in KINDS.iter().zip(&self.resources.kinds).enumerate() {
+            let entries = of_kind.entries.load();
             let itself = entries.get_key_value(name);
             let from_below =
                 entries.range::<str, _>((Bound::Included(below.as_str()), Bound::Unbounded));
@@ -429,8 +457,6 @@ fn seal<R: Resource>(value: Box<dyn Any>, revision: u64) -> Entry {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
-
     use super::*;
     use crate::catalog::memory_meta::MemoryMeta;
     use longrunning::Operation;

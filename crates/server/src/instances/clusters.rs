@@ -11,7 +11,7 @@ use crate::api::admin::cluster::{ClusterAutoscalingConfig, ClusterConfig, Config
 use crate::api::admin::create_cluster_metadata::TableProgress;
 use crate::api::admin::{AutoscalingLimits, AutoscalingTargets, StorageType};
 use crate::api::instances::Instance;
-use crate::catalog::resources::missing;
+use crate::catalog::resources::{Change, missing};
 use crate::limits::{CLUSTERS_MAX, SERVE_NODES_MAX};
 use crate::names;
 
@@ -24,9 +24,10 @@ const SCALE_MAX: i64 = 10;
 const UPDATABLE: &str = "serve_nodes, cluster_config.cluster_autoscaling_config and what is in it";
 
 impl Instances {
-    /// Creates a cluster. Blocks.
+    /// Within a change: creates a cluster.
     pub fn create_cluster(
         &self,
+        change: &mut Change<'_>,
         parent: &str,
         id: &str,
         given: Option<&admin::Cluster>,
@@ -34,20 +35,17 @@ impl Instances {
         let name = names::new_cluster(parent, id)?;
         let given = given.ok_or_else(|| Error::invalid_argument("cluster must be set"))?;
         let cluster = new(name.clone(), given, false)?;
-        self.resources.change(|change| {
-            if is_development(&change.find::<Instance>(parent)?.value) {
-                return Err(Error::failed_precondition(
-                    "an instance of type DEVELOPMENT has one cluster; make it PRODUCTION first",
-                ));
-            }
-            change.create(&name, cluster.clone())?;
-            if self.cluster_ids(parent).len() >= CLUSTERS_MAX {
-                return Err(Error::failed_precondition(format!(
-                    "instance {parent:?} has {CLUSTERS_MAX} clusters, the most that there may be"
-                )));
-            }
-            Ok(())
-        })?;
+        if is_development(&change.find::<Instance>(parent)?.value) {
+            return Err(Error::failed_precondition(
+                "an instance of type DEVELOPMENT has one cluster; make it PRODUCTION first",
+            ));
+        }
+        change.create(&name, cluster.clone())?;
+        if self.cluster_ids(parent).len() >= CLUSTERS_MAX {
+            return Err(Error::failed_precondition(format!(
+                "instance {parent:?} has {CLUSTERS_MAX} clusters, the most that there may be"
+            )));
+        }
         Ok(cluster)
     }
 
@@ -87,9 +85,14 @@ impl Instances {
         }
     }
 
-    /// Sets the nodes of a cluster that does not scale by itself: what `UpdateCluster` does. Blocks.
-    pub fn replace_cluster(&self, given: &admin::Cluster) -> Result<admin::Cluster> {
-        self.change_cluster(&given.name, |cluster| {
+    /// Within a change: sets the nodes of a cluster that does not scale by itself, which is what `UpdateCluster` does.
+    pub fn replace_cluster(
+        &self,
+        change: &mut Change<'_>,
+        given: &admin::Cluster,
+    ) -> Result<admin::Cluster> {
+        names::check_cluster("cluster.name", &given.name)?;
+        change.update(&given.name, |cluster: &mut admin::Cluster| {
             let immutable = [
                 ("location", given.location.is_empty() || given.location == cluster.location),
                 (
@@ -114,14 +117,16 @@ impl Instances {
         })
     }
 
-    /// Changes what the mask names. Blocks.
+    /// Within a change: changes what the mask names.
     pub fn update_cluster(
         &self,
+        change: &mut Change<'_>,
         given: &admin::Cluster,
         mask: Option<&prost_types::FieldMask>,
     ) -> Result<admin::Cluster> {
         let paths = mask_paths(mask)?;
-        self.change_cluster(&given.name, |cluster| {
+        names::check_cluster("cluster.name", &given.name)?;
+        change.update(&given.name, |cluster: &mut admin::Cluster| {
             let mut sets_nodes = false;
             for path in paths {
                 match path.strip_prefix("cluster_config") {
@@ -142,15 +147,6 @@ impl Instances {
             }
             if sets_nodes { set_nodes(cluster, given.serve_nodes) } else { Ok(()) }
         })
-    }
-
-    fn change_cluster(
-        &self,
-        name: &str,
-        work: impl FnOnce(&mut admin::Cluster) -> Result<()>,
-    ) -> Result<admin::Cluster> {
-        names::check_cluster("cluster.name", name)?;
-        self.resources.update(name, work).map(|stored| stored.value.clone())
     }
 
     /// Deletes a cluster; not the last of its instance, nor one that an app profile routes to alone, nor one with

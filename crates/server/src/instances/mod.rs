@@ -11,10 +11,12 @@
 
 pub mod clusters;
 pub mod profiles;
+mod routes;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use tepui_bigtable::error::{Error, Result};
 use tepui_engine::io::Clock;
 
@@ -22,12 +24,13 @@ use crate::api::admin;
 use crate::api::instances::{CreateInstanceRequest, Edition, Instance};
 use crate::catalog::Catalog;
 use crate::catalog::host::Host;
-use crate::catalog::resources::{Change, Resource, Resources, Stored, missing};
+use crate::catalog::resources::{Change, Resource, Resources, missing};
 use crate::limits::{
     CLUSTERS_MAX, DISPLAY_NAME_CHARS_MAX, LABEL_BYTES_MAX, LABEL_CHARS_MAX, LABELS_MAX,
 };
 use crate::names;
 use crate::services::timestamp;
+use routes::Routes;
 
 /// The id of the one cluster of an instance that nobody created.
 pub const IMPLICIT_CLUSTER: &str = "tepui";
@@ -56,16 +59,21 @@ pub struct Instances {
     resources: Arc<Resources>,
     clock: Arc<dyn Clock>,
     is_strict: bool,
+    routes: ArcSwap<Routes>,
 }
 
 impl Instances {
     /// Those in the catalog; where `is_strict`, there are no others.
     pub fn new(resources: Arc<Resources>, clock: Arc<dyn Clock>, is_strict: bool) -> Self {
-        Self { resources, clock, is_strict }
+        Self { resources, clock, is_strict, routes: ArcSwap::from_pointee(Routes::none()) }
     }
 
-    /// Creates an instance with its clusters and the app profile `default`, in one commit. Blocks.
-    pub fn create(&self, request: &CreateInstanceRequest) -> Result<Instance> {
+    /// Within a change: creates an instance with its clusters and the app profile `default`.
+    pub fn create(
+        &self,
+        change: &mut Change<'_>,
+        request: &CreateInstanceRequest,
+    ) -> Result<Instance> {
         let name = names::new_instance(&request.parent, &request.instance_id)?;
         let given = request
             .instance
@@ -109,14 +117,11 @@ impl Instances {
         all.sort_by(|a, b| a.name.cmp(&b.name));
         let first = all.first().map(|cluster| names::id_of(&cluster.name)).unwrap_or_default();
         let profile = profiles::default_profile(&name, first);
-        self.resources.change(|change| {
-            change.create(&name, instance.clone())?;
-            for cluster in &all {
-                change.create(&cluster.name, cluster.clone())?;
-            }
-            change.create(&profile.name, profile.clone())
-        })?;
-        tracing::info!(instance = name, clusters = all.len(), "instance created");
+        change.create(&name, instance.clone())?;
+        for cluster in all {
+            change.create(&cluster.name.clone(), cluster)?;
+        }
+        change.create(&profile.name.clone(), profile)?;
         Ok(instance)
     }
 
@@ -134,14 +139,16 @@ impl Instances {
         Ok(all.into_iter().map(|(_, stored)| stored.value.clone()).collect())
     }
 
-    /// Changes what the mask names. Blocks.
+    /// Within a change: changes what the mask names.
     pub fn update(
         &self,
+        change: &mut Change<'_>,
         given: &Instance,
         mask: Option<&prost_types::FieldMask>,
     ) -> Result<Instance> {
         let paths = mask_paths(mask)?;
-        self.change(&given.name, |instance| {
+        names::check_instance("instance.name", &given.name)?;
+        change.update(&given.name, |instance: &mut Instance| {
             for path in paths {
                 match path.as_str() {
                     "display_name" => set_display_name(instance, &given.display_name)?,
@@ -159,22 +166,15 @@ impl Instances {
 
     /// Changes the display name, and the type where one is given: what `UpdateInstance` does. Blocks.
     pub fn replace(&self, given: &Instance) -> Result<Instance> {
-        self.change(&given.name, |instance| {
+        names::check_instance("instance.name", &given.name)?;
+        let replaced = self.resources.update(&given.name, |instance: &mut Instance| {
             set_display_name(instance, &given.display_name)?;
             match instance_type(given.r#type)? {
                 admin::instance::Type::Unspecified => Ok(()),
                 _ => set_type(instance, given.r#type),
             }
-        })
-    }
-
-    fn change(
-        &self,
-        name: &str,
-        work: impl FnOnce(&mut Instance) -> Result<()>,
-    ) -> Result<Instance> {
-        names::check_instance("instance.name", name)?;
-        self.resources.update(name, work).map(|stored| stored.value.clone())
+        });
+        replaced.map(|stored| stored.value.clone())
     }
 
     /// Deletes an instance and all that is in it, tables included, for good. Refused where a table is protected, or
@@ -226,40 +226,6 @@ impl Instances {
         let hard_disks =
             |cluster: &admin::Cluster| cluster.default_storage_type() == admin::StorageType::Hdd;
         clusters.iter().any(|(_, stored)| hard_disks(&stored.value))
-    }
-
-    /// Which cluster answers requests by this app profile to what has this name, and its zone: the one that the profile
-    /// routes to, else the first; `None` in an instance that nobody created, which is asked for most and costs nothing.
-    /// Takes no lock.
-    pub fn location(&self, name: &str, profile: &str) -> Option<(String, String)> {
-        let instance = names::instance_of(name);
-        self.resources.get::<Instance>(instance)?;
-        let routed = (!profile.is_empty()).then(|| self.routed_to(instance, profile)).flatten();
-        let first = || {
-            let prefix = format!("{instance}/clusters/");
-            let first = self.resources.list::<admin::Cluster>(&prefix, None, 1).pop()?;
-            Some((names::id_of(&first.0).to_owned(), first.1))
-        };
-        let (id, cluster) = routed.or_else(first)?;
-        Some((id, names::id_of(&cluster.value.location).to_owned()))
-    }
-
-    /// The cluster of a profile that routes to one alone.
-    fn routed_to(
-        &self,
-        instance: &str,
-        profile: &str,
-    ) -> Option<(String, Arc<Stored<admin::Cluster>>)> {
-        let profile = format!("{instance}/appProfiles/{profile}");
-        let profile = self.resources.get::<admin::AppProfile>(&profile)?;
-        match &profile.value.routing_policy {
-            Some(admin::app_profile::RoutingPolicy::SingleClusterRouting(routing)) => {
-                let id = &routing.cluster_id;
-                let cluster = self.resources.get(&format!("{instance}/clusters/{id}"))?;
-                Some((id.clone(), cluster))
-            }
-            _ => None,
-        }
     }
 }
 

@@ -18,12 +18,12 @@ use crate::api::admin::app_profile::{
     StandardIsolation,
 };
 use crate::api::instances::Instance;
-use crate::catalog::resources::missing;
+use crate::catalog::resources::{Change, missing};
 use crate::limits::{APP_PROFILES_MAX, DESCRIPTION_BYTES_MAX};
 use crate::names;
 
 /// The profile of requests that name none.
-const DEFAULT: &str = "default";
+pub(super) const DEFAULT: &str = "default";
 
 const UPDATABLE: &str = "description, single_cluster_routing, multi_cluster_routing_use_any, standard_isolation, \
                          data_boost_isolation_read_only, priority";
@@ -45,35 +45,27 @@ impl Instances {
     /// Whether a request on a table may do this by its app profile. An instance that nobody created has any profile,
     /// and allows all. Takes no lock.
     pub fn allow(&self, table: &str, profile: &str, access: Access) -> Result<()> {
-        let is_default = profile.is_empty() || profile == DEFAULT;
-        if is_default && matches!(access, Access::Read | Access::Write) && !self.is_strict {
-            // Whether it is there matters to nobody: the default profile cannot be deleted, and its isolation
-            // cannot be made Data Boost. Its routing can be changed, so the others look at it.
-            return Ok(());
-        }
         let instance = names::instance_of(table);
-        self.check(instance)?;
-        let profile = if is_default { DEFAULT } else { profile };
-        let name = format!("{instance}/appProfiles/{profile}");
-        let Some(found) = self.resources.get::<AppProfile>(&name) else {
-            return match self.resources.get::<Instance>(instance) {
-                Some(_) => Err(missing::<AppProfile>(&name)),
-                None => Ok(()),
-            };
-        };
-        if access == Access::Transaction && !allows_transactions(&found.value) {
+        let routes = self.routes();
+        let Some(routes) = routes.of(instance) else { return self.check(instance) };
+        let profile = if profile.is_empty() { DEFAULT } else { profile };
+        let name = || format!("{instance}/appProfiles/{profile}");
+        let route = routes.by(profile).ok_or_else(|| missing::<AppProfile>(&name()))?;
+        if access == Access::Transaction && !route.allows_transactions {
             return Err(Error::failed_precondition(
                 "Single-row transactions are not allowed by this app profile",
             ));
         }
-        if access == Access::ChangeStream && !is_single_cluster(&found.value) {
+        if access == Access::ChangeStream && !route.is_single_cluster {
             return Err(Error::failed_precondition(format!(
-                "change streams need an app profile with single-cluster routing, which {name:?} is not"
+                "change streams need an app profile with single-cluster routing, which {:?} is not",
+                name()
             )));
         }
-        if !matches!(access, Access::Read | Access::ChangeStream) && is_data_boost(&found.value) {
+        if matches!(access, Access::Write | Access::Transaction) && route.is_data_boost {
             return Err(Error::failed_precondition(format!(
-                "app profile {name:?} is for Data Boost, which only reads"
+                "app profile {:?} is for Data Boost, which only reads",
+                name()
             )));
         }
         Ok(())
@@ -128,9 +120,10 @@ impl Instances {
         Ok(page.into_iter().map(|(_, stored)| stored.value.clone()).collect())
     }
 
-    /// Changes what the mask names. Blocks.
+    /// Within a change: changes what the mask names.
     pub fn update_profile(
         &self,
+        change: &mut Change<'_>,
         given: &AppProfile,
         mask: Option<&prost_types::FieldMask>,
         ignore_warnings: bool,
@@ -138,7 +131,7 @@ impl Instances {
         let name = &given.name;
         names::check_app_profile("app_profile.name", name)?;
         let paths = mask_paths(mask)?;
-        let changed = self.resources.update::<AppProfile>(name, |profile| {
+        change.update::<AppProfile>(name, |profile| {
             if !given.etag.is_empty() {
                 return Err(Error::aborted(format!(
                     "app profile {name:?} has been changed since etag {:?}: get it again",
@@ -161,8 +154,7 @@ impl Instances {
                 ));
             }
             Ok(())
-        });
-        changed.map(|stored| stored.value.clone())
+        })
     }
 
     /// Deletes an app profile, which always deserves a warning. Blocks.
@@ -240,7 +232,7 @@ fn standard(priority: Priority) -> Isolation {
     Isolation::StandardIsolation(StandardIsolation { priority: priority.into() })
 }
 
-fn allows_transactions(profile: &AppProfile) -> bool {
+pub(super) fn allows_transactions(profile: &AppProfile) -> bool {
     matches!(
         &profile.routing_policy,
         Some(RoutingPolicy::SingleClusterRouting(SingleClusterRouting {
@@ -250,11 +242,11 @@ fn allows_transactions(profile: &AppProfile) -> bool {
     )
 }
 
-fn is_single_cluster(profile: &AppProfile) -> bool {
+pub(super) fn is_single_cluster(profile: &AppProfile) -> bool {
     matches!(profile.routing_policy, Some(RoutingPolicy::SingleClusterRouting(_)))
 }
 
-fn is_data_boost(profile: &AppProfile) -> bool {
+pub(super) fn is_data_boost(profile: &AppProfile) -> bool {
     matches!(profile.isolation, Some(Isolation::DataBoostIsolationReadOnly(_)))
 }
 
@@ -272,9 +264,7 @@ fn isolation(profile: &AppProfile) -> Result<Isolation> {
                     "app_profile.data_boost_isolation_read_only.compute_billing_owner must be HOST_PAYS",
                 ));
             }
-            let is_single =
-                matches!(profile.routing_policy, Some(RoutingPolicy::SingleClusterRouting(_)));
-            if !is_single || allows_transactions(profile) {
+            if !is_single_cluster(profile) || allows_transactions(profile) {
                 return Err(Error::invalid_argument(
                     "app_profile.data_boost_isolation_read_only: Data Boost needs single_cluster_routing \
                      without allow_transactional_writes",

@@ -22,6 +22,51 @@ fn over(meta: &Arc<MemoryMeta>, is_strict: bool) -> Instances {
     Instances::new(Arc::new(resources), Arc::new(ManualClock::new(1_000_000)), is_strict)
 }
 
+/// Changes that are commits of their own here; the service commits each with its operation.
+impl Instances {
+    fn create_now(&self, request: &CreateInstanceRequest) -> Result<Instance> {
+        self.resources.change(|change| self.create(change, request))
+    }
+
+    fn update_now(
+        &self,
+        given: &Instance,
+        mask: Option<&prost_types::FieldMask>,
+    ) -> Result<Instance> {
+        self.resources.change(|change| self.update(change, given, mask))
+    }
+
+    fn create_cluster_now(
+        &self,
+        parent: &str,
+        id: &str,
+        given: Option<&Cluster>,
+    ) -> Result<Cluster> {
+        self.resources.change(|change| self.create_cluster(change, parent, id, given))
+    }
+
+    fn replace_cluster_now(&self, given: &Cluster) -> Result<Cluster> {
+        self.resources.change(|change| self.replace_cluster(change, given))
+    }
+
+    fn update_cluster_now(
+        &self,
+        given: &Cluster,
+        mask: Option<&prost_types::FieldMask>,
+    ) -> Result<Cluster> {
+        self.resources.change(|change| self.update_cluster(change, given, mask))
+    }
+
+    fn update_profile_now(
+        &self,
+        given: &AppProfile,
+        mask: Option<&prost_types::FieldMask>,
+        ignore_warnings: bool,
+    ) -> Result<AppProfile> {
+        self.resources.change(|change| self.update_profile(change, given, mask, ignore_warnings))
+    }
+}
+
 fn cluster(nodes: i32) -> Cluster {
     Cluster {
         location: "projects/p/locations/z".to_owned(),
@@ -96,7 +141,7 @@ fn boosted(profile: AppProfile) -> AppProfile {
 #[test]
 fn an_instance_is_there_with_its_clusters_and_its_default_profile_after_a_restart_too() {
     let meta = Arc::default();
-    let created = over(&meta, false).create(&request()).unwrap();
+    let created = over(&meta, false).create_now(&request()).unwrap();
     assert_eq!((created.state, created.r#type, created.edition), (1, 1, 1));
     let instances = over(&meta, false);
     assert_eq!(instances.get(I).unwrap(), created);
@@ -112,7 +157,7 @@ fn an_instance_is_there_with_its_clusters_and_its_default_profile_after_a_restar
         panic!("{default:?}")
     };
     assert_eq!((routing.cluster_id.as_str(), routing.allow_transactional_writes), ("c1", true));
-    assert_eq!(instances.create(&request()).unwrap_err().kind(), Code::AlreadyExists);
+    assert_eq!(instances.create_now(&request()).unwrap_err().kind(), Code::AlreadyExists);
 }
 
 #[test]
@@ -170,13 +215,13 @@ fn a_bad_instance_is_refused_and_nothing_of_it_is_kept() {
         ("cpu_utilization_percent", clusters(&[("c", autoscaled(1, 3, 9, 0))]), bad),
         ("storage_utilization", clusters(&[("c", autoscaled(1, 3, 50, 1))]), bad),
     ] {
-        let error = instances.create(&request).unwrap_err();
+        let error = instances.create_now(&request).unwrap_err();
         assert_eq!(error.kind(), code, "{what}: {error}");
         assert!(error.message().contains(what), "{what}: {error}");
     }
     let mut one_bad = request();
     one_bad.clusters.insert("c3".to_owned(), cluster(-1));
-    assert!(instances.create(&one_bad).is_err());
+    assert!(instances.create_now(&one_bad).is_err());
     for instances in [instances, over(&meta, false)] {
         assert!(instances.list("projects/p").unwrap().is_empty());
         assert!(instances.list_clusters("projects/p/instances/-").unwrap().is_empty());
@@ -186,19 +231,19 @@ fn a_bad_instance_is_refused_and_nothing_of_it_is_kept() {
 #[test]
 fn an_update_of_an_instance_changes_what_its_mask_names_and_no_more() {
     let instances = over(&Arc::default(), false);
-    instances.create(&with_instance(|i| i.labels = [("k".into(), "v".into())].into())).unwrap();
+    instances.create_now(&with_instance(|i| i.labels = [("k".into(), "v".into())].into())).unwrap();
     let given = Instance {
         name: I.to_owned(),
         display_name: "new".into(),
         edition: 2,
         ..Default::default()
     };
-    let changed = instances.update(&given, Some(&mask(&["display_name"]))).unwrap();
+    let changed = instances.update_now(&given, Some(&mask(&["display_name"]))).unwrap();
     assert_eq!(
         (changed.display_name.as_str(), changed.edition, changed.labels.len()),
         ("new", 1, 1)
     );
-    let changed = instances.update(&given, Some(&mask(&["labels", "edition"]))).unwrap();
+    let changed = instances.update_now(&given, Some(&mask(&["labels", "edition"]))).unwrap();
     assert_eq!((changed.edition, changed.labels.len()), (2, 0));
     let replaced =
         instances.replace(&Instance { display_name: "r".into(), ..given.clone() }).unwrap();
@@ -221,32 +266,32 @@ fn an_update_of_an_instance_changes_what_its_mask_names_and_no_more() {
         (named("inst"), &["labels"], Code::InvalidArgument),
         (named(nobody), &["labels"], Code::NotFound),
     ] {
-        let error = instances.update(&given, Some(&mask(paths))).unwrap_err();
+        let error = instances.update_now(&given, Some(&mask(paths))).unwrap_err();
         assert_eq!(error.kind(), code, "{paths:?}: {error}");
         assert_eq!(instances.get(I).unwrap(), replaced);
     }
-    assert_eq!(instances.update(&given, None).unwrap_err().kind(), Code::InvalidArgument);
+    assert_eq!(instances.update_now(&given, None).unwrap_err().kind(), Code::InvalidArgument);
 }
 
 #[test]
 fn a_development_instance_has_one_cluster_and_grows_up_once() {
     let instances = over(&Arc::default(), false);
-    instances.create(&development()).unwrap();
+    instances.create_now(&development()).unwrap();
     assert_eq!(instances.get_cluster(C1).unwrap().serve_nodes, 1);
-    let second = |id| instances.create_cluster(I, id, Some(&cluster(1)));
+    let second = |id| instances.create_cluster_now(I, id, Some(&cluster(1)));
     assert_eq!(second("c2").unwrap_err().kind(), Code::FailedPrecondition);
     let grown = Instance { name: I.to_owned(), r#type: 1, ..Instance::default() };
-    assert_eq!(instances.update(&grown, Some(&mask(&["type"]))).unwrap().r#type, 1);
+    assert_eq!(instances.update_now(&grown, Some(&mask(&["type"]))).unwrap().r#type, 1);
     second("c2").unwrap();
 }
 
 #[test]
 fn a_cluster_is_changed_by_mask_and_autoscaling_is_turned_on_and_off() {
     let instances = over(&Arc::default(), false);
-    instances.create(&request()).unwrap();
+    instances.create_now(&request()).unwrap();
     let update = |given: &Cluster, paths: &[&str]| {
         let given = Cluster { name: C1.to_owned(), ..given.clone() };
-        instances.update_cluster(&given, Some(&mask(paths)))
+        instances.update_cluster_now(&given, Some(&mask(paths)))
     };
     assert_eq!(update(&cluster(4), &["serve_nodes"]).unwrap().serve_nodes, 4);
     let whole = "cluster_config.cluster_autoscaling_config";
@@ -264,7 +309,7 @@ fn a_cluster_is_changed_by_mask_and_autoscaling_is_turned_on_and_off() {
     assert_eq!(config.autoscaling_targets.unwrap().storage_utilization_gib_per_node, 2_560);
 
     let replace = |given: Cluster| {
-        instances.replace_cluster(&Cluster { name: C1.to_owned(), ..given }).unwrap_err().kind()
+        instances.replace_cluster_now(&Cluster { name: C1.to_owned(), ..given }).unwrap_err().kind()
     };
     assert_eq!(replace(cluster(2)), Code::InvalidArgument);
     let before = instances.get_cluster(C1).unwrap();
@@ -285,13 +330,13 @@ fn a_cluster_is_changed_by_mask_and_autoscaling_is_turned_on_and_off() {
     let moved = Cluster { location: "projects/p/locations/y".into(), ..cluster(2) };
     assert_eq!(replace(moved), Code::InvalidArgument);
     let replaced = Cluster { name: C1.to_owned(), ..cluster(6) };
-    assert_eq!(instances.replace_cluster(&replaced).unwrap().serve_nodes, 6);
+    assert_eq!(instances.replace_cluster_now(&replaced).unwrap().serve_nodes, 6);
 }
 
 #[test]
 fn a_cluster_that_something_needs_is_not_deleted() {
     let instances = over(&Arc::default(), false);
-    instances.create(&request()).unwrap();
+    instances.create_now(&request()).unwrap();
     let c2 = &format!("{I}/clusters/c2");
     let missing = format!("{I}/clusters/c9");
     assert_eq!(instances.delete_cluster("c2").unwrap_err().kind(), Code::InvalidArgument);
@@ -305,14 +350,15 @@ fn a_cluster_that_something_needs_is_not_deleted() {
     assert_eq!(instances.delete_cluster(C1).unwrap_err().kind(), Code::FailedPrecondition);
     assert_eq!(instances.cluster_ids(I), ["c1"]);
     assert_eq!(instances.cluster_ids("projects/p/instances/nobody"), [IMPLICIT_CLUSTER]);
-    let nowhere = instances.create_cluster("projects/p/instances/nobody", "c", Some(&cluster(1)));
+    let nowhere =
+        instances.create_cluster_now("projects/p/instances/nobody", "c", Some(&cluster(1)));
     assert_eq!(nowhere.unwrap_err().kind(), Code::NotFound);
 }
 
 #[test]
 fn a_profile_has_what_was_left_open_filled_in() {
     let instances = over(&Arc::default(), false);
-    instances.create(&request()).unwrap();
+    instances.create_now(&request()).unwrap();
     let high = Isolation::StandardIsolation(StandardIsolation { priority: Priority::High.into() });
     let created = instances.create_profile(I, "a", Some(&any(&[]))).unwrap();
     assert_eq!(created.isolation, Some(high));
@@ -334,7 +380,7 @@ fn a_profile_has_what_was_left_open_filled_in() {
 #[test]
 fn a_bad_profile_is_refused_and_the_one_there_stays() {
     let instances = over(&Arc::default(), false);
-    instances.create(&request()).unwrap();
+    instances.create_now(&request()).unwrap();
     let none = AppProfile { routing_policy: None, ..single("c1", false) };
     let unknown = StandardIsolation { priority: 9 };
     let unknown = AppProfile {
@@ -382,7 +428,7 @@ fn a_bad_profile_is_refused_and_the_one_there_stays() {
             Code::FailedPrecondition,
         ),
     ] {
-        let error = instances.update_profile(&given, Some(&mask(paths)), false).unwrap_err();
+        let error = instances.update_profile_now(&given, Some(&mask(paths)), false).unwrap_err();
         assert_eq!(error.kind(), code, "{paths:?}: {error}");
         assert_eq!(instances.get_profile(PROFILE).unwrap(), before);
     }
@@ -396,7 +442,7 @@ fn a_bad_profile_is_refused_and_the_one_there_stays() {
         Code::FailedPrecondition
     );
     let path = mask(&["multi_cluster_routing_use_any"]);
-    let changed = instances.update_profile(&any(&[]), Some(&path), true).unwrap();
+    let changed = instances.update_profile_now(&any(&[]), Some(&path), true).unwrap();
     assert_eq!(changed.routing_policy, any(&[]).routing_policy);
 }
 
@@ -408,7 +454,7 @@ fn requests_are_allowed_what_their_profile_allows() {
     for access in [Read, Write, Transaction] {
         instances.allow(&table, "anything", access).unwrap();
     }
-    instances.create(&request()).unwrap();
+    instances.create_now(&request()).unwrap();
     instances.create_profile(I, "any", Some(&any(&[]))).unwrap();
     instances.create_profile(I, "boost", Some(&boosted(single("c1", false)))).unwrap();
     let code = |profile, access| instances.allow(&table, profile, access).err().map(|e| e.kind());
@@ -425,7 +471,7 @@ fn requests_are_allowed_what_their_profile_allows() {
     }
     let default = AppProfile { name: format!("{I}/appProfiles/default"), ..any(&[]) };
     let path = mask(&["multi_cluster_routing_use_any"]);
-    instances.update_profile(&default, Some(&path), true).unwrap();
+    instances.update_profile_now(&default, Some(&path), true).unwrap();
     assert_eq!(code("", Transaction), Some(Code::FailedPrecondition));
 }
 
@@ -435,7 +481,51 @@ fn where_it_is_strict_there_are_only_instances_that_were_created() {
     let table = format!("{I}/tables/t");
     assert_eq!(instances.check(I).unwrap_err().kind(), Code::NotFound);
     assert_eq!(instances.allow(&table, "", Access::Read).unwrap_err().kind(), Code::NotFound);
-    instances.create(&request()).unwrap();
+    instances.create_now(&request()).unwrap();
     instances.check(I).unwrap();
     instances.allow(&table, "", Access::Read).unwrap();
+}
+
+#[test]
+fn the_header_of_a_request_is_that_of_the_cluster_that_its_profile_routes_to_and_costs_nothing_again()
+ {
+    use crate::api::v2::ResponseParams;
+    use prost::Message as _;
+    use tonic::metadata::BinaryMetadataValue;
+    let instances = over(&Arc::default(), false);
+    let table = format!("{I}/tables/t");
+    let told = |profile: &str| {
+        let header = instances.location(&table, profile).to_bytes().unwrap();
+        let params = ResponseParams::decode(header).unwrap();
+        (params.cluster_id().to_owned(), params.zone_id().to_owned())
+    };
+    let is = |profile: &str, cluster: &str, zone: &str| {
+        assert_eq!(told(profile), (cluster.to_owned(), zone.to_owned()), "{profile}");
+        // The same bytes in memory: nothing was allocated for the second.
+        let [one, two] = [(); 2].map(|()| instances.location(&table, profile));
+        let at = |header: &BinaryMetadataValue| header.as_encoded_bytes().as_ptr();
+        assert_eq!(at(&one), at(&two), "{profile}");
+    };
+    is("", IMPLICIT_CLUSTER, IMPLICIT_ZONE);
+    let mut two_zones = request();
+    let y = "projects/p/locations/y".to_owned();
+    two_zones.clusters.insert("c2".to_owned(), Cluster { location: y, ..cluster(1) });
+    instances.create_now(&two_zones).unwrap();
+    for profile in ["", "default", "nobody"] {
+        is(profile, "c1", "z");
+    }
+    instances.create_profile(I, "a", Some(&single("c2", false))).unwrap();
+    instances.create_profile(I, "b", Some(&any(&[]))).unwrap();
+    is("a", "c2", "y");
+    is("b", "c1", "z");
+    let path = mask(&["single_cluster_routing"]);
+    instances.update_profile_now(&single("c1", false), Some(&path), true).unwrap();
+    is("a", "c1", "z");
+    let default = AppProfile { name: format!("{I}/appProfiles/default"), ..single("c2", true) };
+    instances.update_profile_now(&default, Some(&path), true).unwrap();
+    is("", "c2", "y");
+    instances.delete_cluster(C1).unwrap_err();
+    instances.delete_profile(PROFILE, true).unwrap();
+    instances.delete_cluster(C1).unwrap();
+    is("b", "c2", "y");
 }

@@ -18,6 +18,7 @@ use tepui_engine::tablet::TabletStats;
 use super::process;
 use super::rpc::{self, BUCKETS_MICROS, CODES, CoreRpcs};
 use crate::admission::{Gate, Streams};
+use crate::backups::Backups;
 use crate::rpcs::SERVICES;
 
 /// Before every name.
@@ -34,6 +35,8 @@ pub struct Sources {
     pub gate: Arc<Gate>,
     /// The budget of answers.
     pub streams: Arc<Streams>,
+    /// The backups of tables.
+    pub backups: Arc<Backups>,
     /// Bytes that the process is to stay within; 0 where there is no bound.
     pub memory_bytes: u64,
 }
@@ -60,6 +63,7 @@ impl Collector for Sources {
         self.background(&mut out)?;
         self.log(&mut out)?;
         self.values(&tablets, &mut out)?;
+        self.backups(&mut out)?;
         self.device(&mut out)
     }
 }
@@ -339,6 +343,24 @@ impl Sources {
         out.counter("value_written_bytes", help, get(&metrics.value_write_bytes))?;
         let help = "bytes of values that compactions moved, to free files with much garbage";
         out.counter("value_moved_bytes", help, get(&metrics.value_moved_bytes))
+    }
+
+    fn backups(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
+        let figures = self.backups.figures();
+        let states = [("ready", figures.ready), ("creating", figures.creating)];
+        out.gauges(
+            ("backups", "backups of tables, by state"),
+            states.map(|(state, count)| (label("state", state), count as f64)),
+        )?;
+        let help = "bytes of files that backups alone keep";
+        out.gauge("backup_held_bytes", help, figures.held_bytes as f64)?;
+        let help = "age of the newest automated backup of the table where it is oldest; 0 where no table has a policy";
+        let seconds = figures.automated_age_micros / 1_000_000;
+        out.gauge("automated_backup_age_seconds", help, seconds as f64)?;
+        out.counters(
+            ("backup_failures", "operations on backups that failed, by what they were to do"),
+            figures.failures.map(|(operation, count)| (label("operation", operation), count)),
+        )
     }
 
     fn device(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {

@@ -9,7 +9,8 @@ use tonic::{Response, Status};
 
 use super::{InstanceAdminService, TableAdminService, blocking, timestamp};
 use crate::api::longrunning::Operation;
-use crate::operations::Operations;
+use crate::catalog::resources::Change;
+use crate::operations::{Finished, Operations};
 
 /// A service whose changes are done when they are answered, so that their operations are finished ones.
 pub(super) trait Changes: Clone + Send + Sync + 'static {
@@ -34,9 +35,29 @@ pub(super) trait Changes: Clone + Send + Sync + 'static {
         metadata: (&str, &impl Message),
         response: (&str, &impl Message),
     ) -> Result<Operation> {
-        let metadata_type = format!("google.bigtable.admin.v2.{}", metadata.0);
-        self.operations().finished(resource, (&metadata_type, metadata.1), response)
+        self.operations().change(|_| Ok(finished(resource, metadata, response)))
     }
+
+    /// Makes a change of resources off the core's runtime, and its operation in the same commit.
+    async fn operation(
+        &self,
+        work: impl FnOnce(&Self, &mut Change<'_>, &Times) -> Result<Finished> + Send + 'static,
+    ) -> Result<Response<Operation>, Status> {
+        let work = move |service: &Self, times: Times| {
+            service.operations().change(|change| work(service, change, &times))
+        };
+        self.change(work).await
+    }
+}
+
+/// The operation of a change that is made: its metadata, by the name of a type of the admin API, and its result, by that of any.
+pub(super) fn finished(
+    resource: &str,
+    (metadata_type, metadata): (&str, &impl Message),
+    response: (&str, &impl Message),
+) -> Finished {
+    let metadata_type = format!("google.bigtable.admin.v2.{metadata_type}");
+    Finished::new(resource, (&metadata_type, metadata), response)
 }
 
 impl Changes for InstanceAdminService {

@@ -10,7 +10,7 @@ use tepui_engine::io::Clock;
 use tepui_engine::tablet::TabletId;
 use tonic::{Request, Response, Status};
 
-use super::changes::Changes as _;
+use super::changes::{Changes as _, finished};
 use super::{Iam, Tables, invalid, page_size, timestamp};
 use crate::api::longrunning::Operation;
 use crate::api::{admin, instances as api};
@@ -47,17 +47,22 @@ impl InstanceAdminService {
         request: Request<api::CreateInstanceRequest>,
     ) -> Result<Response<Operation>, Status> {
         let request = request.into_inner();
-        let change = self.change(move |service, times| {
-            let instance = service.instances.create(&request)?;
+        let change = self.operation(move |service, change, times| {
+            let instance = service.instances.create(change, &request)?;
             let metadata = api::CreateInstanceMetadata {
                 original_request: Some(request),
                 request_time: times.requested(),
                 finish_time: times.now(),
             };
-            let metadata = ("CreateInstanceMetadata", &metadata);
-            service.done(&instance.name, metadata, (INSTANCE_TYPE, &instance))
+            Ok(finished(
+                &instance.name,
+                ("CreateInstanceMetadata", &metadata),
+                (INSTANCE_TYPE, &instance),
+            ))
         });
-        change.await
+        let created = change.await?;
+        tracing::info!(operation = created.get_ref().name, "instance created");
+        Ok(created)
     }
 
     pub(super) async fn on_get_instance(
@@ -90,15 +95,19 @@ impl InstanceAdminService {
     ) -> Result<Response<Operation>, Status> {
         let request = request.into_inner();
         let given = request.instance.clone().ok_or_else(|| invalid("instance must be set"))?;
-        let change = self.change(move |service, times| {
-            let instance = service.instances.update(&given, request.update_mask.as_ref())?;
+        let change = self.operation(move |service, change, times| {
+            let mask = request.update_mask.as_ref();
+            let instance = service.instances.update(change, &given, mask)?;
             let metadata = api::UpdateInstanceMetadata {
                 original_request: Some(request),
                 request_time: times.requested(),
                 finish_time: times.now(),
             };
-            let metadata = ("UpdateInstanceMetadata", &metadata);
-            service.done(&instance.name, metadata, (INSTANCE_TYPE, &instance))
+            Ok(finished(
+                &instance.name,
+                ("UpdateInstanceMetadata", &metadata),
+                (INSTANCE_TYPE, &instance),
+            ))
         });
         change.await
     }
@@ -122,9 +131,10 @@ impl InstanceAdminService {
         request: Request<admin::CreateClusterRequest>,
     ) -> Result<Response<Operation>, Status> {
         let request = request.into_inner();
-        let change = self.change(move |service, times| {
+        let change = self.operation(move |service, change, times| {
             let (parent, id) = (&request.parent, &request.cluster_id);
-            let cluster = service.instances.create_cluster(parent, id, request.cluster.as_ref())?;
+            let given = request.cluster.as_ref();
+            let cluster = service.instances.create_cluster(change, parent, id, given)?;
             let tables = service.tables.list(parent, None, usize::MAX);
             let sizes = tables.iter().map(|entry| {
                 let tablets = entry.table.tablets().map(|(_, tablet)| tablet.stats());
@@ -136,8 +146,11 @@ impl InstanceAdminService {
                 request_time: times.requested(),
                 finish_time: times.now(),
             };
-            let metadata = ("CreateClusterMetadata", &metadata);
-            service.done(&cluster.name, metadata, (CLUSTER_TYPE, &cluster))
+            Ok(finished(
+                &cluster.name,
+                ("CreateClusterMetadata", &metadata),
+                (CLUSTER_TYPE, &cluster),
+            ))
         });
         change.await
     }
@@ -165,15 +178,18 @@ impl InstanceAdminService {
         request: Request<admin::Cluster>,
     ) -> Result<Response<Operation>, Status> {
         let request = request.into_inner();
-        let change = self.change(move |service, times| {
-            let cluster = service.instances.replace_cluster(&request)?;
+        let change = self.operation(move |service, change, times| {
+            let cluster = service.instances.replace_cluster(change, &request)?;
             let metadata = admin::UpdateClusterMetadata {
                 original_request: Some(request),
                 request_time: times.requested(),
                 finish_time: times.now(),
             };
-            let metadata = ("UpdateClusterMetadata", &metadata);
-            service.done(&cluster.name, metadata, (CLUSTER_TYPE, &cluster))
+            Ok(finished(
+                &cluster.name,
+                ("UpdateClusterMetadata", &metadata),
+                (CLUSTER_TYPE, &cluster),
+            ))
         });
         change.await
     }
@@ -184,15 +200,16 @@ impl InstanceAdminService {
     ) -> Result<Response<Operation>, Status> {
         let request = request.into_inner();
         let given = request.cluster.clone().ok_or_else(|| invalid("cluster must be set"))?;
-        let change = self.change(move |service, times| {
-            let cluster = service.instances.update_cluster(&given, request.update_mask.as_ref())?;
+        let change = self.operation(move |service, change, times| {
+            let mask = request.update_mask.as_ref();
+            let cluster = service.instances.update_cluster(change, &given, mask)?;
             let metadata = admin::PartialUpdateClusterMetadata {
                 original_request: Some(request),
                 request_time: times.requested(),
                 finish_time: times.now(),
             };
             let metadata = ("PartialUpdateClusterMetadata", &metadata);
-            service.done(&cluster.name, metadata, (CLUSTER_TYPE, &cluster))
+            Ok(finished(&cluster.name, metadata, (CLUSTER_TYPE, &cluster)))
         });
         change.await
     }
@@ -253,11 +270,12 @@ impl InstanceAdminService {
         let request = request.into_inner();
         let given = request.app_profile.ok_or_else(|| invalid("app_profile must be set"))?;
         let (mask, ignore_warnings) = (request.update_mask, request.ignore_warnings);
-        let change = self.change(move |service, _| {
+        let change = self.operation(move |service, change, _| {
+            let Self { instances, .. } = service;
             let profile =
-                service.instances.update_profile(&given, mask.as_ref(), ignore_warnings)?;
+                instances.update_profile(change, &given, mask.as_ref(), ignore_warnings)?;
             let metadata = ("UpdateAppProfileMetadata", &admin::UpdateAppProfileMetadata {});
-            service.done(&profile.name, metadata, (APP_PROFILE_TYPE, &profile))
+            Ok(finished(&profile.name, metadata, (APP_PROFILE_TYPE, &profile)))
         });
         change.await
     }

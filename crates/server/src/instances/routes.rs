@@ -1,0 +1,133 @@
+//! What app profiles do with requests for rows, ready to be looked up by every one of them: whether they let a request
+//! through, and which cluster answers it, as the header that clients' metrics read.
+//!
+//! ```text
+//! clusters, app profiles ── a change of any ─► made anew by the next request ─► looked up: no lock, no allocation
+//! ```
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::Guard;
+use prost::Message as _;
+use tonic::metadata::BinaryMetadataValue;
+
+use super::profiles::{self, DEFAULT};
+use super::{IMPLICIT_CLUSTER, IMPLICIT_ZONE, Instances};
+use crate::api::admin::app_profile::RoutingPolicy;
+use crate::api::admin::{AppProfile, Cluster};
+use crate::api::v2::ResponseParams;
+use crate::catalog::resources::Resources;
+use crate::names;
+
+/// What the app profiles of all instances that were created do.
+#[derive(Debug)]
+pub(super) struct Routes {
+    /// That of the resources that it was made of.
+    revision: u64,
+    implicit: BinaryMetadataValue,
+    instances: HashMap<String, Profiles>,
+}
+
+/// The app profiles of an instance.
+#[derive(Debug)]
+pub(super) struct Profiles {
+    /// Of the first cluster, which answers where a profile does not route to one alone.
+    location: BinaryMetadataValue,
+    by_id: HashMap<String, Route>,
+}
+
+/// What an app profile does.
+#[derive(Debug)]
+pub(super) struct Route {
+    location: BinaryMetadataValue,
+    pub(super) allows_transactions: bool,
+    pub(super) is_single_cluster: bool,
+    pub(super) is_data_boost: bool,
+}
+
+impl Routes {
+    /// None, and older than any.
+    pub(super) fn none() -> Self {
+        let implicit = location(IMPLICIT_CLUSTER, IMPLICIT_ZONE);
+        Self { revision: 0, implicit, instances: HashMap::new() }
+    }
+
+    fn of_resources(resources: &Resources, revision: u64) -> Self {
+        let mut routes = Self { revision, ..Self::none() };
+        let header = |cluster: &Cluster| {
+            location(names::id_of(&cluster.name), names::id_of(&cluster.location))
+        };
+        for (name, cluster) in resources.list::<Cluster>("", None, usize::MAX) {
+            let instance = names::instance_of(&name);
+            if !routes.instances.contains_key(instance) {
+                let location = header(&cluster.value);
+                let profiles = Profiles { location, by_id: HashMap::new() };
+                routes.instances.insert(instance.to_owned(), profiles);
+            }
+        }
+        for (name, profile) in resources.list::<AppProfile>("", None, usize::MAX) {
+            let instance = names::instance_of(&name);
+            let Some(profiles) = routes.instances.get_mut(instance) else { continue };
+            let profile = &profile.value;
+            let routed = match &profile.routing_policy {
+                Some(RoutingPolicy::SingleClusterRouting(routing)) => resources
+                    .get::<Cluster>(&format!("{instance}/clusters/{}", routing.cluster_id))
+                    .map(|cluster| header(&cluster.value)),
+                _ => None,
+            };
+            let route = Route {
+                location: routed.unwrap_or_else(|| profiles.location.clone()),
+                allows_transactions: profiles::allows_transactions(profile),
+                is_single_cluster: profiles::is_single_cluster(profile),
+                is_data_boost: profiles::is_data_boost(profile),
+            };
+            profiles.by_id.insert(names::id_of(&name).to_owned(), route);
+        }
+        routes
+    }
+
+    /// The profiles of an instance; `None` for one that nobody created.
+    pub(super) fn of(&self, instance: &str) -> Option<&Profiles> {
+        self.instances.get(instance)
+    }
+}
+
+impl Profiles {
+    /// What the profile of an id does.
+    pub(super) fn by(&self, id: &str) -> Option<&Route> {
+        self.by_id.get(id)
+    }
+}
+
+impl Instances {
+    /// The routes as of the last change.
+    pub(super) fn routes(&self) -> Guard<Arc<Routes>> {
+        let revision =
+            self.resources.revision::<Cluster>().max(self.resources.revision::<AppProfile>());
+        let routes = self.routes.load();
+        if routes.revision == revision {
+            return routes;
+        }
+        // Made by several cores at once they are the same.
+        self.routes.store(Arc::new(Routes::of_resources(&self.resources, revision)));
+        self.routes.load()
+    }
+
+    /// Which cluster answers requests by this app profile to what has this name, and its zone, as clients' metrics read it:
+    /// the one that the profile routes to, else the first. Takes no lock, and allocates nothing.
+    pub fn location(&self, name: &str, profile: &str) -> BinaryMetadataValue {
+        let routes = self.routes();
+        let Some(profiles) = routes.of(names::instance_of(name)) else {
+            return routes.implicit.clone();
+        };
+        let route = profiles.by(if profile.is_empty() { DEFAULT } else { profile });
+        route.map_or(&profiles.location, |route| &route.location).clone()
+    }
+}
+
+fn location(cluster: &str, zone: &str) -> BinaryMetadataValue {
+    let (zone_id, cluster_id) = (Some(zone.to_owned()), Some(cluster.to_owned()));
+    let params = ResponseParams { zone_id, cluster_id, afe_id: None };
+    BinaryMetadataValue::from_bytes(&params.encode_to_vec())
+}
