@@ -4,10 +4,12 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tepui_engine::db::Health;
 use tepui_engine::pressure::Behind;
 use tokio::sync::watch;
+use tokio::time::{Interval, MissedTickBehavior};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
@@ -15,7 +17,9 @@ use crate::backups::Backups;
 use crate::catalog::authorized_views::AuthorizedViews;
 use crate::hot_tablets::HotTablets;
 use crate::iam::policies::Policies;
-use crate::limits::{BACKUP_SWEEP_INTERVAL, HEALTH_INTERVAL, RELIEF_INTERVAL, SWEEP_INTERVAL};
+use crate::limits::{
+    BACKUP_SWEEP_INTERVAL, DRAIN, HEALTH_INTERVAL, RELIEF_INTERVAL, SWEEP_INTERVAL,
+};
 use crate::metrics::collect::Sources;
 use crate::metrics::endpoint;
 use crate::rpcs;
@@ -51,7 +55,11 @@ pub struct Chores {
 /// Does the chores until the server stops; then tells health checks, then the cores.
 pub fn run(chores: Chores) {
     match runtime::build() {
-        Ok(runtime) => runtime.block_on(chores.run()),
+        Ok(runtime) => {
+            runtime.block_on(chores.run());
+            // A sweep that is stuck must not keep the server from stopping: it goes on where it was at the next start.
+            runtime.shutdown_timeout(DRAIN);
+        }
         // The cores see the end of `drain` and stop: a server whose end cannot be ordered must not run.
         Err(error) => tracing::error!(%error, "cannot start the chores' runtime"),
     }
@@ -61,31 +69,31 @@ impl Chores {
     async fn run(mut self) {
         let metrics = self.metrics.take();
         let endpoint = async {
-            match metrics {
-                Some(listener) => endpoint::serve(listener, &self.sources).await,
-                None => std::future::pending().await,
+            if let Some(listener) = metrics {
+                endpoint::serve(listener, &self.sources).await;
             }
+            std::future::pending::<()>().await;
         };
+        // Each goes its own way: a sweep may take long, and neither the others nor the end wait for it.
         tokio::select! {
+            () = runtime::given(self.stop.clone()) => {}
             () = self.look_after() => {}
-            () = async { endpoint.await; std::future::pending().await } => {}
+            () = self.sweep_tables() => {}
+            () = self.sweep_backups() => {}
+            () = endpoint => {}
         }
         set_all(&self.health, ServingStatus::NotServing).await;
         // Nobody listening means that the cores are gone already.
         let _ = self.drain.send(true);
     }
 
-    /// Does what is done from time to time, until the server stops.
+    /// Looks at the engine's health, at stalled reads and at what the cores work for, from time to time and for ever.
     async fn look_after(&self) {
-        let mut relief_tick = tokio::time::interval(RELIEF_INTERVAL);
-        let mut health_tick = tokio::time::interval(HEALTH_INTERVAL);
-        let mut sweep_tick = tokio::time::interval(SWEEP_INTERVAL);
-        let mut backup_tick = tokio::time::interval(BACKUP_SWEEP_INTERVAL);
+        let mut relief_tick = interval(RELIEF_INTERVAL);
+        let mut health_tick = interval(HEALTH_INTERVAL);
         let mut told = self.told.clone();
-        let mut stopped = std::pin::pin!(runtime::given(self.stop.clone()));
         loop {
             tokio::select! {
-                () = &mut stopped => break,
                 _ = health_tick.tick() => {
                     let now = self.sources.engine.health();
                     if told != now {
@@ -100,28 +108,47 @@ impl Chores {
                     streams.relieve(engine.clock().monotonic_micros(), short);
                     self.hot_tablets.look(engine.clock().now_micros());
                 }
-                _ = sweep_tick.tick() => {
-                    let (tables, views) = (Arc::clone(&self.tables), Arc::clone(&self.views));
-                    let policies = self.policies.clone();
-                    let sweep = move || {
-                        tables.sweep();
-                        if let Err(error) = views.sweep(|name| tables.incarnation(name)) {
-                            tracing::warn!(%error, "cannot remove the authorized views of tables that are gone");
-                        }
-                        if let Err(error) = policies.sweep(|name| tables.incarnation(name)) {
-                            tracing::warn!(%error, "cannot remove the policies of tables that are gone");
-                        }
-                    };
-                    // A panic in it is on stderr; the next sweep tries again.
-                    let _ = tokio::task::spawn_blocking(sweep).await;
-                }
-                _ = backup_tick.tick() => {
-                    let backups = Arc::clone(&self.backups);
-                    let _ = tokio::task::spawn_blocking(move || backups.sweep()).await;
-                }
             }
         }
     }
+
+    /// Sweeps tables whose time is over and what belonged to tables that are gone, for ever.
+    async fn sweep_tables(&self) {
+        let mut tick = interval(SWEEP_INTERVAL);
+        loop {
+            tick.tick().await;
+            let (tables, views) = (Arc::clone(&self.tables), Arc::clone(&self.views));
+            let policies = self.policies.clone();
+            let sweep = move || {
+                tables.sweep();
+                if let Err(error) = views.sweep(|name| tables.incarnation(name)) {
+                    tracing::warn!(%error, "cannot remove the authorized views of tables that are gone");
+                }
+                if let Err(error) = policies.sweep(|name| tables.incarnation(name)) {
+                    tracing::warn!(%error, "cannot remove the policies of tables that are gone");
+                }
+            };
+            // A panic in it is on stderr; the next sweep tries again.
+            let _ = tokio::task::spawn_blocking(sweep).await;
+        }
+    }
+
+    /// Does what time asks for of backups, for ever.
+    async fn sweep_backups(&self) {
+        let mut tick = interval(BACKUP_SWEEP_INTERVAL);
+        loop {
+            tick.tick().await;
+            let backups = Arc::clone(&self.backups);
+            let _ = tokio::task::spawn_blocking(move || backups.sweep()).await;
+        }
+    }
+}
+
+/// Ticks at once and then at intervals; what was missed is not made up for.
+fn interval(period: Duration) -> Interval {
+    let mut interval = tokio::time::interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
 }
 
 /// Tells health checks how the engine is.
