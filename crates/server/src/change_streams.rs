@@ -166,7 +166,7 @@ fn families_of(record: &TableRecord, schema: &TableSchema) -> Families {
 }
 
 fn stopping() -> Status {
-    Status::unavailable("the server is shutting down; go on from the last token")
+    from_error(&Error::unavailable("the server is shutting down; go on from the last token"))
 }
 
 /// Checks a request.

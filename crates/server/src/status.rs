@@ -11,6 +11,14 @@ use crate::api::rpc;
 /// The type of the detail that tells a client when to try again.
 const RETRY_INFO_TYPE: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
+/// When to try again where the server is about to be started anew: that takes seconds. Sooner, and all clients ask several
+/// times meanwhile; later, and they are idle when it is back.
+const RETRY_UNAVAILABLE: Duration = Duration::from_secs(1);
+
+/// When to try again where something is used up of which nobody knows when there is more, as of the disk: an operator has
+/// to make room, so this keeps clients from asking in vain.
+const RETRY_EXHAUSTED: Duration = Duration::from_secs(10);
+
 /// The gRPC code of an error's code.
 pub fn grpc_code(code: Code) -> tonic::Code {
     match code {
@@ -41,7 +49,7 @@ pub fn from_error(error: &Error) -> Status {
     if matches!(code, tonic::Code::DataLoss | tonic::Code::Internal) {
         tracing::error!(?code, message = error.message(), "request failed");
     }
-    match error.retry_after() {
+    match retry_after(error) {
         None => Status::new(code, error.message()),
         Some(after) => {
             let message = error.message().to_owned();
@@ -57,8 +65,17 @@ pub fn of_entry(error: &Error) -> rpc::Status {
     rpc::Status {
         code: grpc_code(error.kind()).into(),
         message: error.message().to_owned(),
-        details: error.retry_after().map(retry_info).into_iter().collect(),
+        details: retry_after(error).map(retry_info).into_iter().collect(),
     }
+}
+
+/// When the client may try again: every refusal that is not for good says so.
+fn retry_after(error: &Error) -> Option<Duration> {
+    error.retry_after().or(match error.kind() {
+        Code::Unavailable => Some(RETRY_UNAVAILABLE),
+        Code::ResourceExhausted => Some(RETRY_EXHAUSTED),
+        _ => None,
+    })
 }
 
 fn retry_info(after: Duration) -> prost_types::Any {
@@ -111,7 +128,32 @@ mod tests {
         assert_eq!(detail.type_url, RETRY_INFO_TYPE);
         let delay = rpc::RetryInfo::decode(&detail.value[..]).unwrap().retry_delay.unwrap();
         assert_eq!((delay.seconds, delay.nanos), (1, 250_000_000));
-        assert!(from_error(&Error::resource_exhausted("full")).details().is_empty());
+    }
+
+    #[test]
+    fn whatever_is_unavailable_or_used_up_says_when_to_try_again_and_nothing_else_does() {
+        use tepui_engine::ErrorKind;
+        for kind in [
+            ErrorKind::InvalidArgument,
+            ErrorKind::NotFound,
+            ErrorKind::Io,
+            ErrorKind::NoSpace,
+            ErrorKind::Overloaded,
+            ErrorKind::ReadOnly,
+            ErrorKind::Closed,
+        ] {
+            let error = Error::from(tepui_engine::Error::new(kind, "what"));
+            let status = from_error(&error);
+            let is_passing =
+                matches!(status.code(), tonic::Code::Unavailable | tonic::Code::ResourceExhausted);
+            let told = rpc::Status::decode(status.details()).unwrap();
+            assert_eq!(
+                told.details.iter().any(|d| d.type_url == RETRY_INFO_TYPE),
+                is_passing,
+                "{kind:?}"
+            );
+            assert_eq!(of_entry(&error).details.len(), usize::from(is_passing), "{kind:?}");
+        }
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub fn create(record: &mut TableRecord, name: &str, config: admin::ColumnFamily)
     check_family(&family)?;
     record.families.push(family);
     record.next_family_id = id.checked_add(1).ok_or_else(|| {
-        Error::new(Code::ResourceExhausted, "the table's family numbers are used up")
+        Error::failed_precondition("the table's family numbers are used up; create a new table")
     })?;
     Ok(())
 }
