@@ -68,7 +68,7 @@ struct State {
     looks: u64,
     /// At how many cores a tablet was found in these, together.
     found: HashMap<TabletId, u64>,
-    /// By the time of their beginning, ascending.
+    /// By the time of their beginning, ascending unless the clock was set back.
     intervals: VecDeque<(i64, BTreeMap<TabletId, Hot>)>,
 }
 
@@ -125,7 +125,8 @@ impl State {
         let interval = start_micros - start_micros.rem_euclid(INTERVAL_MICROS);
         let found = std::mem::take(&mut self.found);
         self.looks = 0;
-        self.intervals.retain(|(start, _)| start_micros - start <= KEPT_MICROS);
+        // By distance: what a clock that was ahead once has left goes, too.
+        self.intervals.retain(|(start, _)| start_micros.abs_diff(*start) <= KEPT_MICROS as u64);
         if self.intervals.back().is_none_or(|(start, _)| *start != interval) {
             self.intervals.push_back((interval, BTreeMap::new()));
         }

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use prost::Message as _;
+use tepui_engine::io::{CrashMode, Fault, FaultFiles, FaultOp};
 use tepui_engine::io::{Env, InlineIo, MemoryFiles, SeededRng, SystemClock, ThreadSpawner};
-use tepui_engine::io::{Fault, FaultFiles, FaultOp};
 use tepui_server::api::admin::bigtable_instance_admin_client::BigtableInstanceAdminClient;
 use tepui_server::api::admin::bigtable_table_admin_client::BigtableTableAdminClient;
 use tepui_server::api::admin::drop_row_range_request::Target;
@@ -25,6 +25,8 @@ use tokio::net::TcpStream;
 use tonic::Code;
 use tonic::transport::Channel;
 
+#[path = "server/administration.rs"]
+mod administration;
 #[path = "server/authorized_views.rs"]
 mod authorized_views;
 #[path = "server/change_streams.rs"]

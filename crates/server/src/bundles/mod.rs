@@ -5,17 +5,20 @@
 //! replaces those that it makes itself. What nobody can see any more is removed at the next start.
 
 mod descriptors;
+mod named;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tepui_bigtable::error::{Error, Result};
+use tepui_bigtable::value_type;
 
 use crate::api::admin;
 use crate::api::admin::schema_bundle::Type;
 use crate::catalog::record::TableRecord;
 use crate::catalog::resources::{Change, Resource, Resources, Stored, missing};
 use crate::limits::SCHEMA_BUNDLES_MAX;
+use named::Named;
 
 /// Between a table's name and a bundle's id.
 pub const COLLECTION: &str = "schemaBundles";
@@ -108,6 +111,42 @@ impl Bundles {
         let all = self.resources.list::<BundleRecord>(&prefix(&table.name), after, usize::MAX);
         let of_table = all.iter().filter(|(_, stored)| is_of(stored, table));
         of_table.take(limit).map(|(name, stored)| shown(name, stored)).collect()
+    }
+
+    /// Checks a family's value type, and that the schemas are there that it names: `FAILED_PRECONDITION` where a bundle is
+    /// not, or what is named of it.
+    pub fn check_named(
+        &self,
+        table: &TableRecord,
+        family: &str,
+        of_family: Option<&admin::Type>,
+    ) -> Result<()> {
+        value_type::check(of_family)
+            .map_err(|error| error.context(format_args!("column family {family:?}")))?;
+        for (bundle, schema) in named::in_type(of_family) {
+            let missing = |what: String| {
+                Error::failed_precondition(format!(
+                    "column family {family:?}: value_type names schema bundle {bundle:?}, {what}"
+                ))
+            };
+            let name = format!("{}{bundle}", prefix(&table.name));
+            let found = self.resources.get::<BundleRecord>(&name);
+            let found = found.filter(|stored| is_of(stored, table)).ok_or_else(|| {
+                missing(
+                    "which is not there: create it in the table first, then set the type"
+                        .to_owned(),
+                )
+            })?;
+            let pool = descriptors::link(&found.value.proto_descriptors)?;
+            let is_there = match schema {
+                Named::Message(name) => pool.get_message_by_name(name).is_some(),
+                Named::Enum(name) => pool.get_enum_by_name(name).is_some(),
+            };
+            if !is_there {
+                return Err(missing(format!("which has no {schema}")));
+            }
+        }
+        Ok(())
     }
 
     /// Replaces a bundle's schema by one that is compatible, or by any where `ignore_warnings`; `ABORTED` where the

@@ -57,15 +57,23 @@ pub fn update(
         let (field, part) = path.split_once('.').unwrap_or((path, ""));
         match (field, part) {
             ("deletion_protection", "") => changed.deletion_protection = asked.deletion_protection,
-            ("change_stream_config", "" | "retention_period") => {
+            ("change_stream_config", "") => {
                 changed.change_stream_config = asked.change_stream_config;
+            }
+            // A part that is not set is no wish to be without the whole: that it must be set is checked below.
+            ("change_stream_config", "retention_period") => {
+                changed.change_stream_config = Some(asked.change_stream_config.unwrap_or_default());
             }
             ("automated_backup_policy", part) => {
                 update_policy(&mut changed, policy(asked), part)
                     .ok_or_else(|| crate::instances::not_updatable(path, UPDATABLE))?;
             }
-            ("tiered_storage_config", "" | "infrequent_access") => {
+            ("tiered_storage_config", "") => {
                 changed.tiered_storage_config = asked.tiered_storage_config;
+            }
+            ("tiered_storage_config", "infrequent_access") => {
+                changed.tiered_storage_config =
+                    Some(asked.tiered_storage_config.unwrap_or_default());
             }
             ("row_key_schema", "") => {
                 check_schema_change(record, asked.row_key_schema.as_ref(), ignore_warnings)?;
@@ -443,6 +451,8 @@ mod tests {
             (&["deletion_protection.x"], bad),
             (&["row_key_schema.fields"], bad),
             (&["automated_backup_policy.disabled"], bad),
+            (&["change_stream_config.retention_period"], bad),
+            (&["tiered_storage_config.infrequent_access"], bad),
             (&["deletion_protection", "column_families"], Code::Unimplemented),
         ] {
             let error = update(&there, &asked, Some(&mask(paths)), false).unwrap_err();

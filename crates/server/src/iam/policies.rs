@@ -4,11 +4,11 @@
 //! table can be deleted and come back, so the policies of a table and of what is in it have the table's incarnation, as
 //! authorized views do ([`crate::catalog::authorized_views`]).
 
-use std::hash::Hasher as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tepui_bigtable::error::{Error, Result};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::permissions::with_parents;
 use super::validity::{CONDITIONS_VERSION, check_policy};
@@ -175,34 +175,11 @@ pub fn in_version(mut policy: iam::Policy, requested: i32) -> iam::Policy {
     policy
 }
 
+/// The same on every machine and in every version.
 fn fingerprint(condition: &Expr) -> u64 {
-    let mut hasher = Fnv1a::default();
-    for text in [&condition.title, &condition.description, &condition.expression] {
-        hasher.write(text.as_bytes());
-        hasher.write(&[0]);
-    }
-    hasher.finish()
-}
-
-/// FNV-1a of 64 bits: the same on every machine and in every version.
-struct Fnv1a(u64);
-
-impl Default for Fnv1a {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl std::hash::Hasher for Fnv1a {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
+    xxh3_64(
+        [&*condition.title, &*condition.description, &*condition.expression].join("\0").as_bytes(),
+    )
 }
 
 #[cfg(test)]

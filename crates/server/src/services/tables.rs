@@ -16,7 +16,7 @@ use crate::api::spelled_out;
 use crate::backups::Backups;
 use crate::bundles::Bundles;
 use crate::catalog::authorized_views::AuthorizedViews;
-use crate::catalog::record::TableRecord;
+use crate::catalog::record::{FamilyRecord, TableRecord};
 use crate::catalog::{NewTable, families, settings};
 use crate::instances::Instances;
 use crate::metrics::rpc::Recorder;
@@ -59,8 +59,16 @@ impl TableAdminService {
             asked: request.table.unwrap_or_default(),
             splits: request.initial_splits.into_iter().map(|split| split.key).collect(),
         };
-        let tables = Arc::clone(&self.tables);
-        let entry = blocking(move || tables.create(&name, new)).await?;
+        let Self { tables, bundles, .. } = self.clone();
+        let entry = blocking(move || {
+            // A table that is not there has no bundles.
+            let none = TableRecord { name: name.clone(), ..TableRecord::default() };
+            for (family, config) in &new.asked.column_families {
+                bundles.check_named(&none, family, config.value_type.as_ref())?;
+            }
+            tables.create(&name, new)
+        })
+        .await?;
         Ok(Response::new(self.shown(&entry.record, View::SchemaView)))
     }
 
@@ -168,9 +176,21 @@ impl TableAdminService {
         request: Request<admin::ModifyColumnFamiliesRequest>,
     ) -> Result<Response<spelled_out::Table>, Status> {
         let request = request.into_inner();
-        let tables = Arc::clone(&self.tables);
+        let Self { tables, bundles, .. } = self.clone();
         let entry = blocking(move || {
-            tables.update(&request.name, |record| families::modify(record, &request.modifications))
+            tables.update(&request.name, |record| {
+                let changed = families::modify(record, &request.modifications)?;
+                for family in &changed.families {
+                    let of = |family: &FamilyRecord| family.config.as_ref()?.value_type.clone();
+                    let value_type = of(family);
+                    let before =
+                        record.family(&family.name).filter(|before| before.id == family.id);
+                    if before.and_then(of) != value_type {
+                        bundles.check_named(record, &family.name, value_type.as_ref())?;
+                    }
+                }
+                Ok(changed)
+            })
         })
         .await?;
         Ok(Response::new(self.shown(&entry.record, View::SchemaView)))

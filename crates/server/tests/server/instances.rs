@@ -32,7 +32,7 @@ impl TestServer {
         longrunning::operations_client::OperationsClient::new(self.channel.clone())
     }
 
-    async fn create_table(&self, instance: &str) -> Result<admin::Table, tonic::Status> {
+    pub(super) async fn create_table(&self, instance: &str) -> Result<admin::Table, tonic::Status> {
         let families = [("cf".to_owned(), admin::ColumnFamily::default())].into();
         let request = admin::CreateTableRequest {
             parent: instance.to_owned(),

@@ -1,0 +1,49 @@
+//! What value types name of schema bundles.
+
+use std::fmt;
+
+use crate::api::admin::Type;
+use crate::api::admin::r#type::Kind;
+
+/// What a type names of a bundle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Named<'a> {
+    /// The full name of a message.
+    Message(&'a str),
+    /// The full name of an enum.
+    Enum(&'a str),
+}
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Message(name) => write!(f, "message {name:?}"),
+            Self::Enum(name) => write!(f, "enum {name:?}"),
+        }
+    }
+}
+
+/// The bundles that a type and the types within it name, and what of each. The type was checked: it is not deep.
+pub(super) fn in_type(value_type: Option<&Type>) -> Vec<(&str, Named<'_>)> {
+    let mut left: Vec<&Type> = value_type.into_iter().collect();
+    let mut named = Vec::new();
+    while let Some(kind) = left.pop().map(|of| &of.kind) {
+        match kind {
+            Some(Kind::ProtoType(t)) => {
+                named.push((t.schema_bundle_id.as_str(), Named::Message(&t.message_name)));
+            }
+            Some(Kind::EnumType(t)) => {
+                named.push((t.schema_bundle_id.as_str(), Named::Enum(&t.enum_name)));
+            }
+            Some(Kind::ArrayType(t)) => left.extend(t.element_type.as_deref()),
+            Some(Kind::MapType(t)) => {
+                left.extend(t.key_type.as_deref().into_iter().chain(t.value_type.as_deref()));
+            }
+            Some(Kind::StructType(t)) => {
+                left.extend(t.fields.iter().filter_map(|field| field.r#type.as_ref()));
+            }
+            _ => {}
+        }
+    }
+    named
+}

@@ -1,0 +1,153 @@
+//! Administration beside a disk that fails or stands still, and what one resource says of another.
+
+use prost_types::field_descriptor_proto::Type as FieldType;
+use tepui_engine::io::ManualClock;
+use tepui_server::api::admin::r#type::{Kind, Proto};
+
+use super::types::schema;
+use super::*;
+
+const DAY_MICROS: u64 = 24 * 3_600 * 1_000_000;
+
+fn with_faults(env: &Env) -> (Env, FaultFiles) {
+    let faults = FaultFiles::new(Arc::clone(&env.files));
+    (Env { files: Arc::new(faults.clone()), ..env.clone() }, faults)
+}
+
+#[tokio::test]
+async fn a_failed_commit_of_the_catalog_ends_all_writes_and_the_next_start_knows_what_it_left() {
+    for keeps in [true, false] {
+        let disk = MemoryFiles::new();
+        let whole = Env { files: Arc::new(disk.clone()), ..memory() };
+        let (env, faults) = with_faults(&whole);
+        let server = start_with(&env, serve_metrics).await;
+        server.create(&[]).await;
+        server.set("kept", b"v").await.unwrap();
+        faults.inject(Fault::new(FaultOp::Sync).on_path("META-"));
+        server.create_table("projects/p/instances/j").await.unwrap_err();
+        let refused = server.set("later", b"v").await.unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+        assert!(retry_delay(&refused).is_some(), "{refused:?}");
+        let (status, reason) = scrape(&server, "/health").await;
+        assert!(status.contains("503") && reason.contains("catalog"), "{status} {reason}");
+        server.stop().await;
+
+        // Without the power cut, what was written is there although its sync failed.
+        let left =
+            if keeps { disk } else { disk.crashed_copy(CrashMode::Strict, &SeededRng::new(1)) };
+        let server = start(&Env { files: Arc::new(left), ..memory() }).await;
+        assert_eq!(server.rows().await.unwrap().len(), 1);
+        let table_name = "projects/p/instances/j/tables/t".to_owned();
+        let request = v2::ReadRowsRequest { table_name, ..Default::default() };
+        match server.data().read_rows(request).await {
+            Ok(rows) => {
+                assert!(keeps);
+                assert!(rows.into_inner().message().await.unwrap().is_none());
+            }
+            Err(missing) => assert_eq!((missing.code(), keeps), (Code::NotFound, false)),
+        }
+        assert_eq!(server.running.engine().tablets().len(), if keeps { 2 } else { 1 });
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_sweep_that_stands_still_does_not_keep_the_server_from_draining() {
+    let clock = Arc::new(ManualClock::new(1_767_225_600_000_000));
+    let whole = Env { clock: Arc::<ManualClock>::clone(&clock), ..memory() };
+    let server = start(&whole).await;
+    server.create(&[]).await;
+    let delete = admin::DeleteTableRequest { name: TABLE.to_owned() };
+    server.tables().delete_table(delete).await.unwrap();
+    server.stop().await;
+
+    clock.advance_micros(8 * DAY_MICROS);
+    let (env, faults) = with_faults(&whole);
+    let (go, stands_still) = std::sync::mpsc::channel::<()>();
+    let (reached, reaches) = std::sync::mpsc::channel::<()>();
+    let (stands_still, reached) =
+        (std::sync::Mutex::new(stands_still), std::sync::Mutex::new(reached));
+    let hook = move |path: &std::path::Path| {
+        if path.to_string_lossy().contains("META-") {
+            let _ = reached.lock().unwrap().send(());
+            // Until the sender is gone.
+            let _ = stands_still.lock().unwrap().recv();
+        }
+    };
+    faults.before_sync(Some(Arc::new(hook)));
+    let server = start(&env).await;
+    // The first sweep begins with the server, and removes the table.
+    tokio::task::spawn_blocking(move || reaches.recv().unwrap()).await.unwrap();
+    let address = server.running.address();
+    let TestServer { running, channel } = server;
+    drop(channel);
+    let stopping = tokio::task::spawn_blocking(move || running.stop());
+    while TcpStream::connect(address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    drop(go);
+    stopping.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_value_type_names_schemas_that_are_there() {
+    let server = start(&memory()).await;
+    let typed = |bundle: &str, message: &str| {
+        let kind = Kind::ProtoType(Proto {
+            schema_bundle_id: bundle.to_owned(),
+            message_name: message.to_owned(),
+        });
+        let array =
+            admin::r#type::Array { element_type: Some(Box::new(admin::Type { kind: Some(kind) })) };
+        let value_type = Some(admin::Type { kind: Some(Kind::ArrayType(Box::new(array))) });
+        admin::ColumnFamily { value_type, ..Default::default() }
+    };
+    let families = [("typed".to_owned(), typed("b", "M"))].into();
+    let early = admin::CreateTableRequest {
+        parent: INSTANCE.to_owned(),
+        table_id: "t".to_owned(),
+        table: Some(admin::Table { column_families: families, ..Default::default() }),
+        ..Default::default()
+    };
+    let refused = server.tables().create_table(early).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    server.create(&[]).await;
+    server.create_bundle(TABLE, "b", schema(&[("a", FieldType::String)])).await.unwrap();
+    let modify = |id: &str, config, creates| {
+        let id = id.to_owned();
+        let (update_mask, r#mod) = if creates {
+            (None, Mod::Create(config))
+        } else {
+            let paths = vec!["value_type".to_owned()];
+            (Some(prost_types::FieldMask { paths }), Mod::Update(config))
+        };
+        let modification = Modification { id, update_mask, r#mod: Some(r#mod) };
+        admin::ModifyColumnFamiliesRequest {
+            name: TABLE.to_owned(),
+            modifications: vec![modification],
+            ..Default::default()
+        }
+    };
+    for (request, code) in [
+        (modify("new", typed("c", "M"), true), Code::FailedPrecondition),
+        (modify("new", typed("b", "N"), true), Code::FailedPrecondition),
+        (modify("new", typed("", "M"), true), Code::InvalidArgument),
+        (modify("cf", typed("c", "M"), false), Code::FailedPrecondition),
+    ] {
+        let refused = server.tables().modify_column_families(request).await.unwrap_err();
+        assert_eq!(refused.code(), code, "{refused}");
+        assert!(refused.message().contains("column family"), "{refused}");
+    }
+    for request in [modify("new", typed("b", "M"), true), modify("cf", typed("b", "M"), false)] {
+        server.tables().modify_column_families(request).await.unwrap();
+    }
+    // A type that is there is not asked about again.
+    let delete = admin::DeleteSchemaBundleRequest {
+        name: format!("{TABLE}/schemaBundles/b"),
+        ..Default::default()
+    };
+    server.tables().delete_schema_bundle(delete).await.unwrap();
+    let request = modify("other", admin::ColumnFamily::default(), true);
+    server.tables().modify_column_families(request).await.unwrap();
+    server.stop().await;
+}
