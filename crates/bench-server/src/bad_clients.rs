@@ -30,6 +30,9 @@ const LARGE_BYTES: usize = 256 << 20;
 /// Bytes of a value of a large request that could be carried out: four of them, which the server has room for in turns.
 const LARGE_ROW_BYTES: usize = 4 << 20;
 const LARGE_ROWS: usize = 8;
+/// Their thread's niceness: what is measured is what they do to the server, and elsewhere they would have processors of their
+/// own to send from.
+const NICE: i32 = 19;
 /// After a refusal: a bad client does not wait as it is told, but it does not spin either.
 const AFTER_REFUSAL: Duration = Duration::from_millis(20);
 
@@ -76,6 +79,8 @@ impl BadClients {
             .build()
             .map_err(|error| Error::failed(format!("runtime: {error}")))?;
         let work = move || {
+            // Of the thread, on Linux. Where it fails they are only worse.
+            let _ = rustix::process::setpriority_process(None, NICE);
             let bad = Bad { endpoint, table, done: count };
             let until_stopped = async {
                 // Nobody left to say so means that it is over, too.
