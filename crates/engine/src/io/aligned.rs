@@ -43,8 +43,6 @@ struct Memory {
 
 // SAFETY: plain memory, not tied to a thread.
 unsafe impl Send for Memory {}
-// SAFETY: a shared reference gives access to nothing but the address.
-unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Memory as kept, or new. `None` where none can be so large.
