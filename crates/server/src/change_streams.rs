@@ -102,7 +102,7 @@ impl ChangeStreams {
     pub fn read(
         self: &Arc<Self>,
         request: &ReadChangeStreamRequest,
-        cluster: String,
+        cluster: Arc<str>,
         answer: Answer,
         hold: Option<Hold>,
     ) -> Result<impl futures::Stream<Item = Result<ReadChangeStreamResponse, Status>> + Send + use<>>
@@ -280,7 +280,7 @@ struct ChangeStream {
     entry: Arc<Entry<Table>>,
     schema: Arc<TableSchema>,
     families: Families,
-    cluster: String,
+    cluster: Arc<str>,
     asked: Asked,
     /// `None` while another thread reads, and for a stream that only tells how to go on.
     reader: Option<ChangeReader>,

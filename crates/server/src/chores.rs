@@ -1,6 +1,6 @@
 //! What a server does beside its requests, on a thread of its own: it tells health checks how the engine
 //! is, suspends reads whose clients have stalled, serves metrics, sweeps tables whose time to be undeleted is over, their
-//! views and policies, and backups that have expired, makes automated backups, and begins the shutdown.
+//! views, schema bundles and policies, and backups that have expired, makes automated backups, and begins the shutdown.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::backups::Backups;
+use crate::bundles::Bundles;
 use crate::catalog::authorized_views::AuthorizedViews;
 use crate::hot_tablets::HotTablets;
 use crate::iam::policies::Policies;
@@ -40,6 +41,8 @@ pub struct Chores {
     pub views: Arc<AuthorizedViews>,
     /// Which are looked for at what the cores work for.
     pub hot_tablets: Arc<HotTablets>,
+    /// Swept as views are.
+    pub bundles: Bundles,
     /// The same.
     pub policies: Policies,
     /// Where health is told.
@@ -118,11 +121,14 @@ impl Chores {
         loop {
             tick.tick().await;
             let (tables, views) = (Arc::clone(&self.tables), Arc::clone(&self.views));
-            let policies = self.policies.clone();
+            let (bundles, policies) = (self.bundles.clone(), self.policies.clone());
             let sweep = move || {
                 tables.sweep();
                 if let Err(error) = views.sweep(|name| tables.incarnation(name)) {
                     tracing::warn!(%error, "cannot remove the authorized views of tables that are gone");
+                }
+                if let Err(error) = bundles.sweep(|name| tables.incarnation(name)) {
+                    tracing::warn!(%error, "cannot remove the schema bundles of tables that are gone");
                 }
                 if let Err(error) = policies.sweep(|name| tables.incarnation(name)) {
                     tracing::warn!(%error, "cannot remove the policies of tables that are gone");

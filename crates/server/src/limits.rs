@@ -230,6 +230,14 @@ pub const BACKUP_PAGE_TOKEN_CHARS_MAX: usize = 2 * (2 * RESOURCE_NAME_CHARS_MAX 
 /// Schema bundles of a table, at most. Each is up to a request's 4 MiB and is held in memory.
 pub const SCHEMA_BUNDLES_MAX: usize = 100;
 
+/// Bytes of the descriptors of a table's schema bundles, at most: four of the largest, or a hundred of the usual hundred
+/// kilobytes.
+pub const SCHEMA_BUNDLES_TABLE_BYTES_MAX: usize = 16 << 20;
+
+/// The same for all tables of an instance, those included that can be undeleted: a quarter of the catalog's 256 MiB, which
+/// are for what people keep of everything.
+pub const SCHEMA_BUNDLES_INSTANCE_BYTES_MAX: usize = 64 << 20;
+
 /// Bytes of one page of `ListSchemaBundles`, at most, unless one bundle is larger: clients take 4 MiB.
 pub const SCHEMA_BUNDLES_PAGE_BYTES_MAX: usize = 3 << 20;
 

@@ -11,7 +11,8 @@
 //!
 //! The start and the end of an operation are commits of the catalog ([`Resources`]); what it tells of its progress in
 //! between is in memory. Most operations are finished at once, and are one commit with the change that they tell of
-//! ([`Operations::change`]); so is the start of one with what it needs ([`Operations::start_with`]).
+//! ([`Operations::change`], and [`Operations::beside`] for tables); so is the start of one with what it needs
+//! ([`Operations::start_with`]).
 //!
 //! Names are `operations/<resource>/operations/<id>`, ids increasing.
 
@@ -22,6 +23,7 @@ use prost::Message;
 use prost_types::Any;
 use tepui_bigtable::error::{Error, Result};
 use tepui_engine::io::Clock;
+use tepui_engine::manifest::MetaChange;
 use tokio::sync::watch;
 
 use crate::api::longrunning::Operation;
@@ -93,18 +95,32 @@ impl Operations {
         &self,
         work: impl FnOnce(&mut Change<'_>) -> Result<Finished>,
     ) -> Result<Operation> {
+        let mut change = self.resources.begin();
+        let finished = work(&mut change)?;
+        self.commit(change, finished, Vec::new()).map(|(_, operation)| operation)
+    }
+
+    /// Begins a change of what is kept beside the resources. No change of resources comes between this and its end. Blocks.
+    pub fn beside(&self) -> Beside<'_> {
+        Beside { operations: self, change: self.resources.begin() }
+    }
+
+    fn commit(
+        &self,
+        mut change: Change<'_>,
+        finished: Finished,
+        beside: Vec<MetaChange>,
+    ) -> Result<(u64, Operation)> {
         let id = self.next_id();
-        self.resources.change(|change| {
-            let Finished { resource, metadata, response } = work(change)?;
-            let operation = Operation {
-                name: name(&resource, id),
-                metadata: Some(metadata),
-                done: true,
-                result: Some(operation::Result::Response(response)),
-            };
-            self.keep(change, id, operation.clone())?;
-            Ok(operation)
-        })
+        let Finished { resource, metadata, response } = finished;
+        let operation = Operation {
+            name: name(&resource, id),
+            metadata: Some(metadata),
+            done: true,
+            result: Some(operation::Result::Response(response)),
+        };
+        self.keep(&mut change, id, operation.clone())?;
+        Ok((change.commit(beside)?, operation))
     }
 
     /// Starts an operation on `resource`, durably. Blocks.
@@ -272,6 +288,19 @@ impl Operations {
     // A panic under the lock leaves state that is whole: it is changed by single insertions and removals.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A change of what is kept beside the resources, and its operation: one commit. One that is dropped does nothing.
+pub struct Beside<'a> {
+    operations: &'a Operations,
+    change: Change<'a>,
+}
+
+impl Beside<'_> {
+    /// Commits an entry, and that this was done, as an operation; the revision of the commit with it. Blocks.
+    pub fn commit(self, entry: MetaChange, finished: Finished) -> Result<(u64, Operation)> {
+        self.operations.commit(self.change, finished, vec![entry])
     }
 }
 

@@ -102,7 +102,6 @@ fn start_over(
     let tables = Arc::new(Tables::open(host, engine.meta(), Arc::clone(&clock), rng)?);
     engine.retain_tablets(&tables.tablet_ids())?;
     let bundles = Bundles::new(Arc::clone(&resources));
-    bundles.sweep(|table| tables.incarnation(table))?;
     let policies = Policies::new(Arc::clone(&resources));
     let iam = Iam::new(
         Arc::clone(&tables),
@@ -196,6 +195,7 @@ fn start_over(
         metrics,
         tables,
         views,
+        bundles,
         policies,
         backups,
         hot_tablets,

@@ -440,8 +440,9 @@ fn what_cannot_be_done_is_refused_and_leaves_nothing() {
     assert_eq!(place.operations.list("", 0, 100).len(), 1);
 }
 
-#[test]
-fn a_backup_that_a_crash_interrupts_is_made_by_the_next_server() {
+/// A server that crashed while it made a backup and the next one, which has not taken that up yet; with the operation.
+/// `before` sees the first.
+fn interrupted(before: impl FnOnce(&Place)) -> (Place, Operation) {
     let disk = MemoryFiles::new();
     let faults = FaultFiles::new(Arc::new(disk.clone()));
     let place = with_table(Arc::new(faults.clone()));
@@ -450,12 +451,19 @@ fn a_backup_that_a_crash_interrupts_is_made_by_the_next_server() {
     let started = place.backups.create(BACKUP, &place.asked(10 * HOUR)).unwrap();
     place.idle();
     assert!(!place.operations.get(&started.name).unwrap().done);
-    assert_eq!(place.backups.get(BACKUP).unwrap().state, i32::from(State::Creating));
-    let unready = place.backups.restore(OTHER, BACKUP).unwrap_err();
-    assert!(matches!(unready.kind(), Code::Unavailable | Code::FailedPrecondition), "{unready}");
+    before(&place);
     let crashed = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(3));
     let clock = Arc::new(ManualClock::new(place.now() + HOUR));
-    let place = open(Arc::new(crashed), clock);
+    (open(Arc::new(crashed), clock), started)
+}
+
+#[test]
+fn a_backup_that_a_crash_interrupts_is_made_by_the_next_server() {
+    let (place, started) = interrupted(|place| {
+        assert_eq!(place.backups.get(BACKUP).unwrap().state, i32::from(State::Creating));
+        let unready = place.backups.restore(OTHER, BACKUP).unwrap_err().kind();
+        assert!(matches!(unready, Code::Unavailable | Code::FailedPrecondition), "{unready:?}");
+    });
     place.backups.resume().unwrap();
     let done = place.wait(&started);
     response(&done).unwrap();
@@ -533,14 +541,7 @@ fn a_backup_of_which_the_disk_does_not_say_whether_it_is_named_keeps_its_files()
 
 #[test]
 fn a_family_that_came_while_a_backup_waited_for_the_next_server_is_in_it_and_its_number_is_taken() {
-    let disk = MemoryFiles::new();
-    let faults = FaultFiles::new(Arc::new(disk.clone()));
-    let place = with_table(Arc::new(faults.clone()));
-    faults.inject(Fault::new(FaultOp::Create).on_path(".sst").sticky());
-    let started = place.backups.create(BACKUP, &place.asked(10 * HOUR)).unwrap();
-    place.idle();
-    let crashed = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(3));
-    let place = open(Arc::new(crashed), Arc::new(ManualClock::new(place.now() + HOUR)));
+    let (place, started) = interrupted(|_| {});
     let add = |record: &TableRecord, name: &str| {
         let mut record = record.clone();
         crate::catalog::families::create(&mut record, name, admin::ColumnFamily::default())?;

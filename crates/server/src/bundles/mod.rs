@@ -2,7 +2,10 @@
 //!
 //! A bundle belongs to a table of one incarnation. It goes with the table: where a table is deleted, its bundles
 //! are not found, and are there again if it is undeleted; a later table of the same name does not see them, and
-//! replaces those that it makes itself. What nobody can see any more is removed at the next start.
+//! replaces those that it makes itself. What nobody can see any more is removed within the hour.
+//!
+//! What the value type of a family names of a bundle stays: a bundle is not deleted while one does, and an update that takes
+//! it away is one to be warned of.
 
 mod descriptors;
 mod named;
@@ -10,6 +13,7 @@ mod named;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use prost_reflect::DescriptorPool;
 use tepui_bigtable::error::{Error, Result};
 use tepui_bigtable::value_type;
 
@@ -17,8 +21,10 @@ use crate::api::admin;
 use crate::api::admin::schema_bundle::Type;
 use crate::catalog::record::TableRecord;
 use crate::catalog::resources::{Change, Resource, Resources, Stored, missing};
-use crate::limits::SCHEMA_BUNDLES_MAX;
-use named::Named;
+use crate::limits::{
+    SCHEMA_BUNDLES_INSTANCE_BYTES_MAX, SCHEMA_BUNDLES_MAX, SCHEMA_BUNDLES_TABLE_BYTES_MAX,
+};
+use crate::names;
 
 /// Between a table's name and a bundle's id.
 pub const COLLECTION: &str = "schemaBundles";
@@ -37,6 +43,25 @@ pub struct BundleRecord {
 impl Resource for BundleRecord {
     const KIND: &'static str = "schema_bundle";
     const NOUN: &'static str = "schema bundle";
+}
+
+/// What a bundle is to have, checked.
+#[derive(Debug)]
+pub struct Schema {
+    proto_descriptors: Bytes,
+    pool: DescriptorPool,
+}
+
+impl Schema {
+    /// That of a bundle as a client gives it; `INVALID_ARGUMENT` where it is none.
+    pub fn of(bundle: &admin::SchemaBundle) -> Result<Self> {
+        let Some(Type::ProtoSchema(schema)) = &bundle.r#type else {
+            return Err(Error::field("schema_bundle", "proto_schema must be set"));
+        };
+        let proto_descriptors = schema.proto_descriptors.clone();
+        let pool = descriptors::link(&proto_descriptors)?;
+        Ok(Self { proto_descriptors, pool })
+    }
 }
 
 /// The schema bundles of all tables.
@@ -65,33 +90,61 @@ impl Bundles {
         })
     }
 
-    /// Creates a bundle of a table. Blocks.
+    /// Within a change: creates a bundle of a table.
     pub fn create(
         &self,
+        change: &mut Change<'_>,
         table: &TableRecord,
         name: &str,
-        bundle: &admin::SchemaBundle,
+        schema: Schema,
     ) -> Result<admin::SchemaBundle> {
-        let proto_descriptors = descriptors_of(bundle)?;
-        descriptors::link(&proto_descriptors)?;
-        self.resources.change(|change| {
-            let prefix = prefix(&table.name);
-            let siblings = self.resources.list::<BundleRecord>(&prefix, None, usize::MAX);
-            let of_table = siblings.iter().filter(|(_, stored)| is_of(stored, table));
-            if of_table.count() >= SCHEMA_BUNDLES_MAX {
+        let Schema { proto_descriptors, .. } = schema;
+        let prefix = prefix(&table.name);
+        let siblings = self.resources.list::<BundleRecord>(&prefix, None, usize::MAX);
+        let of_table = siblings.iter().filter(|(_, stored)| is_of(stored, table));
+        if of_table.count() >= SCHEMA_BUNDLES_MAX {
+            return Err(Error::failed_precondition(format!(
+                "table {:?} has {SCHEMA_BUNDLES_MAX} schema bundles, the most that one can have",
+                table.name
+            )));
+        }
+        let before = change.get::<BundleRecord>(name);
+        if before.is_some_and(|before| !is_of(&before, table)) {
+            change.delete_under(name);
+        }
+        let bytes = proto_descriptors.len();
+        let table_incarnation = table.incarnation;
+        change.create(name, BundleRecord { table_incarnation, proto_descriptors })?;
+        self.check_room(table, name, bytes)?;
+        change.find(name).map(|stored| shown(name, &stored))
+    }
+
+    /// Refuses a bundle of so many bytes where a table or an instance would have too many of them: all bundles are in
+    /// memory, and in the catalog with all else that is created.
+    fn check_room(&self, table: &TableRecord, name: &str, bytes: usize) -> Result<()> {
+        let instance = names::instance_of(&table.name);
+        let others = self.resources.list::<BundleRecord>(&format!("{instance}/"), None, usize::MAX);
+        let others = others.iter().filter(|(other, _)| other != name);
+        let (mut of_instance, mut of_table) = (bytes, bytes);
+        for (other, stored) in others {
+            let bytes = stored.value.proto_descriptors.len();
+            of_instance += bytes;
+            if is_of(stored, table) && split(other).is_some_and(|(of, _)| of == table.name) {
+                of_table += bytes;
+            }
+        }
+        for (of, bytes, bytes_max) in [
+            (&*table.name, of_table, SCHEMA_BUNDLES_TABLE_BYTES_MAX),
+            (instance, of_instance, SCHEMA_BUNDLES_INSTANCE_BYTES_MAX),
+        ] {
+            if bytes > bytes_max {
                 return Err(Error::failed_precondition(format!(
-                    "table {:?} has {SCHEMA_BUNDLES_MAX} schema bundles, the most that one can have",
-                    table.name
+                    "with this one the schema bundles of {of:?} would have {bytes} bytes; limit {bytes_max}: delete those that \
+                     nobody needs, or leave out of the descriptors what is not read (source info, imports)"
                 )));
             }
-            let before = change.get::<BundleRecord>(name);
-            if before.is_some_and(|before| !is_of(&before, table)) {
-                change.delete_under(name);
-            }
-            let table_incarnation = table.incarnation;
-            change.create(name, BundleRecord { table_incarnation, proto_descriptors })
-        })?;
-        self.get(table, name)
+        }
+        Ok(())
     }
 
     /// The bundle of a name.
@@ -137,50 +190,66 @@ impl Bundles {
                         .to_owned(),
                 )
             })?;
-            let pool = descriptors::link(&found.value.proto_descriptors)?;
-            let is_there = match schema {
-                Named::Message(name) => pool.get_message_by_name(name).is_some(),
-                Named::Enum(name) => pool.get_enum_by_name(name).is_some(),
-            };
-            if !is_there {
+            if !schema.is_in(&descriptors::link(&found.value.proto_descriptors)?) {
                 return Err(missing(format!("which has no {schema}")));
             }
         }
         Ok(())
     }
 
-    /// Replaces a bundle's schema by one that is compatible, or by any where `ignore_warnings`; `ABORTED` where the
-    /// etag is another. Blocks.
+    /// Within a change: replaces a bundle's schema by one that is compatible and has what families name, or by any where
+    /// nobody wants to be warned; `ABORTED` where the etag is another.
     pub fn update(
         &self,
+        change: &mut Change<'_>,
         table: &TableRecord,
-        bundle: &admin::SchemaBundle,
-        ignore_warnings: bool,
+        name: &str,
+        etag: &str,
+        schema: Schema,
+        warns: bool,
     ) -> Result<admin::SchemaBundle> {
-        let name = &bundle.name;
-        let proto_descriptors = descriptors_of(bundle)?;
-        let new = descriptors::link(&proto_descriptors)?;
-        self.resources.change(|change| {
-            let before = expected(change, table, name, &bundle.etag)?;
-            if !ignore_warnings {
-                let old = descriptors::link(&before.value.proto_descriptors)?;
-                descriptors::check_compatible(&old, &new)?;
+        let before = expected(change, table, name, etag)?;
+        let Schema { proto_descriptors, pool } = schema;
+        if warns {
+            let old = descriptors::link(&before.value.proto_descriptors)?;
+            let goes = |named: &named::Named<'_>| named.is_in(&old) && !named.is_in(&pool);
+            let lost = named::by_families(table, names::id_of(name)).find(|(_, named)| goes(named));
+            if let Some((family, named)) = lost {
+                return Err(Error::failed_precondition(format!(
+                    "the schema has no {named} any more, which the value type of column family {family:?} of table {:?} \
+                     names: change the type first; ignore_warnings updates the schema all the same",
+                    table.name
+                )));
             }
-            change.update::<BundleRecord>(name, |record| {
-                record.proto_descriptors = proto_descriptors;
-                Ok(())
-            })
+            descriptors::check_compatible(&old, &pool)?;
+        }
+        self.check_room(table, name, proto_descriptors.len())?;
+        change.update::<BundleRecord>(name, |record| {
+            record.proto_descriptors = proto_descriptors;
+            Ok(())
         })?;
-        self.get(table, name)
+        change.find(name).map(|stored| shown(name, &stored))
     }
 
-    /// Deletes a bundle, and its policy; `ABORTED` where the etag is another. Blocks.
-    pub fn delete(&self, table: &TableRecord, name: &str, etag: &str) -> Result<()> {
-        self.resources.change(|change| {
-            expected(change, table, name, etag)?;
-            change.delete_under(name);
-            Ok(())
-        })
+    /// Within a change: deletes a bundle of which no family names anything, and its policy; `ABORTED` where the etag is
+    /// another.
+    pub fn delete(
+        &self,
+        change: &mut Change<'_>,
+        table: &TableRecord,
+        name: &str,
+        etag: &str,
+    ) -> Result<()> {
+        expected(change, table, name, etag)?;
+        if let Some((family, named)) = named::by_families(table, names::id_of(name)).next() {
+            return Err(Error::failed_precondition(format!(
+                "schema bundle {name:?} cannot be deleted: the value type of column family {family:?} of table {:?} names its \
+                 {named}; change the type or drop the family first",
+                table.name
+            )));
+        }
+        change.delete_under(name);
+        Ok(())
     }
 }
 
@@ -224,21 +293,19 @@ fn shown(name: &str, stored: &Stored<BundleRecord>) -> admin::SchemaBundle {
     }
 }
 
-fn descriptors_of(bundle: &admin::SchemaBundle) -> Result<Bytes> {
-    match &bundle.r#type {
-        Some(Type::ProtoSchema(schema)) => Ok(schema.proto_descriptors.clone()),
-        None => Err(Error::field("schema_bundle", "proto_schema must be set")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
     use prost_types::field_descriptor_proto::Type as FieldType;
+    use prost_types::source_code_info::Location;
+    use prost_types::{FileDescriptorProto, FileDescriptorSet, SourceCodeInfo};
     use tepui_bigtable::error::Code;
 
     use super::descriptors::tests::{field, with_fields};
     use super::*;
+    use crate::api::admin::r#type;
     use crate::catalog::memory_meta::MemoryMeta;
+    use crate::catalog::record::FamilyRecord;
 
     const TABLE: &str = "projects/p/instances/i/tables/t";
     const BUNDLE: &str = "projects/p/instances/i/tables/t/schemaBundles/b";
@@ -251,54 +318,172 @@ mod tests {
         TableRecord { name: TABLE.to_owned(), incarnation, ..TableRecord::default() }
     }
 
-    fn bundle(descriptors: Vec<u8>, etag: &str) -> admin::SchemaBundle {
+    fn bundle(descriptors: Vec<u8>) -> admin::SchemaBundle {
         let schema = admin::ProtoSchema { proto_descriptors: descriptors.into() };
-        admin::SchemaBundle {
-            name: BUNDLE.to_owned(),
-            etag: etag.to_owned(),
-            r#type: Some(Type::ProtoSchema(schema)),
-        }
+        let r#type = Some(Type::ProtoSchema(schema));
+        admin::SchemaBundle { r#type, ..admin::SchemaBundle::default() }
     }
 
     fn one(kind: FieldType) -> Vec<u8> {
         with_fields(vec![field("a", 1, kind)])
     }
 
+    impl Bundles {
+        fn make(
+            &self,
+            table: &TableRecord,
+            name: &str,
+            descriptors: Vec<u8>,
+        ) -> Result<admin::SchemaBundle> {
+            let schema = Schema::of(&bundle(descriptors))?;
+            self.resources.change(|change| self.create(change, table, name, schema))
+        }
+
+        fn replace(
+            &self,
+            table: &TableRecord,
+            descriptors: Vec<u8>,
+            etag: &str,
+            warns: bool,
+        ) -> Result<admin::SchemaBundle> {
+            let schema = Schema::of(&bundle(descriptors))?;
+            self.resources.change(|change| self.update(change, table, BUNDLE, etag, schema, warns))
+        }
+
+        fn remove(&self, table: &TableRecord, etag: &str) -> Result<()> {
+            self.resources.change(|change| self.delete(change, table, BUNDLE, etag))
+        }
+    }
+
     #[test]
     fn an_update_wants_the_etag_that_it_gives_and_a_compatible_schema() {
         let bundles = bundles();
-        let first = bundles.create(&table(1), BUNDLE, &bundle(one(FieldType::String), "")).unwrap();
+        let first = bundles.make(&table(1), BUNDLE, one(FieldType::String)).unwrap();
+        assert_eq!(bundles.get(&table(1), BUNDLE).unwrap(), first, "its etag is told with it");
         let two =
             with_fields(vec![field("a", 1, FieldType::String), field("b", 2, FieldType::Bool)]);
-        let stale = bundle(two.clone(), "0123");
-        let error = bundles.update(&table(1), &stale, false).unwrap_err();
+        let error = bundles.replace(&table(1), two.clone(), "0123", true).unwrap_err();
         assert_eq!(error.kind(), Code::Aborted);
-        let other = bundle(one(FieldType::Int64), &first.etag);
-        let error = bundles.update(&table(1), &other, false).unwrap_err();
-        assert_eq!(error.kind(), Code::FailedPrecondition);
+        let other = bundles.replace(&table(1), one(FieldType::Int64), &first.etag, true);
+        assert_eq!(other.unwrap_err().kind(), Code::FailedPrecondition);
         assert_eq!(bundles.get(&table(1), BUNDLE).unwrap(), first);
 
-        let second = bundles.update(&table(1), &bundle(two, &first.etag), false).unwrap();
+        let second = bundles.replace(&table(1), two, &first.etag, true).unwrap();
         assert_ne!(second.etag, first.etag);
-        let error = bundles.delete(&table(1), BUNDLE, &first.etag).unwrap_err();
+        let error = bundles.remove(&table(1), &first.etag).unwrap_err();
         assert_eq!(error.kind(), Code::Aborted);
-        let forced = bundles.update(&table(1), &bundle(one(FieldType::Int64), ""), true).unwrap();
+        let forced = bundles.replace(&table(1), one(FieldType::Int64), "", false).unwrap();
         assert_eq!(bundles.list(&table(1), None, 9), [forced]);
-        bundles.delete(&table(1), BUNDLE, "").unwrap();
+        bundles.remove(&table(1), "").unwrap();
         assert_eq!(bundles.get(&table(1), BUNDLE).unwrap_err().kind(), Code::NotFound);
-        assert_eq!(bundles.delete(&table(1), BUNDLE, "").unwrap_err().kind(), Code::NotFound);
+        assert_eq!(bundles.remove(&table(1), "").unwrap_err().kind(), Code::NotFound);
+    }
+
+    /// A table with a family whose values are lists of a type.
+    fn with_family(kind: r#type::Kind) -> TableRecord {
+        let element_type = Some(Box::new(admin::Type { kind: Some(kind) }));
+        let list = r#type::Array { element_type };
+        let value_type = Some(admin::Type { kind: Some(r#type::Kind::ArrayType(Box::new(list))) });
+        let config = Some(admin::ColumnFamily { value_type, ..admin::ColumnFamily::default() });
+        let family = FamilyRecord { name: "cf".to_owned(), id: 1, config };
+        TableRecord { families: vec![family], ..table(1) }
+    }
+
+    #[test]
+    fn what_a_family_names_of_a_bundle_stays() {
+        let bundles = bundles();
+        let schema_bundle_id = || "b".to_owned();
+        let message = r#type::Proto {
+            schema_bundle_id: schema_bundle_id(),
+            message_name: "test.M".to_owned(),
+        };
+        let of_enum =
+            r#type::Enum { schema_bundle_id: schema_bundle_id(), enum_name: "test.E".to_owned() };
+        let first = bundles.make(&table(1), BUNDLE, one(FieldType::String)).unwrap();
+        let elsewhere = FileDescriptorSet {
+            file: vec![FileDescriptorProto {
+                name: Some("other.proto".to_owned()),
+                ..Default::default()
+            }],
+        };
+        let without = elsewhere.encode_to_vec();
+        for (kind, what) in [
+            (r#type::Kind::ProtoType(message), "message \"test.M\""),
+            (r#type::Kind::EnumType(of_enum), "enum \"test.E\""),
+        ] {
+            let using = with_family(kind);
+            let refused = [
+                bundles.remove(&using, "").unwrap_err(),
+                bundles.replace(&using, without.clone(), "", true).unwrap_err(),
+            ];
+            for error in refused {
+                assert_eq!(error.kind(), Code::FailedPrecondition);
+                let named = [TABLE, "\"cf\"", what];
+                assert!(named.iter().all(|part| error.message().contains(part)), "{error}");
+            }
+        }
+        assert_eq!(bundles.get(&table(1), BUNDLE).unwrap(), first);
+        let other =
+            r#type::Proto { schema_bundle_id: "c".to_owned(), message_name: "test.M".to_owned() };
+        let of_another = with_family(r#type::Kind::ProtoType(other));
+        bundles.replace(&of_another, without, "", false).unwrap();
+        bundles.remove(&of_another, "").unwrap();
+    }
+
+    #[test]
+    fn bundles_of_a_table_and_of_an_instance_have_a_bound_together() {
+        let bundles = bundles();
+        let large = |bytes: usize| {
+            let comment =
+                Location { leading_comments: Some("x".repeat(bytes)), ..Default::default() };
+            let file = FileDescriptorProto {
+                name: Some("large.proto".to_owned()),
+                source_code_info: Some(SourceCodeInfo { location: vec![comment] }),
+                ..Default::default()
+            };
+            FileDescriptorSet { file: vec![file] }.encode_to_vec()
+        };
+        let fits = (4 << 20) - 1_000;
+        let of_table = |n: usize| TableRecord { name: format!("{TABLE}{n}"), ..table(1) };
+        let make = |table: usize, n: usize| {
+            let table = of_table(table);
+            let name = format!("{}/schemaBundles/b{n}", table.name);
+            bundles.make(&table, &name, large(fits))
+        };
+        let refused = |result: Result<admin::SchemaBundle>, of: &str| {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), Code::FailedPrecondition);
+            assert!(error.message().contains(&format!("schema bundles of {of:?}")), "{error}");
+        };
+        for table in 0..4 {
+            for n in 0..4 {
+                make(table, n).unwrap();
+            }
+        }
+        refused(make(0, 4), &of_table(0).name);
+        refused(make(4, 0), "projects/p/instances/i");
+        // One in the place of another takes no more room.
+        let (table, name) = (of_table(0), format!("{TABLE}0/schemaBundles/b0"));
+        let again = |bytes: usize| {
+            let schema = Schema::of(&bundle(large(bytes)))?;
+            let change =
+                |change: &mut Change<'_>| bundles.update(change, &table, &name, "", schema, true);
+            bundles.resources.change(change)
+        };
+        again(fits - 1).unwrap();
+        refused(again(fits + 10_000), &table.name);
     }
 
     #[test]
     fn a_later_table_of_the_name_does_not_see_the_bundles_of_the_one_before() {
         let bundles = bundles();
-        let make = |n| bundles.create(&table(n), BUNDLE, &bundle(one(FieldType::String), ""));
+        let make = |n| bundles.make(&table(n), BUNDLE, one(FieldType::String));
         make(1).unwrap();
         assert_eq!(make(1).unwrap_err().kind(), Code::AlreadyExists);
         assert_eq!(bundles.get(&table(2), BUNDLE).unwrap_err().kind(), Code::NotFound);
         assert!(bundles.list(&table(2), None, 9).is_empty());
-        let update = bundle(one(FieldType::String), "");
-        assert_eq!(bundles.update(&table(2), &update, true).unwrap_err().kind(), Code::NotFound);
+        let update = bundles.replace(&table(2), one(FieldType::String), "", false);
+        assert_eq!(update.unwrap_err().kind(), Code::NotFound);
         make(2).unwrap();
         assert!(bundles.get(&table(1), BUNDLE).is_err());
         bundles.sweep(|table| (table == TABLE).then_some(2)).unwrap();

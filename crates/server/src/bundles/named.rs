@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use prost_reflect::DescriptorPool;
+
 use crate::api::admin::Type;
 use crate::api::admin::r#type::Kind;
+use crate::catalog::record::TableRecord;
 
 /// What a type names of a bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +24,29 @@ impl fmt::Display for Named<'_> {
             Self::Enum(name) => write!(f, "enum {name:?}"),
         }
     }
+}
+
+impl Named<'_> {
+    /// Whether a schema has it.
+    pub(super) fn is_in(&self, pool: &DescriptorPool) -> bool {
+        match self {
+            Self::Message(name) => pool.get_message_by_name(name).is_some(),
+            Self::Enum(name) => pool.get_enum_by_name(name).is_some(),
+        }
+    }
+}
+
+/// What of a bundle a table's families name in their value types, each with the family. Row-key schemas name none: their
+/// fields are of plain types.
+pub(super) fn by_families<'a>(
+    table: &'a TableRecord,
+    bundle: &'a str,
+) -> impl Iterator<Item = (&'a str, Named<'a>)> {
+    table.families.iter().flat_map(move |family| {
+        let value_type = family.config.as_ref().and_then(|config| config.value_type.as_ref());
+        let of_bundle = in_type(value_type).into_iter().filter(move |(id, _)| *id == bundle);
+        of_bundle.map(|(_, named)| (family.name.as_str(), named))
+    })
 }
 
 /// The bundles that a type and the types within it name, and what of each. The type was checked: it is not deep.

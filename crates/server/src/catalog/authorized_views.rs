@@ -23,7 +23,7 @@ pub struct ViewRecord {
     /// The incarnation of its table.
     #[prost(fixed64, tag = "1")]
     pub table: u64,
-    /// As the client gave it, without the etag, which is made of the record's revision.
+    /// As the client gave it, without the etag, which is made of the record.
     #[prost(message, optional, tag = "2")]
     pub view: Option<admin::AuthorizedView>,
 }

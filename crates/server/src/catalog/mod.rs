@@ -2,7 +2,9 @@
 //!
 //! Each table is one entry of the engine's meta store ([`record`]); whatever else the admin API creates is kept
 //! beside them ([`resources`]). A change is made in three steps:
-//! tablets are created where new ones are needed, the entry is committed, memory follows. A crash before
+//! tablets are created where new ones are needed, the entry is committed, memory follows. An entry that belongs together
+//! with resources, such as the operation that tells of it, is committed with them: the caller commits it then
+//! ([`Catalog::update_with`]), and must keep other changes of resources out before it comes here. A crash before
 //! the commit leaves tablets that no entry names, which the next start removes
 //! (`Engine::retain_tablets`); a crash after it loses nothing.
 //!
@@ -39,7 +41,7 @@ use tepui_engine::backup::BackupId;
 use tepui_engine::cell::RowRange;
 use tepui_engine::changes::position_before;
 use tepui_engine::io::{Clock, Rng};
-use tepui_engine::manifest::MetaStore;
+use tepui_engine::manifest::{MetaChange, MetaStore};
 use tepui_engine::offline::{CatalogEntry, TableBackup, TableTablets};
 use tepui_engine::tablet::TabletId;
 
@@ -256,8 +258,8 @@ impl<H: Host> Catalog<H> {
             Ok(entry)
         });
         let mut entry = opened.inspect_err(|_| self.drop_tablets(&record))?;
-        let committed = self.store.put(&entry.record, replaced.as_ref().map(|e| e.revision));
-        entry.revision = committed.inspect_err(|error| {
+        let change = store::put(&entry.record, replaced.as_ref().map(|e| e.revision));
+        entry.revision = self.store.commit(change).inspect_err(|error| {
             if !may_be_durable(error) {
                 self.drop_tablets(&record);
             }
@@ -281,6 +283,17 @@ impl<H: Host> Catalog<H> {
         name: &str,
         change: impl FnOnce(&TableRecord) -> Result<TableRecord>,
     ) -> Result<Arc<Entry<H::Table>>> {
+        self.update_with(name, change, |_, entry| self.alone(entry)).map(|(entry, ())| entry)
+    }
+
+    /// The same with what `commit` makes durable together with the new record: it gets that and the change of its entry,
+    /// and returns the revision of the commit. Blocks.
+    pub fn update_with<T>(
+        &self,
+        name: &str,
+        change: impl FnOnce(&TableRecord) -> Result<TableRecord>,
+        commit: impl FnOnce(&TableRecord, MetaChange) -> Result<(u64, T)>,
+    ) -> Result<(Arc<Entry<H::Table>>, T)> {
         let _changing = self.change();
         let old = self.get(name)?;
         let mut record = change(&old.record)?;
@@ -299,11 +312,11 @@ impl<H: Host> Catalog<H> {
             let kept = position_before(self.clock.now_micros().saturating_sub(before));
             record.change_stream_since = record.change_stream_since.max(kept);
         }
-        let stored = self.store.put(&record, Some(old.revision));
+        let stored = commit(&record, store::put(&record, Some(old.revision)));
         if before != after && stored.as_ref().is_err_and(|error| !may_be_durable(error)) {
             self.host.keep_changes(&old.table, before);
         }
-        let revision = stored?;
+        let (revision, with_it) = stored?;
         if record.families != old.record.families {
             self.host.set_schema(&old.table, schema);
         }
@@ -314,7 +327,12 @@ impl<H: Host> Catalog<H> {
             self.host.keep_changes(&old.table, after);
         }
         tracing::info!(table = name, "table changed");
-        Ok(entry)
+        Ok((entry, with_it))
+    }
+
+    /// A commit of the change of an entry, and of nothing with it.
+    fn alone(&self, entry: MetaChange) -> Result<(u64, ())> {
+        Ok((self.store.commit(entry)?, ()))
     }
 
     /// Deletes a table; it can be undeleted for [`UNDELETE_RETENTION`]. Blocks.
@@ -323,13 +341,19 @@ impl<H: Host> Catalog<H> {
         let old = self.get(name)?;
         settings::check_deletable(&old.record)?;
         let deleted_micros = Some(self.clock.now_micros());
-        self.commit_state(&old, TableRecord { deleted_micros, ..old.record.clone() })?;
+        let deleted = TableRecord { deleted_micros, ..old.record.clone() };
+        self.commit_state(&old, deleted, |_, entry| self.alone(entry))?;
         tracing::info!(table = name, "table deleted");
         Ok(())
     }
 
-    /// Removes all tables of an instance for good, deleted ones too; none where one may not be deleted. Blocks.
-    pub fn delete_instance(&self, instance: &str) -> Result<()> {
+    /// Removes all tables of an instance for good, deleted ones too; none where one may not be deleted. `commit` makes the
+    /// removal of their entries durable. Blocks.
+    pub fn delete_instance(
+        &self,
+        instance: &str,
+        commit: impl FnOnce(Vec<MetaChange>) -> Result<()>,
+    ) -> Result<()> {
         let _changing = self.change();
         let entries: Vec<_> = {
             let tables = self.read();
@@ -344,17 +368,13 @@ impl<H: Host> Catalog<H> {
             let deleted = tables.deleted.values().filter(|e| of_instance(&e.record.name));
             live.chain(deleted).map(Arc::clone).collect()
         };
-        if entries.is_empty() {
-            return Ok(());
-        }
-        let records: Vec<_> =
-            entries.iter().map(|entry| (entry.record.name.clone(), entry.revision)).collect();
-        self.store.remove_all(&records)?;
+        let removals = entries.iter().map(|e| store::removal(&e.record.name, e.revision));
+        commit(removals.collect())?;
         {
             let mut tables = self.write();
-            for (name, _) in &records {
-                tables.live.remove(name);
-                tables.deleted.remove(name);
+            for entry in &entries {
+                tables.live.remove(&entry.record.name);
+                tables.deleted.remove(&entry.record.name);
             }
         }
         for entry in entries {
@@ -363,8 +383,13 @@ impl<H: Host> Catalog<H> {
         Ok(())
     }
 
-    /// Brings a deleted table back; `NOT_FOUND` once it is swept or replaced. Blocks.
-    pub fn undelete(&self, name: &str) -> Result<Arc<Entry<H::Table>>> {
+    /// Brings a deleted table back, with what `commit` makes durable together with it, as in [`Self::update_with`];
+    /// `NOT_FOUND` once it is swept or replaced. Blocks.
+    pub fn undelete<T>(
+        &self,
+        name: &str,
+        commit: impl FnOnce(&TableRecord, MetaChange) -> Result<(u64, T)>,
+    ) -> Result<(Arc<Entry<H::Table>>, T)> {
         let _changing = self.change();
         if self.read().live.contains_key(name) {
             return Err(Error::new(
@@ -378,9 +403,9 @@ impl<H: Host> Catalog<H> {
             Error::not_found(format!("no deleted table {name:?} found that can be undeleted"))
         })?;
         let restored = TableRecord { deleted_micros: None, ..old.record.clone() };
-        let entry = self.commit_state(&old, restored)?;
+        let undeleted = self.commit_state(&old, restored, commit)?;
         tracing::info!(table = name, "table undeleted");
-        Ok(entry)
+        Ok(undeleted)
     }
 
     /// Removes the tables that were deleted more than [`UNDELETE_RETENTION`] ago, with their data. Blocks.
@@ -398,8 +423,8 @@ impl<H: Host> Catalog<H> {
         let mut swept = 0;
         for entry in old {
             let name = &entry.record.name;
-            match self.store.remove(name, entry.revision) {
-                Ok(()) => {
+            match self.store.commit(store::removal(name, entry.revision)) {
+                Ok(_) => {
                     self.write().deleted.remove(name);
                     self.drop_tablets(&entry.record);
                     tracing::info!(table = name, "deleted table removed");
@@ -412,12 +437,13 @@ impl<H: Host> Catalog<H> {
     }
 
     /// Commits a record that is deleted now and was not before, or the other way round.
-    fn commit_state(
+    fn commit_state<T>(
         &self,
         old: &Entry<H::Table>,
         record: TableRecord,
-    ) -> Result<Arc<Entry<H::Table>>> {
-        let revision = self.store.put(&record, Some(old.revision))?;
+        commit: impl FnOnce(&TableRecord, MetaChange) -> Result<(u64, T)>,
+    ) -> Result<(Arc<Entry<H::Table>>, T)> {
+        let (revision, with_it) = commit(&record, store::put(&record, Some(old.revision)))?;
         let name = record.name.clone();
         let is_deleted = record.deleted_micros.is_some();
         let entry = Arc::new(Entry { record, revision, table: Arc::clone(&old.table) });
@@ -430,7 +456,7 @@ impl<H: Host> Catalog<H> {
         };
         from.remove(&name);
         to.insert(name, Arc::clone(&entry));
-        Ok(entry)
+        Ok((entry, with_it))
     }
 
     /// Creates the tablets of a new table and writes their numbers into its record, those before a

@@ -7,7 +7,8 @@
 //! value  version u8 = 1 | the kind's message, protobuf
 //! ```
 //!
-//! A change of any number of resources is one commit of the meta store: after a crash all of it is there or none.
+//! A change of any number of resources is one commit of the meta store: after a crash all of it is there or none. What is
+//! kept beside the resources, as tables are, can be part of it ([`Change::commit`]).
 //! Memory follows the commit, so readers see what is durable alone. They take no lock: each kind's entries are an
 //! immutable map that a change replaces. Changes exclude each other, and block: they are made off the cores' runtimes.
 //!
@@ -22,13 +23,14 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use prost::Message;
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::authorized_views::ViewRecord;
 use crate::api::instances::Instance;
@@ -59,12 +61,15 @@ pub struct Stored<R> {
     pub value: R,
     /// Differs from that of every other change of any resource.
     pub revision: u64,
+    /// Of the bytes that are durable. Unlike the revision it is known before the commit, so that an operation of the same
+    /// commit can tell it.
+    pub digest: u64,
 }
 
 impl<R> Stored<R> {
-    /// The revision as the text that clients send back.
+    /// What it is, as the text that clients send back: another content has another.
     pub fn etag(&self) -> String {
-        format!("{:016x}", self.revision)
+        format!("{:016x}", self.digest)
     }
 }
 
@@ -94,8 +99,8 @@ struct Entry {
 }
 
 impl Entry {
-    fn new<R: Resource>(value: R, revision: u64) -> Self {
-        Self { revision, stored: Arc::new(Stored { value, revision }) }
+    fn new<R: Resource>(value: R, revision: u64, digest: u64) -> Self {
+        Self { revision, stored: Arc::new(Stored { value, revision, digest }) }
     }
 
     fn typed<R: Resource>(&self) -> Option<Arc<Stored<R>>> {
@@ -111,8 +116,8 @@ struct Kind {
     name: &'static str,
     noun: &'static str,
     holds: bool,
-    /// An entry from the bytes behind the version, with its revision.
-    decode: fn(&[u8], u64) -> Result<Entry, prost::DecodeError>,
+    /// An entry from the bytes behind the version, with its revision and its digest.
+    decode: fn(&[u8], u64, u64) -> Result<Entry, prost::DecodeError>,
 }
 
 impl Kind {
@@ -121,7 +126,7 @@ impl Kind {
             name: R::KIND,
             noun: R::NOUN,
             holds: R::HOLDS,
-            decode: |bytes, revision| Ok(Entry::new(R::decode(bytes)?, revision)),
+            decode: |bytes, revision, digest| Ok(Entry::new(R::decode(bytes)?, revision, digest)),
         }
     }
 }
@@ -153,8 +158,8 @@ fn decode<'k>(key: &'k str, value: &[u8], revision: u64) -> Result<(usize, &'k s
     if *version != VERSION {
         return Err(damaged(format!("offset 0: version {version} is not known here")));
     }
-    let entry =
-        (kind.decode)(rest, revision).map_err(|error| damaged(format!("offset 1: {error}")))?;
+    let entry = (kind.decode)(rest, revision, xxh3_64(value));
+    let entry = entry.map_err(|error| damaged(format!("offset 1: {error}")))?;
     Ok((number, name, entry))
 }
 
@@ -262,30 +267,30 @@ impl Resources {
     /// Makes all that `work` asks for, in one commit; nothing where it returns an error. No other change comes
     /// between what `work` reads through its argument and the commit. Blocks.
     pub fn change<T>(&self, work: impl FnOnce(&mut Change<'_>) -> Result<T>) -> Result<T> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut change = Change { resources: self, staged: BTreeMap::new() };
+        let mut change = self.begin();
         let done = work(&mut change)?;
-        let staged = change.staged;
-        if staged.is_empty() {
-            return Ok(done);
-        }
-        let commits: Vec<_> = staged
-            .iter()
-            .map(|(key, staged)| MetaChange {
-                key: key.clone(),
-                expect: staged.before.map_or(MetaExpect::Absent, MetaExpect::Revision),
-                value: staged.after.as_ref().map(|after| after.bytes.clone()),
-            })
-            .collect();
-        let committed = self.meta.commit(&commits);
-        let revision = committed.map_err(|error| error.context("catalog of resources"))?;
+        change.commit(Vec::new())?;
+        Ok(done)
+    }
+
+    /// Begins a change: no other comes between this and its end. One that is dropped does nothing. Blocks.
+    pub fn begin(&self) -> Change<'_> {
+        let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        Change { resources: self, staged: BTreeMap::new(), changing }
+    }
+
+    /// Shows what a commit with this revision has made durable.
+    fn show(&self, staged: BTreeMap<String, Staged>, revision: u64) {
         let mut maps: BTreeMap<usize, Entries> = BTreeMap::new();
         for staged in staged.into_values() {
             let Some(kind) = self.kinds.get(staged.kind) else { continue };
             let map =
                 maps.entry(staged.kind).or_insert_with(|| Entries::clone(&kind.entries.load()));
             match staged.after {
-                Some(after) => map.insert(staged.name, (after.seal)(after.value, revision)),
+                Some(after) => {
+                    let digest = after.digest();
+                    map.insert(staged.name, (after.seal)(after.value, revision, digest))
+                }
                 None => map.remove(&staged.name),
             };
         }
@@ -300,7 +305,6 @@ impl Resources {
         for of_kind in changed {
             of_kind.store(revision, Ordering::Release);
         }
-        Ok(done)
     }
 
     /// Rises with every change of a resource of this kind: what was made of them by then is to be made anew.
@@ -333,6 +337,8 @@ pub struct Change<'a> {
     resources: &'a Resources,
     /// By key.
     staged: BTreeMap<String, Staged>,
+    /// Keeps other changes out.
+    changing: MutexGuard<'a, ()>,
 }
 
 struct Staged {
@@ -347,10 +353,34 @@ struct Staged {
 struct After {
     bytes: Bytes,
     value: Box<dyn Any>,
-    seal: fn(Box<dyn Any>, u64) -> Entry,
+    seal: fn(Box<dyn Any>, u64, u64) -> Entry,
+}
+
+impl After {
+    fn digest(&self) -> u64 {
+        xxh3_64(&self.bytes)
+    }
 }
 
 impl Change<'_> {
+    /// Makes the change, and with it what is `beside` the resources, in one commit; its revision. Where there is nothing to
+    /// do, nothing is committed, and the revision is 0. Blocks.
+    pub fn commit(self, mut beside: Vec<MetaChange>) -> Result<u64> {
+        let Self { resources, staged, changing: _until_it_is_shown } = self;
+        beside.extend(staged.iter().map(|(key, staged)| MetaChange {
+            key: key.clone(),
+            expect: staged.before.map_or(MetaExpect::Absent, MetaExpect::Revision),
+            value: staged.after.as_ref().map(|after| after.bytes.clone()),
+        }));
+        if beside.is_empty() {
+            return Ok(0);
+        }
+        let committed = resources.meta.commit(&beside);
+        let revision = committed.map_err(|error| error.context("catalog of resources"))?;
+        resources.show(staged, revision);
+        Ok(revision)
+    }
+
     /// The value of a name as this change leaves it so far; the revision of one that it makes is not known yet, and 0.
     pub fn get<R: Resource>(&self, name: &str) -> Option<Arc<Stored<R>>> {
         match self.staged.get(&key::<R>(name)) {
@@ -358,7 +388,7 @@ impl Change<'_> {
             Some(Staged { after: None, .. }) => None,
             Some(Staged { after: Some(after), .. }) => {
                 let value = after.value.downcast_ref::<R>()?.clone();
-                Some(Arc::new(Stored { value, revision: 0 }))
+                Some(Arc::new(Stored { value, revision: 0, digest: after.digest() }))
             }
         }
     }
@@ -450,9 +480,9 @@ impl Change<'_> {
     }
 }
 
-fn seal<R: Resource>(value: Box<dyn Any>, revision: u64) -> Entry {
+fn seal<R: Resource>(value: Box<dyn Any>, revision: u64, digest: u64) -> Entry {
     let value = value.downcast::<R>().expect("what was staged for a kind is of its type");
-    Entry::new(*value, revision)
+    Entry::new(*value, revision, digest)
 }
 
 #[cfg(test)]
@@ -533,6 +563,43 @@ mod tests {
             assert_eq!(resources.get::<Operation>(A).as_ref(), Some(&before));
             assert_eq!(names(resources, "", None, 10), [A]);
         }
+    }
+
+    #[test]
+    fn what_is_beside_the_resources_is_there_with_them_or_not_at_all() {
+        let meta = Arc::new(MemoryMeta::default());
+        let resources = Resources::open(meta.clone()).unwrap();
+        let table = |expect| {
+            let value = Some(Bytes::from_static(b"t"));
+            vec![MetaChange { key: "tables/t".to_owned(), expect, value }]
+        };
+        let commit = |expect| {
+            let mut change = resources.begin();
+            change.put(A, named("one"));
+            change.commit(table(expect))
+        };
+        assert!(commit(MetaExpect::Revision(7)).is_err(), "somebody has changed the table");
+        assert!(meta.list("").unwrap().is_empty() && resources.get::<Operation>(A).is_none());
+        let revision = commit(MetaExpect::Absent).unwrap();
+        let there = meta.list("").unwrap();
+        assert_eq!(there.len(), 2);
+        assert!(there.iter().all(|(_, entry)| entry.revision == revision), "one commit");
+        assert_eq!(resources.get::<Operation>(A).unwrap().revision, revision);
+        let mut dropped = resources.begin();
+        dropped.put("b", named("b"));
+        drop(dropped);
+        assert_eq!(names(&resources, "", None, 10), [A]);
+        assert_eq!(resources.begin().commit(Vec::new()).unwrap(), 0);
+    }
+
+    #[test]
+    fn the_etag_of_a_change_is_known_before_its_commit() {
+        let resources = Resources::open(Arc::new(MemoryMeta::default())).unwrap();
+        let within = resources.change(|change| {
+            change.create(A, named("one"))?;
+            Ok(change.find::<Operation>(A)?.etag())
+        });
+        assert_eq!(within.unwrap(), resources.get::<Operation>(A).unwrap().etag());
     }
 
     #[test]

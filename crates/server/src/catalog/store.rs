@@ -1,4 +1,4 @@
-//! The catalog's keys in the meta store: reading them all, and changing one atomically.
+//! The tables' keys in the meta store: reading them all, and changing one atomically.
 
 use std::sync::Arc;
 
@@ -37,34 +37,25 @@ impl Store {
         entries.into_iter().map(decode).collect()
     }
 
-    /// Writes a record in place of the one with `revision` (`None`: where none is), durably; returns the
-    /// new revision.
-    pub fn put(&self, record: &TableRecord, revision: Option<u64>) -> Result<u64> {
-        self.commit(&record.name, Some(record.encode_versioned().into()), revision)
-    }
-
-    /// Removes the record with `revision`, durably.
-    pub fn remove(&self, name: &str, revision: u64) -> Result<()> {
-        self.commit(name, None, Some(revision)).map(|_| ())
-    }
-
-    /// Removes records with their revisions, durably: all or none.
-    pub fn remove_all(&self, records: &[(String, u64)]) -> Result<()> {
-        let removals: Vec<_> = records
-            .iter()
-            .map(|(name, revision)| MetaChange {
-                key: format!("{PREFIX}{name}"),
-                expect: MetaExpect::Revision(*revision),
-                value: None,
-            })
-            .collect();
-        Ok(self.meta.commit(&removals).map(|_| ())?)
-    }
-
-    fn commit(&self, name: &str, value: Option<Bytes>, revision: Option<u64>) -> Result<u64> {
-        let expect = revision.map_or(MetaExpect::Absent, MetaExpect::Revision);
-        let change = MetaChange { key: format!("{PREFIX}{name}"), expect, value };
+    /// Makes a change of a record, durably; returns its new revision.
+    pub fn commit(&self, change: MetaChange) -> Result<u64> {
+        let key = change.key.clone();
         let committed = self.meta.commit(&[change]);
-        Ok(committed.map_err(|error| error.context(format!("catalog entry of {name}")))?)
+        Ok(committed.map_err(|error| error.context(format!("catalog entry {key}")))?)
     }
+}
+
+/// Writes a record in place of the one with `revision` (`None`: where none is).
+pub(super) fn put(record: &TableRecord, revision: Option<u64>) -> MetaChange {
+    change(&record.name, Some(record.encode_versioned().into()), revision)
+}
+
+/// Removes the record with `revision`.
+pub(super) fn removal(name: &str, revision: u64) -> MetaChange {
+    change(name, None, Some(revision))
+}
+
+fn change(name: &str, value: Option<Bytes>, revision: Option<u64>) -> MetaChange {
+    let expect = revision.map_or(MetaExpect::Absent, MetaExpect::Revision);
+    MetaChange { key: format!("{PREFIX}{name}"), expect, value }
 }

@@ -115,6 +115,14 @@ impl World {
     fn tablet_count(&self) -> usize {
         self.host.tablets.lock().unwrap().len()
     }
+
+    fn commit(&self, changes: Vec<MetaChange>) -> Result<u64> {
+        Ok(self.meta.commit(&changes)?)
+    }
+}
+
+fn undelete(catalog: &Catalog<Arc<FakeHost>>, name: &str) -> Result<Arc<Entry<FakeTable>>> {
+    catalog.undelete(name, |_, entry| catalog.alone(entry)).map(|(entry, ())| entry)
 }
 
 fn with_family(name: &str) -> NewTable {
@@ -245,8 +253,8 @@ fn a_deleted_table_is_gone_until_it_is_undeleted_even_over_a_restart() {
         assert_eq!(catalog.tablet_ids().len(), 1);
     }
     let reopened = world.open();
-    assert_eq!(reopened.undelete(NAME).unwrap().record, before.record);
-    assert_eq!(reopened.undelete(NAME).unwrap_err().kind(), Code::AlreadyExists);
+    assert_eq!(undelete(&reopened, NAME).unwrap().record, before.record);
+    assert_eq!(undelete(&reopened, NAME).unwrap_err().kind(), Code::AlreadyExists);
     assert_eq!(world.open().get(NAME).unwrap().record, before.record);
 }
 
@@ -344,16 +352,21 @@ fn an_instances_tables_go_together_or_stay_together() {
     catalog.delete(second).unwrap();
     let guarded = "projects/p/instances/i/tables/v";
     catalog.create(guarded, protected()).unwrap();
-    let error = catalog.delete_instance("projects/p/instances/i").unwrap_err();
+    let delete = |instance| catalog.delete_instance(instance, |all| world.commit(all).map(drop));
+    let error = delete("projects/p/instances/i").unwrap_err();
     assert_eq!(error.kind(), Code::FailedPrecondition);
     assert!(error.message().contains(guarded), "{error}");
     catalog.get(NAME).unwrap();
     let unprotect = |r: &TableRecord| Ok(TableRecord { deletion_protection: false, ..r.clone() });
     catalog.update(guarded, unprotect).unwrap();
-    catalog.delete_instance("projects/p/instances/i").unwrap();
-    catalog.delete_instance("projects/p/instances/nobody").unwrap();
+    world.meta.fails.store(true, Ordering::Relaxed);
+    delete("projects/p/instances/i").unwrap_err();
+    world.meta.fails.store(false, Ordering::Relaxed);
+    assert_eq!(world.tablet_count(), 4);
+    catalog.get(NAME).unwrap();
+    delete("projects/p/instances/i").unwrap();
     for catalog in [catalog, world.open()] {
-        assert_eq!(catalog.undelete(second).unwrap_err().kind(), Code::NotFound);
+        assert_eq!(undelete(&catalog, second).unwrap_err().kind(), Code::NotFound);
         assert_eq!(catalog.tablet_ids().len(), 1);
         catalog.get(other).unwrap();
     }
@@ -370,7 +383,7 @@ fn a_new_table_replaces_the_deleted_one_of_its_name_for_good() {
     assert_ne!(first.record.incarnation, second.record.incarnation);
     assert_eq!(world.tablet_count(), 1);
     catalog.delete(NAME).unwrap();
-    let undeleted = catalog.undelete(NAME).unwrap();
+    let undeleted = undelete(&catalog, NAME).unwrap();
     assert!(undeleted.record.family("b").is_some());
 }
 
@@ -383,7 +396,7 @@ fn deleted_tables_are_swept_after_seven_days_and_not_before() {
     world.pass(7 * DAY_MICROS - 1);
     assert_eq!(catalog.sweep(), 0);
     world.pass(1);
-    assert_eq!(catalog.undelete(NAME).unwrap_err().kind(), Code::NotFound);
+    assert_eq!(undelete(&catalog, NAME).unwrap_err().kind(), Code::NotFound);
     assert_eq!(catalog.sweep(), 1);
     assert_eq!(world.tablet_count(), 0);
     assert!(world.open().tablet_ids().is_empty());

@@ -186,15 +186,13 @@ impl Instances {
         allowed: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         names::check_instance("name", name)?;
-        // Its tables go within the change, so that nothing comes to be meanwhile that would keep them.
-        self.resources.change(|change| {
-            change.find::<Instance>(name)?;
-            check_not_held(change, name)?;
-            allowed()?;
-            tables.delete_instance(name)?;
-            change.delete_under(name);
-            Ok(())
-        })?;
+        // Its tables go in the same commit, and nothing comes to be meanwhile that would keep them.
+        let mut change = self.resources.begin();
+        change.find::<Instance>(name)?;
+        check_not_held(&change, name)?;
+        allowed()?;
+        change.delete_under(name);
+        tables.delete_instance(name, |removals| change.commit(removals).map(drop))?;
         tracing::info!(instance = name, "instance deleted");
         Ok(())
     }

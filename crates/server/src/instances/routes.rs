@@ -25,22 +25,30 @@ use crate::names;
 pub(super) struct Routes {
     /// That of the resources that it was made of.
     revision: u64,
-    implicit: BinaryMetadataValue,
+    implicit: Answerer,
     instances: HashMap<String, Profiles>,
+}
+
+/// A cluster that answers requests.
+#[derive(Debug, Clone)]
+struct Answerer {
+    cluster: Arc<str>,
+    /// Its id and its zone as clients' metrics read them.
+    location: BinaryMetadataValue,
 }
 
 /// The app profiles of an instance.
 #[derive(Debug)]
 pub(super) struct Profiles {
-    /// Of the first cluster, which answers where a profile does not route to one alone.
-    location: BinaryMetadataValue,
+    /// The first cluster, which answers where a profile does not route to one alone.
+    first: Answerer,
     by_id: HashMap<String, Route>,
 }
 
 /// What an app profile does.
 #[derive(Debug)]
 pub(super) struct Route {
-    location: BinaryMetadataValue,
+    answerer: Answerer,
     pub(super) allows_transactions: bool,
     pub(super) is_single_cluster: bool,
     pub(super) is_data_boost: bool,
@@ -49,20 +57,20 @@ pub(super) struct Route {
 impl Routes {
     /// None, and older than any.
     pub(super) fn none() -> Self {
-        let implicit = location(IMPLICIT_CLUSTER, IMPLICIT_ZONE);
+        let implicit = answerer(IMPLICIT_CLUSTER, IMPLICIT_ZONE);
         Self { revision: 0, implicit, instances: HashMap::new() }
     }
 
     fn of_resources(resources: &Resources, revision: u64) -> Self {
         let mut routes = Self { revision, ..Self::none() };
-        let header = |cluster: &Cluster| {
-            location(names::id_of(&cluster.name), names::id_of(&cluster.location))
+        let of_cluster = |cluster: &Cluster| {
+            answerer(names::id_of(&cluster.name), names::id_of(&cluster.location))
         };
         for (name, cluster) in resources.list::<Cluster>("", None, usize::MAX) {
             let instance = names::instance_of(&name);
             if !routes.instances.contains_key(instance) {
-                let location = header(&cluster.value);
-                let profiles = Profiles { location, by_id: HashMap::new() };
+                let first = of_cluster(&cluster.value);
+                let profiles = Profiles { first, by_id: HashMap::new() };
                 routes.instances.insert(instance.to_owned(), profiles);
             }
         }
@@ -73,11 +81,11 @@ impl Routes {
             let routed = match &profile.routing_policy {
                 Some(RoutingPolicy::SingleClusterRouting(routing)) => resources
                     .get::<Cluster>(&format!("{instance}/clusters/{}", routing.cluster_id))
-                    .map(|cluster| header(&cluster.value)),
+                    .map(|cluster| of_cluster(&cluster.value)),
                 _ => None,
             };
             let route = Route {
-                location: routed.unwrap_or_else(|| profiles.location.clone()),
+                answerer: routed.unwrap_or_else(|| profiles.first.clone()),
                 allows_transactions: profiles::allows_transactions(profile),
                 is_single_cluster: profiles::is_single_cluster(profile),
                 is_data_boost: profiles::is_data_boost(profile),
@@ -90,6 +98,13 @@ impl Routes {
     /// The profiles of an instance; `None` for one that nobody created.
     pub(super) fn of(&self, instance: &str) -> Option<&Profiles> {
         self.instances.get(instance)
+    }
+
+    /// Which cluster answers requests by this app profile to what has this name.
+    fn answerer(&self, name: &str, profile: &str) -> &Answerer {
+        let Some(profiles) = self.of(names::instance_of(name)) else { return &self.implicit };
+        let route = profiles.by(if profile.is_empty() { DEFAULT } else { profile });
+        route.map_or(&profiles.first, |route| &route.answerer)
     }
 }
 
@@ -117,17 +132,18 @@ impl Instances {
     /// Which cluster answers requests by this app profile to what has this name, and its zone, as clients' metrics read it:
     /// the one that the profile routes to, else the first. Takes no lock, and allocates nothing.
     pub fn location(&self, name: &str, profile: &str) -> BinaryMetadataValue {
-        let routes = self.routes();
-        let Some(profiles) = routes.of(names::instance_of(name)) else {
-            return routes.implicit.clone();
-        };
-        let route = profiles.by(if profile.is_empty() { DEFAULT } else { profile });
-        route.map_or(&profiles.location, |route| &route.location).clone()
+        self.routes().answerer(name, profile).location.clone()
+    }
+
+    /// The id of the same cluster.
+    pub fn cluster(&self, name: &str, profile: &str) -> Arc<str> {
+        Arc::clone(&self.routes().answerer(name, profile).cluster)
     }
 }
 
-fn location(cluster: &str, zone: &str) -> BinaryMetadataValue {
+fn answerer(cluster: &str, zone: &str) -> Answerer {
     let (zone_id, cluster_id) = (Some(zone.to_owned()), Some(cluster.to_owned()));
     let params = ResponseParams { zone_id, cluster_id, afe_id: None };
-    BinaryMetadataValue::from_bytes(&params.encode_to_vec())
+    let location = BinaryMetadataValue::from_bytes(&params.encode_to_vec());
+    Answerer { cluster: cluster.into(), location }
 }

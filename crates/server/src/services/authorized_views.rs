@@ -10,7 +10,7 @@ use tepui_bigtable::authorized_view::AuthorizedView;
 use tepui_bigtable::error::{Error, Result as TepuiResult};
 use tonic::{Request, Response, Status};
 
-use super::changes::Changes as _;
+use super::changes::{Changes as _, finished};
 use super::tables::TableAdminService;
 use super::{invalid, page_size};
 use crate::api::admin;
@@ -18,7 +18,7 @@ use crate::api::admin::authorized_view::{AuthorizedView as Type, ResponseView, S
 use crate::api::longrunning::Operation;
 use crate::catalog::authorized_views::{ViewRecord, find_within};
 use crate::catalog::record::TableRecord;
-use crate::catalog::resources::Stored;
+use crate::catalog::resources::{Change, Stored};
 use crate::limits::VIEWS_PER_TABLE_MAX;
 use crate::names;
 use crate::status::from_error;
@@ -33,22 +33,23 @@ impl TableAdminService {
         request: Request<admin::CreateAuthorizedViewRequest>,
     ) -> Result<Response<Operation>, Status> {
         let request = request.into_inner();
-        let change = self.change(move |service, times| {
+        let change = self.operation(move |service, change, times| {
             let name = names::new_view(&request.parent, &request.authorized_view_id)?;
-            let stored = service.create_view(&name, &request)?;
+            let stored = service.create_view(change, &name, &request)?;
             let metadata = admin::CreateAuthorizedViewMetadata {
                 original_request: Some(request),
                 request_time: times.requested(),
                 finish_time: times.now(),
             };
             let metadata = ("CreateAuthorizedViewMetadata", &metadata);
-            service.done(&name, metadata, (VIEW_TYPE, &shown(&stored, ResponseView::Full)))
+            Ok(finished(&name, metadata, (VIEW_TYPE, &shown(&stored, ResponseView::Full))))
         });
         change.await
     }
 
     fn create_view(
         &self,
+        change: &mut Change<'_>,
         name: &str,
         request: &admin::CreateAuthorizedViewRequest,
     ) -> TepuiResult<Arc<Stored<ViewRecord>>> {
@@ -59,28 +60,23 @@ impl TableAdminService {
         };
         let compiled = AuthorizedView::compile(subset)?;
         let view = admin::AuthorizedView { name: name.to_owned(), etag: String::new(), ..given };
-        self.views.resources().change(|change| {
-            let entry = self.tables.get(&request.parent)?;
-            let table = entry.record.incarnation;
-            if find_within(change, name, table).is_ok() {
-                return Err(Error::already_exists(format!(
-                    "authorized view {name:?} already exists"
-                )));
-            }
-            check_families(&compiled, &entry.record)?;
-            let views = self.views.list(&request.parent, table, None, usize::MAX);
-            if views.len() >= VIEWS_PER_TABLE_MAX {
-                return Err(Error::failed_precondition(format!(
-                    "table {:?} has {VIEWS_PER_TABLE_MAX} authorized views, the limit",
-                    request.parent
-                )));
-            }
-            // What an earlier table of the name may have left.
-            change.delete_under(name);
-            change.put(name, ViewRecord { table, view: Some(view) });
-            Ok(())
-        })?;
-        self.find_view(name)
+        let entry = self.tables.get(&request.parent)?;
+        let table = entry.record.incarnation;
+        if find_within(change, name, table).is_ok() {
+            return Err(Error::already_exists(format!("authorized view {name:?} already exists")));
+        }
+        check_families(&compiled, &entry.record)?;
+        let views = self.views.list(&request.parent, table, None, usize::MAX);
+        if views.len() >= VIEWS_PER_TABLE_MAX {
+            return Err(Error::failed_precondition(format!(
+                "table {:?} has {VIEWS_PER_TABLE_MAX} authorized views, the limit",
+                request.parent
+            )));
+        }
+        // What an earlier table of the name may have left.
+        change.delete_under(name);
+        change.put(name, ViewRecord { table, view: Some(view) });
+        change.find(name)
     }
 
     /// The view of a name; `NOT_FOUND` without it or its table.
@@ -136,11 +132,11 @@ impl TableAdminService {
         request: Request<admin::UpdateAuthorizedViewRequest>,
     ) -> Result<Response<Operation>, Status> {
         let request = request.into_inner();
-        let change = self.change(move |service, times| {
+        let change = self.operation(move |service, change, times| {
             let given = request.authorized_view.as_ref();
             let given =
                 given.ok_or_else(|| Error::invalid_argument("authorized_view must be set"))?;
-            let stored = service.update_view(given, &request)?;
+            let stored = service.update_view(change, given, &request)?;
             let name = given.name.clone();
             let metadata = admin::UpdateAuthorizedViewMetadata {
                 original_request: Some(request),
@@ -148,7 +144,7 @@ impl TableAdminService {
                 finish_time: times.now(),
             };
             let metadata = ("UpdateAuthorizedViewMetadata", &metadata);
-            service.done(&name, metadata, (VIEW_TYPE, &shown(&stored, ResponseView::Full)))
+            Ok(finished(&name, metadata, (VIEW_TYPE, &shown(&stored, ResponseView::Full))))
         });
         change.await
     }
@@ -156,45 +152,43 @@ impl TableAdminService {
     /// With `ignore_warnings` a view may name families that the table does not have.
     fn update_view(
         &self,
+        change: &mut Change<'_>,
         given: &admin::AuthorizedView,
         request: &admin::UpdateAuthorizedViewRequest,
     ) -> TepuiResult<Arc<Stored<ViewRecord>>> {
         let name = given.name.as_str();
         names::check_view("authorized_view.name", name)?;
         let fields = Fields::of(request.update_mask.as_ref(), given)?;
-        self.views.resources().change(|change| {
-            let (table, _) = names::split_view(name).unwrap_or_default();
-            let entry = self.tables.get(table)?;
-            let stored = find_within(change, name, entry.record.incarnation)?;
-            check_etag(&given.etag, &stored)?;
-            let mut record = stored.value.clone();
+        let (table, _) = names::split_view(name).unwrap_or_default();
+        let entry = self.tables.get(table)?;
+        let stored = find_within(change, name, entry.record.incarnation)?;
+        check_etag(&given.etag, &stored)?;
+        let mut record = stored.value.clone();
+        let view = record.view.get_or_insert_default();
+        if fields.deletion_protection {
+            view.deletion_protection = given.deletion_protection;
+        }
+        if fields.row_prefixes || fields.family_subsets {
+            let new = match &given.authorized_view {
+                Some(Type::SubsetView(new)) => new.clone(),
+                None => SubsetView::default(),
+            };
+            let mut subset = record.subset();
+            if fields.row_prefixes {
+                subset.row_prefixes = new.row_prefixes;
+            }
+            if fields.family_subsets {
+                subset.family_subsets = new.family_subsets;
+            }
+            let compiled = AuthorizedView::compile(&subset)?;
+            if !request.ignore_warnings {
+                check_families(&compiled, &entry.record)?;
+            }
             let view = record.view.get_or_insert_default();
-            if fields.deletion_protection {
-                view.deletion_protection = given.deletion_protection;
-            }
-            if fields.row_prefixes || fields.family_subsets {
-                let new = match &given.authorized_view {
-                    Some(Type::SubsetView(new)) => new.clone(),
-                    None => SubsetView::default(),
-                };
-                let mut subset = record.subset();
-                if fields.row_prefixes {
-                    subset.row_prefixes = new.row_prefixes;
-                }
-                if fields.family_subsets {
-                    subset.family_subsets = new.family_subsets;
-                }
-                let compiled = AuthorizedView::compile(&subset)?;
-                if !request.ignore_warnings {
-                    check_families(&compiled, &entry.record)?;
-                }
-                let view = record.view.get_or_insert_default();
-                view.authorized_view = Some(Type::SubsetView(subset));
-            }
-            change.put(name, record);
-            Ok(())
-        })?;
-        self.find_view(name)
+            view.authorized_view = Some(Type::SubsetView(subset));
+        }
+        change.put(name, record);
+        change.find(name)
     }
 
     /// The view's policy goes with it.
@@ -376,7 +370,7 @@ mod tests {
             ..admin::AuthorizedView::default()
         };
         let record = ViewRecord { table: 1, view: Some(kept) };
-        let stored = Stored { value: record, revision: 7 };
+        let stored = Stored { value: record, revision: 7, digest: 8 };
         let name = shown(&stored, ResponseView::NameOnly);
         assert_eq!((name.name.as_str(), name.etag.as_str()), ("v", ""));
         assert!(!name.deletion_protection && name.authorized_view.is_none());

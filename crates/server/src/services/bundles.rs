@@ -5,11 +5,11 @@ use prost_types::FieldMask;
 use tepui_bigtable::error::Error;
 use tonic::{Request, Response, Status};
 
-use super::changes::Changes as _;
+use super::changes::{Changes as _, finished};
 use super::{TableAdminService, invalid, page_size};
 use crate::api::admin;
 use crate::api::longrunning::Operation;
-use crate::bundles::split;
+use crate::bundles::{Schema, split};
 use crate::limits::SCHEMA_BUNDLES_PAGE_BYTES_MAX;
 use crate::names;
 use crate::status::from_error;
@@ -27,15 +27,19 @@ impl TableAdminService {
         let name = name.map_err(|error| from_error(&error))?;
         let bundle = request.schema_bundle.ok_or_else(|| invalid("schema_bundle must be set"))?;
         let change = self.change(move |service, times| {
-            let table = service.tables.get(&request.parent)?;
-            let bundle = service.bundles.create(&table.record, &name, &bundle)?;
-            let metadata = admin::CreateSchemaBundleMetadata {
-                name: name.clone(),
-                start_time: times.requested(),
-                end_time: times.now(),
-            };
-            let metadata = ("CreateSchemaBundleMetadata", &metadata);
-            service.done(&name, metadata, (BUNDLE_TYPE, &bundle))
+            // A large one takes a while: before other changes are kept from going on.
+            let schema = Schema::of(&bundle)?;
+            service.operations.change(|change| {
+                let table = service.tables.get(&request.parent)?;
+                let bundle = service.bundles.create(change, &table.record, &name, schema)?;
+                let metadata = admin::CreateSchemaBundleMetadata {
+                    name: name.clone(),
+                    start_time: times.requested(),
+                    end_time: times.now(),
+                };
+                let metadata = ("CreateSchemaBundleMetadata", &metadata);
+                Ok(finished(&name, metadata, (BUNDLE_TYPE, &bundle)))
+            })
         });
         change.await
     }
@@ -49,16 +53,20 @@ impl TableAdminService {
         let table = table_of("schema_bundle.name", &bundle.name)?;
         check_mask(request.update_mask.as_ref())?;
         let change = self.change(move |service, times| {
-            let table = service.tables.get(&table)?;
-            let ignore_warnings = request.ignore_warnings;
-            let bundle = service.bundles.update(&table.record, &bundle, ignore_warnings)?;
-            let metadata = admin::UpdateSchemaBundleMetadata {
-                name: bundle.name.clone(),
-                start_time: times.requested(),
-                end_time: times.now(),
-            };
-            let metadata = ("UpdateSchemaBundleMetadata", &metadata);
-            service.done(&bundle.name, metadata, (BUNDLE_TYPE, &bundle))
+            let schema = Schema::of(&bundle)?;
+            service.operations.change(|change| {
+                let (table, warns) = (service.tables.get(&table)?, !request.ignore_warnings);
+                let (name, etag) = (&bundle.name, &bundle.etag);
+                let bundle =
+                    service.bundles.update(change, &table.record, name, etag, schema, warns)?;
+                let metadata = admin::UpdateSchemaBundleMetadata {
+                    name: name.clone(),
+                    start_time: times.requested(),
+                    end_time: times.now(),
+                };
+                let metadata = ("UpdateSchemaBundleMetadata", &metadata);
+                Ok(finished(name, metadata, (BUNDLE_TYPE, &bundle)))
+            })
         });
         change.await
     }
@@ -112,8 +120,10 @@ impl TableAdminService {
         let request = request.into_inner();
         let table = table_of("name", &request.name)?;
         let deleted = self.change(move |service, _| {
-            let table = service.tables.get(&table)?;
-            service.bundles.delete(&table.record, &request.name, &request.etag)
+            service.views.resources().change(|change| {
+                let table = service.tables.get(&table)?;
+                service.bundles.delete(change, &table.record, &request.name, &request.etag)
+            })
         });
         deleted.await
     }

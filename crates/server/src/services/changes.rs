@@ -28,16 +28,6 @@ pub(super) trait Changes: Clone + Send + Sync + 'static {
         blocking(move || work(&service, times)).await.map(Response::new)
     }
 
-    /// Records a change that is done: its metadata, by the name of a type of the admin API, and its result, by that of any.
-    fn done(
-        &self,
-        resource: &str,
-        metadata: (&str, &impl Message),
-        response: (&str, &impl Message),
-    ) -> Result<Operation> {
-        self.operations().change(|_| Ok(finished(resource, metadata, response)))
-    }
-
     /// Makes a change of resources off the core's runtime, and its operation in the same commit.
     async fn operation(
         &self,

@@ -219,8 +219,8 @@ impl DataService {
         let hold = request.extensions().get::<Hold>().cloned();
         let request = request.into_inner();
         self.allow(&request.table_name, &request.app_profile_id, Access::ChangeStream)?;
-        let clusters = self.instances.cluster_ids(names::instance_of(&request.table_name));
-        let cluster = clusters.into_iter().next().unwrap_or_default();
+        // All clusters are this server, and a stream is that of one: a change is said to come from it.
+        let cluster = self.instances.cluster(&request.table_name, &request.app_profile_id);
         let answer = self.streams.answer(connection);
         let changes = self.changes.read(&request, cluster, answer, hold);
         changes.map(Response::new).map_err(|error| from_error(&error))

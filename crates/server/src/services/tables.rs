@@ -6,7 +6,7 @@ use tepui_bigtable::error::{Error, Result as TepuiResult};
 use tepui_engine::io::Clock;
 use tonic::{Request, Response, Status};
 
-use super::changes::Changes as _;
+use super::changes::{Changes as _, finished};
 use super::{Iam, Tables, blocking, invalid, page_size, views};
 use crate::api::admin;
 use crate::api::admin::drop_row_range_request::Target;
@@ -119,16 +119,22 @@ impl TableAdminService {
         let (mask, ignore_warnings) = (request.update_mask, request.ignore_warnings);
         let change = self.change(move |service, times| {
             let name = &table.name;
-            let entry = service.tables.update(name, |record| {
-                settings::update(record, &table, mask.as_ref(), ignore_warnings)
-            })?;
-            let metadata = admin::UpdateTableMetadata {
-                name: name.clone(),
-                start_time: times.requested(),
-                end_time: times.now(),
-            };
-            let table = service.shown(&entry.record, View::SchemaView);
-            service.done(name, ("UpdateTableMetadata", &metadata), (TABLE_TYPE, &table))
+            let beside = service.operations.beside();
+            let updated = service.tables.update_with(
+                name,
+                |record| settings::update(record, &table, mask.as_ref(), ignore_warnings),
+                |record, entry| {
+                    let metadata = admin::UpdateTableMetadata {
+                        name: name.clone(),
+                        start_time: times.requested(),
+                        end_time: times.now(),
+                    };
+                    let metadata = ("UpdateTableMetadata", &metadata);
+                    let table = service.shown(record, View::SchemaView);
+                    beside.commit(entry, finished(name, metadata, (TABLE_TYPE, &table)))
+                },
+            );
+            updated.map(|(_, operation)| operation)
         });
         change.await
     }
@@ -158,14 +164,18 @@ impl TableAdminService {
         names::check_table("name", &name).map_err(|error| from_error(&error))?;
         self.instances.check(names::instance_of(&name)).map_err(|error| from_error(&error))?;
         let change = self.change(move |service, times| {
-            let entry = service.tables.undelete(&name)?;
-            let metadata = admin::UndeleteTableMetadata {
-                name: name.clone(),
-                start_time: times.requested(),
-                end_time: times.now(),
-            };
-            let table = service.shown(&entry.record, View::SchemaView);
-            service.done(&name, ("UndeleteTableMetadata", &metadata), (TABLE_TYPE, &table))
+            let beside = service.operations.beside();
+            let undeleted = service.tables.undelete(&name, |record, entry| {
+                let metadata = admin::UndeleteTableMetadata {
+                    name: name.clone(),
+                    start_time: times.requested(),
+                    end_time: times.now(),
+                };
+                let metadata = ("UndeleteTableMetadata", &metadata);
+                let table = service.shown(record, View::SchemaView);
+                beside.commit(entry, finished(&name, metadata, (TABLE_TYPE, &table)))
+            });
+            undeleted.map(|(_, operation)| operation)
         });
         change.await
     }
@@ -176,23 +186,23 @@ impl TableAdminService {
         request: Request<admin::ModifyColumnFamiliesRequest>,
     ) -> Result<Response<spelled_out::Table>, Status> {
         let request = request.into_inner();
-        let Self { tables, bundles, .. } = self.clone();
-        let entry = blocking(move || {
-            tables.update(&request.name, |record| {
-                let changed = families::modify(record, &request.modifications)?;
-                for family in &changed.families {
-                    let of = |family: &FamilyRecord| family.config.as_ref()?.value_type.clone();
-                    let value_type = of(family);
-                    let before =
-                        record.family(&family.name).filter(|before| before.id == family.id);
-                    if before.and_then(of) != value_type {
-                        bundles.check_named(record, &family.name, value_type.as_ref())?;
-                    }
+        let Self { tables, bundles, views, .. } = self.clone();
+        let modify = move |record: &TableRecord| {
+            let changed = families::modify(record, &request.modifications)?;
+            for family in &changed.families {
+                let of = |family: &FamilyRecord| family.config.as_ref()?.value_type.clone();
+                let value_type = of(family);
+                let before = record.family(&family.name).filter(|before| before.id == family.id);
+                if before.and_then(of) != value_type {
+                    bundles.check_named(record, &family.name, value_type.as_ref())?;
                 }
-                Ok(changed)
-            })
-        })
-        .await?;
+            }
+            Ok(changed)
+        };
+        // Within a change, so that no schema goes meanwhile that a new type names.
+        let entry =
+            blocking(move || views.resources().change(|_| tables.update(&request.name, modify)))
+                .await?;
         Ok(Response::new(self.shown(&entry.record, View::SchemaView)))
     }
 

@@ -1,10 +1,12 @@
 //! Administration beside a disk that fails or stands still, and what one resource says of another.
 
 use prost_types::field_descriptor_proto::Type as FieldType;
+use prost_types::{FileDescriptorProto, FileDescriptorSet};
 use tepui_engine::io::ManualClock;
+use tepui_server::api::admin::authorized_view::{AuthorizedView as ViewType, SubsetView};
 use tepui_server::api::admin::r#type::{Kind, Proto};
 
-use super::types::schema;
+use super::types::{bundle, schema};
 use super::*;
 
 const DAY_MICROS: u64 = 24 * 3_600 * 1_000_000;
@@ -48,6 +50,158 @@ async fn a_failed_commit_of_the_catalog_ends_all_writes_and_the_next_start_knows
         }
         assert_eq!(server.running.engine().tablets().len(), if keeps { 2 } else { 1 });
         server.stop().await;
+    }
+}
+
+/// What the admin API answers with an operation that is done, of a table, a view and a bundle.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Step {
+    UpdateTable,
+    UndeleteTable,
+    CreateView,
+    UpdateView,
+    CreateBundle,
+    UpdateBundle,
+}
+
+impl TestServer {
+    /// What is there before a step.
+    async fn prepare(&self, step: Step) {
+        self.create(&[]).await;
+        match step {
+            Step::UpdateTable | Step::CreateView | Step::CreateBundle => {}
+            Step::UndeleteTable => {
+                let delete = admin::DeleteTableRequest { name: TABLE.to_owned() };
+                self.tables().delete_table(delete).await.unwrap();
+            }
+            Step::UpdateView => drop(self.take(Step::CreateView).await.unwrap()),
+            Step::UpdateBundle => drop(self.take(Step::CreateBundle).await.unwrap()),
+        }
+    }
+
+    async fn take(&self, step: Step) -> Result<longrunning::Operation, tonic::Status> {
+        let mut tables = self.tables();
+        let mask = |path: &str| Some(prost_types::FieldMask { paths: vec![path.to_owned()] });
+        let name = format!("{TABLE}/authorizedViews/v");
+        let view = |row_prefixes: Vec<Bytes>| {
+            let subset = SubsetView { row_prefixes, ..SubsetView::default() };
+            let authorized_view = Some(ViewType::SubsetView(subset));
+            Some(admin::AuthorizedView {
+                name: name.clone(),
+                authorized_view,
+                ..Default::default()
+            })
+        };
+        let proto = |fields: &[(&str, FieldType)]| {
+            bundle(&format!("{TABLE}/schemaBundles/b"), "", schema(fields))
+        };
+        let (parent, name) = (TABLE.to_owned(), TABLE.to_owned());
+        let done = match step {
+            Step::UpdateTable => {
+                let table = admin::Table { name, deletion_protection: true, ..Default::default() };
+                let update_mask = mask("deletion_protection");
+                let table = Some(table);
+                let update = admin::UpdateTableRequest { table, update_mask, ..Default::default() };
+                tables.update_table(update).await
+            }
+            Step::UndeleteTable => {
+                tables.undelete_table(admin::UndeleteTableRequest { name }).await
+            }
+            Step::CreateView => {
+                let authorized_view = view(vec![Bytes::from("a")]);
+                let create = admin::CreateAuthorizedViewRequest {
+                    parent,
+                    authorized_view_id: "v".to_owned(),
+                    authorized_view,
+                };
+                tables.create_authorized_view(create).await
+            }
+            Step::UpdateView => {
+                let update = admin::UpdateAuthorizedViewRequest {
+                    authorized_view: view(vec![Bytes::from("b")]),
+                    update_mask: mask("subset_view"),
+                    ignore_warnings: false,
+                };
+                tables.update_authorized_view(update).await
+            }
+            Step::CreateBundle => {
+                let create = admin::CreateSchemaBundleRequest {
+                    parent,
+                    schema_bundle_id: "b".to_owned(),
+                    schema_bundle: Some(proto(&[("a", FieldType::String)])),
+                };
+                tables.create_schema_bundle(create).await
+            }
+            Step::UpdateBundle => {
+                let more = [("a", FieldType::String), ("b", FieldType::Int64)];
+                let update = admin::UpdateSchemaBundleRequest {
+                    schema_bundle: Some(proto(&more)),
+                    update_mask: mask("proto_schema"),
+                    ignore_warnings: false,
+                };
+                tables.update_schema_bundle(update).await
+            }
+        };
+        done.map(tonic::Response::into_inner)
+    }
+
+    /// The table, its view and its bundle as they are shown, and the names of all operations.
+    async fn seen(&self) -> (String, Vec<String>) {
+        let mut tables = self.tables();
+        let shown = |result: Result<String, tonic::Status>| result.unwrap_or_default();
+        let table = admin::GetTableRequest { name: TABLE.to_owned(), ..Default::default() };
+        let table = tables.get_table(table).await.map(|t| format!("{t:?}"));
+        let name = format!("{TABLE}/authorizedViews/v");
+        let view = admin::GetAuthorizedViewRequest { name, view: 0 };
+        let view = tables.get_authorized_view(view).await.map(|v| format!("{:?}", v.into_inner()));
+        let bundle = admin::GetSchemaBundleRequest { name: format!("{TABLE}/schemaBundles/b") };
+        let bundle = tables.get_schema_bundle(bundle).await;
+        let bundle = bundle.map(|b| format!("{:?}", b.into_inner()));
+        let table = table.map(|text| text.contains("deletion_protection: true").to_string());
+        let name = "operations".to_owned();
+        let list = longrunning::ListOperationsRequest { name, ..Default::default() };
+        let listed = self.operations().list_operations(list).await.unwrap().into_inner();
+        let names = listed.operations.into_iter().map(|operation| operation.name).collect();
+        ([table, view, bundle].map(shown).join("\n"), names)
+    }
+}
+
+#[tokio::test]
+async fn a_change_and_the_operation_that_tells_of_it_are_both_there_after_a_crash_or_neither_is() {
+    for step in [
+        Step::UpdateTable,
+        Step::UndeleteTable,
+        Step::CreateView,
+        Step::UpdateView,
+        Step::CreateBundle,
+        Step::UpdateBundle,
+    ] {
+        for fails in [true, false] {
+            let disk = MemoryFiles::new();
+            let (env, faults) = with_faults(&Env { files: Arc::new(disk.clone()), ..memory() });
+            let server = start(&env).await;
+            server.prepare(step).await;
+            let before = server.seen().await;
+            // It is one commit: a second would fail.
+            let nth = if fails { 1 } else { 2 };
+            faults.inject(Fault::new(FaultOp::Sync).on_path("META-").nth(nth));
+            let done = server.take(step).await;
+            assert_eq!(done.is_err(), fails, "{step:?}: {done:?}");
+            faults.heal();
+            let after = server.seen().await;
+            server.stop().await;
+
+            let crashed = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(1));
+            let server = start(&Env { files: Arc::new(crashed), ..memory() }).await;
+            let left = server.seen().await;
+            if let Ok(operation) = done {
+                assert!(before.0 != left.0 && left.1.contains(&operation.name), "{step:?}");
+                assert_eq!(left, after, "{step:?}");
+            } else {
+                assert_eq!(left, before, "{step:?}");
+            }
+            server.stop().await;
+        }
     }
 }
 
@@ -141,13 +295,27 @@ async fn a_value_type_names_schemas_that_are_there() {
     for request in [modify("new", typed("b", "M"), true), modify("cf", typed("b", "M"), false)] {
         server.tables().modify_column_families(request).await.unwrap();
     }
-    // A type that is there is not asked about again.
-    let delete = admin::DeleteSchemaBundleRequest {
-        name: format!("{TABLE}/schemaBundles/b"),
-        ..Default::default()
+    let name = format!("{TABLE}/schemaBundles/b");
+    let delete = || admin::DeleteSchemaBundleRequest { name: name.clone(), ..Default::default() };
+    let refused = server.tables().delete_schema_bundle(delete()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    assert!(refused.message().contains(&format!("of table {TABLE:?}")), "{refused}");
+    // Without its message, which only who ignores warnings may take away.
+    let without = FileDescriptorSet {
+        file: vec![FileDescriptorProto { name: Some("m.proto".to_owned()), ..Default::default() }],
     };
-    server.tables().delete_schema_bundle(delete).await.unwrap();
+    let without = || bundle(&name, "", without.encode_to_vec().into());
+    let refused = server.update_bundle(without(), &["proto_schema"], false).await.unwrap_err();
+    assert_eq!(refused, Code::FailedPrecondition);
+    server.update_bundle(without(), &["proto_schema"], true).await.unwrap();
+    // A type that is there is not asked about again.
     let request = modify("other", admin::ColumnFamily::default(), true);
     server.tables().modify_column_families(request).await.unwrap();
+    for family in ["new", "cf"] {
+        server.tables().delete_schema_bundle(delete()).await.unwrap_err();
+        let request = modify(family, admin::ColumnFamily::default(), false);
+        server.tables().modify_column_families(request).await.unwrap();
+    }
+    server.tables().delete_schema_bundle(delete()).await.unwrap();
     server.stop().await;
 }

@@ -98,8 +98,12 @@ fn row_of(change: &DataChange) -> String {
 
 impl TestServer {
     async fn create_streaming(&self, splits: &[&'static str]) {
+        self.create_streaming_in(INSTANCE, splits).await;
+    }
+
+    async fn create_streaming_in(&self, instance: &str, splits: &[&'static str]) {
         let request = admin::CreateTableRequest {
-            parent: INSTANCE.to_owned(),
+            parent: instance.to_owned(),
             table_id: "t".to_owned(),
             table: Some(admin::Table {
                 column_families: ["cf", "cg"].map(|f| (f.to_owned(), Default::default())).into(),
@@ -182,6 +186,30 @@ async fn partitions_cover_the_table_and_each_delivers_its_rows_in_order() {
         let at = (time.seconds, time.nanos, change.tiebreaker);
         assert!(at > before, "{at:?} after {before:?}");
         before = at;
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_change_comes_from_the_cluster_that_the_readers_profile_routes_to() {
+    let server = start(&memory()).await;
+    server.create_two_clusters("made").await;
+    server.create_streaming_in("projects/p/instances/made", &[]).await;
+    let table_name = || "projects/p/instances/made/tables/t".to_owned();
+    let begun = Some(StartFrom::StartTime(now()));
+    let write = v2::MutateRowRequest {
+        table_name: table_name(),
+        row_key: Bytes::from_static(b"r"),
+        mutations: vec![set_cell("cf", b"v")],
+        ..Default::default()
+    };
+    server.data().mutate_row(write).await.unwrap();
+    for (profile, cluster) in [("", "c1"), ("default", "c1"), ("second", "c2")] {
+        let (app_profile_id, table_name) = (profile.to_owned(), table_name());
+        let read = request(partition("", ""), begun.clone());
+        let read = v2::ReadChangeStreamRequest { app_profile_id, table_name, ..read };
+        let mut records = server.read_changes(read).await.unwrap();
+        assert_eq!(next_change(&mut records).await.source_cluster_id, cluster, "{profile:?}");
     }
     server.stop().await;
 }

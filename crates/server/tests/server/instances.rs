@@ -28,7 +28,7 @@ impl TestServer {
         BigtableInstanceAdminClient::new(self.channel.clone())
     }
 
-    fn operations(&self) -> longrunning::operations_client::OperationsClient<Channel> {
+    pub(super) fn operations(&self) -> longrunning::operations_client::OperationsClient<Channel> {
         longrunning::operations_client::OperationsClient::new(self.channel.clone())
     }
 

@@ -33,7 +33,7 @@ pub(super) fn schema(fields: &[(&str, FieldType)]) -> Bytes {
     FileDescriptorSet { file: vec![file] }.encode_to_vec().into()
 }
 
-fn bundle(name: &str, etag: &str, proto_descriptors: Bytes) -> admin::SchemaBundle {
+pub(super) fn bundle(name: &str, etag: &str, proto_descriptors: Bytes) -> admin::SchemaBundle {
     admin::SchemaBundle {
         name: name.to_owned(),
         etag: etag.to_owned(),
@@ -59,7 +59,7 @@ impl TestServer {
         done.map(|done| assert!(done.into_inner().done)).map_err(|status| status.code())
     }
 
-    async fn update_bundle(
+    pub(super) async fn update_bundle(
         &self,
         bundle: admin::SchemaBundle,
         paths: &[&str],
@@ -89,6 +89,37 @@ impl TestServer {
                 return Ok(all);
             }
         }
+    }
+
+    /// An instance with the clusters `c1`, in zone `za`, and `c2`, in zone `zb`, to which its app profile `second` routes.
+    pub(super) async fn create_two_clusters(&self, id: &str) {
+        let cluster = |zone: &str| admin::Cluster {
+            location: format!("projects/p/locations/{zone}"),
+            serve_nodes: 1,
+            ..Default::default()
+        };
+        let request = admin::CreateInstanceRequest {
+            parent: "projects/p".to_owned(),
+            instance_id: id.to_owned(),
+            instance: Some(admin::Instance { display_name: id.to_owned(), ..Default::default() }),
+            clusters: [("c1".to_owned(), cluster("za")), ("c2".to_owned(), cluster("zb"))].into(),
+        };
+        self.instances().create_instance(request).await.unwrap();
+        let routing = admin::app_profile::SingleClusterRouting {
+            cluster_id: "c2".to_owned(),
+            ..Default::default()
+        };
+        let routing = admin::app_profile::RoutingPolicy::SingleClusterRouting(routing);
+        let request = admin::CreateAppProfileRequest {
+            parent: format!("projects/p/instances/{id}"),
+            app_profile_id: "second".to_owned(),
+            app_profile: Some(admin::AppProfile {
+                routing_policy: Some(routing),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        self.instances().create_app_profile(request).await.unwrap();
     }
 
     async fn bundle(&self, name: &str) -> Result<admin::SchemaBundle, Code> {
@@ -220,33 +251,7 @@ async fn every_answer_of_the_data_api_says_which_cluster_gave_it() {
     assert_eq!(params_of(answer.metadata()).0, "tepui");
 
     // An instance that was created has clusters of its own, of which a profile may choose one.
-    let cluster = |zone: &str| admin::Cluster {
-        location: format!("projects/p/locations/{zone}"),
-        serve_nodes: 1,
-        ..Default::default()
-    };
-    let mut instances = BigtableInstanceAdminClient::new(server.channel.clone());
-    let request = admin::CreateInstanceRequest {
-        parent: "projects/p".to_owned(),
-        instance_id: "made".to_owned(),
-        instance: Some(admin::Instance { display_name: "made".to_owned(), ..Default::default() }),
-        clusters: [("c1".to_owned(), cluster("za")), ("c2".to_owned(), cluster("zb"))].into(),
-    };
-    instances.create_instance(request).await.unwrap();
-    let routing = admin::app_profile::SingleClusterRouting {
-        cluster_id: "c2".to_owned(),
-        ..Default::default()
-    };
-    let request = admin::CreateAppProfileRequest {
-        parent: "projects/p/instances/made".to_owned(),
-        app_profile_id: "second".to_owned(),
-        app_profile: Some(admin::AppProfile {
-            routing_policy: Some(admin::app_profile::RoutingPolicy::SingleClusterRouting(routing)),
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
-    instances.create_app_profile(request).await.unwrap();
+    server.create_two_clusters("made").await;
     let table = "projects/p/instances/made/tables/t";
     for (profile, want) in [("", ("c1", "za")), ("second", ("c2", "zb"))] {
         let status = server.data().read_rows(read(table, profile)).await.unwrap_err();

@@ -1,0 +1,146 @@
+//! Requests when something is short: the log, memory, or the patience for clients that do not read.
+
+use super::*;
+
+async fn set_named<'a>(
+    server: &TestServer,
+    name: &'a str,
+    value: &[u8],
+) -> (&'a str, Result<(), tonic::Status>) {
+    (name, server.set(name, value).await)
+}
+
+#[tokio::test]
+async fn while_the_log_stands_still_writes_are_refused_with_a_hint_and_afterwards_taken() {
+    let mut env = memory();
+    let faults = FaultFiles::new(Arc::clone(&env.files));
+    env.files = Arc::new(faults.clone());
+    let queue_bytes = 64 << 10;
+    let server = start_with(&env, |config| {
+        serve_metrics(config);
+        config.engine.log_queue_bytes = queue_bytes;
+    })
+    .await;
+    server.create(&[]).await;
+    let (go, stands_still) = std::sync::mpsc::channel::<()>();
+    let stands_still = std::sync::Mutex::new(stands_still);
+    let hook = move |_: &std::path::Path| {
+        // Until the sender is gone.
+        let _ = stands_still.lock().unwrap().recv();
+    };
+    faults.before_sync(Some(Arc::new(hook)));
+    let value = [7_u8; 4 << 10];
+    let names: Vec<String> = (0..200).map(|n| format!("r{n}")).collect();
+    let mut writes: FuturesUnordered<_> =
+        names.iter().map(|name| set_named(&server, name, &value)).collect();
+    let mut refused = 0;
+    // The queue takes some 16 of them; those wait, and all others are answered.
+    while refused < 180 {
+        let (_, result) = writes.next().await.unwrap();
+        let status = result.expect_err("nothing is durable");
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        let delay = retry_delay(&status).expect("a refusal says when to come back");
+        assert!(delay.seconds > 0 || delay.nanos > 1_000_000);
+        refused += 1;
+    }
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    assert!(sample(&metrics, "tepui_refused_total{reason=\"log_queue\"}") >= 180);
+    assert!(sample(&metrics, "tepui_memory_bytes{part=\"log_queue\"}") <= 2 * queue_bytes);
+    drop(go);
+    let mut taken = 0;
+    while let Some((name, result)) = writes.next().await {
+        if let Err(status) = result {
+            assert!(retry_delay(&status).is_some(), "{name}: {status}");
+        } else {
+            taken += 1;
+        }
+    }
+    assert!(taken > 0, "what had its place in the queue was written");
+    drop(writes);
+    server.set("after", b"v").await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_that_memory_has_no_room_for_is_refused_by_its_size() {
+    let server = start_with(&memory(), |config| {
+        serve_metrics(config);
+        config.budget.requests_bytes = 12 << 20;
+    })
+    .await;
+    server.create(&[]).await;
+    server.set("fits", &vec![1; 4 << 20]).await.unwrap();
+    let refused = server.set("large", &vec![1; 8 << 20]).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    assert!(refused.message().contains("limit"), "{refused}");
+    // Several at once take turns.
+    let value = vec![2; 4 << 20];
+    let names: Vec<String> = (0..6).map(|n| format!("r{n}")).collect();
+    let writes = names.iter().map(|name| server.set(name, &value));
+    for result in futures::future::join_all(writes).await {
+        result.unwrap();
+    }
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    assert_eq!(sample(&metrics, "tepui_refused_total{reason=\"request_too_large\"}"), 1);
+    assert_eq!(sample(&metrics, "tepui_memory_bytes{part=\"requests\"}"), 0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_read_whose_client_stalls_lets_go_of_the_engine_and_goes_on_when_it_is_back() {
+    let server = start_with(&memory(), serve_metrics).await;
+    server.create(&["r3"]).await;
+    let value = vec![3; 100 << 10];
+    for n in 0..60 {
+        server.set(&format!("r{n:02}"), &value).await.unwrap();
+    }
+    let request = v2::ReadRowsRequest { table_name: TABLE.to_owned(), ..Default::default() };
+    let mut stream = server.data().read_rows(request).await.unwrap().into_inner();
+    let first = stream.message().await.unwrap().unwrap();
+    while sample(&scrape(&server, "/metrics").await.1, "tepui_reads_suspended_total") < 1 {
+        tokio::task::yield_now().await;
+    }
+    let committed = |message: &v2::ReadRowsResponse| {
+        let chunks = message.chunks.iter();
+        chunks.filter(|c| matches!(c.row_status, Some(RowStatus::CommitRow(true)))).count()
+    };
+    let mut rows = committed(&first);
+    while let Some(message) = stream.message().await.unwrap() {
+        rows += committed(&message);
+    }
+    assert_eq!(rows, 60);
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    assert_eq!(sample(&metrics, "tepui_reads_parked"), 0);
+    assert_eq!(sample(&metrics, "tepui_memory_bytes{part=\"answers\"}"), 0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_row_that_its_client_does_not_take_counts_as_all_that_is_held_of_it() {
+    let server = start_with(&memory(), serve_metrics).await;
+    server.create(&[]).await;
+    let value = vec![5; 24 << 20];
+    server.set("large", &value).await.unwrap();
+    let request = v2::ReadRowsRequest { table_name: TABLE.to_owned(), ..Default::default() };
+    let mut stream = server.data().read_rows(request).await.unwrap().into_inner();
+    stream.message().await.unwrap().unwrap();
+    // The engine has nothing more for it: the rest waits in memory, until the connection's windows are full.
+    let stalled = async {
+        loop {
+            let (_, metrics) = scrape(&server, "/metrics").await;
+            if sample(&metrics, "tepui_reads_suspended_total") == 1 {
+                break sample(&metrics, "tepui_memory_bytes{part=\"answers\"}");
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let stalled = tokio::time::timeout(std::time::Duration::from_mins(1), stalled).await;
+    let held = stalled.expect("a read that waits for its client is known to");
+    assert!(held >= 10 << 20, "{held} bytes");
+    let mut bytes = 0;
+    while let Some(message) = stream.message().await.unwrap() {
+        bytes += message.chunks.iter().map(|chunk| chunk.value.len()).sum::<usize>();
+    }
+    assert!(bytes > 20 << 20);
+    server.stop().await;
+}

@@ -1,0 +1,165 @@
+//! What is told of the server itself: health, reflection, metrics.
+
+use super::*;
+
+#[tokio::test]
+async fn health_says_serving_until_the_server_stops_and_a_ping_is_answered() {
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_client::HealthClient;
+    const SERVING: i32 = 1;
+    const NOT_SERVING: i32 = 2;
+    let server = start(&memory()).await;
+    let mut health = HealthClient::new(server.channel.clone());
+    let check = |service: &str| HealthCheckRequest { service: service.to_owned() };
+    for service in SERVICES.iter().map(|(name, _)| *name).chain([""]) {
+        let answer = health.check(check(service)).await.unwrap();
+        assert_eq!(answer.into_inner().status, SERVING, "{service}");
+    }
+    let unknown = health.check(check("google.bigtable.v2.Nobody")).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound);
+    let ping = v2::PingAndWarmRequest { name: INSTANCE.to_owned(), ..Default::default() };
+    server.data().ping_and_warm(ping).await.unwrap();
+
+    // A watch is a request under way: it hears of the stop before its connection ends.
+    let mut watch = health.watch(check("google.bigtable.v2.Bigtable")).await.unwrap().into_inner();
+    assert_eq!(watch.message().await.unwrap().unwrap().status, SERVING);
+    let heard = async move { watch.message().await.unwrap().unwrap().status };
+    drop(health);
+    let ((), status) = tokio::join!(server.stop(), heard);
+    assert_eq!(status, NOT_SERVING);
+}
+
+/// Names of everything that is served besides reflection, each with one of its RPCs.
+const SERVICES: [(&str, &str); 4] = [
+    ("google.bigtable.admin.v2.BigtableInstanceAdmin", "CreateInstance"),
+    ("google.bigtable.admin.v2.BigtableTableAdmin", "CreateTable"),
+    ("google.bigtable.v2.Bigtable", "ReadRows"),
+    ("google.longrunning.Operations", "GetOperation"),
+];
+
+#[tokio::test]
+async fn reflection_lists_and_describes_the_services() {
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    let server = start(&memory()).await;
+    let mut client = ServerReflectionClient::new(server.channel.clone());
+    let mut requests = vec![MessageRequest::ListServices(String::new())];
+    requests
+        .extend(SERVICES.map(|(name, _)| MessageRequest::FileContainingSymbol(name.to_owned())));
+    let requests = requests.into_iter().map(|message_request| ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(message_request),
+    });
+    let requests = futures::stream::iter(requests.collect::<Vec<_>>());
+    let mut answers = client.server_reflection_info(requests).await.unwrap().into_inner();
+    let mut answer = async || answers.message().await.unwrap().unwrap().message_response.unwrap();
+
+    let MessageResponse::ListServicesResponse(listed) = answer().await else { panic!() };
+    let listed: Vec<_> = listed.service.into_iter().map(|service| service.name).collect();
+    for (name, _) in SERVICES {
+        assert!(listed.iter().any(|listed| listed == name), "{name} is not among {listed:?}");
+    }
+    for (name, rpc) in SERVICES {
+        let MessageResponse::FileDescriptorResponse(files) = answer().await else { panic!() };
+        let described = files.file_descriptor_proto.iter().any(|file| {
+            let file = prost_types::FileDescriptorProto::decode(file.as_slice()).unwrap();
+            let package = file.package().to_owned();
+            file.service.iter().any(|service| {
+                format!("{package}.{}", service.name()) == name
+                    && service.method.iter().any(|method| method.name() == rpc)
+            })
+        });
+        assert!(described, "{name}");
+    }
+    drop((client, answers));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_tell_what_a_server_did_and_every_name_is_documented() {
+    let server = start_with(&memory(), serve_metrics).await;
+    server.create(&[]).await;
+    for n in 0..20 {
+        server.set(&format!("r{n}"), b"v").await.unwrap();
+    }
+    assert_eq!(server.rows().await.unwrap().len(), 20);
+    let missing = v2::MutateRowRequest {
+        table_name: format!("{INSTANCE}/tables/none"),
+        row_key: Bytes::from_static(b"r"),
+        mutations: vec![set_cell("cf", b"v")],
+        ..Default::default()
+    };
+    server.data().mutate_row(missing).await.unwrap_err();
+    let (status, metrics) = scrape(&server, "/metrics").await;
+    assert!(status.contains("200"), "{status}");
+    let calls = "tepui_requests_total{service=\"Bigtable\",method=\"MutateRow\",code=";
+    assert_eq!(sample(&metrics, &format!("{calls}\"Ok\"}}")), 20, "{metrics}");
+    assert_eq!(sample(&metrics, &format!("{calls}\"NotFound\"}}")), 1);
+    let took = "tepui_request_duration_seconds_count{service=\"Bigtable\",method=\"ReadRows\"}";
+    assert_eq!(sample(&metrics, took), 1);
+    assert_eq!(sample(&metrics, "tepui_records"), 20);
+    assert!(sample(&metrics, "tepui_memory_bytes{part=\"memtables\"}") > 0);
+    assert_eq!(sample(&metrics, "tepui_read_only"), 0);
+    assert_eq!(sample(&metrics, "tepui_log_mutations_total"), 20);
+    let groups = sample(&metrics, "tepui_log_groups_total");
+    assert!((1..=20).contains(&groups), "{groups}");
+    assert_eq!(sample(&metrics, "tepui_log_sync_duration_seconds_count"), groups);
+    assert!(sample(&metrics, "tepui_log_written_bytes_total") > 20 * 10);
+    assert!(metrics.ends_with("# EOF\n"));
+    let documented = include_str!("../../../../docs/operations.md");
+    let names = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    for name in names.map(|line| line.split(' ').next().unwrap()) {
+        assert!(documented.contains(&format!("`{name}`")), "{name} is not in docs/operations.md");
+    }
+    assert!(scrape(&server, "/health").await.0.contains("200"));
+    assert!(scrape(&server, "/").await.0.contains("404"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_tell_of_large_values_and_of_all_memory() {
+    let server = start_with(&memory(), serve_metrics).await;
+    server.create(&[]).await;
+    let value = vec![5; 20 << 10];
+    for _ in 0..2 {
+        for n in 0..4 {
+            server.set(&format!("r{n}"), &value).await.unwrap();
+        }
+        server.running.engine().compact_fully().unwrap();
+    }
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    let values = |state| sample(&metrics, &format!("tepui_value_bytes{{state=\"{state}\"}}"));
+    assert!(sample(&metrics, "tepui_value_files") >= 1, "{metrics}");
+    assert!(values("live") > 0);
+    assert!(
+        sample(&metrics, "tepui_value_written_bytes_total") >= values("live") + values("garbage")
+    );
+    let parts = sample(&metrics, "tepui_memory_bytes{");
+    let resident = sample(&metrics, "tepui_resident_memory_bytes");
+    // Nothing is resident that no part counts; parts may count memory that was not touched yet.
+    assert!(resident > 0 && parts >= resident, "{parts} of {resident}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_failed_sync_shows_with_its_reason_in_health_and_metrics() {
+    let mut env = memory();
+    let faults = FaultFiles::new(Arc::clone(&env.files));
+    env.files = Arc::new(faults.clone());
+    let server = start_with(&env, serve_metrics).await;
+    server.create(&[]).await;
+    server.set("kept", b"v").await.unwrap();
+    faults.inject(Fault::new(FaultOp::Sync));
+    server.set("lost", b"v").await.unwrap_err();
+    let refused = server.set("later", b"v").await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert_eq!(server.rows().await.unwrap().len(), 1, "reads go on");
+    let (status, reason) = scrape(&server, "/health").await;
+    assert!(status.contains("503") && reason.contains("commit log failed"), "{status} {reason}");
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    let line = metrics.lines().find(|line| line.starts_with("tepui_read_only{")).unwrap();
+    assert!(line.contains("commit log failed") && line.ends_with(" 1"), "{line}");
+    drop(server);
+}

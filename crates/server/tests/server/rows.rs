@@ -1,0 +1,147 @@
+//! Rows over the wire: written, read and refused.
+
+use super::*;
+
+#[tokio::test]
+async fn what_was_written_is_read_after_a_restart() {
+    let env = memory();
+    let server = start(&env).await;
+    server.create(&["m"]).await;
+    server.set("b", b"1").await.unwrap();
+    server.set("x", b"2").await.unwrap();
+    assert_eq!(server.rows().await.unwrap(), [row("b", b"1"), row("x", b"2")]);
+    server.stop().await;
+
+    let server = start(&env).await;
+    assert_eq!(server.rows().await.unwrap(), [row("b", b"1"), row("x", b"2")]);
+    let request = admin::GetTableRequest { name: TABLE.to_owned(), view: 0 };
+    let table = server.tables().get_table(request).await.unwrap().into_inner();
+    assert!(table.column_families.contains_key("cf"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn values_larger_than_a_message_arrive_whole_at_a_client_with_default_limits() {
+    let server = start(&memory()).await;
+    server.create(&[]).await;
+    let value: Vec<u8> = (0..20 << 20).map(|i| (i % 251) as u8).collect();
+    server.set("big", &value).await.unwrap();
+    assert_eq!(server.rows().await.unwrap(), [row("big", &value)]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_bulk_write_answers_for_each_entry() {
+    let server = start(&memory()).await;
+    server.create(&[]).await;
+    let entry = |row: &'static str, family: &str| v2::mutate_rows_request::Entry {
+        row_key: Bytes::from(row),
+        mutations: vec![set_cell(family, b"v")],
+        ..Default::default()
+    };
+    let request = v2::MutateRowsRequest {
+        table_name: TABLE.to_owned(),
+        entries: vec![entry("a", "cf"), entry("b", "nope"), entry("c", "cf")],
+        ..Default::default()
+    };
+    let mut stream = server.data().mutate_rows(request).await.unwrap().into_inner();
+    let mut codes = Vec::new();
+    while let Some(message) = stream.message().await.unwrap() {
+        codes.extend(message.entries.into_iter().map(|e| (e.index, e.status.unwrap().code)));
+    }
+    assert_eq!(codes, [(0, 0), (1, Code::NotFound as i32), (2, 0)]);
+    assert_eq!(server.rows().await.unwrap(), [row("a", b"v"), row("c", b"v")]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn clients_that_go_by_it_are_told_their_rate_of_bulk_writes() {
+    let server = start(&memory()).await;
+    server.create(&["m"]).await;
+    let told = async |features: Option<&'static str>| {
+        let entry = v2::mutate_rows_request::Entry {
+            row_key: Bytes::from_static(b"r"),
+            mutations: vec![set_cell("cf", b"v")],
+            ..Default::default()
+        };
+        let mut request = tonic::Request::new(v2::MutateRowsRequest {
+            table_name: TABLE.to_owned(),
+            entries: vec![entry],
+            ..Default::default()
+        });
+        if let Some(features) = features {
+            request.metadata_mut().insert("bigtable-features", features.parse().unwrap());
+        }
+        let mut answer = server.data().mutate_rows(request).await.unwrap().into_inner();
+        let message = answer.message().await.unwrap().unwrap();
+        assert_eq!(answer.message().await.unwrap(), None);
+        message.rate_limit_info
+    };
+    // mutate_rows_rate_limit2, padded as most clients do; then reverse_scans.
+    let info = told(Some("KAE=")).await.unwrap();
+    assert!(info.factor > 1.0 && info.factor <= 1.3, "an idle server can take more: {info:?}");
+    assert_eq!(info.period.unwrap().seconds, 10);
+    assert_eq!(told(Some("CAE=")).await, None);
+    assert_eq!(told(None).await, None);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn bad_requests_have_their_codes_and_leave_the_connection_usable() {
+    let server = start(&memory()).await;
+    let missing = server.set("r", b"v").await.unwrap_err();
+    assert_eq!(missing.code(), Code::NotFound);
+    assert_eq!(missing.message(), format!("table \"{TABLE}\" not found"));
+    server.create(&[]).await;
+    assert_eq!(server.set("", b"v").await.unwrap_err().code(), Code::InvalidArgument);
+    let view = v2::ReadRowsRequest {
+        materialized_view_name: format!("{INSTANCE}/materializedViews/v"),
+        ..Default::default()
+    };
+    let status = server.data().read_rows(view).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unimplemented);
+    assert!(status.message().starts_with("materialized_view_name"), "{status}");
+    let query = v2::PrepareQueryRequest::default();
+    let status = server.data().prepare_query(query).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unimplemented);
+    assert_eq!(status.message(), "Bigtable.PrepareQuery is not supported yet");
+    let mut instances = BigtableInstanceAdminClient::new(server.channel.clone());
+    let request = admin::GetLogicalViewRequest::default();
+    let status = instances.get_logical_view(request).await.unwrap_err();
+    assert_eq!(status.message(), "BigtableInstanceAdmin.GetLogicalView is not supported yet");
+    server.set("r", b"v").await.unwrap();
+    assert_eq!(server.rows().await.unwrap(), [row("r", b"v")]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_go_client_gets_each_row_in_one_message_and_others_bounded_ones() {
+    let server = start(&memory()).await;
+    server.create(&[]).await;
+    for (row, bytes) in [("a", 3 << 20), ("b", 5 << 20), ("c", 1)] {
+        server.set(row, &vec![b'v'; bytes]).await.unwrap();
+    }
+    let address = format!("http://{}", server.running.address());
+    let messages = async |agent: &'static str| {
+        let channel = Channel::from_shared(address.clone()).unwrap().user_agent(agent).unwrap();
+        let data = BigtableClient::new(channel.connect().await.unwrap());
+        let request = v2::ReadRowsRequest { table_name: TABLE.to_owned(), ..Default::default() };
+        let mut request = tonic::Request::new(request);
+        request.metadata_mut().insert("bigtable-features", "qgEC".parse().unwrap());
+        let mut data = data.max_decoding_message_size(64 << 20);
+        let mut stream = data.read_rows(request).await.unwrap().into_inner();
+        let (mut ends, mut largest) = (Vec::new(), 0);
+        while let Some(message) = stream.message().await.unwrap() {
+            ends.push(message.chunks.last().unwrap().row_status.is_some());
+            largest = largest.max(message.encoded_len());
+        }
+        (ends, largest)
+    };
+    let (ends, largest) = messages("grpc-go/1.83.2").await;
+    assert_eq!(ends, [true; 3]);
+    assert!(largest > 5 << 20);
+    let (ends, largest) = messages("grpc-python/1.75.0").await;
+    assert!(ends[0] && ends.contains(&false));
+    assert!(largest <= 4 << 20);
+    server.stop().await;
+}

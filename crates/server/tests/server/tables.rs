@@ -1,0 +1,121 @@
+//! Tables over the wire: their lives, their families and their pages.
+
+use super::*;
+
+#[tokio::test]
+async fn a_table_lives_through_deletion_and_return() {
+    let server = start(&memory()).await;
+    server.create(&[]).await;
+    server.set("r", b"v").await.unwrap();
+    let mut tables = server.tables();
+
+    let protect = |deletion_protection| admin::UpdateTableRequest {
+        table: Some(admin::Table {
+            name: TABLE.to_owned(),
+            deletion_protection,
+            ..Default::default()
+        }),
+        update_mask: Some(prost_types::FieldMask { paths: vec!["deletion_protection".into()] }),
+        ..Default::default()
+    };
+    let operation = tables.update_table(protect(true)).await.unwrap().into_inner();
+    assert!(operation.done);
+    let mut operations =
+        longrunning::operations_client::OperationsClient::new(server.channel.clone());
+    let get = longrunning::GetOperationRequest { name: operation.name.clone() };
+    assert_eq!(operations.get_operation(get).await.unwrap().into_inner(), operation);
+
+    let delete = || admin::DeleteTableRequest { name: TABLE.to_owned() };
+    let status = tables.delete_table(delete()).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    tables.update_table(protect(false)).await.unwrap();
+    tables.delete_table(delete()).await.unwrap();
+    assert_eq!(server.rows().await.unwrap_err().code(), Code::NotFound);
+    let undelete = admin::UndeleteTableRequest { name: TABLE.to_owned() };
+    assert!(tables.undelete_table(undelete).await.unwrap().into_inner().done);
+    assert_eq!(server.rows().await.unwrap(), [row("r", b"v")]);
+
+    tables.delete_table(delete()).await.unwrap();
+    server.create(&[]).await;
+    assert_eq!(server.rows().await.unwrap(), []);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_family_created_anew_does_not_show_old_cells() {
+    let server = start(&memory()).await;
+    server.create(&[]).await;
+    server.set("r", b"old").await.unwrap();
+    let modification =
+        |id: &str, m: Mod| Modification { id: id.to_owned(), update_mask: None, r#mod: Some(m) };
+    let request = admin::ModifyColumnFamiliesRequest {
+        name: TABLE.to_owned(),
+        modifications: vec![
+            modification("cf", Mod::Drop(true)),
+            modification("cf", Mod::Create(admin::ColumnFamily::default())),
+        ],
+        ..Default::default()
+    };
+    let table = server.tables().modify_column_families(request).await.unwrap().into_inner();
+    assert_eq!(table.granularity, 1);
+    assert_eq!(server.rows().await.unwrap(), []);
+    server.set("r", b"new").await.unwrap();
+    assert_eq!(server.rows().await.unwrap(), [row("r", b"new")]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn dropping_a_row_range_keeps_the_other_rows() {
+    let server = start(&memory()).await;
+    server.create(&["b"]).await;
+    for key in ["a1", "a2", "b1"] {
+        server.set(key, b"v").await.unwrap();
+    }
+    let drop = |target| admin::DropRowRangeRequest { name: TABLE.to_owned(), target: Some(target) };
+    let prefix = Target::RowKeyPrefix(Bytes::from("a"));
+    server.tables().drop_row_range(drop(prefix)).await.unwrap();
+    assert_eq!(server.rows().await.unwrap(), [row("b1", b"v")]);
+    let all = Target::DeleteAllDataFromTable(true);
+    server.tables().drop_row_range(drop(all)).await.unwrap();
+    assert_eq!(server.rows().await.unwrap(), []);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn listing_pages_and_consistency_tokens_work_over_the_wire() {
+    let server = start(&memory()).await;
+    server.create(&[]).await;
+    let mut tables = server.tables();
+    for table_id in ["u", "v"] {
+        let request = admin::CreateTableRequest {
+            parent: INSTANCE.to_owned(),
+            table_id: table_id.to_owned(),
+            ..Default::default()
+        };
+        tables.create_table(request).await.unwrap();
+    }
+    let list = |page_token: String| admin::ListTablesRequest {
+        parent: INSTANCE.to_owned(),
+        page_size: 2,
+        page_token,
+        view: 0,
+    };
+    let first = tables.list_tables(list(String::new())).await.unwrap().into_inner();
+    assert_eq!(first.tables.len(), 2);
+    let second = tables.list_tables(list(first.next_page_token)).await.unwrap().into_inner();
+    assert_eq!(second.tables.len(), 1);
+    assert_eq!(second.next_page_token, "");
+
+    let generate = admin::GenerateConsistencyTokenRequest { name: TABLE.to_owned() };
+    let token = tables.generate_consistency_token(generate).await.unwrap().into_inner();
+    let check = |consistency_token: String| admin::CheckConsistencyRequest {
+        name: TABLE.to_owned(),
+        consistency_token,
+        mode: None,
+    };
+    let checked = tables.check_consistency(check(token.consistency_token)).await.unwrap();
+    assert!(checked.into_inner().consistent);
+    let status = tables.check_consistency(check("x".to_owned())).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    server.stop().await;
+}
