@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::journals::{self, Read};
-use super::values::{LostValues, ValueReaders, list_values};
+use super::values::{LostValues, ValueReaders, list_unfinished_values, list_values};
 use super::{
     CACHE_BYTES, CatalogEntry, CatalogReader, Finding, Meta, Progress, check_log, list_backups,
     list_files, list_ssts, list_tablets, open_dir,
@@ -401,6 +401,9 @@ impl Check<'_> {
         }
         for id in named.iter().filter(|id| !there.contains_key(id)) {
             self.wrong(&self.layout.value(*id), "the file is missing; an SST names it");
+        }
+        for path in list_unfinished_values(self.files, self.layout)? {
+            self.note(&path, "an interrupted repair left this; the next repair removes it");
         }
         Ok(())
     }

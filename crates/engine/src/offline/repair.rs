@@ -13,7 +13,7 @@
 //!                no SST names any more or whose footer is damaged
 //! ```
 //!
-//! Guarantees: nothing is deleted; the original of every file that is replaced is in `lost/`, durably,
+//! Guarantees: nothing is deleted but the beginnings of files that an interrupted repair left; the original of every file that is replaced is in `lost/`, durably,
 //! before its replacement counts, under the path that it had. A repair that is interrupted can be run again. A
 //! dry run does all of it over an overlay in memory (`overlay.rs`), so it says what a repair would say.
 //!
@@ -168,6 +168,7 @@ pub fn repair(
     }
     let report = RepairReport { before, ..RepairReport::default() };
     let mut repair = Repair { env, layout: &layout, catalog, report, next_id: 0, forgot: false };
+    repair.remove_unfinished_values()?;
     if !repair.report.before.is_whole() {
         repair.run()?;
     }

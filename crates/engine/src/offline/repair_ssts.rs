@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::check::differences;
 use super::repair::{COPY_BYTES, Holder, LostRows, Repair, Tablets};
 use super::repair_backups::Backups;
-use super::values::{ValueReaders, list_values};
+use super::values::{ValueReaders, list_unfinished_values, list_values, unfinished_value};
 use super::{CACHE_BYTES, list_tablets};
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::compaction::job::sst_options;
@@ -285,17 +285,23 @@ impl Repair<'_> {
         Ok(())
     }
 
+    /// Removes value files that an interrupted repair had begun to write anew. What they were to replace is there still.
+    pub(super) fn remove_unfinished_values(&mut self) -> Result<()> {
+        let files = self.files();
+        for path in list_unfinished_values(files.as_ref(), self.layout)? {
+            files.remove(&path)?;
+            self.did(format_args!("{}: removed; an interrupted repair left it", path.display()));
+        }
+        Ok(())
+    }
+
     /// Writes all bytes of a value file that can be a frame again, and a footer behind them.
     fn new_footer(&mut self, path: &Path, id: FileId, reader: &ValueReader) -> Result<()> {
         if !self.report.set_aside.iter().any(|(from, _)| from == path) {
             self.copy_aside(path)?;
         }
         let files = self.files();
-        // The name is none that a start looks at.
-        let new_path = path.with_extension("new");
-        if files.exists(&new_path)? {
-            files.remove(&new_path)?;
-        }
+        let new_path = unfinished_value(self.layout, id);
         let mut new = files.create(&new_path)?;
         let mut at = 0;
         while at < reader.bytes() {

@@ -92,3 +92,18 @@ pub(super) fn list_values(files: &dyn Files, layout: &Layout) -> Result<BTreeMap
     let names = list_files(files, &layout.values())?.into_iter();
     Ok(names.filter_map(|(name, len)| Some((parse_number(&name, "", ".val")?, len))).collect())
 }
+
+/// The end of the name of a value file that a repair writes anew. It is none that a start looks at.
+const UNFINISHED: &str = ".new";
+
+/// Where a value file is written anew.
+pub(super) fn unfinished_value(layout: &Layout, id: FileId) -> PathBuf {
+    layout.values().join(format!("{id:016x}{UNFINISHED}"))
+}
+
+/// What repairs that were interrupted left of value files that they wrote anew.
+pub(super) fn list_unfinished_values(files: &dyn Files, layout: &Layout) -> Result<Vec<PathBuf>> {
+    let names = list_files(files, &layout.values())?.into_iter();
+    let ids = names.filter_map(|(name, _)| parse_number(&name, "", UNFINISHED));
+    Ok(ids.map(|id| unfinished_value(layout, id)).collect())
+}

@@ -309,6 +309,38 @@ fn a_damaged_footer_of_a_value_file_costs_nothing() {
 }
 
 #[test]
+fn what_an_interrupted_repair_had_begun_of_a_value_file_goes_with_the_next() {
+    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
+    for mended in [false, true] {
+        let place = place();
+        let path = largest_value_file(&place);
+        let whole = place.files.contents(&path).unwrap();
+        flip(&place.files, &path, whole.len() - 20);
+        let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
+        faulty.inject(Fault::new(FaultOp::Rename).on_path(".new"));
+        let mut environment = environment(&place.files);
+        environment.files = Arc::new(faulty);
+        let catalog: offline::CatalogReader<'_> = &read_catalog;
+        let options = RepairOptions::default();
+        offline::repair(&environment, dir(), Some(catalog), options, &mut |_, _| {}).unwrap_err();
+        let begun = path.with_extension("new");
+        assert!(place.files.contents(&begun).is_ok());
+        if mended {
+            // From a copy, say: there is nothing to repair any more.
+            place.files.put_contents(&path, whole);
+        }
+        let noted = check(&place.files).notes.iter().any(|note| note.file == begun);
+        assert!(noted, "a check tells of it");
+        let values = files_in(&place.files, "values").len();
+        let report = repair(&place.files, false);
+        assert!(report.opens(), "{report:#?}");
+        assert_eq!(files_in(&place.files, "values").len(), values - 1);
+        assert!(place.files.contents(&begun).is_err());
+        assert_eq!(rows_of(&place.files, place.tablets), place.rows);
+    }
+}
+
+#[test]
 fn a_value_file_that_is_missing_costs_the_rows_that_are_listed() {
     let place = place();
     let path = largest_value_file(&place);
