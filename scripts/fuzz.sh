@@ -4,7 +4,8 @@
 # A stable compiler does it: RUSTC_BOOTSTRAP lets cargo-fuzz ask for coverage instrumentation, and there is no
 # sanitizer, since the decoders have no unsafe code and what is looked for is panics, hangs and allocations
 # that a length in the input makes unbounded (-rss_limit_mb, -malloc_limit_mb, -timeout).
-# Corpora grow in fuzz/corpus; an input that failed is kept in fuzz/artifacts.
+# Corpora grow in fuzz/corpus, those of import formats from the files of crates/transfer/testdata; an input that failed is
+# kept in fuzz/artifacts.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seconds=${1:-60}
@@ -22,8 +23,17 @@ fi
 passed=0 failed=()
 for target in "${targets[@]}"; do
   echo "--- fuzz $target, $seconds s"
-  if cargo fuzz run --sanitizer none "$target" -- "-max_total_time=$seconds" -max_len=65536 -timeout=10 \
-    -rss_limit_mb=2048 -malloc_limit_mb=1024 -print_final_stats=0 2>&1 | grep -vE 'pulse|REDUCE|NEW |RELOAD|WARNING: Failed to find'; then
+  corpus=("fuzz/corpus/$target") rss_mb=2048 malloc_mb=1024
+  mkdir -p "${corpus[0]}"
+  case $target in
+  import_parquet)
+    # A page says what it is once decompressed, up to 2 GiB, and its reader takes its word.
+    rss_mb=6144 malloc_mb=2200
+    ;;&
+  import_*) corpus+=(crates/transfer/testdata/golden) ;;
+  esac
+  if cargo fuzz run --sanitizer none "$target" "${corpus[@]}" -- "-max_total_time=$seconds" -max_len=65536 \
+    -timeout=10 "-rss_limit_mb=$rss_mb" "-malloc_limit_mb=$malloc_mb" -print_final_stats=0 2>&1 | grep -vE 'pulse|REDUCE|NEW |RELOAD|WARNING: Failed to find'; then
     passed=$((passed + 1))
   else
     failed+=("$target")

@@ -85,9 +85,10 @@ impl<'a> Batches<'a> {
         let position = Position::default();
         let mut source = format::open(&state.file.path, options, &position)?;
         state.file.check()?;
-        for _ in 0..state.records {
+        for record in 0..state.records {
             check()?;
-            if source.next()?.is_none() {
+            let next = source.next().map_err(|error| error.context(place(record, &position)))?;
+            if next.is_none() {
                 return Err(Error::failed("the file has fewer records than were imported of it"));
             }
         }
@@ -135,7 +136,7 @@ impl<'a> Batches<'a> {
             records += 1;
             let row = match self.rest.take() {
                 Some(row) => row,
-                None => match self.source.next()? {
+                None => match self.next_record()? {
                     None => {
                         self.all_of_it()?;
                         self.ended = true;
@@ -176,6 +177,12 @@ impl<'a> Batches<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The next record of the file; an error says behind which one it is.
+    fn next_record(&mut self) -> Result<Option<Record>> {
+        let next = self.source.next();
+        next.map_err(|error| error.context(place(self.records, &self.position)))
     }
 
     /// A record as a row that can be sent; others are dealt with in `batch`, and take so many bytes there.
@@ -257,6 +264,11 @@ impl<'a> Batches<'a> {
     fn under_way(&self, number: u64) -> bool {
         number + self.cut.window as u64 >= self.number
     }
+}
+
+/// Where a file was read when it failed.
+fn place(record: u64, position: &Position) -> String {
+    format!("record {record}, near byte {}", position.get())
 }
 
 /// How many of the first cells fit, one at least.

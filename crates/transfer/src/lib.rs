@@ -15,6 +15,7 @@ pub mod error;
 pub mod export;
 pub mod files;
 pub mod format;
+pub mod fuzzing;
 pub mod import;
 pub mod journal;
 pub mod row;

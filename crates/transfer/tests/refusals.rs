@@ -28,6 +28,9 @@ use tonic::codegen::{Service, http};
 use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 
+#[path = "refusals/damage.rs"]
+mod damage;
+
 /// What the server does with the next request that writes; when none is left, it writes.
 enum Write {
     /// Refuses it whole.

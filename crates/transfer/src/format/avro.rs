@@ -1,19 +1,23 @@
 //! Avro object container files of `BigtableRow`, the schema that Google's templates write and read. Blocks are
 //! compressed with snappy, as Beam does it; files compressed otherwise are read too.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io::{BufWriter, Read};
 use std::sync::LazyLock;
 
 use apache_avro::reader::ReaderDeser;
+use apache_avro::schema::{DecimalSchema, FixedSchema, InnerDecimalSchema, Name as TypeName};
 use apache_avro::{Codec, Schema};
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor,
+};
 use serde::ser::{Serialize, SerializeSeq as _, SerializeStruct as _, Serializer};
 
 use super::{Bad, Record, Sink, Source, guarded};
 use crate::error::{Error, Result};
 use crate::files::File;
-use crate::row::{Cell, Row};
+use crate::row::{Cell, Row, VALUE_BYTES_MAX};
 
 /// The templates' schema: fields and namespace are part of what their readers resolve against.
 pub const SCHEMA: &str = r#"{
@@ -31,6 +35,16 @@ pub const SCHEMA: &str = r#"{
     }}}
   ]
 }"#;
+
+/// Cells of a record at most. A count of more is no row that was written, but damage, which must not take the memory.
+const CELLS_MAX: usize = 1 << 24;
+
+/// Bytes of the mark behind the header and behind each block.
+const SYNC_BYTES: usize = 16;
+
+/// How deep a value may be that is passed over: deeper than any schema that means something, and shallow beside a thread's
+/// stack.
+const LEVELS_MAX: u32 = 64;
 
 static PARSED: LazyLock<Schema> =
     LazyLock::new(|| Schema::parse_str(SCHEMA).expect("the schema above is valid"));
@@ -57,6 +71,7 @@ impl<R: Read> Reader<R> {
                 )));
             }
         }
+        takes_bytes(reader.writer_schema(), &mut HashMap::new())?;
         let micros = if has_millis(reader.writer_schema()) { 1000 } else { 1 };
         Ok(Self { records: reader.into_deser_iter(), micros })
     }
@@ -79,6 +94,77 @@ impl<R: Read> Reader<R> {
         }
         Ok(row)
     }
+}
+
+/// A file of one block with these bytes, uncompressed, which says that it has as many records: for fuzzing.
+pub(crate) fn uncompressed(block: &[u8]) -> Vec<u8> {
+    file_with(&PARSED, block.len() as i64, block).unwrap_or_default()
+}
+
+fn file_with(schema: &Schema, records: i64, block: &[u8]) -> Result<Vec<u8>, apache_avro::Error> {
+    let mut file = apache_avro::Writer::new(schema, Vec::new())?.into_inner()?;
+    let header = file.len();
+    for number in [records, block.len() as i64] {
+        let mut zigzag = (number << 1) as u64;
+        while zigzag > 0x7f {
+            file.push(zigzag as u8 | 0x80);
+            zigzag >>= 7;
+        }
+        file.push(zigzag as u8);
+    }
+    file.extend_from_slice(block);
+    file.extend_from_within(header.saturating_sub(SYNC_BYTES)..header);
+    Ok(file)
+}
+
+/// Whether a value of a schema takes any bytes in a file. An error where one could promise what takes none: a list of so
+/// many nothings, or a value of a fixed size that no machine has.
+fn takes_bytes<'a>(schema: &'a Schema, named: &mut HashMap<&'a TypeName, bool>) -> Result<bool> {
+    let fixed = |fixed: &FixedSchema| {
+        if fixed.size <= VALUE_BYTES_MAX {
+            return Ok(fixed.size > 0);
+        }
+        let (name, size) = (&fixed.name, fixed.size);
+        Err(Error::failed(format!("Avro: type {name} is of {size} bytes; limit {VALUE_BYTES_MAX}")))
+    };
+    Ok(match schema {
+        Schema::Null => false,
+        Schema::Fixed(of) => {
+            let takes = fixed(of)?;
+            named.insert(&of.name, takes);
+            takes
+        }
+        Schema::Duration(of) => fixed(of)?,
+        Schema::Decimal(DecimalSchema { inner: InnerDecimalSchema::Fixed(of), .. }) => fixed(of)?,
+        Schema::Record(record) => {
+            // What names a record within itself does so in a list or a choice, which take bytes.
+            named.insert(&record.name, true);
+            let mut takes = false;
+            for field in &record.fields {
+                takes |= takes_bytes(&field.schema, named)?;
+            }
+            named.insert(&record.name, takes);
+            takes
+        }
+        Schema::Array(array) => {
+            if !takes_bytes(&array.items, named)? {
+                return Err(Error::failed("Avro: the schema has lists of items without content"));
+            }
+            true
+        }
+        Schema::Map(map) => {
+            takes_bytes(&map.types, named)?;
+            true
+        }
+        Schema::Union(union) => {
+            for variant in union.variants() {
+                takes_bytes(variant, named)?;
+            }
+            true
+        }
+        Schema::Ref { name } => named.get(name).copied().unwrap_or(true),
+        _ => true,
+    })
 }
 
 /// Whether the timestamps of somebody else's schema are in milliseconds.
@@ -194,6 +280,9 @@ by_what_is_there! { Cells,
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Cells, A::Error> {
         let mut cells = Vec::new();
         while let Some(cell) = items.next_element()? {
+            if cells.len() == CELLS_MAX {
+                return Err(A::Error::custom(format!("a row of more than {CELLS_MAX} cells")));
+            }
             cells.push(cell);
         }
         Ok(Cells(Some(cells)))
@@ -278,14 +367,82 @@ by_what_is_there! { Scalar,
         Ok(Scalar::Other)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Scalar, A::Error> {
-        while items.next_element::<Scalar>()?.is_some() {}
+    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Scalar, A::Error> {
+        Skip { levels: LEVELS_MAX }.visit_seq(items)?;
         Ok(Scalar::Other)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Scalar, A::Error> {
-        while fields.next_entry::<Name, Scalar>()?.is_some() {}
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Scalar, A::Error> {
+        Skip { levels: LEVELS_MAX }.visit_map(fields)?;
         Ok(Scalar::Other)
+    }
+}
+
+/// Passes over a value. Of a schema that is in itself it could be as deep as a file has bytes.
+#[derive(Clone, Copy)]
+struct Skip {
+    /// How many more there may be within it.
+    levels: u32,
+}
+
+impl Skip {
+    fn within(self) -> Self {
+        Self { levels: self.levels - 1 }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Skip {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        if self.levels == 0 {
+            return Err(D::Error::custom(format!("a value of more than {LEVELS_MAX} levels")));
+        }
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Skip {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_bytes<E>(self, _: &[u8]) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        while items.next_element_seed(self.within())?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        while fields.next_key::<Name>()?.is_some() {
+            fields.next_value_seed(self.within())?;
+        }
+        Ok(())
     }
 }
 
@@ -486,6 +643,47 @@ mod tests {
             let Ok(mut reader) = Reader::open(&bytes[..]) else { continue };
             while let Ok(Some(_)) = reader.next() {}
         }
+    }
+
+    fn block_of(schema: &str, block: &[u8]) -> Vec<u8> {
+        super::file_with(&Schema::parse_str(schema).unwrap(), 1, block).unwrap()
+    }
+
+    #[test]
+    fn a_schema_that_promises_more_than_bytes_can_hold_is_refused() {
+        let list = |items: &str| {
+            format!(
+                r#"{{"type": "record", "name": "R", "fields": [
+                    {{"name": "key", "type": "bytes"}}, {{"name": "more", "type": {items}}},
+                    {{"name": "cells", "type": {{"type": "array", "items": "bytes"}}}}]}}"#
+            )
+        };
+        let empty = r#"{"type": "record", "name": "E", "fields": [{"name": "n", "type": "null"}]}"#;
+        let fixed = r#"{"type": "fixed", "name": "F", "size": 999999999999}"#;
+        for (more, word) in [
+            (r#"{"type": "array", "items": "null"}"#.to_owned(), "without content"),
+            (format!(r#"{{"type": "array", "items": {empty}}}"#), "without content"),
+            (fixed.to_owned(), "limit"),
+        ] {
+            let file = block_of(&list(&more), b"");
+            let error = Reader::open(&file[..]).err().unwrap().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        // Trees and chains are in order.
+        for more in [r#"["null", "R"]"#, r#"{"type": "array", "items": "R"}"#] {
+            Reader::open(&block_of(&list(more), b"")[..]).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_deeper_than_the_stack_is_an_error() {
+        let schema = r#"{"type": "record", "name": "R", "fields": [
+            {"name": "deeper", "type": ["null", "R"]}, {"name": "key", "type": "bytes"},
+            {"name": "cells", "type": {"type": "array", "items": "bytes"}}]}"#;
+        let file = block_of(schema, &vec![2; 1 << 22]);
+        let mut reader = Reader::open(&file[..]).unwrap();
+        let error = reader.next().unwrap_err().to_string();
+        assert!(error.contains("levels"), "{error}");
     }
 
     #[test]

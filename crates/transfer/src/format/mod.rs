@@ -17,13 +17,16 @@ pub mod csv;
 #[cfg(test)]
 pub mod golden;
 pub mod parquet;
+mod parquet_footer;
 pub mod rejected;
 pub mod sequence;
 
+use std::cell::Cell;
 use std::fmt;
 use std::io::{BufReader, Read as _};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::Path;
+use std::sync::Once;
 
 use crate::error::{Error, Result};
 use crate::files::{self, Counting, Position};
@@ -166,14 +169,37 @@ pub fn open(path: &Path, options: &ReadOptions, position: &Position) -> Result<B
     opened.map_err(|error| error.context(path.display()))
 }
 
-/// Calls a reader of others, which asserts what a damaged file can break: that is an error of the file.
+thread_local! {
+    /// Whether this thread is in a reader whose panics are errors of its file.
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls a reader of others, which asserts what a damaged file can break: that is an error of the file, and is told as one
+/// only, not as a panic as well.
 fn guarded<T, E: fmt::Display>(
     format: &str,
     read: impl FnOnce() -> std::result::Result<T, E>,
 ) -> Result<T> {
-    match catch_unwind(AssertUnwindSafe(read)) {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let of_others = take_hook();
+        set_hook(Box::new(move |panic| {
+            if !GUARDED.try_with(Cell::get).unwrap_or(false) {
+                of_others(panic);
+            }
+        }));
+    });
+    GUARDED.set(true);
+    let read = catch_unwind(AssertUnwindSafe(read));
+    GUARDED.set(false);
+    match read {
         Ok(result) => result.map_err(|error| Error::failed(format!("{format}: {error}"))),
-        Err(_) => Err(Error::failed(format!("{format}: the file is damaged"))),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            let why = text.unwrap_or("its reader gave up");
+            Err(Error::failed(format!("{format}: the file is damaged: {why}")))
+        }
     }
 }
 

@@ -21,14 +21,14 @@ use parquet::basic::Compression;
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
-use parquet::file::reader::{FileReader as _, SerializedFileReader};
+use parquet::file::reader::{ChunkReader, FileReader as _, SerializedFileReader};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::record::Field;
 use parquet::record::reader::RowIter;
 use parquet::schema::parser::parse_message_type;
 
 use super::avro::SCHEMA;
-use super::{Bad, Record, Sink, Source, guarded};
+use super::{Bad, Record, Sink, Source, guarded, parquet_footer};
 use crate::error::{Error, Result};
 use crate::files::{File, Position};
 use crate::row::{Cell, Row};
@@ -66,8 +66,9 @@ pub struct Reader {
 
 impl Reader {
     /// Reads the footer; a file of other columns is refused.
-    pub fn open(file: File, position: Position) -> Result<Self> {
-        let file_bytes = file.metadata().map_err(failed)?.len();
+    pub fn open(file: impl ChunkReader + 'static, position: Position) -> Result<Self> {
+        let file_bytes = file.len();
+        parquet_footer::check(&file).map_err(failed)?;
         let reader = guarded("Parquet", || SerializedFileReader::new(file))?;
         let meta = reader.metadata().file_metadata();
         let root = meta.schema_descr().root_schema();

@@ -1,0 +1,7 @@
+//! Feeds any bytes to the reader of a file of Parquet, to its end or to its first error.
+//! It may refuse them; it must not panic, hang, or allocate more than the input can justify.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    tepui_transfer::fuzzing::parquet(data);
+});
