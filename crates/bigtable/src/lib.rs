@@ -43,7 +43,7 @@ mod selection;
 pub mod sketch;
 pub mod table;
 pub mod tablets;
-mod turn;
+pub mod turn;
 pub mod value_type;
 
 pub use error::{Code, Error, Result};

@@ -30,7 +30,7 @@ use crate::read_stats::ReadStats;
 use crate::schema::FamilyNames;
 use crate::selection::Selection;
 use crate::tablets::Piece;
-use crate::turn::Turn;
+use crate::turn::{Turn, others_first};
 
 /// Single rows that are read at once, at most. Enough to keep a disk's queue filled; more would only
 /// hold memory for a client that may not want it.
@@ -140,7 +140,7 @@ impl ReadRows {
                 };
             };
             if self.turn.is_over() {
-                tokio::task::yield_now().await;
+                others_first().await;
                 reader.turn_to_scan();
             }
             let seen = reader.next(self.responder.rows_left()).await.map_err(Error::from);

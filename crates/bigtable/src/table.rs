@@ -41,7 +41,7 @@ use crate::sample::{SAMPLE_PART_BYTES, TabletSample, sample, within};
 use crate::schema::{FamilyNames, TableSchema};
 use crate::selection::{FilterSource, Selection};
 use crate::tablets::TabletMap;
-use crate::turn::Turn;
+use crate::turn::{Turn, others_first};
 
 /// Writes of one `MutateRows` under way at once, at most. They share group commits of the log, so fewer would cost a
 /// sync per few; more would let one request fill the log's queue.
@@ -186,10 +186,10 @@ impl Table {
         let mut turn = Turn::default();
         let writes = writes.into_iter().map(|BulkWrite { tablet, rows, entries, bytes }| {
             turn.row(bytes);
-            let others_first = turn.is_over();
+            let turn_is_over = turn.is_over();
             async move {
-                if others_first {
-                    tokio::task::yield_now().await;
+                if turn_is_over {
+                    others_first().await;
                 }
                 activity::turn_to(tablet.id());
                 let applied = match rows {

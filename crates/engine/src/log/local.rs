@@ -12,18 +12,19 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use super::batch::LogRecord;
 use super::metrics::{LogFigures, LogMetrics};
-use super::record::{ADVICE, RecordWriter, Tail};
+use super::record::{ADVICE, Tail};
 use super::segment::{Predecessor, SegmentReader, create_segment, list_segments, segment_name};
-use super::worker::{Queue, Shared, Worker};
+use super::worker::{self, Queue, Shared, Worker};
 use super::{
     Append, CommitLog, LogObserver, LogOptions, SegmentInfo, add_mark, closed, lock, poisoned,
     repair,
 };
 use crate::cell::{RowBatch, Seq};
+use crate::db::SyncMode;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Env, Files, JoinHandle, Spawner};
 
@@ -67,8 +68,9 @@ pub struct ReplaySummary {
 pub struct LocalLog {
     shared: Arc<Shared>,
     spawner: Arc<dyn Spawner>,
-    /// Until the log is started.
-    writer: Mutex<Option<RecordWriter>>,
+    worker: Arc<Mutex<Worker>>,
+    /// Once the log is started.
+    observer: OnceLock<Arc<dyn LogObserver>>,
     /// While it runs.
     thread: Mutex<Option<Box<dyn JoinHandle>>>,
 }
@@ -128,10 +130,12 @@ impl LocalLog {
             metrics: LogMetrics::default(),
         };
         shared.metrics.segment();
+        let shared = Arc::new(shared);
         let log = Self {
-            shared: Arc::new(shared),
+            worker: Arc::new(Mutex::new(Worker::new(Arc::clone(&shared), writer))),
+            shared,
             spawner: Arc::clone(&env.spawner),
-            writer: Mutex::new(Some(writer)),
+            observer: OnceLock::new(),
             thread: Mutex::new(None),
         };
         Ok((log, summary))
@@ -263,29 +267,45 @@ impl Replay<'_> {
 
 impl CommitLog for LocalLog {
     fn start(&self, observer: Arc<dyn LogObserver>) -> Result<()> {
-        let writer = lock(&self.writer).take().ok_or_else(closed)?;
-        let worker = Worker::new(Arc::clone(&self.shared), writer);
-        let thread = self.spawner.spawn("tepui-log", Box::new(move || worker.run(observer)))?;
+        lock(&self.shared.queue).check()?;
+        self.observer.set(Arc::clone(&observer)).map_err(|_| closed())?;
+        let (worker, shared) = (Arc::clone(&self.worker), Arc::clone(&self.shared));
+        let work = move || worker::run(&worker, &shared, observer.as_ref());
+        let thread = self.spawner.spawn("tepui-log", Box::new(work))?;
         *lock(&self.thread) = Some(thread);
         Ok(())
     }
 
-    fn append_all(&self, appends: &mut dyn Iterator<Item = Append>) -> Result<()> {
+    fn append_all(&self, appends: &mut dyn Iterator<Item = Append>, alone: bool) -> Result<bool> {
         let mut queue = lock(&self.shared.queue);
         queue.check()?;
         let before = queue.entries.len();
         queue.entries.extend(appends);
+        if alone && self.shared.options.sync != SyncMode::Always {
+            queue.unannounced = true;
+            return Ok(true);
+        }
         // The thread waits for the first, or for so many.
-        let awaited = before < queue.awaited && queue.entries.len() >= queue.awaited;
+        let told = before >= queue.awaited && !std::mem::take(&mut queue.unannounced);
+        let awaited = !told && queue.entries.len() >= queue.awaited;
         drop(queue);
         if awaited {
             self.shared.wake.notify_one();
         }
-        Ok(())
+        Ok(false)
+    }
+
+    fn write_queued(&self, here: bool) {
+        match self.observer.get() {
+            Some(observer) if here => {
+                worker::write_here(&self.worker, &self.shared, observer.as_ref());
+            }
+            _ => self.shared.wake.notify_one(),
+        }
     }
 
     fn rotate(&self) -> Result<()> {
-        if lock(&self.writer).is_some() {
+        if self.observer.get().is_none() {
             return Err(Error::new(ErrorKind::InvalidArgument, "the log was not started"));
         }
         let mut queue = lock(&self.shared.queue);
@@ -337,8 +357,8 @@ impl CommitLog for LocalLog {
         lock(&self.shared.queue).closing = true;
         self.shared.wake.notify_all();
         // A log that was never started has an empty segment, which is sealed as it is.
-        if let Some(writer) = lock(&self.writer).take() {
-            return Worker::new(Arc::clone(&self.shared), writer).finish();
+        if self.observer.get().is_none() {
+            return lock(&self.worker).finish();
         }
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {

@@ -85,7 +85,8 @@ pub struct Append {
     pub permit: Option<Permit>,
 }
 
-/// Who wants to know how far the log is. Called on the log's thread, without its locks.
+/// Who wants to know how far the log is. Called by who writes it, its thread or who called [`CommitLog::write_queued`];
+/// not to call back into it.
 pub trait LogObserver: Send + Sync + Debug {
     /// Every batch up to this sequence is as durable as the log's [`SyncMode`] promises.
     fn published(&self, through: Seq);
@@ -147,12 +148,17 @@ pub trait CommitLog: Send + Sync + Debug {
     /// Starts to write. Called once, before the first [`Self::append`].
     fn start(&self, observer: Arc<dyn LogObserver>) -> Result<()>;
     /// Queues batches, next to each other; never blocks for I/O. Batches are written in the order of the calls, and
-    /// reported to the observer. Fails, and takes none, when the log has failed or is closed.
-    fn append_all(&self, appends: &mut dyn Iterator<Item = Append>) -> Result<()>;
+    /// reported to the observer. Fails, and takes none, when the log has failed or is closed. Where they are `alone` (nothing
+    /// is queued or being written besides) the answer may be true: then the caller owes a call of [`Self::write_queued`],
+    /// and until then they may lie.
+    fn append_all(&self, appends: &mut dyn Iterator<Item = Append>, alone: bool) -> Result<bool>;
     /// Queues one batch.
     fn append(&self, append: Append) -> Result<()> {
-        self.append_all(&mut std::iter::once(append))
+        self.append_all(&mut std::iter::once(append), false).map(|_| ())
     }
+    /// Sees to it that what is queued is written: `here`, before it returns, where that is a matter of microseconds.
+    /// Otherwise soon. Called without locks that the observer takes.
+    fn write_queued(&self, here: bool);
     /// Seals the segment being written, if it holds a batch, and goes on in a new one. Blocks.
     fn rotate(&self) -> Result<()>;
     /// The segments, oldest first; the last is the one being written.

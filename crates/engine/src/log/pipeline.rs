@@ -51,13 +51,24 @@ use crate::error::{Error, Result};
 /// admitted when it is alone.
 pub const LOG_QUEUE_BYTES_MAX: u32 = 64 << 20;
 
+/// Bytes from which on batches that are queued together are bulk: they take their turns among each other, so that a small
+/// write behind them waits for [`BULK_QUEUE_BYTES_MAX`] at most and not for the whole queue.
+const BULK_BYTES_MIN: u64 = 32 << 10;
+
+/// Bytes of bulk that are queued or being synced: some milliseconds of a disk's time. Fewer, and the log's thread would wait
+/// for writers between two groups.
+const BULK_QUEUE_BYTES_MAX: u32 = 8 << 20;
+
 /// What a batch counts for beyond its bytes: its places in the queues and its waiter. Keeps a flood of
 /// tiny batches within the same memory.
 const ENTRY_OVERHEAD_BYTES: u64 = 256;
 
-/// A share of [`LOG_QUEUE_BYTES_MAX`]; given back when dropped.
+/// A share of [`LOG_QUEUE_BYTES_MAX`], and for bulk of [`BULK_QUEUE_BYTES_MAX`]; given back when dropped.
 #[derive(Debug)]
-pub struct Permit(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+pub struct Permit {
+    _queue: OwnedSemaphorePermit,
+    _bulk: Option<OwnedSemaphorePermit>,
+}
 
 /// Gives every commit its place in history and its moment of becoming visible.
 pub struct CommitPipeline {
@@ -74,7 +85,9 @@ struct Shared {
     gate: Arc<Semaphore>,
     /// Bytes that the gate lets in.
     gate_bytes: u32,
-    /// Bytes of batches that wait at the gate.
+    /// Before it, for bulk.
+    bulk_gate: Arc<Semaphore>,
+    /// Bytes of batches that wait at the gates.
     waiting_bytes: AtomicU64,
 }
 
@@ -183,6 +196,12 @@ impl Shared {
         }
     }
 
+    /// Lets nobody in any more.
+    fn close_gates(&self) {
+        self.gate.close();
+        self.bulk_gate.close();
+    }
+
     fn applied(&self, ticket: u64) {
         self.change(|state| {
             let at = ticket.checked_sub(state.first_ticket).and_then(|at| usize::try_from(at).ok());
@@ -209,7 +228,7 @@ impl LogObserver for Shared {
         let flying = std::mem::take(&mut state.flying);
         let waiters = std::mem::take(&mut state.waiters);
         drop(state);
-        self.gate.close();
+        self.close_gates();
         let commits = flying.into_iter().filter_map(|flying| flying.done);
         answers.commits.extend(commits.map(|done| (done, Err(poisoned(error)))));
         let waiters = waiters.into_values().flatten();
@@ -240,6 +259,7 @@ impl CommitPipeline {
             state: Mutex::new(State { published: floor, ..State::default() }),
             gate: Arc::new(Semaphore::new(gate_bytes as usize)),
             gate_bytes,
+            bulk_gate: Arc::new(Semaphore::new(BULK_QUEUE_BYTES_MAX as usize)),
             waiting_bytes: AtomicU64::new(0),
         });
         log.start(Arc::clone(&shared) as Arc<dyn LogObserver>)?;
@@ -255,17 +275,29 @@ impl CommitPipeline {
     pub async fn admit_all(&self, batches: usize, bytes: usize) -> Result<Permit> {
         let overhead = ENTRY_OVERHEAD_BYTES.saturating_mul(batches as u64);
         let bytes = (bytes as u64).saturating_add(overhead);
-        let share = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.shared.gate_bytes);
-        let gate = Arc::clone(&self.shared.gate);
-        if let Ok(permit) = Arc::clone(&gate).try_acquire_many_owned(share) {
-            return Ok(Permit(permit));
+        let share = |most: u32| u32::try_from(bytes).unwrap_or(u32::MAX).min(most);
+        let bulk = (bytes >= BULK_BYTES_MIN).then(|| share(BULK_QUEUE_BYTES_MAX));
+        let bulk = match bulk {
+            Some(share) => Some(self.pass(&self.shared.bulk_gate, share, bytes).await?),
+            None => None,
+        };
+        let share = share(self.shared.gate_bytes);
+        Ok(Permit { _queue: self.pass(&self.shared.gate, share, bytes).await?, _bulk: bulk })
+    }
+
+    async fn pass(
+        &self,
+        gate: &Arc<Semaphore>,
+        share: u32,
+        bytes: u64,
+    ) -> Result<OwnedSemaphorePermit> {
+        if let Ok(permit) = Arc::clone(gate).try_acquire_many_owned(share) {
+            return Ok(permit);
         }
         let _waiting = Waiting::new(&self.shared.waiting_bytes, bytes);
-        match gate.acquire_many_owned(share).await {
-            Ok(permit) => Ok(Permit(permit)),
-            // The gate closes when the pipeline fails or is closed.
-            Err(_) => Err(lock(&self.shared.state).check().err().unwrap_or_else(closed)),
-        }
+        // The gates close when the pipeline fails or is closed.
+        let passed = Arc::clone(gate).acquire_many_owned(share).await;
+        passed.map_err(|_| lock(&self.shared.state).check().err().unwrap_or_else(closed))
     }
 
     /// Bytes of batches that are queued, being synced, or waiting for [`Self::admit`].
@@ -298,20 +330,23 @@ impl CommitPipeline {
         let last_seq = first_seq + u64::from(seqs.max(1) - 1);
         // The permit goes with the last of them: all are in one group of the log.
         let (mut next, mut left, mut permit) = (first_seq, batches.len(), Some(permit));
-        self.log.append_all(&mut batches.map(|(mut batch, mutations)| {
+        let mut appends = batches.map(|(mut batch, mutations)| {
             batch.set_first_seq(next);
             let last_seq = next + u64::from(mutations.max(1) - 1);
             next = last_seq + 1;
             left -= 1;
             let permit = if left == 0 { permit.take() } else { None };
             Append { batch, mutations, last_seq, permit }
-        }))?;
+        });
+        let alone = state.flying.is_empty();
+        let owed =
+            self.log.append_all(&mut appends, alone)?.then(|| Owed(Some(Arc::clone(&self.log))));
         let ticket = state.first_ticket + state.flying.len() as u64;
         let flying = Flying { last_seq, applied: false, logged: true, done: Some(done) };
         state.flying.push_back(flying);
         drop(state);
         let shared = Arc::clone(&self.shared);
-        Ok(Commit { shared, ticket, first_seq, last_seq, receiver: Some(receiver) })
+        Ok(Commit { shared, ticket, first_seq, last_seq, receiver: Some(receiver), owed })
     }
 
     /// Reserves a sequence for an edit that takes place outside the log, such as dropping a range of
@@ -386,7 +421,7 @@ impl CommitPipeline {
     /// began before still become visible when they are applied.
     pub fn close(&self) -> Result<()> {
         lock(&self.shared.state).closed = true;
-        self.shared.gate.close();
+        self.shared.close_gates();
         self.log.close()
     }
 }
@@ -406,6 +441,28 @@ pub struct Commit {
     last_seq: Seq,
     /// Until it is applied.
     receiver: Option<oneshot::Receiver<Result<Seq>>>,
+    owed: Option<Owed>,
+}
+
+/// A batch that nobody has told the log's thread of, because who waits for it can write it sooner. Dropped, the
+/// thread is told after all.
+#[derive(Debug)]
+struct Owed(Option<Arc<dyn CommitLog>>);
+
+impl Owed {
+    fn write(mut self) {
+        if let Some(log) = self.0.take() {
+            log.write_queued(true);
+        }
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if let Some(log) = self.0.take() {
+            log.write_queued(false);
+        }
+    }
 }
 
 impl Commit {
@@ -422,7 +479,8 @@ impl Commit {
     /// Says that the batch is in its memtable. The future resolves when it is visible.
     pub fn applied(mut self) -> CommitDone {
         let receiver = self.receiver.take();
-        CommitDone { receiver: receiver.expect("taken only here, and `applied` takes the commit") }
+        let receiver = receiver.expect("taken only here, and `applied` takes the commit");
+        CommitDone { receiver, owed: self.owed.take() }
         // Dropping the commit marks it.
     }
 }
@@ -445,12 +503,17 @@ impl fmt::Debug for Commit {
 #[must_use = "the write is acknowledged when this resolves"]
 pub struct CommitDone {
     receiver: oneshot::Receiver<Result<Seq>>,
+    /// Until it is first polled, which is to be soon, and without a lock that other writes need.
+    owed: Option<Owed>,
 }
 
 impl Future for CommitDone {
     type Output = Result<Seq>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(owed) = self.owed.take() {
+            owed.write();
+        }
         let received = Pin::new(&mut self.receiver).poll(context);
         received.map(|answer| answer.unwrap_or_else(|_| Err(closed())))
     }

@@ -10,6 +10,10 @@
 //! the last group within a moment ([`super::gather`]); so a lone commit waits for nothing and a thousand waiting ones
 //! share a sync; segments are synced before they are followed;
 //! the first failed write or sync ends the thread, and nothing is reported as published after it.
+//!
+//! A commit that is alone, where the log does not sync each group, is written by its caller ([`write_here`]): to wake the
+//! thread and be woken by it takes several times as long as the write. Everything else is the thread's: syncs, new
+//! segments, timers, and groups of many or of large batches.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -38,6 +42,9 @@ const LAY_OUT_GROUP_BYTES_MAX: u64 = 32 << 10;
 /// Reserved space that a sealed segment may keep. Less is not worth a system call.
 const SEALED_SLACK_BYTES: u64 = 1 << 20;
 
+/// Bytes of batches that a caller writes itself, at most: some ten microseconds of its thread.
+const HERE_BYTES_MAX: u64 = 64 << 10;
+
 /// What the log's thread and its callers share.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -60,6 +67,10 @@ pub(super) struct Queue {
     pub(super) entries: Vec<Append>,
     /// The thread wants to be woken when so many are queued.
     pub(super) awaited: usize,
+    /// Entries are queued that the thread was not told of.
+    pub(super) unannounced: bool,
+    /// A deadline has come up that the thread does not know of.
+    look_again: bool,
     pub(super) closing: bool,
     pub(super) rotations_asked: u64,
     pub(super) rotations_done: u64,
@@ -67,6 +78,12 @@ pub(super) struct Queue {
 }
 
 impl Queue {
+    /// What is queued; `spare` becomes the next buffer.
+    fn take(&mut self, spare: &mut Vec<Append>) -> Vec<Append> {
+        self.unannounced = false;
+        std::mem::replace(&mut self.entries, std::mem::take(spare))
+    }
+
     /// Whether nothing can be appended any more, and why.
     pub(super) fn check(&self) -> Result<()> {
         match &self.failed {
@@ -77,44 +94,42 @@ impl Queue {
     }
 }
 
+/// What is to be done.
 enum Work {
-    Group { entries: Vec<Append>, rotations_asked: Option<u64> },
+    /// Something is queued, or a rotation is asked for; or it was, and somebody else has seen to it.
+    Group,
     Timer,
     Close,
 }
 
 impl Shared {
-    /// The next thing to do; waits for it. `spare` becomes the queue's next buffer.
-    fn next_work(
-        &self,
-        deadline_micros: Option<u64>,
-        spare: Vec<Append>,
-        gather: &mut Gather,
-    ) -> Work {
+    /// The next thing to do; waits for it. An error when the log has failed elsewhere.
+    fn next_work(&self, deadline_micros: Option<u64>, gather: &mut Gather) -> Result<Work> {
         let mut queue = lock(&self.queue);
         queue.awaited = 1;
         loop {
+            if let Some(error) = &queue.failed {
+                return Err(error.clone());
+            }
             let rotate = queue.rotations_asked > queue.rotations_done;
             if !queue.entries.is_empty() || rotate {
                 if !rotate {
-                    queue = self.gather(queue, gather);
+                    drop(self.gather(queue, gather));
                 }
-                let rotate = queue.rotations_asked > queue.rotations_done;
-                let entries = std::mem::replace(&mut queue.entries, spare);
-                return Work::Group {
-                    entries,
-                    rotations_asked: rotate.then_some(queue.rotations_asked),
-                };
+                return Ok(Work::Group);
             }
             if queue.closing {
-                return Work::Close;
+                return Ok(Work::Close);
+            }
+            if std::mem::take(&mut queue.look_again) {
+                return Ok(Work::Group);
             }
             queue = match deadline_micros {
                 None => self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
                     let now = self.clock.monotonic_micros();
                     if now >= deadline {
-                        return Work::Timer;
+                        return Ok(Work::Timer);
                     }
                     let pause = Duration::from_micros(deadline - now);
                     let waited = self.wake.wait_timeout(queue, pause);
@@ -153,25 +168,33 @@ impl Shared {
         }
     }
 
-    /// Ends the log with an error: first nothing more is taken, then everybody is told.
+    /// Ends the log with an error, once: first nothing more is taken, then everybody is told.
     fn fail(&self, error: &Error, observer: &dyn LogObserver) {
         let dropped = {
             let mut queue = lock(&self.queue);
-            queue.failed.get_or_insert_with(|| error.clone());
+            if queue.failed.is_some() {
+                return;
+            }
+            queue.failed = Some(error.clone());
             std::mem::take(&mut queue.entries)
         };
         self.turned.notify_all();
+        // Where it failed in a caller, the thread has nothing left to do.
+        self.wake.notify_all();
         tracing::error!(%error, "the commit log failed; writes are refused until a restart");
         observer.failed(error);
         drop(dropped);
     }
 }
 
-/// The state of the log's thread.
+/// Who writes the log: the thread, or a caller in its place. Whoever has its lock takes entries from the queue and
+/// writes them before the lock is released, so that they are written in order.
 pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) writer: RecordWriter,
     state: State,
+    /// The next buffer of the queue.
+    spare: Vec<Append>,
 }
 
 #[derive(Default)]
@@ -188,64 +211,117 @@ struct State {
     begun: Option<Mark>,
 }
 
+/// Turns a panic of who writes the log into a failure of the log: without it commits would wait forever.
+struct OnPanic<'a>(&'a Shared, &'a dyn LogObserver);
+
+impl Drop for OnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let error = Error::new(ErrorKind::ReadOnly, "the log's writer panicked");
+            self.0.fail(&error, self.1);
+        }
+    }
+}
+
+/// The log's thread: runs until the log is closed or fails.
+pub(super) fn run(worker: &Mutex<Worker>, shared: &Shared, observer: &dyn LogObserver) {
+    let _guard = OnPanic(shared, observer);
+    if let Err(error) = serve(worker, shared, observer) {
+        shared.fail(&error, observer);
+    }
+}
+
+fn serve(worker: &Mutex<Worker>, shared: &Shared, observer: &dyn LogObserver) -> Result<()> {
+    let mut gather = Gather::default();
+    loop {
+        let deadline = lock(worker).deadline();
+        match shared.next_work(deadline, &mut gather)? {
+            Work::Group => lock(worker).work_off(observer, &mut gather)?,
+            Work::Timer => lock(worker).on_timer()?,
+            Work::Close => return lock(worker).finish(),
+        }
+    }
+}
+
+/// Writes what is queued, in the place of the thread where that is at work already or there is too much to do.
+pub(super) fn write_here(worker: &Mutex<Worker>, shared: &Shared, observer: &dyn LogObserver) {
+    let _guard = OnPanic(shared, observer);
+    let done = match worker.try_lock() {
+        Ok(mut worker) => worker.write_little(observer),
+        // Whoever holds it looks at the queue again; the thread always does.
+        Err(_) => Ok(false),
+    };
+    match done {
+        Ok(true) => {}
+        Ok(false) => shared.wake.notify_one(),
+        Err(error) => shared.fail(&error, observer),
+    }
+}
+
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>, writer: RecordWriter) -> Self {
-        Self { shared, writer, state: State::default() }
+        Self { shared, writer, state: State::default(), spare: Vec::new() }
     }
 
-    /// Runs until the log is closed or fails.
-    pub(super) fn run(mut self, observer: Arc<dyn LogObserver>) {
-        /// Turns a panic of this thread into a failure of the log: without it commits would wait
-        /// forever.
-        struct OnPanic(Arc<Shared>, Arc<dyn LogObserver>);
-        impl Drop for OnPanic {
-            fn drop(&mut self) {
-                if std::thread::panicking() {
-                    let error = Error::new(ErrorKind::ReadOnly, "the log's thread panicked");
-                    self.0.fail(&error, self.1.as_ref());
-                }
+    /// Writes what is queued and does what is due.
+    fn work_off(&mut self, observer: &dyn LogObserver, gather: &mut Gather) -> Result<()> {
+        let (entries, rotations_asked) = {
+            let mut queue = lock(&self.shared.queue);
+            let rotate = queue.rotations_asked > queue.rotations_done;
+            let entries = queue.take(&mut self.spare);
+            (entries, rotate.then_some(queue.rotations_asked))
+        };
+        let began = self.shared.clock.monotonic_micros();
+        self.write_group(&entries)?;
+        if !entries.is_empty() && self.shared.options.sync == SyncMode::Always {
+            // Without a sync there is nothing to share.
+            let now = self.shared.clock.monotonic_micros();
+            let queued = lock(&self.shared.queue).entries.len();
+            gather.answered(now, now.saturating_sub(began), entries.len(), queued);
+        }
+        self.publish(entries, observer);
+        self.sync_if_due()?;
+        if let Some(asked) = rotations_asked {
+            if self.state.has_batch {
+                self.rotate()?;
             }
+            lock(&self.shared.queue).rotations_done = asked;
+            self.shared.turned.notify_all();
         }
-        let _guard = OnPanic(Arc::clone(&self.shared), Arc::clone(&observer));
-        if let Err(error) = self.serve(observer.as_ref()) {
-            self.shared.fail(&error, observer.as_ref());
-        }
+        Ok(())
     }
 
-    fn serve(&mut self, observer: &dyn LogObserver) -> Result<()> {
-        let mut spare = Vec::new();
-        let mut gather = Gather::default();
-        loop {
-            let entries = std::mem::take(&mut spare);
-            match self.shared.next_work(self.deadline(), entries, &mut gather) {
-                Work::Group { mut entries, rotations_asked } => {
-                    let began = self.shared.clock.monotonic_micros();
-                    self.write_group(&entries)?;
-                    if let Some(last) = entries.last() {
-                        // Without a sync there is nothing to share.
-                        if self.shared.options.sync == SyncMode::Always {
-                            let now = self.shared.clock.monotonic_micros();
-                            let queued = lock(&self.shared.queue).entries.len();
-                            gather.answered(now, now.saturating_sub(began), entries.len(), queued);
-                        }
-                        observer.published(last.last_seq);
-                    }
-                    // Gives the permits back: after the group is published, not before.
-                    entries.clear();
-                    spare = entries;
-                    self.sync_if_due()?;
-                    if let Some(asked) = rotations_asked {
-                        if self.state.has_batch {
-                            self.rotate()?;
-                        }
-                        lock(&self.shared.queue).rotations_done = asked;
-                        self.shared.turned.notify_all();
-                    }
-                }
-                Work::Timer => self.on_timer()?,
-                Work::Close => return self.finish(),
-            }
+    /// Tells that entries are as durable as they will be.
+    fn publish(&mut self, mut entries: Vec<Append>, observer: &dyn LogObserver) {
+        if let Some(last) = entries.last() {
+            observer.published(last.last_seq);
         }
+        // Gives the permits back: after the group is published, not before.
+        entries.clear();
+        self.spare = entries;
+    }
+
+    /// Writes what is queued, if it is so little that a caller's thread can. Whether nothing is left.
+    fn write_little(&mut self, observer: &dyn LogObserver) -> Result<bool> {
+        let entries = {
+            let mut queue = lock(&self.shared.queue);
+            let bytes = queue.entries.iter().map(|entry| entry.batch.bytes().len() as u64);
+            let bytes = bytes.fold(0, |sum, bytes| sum + RECORD_HEADER_BYTES + bytes);
+            let full = self.writer.len() + bytes > self.shared.options.segment_bytes;
+            let rotate = queue.rotations_asked > queue.rotations_done || full;
+            if queue.failed.is_some() || rotate || bytes > HERE_BYTES_MAX {
+                return Ok(false);
+            }
+            queue.take(&mut self.spare)
+        };
+        let known = self.deadline().unwrap_or(u64::MAX);
+        self.write_group(&entries)?;
+        self.publish(entries, observer);
+        // The thread sleeps until the deadline that it knew of.
+        let look_again = self.deadline().is_some_and(|deadline| deadline < known);
+        let mut queue = lock(&self.shared.queue);
+        queue.look_again |= look_again;
+        Ok(queue.entries.is_empty() && !look_again)
     }
 
     /// When there is something to do without being asked.

@@ -1,12 +1,15 @@
 //! An accepted connection that the server can close from anywhere, and what its requests know of it.
 
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
+use futures::future::BoxFuture;
 use futures::task::AtomicWaker;
+use tepui_bigtable::turn::others_first;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -19,6 +22,8 @@ use super::Streams;
 pub struct Connection {
     /// What its answers may still take of the budget.
     pub(super) answers: Arc<Semaphore>,
+    /// The same of the reserve for first messages.
+    pub(super) reserve: Arc<Semaphore>,
     /// Its requests that wait for room.
     pub(super) requests_waiting: AtomicU64,
     closed: AtomicBool,
@@ -26,10 +31,11 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection whose answers may take this many units of the budget.
-    pub(super) fn new(answer_units: u32) -> Arc<Self> {
+    /// A connection whose answers may take this many units of the budget and of its reserve.
+    pub(super) fn new(answer_units: u32, reserve_units: u32) -> Arc<Self> {
         Arc::new(Self {
             answers: Arc::new(Semaphore::new(answer_units as usize)),
+            reserve: Arc::new(Semaphore::new(reserve_units as usize)),
             requests_waiting: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             reader: AtomicWaker::new(),
@@ -43,17 +49,51 @@ impl Connection {
     }
 }
 
+/// Bytes that a connection sends and receives before others of its core have their turn: some 50 microseconds. Without it a
+/// client that sends or takes as fast as it can has the core for as long as it goes on.
+const TURN_BYTES: usize = 128 << 10;
+
 /// The two ends of a connection that was accepted.
-#[derive(Debug)]
 pub struct Accepted {
     stream: TcpStream,
     connection: Arc<Connection>,
+    /// Bytes of this turn.
+    turn_bytes: usize,
+    /// Between two turns.
+    pause: Option<BoxFuture<'static, ()>>,
+}
+
+impl fmt::Debug for Accepted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Accepted").field("connection", &self.connection).finish_non_exhaustive()
+    }
 }
 
 impl Accepted {
     /// The connection behind a socket; its answers are charged to `streams`.
     pub fn new(stream: TcpStream, streams: &Streams) -> Self {
-        Self { stream, connection: streams.connection() }
+        Self { stream, connection: streams.connection(), turn_bytes: 0, pause: None }
+    }
+
+    /// Ready when it is this connection's turn.
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.turn_bytes >= TURN_BYTES {
+            self.turn_bytes = 0;
+            self.pause = Some(Box::pin(others_first()));
+        }
+        if let Some(pause) = &mut self.pause {
+            ready!(pause.as_mut().poll(context));
+            self.pause = None;
+        }
+        Poll::Ready(())
+    }
+
+    /// Counts what was sent.
+    fn sent(&mut self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = &polled {
+            self.turn_bytes = self.turn_bytes.saturating_add(*bytes);
+        }
+        polled
     }
 
     fn check(&self) -> io::Result<()> {
@@ -81,7 +121,13 @@ impl AsyncRead for Accepted {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let before = buffer.filled().len();
+        let polled = match self.poll_turn(context) {
+            Poll::Ready(()) => Pin::new(&mut self.stream).poll_read(context, buffer),
+            Poll::Pending => Poll::Pending,
+        };
+        let bytes = buffer.filled().len().saturating_sub(before);
+        self.turn_bytes = self.turn_bytes.saturating_add(bytes);
         if polled.is_pending() {
             // Only who waits has to be woken; checked after that, so that a close in between is not missed.
             self.connection.reader.register(context.waker());
@@ -98,7 +144,9 @@ impl AsyncWrite for Accepted {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.check()?;
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        ready!(self.poll_turn(context));
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.sent(polled)
     }
 
     fn poll_write_vectored(
@@ -107,7 +155,9 @@ impl AsyncWrite for Accepted {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.check()?;
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        ready!(self.poll_turn(context));
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.sent(polled)
     }
 
     fn is_write_vectored(&self) -> bool {

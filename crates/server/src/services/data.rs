@@ -8,6 +8,7 @@ use tepui_bigtable::chunk::LargeRows;
 use tepui_bigtable::error::{Error, Result as TepuiResult};
 use tepui_bigtable::read_rows::ReadRows;
 use tepui_bigtable::table::Table;
+use tepui_bigtable::turn::others_first;
 use tepui_engine::io::Clock;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
@@ -295,7 +296,7 @@ fn row_messages(
         messages.answer.make_room().await;
         let mut rows = messages.rows.take().or_else(|| messages.answer.unpark())?;
         if std::mem::replace(&mut messages.is_under_way, true) {
-            tokio::task::yield_now().await;
+            others_first().await;
         }
         match rows.next().await? {
             Ok(message) => {

@@ -2,13 +2,20 @@ use futures::FutureExt;
 use futures::future::join_all;
 
 use super::*;
+use crate::cell::Mutation;
+use crate::db::SyncMode;
 use crate::error::ErrorKind;
 use crate::io::{CrashMode, Fault, FaultOp, Rng, SeededRng};
-use crate::log::LogOptions;
-use crate::log::testing::{SyncGate, World, encoded};
+use crate::log::testing::{SyncGate, World, batch, encoded};
+use crate::log::{LogOptions, encode_batch};
 
 fn pipeline(world: &World) -> CommitPipeline {
-    let opened = world.open(LogOptions::default()).unwrap();
+    pipeline_with(world, SyncMode::Always)
+}
+
+fn pipeline_with(world: &World, sync: SyncMode) -> CommitPipeline {
+    let options = LogOptions { sync, segment_bytes: 1 << 20, ..LogOptions::default() };
+    let opened = world.open(options).unwrap();
     let hlc = Hlc::new(Arc::new(world.clock.clone()), opened.summary.max_seq);
     CommitPipeline::new(opened.log, hlc).unwrap()
 }
@@ -102,6 +109,85 @@ async fn a_dropped_commit_or_answer_wedges_nobody() {
 }
 
 #[tokio::test]
+async fn where_no_sync_is_due_a_lone_commit_is_written_by_who_waits_for_it() {
+    let world = World::new();
+    let pipeline = pipeline_with(&world, SyncMode::Never);
+    for n in 1..=100 {
+        let done = begin(&pipeline, n, 1).await.applied();
+        // The thread, asleep, would not be there in time for every one of them.
+        let seq = done.now_or_never().expect("at the first look").unwrap();
+        assert_eq!(pipeline.visible(), seq);
+    }
+    pipeline.close().unwrap();
+    assert_eq!(world.open(LogOptions::default()).unwrap().records.len(), 100);
+}
+
+#[tokio::test]
+async fn what_a_lone_commit_leaves_undone_is_the_threads() {
+    let world = World::new();
+    let pipeline = pipeline_with(&world, SyncMode::Never);
+    // Nobody looks at the answer, or takes it.
+    let nobody = begin(&pipeline, 1, 1).await.applied();
+    drop(nobody);
+    pipeline.wait_visible(pipeline.last_begun()).await.unwrap();
+    drop(begin(&pipeline, 2, 1).await);
+    pipeline.wait_visible(pipeline.last_begun()).await.unwrap();
+    // Who comes later does not wait for the first to be looked at.
+    let first = begin(&pipeline, 3, 1).await.applied();
+    let second = begin(&pipeline, 4, 1).await.applied();
+    let seq = second.await.unwrap();
+    assert!(first.await.unwrap() < seq);
+    // More than a caller's thread is to write, and a segment that is full.
+    let mut large = batch(5);
+    let Mutation::Put { value, .. } = &mut large.mutations[0] else { unreachable!() };
+    *value = vec![7; 400 << 10].into();
+    let large = encode_batch(1, &large);
+    for _ in 0..3 {
+        let permit = pipeline.admit(large.len()).await.unwrap();
+        pipeline.begin(large.clone(), 1, permit).unwrap().applied().await.unwrap();
+    }
+    pipeline.close().unwrap();
+    let replayed = world.open(LogOptions::default()).unwrap();
+    assert_eq!(replayed.records.len(), 7);
+    // Two that were written, and the one that the second opening began.
+    assert_eq!(replayed.log.segments().len(), 3);
+}
+
+#[tokio::test]
+async fn an_interval_also_runs_from_a_commit_that_its_caller_wrote() {
+    let world = World::new();
+    let opened = world.open(LogOptions { sync: SyncMode::IntervalMs(50), ..LogOptions::default() });
+    let log = opened.unwrap().log;
+    let hlc = Hlc::new(Arc::new(world.clock.clone()), 0);
+    let pipeline = CommitPipeline::new(Arc::clone(&log) as Arc<dyn CommitLog>, hlc).unwrap();
+    for n in 1..=3 {
+        let before = world.files.count(FaultOp::Sync);
+        begin(&pipeline, n, 1).await.applied().await.unwrap();
+        assert_eq!(world.files.count(FaultOp::Sync), before);
+        world.clock.advance_micros(50_000);
+        while world.files.count(FaultOp::Sync) == before {
+            log.poke();
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_fails_in_a_callers_thread_ends_the_log() {
+    let world = World::new();
+    let pipeline = pipeline_with(&world, SyncMode::Never);
+    let good = begin(&pipeline, 1, 1).await.applied().await.unwrap();
+    world.files.inject(Fault::new(FaultOp::Append));
+    let error = begin(&pipeline, 2, 1).await.applied().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly);
+    assert!(error.message().contains("injected fault"), "{error}");
+    assert_eq!(pipeline.visible(), good);
+    assert!(matches!(pipeline.health(), Health::ReadOnly(reason) if reason.contains("injected")));
+    assert_eq!(pipeline.admit(10).await.unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(pipeline.close().unwrap_err().kind(), ErrorKind::ReadOnly);
+}
+
+#[tokio::test]
 async fn a_reserved_sequence_takes_its_turn() {
     let world = World::new();
     let pipeline = pipeline(&world);
@@ -180,6 +266,19 @@ async fn the_queue_is_bounded_and_a_larger_batch_is_admitted_alone() {
     let done = pipeline.begin(encoded(1, 1), 1, huge).unwrap().applied();
     done.await.unwrap();
     pipeline.admit(LOG_QUEUE_BYTES_MAX as usize).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_small_write_does_not_wait_for_bulk_that_waits() {
+    let world = World::new();
+    let pipeline = pipeline(&world);
+    let bulk = pipeline.admit(BULK_QUEUE_BYTES_MAX as usize).await.unwrap();
+    let mut more = Box::pin(pipeline.admit(BULK_BYTES_MIN as usize));
+    assert!((&mut more).now_or_never().is_none());
+    pipeline.admit(1_000).now_or_never().expect("at once").unwrap();
+    assert!(pipeline.queued_bytes() > u64::from(BULK_QUEUE_BYTES_MAX), "who waits counts too");
+    drop(bulk);
+    more.await.unwrap();
 }
 
 #[tokio::test]
