@@ -2,7 +2,7 @@
 //! in the middle. Each kind runs on a thread and connections of its own until it is dropped.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -79,8 +79,7 @@ impl BadClients {
             .build()
             .map_err(|error| Error::failed(format!("runtime: {error}")))?;
         let work = move || {
-            // Of the thread, on Linux. Where it fails they are only worse.
-            let _ = rustix::process::setpriority_process(None, NICE);
+            be_nice();
             let bad = Bad { endpoint, table, done: count };
             let until_stopped = async {
                 // Nobody left to say so means that it is over, too.
@@ -107,6 +106,46 @@ impl Drop for BadClients {
             thread.join();
         }
     }
+}
+
+/// Threads that use all the processors have and talk to nobody, at the priority of bad clients, until dropped: what these do
+/// to others' latencies is the machine's.
+pub struct Spinning {
+    stop: Arc<AtomicBool>,
+    threads: Vec<Box<dyn JoinHandle>>,
+}
+
+impl Spinning {
+    /// So many threads.
+    pub fn start(threads: usize) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut spinning = Self { stop: Arc::clone(&stop), threads: Vec::new() };
+        for _ in 0..threads {
+            let stop = Arc::clone(&stop);
+            let work = move || {
+                be_nice();
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            };
+            spinning.threads.push(ThreadSpawner.spawn("spinning", Box::new(work))?);
+        }
+        Ok(spinning)
+    }
+}
+
+impl Drop for Spinning {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join();
+        }
+    }
+}
+
+/// Of the thread, on Linux. Where it fails bad clients are only worse.
+fn be_nice() {
+    let _ = rustix::process::setpriority_process(None, NICE);
 }
 
 struct Bad {

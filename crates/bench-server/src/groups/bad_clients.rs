@@ -1,17 +1,19 @@
 //! What everybody else sees of clients that do not read, send too much, or cancel: reads and writes of rows at a modest
-//! rate, with nobody else, and beside each kind of them.
+//! rate, with nobody else, beside threads that only use the processors, and beside each kind of bad clients.
 
 use tepui_bench::bars::{Bar, Line, Spread};
 use tepui_bench::grpc::INSTANCE;
 use tepui_bench::{OpKind, Result, Share, Store as _, Workload};
 
-use crate::bad_clients::{BadClients, Kind};
+use crate::bad_clients::{BadClients, Kind, Spinning};
 use crate::bench::{Bench, Sample};
 use crate::host::{self, Host, Settings};
 
 const GROUP: &str = "bad-clients";
 const TABLE: &str = "bystanders";
 const P99_MAX: f64 = 2.0;
+/// Threads that only spin: the least processors that a benchmark of this kind runs on.
+const PROCESSORS: usize = 2;
 /// Operations a second of the bystanders: a tenth of what two cores do, so that what they see is the others.
 const RATE: f64 = 2_000.0;
 /// Operations that may be under way in the open loop.
@@ -33,10 +35,14 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         ..Workload::of("bystanders", OpKind::GetFamily)
     });
     let bystanders = Workload { in_flight: IN_FLIGHT, ..bystanders };
-    let mut calm = Vec::new();
+    let (mut calm, mut spinning) = (Vec::new(), Vec::new());
     let mut beside = Kind::ALL.map(|kind| (kind, Vec::new(), 0));
     for _ in 0..bench.sizes.rounds {
         calm.push(bench.sample(&clients, host::THREADS, &dataset, &bystanders)?);
+        let spinners = Spinning::start(PROCESSORS)?;
+        let named = Workload { name: "beside spinning threads".to_owned(), ..bystanders.clone() };
+        spinning.push(bench.sample(&clients, host::THREADS, &dataset, &named)?);
+        drop(spinners);
         for (kind, samples, done) in &mut beside {
             let table = format!("{INSTANCE}/tables/{TABLE}");
             let bad = BadClients::start(*kind, host.endpoint()?, table)?;
@@ -48,6 +54,9 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         }
     }
     host.stop()?;
+    let ratio = spinning.iter().zip(&calm).map(|(beside, alone)| p99(beside) / p99(alone));
+    let name = format!("bystanders' p99 beside {PROCESSORS} threads that only spin, over alone");
+    bench.say(Line::new(GROUP, name, Spread::of(ratio), Bar::Published));
     for (kind, samples, done) in &beside {
         let ratio = samples.iter().zip(&calm).map(|(beside, alone)| p99(beside) / p99(alone));
         let middle = |of: &[Sample]| Spread::of(of.iter().map(p99)).median;
