@@ -43,7 +43,7 @@ ARGS ?=
 # Each target uses every core by itself, and its closing lines are to be read.
 .NOTPARALLEL:
 
-.PHONY: help run build test-binary fmt lint test unit process crash clients bench bench-read bench-write bench-read-test bench-server bench-large-values bench-backup bench-transfer demo soak fuzz clean
+.PHONY: help run build test-binary fmt lint test unit process crash clients bench bench-read bench-write bench-read-test bench-server bench-servers-peers bench-large-values bench-backup bench-transfer demo soak fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ bench-server: $(EMULATOR) ## the server beside a bare echo, hot rows, a slow dev
 	$(CARGO) build --release --bin bench-server
 	mkdir -p $(dir $(BENCH_SERVER_DIR)) && rm -rf $(BENCH_SERVER_DIR)
 	$(TARGET_DIR)/release/bench-server --dir $(BENCH_SERVER_DIR) $(if $(EMULATOR),--emulator $(EMULATOR)) $(ARGS)
+
+bench-servers-peers: build ## the server beside Cassandra and HBase, a line a workload and peer; needs a JDK 17+ with Maven; ARGS
+	TEPUI=$(RELEASE_BINARY) bench-peers/servers/run.sh $(CACHE)/servers-peers $(ARGS)
 
 bench-large-values: build ## values of 10 KB beside Bitcask, Tokyo Cabinet and RocksDB; DATA_BYTES, MEMORY_BYTES, STORES
 	mkdir -p $(CACHE)

@@ -6,7 +6,7 @@ use tepui_bench::bars::Line;
 use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
 use tepui_bench::report::{self, RunReport};
-use tepui_bench::{Dataset, Limit, Progress, Result, Workload};
+use tepui_bench::{Dataset, Limit, Progress, Result, Workload, contest};
 
 use crate::threads::{Used, used};
 
@@ -18,8 +18,6 @@ pub const THREADS: usize = 2;
 pub const CONNECTIONS: usize = 16;
 /// A warm-up takes this part of a measured run.
 const WARM_UP_PART: f64 = 0.5;
-/// Bytes of a key: what YCSB's have.
-const KEY_BYTES: usize = 24;
 /// What a cache of everything holds beyond the rows: index, filters, and blocks that are about to go.
 const CACHE_ALL_FACTOR: u64 = 3;
 const CACHE_ALL_BYTES_MIN: u64 = 256 << 20;
@@ -86,7 +84,7 @@ impl Sample {
 impl Bench {
     /// YCSB's rows: ten columns of 100 bytes.
     pub fn rows_of_ten(&self, rows: u64) -> Dataset {
-        Dataset { rows, key_bytes: KEY_BYTES, columns: 10, value_bytes: 100, seed: 1 }
+        contest::rows_of_ten(rows)
     }
 
     /// Rows of one column of 1 KB.

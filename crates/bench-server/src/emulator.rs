@@ -1,64 +1,39 @@
 //! Google's emulator, as a process of its own.
 
-use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
-use tepui_bench::clock::pause;
-use tepui_bench::counters::Process;
+use tepui_bench::child::{Child, free_ports};
 use tepui_bench::grpc::connection::Endpoint;
-use tepui_bench::{Error, Result};
+use tepui_bench::{Progress, Result};
 
-/// How long it may take to listen, in looks.
-const START_LOOKS: u32 = 100;
-const START_LOOK: Duration = Duration::from_millis(100);
+/// Seconds that it may take to listen.
+const START_SECONDS: u32 = 10;
 
 /// The emulator; ended when dropped.
 pub struct Emulator {
     child: Child,
-    endpoint: String,
+    port: u16,
 }
 
 impl Emulator {
-    /// Starts the program on a free port.
-    pub fn start(program: &Path) -> Result<Self> {
-        let failed = |error| Error::failed(format!("{}: {error}", program.display()));
-        // Free a moment ago; nobody else takes it within that moment on a machine that measures.
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map_err(failed)?;
-        let child = Command::new(program)
-            .args(["-host", "127.0.0.1", "-port", &free.port().to_string()])
-            .stdout(Stdio::null())
-            .spawn()
-            .map_err(failed)?;
-        let mut emulator = Self { child, endpoint: free.to_string() };
-        for _ in 0..START_LOOKS {
-            if std::net::TcpStream::connect(free).is_ok() {
-                return Ok(emulator);
-            }
-            if let Ok(Some(status)) = emulator.child.try_wait() {
-                return Err(Error::failed(format!("{} ended with {status}", program.display())));
-            }
-            pause(START_LOOK);
-        }
-        Err(Error::failed(format!("{} does not listen", program.display())))
+    /// Starts the program on a free port; what it says goes to a file in a directory that is there.
+    pub fn start(program: &Path, dir: &Path, progress: &Progress) -> Result<Self> {
+        let [port] = free_ports()?;
+        let mut command = Command::new(program);
+        command.args(["-host", "127.0.0.1", "-port", &port.to_string()]);
+        let mut child = Child::start("Google's emulator", &mut command, &dir.join("emulator.log"))?;
+        child.wait_for_port(port, START_SECONDS, progress)?;
+        Ok(Self { child, port })
     }
 
     /// Where it listens.
     pub fn endpoint(&self) -> Result<Endpoint> {
-        Endpoint::parse(&self.endpoint)
+        Endpoint::parse(&format!("127.0.0.1:{}", self.port))
     }
 
     /// Its process.
-    pub fn process(&self) -> Process {
-        Process(self.child.id())
-    }
-}
-
-impl Drop for Emulator {
-    fn drop(&mut self) {
-        // An error means that it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
     }
 }

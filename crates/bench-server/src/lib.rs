@@ -5,7 +5,7 @@
 //! * [`echo`]: what tonic can do at best: the same messages without a database.
 //! * [`bad_clients`]: clients that do not read, send too much, or go away.
 //! * [`emulator`]: Google's emulator as another process.
-//! * [`groups`]: the bars; [`bench`] what they share; [`report`] how they are shown.
+//! * [`groups`]: the bars; [`bench`] what they share.
 
 pub mod bad_clients;
 pub mod bench;
@@ -14,5 +14,4 @@ pub mod echo;
 pub mod emulator;
 pub mod groups;
 pub mod host;
-pub mod report;
 pub mod threads;

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tepui_bench::bars::Verdicts;
+use tepui_bench::contest::Report;
 use tepui_bench::counters::Machine;
 use tepui_bench::{Error, ErrorKind, Progress, Result};
 use tepui_bench_server::bench::{Bench, CONNECTIONS, IN_FLIGHT, Sizes, THREADS};
 use tepui_bench_server::counting::Counting;
 use tepui_bench_server::groups::GROUPS;
-use tepui_bench_server::report::Report;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting::new();

@@ -19,6 +19,8 @@ pub const KEY_BYTES_MAX: usize = 4096;
 pub const COLUMNS_MAX: u32 = 1000;
 /// Bytes of the largest value.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
+/// Rows that inserts may add to a data set.
+const INSERTS_MAX: u64 = 1 << 40;
 /// The timestamp of every cell, in microseconds: a row that is written again replaces its cells.
 pub const TIMESTAMP_MICROS: i64 = 1_000_000;
 
@@ -179,6 +181,12 @@ impl Dataset {
             }
         }
         Ok(())
+    }
+
+    /// The same rows and all that runs may insert behind them: whose keys a scan may show.
+    #[must_use]
+    pub fn with_inserts(&self) -> Self {
+        Self { rows: self.rows.saturating_add(INSERTS_MAX), ..*self }
     }
 
     /// Bytes of user data in a row: key, qualifiers and values.

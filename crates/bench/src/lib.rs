@@ -5,7 +5,10 @@
 //! * [`store`]: what a database must offer to be measured.
 //! * [`run`]: hands operations to the store's threads and takes their latencies.
 //! * [`timeline`]: what was done when.
-//! * [`check`]: compares a scan with what was written.
+//! * [`check`]: compares rows that were read with what was written.
+//! * [`network`]: threads, connections and operations under way, for a server of whatever protocol.
+//! * [`child`]: a server as a process of its own.
+//! * [`contest`]: YCSB on several servers in turns.
 //! * [`counters`], [`clock`]: what the kernel says that a run cost.
 //! * [`bars`]: figures with what they must be.
 //! * [`report`], [`plot`]: a run as JSON, in a table, as a curve.
@@ -18,13 +21,16 @@
 
 pub mod bars;
 pub mod check;
+pub mod child;
 pub mod clock;
+pub mod contest;
 pub mod counters;
 pub mod dataset;
 pub mod error;
 #[cfg(feature = "grpc")]
 pub mod grpc;
 pub mod kept;
+pub mod network;
 pub mod plot;
 pub mod presets;
 pub mod progress;

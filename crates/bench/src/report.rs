@@ -265,7 +265,7 @@ pub fn curve(latencies: &Latencies) -> Vec<CurvePoint> {
 }
 
 impl RunReport {
-    fn new(
+    pub(crate) fn new(
         store: &str,
         workload: &Workload,
         measured: &Measured,

@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use super::ask::{Asks, COUNTERS, FAMILY};
 use super::connection::Connection;
 use super::retry::Refusals;
-use super::rows::RowsCheck;
+use super::rows::ChunkCheck;
 use crate::error::{Error, Result};
 use crate::run::Found;
 
@@ -69,7 +69,7 @@ impl Client {
     pub async fn read(
         &mut self,
         request: v2::ReadRowsRequest,
-        mut check: RowsCheck<'_>,
+        mut check: ChunkCheck<'_>,
         refusals: &Refusals,
     ) -> Outcome<Found> {
         let failure = |status| Self::failure("ReadRows", &status, refusals);
@@ -180,7 +180,7 @@ impl Client {
     }
 
     /// Whether the rows with these numbers are there as they should be.
-    pub async fn has(&mut self, asks: &Asks, check: RowsCheck<'_>, rows: &[u64]) -> Result<bool> {
+    pub async fn has(&mut self, asks: &Asks, check: ChunkCheck<'_>, rows: &[u64]) -> Result<bool> {
         let request = asks.rows(rows, super::ask::Naming::Family);
         match self.read(request, check, &Refusals::default()).await {
             Ok(found) => Ok(found.rows == rows.len() as u64),

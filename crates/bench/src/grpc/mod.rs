@@ -3,41 +3,34 @@
 //! * [`connection`]: HTTP/2 without what a client library adds to it.
 //! * [`ask`], [`rows`]: what is asked, and whether the answer is what was written.
 //! * [`client`], [`retry`]: requests, and servers that refuse them for a while.
-//! * [`drive`], [`pacer`]: operations under way, in closed and open loops.
+//! * [`worker`]: what an operation asks for; [`crate::network`] has many of them under way.
 
 pub mod ask;
 pub mod client;
 pub mod connection;
-pub mod drive;
-pub mod pacer;
 pub mod retry;
 pub mod rows;
+pub mod worker;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
-use tokio::runtime::Runtime;
+use std::ops::Range;
 
 use self::ask::Asks;
 use self::client::{Client, Failure};
 use self::connection::Endpoint;
-use self::drive::Worker;
 use self::retry::Refusals;
-use self::rows::{Expected, RowsCheck};
-use crate::clock::pause;
+use self::rows::ChunkCheck;
+use self::worker::Worker;
+use crate::check::{Expected, RowsCheck};
 use crate::counters::Process;
 use crate::dataset::{Dataset, Depth};
 use crate::error::{Error, Result};
+use crate::network::{self, Crew, runtime};
 use crate::progress::Progress;
-use crate::run::Run;
+use crate::run::{Run, Ticket};
 use crate::store::{Figure, Store};
 
 /// The instance of the benchmarks' tables.
 pub const INSTANCE: &str = "projects/bench/instances/bench";
-/// How long a server must have written nothing to count as settled, and how often that is looked at.
-pub const QUIET_SECONDS: u32 = 3;
-const QUIET_POLL: std::time::Duration = std::time::Duration::from_secs(1);
 /// Connections at most: a port has no more of them.
 pub const CONNECTIONS_MAX: usize = 10_000;
 /// Bytes of one load request, roughly, where rows are large: Bigtable's limit is 256 MiB.
@@ -71,18 +64,6 @@ pub struct Grpc {
     refusals: Refusals,
 }
 
-fn runtime() -> Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::failed(format!("runtime: {error}")))
-}
-
-/// Part `index` of `whole` things that `parts` share; what does not divide goes to the first.
-fn share(whole: usize, parts: usize, index: usize) -> usize {
-    whole / parts.max(1) + usize::from(index < whole % parts.max(1))
-}
-
 impl Grpc {
     /// A server that is not connected to yet.
     pub fn new(options: GrpcOptions) -> Result<Self> {
@@ -108,6 +89,10 @@ impl Grpc {
         Ok(Client::new(endpoint.connect().await?, endpoint.origin()))
     }
 
+    fn crews(&self, threads: usize) -> Result<Vec<Crew<Client>>> {
+        network::crews(threads, self.options.connections, async || self.connect().await)
+    }
+
     /// Makes sure that the table is there.
     pub fn ensure_table(&self) -> Result<bool> {
         runtime()?.block_on(async {
@@ -122,6 +107,7 @@ impl Grpc {
         rows.dedup();
         let expected = Expected::Rows(&rows);
         let check = RowsCheck::new(dataset, expected, 0..dataset.columns, Depth::Full);
+        let check = ChunkCheck::new(check);
         let asks = Asks::new(&self.table_name(), dataset);
         let found =
             runtime()?.block_on(async { self.connect().await?.has(&asks, check, &rows).await });
@@ -131,6 +117,7 @@ impl Grpc {
     /// Reads the whole table in one scan and compares every byte; the rows.
     pub fn scan_everything(&self, dataset: &Dataset) -> Result<u64> {
         let check = RowsCheck::new(dataset, Expected::All, 0..dataset.columns, Depth::Full);
+        let check = ChunkCheck::new(check);
         let asks = Asks::new(&self.table_name(), dataset);
         let scanned = runtime()?.block_on(async {
             let mut client = self.connect().await.map_err(Failure::Failed)?;
@@ -141,49 +128,6 @@ impl Grpc {
             Err(Failure::Failed(error)) => Err(error),
             Err(Failure::Refused(_)) => Err(Error::failed("the server refuses to be scanned")),
         }
-    }
-
-    /// A runtime and connections for each of so many threads.
-    fn crews(&self, threads: usize) -> Result<Vec<(Runtime, Vec<Client>)>> {
-        let connections = self.options.connections.max(threads);
-        (0..threads)
-            .map(|index| {
-                let runtime = runtime()?;
-                let clients = runtime.block_on(async {
-                    let mut clients = Vec::new();
-                    for _ in 0..share(connections, threads, index) {
-                        clients.push(self.connect().await?);
-                    }
-                    Ok::<_, Error>(clients)
-                })?;
-                Ok((runtime, clients))
-            })
-            .collect()
-    }
-
-    /// Runs `work` on a thread of its own for each crew; the first error wins.
-    fn on_threads<F>(crews: Vec<(Runtime, Vec<Client>)>, work: F) -> Result<()>
-    where
-        F: Fn(usize, Runtime, Vec<Client>) -> Result<()> + Sync,
-    {
-        let work = &work;
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = crews
-                .into_iter()
-                .enumerate()
-                .map(|(index, (runtime, clients))| {
-                    scope.spawn(move || work(index, runtime, clients))
-                })
-                .collect();
-            // All of them are waited for, whatever the first one says.
-            let ended: Vec<Result<()>> = threads
-                .into_iter()
-                .map(|thread| {
-                    thread.join().unwrap_or_else(|_| Err(Error::failed("a thread panicked")))
-                })
-                .collect();
-            ended.into_iter().collect()
-        })
     }
 }
 
@@ -197,102 +141,44 @@ impl Store for Grpc {
         let asks = Asks::new(&self.table_name(), dataset);
         let rows_by_bytes = (LOAD_REQUEST_BYTES / dataset.row_bytes().max(1)).max(1);
         let batch = self.options.load_batch_rows.min(rows_by_bytes);
-        let threads = self.options.load_threads.max(1);
-        let bar = progress.bar("load", "rows", Some(dataset.rows));
-        let next = AtomicU64::new(0);
-        let work = |index, runtime: Runtime, clients: Vec<Client>| {
-            let in_flight = share(self.options.load_in_flight.max(threads), threads, index);
-            let one = |mut client: Client, from: u64| {
-                let (asks, refusals) = (&asks, &self.refusals);
-                async move {
-                    let rows = from..from.saturating_add(batch).min(dataset.rows);
-                    loop {
-                        progress.check()?;
-                        match client.load(asks.load(rows.clone()), refusals).await {
-                            Ok(()) => return Ok(rows.end - rows.start),
-                            Err(Failure::Failed(error)) => return Err(error),
-                            Err(Failure::Refused(delay)) => tokio::time::sleep(delay).await,
-                        }
-                    }
-                }
-            };
-            runtime.block_on(async {
-                let mut clients = clients.iter().cycle();
-                let mut working = FuturesUnordered::new();
-                loop {
-                    while working.len() < in_flight {
-                        let from = next.fetch_add(batch, Ordering::Relaxed);
-                        let Some(client) = clients.next().filter(|_| from < dataset.rows) else {
-                            break;
-                        };
-                        working.push(one(client.clone(), from));
-                    }
-                    match working.next().await {
-                        Some(Ok(rows)) => bar.add(rows),
-                        Some(Err(error)) => {
-                            // The other threads find nothing more to do.
-                            next.store(dataset.rows, Ordering::Relaxed);
-                            return Err(error);
-                        }
-                        None => return Ok(()),
-                    }
-                }
-            })
+        let crews = self.crews(self.options.load_threads)?;
+        let in_flight = self.options.load_in_flight;
+        let one = async |mut client: Client, rows: Range<u64>| loop {
+            match client.load(asks.load(rows.clone()), &self.refusals).await {
+                Ok(()) => return Ok(()),
+                Err(Failure::Failed(error)) => return Err(error),
+                Err(Failure::Refused(delay)) => tokio::time::sleep(delay).await,
+            }
+            progress.check()?;
         };
-        Self::on_threads(self.crews(threads)?, work)
+        network::load(crews, dataset, batch, in_flight, progress, one)
     }
 
-    /// Waits until the server's process writes nothing more. A server of which nothing is known counts as
-    /// settled.
     fn settle(&self, progress: &Progress) -> Result<()> {
-        let Some(process) = self.options.process else { return Ok(()) };
-        let bar = progress.bar("settle", "seconds", None);
-        let mut last = process.figures().write_bytes;
-        let mut quiet = 0;
-        while quiet < QUIET_SECONDS {
-            progress.check()?;
-            pause(QUIET_POLL);
-            bar.add(1);
-            let now = process.figures().write_bytes;
-            quiet = if now == last { quiet + 1 } else { 0 };
-            last = now;
-        }
-        Ok(())
+        network::settle(self.options.process, progress)
     }
 
     fn run(&self, run: &Run<'_>) -> Result<()> {
-        let workload = run.workload();
         let asks = Asks::new(&self.table_name(), run.dataset());
-        let work = |index, runtime: Runtime, clients: Vec<Client>| {
-            let worker =
-                Worker { clients, asks: &asks, dataset: run.dataset(), refusals: &self.refusals };
-            let in_flight = share(workload.in_flight, workload.threads, index);
-            let lane = run.lane(index, workload.threads);
-            let result = runtime.block_on(worker.work(lane, in_flight));
-            if result.is_err() {
-                run.abort();
-            }
-            result
+        let worker = Worker {
+            asks: &asks,
+            dataset: run.dataset(),
+            known: run.dataset().with_inserts(),
+            refusals: &self.refusals,
         };
-        Self::on_threads(self.crews(workload.threads)?, work)
+        let crews = self.crews(run.workload().threads)?;
+        network::run(run, crews, async |client, ticket: &Ticket| {
+            worker.carry_out(client, ticket).await
+        })
     }
 
     fn figures(&self) -> Vec<Figure> {
-        let mut figures = vec![
+        let mut figures = network::process_figures(self.options.process);
+        figures.extend([
             Figure::counter("refused", self.refusals.all()),
             Figure::counter("refused_without_retry_info", self.refusals.without_retry_info()),
             Figure::counter("refused_wait_micros", self.refusals.waited_micros()),
-        ];
-        if let Some(process) = self.options.process {
-            let now = process.figures();
-            figures.extend([
-                Figure::counter("server_cpu_micros", (now.cpu_seconds * 1e6) as u64),
-                Figure::counter("server_write_bytes", now.write_bytes),
-                Figure::counter("server_read_bytes", now.read_bytes),
-                Figure::gauge("server_rss_bytes", now.rss_bytes as f64),
-                Figure::gauge("server_rss_peak_bytes", now.rss_peak_bytes as f64),
-            ]);
-        }
+        ]);
         figures
     }
 }

@@ -1,85 +1,40 @@
 //! Follows the chunks of a read and compares every row with what was written.
 
-use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::CellChunk;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::cell_chunk::RowStatus;
 
 use super::ask::FAMILY;
-use crate::check::ScanCheck;
-use crate::dataset::{Dataset, Depth};
-use crate::error::{Error, Result};
+use crate::check::RowsCheck;
+use crate::error::Result;
 use crate::run::Found;
 
-/// Which rows are to come.
+/// A read under way, in chunks.
 #[derive(Debug)]
-pub enum Expected<'a> {
-    /// These, in any order.
-    Rows(&'a [u64]),
-    /// Those of a scan.
-    Scan(ScanCheck<'a>),
-    /// Every row of the data set, in any order.
-    All,
-}
-
-/// A read under way.
-#[derive(Debug)]
-pub struct RowsCheck<'a> {
-    dataset: &'a Dataset,
-    expected: Expected<'a>,
-    columns: std::ops::Range<u32>,
-    depth: Depth,
-    found: Found,
-    /// The row that is arriving: its number where its values are compared, and whether one is.
-    number: Option<u64>,
-    arriving: bool,
-    key: Bytes,
+pub struct ChunkCheck<'a> {
+    rows: RowsCheck<'a>,
     /// Whether the cell that is arriving is of the family of the values.
     of_family: bool,
-    column: u32,
-    /// Columns and bytes of values of the row so far.
-    columns_seen: u32,
-    row_bytes: u64,
-    last_qualifier: Vec<u8>,
     /// The pieces so far of a value that comes in several.
     pieces: Vec<u8>,
 }
 
-impl<'a> RowsCheck<'a> {
-    /// Expects these columns of these rows.
-    pub fn new(
-        dataset: &'a Dataset,
-        expected: Expected<'a>,
-        columns: std::ops::Range<u32>,
-        depth: Depth,
-    ) -> Self {
-        Self {
-            dataset,
-            expected,
-            columns,
-            depth,
-            found: Found::default(),
-            number: None,
-            arriving: false,
-            key: Bytes::new(),
-            of_family: false,
-            column: 0,
-            columns_seen: 0,
-            row_bytes: 0,
-            last_qualifier: Vec::new(),
-            pieces: Vec::new(),
-        }
+impl<'a> ChunkCheck<'a> {
+    /// Puts chunks together for a check of rows.
+    pub fn new(rows: RowsCheck<'a>) -> Self {
+        Self { rows, of_family: false, pieces: Vec::new() }
     }
 
     /// What has come so far.
     pub fn found(&self) -> Found {
-        self.found
+        self.rows.found()
     }
 
     /// Takes the next chunk.
     pub fn chunk(&mut self, chunk: &CellChunk) -> Result<()> {
         // A message that goes on with a row may name it again.
-        if !chunk.row_key.is_empty() && (!self.arriving || chunk.row_key != self.key) {
-            self.begin(chunk.row_key.clone())?;
+        if !chunk.row_key.is_empty() && !self.rows.is_at(&chunk.row_key) {
+            self.rows.begin(&chunk.row_key)?;
+            self.of_family = false;
         }
         if let Some(family) = &chunk.family_name {
             self.of_family = family == FAMILY;
@@ -87,7 +42,7 @@ impl<'a> RowsCheck<'a> {
         if let Some(qualifier) = &chunk.qualifier
             && self.of_family
         {
-            self.qualifier(qualifier)?;
+            self.rows.qualifier(qualifier)?;
         }
         if chunk.value_size > 0 {
             self.pieces.extend_from_slice(&chunk.value);
@@ -99,10 +54,10 @@ impl<'a> RowsCheck<'a> {
             self.value(&whole)?;
         }
         match chunk.row_status {
-            Some(RowStatus::CommitRow(true)) => self.commit(),
+            Some(RowStatus::CommitRow(true)) => self.rows.end(),
             // What came of the row so far is void; it comes again.
             Some(RowStatus::ResetRow(true)) => {
-                self.arriving = false;
+                self.rows.reset();
                 self.pieces.clear();
                 Ok(())
             }
@@ -110,89 +65,18 @@ impl<'a> RowsCheck<'a> {
         }
     }
 
-    fn begin(&mut self, key: Bytes) -> Result<()> {
-        if self.arriving {
-            return Err(Error::mismatch(format!("row {:?} was not ended", self.key)));
-        }
-        self.number = match &mut self.expected {
-            Expected::Rows([only]) => Some(*only),
-            Expected::Rows(_) | Expected::All => {
-                Some(self.dataset.row_of(&key).ok_or_else(|| {
-                    Error::mismatch(format!("a read shows a key that was not written: {key:?}"))
-                })?)
-            }
-            Expected::Scan(check) => check.row(&key)?,
-        };
-        if let (Expected::Rows([only]), Depth::Full) = (&self.expected, self.depth)
-            && key != self.dataset.key(*only)
-        {
-            return Err(Error::mismatch(format!("row {only} came back under the key {key:?}")));
-        }
-        self.arriving = true;
-        self.key = key;
-        self.of_family = false;
-        self.columns_seen = 0;
-        self.row_bytes = 0;
-        self.last_qualifier.clear();
-        Ok(())
-    }
-
-    fn qualifier(&mut self, qualifier: &[u8]) -> Result<()> {
-        let column = std::str::from_utf8(qualifier)
-            .ok()
-            .and_then(|text| text.strip_prefix("field")?.parse().ok())
-            .filter(|column| self.columns.contains(column));
-        self.column = column.ok_or_else(|| {
-            Error::mismatch(format!("{:?} has a cell {qualifier:?} too many", self.key))
-        })?;
-        // Columns come in order, so that none is there twice.
-        if self.columns_seen > 0 && *qualifier <= *self.last_qualifier {
-            return Err(Error::mismatch(format!("{:?}: cells are out of order", self.key)));
-        }
-        self.columns_seen += 1;
-        self.last_qualifier.clear();
-        self.last_qualifier.extend_from_slice(qualifier);
-        Ok(())
-    }
-
     fn value(&mut self, value: &[u8]) -> Result<()> {
-        if !self.of_family {
-            return Ok(());
-        }
-        match self.number {
-            Some(row) => self.dataset.check(row, self.column, value, self.depth)?,
-            None if value.len() != self.dataset.value_bytes => {
-                return Err(Error::mismatch(format!(
-                    "{:?} came back with a value of {} bytes",
-                    self.key,
-                    value.len()
-                )));
-            }
-            None => {}
-        }
-        self.row_bytes += value.len() as u64;
-        Ok(())
-    }
-
-    fn commit(&mut self) -> Result<()> {
-        if self.columns_seen as usize != self.columns.len() {
-            return Err(Error::mismatch(format!(
-                "{:?} came back with {} columns of {}",
-                self.key,
-                self.columns_seen,
-                self.columns.len()
-            )));
-        }
-        self.arriving = false;
-        self.found.rows += 1;
-        self.found.value_bytes += self.row_bytes;
-        Ok(())
+        if self.of_family { self.rows.value(value) } else { Ok(()) }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+    use crate::check::Expected;
+    use crate::dataset::{Dataset, Depth};
 
     fn dataset() -> Dataset {
         Dataset { rows: 100, key_bytes: 24, columns: 2, value_bytes: 10, seed: 1 }
@@ -211,7 +95,8 @@ mod tests {
 
     fn check(rows: &[u64], chunks: &[CellChunk]) -> Result<Found> {
         let dataset = dataset();
-        let mut check = RowsCheck::new(&dataset, Expected::Rows(rows), 0..2, Depth::Full);
+        let check = RowsCheck::new(&dataset, Expected::Rows(rows), 0..2, Depth::Full);
+        let mut check = ChunkCheck::new(check);
         chunks.iter().try_for_each(|chunk| check.chunk(chunk))?;
         Ok(check.found())
     }

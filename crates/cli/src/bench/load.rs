@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use tepui_bench::clock::Timer;
 use tepui_bench::counters::ProcessFigures;
 use tepui_bench::grpc::connection::Endpoint;
-use tepui_bench::grpc::{Grpc, GrpcOptions, QUIET_SECONDS};
+use tepui_bench::grpc::{Grpc, GrpcOptions};
+use tepui_bench::network::QUIET_SECONDS;
 use tepui_bench::{Dataset, Error, Limit, OpKind, Progress, Store as _, Verify, Workload, report};
 
 use super::child::Server;

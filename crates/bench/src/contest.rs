@@ -1,0 +1,294 @@
+//! YCSB on several servers in turns: what is run, the lines that come of it, and the report of all runs.
+//!
+//! ```text
+//! for each workload
+//!     round 1:  A  B  C      every entrant once a round, so that what disturbs the machine disturbs all;
+//!     round 2:  A  B  C      while one has its turn the others are held, where they are processes
+//!     lines:    A over B, A over C, round by round
+//! ```
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::bars::{Bar, Line, Spread, Verdicts, number};
+use crate::child::Child;
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::network::SERVER_CPU_MICROS;
+use crate::progress::Progress;
+use crate::report::{self, RunReport};
+use crate::store::Store;
+use crate::workload::{Distribution, Limit, Workload};
+use crate::ycsb;
+
+/// Bytes of a key: what YCSB's have.
+pub const KEY_BYTES: usize = 24;
+/// A warm-up takes this part of a measured run.
+const WARM_UP_PART: f64 = 0.5;
+/// Our rate over a peer's, at least.
+const RATE_MIN: f64 = 2.0;
+/// Our p99 over a peer's, at most.
+const P99_MAX: f64 = 1.0;
+
+/// YCSB's rows: ten columns of 100 bytes.
+pub fn rows_of_ten(rows: u64) -> Dataset {
+    Dataset { rows, key_bytes: KEY_BYTES, columns: 10, value_bytes: 100, seed: 1 }
+}
+
+/// The workloads of a contest: YCSB A on a single row, then A, B, C, E and F as they are. (D is B on the latest rows.)
+pub fn workloads() -> Result<Vec<Workload>> {
+    let single = ycsb::by_name("a", Some(Distribution::Single))?;
+    let mut all = vec![Workload { name: "YCSB A on one row".to_owned(), ..single }];
+    for letter in ["a", "b", "c", "e", "f"] {
+        let name = format!("YCSB {}", letter.to_uppercase());
+        all.push(Workload { name, ..ycsb::by_name(letter, None)? });
+    }
+    Ok(all)
+}
+
+/// A server that takes part.
+pub struct Entrant<'a> {
+    store: &'a dyn Store,
+    child: Option<&'a mut Child>,
+    /// Rows that its runs have inserted, which the next do not insert again.
+    inserted: u64,
+}
+
+impl<'a> Entrant<'a> {
+    /// A server that holds the rows; its process, where it has one of its own.
+    pub fn new(store: &'a dyn Store, child: Option<&'a mut Child>) -> Self {
+        Self { store, child, inserted: 0 }
+    }
+
+    fn hold(&mut self) -> Result<()> {
+        self.child.as_mut().map_or(Ok(()), |child| child.hold())
+    }
+
+    fn go_on(&mut self) -> Result<()> {
+        self.child.as_mut().map_or(Ok(()), |child| child.go_on())
+    }
+}
+
+/// What every entrant goes through.
+pub struct Contest<'a> {
+    /// The rows.
+    pub dataset: &'a Dataset,
+    /// Threads, operations in flight and time of a run.
+    pub shape: Workload,
+    /// Rounds of each workload.
+    pub rounds: usize,
+    /// For a person to see and to stop.
+    pub progress: &'a Progress,
+}
+
+impl Contest<'_> {
+    fn shaped(&self, workload: &Workload, seconds: f64) -> Workload {
+        Workload {
+            threads: self.shape.threads,
+            in_flight: self.shape.in_flight,
+            limit: Limit::Seconds(seconds),
+            ..workload.clone()
+        }
+    }
+
+    /// Runs every workload on every entrant for so long without measuring it: what a server gets used to by then, it has
+    /// had the time for.
+    pub fn warm_up_all(&self, entrants: &mut [Entrant<'_>], seconds: f64) -> Result<()> {
+        for entrant in entrants {
+            entrant.go_on()?;
+            for workload in workloads()? {
+                self.warm_up(entrant, &workload, seconds)?;
+            }
+            entrant.hold()?;
+        }
+        Ok(())
+    }
+
+    fn warm_up(&self, entrant: &mut Entrant<'_>, like: &Workload, seconds: f64) -> Result<()> {
+        let workload = Workload { inserted: entrant.inserted, ..self.shaped(like, seconds) };
+        let measured = report::warm_up(entrant.store, self.dataset, &workload, self.progress)?;
+        entrant.inserted += measured.inserts;
+        self.progress.check()
+    }
+
+    fn turn(
+        &self,
+        entrant: &mut Entrant<'_>,
+        workload: &Workload,
+        round: usize,
+    ) -> Result<RunReport> {
+        let seconds = match self.shape.limit {
+            Limit::Seconds(seconds) => seconds,
+            Limit::Ops(_) => return Err(Error::failed("a contest is run by the clock")),
+        };
+        let seed = workload.seed.wrapping_add(round as u64);
+        let workload = Workload { seed, ..self.shaped(workload, seconds) };
+        entrant.go_on()?;
+        self.warm_up(entrant, &workload, seconds * WARM_UP_PART)?;
+        let workload = Workload { inserted: entrant.inserted, ..workload };
+        let mut run = report::measure(entrant.store, self.dataset, &workload, None, self.progress)?;
+        entrant.inserted += run.inserts;
+        run.round = round + 1;
+        entrant.hold()?;
+        self.progress.check()?;
+        Ok(run)
+    }
+
+    /// All workloads on all entrants: says the lines of the first one over each of the others, and returns the runs.
+    pub fn run(
+        &self,
+        group: &'static str,
+        entrants: &mut [Entrant<'_>],
+        say: &mut dyn FnMut(Line),
+    ) -> Result<Vec<RunReport>> {
+        let mut all = Vec::new();
+        entrants.iter_mut().try_for_each(Entrant::hold)?;
+        for workload in workloads()? {
+            let mut runs: Vec<Vec<RunReport>> = vec![Vec::new(); entrants.len()];
+            for round in 0..self.rounds {
+                for (entrant, runs) in entrants.iter_mut().zip(&mut runs) {
+                    runs.push(self.turn(entrant, &workload, round)?);
+                }
+            }
+            if let ([ours, peers @ ..], [_, entrants @ ..]) = (runs.as_slice(), &*entrants) {
+                for (theirs, peer) in peers.iter().zip(entrants) {
+                    let lines = lines(group, &workload.name, peer.store.name(), ours, theirs);
+                    lines.into_iter().for_each(&mut *say);
+                }
+            }
+            all.extend(runs.into_iter().flatten());
+        }
+        Ok(all)
+    }
+}
+
+/// The slower tail of reads and writes, in microseconds.
+fn p99(run: &RunReport) -> f64 {
+    let reads = run.latency_micros.p99;
+    run.write_latency_micros.map_or(reads, |writes| writes.p99.max(reads))
+}
+
+/// The lines of one workload: ours over a peer's, round by round.
+fn lines(
+    group: &'static str,
+    workload: &str,
+    peer: &str,
+    ours: &[RunReport],
+    theirs: &[RunReport],
+) -> [Line; 2] {
+    let over = |pick: fn(&RunReport) -> f64| {
+        Spread::of(ours.iter().zip(theirs).map(|(a, b)| pick(a) / pick(b)))
+    };
+    let middle =
+        |of: &[RunReport], pick: fn(&RunReport) -> f64| Spread::of(of.iter().map(pick)).median;
+    let rate: fn(&RunReport) -> f64 = |run| run.ops_per_second;
+    let mut rates =
+        format!("{:.0} over {:.0} operations a second", middle(ours, rate), middle(theirs, rate));
+    let cpu: fn(&RunReport) -> f64 =
+        |run| run.figure(SERVER_CPU_MICROS).unwrap_or(f64::NAN) / run.ops.max(1) as f64;
+    let used = [middle(ours, cpu), middle(theirs, cpu)];
+    if let [ours, theirs] = used
+        && ours.is_finite()
+        && theirs.is_finite()
+    {
+        let _ = write!(rates, "; {ours:.0} over {theirs:.0} us of the server's processor each");
+    }
+    let tails = format!("{:.0} over {:.0} us", middle(ours, p99), middle(theirs, p99));
+    let line = |what, figure, bar| {
+        Line::new(group, format!("{workload} over {peer}: {what}"), figure, bar)
+    };
+    [
+        line("rate", over(rate), Bar::AtLeast(RATE_MIN)).note(rates),
+        line("p99", over(p99), Bar::AtMost(P99_MAX)).note(tails),
+    ]
+}
+
+/// Everything that a program found which measures servers.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The bars, and what they were measured on.
+    #[serde(flatten)]
+    pub verdicts: Verdicts,
+    /// Every run.
+    pub runs: Vec<RunReport>,
+}
+
+impl Report {
+    /// The tables of `docs/benchmarks.md`.
+    pub fn markdown(&self) -> String {
+        let mut text = self.verdicts.markdown();
+        text.push_str(
+            "\n| workload | server | per second | read p50 | p95 | p99 | write p50 | p99 |\n\
+             | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+        );
+        for run in &self.runs {
+            let reads = &run.latency_micros;
+            let writes = run.write_latency_micros.unwrap_or_default();
+            let figures =
+                [run.ops_per_second, reads.p50, reads.p95, reads.p99, writes.p50, writes.p99];
+            let cells = figures.map(number).join(" | ");
+            let _ = writeln!(text, "| {} | {} | {cells} |", run.workload.name, run.store);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::bars::Verdict;
+    use crate::counters::{Machine, Usage};
+    use crate::report::LatencyFigures;
+    use crate::run::Measured;
+    use crate::workload::OpKind;
+
+    fn run(rate: f64, read_p99: f64, write_p99: f64, cpu: Option<f64>) -> RunReport {
+        let like = Workload::of("w", OpKind::Get);
+        let tail = |p99| LatencyFigures { p99, ..LatencyFigures::default() };
+        RunReport {
+            ops: 100,
+            ops_per_second: rate,
+            latency_micros: tail(read_p99),
+            write_latency_micros: Some(tail(write_p99)),
+            figures: cpu.map(|cpu| (SERVER_CPU_MICROS.to_owned(), cpu)).into_iter().collect(),
+            ..RunReport::new("s", &like, &Measured::nothing(), Usage::default(), BTreeMap::new())
+        }
+    }
+
+    #[test]
+    fn a_contest_has_every_workload_of_the_bar() {
+        let names: Vec<String> = workloads().unwrap().into_iter().map(|w| w.name).collect();
+        let all = ["YCSB A on one row", "YCSB A", "YCSB B", "YCSB C", "YCSB E", "YCSB F"];
+        assert_eq!(names, all);
+    }
+
+    #[test]
+    fn ratios_are_taken_round_by_round_and_the_slower_tail_counts() {
+        let ours = [run(300.0, 10.0, 40.0, Some(500.0)), run(100.0, 10.0, 20.0, Some(500.0))];
+        let theirs = [run(100.0, 50.0, 10.0, Some(900.0)), run(50.0, 80.0, 10.0, Some(900.0))];
+        let [rate, tail] = lines("g", "W", "P", &ours, &theirs);
+        assert!((rate.figure.unwrap().median - 2.5).abs() < 1e-9);
+        assert!((tail.figure.unwrap().median - 0.525).abs() < 1e-9);
+        assert_eq!((rate.verdict, tail.verdict), (Verdict::Ok, Verdict::Ok));
+        assert!(rate.note.contains("5 over 9 us"), "{}", rate.note);
+        let [rate, tail] = lines("g", "W", "P", &theirs, &ours);
+        assert_eq!((rate.verdict, tail.verdict), (Verdict::Short, Verdict::Short));
+        let silent = [run(1.0, 1.0, 1.0, None)];
+        let [rate, _] = lines("g", "W", "P", &silent, &silent);
+        assert!(!rate.note.contains("processor"), "{}", rate.note);
+    }
+
+    #[test]
+    fn the_summary_counts_only_what_has_a_bar() {
+        let line = |bar| Line::new("group", "a | b", Spread::exact(2.0), bar);
+        let lines = vec![line(Bar::AtMost(1.0)), line(Bar::Published), line(Bar::AtLeast(1.0))];
+        let machine = Machine::here(std::path::Path::new("."));
+        let verdicts = Verdicts { machine, settings: Vec::new(), lines };
+        let report = Report { verdicts, runs: Vec::new() };
+        assert_eq!(report.verdicts.summary(), "1 of 2 bars are short");
+        assert!(report.markdown().contains("| a \\| b | 2.00 | at most 1.00 | short |"));
+    }
+}

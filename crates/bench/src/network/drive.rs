@@ -1,0 +1,91 @@
+//! Carrying out operations over a network: a thread has a runtime, some connections and a lane, and keeps as many
+//! operations under way as are to be.
+//!
+//! ```text
+//! closed loop:  an operation begins when one has ended
+//! open loop:    an operation begins when it is due, or, with too many under way, when one has ended; then its
+//!               latency counts from when it was due (see crate::run)
+//! ```
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::future::{Either, select};
+use futures::stream::FuturesUnordered;
+
+use super::pacer::Pacer;
+use crate::error::{Error, Result};
+use crate::run::{Found, Lane, Ticket};
+
+/// How often a thread looks whether it is to stop, whatever its operations do.
+const TICK: Duration = Duration::from_millis(100);
+/// How long operations that are under way at the end are waited for; what takes longer is given up and not in
+/// the figures.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Carries out the operations of a lane, so many at a time, on connections that are used in turn.
+pub async fn drive<C: Clone>(
+    mut lane: Lane<'_>,
+    in_flight: usize,
+    clients: &[C],
+    carry_out: &impl AsyncFn(C, &Ticket) -> Result<Found>,
+) -> Result<()> {
+    let mut clients = clients.iter().cycle();
+    let mut pacer = Pacer::new()?;
+    let mut ticks = tokio::time::interval(TICK);
+    let mut working = FuturesUnordered::new();
+    // An operation of an open loop that is not due yet.
+    let mut next: Option<Ticket> = None;
+    let (mut ended, mut drained_ticks) = (false, 0);
+    loop {
+        let mut due_nanos = None;
+        while working.len() < in_flight && !ended {
+            let Some(ticket) = next.take().or_else(|| lane.begin()) else {
+                ended = true;
+                break;
+            };
+            if ticket.due_nanos() > lane.now_nanos() {
+                due_nanos = Some(ticket.due_nanos());
+                next = Some(ticket);
+                break;
+            }
+            let client = clients.next().cloned().ok_or_else(|| Error::failed("no connection"))?;
+            working.push(async move {
+                let found = carry_out(client, &ticket).await;
+                (ticket, found)
+            });
+        }
+        if ended && working.is_empty() {
+            return Ok(());
+        }
+        let now = lane.now_nanos();
+        let due = async {
+            match due_nanos {
+                Some(at) => pacer.until(at, now).await,
+                None => std::future::pending().await,
+            }
+        };
+        let done = async {
+            match working.next().await {
+                Some(done) => done,
+                None => std::future::pending().await,
+            }
+        };
+        let (due, tick) = (std::pin::pin!(due), std::pin::pin!(ticks.tick()));
+        match select(std::pin::pin!(done), select(due, tick)).await {
+            Either::Left(((ticket, found), _)) => {
+                lane.end(&ticket, found?)?;
+            }
+            Either::Right((Either::Left((due, _)), _)) => due?,
+            Either::Right((Either::Right(_), _)) => {
+                if lane.is_over() {
+                    ended = true;
+                    drained_ticks += 1;
+                }
+                if drained_ticks > (DRAIN.as_millis() / TICK.as_millis()) as u32 {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
