@@ -9,7 +9,8 @@
 //!
 //! Each worker takes one file after the other, with a connection of its own. What it holds in memory is its requests
 //! under way and [`QUEUED_BATCHES`] more. The journal moves on in the order of the file, so that an interrupted import
-//! goes on behind the last record before which everything is dealt with. Of records that write the same cell, the last
+//! goes on behind the last record before which everything is dealt with. A file that cannot be read to its end does not keep
+//! the others from being imported; the import fails when they are done, and tells of each. Of records that write the same cell, the last
 //! one in a file is what the table has in the end.
 
 use std::collections::BTreeSet;
@@ -28,7 +29,7 @@ use tokio::sync::mpsc;
 
 use crate::batch::{Batch, Batches, Cut, Families};
 use crate::client::{Client, Patience, Stop, Target};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files;
 use crate::format::rejected::Line;
 use crate::format::{self, ReadOptions};
@@ -42,6 +43,8 @@ use crate::{joined, lock, runtime};
 const QUEUED_BATCHES: usize = 2;
 /// Most workers: each is two threads, a connection and an open file.
 pub const WORKERS_MAX: usize = 256;
+/// Files that cannot be read, of which the error tells why; of more, how many there are.
+const UNREADABLE_LISTED_MAX: usize = 10;
 /// Most requests under way of one worker.
 pub const IN_FLIGHT_MAX: usize = 1000;
 
@@ -129,6 +132,7 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         journal: Mutex::new(journal),
         families: Mutex::new(families),
         next: AtomicUsize::new(0),
+        unreadable: Mutex::default(),
         bar,
         stop,
     };
@@ -146,11 +150,14 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         threads.into_iter().map(joined).collect()
     });
-    let journal = shared.journal.into_inner().map_err(|_| Error::failed("a thread panicked"))?;
+    let panicked = "a thread panicked";
+    let unreadable = shared.unreadable.into_inner().map_err(|_| Error::failed(panicked))?;
+    let journal = shared.journal.into_inner().map_err(|_| Error::failed(panicked))?;
     // Whatever happened, what is done is noted.
     let saved = journal.save();
     crate::first_failure(ended)?;
     saved?;
+    check_readable(unreadable, paths.len())?;
     let mut summary = Summary {
         files: journal.files().len(),
         rejected_path: journal.rejected_path().to_owned(),
@@ -165,6 +172,24 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     }
     journal.finish()?;
     Ok(summary)
+}
+
+/// The error for files that could not be read to their ends.
+fn check_readable(unreadable: Vec<Error>, files: usize) -> Result<()> {
+    let count = unreadable.len();
+    if count == 0 {
+        return Ok(());
+    }
+    let listed = unreadable.iter().take(UNREADABLE_LISTED_MAX);
+    let mut lines: Vec<String> = listed.map(ToString::to_string).collect();
+    let more = count.saturating_sub(UNREADABLE_LISTED_MAX);
+    if more > 0 {
+        lines.push(format!("and {more} more"));
+    }
+    lines.push(format!(
+        "{count} of {files} files cannot be read to the end; the others are imported, and what is before the damage"
+    ));
+    Err(Error::failed(lines.join("\n")))
 }
 
 /// The table's families.
@@ -191,6 +216,8 @@ struct Shared<'a> {
     families: Mutex<BTreeSet<String>>,
     /// The next file.
     next: AtomicUsize,
+    /// Why files could not be read to their ends.
+    unreadable: Mutex<Vec<Error>>,
     bar: &'a ProgressBar,
     stop: &'a Stop,
 }
@@ -224,23 +251,30 @@ impl Shared<'_> {
                 None => client.insert(runtime.block_on(Client::connect(&self.import.target))?),
             };
             let name = state.file.path.display().to_string();
-            self.file(&runtime, client, index, &state).map_err(|error| error.context(name))?;
+            let done = self.file(&runtime, client, index, &state);
+            match done.map_err(|error| error.context(&name))? {
+                Err(error) if error.kind() == ErrorKind::Failed => {
+                    lock(&self.unreadable)?.push(error.context(name));
+                }
+                read => read?,
+            }
         }
     }
 
-    /// Imports a file: a thread reads it, this one writes.
+    /// Imports a file: a thread reads it, this one writes. Within what came of writing it, what came of reading it.
     fn file(
         &self,
         runtime: &Runtime,
         client: &Client,
         index: usize,
         state: &FileState,
-    ) -> Result<()> {
+    ) -> Result<Result<()>> {
         let (batches, queue) = mpsc::channel(QUEUED_BATCHES);
         std::thread::scope(|scope| {
             let reader = scope.spawn(move || self.read(state, &batches));
             let written = runtime.block_on(self.write(client, index, state, queue));
-            written.and(joined(reader))
+            let read = joined(reader);
+            written.map(|()| read)
         })
     }
 

@@ -159,14 +159,13 @@ pub fn open(path: &Path, options: &ReadOptions, position: &Position) -> Result<B
     let counted = |file: files::File| {
         Counting::new(BufReader::with_capacity(BUFFER_BYTES, file), position.clone())
     };
-    let opened: Result<Box<dyn Source>> = match format {
+    match format {
         Format::Csv => csv::Reader::open(counted(file), &options.csv).map(boxed),
         Format::Avro => avro::Reader::open(counted(file)).map(boxed),
         Format::Parquet => parquet::Reader::open(file, position.clone()).map(boxed),
         Format::SequenceFile => sequence::Results::open(counted(file)).map(boxed),
         Format::Rejected => Ok(boxed(rejected::Reader::new(counted(file)))),
-    };
-    opened.map_err(|error| error.context(path.display()))
+    }
 }
 
 thread_local! {

@@ -101,6 +101,32 @@ fn what_comes_before_damage_is_imported_and_the_error_says_where_that_is() {
 }
 
 #[test]
+fn a_file_that_cannot_be_read_does_not_keep_the_others_from_being_imported() {
+    let place = planned([]);
+    let torn = place.dir.path().join("a.avro");
+    write(Format::Avro, &torn);
+    let bytes = std::fs::read(&torn).unwrap();
+    std::fs::write(&torn, &bytes[..bytes.len() / 2]).unwrap();
+    let empty = place.dir.path().join("b.avro");
+    std::fs::write(&empty, "Obj\x01").unwrap();
+    let run = |earlier| {
+        let csv = place.options(",f\n,a\nz0,v\nz1,v\n", earlier);
+        let files = [&torn, &empty].map(|path| path.to_str().unwrap().to_owned());
+        let names = files.into_iter().chain(csv.names.clone()).collect();
+        let options = Import { names, batch_rows: 100, ..csv };
+        import(&options, &ProgressBar::hidden(), &Stop::default()).unwrap_err().to_string()
+    };
+    let error = run(Earlier::Refuse);
+    let [first, second, last] = error.lines().collect::<Vec<_>>()[..] else { panic!("{error}") };
+    assert!(first.contains("a.avro: record ") && second.contains("b.avro"), "{error}");
+    assert!(last.starts_with("2 of 3 files"), "{error}");
+    let written = place.written();
+    assert!(written.len() > 2 && written.iter().any(|(row, _)| row == "z1"));
+    assert_eq!(run(Earlier::Resume), error);
+    assert_eq!(place.written(), written, "nothing is written twice");
+}
+
+#[test]
 fn a_csv_file_that_is_cut_off_has_its_last_line_set_aside_by_its_number() {
     let place = planned([]);
     let options = place.options(",f\n,a\nr0,v\nr1,v\nr2", Earlier::Refuse);
