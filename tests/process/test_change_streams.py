@@ -1,4 +1,7 @@
-"""A consumer of a change stream and the server under it are killed, again and again, under load: no change is missed."""
+"""A consumer of a change stream and the server under it are killed, again and again, under load: no change is missed.
+
+Garbage is collected all the while: whoever replays the stream has what the table has.
+"""
 
 import random
 import threading
@@ -22,12 +25,15 @@ ADMIN = "/google.bigtable.admin.v2.BigtableTableAdmin"
 KILLS = 20
 ROWS = 40
 WRITERS = 4
+# Of each row, garbage collection keeps so many of its cells.
+VERSIONS = 3
+TYPE = messages.ReadChangeStreamResponse.DataChange.Type
 
 
 def enable(channel):
     """Creates the table with a change stream, in three tablets."""
     table = tables.Table(
-        column_families={"f": tables.ColumnFamily()},
+        column_families={"f": tables.ColumnFamily(gc_rule=tables.GcRule(max_num_versions=VERSIONS))},
         change_stream_config=tables.ChangeStreamConfig(retention_period=duration_pb2.Duration(seconds=86_400)),
     )
     splits = [admin.CreateTableRequest.Split(key=key) for key in (b"r13", b"r26")]
@@ -48,6 +54,22 @@ def partitions(channel):
     return [answer.partition for answer in call(request, timeout=20)]
 
 
+def cells_of_table(channel):
+    """By row: the numbers of its cells, by timestamp."""
+    call = channel.unary_stream(
+        f"{DATA}/ReadRows",
+        request_serializer=messages.ReadRowsRequest.serialize,
+        response_deserializer=messages.ReadRowsResponse.deserialize,
+    )
+    found, row = {}, b""
+    for answer in call(messages.ReadRowsRequest(table_name=TABLE), timeout=20):
+        for chunk in answer.chunks:
+            row = chunk.row_key or row
+            # A qualifier of some kilobytes and a small value: never in parts.
+            found.setdefault(row, {})[chunk.timestamp_micros] = int(chunk.value)
+    return found
+
+
 class Consumer:
     """Reads one partition and keeps its checkpoint: what was seen up to the last token counts, the rest is forgotten."""
 
@@ -58,6 +80,9 @@ class Consumer:
         # By row: the numbers that were seen, in order. With a checkpoint, as a program that crashes has.
         self.seen = {}
         self.times = {}
+        # By row: the numbers of its cells, by timestamp; what the table has, as far as the stream was read.
+        self.cells = {}
+        self.collected = 0
         self.connections = 0
 
     def request(self):
@@ -98,17 +123,31 @@ class Consumer:
         assert "data_change" in record, record
         change = record.data_change
         # Small values: each change is one message.
-        assert change.done and change.type_ == messages.ReadChangeStreamResponse.DataChange.Type.USER, change
+        assert change.done, change
         [chunk] = change.chunks
-        number = int(chunk.mutation.set_cell.value)
         row = change.row_key
         start, end = self.partition.row_range.start_key_closed, self.partition.row_range.end_key_open
         assert start <= row and (not end or row < end), row
-        self.seen.setdefault(row, []).append(number)
         stamp = (change.commit_timestamp.timestamp(), change.tiebreaker)
         assert stamp > self.times.get(row, (0, 0)), f"{row}: {stamp} after {self.times[row]}"
         self.times[row] = stamp
         self.token = change.token
+        cells = self.cells.setdefault(row, {})
+        if change.type_ == TYPE.GARBAGE_COLLECTION:
+            times = chunk.mutation.delete_from_column.time_range
+            gone = [at for at in cells if times.start_timestamp_micros <= at < times.end_timestamp_micros]
+            # Each once, and none of those that the rule keeps.
+            assert gone and not change.source_cluster_id, change
+            assert not set(gone) & set(sorted(cells)[-VERSIONS:]), (row, gone, sorted(cells))
+            for at in gone:
+                del cells[at]
+            self.collected += len(gone)
+            return
+        assert change.type_ == TYPE.USER, change
+        cell = chunk.mutation.set_cell
+        number = int(cell.value)
+        cells[cell.timestamp_micros] = number
+        self.seen.setdefault(row, []).append(number)
 
 
 def test_a_consumer_killed_twenty_times_under_load_sees_every_change_once_and_in_order(make_server, open_table):
@@ -205,6 +244,14 @@ def test_a_consumer_killed_twenty_times_under_load_sees_every_change_once_and_in
             assert time.monotonic() < deadline, "changes are missing"
             consumer.consume(host, lambda: sum(map(len, consumer.seen.values())) >= sum(map(len, mine.values())) or time.monotonic() > deadline)
     assert is_done()
+    # Behind everything that was written there is only what garbage collection deletes meanwhile.
+    with grpc.insecure_channel(host) as channel:
+        while (table := cells_of_table(channel)) != {row: cells for c in consumers for row, cells in c.cells.items() if cells}:
+            assert time.monotonic() < deadline, "the replay is not the table"
+            for consumer in consumers:
+                token = consumer.token
+                consumer.consume(host, lambda: consumer.token != token)
+    assert table and sum(c.collected for c in consumers) > 100
     assert all(c.connections >= KILLS for c in consumers)
     assert total > 1_000
     for consumer in consumers:

@@ -9,6 +9,7 @@ use crate::core::{Bell, Core};
 use crate::db::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::JoinHandle;
+use crate::tablet::{Look, Tablet};
 
 /// How long an idle background thread sleeps at most: the bell wakes it for work, time for garbage.
 const IDLE_WAIT: Duration = Duration::from_secs(1);
@@ -80,7 +81,7 @@ fn flush(engine: &Engine) -> Option<Duration> {
 }
 
 /// Lends a hand with compactions that run; compacts the most urgent tablet until none is over its shape, then
-/// collects garbage.
+/// collects garbage: by compactions, and by deletions where changes are kept.
 fn compact(engine: &Engine) -> Option<Duration> {
     while !engine.core().stopping() {
         if engine.core().offers.help() {
@@ -101,10 +102,22 @@ fn compact(engine: &Engine) -> Option<Duration> {
         match claim {
             // A failure is logged by the claim, and its files are left alone for a while.
             Some(claim) => drop(claim.run()),
-            None => return None,
+            // A piece at a time: compactions that are due meanwhile come first.
+            None => match claim_to_look(&tablets) {
+                Some(look) => drop(look.run()),
+                None => return None,
+            },
         }
     }
     None
+}
+
+/// The next piece of garbage collection where changes are kept: of the tablet that has waited longest.
+fn claim_to_look(tablets: &[Arc<Tablet>]) -> Option<Look> {
+    let mut keeping: Vec<_> =
+        tablets.iter().filter(|tablet| tablet.changes_kept().is_some()).collect();
+    keeping.sort_by_cached_key(|tablet| tablet.looked_at());
+    keeping.iter().find_map(|tablet| tablet.claim_to_look())
 }
 
 fn keep_house(engine: &Engine) -> Option<Duration> {
@@ -132,6 +145,10 @@ pub(crate) fn run_until_idle(engine: &Engine) -> Result<()> {
                 .or_else(|| tablet.claim_to_collect())
             {
                 claim.run()?;
+                worked = true;
+            }
+            while let Some(look) = tablet.claim_to_look() {
+                look.run()?;
                 worked = true;
             }
         }

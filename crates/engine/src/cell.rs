@@ -202,6 +202,14 @@ pub fn unescape_into(escaped: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(rest);
 }
 
+/// The row of a row prefix, into `out` (cleared first).
+pub fn row_of_prefix(prefix: &[u8], out: &mut Vec<u8>) {
+    unescape_into(
+        prefix.get(..prefix.len().saturating_sub(TERMINATOR.len())).unwrap_or_default(),
+        out,
+    );
+}
+
 /// An encoded key and where its prefixes end. Cheap to copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyView<'a> {

@@ -66,8 +66,10 @@ pub struct EngineMetrics {
     pub flushes: AtomicU64,
     /// Compactions done.
     pub compactions: AtomicU64,
-    /// Cells that garbage collection dropped.
+    /// Cells that garbage collection dropped, or deleted.
     pub cells_collected: AtomicU64,
+    /// Rows that a collector read under their locks, to delete cells of them that rules let go.
+    pub collector_rows: AtomicU64,
 }
 
 impl EngineMetrics {

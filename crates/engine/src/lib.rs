@@ -12,7 +12,7 @@
 //! | [`cell`] | rows, cells, and the one encoding of keys |
 //! | [`db`], [`options`](db::EngineOptions) | opening and closing a directory; every default with its reason |
 //! | [`pressure`] | how far flushes, compactions and the log are behind, and which writes are refused for it |
-//! | [`tablet`] | applying, reading, flushing, compacting one tablet |
+//! | [`tablet`] | applying, reading, flushing, compacting one tablet; collecting garbage where changes are kept |
 //! | [`log`] | the commit log of the server: order, durability, visibility |
 //! | [`changes`] | what changed tablets with a change stream, in the order of commits, for as long as it is kept |
 //! | [`memtable`] | the newest writes, sorted, in memory |

@@ -7,7 +7,8 @@ use bytes::Bytes;
 
 use crate::cell::FamilyId;
 
-/// Which cells of a family may be collected. Rules act in compaction, never at read time.
+/// Which cells of a family may be collected. Rules act in compaction, or, where changes are kept, in a
+/// [collector](crate::tablet); never at read time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GcRule {
     /// All but the newest `n` cells of a column may go.
@@ -24,13 +25,22 @@ impl GcRule {
     /// Whether a cell may go that has `newer` newer cells in its column and this timestamp, at time
     /// `now` (both microseconds).
     pub fn collects(&self, newer: u32, timestamp: i64, now: i64) -> bool {
+        self.collects_from(newer, timestamp).is_some_and(|from| from <= now)
+    }
+
+    /// From when on such a cell may go; `None` where time alone does not make it so.
+    pub fn collects_from(&self, newer: u32, timestamp: i64) -> Option<i64> {
         match self {
-            Self::MaxVersions(n) => newer >= *n,
-            Self::MaxAge(age) => timestamp < now.saturating_sub(*age),
-            Self::Union(rules) => rules.iter().any(|r| r.collects(newer, timestamp, now)),
-            Self::Intersection(rules) => {
-                !rules.is_empty() && rules.iter().all(|r| r.collects(newer, timestamp, now))
+            Self::MaxVersions(n) => (newer >= *n).then_some(i64::MIN),
+            Self::MaxAge(age) => Some(timestamp.saturating_add(*age).saturating_add(1)),
+            Self::Union(rules) => {
+                rules.iter().filter_map(|r| r.collects_from(newer, timestamp)).min()
             }
+            // Of no rules there is no last one.
+            Self::Intersection(rules) => rules
+                .iter()
+                .map(|r| r.collects_from(newer, timestamp))
+                .reduce(|a, b| Some(a?.max(b?)))?,
         }
     }
 
@@ -109,5 +119,78 @@ impl TabletSchema {
     /// The family, if the table has it.
     pub fn family(&self, id: FamilyId) -> Option<&FamilyOptions> {
         self.families.get(&id)
+    }
+
+    /// The rule of one of the table's families; none of those that are the server's own.
+    pub fn user_rule(&self, id: FamilyId) -> Option<&GcRule> {
+        self.family(id).filter(|_| !id.is_own()).and_then(|family| family.gc.as_ref())
+    }
+
+    /// Whether one of the table's families has a rule.
+    pub fn has_user_rules(&self) -> bool {
+        self.families.keys().any(|id| self.user_rule(*id).is_some())
+    }
+
+    /// The same without the rules of the table's families. The server's own keep theirs.
+    #[must_use]
+    pub fn without_user_rules(&self) -> Self {
+        let mut families = self.families.clone();
+        for family in families.iter_mut().filter(|(id, _)| !id.is_own()).map(|(_, family)| family) {
+            family.gc = None;
+        }
+        Self { families }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a rule says, told once more.
+    fn says(rule: &GcRule, newer: u32, timestamp: i64, now: i64) -> bool {
+        let says = |rule: &GcRule| says(rule, newer, timestamp, now);
+        match rule {
+            GcRule::MaxVersions(n) => newer >= *n,
+            GcRule::MaxAge(age) => now - timestamp > *age,
+            GcRule::Union(rules) => rules.iter().any(says),
+            GcRule::Intersection(rules) => !rules.is_empty() && rules.iter().all(says),
+        }
+    }
+
+    #[test]
+    fn a_rule_says_from_when_on_it_lets_a_cell_go() {
+        use GcRule::{Intersection, MaxAge, MaxVersions, Union};
+        let both = || vec![MaxVersions(2), MaxAge(50)];
+        let rules = [
+            MaxVersions(1),
+            MaxAge(30),
+            Union(both()),
+            Intersection(both()),
+            Union(Vec::new()),
+            Intersection(Vec::new()),
+            Union(vec![Intersection(both()), MaxAge(90)]),
+            Intersection(vec![Union(both()), MaxAge(20)]),
+        ];
+        for rule in &rules {
+            for newer in 0..4 {
+                for now in 0..200 {
+                    let expected = says(rule, newer, 40, now);
+                    assert_eq!(rule.collects(newer, 40, now), expected, "{rule:?} {newer} {now}");
+                }
+            }
+        }
+        assert!(!MaxAge(i64::MAX).collects(9, 40, 1_000));
+    }
+
+    #[test]
+    fn only_the_server_s_own_families_keep_their_rules() {
+        let own = crate::cell::FAMILY_OWN_MIN;
+        let family = || FamilyOptions { gc: Some(GcRule::MaxAge(1)), aggregate: None };
+        let schema = TabletSchema { families: [(FamilyId(1), family()), (own, family())].into() };
+        assert!(schema.has_user_rules());
+        let left = schema.without_user_rules();
+        assert!(!left.has_user_rules() && left.families.len() == 2);
+        assert_eq!(left.families[&own], family());
+        assert_eq!((schema.user_rule(own), left.user_rule(FamilyId(1))), (None, None));
     }
 }

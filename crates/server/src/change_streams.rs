@@ -477,6 +477,7 @@ impl ChangeStream {
 mod tests {
     use tepui_bigtable::schema::FamilySchema;
     use tepui_engine::cell::{Mutation, RowBatch};
+    use tepui_engine::changes::Source;
 
     use super::*;
     use crate::api::v2::mutation::Mutation as ShownMutation;
@@ -497,6 +498,7 @@ mod tests {
         let change = Change {
             first_seq: 1,
             last_seq: 4,
+            source: Source::User,
             batch: RowBatch { row: "r".into(), mutations: (1..=4).map(delete).collect() },
         };
         let shown = messages(&change, &families_of(&record, &schema), "c", String::new());

@@ -1,7 +1,7 @@
 //! A committed batch as `DataChange` messages.
 //!
 //! ```text
-//! first       USER, row, commit time, tie-breaker, cluster | chunks
+//! first       USER, row, commit time, tie-breaker, cluster | chunks       GARBAGE_COLLECTION comes from no cluster
 //! others      CONTINUATION                                 | chunks
 //! the last    done, token, low watermark
 //! ```
@@ -30,7 +30,7 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_change_strea
 };
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::value::Kind as ValueKind;
 use tepui_engine::cell::{FamilyId, Mutation, SEQ_COUNTER_BITS, TIMESTAMP_MAX};
-use tepui_engine::changes::{Change, commit_micros};
+use tepui_engine::changes::{Change, Source, commit_micros};
 use tepui_engine::schema::Aggregate;
 
 use crate::schema::{FamilySchema, TableSchema};
@@ -93,8 +93,14 @@ pub fn messages(
     let mut packed = pack.finish();
     let micros = commit_micros(change.first_seq);
     if let Some(first) = packed.first_mut() {
-        first.r#type = Type::User.into();
-        cluster.clone_into(&mut first.source_cluster_id);
+        match change.source {
+            Source::User => {
+                first.r#type = Type::User.into();
+                cluster.clone_into(&mut first.source_cluster_id);
+            }
+            // The service names no cluster here, and clients refuse a change that does.
+            Source::GarbageCollection => first.r#type = Type::GarbageCollection.into(),
+        }
         first.row_key = change.batch.row.clone();
         first.commit_timestamp = Some(timestamp(micros));
         // Of two commits in the same millisecond, the later has the greater.
@@ -276,10 +282,15 @@ mod tests {
     }
 
     fn shown(mutations: Vec<Mutation>) -> Vec<DataChange> {
+        shown_of(Source::User, mutations)
+    }
+
+    fn shown_of(source: Source, mutations: Vec<Mutation>) -> Vec<DataChange> {
         let count = mutations.len() as u64;
         let first_seq = (1_700_000_000_123 << SEQ_COUNTER_BITS) + 5;
         let batch = RowBatch { row: Bytes::from_static(b"row"), mutations };
-        let change = Change { first_seq, last_seq: first_seq + count.max(1) - 1, batch };
+        let last_seq = first_seq + count.max(1) - 1;
+        let change = Change { first_seq, last_seq, source, batch };
         let messages = messages(&change, &families(), "tepui", "token".to_owned());
         let change = |message: v2::ReadChangeStreamResponse| match message.stream_record {
             Some(StreamRecord::DataChange(change)) => change,
@@ -359,6 +370,19 @@ mod tests {
         assert_eq!(change.commit_timestamp, Some(timestamp(1_700_000_000_123_000)));
         assert_eq!(change.estimated_low_watermark, change.commit_timestamp);
         assert!(change.done && change.token == "token" && change.row_key == "row");
+    }
+
+    #[test]
+    fn what_garbage_collection_deletes_is_of_its_own_type_and_of_no_cluster() {
+        let timestamps = TimestampRange { start: 1_000, end: 3_000 };
+        let (family, qualifier) = (FamilyId(2), Bytes::from_static(b"q"));
+        let delete = Mutation::DeleteCells { family, qualifier, timestamps };
+        let changes = shown_of(Source::GarbageCollection, vec![delete.clone()]);
+        let [change] = &changes[..] else { panic!("{changes:?}") };
+        assert_eq!(change.r#type(), Type::GarbageCollection);
+        assert_eq!((change.source_cluster_id.as_str(), change.tiebreaker), ("", 5));
+        assert!(change.done && change.token == "token" && change.row_key == "row");
+        assert_eq!(mutations(change), mutations(&shown(vec![delete])[0]));
     }
 
     #[test]

@@ -147,9 +147,9 @@ impl OpenChangeFile {
         let batches = parse_block(block).map_err(|e| in_record(&self.file, place.offset, &e))?;
         let mut changes = Vec::with_capacity(batches.len());
         for batch in batches {
-            let (tablet, first_seq, batch) =
+            let (tablet, first_seq, source, batch) =
                 decode_batch(batch).map_err(|e| self.file.corruption(place.offset, e.message()))?;
-            let change = Change::new(first_seq, batch);
+            let change = Change::new(first_seq, source, batch);
             let inside = first_seq >= place.first_seq && change.last_seq <= place.last_seq;
             if tablet != place.tablet || !inside {
                 return Err(self
@@ -376,7 +376,11 @@ mod tests {
     use super::*;
     use crate::cell::{FamilyId, Mutation, RowBatch};
     use crate::io::MemoryFiles;
-    use crate::log::encode_batch;
+    use crate::log::{Source, encode_batch_of};
+
+    fn source(i: u64) -> Source {
+        if i.is_multiple_of(2) { Source::User } else { Source::GarbageCollection }
+    }
 
     fn put(row: u64, bytes: usize) -> RowBatch {
         let value = Bytes::from(vec![row as u8; bytes]);
@@ -391,7 +395,7 @@ mod tests {
         let path = Path::new("/c/new.chg.new");
         let mut writer = ChangeFileWriter::create(files, path, 7).unwrap();
         for i in 0..count {
-            let mut batch = encode_batch(i % 3, &put(i, bytes));
+            let mut batch = encode_batch_of(source(i), i % 3, &put(i, bytes));
             batch.set_first_seq(100 + 2 * i);
             writer.add(crate::log::batch_head(batch.bytes()).unwrap(), batch.bytes()).unwrap();
         }
@@ -414,7 +418,7 @@ mod tests {
                     of_tablet.flat_map(|block| opened.changes(block).unwrap()).collect();
                 let expected: Vec<Change> = (0..count)
                     .filter(|i| i % 3 == tablet)
-                    .map(|i| Change::new(100 + 2 * i, put(i, bytes)))
+                    .map(|i| Change::new(100 + 2 * i, source(i), put(i, bytes)))
                     .collect();
                 assert_eq!(read, expected);
             }

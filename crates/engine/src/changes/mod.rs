@@ -43,6 +43,7 @@ use crate::tablet::{Tablet, TabletId};
 use file::ChangeFile;
 use tail::Tail;
 
+pub use crate::log::Source;
 pub use reader::ChangeReader;
 
 /// Bytes of the tails of all tablets together. A reader that keeps up is behind by what a sync takes, so a few
@@ -76,14 +77,17 @@ pub struct Change {
     pub first_seq: Seq,
     /// The sequence of its last mutation: the position of a reader that has seen it.
     pub last_seq: Seq,
+    /// Who asked for it.
+    pub source: Source,
     /// What was applied.
     pub batch: RowBatch,
 }
 
 impl Change {
-    fn new(first_seq: Seq, batch: RowBatch) -> Self {
+    /// A batch that begins at `first_seq`.
+    pub(crate) fn new(first_seq: Seq, source: Source, batch: RowBatch) -> Self {
         let count = (batch.mutations.len() as u64).max(1);
-        Self { first_seq, last_seq: first_seq.saturating_add(count - 1), batch }
+        Self { first_seq, last_seq: first_seq.saturating_add(count - 1), source, batch }
     }
 
     /// Bytes of its keys and values.
@@ -294,6 +298,8 @@ impl Tablet {
         let micros = retention
             .map_or(0, |retention| u64::try_from(retention.as_micros()).unwrap_or(u64::MAX).max(1));
         let (tail, id) = (&self.core().changes.tail, self.id().0);
+        // No flush or compaction takes cells away meanwhile: those that rules let go are named from here on.
+        let _manifest = self.lock_manifest();
         // No batch takes its sequence meanwhile.
         let _writer = self.lock_writer();
         let after = self.core().pipeline.hlc().reserve(1);

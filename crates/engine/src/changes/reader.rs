@@ -261,9 +261,9 @@ impl ChangeReader {
             }
             if head.tablet == id && head.last_seq > self.position {
                 let bytes = record.payload.len();
-                let (_, first_seq, batch) = decode_batch(record.payload)?;
+                let (_, first_seq, source, batch) = decode_batch(record.payload)?;
                 self.position = head.last_seq;
-                read.push(Change::new(first_seq, batch), bytes);
+                read.push(Change::new(first_seq, source, batch), bytes);
             }
         }
         let last = segment.tablets.get(&id).copied().unwrap_or(0);

@@ -145,8 +145,9 @@ impl Tail {
             }
         }
         let decode = |batch: Batch| {
-            let (_, _, decoded) = decode_batch(batch.payload)?;
-            Ok(Change { first_seq: batch.first_seq, last_seq: batch.last_seq, batch: decoded })
+            let (_, _, source, decoded) = decode_batch(batch.payload)?;
+            let Batch { first_seq, last_seq, .. } = batch;
+            Ok(Change { first_seq, last_seq, source, batch: decoded })
         };
         let changes = batches.into_iter().map(decode).collect::<Result<_>>();
         Some(changes.map(|changes| (changes, read_to)))

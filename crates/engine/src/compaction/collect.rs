@@ -6,6 +6,8 @@
 //! * *Versions*: while a tablet is idle, files that overlap in rows and hold a family whose rule counts versions
 //!   are merged down, since only a merge sees the versions side by side.
 //! * *Garbage*: a file that, by its properties, holds cells which the rules let go is rewritten in place.
+//! * *Deletions*: where a collector deletes such cells in place of compactions, deletions are merged down onto files that,
+//!   by their properties, hold them, while the tablet is idle.
 //! * *Runs of tombstones*: while a tablet is idle, they are merged down where there are too few of them to be
 //!   [dense](super::shape): a scan that begins in one looks at all that it hides before it finds a row.
 //! * *Old*: a file that was written longer ago than the options say is merged down, or rewritten in place where
@@ -17,9 +19,10 @@ use std::sync::Arc;
 
 use super::pick::{Busy, Pick, Reason, pick_file, twins};
 use super::shape::{LAST_LEVEL, Shape, is_over_something, level_files};
+use super::sublevels::overlapping;
 use crate::manifest::{SstRef, Version};
-use crate::schema::TabletSchema;
-use crate::sst::{FileId, SstProperties};
+use crate::schema::{GcRule, TabletSchema};
+use crate::sst::{FamilyProperties, FileId, SstProperties};
 
 /// Bytes of a tablet up to which one expired cell is reason enough to rewrite its file: a quarter of a
 /// gigabyte is rewritten in seconds. More would wear the disk of a server that expires cells steadily.
@@ -33,7 +36,10 @@ pub(crate) type Question<'a> = &'a dyn Fn(&SstProperties) -> bool;
 
 /// What decides whether a file may hold garbage.
 pub(crate) struct CollectInputs<'a> {
+    /// What compactions go by.
     pub(crate) schema: &'a TabletSchema,
+    /// What a collector goes by in place of them: the schema with the rules that they do not apply.
+    pub(crate) collector: Option<&'a TabletSchema>,
     pub(crate) now_micros: i64,
     /// No write came for `gc_idle_ms`: merging for versions alone is worth while.
     pub(crate) idle: bool,
@@ -62,6 +68,7 @@ pub(crate) fn pick_to_collect(
     pick_expired(version, busy, inputs)
         .or_else(|| when_idle(&|| merge_for_versions(version, shape, busy, inputs)))
         .or_else(|| pick_where(version, shape, Reason::Collect, busy, &garbage, &|file| file.level))
+        .or_else(|| when_idle(&|| merge_deletions(version, shape, busy, inputs)))
         .or_else(|| when_idle(&|| merge_runs_of_tombstones(version, shape, busy, inputs)))
         .or_else(|| pick_old(version, shape, busy, inputs))
 }
@@ -88,7 +95,9 @@ fn pick_expired(version: &Version, busy: &Busy, inputs: &CollectInputs<'_>) -> O
     for level in 1..=LAST_LEVEL {
         let expired = |file: &&Arc<SstRef>| {
             !busy.files.contains(&file.id)
-                && (inputs.properties)(file.id, &|p| is_expired(p, inputs))
+                && (inputs.properties)(file.id, &|p| {
+                    is_expired(p, inputs.schema, inputs.now_micros)
+                })
                 && twins(version, file)
                     .iter()
                     .all(|twin| !is_over_something(version, level, &twin.span()))
@@ -103,16 +112,15 @@ fn pick_expired(version: &Version, busy: &Busy, inputs: &CollectInputs<'_>) -> O
 }
 
 /// Whether the rules let go of everything in the file. Tombstones may be in it: nothing lies below.
-fn is_expired(properties: &SstProperties, inputs: &CollectInputs<'_>) -> bool {
+pub(crate) fn is_expired(properties: &SstProperties, schema: &TabletSchema, now: i64) -> bool {
     properties.cells > 0
         && properties.families.iter().all(|(id, family)| {
-            let rule = match inputs.schema.family(*id) {
+            let rule = match schema.family(*id) {
                 None => return true,
                 Some(options) => options.gc.as_ref(),
             };
             // Not one newer version is assumed.
-            family.cells == 0
-                || rule.is_some_and(|r| r.collects(0, family.timestamp_max, inputs.now_micros))
+            family.cells == 0 || rule.is_some_and(|r| r.collects(0, family.timestamp_max, now))
         })
 }
 
@@ -123,11 +131,11 @@ fn merge_for_versions(
     busy: &Busy,
     inputs: &CollectInputs<'_>,
 ) -> Option<Pick> {
+    let schema = inputs.collector.unwrap_or(inputs.schema);
     let counts = |file: &SstRef| {
         (inputs.properties)(file.id, &|p| {
             p.families.keys().any(|id| {
-                inputs
-                    .schema
+                schema
                     .family(*id)
                     .and_then(|f| f.gc.as_ref())
                     .is_some_and(|rule| rule.counts_versions())
@@ -148,6 +156,32 @@ fn merge_for_versions(
         &|file| file.level < LAST_LEVEL && shadowed(file) && counts(file),
         &|file| file.level + 1,
     )
+}
+
+/// On an idle tablet with a collector: what it deleted is in files still, and would be looked at again and again.
+fn merge_deletions(
+    version: &Version,
+    shape: &Shape,
+    busy: &Busy,
+    inputs: &CollectInputs<'_>,
+) -> Option<Pick> {
+    let schema = inputs.collector?;
+    let garbage = |file: &Arc<SstRef>| {
+        (inputs.properties)(file.id, &|p| {
+            may_delete(p, schema, inputs.tablet_bytes, inputs.now_micros)
+        })
+    };
+    let over_garbage = |file: &Arc<SstRef>| {
+        let span = file.span();
+        (file.level + 1..=LAST_LEVEL)
+            .any(|level| overlapping(level_files(version, level), &span).any(&garbage))
+    };
+    let wanted = |file: &Arc<SstRef>| {
+        file.level < LAST_LEVEL
+            && (inputs.properties)(file.id, &|p| p.tombstones() > 0)
+            && over_garbage(file)
+    };
+    pick_where(version, shape, Reason::Collect, busy, &wanted, &|file| file.level + 1)
 }
 
 /// On an idle tablet: nothing else brings the run down to what it hides.
@@ -193,26 +227,46 @@ fn grace(id: FileId, age: i64) -> i64 {
 }
 
 /// Whether, by its properties, the file may hold enough cells that a rule lets go, or a dropped family.
-/// In a small tablet one such cell is enough. In a large one, whose cells expire all the time, a file is
+fn may_collect(properties: &SstProperties, inputs: &CollectInputs<'_>) -> bool {
+    properties.families.iter().any(|(id, family)| match inputs.schema.family(*id) {
+        None => family.cells > 0,
+        Some(options) => options
+            .gc
+            .as_ref()
+            .is_some_and(|rule| lets_go(rule, family, inputs.tablet_bytes, inputs.now_micros)),
+    })
+}
+
+/// The same for a collector, which goes by the rules of the table's families alone.
+pub(crate) fn may_delete(
+    properties: &SstProperties,
+    schema: &TabletSchema,
+    tablet_bytes: u64,
+    now_micros: i64,
+) -> bool {
+    properties.families.iter().any(|(id, family)| {
+        let rule = schema.user_rule(*id);
+        rule.is_some_and(|rule| lets_go(rule, family, tablet_bytes, now_micros))
+    })
+}
+
+/// In a small tablet one cell that may go is enough. In a large one, whose cells expire all the time, a file is
 /// rewritten when the oldest tenth of its time span has expired: each is then rewritten about ten times
 /// in the life of its cells, and not every few seconds.
-fn may_collect(properties: &SstProperties, inputs: &CollectInputs<'_>) -> bool {
-    properties.families.iter().any(|(id, family)| {
-        if family.cells == 0 {
-            return false;
-        }
-        let Some(options) = inputs.schema.family(*id) else { return true };
-        let patience = if inputs.tablet_bytes <= COLLECT_EAGER_BYTES {
-            0
-        } else {
-            family.timestamp_max.saturating_sub(family.timestamp_min) / 10
-        };
-        options.gc.as_ref().is_some_and(|rule| {
-            rule.collects(
-                u32::try_from(family.column_versions_max.saturating_sub(1)).unwrap_or(u32::MAX),
-                family.timestamp_min.saturating_add(patience),
-                inputs.now_micros,
-            )
-        })
-    })
+fn lets_go(rule: &GcRule, family: &FamilyProperties, tablet_bytes: u64, now_micros: i64) -> bool {
+    family.cells > 0
+        && rule.collects(
+            u32::try_from(family.column_versions_max.saturating_sub(1)).unwrap_or(u32::MAX),
+            family.timestamp_min.saturating_add(patience(family, tablet_bytes)),
+            now_micros,
+        )
+}
+
+/// For how long cells of a file are waited for that may go, so that more of them go at once, in microseconds.
+pub(crate) fn patience(family: &FamilyProperties, tablet_bytes: u64) -> i64 {
+    if tablet_bytes <= COLLECT_EAGER_BYTES {
+        0
+    } else {
+        family.timestamp_max.saturating_sub(family.timestamp_min) / 10
+    }
 }

@@ -1,9 +1,10 @@
 //! Compaction: merging runs of records into fewer, without what no reader can see any more.
 //!
 //! `input` reads the runs; [`stream`](CompactionStream) decides record by record what lives on; [`gc`] decides which live cells a
-//! family's rules collect; `filter_policy` which filter the files of a level get; `separate` which values lie outside
+//! family's rules collect, and `candidates` which of a tablet whose changes are kept; `filter_policy` which filter the files of a level get; `separate` which values lie outside
 //! of the SSTs, and `reclaim` which SST is rewritten to free value files.
 
+pub(crate) mod candidates;
 pub(crate) mod collect;
 pub(crate) mod cuts;
 mod filter_policy;

@@ -5,6 +5,7 @@
 //!             | varint number of mutations | mutation ...
 //! marker   02                                     (its record's `durable` is all that it says)
 //! opening  03 | id u64 LE | bytes u64 LE          (the segment before this one, and its length)
+//! garbage  04 | as of a batch                     (a batch that garbage collection made)
 //!
 //! mutation:
 //!   put            01 | family | qualifier | timestamp | value
@@ -30,6 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 const KIND_BATCH: u8 = 1;
 const KIND_MARKER: u8 = 2;
 const KIND_OPENING: u8 = 3;
+const KIND_GARBAGE: u8 = 4;
 
 const PUT: u8 = 1;
 const MERGE: u8 = 2;
@@ -43,11 +45,36 @@ const FIRST_SEQ_AT: usize = 1 + 8;
 /// Mutations for which room is made before the first is decoded: a count is not believed further.
 const MUTATIONS_RESERVED_MAX: usize = 1024;
 
+/// Who asked for a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// A client.
+    User,
+    /// Garbage collection: cells that the table's rules let go are deleted.
+    GarbageCollection,
+}
+
+impl Source {
+    /// The kind of its records.
+    fn kind(self) -> u8 {
+        match self {
+            Self::User => KIND_BATCH,
+            Self::GarbageCollection => KIND_GARBAGE,
+        }
+    }
+
+    /// Whose batches are records of this kind.
+    fn of_kind(kind: u8) -> Option<Self> {
+        [Self::User, Self::GarbageCollection].into_iter().find(|source| source.kind() == kind)
+    }
+}
+
 /// A batch in the form in which the log writes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedBatch {
     bytes: Vec<u8>,
     tablet: u64,
+    source: Source,
 }
 
 impl EncodedBatch {
@@ -64,6 +91,11 @@ impl EncodedBatch {
     /// The tablet that it changes.
     pub fn tablet(&self) -> u64 {
         self.tablet
+    }
+
+    /// Who asked for it.
+    pub fn source(&self) -> Source {
+        self.source
     }
 
     /// The payload.
@@ -89,6 +121,8 @@ pub enum LogRecord {
         tablet: u64,
         /// The sequence of the first mutation; the others follow on.
         first_seq: Seq,
+        /// Who asked for it.
+        source: Source,
         /// The mutations; they share the record's memory.
         batch: RowBatch,
     },
@@ -114,15 +148,20 @@ fn mutation_bytes_max(mutation: &Mutation) -> usize {
     }
 }
 
-/// Encodes a batch, with first sequence 0 until [`EncodedBatch::set_first_seq`].
+/// Encodes a client's batch, with first sequence 0 until [`EncodedBatch::set_first_seq`].
 pub fn encode_batch(tablet: u64, batch: &RowBatch) -> EncodedBatch {
+    encode_batch_of(Source::User, tablet, batch)
+}
+
+/// Encodes a batch, with first sequence 0 until [`EncodedBatch::set_first_seq`].
+pub fn encode_batch_of(source: Source, tablet: u64, batch: &RowBatch) -> EncodedBatch {
     let capacity = FIRST_SEQ_AT
         + 8
         + 20
         + batch.row.len()
         + batch.mutations.iter().map(mutation_bytes_max).sum::<usize>();
     let mut out = Vec::with_capacity(capacity);
-    out.push(KIND_BATCH);
+    out.push(source.kind());
     out.extend_from_slice(&tablet.to_le_bytes());
     out.extend_from_slice(&0_u64.to_le_bytes());
     put_bytes(&mut out, &batch.row);
@@ -152,7 +191,7 @@ pub fn encode_batch(tablet: u64, batch: &RowBatch) -> EncodedBatch {
             Mutation::DeleteRow => out.push(DELETE_ROW),
         }
     }
-    EncodedBatch { bytes: out, tablet }
+    EncodedBatch { bytes: out, tablet, source }
 }
 
 /// The payload of a marker.
@@ -211,8 +250,9 @@ pub fn decode_record(payload: Bytes) -> Result<LogRecord> {
 
 fn parse(mut input: BytesReader) -> Parsed<LogRecord> {
     let unknown = input.malformed("a record of an unknown kind");
-    let record = match input.u8()? {
-        KIND_BATCH => {
+    let kind = input.u8()?;
+    let record = match (kind, Source::of_kind(kind)) {
+        (_, Some(source)) => {
             let tablet = input.fixed_u64()?;
             let first_seq = input.fixed_u64()?;
             let row = input.bytes()?;
@@ -221,10 +261,10 @@ fn parse(mut input: BytesReader) -> Parsed<LogRecord> {
             for _ in 0..count {
                 mutations.push(mutation(&mut input)?);
             }
-            LogRecord::Batch { tablet, first_seq, batch: RowBatch { row, mutations } }
+            LogRecord::Batch { tablet, first_seq, source, batch: RowBatch { row, mutations } }
         }
-        KIND_MARKER => LogRecord::Marker,
-        KIND_OPENING => {
+        (KIND_MARKER, _) => LogRecord::Marker,
+        (KIND_OPENING, _) => {
             LogRecord::Opening { previous: input.fixed_u64()?, previous_bytes: input.fixed_u64()? }
         }
         _ => return Err(unknown),
@@ -247,19 +287,19 @@ pub struct BatchHead {
 /// The head of a batch; `None` for a record of another kind, and for one that cannot be decoded.
 pub fn batch_head(payload: &[u8]) -> Option<BatchHead> {
     let mut input = Reader::new(payload);
-    if input.u8().ok()? != KIND_BATCH {
-        return None;
-    }
+    Source::of_kind(input.u8().ok()?)?;
     let (tablet, first_seq) = (input.fixed_u64().ok()?, input.fixed_u64().ok()?);
     input.bytes().ok()?;
     let count = input.u64().ok()?.max(1);
     Some(BatchHead { tablet, first_seq, last_seq: first_seq.saturating_add(count - 1) })
 }
 
-/// Decodes the payload of a batch: (tablet, first sequence, batch).
-pub fn decode_batch(payload: Bytes) -> Result<(u64, Seq, RowBatch)> {
+/// Decodes the payload of a batch: (tablet, first sequence, source, batch).
+pub fn decode_batch(payload: Bytes) -> Result<(u64, Seq, Source, RowBatch)> {
     match decode_record(payload)? {
-        LogRecord::Batch { tablet, first_seq, batch } => Ok((tablet, first_seq, batch)),
+        LogRecord::Batch { tablet, first_seq, source, batch } => {
+            Ok((tablet, first_seq, source, batch))
+        }
         LogRecord::Marker | LogRecord::Opening { .. } => {
             Err(Error::new(ErrorKind::Corruption, "log record, byte 0: not a batch"))
         }
@@ -297,19 +337,21 @@ mod tests {
         #[test]
         fn batches_survive_the_round_trip(
             tablet in any::<u64>(),
+            is_garbage in any::<bool>(),
             seq in any::<u64>(),
             row in any_bytes(),
             mutations in proptest::collection::vec(any_mutation(), 0..20),
         ) {
             let batch = RowBatch { row, mutations };
-            let mut encoded = encode_batch(tablet, &batch);
+            let source = if is_garbage { Source::GarbageCollection } else { Source::User };
+            let mut encoded = encode_batch_of(source, tablet, &batch);
             encoded.set_first_seq(seq);
-            prop_assert_eq!(encoded.tablet(), tablet);
+            prop_assert_eq!((encoded.tablet(), encoded.source()), (tablet, source));
             let payload = Bytes::copy_from_slice(encoded.bytes());
             let last_seq = seq.saturating_add((batch.mutations.len() as u64).max(1) - 1);
             let head = BatchHead { tablet, first_seq: seq, last_seq };
             prop_assert_eq!(batch_head(&payload), Some(head));
-            prop_assert_eq!(decode_batch(payload.clone()).unwrap(), (tablet, seq, batch));
+            prop_assert_eq!(decode_batch(payload.clone()).unwrap(), (tablet, seq, source, batch));
             for cut in 0..payload.len() {
                 let error = decode_batch(payload.slice(..cut)).unwrap_err();
                 prop_assert_eq!(error.kind(), ErrorKind::Corruption);
@@ -320,7 +362,7 @@ mod tests {
         fn no_bytes_make_the_decoder_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = decode_record(Bytes::from(bytes.clone()));
             let _ = batch_head(&bytes);
-            for kind in [KIND_BATCH, KIND_MARKER, KIND_OPENING] {
+            for kind in [KIND_BATCH, KIND_MARKER, KIND_OPENING, KIND_GARBAGE] {
                 let mut bytes = bytes.clone();
                 bytes.insert(0, kind);
                 let _ = decode_record(Bytes::from(bytes));
@@ -339,7 +381,7 @@ mod tests {
         };
         let batch = RowBatch { row: Bytes::from_static(b"r"), mutations: vec![put] };
         let payload = Bytes::copy_from_slice(encode_batch(1, &batch).bytes());
-        let (_, _, decoded) = decode_batch(payload.clone()).unwrap();
+        let (_, _, _, decoded) = decode_batch(payload.clone()).unwrap();
         let Mutation::Put { value, .. } = &decoded.mutations[0] else { panic!("a put") };
         assert!(payload.as_ptr_range().contains(&value.as_ptr()));
     }
@@ -392,5 +434,8 @@ mod tests {
             &[5],
         ];
         assert_eq!(encoded.bytes(), expected.concat());
+        let garbage = encode_batch_of(Source::GarbageCollection, 2, &batch);
+        assert_eq!(garbage.bytes()[0], 4);
+        assert_eq!(garbage.bytes()[17..], encoded.bytes()[17..]);
     }
 }

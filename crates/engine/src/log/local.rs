@@ -197,7 +197,7 @@ impl Replay<'_> {
                     self.check_previous(previous, previous_bytes)?;
                     opened = true;
                 }
-                LogRecord::Batch { tablet, first_seq, batch } if opened => {
+                LogRecord::Batch { tablet, first_seq, batch, .. } if opened => {
                     let count = (batch.mutations.len() as u64).max(1);
                     let last_seq = first_seq.saturating_add(count - 1);
                     self.summary.records += 1;

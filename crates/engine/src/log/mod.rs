@@ -27,7 +27,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 pub use batch::{
-    BatchHead, EncodedBatch, LogRecord, batch_head, decode_batch, decode_record, encode_batch,
+    BatchHead, EncodedBatch, LogRecord, Source, batch_head, decode_batch, decode_record,
+    encode_batch, encode_batch_of,
 };
 pub use hlc::Hlc;
 pub use local::{LocalLog, ReplayProgress, ReplaySummary, TornTail};

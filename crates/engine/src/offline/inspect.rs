@@ -17,8 +17,9 @@ use serde::Serialize;
 use super::CACHE_BYTES;
 use crate::backup::{BACKUP_MAGIC, BackupList};
 use crate::cache::{BlockCache, QuickBlockCache};
-use crate::cell::{KeyView, Kind, Mutation, RowBatch};
+use crate::cell::{KeyView, Kind, Mutation};
 use crate::changes::file::{MAGIC as CHANGES_MAGIC, OpenChangeFile};
+use crate::changes::{Change, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 use crate::layout::BACKUP_PREFIX;
@@ -109,6 +110,9 @@ pub enum Line {
         last_seq: u64,
         /// The row, escaped.
         row: String,
+        /// Garbage collection asked for it, and no client. Left out where it is not so.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        garbage: bool,
         /// The mutations, in order.
         mutations: Vec<MutationLine>,
     },
@@ -455,13 +459,7 @@ fn changes(files: &dyn Files, path: &Path, bytes: u64, on: OnLine<'_>) -> Result
         match opened.changes(block) {
             Ok(changes) => {
                 for change in changes {
-                    on(batch_line(
-                        block.offset,
-                        bytes,
-                        block.tablet,
-                        change.first_seq,
-                        &change.batch,
-                    ))?;
+                    on(batch_line(block.offset, bytes, block.tablet, &change))?;
                 }
             }
             Err(error) => {
@@ -473,15 +471,16 @@ fn changes(files: &dyn Files, path: &Path, bytes: u64, on: OnLine<'_>) -> Result
     Ok(whole)
 }
 
-fn batch_line(offset: u64, durable: u64, tablet: u64, first_seq: u64, batch: &RowBatch) -> Line {
-    let count = (batch.mutations.len() as u64).max(1);
+fn batch_line(offset: u64, durable: u64, tablet: u64, change: &Change) -> Line {
+    let Change { first_seq, last_seq, source, batch } = change;
     Line::Batch {
         offset,
         durable,
         tablet: format!("{tablet:016x}"),
-        first_seq,
-        last_seq: first_seq.saturating_add(count - 1),
+        first_seq: *first_seq,
+        last_seq: *last_seq,
         row: text(&batch.row),
+        garbage: *source == Source::GarbageCollection,
         mutations: batch.mutations.iter().map(mutation_line).collect(),
     }
 }
@@ -493,8 +492,8 @@ fn log_line(record: &Record) -> Line {
         Ok(LogRecord::Opening { previous, previous_bytes }) => {
             Line::Opening { offset, previous, previous_bytes }
         }
-        Ok(LogRecord::Batch { tablet, first_seq, batch }) => {
-            batch_line(offset, durable, tablet, first_seq, &batch)
+        Ok(LogRecord::Batch { tablet, first_seq, source, batch }) => {
+            batch_line(offset, durable, tablet, &Change::new(first_seq, source, batch))
         }
         Err(error) => unreadable(record, &error),
     }

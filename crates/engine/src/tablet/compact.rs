@@ -35,10 +35,10 @@ const FUTILE_WAIT_MICROS: u64 = 60_000_000;
 /// How long the outputs of a collection are left alone, in microseconds. Where cells expire all the time
 /// there is always one more; a small tablet would be rewritten without a pause. Shorter wears the disk,
 /// longer keeps garbage: with the interval of looking it must stay well under a minute.
-const COLLECTED_WAIT_MICROS: u64 = 30_000_000;
+pub(super) const COLLECTED_WAIT_MICROS: u64 = 30_000_000;
 
 /// How long files are left alone whose compaction failed (damage, full disk), in microseconds.
-const FAILED_WAIT_MICROS: u64 = 30_000_000;
+pub(super) const FAILED_WAIT_MICROS: u64 = 30_000_000;
 
 /// A compaction that is the caller's to run: its files are busy until this is dropped.
 pub(crate) struct Claim {
@@ -118,8 +118,11 @@ impl Tablet {
             reader.is_ok_and(|reader| question(reader.properties()))
         };
         let rewrite_age_micros = options.rewrite_age_ms.saturating_mul(1000);
+        let compacts_by = self.for_compactions(&schema);
+        let collector = (!Arc::ptr_eq(&compacts_by, &schema)).then_some(schema.as_ref());
         let inputs = CollectInputs {
-            schema: &schema,
+            schema: &compacts_by,
+            collector,
             now_micros: self.core.env.clock.now_micros(),
             idle: idle && view.waiting.is_empty(),
             tablet_bytes: view.version.total_bytes(),
@@ -214,7 +217,7 @@ impl Claim {
     fn merge(&self) -> Result<()> {
         let tablet = &self.tablet;
         let pick = &self.pick;
-        let schema = tablet.require_schema()?;
+        let schema = tablet.compaction_schema()?;
         if pick.reason == Reason::Expired {
             return self.drop_expired();
         }
@@ -229,7 +232,7 @@ impl Claim {
         // Held until the outputs are installed, which may name the same files.
         let values = Arc::new(tablet.value_inputs(&view, pick));
         let spec = CompactionSpec {
-            schema,
+            schema: Arc::clone(&schema),
             snapshots: Vec::new(),
             bottommost: pick.bottommost,
             excised: Arc::default(),
@@ -242,7 +245,6 @@ impl Claim {
         EngineMetrics::add(&metrics.compactions, 1);
         EngineMetrics::add(&metrics.compaction_read_bytes, pick.input_bytes());
         EngineMetrics::add(&metrics.compaction_write_bytes, written);
-        EngineMetrics::add(&metrics.cells_collected, output.stats.collected + output.stats.buried);
         let in_place = pick.inputs.iter().all(|f| f.level == pick.output_level);
         if pick.reason == Reason::Collect && in_place {
             let futile = output.stats.records_in == output.stats.records_out;
@@ -253,6 +255,14 @@ impl Claim {
         }
         let opened = tablet.core.store.open_outputs(&output.files)?;
         let mut manifest = tablet.lock_manifest();
+        if tablet.lacks_in_silence(&schema, &output.stats) {
+            // The inputs stay, and are picked again.
+            for file in &opened {
+                file.disown();
+            }
+            return Ok(());
+        }
+        EngineMetrics::add(&metrics.cells_collected, output.stats.collected + output.stats.buried);
         let edit = VersionEdit {
             add: job.cut_by_drops(output.files),
             remove: self.still_there(&manifest.version()),
@@ -337,12 +347,18 @@ impl Claim {
     fn drop_expired(&self) -> Result<()> {
         let tablet = &self.tablet;
         let view = tablet.view.load_full();
-        let cells = |file: &Arc<SstRef>| {
-            let reader = view.file(file.id).and_then(|file| file.reader().cloned());
-            reader.map_or(0, |reader| reader.properties().cells)
-        };
-        let collected = self.pick.inputs.iter().map(cells).sum();
         let mut manifest = tablet.lock_manifest();
+        let schema = tablet.compaction_schema()?;
+        let now = tablet.core.env.clock.now_micros();
+        let mut collected = 0;
+        for file in &self.pick.inputs {
+            let properties = view.file(file.id)?.reader()?.properties();
+            if !collect::is_expired(properties, &schema, now) {
+                // Since the pick, a rule was changed, or changes are kept.
+                return Ok(());
+            }
+            collected += properties.cells;
+        }
         let remove = self.still_there(&manifest.version());
         let edit = VersionEdit { remove, ..VersionEdit::default() };
         tablet.install(&mut manifest, &edit, Vec::new(), 0)?;

@@ -120,8 +120,9 @@ impl Tablet {
         // making its edit still, and afterwards nothing would tell what it covers from what came later.
         // The drops that begin from here on are newer than the whole memtable and cut the output.
         let version = self.lock_manifest().version();
+        let schema = self.compaction_schema()?;
         let spec = CompactionSpec {
-            schema: self.require_schema()?,
+            schema: Arc::clone(&schema),
             snapshots: Vec::new(),
             bottommost: version.ssts().next().is_none(),
             excised: version.excised().into(),
@@ -139,6 +140,13 @@ impl Tablet {
         EngineMetrics::add(&self.core.metrics.flushes, 1);
         let opened = self.core.store.open_outputs(&output.files)?;
         let mut manifest = self.lock_manifest();
+        if self.lacks_in_silence(&schema, &output.stats) {
+            // The memtable waits still, and is flushed again.
+            for file in &opened {
+                file.disown();
+            }
+            return Ok(());
+        }
         let remove_excised =
             manifest.version().excised().iter().filter(|e| e.seq <= last_seq).cloned().collect();
         let edit = VersionEdit {

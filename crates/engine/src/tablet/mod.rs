@@ -15,6 +15,7 @@
 //! `manifest` (one edit at a time, held over its sync), `writer` (one insert or change of the view at a
 //! time, held for microseconds). No lock spans tablets.
 
+mod collector;
 mod compact;
 mod drop_rows;
 mod flush;
@@ -38,6 +39,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
 
 use crate::cell::{RowRange, Seq};
+use crate::compaction::CompactionStats;
 use crate::compaction::pick::Busy;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
@@ -48,6 +50,8 @@ use crate::sst::{FileId, FilterComparison, IndexMemory};
 use crate::store::SstFile;
 
 pub(crate) use replay::Replay;
+
+pub(crate) use collector::Look;
 
 pub use locks::RowLock;
 pub use read::{ReadView, ScanOptions, Snapshot};
@@ -134,6 +138,8 @@ struct Jobs {
     failed_until: HashMap<FileId, u64>,
     /// When to look for garbage next (monotonic micros).
     collect_at: u64,
+    /// What the collector has looked at.
+    collector: collector::Progress,
     /// How often what is busy has changed.
     busy_changes: u64,
     /// The version for which no compaction by shape was free, and how often what is busy had changed then: until
@@ -193,6 +199,7 @@ impl Tablet {
         let mut jobs = self.jobs();
         jobs.collect_at = 0;
         jobs.futile_until.clear();
+        jobs.collector.begin_anew();
         drop(jobs);
         self.core.bell.ring();
     }
@@ -336,12 +343,34 @@ impl Tablet {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_manifest(&self) -> MutexGuard<'_, TabletManifest> {
+    pub(crate) fn lock_manifest(&self) -> MutexGuard<'_, TabletManifest> {
         self.manifest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn require_schema(&self) -> Result<Arc<TabletSchema>> {
         self.schema.load_full().ok_or_else(Self::no_schema)
+    }
+
+    /// What flushes and compactions go by. Where changes are kept, cells that rules let go are the
+    /// [collector](collector)'s to delete.
+    fn compaction_schema(&self) -> Result<Arc<TabletSchema>> {
+        Ok(self.for_compactions(&self.require_schema()?))
+    }
+
+    /// The same of a schema.
+    fn for_compactions(&self, schema: &Arc<TabletSchema>) -> Arc<TabletSchema> {
+        if self.changes_kept().is_some() && schema.has_user_rules() {
+            Arc::new(schema.without_user_rules())
+        } else {
+            Arc::clone(schema)
+        }
+    }
+
+    /// Whether the outputs of a flush or compaction that went by `schema` must not be installed: changes are kept since it
+    /// began, and it has taken cells away that nothing tells of. The caller holds the manifest's lock.
+    fn lacks_in_silence(&self, schema: &TabletSchema, stats: &CompactionStats) -> bool {
+        let collected = stats.collected + stats.buried > 0;
+        collected && schema.has_user_rules() && self.changes_kept().is_some()
     }
 
     fn no_schema() -> Error {

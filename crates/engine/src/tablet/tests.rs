@@ -16,10 +16,15 @@ use crate::cell::{FamilyId, Mutation, RowBatch};
 use crate::compaction::pick;
 use crate::db::{Engine, EngineOptions, Health, TIERED_RUNS_MAX};
 use crate::error::ErrorKind;
-use crate::io::{Env, Files, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
+use crate::io::{Clock, Env, Files, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
 use crate::log::encode_batch;
 use crate::read::Projection;
 use crate::schema::FamilyOptions;
+
+mod collector;
+
+/// The wall clock of tests starts here: 2026-01-01.
+const START_MICROS: i64 = 1_767_225_600_000_000;
 
 struct Rig {
     files: Arc<MemoryFiles>,
@@ -36,11 +41,15 @@ fn rig() -> Rig {
 }
 
 fn rig_with(options: EngineOptions) -> Rig {
+    rig_on(options, Arc::new(ManualClock::new(START_MICROS)))
+}
+
+fn rig_on(options: EngineOptions, clock: Arc<dyn Clock>) -> Rig {
     let files = Arc::new(MemoryFiles::new());
     let env = Env {
         files: Arc::clone(&files) as Arc<dyn Files>,
         io: Arc::new(InlineIo),
-        clock: Arc::new(ManualClock::new(1_767_225_600_000_000)),
+        clock,
         rng: Arc::new(SeededRng::new(1)),
         spawner: Arc::new(ThreadSpawner),
     };

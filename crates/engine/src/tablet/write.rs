@@ -9,7 +9,7 @@ use crate::cell::{KeyView, RowBatch, Seq, encode_row};
 use crate::changes::ChangeLog;
 use crate::compaction::shape::sublevels_max;
 use crate::error::{Error, ErrorKind, Result};
-use crate::log::{CommitDone, EncodedBatch, Permit, encode_batch};
+use crate::log::{CommitDone, EncodedBatch, Permit, Source, encode_batch_of};
 use crate::memtable::MemtableWriter;
 use crate::pressure::{self, Behind, Pressure};
 
@@ -36,7 +36,7 @@ impl Tablet {
     /// fixed; resolves when they are durable and visible. Dropping the future after its first wait for
     /// the disk does not undo the write.
     pub async fn apply_locked(&self, lock: RowLock, batch: RowBatch) -> Result<Seq> {
-        let encoded = self.encode(&batch)?;
+        let encoded = self.encode(&batch, Source::User)?;
         let permit = self.core.pipeline.admit(encoded.len()).await?;
         let done = self.enqueue([encoded], permit, &[batch])?;
         drop(lock);
@@ -56,7 +56,7 @@ impl Tablet {
         let mut rows = Vec::with_capacity(batches.len());
         let mut bytes = 0;
         for batch in batches {
-            let encoded = self.encode(&batch)?;
+            let encoded = self.encode(&batch, Source::User)?;
             bytes += encoded.len();
             rows.push((batch, encoded));
         }
@@ -102,7 +102,7 @@ impl Tablet {
     }
 
     /// A batch in the form of the log, once it is sure that this tablet can take it.
-    fn encode(&self, batch: &RowBatch) -> Result<EncodedBatch> {
+    pub(super) fn encode(&self, batch: &RowBatch, source: Source) -> Result<EncodedBatch> {
         if batch.mutations.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument, "a batch needs a mutation"));
         }
@@ -110,7 +110,7 @@ impl Tablet {
             return Err(Error::new(ErrorKind::InvalidArgument, "the row is not in this tablet"));
         }
         self.core.check_writable()?;
-        Ok(encode_batch(self.id.0, batch))
+        Ok(encode_batch_of(source, self.id.0, batch))
     }
 
     /// Resolves when everything that a `ReadView::Pending` read has seen so far is durable. For a
@@ -122,7 +122,12 @@ impl Tablet {
     }
 
     /// Gives batches their place in the log and puts them into the memtable. `encoded` are `batches`.
-    fn enqueue<E>(&self, encoded: E, permit: Permit, batches: &[RowBatch]) -> Result<CommitDone>
+    pub(super) fn enqueue<E>(
+        &self,
+        encoded: E,
+        permit: Permit,
+        batches: &[RowBatch],
+    ) -> Result<CommitDone>
     where
         E: AsRef<[EncodedBatch]> + IntoIterator<Item = EncodedBatch, IntoIter: ExactSizeIterator>,
     {
@@ -134,6 +139,7 @@ impl Tablet {
         let keeps = self.changes_kept_micros.load(Ordering::Relaxed) > 0;
         let kept = encoded.as_ref().iter().filter(|_| keeps);
         let kept: Vec<_> = kept.map(|batch| ChangeLog::copy(batch.bytes())).collect();
+        let is_users = encoded.as_ref().iter().any(|batch| batch.source() == Source::User);
         let counts = batches.iter().map(|batch| batch.mutations.len() as u32);
         let seqs = counts.clone().sum();
         let commit = self.core.pipeline.begin_all(encoded.into_iter().zip(counts), seqs, permit)?;
@@ -149,8 +155,11 @@ impl Tablet {
             first_seq = next_seq;
         }
         drop(table);
-        let now = self.core.env.clock.monotonic_micros();
-        self.last_write_micros.store(now, Ordering::Relaxed);
+        // A tablet that only its collector writes to is idle: what it deletes is to be merged down.
+        if is_users {
+            let now = self.core.env.clock.monotonic_micros();
+            self.last_write_micros.store(now, Ordering::Relaxed);
+        }
         if view.active.allocated_bytes() >= self.core.options.memtable_bytes {
             self.rotate(&view);
         }

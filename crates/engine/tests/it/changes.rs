@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use tepui_engine::ErrorKind;
 use tepui_engine::cell::{Mutation, RowBatch, RowRange, Seq};
-use tepui_engine::changes::{CHANGE_TAIL_BYTES_MAX, Change};
+use tepui_engine::changes::{CHANGE_TAIL_BYTES_MAX, Change, Source};
 use tepui_engine::db::{Engine, EngineOptions};
 use tepui_engine::io::{
     CrashMode, Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles, SeededRng,
@@ -97,7 +97,8 @@ fn batch(n: u64, bytes: usize) -> RowBatch {
 /// Applies a batch and says what a reader is to get for it.
 fn apply(tablet: &Tablet, batch: RowBatch) -> tepui_engine::Result<Change> {
     let last_seq = block_on(tablet.apply(batch.clone()))?;
-    Ok(Change { first_seq: last_seq + 1 - batch.mutations.len() as u64, last_seq, batch })
+    let first_seq = last_seq + 1 - batch.mutations.len() as u64;
+    Ok(Change { first_seq, last_seq, source: Source::User, batch })
 }
 
 #[derive(Debug, Clone)]

@@ -4,6 +4,7 @@
 mod backups;
 mod bad_days;
 mod changes;
+mod collector;
 mod compactions;
 mod concurrent;
 mod drops;

@@ -295,7 +295,9 @@ impl Sources {
         let written = get(&metrics.compaction_write_bytes);
         out.counter("compaction_written_bytes", "bytes that compactions wrote", written)?;
         let help = "cells that garbage collection dropped";
-        out.counter("cells_collected", help, get(&metrics.cells_collected))
+        out.counter("cells_collected", help, get(&metrics.cells_collected))?;
+        let help = "rows of tables with a change stream that were locked and read for such cells";
+        out.counter("collector_rows", help, get(&metrics.collector_rows))
     }
 
     fn log(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {

@@ -1,8 +1,9 @@
 //! Change streams as a client reads them: what is delivered, where a reader goes on, how a stream ends.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tepui_engine::io::Clock as _;
+use tepui_engine::io::{Clock as _, ManualClock};
 use tepui_server::api::v2::read_change_stream_request::StartFrom;
 use tepui_server::api::v2::read_change_stream_response::{
     CloseStream, DataChange, Heartbeat, StreamRecord, data_change::Type,
@@ -577,4 +578,145 @@ async fn a_server_that_stops_ends_its_streams_at_once() {
     let (last, ()) = tokio::join!(records.message(), server.stop());
     let status = last.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
+}
+
+/// Row, family, qualifier and timestamp, the newest of a column first by a negated one.
+type CellKey = (String, String, Bytes, i64);
+
+/// What a table is to whoever replays its stream.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Replay {
+    cells: BTreeMap<CellKey, Bytes>,
+    /// Cells that garbage collection has deleted.
+    collected: usize,
+}
+
+impl Replay {
+    fn take(&mut self, change: &DataChange) {
+        let row = row_of(change);
+        let is_user = change.r#type() == Type::User;
+        assert_eq!(change.source_cluster_id.is_empty(), !is_user, "{change:?}");
+        for chunk in &change.chunks {
+            let before = self.cells.len();
+            match chunk.mutation.clone().unwrap().mutation.unwrap() {
+                v2::mutation::Mutation::SetCell(set) => {
+                    assert!(is_user);
+                    let qualifier = set.column_qualifier;
+                    let key = (row.clone(), set.family_name, qualifier, -set.timestamp_micros);
+                    self.cells.insert(key, set.value);
+                }
+                v2::mutation::Mutation::DeleteFromColumn(delete) => {
+                    let range = delete.time_range.unwrap_or_default();
+                    let (start, end) = (range.start_timestamp_micros, range.end_timestamp_micros);
+                    assert!(start % 1_000 == 0 && end % 1_000 == 0, "what a client may send");
+                    self.cells.retain(|(of, family, qualifier, negated), _| {
+                        let is_within = start <= -*negated && (end == 0 || -*negated < end);
+                        (of, family, qualifier)
+                            != (&row, &delete.family_name, &delete.column_qualifier)
+                            || !is_within
+                    });
+                    assert!(is_user || self.cells.len() < before, "it deletes nothing: {delete:?}");
+                }
+                other => panic!("{other:?}"),
+            }
+            if !is_user {
+                self.collected += before - self.cells.len();
+            }
+        }
+    }
+}
+
+impl TestServer {
+    /// All cells of the table.
+    async fn cells(&self) -> BTreeMap<CellKey, Bytes> {
+        let request = v2::ReadRowsRequest { table_name: TABLE.to_owned(), ..Default::default() };
+        let mut stream = self.data().read_rows(request).await.unwrap().into_inner();
+        let (mut cells, mut column) = (BTreeMap::new(), CellKey::default());
+        while let Some(message) = stream.message().await.unwrap() {
+            for chunk in message.chunks {
+                if !chunk.row_key.is_empty() {
+                    column.0 = String::from_utf8(chunk.row_key.to_vec()).unwrap();
+                }
+                if let Some(family) = chunk.family_name {
+                    column.1 = family;
+                }
+                if let Some(qualifier) = chunk.qualifier {
+                    column.2 = qualifier.into();
+                }
+                column.3 = -chunk.timestamp_micros;
+                cells.insert(column.clone(), chunk.value);
+            }
+        }
+        cells
+    }
+}
+
+#[tokio::test]
+async fn whoever_replays_a_stream_has_the_table_without_what_garbage_collection_took() {
+    let start_micros = 1_767_225_600_000_000;
+    let clock = Arc::new(ManualClock::new(start_micros));
+    let server = start(&Env { clock: Arc::<ManualClock>::clone(&clock), ..memory() }).await;
+    let rule = |rule| admin::ColumnFamily {
+        gc_rule: Some(admin::GcRule { rule: Some(rule) }),
+        ..Default::default()
+    };
+    let hour = prost_types::Duration { seconds: 3_600, nanos: 0 };
+    let families = [
+        ("newest".to_owned(), rule(admin::gc_rule::Rule::MaxNumVersions(1))),
+        ("young".to_owned(), rule(admin::gc_rule::Rule::MaxAge(hour))),
+        ("all".to_owned(), admin::ColumnFamily::default()),
+    ];
+    let create = admin::CreateTableRequest {
+        parent: INSTANCE.to_owned(),
+        table_id: "t".to_owned(),
+        table: Some(admin::Table {
+            column_families: families.into(),
+            change_stream_config: Some(config(1)),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    server.tables().create_table(create).await.unwrap();
+    let mut records = server.read_changes(request(partition("", ""), None)).await.unwrap();
+    let set = |family: &str, timestamp_micros, value: String| v2::Mutation {
+        mutation: Some(v2::mutation::Mutation::SetCell(v2::mutation::SetCell {
+            family_name: family.to_owned(),
+            column_qualifier: Bytes::from_static(b"q"),
+            timestamp_micros,
+            value: value.into(),
+        })),
+    };
+    for version in 0..4 {
+        for row in 0..5 {
+            // Of each row one is young for a quarter of an hour still, and three have been old all along.
+            let age_minutes = 45 + 30 * version;
+            let mutations = vec![
+                set("newest", (10 + version) * 1_000, format!("{row} {version}")),
+                set("young", start_micros - age_minutes * 60_000_000, "v".to_owned()),
+                set("all", (10 + version) * 1_000, "v".to_owned()),
+            ];
+            server.mutate(&format!("r{row}"), mutations).await;
+        }
+    }
+    let mut replay = Replay::default();
+    // What was young grows old, without any write.
+    for collected in [5 * (3 + 3), 5 * (3 + 4)] {
+        while replay.collected < collected {
+            match next(&mut records).await.unwrap() {
+                Some(StreamRecord::DataChange(change)) => {
+                    assert!(change.done, "each is small");
+                    replay.take(&change);
+                }
+                // A few times a second. Nothing is due before time has passed.
+                Some(StreamRecord::Heartbeat(_)) => clock.advance_micros(5_000_000),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(replay.collected, collected);
+        assert_eq!(server.cells().await, replay.cells);
+        clock.advance_micros(900_000_000);
+    }
+    let of_family = |name| replay.cells.keys().filter(|(_, family, ..)| family == name).count();
+    assert_eq!(["newest", "young", "all"].map(of_family), [5, 0, 20]);
+    server.stop().await;
 }

@@ -176,10 +176,12 @@ impl Tree {
     fn pick_to_collect(&self, words: &[&str], busy: &Busy) -> Option<Pick> {
         let (garbage, versions) = (ids(words, "garbage"), ids(words, "versions"));
         let (expired, runs, old) = (ids(words, "expired"), ids(words, "runs"), ids(words, "old"));
+        let deletions = ids(words, "deletions");
         let properties = |id, question: &dyn Fn(&SstProperties) -> bool| {
             let mut properties = SstProperties {
                 cells: 1,
                 created_micros: if old.contains(&id) { 1 } else { NOW_MICROS },
+                cell_tombstones: u64::from(deletions.contains(&id)),
                 tombstone_run_max: if runs.contains(&id) { 1000 } else { 0 },
                 ..SstProperties::default()
             };
@@ -210,8 +212,10 @@ impl Tree {
             question(&properties)
         };
         let schema = schema();
+        let ruleless = schema.without_user_rules();
         let inputs = CollectInputs {
-            schema: &schema,
+            schema: if words.contains(&"collector") { &ruleless } else { &schema },
+            collector: words.contains(&"collector").then_some(&schema),
             now_micros: NOW_MICROS,
             idle: words.contains(&"idle"),
             tablet_bytes: 0,

@@ -1,0 +1,395 @@
+//! Collecting garbage where changes are kept: cells that rules let go are deleted, row by row, by batches in the log.
+//!
+//! Elsewhere compactions drop such cells, at no moment that history knows. Readers of [changes](crate::changes) are to see what
+//! garbage collection takes, each cell once and in the order of commits. So flushes and compactions of a tablet whose changes are kept drop
+//! none, and the collector deletes them as a client would, but by batches of [their own source](crate::log::Source):
+//!
+//! ```text
+//!  file that may hold garbage, by its properties
+//!      │ walked alone, past the cache: rows with cells that the rules let go as far as it tells
+//!      ▼
+//!  row lock ─► read, what is pending included ─► the rules, now ─► deletions into log and memtable ─► unlock
+//!      │                                                                        │
+//!      ▼                                                                        ▼
+//!  when all of the file was walked: left alone until its next cell expires      flushed, and merged down to what they delete
+//! ```
+//!
+//! Guarantees:
+//!
+//! * What a batch deletes is what the rules, at its moment, let go of what the row has then: a cell that was written or deleted since
+//!   the file was walked is judged as it is under the lock.
+//! * Replaying all changes of a tablet on what it had when they began to be kept gives what reads see. Nothing is deleted twice: what was
+//!   deleted is not read again. What a crash or a stop left over is found again.
+//! * Memory: one row, as a read of it has, without its values, and the deletions of [`UNSYNCED_ROWS_MAX`] that wait for their sync. No list of rows.
+//! * It gives way: a piece of a file at a time, when no compaction is due; no row while writes are refused; and what it writes is
+//!   paced as compactions are.
+//!
+//! Why no versions are missed that lie in different files: compactions lay them side by side in one, as they do elsewhere
+//! ([`collect`]), and then it is the new file that may hold garbage.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::cell::{RowBatch, RowRange, Seq};
+use crate::compaction::candidates::{Candidates, garbage_of};
+use crate::compaction::collect;
+use crate::compaction::input::RunCursor;
+use crate::compaction::pace::Urgency;
+use crate::core::EngineMetrics;
+use crate::cursor::{Cursor, Step};
+use crate::error::{ErrorKind, Result};
+use crate::log::Source;
+use crate::read::{FamilyProjection, Projection};
+use crate::schema::TabletSchema;
+use crate::sst::FileId;
+
+use super::compact::{COLLECTED_WAIT_MICROS, FAILED_WAIT_MICROS};
+use super::{ReadView, Tablet};
+
+/// Bytes of a file that are walked before compactions are asked for again: some milliseconds of work.
+const PIECE_BYTES_MAX: u64 = 4 << 20;
+
+/// Rows that are locked and read before compactions are asked for again: where each is read from the disk, as long again.
+const PIECE_ROWS_MAX: u64 = 256;
+
+/// Mutations of one batch. A row may have a million columns with garbage, and readers of changes take whole batches.
+const BATCH_MUTATIONS_MAX: usize = 1_000;
+
+/// Rows whose deletions wait for their sync while more are made. Fewer would wait for a sync for each row; more only let
+/// more wait.
+const UNSYNCED_ROWS_MAX: usize = 64;
+
+/// How long nothing is deleted after writes were refused, in microseconds. What is behind takes about as long to catch up.
+const PRESSED_WAIT_MICROS: u64 = 1_000_000;
+
+/// What the collector of a tablet knows of its files.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// A file is being walked.
+    walking: bool,
+    /// Where to go on.
+    place: Option<Place>,
+    /// Files that were walked. No more than the version has.
+    walked: HashMap<FileId, Walk>,
+    /// When to look for a file next (monotonic micros).
+    look_at: u64,
+    /// When a piece was claimed last (monotonic micros).
+    claimed_at: u64,
+    /// How often the rules have changed.
+    changes: u64,
+}
+
+impl Progress {
+    /// The rules have changed: what was walked was walked by others.
+    pub(super) fn begin_anew(&mut self) {
+        self.place = None;
+        self.walked.clear();
+        self.look_at = 0;
+        self.changes += 1;
+    }
+}
+
+/// When a file was walked, in microseconds since 1970.
+#[derive(Debug, Clone, Copy)]
+struct Walk {
+    /// What rules let go of it by then was deleted; `None` where that is not known.
+    deleted_micros: Option<i64>,
+    /// It is to be left alone until then.
+    until_micros: i64,
+}
+
+/// A place in a file.
+#[derive(Debug)]
+struct Place {
+    file: FileId,
+    /// When the file was walked before, and when this walk began.
+    deleted_micros: Option<i64>,
+    began_micros: i64,
+    /// The prefix of the row to go on with; empty for the first.
+    from: Vec<u8>,
+    /// When the next of the cells before it may go.
+    due_micros: i64,
+}
+
+impl Place {
+    fn moved(&self, from: Vec<u8>, due_micros: i64) -> Self {
+        Self { from, due_micros, ..*self }
+    }
+}
+
+/// What came of walking a piece of a file.
+enum Walked {
+    /// There is more of it.
+    Piece(Place),
+    /// There is more of it, but writes are refused.
+    Pressed(Place),
+    /// All of it: when to do so again, in microseconds since 1970.
+    Whole(i64),
+    /// A compaction has taken it away.
+    Gone,
+}
+
+/// A piece of a file to walk, the caller's to do: nobody else walks the tablet's files until this is dropped.
+pub(crate) struct Look {
+    tablet: Arc<Tablet>,
+    place: Place,
+    changes: u64,
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        self.tablet.jobs().collector.walking = false;
+    }
+}
+
+impl Tablet {
+    /// Claims a piece of a file that may hold cells to delete, if changes are kept and it is time to look. Of the cells that a
+    /// walk judges, one that rules let go later, without any other being written, is so by its age, which the file tells: so
+    /// what was deleted when the file was walked before need not be read again.
+    pub(crate) fn claim_to_look(self: &Arc<Self>) -> Option<Look> {
+        self.changes_kept()?;
+        let schema = self.schema.load_full().filter(|schema| schema.has_user_rules())?;
+        let clock = &self.core.env.clock;
+        let now = clock.monotonic_micros();
+        let mut jobs = self.jobs();
+        if self.is_dropped() || jobs.collector.walking || now < jobs.collector.look_at {
+            return None;
+        }
+        if self.core.check_writable().is_err() || self.is_pressed() {
+            jobs.collector.look_at = now + PRESSED_WAIT_MICROS;
+            return None;
+        }
+        let view = self.view.load_full();
+        let has = |id: FileId| view.version.ssts().any(|file| file.id == id);
+        let place = match jobs.collector.place.take().filter(|place| has(place.file)) {
+            Some(place) => Some(place),
+            None => {
+                jobs.collector.walked.retain(|id, _| has(*id));
+                let (now_micros, bytes) = (clock.now_micros(), view.version.total_bytes());
+                let blocked = self.blocked(&jobs);
+                let walked = &jobs.collector.walked;
+                let is_wanted = |id: FileId| {
+                    let reader = view.file(id).and_then(|file| file.reader().cloned());
+                    // What a compaction reads is about to be another file.
+                    !blocked.files.contains(&id)
+                        && walked.get(&id).is_none_or(|walk| walk.until_micros <= now_micros)
+                        && reader.is_ok_and(|reader| {
+                            collect::may_delete(reader.properties(), &schema, bytes, now_micros)
+                        })
+                };
+                let file = view.version.ssts().map(|file| file.id).find(|id| is_wanted(*id));
+                file.map(|file| Place {
+                    file,
+                    deleted_micros: walked.get(&file).and_then(|walk| walk.deleted_micros),
+                    began_micros: now_micros,
+                    from: Vec::new(),
+                    due_micros: i64::MAX,
+                })
+            }
+        };
+        let Some(place) = place else {
+            jobs.collector.look_at = now + self.core.options.gc_interval_ms * 1000;
+            return None;
+        };
+        jobs.collector.walking = true;
+        jobs.collector.claimed_at = now;
+        let changes = jobs.collector.changes;
+        drop(jobs);
+        Some(Look { tablet: Arc::clone(self), place, changes })
+    }
+
+    /// When [`Self::claim_to_look`] had something last (monotonic micros), so that tablets take turns.
+    pub(crate) fn looked_at(&self) -> u64 {
+        self.jobs().collector.claimed_at
+    }
+
+    /// Whether clients' writes are refused for what background work has to do first.
+    fn is_pressed(&self) -> bool {
+        self.pressure().refused_share() > 0.0
+    }
+
+    /// Deletes the cells of a row that the rules let go now. Returns the sequence up to which all has to be visible until that
+    /// is durable, and the bytes of log that it takes; `None` where there is nothing to delete.
+    pub(super) async fn collect_row(&self, row: Bytes) -> Result<Option<(Seq, u64)>> {
+        let lock = self.lock_row(&row).await;
+        EngineMetrics::add(&self.core.metrics.collector_rows, 1);
+        let schema = self.require_schema()?;
+        let projection = Projection { families: Some(ruled(&schema)), ..Projection::all() };
+        let projection = Projection { values: false, ..projection };
+        let found = self.read_row(&row, &projection, ReadView::Pending).await?;
+        let Some(found) = found.filter(|_| self.changes_kept().is_some()) else { return Ok(None) };
+        let (deletions, cells) = garbage_of(&found, &schema, self.core.env.clock.now_micros());
+        if deletions.is_empty() {
+            return Ok(None);
+        }
+        let mut bytes = 0;
+        for mutations in deletions.chunks(BATCH_MUTATIONS_MAX) {
+            let batch = RowBatch { row: row.clone(), mutations: mutations.to_vec() };
+            let encoded = self.encode(&batch, Source::GarbageCollection)?;
+            bytes += encoded.len() as u64;
+            let permit = self.core.pipeline.admit(encoded.len()).await?;
+            // Nobody waits for each of them: the log's thread writes it.
+            drop(self.enqueue([encoded], permit, &[batch])?);
+        }
+        let last = self.core.pipeline.last_begun();
+        drop(lock);
+        EngineMetrics::add(&self.core.metrics.cells_collected, cells);
+        Ok(Some((last, bytes)))
+    }
+}
+
+/// The families of the table that have rules, to be read whole.
+fn ruled(schema: &TabletSchema) -> Vec<FamilyProjection> {
+    let ruled = schema.families.keys().filter(|id| schema.user_rule(**id).is_some());
+    ruled.map(|id| FamilyProjection { family: *id, qualifiers: Vec::new() }).collect()
+}
+
+impl Look {
+    /// Walks the piece and deletes what it finds. Blocks. After a failure the file is left alone for a while.
+    pub(crate) fn run(self) -> Result<()> {
+        let tablet = Arc::clone(&self.tablet);
+        let walked = self.walk();
+        let clock = &tablet.core.env.clock;
+        let mut jobs = tablet.jobs();
+        let progress = &mut jobs.collector;
+        // By rules that are not in force any more; it begins anew.
+        let outdated = progress.changes != self.changes;
+        let result = match walked {
+            Ok(_) if outdated => Ok(()),
+            Ok(Walked::Gone) => Ok(()),
+            Ok(Walked::Piece(place)) => {
+                progress.place = Some(place);
+                Ok(())
+            }
+            Ok(Walked::Pressed(place)) => {
+                progress.place = Some(place);
+                progress.look_at = clock.monotonic_micros() + PRESSED_WAIT_MICROS;
+                Ok(())
+            }
+            Ok(Walked::Whole(until_micros)) => {
+                let deleted_micros = Some(self.place.began_micros);
+                progress.walked.insert(self.place.file, Walk { deleted_micros, until_micros });
+                Ok(())
+            }
+            Err(error) => {
+                let wait = i64::try_from(FAILED_WAIT_MICROS).unwrap_or(i64::MAX);
+                let until_micros = clock.now_micros().saturating_add(wait);
+                let deleted_micros = self.place.deleted_micros;
+                progress.walked.insert(self.place.file, Walk { deleted_micros, until_micros });
+                if Tablet::is_stop(&error) || tablet.is_dropped() { Ok(()) } else { Err(error) }
+            }
+        };
+        drop(jobs);
+        result.inspect_err(|error| {
+            tracing::error!(tablet = tablet.id.0, %error, "cannot collect garbage; it is tried again");
+        })
+    }
+
+    fn walk(&self) -> Result<Walked> {
+        let tablet = self.tablet.as_ref();
+        let core = &tablet.core;
+        let schema = tablet.require_schema()?;
+        let view = tablet.hold();
+        let id = self.place.file;
+        // A file that is cut has several references.
+        let mut parts: Vec<_> = view.version.ssts().filter(|file| file.id == id).cloned().collect();
+        if parts.is_empty() {
+            return Ok(Walked::Gone);
+        }
+        parts.sort_by(|a, b| a.first_visible().cmp(b.first_visible()));
+        let open = view.file(id)?;
+        let parts = parts.into_iter().map(|part| (Arc::clone(open), part));
+        let mut cursor = RunCursor::new(parts, &core.env.io, &RowRange::all());
+        let step = cursor.seek(&self.place.from)?;
+        debug_assert!(step == Step::Ready, "a run is never blocked");
+        let now_micros = core.env.clock.now_micros();
+        let mut candidates = Candidates::new(&schema, now_micros, self.place.deleted_micros);
+        let mut deletions = Deletions { tablet, unsynced: None, rows: 0 };
+        let (mut row, mut found) = (Vec::new(), false);
+        let (mut bytes, mut rows) = (0, 0);
+        let walked = loop {
+            let entry = cursor.entry();
+            if entry.is_none_or(|entry| entry.key.row_prefix() != row.as_slice()) {
+                let due_micros = self.place.due_micros.min(candidates.due_micros());
+                if std::mem::take(&mut found) {
+                    if tablet.is_pressed() {
+                        break Walked::Pressed(self.place.moved(row, due_micros));
+                    }
+                    rows += 1;
+                    deletions.collect(&row)?;
+                }
+                let Some(entry) = entry else { break Walked::Whole(due_micros) };
+                row.clear();
+                row.extend_from_slice(entry.key.row_prefix());
+                let is_over = core.stopping()
+                    || tablet.is_dropped()
+                    || tablet.changes_kept().is_none()
+                    || bytes >= PIECE_BYTES_MAX
+                    || rows >= PIECE_ROWS_MAX;
+                if is_over {
+                    break Walked::Piece(self.place.moved(row, due_micros));
+                }
+            }
+            if let Some(entry) = entry {
+                found |= candidates.take(entry.key);
+                bytes += (entry.key.bytes().len() + entry.value.len()) as u64;
+            }
+            let step = cursor.next()?;
+            debug_assert!(step == Step::Ready, "a run is never blocked");
+        };
+        deletions.sync()?;
+        Ok(match walked {
+            Walked::Whole(due_micros) => {
+                let properties = open.reader()?.properties();
+                let bytes = view.version.total_bytes();
+                let patience = properties.families.values().map(|f| collect::patience(f, bytes));
+                let due = due_micros.saturating_add(patience.max().unwrap_or(0));
+                let wait = i64::try_from(COLLECTED_WAIT_MICROS).unwrap_or(i64::MAX);
+                Walked::Whole(due.max(core.env.clock.now_micros().saturating_add(wait)))
+            }
+            other => other,
+        })
+    }
+}
+
+/// Deletions on their way.
+struct Deletions<'a> {
+    tablet: &'a Tablet,
+    /// Up to where all has to be visible until they are durable.
+    unsynced: Option<Seq>,
+    /// Rows since the last that is.
+    rows: usize,
+}
+
+impl Deletions<'_> {
+    /// Collects the row with this prefix.
+    fn collect(&mut self, prefix: &[u8]) -> Result<()> {
+        let mut row = Vec::with_capacity(prefix.len());
+        crate::cell::row_of_prefix(prefix, &mut row);
+        let collected = match pollster::block_on(self.tablet.collect_row(Bytes::from(row))) {
+            Err(error) if error.kind() == ErrorKind::RowTooLarge => {
+                tracing::warn!(tablet = self.tablet.id.0, %error, "cannot collect the garbage of a row");
+                return Ok(());
+            }
+            collected => collected?,
+        };
+        let Some((last, bytes)) = collected else { return Ok(()) };
+        self.unsynced = Some(last);
+        self.rows += 1;
+        if self.rows >= UNSYNCED_ROWS_MAX {
+            self.sync()?;
+        }
+        let core = &self.tablet.core;
+        core.keep_pace(bytes, Urgency::Rest, &|| core.stopping() || self.tablet.is_dropped());
+        Ok(())
+    }
+
+    /// Waits until all are durable.
+    fn sync(&mut self) -> Result<()> {
+        self.rows = 0;
+        let Some(last) = self.unsynced.take() else { return Ok(()) };
+        pollster::block_on(self.tablet.core.pipeline.wait_visible(last))
+    }
+}

@@ -1,0 +1,248 @@
+//! The collector between two of its steps, and jobs that run while changes begin to be kept.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::*;
+use crate::cell::TimestampRange;
+use crate::changes::{Change, Source, position_before};
+use crate::schema::GcRule;
+
+const DAY: Duration = Duration::from_hours(24);
+
+const HOUR_MICROS: i64 = 3_600_000_000;
+
+/// A clock that does something when it is asked the next time.
+#[derive(Debug)]
+struct Hooked {
+    clock: ManualClock,
+    hook: Mutex<Option<Hook>>,
+}
+
+struct Hook(Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hook")
+    }
+}
+
+impl Clock for Hooked {
+    fn now_micros(&self) -> i64 {
+        let hook = self.hook.lock().unwrap().take();
+        if let Some(hook) = hook {
+            (hook.0)();
+        }
+        self.clock.now_micros()
+    }
+
+    fn monotonic_micros(&self) -> u64 {
+        self.clock.monotonic_micros()
+    }
+}
+
+/// A tablet with a rule, whose changes are not kept yet.
+struct Ruled {
+    rig: Rig,
+    clock: Arc<Hooked>,
+}
+
+impl Ruled {
+    fn new(rule: GcRule) -> Self {
+        let clock = ManualClock::new(START_MICROS);
+        let clock = Arc::new(Hooked { clock, hook: Mutex::default() });
+        let options = EngineOptions { memtables_waiting_max: 1, ..EngineOptions::default() };
+        let rig = rig_on(options, Arc::clone(&clock) as Arc<dyn Clock>);
+        let family = FamilyOptions { gc: Some(rule), aggregate: None };
+        rig.tablet.set_schema(Arc::new(TabletSchema { families: [(FamilyId(1), family)].into() }));
+        Self { rig, clock }
+    }
+
+    fn kept(rule: GcRule) -> Self {
+        let ruled = Self::new(rule);
+        ruled.rig.tablet.keep_changes(Some(DAY));
+        ruled
+    }
+
+    fn apply(&self, mutations: Vec<Mutation>) {
+        let batch = RowBatch { row: Bytes::from_static(b"r"), mutations };
+        block_on(self.rig.tablet.apply(batch)).unwrap();
+    }
+
+    fn put(&self, timestamps: &[i64]) {
+        self.apply(timestamps.iter().map(|timestamp| put(*timestamp)).collect());
+    }
+
+    /// The timestamps of the row's cells.
+    fn cells(&self) -> Vec<i64> {
+        let all = Projection::all();
+        let read = self.rig.tablet.read_row(b"r", &all, ReadView::Durable);
+        let row = block_on(read).unwrap();
+        row.map_or_else(Vec::new, |row| row.cells.iter().map(|cell| cell.timestamp).collect())
+    }
+
+    /// Collects the row, whether or not a file says that it has garbage.
+    fn collect(&self) -> bool {
+        let collected = block_on(self.rig.tablet.collect_row(Bytes::from_static(b"r"))).unwrap();
+        let wait = |last| block_on(self.rig.tablet.core.pipeline.wait_visible(last)).unwrap();
+        collected.map(|(last, _)| wait(last)).is_some()
+    }
+
+    /// What garbage collection has deleted: ranges of timestamps.
+    fn deleted(&self) -> Vec<(i64, i64)> {
+        let mut reader = self.rig.tablet.changes_after(position_before(START_MICROS));
+        let changes = reader.read_disk(usize::MAX).unwrap();
+        let ranges = |change: Change| {
+            change.batch.mutations.into_iter().map(|mutation| match mutation {
+                Mutation::DeleteCells { timestamps, .. } => (timestamps.start, timestamps.end),
+                other => panic!("{other:?}"),
+            })
+        };
+        let collected = changes.into_iter().filter(|c| c.source == Source::GarbageCollection);
+        collected.flat_map(ranges).collect()
+    }
+
+    /// Begins to keep changes the next time that the clock is asked.
+    fn keep_in_the_midst(&self) {
+        let tablet = Arc::downgrade(&self.rig.tablet);
+        let keep = move || {
+            tablet.upgrade().unwrap().keep_changes(Some(DAY));
+        };
+        *self.clock.hook.lock().unwrap() = Some(Hook(Box::new(keep)));
+    }
+
+    fn idle(&self) {
+        for _ in 0..12 {
+            self.clock.clock.advance_micros(10_000_000);
+            self.rig.engine.run_background().unwrap();
+        }
+    }
+}
+
+fn put(timestamp: i64) -> Mutation {
+    let (family, qualifier) = (FamilyId(1), Bytes::from_static(b"q"));
+    Mutation::Put { family, qualifier, timestamp, value: Bytes::from_static(b"v") }
+}
+
+fn delete(start: i64, end: i64) -> Mutation {
+    let (family, qualifier) = (FamilyId(1), Bytes::from_static(b"q"));
+    Mutation::DeleteCells { family, qualifier, timestamps: TimestampRange { start, end } }
+}
+
+#[test]
+fn what_was_written_since_a_file_was_walked_is_judged_as_it_is() {
+    let ruled = Ruled::kept(GcRule::MaxVersions(1));
+    ruled.put(&[1_000, 2_000]);
+    block_on(ruled.rig.tablet.flush()).unwrap();
+    // By the file, the older cell may go. It is the newest by now.
+    ruled.apply(vec![delete(2_000, 3_000)]);
+    assert!(!ruled.collect());
+    assert_eq!(ruled.cells(), [1_000]);
+    ruled.put(&[3_000, 4_000]);
+    assert!(ruled.collect());
+    assert_eq!((ruled.cells(), ruled.deleted()), (vec![4_000], vec![(1_000, 4_000)]));
+    assert!(!ruled.collect(), "nothing is deleted twice");
+}
+
+#[test]
+fn a_write_that_waits_for_its_sync_counts_and_comes_before_the_deletion() {
+    let ruled = Ruled::kept(GcRule::MaxVersions(1));
+    ruled.put(&[1_000]);
+    // A write that began and is not applied holds back what is visible.
+    let pipeline = &ruled.rig.tablet.core.pipeline;
+    let encoded = encode_batch(ruled.rig.tablet.id().0 + 1, &batch("x", &["a"]));
+    let permit = block_on(pipeline.admit(encoded.len())).unwrap();
+    let slow = pipeline.begin(encoded, 1, permit).unwrap();
+    let newer = RowBatch { row: Bytes::from_static(b"r"), mutations: vec![put(2_000)] };
+    let mut writing = pin!(ruled.rig.tablet.apply(newer));
+    assert!(writing.as_mut().now_or_never().is_none());
+    let collected = block_on(ruled.rig.tablet.collect_row(Bytes::from_static(b"r"))).unwrap();
+    let (last, _) = collected.expect("the older of the two may go");
+    assert_eq!(ruled.cells(), [1_000], "neither is durable");
+    drop(slow);
+    assert!(block_on(writing).unwrap() < last);
+    block_on(pipeline.wait_visible(last)).unwrap();
+    assert_eq!((ruled.cells(), ruled.deleted()), (vec![2_000], vec![(1_000, 2_000)]));
+}
+
+#[test]
+fn a_flush_that_was_under_way_when_changes_began_to_be_kept_takes_nothing_away() {
+    let ruled = Ruled::new(GcRule::MaxVersions(1));
+    ruled.put(&[1_000, 2_000, 3_000]);
+    ruled.keep_in_the_midst();
+    block_on(ruled.rig.tablet.flush()).unwrap();
+    assert!(ruled.rig.tablet.changes_kept().is_some());
+    assert_eq!(ruled.cells(), [3_000, 2_000, 1_000]);
+    assert_eq!(ruled.rig.tablet.version().ssts().count(), 1);
+    ruled.idle();
+    assert_eq!((ruled.cells(), ruled.deleted()), (vec![3_000], vec![(1_000, 3_000)]));
+    assert_eq!(ruled.rig.ssts(), 1, "what the flush had written first is gone");
+}
+
+#[test]
+fn a_compaction_that_was_under_way_when_changes_began_to_be_kept_takes_nothing_away() {
+    let ruled = Ruled::new(GcRule::MaxVersions(1));
+    for timestamp in [1_000, 2_000] {
+        ruled.put(&[timestamp]);
+        block_on(ruled.rig.tablet.flush()).unwrap();
+    }
+    let claim = ruled.rig.claim_fully();
+    ruled.keep_in_the_midst();
+    claim.run().unwrap();
+    assert!(ruled.rig.tablet.changes_kept().is_some());
+    assert_eq!((ruled.cells(), ruled.deleted()), (vec![2_000, 1_000], vec![]));
+    ruled.idle();
+    assert_eq!((ruled.cells(), ruled.deleted()), (vec![2_000], vec![(1_000, 2_000)]));
+    assert_eq!(ruled.rig.ssts(), 1);
+}
+
+#[test]
+fn a_file_that_was_to_go_as_a_whole_stays_when_changes_begin_to_be_kept() {
+    let ruled = Ruled::new(GcRule::MaxAge(HOUR_MICROS));
+    ruled.put(&[START_MICROS]);
+    ruled.rig.engine.compact_fully().unwrap();
+    block_on(ruled.rig.tablet.flush()).unwrap();
+    ruled.rig.engine.compact_fully().unwrap();
+    ruled.clock.clock.advance_micros(2 * HOUR_MICROS as u64);
+    let claim = ruled.rig.tablet.claim_to_collect().expect("all of it has expired");
+    ruled.rig.tablet.keep_changes(Some(DAY));
+    claim.run().unwrap();
+    assert_eq!(ruled.cells(), [START_MICROS]);
+    ruled.idle();
+    assert_eq!((ruled.cells().len(), ruled.deleted().len()), (0, 1));
+    assert_eq!(ruled.rig.ssts(), 0, "what was deleted is merged away, and the deletion with it");
+}
+
+#[test]
+fn nothing_is_deleted_while_writes_are_refused() {
+    let ruled = Ruled::kept(GcRule::MaxVersions(1));
+    ruled.put(&[1_000, 2_000]);
+    block_on(ruled.rig.tablet.flush()).unwrap();
+    ruled.put(&[3_000]);
+    ruled.rig.tablet.rotate_now();
+    assert!(ruled.rig.tablet.pressure().refused_share() > 0.0);
+    assert!(ruled.rig.tablet.claim_to_look().is_none());
+    ruled.rig.tablet.flush_waiting().unwrap();
+    assert!(ruled.rig.tablet.claim_to_look().is_none(), "not at once");
+    ruled.clock.clock.advance_micros(1_000_000);
+    let look = ruled.rig.tablet.claim_to_look().expect("there is room again");
+    assert!(ruled.rig.tablet.claim_to_look().is_none(), "one at a time");
+    look.run().unwrap();
+    assert_eq!(ruled.cells(), [3_000]);
+}
+
+#[test]
+fn a_look_by_rules_that_have_changed_meanwhile_does_not_count() {
+    let ruled = Ruled::kept(GcRule::MaxVersions(2));
+    ruled.put(&[1_000, 2_000, 3_000]);
+    block_on(ruled.rig.tablet.flush()).unwrap();
+    let look = ruled.rig.tablet.claim_to_look().unwrap();
+    let family = FamilyOptions { gc: Some(GcRule::MaxVersions(1)), aggregate: None };
+    let schema = TabletSchema { families: [(FamilyId(1), family)].into() };
+    ruled.rig.tablet.set_schema(Arc::new(schema));
+    look.run().unwrap();
+    let again = ruled.rig.tablet.claim_to_look().expect("the file is looked at by the new rules");
+    again.run().unwrap();
+    assert_eq!(ruled.cells(), [3_000]);
+    assert!(ruled.rig.tablet.claim_to_look().is_none(), "all was looked at");
+}
