@@ -13,7 +13,7 @@
 //! Files with lists in the newer form (`list`, `element`) are read too. A row group is in memory while it is written,
 //! so it is small ([`ROW_GROUP_BYTES`]); one is read a page of each column at a time.
 
-use std::io::BufWriter;
+use std::io::{BufWriter, Read};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,7 +21,7 @@ use parquet::basic::Compression;
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
-use parquet::file::reader::{ChunkReader, FileReader as _, SerializedFileReader};
+use parquet::file::reader::{ChunkReader, FileReader as _, Length, SerializedFileReader};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::record::Field;
 use parquet::record::reader::RowIter;
@@ -55,6 +55,37 @@ fn failed(error: impl std::fmt::Display) -> Error {
     Error::failed(format!("Parquet: {error}"))
 }
 
+/// A file, or a reader of it, whose end is an error for who reads there: what a damaged page header has passed over goes on
+/// behind the end otherwise, for as many bytes as it says.
+struct Ending<R>(R);
+
+impl<R: Length> Length for Ending<R> {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+}
+
+impl<R: ChunkReader> ChunkReader for Ending<R> {
+    type T = Ending<R::T>;
+
+    fn get_read(&self, start: u64) -> parquet::errors::Result<Self::T> {
+        self.0.get_read(start).map(Ending)
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
+        self.0.get_bytes(start, length)
+    }
+}
+
+impl<R: Read> Read for Ending<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self.0.read(buffer)? {
+            0 if !buffer.is_empty() => Err(std::io::ErrorKind::UnexpectedEof.into()),
+            count => Ok(count),
+        }
+    }
+}
+
 /// Reads a file.
 pub struct Reader {
     rows: RowIter<'static>,
@@ -69,7 +100,7 @@ impl Reader {
     pub fn open(file: impl ChunkReader + 'static, position: Position) -> Result<Self> {
         let file_bytes = file.len();
         parquet_footer::check(&file).map_err(failed)?;
-        let reader = guarded("Parquet", || SerializedFileReader::new(file))?;
+        let reader = guarded("Parquet", || SerializedFileReader::new(Ending(file)))?;
         let meta = reader.metadata().file_metadata();
         let root = meta.schema_descr().root_schema();
         for field in ["key", "cells"] {
@@ -324,6 +355,14 @@ mod tests {
         }
         let (_dir, file) = written(&[], false);
         assert_eq!(rows_of(&mut Reader::open(file, Position::default()).unwrap()), []);
+    }
+
+    #[test]
+    fn a_page_header_that_goes_on_behind_the_end_of_its_file_is_an_error() {
+        let path = golden_file("../damaged/endless-header.parquet");
+        let file = crate::files::open(&path).unwrap();
+        let mut reader = Reader::open(file, Position::default()).unwrap();
+        assert!(reader.next().is_err());
     }
 
     #[test]
