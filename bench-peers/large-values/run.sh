@@ -19,10 +19,10 @@ operations=${OPERATIONS:-$rows}
 stores=${STORES:-tepui bitcask tokyo rocksdb}
 target=${CARGO_TARGET_DIR:-$here/../../target}
 tepui=${TEPUI:-$target/release/tepui}
-# A store's own cache. Tepui reads past the page cache, so what it does not take for itself lies idle: three quarters, which
+# A store's own cache. Tepui reads past the page cache, so what it does not take for itself lies idle: four fifths, which
 # leaves room for memtables, compaction and the pages of its log. RocksDB reads through the page cache: a quarter, as
 # its authors advise there. Bitcask and Tokyo Cabinet have the page cache alone.
-tepui_cache=$((memory / 4 * 3))
+tepui_cache=$((memory / 5 * 4))
 rocksdb_cache=$((memory / 4))
 
 missing=()
