@@ -138,13 +138,6 @@ pub const RELIEF_INTERVAL: Duration = Duration::from_millis(250);
 /// read hold all of it; smaller, and a client with one connection cannot scan in parallel.
 pub const ANSWERS_PER_CONNECTION_PART: u32 = 8;
 
-/// The part of the budget of answers that is held for first messages: an eighth, which is some hundreds of them.
-pub const ANSWERS_RESERVE_PART: u32 = 8;
-
-/// The part of that reserve that one connection may hold: enough for a client that goes on, a few at a time, while
-/// others stand; too little for any one to use it up.
-pub const RESERVE_PER_CONNECTION_PART: u32 = 32;
-
 /// Connections to the endpoint of metrics, at most: a scraper or two, and somebody who looks.
 pub const METRICS_CONNECTIONS_MAX: usize = 16;
 

@@ -22,8 +22,6 @@ use super::Streams;
 pub struct Connection {
     /// What its answers may still take of the budget.
     pub(super) answers: Arc<Semaphore>,
-    /// The same of the reserve for first messages.
-    pub(super) reserve: Arc<Semaphore>,
     /// Its requests that wait for room.
     pub(super) requests_waiting: AtomicU64,
     closed: AtomicBool,
@@ -31,11 +29,10 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection whose answers may take this many units of the budget and of its reserve.
-    pub(super) fn new(answer_units: u32, reserve_units: u32) -> Arc<Self> {
+    /// A connection whose answers may take this many units of the budget.
+    pub(super) fn new(answer_units: u32) -> Arc<Self> {
         Arc::new(Self {
             answers: Arc::new(Semaphore::new(answer_units as usize)),
-            reserve: Arc::new(Semaphore::new(reserve_units as usize)),
             requests_waiting: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             reader: AtomicWaker::new(),

@@ -10,24 +10,18 @@
 //! ```
 //!
 //! Messages are charged to the budget and to their connection from before they are made until the last of them was
-//! taken. Where clients that do not read hold all of it, first messages, which are small, come out of a reserve: the reads of
-//! others, most of which need no second one, do not wait until those are found out. A read that is not asked for [`STALLED_AFTER`](crate::limits::STALLED_AFTER) is suspended: it keeps its place
+//! taken. A read that is not asked for [`STALLED_AFTER`](crate::limits::STALLED_AFTER) is suspended: it keeps its place
 //! and nothing else.
 
 use std::collections::HashMap;
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use futures::future::select;
 use tepui_bigtable::read_rows::ReadRows;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Connection;
-use crate::limits::{
-    ANSWERS_PER_CONNECTION_PART, ANSWERS_RESERVE_PART, CLOSE_STALLED_AFTER,
-    RESERVE_PER_CONNECTION_PART, STALLED_AFTER,
-};
+use crate::limits::{ANSWERS_PER_CONNECTION_PART, CLOSE_STALLED_AFTER, STALLED_AFTER};
 
 /// Bytes of a unit of the budget: what it is counted in.
 const UNIT_BYTES: u64 = 1 << 10;
@@ -35,17 +29,11 @@ const UNIT_BYTES: u64 = 1 << 10;
 /// Bytes that are taken for a message before its size is known, at least: that of a first message.
 const MESSAGE_BYTES_MIN: u64 = 64 << 10;
 
-/// Units of that.
-const FIRST_MESSAGE_UNITS: u32 = (MESSAGE_BYTES_MIN / UNIT_BYTES) as u32;
-
 /// The budget of answers.
 #[derive(Debug)]
 pub struct Streams {
     units: Arc<Semaphore>,
     units_max: u32,
-    /// For first messages.
-    reserve: Arc<Semaphore>,
-    reserve_max: u32,
     /// Answers that wait for the budget.
     waiting: AtomicU64,
     /// Bytes of messages that were made and not taken.
@@ -94,14 +82,11 @@ pub struct StreamFigures {
 impl Streams {
     /// A budget of this many bytes.
     pub fn new(bytes: u64) -> Self {
-        let all = u32::try_from(bytes / UNIT_BYTES).unwrap_or(u32::MAX >> 4).min(u32::MAX >> 4);
-        let reserve_max = (all / ANSWERS_RESERVE_PART).max(FIRST_MESSAGE_UNITS);
-        let units_max = all.saturating_sub(reserve_max).max(1);
+        let units_max =
+            u32::try_from(bytes / UNIT_BYTES).unwrap_or(u32::MAX >> 4).clamp(1, u32::MAX >> 4);
         Self {
             units: Arc::new(Semaphore::new(units_max as usize)),
             units_max,
-            reserve: Arc::new(Semaphore::new(reserve_max as usize)),
-            reserve_max,
             waiting: AtomicU64::new(0),
             bytes: Arc::default(),
             parked: Arc::default(),
@@ -113,18 +98,13 @@ impl Streams {
 
     /// A new connection.
     pub(super) fn connection(&self) -> Arc<Connection> {
-        let reserve = self.reserve_max / RESERVE_PER_CONNECTION_PART;
-        Connection::new(
-            (self.units_max / ANSWERS_PER_CONNECTION_PART).max(1),
-            reserve.max(FIRST_MESSAGE_UNITS),
-        )
+        Connection::new((self.units_max / ANSWERS_PER_CONNECTION_PART).max(1))
     }
 
     /// An answer to a request on this connection; a request that came without one counts as alone on its own.
     pub fn answer(self: &Arc<Self>, connection: Option<Arc<Connection>>) -> Answer {
         let connection = connection.unwrap_or_else(|| self.connection());
-        let streams = Arc::clone(self);
-        Answer { streams, connection, charge: None, slot: None, last_bytes: 0, is_first: true }
+        Answer { streams: Arc::clone(self), connection, charge: None, slot: None, last_bytes: 0 }
     }
 
     /// Figures.
@@ -210,8 +190,6 @@ pub struct Answer {
     /// Since it was first parked.
     slot: Option<(u64, Arc<Slot>)>,
     last_bytes: u64,
-    /// Nothing was made yet.
-    is_first: bool,
 }
 
 impl Answer {
@@ -219,11 +197,7 @@ impl Answer {
     pub async fn make_room(&mut self) {
         self.taken();
         let units = self.units(self.last_bytes.max(MESSAGE_BYTES_MIN));
-        if std::mem::take(&mut self.is_first) {
-            self.charge_first(units).await;
-        } else {
-            self.charge(units).await;
-        }
+        self.charge(units).await;
     }
 
     /// Charges what there is now, the messages behind the next one included, if there is room for it at once.
@@ -275,39 +249,18 @@ impl Answer {
     }
 
     async fn charge(&mut self, units: u32) {
-        self.charge = self.try_charge(units);
-        if self.charge.is_none() {
-            let _waiting = Waiting::new(&self.streams.waiting);
-            self.charge = Some(self.wait_for_budget(units).await);
+        if let Some(charge) = self.try_charge(units) {
+            self.charge = Some(charge);
+            return;
         }
-    }
-
-    async fn charge_first(&mut self, units: u32) {
-        self.charge = self.try_charge(units);
-        if self.charge.is_none() {
-            let _waiting = Waiting::new(&self.streams.waiting);
-            self.charge = Some(self.wait_for_either(units).await);
-        }
-    }
-
-    async fn wait_for_either(&self, units: u32) -> Charge {
-        let (mine, all) = (&self.connection.reserve, &self.streams.reserve);
-        let reserve = pin!(self.wait(mine, all, units.min(FIRST_MESSAGE_UNITS)));
-        select(pin!(self.wait_for_budget(units)), reserve).await.factor_first().0
-    }
-
-    async fn wait_for_budget(&self, units: u32) -> Charge {
-        self.wait(&self.connection.answers, &self.streams.units, units).await
-    }
-
-    async fn wait(&self, mine: &Arc<Semaphore>, all: &Arc<Semaphore>, units: u32) -> Charge {
-        let (mine, all) = (Arc::clone(mine), Arc::clone(all));
+        let _waiting = Waiting::new(&self.streams.waiting);
+        let (mine, all) = (Arc::clone(&self.connection.answers), Arc::clone(&self.streams.units));
         let both = async {
             let mine = mine.acquire_many_owned(units).await?;
             Ok::<_, tokio::sync::AcquireError>((mine, all.acquire_many_owned(units).await?))
         };
         let (mine, all) = both.await.expect("the budgets are never closed");
-        self.charged(mine, all)
+        self.charge = Some(self.charged(mine, all));
     }
 
     /// Counts what is held for the figures.
@@ -420,37 +373,11 @@ mod tests {
         first.make_room().await;
         first.cover(1 << 20).await;
         let mut second = streams.answer(Some(connection));
-        second.make_room().await;
-        let covered = second.cover(1 << 20).now_or_never();
-        assert!(covered.is_none(), "the connection has its part");
+        assert!(second.make_room().now_or_never().is_none(), "the connection has its part");
         let mut other = streams.answer(None);
-        other.make_room().await;
-        assert!(other.cover(500 << 10).now_or_never().is_some());
+        assert!(other.make_room().now_or_never().is_some());
         first.taken();
-        assert!(second.cover(1 << 20).now_or_never().is_some());
-    }
-
-    #[tokio::test]
-    async fn first_messages_are_made_where_others_hold_all_of_the_budget() {
-        let streams = Arc::new(Streams::new(16 << 20));
-        let mut held = Vec::new();
-        for _ in 0..ANSWERS_PER_CONNECTION_PART {
-            let connection = streams.connection();
-            // As much as the connection may have, and as much of the reserve.
-            loop {
-                let mut answer = streams.answer(Some(Arc::clone(&connection)));
-                if answer.make_room().now_or_never().is_none() {
-                    break;
-                }
-                answer.cover(64 << 10).await;
-                held.push(answer);
-            }
-        }
-        for _ in 0..10 {
-            let mut small = streams.answer(None);
-            assert!(small.make_room().now_or_never().is_some());
-            small.cover(1 << 10).now_or_never().expect("it has what it takes");
-        }
+        assert!(second.make_room().now_or_never().is_some());
     }
 
     #[tokio::test(start_paused = true)]
@@ -458,7 +385,7 @@ mod tests {
         let streams = Arc::new(Streams::new(8 << 20));
         let connection = streams.connection();
         let mut answers: Vec<_> =
-            (0..14).map(|_| streams.answer(Some(Arc::clone(&connection)))).collect();
+            (0..16).map(|_| streams.answer(Some(Arc::clone(&connection)))).collect();
         for answer in &mut answers {
             assert!(answer.make_room().now_or_never().is_some());
         }
@@ -486,9 +413,7 @@ mod tests {
         let late = 1_000 + CLOSE_STALLED_AFTER.as_micros() as u64;
         streams.relieve(late, false);
         assert_eq!(streams.figures().closed, 0, "nobody waits");
-        // A first message is made all the same, out of the reserve; a second one waits.
         let mut other = streams.answer(None);
-        assert!(other.make_room().now_or_never().is_some());
         let mut waits = Box::pin(other.make_room());
         assert!(waits.as_mut().now_or_never().is_none());
         // One whose client has taken its message is left alone, and there is room.
@@ -499,7 +424,6 @@ mod tests {
         drop(other);
         left[0].cover(1 << 20).await;
         let mut other = streams.answer(None);
-        assert!(other.make_room().now_or_never().is_some());
         let mut waits = Box::pin(other.make_room());
         assert!(waits.as_mut().now_or_never().is_none());
         streams.relieve(late - 1, false);
