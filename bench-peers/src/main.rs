@@ -22,9 +22,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tepui_bench::bars::Verdicts;
+use tepui_bench::bars::{Verdicts, exit_code};
 use tepui_bench::counters::Machine;
-use tepui_bench::{Error, ErrorKind, Progress, Result};
+use tepui_bench::{Error, Progress, Result};
 
 use crate::bars::{Bench, GROUPS, Group, Sizes, Suite};
 use crate::report::Report;
@@ -37,11 +37,6 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const READ_VALUE_BYTES: usize = 256;
 /// Bytes of a value in the write path's bars: a row of 1 KiB with its key.
 const WRITE_VALUE_BYTES: usize = 974;
-
-/// Exit code when a bar is short.
-const SHORT: u8 = 1;
-/// Exit code when the run did not come to its end.
-const FAILED: u8 = 2;
 
 /// Tepui's read path or its write path beside RocksDB, fjall and the device: prints a line for each bar, and exits
 /// with 1 when one of them is short.
@@ -101,15 +96,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::from(SHORT),
-        Err(e) if e.kind() == ErrorKind::Interrupted => ExitCode::from(FAILED),
-        Err(e) => {
-            eprintln!("error: {e}");
-            ExitCode::from(FAILED)
-        }
-    }
+    exit_code(run(&Args::parse()))
 }
 
 fn failed(what: &std::path::Path, e: &std::io::Error) -> Error {

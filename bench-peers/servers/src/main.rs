@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
-use tepui_bench::bars::Verdicts;
+use tepui_bench::bars::{Verdicts, exit_code};
 use tepui_bench::child::Child;
 use tepui_bench::contest::{self, Contest, Entrant, Report};
 use tepui_bench::counters::Machine;
-use tepui_bench::{Dataset, Error, ErrorKind, Limit, OpKind, Progress, Result, Store, Workload};
+use tepui_bench::{Dataset, Error, Limit, OpKind, Progress, Result, Store, Workload};
 
 use crate::shape::{CONNECTIONS, IN_FLIGHT, THREADS};
 
@@ -24,10 +24,6 @@ use crate::shape::{CONNECTIONS, IN_FLIGHT, THREADS};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const GROUP: &str = "peers";
-/// Exit code when a bar is short.
-const SHORT: u8 = 1;
-/// Exit code when the run did not come to its end.
-const FAILED: u8 = 2;
 /// Seconds that a server may take to come up: a JVM on a busy machine.
 const START_SECONDS: u32 = 180;
 /// The heaps: ten times the rows of a short run, so that collections are rare, and two of them fit a small machine.
@@ -138,16 +134,7 @@ fn failed(what: &Path, error: &std::io::Error) -> Error {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::from(SHORT),
-        Err(error) => {
-            if error.kind() != ErrorKind::Interrupted {
-                eprintln!("error: {error}");
-            }
-            ExitCode::from(FAILED)
-        }
-    }
+    exit_code(run(&Args::parse()))
 }
 
 /// Runs the contest; how many bars are short.

@@ -4,21 +4,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use tepui_bench::bars::Verdicts;
+use tepui_bench::bars::{Verdicts, exit_code};
 use tepui_bench::contest::Report;
 use tepui_bench::counters::Machine;
-use tepui_bench::{Error, ErrorKind, Progress, Result};
+use tepui_bench::{Error, Progress, Result};
 use tepui_bench_server::bench::{Bench, CONNECTIONS, IN_FLIGHT, Sizes, THREADS};
 use tepui_bench_server::counting::Counting;
 use tepui_bench_server::groups::GROUPS;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting::new();
-
-/// Exit code when a bar is short.
-const SHORT: u8 = 1;
-/// Exit code when the run did not come to its end.
-const FAILED: u8 = 2;
 
 /// The bars of Tepui's server: prints a line for each, and exits with 1 when one of them is short.
 #[derive(Debug, Parser)]
@@ -57,16 +52,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::from(SHORT),
-        Err(error) => {
-            if error.kind() != ErrorKind::Interrupted {
-                eprintln!("error: {error}");
-            }
-            ExitCode::from(FAILED)
-        }
-    }
+    exit_code(run(&Args::parse()))
 }
 
 fn failed(what: &Path, error: &std::io::Error) -> Error {

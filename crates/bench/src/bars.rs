@@ -1,10 +1,31 @@
 //! Bars: a figure, what it must be, and whether it is. What benchmarks with a verdict print, a line each.
 
 use std::fmt::Write as _;
+use std::process::ExitCode;
 
 use serde::Serialize;
 
 use crate::counters::Machine;
+use crate::error::{ErrorKind, Result};
+
+/// Exit code when a bar is short.
+const SHORT: u8 = 1;
+/// Exit code when the run did not come to its end.
+const FAILED: u8 = 2;
+
+/// How a program ends whose run found so many bars short, or failed; says why, but for an interruption.
+pub fn exit_code(short: Result<usize>) -> ExitCode {
+    match short {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(SHORT),
+        Err(error) => {
+            if error.kind() != ErrorKind::Interrupted {
+                eprintln!("error: {error}");
+            }
+            ExitCode::from(FAILED)
+        }
+    }
+}
 
 /// What a figure must be.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
