@@ -15,6 +15,7 @@ use tepui_server::api::v2;
 use tepui_server::api::v2::read_rows_response::CellChunk;
 use tepui_server::api::v2::read_rows_response::cell_chunk::RowStatus;
 use tepui_server::listener;
+use tepui_server::placement::Door;
 use tepui_server::runtime::{Core, Windows};
 use tokio::sync::watch;
 use tonic::body::Body;
@@ -112,12 +113,13 @@ impl EchoServer {
         let (drain, draining) = watch::channel(false);
         let echo = Echo(Arc::new(message));
         let mut threads = Vec::new();
-        for (index, listener) in listeners.into_iter().enumerate() {
+        let doors = Door::all(listeners.len());
+        for (index, (listener, door)) in listeners.into_iter().zip(doors).enumerate() {
             let services = Routes::new(echo.clone()).prepare();
             let (io, draining) = (Arc::clone(&env.io), draining.clone());
             let streams = Arc::new(Streams::new(BUFFERS_BYTES));
             let windows = Windows::within(BUFFERS_BYTES);
-            let core = Core { services, streams, windows, working: Arc::default() };
+            let core = Core { services, streams, windows, door, working: Arc::default() };
             let work = move || core.run(listener, draining, io.as_ref());
             threads.push(env.spawner.spawn(&format!("{THREADS}{index}"), Box::new(work))?);
         }

@@ -14,6 +14,7 @@
 //! | [`pressure`] | how far flushes, compactions and the log are behind, and which writes are refused for it |
 //! | [`tablet`] | applying, reading, flushing, compacting one tablet; collecting garbage where changes are kept |
 //! | [`log`] | the commit log of the server: order, durability, visibility |
+//! | [`relay`] | waking those who wait for the log, a thread at a time |
 //! | [`changes`] | what changed tablets with a change stream, in the order of commits, for as long as it is kept |
 //! | [`memtable`] | the newest writes, sorted, in memory |
 //! | [`sst`] | immutable files of sorted records: writing, looking up, walking |
@@ -123,6 +124,7 @@ pub mod offline;
 pub mod options;
 pub mod pressure;
 pub mod read;
+pub mod relay;
 pub mod schema;
 pub mod sst;
 mod store;

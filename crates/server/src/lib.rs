@@ -3,7 +3,8 @@
 //! # The life of a request
 //!
 //! A connection belongs to one core: [`runtime`] runs one single-threaded tokio runtime per core, each
-//! accepting on a socket of its own ([`listener`]); [`dispatch`] finds a request's service. `build.rs`
+//! accepting on a socket of its own ([`listener`]), and hands connections on so that each has about as many ([`placement`]); what a
+//! connection sends is [`gather`]ed into few system calls. [`dispatch`] finds a request's service. `build.rs`
 //! generates the services' traits and the calls of their methods from the table in [`rpcs`]. Its bytes are taken
 //! from a budget before they are read, and so are those of its answer ([`admission`]); [`metrics`] counts it.
 //! [`services`] holds what serves them; what instances, clusters and app profiles may be is in [`instances`],
@@ -22,6 +23,7 @@ pub mod change_streams;
 pub mod chores;
 pub mod config;
 pub mod dispatch;
+pub mod gather;
 pub mod hot_tablets;
 pub mod iam;
 pub mod instances;
@@ -31,6 +33,7 @@ pub mod logging;
 pub mod metrics;
 pub mod names;
 pub mod operations;
+pub mod placement;
 pub mod rpcs;
 pub mod runtime;
 pub mod server;

@@ -1,5 +1,5 @@
 //! A core: one thread, one single-threaded runtime, one listening socket. A connection stays on the core
-//! that accepted it, and so do its requests.
+//! that it was given to ([`crate::placement`]), and so do its requests.
 
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use tepui_bigtable::activity::{self, Working};
 use tepui_engine::io::IoEngine;
+use tepui_engine::relay;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tonic::body::Body;
@@ -22,6 +23,7 @@ use crate::limits::{
     CONNECTION_WINDOW_PART, DRAIN, HEADERS_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
     STREAM_WINDOW_PART, STREAMS_PER_CONNECTION_MAX,
 };
+use crate::placement::Door;
 
 /// Told once: true when it is time. A sender that is gone counts as told.
 pub type Signal = watch::Receiver<bool>;
@@ -41,6 +43,8 @@ pub struct Core<S> {
     pub streams: Arc<Streams>,
     /// What its clients may send ahead.
     pub windows: Windows,
+    /// Where its connections come in.
+    pub door: Door,
     /// Where it tells which tablet it works for.
     pub working: Arc<Working>,
 }
@@ -98,6 +102,8 @@ where
                 return;
             }
         };
+        // Ends with the runtime.
+        drop(runtime.spawn(relay::serve()));
         runtime.block_on(async {
             // Kept until the requests are done: then the reads that are left belong to nobody. A core that
             // cannot be attached reads by other means.
@@ -130,9 +136,10 @@ where
         let incoming = TcpIncoming::from(listener)
             .with_nodelay(Some(true))
             .with_keepalive(Some(KEEPALIVE_INTERVAL));
-        let Core { services, streams, windows, .. } = self;
-        let incoming =
-            incoming.map(|accepted| accepted.map(|stream| Accepted::new(stream, &streams)));
+        let Core { services, streams, windows, door, .. } = self;
+        let incoming = door
+            .connections(incoming)
+            .map(|accepted| accepted.map(|(stream, seat)| Accepted::new(stream, seat, &streams)));
         Server::builder()
             .initial_stream_window_size(windows.stream_bytes)
             .initial_connection_window_size(windows.connection_bytes)
@@ -166,14 +173,15 @@ mod tests {
         let (drain, draining) = watch::channel(false);
         let cores: Vec<_> = listeners
             .into_iter()
-            .map(|listener| {
+            .zip(Door::all(2))
+            .map(|(listener, door)| {
                 let service = HealthService::from_health_reporter(health.clone());
                 let (routes, drain) = (Routes::new(HealthServer::new(service)), draining.clone());
                 let io = Arc::clone(&env.io);
                 let windows = Windows::within(1 << 20);
                 let streams = Arc::new(Streams::new(1 << 20));
                 let working = Arc::default();
-                let core = Core { services: routes.prepare(), streams, windows, working };
+                let core = Core { services: routes.prepare(), streams, windows, door, working };
                 let work = move || core.run(listener, drain, io.as_ref());
                 ThreadSpawner.spawn("core", Box::new(work)).unwrap()
             })

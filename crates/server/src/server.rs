@@ -38,6 +38,7 @@ use crate::metrics::collect::Sources;
 use crate::metrics::endpoint;
 use crate::metrics::rpc::{CoreRpcs, Recorder};
 use crate::operations::Operations;
+use crate::placement::Door;
 use crate::runtime;
 use crate::services::generated::bigtable::bigtable_server::BigtableServer;
 use crate::services::generated::instance_admin::bigtable_instance_admin_server::BigtableInstanceAdminServer;
@@ -153,7 +154,8 @@ fn start_over(
     pollster::block_on(chores::tell(&health, &told));
     let mut threads = Vec::new();
     let hot_tablets = Arc::new(HotTablets::new(listeners.len()));
-    for (i, listener) in listeners.into_iter().enumerate() {
+    let doors = Door::all(listeners.len());
+    for (i, (listener, door)) in listeners.into_iter().zip(doors).enumerate() {
         let core = Arc::new(CoreRpcs::default());
         cores.push(Arc::clone(&core));
         let serving = Serving {
@@ -176,7 +178,7 @@ fn start_over(
         let (io, streams) = (Arc::clone(&env.io), Arc::clone(&streams));
         let working = hot_tablets.cores().get(i).map(Arc::clone).unwrap_or_default();
         let work = move || {
-            let core = runtime::Core { services, streams, windows, working };
+            let core = runtime::Core { services, streams, windows, door, working };
             core.run(listener, draining, io.as_ref());
         };
         threads.push(env.spawner.spawn(&format!("tepui-core-{i}"), Box::new(work))?);

@@ -20,8 +20,8 @@ use super::record::{ADVICE, Tail};
 use super::segment::{Predecessor, SegmentReader, create_segment, list_segments, segment_name};
 use super::worker::{self, Queue, Shared, Worker};
 use super::{
-    Append, CommitLog, LogObserver, LogOptions, SegmentInfo, add_mark, closed, lock, poisoned,
-    repair,
+    Append, CommitLog, LogObserver, LogOptions, Owes, SegmentInfo, add_mark, closed, lock,
+    poisoned, repair,
 };
 use crate::cell::{RowBatch, Seq};
 use crate::db::SyncMode;
@@ -276,23 +276,23 @@ impl CommitLog for LocalLog {
         Ok(())
     }
 
-    fn append_all(&self, appends: &mut dyn Iterator<Item = Append>, alone: bool) -> Result<bool> {
+    fn append_all(&self, appends: &mut dyn Iterator<Item = Append>, alone: bool) -> Result<Owes> {
         let mut queue = lock(&self.shared.queue);
         queue.check()?;
-        let before = queue.entries.len();
         queue.entries.extend(appends);
         if alone && self.shared.options.sync != SyncMode::Always {
-            queue.unannounced = true;
-            return Ok(true);
+            return Ok(Owes::Write);
         }
-        // The thread waits for the first, or for so many.
-        let told = before >= queue.awaited && !std::mem::take(&mut queue.unannounced);
-        let awaited = !told && queue.entries.len() >= queue.awaited;
-        drop(queue);
-        if awaited {
-            self.shared.wake.notify_one();
+        match queue.awaited {
+            // It looks at the queue by itself.
+            None => Ok(Owes::Nothing),
+            Some(0..=1) => Ok(Owes::Call),
+            // A wait of its own, for all who are to return.
+            Some(_) => {
+                queue.call(&self.shared.wake);
+                Ok(Owes::Nothing)
+            }
         }
-        Ok(false)
     }
 
     fn write_queued(&self, here: bool) {
@@ -300,7 +300,7 @@ impl CommitLog for LocalLog {
             Some(observer) if here => {
                 worker::write_here(&self.worker, &self.shared, observer.as_ref());
             }
-            _ => self.shared.wake.notify_one(),
+            _ => lock(&self.shared.queue).call(&self.shared.wake),
         }
     }
 

@@ -143,19 +143,33 @@ fn add_mark(marks: &mut Vec<Mark>, first_seq: Seq, offset: u64) {
     }
 }
 
+/// What is left to be done by who queued batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owes {
+    /// They will be written.
+    Nothing,
+    /// [`CommitLog::write_queued`], here: nobody could do it sooner.
+    Write,
+    /// [`CommitLog::write_queued`], not here, once what else its thread has to queue is queued: one group has it all.
+    Call,
+}
+
 /// A commit log. An implementation is opened with a replay of what it holds (in the order in which it
 /// was appended); this is what it does from then on.
 pub trait CommitLog: Send + Sync + Debug {
     /// Starts to write. Called once, before the first [`Self::append`].
     fn start(&self, observer: Arc<dyn LogObserver>) -> Result<()>;
     /// Queues batches, next to each other; never blocks for I/O. Batches are written in the order of the calls, and
-    /// reported to the observer. Fails, and takes none, when the log has failed or is closed. Where they are `alone` (nothing
-    /// is queued or being written besides) the answer may be true: then the caller owes a call of [`Self::write_queued`],
-    /// and until then they may lie.
-    fn append_all(&self, appends: &mut dyn Iterator<Item = Append>, alone: bool) -> Result<bool>;
-    /// Queues one batch.
+    /// reported to the observer. Fails, and takes none, when the log has failed or is closed. `alone`: nothing is queued
+    /// or being written besides. Until the caller has done what it [`Owes`], they may lie.
+    fn append_all(&self, appends: &mut dyn Iterator<Item = Append>, alone: bool) -> Result<Owes>;
+    /// Queues one batch, to be written soon.
     fn append(&self, append: Append) -> Result<()> {
-        self.append_all(&mut std::iter::once(append), false).map(|_| ())
+        let owes = self.append_all(&mut std::iter::once(append), false)?;
+        if owes != Owes::Nothing {
+            self.write_queued(false);
+        }
+        Ok(())
     }
     /// Sees to it that what is queued is written: `here`, before it returns, where that is a matter of microseconds.
     /// Otherwise soon. Called without locks that the observer takes.

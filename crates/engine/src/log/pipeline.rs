@@ -33,7 +33,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -41,10 +41,11 @@ use std::task::{Context, Poll};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::{Append, CommitLog, EncodedBatch, Hlc, LogObserver, closed, lock, poisoned};
+use super::{Append, CommitLog, EncodedBatch, Hlc, LogObserver, Owes, closed, lock, poisoned};
 use crate::cell::Seq;
 use crate::db::Health;
 use crate::error::{Error, Result};
+use crate::relay;
 
 /// Bytes of batches queued or being synced. Smaller would stall bulk loads while a slow sync runs
 /// (at 500 MB/s, 64 MiB are an eighth of a second); larger only lets more memory wait. A larger batch is
@@ -339,8 +340,10 @@ impl CommitPipeline {
             Append { batch, mutations, last_seq, permit }
         });
         let alone = state.flying.is_empty();
-        let owed =
-            self.log.append_all(&mut appends, alone)?.then(|| Owed(Some(Arc::clone(&self.log))));
+        let owed = match self.log.append_all(&mut appends, alone)? {
+            Owes::Nothing => None,
+            owes => Some(Owed { log: Some(Arc::clone(&self.log)), owes }),
+        };
         let ticket = state.first_ticket + state.flying.len() as u64;
         let flying = Flying { last_seq, applied: false, logged: true, done: Some(done) };
         state.flying.push_back(flying);
@@ -386,7 +389,10 @@ impl CommitPipeline {
         async move {
             match waiting? {
                 None => Ok(()),
-                Some(receiver) => receiver.await.unwrap_or_else(|_| Err(closed())),
+                Some(mut receiver) => {
+                    let received = poll_fn(|context| relay::poll(&mut receiver, context)).await;
+                    received.unwrap_or_else(|_| Err(closed()))
+                }
             }
         }
     }
@@ -444,22 +450,24 @@ pub struct Commit {
     owed: Option<Owed>,
 }
 
-/// A batch that nobody has told the log's thread of, because who waits for it can write it sooner. Dropped, the
-/// thread is told after all.
+/// What is owed to the log for a batch. Dropped, the log's thread is called.
 #[derive(Debug)]
-struct Owed(Option<Arc<dyn CommitLog>>);
+struct Owed {
+    log: Option<Arc<dyn CommitLog>>,
+    owes: Owes,
+}
 
 impl Owed {
-    fn write(mut self) {
-        if let Some(log) = self.0.take() {
-            log.write_queued(true);
+    fn pay(mut self) {
+        if let Some(log) = self.log.take() {
+            log.write_queued(self.owes == Owes::Write);
         }
     }
 }
 
 impl Drop for Owed {
     fn drop(&mut self) {
-        if let Some(log) = self.0.take() {
+        if let Some(log) = self.log.take() {
             log.write_queued(false);
         }
     }
@@ -480,7 +488,7 @@ impl Commit {
     pub fn applied(mut self) -> CommitDone {
         let receiver = self.receiver.take();
         let receiver = receiver.expect("taken only here, and `applied` takes the commit");
-        CommitDone { receiver, owed: self.owed.take() }
+        CommitDone { receiver, owed: self.owed.take(), is_put_off: false }
         // Dropping the commit marks it.
     }
 }
@@ -505,16 +513,23 @@ pub struct CommitDone {
     receiver: oneshot::Receiver<Result<Seq>>,
     /// Until it is first polled, which is to be soon, and without a lock that other writes need.
     owed: Option<Owed>,
+    /// The log's thread is called when everything else that is ready on this one has had its turn.
+    is_put_off: bool,
 }
 
 impl Future for CommitDone {
     type Output = Result<Seq>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(owed) = self.owed.take() {
-            owed.write();
+        let call = self.owed.as_ref().is_some_and(|owed| owed.owes == Owes::Call);
+        if call && !std::mem::replace(&mut self.is_put_off, true) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
         }
-        let received = Pin::new(&mut self.receiver).poll(context);
+        if let Some(owed) = self.owed.take() {
+            owed.pay();
+        }
+        let received = relay::poll(&mut self.receiver, context);
         received.map(|answer| answer.unwrap_or_else(|_| Err(closed())))
     }
 }

@@ -65,10 +65,8 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub(super) entries: Vec<Append>,
-    /// The thread wants to be woken when so many are queued.
-    pub(super) awaited: usize,
-    /// Entries are queued that the thread was not told of.
-    pub(super) unannounced: bool,
+    /// The thread sleeps, wants to be called when so many are queued, and was not called yet.
+    pub(super) awaited: Option<usize>,
     /// A deadline has come up that the thread does not know of.
     look_again: bool,
     pub(super) closing: bool,
@@ -80,8 +78,15 @@ pub(super) struct Queue {
 impl Queue {
     /// What is queued; `spare` becomes the next buffer.
     fn take(&mut self, spare: &mut Vec<Append>) -> Vec<Append> {
-        self.unannounced = false;
         std::mem::replace(&mut self.entries, std::mem::take(spare))
+    }
+
+    /// Calls the thread, if it sleeps, nobody has, and enough is queued.
+    pub(super) fn call(&mut self, wake: &Condvar) {
+        if self.awaited.is_some_and(|count| self.entries.len() >= count) {
+            self.awaited = None;
+            wake.notify_one();
+        }
     }
 
     /// Whether nothing can be appended any more, and why.
@@ -106,8 +111,8 @@ impl Shared {
     /// The next thing to do; waits for it. An error when the log has failed elsewhere.
     fn next_work(&self, deadline_micros: Option<u64>, gather: &mut Gather) -> Result<Work> {
         let mut queue = lock(&self.queue);
-        queue.awaited = 1;
         loop {
+            queue.awaited = None;
             if let Some(error) = &queue.failed {
                 return Err(error.clone());
             }
@@ -124,11 +129,13 @@ impl Shared {
             if std::mem::take(&mut queue.look_again) {
                 return Ok(Work::Group);
             }
+            queue.awaited = Some(1);
             queue = match deadline_micros {
                 None => self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
                     let now = self.clock.monotonic_micros();
                     if now >= deadline {
+                        queue.awaited = None;
                         return Ok(Work::Timer);
                     }
                     let pause = Duration::from_micros(deadline - now);
@@ -147,8 +154,8 @@ impl Shared {
     ) -> MutexGuard<'a, Queue> {
         let now = self.clock.monotonic_micros();
         let Some(mut wait) = gather.begin(now, queue.entries.len()) else { return queue };
-        queue.awaited = wait.target;
         loop {
+            queue.awaited = Some(wait.target);
             let slice = Duration::from_micros(wait.slice_micros);
             let (still, timeout) = self
                 .wake
@@ -158,6 +165,7 @@ impl Shared {
                 })
                 .unwrap_or_else(PoisonError::into_inner);
             queue = still;
+            queue.awaited = None;
             if !timeout.timed_out() {
                 gather.reached();
                 return queue;

@@ -16,6 +16,8 @@ use tokio::sync::Semaphore;
 use tonic::transport::server::Connected;
 
 use super::Streams;
+use crate::gather::Gathered;
+use crate::placement::Seat;
 
 /// A connection as its requests see it: in the extensions of each.
 #[derive(Debug)]
@@ -52,12 +54,13 @@ const TURN_BYTES: usize = 128 << 10;
 
 /// The two ends of a connection that was accepted.
 pub struct Accepted {
-    stream: TcpStream,
+    stream: Gathered<TcpStream>,
     connection: Arc<Connection>,
     /// Bytes of this turn.
     turn_bytes: usize,
     /// Between two turns.
     pause: Option<BoxFuture<'static, ()>>,
+    _seat: Seat,
 }
 
 impl fmt::Debug for Accepted {
@@ -67,9 +70,10 @@ impl fmt::Debug for Accepted {
 }
 
 impl Accepted {
-    /// The connection behind a socket; its answers are charged to `streams`.
-    pub fn new(stream: TcpStream, streams: &Streams) -> Self {
-        Self { stream, connection: streams.connection(), turn_bytes: 0, pause: None }
+    /// The connection behind a socket, which has a seat at its core; its answers are charged to `streams`.
+    pub fn new(stream: TcpStream, seat: Seat, streams: &Streams) -> Self {
+        let stream = Gathered::new(stream);
+        Self { stream, connection: streams.connection(), turn_bytes: 0, pause: None, _seat: seat }
     }
 
     /// Ready when it is this connection's turn.
@@ -173,6 +177,8 @@ impl AsyncWrite for Accepted {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::placement::Door;
+    use futures::StreamExt as _;
     use tokio::io::AsyncReadExt as _;
 
     #[tokio::test]
@@ -180,7 +186,10 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
-        let mut accepted = Accepted::new(stream, &Streams::new(1 << 20));
+        let accepting = futures::stream::iter([Ok(stream)]);
+        let mut connections = Door::all(1).remove(0).connections(accepting);
+        let (stream, seat) = connections.next().await.unwrap().unwrap();
+        let mut accepted = Accepted::new(stream, seat, &Streams::new(1 << 20));
         let connection = accepted.connect_info();
         let mut buffer = [0; 8];
         let read = accepted.read(&mut buffer);

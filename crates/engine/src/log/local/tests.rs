@@ -47,6 +47,28 @@ fn what_was_appended_is_replayed_in_order_over_several_lives() {
 }
 
 #[test]
+fn what_is_queued_before_the_thread_is_called_is_one_group() {
+    let world = World::new();
+    let opened = world.open(always()).unwrap();
+    let watch = start(&opened.log);
+    for round in 0..10 {
+        while lock(&opened.log.shared.queue).awaited.is_none() {
+            std::thread::yield_now();
+        }
+        let groups = opened.log.figures().groups;
+        for n in 1..=30 {
+            let mut one = std::iter::once(append(1, round * 30 + n));
+            assert_eq!(opened.log.append_all(&mut one, false).unwrap(), Owes::Call);
+        }
+        for _ in 1..=30 {
+            opened.log.write_queued(false);
+        }
+        watch.wait(round * 30 + 30).unwrap();
+        assert_eq!(opened.log.figures().groups - groups, 1);
+    }
+}
+
+#[test]
 fn what_queues_up_during_a_sync_shares_the_next_one() {
     let world = World::new();
     let opened = world.open(always()).unwrap();
