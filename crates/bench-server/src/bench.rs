@@ -14,8 +14,8 @@ use crate::threads::{Used, used};
 pub const IN_FLIGHT: usize = 64;
 /// Threads of the clients: one for each core here.
 pub const THREADS: usize = 2;
-/// Connections: enough that the kernel spreads them over the server's cores about evenly.
-pub const CONNECTIONS: usize = 16;
+/// Connections: two for each core. A client keeps few; requests that share one share its system calls too.
+pub const CONNECTIONS: usize = 4;
 /// A warm-up takes this part of a measured run.
 const WARM_UP_PART: f64 = 0.5;
 /// What a cache of everything holds beyond the rows: index, filters, and blocks that are about to go.

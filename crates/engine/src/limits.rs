@@ -9,6 +9,10 @@ pub const ROW_READ_BYTES_MAX: u64 = 256 << 20;
 /// Higher: long hidden runs are walked for longer before they are jumped.
 pub const SKIP_BEFORE_SEEK: u32 = 16;
 
+/// The same in a row of which records were sought past already: its other columns tend to have as many versions, and a seek
+/// within a row finds its way in the processor's cache.
+pub const SKIP_BEFORE_SEEK_AGAIN: u32 = 2;
+
 /// Records that a scan looks at without finding anything to return before it gives its caller a mark of
 /// progress: about a millisecond of work. Lower: more marks on the wire for sparse scans. Higher: a
 /// caller that waits for a mark holds its thread for longer, and a client that resumes repeats more.

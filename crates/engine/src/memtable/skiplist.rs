@@ -55,7 +55,7 @@ struct Header {
     row_len: u32,
 }
 
-/// Lines of a record that are fetched ahead: a kilobyte. The processor goes on by itself in a longer one.
+/// Lines of a record that are fetched ahead, at most: a kilobyte. The processor goes on by itself in a longer one.
 const AHEAD_LINES: usize = 16;
 
 /// Searches at once in [`SkipList::fetch_paths`]: as many as a core has requests to memory under way, about. Twice as many
@@ -121,6 +121,16 @@ unsafe fn value<'a>(node: NodePtr) -> &'a [u8] {
         let start = node.cast::<u8>().add(HEADER_BYTES + (*node).key_len as usize);
         std::slice::from_raw_parts(start, (*node).value_len)
     }
+}
+
+/// Bytes of `node` from its header on.
+///
+/// # Safety
+/// As for [`key`].
+unsafe fn node_bytes(node: NodePtr) -> usize {
+    // SAFETY: the header is initialised and never changes once the node is published.
+    let Header { value_len, key_len, row_len: _ } = unsafe { &*node };
+    HEADER_BYTES + *key_len as usize + value_len
 }
 
 /// The list as readers see it.
@@ -444,8 +454,9 @@ impl ListCursor {
             return;
         }
         // SAFETY: `node` is a published node of `list`, and every node is on level 0.
-        let ahead = unsafe { next(self.node, 0) };
-        for line in 0..AHEAD_LINES {
+        let (ahead, bytes) = unsafe { (next(self.node, 0), node_bytes(self.node)) };
+        // Records that lie next to each other are about as long.
+        for line in 0..(bytes / LINE_BYTES + 1).min(AHEAD_LINES) {
             fetch_at(ahead.cast::<u8>().wrapping_add(line * LINE_BYTES));
         }
     }

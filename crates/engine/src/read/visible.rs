@@ -28,7 +28,7 @@ use crate::cell::{
 };
 use crate::cursor::{Cursor, Entry};
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::SKIP_BEFORE_SEEK;
+use crate::limits::{SKIP_BEFORE_SEEK, SKIP_BEFORE_SEEK_AGAIN};
 use crate::read::plan::{FamilyPlan, Place, Plan, target_after, target_cell, target_family};
 use crate::read::{EncodedExcised, aggregate};
 use crate::values::{Elsewhere, FoundRow, ValuePointer};
@@ -109,6 +109,8 @@ pub(super) struct VisibleRow {
     target: Vec<u8>,
     /// Records passed over since something was last looked at.
     stepped: u32,
+    /// Records that are passed over before the rest is sought past.
+    patience: u32,
 }
 
 impl VisibleRow {
@@ -141,6 +143,7 @@ impl VisibleRow {
             skipping: false,
             target: Vec::new(),
             stepped: 0,
+            patience: SKIP_BEFORE_SEEK,
         }
     }
 
@@ -161,6 +164,7 @@ impl VisibleRow {
         self.state = State::Empty;
         self.skipping = false;
         self.stepped = 0;
+        self.patience = SKIP_BEFORE_SEEK;
     }
 
     /// Makes the row with this prefix the current one, of which nothing is to be shown.
@@ -218,7 +222,7 @@ impl VisibleRow {
             self.stepped = 0;
         }
         if key.seq() > self.snapshot {
-            if self.stepped >= SKIP_BEFORE_SEEK {
+            if self.stepped >= self.patience {
                 let target = &mut self.target;
                 target_cell(key.column_prefix(), key.timestamp(), self.snapshot, target);
                 self.skipping = true;
@@ -482,18 +486,13 @@ impl VisibleRow {
     /// Passes over a record that is skipped or not visible.
     fn step_over(&mut self) -> Action {
         self.stepped += 1;
-        if self.skipping && self.stepped > SKIP_BEFORE_SEEK {
-            self.stepped = 0;
-            Action::Seek
-        } else {
-            Action::Next
-        }
+        if self.skipping && self.stepped > self.patience { self.seek() } else { Action::Next }
     }
 
     /// Passes over an older record of a decided cell.
     fn step_within_cell(&mut self) -> Action {
         self.stepped += 1;
-        if self.stepped <= SKIP_BEFORE_SEEK {
+        if self.stepped <= self.patience {
             return Action::Next;
         }
         match self.timestamp.checked_sub(1) {
@@ -501,7 +500,13 @@ impl VisibleRow {
             None => target_after(&self.column, &mut self.target),
         }
         self.skipping = true;
+        self.seek()
+    }
+
+    /// Seeks past what is skipped.
+    fn seek(&mut self) -> Action {
         self.stepped = 0;
+        self.patience = SKIP_BEFORE_SEEK_AGAIN;
         Action::Seek
     }
 }
