@@ -30,19 +30,17 @@
 //! Within a value the protocol forbids the key, so values are cut no sooner than a message's size demands.
 //!
 //! Guarantees: no message is larger than [`MESSAGE_BYTES_MAX`], and so none exceeds
-//! [`limits::RESPONSE_BYTES_MAX`], except one of a single large row under [`LargeRows::Whole`]; values are
+//! [`limits::RESPONSE_BYTES_MAX`], except one of a single large row under [`LargeRows::Whole`]; large values are
 //! slices of the memory they came in, never copies.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
-use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::CellChunk;
-use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::cell_chunk::RowStatus;
-use prost::Message;
 
 use crate::filter::FilteredCell;
 use crate::limits;
+use crate::response::{Chunk, ReadRowsMessage};
 use crate::schema::FamilyNames;
 
 /// Bytes at which the first message is sent: small, so that the client has the first rows early.
@@ -87,16 +85,19 @@ pub enum LargeRows {
 pub struct Chunker {
     families: FamilyNames,
     large_rows: LargeRows,
-    /// The row being added; empty between rows, and here only so that its memory is used again.
-    row: RowChunks,
-    /// Full messages, oldest first, each with its bytes.
-    ready: VecDeque<(v2::ReadRowsResponse, usize)>,
+    messages: Messages,
+}
+
+/// Messages, of which the last is being filled.
+#[derive(Debug)]
+struct Messages {
+    /// Full ones, oldest first.
+    ready: VecDeque<ReadRowsMessage>,
     /// Bytes of all of these.
     ready_bytes: usize,
-    /// The message being filled, and its encoded bytes so far.
-    chunks: Vec<CellChunk>,
-    chunks_bytes: usize,
-    /// Bytes at which the message being filled is full.
+    /// The one being filled.
+    open: ReadRowsMessage,
+    /// Bytes at which that is full.
     target_bytes: usize,
     /// Messages still to be sent before that doubles.
     until_larger: usize,
@@ -105,17 +106,14 @@ pub struct Chunker {
 impl Chunker {
     /// A chunker for rows of a table with these families.
     pub fn new(families: FamilyNames, large_rows: LargeRows) -> Self {
-        Self {
-            families,
-            large_rows,
-            row: RowChunks::default(),
+        let messages = Messages {
             ready: VecDeque::new(),
             ready_bytes: 0,
-            chunks: Vec::new(),
-            chunks_bytes: 0,
+            open: ReadRowsMessage::default(),
             target_bytes: FIRST_MESSAGE_BYTES,
             until_larger: MESSAGES_PER_SIZE,
-        }
+        };
+        Self { families, large_rows, messages }
     }
 
     /// The families that names are taken from.
@@ -127,152 +125,129 @@ impl Chunker {
     /// row without any is not. Cells of families that are unknown (dropped meanwhile) are left out.
     pub fn push_row(&mut self, key: &Bytes, mut cells: Vec<FilteredCell>) -> usize {
         cells.retain(|cell| self.families.get(cell.family).is_some());
-        let count = cells.len();
-        self.row.chunks.reserve(count);
-        let mut previous = None;
-        for (index, cell) in cells.into_iter().enumerate() {
-            let mut chunk = CellChunk {
-                timestamp_micros: cell.timestamp,
-                labels: cell.labels,
-                ..CellChunk::default()
-            };
-            if index == 0 {
-                chunk.row_key = key.clone();
-            }
-            let same_family = previous.as_ref().is_some_and(|(family, _)| *family == cell.family);
-            if !same_family {
-                chunk.family_name =
-                    self.families.get(cell.family).map(|name| name.as_ref().to_owned());
-            }
-            let same_column =
-                same_family && previous.as_ref().is_some_and(|(_, q)| *q == cell.qualifier);
-            if !same_column {
-                chunk.qualifier = Some(cell.qualifier.to_vec());
-                previous = Some((cell.family, cell.qualifier));
-            }
-            self.row.push_cell(chunk, cell.value, index + 1 == count);
+        let Self { families, large_rows, messages } = self;
+        let mut bytes = 0;
+        chunks(families, key, &cells, |chunk| bytes += chunk.bytes_in_message());
+        if messages.open.len() + bytes > messages.target_bytes {
+            messages.flush();
         }
-        self.append_row(key);
-        count
-    }
-
-    /// Moves the chunks of the row `key` into messages.
-    fn append_row(&mut self, key: &Bytes) {
-        let mut row = std::mem::take(&mut self.row);
-        if self.chunks_bytes + row.bytes > self.target_bytes {
-            self.flush();
-        }
-        if row.bytes <= MESSAGE_BYTES_MAX || self.large_rows == LargeRows::Whole {
-            self.chunks_bytes += row.bytes;
-            if self.chunks.is_empty() {
-                // The first row of a message brings its memory along; of small reads there is no other.
-                std::mem::swap(&mut self.chunks, &mut row.chunks);
-            } else {
-                self.chunks.append(&mut row.chunks);
-            }
+        if bytes <= MESSAGE_BYTES_MAX || *large_rows == LargeRows::Whole {
+            messages.open.reserve(bytes.min(MESSAGE_BYTES_TARGET));
+            chunks(families, key, &cells, |chunk| messages.open.push(&chunk));
         } else {
             let mut within_value = false;
-            for mut chunk in row.chunks.drain(..) {
-                if self.chunks_bytes + bytes_in_message(&chunk) > self.target_bytes {
-                    self.flush();
+            chunks(families, key, &cells, |mut chunk| {
+                if messages.open.len() + chunk.bytes_in_message() > messages.target_bytes {
+                    messages.flush();
                 }
-                if self.chunks.is_empty() && !within_value {
-                    chunk.row_key = key.clone();
+                if messages.open.is_empty() && !within_value {
+                    chunk.row_key = key;
                 }
                 within_value = chunk.value_size > 0;
-                let bytes = bytes_in_message(&chunk);
-                self.chunks_bytes += bytes;
-                self.chunks.push(chunk);
-            }
+                messages.open.push(&chunk);
+            });
         }
-        if self.chunks_bytes >= self.target_bytes {
-            self.flush();
+        if messages.open.len() >= messages.target_bytes {
+            messages.flush();
         }
-        row.bytes = 0;
-        self.row = row;
+        cells.len()
     }
 
     /// Says that every row up to `key`, in the direction of the read, was looked at. Must come between
     /// rows, and be about a row after those that were added.
     pub fn push_scanned(&mut self, key: Bytes) {
-        self.flush();
+        self.messages.flush();
         let message =
             v2::ReadRowsResponse { last_scanned_row_key: key, ..v2::ReadRowsResponse::default() };
-        let bytes = message.encoded_len();
-        self.make_ready(message, bytes);
+        self.messages.make_ready(ReadRowsMessage::of(&message));
     }
 
     /// Ends the message being filled, if there is anything in it.
     pub fn flush(&mut self) {
-        if self.chunks.is_empty() {
+        self.messages.flush();
+    }
+
+    /// Bytes of the messages that are ready: all but one are those of a single row that is larger than a message.
+    pub fn ready_bytes(&self) -> usize {
+        self.messages.ready_bytes
+    }
+
+    /// Whether nothing is left that was not handed out.
+    pub fn is_empty(&self) -> bool {
+        self.messages.ready.is_empty() && self.messages.open.is_empty()
+    }
+
+    /// The next message that is full or was flushed.
+    pub fn pop(&mut self) -> Option<ReadRowsMessage> {
+        let message = self.messages.ready.pop_front()?;
+        self.messages.ready_bytes -= message.len();
+        Some(message)
+    }
+}
+
+/// Goes through the chunks of a row. Families are known.
+fn chunks<'a>(
+    families: &'a FamilyNames,
+    key: &'a [u8],
+    cells: &'a [FilteredCell],
+    mut take: impl FnMut(Chunk<'a>),
+) {
+    let mut previous: Option<&FilteredCell> = None;
+    for (index, cell) in cells.iter().enumerate() {
+        let same_family = previous.is_some_and(|other| other.family == cell.family);
+        let same_column =
+            same_family && previous.is_some_and(|other| other.qualifier == cell.qualifier);
+        previous = Some(cell);
+        let family = if same_family { None } else { families.get(cell.family) };
+        let mut chunk = Chunk {
+            row_key: if index == 0 { key } else { &[] },
+            family: family.map(AsRef::as_ref),
+            qualifier: (!same_column).then_some(cell.qualifier.as_ref()),
+            timestamp: cell.timestamp,
+            labels: &cell.labels,
+            ..Chunk::default()
+        };
+        let whole = cell.value.len();
+        let mut at = 0;
+        while whole - at > VALUE_PIECE_BYTES_MAX {
+            take(Chunk {
+                value: Some(&cell.value),
+                value_at: at,
+                value_len: VALUE_PIECE_BYTES_MAX,
+                value_size: whole as i32, // Values are limited to 100 MiB.
+                ..chunk
+            });
+            chunk = Chunk::default();
+            at += VALUE_PIECE_BYTES_MAX;
+        }
+        take(Chunk {
+            value: Some(&cell.value),
+            value_at: at,
+            value_len: whole - at,
+            ends_row: index + 1 == cells.len(),
+            ..chunk
+        });
+    }
+}
+
+impl Messages {
+    fn flush(&mut self) {
+        if self.open.is_empty() {
             return;
         }
-        let bytes = std::mem::take(&mut self.chunks_bytes);
         self.until_larger -= 1;
         if self.until_larger == 0 {
             self.until_larger = MESSAGES_PER_SIZE;
             self.target_bytes = (self.target_bytes * 2).min(MESSAGE_BYTES_TARGET);
         }
-        let chunks = std::mem::take(&mut self.chunks);
-        self.make_ready(v2::ReadRowsResponse { chunks, ..v2::ReadRowsResponse::default() }, bytes);
+        let message = std::mem::take(&mut self.open);
+        self.make_ready(message);
     }
 
-    fn make_ready(&mut self, message: v2::ReadRowsResponse, bytes: usize) {
-        self.ready_bytes += bytes;
-        self.ready.push_back((message, bytes));
+    fn make_ready(&mut self, message: ReadRowsMessage) {
+        self.ready_bytes += message.len();
+        self.ready.push_back(message);
     }
-
-    /// Bytes of the messages that are ready: all but one are those of a single row that is larger than a message.
-    pub fn ready_bytes(&self) -> usize {
-        self.ready_bytes
-    }
-
-    /// Whether nothing is left that was not handed out.
-    pub fn is_empty(&self) -> bool {
-        self.ready.is_empty() && self.chunks.is_empty()
-    }
-
-    /// The next message that is full or was flushed.
-    pub fn pop(&mut self) -> Option<v2::ReadRowsResponse> {
-        let (message, bytes) = self.ready.pop_front()?;
-        self.ready_bytes -= bytes;
-        Some(message)
-    }
-}
-
-/// The chunks of one row, and the bytes that they take in a message.
-#[derive(Debug, Default)]
-struct RowChunks {
-    chunks: Vec<CellChunk>,
-    bytes: usize,
-}
-
-impl RowChunks {
-    /// Adds a cell: `first` is its first chunk without the value.
-    fn push_cell(&mut self, first: CellChunk, value: Bytes, last_of_row: bool) {
-        let whole = value.len() as i32; // Values are limited to 100 MiB.
-        let mut chunk = first;
-        let mut rest = value;
-        while rest.len() > VALUE_PIECE_BYTES_MAX {
-            chunk.value = rest.split_to(VALUE_PIECE_BYTES_MAX);
-            chunk.value_size = whole;
-            self.push(std::mem::take(&mut chunk));
-        }
-        chunk.value = rest;
-        chunk.row_status = last_of_row.then_some(RowStatus::CommitRow(true));
-        self.push(chunk);
-    }
-
-    fn push(&mut self, chunk: CellChunk) {
-        self.bytes += bytes_in_message(&chunk);
-        self.chunks.push(chunk);
-    }
-}
-
-/// Bytes that a chunk takes in a message: itself, its length, and the field's tag of one byte.
-fn bytes_in_message(chunk: &CellChunk) -> usize {
-    let len = chunk.encoded_len();
-    1 + prost::length_delimiter_len(len) + len
 }
 
 #[cfg(test)]

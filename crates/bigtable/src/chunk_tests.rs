@@ -1,6 +1,7 @@
 //! Tests of the chunker: what a documented client makes of its messages, and how large they are.
 
 use proptest::prelude::*;
+use prost::Message;
 use tepui_engine::cell::FamilyId;
 
 use super::*;
@@ -31,10 +32,22 @@ fn cell(family: u32, qualifier: &[u8], timestamp: i64, value: impl Into<Bytes>) 
 fn drain(chunker: &mut Chunker) -> Vec<v2::ReadRowsResponse> {
     chunker.flush();
     let ready_bytes = chunker.ready_bytes();
-    let messages: Vec<_> = std::iter::from_fn(|| chunker.pop()).collect();
+    let messages = ready(chunker);
     assert_eq!(ready_bytes, messages.iter().map(Message::encoded_len).sum::<usize>());
     assert_eq!(chunker.ready_bytes(), 0);
     messages
+}
+
+/// The messages that are ready, as a client decodes them; their bytes are those that protobuf's own encoder writes.
+fn ready(chunker: &mut Chunker) -> Vec<v2::ReadRowsResponse> {
+    let decoded = |message: ReadRowsMessage| {
+        let bytes = message.encode_to_vec();
+        assert_eq!(bytes.len(), message.len());
+        let message = v2::ReadRowsResponse::decode(bytes.as_slice()).unwrap();
+        assert!(message.encode_to_vec() == bytes);
+        message
+    };
+    std::iter::from_fn(|| chunker.pop()).map(decoded).collect()
 }
 
 fn decode(messages: &[v2::ReadRowsResponse]) -> Vec<DecodedRow> {
@@ -112,7 +125,7 @@ fn cells_of_unknown_families_are_left_out_and_the_row_is_still_committed() {
 }
 
 #[test]
-fn large_values_are_split_without_a_copy() {
+fn large_values_are_split() {
     let value = Bytes::from(vec![7; 2 * VALUE_PIECE_BYTES_MAX + 5]);
     let mut chunker = Chunker::new(families(), LargeRows::Split);
     chunker.push_row(&"row".into(), vec![cell(1, b"q", 5_000, value.clone())]);
@@ -121,7 +134,6 @@ fn large_values_are_split_without_a_copy() {
     let whole = value.len() as i32;
     let sizes: Vec<_> = chunks.iter().map(|c| (c.value.len(), c.value_size)).collect();
     assert_eq!(sizes, [(VALUE_PIECE_BYTES_MAX, whole), (VALUE_PIECE_BYTES_MAX, whole), (5, 0)]);
-    assert_eq!(chunks[1].value.as_ptr(), value[VALUE_PIECE_BYTES_MAX..].as_ptr());
     assert_eq!(decode(&messages)[0].cells, [decoded(&cell(1, b"q", 5_000, value))]);
 }
 
@@ -302,7 +314,7 @@ proptest! {
                 scanned += 1;
             }
             if pop_early {
-                messages.extend(std::iter::from_fn(|| chunker.pop()));
+                messages.extend(ready(&mut chunker));
             }
         }
         messages.extend(drain(&mut chunker));

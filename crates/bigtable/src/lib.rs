@@ -35,6 +35,7 @@ pub mod mutation;
 pub mod read_rows;
 pub mod read_stats;
 pub mod regex;
+pub mod response;
 pub mod rmw;
 pub mod rowset;
 pub mod sample;

@@ -17,7 +17,6 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
-use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use tepui_engine::cell::{Row, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::read::{Projection, RowStream};
@@ -27,6 +26,7 @@ use crate::activity;
 use crate::chunk::{Chunker, LargeRows};
 use crate::error::{Error, Result};
 use crate::read_stats::ReadStats;
+use crate::response::ReadRowsMessage;
 use crate::schema::FamilyNames;
 use crate::selection::Selection;
 use crate::tablets::Piece;
@@ -123,7 +123,7 @@ impl ReadRows {
     /// returned future before it resolves must drop the read with it: rows may be lost between.
     ///
     /// Long work gives the thread to others now and then, also where everything is in memory.
-    pub async fn next(&mut self) -> Option<Result<v2::ReadRowsResponse>> {
+    pub async fn next(&mut self) -> Option<Result<ReadRowsMessage>> {
         self.turn_to_scan();
         loop {
             if let Some(message) = self.responder.pop() {
@@ -135,7 +135,7 @@ impl ReadRows {
                     Some(failure) => Some(Err(failure)),
                     None => stats.map(|(clock, start)| {
                         let micros = clock.monotonic_micros().saturating_sub(start);
-                        Ok(self.responder.stats.message(micros))
+                        Ok(ReadRowsMessage::of(&self.responder.stats.message(micros)))
                     }),
                 };
             };
@@ -419,7 +419,7 @@ impl Responder {
         self.chunker.is_empty()
     }
 
-    fn pop(&mut self) -> Option<v2::ReadRowsResponse> {
+    fn pop(&mut self) -> Option<ReadRowsMessage> {
         let message = self.chunker.pop()?;
         self.rows_looked_at = 0;
         self.cells_looked_at = 0;

@@ -1,6 +1,8 @@
 //! Tests of what a read makes of rows: limits, messages and progress. Reading from tablets is tested
 //! in `tests/table.rs`.
 
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use prost::Message as _;
 use tepui_engine::cell::{Cell, FamilyId};
 
 use super::*;
@@ -39,7 +41,8 @@ fn row(i: usize, shown: bool) -> Seen {
 }
 
 fn drain(responder: &mut Responder) -> Vec<v2::ReadRowsResponse> {
-    std::iter::from_fn(|| responder.pop()).collect()
+    let decode = |m: ReadRowsMessage| v2::ReadRowsResponse::decode(m.encode_to_vec().as_slice());
+    std::iter::from_fn(|| responder.pop()).map(|message| decode(message).unwrap()).collect()
 }
 
 #[test]

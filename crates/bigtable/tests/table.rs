@@ -17,6 +17,7 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use prost::Message;
 use tepui_bigtable::authorized_view::AuthorizedView;
 use tepui_bigtable::filter::WithFilter;
+use tepui_bigtable::response::ReadRowsMessage;
 use tepui_bigtable::schema::{FamilySchema, TableSchema};
 use tepui_bigtable::table::Table;
 use tepui_bigtable::value_type::{AggregateType, Input};
@@ -833,11 +834,15 @@ async fn a_long_read_gives_its_thread_to_others_and_a_short_one_does_not() {
     // Nothing is sent for 2,000 rows: without turns they would be looked at in one go.
     let (long, message) = pauses(read.next()).await;
     assert!(long >= 4, "{long} pauses");
-    assert!(message.is_none_or(|m| m.unwrap().chunks.is_empty()));
+    assert!(message.is_none_or(|m| decoded(&m.unwrap()).chunks.is_empty()));
     let request = v2::ReadRowsRequest { rows: row_set(&["row-0007"], &[]), ..Default::default() };
     let mut read = fixture.table.read_rows(request).unwrap();
     let (short, message) = pauses(read.next()).await;
-    assert_eq!((short, message.unwrap().unwrap().chunks.len()), (0, 1));
+    assert_eq!((short, decoded(&message.unwrap().unwrap()).chunks.len()), (0, 1));
+}
+
+fn decoded(message: &ReadRowsMessage) -> v2::ReadRowsResponse {
+    v2::ReadRowsResponse::decode(message.encode_to_vec().as_slice()).unwrap()
 }
 
 /// Rows that start with `r1`; all of `f`, and of `g` the column `q` and those that start with `p`.
@@ -1105,7 +1110,7 @@ async fn figures_of_a_read_through_a_view_count_what_the_view_has() {
     let mut read = fixture.table.read_rows_encoded(&request, whole, Some(&view)).unwrap();
     let mut cells_seen = 0;
     while let Some(message) = read.next().await {
-        let Some(stats) = message.unwrap().request_stats else { continue };
+        let Some(stats) = decoded(&message.unwrap()).request_stats else { continue };
         let Some(v2::request_stats::StatsView::FullReadStatsView(stats)) = stats.stats_view else {
             continue;
         };

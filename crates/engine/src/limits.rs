@@ -9,8 +9,9 @@ pub const ROW_READ_BYTES_MAX: u64 = 256 << 20;
 /// Higher: long hidden runs are walked for longer before they are jumped.
 pub const SKIP_BEFORE_SEEK: u32 = 16;
 
-/// The same in a row of which records were sought past already: its other columns tend to have as many versions, and a seek
-/// within a row finds its way in the processor's cache.
+/// The same right after records of a row were sought past: its next columns tend to have as many versions, and a seek
+/// within a row finds its way in the processor's cache. With each column it doubles, so that one column of many versions
+/// does not make all others be sought through.
 pub const SKIP_BEFORE_SEEK_AGAIN: u32 = 2;
 
 /// Records that a scan looks at without finding anything to return before it gives its caller a mark of

@@ -1,18 +1,23 @@
-//! Wake-ups that are handed on together. To wake a task of another thread's runtime costs a system call, and the log's thread
+//! Calls between the log's thread and those that serve requests, handed on together. To wake a task of another thread's runtime costs a system call, and the log's thread
 //! has dozens of them after each group: a dozen microseconds in which it does not write the next one. A thread that
 //! serves requests has one task that is woken in their place, once, and that wakes the others at home, where it costs next to nothing.
 //!
 //! ```text
 //! log's thread: answer answer answer answer ──► the relays of two threads ──► each wakes its own
 //! ```
+//!
+//! The other way, that task calls the log's thread when it sleeps and something is queued for it. It has its turn after
+//! everything that was ready on its thread, so what all of that queues is one group.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 
 use futures::task::AtomicWaker;
+
+use crate::log::CommitLog;
 
 thread_local! {
     /// That of this thread's runtime.
@@ -27,8 +32,10 @@ struct Relay {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Who is to be woken; at most one for each task of the thread that waits.
+    /// Who is to be woken; at most one for each answer that the thread waits for.
     woken: Vec<Waker>,
+    /// Logs whose threads are to be called: one, but for tests.
+    logs: Vec<Arc<dyn CommitLog>>,
     /// Its thread serves no more.
     has_ended: bool,
 }
@@ -38,12 +45,33 @@ impl Relay {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes those who are to be woken, from the relay's own thread.
+    /// Calls and wakes who is to be called and woken, from the relay's own thread.
     fn hand_on(&self) {
-        let woken = std::mem::take(&mut self.state().woken);
+        let (woken, logs) = {
+            let mut state = self.state();
+            (std::mem::take(&mut state.woken), std::mem::take(&mut state.logs))
+        };
+        for log in logs {
+            log.write_queued(false);
+        }
         for waker in woken {
             waker.wake();
         }
+    }
+
+    /// Changes what is to be done, and asks for a turn of the task if there was nothing. `false`: its thread serves no more.
+    fn ask(&self, change: impl FnOnce(&mut State)) -> bool {
+        let mut state = self.state();
+        if state.has_ended {
+            return false;
+        }
+        let was_idle = state.woken.is_empty() && state.logs.is_empty();
+        change(&mut state);
+        drop(state);
+        if was_idle {
+            self.task.wake();
+        }
+        true
     }
 }
 
@@ -72,57 +100,127 @@ impl Drop for Serving {
     }
 }
 
-/// A waker that goes through a relay.
-struct Relayed {
-    relay: Arc<Relay>,
+impl Relay {
+    /// Wakes a task of the relay's thread, from any.
+    fn wake(self: &Arc<Self>, waker: Waker) {
+        if here().is_some_and(|here| Arc::ptr_eq(&here, self)) {
+            return waker.wake();
+        }
+        let mut waker = Some(waker);
+        if !self.ask(|state| state.woken.extend(waker.take()))
+            && let Some(waker) = waker
+        {
+            waker.wake();
+        }
+    }
+}
+
+/// Calls a log's thread when everything that is ready on this thread has had its turn; at once, where this thread has no relay.
+/// Called without the log's locks.
+pub(crate) fn call(log: &Arc<dyn CommitLog>) {
+    let is_asked = here().is_some_and(|relay| {
+        relay.ask(|state| {
+            let same = |other: &Arc<dyn CommitLog>| {
+                std::ptr::addr_eq(&raw const **other, &raw const **log)
+            };
+            if !state.logs.iter().any(same) {
+                state.logs.push(Arc::clone(log));
+            }
+        })
+    });
+    if !is_asked {
+        log.write_queued(false);
+    }
+}
+
+/// The relay of this thread.
+fn here() -> Option<Arc<Relay>> {
+    // A thread that ends has none any more.
+    HERE.try_with(|here| here.borrow().clone()).ok().flatten()
+}
+
+/// A channel for one answer, whose receiver is woken through the relay of the thread that polls it, where it has one.
+pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
+    let slot = Arc::new(Mutex::new(Slot { answer: None, has_ended: false, waiter: None }));
+    (Sender(Arc::clone(&slot)), Receiver(slot))
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    answer: Option<T>,
+    /// There is an answer, or nobody is left to give one.
+    has_ended: bool,
+    waiter: Option<Waiter>,
+}
+
+#[derive(Debug)]
+struct Waiter {
     waker: Waker,
+    relay: Option<Arc<Relay>>,
 }
 
-impl Wake for Relayed {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let is_here = HERE.try_with(|here| {
-            here.borrow().as_ref().is_some_and(|here| Arc::ptr_eq(here, &self.relay))
-        });
-        if is_here.unwrap_or(false) {
-            return self.waker.wake_by_ref();
-        }
-        let mut state = self.relay.state();
-        if state.has_ended {
-            drop(state);
-            return self.waker.wake_by_ref();
-        }
-        state.woken.push(self.waker.clone());
-        let is_first = state.woken.len() == 1;
-        drop(state);
-        if is_first {
-            self.relay.task.wake();
+impl Waiter {
+    fn wake(self) {
+        match self.relay {
+            Some(relay) => relay.wake(self.waker),
+            None => self.waker.wake(),
         }
     }
 }
 
-/// Polls a future that another thread wakes; through the relay of this thread, where it has one.
-pub(crate) fn poll<F: Future + Unpin>(
-    future: &mut F,
-    context: &mut Context<'_>,
-) -> Poll<F::Output> {
-    let Some(relay) = HERE.with_borrow(Clone::clone) else {
-        return Pin::new(future).poll(context);
-    };
-    let waker = Waker::from(Arc::new(Relayed { relay, waker: context.waker().clone() }));
-    Pin::new(future).poll(&mut Context::from_waker(&waker))
+fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Who gives the answer. Dropped, there is none.
+#[derive(Debug)]
+pub(crate) struct Sender<T>(Arc<Mutex<Slot<T>>>);
+
+impl<T> Sender<T> {
+    /// Gives it, also where nobody waits any more.
+    pub(crate) fn send(self, answer: T) {
+        lock(&self.0).answer = Some(answer);
+        // Dropped, it wakes who waits.
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        let mut slot = lock(&self.0);
+        slot.has_ended = true;
+        let waiter = slot.waiter.take();
+        drop(slot);
+        if let Some(waiter) = waiter {
+            waiter.wake();
+        }
+    }
+}
+
+/// Resolves to the answer, or to `None` where none will be given.
+#[derive(Debug)]
+pub(crate) struct Receiver<T>(Arc<Mutex<Slot<T>>>);
+
+impl<T> Future for Receiver<T> {
+    type Output = Option<T>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut slot = lock(&self.0);
+        if slot.has_ended {
+            return Poll::Ready(slot.answer.take());
+        }
+        slot.waiter = Some(Waiter { waker: context.waker().clone(), relay: here() });
+        Poll::Pending
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use std::task::Wake;
+
     use super::*;
     use crate::io::{Spawner as _, ThreadSpawner};
-    use tokio::sync::oneshot;
 
     #[derive(Default)]
     struct Counter(AtomicUsize);
@@ -131,6 +229,10 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    fn poll(receiver: &mut Receiver<u32>, waker: &Waker) -> Poll<Option<u32>> {
+        Pin::new(receiver).poll(&mut Context::from_waker(waker))
     }
 
     fn elsewhere(work: impl FnOnce() + Send + 'static) {
@@ -144,15 +246,13 @@ mod tests {
         let mut context = Context::from_waker(&task_waker);
         let mut serving = Box::pin(serve());
         assert!(serving.as_mut().poll(&mut context).is_pending());
-        let (answers, mut waiting): (Vec<_>, Vec<_>) =
-            (0..10).map(|_| oneshot::channel::<u32>()).unzip();
+        let (answers, mut waiting): (Vec<_>, Vec<_>) = (0..10).map(|_| channel::<u32>()).unzip();
         for receiver in &mut waiting {
-            let mut context = Context::from_waker(&waiter_waker);
-            assert!(poll(receiver, &mut context).is_pending());
+            assert!(poll(receiver, &waiter_waker).is_pending());
         }
         elsewhere(|| {
             for answer in answers {
-                answer.send(7).unwrap();
+                answer.send(7);
             }
         });
         let woken = |counter: &Counter| counter.0.load(Ordering::SeqCst);
@@ -160,7 +260,7 @@ mod tests {
         assert!(serving.as_mut().poll(&mut context).is_pending());
         assert_eq!((woken(&task), woken(&waiter)), (1, 10));
         for receiver in &mut waiting {
-            assert_eq!(receiver.try_recv(), Ok(7));
+            assert_eq!(poll(receiver, &waiter_waker), Poll::Ready(Some(7)));
         }
     }
 
@@ -171,22 +271,35 @@ mod tests {
         let mut serving = Box::pin(serve());
         let mut context = Context::from_waker(Waker::noop());
         assert!(serving.as_mut().poll(&mut context).is_pending());
-        let (answers, mut waiting): (Vec<_>, Vec<_>) =
-            (0..2).map(|_| oneshot::channel::<u32>()).unzip();
+        let (answers, mut waiting): (Vec<_>, Vec<_>) = (0..2).map(|_| channel::<u32>()).unzip();
         for receiver in &mut waiting {
-            assert!(poll(receiver, &mut Context::from_waker(&waker)).is_pending());
+            assert!(poll(receiver, &waker).is_pending());
         }
         let mut answers = answers.into_iter();
         let first = answers.next().unwrap();
-        elsewhere(|| first.send(1).unwrap());
+        elsewhere(|| first.send(1));
         drop(serving);
         assert_eq!(waiter.0.load(Ordering::SeqCst), 1);
-        answers.next().unwrap().send(2).unwrap();
+        answers.next().unwrap().send(2);
         assert_eq!(waiter.0.load(Ordering::SeqCst), 2);
         // Without a relay there is nothing in between.
-        let (answer, mut waiting) = oneshot::channel::<u32>();
-        assert!(poll(&mut waiting, &mut Context::from_waker(&waker)).is_pending());
-        answer.send(3).unwrap();
+        let (answer, mut waiting) = channel::<u32>();
+        assert!(poll(&mut waiting, &waker).is_pending());
+        answer.send(3);
         assert_eq!(waiter.0.load(Ordering::SeqCst), 3);
+    }
+
+    #[test]
+    fn who_waits_for_an_answer_that_nobody_gives_is_told() {
+        let waiter = Arc::<Counter>::default();
+        let waker = Waker::from(waiter.clone());
+        let (answer, mut waiting) = channel::<u32>();
+        assert!(poll(&mut waiting, &waker).is_pending());
+        drop(answer);
+        assert_eq!(waiter.0.load(Ordering::SeqCst), 1);
+        assert_eq!(poll(&mut waiting, &waker), Poll::Ready(None));
+        let (answer, waiting) = channel::<u32>();
+        drop(waiting);
+        answer.send(1);
     }
 }

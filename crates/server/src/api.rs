@@ -43,6 +43,8 @@ pub mod kept {
         pub row_range: Option<v2::RowRange>,
     }
 
+    /// `google.bigtable.v2.ReadRowsResponse`.
+    pub type ReadRowsResponse = tepui_bigtable::response::ReadRowsMessage;
     /// `google.bigtable.v2.ReadRowsRequest`.
     pub type ReadRowsRequest = WithFilter<v2::ReadRowsRequest>;
     /// `google.bigtable.v2.CheckAndMutateRowRequest`.

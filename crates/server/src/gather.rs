@@ -2,7 +2,7 @@
 //!
 //! HTTP/2's library writes out each message of more than a few hundred bytes by itself, and flushes behind it, so that
 //! thirty answers that are ready at once are thirty system calls, of which each costs as much as the read that it
-//! answers. Here a flush is put off until the task has its next turn, which it asks for at once; everything else that is
+//! answers. Here a flush is put off until the task reads again, at the latest in its next turn, which it asks for at once; what else is
 //! ready on the thread runs before, and adds its answers.
 //!
 //! ```text
@@ -60,6 +60,17 @@ impl<S> Gathered<S> {
         true
     }
 
+    /// Keeps what the peer does not take in no more memory than it needs: it may wait for long.
+    fn keep_little(&mut self) {
+        let rest = self.buffer.get(self.sent..).unwrap_or_default();
+        if 2 * rest.len() < self.buffer.capacity() {
+            let rest = rest.to_vec();
+            let is_due = self.flush_is_due;
+            self.give_back();
+            (self.buffer, self.flush_is_due) = (rest, is_due);
+        }
+    }
+
     /// Nothing is left to be sent.
     fn is_empty(&self) -> bool {
         self.buffer.is_empty()
@@ -72,7 +83,7 @@ impl<S> Gathered<S> {
         self.flush_is_due = false;
         buffer.clear();
         SPARE.with_borrow_mut(|spare| {
-            if spare.len() < SPARE_BUFFERS_MAX && buffer.capacity() > 0 {
+            if spare.len() < SPARE_BUFFERS_MAX && buffer.capacity() >= GATHERED_BYTES_MAX {
                 spare.push(buffer);
             }
         });
@@ -80,12 +91,24 @@ impl<S> Gathered<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Gathered<S> {
+    /// Sends what was gathered, if a flush of it was put off. Where the peer takes no more, the task is woken when it does.
+    pub fn poll_due(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        match self.flush_is_due.then(|| self.poll_send(context)) {
+            Some(Poll::Ready(sent)) => sent,
+            Some(Poll::Pending) | None => Ok(()),
+        }
+    }
+
     /// Sends what was gathered.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest) = self.buffer.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            match ready!(Pin::new(&mut self.stream).poll_write(context, rest))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                bytes => self.sent += bytes,
+            match Pin::new(&mut self.stream).poll_write(context, rest)? {
+                Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(bytes) => self.sent += bytes,
+                Poll::Pending => {
+                    self.keep_little();
+                    return Poll::Pending;
+                }
             }
         }
         if !self.is_empty() {
@@ -101,12 +124,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Gathered<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.flush_is_due {
-            // Where the peer takes no more, the task is woken when it does, and what it sends is read meanwhile.
-            if let Poll::Ready(Err(error)) = self.poll_send(context) {
-                return Poll::Ready(Err(error));
-            }
-        }
+        self.poll_due(context)?;
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }

@@ -1,5 +1,6 @@
 //! One listening socket per core on one port. The kernel spreads new connections over them
-//! (`SO_REUSEPORT`), so that no accepting thread stands between.
+//! (`SO_REUSEPORT`), so that no accepting thread stands between; whichever core accepts one may hand it on
+//! ([`crate::placement`]).
 //!
 //! Sharing a port must not go further than this process: another server that the operator forgot about
 //! would silently get half of the connections. So the port is first taken without sharing, which fails

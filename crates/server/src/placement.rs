@@ -27,31 +27,24 @@ pub struct Door {
 
 #[derive(Debug)]
 struct Core {
-    connections: AtomicUsize,
+    connections: Arc<AtomicUsize>,
     door: mpsc::Sender<(std::net::TcpStream, Seat)>,
 }
 
 /// A connection's place at a core; given up when dropped.
 #[derive(Debug)]
-pub struct Seat {
-    cores: Arc<[Core]>,
-    index: usize,
-}
+pub struct Seat(Arc<AtomicUsize>);
 
-impl Seat {
-    fn take(cores: &Arc<[Core]>, index: usize) -> Self {
-        if let Some(core) = cores.get(index) {
-            core.connections.fetch_add(1, Ordering::Relaxed);
-        }
-        Self { cores: Arc::clone(cores), index }
+impl Core {
+    fn seat(&self) -> Seat {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        Seat(Arc::clone(&self.connections))
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        if let Some(core) = self.cores.get(self.index) {
-            core.connections.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -60,10 +53,8 @@ impl Door {
     pub fn all(count: usize) -> Vec<Self> {
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..count).map(|_| mpsc::channel(ARRIVING_MAX)).unzip();
-        let cores: Arc<[Core]> = senders
-            .into_iter()
-            .map(|door| Core { connections: AtomicUsize::new(0), door })
-            .collect();
+        let cores: Arc<[Core]> =
+            senders.into_iter().map(|door| Core { connections: Arc::default(), door }).collect();
         let door = |(index, arriving)| Self { cores: Arc::clone(&cores), index, arriving };
         receivers.into_iter().enumerate().map(door).collect()
     }
@@ -90,27 +81,25 @@ impl Door {
 
 /// The core with the fewest connections; `own` among equals.
 fn emptiest(cores: &[Core], own: usize) -> usize {
-    let connections = |index: &usize| {
-        cores.get(*index).map_or(usize::MAX, |core| core.connections.load(Ordering::Relaxed))
+    // One that stopped has none, and takes none.
+    let connections = |index: &usize| match cores.get(*index) {
+        Some(core) if !core.door.is_closed() => core.connections.load(Ordering::Relaxed),
+        _ => usize::MAX,
     };
     let best = (0..cores.len()).min_by_key(connections).unwrap_or(own);
     if connections(&best) < connections(&own) { best } else { own }
 }
 
 /// Gives a connection to the core that is to have it; what that core `own` keeps comes back.
-fn place(
-    stream: TcpStream,
-    cores: &Arc<[Core]>,
-    own: usize,
-) -> Option<io::Result<(TcpStream, Seat)>> {
-    let keep = |stream| Some(Ok((stream, Seat::take(cores, own))));
+fn place(stream: TcpStream, cores: &[Core], own: usize) -> Option<io::Result<(TcpStream, Seat)>> {
+    let keep = |stream| cores.get(own).map(|core| Ok((stream, core.seat())));
     let index = emptiest(cores, own);
     let Some(core) = cores.get(index).filter(|_| index != own) else { return keep(stream) };
-    // A core that has its hands full, or that stopped, gets no more.
+    // A core that has its hands full gets no more.
     let Ok(permit) = core.door.try_reserve() else { return keep(stream) };
     match stream.into_std() {
         Ok(stream) => {
-            permit.send((stream, Seat::take(cores, index)));
+            permit.send((stream, core.seat()));
             None
         }
         Err(error) => Some(Err(error)),

@@ -100,7 +100,7 @@ pub const SERVICES: &[Service] = &[
 ];
 
 const DATA: &[Rpc] = &[
-    streaming(served("ReadRows", "kept::ReadRowsRequest", "v2::ReadRowsResponse")),
+    streaming(served("ReadRows", "kept::ReadRowsRequest", "kept::ReadRowsResponse")),
     streaming(served("SampleRowKeys", "kept::SampleRowKeysRequest", "v2::SampleRowKeysResponse")),
     served("MutateRow", "kept::MutateRowRequest", "v2::MutateRowResponse"),
     streaming(served("MutateRows", "kept::MutateRowsRequest", "v2::MutateRowsResponse")),

@@ -8,6 +8,7 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::request_stats::St
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::{
     ReadIterationStats, ReadRowsResponse, RequestStats,
 };
+use prost::Message;
 
 /// A cell as a client sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,8 +51,13 @@ impl Decoder {
         Self { reversed, ..Self::default() }
     }
 
-    /// Takes one message.
-    pub fn push(&mut self, response: &ReadRowsResponse) -> Result<(), String> {
+    /// Takes one message, of whichever type it is.
+    pub fn push(&mut self, message: &impl Message) -> Result<(), String> {
+        let bytes = message.encode_to_vec();
+        let response = ReadRowsResponse::decode(bytes.as_slice()).map_err(|e| e.to_string())?;
+        if response.encode_to_vec() != bytes {
+            return Err("not as protobuf writes it".into());
+        }
         if self.stats.is_some() {
             return Err("a message after the figures".into());
         }

@@ -150,7 +150,7 @@ pub enum Owes {
     Nothing,
     /// [`CommitLog::write_queued`], here: nobody could do it sooner.
     Write,
-    /// [`CommitLog::write_queued`], not here, once what else its thread has to queue is queued: one group has it all.
+    /// [`CommitLog::write_queued`], not here, soon: best when what else its thread has to queue is queued, so that one group has it all.
     Call,
 }
 

@@ -33,13 +33,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{Append, CommitLog, EncodedBatch, Hlc, LogObserver, Owes, closed, lock, poisoned};
 use crate::cell::Seq;
@@ -117,7 +117,7 @@ struct State {
     /// The log has published everything up to here.
     published: Seq,
     /// Who waits for `visible` to reach a sequence.
-    waiters: BTreeMap<Seq, Vec<oneshot::Sender<Result<()>>>>,
+    waiters: BTreeMap<Seq, Vec<relay::Sender<Result<()>>>>,
     failed: Option<Error>,
     closed: bool,
 }
@@ -127,7 +127,7 @@ struct Flying {
     applied: bool,
     /// Whether there is a batch in the log to wait for.
     logged: bool,
-    done: Option<oneshot::Sender<Result<Seq>>>,
+    done: Option<relay::Sender<Result<Seq>>>,
 }
 
 impl State {
@@ -143,18 +143,17 @@ impl State {
 /// Answers that are given after the lock is released.
 #[derive(Default)]
 struct Answers {
-    commits: Vec<(oneshot::Sender<Result<Seq>>, Result<Seq>)>,
-    waiters: Vec<(oneshot::Sender<Result<()>>, Result<()>)>,
+    commits: Vec<(relay::Sender<Result<Seq>>, Result<Seq>)>,
+    waiters: Vec<(relay::Sender<Result<()>>, Result<()>)>,
 }
 
 impl Answers {
-    /// A receiver that is gone has no use for its answer.
     fn send(self) {
         for (sender, answer) in self.commits {
-            let _ = sender.send(answer);
+            sender.send(answer);
         }
         for (sender, answer) in self.waiters {
-            let _ = sender.send(answer);
+            sender.send(answer);
         }
     }
 }
@@ -324,7 +323,7 @@ impl CommitPipeline {
         seqs: u32,
         permit: Permit,
     ) -> Result<Commit> {
-        let (done, receiver) = oneshot::channel();
+        let (done, receiver) = relay::channel();
         let mut state = lock(&self.shared.state);
         state.check()?;
         let first_seq = self.shared.hlc.reserve(seqs);
@@ -340,14 +339,19 @@ impl CommitPipeline {
             Append { batch, mutations, last_seq, permit }
         });
         let alone = state.flying.is_empty();
-        let owed = match self.log.append_all(&mut appends, alone)? {
-            Owes::Nothing => None,
-            owes => Some(Owed { log: Some(Arc::clone(&self.log)), owes }),
-        };
+        let owes = self.log.append_all(&mut appends, alone)?;
         let ticket = state.first_ticket + state.flying.len() as u64;
         let flying = Flying { last_seq, applied: false, logged: true, done: Some(done) };
         state.flying.push_back(flying);
         drop(state);
+        let owed = match owes {
+            Owes::Nothing => None,
+            Owes::Write => Some(Owed(Some(Arc::clone(&self.log)))),
+            Owes::Call => {
+                relay::call(&self.log);
+                None
+            }
+        };
         let shared = Arc::clone(&self.shared);
         Ok(Commit { shared, ticket, first_seq, last_seq, receiver: Some(receiver), owed })
     }
@@ -389,15 +393,12 @@ impl CommitPipeline {
         async move {
             match waiting? {
                 None => Ok(()),
-                Some(mut receiver) => {
-                    let received = poll_fn(|context| relay::poll(&mut receiver, context)).await;
-                    received.unwrap_or_else(|_| Err(closed()))
-                }
+                Some(receiver) => receiver.await.unwrap_or_else(|| Err(closed())),
             }
         }
     }
 
-    fn enqueue_waiter(&self, seq: Seq) -> Result<Option<oneshot::Receiver<Result<()>>>> {
+    fn enqueue_waiter(&self, seq: Seq) -> Result<Option<relay::Receiver<Result<()>>>> {
         let mut state = lock(&self.shared.state);
         if self.visible() >= seq {
             return Ok(None);
@@ -405,7 +406,7 @@ impl CommitPipeline {
         if let Some(error) = &state.failed {
             return Err(poisoned(error));
         }
-        let (sender, receiver) = oneshot::channel();
+        let (sender, receiver) = relay::channel();
         state.waiters.entry(seq).or_default().push(sender);
         Ok(Some(receiver))
     }
@@ -446,28 +447,26 @@ pub struct Commit {
     first_seq: Seq,
     last_seq: Seq,
     /// Until it is applied.
-    receiver: Option<oneshot::Receiver<Result<Seq>>>,
+    receiver: Option<relay::Receiver<Result<Seq>>>,
     owed: Option<Owed>,
 }
 
-/// What is owed to the log for a batch. Dropped, the log's thread is called.
+/// A batch that nobody has told the log's thread of, because who waits for it can write it sooner. Dropped, the
+/// thread is told after all.
 #[derive(Debug)]
-struct Owed {
-    log: Option<Arc<dyn CommitLog>>,
-    owes: Owes,
-}
+struct Owed(Option<Arc<dyn CommitLog>>);
 
 impl Owed {
-    fn pay(mut self) {
-        if let Some(log) = self.log.take() {
-            log.write_queued(self.owes == Owes::Write);
+    fn write(mut self) {
+        if let Some(log) = self.0.take() {
+            log.write_queued(true);
         }
     }
 }
 
 impl Drop for Owed {
     fn drop(&mut self) {
-        if let Some(log) = self.log.take() {
+        if let Some(log) = self.0.take() {
             log.write_queued(false);
         }
     }
@@ -488,7 +487,7 @@ impl Commit {
     pub fn applied(mut self) -> CommitDone {
         let receiver = self.receiver.take();
         let receiver = receiver.expect("taken only here, and `applied` takes the commit");
-        CommitDone { receiver, owed: self.owed.take(), is_put_off: false }
+        CommitDone { receiver, owed: self.owed.take() }
         // Dropping the commit marks it.
     }
 }
@@ -510,27 +509,20 @@ impl fmt::Debug for Commit {
 #[derive(Debug)]
 #[must_use = "the write is acknowledged when this resolves"]
 pub struct CommitDone {
-    receiver: oneshot::Receiver<Result<Seq>>,
+    receiver: relay::Receiver<Result<Seq>>,
     /// Until it is first polled, which is to be soon, and without a lock that other writes need.
     owed: Option<Owed>,
-    /// The log's thread is called when everything else that is ready on this one has had its turn.
-    is_put_off: bool,
 }
 
 impl Future for CommitDone {
     type Output = Result<Seq>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let call = self.owed.as_ref().is_some_and(|owed| owed.owes == Owes::Call);
-        if call && !std::mem::replace(&mut self.is_put_off, true) {
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
         if let Some(owed) = self.owed.take() {
-            owed.pay();
+            owed.write();
         }
-        let received = relay::poll(&mut self.receiver, context);
-        received.map(|answer| answer.unwrap_or_else(|_| Err(closed())))
+        let received = Pin::new(&mut self.receiver).poll(context);
+        received.map(|answer| answer.unwrap_or_else(|| Err(closed())))
     }
 }
 

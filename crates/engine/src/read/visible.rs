@@ -438,6 +438,7 @@ impl VisibleRow {
         self.ranges.clear();
         self.versions = 0;
         self.qualifier = None;
+        self.patience = (2 * self.patience).min(SKIP_BEFORE_SEEK);
         let plan = self.plan.families.get(self.family_at)?;
         if plan.wants_all() {
             return None;

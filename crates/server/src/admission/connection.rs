@@ -122,6 +122,8 @@ impl AsyncRead for Accepted {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        // What is flushed waits for nobody's turn.
+        self.stream.poll_due(context)?;
         let before = buffer.filled().len();
         let polled = match self.poll_turn(context) {
             Poll::Ready(()) => Pin::new(&mut self.stream).poll_read(context, buffer),
@@ -166,11 +168,17 @@ impl AsyncWrite for Accepted {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check()?;
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let polled = Pin::new(&mut self.stream).poll_shutdown(context);
+        if polled.is_pending() {
+            self.connection.reader.register(context.waker());
+        }
+        self.check()?;
+        polled
     }
 }
 

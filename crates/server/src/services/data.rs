@@ -22,7 +22,7 @@ use crate::api::v2::{
     CheckAndMutateRowResponse, GenerateInitialChangeStreamPartitionsRequest,
     GenerateInitialChangeStreamPartitionsResponse, MutateRowResponse, MutateRowsResponse,
     PingAndWarmRequest, PingAndWarmResponse, ReadChangeStreamRequest, ReadChangeStreamResponse,
-    ReadModifyWriteRowResponse, ReadRowsResponse, SampleRowKeysResponse,
+    ReadModifyWriteRowResponse, SampleRowKeysResponse,
 };
 use crate::call::{Address, Addressed};
 use crate::catalog::authorized_views::AuthorizedViews;
@@ -100,7 +100,9 @@ impl DataService {
         &self,
         request: Request<kept::ReadRowsRequest>,
     ) -> Result<
-        Response<impl futures::Stream<Item = Result<ReadRowsResponse, Status>> + Send + use<>>,
+        Response<
+            impl futures::Stream<Item = Result<kept::ReadRowsResponse, Status>> + Send + use<>,
+        >,
         Status,
     > {
         let large_rows = large_rows(request.metadata());
@@ -287,7 +289,7 @@ struct RowMessages {
 /// it, go out in one piece. Between two messages, the read is where it can be suspended.
 fn row_messages(
     messages: RowMessages,
-) -> impl futures::Stream<Item = Result<ReadRowsResponse, Status>> + Send {
+) -> impl futures::Stream<Item = Result<kept::ReadRowsResponse, Status>> + Send {
     futures::stream::unfold(messages, |mut messages| async {
         if messages.has_ended {
             return None;

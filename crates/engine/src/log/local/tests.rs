@@ -1,11 +1,14 @@
 use std::collections::BTreeMap;
 
+use futures::FutureExt as _;
+
 use super::*;
 use crate::db::SyncMode;
 use crate::io::{CrashMode, Fault, FaultOp, MemoryFiles, SeededRng};
 use crate::log::record::FILE_HEADER_BYTES;
 use crate::log::testing::{SyncGate, Watch, World, append, batch, dir};
 use crate::log::worker::MARKER_AFTER_IDLE_MICROS;
+use crate::relay;
 
 fn options(sync: SyncMode, segment_bytes: u64) -> LogOptions {
     LogOptions { sync, segment_bytes, lay_out_bytes: 0, after_segment: 0 }
@@ -66,6 +69,37 @@ fn what_is_queued_before_the_thread_is_called_is_one_group() {
         watch.wait(round * 30 + 30).unwrap();
         assert_eq!(opened.log.figures().groups - groups, 1);
     }
+}
+
+#[test]
+fn a_thread_with_a_relay_calls_the_log_once_for_all_that_its_tasks_queue() {
+    let world = World::new();
+    let opened = world.open(always()).unwrap();
+    let watch = start(&opened.log);
+    let log: Arc<dyn CommitLog> = opened.log.clone();
+    let mut relay = Box::pin(relay::serve());
+    let mut turn = || assert!(relay.as_mut().now_or_never().is_none());
+    turn();
+    while lock(&opened.log.shared.queue).awaited.is_none() {
+        std::thread::yield_now();
+    }
+    for n in 1..=30 {
+        let mut one = std::iter::once(append(1, n));
+        assert_eq!(log.append_all(&mut one, false).unwrap(), Owes::Call);
+        relay::call(&log);
+    }
+    assert_eq!(lock(&opened.log.shared.queue).awaited, Some(1), "nobody has called it");
+    turn();
+    watch.wait(30).unwrap();
+    assert_eq!(log.figures().groups, 1);
+    // Without one it is called at once.
+    drop(relay);
+    while lock(&opened.log.shared.queue).awaited.is_none() {
+        std::thread::yield_now();
+    }
+    log.append_all(&mut std::iter::once(append(1, 31)), false).unwrap();
+    relay::call(&log);
+    watch.wait(31).unwrap();
 }
 
 #[test]

@@ -1,0 +1,293 @@
+//! Messages of a `ReadRows` stream in the form in which they are sent. A scan sends a chunk for each cell; to make a
+//! message of objects first, and that into bytes, would cost as much as reading the cells.
+
+use bytes::{Buf, BufMut, Bytes};
+use prost::encoding::{DecodeContext, WireType, encode_key, encode_varint, encoded_len_varint};
+use prost::{DecodeError, Message};
+
+/// Bytes from which a value stays in the memory it came in. It keeps all of a block or memtable alive for as long as a client
+/// takes to read it, so smaller ones, which are copied in well under a microsecond, are not worth it.
+const SHARED_VALUE_BYTES_MIN: usize = 4 << 10;
+
+/// Fields of `google.bigtable.v2.ReadRowsResponse` and of its `CellChunk`.
+mod field {
+    pub(super) const CHUNKS: u32 = 1;
+    pub(super) const ROW_KEY: u32 = 1;
+    pub(super) const FAMILY_NAME: u32 = 2;
+    pub(super) const QUALIFIER: u32 = 3;
+    pub(super) const TIMESTAMP_MICROS: u32 = 4;
+    pub(super) const LABELS: u32 = 5;
+    pub(super) const VALUE: u32 = 6;
+    pub(super) const VALUE_SIZE: u32 = 7;
+    pub(super) const COMMIT_ROW: u32 = 9;
+    /// The only field of the messages that a family's name and a qualifier are wrapped in.
+    pub(super) const WRAPPED: u32 = 1;
+}
+
+/// A chunk of a `google.bigtable.v2.ReadRowsResponse`; what is `None`, empty, 0 or false is not sent.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Chunk<'a> {
+    /// Where it differs from that of the chunk before.
+    pub row_key: &'a [u8],
+    /// Likewise.
+    pub family: Option<&'a str>,
+    /// Likewise.
+    pub qualifier: Option<&'a [u8]>,
+    /// In microseconds.
+    pub timestamp: i64,
+    /// What filters added.
+    pub labels: &'a [String],
+    /// The memory that the value is in.
+    pub value: Option<&'a Bytes>,
+    /// Where in it.
+    pub value_at: usize,
+    /// How long it is, or this piece of it.
+    pub value_len: usize,
+    /// Where more pieces follow: the length of all.
+    pub value_size: i32,
+    /// The row is whole.
+    pub ends_row: bool,
+}
+
+/// Bytes of a field whose tag is one byte.
+fn delimited(len: usize) -> usize {
+    1 + encoded_len_varint(len as u64) + len
+}
+
+/// Bytes of what is not sent where it is empty.
+fn delimited_if_any(len: usize) -> usize {
+    if len == 0 { 0 } else { delimited(len) }
+}
+
+impl Chunk<'_> {
+    fn encoded_len(&self) -> usize {
+        let wrapped = |len: usize| delimited(delimited_if_any(len));
+        let varint = |number: u64| if number == 0 { 0 } else { 1 + encoded_len_varint(number) };
+        delimited_if_any(self.row_key.len())
+            + self.family.map_or(0, |name| wrapped(name.len()))
+            + self.qualifier.map_or(0, |qualifier| wrapped(qualifier.len()))
+            + varint(self.timestamp as u64)
+            + self.labels.iter().map(|label| delimited(label.len())).sum::<usize>()
+            + delimited_if_any(self.value_len)
+            + varint(self.value_size as u64)
+            + if self.ends_row { 2 } else { 0 }
+    }
+
+    /// Bytes that it takes in a message.
+    pub fn bytes_in_message(&self) -> usize {
+        delimited(self.encoded_len())
+    }
+}
+
+/// A `google.bigtable.v2.ReadRowsResponse` as it is sent; on the wire it is the same message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReadRowsMessage {
+    /// All of it but for what is shared.
+    own: Vec<u8>,
+    /// Large values, each with the bytes of `own` that are sent before it.
+    shared: Vec<(usize, Bytes)>,
+    shared_bytes: usize,
+}
+
+impl ReadRowsMessage {
+    /// The same as another message type says.
+    pub fn of(message: &impl Message) -> Self {
+        Self { own: message.encode_to_vec(), ..Self::default() }
+    }
+
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.own.is_empty()
+    }
+
+    /// Bytes that are sent.
+    pub fn len(&self) -> usize {
+        self.own.len() + self.shared_bytes
+    }
+
+    /// Takes memory for this many bytes more, of which values that are shared take none.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.own.reserve(bytes);
+    }
+
+    /// Appends a chunk.
+    pub fn push(&mut self, chunk: &Chunk<'_>) {
+        self.key(field::CHUNKS, WireType::LengthDelimited);
+        encode_varint(chunk.encoded_len() as u64, &mut self.own);
+        if !chunk.row_key.is_empty() {
+            self.bytes(field::ROW_KEY, chunk.row_key);
+        }
+        if let Some(name) = chunk.family {
+            self.wrapped(field::FAMILY_NAME, name.as_bytes());
+        }
+        if let Some(qualifier) = chunk.qualifier {
+            self.wrapped(field::QUALIFIER, qualifier);
+        }
+        if chunk.timestamp != 0 {
+            self.varint(field::TIMESTAMP_MICROS, chunk.timestamp as u64);
+        }
+        for label in chunk.labels {
+            self.bytes(field::LABELS, label.as_bytes());
+        }
+        if let Some(value) = chunk.value
+            && chunk.value_len > 0
+        {
+            self.value(value, chunk.value_at, chunk.value_len);
+        }
+        if chunk.value_size != 0 {
+            self.varint(field::VALUE_SIZE, chunk.value_size as u64);
+        }
+        if chunk.ends_row {
+            self.varint(field::COMMIT_ROW, 1);
+        }
+    }
+
+    fn key(&mut self, tag: u32, wire_type: WireType) {
+        encode_key(tag, wire_type, &mut self.own);
+    }
+
+    fn varint(&mut self, tag: u32, number: u64) {
+        self.key(tag, WireType::Varint);
+        encode_varint(number, &mut self.own);
+    }
+
+    fn bytes(&mut self, tag: u32, bytes: &[u8]) {
+        self.key(tag, WireType::LengthDelimited);
+        encode_varint(bytes.len() as u64, &mut self.own);
+        self.own.extend_from_slice(bytes);
+    }
+
+    fn wrapped(&mut self, tag: u32, bytes: &[u8]) {
+        self.key(tag, WireType::LengthDelimited);
+        encode_varint(delimited_if_any(bytes.len()) as u64, &mut self.own);
+        if !bytes.is_empty() {
+            self.bytes(field::WRAPPED, bytes);
+        }
+    }
+
+    fn value(&mut self, value: &Bytes, at: usize, len: usize) {
+        if len < SHARED_VALUE_BYTES_MIN {
+            return self.bytes(field::VALUE, value.get(at..at + len).unwrap_or_default());
+        }
+        self.key(field::VALUE, WireType::LengthDelimited);
+        encode_varint(len as u64, &mut self.own);
+        self.shared.push((self.own.len(), value.slice(at..at + len)));
+        self.shared_bytes += len;
+    }
+}
+
+impl Message for ReadRowsMessage {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        let mut rest = self.own.as_slice();
+        let mut sent = 0;
+        for (at, value) in &self.shared {
+            let (before, behind) = rest.split_at(at - sent);
+            buf.put_slice(before);
+            buf.put_slice(value);
+            (rest, sent) = (behind, *at);
+        }
+        buf.put_slice(rest);
+    }
+
+    /// Takes a field over as it is, whatever it says.
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        match wire_type {
+            WireType::LengthDelimited => {
+                let mut bytes = Bytes::new();
+                prost::encoding::bytes::merge(wire_type, &mut bytes, buf, ctx)?;
+                self.bytes(tag, &bytes);
+            }
+            WireType::Varint => {
+                let mut number = 0;
+                prost::encoding::uint64::merge(wire_type, &mut number, buf, ctx)?;
+                self.varint(tag, number);
+            }
+            // None of its fields has another type.
+            _ => prost::encoding::skip_field(wire_type, tag, buf, ctx)?,
+        }
+        Ok(())
+    }
+
+    fn encoded_len(&self) -> usize {
+        self.len()
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+
+    #[test]
+    fn large_values_stay_where_they_are_and_small_ones_are_copied() {
+        let value = Bytes::from((0..20_000).map(|i| i as u8).collect::<Vec<_>>());
+        let mut message = ReadRowsMessage::default();
+        let pieces = [(0, 3), (7, SHARED_VALUE_BYTES_MIN), (100, 10_000), (0, 0), (19_999, 1)];
+        for (value_at, value_len) in pieces {
+            let row_key = b"row";
+            let value = Some(&value);
+            message.push(&Chunk { row_key, value, value_at, value_len, ..Chunk::default() });
+        }
+        let at: Vec<_> = message.shared.iter().map(|(_, shared)| shared.as_ptr()).collect();
+        assert_eq!(at, [value[7..].as_ptr(), value[100..].as_ptr()]);
+        let bytes = message.encode_to_vec();
+        assert_eq!(bytes.len(), message.encoded_len());
+        let decoded = v2::ReadRowsResponse::decode(bytes.as_slice()).unwrap();
+        let values: Vec<_> = decoded.chunks.iter().map(|chunk| chunk.value.clone()).collect();
+        assert_eq!(values, pieces.map(|(at, len)| value.slice(at..at + len)));
+        // Decoded and sent on it is what it was.
+        assert_eq!(ReadRowsMessage::decode(bytes.as_slice()).unwrap().encode_to_vec(), bytes);
+    }
+
+    #[test]
+    fn empty_names_and_extreme_numbers_are_written_as_protobuf_writes_them() {
+        let labels = ["a".to_owned(), "b-".repeat(100)];
+        let value = Bytes::from_static(b"v");
+        for (family, qualifier, timestamp, value_size) in [
+            (None, None, 0, 0),
+            (Some(""), Some(&b""[..]), -1, -1),
+            (Some("family"), Some(&b"q\0"[..]), i64::MIN, i32::MAX),
+            (Some("f"), None, i64::MAX, i32::MIN),
+        ] {
+            let chunk = Chunk {
+                row_key: b"r",
+                family,
+                qualifier,
+                timestamp,
+                labels: &labels,
+                value: Some(&value),
+                value_len: 1,
+                value_size,
+                ends_row: value_size == 0,
+                ..Chunk::default()
+            };
+            let mut message = ReadRowsMessage::default();
+            message.push(&chunk);
+            assert_eq!(message.len(), chunk.bytes_in_message());
+            let commit = v2::read_rows_response::cell_chunk::RowStatus::CommitRow(true);
+            let same = v2::read_rows_response::CellChunk {
+                row_key: "r".into(),
+                family_name: family.map(str::to_owned),
+                qualifier: qualifier.map(<[u8]>::to_vec),
+                timestamp_micros: timestamp,
+                labels: labels.to_vec(),
+                value: value.clone(),
+                value_size,
+                row_status: chunk.ends_row.then_some(commit),
+            };
+            let chunks = vec![same];
+            let want = v2::ReadRowsResponse { chunks, ..v2::ReadRowsResponse::default() };
+            assert_eq!(message.encode_to_vec(), want.encode_to_vec());
+        }
+    }
+}
