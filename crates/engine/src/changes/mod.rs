@@ -151,7 +151,7 @@ pub(crate) struct ChangeLog {
     expiry_failed: AtomicBool,
     /// When to archive again after a failure (monotonic micros).
     archive_at: AtomicU64,
-    fencing: tokio::sync::Mutex<()>,
+    fencing: Mutex<()>,
 }
 
 impl ChangeLog {
@@ -180,7 +180,7 @@ impl ChangeLog {
             expire_at: AtomicU64::new(0),
             expiry_failed: AtomicBool::new(false),
             archive_at: AtomicU64::new(0),
-            fencing: tokio::sync::Mutex::new(()),
+            fencing: Mutex::new(()),
         })
     }
 
@@ -324,22 +324,32 @@ impl Tablet {
     /// knew could come again after a crash.
     pub async fn fence_changes(&self) -> Result<Seq> {
         let core = self.core();
-        let recent = || {
-            let visible = core.pipeline.visible();
+        let pipeline = &core.pipeline;
+        let is_recent = |seq: Seq| {
             let now = core.env.clock.now_micros() / 1_000;
-            let age = now.saturating_sub_unsigned(visible >> SEQ_COUNTER_BITS);
-            (age <= FENCE_AGE_MS as i64).then_some(visible)
+            now.saturating_sub_unsigned(seq >> SEQ_COUNTER_BITS) <= FENCE_AGE_MS as i64
         };
-        if let Some(visible) = recent() {
-            return Ok(visible);
-        }
-        let _fencing = core.changes.fencing.lock().await;
-        if let Some(visible) = recent() {
+        let visible = pipeline.visible();
+        if is_recent(visible) {
             return Ok(visible);
         }
         let batch = encode_batch(NO_TABLET, &RowBatch { row: Bytes::new(), mutations: Vec::new() });
-        let permit = core.pipeline.admit(batch.len()).await?;
-        core.pipeline.begin(batch, 1, permit)?.applied().await
+        let permit = pipeline.admit(batch.len()).await?;
+        let (begun, fence) = {
+            // Of those who come together one begins it. None waits with the lock: its client may not read on.
+            let _fencing = core.changes.fencing.lock().unwrap_or_else(PoisonError::into_inner);
+            match pipeline.last_begun() {
+                begun if is_recent(begun) => (begun, None),
+                _ => {
+                    let fence = pipeline.begin(batch, 1, permit)?;
+                    (fence.last_seq(), Some(fence.applied()))
+                }
+            }
+        };
+        match fence {
+            Some(fence) => fence.await,
+            None => pipeline.wait_visible(begun).await.map(|()| pipeline.visible()),
+        }
     }
 
     /// A reader of what has changed after `position`.

@@ -380,6 +380,21 @@ fn a_fence_is_durable_and_advances_with_the_clock() {
 }
 
 #[test]
+fn a_reader_that_stops_at_its_fence_keeps_no_other_reader_waiting() {
+    let kept = Kept::open(Arc::new(MemoryFiles::new()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    for round in 1..=20 {
+        kept.clock.advance_micros(5_000_000);
+        // Its client takes nothing more: it is looked at once, and not again.
+        let mut stopped = Box::pin(kept.tablet.fence_changes());
+        let first = (&mut stopped).now_or_never();
+        kept.clock.advance_micros(5_000_000);
+        assert!(block_on(kept.tablet.fence_changes()).unwrap() > begun, "round {round}");
+        drop((first, stopped));
+    }
+}
+
+#[test]
 fn tablets_share_the_history_and_each_reads_its_own() {
     let kept = Kept::open(Arc::new(MemoryFiles::new()), options()).unwrap();
     let begun = kept.tablet.keep_changes(Some(DAY)).max(kept.other.keep_changes(Some(DAY)));
