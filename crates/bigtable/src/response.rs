@@ -4,10 +4,7 @@
 use bytes::{Buf, BufMut, Bytes};
 use prost::encoding::{DecodeContext, WireType, encode_key, encode_varint, encoded_len_varint};
 use prost::{DecodeError, Message};
-
-/// Bytes from which a value stays in the memory it came in. It keeps all of a block or memtable alive for as long as a client
-/// takes to read it, so smaller ones, which are copied in well under a microsecond, are not worth it.
-const SHARED_VALUE_BYTES_MIN: usize = 4 << 10;
+use tepui_engine::memtable::SHARED_VALUE_BYTES_MIN;
 
 /// Fields of `google.bigtable.v2.ReadRowsResponse` and of its `CellChunk`.
 mod field {

@@ -1,6 +1,7 @@
-//! Calls between the log's thread and those that serve requests, handed on together. To wake a task of another thread's runtime costs a system call, and the log's thread
-//! has dozens of them after each group: a dozen microseconds in which it does not write the next one. A thread that
-//! serves requests has one task that is woken in their place, once, and that wakes the others at home, where it costs next to nothing.
+//! Calls between the log's thread and those that serve requests, handed on together. To wake a task of another thread's
+//! runtime costs a system call, and the log's thread has dozens of them after each group: a dozen microseconds in which it
+//! does not write the next one. A thread that serves requests has one task that is woken in their place, once, and that
+//! wakes the others at home, where it costs next to nothing.
 //!
 //! ```text
 //! log's thread: answer answer answer answer ──► the relays of two threads ──► each wakes its own
@@ -12,12 +13,12 @@
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use futures::task::AtomicWaker;
 
-use crate::log::CommitLog;
+use crate::log::{CommitLog, lock};
 
 thread_local! {
     /// That of this thread's runtime.
@@ -41,14 +42,10 @@ struct State {
 }
 
 impl Relay {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Calls and wakes who is to be called and woken, from the relay's own thread.
     fn hand_on(&self) {
         let (woken, logs) = {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             (std::mem::take(&mut state.woken), std::mem::take(&mut state.logs))
         };
         for log in logs {
@@ -61,7 +58,7 @@ impl Relay {
 
     /// Changes what is to be done, and asks for a turn of the task if there was nothing. `false`: its thread serves no more.
     fn ask(&self, change: impl FnOnce(&mut State)) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.has_ended {
             return false;
         }
@@ -72,6 +69,19 @@ impl Relay {
             self.task.wake();
         }
         true
+    }
+
+    /// Wakes a task of the relay's thread, from any.
+    fn wake(self: &Arc<Self>, waker: Waker) {
+        if here().is_some_and(|here| Arc::ptr_eq(&here, self)) {
+            return waker.wake();
+        }
+        let mut waker = Some(waker);
+        if !self.ask(|state| state.woken.extend(waker.take()))
+            && let Some(waker) = waker
+        {
+            waker.wake();
+        }
     }
 }
 
@@ -95,23 +105,8 @@ impl Drop for Serving {
     fn drop(&mut self) {
         // A thread that ends has no such value any more.
         let _ = HERE.try_with(|here| here.borrow_mut().take_if(|here| Arc::ptr_eq(here, &self.0)));
-        self.0.state().has_ended = true;
+        lock(&self.0.state).has_ended = true;
         self.0.hand_on();
-    }
-}
-
-impl Relay {
-    /// Wakes a task of the relay's thread, from any.
-    fn wake(self: &Arc<Self>, waker: Waker) {
-        if here().is_some_and(|here| Arc::ptr_eq(&here, self)) {
-            return waker.wake();
-        }
-        let mut waker = Some(waker);
-        if !self.ask(|state| state.woken.extend(waker.take()))
-            && let Some(waker) = waker
-        {
-            waker.wake();
-        }
     }
 }
 
@@ -168,10 +163,6 @@ impl Waiter {
     }
 }
 
-fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Who gives the answer. Dropped, there is none.
 #[derive(Debug)]
 pub(crate) struct Sender<T>(Arc<Mutex<Slot<T>>>);
@@ -216,7 +207,6 @@ impl<T> Future for Receiver<T> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-
     use std::task::Wake;
 
     use super::*;

@@ -38,7 +38,7 @@ use crate::core::Core;
 use crate::error::{ErrorKind, Result};
 use crate::io::Files;
 use crate::layout::parse_number;
-use crate::log::encode_batch;
+use crate::log::{encode_batch, lock};
 use crate::tablet::{Tablet, TabletId};
 use file::ChangeFile;
 use tail::Tail;
@@ -337,7 +337,7 @@ impl Tablet {
         let permit = pipeline.admit(batch.len()).await?;
         let (begun, fence) = {
             // Of those who come together one begins it. None waits with the lock: its client may not read on.
-            let _fencing = core.changes.fencing.lock().unwrap_or_else(PoisonError::into_inner);
+            let _fencing = lock(&core.changes.fencing);
             match pipeline.last_begun() {
                 begun if is_recent(begun) => (begun, None),
                 _ => {

@@ -202,7 +202,7 @@ fn closed() -> Error {
 
 /// Locks a mutex. The states under the log's locks are valid at every step, and a log thread that
 /// panics poisons the log itself, so a poisoned mutex adds nothing.
-fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
