@@ -20,6 +20,22 @@ def _no_credentials(*_args, **_kwargs):
     return AnonymousCredentials(), PROJECT
 
 
+REGISTRATION_SECONDS_MAX = 30
+
+
+def _wait_for_registration(target_class):
+    """Entering a table waits until the client has registered its instance, as the asynchronous client does. The
+    synchronous one, which is generated from that, has lost the `await`: its thread may come after a test that
+    counts the instances."""
+    enter = target_class.__enter__
+
+    def registered(self):
+        self._register_instance_future.result(timeout=REGISTRATION_SECONDS_MAX)
+        return enter(self)
+
+    target_class.__enter__ = registered
+
+
 def _plaintext_everywhere():
     # The generated admin clients do not know the variable: their transports get plaintext channels.
     from google.cloud.bigtable_admin_v2.services import bigtable_instance_admin, bigtable_table_admin
@@ -41,3 +57,4 @@ import google.cloud.bigtable.data._sync_autogen.client  # noqa: E402, F401
 
 google.cloud.environment_vars.BIGTABLE_EMULATOR = "NOT_AN_EMULATOR"
 _plaintext_everywhere()
+_wait_for_registration(google.cloud.bigtable.data._sync_autogen.client._DataApiTarget)
