@@ -22,7 +22,7 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_request::RequestStatsView;
 use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
-use tepui_engine::pressure::Pressure;
+use tepui_engine::pressure::{Pressure, Priority};
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
 
@@ -123,6 +123,17 @@ impl Table {
     /// How far background work is behind the writes of the tablet of which it is furthest.
     pub fn pressure(&self) -> Option<Pressure> {
         self.tablets.iter().map(|(_, tablet)| tablet.pressure()).reduce(Pressure::or)
+    }
+
+    /// Whether writes of a priority are let in by the tablet that is furthest behind; `RESOURCE_EXHAUSTED` with a hint when to
+    /// try again where this one is not. Carrying out a write asks for the highest priority by itself.
+    pub fn admit_as(&self, priority: Priority) -> Result<()> {
+        let level = |tablet: &Tablet| tablet.pressure().level;
+        let tablets = self.tablets.iter().map(|(_, tablet)| tablet);
+        match tablets.max_by(|a, b| level(a).total_cmp(&level(b))) {
+            Some(tablet) => Ok(tablet.admit_as(priority)?),
+            None => Ok(()),
+        }
     }
 
     fn served(&self) -> Served {

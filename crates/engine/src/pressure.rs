@@ -18,6 +18,9 @@
 //! trickle of refusals, not a wall and then a flood. The hint grows with the debt for the same reason, and
 //! is spread by chance over everything up to twice its middle: those who were refused together, as everybody is within
 //! moments when a load sets in, neither come back together nor all stay away for the same while.
+//!
+//! Writes of a lower [`Priority`] are refused from the same point on, and all of them well before the limit, so that they
+//! make room for the others.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -37,6 +40,29 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
 
 /// The shortest hint: anything shorter is a client that asks all the time.
 const RETRY_AFTER_LEAST: Duration = Duration::from_millis(5);
+
+/// Which of the writes that come at the same time are refused first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Priority {
+    /// All are refused where of the high ones an eighth is.
+    Low,
+    /// All are refused where of the high ones half are.
+    Medium,
+    /// All are refused at the limit.
+    #[default]
+    High,
+}
+
+impl Priority {
+    /// The part of the way from where refusing begins to the limit, at which all are refused.
+    fn refused_at(self) -> f64 {
+        match self {
+            Self::Low => 0.125,
+            Self::Medium => 0.5,
+            Self::High => 1.0,
+        }
+    }
+}
 
 /// What is behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,12 +135,21 @@ impl Pressure {
 
     /// The share of writes that is refused, 0 to 1.
     pub fn refused_share(&self) -> f64 {
-        ((self.level - REFUSED_FROM) / (1.0 - REFUSED_FROM)).clamp(0.0, 1.0)
+        self.refused_share_of(Priority::High)
+    }
+
+    fn refused_share_of(&self, priority: Priority) -> f64 {
+        let way = (self.level - REFUSED_FROM) / (1.0 - REFUSED_FROM);
+        (way / priority.refused_at()).clamp(0.0, 1.0)
     }
 
     /// The refusal of one write, if it is among those that are refused. `chance` is a random number.
-    pub(crate) fn refuses(&self, chance: impl FnOnce() -> u64) -> Option<Error> {
-        let share = self.refused_share();
+    pub(crate) fn refuses(
+        &self,
+        priority: Priority,
+        chance: impl FnOnce() -> u64,
+    ) -> Option<Error> {
+        let share = self.refused_share_of(priority);
         if share <= 0.0 {
             return None;
         }
@@ -183,11 +218,29 @@ mod tests {
         for (level, headroom) in [(0.0, 1.0), (0.25, 0.5), (0.5, 0.0), (7.0, 0.0)] {
             assert!((at(level).headroom() - headroom).abs() < 1e-9, "{level}");
         }
-        assert!(at(0.5).refuses(|| 0).is_none());
-        assert!(at(1.0).refuses(|| u64::MAX).is_some());
-        assert!(at(0.75).refuses(|| u64::MAX / 4).is_some());
-        assert!(at(0.75).refuses(|| u64::MAX / 4 * 3).is_none());
-        assert!(Pressure::of(Behind::Log, 1.0, 0.0).refuses(|| u64::MAX).is_some());
+        assert!(at(0.5).refuses(Priority::High, || 0).is_none());
+        assert!(at(1.0).refuses(Priority::High, || u64::MAX).is_some());
+        assert!(at(0.75).refuses(Priority::High, || u64::MAX / 4).is_some());
+        assert!(at(0.75).refuses(Priority::High, || u64::MAX / 4 * 3).is_none());
+        assert!(Pressure::of(Behind::Log, 1.0, 0.0).refuses(Priority::High, || u64::MAX).is_some());
+    }
+
+    #[test]
+    fn lower_priorities_are_all_refused_before_the_higher_ones_are() {
+        let shares = |level| {
+            [Priority::Low, Priority::Medium, Priority::High].map(|p| at(level).refused_share_of(p))
+        };
+        for (level, expected) in [
+            (0.5, [0.0, 0.0, 0.0]),
+            (0.5625, [1.0, 0.25, 0.125]),
+            (0.75, [1.0, 1.0, 0.5]),
+            (1.0, [1.0, 1.0, 1.0]),
+        ] {
+            let close = shares(level).iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9);
+            assert!(close, "{level}: {:?}", shares(level));
+        }
+        assert!(at(0.5625).refuses(Priority::Low, || u64::MAX).is_some());
+        assert!(at(0.5625).refuses(Priority::Medium, || u64::MAX).is_none());
     }
 
     #[test]
@@ -213,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_an_error_with_a_hint() {
-        let error = at(1.0).refuses(|| 5).unwrap();
+        let error = at(1.0).refuses(Priority::High, || 5).unwrap();
         assert!(is_refusal(&error) && error.retry_after().is_some());
         assert!(is_refusal(&failing()) && failing().retry_after() == Some(RETRY_AFTER_MAX));
         let refusals = Refusals::default();

@@ -11,7 +11,7 @@ use crate::compaction::shape::sublevels_max;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{CommitDone, EncodedBatch, Permit, Source, encode_batch_of};
 use crate::memtable::MemtableWriter;
-use crate::pressure::{self, Behind, Pressure};
+use crate::pressure::{self, Behind, Pressure, Priority};
 
 use super::locks::HeldLocks;
 use super::view::View;
@@ -199,6 +199,11 @@ impl Tablet {
     /// Whether a write is let in now; else `Overloaded`, with a hint when to try again. To be asked before the
     /// row is locked: a write that has got as far as its lock is carried out.
     pub fn admit(&self) -> Result<()> {
+        self.admit_as(Priority::High)
+    }
+
+    /// Whether a write of this priority is let in. Those of the highest need not ask: carrying them out does.
+    pub fn admit_as(&self, priority: Priority) -> Result<()> {
         self.core.check_writable()?;
         if self.is_dropped() {
             return Err(dropped());
@@ -207,7 +212,7 @@ impl Tablet {
             return Ok(());
         }
         let pressure = self.pressure();
-        let Some(refusal) = pressure.refuses(|| self.core.env.rng.next_u64()) else {
+        let Some(refusal) = pressure.refuses(priority, || self.core.env.rng.next_u64()) else {
             return Ok(());
         };
         if pressure.behind == Behind::LevelZero && self.level_zero_is_stuck(&self.view.load()) {

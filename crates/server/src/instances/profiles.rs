@@ -1,13 +1,15 @@
 //! App profiles: how a program's requests are routed, and whether its single-row transactions are allowed.
 //!
-//! All clusters are this server, so a route changes nothing and transactions through different clusters do not conflict;
-//! priorities are kept and have no effect. What is enforced: a profile must be there, transactions must be allowed by it,
-//! and one for Data Boost only reads.
+//! All clusters are this server, so a route changes nothing and transactions through different clusters do not conflict.
+//! What is enforced: a profile must be there, transactions must be allowed by it, and one for Data Boost only reads. By a
+//! profile's priority its requests give way to others ([`crate::services`]); what is for Data Boost, whose reads are to cost
+//! a cluster's other users nothing, has the lowest.
 //!
 //! Etags are not given out: Google's service does not either, and its clients' tests compare. One that is sent matches
 //! nothing that was given out, and fails.
 
 use tepui_bigtable::error::{Error, Result};
+use tepui_engine::pressure;
 
 use super::{Instances, mask_paths, not_updatable};
 use crate::api::admin;
@@ -42,12 +44,14 @@ pub enum Access {
 }
 
 impl Instances {
-    /// Whether a request on a table may do this by its app profile. An instance that nobody created has any profile,
-    /// and allows all. Takes no lock.
-    pub fn allow(&self, table: &str, profile: &str, access: Access) -> Result<()> {
+    /// Whether a request on a table may do this by its app profile, and with which priority. An instance that nobody
+    /// created has any profile, and allows all. Takes no lock.
+    pub fn allow(&self, table: &str, profile: &str, access: Access) -> Result<pressure::Priority> {
         let instance = names::instance_of(table);
         let routes = self.routes();
-        let Some(routes) = routes.of(instance) else { return self.check(instance) };
+        let Some(routes) = routes.of(instance) else {
+            return self.check(instance).map(|()| pressure::Priority::High);
+        };
         let profile = if profile.is_empty() { DEFAULT } else { profile };
         let name = || format!("{instance}/appProfiles/{profile}");
         let route = routes.by(profile).ok_or_else(|| missing::<AppProfile>(&name()))?;
@@ -68,7 +72,7 @@ impl Instances {
                 name()
             )));
         }
-        Ok(())
+        Ok(route.priority)
     }
 
     /// Creates an app profile. Nothing that a profile may ask for is worth a warning here. Blocks.
@@ -248,6 +252,19 @@ pub(super) fn is_single_cluster(profile: &AppProfile) -> bool {
 
 pub(super) fn is_data_boost(profile: &AppProfile) -> bool {
     matches!(profile.isolation, Some(Isolation::DataBoostIsolationReadOnly(_)))
+}
+
+pub(super) fn priority(profile: &AppProfile) -> pressure::Priority {
+    let priority = match &profile.isolation {
+        Some(Isolation::DataBoostIsolationReadOnly(_)) => return pressure::Priority::Low,
+        Some(Isolation::StandardIsolation(isolation)) => isolation.priority(),
+        _ => Priority::Unspecified,
+    };
+    match priority {
+        Priority::Low => pressure::Priority::Low,
+        Priority::Medium => pressure::Priority::Medium,
+        Priority::High | Priority::Unspecified => pressure::Priority::High,
+    }
 }
 
 /// A profile's isolation with what is left open filled in; the deprecated priority in its new place.

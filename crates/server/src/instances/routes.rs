@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::Guard;
 use prost::Message as _;
+use tepui_engine::pressure::Priority;
 use tonic::metadata::BinaryMetadataValue;
 
 use super::profiles::{self, DEFAULT};
@@ -52,6 +53,7 @@ pub(super) struct Route {
     pub(super) allows_transactions: bool,
     pub(super) is_single_cluster: bool,
     pub(super) is_data_boost: bool,
+    pub(super) priority: Priority,
 }
 
 impl Routes {
@@ -89,6 +91,7 @@ impl Routes {
                 allows_transactions: profiles::allows_transactions(profile),
                 is_single_cluster: profiles::is_single_cluster(profile),
                 is_data_boost: profiles::is_data_boost(profile),
+                priority: profiles::priority(profile),
             };
             profiles.by_id.insert(names::id_of(&name).to_owned(), route);
         }

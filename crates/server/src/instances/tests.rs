@@ -2,6 +2,7 @@
 
 use tepui_bigtable::error::Code;
 use tepui_engine::io::ManualClock;
+use tepui_engine::pressure;
 
 use super::profiles::Access;
 use super::*;
@@ -457,6 +458,11 @@ fn requests_are_allowed_what_their_profile_allows() {
     instances.create_now(&request()).unwrap();
     instances.create_profile(I, "any", Some(&any(&[]))).unwrap();
     instances.create_profile(I, "boost", Some(&boosted(single("c1", false)))).unwrap();
+    let ranked = |profile| instances.allow(&table, profile, Read).unwrap();
+    assert_eq!(
+        (ranked("any"), ranked("boost")),
+        (pressure::Priority::High, pressure::Priority::Low)
+    );
     let code = |profile, access| instances.allow(&table, profile, access).err().map(|e| e.kind());
     for (profile, read, write, transaction) in [
         ("", None, None, None),

@@ -10,6 +10,7 @@ use tepui_bigtable::read_rows::ReadRows;
 use tepui_bigtable::table::Table;
 use tepui_bigtable::turn::others_first;
 use tepui_engine::io::Clock;
+use tepui_engine::pressure::Priority;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
@@ -62,14 +63,26 @@ impl DataService {
     }
 
     /// Whether a request may do this by its app profile.
-    fn allow(&self, table: &str, profile: &str, access: Access) -> Result<(), Status> {
+    fn allow(&self, table: &str, profile: &str, access: Access) -> Result<Priority, Status> {
         self.instances.allow(table, profile, access).map_err(|error| from_error(&error))
     }
 
     /// What a request for rows is for, by the name of a table or by that of an authorized view, where its app profile
-    /// lets it do this.
-    fn target(&self, request: &impl Addressed, access: Access) -> Result<Target, Status> {
-        self.find(request.address(), access).map_err(|error| from_error(&error))
+    /// lets it do this. By the profile's priority, once others had their turn: a request of low priority stands in the line
+    /// of long ones, behind everything small and those that came before; one of medium priority lets go first what is ready.
+    /// Their writes are refused before those of high priority are.
+    async fn target(&self, request: &impl Addressed, access: Access) -> Result<Target, Status> {
+        let target = self.find(request.address(), access).map_err(|error| from_error(&error))?;
+        match target.priority {
+            Priority::High => return Ok(target),
+            Priority::Medium => tokio::task::yield_now().await,
+            Priority::Low => others_first().await,
+        }
+        if access != Access::Read {
+            let admitted = target.table.admit_as(target.priority);
+            admitted.map_err(|error| from_error(&error))?;
+        }
+        Ok(target)
     }
 
     fn find(&self, asked: Address<'_>, access: Access) -> TepuiResult<Target> {
@@ -80,11 +93,11 @@ impl DataService {
             )));
         }
         if view.is_empty() {
-            self.instances.allow(name, profile, access)?;
-            return Ok(Target { table: self.tables.table(name)?, view: None });
+            let priority = self.instances.allow(name, profile, access)?;
+            return Ok(Target { table: self.tables.table(name)?, view: None, priority });
         }
         names::check_view("authorized_view_name", view)?;
-        self.instances.allow(view, profile, access)?;
+        let priority = self.instances.allow(view, profile, access)?;
         let (table, _) = names::split_view(view).unwrap_or_default();
         if !name.is_empty() && name != table {
             return Err(Error::invalid_argument(format!(
@@ -93,7 +106,7 @@ impl DataService {
         }
         let entry = self.tables.get(table)?;
         let view = self.views.compiled(view, entry.record.incarnation)?;
-        Ok(Target { table: Arc::clone(&entry.table), view: Some(view) })
+        Ok(Target { table: Arc::clone(&entry.table), view: Some(view), priority })
     }
 
     pub(super) async fn on_read_rows(
@@ -109,7 +122,7 @@ impl DataService {
         let connection = request.extensions().get::<Arc<Connection>>().cloned();
         let hold = request.extensions().get::<Hold>().cloned();
         let request = request.into_inner();
-        let target = self.target(&request, Access::Read)?;
+        let target = self.target(&request, Access::Read).await?;
         let rows = target.table.read_rows_encoded(&request, large_rows, target.view());
         let rows = rows.map_err(|error| from_error(&error))?;
         let answer = self.streams.answer(connection);
@@ -129,7 +142,7 @@ impl DataService {
         request: Request<kept::SampleRowKeysRequest>,
     ) -> Result<Response<Stream<SampleRowKeysResponse>>, Status> {
         let request = request.into_inner();
-        let target = self.target(&request, Access::Read)?;
+        let target = self.target(&request, Access::Read).await?;
         let samples = target.table.sample_row_keys(target.view(), request.row_range.as_ref());
         let samples = samples.map_err(|error| from_error(&error))?;
         Ok(Response::new(Box::pin(futures::stream::iter(samples.into_iter().map(Ok)))))
@@ -140,7 +153,7 @@ impl DataService {
         request: Request<kept::MutateRowRequest>,
     ) -> Result<Response<MutateRowResponse>, Status> {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
-        let target = self.target(&request, Access::Write)?;
+        let target = self.target(&request, Access::Write).await?;
         let done = target.table.mutate_row(&request, target.view()).await;
         done.map_err(|error| from_error(&error))?;
         Ok(Response::new(MutateRowResponse {}))
@@ -152,7 +165,7 @@ impl DataService {
     ) -> Result<Response<Stream<MutateRowsResponse>>, Status> {
         let wants_rate = rate::is_wanted(request.metadata());
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
-        let target = self.target(&request, Access::Write)?;
+        let target = self.target(&request, Access::Write).await?;
         let count = request.entries.len();
         let failed = target.table.mutate_rows(request, target.view()).await;
         let failed = failed.map_err(|error| from_error(&error))?;
@@ -173,7 +186,7 @@ impl DataService {
         request: Request<kept::CheckAndMutateRowRequest>,
     ) -> Result<Response<CheckAndMutateRowResponse>, Status> {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
-        let target = self.target(&request, Access::Transaction)?;
+        let target = self.target(&request, Access::Transaction).await?;
         let done = target.table.check_and_mutate_row_encoded(&request, target.view()).await;
         done.map(Response::new).map_err(|error| from_error(&error))
     }
@@ -183,7 +196,7 @@ impl DataService {
         request: Request<kept::ReadModifyWriteRowRequest>,
     ) -> Result<Response<ReadModifyWriteRowResponse>, Status> {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
-        let target = self.target(&request, Access::Transaction)?;
+        let target = self.target(&request, Access::Transaction).await?;
         let done = target.table.read_modify_write_row(&request, target.view()).await;
         done.map(Response::new).map_err(|error| from_error(&error))
     }
@@ -247,6 +260,8 @@ struct Target {
     table: Arc<Table>,
     /// What of the table, where that is not all.
     view: Option<Arc<AuthorizedView>>,
+    /// That of its app profile.
+    priority: Priority,
 }
 
 impl Target {

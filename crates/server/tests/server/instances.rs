@@ -14,7 +14,7 @@ fn cluster() -> admin::Cluster {
     }
 }
 
-fn create_request(id: &str) -> admin::CreateInstanceRequest {
+pub(super) fn create_request(id: &str) -> admin::CreateInstanceRequest {
     admin::CreateInstanceRequest {
         parent: PARENT.to_owned(),
         instance_id: id.to_owned(),

@@ -1,5 +1,7 @@
 //! Requests when something is short: the log, memory, or the patience for clients that do not read.
 
+use admin::app_profile::Priority;
+
 use super::*;
 
 async fn set_named<'a>(
@@ -58,6 +60,95 @@ async fn while_the_log_stands_still_writes_are_refused_with_a_hint_and_afterward
     assert!(taken > 0, "what had its place in the queue was written");
     drop(writes);
     server.set("after", b"v").await.unwrap();
+    server.stop().await;
+}
+
+/// A profile of an instance whose requests have this priority; its name is the priority's.
+async fn create_profile(server: &TestServer, instance: &str, priority: Priority) -> String {
+    use admin::app_profile::{Isolation, RoutingPolicy, StandardIsolation};
+    let id = priority.as_str_name().to_ascii_lowercase();
+    let profile = admin::AppProfile {
+        routing_policy: Some(RoutingPolicy::MultiClusterRoutingUseAny(Default::default())),
+        isolation: Some(Isolation::StandardIsolation(StandardIsolation {
+            priority: priority.into(),
+        })),
+        ..Default::default()
+    };
+    let request = admin::CreateAppProfileRequest {
+        parent: instance.to_owned(),
+        app_profile_id: id.clone(),
+        app_profile: Some(profile),
+        ..Default::default()
+    };
+    server.instances().create_app_profile(request).await.unwrap();
+    id
+}
+
+#[tokio::test]
+async fn writes_of_low_priority_are_refused_where_most_of_high_priority_are_let_in() {
+    let mut env = memory();
+    let faults = FaultFiles::new(Arc::clone(&env.files));
+    env.files = Arc::new(faults.clone());
+    let queue_bytes = 256 << 10;
+    let server = start_with(&env, |config| {
+        serve_metrics(config);
+        config.engine.log_queue_bytes = queue_bytes;
+    })
+    .await;
+    server.instances().create_instance(instances::create_request("inst")).await.unwrap();
+    let instance = "projects/p/instances/inst";
+    let table = server.create_table(instance).await.unwrap().name;
+    let low = create_profile(&server, instance, Priority::Low).await;
+    let high = create_profile(&server, instance, Priority::High).await;
+    let set = async |profile: &str, row: String, bytes: usize| {
+        let request = v2::MutateRowRequest {
+            table_name: table.clone(),
+            app_profile_id: profile.to_owned(),
+            row_key: Bytes::from(row),
+            mutations: vec![set_cell("cf", &vec![7; bytes])],
+            ..Default::default()
+        };
+        server.data().mutate_row(request).await.map(|_| ())
+    };
+    for profile in [&low, &high] {
+        set(profile, profile.clone(), 1).await.unwrap();
+    }
+    let (go, stands_still) = std::sync::mpsc::channel::<()>();
+    let stands_still = std::sync::Mutex::new(stands_still);
+    let hook = move |_: &std::path::Path| {
+        // Until the sender is gone.
+        let _ = stands_still.lock().unwrap().recv();
+    };
+    faults.before_sync(Some(Arc::new(hook)));
+    let queued = async || {
+        let (_, metrics) = scrape(&server, "/metrics").await;
+        sample(&metrics, "tepui_memory_bytes{part=\"log_queue\"}")
+    };
+    // Past the point where all of low priority are refused, an eighth of the way from the half to the whole.
+    let mut waiting = FuturesUnordered::new();
+    while queued().await < queue_bytes * 37 / 64 {
+        let n = waiting.len();
+        waiting.push(set(&high, format!("fill{n}"), 4 << 10));
+        // Begun, and let to the queue: nothing of these is answered, but for one that is refused.
+        let _ = futures::poll!(waiting.next());
+        tokio::task::yield_now().await;
+    }
+    for n in 0..20 {
+        let refused = set(&low, format!("low{n}"), 1).await.expect_err("all of low are refused");
+        assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+        assert!(retry_delay(&refused).is_some(), "{refused}");
+    }
+    let mut of_high: FuturesUnordered<_> =
+        (0..20).map(|n| set(&high, format!("high{n}"), 1)).collect();
+    drop(go);
+    let mut let_in = 0;
+    while let Some(result) = of_high.next().await {
+        let_in += u32::from(result.is_ok());
+    }
+    assert!(let_in > 0, "not all of high are refused");
+    while waiting.next().await.is_some() {}
+    drop((waiting, of_high));
+    set(&low, "after".to_owned(), 1).await.unwrap();
     server.stop().await;
 }
 
