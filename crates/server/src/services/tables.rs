@@ -54,19 +54,22 @@ impl TableAdminService {
         let request = request.into_inner();
         let name = names::new_table(&request.parent, &request.table_id);
         let name = name.map_err(|error| from_error(&error))?;
-        self.instances.check(&request.parent).map_err(|error| from_error(&error))?;
         let new = NewTable {
             asked: request.table.unwrap_or_default(),
             splits: request.initial_splits.into_iter().map(|split| split.key).collect(),
         };
-        let Self { tables, bundles, .. } = self.clone();
+        let Self { tables, bundles, views, instances, .. } = self.clone();
         let entry = blocking(move || {
             // A table that is not there has no bundles.
             let none = TableRecord { name: name.clone(), ..TableRecord::default() };
             for (family, config) in &new.asked.column_families {
                 bundles.check_named(&none, family, config.value_type.as_ref())?;
             }
-            tables.create(&name, new)
+            // Within a change, so that the instance is there until the table is.
+            views.resources().change(|_| {
+                instances.check(names::instance_of(&name))?;
+                tables.create(&name, new)
+            })
         })
         .await?;
         Ok(Response::new(self.shown(&entry.record, View::SchemaView)))

@@ -283,6 +283,26 @@ async fn a_strict_server_makes_tables_only_in_instances_that_were_created() {
 }
 
 #[tokio::test]
+async fn a_table_that_is_made_while_its_instance_goes_is_not_left_without_one() {
+    let server = start_with(&memory(), |config| config.strict_instances = true).await;
+    let instance = "projects/p/instances/inst";
+    for round in 0..100 {
+        server.instances().create_instance(create_request("inst")).await.unwrap();
+        let parent = instance.to_owned();
+        let list = admin::ListTablesRequest { parent, ..Default::default() };
+        let listed = server.tables().list_tables(list).await.unwrap().into_inner();
+        assert!(listed.tables.is_empty(), "round {round}");
+        let mut instances = server.instances();
+        let delete = admin::DeleteInstanceRequest { name: instance.to_owned() };
+        let (created, deleted) =
+            tokio::join!(server.create_table(instance), instances.delete_instance(delete));
+        deleted.unwrap();
+        assert!(created.is_ok() || created.is_err_and(|status| status.code() == Code::NotFound));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_tables_settings_survive_a_restart_and_each_cluster_has_a_state() {
     let env = memory();
     let server = start(&env).await;
