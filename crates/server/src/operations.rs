@@ -14,6 +14,10 @@
 //! ([`Operations::change`], and [`Operations::beside`] for tables); so is the start of one with what it needs
 //! ([`Operations::start_with`]).
 //!
+//! A client may ask for the end of an operation under way ([`Operations::cancel`]). That is kept with it, as the result of an
+//! operation that is not done, and shown to nobody; the work looks at it where it can still turn back
+//! ([`Handle::check_cancelled`]).
+//!
 //! Names are `operations/<resource>/operations/<id>`, ids increasing.
 
 use std::collections::BTreeMap;
@@ -21,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prost::Message;
 use prost_types::Any;
-use tepui_bigtable::error::{Error, Result};
+use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::io::Clock;
 use tepui_engine::manifest::MetaChange;
 use tokio::sync::watch;
@@ -198,6 +202,21 @@ impl Operations {
         }
     }
 
+    /// Asks for the end of an operation under way, durably; one that is done stays as it is. Blocks.
+    pub fn cancel(&self, name: &str) -> Result<()> {
+        let id = id_of(name).ok_or_else(|| missing(name))?;
+        if self.get(name)?.done {
+            return Ok(());
+        }
+        let asked = self.resources.update(&key(id), |operation: &mut Operation| {
+            if !operation.done {
+                operation.result = Some(operation::Result::Error(status::of_entry(&cancelled())));
+            }
+            Ok(())
+        });
+        asked.map(drop)
+    }
+
     /// Forgets an operation that is done. Blocks.
     pub fn delete(&self, name: &str) -> Result<()> {
         let id = id_of(name).ok_or_else(|| missing(name))?;
@@ -277,10 +296,11 @@ impl Operations {
     /// The operation with what it told of itself last.
     fn as_of_now(&self, id: u64, stored: &Operation) -> Operation {
         let mut operation = stored.clone();
-        if !operation.done
-            && let Some(Some(metadata)) = self.lock().running.get(&id)
-        {
-            operation.metadata = Some(metadata.clone());
+        if !operation.done {
+            operation.result = None;
+            if let Some(Some(metadata)) = self.lock().running.get(&id) {
+                operation.metadata = Some(metadata.clone());
+            }
         }
         operation
     }
@@ -329,6 +349,14 @@ impl Handle {
         self.operations.lock().running.insert(self.id, Some(metadata));
     }
 
+    /// `CANCELLED` where a client asks for its end.
+    pub fn check_cancelled(&self) -> Result<()> {
+        match self.operations.resources.get::<Operation>(&key(self.id)) {
+            Some(stored) if stored.value.result.is_some() => Err(cancelled()),
+            _ => Ok(()),
+        }
+    }
+
     /// Ends it, durably, with the metadata that was told last. Blocks.
     pub fn finish(mut self, result: Result<Any>) -> Result<Operation> {
         self.is_over = true;
@@ -371,6 +399,10 @@ fn missing(name: &str) -> Error {
     Error::not_found(format!("operation {name:?} not found"))
 }
 
+fn cancelled() -> Error {
+    Error::new(Code::Cancelled, "the operation was cancelled")
+}
+
 /// A message as `google.protobuf.Any`.
 pub fn any(type_name: &str, message: &impl Message) -> Any {
     Any { type_url: format!("type.googleapis.com/{type_name}"), value: message.encode_to_vec() }
@@ -379,7 +411,6 @@ pub fn any(type_name: &str, message: &impl Message) -> Any {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tepui_bigtable::error::Code;
 
     use crate::catalog::memory_meta::MemoryMeta;
     use tepui_engine::io::ManualClock;

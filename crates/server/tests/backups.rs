@@ -3,12 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 
 use tepui_engine::io::{
-    Clock as _, Env, InlineIo, MemoryFiles, SeededRng, SystemClock, ThreadSpawner,
+    Clock as _, Env, InlineIo, JoinHandle, MemoryFiles, SeededRng, Spawner, SystemClock,
+    ThreadSpawner,
 };
+use tepui_server::api::admin::bigtable_instance_admin_client::BigtableInstanceAdminClient;
 use tepui_server::api::admin::bigtable_table_admin_client::BigtableTableAdminClient;
 use tepui_server::api::admin::restore_table_request::Source;
 use tepui_server::api::{admin, longrunning};
@@ -17,33 +20,88 @@ use tepui_server::server::{self, Running};
 use tonic::Code;
 use tonic::transport::Channel;
 
-const INSTANCE: &str = "projects/p/instances/i";
-const TABLE: &str = "projects/p/instances/i/tables/t";
-const CLUSTER: &str = "projects/p/instances/i/clusters/c";
-const BACKUP: &str = "projects/p/instances/i/clusters/c/backups/b";
+const INSTANCE: &str = "projects/p/instances/inst";
+const TABLE: &str = "projects/p/instances/inst/tables/t";
+const CLUSTER: &str = "projects/p/instances/inst/clusters/c";
+const BACKUP: &str = "projects/p/instances/inst/clusters/c/backups/b";
 
 type Client = BigtableTableAdminClient<Channel>;
+type Instances = BigtableInstanceAdminClient<Channel>;
 type Operations = longrunning::operations_client::OperationsClient<Channel>;
 
+/// Threads, of which those that make and restore backups do not begin while they are held back.
+#[derive(Debug, Default)]
+struct Gate {
+    is_held: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn hold(&self, is_held: bool) {
+        *self.is_held.lock().unwrap() = is_held;
+        self.changed.notify_all();
+    }
+}
+
+#[derive(Debug)]
+struct GatedSpawner(Arc<Gate>);
+
+impl Spawner for GatedSpawner {
+    fn spawn(
+        &self,
+        name: &str,
+        work: Box<dyn FnOnce() + Send>,
+    ) -> tepui_engine::Result<Box<dyn JoinHandle>> {
+        if name != "tepui-backup" {
+            return ThreadSpawner.spawn(name, work);
+        }
+        let gate = Arc::clone(&self.0);
+        let waits = move || {
+            let held = gate.is_held.lock().unwrap();
+            drop(gate.changed.wait_while(held, |is_held| *is_held).unwrap());
+            work();
+        };
+        ThreadSpawner.spawn(name, Box::new(waits))
+    }
+}
+
 async fn start() -> (Running, Client, Operations) {
+    start_with(Arc::default(), false).await
+}
+
+async fn start_with(gate: Arc<Gate>, strict_instances: bool) -> (Running, Client, Operations) {
     let env = Env {
         files: Arc::new(MemoryFiles::new()),
         io: Arc::new(InlineIo),
         clock: Arc::new(SystemClock::new()),
         rng: Arc::new(SeededRng::new(1)),
-        spawner: Arc::new(ThreadSpawner),
+        spawner: Arc::new(GatedSpawner(gate)),
     };
     let config = Config {
         data: PathBuf::from("/tepui"),
         listen: "127.0.0.1:0".to_owned(),
         cores: 1,
+        strict_instances,
         ..Config::default()
     };
     let starting = tokio::task::spawn_blocking(move || server::start(env, &config).unwrap());
     let running = starting.await.unwrap();
     let address = format!("http://{}", running.address());
     let channel = Channel::from_shared(address).unwrap().connect().await.unwrap();
-    let (mut client, operations) = (Client::new(channel.clone()), Operations::new(channel));
+    let (mut client, operations) = (Client::new(channel.clone()), Operations::new(channel.clone()));
+    if strict_instances {
+        let clusters = [("c".to_owned(), cluster())].into();
+        for instance_id in ["inst", "other"] {
+            let instance = admin::Instance { display_name: "I".to_owned(), ..Default::default() };
+            let request = admin::CreateInstanceRequest {
+                parent: "projects/p".to_owned(),
+                instance_id: instance_id.to_owned(),
+                instance: Some(instance),
+                clusters: HashMap::clone(&clusters),
+            };
+            Instances::new(channel.clone()).create_instance(request).await.unwrap();
+        }
+    }
     let table = admin::Table {
         column_families: [("cf".to_owned(), admin::ColumnFamily::default())].into(),
         ..admin::Table::default()
@@ -56,6 +114,11 @@ async fn start() -> (Running, Client, Operations) {
     };
     client.create_table(request).await.unwrap();
     (running, client, operations)
+}
+
+fn cluster() -> admin::Cluster {
+    let location = "projects/p/locations/zone-a".to_owned();
+    admin::Cluster { location, serve_nodes: 1, ..Default::default() }
 }
 
 async fn stop(running: Running) {
@@ -115,7 +178,7 @@ async fn a_backup_is_made_listed_copied_and_restored_in_another_instance() {
     let elsewhere = "projects/q/instances/k/clusters/d";
     let copied = client.copy_backup(copy(elsewhere, "copy", BACKUP, 24)).await.unwrap();
     assert!(copied.into_inner().done);
-    let all = client.list_backups(list("projects/p/instances/i/clusters/-")).await.unwrap();
+    let all = client.list_backups(list("projects/p/instances/inst/clusters/-")).await.unwrap();
     assert_eq!(all.into_inner().backups, [backup]);
     let source = format!("{elsewhere}/backups/copy");
     let restored = client.restore_table(restore("projects/q/instances/k", "r", Some(&source)));
@@ -151,7 +214,7 @@ async fn what_is_wrong_is_refused_with_the_documented_code_and_changes_nothing()
     for (request, code) in [
         (create("projects/p", "n", Some(asked())), bad),
         (create(INSTANCE, "n", Some(asked())), bad),
-        (create("projects/p/instances/i/clusters/-", "n", Some(asked())), bad),
+        (create("projects/p/instances/inst/clusters/-", "n", Some(asked())), bad),
         (create("projects/p/instances/j/clusters/c", "n", Some(asked())), bad),
         (create(CLUSTER, "", Some(asked())), bad),
         (create(CLUSTER, "-n", Some(asked())), bad),
@@ -235,5 +298,88 @@ async fn what_is_wrong_is_refused_with_the_documented_code_and_changes_nothing()
     let request = admin::DeleteBackupRequest { name: BACKUP.to_owned() };
     client.delete_backup(request).await.unwrap();
     assert_eq!(client.get_backup(get()).await.unwrap_err().code(), Code::NotFound);
+    stop(running).await;
+}
+
+/// The code that an operation ends with.
+async fn outcome(operations: &mut Operations, name: &str) -> Code {
+    let wait = longrunning::WaitOperationRequest { name: name.to_owned(), timeout: None };
+    let ended = operations.wait_operation(wait).await.unwrap().into_inner();
+    assert!(ended.done);
+    match ended.result.unwrap() {
+        longrunning::operation::Result::Response(_) => Code::Ok,
+        longrunning::operation::Result::Error(status) => Code::from_i32(status.code),
+    }
+}
+
+async fn cancel(operations: &mut Operations, name: &str) -> Code {
+    let request = longrunning::CancelOperationRequest { name: name.to_owned() };
+    let answer = operations.cancel_operation(request).await;
+    answer.map_or_else(|status| status.code(), |_| Code::Ok)
+}
+
+#[tokio::test]
+async fn a_cancelled_backup_and_a_cancelled_restore_leave_nothing_and_others_are_as_they_were() {
+    let gate = Arc::<Gate>::default();
+    let (running, mut client, mut operations) = start_with(Arc::clone(&gate), false).await;
+    let made = client.create_backup(create(CLUSTER, "b", Some(asked()))).await.unwrap();
+    let made = made.into_inner().name;
+    assert_eq!(outcome(&mut operations, &made).await, Code::Ok);
+    gate.hold(true);
+    let begun = client.create_backup(create(CLUSTER, "n", Some(asked()))).await.unwrap();
+    let restored = client.restore_table(restore(INSTANCE, "r", Some(BACKUP))).await.unwrap();
+    let begun = [begun.into_inner(), restored.into_inner()];
+    for operation in &begun {
+        assert_eq!(cancel(&mut operations, &operation.name).await, Code::Ok);
+        let get = longrunning::GetOperationRequest { name: operation.name.clone() };
+        let shown = operations.get_operation(get).await.unwrap().into_inner();
+        assert_eq!(&shown, operation, "it is under way until it has ended");
+    }
+    gate.hold(false);
+    for operation in &begun {
+        assert_eq!(outcome(&mut operations, &operation.name).await, Code::Cancelled);
+        assert_eq!(cancel(&mut operations, &operation.name).await, Code::Ok);
+    }
+    let all = client.list_backups(list(CLUSTER)).await.unwrap().into_inner();
+    assert_eq!(all.backups.iter().map(|b| b.name.as_str()).collect::<Vec<_>>(), [BACKUP]);
+    let tables = admin::ListTablesRequest { parent: INSTANCE.to_owned(), ..Default::default() };
+    let tables = client.list_tables(tables).await.unwrap().into_inner().tables;
+    assert_eq!(tables.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), [TABLE]);
+
+    assert_eq!(cancel(&mut operations, &made).await, Code::Ok);
+    assert_eq!(outcome(&mut operations, &made).await, Code::Ok);
+    let unknown = format!("operations/{BACKUP}/operations/1");
+    for name in ["", "b", unknown.as_str()] {
+        assert_eq!(cancel(&mut operations, name).await, Code::NotFound, "{name:?}");
+    }
+    stop(running).await;
+}
+
+#[tokio::test]
+async fn a_restore_goes_on_without_its_backup_and_not_without_its_instance() {
+    let gate = Arc::<Gate>::default();
+    let (running, mut client, mut operations) = start_with(Arc::clone(&gate), true).await;
+    let made = client.create_backup(create(CLUSTER, "b", Some(asked()))).await.unwrap();
+    assert_eq!(outcome(&mut operations, &made.into_inner().name).await, Code::Ok);
+    let other = "projects/p/instances/other";
+    gate.hold(true);
+    let here = client.restore_table(restore(INSTANCE, "r", Some(BACKUP))).await.unwrap();
+    let there = client.restore_table(restore(other, "r", Some(BACKUP))).await.unwrap();
+    let address = format!("http://{}", running.address());
+    let channel = Channel::from_shared(address).unwrap().connect().await.unwrap();
+    let mut instances = Instances::new(channel);
+    let delete = admin::DeleteInstanceRequest { name: other.to_owned() };
+    instances.delete_instance(delete).await.unwrap();
+    let delete = admin::DeleteBackupRequest { name: BACKUP.to_owned() };
+    client.delete_backup(delete).await.unwrap();
+    gate.hold(false);
+    assert_eq!(outcome(&mut operations, &here.into_inner().name).await, Code::Ok);
+    assert_eq!(outcome(&mut operations, &there.into_inner().name).await, Code::NotFound);
+    for (instance, code) in [(INSTANCE, Code::Ok), (other, Code::NotFound)] {
+        let name = format!("{instance}/tables/r");
+        let get = admin::GetTableRequest { name, ..Default::default() };
+        let found = client.get_table(get).await;
+        assert_eq!(found.map_or_else(|status| status.code(), |_| Code::Ok), code, "{instance}");
+    }
     stop(running).await;
 }

@@ -169,7 +169,11 @@ impl Engine {
     /// whoever else names them, until a compaction rewrites them. Blocks. Tablets that the catalog does not name are
     /// removed by [`Engine::retain_tablets`] at the next start.
     pub fn restore_backup(&self, id: BackupId) -> Result<Vec<Arc<Tablet>>> {
-        let backup = self.require_backup(id)?;
+        self.restore_from(self.require_backup(id)?.as_ref())
+    }
+
+    /// The same for a backup that is held, and may be deleted meanwhile.
+    pub fn restore_from(&self, backup: &Backup) -> Result<Vec<Arc<Tablet>>> {
         let mut tablets: Vec<Arc<Tablet>> = Vec::new();
         for version in &backup.list().tablets {
             let initial = VersionEdit { range: None, ..version.snapshot() };

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use prost::Message as _;
 use tepui_bigtable::error::{Code, Error, Result};
-use tepui_engine::backup::BackupId;
+use tepui_engine::backup::Backup;
 use tepui_engine::db::Health;
 
 use super::figures::Job;
@@ -115,6 +115,7 @@ impl Backups {
         metadata: admin::CreateBackupMetadata,
     ) -> Result<prost_types::Any> {
         let gone = || Error::new(Code::Cancelled, format!("backup {name:?} was deleted meanwhile"));
+        handle.check_cancelled().inspect_err(|_| self.give_up(name, incarnation))?;
         let stored = self.resources.get::<BackupRecord>(name);
         let record = stored.filter(|stored| stored.value.incarnation == incarnation);
         let table = record.ok_or_else(gone)?.value.table.clone().unwrap_or_default();
@@ -141,6 +142,7 @@ impl Backups {
             if record.incarnation != incarnation {
                 return Err(gone());
             }
+            handle.check_cancelled()?;
             let shown = record.shown();
             record.engine_id = Some(made.id().0);
             record.table = Some(table.clone());
@@ -163,6 +165,9 @@ impl Backups {
                 let id = made.id();
                 drop(made);
                 self.forget_unless_durable(id, &error);
+                if error.kind() == Code::Cancelled {
+                    self.give_up(name, incarnation);
+                }
                 Err(if error.kind() == Code::NotFound { gone() } else { error })
             }
         }
@@ -192,7 +197,7 @@ impl Backups {
         self.check_writable()?;
         let now = self.env.clock.now_micros();
         let expire_time = times::expiry(expire_time, now, now, true)?;
-        let (record, engine_id) = self.ready(source)?;
+        let (record, original) = self.ready(source)?;
         let shown = record.shown();
         if !shown.source_backup.is_empty() {
             return Err(Error::failed_precondition(format!(
@@ -204,7 +209,7 @@ impl Backups {
         if self.resources.get::<BackupRecord>(name).is_some() {
             return Err(Error::already_exists(format!("backup {name:?} already exists")));
         }
-        let copy = self.engine.copy_backup(engine_id)?;
+        let copy = self.engine.copy_backup(original.id())?;
         let at = Some(times::timestamp(now));
         // A copy is a standard backup, whatever it was copied from.
         let shown = admin::Backup {
@@ -243,12 +248,12 @@ impl Backups {
     /// Starts to restore a backup as a new table. Blocks.
     pub fn restore(self: &Arc<Self>, table: &str, backup: &str) -> Result<Operation> {
         self.check_writable()?;
-        let (record, _) = self.ready(backup)?;
+        let source = self.ready(backup)?;
         if self.tables.get(table).is_ok() {
             return Err(Error::new(Code::AlreadyExists, format!("table {table:?} already exists")));
         }
         let place = self.place()?;
-        let source_info = admin::restore_table_metadata::SourceInfo::BackupInfo(record.info());
+        let source_info = admin::restore_table_metadata::SourceInfo::BackupInfo(source.0.info());
         let metadata = admin::RestoreTableMetadata {
             name: table.to_owned(),
             source_type: admin::RestoreSourceType::Backup.into(),
@@ -259,17 +264,18 @@ impl Backups {
         let handle = self.operations.start(table, any(RESTORE_TYPE, &metadata))?;
         let operation = handle.operation()?;
         self.spawn(place, handle, Job::Restore, move |backups, handle| {
-            backups.restore_now(handle, metadata, false)
+            backups.restore_now(handle, metadata, Some(source))
         })?;
         Ok(operation)
     }
 
-    /// Creates the table of a restore. One that is `resumed` may have been created already.
+    /// Creates the table of a restore from its `source`, which is kept until then even if it is deleted. One that is resumed
+    /// has to find its source first, and the table may have been created already.
     fn restore_now(
         &self,
         handle: &Handle,
         mut metadata: admin::RestoreTableMetadata,
-        resumed: bool,
+        source: Option<(BackupRecord, Arc<Backup>)>,
     ) -> Result<prost_types::Any> {
         let Some(admin::restore_table_metadata::SourceInfo::BackupInfo(info)) =
             metadata.source_info.clone()
@@ -280,18 +286,25 @@ impl Backups {
             source_type: metadata.source_type,
             source_info: Some(admin::restore_info::SourceInfo::BackupInfo(info.clone())),
         };
-        let done =
-            self.tables.get(&metadata.name).ok().filter(|entry| {
-                resumed && entry.record.restore_info.as_ref() == Some(&restore_info)
-            });
-        let backup = self.resources.get::<BackupRecord>(&info.backup);
-        let kind = backup.map_or(BackupType::Standard, |stored| kind_of(&stored.value.shown()));
+        let done = self.tables.get(&metadata.name).ok().filter(|entry| {
+            source.is_none() && entry.record.restore_info.as_ref() == Some(&restore_info)
+        });
+        let source = source.map_or_else(|| self.ready(&info.backup), Ok);
+        let kind = source.as_ref().map_or(BackupType::Standard, |(of, _)| kind_of(&of.shown()));
+        let instance = names::instance_of(&metadata.name);
         let entry = match done {
             Some(entry) => entry,
             None => {
-                let (record, engine_id) = self.ready(&info.backup)?;
+                handle.check_cancelled()?;
+                let (record, backup) = source?;
                 let table = record.table.unwrap_or_default();
-                self.tables.restore(&metadata.name, table, restore_info, engine_id)?
+                // Within a change, so that the instance stays and nobody cancels until the table is there.
+                let allowed = || {
+                    let change = self.resources.begin();
+                    self.instances.check(instance)?;
+                    handle.check_cancelled().map(|()| change)
+                };
+                self.tables.restore(&metadata.name, table, restore_info, &backup, allowed)?
             }
         };
         // Nothing remains to be done to the table of a standard backup, either; but clients wait for
@@ -299,7 +312,6 @@ impl Backups {
         let started =
             metadata.progress.and_then(|p| p.start_time).as_ref().map_or(0, times::micros);
         let finished = progress(started, Some(self.env.clock.now_micros()));
-        let instance = names::instance_of(&metadata.name);
         if kind == BackupType::Standard && !self.instances.is_on_hard_disks(instance) {
             let name = metadata.name.clone();
             let optimized = admin::OptimizeRestoredTableMetadata { name, progress: Some(finished) };
@@ -352,7 +364,7 @@ impl Backups {
                     .map_err(damaged)?;
                 let handle = self.operations.resume(&operation.name)?;
                 self.spawn(self.take_place(), handle, Job::Restore, move |backups, handle| {
-                    backups.restore_now(handle, metadata, true)
+                    backups.restore_now(handle, metadata, None)
                 })?;
             }
         }
@@ -372,18 +384,18 @@ impl Backups {
         }
     }
 
-    /// A backup that can be restored and copied.
-    fn ready(&self, name: &str) -> Result<(BackupRecord, BackupId)> {
+    /// A backup that can be restored and copied; its files are there for as long as it is held.
+    fn ready(&self, name: &str) -> Result<(BackupRecord, Arc<Backup>)> {
         let record = self.resources.find::<BackupRecord>(name)?.value.clone();
         let id = record.made_id().ok_or_else(|| {
             Error::failed_precondition(format!("backup {name:?} is still being created"))
         })?;
-        if self.engine.backup(id).is_none() {
-            return Err(Error::data_loss(format!(
+        let made = self.engine.backup(id).ok_or_else(|| {
+            Error::data_loss(format!(
                 "backup {name:?} has lost its list of files; see `tepui check`"
-            )));
-        }
-        Ok((record, id))
+            ))
+        })?;
+        Ok((record, made))
     }
 
     fn check_writable(&self) -> Result<()> {
@@ -445,7 +457,7 @@ impl Backups {
     }
 }
 
-fn size_bytes(backup: &tepui_engine::backup::Backup) -> i64 {
+fn size_bytes(backup: &Backup) -> i64 {
     i64::try_from(backup.list().bytes()).unwrap_or(i64::MAX)
 }
 

@@ -473,6 +473,34 @@ fn a_backup_that_a_crash_interrupts_is_made_by_the_next_server() {
 }
 
 #[test]
+fn what_was_cancelled_before_a_crash_is_not_taken_up_by_the_next_server() {
+    let (place, started) = interrupted(|_| {});
+    place.operations.cancel(&started.name).unwrap();
+    let metadata = admin::RestoreTableMetadata {
+        name: OTHER.to_owned(),
+        source_info: Some(admin::restore_table_metadata::SourceInfo::BackupInfo(
+            admin::BackupInfo { backup: COPY.to_owned(), ..Default::default() },
+        )),
+        ..Default::default()
+    };
+    let any = crate::operations::any("google.bigtable.admin.v2.RestoreTableMetadata", &metadata);
+    let restore = place.operations.start(OTHER, any).unwrap();
+    let restored = restore.operation().unwrap();
+    place.operations.cancel(&restored.name).unwrap();
+    restore.leave();
+    let copied = place.make(COPY);
+    let place = place.restart();
+    place.backups.resume().unwrap();
+    for operation in [started, restored] {
+        let done = place.wait(&operation);
+        assert_eq!(response(&done), Err(i32::from(tonic::Code::Cancelled)));
+    }
+    assert_eq!(place.backups.get(BACKUP).unwrap_err().kind(), Code::NotFound);
+    assert_eq!(place.backups.get(COPY).unwrap(), copied);
+    assert!(place.tables.get(OTHER).is_err());
+}
+
+#[test]
 fn a_restore_that_a_crash_interrupts_is_done_once_by_the_next_server() {
     let place = place();
     place.make(BACKUP);

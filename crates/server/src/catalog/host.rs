@@ -6,7 +6,7 @@ use std::time::Duration;
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_bigtable::schema::TableSchema;
 use tepui_bigtable::table::Table;
-use tepui_engine::backup::BackupId;
+use tepui_engine::backup::Backup;
 use tepui_engine::cell::RowRange;
 use tepui_engine::db::Engine;
 use tepui_engine::io::Rng;
@@ -22,7 +22,7 @@ pub trait Host: Send + Sync + 'static {
     /// Creates an empty tablet, durably.
     fn create_tablet(&self, range: RowRange) -> Result<TabletId>;
     /// Creates tablets that hold what a backup does, durably.
-    fn restore_backup(&self, id: BackupId) -> Result<Vec<TabletId>>;
+    fn restore_backup(&self, backup: &Backup) -> Result<Vec<TabletId>>;
     /// Removes a tablet and its data.
     fn drop_tablet(&self, id: TabletId) -> Result<()>;
     /// Puts a table over existing tablets, and gives them its schema.
@@ -60,8 +60,8 @@ impl Host for EngineHost {
         Ok(self.engine.create_tablet(range)?.id())
     }
 
-    fn restore_backup(&self, id: BackupId) -> Result<Vec<TabletId>> {
-        Ok(self.engine.restore_backup(id)?.iter().map(|tablet| tablet.id()).collect())
+    fn restore_backup(&self, backup: &Backup) -> Result<Vec<TabletId>> {
+        Ok(self.engine.restore_from(backup)?.iter().map(|tablet| tablet.id()).collect())
     }
 
     fn drop_tablet(&self, id: TabletId) -> Result<()> {

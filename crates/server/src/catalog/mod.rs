@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use bytes::Bytes;
 use tepui_bigtable::error::{Code, Error, Result};
-use tepui_engine::backup::BackupId;
+use tepui_engine::backup::Backup;
 use tepui_engine::cell::RowRange;
 use tepui_engine::changes::position_before;
 use tepui_engine::io::{Clock, Rng};
@@ -209,13 +209,15 @@ impl<H: Host> Catalog<H> {
         self.insert(record, |record| self.create_tablets(ranges, record))
     }
 
-    /// Creates a table that holds what a backup does, with the schema of `from`. Blocks.
-    pub fn restore(
+    /// Creates a table that holds what a backup does, with the schema of `from`. Blocks. What `allowed` returns is held
+    /// until the table is there.
+    pub fn restore<A>(
         &self,
         name: &str,
         from: TableRecord,
         restore_info: admin::RestoreInfo,
-        backup: BackupId,
+        backup: &Backup,
+        allowed: impl FnOnce() -> Result<A>,
     ) -> Result<Arc<Entry<H::Table>>> {
         let mut record = TableRecord {
             name: name.to_owned(),
@@ -230,6 +232,7 @@ impl<H: Host> Catalog<H> {
         // Before other changes are kept from going on: many files may have to be opened.
         let tablets = self.host.restore_backup(backup)?;
         record.tablets = tablets.into_iter().map(|id| id.0).collect();
+        let _allowed = allowed().inspect_err(|_| self.drop_tablets(&record))?;
         self.insert(record, |_| Ok(()))
     }
 

@@ -40,7 +40,7 @@ impl Host for Arc<FakeHost> {
     }
 
     /// Two tablets, whatever the backup.
-    fn restore_backup(&self, _id: BackupId) -> Result<Vec<TabletId>> {
+    fn restore_backup(&self, _backup: &Backup) -> Result<Vec<TabletId>> {
         let ranges = [RowRange::new("", "m"), RowRange::new("m", "")];
         ranges.into_iter().map(|range| self.create_tablet(range)).collect()
     }

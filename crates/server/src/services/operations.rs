@@ -74,13 +74,14 @@ impl OperationsService {
         blocking(move || operations.delete(&name)).await.map(Response::new)
     }
 
-    /// Cancelling is a wish that an operation need not heed, and none here does: each is over soon, and what it has
-    /// done by then is whole.
+    /// Cancelling is a wish: what is done before the work comes to look at it stays done.
     pub(super) async fn on_cancel_operation(
         &self,
         request: Request<CancelOperationRequest>,
     ) -> Result<Response<()>, Status> {
-        self.find(&request.get_ref().name).map(|_| Response::new(()))
+        let operations = Arc::clone(&self.operations);
+        let name = request.into_inner().name;
+        blocking(move || operations.cancel(&name)).await.map(Response::new)
     }
 
     /// Answers when the operation is done, and at the latest when the client wants to be answered.
