@@ -383,3 +383,17 @@ async fn a_restore_goes_on_without_its_backup_and_not_without_its_instance() {
     }
     stop(running).await;
 }
+
+#[tokio::test]
+async fn a_strict_server_knows_the_instance_of_whom_all_backups_are_listed() {
+    let (running, mut client, _) = start_with(Arc::default(), true).await;
+    for (parent, code) in [
+        ("projects/p/instances/inst/clusters/-", Code::Ok),
+        ("projects/p/instances/none/clusters/-", Code::NotFound),
+        ("projects/p/instances/none/clusters/c", Code::NotFound),
+    ] {
+        let listed = client.list_backups(list(parent)).await;
+        assert_eq!(listed.map_or_else(|status| status.code(), |_| Code::Ok), code, "{parent}");
+    }
+    stop(running).await;
+}

@@ -210,6 +210,14 @@ impl Backups {
         Ok(())
     }
 
+    /// The same for a cluster whose backups are listed, which may be all clusters of an instance.
+    pub fn check_listed(&self, parent: &str) -> Result<()> {
+        match parent.strip_suffix("/clusters/-") {
+            Some(instance) => self.instances.check(instance),
+            None => self.check_cluster(parent),
+        }
+    }
+
     /// Removes the engine's backup of an entry that is gone. A failure costs space until the next start.
     fn forget(&self, id: BackupId) {
         if let Err(error) = self.engine.delete_backup(id) {

@@ -63,9 +63,7 @@ impl TableAdminService {
         };
         let backups = Arc::clone(&self.backups);
         let (backups, next_page_token) = blocking(move || {
-            if !request.parent.ends_with("/-") {
-                backups.check_cluster(&request.parent)?;
-            }
+            backups.check_listed(&request.parent)?;
             backups.list(&Listing {
                 parent: &request.parent,
                 filter: &request.filter,
