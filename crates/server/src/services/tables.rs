@@ -215,8 +215,11 @@ impl TableAdminService {
     ) -> Result<Response<()>, Status> {
         let request = request.into_inner();
         let table = self.tables.table(&request.name).map_err(|error| from_error(&error))?;
-        let prefix = drop_prefix(request.target.as_ref())?;
-        let dropped = table.drop_row_range(prefix).await;
+        let dropped = match to_drop(request.target.as_ref())? {
+            ToDrop::Nothing => Ok(()),
+            ToDrop::Prefix(prefix) => table.drop_row_range(Some(prefix)).await,
+            ToDrop::All => table.drop_row_range(None).await,
+        };
         dropped.map(Response::new).map_err(|error| from_error(&error))
     }
 
@@ -250,17 +253,23 @@ fn is_table_of(parent: &str, name: &str) -> bool {
     names::split_table(name).is_some_and(|(instance, _)| instance == parent)
 }
 
-/// The prefix of the rows to drop; `None` for all rows.
-fn drop_prefix(target: Option<&Target>) -> Result<Option<&[u8]>, Status> {
+/// Rows to drop.
+#[derive(Debug, PartialEq)]
+enum ToDrop<'a> {
+    Nothing,
+    Prefix(&'a [u8]),
+    All,
+}
+
+/// The rows that a request names. That not all are to be dropped is documented to do nothing.
+fn to_drop(target: Option<&Target>) -> Result<ToDrop<'_>, Status> {
     match target {
         Some(Target::RowKeyPrefix(prefix)) if prefix.is_empty() => Err(invalid(
             "row_key_prefix must be non-empty; delete_all_data_from_table drops all rows",
         )),
-        Some(Target::RowKeyPrefix(prefix)) => Ok(Some(prefix)),
-        Some(Target::DeleteAllDataFromTable(true)) => Ok(None),
-        Some(Target::DeleteAllDataFromTable(false)) => {
-            Err(invalid("delete_all_data_from_table must be true where it is set"))
-        }
+        Some(Target::RowKeyPrefix(prefix)) => Ok(ToDrop::Prefix(prefix)),
+        Some(Target::DeleteAllDataFromTable(true)) => Ok(ToDrop::All),
+        Some(Target::DeleteAllDataFromTable(false)) => Ok(ToDrop::Nothing),
         None => Err(invalid("one of row_key_prefix and delete_all_data_from_table must be set")),
     }
 }
@@ -291,14 +300,12 @@ mod tests {
     #[test]
     fn dropping_rows_needs_a_prefix_or_an_explicit_all() {
         let prefix = Target::RowKeyPrefix(bytes::Bytes::from_static(b"a"));
-        assert_eq!(drop_prefix(Some(&prefix)).unwrap(), Some(&b"a"[..]));
-        assert_eq!(drop_prefix(Some(&Target::DeleteAllDataFromTable(true))).unwrap(), None);
-        for bad in [
-            None,
-            Some(Target::RowKeyPrefix(bytes::Bytes::new())),
-            Some(Target::DeleteAllDataFromTable(false)),
-        ] {
-            let status = drop_prefix(bad.as_ref()).unwrap_err();
+        assert_eq!(to_drop(Some(&prefix)).unwrap(), ToDrop::Prefix(b"a"));
+        for (all, rows) in [(true, ToDrop::All), (false, ToDrop::Nothing)] {
+            assert_eq!(to_drop(Some(&Target::DeleteAllDataFromTable(all))).unwrap(), rows);
+        }
+        for bad in [None, Some(Target::RowKeyPrefix(bytes::Bytes::new()))] {
+            let status = to_drop(bad.as_ref()).unwrap_err();
             assert_eq!(status.code(), tonic::Code::InvalidArgument);
         }
     }

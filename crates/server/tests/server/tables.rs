@@ -75,6 +75,12 @@ async fn dropping_a_row_range_keeps_the_other_rows() {
     let prefix = Target::RowKeyPrefix(Bytes::from("a"));
     server.tables().drop_row_range(drop(prefix)).await.unwrap();
     assert_eq!(server.rows().await.unwrap(), [row("b1", b"v")]);
+    let not_all = || drop(Target::DeleteAllDataFromTable(false));
+    server.tables().drop_row_range(not_all()).await.unwrap();
+    assert_eq!(server.rows().await.unwrap(), [row("b1", b"v")]);
+    let elsewhere = admin::DropRowRangeRequest { name: format!("{TABLE}x"), ..not_all() };
+    let missing = server.tables().drop_row_range(elsewhere).await.unwrap_err();
+    assert_eq!(missing.code(), Code::NotFound);
     let all = Target::DeleteAllDataFromTable(true);
     server.tables().drop_row_range(drop(all)).await.unwrap();
     assert_eq!(server.rows().await.unwrap(), []);
