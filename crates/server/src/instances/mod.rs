@@ -169,10 +169,7 @@ impl Instances {
         names::check_instance("instance.name", &given.name)?;
         let replaced = self.resources.update(&given.name, |instance: &mut Instance| {
             set_display_name(instance, &given.display_name)?;
-            match instance_type(given.r#type)? {
-                admin::instance::Type::Unspecified => Ok(()),
-                _ => set_type(instance, given.r#type),
-            }
+            set_type(instance, given.r#type)
         });
         replaced.map(|stored| stored.value.clone())
     }
@@ -272,12 +269,10 @@ fn set_display_name(instance: &mut Instance, given: &str) -> Result<()> {
     Ok(())
 }
 
-/// A development instance becomes one for production, and never the other way round.
+/// A development instance becomes one for production, and never the other way round. No type leaves it as it is.
 fn set_type(instance: &mut Instance, given: i32) -> Result<()> {
     let given = match instance_type(given)? {
-        admin::instance::Type::Unspecified => {
-            return Err(Error::invalid_argument("instance.type must be set where it is updated"));
-        }
+        admin::instance::Type::Unspecified => return Ok(()),
         given => i32::from(given),
     };
     if given != instance.r#type && !is_development(instance) {

@@ -257,7 +257,6 @@ fn an_update_of_an_instance_changes_what_its_mask_names_and_no_more() {
         (given.clone(), &[][..], Code::InvalidArgument),
         (given.clone(), &["name"], Code::InvalidArgument),
         (given.clone(), &["display_name", "state"], Code::InvalidArgument),
-        (given.clone(), &["type"], Code::InvalidArgument),
         (develop, &["type"], Code::InvalidArgument),
         (
             Instance { display_name: String::new(), ..given.clone() },
@@ -281,8 +280,11 @@ fn a_development_instance_has_one_cluster_and_grows_up_once() {
     assert_eq!(instances.get_cluster(C1).unwrap().serve_nodes, 1);
     let second = |id| instances.create_cluster_now(I, id, Some(&cluster(1)));
     assert_eq!(second("c2").unwrap_err().kind(), Code::FailedPrecondition);
+    let untyped = Instance { name: I.to_owned(), ..Instance::default() };
+    assert_eq!(instances.update_now(&untyped, Some(&mask(&["type"]))).unwrap().r#type, 2);
     let grown = Instance { name: I.to_owned(), r#type: 1, ..Instance::default() };
     assert_eq!(instances.update_now(&grown, Some(&mask(&["type"]))).unwrap().r#type, 1);
+    assert_eq!(instances.update_now(&untyped, Some(&mask(&["type"]))).unwrap().r#type, 1);
     second("c2").unwrap();
 }
 
