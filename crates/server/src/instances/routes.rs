@@ -41,7 +41,7 @@ struct Answerer {
 /// The app profiles of an instance.
 #[derive(Debug)]
 pub(super) struct Profiles {
-    /// The first cluster, which answers where a profile does not route to one alone.
+    /// The first cluster, which answers where a profile names none.
     first: Answerer,
     by_id: HashMap<String, Route>,
 }
@@ -81,11 +81,13 @@ impl Routes {
             let Some(profiles) = routes.instances.get_mut(instance) else { continue };
             let profile = &profile.value;
             let routed = match &profile.routing_policy {
-                Some(RoutingPolicy::SingleClusterRouting(routing)) => resources
-                    .get::<Cluster>(&format!("{instance}/clusters/{}", routing.cluster_id))
-                    .map(|cluster| of_cluster(&cluster.value)),
-                _ => None,
+                Some(RoutingPolicy::SingleClusterRouting(routing)) => Some(&routing.cluster_id),
+                Some(RoutingPolicy::MultiClusterRoutingUseAny(any)) => any.cluster_ids.first(),
+                None => None,
             };
+            let routed = routed
+                .and_then(|id| resources.get::<Cluster>(&format!("{instance}/clusters/{id}")))
+                .map(|cluster| of_cluster(&cluster.value));
             let route = Route {
                 answerer: routed.unwrap_or_else(|| profiles.first.clone()),
                 allows_transactions: profiles::allows_transactions(profile),
@@ -133,7 +135,7 @@ impl Instances {
     }
 
     /// Which cluster answers requests by this app profile to what has this name, and its zone, as clients' metrics read it:
-    /// the one that the profile routes to, else the first. Takes no lock, and allocates nothing.
+    /// the first of those that the profile names, else of all. Takes no lock, and allocates nothing.
     pub fn location(&self, name: &str, profile: &str) -> BinaryMetadataValue {
         self.routes().answerer(name, profile).location.clone()
     }

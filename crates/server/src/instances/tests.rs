@@ -526,6 +526,9 @@ fn the_header_of_a_request_is_that_of_the_cluster_that_its_profile_routes_to_and
     instances.create_profile(I, "b", Some(&any(&[]))).unwrap();
     is("a", "c2", "y");
     is("b", "c1", "z");
+    instances.create_profile(I, "group", Some(&any(&["c2", "c1"]))).unwrap();
+    is("group", "c2", "y");
+    instances.delete_profile(&format!("{I}/appProfiles/group"), true).unwrap();
     let path = mask(&["single_cluster_routing"]);
     instances.update_profile_now(&single("c1", false), Some(&path), true).unwrap();
     is("a", "c1", "z");
