@@ -206,9 +206,11 @@ impl DataService {
         &self,
         request: Request<GetClientConfigurationRequest>,
     ) -> Result<Response<ClientConfiguration>, Status> {
-        let checked = names::check_instance("instance_name", &request.get_ref().instance_name);
-        let answer = checked.map(|()| Response::new(ClientConfiguration::without_sessions()));
-        answer.map_err(|error| from_error(&error))
+        let request = request.get_ref();
+        let checked = names::check_instance("instance_name", &request.instance_name);
+        checked.map_err(|error| from_error(&error))?;
+        self.allow(&request.instance_name, &request.app_profile_id, Access::Read)?;
+        Ok(Response::new(ClientConfiguration::without_sessions()))
     }
 
     pub(super) async fn on_generate_initial_change_stream_partitions(

@@ -262,16 +262,31 @@ async fn every_answer_of_the_data_api_says_which_cluster_gave_it() {
 
 #[tokio::test]
 async fn sessions_are_off_and_unserved_calls_are_refused_by_name() {
-    let server = start(&memory()).await;
+    let server = start_with(&memory(), |config| config.strict_instances = true).await;
+    server.create_two_clusters("made").await;
     let mut client = tonic::client::Grpc::new(server.channel.clone());
-    client.ready().await.unwrap();
-    let codec =
-        tonic_prost::ProstCodec::<GetClientConfigurationRequest, ClientConfiguration>::default();
-    let request =
-        GetClientConfigurationRequest { instance_name: INSTANCE.to_owned(), ..Default::default() };
-    let path = "/google.bigtable.v2.Bigtable/GetClientConfiguration".parse().unwrap();
-    let answer = client.unary(tonic::Request::new(request), path, codec).await.unwrap();
-    assert_eq!(answer.into_inner(), ClientConfiguration::without_sessions());
+    for (instance, profile, code) in [
+        ("projects/p/instances/made", "", Code::Ok),
+        ("projects/p/instances/made", "second", Code::Ok),
+        ("projects/p/instances/made", "third", Code::NotFound),
+        ("projects/p/instances/missing", "", Code::NotFound),
+        ("made", "", Code::InvalidArgument),
+    ] {
+        client.ready().await.unwrap();
+        let codec =
+            tonic_prost::ProstCodec::<GetClientConfigurationRequest, ClientConfiguration>::default(
+            );
+        let (instance_name, app_profile_id) = (instance.to_owned(), profile.to_owned());
+        let request = GetClientConfigurationRequest { instance_name, app_profile_id };
+        let path = "/google.bigtable.v2.Bigtable/GetClientConfiguration".parse().unwrap();
+        match client.unary(tonic::Request::new(request), path, codec).await {
+            Ok(answer) => {
+                assert_eq!(code, Code::Ok, "{instance} {profile}");
+                assert_eq!(answer.into_inner(), ClientConfiguration::without_sessions());
+            }
+            Err(status) => assert_eq!(status.code(), code, "{instance} {profile}"),
+        }
+    }
     for (path, name) in [
         ("/google.bigtable.v2.Bigtable/OpenTable", "Bigtable.OpenTable"),
         ("/google.bigtable.v2.Bigtable/OpenAuthorizedView", "Bigtable.OpenAuthorizedView"),
