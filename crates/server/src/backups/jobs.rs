@@ -48,6 +48,9 @@ impl Backups {
         let now = self.env.clock.now_micros();
         let expire_time = times::expiry(asked.expire_time.as_ref(), now, now, false)?;
         let kind = times::kind(asked, now)?;
+        if kind == BackupType::Hot {
+            self.instances.check_on_ssd(names::instance_of(name), "hot backups")?;
+        }
         let shown = admin::Backup {
             source_table: asked.source_table.clone(),
             expire_time: Some(expire_time),

@@ -34,14 +34,22 @@ impl Instances {
     ) -> Result<admin::Cluster> {
         let name = names::new_cluster(parent, id)?;
         let given = given.ok_or_else(|| Error::invalid_argument("cluster must be set"))?;
-        let cluster = new(name.clone(), given, false)?;
+        let others = self.clusters(parent);
+        let mut given = given.clone();
+        if let (StorageType::Unspecified, Some(other)) =
+            (given.default_storage_type(), others.first())
+        {
+            given.default_storage_type = other.default_storage_type;
+        }
+        let cluster = new(name.clone(), &given, false)?;
         if is_development(&change.find::<Instance>(parent)?.value) {
             return Err(Error::failed_precondition(
                 "an instance of type DEVELOPMENT has one cluster; make it PRODUCTION first",
             ));
         }
         change.create(&name, cluster.clone())?;
-        if self.cluster_ids(parent).len() >= CLUSTERS_MAX {
+        check_beside(&cluster, &others)?;
+        if others.len() >= CLUSTERS_MAX {
             return Err(Error::failed_precondition(format!(
                 "instance {parent:?} has {CLUSTERS_MAX} clusters, the most that there may be"
             )));
@@ -238,6 +246,26 @@ pub(super) fn new(
         Some(_) => check_autoscaling(&mut cluster)?,
     }
     Ok(cluster)
+}
+
+/// Checks that a cluster can be in one instance with others: in a zone of its own, on the same storage.
+pub(super) fn check_beside(cluster: &admin::Cluster, others: &[admin::Cluster]) -> Result<()> {
+    for other in others {
+        let id = names::id_of(&other.name);
+        if names::id_of(&cluster.location) == names::id_of(&other.location) {
+            return Err(Error::invalid_argument(format!(
+                "location: cluster {id:?} is in {:?}, and clusters of an instance are in different zones",
+                other.location
+            )));
+        }
+        if cluster.default_storage_type != other.default_storage_type {
+            return Err(Error::invalid_argument(format!(
+                "default_storage_type: cluster {id:?} is on {}, and all clusters of an instance are on the same",
+                other.default_storage_type().as_str_name()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Nodes come in steps of this many.

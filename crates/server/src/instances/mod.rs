@@ -115,6 +115,11 @@ impl Instances {
             all.push(cluster.map_err(|error| error.context(format_args!("clusters[{id:?}]")))?);
         }
         all.sort_by(|a, b| a.name.cmp(&b.name));
+        for (i, cluster) in all.iter().enumerate() {
+            let beside = clusters::check_beside(cluster, all.split_at(i).0);
+            let id = names::id_of(&cluster.name);
+            beside.map_err(|error| error.context(format_args!("clusters[{id:?}]")))?;
+        }
         let first = all.first().map(|cluster| names::id_of(&cluster.name)).unwrap_or_default();
         let profile = profiles::default_profile(&name, first);
         change.create(&name, instance.clone())?;
@@ -205,22 +210,32 @@ impl Instances {
 
     /// The ids of an instance's clusters: [`IMPLICIT_CLUSTER`] where nobody created it.
     pub fn cluster_ids(&self, instance: &str) -> Vec<String> {
-        let ids: Vec<_> = self
-            .resources
-            .list::<admin::Cluster>(&format!("{instance}/clusters/"), None, CLUSTERS_MAX)
-            .into_iter()
-            .map(|(name, _)| names::id_of(&name).to_owned())
-            .collect();
+        let clusters = self.clusters(instance);
+        let ids: Vec<_> = clusters.iter().map(|c| names::id_of(&c.name).to_owned()).collect();
         if ids.is_empty() { vec![IMPLICIT_CLUSTER.to_owned()] } else { ids }
+    }
+
+    /// The clusters that an instance was given, by name.
+    fn clusters(&self, instance: &str) -> Vec<admin::Cluster> {
+        let prefix = format!("{instance}/clusters/");
+        let all = self.resources.list::<admin::Cluster>(&prefix, None, CLUSTERS_MAX);
+        all.into_iter().map(|(_, stored)| stored.value.clone()).collect()
     }
 
     /// Whether one of an instance's clusters was created for hard disks.
     pub fn is_on_hard_disks(&self, instance: &str) -> bool {
-        let clusters = format!("{instance}/clusters/");
-        let clusters = self.resources.list::<admin::Cluster>(&clusters, None, CLUSTERS_MAX);
-        let hard_disks =
-            |cluster: &admin::Cluster| cluster.default_storage_type() == admin::StorageType::Hdd;
-        clusters.iter().any(|(_, stored)| hard_disks(&stored.value))
+        let clusters = self.clusters(instance);
+        clusters.iter().any(|c| c.default_storage_type() == admin::StorageType::Hdd)
+    }
+
+    /// Refuses what there is only in instances on SSD.
+    pub fn check_on_ssd(&self, instance: &str, what: &str) -> Result<()> {
+        if self.is_on_hard_disks(instance) {
+            return Err(Error::failed_precondition(format!(
+                "{what} are for instances on SSD; {instance:?} is on HDD"
+            )));
+        }
+        Ok(())
     }
 }
 

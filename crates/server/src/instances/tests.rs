@@ -76,13 +76,21 @@ fn cluster(nodes: i32) -> Cluster {
     }
 }
 
+fn in_zone_y(cluster: Cluster) -> Cluster {
+    Cluster { location: "projects/p/locations/y".to_owned(), ..cluster }
+}
+
 fn request() -> CreateInstanceRequest {
     CreateInstanceRequest {
         parent: "projects/p".to_owned(),
         instance_id: "inst".to_owned(),
         instance: Some(Instance { display_name: "d".to_owned(), ..Instance::default() }),
-        clusters: [("c1".to_owned(), cluster(1)), ("c2".to_owned(), cluster(3))].into(),
+        clusters: [("c1".to_owned(), cluster(1)), ("c2".to_owned(), in_zone_y(cluster(3)))].into(),
     }
+}
+
+fn on_hdd(cluster: Cluster) -> Cluster {
+    Cluster { default_storage_type: admin::StorageType::Hdd.into(), ..cluster }
 }
 
 fn with_instance(change: impl FnOnce(&mut Instance)) -> CreateInstanceRequest {
@@ -206,6 +214,12 @@ fn a_bad_instance_is_refused_and_nothing_of_it_is_kept() {
         ),
         ("cluster_id", clusters(&[("C", cluster(1))]), bad),
         ("location", clusters(&[("c", elsewhere)]), bad),
+        ("different zones", clusters(&[("c1", cluster(1)), ("c2", cluster(1))]), bad),
+        (
+            "on HDD, and all",
+            clusters(&[("c1", on_hdd(cluster(1))), ("c2", in_zone_y(cluster(1)))]),
+            bad,
+        ),
         ("serve_nodes", clusters(&[("c", cluster(-1))]), bad),
         ("steps of 2", clusters(&[("c", doubled)]), bad),
         ("keys of customers", clusters(&[("c", keyed)]), Code::Unimplemented),
@@ -278,7 +292,7 @@ fn a_development_instance_has_one_cluster_and_grows_up_once() {
     let instances = over(&Arc::default(), false);
     instances.create_now(&development()).unwrap();
     assert_eq!(instances.get_cluster(C1).unwrap().serve_nodes, 1);
-    let second = |id| instances.create_cluster_now(I, id, Some(&cluster(1)));
+    let second = |id| instances.create_cluster_now(I, id, Some(&in_zone_y(cluster(1))));
     assert_eq!(second("c2").unwrap_err().kind(), Code::FailedPrecondition);
     let untyped = Instance { name: I.to_owned(), ..Instance::default() };
     assert_eq!(instances.update_now(&untyped, Some(&mask(&["type"]))).unwrap().r#type, 2);
@@ -286,6 +300,25 @@ fn a_development_instance_has_one_cluster_and_grows_up_once() {
     assert_eq!(instances.update_now(&grown, Some(&mask(&["type"]))).unwrap().r#type, 1);
     assert_eq!(instances.update_now(&untyped, Some(&mask(&["type"]))).unwrap().r#type, 1);
     second("c2").unwrap();
+}
+
+#[test]
+fn clusters_of_an_instance_are_in_different_zones_and_on_one_storage() {
+    let instances = over(&Arc::default(), false);
+    let clusters = [("c1".to_owned(), on_hdd(cluster(1)))].into();
+    instances.create_now(&CreateInstanceRequest { clusters, ..request() }).unwrap();
+    let ssd = Cluster { default_storage_type: admin::StorageType::Ssd.into(), ..cluster(1) };
+    let create = |cluster| instances.create_cluster_now(I, "c2", Some(&cluster));
+    for (refused, what) in
+        [(on_hdd(cluster(1)), "zones"), (cluster(1), "zones"), (in_zone_y(ssd), "on HDD, and all")]
+    {
+        let error = create(refused).unwrap_err();
+        assert_eq!(error.kind(), Code::InvalidArgument, "{error}");
+        assert!(error.message().contains(what), "{error}");
+    }
+    // One that leaves it open is on the storage of the others.
+    let beside = create(in_zone_y(cluster(1))).unwrap();
+    assert_eq!(beside.default_storage_type(), admin::StorageType::Hdd);
 }
 
 #[test]
@@ -330,8 +363,7 @@ fn a_cluster_is_changed_by_mask_and_autoscaling_is_turned_on_and_off() {
     }
     let off = update(&cluster(2), &["serve_nodes", whole]).unwrap();
     assert_eq!((off.serve_nodes, off.config), (2, None));
-    let moved = Cluster { location: "projects/p/locations/y".into(), ..cluster(2) };
-    assert_eq!(replace(moved), Code::InvalidArgument);
+    assert_eq!(replace(in_zone_y(cluster(2))), Code::InvalidArgument);
     let replaced = Cluster { name: C1.to_owned(), ..cluster(6) };
     assert_eq!(instances.replace_cluster_now(&replaced).unwrap().serve_nodes, 6);
 }
@@ -515,10 +547,7 @@ fn the_header_of_a_request_is_that_of_the_cluster_that_its_profile_routes_to_and
         assert_eq!(at(&one), at(&two), "{profile}");
     };
     is("", IMPLICIT_CLUSTER, IMPLICIT_ZONE);
-    let mut two_zones = request();
-    let y = "projects/p/locations/y".to_owned();
-    two_zones.clusters.insert("c2".to_owned(), Cluster { location: y, ..cluster(1) });
-    instances.create_now(&two_zones).unwrap();
+    instances.create_now(&request()).unwrap();
     for profile in ["", "default", "nobody"] {
         is(profile, "c1", "z");
     }

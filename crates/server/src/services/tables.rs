@@ -26,6 +26,9 @@ use crate::status::from_error;
 
 const TABLE_TYPE: &str = "google.bigtable.admin.v2.Table";
 
+/// What a table's `tiered_storage_config` asks for.
+const TIERED: &str = "tiers of storage";
+
 /// The service: tables, and what belongs to them. Cheap to clone: every core has one.
 #[derive(Clone)]
 pub struct TableAdminService {
@@ -67,7 +70,11 @@ impl TableAdminService {
             }
             // Within a change, so that the instance is there until the table is.
             views.resources().change(|_| {
-                instances.check(names::instance_of(&name))?;
+                let instance = names::instance_of(&name);
+                instances.check(instance)?;
+                if new.asked.tiered_storage_config.is_some() {
+                    instances.check_on_ssd(instance, TIERED)?;
+                }
                 tables.create(&name, new)
             })
         })
@@ -125,7 +132,14 @@ impl TableAdminService {
             let beside = service.operations.beside();
             let updated = service.tables.update_with(
                 name,
-                |record| settings::update(record, &table, mask.as_ref(), ignore_warnings),
+                |record| {
+                    let changed = settings::update(record, &table, mask.as_ref(), ignore_warnings)?;
+                    let tiers = changed.tiered_storage_config;
+                    if tiers.is_some() && tiers != record.tiered_storage_config {
+                        service.instances.check_on_ssd(names::instance_of(name), TIERED)?;
+                    }
+                    Ok(changed)
+                },
                 |record, entry| {
                     let metadata = admin::UpdateTableMetadata {
                         name: name.clone(),

@@ -1,14 +1,15 @@
 //! Instances, clusters and app profiles as clients use them: through operations, over restarts, and with tables.
 
+use tepui_engine::io::Clock as _;
 use tepui_server::api::instances::{Edition, Instance};
 
 use super::*;
 
 const PARENT: &str = "projects/p";
 
-fn cluster() -> admin::Cluster {
+fn cluster(zone: &str) -> admin::Cluster {
     admin::Cluster {
-        location: "projects/p/locations/zone-a".to_owned(),
+        location: format!("projects/p/locations/{zone}"),
         serve_nodes: 1,
         ..admin::Cluster::default()
     }
@@ -19,7 +20,8 @@ pub(super) fn create_request(id: &str) -> admin::CreateInstanceRequest {
         parent: PARENT.to_owned(),
         instance_id: id.to_owned(),
         instance: Some(admin::Instance { display_name: id.to_owned(), ..Default::default() }),
-        clusters: [("c1".to_owned(), cluster()), ("c2".to_owned(), cluster())].into(),
+        clusters: [("c1".to_owned(), cluster("zone-a")), ("c2".to_owned(), cluster("zone-b"))]
+            .into(),
     }
 }
 
@@ -298,6 +300,70 @@ async fn a_table_that_is_made_while_its_instance_goes_is_not_left_without_one() 
             tokio::join!(server.create_table(instance), instances.delete_instance(delete));
         deleted.unwrap();
         assert!(created.is_ok() || created.is_err_and(|status| status.code() == Code::NotFound));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn hot_backups_and_tiers_of_storage_are_refused_on_hard_disks() {
+    let server = start(&memory()).await;
+    let on_hdd = |zone: &str| admin::Cluster {
+        default_storage_type: admin::StorageType::Hdd.into(),
+        ..cluster(zone)
+    };
+    let request = admin::CreateInstanceRequest {
+        clusters: [("c1".to_owned(), on_hdd("zone-a"))].into(),
+        ..create_request("disks")
+    };
+    server.instances().create_instance(request).await.unwrap();
+    server.instances().create_instance(create_request("flash")).await.unwrap();
+    let days = |days: i64| prost_types::Duration { seconds: days * 86_400, nanos: 0 };
+    let in_a_week = prost_types::Timestamp {
+        seconds: SystemClock::new().now_micros() / 1_000_000 + days(7).seconds,
+        nanos: 0,
+    };
+    let rule = admin::tiered_storage_rule::Rule::IncludeIfOlderThan(days(30));
+    let infrequent_access = Some(admin::TieredStorageRule { rule: Some(rule) });
+    let tiered_storage_config = Some(admin::TieredStorageConfig { infrequent_access });
+    for (instance, code) in [("disks", Code::FailedPrecondition), ("flash", Code::Ok)] {
+        let instance = format!("projects/p/instances/{instance}");
+        let table = server.create_table(&instance).await.unwrap().name;
+        let code_of =
+            |answer: Result<(), tonic::Status>| answer.map_or_else(|s| s.code(), |()| Code::Ok);
+        let update = admin::UpdateTableRequest {
+            table: Some(admin::Table {
+                name: table.clone(),
+                tiered_storage_config,
+                ..Default::default()
+            }),
+            update_mask: Some(prost_types::FieldMask {
+                paths: vec!["tiered_storage_config".to_owned()],
+            }),
+            ..Default::default()
+        };
+        let updated = server.tables().update_table(update).await;
+        assert_eq!(code_of(updated.map(drop)), code, "{instance}");
+        let create = admin::CreateTableRequest {
+            parent: instance.clone(),
+            table_id: "tiered".to_owned(),
+            table: Some(admin::Table { tiered_storage_config, ..Default::default() }),
+            ..Default::default()
+        };
+        let created = server.tables().create_table(create).await;
+        assert_eq!(code_of(created.map(drop)), code, "{instance}");
+        let backup = |backup_type: admin::backup::BackupType| admin::CreateBackupRequest {
+            parent: format!("{instance}/clusters/c1"),
+            backup_id: backup_type.as_str_name().to_lowercase(),
+            backup: Some(admin::Backup {
+                source_table: table.clone(),
+                expire_time: Some(in_a_week),
+                backup_type: backup_type.into(),
+                ..Default::default()
+            }),
+        };
+        let hot = server.tables().create_backup(backup(admin::backup::BackupType::Hot)).await;
+        assert_eq!(code_of(hot.map(drop)), code, "{instance}");
+        server.tables().create_backup(backup(admin::backup::BackupType::Standard)).await.unwrap();
     }
     server.stop().await;
 }
