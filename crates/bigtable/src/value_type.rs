@@ -146,9 +146,7 @@ impl AggregateType {
         let input_type = match self.input {
             Input::Int64 => Some(int64_type()),
             Input::String => {
-                let utf8 = string::encoding::Encoding::Utf8Bytes(string::encoding::Utf8Bytes {});
-                let encoding = Some(string::Encoding { encoding: Some(utf8) });
-                Some(Kind::StringType(admin::r#type::String { encoding }))
+                Some(Kind::StringType(admin::r#type::String { encoding: Some(utf8_bytes()) }))
             }
             Input::Bytes => Some(bytes_type()),
             Input::Raw => None,
@@ -196,6 +194,39 @@ pub fn check(value_type: Option<&admin::Type>) -> Result<Option<AggregateType>> 
         Some(Kind::AggregateType(aggregate)) => aggregate_type(aggregate).map(Some),
         Some(kind) => check_kind("value_type", kind, TYPE_DEPTH_MAX).map(|()| None),
     }
+}
+
+/// Replaces what is deprecated in a type, and in those in it, as documented: `utf8_raw` of a String by `utf8_bytes`. The input of
+/// an aggregate is shown so anyway ([`AggregateType::to_proto`]).
+#[expect(deprecated, reason = "it is what older clients send")]
+pub fn modernize(value_type: &mut admin::Type) {
+    let replace = |within: Option<&mut admin::Type>| within.map_or((), modernize);
+    match &mut value_type.kind {
+        Some(Kind::StringType(string)) => {
+            if let Some(encoding) = &mut string.encoding
+                && matches!(encoding.encoding, Some(string::encoding::Encoding::Utf8Raw(_)))
+            {
+                *encoding = utf8_bytes();
+            }
+        }
+        Some(Kind::ArrayType(array)) => replace(array.element_type.as_deref_mut()),
+        Some(Kind::MapType(map)) => {
+            replace(map.key_type.as_deref_mut());
+            replace(map.value_type.as_deref_mut());
+        }
+        Some(Kind::StructType(of)) => modernize_fields(of),
+        _ => {}
+    }
+}
+
+/// The same for the fields of a struct.
+pub fn modernize_fields(of: &mut admin::r#type::Struct) {
+    of.fields.iter_mut().filter_map(|field| field.r#type.as_mut()).for_each(modernize);
+}
+
+fn utf8_bytes() -> string::Encoding {
+    let utf8 = string::encoding::Encoding::Utf8Bytes(string::encoding::Utf8Bytes {});
+    string::Encoding { encoding: Some(utf8) }
 }
 
 fn aggregate_type(aggregate: &admin::r#type::Aggregate) -> Result<AggregateType> {

@@ -153,9 +153,10 @@ fn check_value_type_change(from: Option<&admin::Type>, to: Option<&admin::Type>)
     Err(Error::invalid_argument("Immutable fields 'value_type.aggregate_type' cannot be updated"))
 }
 
-/// A rule that says nothing is no rule.
+/// A rule that says nothing is no rule, and what is deprecated in a type is replaced.
 fn normalized(mut config: admin::ColumnFamily) -> admin::ColumnFamily {
     config.gc_rule = config.gc_rule.filter(|rule| rule.rule.is_some());
+    config.value_type.iter_mut().for_each(value_type::modernize);
     config
 }
 

@@ -41,7 +41,7 @@ pub fn set_new(record: &mut TableRecord, asked: &admin::Table) -> Result<()> {
     record.change_stream_config = asked.change_stream_config;
     record.automated_backup_policy = policy(asked);
     record.tiered_storage_config = asked.tiered_storage_config;
-    record.row_key_schema.clone_from(&asked.row_key_schema);
+    record.row_key_schema = schema(asked);
     check(record)
 }
 
@@ -76,8 +76,9 @@ pub fn update(
                     Some(asked.tiered_storage_config.unwrap_or_default());
             }
             ("row_key_schema", "") => {
-                check_schema_change(record, asked.row_key_schema.as_ref(), ignore_warnings)?;
-                changed.row_key_schema.clone_from(&asked.row_key_schema);
+                let asked = schema(asked);
+                check_schema_change(record, asked.as_ref(), ignore_warnings)?;
+                changed.row_key_schema = asked;
             }
             ("column_families", _) => {
                 return Err(Error::unimplemented(
@@ -122,6 +123,13 @@ fn policy(table: &admin::Table) -> Option<AutomatedBackupPolicy> {
         .automated_backup_config
         .as_ref()
         .map(|AutomatedBackupConfig::AutomatedBackupPolicy(p)| p.clone())
+}
+
+/// The schema of row keys, with what is deprecated in it replaced.
+fn schema(table: &admin::Table) -> Option<admin::r#type::Struct> {
+    let mut schema = table.row_key_schema.clone();
+    schema.iter_mut().for_each(value_type::modernize_fields);
+    schema
 }
 
 /// Changes the policy, or a part of it; `None` for a part that there is not.

@@ -353,3 +353,77 @@ async fn aggregate_families_are_shown_in_full_and_refuse_plain_cells() {
     assert!(server.rows().await.unwrap().is_empty());
     server.stop().await;
 }
+
+#[tokio::test]
+#[expect(deprecated, reason = "it is what older clients send")]
+async fn the_deprecated_encoding_of_strings_comes_back_as_the_one_that_replaced_it() {
+    use admin::r#type::string::encoding::{Encoding, Utf8Bytes, Utf8Raw};
+    use admin::r#type::{Array, Kind, Map, Struct, r#struct};
+    let server = start(&memory()).await;
+    let raw = || Encoding::Utf8Raw(Utf8Raw {});
+    let utf8 = || Encoding::Utf8Bytes(Utf8Bytes {});
+    let string = |encoding: Encoding| {
+        let encoding = Some(admin::r#type::string::Encoding { encoding: Some(encoding) });
+        admin::Type { kind: Some(Kind::StringType(admin::r#type::String { encoding })) }
+    };
+    let fields = |encoding: Encoding| {
+        let field_name = "user".to_owned();
+        vec![r#struct::Field { field_name, r#type: Some(string(encoding)) }]
+    };
+    let row_key_schema = |encoding: Encoding| {
+        let singleton = r#struct::encoding::Encoding::Singleton(r#struct::encoding::Singleton {});
+        let encoding_of = Some(r#struct::Encoding { encoding: Some(singleton) });
+        Struct { fields: fields(encoding), encoding: encoding_of }
+    };
+    let nested = |encoding: Encoding| {
+        let kind = Kind::StructType(Struct { fields: fields(encoding), encoding: None });
+        let element_type = Some(Box::new(admin::Type { kind: Some(kind) }));
+        let kind = Kind::ArrayType(Box::new(Array { element_type }));
+        let value_type = Some(Box::new(admin::Type { kind: Some(kind) }));
+        let key_type = Some(Box::new(string(encoding)));
+        admin::Type { kind: Some(Kind::MapType(Box::new(Map { key_type, value_type }))) }
+    };
+    let family =
+        |of: admin::Type| admin::ColumnFamily { value_type: Some(of), ..Default::default() };
+    let request = admin::CreateTableRequest {
+        parent: INSTANCE.to_owned(),
+        table_id: "t".to_owned(),
+        table: Some(admin::Table {
+            column_families: [("nested".to_owned(), family(nested(raw())))].into(),
+            row_key_schema: Some(row_key_schema(raw())),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    server.tables().create_table(request).await.unwrap();
+    let modification = Modification {
+        id: "added".to_owned(),
+        update_mask: None,
+        r#mod: Some(Mod::Create(family(string(raw())))),
+    };
+    let request = admin::ModifyColumnFamiliesRequest {
+        name: TABLE.to_owned(),
+        modifications: vec![modification],
+        ..Default::default()
+    };
+    server.tables().modify_column_families(request).await.unwrap();
+    // The same schema is no change of it, whichever way it is spelled.
+    for encoding in [raw(), utf8()] {
+        let request = admin::UpdateTableRequest {
+            table: Some(admin::Table {
+                name: TABLE.to_owned(),
+                row_key_schema: Some(row_key_schema(encoding)),
+                ..Default::default()
+            }),
+            update_mask: Some(FieldMask { paths: vec!["row_key_schema".to_owned()] }),
+            ..Default::default()
+        };
+        server.tables().update_table(request).await.unwrap();
+    }
+    let get = admin::GetTableRequest { name: TABLE.to_owned(), ..Default::default() };
+    let table = server.tables().get_table(get).await.unwrap().into_inner();
+    assert_eq!(table.row_key_schema, Some(row_key_schema(utf8())));
+    assert_eq!(table.column_families["nested"].value_type, Some(nested(utf8())));
+    assert_eq!(table.column_families["added"].value_type, Some(string(utf8())));
+    server.stop().await;
+}
