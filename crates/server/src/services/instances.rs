@@ -341,7 +341,8 @@ type TabletPlaces = HashMap<TabletId, (String, RowRange)>;
 /// A tablet's hottest window as the API tells of it.
 fn hot_tablet(cluster: &str, hot: &Hot, places: &TabletPlaces) -> Option<admin::HotTablet> {
     let (table_name, range) = places.get(&hot.tablet)?;
-    // Keys are bytes, and the API tells of them in a text.
+    // Keys are bytes, and the API tells of them in a text. It calls the end inclusive; but there is no last row before a
+    // key, so it is the start of the next tablet here.
     let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
     Some(admin::HotTablet {
         name: format!("{cluster}/hotTablets/{:016x}-{}", hot.tablet.0, hot.start_micros),
