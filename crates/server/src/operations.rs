@@ -234,13 +234,25 @@ impl Operations {
     /// Up to `limit` operations with this name or below it, oldest first, those after the id `after` only; each with its id.
     /// The empty name is above all.
     pub fn list(&self, name: &str, after: u64, limit: usize) -> Vec<(u64, Operation)> {
+        self.list_where(name, after, limit, |_| true)
+    }
+
+    /// The same of those that are admitted.
+    pub fn list_where(
+        &self,
+        name: &str,
+        after: u64,
+        limit: usize,
+        admits: impl Fn(&Operation) -> bool,
+    ) -> Vec<(u64, Operation)> {
         let later = self.resources.list::<Operation>("", Some(&key(after)), usize::MAX);
         let name = name.trim_end_matches('/');
         let is_below = |found: &str| {
             let rest = found.strip_prefix(name);
             name.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        let matching = later.into_iter().filter(|(_, stored)| is_below(&stored.value.name));
+        let matches = |operation: &Operation| is_below(&operation.name) && admits(operation);
+        let matching = later.into_iter().filter(|(_, stored)| matches(&stored.value));
         let with_id = matching.filter_map(|(key, stored)| Some((key.parse().ok()?, stored)));
         with_id.take(limit).map(|(id, stored)| (id, self.as_of_now(id, &stored.value))).collect()
     }

@@ -82,11 +82,6 @@ fn page_size(requested: i32) -> Result<usize> {
     }
 }
 
-/// The error for a part of a supported RPC that is not supported.
-fn unsupported(what: impl std::fmt::Display) -> Status {
-    Status::unimplemented(format!("{what} is not supported yet"))
-}
-
 /// An error for arguments.
 fn invalid(message: impl Into<String>) -> Status {
     status::from_error(&Error::new(Code::InvalidArgument, message))

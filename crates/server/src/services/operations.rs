@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tonic::{Request, Response, Status};
 
-use super::{blocking, invalid, page_size, unsupported};
+use super::{blocking, invalid, page_size};
 use crate::api::longrunning::{
     CancelOperationRequest, DeleteOperationRequest, GetOperationRequest, ListOperationsRequest,
     ListOperationsResponse, Operation, WaitOperationRequest,
@@ -38,16 +38,16 @@ impl OperationsService {
         request: Request<ListOperationsRequest>,
     ) -> Result<Response<ListOperationsResponse>, Status> {
         let request = request.into_inner();
-        if !request.filter.is_empty() {
-            return Err(unsupported("ListOperations with a filter"));
-        }
+        let done = asked_done(&request.filter)?;
         let size = page_size(request.page_size).map_err(|error| from_error(&error))?;
         let after = match request.page_token.as_str() {
             "" => 0,
             token => token.parse().map_err(|_| invalid(format!("bad page_token {token:?}")))?,
         };
         // One more than asked for tells whether there is a next page.
-        let mut page = self.operations.list(&request.name, after, size.saturating_add(1));
+        let admits = |operation: &Operation| done.is_none_or(|done| operation.done == done);
+        let limit = size.saturating_add(1);
+        let mut page = self.operations.list_where(&request.name, after, limit, admits);
         let has_more = page.len() > size;
         page.truncate(size);
         let last = page.last().map(|(id, _)| id.to_string());
@@ -102,6 +102,21 @@ impl OperationsService {
     }
 }
 
+/// Whether a filter asks for operations that are done, or for those that are not; `None` for all. There are no other filters.
+fn asked_done(filter: &str) -> Result<Option<bool>, Status> {
+    if filter.trim().is_empty() {
+        return Ok(None);
+    }
+    let compared = filter.split_once(['=', ':']);
+    match compared.map(|(field, value)| (field.trim(), value.trim())) {
+        Some(("done", "true")) => Ok(Some(true)),
+        Some(("done", "false")) => Ok(Some(false)),
+        _ => Err(Status::unimplemented(format!(
+            "ListOperations: the filter {filter:?} is not supported; done=true and done=false are"
+        ))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tepui_engine::io::ManualClock;
@@ -145,13 +160,40 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_filter_asks_for_operations_that_are_done_or_for_the_others() {
+        let service = service();
+        let any = prost_types::Any::default();
+        let running = service.operations.start("projects/p/instances/i", any).unwrap();
+        let listed = async |filter: &str, page_size: i32| {
+            let request =
+                ListOperationsRequest { filter: filter.into(), page_size, ..Default::default() };
+            let page = service.on_list_operations(Request::new(request)).await.unwrap();
+            let page = page.into_inner();
+            let names: Vec<_> = page.operations.into_iter().map(|o| o.name).collect();
+            (names, page.next_page_token)
+        };
+        for filter in ["done=false", "done = false", " done:false "] {
+            let only = (vec![running.name().to_owned()], String::new());
+            assert_eq!(listed(filter, 1).await, only, "{filter:?}");
+        }
+        for (filter, count) in [("done=true", 3), ("done:true", 3), ("", 4), (" ", 4)] {
+            assert_eq!(listed(filter, 0).await.0.len(), count, "{filter:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn bad_tokens_filters_and_names_have_their_codes() {
         let service = service();
         let bad_token = ListOperationsRequest { page_token: "x".into(), ..Default::default() };
-        let filter = ListOperationsRequest { filter: "done=true".into(), ..Default::default() };
-        for (request, code) in
-            [(bad_token, tonic::Code::InvalidArgument), (filter, tonic::Code::Unimplemented)]
-        {
+        let filter =
+            |filter: &str| ListOperationsRequest { filter: filter.into(), ..Default::default() };
+        for (request, code) in [
+            (bad_token, tonic::Code::InvalidArgument),
+            (filter("done"), tonic::Code::Unimplemented),
+            (filter("done=maybe"), tonic::Code::Unimplemented),
+            (filter("done=true AND done=false"), tonic::Code::Unimplemented),
+            (filter("metadata.@type:Backup"), tonic::Code::Unimplemented),
+        ] {
             let status = service.on_list_operations(Request::new(request)).await.unwrap_err();
             assert_eq!(status.code(), code);
         }
