@@ -473,6 +473,41 @@ fn a_backup_that_a_crash_interrupts_is_made_by_the_next_server() {
 }
 
 #[test]
+fn what_is_cancelled_in_the_midst_of_its_work_leaves_no_files_either() {
+    let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let place = with_table(Arc::new(faults.clone()));
+    place.make(BACKUP);
+    let (backups, tablets) = (place.engine.backups().len(), place.engine.tablets().len());
+    // Cancels all that is under way before a file of this directory is durable.
+    let cancel_at = |directory: &'static str| {
+        let operations = Arc::clone(&place.operations);
+        let hook = move |path: &Path| {
+            if path.to_string_lossy().contains(directory) {
+                for (_, operation) in operations.list_where("", 0, 100, |of| !of.done) {
+                    operations.cancel(&operation.name).unwrap();
+                }
+            }
+        };
+        faults.before_sync(Some(Arc::new(hook)));
+    };
+    cancel_at("/backups/");
+    let name = format!("{CLUSTER}/backups/new");
+    let created = place.backups.create(&name, &place.asked(10 * HOUR)).unwrap();
+    let cancelled = Err(i32::from(tonic::Code::Cancelled));
+    assert_eq!(response(&place.wait(&created)), cancelled);
+    assert_eq!(place.names(&listing(CLUSTER)).0, ["b"]);
+    place.idle();
+    assert_eq!(place.engine.backups().len(), backups);
+    cancel_at("/tablets/");
+    let restored = place.backups.restore(OTHER, BACKUP).unwrap();
+    assert_eq!(response(&place.wait(&restored)), cancelled);
+    assert_eq!(place.tables.get(OTHER).unwrap_err().kind(), Code::NotFound);
+    assert_eq!(place.engine.tablets().len(), tablets);
+    faults.before_sync(None);
+    response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
+}
+
+#[test]
 fn what_was_cancelled_before_a_crash_is_not_taken_up_by_the_next_server() {
     let (place, started) = interrupted(|_| {});
     place.operations.cancel(&started.name).unwrap();
