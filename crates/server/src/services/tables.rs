@@ -63,15 +63,15 @@ impl TableAdminService {
         };
         let Self { tables, bundles, views, instances, .. } = self.clone();
         let entry = blocking(move || {
-            // A table that is not there has no bundles.
-            let none = TableRecord { name: name.clone(), ..TableRecord::default() };
-            for (family, config) in &new.asked.column_families {
-                bundles.check_named(&none, family, config.value_type.as_ref())?;
-            }
             // Within a change, so that the instance is there until the table is.
             views.resources().change(|_| {
                 let instance = names::instance_of(&name);
                 instances.check(instance)?;
+                // A table that is not there has no bundles.
+                let none = TableRecord { name: name.clone(), ..TableRecord::default() };
+                for (family, config) in &new.asked.column_families {
+                    bundles.check_named(&none, family, config.value_type.as_ref())?;
+                }
                 if new.asked.tiered_storage_config.is_some() {
                     instances.check_on_ssd(instance, TIERED)?;
                 }
