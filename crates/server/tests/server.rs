@@ -39,6 +39,8 @@ mod instances;
 mod pressure;
 #[path = "server/probes.rs"]
 mod probes;
+#[path = "server/refusals.rs"]
+mod refusals;
 #[path = "server/rows.rs"]
 mod rows;
 #[path = "server/tables.rs"]
