@@ -567,6 +567,50 @@ async fn bad_requests_have_the_documented_codes() {
 }
 
 #[tokio::test]
+async fn what_has_grown_older_than_the_retention_is_refused_also_after_a_restart() {
+    let clock = Arc::new(ManualClock::new(1_767_225_600_000_000));
+    let env = Env { clock: Arc::<ManualClock>::clone(&clock), ..memory() };
+    let server = start(&env).await;
+    server.create_streaming(&[]).await;
+    let all = partition("", "");
+    clock.advance_micros(1_000_000);
+    let begun = tepui_bigtable::changes::message::timestamp(clock.now_micros());
+    let mut records = server.read_changes(request(all.clone(), None)).await.unwrap();
+    server.set("first", b"v").await.unwrap();
+    let token = next_change(&mut records).await.token;
+    drop(records);
+
+    clock.advance_micros(DAY_SECONDS as u64 * 1_000_000 - 60_000_000);
+    server.set("second", b"v").await.unwrap();
+    let old = || [Some(StartFrom::StartTime(begun)), from_token(&all, &token)];
+    let mut later = String::new();
+    for (from, row) in old().into_iter().zip(["first", "second"]) {
+        let mut records = server.read_changes(request(all.clone(), from)).await.unwrap();
+        let change = next_change(&mut records).await;
+        assert_eq!(row_of(&change), row, "it is within the retention");
+        later = change.token;
+    }
+    clock.advance_micros(120_000_000);
+    let is_refused = async |server: &TestServer| {
+        for from in old() {
+            let status = server.refused(request(all.clone(), from.clone())).await;
+            assert_eq!(status.code(), Code::OutOfRange, "{from:?}: {status}");
+            assert!(status.message().contains("is before what the change stream has"), "{status}");
+        }
+    };
+    is_refused(&server).await;
+    server.stop().await;
+
+    let server = start(&env).await;
+    is_refused(&server).await;
+    server.set("third", b"v").await.unwrap();
+    let from = from_token(&all, &later);
+    let mut records = server.read_changes(request(all.clone(), from)).await.unwrap();
+    assert_eq!(row_of(&next_change(&mut records).await), "third", "a younger token is good");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_server_that_stops_ends_its_streams_at_once() {
     let server = start(&memory()).await;
     server.create_streaming(&[]).await;
