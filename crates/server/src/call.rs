@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A client that went away is noticed by the transport, which drops its call; a deadline is for proxies that do not
-//! pass a cancellation on, and for calls that wait long in a queue. What a write has given to the commit log when
+//! pass a cancellation on, and for calls that wait long in a queue. It counts from the arrival of the request's head, so that a
+//! body that comes slowly, or waits for room ([`crate::admission`]), takes its share. What a write has given to the commit log when
 //! it is dropped still happens, as with any lost answer.
 
 use std::future::Future;
@@ -108,10 +109,32 @@ impl<R: Addressed> Addressed for Bounded<R> {
     }
 }
 
+/// Until when a client waits for its answer; in the extensions of a request that says so.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadline(Instant);
+
+impl Deadline {
+    /// What the headers of a request say that arrives now.
+    pub fn of(headers: &http::HeaderMap) -> Option<Self> {
+        let timeout = headers.get("grpc-timeout")?.to_str().ok().and_then(parse_timeout)?;
+        // A deadline beyond the clock's end is none.
+        Instant::now().checked_add(timeout).map(Self)
+    }
+
+    /// A timer that ends with it.
+    pub fn timer(self) -> Sleep {
+        tokio::time::sleep_until(self.0)
+    }
+
+    fn has_passed(self) -> bool {
+        self.0 <= Instant::now()
+    }
+}
+
 /// The terms of one call.
 #[derive(Debug, Clone)]
 pub struct Terms {
-    deadline: Option<Instant>,
+    deadline: Option<Deadline>,
     metrics: Option<Metrics>,
 }
 
@@ -124,13 +147,9 @@ struct Metrics {
 }
 
 impl Terms {
-    /// Those that the request's headers ask for.
+    /// Those of a request: its deadline counts from its arrival, which the gate saw.
     pub fn of<T>(request: &tonic::Request<T>) -> Self {
-        let timeout = request.metadata().get("grpc-timeout");
-        let timeout = timeout.and_then(|value| value.to_str().ok()).and_then(parse_timeout);
-        // A deadline beyond the clock's end is none.
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        Self { deadline, metrics: None }
+        Self { deadline: request.extensions().get::<Deadline>().copied(), metrics: None }
     }
 
     /// With the headers that clients' metrics read.
@@ -156,8 +175,9 @@ impl Terms {
     ) -> Result<Response<T>, Status> {
         let result = match self.deadline {
             None => call.await,
-            Some(deadline) => {
-                tokio::time::timeout_at(deadline, call).await.unwrap_or_else(|_| Err(passed()))
+            Some(deadline) if deadline.has_passed() => Err(passed()),
+            Some(Deadline(at)) => {
+                tokio::time::timeout_at(at, call).await.unwrap_or_else(|_| Err(passed()))
             }
         };
         self.tell(result)
@@ -201,7 +221,8 @@ fn timing(took_micros: u64) -> AsciiMetadataValue {
     }
 }
 
-fn passed() -> Status {
+/// The status of a call that was not answered in time.
+pub fn passed() -> Status {
     Status::deadline_exceeded(
         "the client's deadline passed before the answer was there; a write may still take effect",
     )
@@ -232,7 +253,7 @@ pin_project! {
     pub struct Within<S> {
         #[pin]
         inner: S,
-        deadline: Option<Instant>,
+        deadline: Option<Deadline>,
         // Set once the stream had to wait: one that never does costs no timer.
         timer: Option<Pin<Box<Sleep>>>,
     }
@@ -245,12 +266,11 @@ impl<T, S: futures::Stream<Item = Result<T, Status>>> futures::Stream for Within
         let this = self.project();
         let Some(deadline) = *this.deadline else { return this.inner.poll_next(context) };
         // A stream that always has a next item would never meet the timer.
-        if Instant::now() < deadline {
+        if !deadline.has_passed() {
             if let Poll::Ready(item) = this.inner.poll_next(context) {
                 return Poll::Ready(item);
             }
-            let timer =
-                this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+            let timer = this.timer.get_or_insert_with(|| Box::pin(deadline.timer()));
             if timer.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
@@ -275,7 +295,9 @@ mod tests {
 
     fn request(timeout: &str) -> tonic::Request<()> {
         let mut request = tonic::Request::new(());
-        request.metadata_mut().insert("grpc-timeout", timeout.parse().unwrap());
+        let headers = [(http::HeaderName::from_static("grpc-timeout"), timeout.parse().unwrap())];
+        let deadline = Deadline::of(&headers.into_iter().collect()).unwrap();
+        request.extensions_mut().insert(deadline);
         request
     }
 

@@ -19,10 +19,12 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tepui_bigtable::error::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
 use tonic::Status;
 use tonic::server::NamedService;
 
 use super::Connection;
+use crate::call::{Deadline, passed};
 use crate::limits::{
     REQUEST_BODY_PAUSE, REQUEST_BYTES_MIN, REQUEST_WAIT, REQUESTS_WAITING_PER_CONNECTION_MAX,
     SMALL_REQUEST_BYTES_MAX,
@@ -244,7 +246,12 @@ where
         let (mut head, body) = request.into_parts();
         head.extensions.insert(hold.clone());
         let connection = head.extensions.get::<Arc<Connection>>().cloned();
-        let body = GatedBody::new(body, Arc::clone(&self.gate), hold.clone(), connection);
+        let deadline = Deadline::of(&head.headers);
+        if let Some(deadline) = deadline {
+            head.extensions.insert(deadline);
+        }
+        let gate = Arc::clone(&self.gate);
+        let body = GatedBody::new(body, gate, hold.clone(), connection, deadline);
         let request = http::Request::from_parts(head, tonic::body::Body::new(body));
         Holding { inner: self.inner.call(request), _hold: hold }
     }
@@ -282,7 +289,11 @@ struct GatedBody {
     /// A part that came and waits for room.
     parked: Option<(Bytes, Room)>,
     /// Ends the request where the rest of it does not come.
-    pause: Option<Pin<Box<tokio::time::Sleep>>>,
+    pause: Option<Pin<Box<Sleep>>>,
+    /// Until when the client waits.
+    deadline: Option<Deadline>,
+    /// Ends the request then; set once it had to wait.
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl GatedBody {
@@ -291,6 +302,7 @@ impl GatedBody {
         gate: Arc<Gate>,
         hold: Hold,
         connection: Option<Arc<Connection>>,
+        deadline: Option<Deadline>,
     ) -> Self {
         let header = [0; HEADER_BYTES];
         Self {
@@ -303,6 +315,8 @@ impl GatedBody {
             left: 0,
             parked: None,
             pause: None,
+            deadline,
+            timer: None,
         }
     }
 
@@ -351,6 +365,53 @@ impl GatedBody {
             self.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(REQUEST_BODY_PAUSE)));
         pause.as_mut().poll(context).is_ready()
     }
+
+    /// Whether the client waits no longer for a request that waits itself: for room, or for its rest.
+    fn is_past_deadline(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(deadline) = self.deadline.filter(|_| self.left > 0 || self.parked.is_some())
+        else {
+            return false;
+        };
+        let timer = self.timer.get_or_insert_with(|| Box::pin(deadline.timer()));
+        timer.as_mut().poll(context).is_ready()
+    }
+
+    /// The next part of the message, once there is room for all of it.
+    fn poll_part(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        loop {
+            if let Some((_, room)) = &mut self.parked {
+                let room = ready!(room.as_mut().poll(context));
+                let part = self.parked.take().map(|(part, _)| part).unwrap_or_default();
+                return Poll::Ready(Some(room.map(|permit| {
+                    self.hold.keep(permit);
+                    Frame::data(part)
+                })));
+            }
+            let frame = match Pin::new(&mut self.inner).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => frame,
+                Poll::Ready(other) => return Poll::Ready(other),
+                Poll::Pending if self.has_paused(context) => {
+                    self.gate.paused.fetch_add(1, Ordering::Relaxed);
+                    let status = Status::deadline_exceeded("the rest of the request did not come");
+                    return Poll::Ready(Some(Err(status)));
+                }
+                Poll::Pending => return Poll::Pending,
+            };
+            self.pause = None;
+            let part = match frame.into_data() {
+                Ok(part) => part,
+                Err(other) => return Poll::Ready(Some(Ok(other))),
+            };
+            match self.pass(part) {
+                Ok(Some(part)) => return Poll::Ready(Some(Ok(Frame::data(part)))),
+                Ok(None) => {}
+                Err(status) => return Poll::Ready(Some(Err(status))),
+            }
+        }
+    }
 }
 
 fn more_than_one() -> Status {
@@ -365,37 +426,11 @@ impl Body for GatedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let this = &mut *self;
-        loop {
-            if let Some((_, room)) = &mut this.parked {
-                let room = ready!(room.as_mut().poll(context));
-                let part = this.parked.take().map(|(part, _)| part).unwrap_or_default();
-                return Poll::Ready(Some(room.map(|permit| {
-                    this.hold.keep(permit);
-                    Frame::data(part)
-                })));
-            }
-            let frame = match Pin::new(&mut this.inner).poll_frame(context) {
-                Poll::Ready(Some(Ok(frame))) => frame,
-                Poll::Ready(other) => return Poll::Ready(other),
-                Poll::Pending if this.has_paused(context) => {
-                    this.gate.paused.fetch_add(1, Ordering::Relaxed);
-                    let status = Status::deadline_exceeded("the rest of the request did not come");
-                    return Poll::Ready(Some(Err(status)));
-                }
-                Poll::Pending => return Poll::Pending,
-            };
-            this.pause = None;
-            let part = match frame.into_data() {
-                Ok(part) => part,
-                Err(other) => return Poll::Ready(Some(Ok(other))),
-            };
-            match this.pass(part) {
-                Ok(Some(part)) => return Poll::Ready(Some(Ok(Frame::data(part)))),
-                Ok(None) => {}
-                Err(status) => return Poll::Ready(Some(Err(status))),
-            }
+        let polled = self.poll_part(context);
+        if polled.is_pending() && self.is_past_deadline(context) {
+            return Poll::Ready(Some(Err(passed())));
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -410,6 +445,7 @@ impl Body for GatedBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::Terms;
     use futures::FutureExt as _;
     use http_body_util::BodyExt as _;
 
@@ -419,7 +455,7 @@ mod tests {
         let inner =
             tonic::body::Body::new(http_body_util::StreamBody::new(futures::stream::iter(frames)));
         let hold = Hold::default();
-        (GatedBody::new(inner, Arc::clone(gate), hold.clone(), None), hold)
+        (GatedBody::new(inner, Arc::clone(gate), hold.clone(), None, None), hold)
     }
 
     fn message(bytes: usize) -> Vec<u8> {
@@ -471,6 +507,78 @@ mod tests {
         assert_eq!(gate.figures().refused, 1);
     }
 
+    /// A service that reads the message and then works for this long.
+    #[derive(Clone)]
+    struct Working(Duration);
+
+    impl tower_service::Service<http::Request<tonic::body::Body>> for Working {
+        type Response = ();
+        type Error = Status;
+        type Future = BoxFuture<'static, Result<(), Status>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
+            let takes = self.0;
+            Box::pin(async move {
+                let (head, body) = request.into_parts();
+                body.collect().await?;
+                let metadata = tonic::metadata::MetadataMap::from_headers(head.headers);
+                let request = tonic::Request::from_parts(metadata, head.extensions, ());
+                let work = async {
+                    tokio::time::sleep(takes).await;
+                    Ok(tonic::Response::new(()))
+                };
+                Terms::of(&request).unary(work).await.map(drop)
+            })
+        }
+    }
+
+    /// How a request ends whose client waits for so long, and sends half of a message at once and the rest `later`; and
+    /// after how long.
+    async fn ends(gate: &Arc<Gate>, timeout: &str, later: Duration) -> (tonic::Code, Duration) {
+        let began = tokio::time::Instant::now();
+        let whole = Bytes::from(message(900 << 10));
+        let (first, rest) = (whole.slice(..1_000), whole.slice(1_000..));
+        let first = futures::stream::iter([Ok::<_, Status>(Frame::data(first))]);
+        let rest = futures::stream::once(async move {
+            tokio::time::sleep(later).await;
+            Ok(Frame::data(rest))
+        });
+        let parts = http_body_util::StreamBody::new(futures::StreamExt::chain(first, rest));
+        let mut request = http::Request::new(tonic::body::Body::new(parts));
+        request.headers_mut().insert("grpc-timeout", timeout.parse().unwrap());
+        let mut service = Gated::new(Working(Duration::from_millis(50)), Arc::clone(gate));
+        let done = tower_service::Service::call(&mut service, request).await;
+        (done.map_or_else(|status| status.code(), |()| tonic::Code::Ok), began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_counts_from_the_arrival_of_the_requests_head() {
+        let gate = Arc::new(Gate::new(2 << 20, 2 << 20));
+        let later = Duration::from_millis(80);
+        let soon = |(code, took): (_, Duration)| (code, took.as_millis());
+        let ended = soon(ends(&gate, "50m", later).await);
+        assert!(
+            ended.0 == tonic::Code::DeadlineExceeded && ended.1 < 55,
+            "{ended:?}: in the midst"
+        );
+        let ended = soon(ends(&gate, "100m", later).await);
+        assert!(ended.0 == tonic::Code::DeadlineExceeded && ended.1 < 105, "{ended:?}: at work");
+        let ended = soon(ends(&gate, "200m", later).await);
+        assert_eq!(ended.0, tonic::Code::Ok);
+
+        let (first, _held) = body(&gate, vec![message(900 << 10)]);
+        first.collect().await.unwrap();
+        let ended = soon(ends(&gate, "100m", later).await);
+        assert!(ended.0 == tonic::Code::DeadlineExceeded && ended.1 < 105, "{ended:?}: no room");
+        assert_eq!(gate.figures().waiting, 0);
+        let (code, took) = ends(&gate, "9S", later).await;
+        assert_eq!(code, tonic::Code::ResourceExhausted, "after {took:?}");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_client_that_keeps_the_rest_of_its_message_gives_its_room_back() {
         let gate = Arc::new(Gate::new(4 << 20, 4 << 20));
@@ -479,7 +587,7 @@ mod tests {
         )))]);
         let never = futures::StreamExt::chain(part, futures::stream::pending());
         let inner = tonic::body::Body::new(http_body_util::StreamBody::new(never));
-        let body = GatedBody::new(inner, Arc::clone(&gate), Hold::default(), None);
+        let body = GatedBody::new(inner, Arc::clone(&gate), Hold::default(), None, None);
         let ended = body.collect().await.unwrap_err();
         assert_eq!(ended.code(), tonic::Code::DeadlineExceeded);
         assert_eq!((gate.figures().bytes, gate.figures().paused), (0, 1));
