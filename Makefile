@@ -60,10 +60,11 @@ test-binary: ## build the binary that the clients' and the crash tests run
 fmt: ## format the Rust code
 	$(CARGO) fmt --all
 
-lint: ## check the formatting, run clippy with warnings as errors, check that the README shows the examples
+lint: ## check the formatting, run clippy with warnings as errors, check that the README shows the examples and docs the exceptions
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	python3 scripts/check_readme.py
+	python3 scripts/check_exceptions.py
 
 test: lint unit process crash clients ## all that CI runs: lint, unit, process, crash, clients
 
