@@ -393,3 +393,5 @@ impl Combined for Sketch {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod zetasketch_tests;

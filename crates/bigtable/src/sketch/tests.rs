@@ -4,15 +4,15 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn int64(value: u64) -> Sketch {
+pub(super) fn int64(value: u64) -> Sketch {
     Sketch::of_one(ValueType::Int64, fingerprint(&value.to_le_bytes()))
 }
 
-fn text(value: &str) -> Sketch {
+pub(super) fn text(value: &str) -> Sketch {
     Sketch::of_one(ValueType::Bytes, fingerprint(value.as_bytes()))
 }
 
-fn merged(sketches: impl IntoIterator<Item = Sketch>) -> Sketch {
+pub(super) fn merged(sketches: impl IntoIterator<Item = Sketch>) -> Sketch {
     sketches
         .into_iter()
         .reduce(|mut all, next| {
