@@ -1,4 +1,5 @@
-"""Google's `cbt` against the server that BIGTABLE_EMULATOR_HOST names: each command, and what it prints.
+"""Google's `cbt` against the server that BIGTABLE_EMULATOR_HOST names: each command that speaks to a server, and what it
+prints.
 
 $CBT is the program; `make clients` builds it from the last Go module that carries it and can be fetched from the module
 proxy. What newer ones add are commands (addtocell, backups) over RPCs that the other clients' tests call.
@@ -142,6 +143,19 @@ def test_writes_are_waited_for(table):
     assert "replicated" in cbt("waitforreplication", table)
 
 
+@pytest.mark.parametrize(("command", "rpc", "instead"), [
+    (("createsnapshot", "c", "snap", "t"), "SnapshotTable", "CreateBackup"),
+    (("createtablefromsnapshot", "t", "c", "snap"), "CreateTableFromSnapshot", "RestoreTable"),
+    (("getsnapshot", "c", "snap"), "GetSnapshot", "GetBackup"),
+    (("listsnapshots", "c"), "ListSnapshots", "ListBackups"),
+    (("deletesnapshot", "c", "snap"), "DeleteSnapshot", "DeleteBackup"),
+])
+def test_snapshots_are_withdrawn_for_backups(command, rpc, instead):
+    complaint = fails(*command)
+    assert "Unimplemented" in complaint
+    assert f"BigtableTableAdmin.{rpc} is withdrawn; use {instead}" in complaint
+
+
 def test_instances_clusters_and_app_profiles_are_administered():
     instance = f"i-{uuid.uuid4().hex[:8]}"
     cluster = f"{instance}-c1"
@@ -152,6 +166,14 @@ def test_instances_clusters_and_app_profiles_are_administered():
     assert re.search(rf"^{cluster}\s+us-central1-b\s+READY \(3 serve nodes\)$", listed, re.MULTILINE), listed
     cbt("updatecluster", cluster, "num-nodes=5", instance=instance)
     assert "(5 serve nodes)" in cbt("listclusters", instance=instance)
+    second = f"{instance}-c2"
+    cbt("createcluster", second, "us-east1-c", "1", "HDD", instance=instance)
+    listed = cbt("listclusters", instance=instance)
+    assert re.search(rf"^{second}\s+us-east1-c\s+READY \(1 serve nodes\)$", listed, re.MULTILINE), listed
+    assert "AlreadyExists" in fails("createcluster", second, "us-east1-c", "1", "HDD", instance=instance)
+    cbt("deletecluster", second, instance=instance)
+    assert second not in cbt("listclusters", instance=instance)
+    assert "NotFound" in fails("deletecluster", second, instance=instance)
 
     cbt("createappprofile", instance, "prof", "A profile", f"route-to={cluster}", instance=instance)
     assert f'cluster_id:"{cluster}"' in cbt("getappprofile", instance, "prof", instance=instance)
