@@ -1,6 +1,8 @@
 //! Background threads: one that flushes, some that compact and collect garbage, one that keeps house
 //! (frees log segments, removes files, bounds memory). A bell wakes them; none of them polls faster
-//! than its interval.
+//! than its interval. What compacts gives way where processors are short: reads and writes then wait for one another and not
+//! for a compaction, which may take seconds, and falls behind by less than its share suggests, since a writer that is refused
+//! for it ([`crate::pressure`]) leaves it the processor.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -21,16 +23,15 @@ pub(crate) type Work = fn(&Engine) -> Option<Duration>;
 pub(crate) fn start(engine: &Arc<Engine>) -> Result<Vec<Box<dyn JoinHandle>>> {
     let spawner = &engine.core().env.spawner;
     let mut threads = Vec::new();
-    let mut spawn = |name: &str, work: Work| -> Result<()> {
+    let of = |work: Work| {
         let (engine, bell) = (Arc::downgrade(engine), Arc::clone(&engine.core().bell));
-        threads.push(spawner.spawn(name, Box::new(move || run(&engine, &bell, work)))?);
-        Ok(())
+        Box::new(move || run(&engine, &bell, work))
     };
-    spawn("tepui-flush", flush)?;
+    threads.push(spawner.spawn("tepui-flush", of(flush))?);
     for _ in 0..engine.core().options.compaction_threads.max(1) {
-        spawn("tepui-compact", compact)?;
+        threads.push(spawner.spawn_yielding("tepui-compact", of(compact))?);
     }
-    spawn("tepui-house", keep_house)?;
+    threads.push(spawner.spawn("tepui-house", of(keep_house))?);
     Ok(threads)
 }
 

@@ -297,6 +297,15 @@ pub trait Rng: Send + Sync + Debug {
 pub trait Spawner: Send + Sync + Debug {
     /// Runs `work` on a thread of its own; the name is at most 15 bytes, as Linux keeps it.
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> Result<Box<dyn JoinHandle>>;
+
+    /// The same for work that nobody waits for: where processors are short, it gives way to other threads.
+    fn spawn_yielding(
+        &self,
+        name: &str,
+        work: Box<dyn FnOnce() + Send>,
+    ) -> Result<Box<dyn JoinHandle>> {
+        self.spawn(name, work)
+    }
 }
 
 /// A running thread.

@@ -7,6 +7,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{JoinHandle, Rng, Spawner};
 use crate::error::{Error, Result};
 
+/// By how much the priority of threads that give way is lower than the process's. The scheduler of Linux divides a processor
+/// between one of these and another by 1 to 9, so that what they do is slower where it is contended for, and never stands
+/// still.
+#[cfg(target_os = "linux")]
+const NICE: i32 = 10;
+
+/// The least priority there is.
+#[cfg(target_os = "linux")]
+const NICE_MAX: i32 = 19;
+
+/// Lowers the priority of this thread. Where that is refused, its work is done at once like any other.
+#[cfg(target_os = "linux")]
+fn give_way() {
+    use rustix::process::{getpriority_process, setpriority_process};
+    // Said of the process, on Linux it is of the thread that says so.
+    let nice = getpriority_process(None).unwrap_or(0);
+    let _ = setpriority_process(None, (nice + NICE).min(NICE_MAX));
+}
+
+/// Elsewhere priorities are those of processes.
+#[cfg(not(target_os = "linux"))]
+fn give_way() {}
+
 /// Threads of the operating system.
 #[derive(Debug, Default)]
 pub struct ThreadSpawner;
@@ -30,6 +53,18 @@ impl Spawner for ThreadSpawner {
             .spawn(work)
             .map_err(|e| Error::io(format_args!("start thread {name}"), &e))?;
         Ok(Box::new(Thread(thread)))
+    }
+
+    fn spawn_yielding(
+        &self,
+        name: &str,
+        work: Box<dyn FnOnce() + Send>,
+    ) -> Result<Box<dyn JoinHandle>> {
+        let yielding = move || {
+            give_way();
+            work();
+        };
+        self.spawn(name, Box::new(yielding))
     }
 }
 
@@ -122,6 +157,19 @@ mod tests {
         };
         ThreadSpawner.spawn("tepui-test", Box::new(work)).unwrap().join();
         assert_eq!(seen.lock().unwrap().as_deref(), Some("tepui-test"));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn threads_that_give_way_have_a_lower_priority_and_no_other_thread_has() {
+        let nice = || rustix::process::getpriority_process(None).unwrap();
+        let seen = Arc::new(std::sync::Mutex::new(0));
+        let inner = Arc::clone(&seen);
+        let work = move || *inner.lock().unwrap() = nice();
+        let before = nice();
+        ThreadSpawner.spawn_yielding("tepui-low", Box::new(work)).unwrap().join();
+        assert_eq!(*seen.lock().unwrap(), (before + NICE).min(NICE_MAX));
+        assert_eq!(nice(), before);
     }
 
     #[test]
