@@ -23,8 +23,9 @@ impl Tablet {
     /// write is among those that are refused because background work is behind ([`crate::pressure`]).
     pub async fn apply(&self, batch: RowBatch) -> Result<Seq> {
         self.admit()?;
+        let encoded = self.encode(&batch, Source::User)?;
         let lock = self.lock_row(&batch.row).await;
-        self.apply_locked(lock, batch).await
+        self.commit(lock, batch, encoded).await
     }
 
     /// Waits for and takes the lock of a row.
@@ -37,6 +38,10 @@ impl Tablet {
     /// the disk does not undo the write.
     pub async fn apply_locked(&self, lock: RowLock, batch: RowBatch) -> Result<Seq> {
         let encoded = self.encode(&batch, Source::User)?;
+        self.commit(lock, batch, encoded).await
+    }
+
+    async fn commit(&self, lock: RowLock, batch: RowBatch, encoded: EncodedBatch) -> Result<Seq> {
         let permit = self.core.pipeline.admit(encoded.len()).await?;
         let done = self.enqueue([encoded], permit, &[batch])?;
         drop(lock);
