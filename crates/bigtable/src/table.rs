@@ -125,15 +125,10 @@ impl Table {
         self.tablets.iter().map(|(_, tablet)| tablet.pressure()).reduce(Pressure::or)
     }
 
-    /// Whether writes of a priority are let in by the tablet that is furthest behind; `RESOURCE_EXHAUSTED` with a hint when to
-    /// try again where this one is not. Carrying out a write asks for the highest priority by itself.
-    pub fn admit_as(&self, priority: Priority) -> Result<()> {
-        let level = |tablet: &Tablet| tablet.pressure().level;
-        let tablets = self.tablets.iter().map(|(_, tablet)| tablet);
-        match tablets.max_by(|a, b| level(a).total_cmp(&level(b))) {
-            Some(tablet) => Ok(tablet.admit_as(priority)?),
-            None => Ok(()),
-        }
+    /// Whether a write of a row is let in with this priority; `RESOURCE_EXHAUSTED` with a hint when to try again where it is
+    /// not. Carrying it out asks for the highest priority by itself.
+    pub fn admit_as(&self, priority: Priority, row: &[u8]) -> Result<()> {
+        Ok(self.tablets.get(row).admit_as(priority)?)
     }
 
     fn served(&self) -> Served {

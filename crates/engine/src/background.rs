@@ -1,5 +1,5 @@
-//! Background threads: one that flushes, some that compact and collect garbage, one that keeps house
-//! (frees log segments, removes files, bounds memory). A bell wakes them; none of them polls faster
+//! Background threads: one that flushes, some that compact, one that collects garbage where changes are kept, one that keeps
+//! house (frees log segments, removes files, bounds memory). A bell wakes them; none of them polls faster
 //! than its interval. What compacts gives way where processors are short: reads and writes then wait for one another and not
 //! for a compaction, which may take seconds, and falls behind by less than its share suggests, since a writer that is refused
 //! for it ([`crate::pressure`]) leaves it the processor.
@@ -31,6 +31,7 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<Vec<Box<dyn JoinHandle>>> {
     for _ in 0..engine.core().options.compaction_threads.max(1) {
         threads.push(spawner.spawn_yielding("tepui-compact", of(compact))?);
     }
+    threads.push(spawner.spawn("tepui-collect", of(collect))?);
     threads.push(spawner.spawn("tepui-house", of(keep_house))?);
     Ok(threads)
 }
@@ -82,7 +83,7 @@ fn flush(engine: &Engine) -> Option<Duration> {
 }
 
 /// Lends a hand with compactions that run; compacts the most urgent tablet until none is over its shape, then
-/// collects garbage: by compactions, and by deletions where changes are kept.
+/// collects garbage by compactions.
 fn compact(engine: &Engine) -> Option<Duration> {
     while !engine.core().stopping() {
         if engine.core().offers.help() {
@@ -103,11 +104,19 @@ fn compact(engine: &Engine) -> Option<Duration> {
         match claim {
             // A failure is logged by the claim, and its files are left alone for a while.
             Some(claim) => drop(claim.run()),
-            // A piece at a time: compactions that are due meanwhile come first.
-            None => match claim_to_look(&tablets) {
-                Some(look) => drop(look.run()),
-                None => return None,
-            },
+            None => return None,
+        }
+    }
+    None
+}
+
+/// Collects garbage where changes are kept. Not by those who compact: it takes the locks of rows, and a thread that gives way
+/// would have their writers wait for its turn.
+fn collect(engine: &Engine) -> Option<Duration> {
+    while !engine.core().stopping() {
+        match claim_to_look(&engine.tablets()) {
+            Some(look) => drop(look.run()),
+            None => return None,
         }
     }
     None

@@ -133,12 +133,13 @@ impl Pressure {
         ((REFUSED_FROM - self.level) / REFUSED_FROM).clamp(0.0, 1.0)
     }
 
-    /// The share of writes that is refused, 0 to 1.
+    /// The share of writes of high priority that is refused, 0 to 1.
     pub fn refused_share(&self) -> f64 {
         self.refused_share_of(Priority::High)
     }
 
-    fn refused_share_of(&self, priority: Priority) -> f64 {
+    /// The share of writes of this priority that is refused, 0 to 1.
+    pub fn refused_share_of(&self, priority: Priority) -> f64 {
         let way = (self.level - REFUSED_FROM) / (1.0 - REFUSED_FROM);
         (way / priority.refused_at()).clamp(0.0, 1.0)
     }

@@ -21,7 +21,7 @@ use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use prost::Message as _;
-use tepui_engine::pressure::Pressure;
+use tepui_engine::pressure::{Pressure, Priority};
 use tonic::metadata::MetadataMap;
 
 use crate::api::v2::{FeatureFlags, RateLimitInfo};
@@ -54,9 +54,9 @@ pub fn is_wanted(metadata: &MetadataMap) -> bool {
     flags.is_some_and(|flags| flags.mutate_rows_rate_limit || flags.mutate_rows_rate_limit2)
 }
 
-/// What a client is told under this pressure of its writes.
-pub fn advice(pressure: Pressure) -> RateLimitInfo {
-    let slower = (pressure.refused_share() / REFUSED_SHARE_MAX).min(1.0);
+/// What a client is told under this pressure of its writes, which have this priority.
+pub fn advice(pressure: Pressure, priority: Priority) -> RateLimitInfo {
+    let slower = (pressure.refused_share_of(priority) / REFUSED_SHARE_MAX).min(1.0);
     let factor = 1.0 + (FACTOR_MAX - 1.0) * pressure.headroom() - (1.0 - FACTOR_MIN) * slower;
     let period = prost_types::Duration { seconds: PERIOD.as_secs() as i64, nanos: 0 };
     RateLimitInfo { period: Some(period), factor }
@@ -70,7 +70,9 @@ mod tests {
 
     #[test]
     fn clients_are_told_to_go_faster_until_writes_are_refused_and_then_slower() {
-        let factor = |level| advice(Pressure { level, behind: Behind::Memory }).factor;
+        let of = |level, priority| advice(Pressure { level, behind: Behind::Memory }, priority);
+        let factor = |level| of(level, Priority::High).factor;
+        assert!((of(0.53125, Priority::Low).factor - 0.7).abs() < 1e-9);
         for (level, expected) in [
             (0.0, 1.3),
             (0.25, 1.15),

@@ -356,9 +356,10 @@ impl GatedBody {
         }
     }
 
-    /// Whether the client has kept the rest of its message for too long.
+    /// Whether the client has kept the rest of its message, or its end, for too long. Before it has begun one it keeps nothing
+    /// of the server's.
     fn has_paused(&mut self, context: &mut Context<'_>) -> bool {
-        if self.left == 0 {
+        if self.header_len == 0 {
             return false;
         }
         let pause =
@@ -366,12 +367,9 @@ impl GatedBody {
         pause.as_mut().poll(context).is_ready()
     }
 
-    /// Whether the client waits no longer for a request that waits itself: for room, or for its rest.
+    /// Whether the client waits no longer for a request that waits itself: for room, or for the client.
     fn is_past_deadline(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(deadline) = self.deadline.filter(|_| self.left > 0 || self.parked.is_some())
-        else {
-            return false;
-        };
+        let Some(deadline) = self.deadline else { return false };
         let timer = self.timer.get_or_insert_with(|| Box::pin(deadline.timer()));
         timer.as_mut().poll(context).is_ready()
     }
@@ -579,18 +577,35 @@ mod tests {
         assert_eq!(code, tonic::Code::ResourceExhausted, "after {took:?}");
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_keeps_the_rest_of_its_message_gives_its_room_back() {
-        let gate = Arc::new(Gate::new(4 << 20, 4 << 20));
-        let part = futures::stream::iter([Ok::<_, Status>(Frame::data(Bytes::from(
-            message(1 << 20)[..100].to_vec(),
-        )))]);
+    /// A body of these bytes whose client never says that it is all.
+    fn endless(gate: &Arc<Gate>, bytes: &[u8], deadline: Option<Deadline>) -> GatedBody {
+        let part = Ok::<_, Status>(Frame::data(Bytes::copy_from_slice(bytes)));
+        let part = futures::stream::iter((!bytes.is_empty()).then_some(part));
         let never = futures::StreamExt::chain(part, futures::stream::pending());
         let inner = tonic::body::Body::new(http_body_util::StreamBody::new(never));
-        let body = GatedBody::new(inner, Arc::clone(&gate), Hold::default(), None, None);
-        let ended = body.collect().await.unwrap_err();
+        GatedBody::new(inner, Arc::clone(gate), Hold::default(), None, deadline)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_keeps_the_rest_or_the_end_of_its_message_gives_its_room_back() {
+        let gate = Arc::new(Gate::new(4 << 20, 4 << 20));
+        let whole = message(2 << 20);
+        for (n, bytes) in [&whole[..1000], &whole[..], &whole[..3]].into_iter().enumerate() {
+            let ended = endless(&gate, bytes, None).collect().await.unwrap_err();
+            assert_eq!(ended.code(), tonic::Code::DeadlineExceeded);
+            assert_eq!((gate.figures().bytes, gate.figures().paused), (0, n as u64 + 1));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_ends_a_request_of_which_only_the_head_came() {
+        let gate = Arc::new(Gate::new(4 << 20, 4 << 20));
+        let timeout = [(http::HeaderName::from_static("grpc-timeout"), "70m".parse().unwrap())];
+        let began = tokio::time::Instant::now();
+        let ended = endless(&gate, &[], Deadline::of(&timeout.into_iter().collect()));
+        let ended = ended.collect().await.unwrap_err();
         assert_eq!(ended.code(), tonic::Code::DeadlineExceeded);
-        assert_eq!((gate.figures().bytes, gate.figures().paused), (0, 1));
+        assert!(began.elapsed().as_millis() < 75, "{:?}", began.elapsed());
     }
 
     #[tokio::test]

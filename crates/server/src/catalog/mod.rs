@@ -189,6 +189,16 @@ impl<H: Host> Catalog<H> {
 
     /// Creates a table. Blocks.
     pub fn create(&self, name: &str, new: NewTable) -> Result<Arc<Entry<H::Table>>> {
+        self.create_where(name, new, || Ok(()))
+    }
+
+    /// Creates a table where that is allowed. What `allowed` returns is held until the table is there. Blocks.
+    pub fn create_where<A>(
+        &self,
+        name: &str,
+        new: NewTable,
+        allowed: impl FnOnce() -> Result<A>,
+    ) -> Result<Arc<Entry<H::Table>>> {
         let ranges = tablet_ranges(new.splits)?;
         let mut record = TableRecord {
             name: name.to_owned(),
@@ -205,8 +215,11 @@ impl<H: Host> Catalog<H> {
             families::create(&mut record, &family, config)?;
         }
         settings::set_new(&mut record, &asked)?;
-
-        self.insert(record, |record| self.create_tablets(ranges, record))
+        self.check_free(name)?;
+        // Before other changes are kept from going on: there may be many.
+        self.create_tablets(ranges, &mut record).inspect_err(|_| self.drop_tablets(&record))?;
+        let _allowed = allowed().inspect_err(|_| self.drop_tablets(&record))?;
+        self.insert(record)
     }
 
     /// Creates a table that holds what a backup does, with the schema of `from`. Blocks. What `allowed` returns is held
@@ -219,6 +232,7 @@ impl<H: Host> Catalog<H> {
         backup: &Backup,
         allowed: impl FnOnce() -> Result<A>,
     ) -> Result<Arc<Entry<H::Table>>> {
+        let from = from.modern();
         let mut record = TableRecord {
             name: name.to_owned(),
             incarnation: self.rng.next_u64(),
@@ -233,26 +247,24 @@ impl<H: Host> Catalog<H> {
         let tablets = self.host.restore_backup(backup)?;
         record.tablets = tablets.into_iter().map(|id| id.0).collect();
         let _allowed = allowed().inspect_err(|_| self.drop_tablets(&record))?;
-        self.insert(record, |_| Ok(()))
+        self.insert(record)
     }
 
-    /// Makes a new table of a record once its tablets are there. Of a failure no tablet is left, unless it may be found at
+    fn check_free(&self, name: &str) -> Result<()> {
+        if self.read().live.contains_key(name) {
+            let text = format!("table {name:?} already exists");
+            return Err(Error::new(Code::AlreadyExists, text));
+        }
+        Ok(())
+    }
+
+    /// Makes a new table of a record whose tablets are there. Of a failure no tablet is left, unless it may be found at
     /// the next start that there was none.
-    fn insert(
-        &self,
-        mut record: TableRecord,
-        create_tablets: impl FnOnce(&mut TableRecord) -> Result<()>,
-    ) -> Result<Arc<Entry<H::Table>>> {
+    fn insert(&self, record: TableRecord) -> Result<Arc<Entry<H::Table>>> {
         let _changing = self.change();
         let name = record.name.clone();
         let replaced = self.read().deleted.get(&name).map(Arc::clone);
-        let exists = self.read().live.contains_key(&name);
-        let created = if exists {
-            Err(Error::new(Code::AlreadyExists, format!("table {name:?} already exists")))
-        } else {
-            create_tablets(&mut record)
-        };
-        let opened = created.and_then(|()| {
+        let opened = self.check_free(&name).and_then(|()| {
             let mut entry = open_entry(&self.host, record.clone(), 0)?;
             let retention = record.change_stream_retention();
             if retention.is_some() {

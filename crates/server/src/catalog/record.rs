@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 use tepui_bigtable::error::{Code, Error, Result};
+use tepui_bigtable::value_type;
 use tepui_engine::tablet::TabletId;
 
 use crate::api::admin;
@@ -104,10 +105,19 @@ impl TableRecord {
             return Err(damaged(format!("offset 0: version {version} is not known here")));
         }
         let record = Self::decode(rest).map_err(|error| damaged(format!("offset 1: {error}")))?;
+        let record = record.modern();
         if key.strip_prefix(super::store::PREFIX) != Some(record.name.as_str()) {
             return Err(damaged(format!("offset 1: it names the table {:?}", record.name)));
         }
         Ok(record)
+    }
+
+    /// With what was deprecated when it was kept as what replaced it.
+    pub fn modern(mut self) -> Self {
+        let configs = self.families.iter_mut().filter_map(|family| family.config.as_mut());
+        configs.filter_map(|config| config.value_type.as_mut()).for_each(value_type::modernize);
+        self.row_key_schema.iter_mut().for_each(value_type::modernize_fields);
+        self
     }
 
     /// The tablets' numbers as the engine writes them.

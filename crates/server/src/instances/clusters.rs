@@ -36,9 +36,7 @@ impl Instances {
         let given = given.ok_or_else(|| Error::invalid_argument("cluster must be set"))?;
         let others = self.clusters(parent);
         let mut given = given.clone();
-        if let (StorageType::Unspecified, Some(other)) =
-            (given.default_storage_type(), others.first())
-        {
+        if let (0, Some(other)) = (given.default_storage_type, others.first()) {
             given.default_storage_type = other.default_storage_type;
         }
         let cluster = new(name.clone(), &given, false)?;

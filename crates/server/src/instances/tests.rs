@@ -309,9 +309,13 @@ fn clusters_of_an_instance_are_in_different_zones_and_on_one_storage() {
     instances.create_now(&CreateInstanceRequest { clusters, ..request() }).unwrap();
     let ssd = Cluster { default_storage_type: admin::StorageType::Ssd.into(), ..cluster(1) };
     let create = |cluster| instances.create_cluster_now(I, "c2", Some(&cluster));
-    for (refused, what) in
-        [(on_hdd(cluster(1)), "zones"), (cluster(1), "zones"), (in_zone_y(ssd), "on HDD, and all")]
-    {
+    let unknown = in_zone_y(Cluster { default_storage_type: 99, ..cluster(1) });
+    for (refused, what) in [
+        (on_hdd(cluster(1)), "zones"),
+        (cluster(1), "zones"),
+        (in_zone_y(ssd), "on HDD, and all"),
+        (unknown, "default_storage_type"),
+    ] {
         let error = create(refused).unwrap_err();
         assert_eq!(error.kind(), Code::InvalidArgument, "{error}");
         assert!(error.message().contains(what), "{error}");

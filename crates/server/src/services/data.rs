@@ -70,16 +70,26 @@ impl DataService {
     /// What a request for rows is for, by the name of a table or by that of an authorized view, where its app profile
     /// lets it do this. By the profile's priority, once others had their turn: a request of low priority stands in the line
     /// of long ones, behind everything small and those that came before; one of medium priority lets go first what is ready.
-    /// Their writes are refused before those of high priority are.
     async fn target(&self, request: &impl Addressed, access: Access) -> Result<Target, Status> {
         let target = self.find(request.address(), access).map_err(|error| from_error(&error))?;
         match target.priority {
-            Priority::High => return Ok(target),
+            Priority::High => {}
             Priority::Medium => tokio::task::yield_now().await,
             Priority::Low => others_first().await,
         }
-        if access != Access::Read {
-            let admitted = target.table.admit_as(target.priority);
+        Ok(target)
+    }
+
+    /// The same for a write of a row. One of a lower priority is refused before those of high priority are.
+    async fn target_of(
+        &self,
+        request: &impl Addressed,
+        row: &[u8],
+        access: Access,
+    ) -> Result<Target, Status> {
+        let target = self.target(request, access).await?;
+        if target.priority < Priority::High {
+            let admitted = target.table.admit_as(target.priority, row);
             admitted.map_err(|error| from_error(&error))?;
         }
         Ok(target)
@@ -153,7 +163,7 @@ impl DataService {
         request: Request<kept::MutateRowRequest>,
     ) -> Result<Response<MutateRowResponse>, Status> {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
-        let target = self.target(&request, Access::Write).await?;
+        let target = self.target_of(&request, &request.row_key, Access::Write).await?;
         let done = target.table.mutate_row(&request, target.view()).await;
         done.map_err(|error| from_error(&error))?;
         Ok(Response::new(MutateRowResponse {}))
@@ -165,14 +175,17 @@ impl DataService {
     ) -> Result<Response<Stream<MutateRowsResponse>>, Status> {
         let wants_rate = rate::is_wanted(request.metadata());
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
-        let target = self.target(&request, Access::Write).await?;
+        // They are let in or refused together, by where the first belongs; from there on each has an answer of its own.
+        let first = request.entries.first().map_or(&[][..], |entry| &entry.row_key);
+        let target = self.target_of(&request, first, Access::Write).await?;
         let count = request.entries.len();
         let failed = target.table.mutate_rows(request, target.view()).await;
         let failed = failed.map_err(|error| from_error(&error))?;
         let mut messages = in_messages(outcomes(count, failed));
         if wants_rate {
             // In each: the Java client takes one without for a server that gives none any more.
-            let info = target.table.pressure().map(rate::advice);
+            let pressure = target.table.pressure();
+            let info = pressure.map(|pressure| rate::advice(pressure, target.priority));
             for message in &mut messages {
                 message.rate_limit_info = info;
             }
@@ -186,7 +199,8 @@ impl DataService {
         request: Request<kept::CheckAndMutateRowRequest>,
     ) -> Result<Response<CheckAndMutateRowResponse>, Status> {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
-        let target = self.target(&request, Access::Transaction).await?;
+        let row = &request.request.row_key;
+        let target = self.target_of(&request, row, Access::Transaction).await?;
         let done = target.table.check_and_mutate_row_encoded(&request, target.view()).await;
         done.map(Response::new).map_err(|error| from_error(&error))
     }
@@ -196,7 +210,7 @@ impl DataService {
         request: Request<kept::ReadModifyWriteRowRequest>,
     ) -> Result<Response<ReadModifyWriteRowResponse>, Status> {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
-        let target = self.target(&request, Access::Transaction).await?;
+        let target = self.target_of(&request, &request.row_key, Access::Transaction).await?;
         let done = target.table.read_modify_write_row(&request, target.view()).await;
         done.map(Response::new).map_err(|error| from_error(&error))
     }

@@ -63,19 +63,26 @@ impl TableAdminService {
         };
         let Self { tables, bundles, views, instances, .. } = self.clone();
         let entry = blocking(move || {
-            // Within a change, so that the instance is there until the table is.
-            views.resources().change(|_| {
-                let instance = names::instance_of(&name);
+            let instance = names::instance_of(&name);
+            let types: Vec<_> = new.asked.column_families.clone().into_iter().collect();
+            let is_tiered = new.asked.tiered_storage_config.is_some();
+            let check = || {
                 instances.check(instance)?;
                 // A table that is not there has no bundles.
                 let none = TableRecord { name: name.clone(), ..TableRecord::default() };
-                for (family, config) in &new.asked.column_families {
+                for (family, config) in &types {
                     bundles.check_named(&none, family, config.value_type.as_ref())?;
                 }
-                if new.asked.tiered_storage_config.is_some() {
+                if is_tiered {
                     instances.check_on_ssd(instance, TIERED)?;
                 }
-                tables.create(&name, new)
+                Ok(())
+            };
+            check()?;
+            // And again within a change, so that it is still so when the table is there.
+            tables.create_where(&name, new, || {
+                let change = views.resources().begin();
+                check().map(|()| change)
             })
         })
         .await?;
