@@ -167,10 +167,12 @@ def test_instances_clusters_and_app_profiles_are_administered():
     cbt("updatecluster", cluster, "num-nodes=5", instance=instance)
     assert "(5 serve nodes)" in cbt("listclusters", instance=instance)
     second = f"{instance}-c2"
-    cbt("createcluster", second, "us-east1-c", "1", "HDD", instance=instance)
+    assert "is on SSD" in fails("createcluster", second, "us-east1-c", "1", "HDD", instance=instance)
+    assert "zones" in fails("createcluster", second, "us-central1-b", "1", "SSD", instance=instance)
+    cbt("createcluster", second, "us-east1-c", "1", "SSD", instance=instance)
     listed = cbt("listclusters", instance=instance)
     assert re.search(rf"^{second}\s+us-east1-c\s+READY \(1 serve nodes\)$", listed, re.MULTILINE), listed
-    assert "AlreadyExists" in fails("createcluster", second, "us-east1-c", "1", "HDD", instance=instance)
+    assert "AlreadyExists" in fails("createcluster", second, "us-east1-c", "1", "SSD", instance=instance)
     cbt("deletecluster", second, instance=instance)
     assert second not in cbt("listclusters", instance=instance)
     assert "NotFound" in fails("deletecluster", second, instance=instance)

@@ -176,13 +176,54 @@ impl SkipList {
 
     /// The first node whose key is not less than `target`, or null. Writes the last node before it on
     /// every level in use into `before`, where given.
-    fn find(&self, target: &[u8], mut before: Option<&mut [NodePtr; HEIGHT_MAX]>) -> NodePtr {
-        let mut node = self.head;
-        let mut not_less: NodePtr = ptr::null_mut();
-        for level in (0..self.height.load(Ordering::Relaxed)).rev() {
+    fn find(&self, target: &[u8], before: Option<&mut [NodePtr; HEIGHT_MAX]>) -> NodePtr {
+        let height = self.height.load(Ordering::Relaxed);
+        // SAFETY: the head has full height and is before all keys.
+        unsafe { Self::descend(self.head, height, ptr::null_mut(), target, before) }
+    }
+
+    /// The same as [`Self::find`], for which `before` is that of an earlier search: one that goes on from there goes up only as
+    /// far as it must, and down again. So it costs the logarithm of how many nodes lie between, and those are the ones
+    /// that were met last.
+    fn find_from(&self, target: &[u8], before: &mut [NodePtr; HEIGHT_MAX]) -> NodePtr {
+        let [last, ..] = *before;
+        // SAFETY: `last` is a node of the list.
+        if last == self.head || unsafe { key(last) } >= target {
+            return self.find(target, Some(before));
+        }
+        // No node of `before` lies behind `last`, so all are less than the target.
+        let height = self.height.load(Ordering::Relaxed);
+        let (mut from, mut levels, mut not_less) = (last, 0, ptr::null_mut());
+        for (level, node) in before.iter().copied().enumerate().take(height) {
+            // SAFETY: what stands in `before` for a level is a node of that level, or the head.
+            let next = unsafe { next(node, level) };
+            // SAFETY: not null and loaded from a link, so a published node.
+            if next.is_null() || unsafe { key(next) } >= target {
+                not_less = next;
+                break;
+            }
+            (from, levels) = (node, level + 1);
+        }
+        // SAFETY: `from` is of level `levels - 1`, or there is no level to go down; and less than the target.
+        unsafe { Self::descend(from, levels, not_less, target, Some(before)) }
+    }
+
+    /// Searches from `node` on its way down from below `levels`; where there is none, `not_less` is the answer.
+    ///
+    /// # Safety
+    /// `node` is the head, or a node whose key is less than `target`, of a list that is alive; its height is `levels` at least. `not_less`
+    /// is null or the first node on level `levels` whose key is not less.
+    unsafe fn descend(
+        mut node: NodePtr,
+        levels: usize,
+        mut not_less: NodePtr,
+        target: &[u8],
+        mut before: Option<&mut [NodePtr; HEIGHT_MAX]>,
+    ) -> NodePtr {
+        for level in (0..levels).rev() {
             loop {
-                // SAFETY: `node` is the head or was reached by a link of `level` or above, so its
-                // height exceeds `level`; the arena lives as long as `self`.
+                // SAFETY: `node` is what was given or was reached by a link of `level` or above, so its
+                // height exceeds `level`; the arena lives as long as the list.
                 let next = unsafe { next(node, level) };
                 // A node that the level above has shown to be too far needs no second comparison.
                 if next.is_null() || next == not_less {
@@ -406,9 +447,11 @@ pub(super) struct ListCursor {
     list: Arc<SkipList>,
     /// A node of `list`, or null.
     node: NodePtr,
+    /// Per level, the last node before what was sought last, or the head: from there on to what is sought next.
+    before: [NodePtr; HEIGHT_MAX],
 }
 
-// SAFETY: `node` points into memory that `list` keeps alive, and `SkipList` is `Send` and `Sync`.
+// SAFETY: `node` and `before` point into memory that `list` keeps alive, and `SkipList` is `Send` and `Sync`.
 unsafe impl Send for ListCursor {}
 // SAFETY: as for `Send`; `&ListCursor` only reads published nodes.
 unsafe impl Sync for ListCursor {}
@@ -425,12 +468,13 @@ pub(super) struct Record<'a> {
 impl ListCursor {
     /// A cursor on no record.
     pub(super) fn new(list: Arc<SkipList>) -> Self {
-        Self { list, node: ptr::null_mut() }
+        let before = [list.head; HEIGHT_MAX];
+        Self { list, node: ptr::null_mut(), before }
     }
 
     /// Moves to the first record whose key is not less than `target`; to none where there is none.
     pub(super) fn seek(&mut self, target: &[u8]) {
-        self.node = self.list.find(target, None);
+        self.node = self.list.find_from(target, &mut self.before);
     }
 
     /// Moves to the last record whose key is less than `bound`, or to the last of all where `bound` is

@@ -243,6 +243,36 @@ fn values_of_every_size_around_the_boundaries_come_back_whole() {
 }
 
 #[test]
+fn seeks_that_go_on_from_one_another_find_what_a_fresh_one_does_beside_insertions() {
+    let table = Memtable::new(11);
+    let key = |n: u64| put_key(&n.to_be_bytes(), 1, b"q", 1, n + 1);
+    let mut model = Model::new();
+    let mut cursor = table.cursor(RowRange::all());
+    let (mut random, mut at) = (1_u64, 0_u64);
+    for round in 0..60_000 {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let chance = random >> 33;
+        let new = key((chance * 7919) % 1_000_000);
+        insert(&table, &new, b"");
+        model.insert(new, Vec::new());
+        // Mostly on, by strides of every length; now and then back, or past the end.
+        at = match round % 23 {
+            0 => chance % 1_100_000,
+            _ if at > 1_000_000 => 0,
+            _ => at + (chance >> 3) % (1 << (chance % 18)),
+        };
+        let target = key(at);
+        ready(cursor.seek(&target));
+        let want = model.range(target..).next().map(|(key, _)| key.as_slice());
+        assert_eq!(cursor.entry().map(|entry| entry.key.bytes()), want, "round {round}");
+        if chance % 5 == 0 {
+            ready(cursor.next());
+        }
+    }
+}
+
+#[test]
 fn large_values_share_memory_and_outlive_table_and_cursor() {
     let table = Memtable::new(5);
     insert(&table, &put_key(b"a", 1, b"q", 1, 1), &[1; SHARED_VALUE_BYTES_MIN - 1]);

@@ -468,6 +468,23 @@ impl SstCursor {
 
     // Records.
 
+    /// Goes on to the next record of the block where the one under the cursor is before `target`; says whether that is where
+    /// a seek ends. What is sought in a row is mostly its next column, which has one version here, however many another
+    /// cursor of the merge has to pass.
+    fn step_to(&mut self, target: &[u8]) -> Result<bool> {
+        if self.key.as_slice() >= target {
+            return Ok(false);
+        }
+        let Some((data, record)) = self.held_record() else { return Ok(false) };
+        let landed = self.in_data(data.after(record)).and_then(|next| match next {
+            Some(next) => self.land(next).map(|()| true),
+            None => Ok(false),
+        });
+        let landed = landed.inspect_err(|_| self.record = None)?;
+        self.backward = false;
+        Ok(landed && (self.record.is_none() || self.key.as_slice() >= target))
+    }
+
     /// Puts the cursor on a record, or on nothing where that lies past the bounds.
     pub(super) fn land(&mut self, record: Record) -> Result<()> {
         let data = self.data.as_ref().ok_or(Malformed::whole("no block is held"));
@@ -536,6 +553,9 @@ pub(super) fn build_key(
 
 impl Cursor for SstCursor {
     fn seek(&mut self, target: &[u8]) -> Result<Step> {
+        if self.step_to(target)? {
+            return Ok(Step::Ready);
+        }
         self.target.clear();
         self.target.extend_from_slice(target.max(self.start.as_slice()));
         self.backward = false;
