@@ -3,6 +3,10 @@
 Garbage is collected all the while: whoever replays the stream has what the table has.
 """
 
+import contextlib
+import json
+import multiprocessing
+import os
 import random
 import threading
 import time
@@ -30,13 +34,13 @@ VERSIONS = 3
 TYPE = messages.ReadChangeStreamResponse.DataChange.Type
 
 
-def enable(channel):
-    """Creates the table with a change stream, in three tablets."""
+def enable(channel, splits=()):
+    """Creates the table with a change stream."""
     table = tables.Table(
         column_families={"f": tables.ColumnFamily(gc_rule=tables.GcRule(max_num_versions=VERSIONS))},
         change_stream_config=tables.ChangeStreamConfig(retention_period=duration_pb2.Duration(seconds=86_400)),
     )
-    splits = [admin.CreateTableRequest.Split(key=key) for key in (b"r13", b"r26")]
+    splits = [admin.CreateTableRequest.Split(key=key) for key in splits]
     request = admin.CreateTableRequest(parent=INSTANCE, table_id="t", table=table, initial_splits=splits)
     call = channel.unary_unary(
         f"{ADMIN}/CreateTable", request_serializer=admin.CreateTableRequest.serialize, response_deserializer=tables.Table.deserialize
@@ -150,57 +154,146 @@ class Consumer:
         self.seen.setdefault(row, []).append(number)
 
 
-def test_a_consumer_killed_twenty_times_under_load_sees_every_change_once_and_in_order(make_server, open_table):
-    # Small memtables and segments: what the consumer reads moves from memory to the log and into files meanwhile.
+class Load:
+    """Writers, each with rows of its own, in which it counts; a write whose answer was lost may be there or not, and is tried
+    again with the next number."""
+
+    def __init__(self, host):
+        self.host = host
+        self.up = threading.Event()
+        self.up.set()
+        # By row: the numbers, in order.
+        self.acknowledged, self.attempted = {}, {}
+        self.ended = threading.Event()
+        self.threads = [threading.Thread(target=self.work, args=(n,)) for n in range(WRITERS)]
+        for thread in self.threads:
+            thread.start()
+
+    def work(self, worker):
+        rng = random.Random(worker)
+        number = 0
+        # The qualifier makes the log grow, so that segments come and go.
+        filler = b"x" * 2_000
+        while not self.ended.is_set():
+            self.up.wait(1)
+            with grpc.insecure_channel(self.host) as channel:
+                mutate = channel.unary_unary(
+                    f"{DATA}/MutateRow",
+                    request_serializer=messages.MutateRowRequest.serialize,
+                    response_deserializer=messages.MutateRowResponse.deserialize,
+                )
+                while not self.ended.is_set():
+                    row = b"r%02d" % (rng.randrange(ROWS // WRITERS) * WRITERS + worker)
+                    number += 1
+                    cell = data.Mutation.SetCell(
+                        family_name="f", column_qualifier=filler, value=b"%d" % number, timestamp_micros=-1
+                    )
+                    request = messages.MutateRowRequest(table_name=TABLE, row_key=row, mutations=[data.Mutation(set_cell=cell)])
+                    self.attempted.setdefault(row, set()).add(number)
+                    try:
+                        mutate(request, timeout=5)
+                    except grpc.RpcError:
+                        time.sleep(0.05)
+                        break
+                    self.acknowledged.setdefault(row, []).append(number)
+
+    def end(self):
+        self.ended.set()
+        for thread in self.threads:
+            thread.join()
+
+
+def written_down(path):
+    """What a consumer has written into its file; the last line may have been cut off with it."""
+    with contextlib.suppress(FileNotFoundError):
+        whole, _, _ = path.read_bytes().rpartition(b"\n")
+        return [json.loads(line) for line in whole.splitlines()]
+    return []
+
+
+def consume_into(path, host, partition, start):
+    """A consumer as a program has it: each change is a line of a file, with the token that goes on behind it."""
+    consumer = Consumer(data.StreamPartition.deserialize(partition), timestamp_pb2.Timestamp.FromString(start))
+    lines = written_down(path)
+    if lines:
+        consumer.token = lines[-1]["token"]
+    with path.open("ab") as file, grpc.insecure_channel(host) as channel:
+        whole, newline, _ = path.read_bytes().rpartition(b"\n")
+        file.truncate(len(whole) + len(newline))
+        call = channel.unary_stream(
+            f"{DATA}/ReadChangeStream",
+            request_serializer=messages.ReadChangeStreamRequest.serialize,
+            response_deserializer=messages.ReadChangeStreamResponse.deserialize,
+        )
+        for record in call(consumer.request(), timeout=120):
+            if "heartbeat" in record:
+                continue
+            change = record.data_change
+            number = int(change.chunks[0].mutation.set_cell.value) if change.type_ == TYPE.USER else None
+            line = {"row": change.row_key.decode(), "number": number, "token": change.token}
+            os.write(file.fileno(), json.dumps(line).encode() + b"\n")
+
+
+def test_a_consumer_process_killed_twenty_times_goes_on_from_what_it_has_written_down(make_server, tmp_path):
     server = make_server(env={"TEPUI_ENGINE_MEMTABLE_BYTES": "1MiB", "TEPUI_LOG_SEGMENT_BYTES": "1MiB"})
     host = server.start()
     start = timestamp_pb2.Timestamp()
     with grpc.insecure_channel(host) as channel:
         enable(channel)
         start.GetCurrentTime()
+        [partition] = partitions(channel)
+    path = tmp_path / "changes"
+    arguments = (path, host, data.StreamPartition.serialize(partition), start.SerializeToString())
+    # Not forked: gRPC's threads would not be there.
+    processes = multiprocessing.get_context("spawn")
+    load, rng = Load(host), random.Random(11)
+
+    def consume_until(is_enough):
+        process = processes.Process(target=consume_into, args=arguments)
+        process.start()
+        deadline = time.monotonic() + 120
+        try:
+            while not is_enough():
+                assert process.is_alive() and time.monotonic() < deadline, process.exitcode
+                time.sleep(0.01)
+        finally:
+            process.kill()
+            process.join()
+
+    try:
+        for _ in range(KILLS):
+            enough = len(written_down(path)) + rng.randrange(1, 300)
+            consume_until(lambda enough=enough: len(written_down(path)) >= enough)
+    finally:
+        load.end()
+
+    def seen():
+        rows = {}
+        for line in written_down(path):
+            if line["number"] is not None:
+                rows.setdefault(line["row"].encode(), []).append(line["number"])
+        return rows
+
+    consume_until(lambda: all(set(numbers) <= set(seen().get(row, ())) for row, numbers in load.acknowledged.items()))
+    for row, numbers in seen().items():
+        assert numbers == sorted(set(numbers)), row
+        assert set(load.acknowledged.get(row, ())) <= set(numbers) <= load.attempted[row], row
+    server.stop()
+
+
+def test_a_consumer_killed_twenty_times_under_load_sees_every_change_once_and_in_order(make_server, open_table):
+    # Small memtables and segments: what the consumer reads moves from memory to the log and into files meanwhile.
+    server = make_server(env={"TEPUI_ENGINE_MEMTABLE_BYTES": "1MiB", "TEPUI_LOG_SEGMENT_BYTES": "1MiB"})
+    host = server.start()
+    start = timestamp_pb2.Timestamp()
+    with grpc.insecure_channel(host) as channel:
+        enable(channel, (b"r13", b"r26"))
+        start.GetCurrentTime()
         parts = partitions(channel)
     assert len(parts) == 3
     consumers = [Consumer(part, start) for part in parts]
 
-    # Each row has one writer, which counts; a write whose answer was lost may be there or not, and is tried again with the next number.
-    acknowledged, attempted, stop = {}, {}, threading.Event()
-    up = threading.Event()
-    up.set()
-    current = {"host": host}
-    filler = "x" * 2_000
-
-    def work(worker):
-        rng = random.Random(worker)
-        number = 0
-        while not stop.is_set():
-            up.wait(1)
-            with grpc.insecure_channel(current["host"]) as channel:
-                mutate = channel.unary_unary(
-                    f"{DATA}/MutateRow",
-                    request_serializer=messages.MutateRowRequest.serialize,
-                    response_deserializer=messages.MutateRowResponse.deserialize,
-                )
-                while not stop.is_set():
-                    row = b"r%02d" % (rng.randrange(ROWS // WRITERS) * WRITERS + worker)
-                    number += 1
-                    value = b"%d" % number
-                    # The qualifier makes the log grow, so that segments come and go.
-                    cell = data.Mutation.SetCell(
-                        family_name="f", column_qualifier=filler.encode(), value=value, timestamp_micros=-1
-                    )
-                    request = messages.MutateRowRequest(table_name=TABLE, row_key=row, mutations=[data.Mutation(set_cell=cell)])
-                    attempted.setdefault(row, set()).add(number)
-                    try:
-                        mutate(request, timeout=5)
-                    except grpc.RpcError:
-                        time.sleep(0.05)
-                        break
-                    acknowledged.setdefault(row, []).append(number)
-
-    writers = [threading.Thread(target=work, args=(n,)) for n in range(WRITERS)]
-    for writer in writers:
-        writer.start()
-    rng = random.Random(7)
+    load, rng = Load(host), random.Random(7)
     try:
         for kill in range(KILLS):
             enough = rng.randrange(50, 400)
@@ -214,18 +307,17 @@ def test_a_consumer_killed_twenty_times_under_load_sees_every_change_once_and_in
                 thread.start()
             if kill % 4 == 3:
                 time.sleep(0.3)
-                up.clear()
+                load.up.clear()
                 server.kill()
                 host = server.start()
-                current["host"] = host
-                up.set()
+                load.host = host
+                load.up.set()
             for thread in threads:
                 thread.join(60)
                 assert not thread.is_alive()
     finally:
-        stop.set()
-        for writer in writers:
-            writer.join()
+        load.end()
+    acknowledged, attempted = load.acknowledged, load.attempted
     total = sum(map(len, acknowledged.values()))
 
     # What is left, to the end.
