@@ -62,6 +62,9 @@ impl Host {
                 budget::divide(bytes, &shares, &config.engine).map_err(Error::failed)?;
         }
         config.engine.block_cache_bytes = settings.cache_bytes;
+        // A cache of everything may be more than the default budget leaves for one.
+        config.engine.memory_bytes =
+            config.engine.memory_bytes.max(config.engine.memory_bytes_min());
         config.engine.background_bytes_per_second = settings.background_bytes_per_second;
         let mut env = Env::local(config.io)?;
         let slow = settings.sync_delay.map(|delay| {
