@@ -100,14 +100,18 @@ class Consumer:
             request.continuation_tokens = data.StreamContinuationTokens(tokens=[token])
         return request
 
+    def read(self, channel, timeout):
+        call = channel.unary_stream(
+            f"{DATA}/ReadChangeStream",
+            request_serializer=messages.ReadChangeStreamRequest.serialize,
+            response_deserializer=messages.ReadChangeStreamResponse.deserialize,
+        )
+        return call(self.request(), timeout=timeout)
+
     def consume(self, host, is_cut):
         """Reads until it is cut off, the server goes, or `is_cut` says so."""
         with grpc.insecure_channel(host) as channel:
-            call = channel.unary_stream(
-                f"{DATA}/ReadChangeStream",
-                request_serializer=messages.ReadChangeStreamRequest.serialize,
-                response_deserializer=messages.ReadChangeStreamResponse.deserialize,
-            )(self.request(), timeout=60)
+            call = self.read(channel, timeout=60)
             self.connections += 1
             try:
                 for record in call:
@@ -220,12 +224,7 @@ def consume_into(path, host, partition, start):
     with path.open("ab") as file, grpc.insecure_channel(host) as channel:
         whole, newline, _ = path.read_bytes().rpartition(b"\n")
         file.truncate(len(whole) + len(newline))
-        call = channel.unary_stream(
-            f"{DATA}/ReadChangeStream",
-            request_serializer=messages.ReadChangeStreamRequest.serialize,
-            response_deserializer=messages.ReadChangeStreamResponse.deserialize,
-        )
-        for record in call(consumer.request(), timeout=120):
+        for record in consumer.read(channel, timeout=120):
             if "heartbeat" in record:
                 continue
             change = record.data_change

@@ -18,8 +18,9 @@ use crate::error::{Error, Result};
 use crate::run::{Found, Lane, Ticket};
 
 /// How soon after it has begun operations of an open loop a thread wakes up for the next ones, at the earliest: those that are
-/// due meanwhile begin together, then or when an operation ends. A wake-up for each costs more than the operation does, on processors that a server may share;
-/// the lateness, a quarter of a millisecond on average at high rates, is part of the latencies.
+/// due meanwhile begin together, then or when an operation ends. A wake-up for each costs more than the operation does, on
+/// processors that a server may share; the lateness, a quarter of a millisecond on average at high rates, is part of the
+/// latencies.
 const STEP_NANOS: u64 = 500_000;
 
 /// How often a thread looks whether it is to stop, whatever its operations do.

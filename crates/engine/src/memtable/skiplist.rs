@@ -211,8 +211,8 @@ impl SkipList {
     /// Searches from `node` on its way down from below `levels`; where there is none, `not_less` is the answer.
     ///
     /// # Safety
-    /// `node` is the head, or a node whose key is less than `target`, of a list that is alive; its height is `levels` at least. `not_less`
-    /// is null or the first node on level `levels` whose key is not less.
+    /// `node` is the head, or a node whose key is less than `target`, of a list that is alive; its height is `levels` at
+    /// least. `not_less` is null or the first node on level `levels` whose key is not less.
     unsafe fn descend(
         mut node: NodePtr,
         levels: usize,

@@ -45,6 +45,21 @@ impl TestServer {
         self.tables().create_table(request).await.map(tonic::Response::into_inner)
     }
 
+    pub(super) async fn create_profile(
+        &self,
+        instance: &str,
+        id: &str,
+        profile: admin::AppProfile,
+    ) {
+        let request = admin::CreateAppProfileRequest {
+            parent: instance.to_owned(),
+            app_profile_id: id.to_owned(),
+            app_profile: Some(profile),
+            ..Default::default()
+        };
+        self.instances().create_app_profile(request).await.unwrap();
+    }
+
     /// What a check-and-mutate of a row that has nothing answers.
     async fn check_and_mutate(&self, table: &str, profile: &str) -> Result<bool, tonic::Status> {
         let request = v2::CheckAndMutateRowRequest {
@@ -138,16 +153,8 @@ async fn transactions_need_a_profile_that_allows_them() {
     let table = server.create_table(instance).await.unwrap().name;
     let routing = admin::app_profile::MultiClusterRoutingUseAny::default();
     let routing = admin::app_profile::RoutingPolicy::MultiClusterRoutingUseAny(routing);
-    let profile = admin::CreateAppProfileRequest {
-        parent: instance.to_owned(),
-        app_profile_id: "any".to_owned(),
-        app_profile: Some(admin::AppProfile {
-            routing_policy: Some(routing),
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
-    server.instances().create_app_profile(profile).await.unwrap();
+    let profile = admin::AppProfile { routing_policy: Some(routing), ..Default::default() };
+    server.create_profile(instance, "any", profile).await;
     let refused = server.check_and_mutate(&table, "any").await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert_eq!(refused.message(), "Single-row transactions are not allowed by this app profile");
@@ -215,13 +222,8 @@ async fn change_streams_need_a_profile_that_routes_to_one_cluster() {
     };
     let single = Some(admin::app_profile::RoutingPolicy::SingleClusterRouting(single));
     for (id, routing_policy) in [("any", any()), ("single", single)] {
-        let profile = admin::CreateAppProfileRequest {
-            parent: instance.to_owned(),
-            app_profile_id: id.to_owned(),
-            app_profile: Some(admin::AppProfile { routing_policy, ..Default::default() }),
-            ..Default::default()
-        };
-        server.instances().create_app_profile(profile).await.unwrap();
+        let profile = admin::AppProfile { routing_policy, ..Default::default() };
+        server.create_profile(instance, id, profile).await;
     }
     let code = async |profile: &str| {
         let (table_name, app_profile_id) = (table.clone(), profile.to_owned());

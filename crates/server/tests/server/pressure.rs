@@ -12,25 +12,36 @@ async fn set_named<'a>(
     (name, server.set(name, value).await)
 }
 
-#[tokio::test]
-async fn while_the_log_stands_still_writes_are_refused_with_a_hint_and_afterwards_taken() {
+/// A server whose log's queue has so many bytes, and its disk.
+async fn start_with_queue(bytes: u64) -> (TestServer, FaultFiles) {
     let mut env = memory();
     let faults = FaultFiles::new(Arc::clone(&env.files));
     env.files = Arc::new(faults.clone());
-    let queue_bytes = 64 << 10;
     let server = start_with(&env, |config| {
         serve_metrics(config);
-        config.engine.log_queue_bytes = queue_bytes;
+        config.engine.log_queue_bytes = bytes;
     })
     .await;
-    server.create(&[]).await;
+    (server, faults)
+}
+
+/// Lets no sync end before the sender is gone.
+fn stand_still(faults: &FaultFiles) -> std::sync::mpsc::Sender<()> {
     let (go, stands_still) = std::sync::mpsc::channel::<()>();
     let stands_still = std::sync::Mutex::new(stands_still);
     let hook = move |_: &std::path::Path| {
-        // Until the sender is gone.
         let _ = stands_still.lock().unwrap().recv();
     };
     faults.before_sync(Some(Arc::new(hook)));
+    go
+}
+
+#[tokio::test]
+async fn while_the_log_stands_still_writes_are_refused_with_a_hint_and_afterwards_taken() {
+    let queue_bytes = 64 << 10;
+    let (server, faults) = start_with_queue(queue_bytes).await;
+    server.create(&[]).await;
+    let go = stand_still(&faults);
     let value = [7_u8; 4 << 10];
     let names: Vec<String> = (0..200).map(|n| format!("r{n}")).collect();
     let mut writes: FuturesUnordered<_> =
@@ -64,7 +75,7 @@ async fn while_the_log_stands_still_writes_are_refused_with_a_hint_and_afterward
 }
 
 /// A profile of an instance whose requests have this priority; its name is the priority's.
-async fn create_profile(server: &TestServer, instance: &str, priority: Priority) -> String {
+async fn create_ranked(server: &TestServer, instance: &str, priority: Priority) -> String {
     use admin::app_profile::{Isolation, RoutingPolicy, StandardIsolation};
     let id = priority.as_str_name().to_ascii_lowercase();
     let profile = admin::AppProfile {
@@ -74,32 +85,19 @@ async fn create_profile(server: &TestServer, instance: &str, priority: Priority)
         })),
         ..Default::default()
     };
-    let request = admin::CreateAppProfileRequest {
-        parent: instance.to_owned(),
-        app_profile_id: id.clone(),
-        app_profile: Some(profile),
-        ..Default::default()
-    };
-    server.instances().create_app_profile(request).await.unwrap();
+    server.create_profile(instance, &id, profile).await;
     id
 }
 
 #[tokio::test]
 async fn writes_of_low_priority_are_refused_where_most_of_high_priority_are_let_in() {
-    let mut env = memory();
-    let faults = FaultFiles::new(Arc::clone(&env.files));
-    env.files = Arc::new(faults.clone());
     let queue_bytes = 256 << 10;
-    let server = start_with(&env, |config| {
-        serve_metrics(config);
-        config.engine.log_queue_bytes = queue_bytes;
-    })
-    .await;
+    let (server, faults) = start_with_queue(queue_bytes).await;
     server.instances().create_instance(instances::create_request("inst")).await.unwrap();
     let instance = "projects/p/instances/inst";
     let table = server.create_table(instance).await.unwrap().name;
-    let low = create_profile(&server, instance, Priority::Low).await;
-    let high = create_profile(&server, instance, Priority::High).await;
+    let low = create_ranked(&server, instance, Priority::Low).await;
+    let high = create_ranked(&server, instance, Priority::High).await;
     let set = async |profile: &str, row: String, bytes: usize| {
         let request = v2::MutateRowRequest {
             table_name: table.clone(),
@@ -113,13 +111,7 @@ async fn writes_of_low_priority_are_refused_where_most_of_high_priority_are_let_
     for profile in [&low, &high] {
         set(profile, profile.clone(), 1).await.unwrap();
     }
-    let (go, stands_still) = std::sync::mpsc::channel::<()>();
-    let stands_still = std::sync::Mutex::new(stands_still);
-    let hook = move |_: &std::path::Path| {
-        // Until the sender is gone.
-        let _ = stands_still.lock().unwrap().recv();
-    };
-    faults.before_sync(Some(Arc::new(hook)));
+    let go = stand_still(&faults);
     let queued = async || {
         let (_, metrics) = scrape(&server, "/metrics").await;
         sample(&metrics, "tepui_memory_bytes{part=\"log_queue\"}")

@@ -110,16 +110,8 @@ impl TestServer {
             ..Default::default()
         };
         let routing = admin::app_profile::RoutingPolicy::SingleClusterRouting(routing);
-        let request = admin::CreateAppProfileRequest {
-            parent: format!("projects/p/instances/{id}"),
-            app_profile_id: "second".to_owned(),
-            app_profile: Some(admin::AppProfile {
-                routing_policy: Some(routing),
-                ..Default::default()
-            }),
-            ..Default::default()
-        };
-        self.instances().create_app_profile(request).await.unwrap();
+        let profile = admin::AppProfile { routing_policy: Some(routing), ..Default::default() };
+        self.create_profile(&format!("projects/p/instances/{id}"), "second", profile).await;
     }
 
     async fn bundle(&self, name: &str) -> Result<admin::SchemaBundle, Code> {
