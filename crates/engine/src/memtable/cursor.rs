@@ -1,13 +1,14 @@
-//! A cursor over a memtable: the records of a range of rows, never blocked.
+//! Ways over a memtable: a cursor over the records of a range of rows, never blocked, and a walk over one row.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::skiplist::{ListCursor, SkipList};
-use crate::cell::{RowRange, row_prefix};
+use super::skiplist::{ListCursor, Record, RowPlace, SharedValue, SkipList};
+use crate::cell::{FamilyId, Kind, RowRange, Seq, Timestamp, row_prefix};
 use crate::cursor::{Cursor, Entry, Step};
 use crate::error::Result;
+use crate::read::RecordInRow;
 use crate::sst::{Block, BlockRequest};
 
 /// Bytes from which [`Cursor::value_bytes`] shares the memtable's memory instead of copying. A shared
@@ -84,11 +85,8 @@ impl Cursor for MemtableCursor {
     }
 
     fn value_bytes(&self) -> Bytes {
-        match self.place.record() {
-            None => Bytes::new(),
-            Some(r) if r.value.len() < SHARED_VALUE_BYTES_MIN => Bytes::copy_from_slice(r.value),
-            Some(_) => self.place.shared_value().map_or_else(Bytes::new, Bytes::from_owner),
-        }
+        let Some(record) = self.place.record() else { return Bytes::new() };
+        bytes_of(record.value, || self.place.shared_value())
     }
 
     fn wanted(&self, _out: &mut Vec<BlockRequest>) {}
@@ -98,4 +96,73 @@ impl Cursor for MemtableCursor {
     fn resume(&mut self) -> Result<Step> {
         Ok(Step::Ready)
     }
+}
+
+/// A row of a memtable, to be walked over on the spot: the record that it stands on, first that of the row.
+#[derive(Debug)]
+pub struct MemtableRow<'a> {
+    place: RowPlace<'a>,
+    record: Record<'a>,
+    same_column: bool,
+}
+
+impl<'a> MemtableRow<'a> {
+    pub(super) fn new(place: RowPlace<'a>) -> Self {
+        Self { record: place.record(), place, same_column: false }
+    }
+
+    /// Moves to the next record; `false` at the end of the row.
+    pub(crate) fn advance(&mut self) -> bool {
+        let column = self.record.key.column_prefix();
+        let goes_on = self.place.advance();
+        self.record = self.place.record();
+        self.same_column = self.record.key.column_prefix() == column;
+        goes_on
+    }
+
+    /// Moves to the first record of the next column; `false` at the end of the row.
+    pub(crate) fn advance_column(&mut self) -> bool {
+        let goes_on = self.place.advance_column();
+        self.record = self.place.record();
+        self.same_column = false;
+        goes_on
+    }
+}
+
+impl RecordInRow for MemtableRow<'_> {
+    fn family(&self) -> FamilyId {
+        self.record.key.family()
+    }
+
+    fn kind(&self) -> Kind {
+        self.record.key.kind()
+    }
+
+    fn seq(&self) -> Seq {
+        self.record.key.seq()
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        self.record.key.timestamp()
+    }
+
+    fn qualifier(&self) -> Bytes {
+        Bytes::from(self.record.key.qualifier())
+    }
+
+    fn value(&self) -> Bytes {
+        bytes_of(self.record.value, || Some(self.place.shared_value()))
+    }
+
+    fn is_of_same_column(&self) -> bool {
+        self.same_column
+    }
+}
+
+/// A value that outlives its place: a copy, or of larger ones a share.
+fn bytes_of(value: &[u8], shared: impl FnOnce() -> Option<SharedValue>) -> Bytes {
+    if value.len() < SHARED_VALUE_BYTES_MIN {
+        return Bytes::copy_from_slice(value);
+    }
+    shared().map_or_else(Bytes::new, Bytes::from_owner)
 }

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::cell::{FamilyId, KeyView, Kind, RowRange, SEQ_MAX, Seq, Timestamp};
 
 pub use arena::MemtableMemory;
-pub use cursor::{MemtableCursor, SHARED_VALUE_BYTES_MIN};
+pub use cursor::{MemtableCursor, MemtableRow, SHARED_VALUE_BYTES_MIN};
 use skiplist::{Inserter, SkipList};
 
 /// A sorted set of records in memory.
@@ -153,7 +153,12 @@ impl Memtable {
 
     /// Whether there is a record of the row with this prefix.
     pub fn has_row(&self, row_prefix: &[u8]) -> bool {
-        !self.is_empty() && self.list.has_prefix(row_prefix)
+        self.row(row_prefix).is_some()
+    }
+
+    /// The row with this prefix; `None` where there is no record of it.
+    pub fn row(&self, row_prefix: &[u8]) -> Option<MemtableRow<'_>> {
+        if self.is_empty() { None } else { self.list.row(row_prefix).map(MemtableRow::new) }
     }
 
     /// Brings the places of rows into the processor's cache, given their prefixes, for insertions that follow.

@@ -5,7 +5,7 @@
 //! node:      | next[h-1] | ... | next[1] | next[0] | Header | key bytes | value bytes |
 //!                                                  ^
 //!                                                  a node's address
-//! Header:    value_len usize | key_len u32 | row_len u32
+//! Header:    oldest pointer | value_len usize | key_len u32 | row_len u32
 //!
 //! level 2    head ----------------------------> d ----------------------> null
 //! level 1    head ----------> b --------------> d ----------> f --------> null
@@ -14,6 +14,14 @@
 //!
 //! The tower grows downwards from the header, so that the key is at a fixed distance from the node's
 //! address, mostly in the same cache line, and a node does not need to know its own height.
+//!
+//! A column that is written often has hundreds of records, newest first, of which a read wants the first. So a node
+//! knows the oldest record that its column had when it came: from there on it is one step, mostly, to the next column.
+//!
+//! ```text
+//! a@4 ── oldest ────────────► a@1          b@3 ── oldest ──► b@2
+//!  └─► a@3 ─────► a@2 ─────►──┴─► b@3 ─────┴────────────────►─┴─► null
+//! ```
 //!
 //! # Why readers need no lock
 //!
@@ -35,7 +43,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use super::arena::{ALIGN, Arena, Bump, MemtableMemory};
-use crate::cell::KeyView;
+use crate::cell::{KeyView, SUFFIX_LEN};
+use crate::read::target_after;
 use crate::touch::{LINE_BYTES, fetch_at};
 
 /// Levels at most. With one node in [`BRANCHING`] reaching the next level, 12 levels keep searches
@@ -50,6 +59,8 @@ const BRANCHING: u64 = 4;
 /// What a node's address points at. The key follows it, then the value; the tower precedes it.
 #[repr(C)]
 struct Header {
+    /// Of the records of the same column that were behind this one when it came, the last; null where there was none.
+    oldest: NodePtr,
     value_len: usize,
     key_len: u32,
     row_len: u32,
@@ -57,6 +68,9 @@ struct Header {
 
 /// Lines of a record that are fetched ahead, at most: a kilobyte. The processor goes on by itself in a longer one.
 const AHEAD_LINES: usize = 16;
+
+/// Records of a column that are stepped over behind the oldest one known, before the next column is searched for.
+const OLDER_STEPS_MAX: usize = 8;
 
 /// Searches at once in [`SkipList::fetch_paths`]: as many as a core has requests to memory under way, about. Twice as many
 /// gain nothing more.
@@ -123,13 +137,50 @@ unsafe fn value<'a>(node: NodePtr) -> &'a [u8] {
     }
 }
 
+/// The record of `node`.
+///
+/// # Safety
+/// As for [`key`], and `node` is not the head.
+unsafe fn record<'a>(node: NodePtr) -> Record<'a> {
+    // SAFETY: the caller's promise.
+    let (key, value, row_len) = unsafe { (key(node), value(node), (*node).row_len) };
+    let key = KeyView::from_parts(key, row_len as usize)
+        .expect("the lengths are those of the KeyView that was inserted");
+    Record { key, value }
+}
+
+/// Whether `node` is a record of the column with this prefix.
+///
+/// # Safety
+/// As for [`key`].
+unsafe fn is_of_column(node: NodePtr, column_prefix: &[u8]) -> bool {
+    // SAFETY: the caller's promise.
+    let key = unsafe { key(node) };
+    // A key is its column's prefix and a suffix of one length.
+    key.len() == column_prefix.len() + SUFFIX_LEN && key.starts_with(column_prefix)
+}
+
+/// The last record that is known of the column with this prefix, from `following` on; null where that is none of its.
+///
+/// # Safety
+/// `following` is null or as for [`key`].
+unsafe fn oldest_behind(following: NodePtr, column_prefix: &[u8]) -> NodePtr {
+    // SAFETY: the caller's promise; null is not looked into.
+    if following.is_null() || !unsafe { is_of_column(following, column_prefix) } {
+        return ptr::null_mut();
+    }
+    // SAFETY: as above. What it points at is of the same column, and so a node of the same list.
+    let oldest = unsafe { (*following).oldest };
+    if oldest.is_null() { following } else { oldest }
+}
+
 /// Bytes of `node` from its header on.
 ///
 /// # Safety
 /// As for [`key`].
 unsafe fn node_bytes(node: NodePtr) -> usize {
     // SAFETY: the header is initialised and never changes once the node is published.
-    let Header { value_len, key_len, row_len: _ } = unsafe { &*node };
+    let Header { value_len, key_len, .. } = unsafe { &*node };
     HEADER_BYTES + *key_len as usize + value_len
 }
 
@@ -155,7 +206,7 @@ impl SkipList {
     pub(super) fn create(seed: u64, memory: MemtableMemory) -> (Arc<Self>, Inserter) {
         let arena = Arc::new(Arena::counted(memory));
         let mut bump = Bump::new(Arc::clone(&arena));
-        let head = new_node(&mut bump, HEIGHT_MAX, &[], 0, &[]);
+        let head = new_node(&mut bump, HEIGHT_MAX, NewRecord::default());
         let list = Arc::new(Self { arena, head, height: AtomicUsize::new(1) });
         let inserter =
             Inserter { list: Arc::clone(&list), bump, random: seed, before: [head; HEIGHT_MAX] };
@@ -165,13 +216,6 @@ impl SkipList {
     /// Bytes of memory that the list holds.
     pub(super) fn reserved_bytes(&self) -> u64 {
         self.arena.reserved_bytes()
-    }
-
-    /// Whether a key begins with `prefix`.
-    pub(super) fn has_prefix(&self, prefix: &[u8]) -> bool {
-        let node = self.find(prefix, None);
-        // SAFETY: not null and loaded from a link, so a published node; the list is alive.
-        !node.is_null() && unsafe { key(node) }.starts_with(prefix)
     }
 
     /// The first node whose key is not less than `target`, or null. Writes the last node before it on
@@ -251,6 +295,14 @@ impl SkipList {
         not_less
     }
 
+    /// The records of the row with this prefix, from the first on; `None` where there is none.
+    pub(super) fn row(self: &Arc<Self>, row_prefix: &[u8]) -> Option<RowPlace<'_>> {
+        let node = self.find(row_prefix, None);
+        // SAFETY: not null and loaded from a link, so a published node; the list is alive.
+        let is_there = !node.is_null() && unsafe { key(node) }.starts_with(row_prefix);
+        is_there.then_some(RowPlace { list: self, node, row_len: row_prefix.len() })
+    }
+
     /// Walks to where each of `targets` is or would be, several of them at a time, so that their waits for memory
     /// overlap: a search for one of them finds its way in the processor's cache soon after.
     pub(super) fn fetch_paths<'t>(&self, mut targets: impl Iterator<Item = &'t [u8]>) {
@@ -286,6 +338,68 @@ impl SkipList {
             }
         }
         if node == self.head { ptr::null_mut() } else { node }
+    }
+}
+
+/// A record of a row, in a list that is borrowed: for who walks over the row on the spot.
+#[derive(Debug)]
+pub(super) struct RowPlace<'a> {
+    list: &'a Arc<SkipList>,
+    /// Never null.
+    node: NodePtr,
+    row_len: usize,
+}
+
+impl<'a> RowPlace<'a> {
+    /// The record.
+    pub(super) fn record(&self) -> Record<'a> {
+        // SAFETY: a published node of `list`, which is borrowed for all of `'a`.
+        unsafe { record(self.node) }
+    }
+
+    /// The value of the record as memory that outlives the borrow.
+    pub(super) fn shared_value(&self) -> SharedValue {
+        SharedValue { value: ptr::from_ref(self.record().value), _list: Arc::clone(self.list) }
+    }
+
+    /// Moves to the row's next record; `false` where there is none.
+    pub(super) fn advance(&mut self) -> bool {
+        // SAFETY: a published node of `list`, and every node is on level 0.
+        let node = unsafe { next(self.node, 0) };
+        self.move_to(node)
+    }
+
+    /// Moves to the first record of the row's next column; `false` where there is none.
+    pub(super) fn advance_column(&mut self) -> bool {
+        // SAFETY: published nodes of `list`, which is borrowed for all of `'a`.
+        let column = unsafe { record(self.node) }.key.column_prefix();
+        // SAFETY: as above.
+        let oldest = unsafe { (*self.node).oldest };
+        let mut node = if oldest.is_null() { self.node } else { oldest };
+        // What came after the newest one, and is older than the oldest.
+        for _ in 0..OLDER_STEPS_MAX {
+            // SAFETY: as above, and every node is on level 0.
+            node = unsafe { next(node, 0) };
+            // SAFETY: not null and loaded from a link, so a published node.
+            if node.is_null() || !unsafe { is_of_column(node, column) } {
+                return self.move_to(node);
+            }
+        }
+        let mut behind = Vec::with_capacity(column.len());
+        target_after(column, &mut behind);
+        let node = self.list.find(&behind, None);
+        self.move_to(node)
+    }
+
+    fn move_to(&mut self, node: NodePtr) -> bool {
+        // SAFETY: a published node of `list`, as all that links lead to.
+        let row = unsafe { key(self.node) }.get(..self.row_len);
+        // SAFETY: not null, and as above.
+        let is_same = !node.is_null() && unsafe { key(node) }.get(..self.row_len) == row;
+        if is_same {
+            self.node = node;
+        }
+        is_same
     }
 }
 
@@ -334,8 +448,23 @@ impl<'a> Descent<'a> {
     }
 }
 
+/// What a node is made of.
+struct NewRecord<'a> {
+    key: &'a [u8],
+    row_len: u32,
+    value: &'a [u8],
+    oldest: NodePtr,
+}
+
+impl Default for NewRecord<'_> {
+    fn default() -> Self {
+        Self { key: &[], row_len: 0, value: &[], oldest: ptr::null_mut() }
+    }
+}
+
 /// Allocates and fills a node whose links are null.
-fn new_node(bump: &mut Bump, height: usize, key: &[u8], row_len: u32, value: &[u8]) -> NodePtr {
+fn new_node(bump: &mut Bump, height: usize, record: NewRecord<'_>) -> NodePtr {
+    let NewRecord { key, row_len, value, oldest } = record;
     let key_len = u32::try_from(key.len()).expect("limits keep keys far below 4 GiB");
     let tower = height * LINK_BYTES;
     let start = bump.alloc(tower + HEADER_BYTES + key.len() + value.len());
@@ -346,7 +475,7 @@ fn new_node(bump: &mut Bump, height: usize, key: &[u8], row_len: u32, value: &[u
             start.cast::<Link>().add(i).write(AtomicPtr::new(ptr::null_mut()));
         }
         let node = start.add(tower).cast::<Header>();
-        node.write(Header { value_len: value.len(), key_len, row_len });
+        node.write(Header { oldest, value_len: value.len(), key_len, row_len });
         let bytes: NonNull<u8> = node.cast::<u8>().add(HEADER_BYTES);
         ptr::copy_nonoverlapping(key.as_ptr(), bytes.as_ptr(), key.len());
         ptr::copy_nonoverlapping(value.as_ptr(), bytes.add(key.len()).as_ptr(), value.len());
@@ -395,7 +524,10 @@ impl Inserter {
             self.list.height.store(height, Ordering::Relaxed);
         }
         let row_len = u32::try_from(new_key.row_len()).expect("no longer than the key");
-        let node = new_node(&mut self.bump, height, target, row_len, new_value);
+        // SAFETY: null, or loaded from a link, so a published node; the list is alive.
+        let oldest = unsafe { oldest_behind(following, new_key.column_prefix()) };
+        let record = NewRecord { key: target, row_len, value: new_value, oldest };
+        let node = new_node(&mut self.bump, height, record);
         for (level, slot) in self.before.iter_mut().enumerate().take(height) {
             // SAFETY: `*slot` is the last node before `target` on `level`, or the head, so its height
             // exceeds `level`; `node` has `height > level` links. This is the only writer, so what is
@@ -512,15 +644,8 @@ impl ListCursor {
 
     /// The record, valid while the cursor is not moved.
     pub(super) fn record(&self) -> Option<Record<'_>> {
-        if self.node.is_null() {
-            return None;
-        }
-        // SAFETY: `node` is a published node of `list`, which lives as long as `self`.
-        let (key, value, row_len) =
-            unsafe { (key(self.node), value(self.node), (*self.node).row_len) };
-        let key = KeyView::from_parts(key, row_len as usize)
-            .expect("the lengths are those of the KeyView that was inserted");
-        Some(Record { key, value })
+        // SAFETY: where not null, `node` is a published node of `list`, which lives as long as `self`.
+        (!self.node.is_null()).then(|| unsafe { record(self.node) })
     }
 
     /// The value of the record as memory that outlives the cursor; `None` on no record.

@@ -1,5 +1,6 @@
 //! The memtable against a BTreeMap, against threads, and at the edges of its chunks.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
@@ -10,6 +11,7 @@ use super::arena::{CHUNK_BYTES_FIRST, CHUNK_BYTES_MAX, OWN_CHUNK_BYTES};
 use super::*;
 use crate::cell::{FAMILY_NONE, TIMESTAMP_MAX, encode_key, row_prefix};
 use crate::cursor::{Cursor, Step};
+use crate::read::RecordInRow;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -145,6 +147,58 @@ proptest! {
             ready(cursor.seek_row_before(&bound));
         }
         prop_assert!(bound.is_empty() || cursor.entry().is_none());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Whatever order a row's records came in, and wherever the walk leaves a column.
+    #[test]
+    fn a_walk_over_a_row_shows_its_records_and_leaves_columns_out(
+        seed in any::<u64>(),
+        records in proptest::collection::vec((0u8..3, 0u8..4, 0i64..30, 0u64..3), 1..200),
+        order in 0..3,
+        leave in proptest::collection::vec(any::<bool>(), 1..9),
+    ) {
+        let table = Memtable::new(seed);
+        let mut records = records;
+        match order {
+            0 => {}
+            1 => records.sort_by_key(|(.., timestamp, seq)| (*timestamp, *seq)),
+            _ => records.sort_by_key(|(.., timestamp, seq)| Reverse((*timestamp, *seq))),
+        }
+        let mut model = Model::new();
+        for (row, qualifier, timestamp, seq) in records {
+            let key = put_key(&[b'a', row], 1, &[b'q', qualifier], timestamp, seq);
+            insert(&table, &key, &key);
+            model.insert(key.clone(), key);
+        }
+        for row in 0..3 {
+            let prefix = row_prefix(&[b'a', row]);
+            let expected: Vec<_> = model.keys().filter(|key| key.starts_with(&prefix)).collect();
+            let mut at = 0;
+            let mut walk = table.row(&prefix);
+            prop_assert_eq!(walk.is_some(), !expected.is_empty());
+            for leave in leave.iter().cycle() {
+                let (Some(row), Some(key)) = (&mut walk, expected.get(at)) else { break };
+                let column = |key: &[u8]| KeyView::parse(key).unwrap().column_prefix().to_vec();
+                let here = column(key);
+                prop_assert_eq!(&row.value(), *key);
+                prop_assert_eq!(row.seq(), KeyView::parse(key).unwrap().seq());
+                at = match leave {
+                    true => (at..expected.len()).find(|at| column(expected[*at]) != here),
+                    false => Some(at + 1),
+                }
+                .unwrap_or(expected.len());
+                let goes_on = if *leave { row.advance_column() } else { row.advance() };
+                prop_assert_eq!(goes_on, at < expected.len());
+                if goes_on {
+                    prop_assert_eq!(row.is_of_same_column(), column(expected[at]) == here);
+                }
+            }
+            prop_assert!(at >= expected.len());
+        }
     }
 }
 

@@ -12,7 +12,8 @@
 //! * `visible` decides, record by record, what a snapshot sees of a row.
 //! * `stream` has [`RowStream`], which drives them forward or backward and is the only part that awaits.
 //! * `ready` has the rows of a stream that wait to be returned, and the values that they lack.
-//! * `single` assembles rows that one block holds whole, with no merge: most of what is read.
+//! * `single` assembles rows that one block or memtable holds whole, with no merge: most of what is read.
+//! * `part` joins what several places have of a row, where that takes no merging either.
 //! * `aggregate` combines the operands of aggregate families, for reads and compactions alike.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,7 @@ use crate::manifest::Excised;
 pub(crate) mod aggregate;
 mod level;
 pub mod merge;
+mod part;
 mod plan;
 mod ready;
 mod single;
@@ -36,7 +38,9 @@ mod visible;
 
 pub(crate) use level::{LevelCursor, LevelFile, LevelOptions};
 pub use merge::MergeCursor;
-pub(crate) use single::Assembler;
+pub(crate) use part::RowPart;
+pub(crate) use plan::target_after;
+pub(crate) use single::{Assembler, RecordInRow};
 pub use stream::{ReadSpec, RowStream};
 
 /// A range of qualifiers within a family.
@@ -81,6 +85,11 @@ impl Projection {
             qualifiers: qualifiers.into_iter().map(exactly).collect(),
         });
         Self { families: Some(families.collect()), versions_max: 1, ..Self::all() }
+    }
+
+    /// Whether it wants some qualifiers of a family only.
+    pub(crate) fn names_qualifiers(&self) -> bool {
+        self.families.iter().flatten().any(|family| !family.qualifiers.is_empty())
     }
 
     /// Everything.

@@ -6,11 +6,12 @@
 
 use bytes::Bytes;
 
-use crate::cell::{Cell, FAMILY_NONE, FamilyId, Kind, Row, Seq, unescape_into};
+use crate::cell::{Cell, FAMILY_NONE, FamilyId, Kind, Row, Seq, Timestamp, unescape_into};
 use crate::error::Result;
+use crate::memtable::MemtableRow;
 use crate::read::plan::in_ranges;
 use crate::read::ready::ReadyRows;
-use crate::read::{Projection, QualifierRange};
+use crate::read::{Projection, QualifierRange, RowPart};
 use crate::schema::TabletSchema;
 use crate::sst::{RowInBlock, RowSink};
 use crate::values::{Elsewhere, FoundRow, ValuePointer};
@@ -19,6 +20,10 @@ use crate::values::{Elsewhere, FoundRow, ValuePointer};
 /// nothing, since what a turn costs is spread over enough of them; and a caller that stops early has had less
 /// work done in vain.
 pub(super) const ROWS_TAKEN_MAX: usize = 128;
+
+/// Records of a memtable that show nothing, one after the other, before the row is left to the general way, which seeks past
+/// them: more than a read that fits this one meets.
+const IN_VAIN_MAX: usize = 256;
 
 /// Assembles rows, one after the other.
 #[derive(Debug)]
@@ -64,83 +69,130 @@ impl<'a> Assembler<'a> {
     /// The cells of a row, perhaps none, without the values that lie elsewhere; `None` where it takes the general
     /// way.
     pub(crate) fn cells(&mut self, row: &RowInBlock<'_>) -> Result<Option<Vec<Cell>>> {
-        let projection = self.projection;
-        self.elsewhere.clear();
-        if projection.versions_max == 0 || projection.cells_per_row_max == 0 {
-            return Ok(Some(Vec::new()));
+        let all = self.assemble(row, false)?;
+        Ok(all.map(|row| row.cells))
+    }
+
+    /// The same as one part of a row, to be joined with others; `None` also where values lie elsewhere.
+    pub(crate) fn part(&mut self, row: &RowInBlock<'_>) -> Result<Option<RowPart>> {
+        let all = self.assemble(row, true)?;
+        Ok(all.filter(|_| self.elsewhere.is_empty()))
+    }
+
+    #[inline]
+    fn assemble(&mut self, row: &RowInBlock<'_>, as_part: bool) -> Result<Option<RowPart>> {
+        let mut so_far = self.begin(row.records_hint(), as_part);
+        let mut onward = Onward::Record;
+        if self.wants_any() {
+            row.walk(|record| {
+                onward = self.take(&mut so_far, &record);
+                matches!(onward, Onward::Record | Onward::Column)
+            })?;
         }
-        let mut cells = Vec::new();
-        let mut general = false;
-        let mut bytes = 0u64;
-        let mut column_wanted = false;
-        let mut qualifier: Option<Bytes> = None;
-        let mut versions = 0;
-        let mut last_timestamp = None;
-        row.walk(|record| {
-            let kind = record.kind();
-            if kind != Kind::Value && kind != Kind::ValueElsewhere {
-                general = true;
-                return false;
-            }
-            if !record.same_column {
-                if record.family() != self.family {
-                    self.enter_family(record.family());
-                }
-                qualifier = None;
-                column_wanted = self.family_wanted;
-                if column_wanted && let Some(ranges) = self.ranges {
-                    let raw = record.qualifier();
-                    column_wanted = in_ranges(ranges, &raw);
-                    qualifier = Some(raw);
-                }
-                versions = 0;
-                last_timestamp = None;
-            }
-            let timestamp = record.timestamp();
-            // Of the records of one cell, the newest that is visible decides.
-            if !column_wanted
-                || versions >= projection.versions_max
-                || record.seq() > self.snapshot
-                || last_timestamp == Some(timestamp)
-            {
-                return true;
-            }
-            last_timestamp = Some(timestamp);
-            if !projection.timestamps.contains(timestamp) {
-                return true;
-            }
-            let qualifier = match &qualifier {
-                Some(known) => known.clone(),
-                None if versions + 1 == projection.versions_max => record.qualifier(),
-                None => qualifier.insert(record.qualifier()).clone(),
+        Ok((!matches!(onward, Onward::General)).then_some(so_far.part))
+    }
+
+    /// What a memtable has of a row, as [`Self::part`].
+    pub(crate) fn part_in_memory(&mut self, mut row: MemtableRow<'_>) -> Option<RowPart> {
+        let mut so_far = self.begin(0, true);
+        let mut in_vain = 0;
+        while self.wants_any() {
+            let found = so_far.part.cells.len();
+            let onward = self.take(&mut so_far, &row);
+            in_vain = if so_far.part.cells.len() > found { 0 } else { in_vain + 1 };
+            let goes_on = match onward {
+                Onward::General => return None,
+                _ if in_vain > IN_VAIN_MAX => return None,
+                Onward::Nowhere => false,
+                Onward::Record => row.advance(),
+                Onward::Column => row.advance_column(),
             };
-            let mut value = record.value();
-            let mut value_len = value.len();
-            if kind == Kind::ValueElsewhere {
-                // One that is malformed is for the general way to report.
-                let Ok(pointer) = ValuePointer::decode(&value) else {
-                    general = true;
-                    return false;
-                };
-                (value, value_len) = (Bytes::new(), 0);
-                if projection.values {
-                    value_len = pointer.value_len as usize;
-                    self.elsewhere.push(Elsewhere { cell: cells.len(), pointer });
-                }
+            if !goes_on {
+                break;
             }
-            bytes += (qualifier.len() + value_len + size_of::<Cell>()) as u64;
-            if bytes > self.row_bytes_max {
-                general = true;
-                return false;
+        }
+        self.elsewhere.is_empty().then_some(so_far.part)
+    }
+
+    fn wants_any(&self) -> bool {
+        self.projection.versions_max > 0 && self.projection.cells_per_row_max > 0
+    }
+
+    fn begin(&mut self, cells_expected: usize, as_part: bool) -> SoFar {
+        self.elsewhere.clear();
+        SoFar { cells_expected, as_part, ..SoFar::default() }
+    }
+
+    /// Takes in the next record of a row.
+    #[inline(always)]
+    fn take(&mut self, so_far: &mut SoFar, record: &impl RecordInRow) -> Onward {
+        let projection = self.projection;
+        let kind = record.kind();
+        if kind != Kind::Value && kind != Kind::ValueElsewhere {
+            return Onward::General;
+        }
+        if !record.is_of_same_column() {
+            if record.family() != self.family {
+                self.enter_family(record.family());
             }
-            if cells.is_empty() {
-                cells.reserve_exact(row.records_hint());
+            so_far.qualifier = None;
+            so_far.column_wanted = self.family_wanted;
+            if so_far.column_wanted
+                && let Some(ranges) = self.ranges
+            {
+                let raw = record.qualifier();
+                so_far.column_wanted = in_ranges(ranges, &raw);
+                so_far.qualifier = Some(raw);
             }
-            cells.push(Cell { family: self.family, qualifier, timestamp, value });
-            versions += 1;
-            (cells.len() as u64) < u64::from(projection.cells_per_row_max)
-        })?;
-        Ok((!general).then_some(cells))
+            so_far.versions = 0;
+            so_far.last_timestamp = None;
+        }
+        if !so_far.column_wanted || so_far.versions >= projection.versions_max {
+            return Onward::Column;
+        }
+        let timestamp = record.timestamp();
+        // Of the records of one cell, the newest that is visible decides.
+        if record.seq() > self.snapshot || so_far.last_timestamp == Some(timestamp) {
+            return Onward::Record;
+        }
+        so_far.last_timestamp = Some(timestamp);
+        if !projection.timestamps.contains(timestamp) {
+            return Onward::Record;
+        }
+        let is_last = so_far.versions + 1 == projection.versions_max;
+        let qualifier = match &so_far.qualifier {
+            Some(known) => known.clone(),
+            None if is_last => record.qualifier(),
+            None => so_far.qualifier.insert(record.qualifier()).clone(),
+        };
+        let part = &mut so_far.part;
+        let mut value = record.value();
+        let mut value_len = value.len();
+        if kind == Kind::ValueElsewhere {
+            // One that is malformed is for the general way to report.
+            let Ok(pointer) = ValuePointer::decode(&value) else { return Onward::General };
+            (value, value_len) = (Bytes::new(), 0);
+            if projection.values {
+                value_len = pointer.value_len as usize;
+                self.elsewhere.push(Elsewhere { cell: part.cells.len(), pointer });
+            }
+        }
+        part.bytes += (qualifier.len() + value_len + size_of::<Cell>()) as u64;
+        if part.bytes > self.row_bytes_max {
+            return Onward::General;
+        }
+        if part.cells.is_empty() {
+            part.cells.reserve_exact(so_far.cells_expected);
+        }
+        part.cells.push(Cell { family: self.family, qualifier, timestamp, value });
+        if so_far.as_part {
+            part.seqs.push(record.seq());
+        }
+        so_far.versions += 1;
+        if part.cells.len() as u64 >= u64::from(projection.cells_per_row_max) {
+            return Onward::Nowhere;
+        }
+        if is_last { Onward::Column } else { Onward::Record }
     }
 
     fn enter_family(&mut self, family: FamilyId) {
@@ -152,6 +204,49 @@ impl<'a> Assembler<'a> {
         let qualifiers = wanted.flatten().map(|wanted| wanted.qualifiers.as_slice());
         self.ranges = qualifiers.filter(|qualifiers| !qualifiers.is_empty());
     }
+}
+
+/// One record of a row, wherever it lies.
+pub(crate) trait RecordInRow {
+    /// Its family.
+    fn family(&self) -> FamilyId;
+    /// Its kind.
+    fn kind(&self) -> Kind;
+    /// Its sequence.
+    fn seq(&self) -> Seq;
+    /// Its timestamp, in microseconds.
+    fn timestamp(&self) -> Timestamp;
+    /// Its qualifier, unescaped.
+    fn qualifier(&self) -> Bytes;
+    /// Its value.
+    fn value(&self) -> Bytes;
+    /// Whether the record before it in the walk is of the same column.
+    fn is_of_same_column(&self) -> bool;
+}
+
+/// What of a row is assembled so far.
+#[derive(Debug, Default)]
+struct SoFar {
+    part: RowPart,
+    cells_expected: usize,
+    /// Whether it is to be joined with other parts, which takes sequences.
+    as_part: bool,
+    column_wanted: bool,
+    qualifier: Option<Bytes>,
+    versions: u32,
+    last_timestamp: Option<Timestamp>,
+}
+
+/// Where the walk over a row goes from a record.
+#[derive(Debug, Clone, Copy)]
+enum Onward {
+    Record,
+    /// Nothing more is wanted of the column; one that cannot leave it out may show the rest of it.
+    Column,
+    /// Nothing more is wanted.
+    Nowhere,
+    /// It takes the general way.
+    General,
 }
 
 /// Assembles the rows that a cursor hands over.

@@ -24,6 +24,7 @@ use crate::cell::{FamilyId, encode_suffix};
 use crate::cursor::{Cursor, Step};
 use crate::error::Result;
 use crate::io::{Files, MemoryFiles};
+use crate::read::RecordInRow;
 
 /// The file's number, in the seed of every checksum.
 const ID: FileId = 7;

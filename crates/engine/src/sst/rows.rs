@@ -13,6 +13,7 @@ use crate::cell::{FamilyId, Kind, Seq, Timestamp};
 use crate::codec::{Malformed, Parsed};
 use crate::cursor::Step;
 use crate::error::Result;
+use crate::read::RecordInRow;
 
 /// What [`RowInBlock::records_hint`] says at most, whatever a block claims: a group's worth.
 const RECORDS_HINT_MAX: usize = 32;
@@ -45,7 +46,7 @@ pub(crate) struct RowRecord<'a> {
     memory: &'a Bytes,
     record: &'a Record,
     /// Of the same column as the record before.
-    pub(crate) same_column: bool,
+    same_column: bool,
 }
 
 impl<'a> RowInBlock<'a> {
@@ -95,31 +96,35 @@ impl<'a> RowInBlock<'a> {
     }
 }
 
-impl RowRecord<'_> {
-    pub(crate) fn family(&self) -> FamilyId {
+impl RecordInRow for RowRecord<'_> {
+    fn family(&self) -> FamilyId {
         self.record.family
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    fn kind(&self) -> Kind {
         self.record.kind
     }
 
-    pub(crate) fn seq(&self) -> Seq {
+    fn seq(&self) -> Seq {
         self.record.seq
     }
 
-    pub(crate) fn timestamp(&self) -> Timestamp {
+    fn timestamp(&self) -> Timestamp {
         self.record.timestamp
     }
 
     /// Shares the block's memory.
-    pub(crate) fn qualifier(&self) -> Bytes {
+    fn qualifier(&self) -> Bytes {
         self.data.qualifier_bytes(self.memory, self.record)
     }
 
     /// Shares the block's memory.
-    pub(crate) fn value(&self) -> Bytes {
+    fn value(&self) -> Bytes {
         self.record.value_bytes(self.memory)
+    }
+
+    fn is_of_same_column(&self) -> bool {
+        self.same_column
     }
 }
 

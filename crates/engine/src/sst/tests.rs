@@ -17,6 +17,7 @@ use crate::cell::{
 use crate::cursor::{Cursor, Step};
 use crate::error::{ErrorKind, Result};
 use crate::io::Files;
+use crate::read::RecordInRow;
 
 mod pages;
 

@@ -1,14 +1,15 @@
 //! Reading one row.
 //!
-//! Most rows lie whole in one block of one SST, and most of a read's SSTs are ruled out by their filters. So
-//! a point read looks the row up in every SST that can hold it, and only where more than one place has
-//! something of it, or what it finds takes merging, reads it the general way: with cursors over just those
-//! places. What is in memory is looked at on the spot, with no await and without a reference counted; the
-//! blocks that are missing are asked for together, for all SSTs at once.
+//! Most rows lie whole in one block of one SST, and most of a read's SSTs are ruled out by their filters; rows that are
+//! written often have more in memtables and young SSTs, plain values as a rule. So a point read looks the row up in every
+//! place that can hold it and joins what it finds. Only where that takes merging (tombstones, aggregates, a row over
+//! several blocks) is it read the general way: with cursors over just those places. What is in memory is looked at on the
+//! spot, with no await and without a reference counted; the blocks that are missing are asked for together, for all SSTs
+//! at once.
 //!
 //! ```text
 //! memtables ──┐
-//! SST stages ─┴─ step ──► all over ──► 0 places: no row │ 1 SST: its cells │ else: merge of these places
+//! SST stages ─┴─ step ──► all over ──► 0 places: no row │ plain values: joined │ else: merge of these places
 //!                 ▲  └──► blocks are missing ─► one batch of reads ─┐
 //!                 └─────────────────────────────────────────────────┘
 //! ```
@@ -16,16 +17,16 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 
 use crate::cell::{Row, RowRange, SEQ_MAX, Seq};
 use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::ROW_READ_BYTES_MAX;
-use crate::memtable::Memtable;
-use crate::read::{Assembler, Projection};
+use crate::read::{Assembler, Projection, RowPart};
 use crate::schema::TabletSchema;
 use crate::sst::{
-    Block, BlockRequest, CursorOptions, PointStage, RowProbe, SstReader, load_blocks,
+    Block, BlockRequest, CursorOptions, PointStage, RowInBlock, RowProbe, SstReader, load_blocks,
 };
 
 use crate::values::{FoundRow, ValueSource};
@@ -49,10 +50,19 @@ struct PointRead {
     probe: RowProbe,
     /// Set where cells that were found can make older places superfluous.
     newest: Option<NewestOf>,
-    /// Those that have records of the row, newest first.
-    memtables: Vec<Arc<Memtable>>,
+    memory: InMemory,
     sources: Vec<Source>,
     loaded: Vec<(BlockRequest, Arc<Block>)>,
+}
+
+/// What the memtables have of a row.
+#[derive(Debug)]
+enum InMemory {
+    Nothing,
+    /// Plain values: these.
+    Part(RowPart),
+    /// Something that takes merging, or is not to be had before it is known what else is wanted.
+    Merge,
 }
 
 /// What a look at what is in memory came to.
@@ -89,25 +99,53 @@ impl<'a> Want<'a> {
     }
 }
 
+impl Source {
+    /// The row, where the SST has it whole in one block.
+    fn row<'a>(&'a self, view: &'a View) -> Result<Option<RowInBlock<'a>>> {
+        let (PointStage::Found(found), Some(sst)) = (&self.stage, view.levels.get(self.place))
+        else {
+            return Ok(None);
+        };
+        found.row(sst.file.reader()?).map(Some)
+    }
+}
+
+impl InMemory {
+    fn of(view: &View, probe: &RowProbe, wanted: Want<'_>) -> Self {
+        let mut all = Self::Nothing;
+        for row in view.memtables().filter_map(|m| m.row(probe.row_prefix())) {
+            // Columns that are named are sought, and may be all that is wanted.
+            if wanted.projection.names_qualifiers() {
+                return Self::Merge;
+            }
+            let Some(part) = wanted.assembler().part_in_memory(row) else { return Self::Merge };
+            all = match all {
+                Self::Part(newer) => Self::Part(newer.join(part, wanted.projection)),
+                _ => Self::Part(part),
+            };
+        }
+        all
+    }
+}
+
 impl PointRead {
     fn new(view: &View, wanted: Want<'_>) -> Self {
         let Want { row, projection, schema, seq: _ } = wanted;
         let probe = probe(row, projection);
-        let memtables: Vec<_> =
-            view.memtables().filter(|m| m.has_row(probe.row_prefix())).map(Arc::clone).collect();
         let mut sources = Vec::new();
         view.levels.for_row(row, |place| {
             sources.push(Source { place, stage: PointStage::Filter });
         });
-        let several = memtables.len() + sources.len() > 1;
+        let memory = InMemory::of(view, &probe, wanted);
+        let several = sources.len() > 1 || !matches!(memory, InMemory::Nothing);
         let newest = if several { NewestOf::of(&probe, projection, schema) } else { None };
-        Self { probe, newest, memtables, sources, loaded: Vec::new() }
+        Self { probe, newest, memory, sources, loaded: Vec::new() }
     }
 
     /// Takes every lookup as far as it goes, and collects the blocks that are missing.
     fn step(&mut self, view: &View, wanted: Want<'_>, want: &mut Vec<BlockRequest>) -> Result<()> {
         // Memtables may hold tombstones, under which a younger SST spares no older one.
-        let newest = self.newest.filter(|_| self.memtables.is_empty());
+        let newest = self.newest.filter(|_| matches!(self.memory, InMemory::Nothing));
         let mut youngest: Option<(&Arc<SstReader>, &PointStage)> = None;
         for source in &mut self.sources {
             let Some(sst) = view.levels.get(source.place) else { continue };
@@ -141,23 +179,34 @@ impl PointRead {
         Ok(())
     }
 
-    /// The row, where one place has all of it.
-    fn finish(&self, view: &View, wanted: Want<'_>) -> Result<Found> {
-        if !self.memtables.is_empty() {
-            return Ok(Found::General);
-        }
-        let mut here = self.sources.iter().filter(|s| !matches!(s.stage, PointStage::Absent));
-        let Some(source) = here.next() else { return Ok(Found::Row(None)) };
-        let (PointStage::Found(found), None) = (&source.stage, here.next()) else {
-            return Ok(Found::General);
+    /// The row, where it takes no merging.
+    fn finish(&mut self, view: &View, wanted: Want<'_>) -> Result<Found> {
+        let part = match std::mem::replace(&mut self.memory, InMemory::Nothing) {
+            InMemory::Merge => return Ok(Found::General),
+            InMemory::Part(part) => Some(part),
+            InMemory::Nothing => None,
         };
+        let mut here = self.sources.iter().filter(|s| !matches!(s.stage, PointStage::Absent));
+        let (first, second) = (here.next(), here.next());
+        if part.is_none() && first.is_none() {
+            return Ok(Found::Row(None));
+        }
         if view.version.excised().iter().any(|e| e.range.contains(wanted.row)) {
             return Ok(Found::General);
         }
-        let Some(sst) = view.levels.get(source.place) else { return Ok(Found::General) };
-        let found = found.row(sst.file.reader()?)?;
         let mut assembler = wanted.assembler();
-        Ok(match assembler.cells(&found)? {
+        let cells = if let (None, Some(only), None) = (&part, first, second) {
+            only.row(view)?.map(|row| assembler.cells(&row)).transpose()?.flatten()
+        } else {
+            let mut joined = part.unwrap_or_default();
+            for source in first.into_iter().chain(second).chain(here) {
+                let Some(row) = source.row(view)? else { return Ok(Found::General) };
+                let Some(part) = assembler.part(&row)? else { return Ok(Found::General) };
+                joined = joined.join(part, wanted.projection);
+            }
+            (joined.bytes <= ROW_READ_BYTES_MAX).then_some(joined.cells)
+        };
+        Ok(match cells {
             Some(cells) if cells.is_empty() => Found::Row(None),
             Some(cells) => {
                 let row = Row { key: Bytes::copy_from_slice(wanted.row), cells };
@@ -168,14 +217,14 @@ impl PointRead {
     }
 
     /// Cursors over the memtables that have something of the row.
-    fn memtable_cursors(&self, range: &RowRange) -> Vec<Box<dyn Cursor>> {
-        let cursor = |m: &Arc<Memtable>| Box::new(m.cursor(range.clone())) as Box<dyn Cursor>;
-        self.memtables.iter().map(cursor).collect()
+    fn memtable_cursors(&self, view: &View, range: &RowRange) -> Vec<Box<dyn Cursor>> {
+        let here = view.memtables().filter(|m| m.has_row(self.probe.row_prefix()));
+        here.map(|m| Box::new(m.cursor(range.clone())) as Box<dyn Cursor>).collect()
     }
 
     /// Cursors over the places that have something of the row.
     fn cursors(&self, view: &View, range: &RowRange) -> Result<Vec<Box<dyn Cursor>>> {
-        let mut cursors = self.memtable_cursors(range);
+        let mut cursors = self.memtable_cursors(view, range);
         for source in self.sources.iter().filter(|s| !matches!(s.stage, PointStage::Absent)) {
             let Some(sst) = view.levels.get(source.place) else { continue };
             let options =
@@ -202,8 +251,8 @@ impl Tablet {
             Look::Wait(snapshot, read, want) => (snapshot, read, want),
             Look::Newest(snapshot, mut read, newest) => {
                 let range = RowRange::row(row);
-                let cursors = read.memtable_cursors(&range);
-                let found = self.merge(&snapshot, &range, projection, cursors).await?;
+                let cursors = read.memtable_cursors(&snapshot.view, &range);
+                let found = self.merged(&snapshot, &range, projection, cursors).await?;
                 let cells = found.as_ref().map_or(&[][..], |row| &row.cells);
                 read.sources.retain(|source| {
                     let sst = snapshot.view.levels.get(source.place);
@@ -242,7 +291,18 @@ impl Tablet {
         let range = RowRange::row(row);
         let cursors = read.cursors(&snapshot.view, &range)?;
         drop(read);
-        self.merge(&snapshot, &range, projection, cursors).await
+        self.merged(&snapshot, &range, projection, cursors).await
+    }
+
+    /// [`Self::merge`], boxed, so that reads that take none stay small.
+    fn merged<'a>(
+        &'a self,
+        snapshot: &'a Snapshot,
+        range: &'a RowRange,
+        projection: &'a Projection,
+        cursors: Vec<Box<dyn Cursor>>,
+    ) -> BoxFuture<'a, Result<Option<Row>>> {
+        Box::pin(self.merge(snapshot, range, projection, cursors))
     }
 
     /// The row with the values that lie elsewhere.
@@ -250,7 +310,7 @@ impl Tablet {
         if found.elsewhere.is_empty() {
             return Ok(Some(found.row));
         }
-        // Boxed, so that reads of rows without such values stay small.
+        // Boxed, as above.
         Box::pin(values.fill_row(&*self.core.env.io, found)).await.map(Some)
     }
 
@@ -301,7 +361,7 @@ impl Tablet {
         let wanted = Want { row, projection, schema, seq };
         let mut read = PointRead::new(view, wanted);
         let snapshot = || Snapshot { view: Arc::clone(view), seq };
-        if !read.memtables.is_empty()
+        if !matches!(read.memory, InMemory::Nothing)
             && let Some(newest) = read.newest
         {
             return Ok(Look::Newest(snapshot(), read, newest));

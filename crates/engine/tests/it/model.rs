@@ -1,7 +1,7 @@
 //! Random histories against the naive model: with flushes, compactions, dropped ranges, clean restarts
 //! and power cuts at any point, every acknowledged write is there and nothing else is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use tepui_engine::cell::{
     Cell, FamilyId, Mutation, Row, RowBatch, RowRange, TIMESTAMP_MAX, TimestampRange,
 };
 use tepui_engine::io::{CrashMode, SeededRng};
-use tepui_engine::read::Projection;
+use tepui_engine::read::{FamilyProjection, Projection};
 use tepui_engine::tablet::{ReadView, Snapshot};
 
 use crate::harness::{Model, Rig, plain_schema, tiny_options};
@@ -150,6 +150,11 @@ impl History {
                 if let Some((snapshot, model)) = &self.snapshot {
                     let rows = self.rig.scan(RowRange::all(), false, Some(snapshot.clone()));
                     assert_eq!(rows, model.rows(&RowRange::all()), "at a snapshot");
+                    for row in &rows {
+                        let (all, at) = (Projection::all(), ReadView::At(snapshot));
+                        let read = block_on(self.rig.tablet.read_row(&row.key, &all, at)).unwrap();
+                        assert_eq!(read.as_ref(), Some(row), "at a snapshot");
+                    }
                 }
             }
             Op::Reopen => {
@@ -178,12 +183,48 @@ impl History {
         for row in &expected {
             assert_eq!(self.rig.get(&row.key), row.cells, "row {:?}", row.key);
             self.check_newest(row);
+            self.check_limited(row);
         }
         assert_eq!(self.rig.get(b"row-never"), Vec::new());
     }
 }
 
 impl History {
+    /// Reads so many versions of each column, so many cells of the row, some timestamps, some families.
+    fn check_limited(&self, row: &Row) {
+        let families: BTreeSet<FamilyId> = row.cells.iter().map(|cell| cell.family).collect();
+        for (versions_max, cells_per_row_max) in [(1, u32::MAX), (2, u32::MAX), (1, 2), (3, 4)] {
+            for (timestamps, family) in [
+                (TimestampRange::ALL, None),
+                (TimestampRange { start: 1000, end: 3000 }, None),
+                (TimestampRange::ALL, families.first().copied()),
+            ] {
+                let mut expected: Vec<Cell> = Vec::new();
+                let mut versions = 0;
+                for cell in row.cells.iter().filter(|c| timestamps.contains(c.timestamp)) {
+                    let same = |c: &Cell| c.family == cell.family && c.qualifier == cell.qualifier;
+                    versions = if expected.last().is_some_and(same) { versions + 1 } else { 1 };
+                    if versions <= versions_max && family.is_none_or(|f| f == cell.family) {
+                        expected.push(cell.clone());
+                    }
+                }
+                expected.truncate(cells_per_row_max as usize);
+                let qualifiers = Vec::new();
+                let families = family.map(|family| vec![FamilyProjection { family, qualifiers }]);
+                let projection = Projection {
+                    families,
+                    timestamps,
+                    versions_max,
+                    cells_per_row_max,
+                    ..Projection::all()
+                };
+                let read = self.rig.tablet.read_row(&row.key, &projection, ReadView::Durable);
+                let cells = block_on(read).unwrap().map_or_else(Vec::new, |row| row.cells);
+                assert_eq!(cells, expected, "row {:?} as {projection:?}", row.key);
+            }
+        }
+    }
+
     /// Reads the newest cells of the row's columns by their names: of all, and of each of the first few.
     fn check_newest(&self, row: &Row) {
         let mut newest: Vec<Cell> = Vec::new();

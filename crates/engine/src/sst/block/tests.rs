@@ -11,6 +11,7 @@ use crate::cache::{BlockCache, QuickBlockCache};
 use crate::cell::{FamilyId, Kind, encode_key};
 use crate::cursor::{Cursor, Step};
 use crate::io::{Files, InlineIo, PreadPool, Spawner, ThreadSpawner};
+use crate::read::RecordInRow;
 use crate::sst::point::PointStage;
 use crate::sst::testing::{GateIo, Sample, TestFiles, TestIo, look_up_with};
 use crate::sst::{Compression, CursorOptions, FileId, RowProbe, SstCursor, SstOptions, SstWriter};

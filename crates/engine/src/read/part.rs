@@ -1,0 +1,140 @@
+//! A row from several places: the cells that each has of it, joined.
+//!
+//! ```text
+//! newer   a@9        b@7
+//! older   a@9  a@4   b@8   c@2
+//! joined  a@9  a@4   b@8   b@7   c@2      a@9 by its sequence; at most so many versions of each
+//! ```
+//!
+//! Only what takes no merging is joined so: no tombstone hides a cell of another place, and no value is the sum of several.
+//! Each place may have left out what its own cells make superfluous: a column's versions beyond those that are wanted, and
+//! cells beyond those that a row may have. What other places add only makes more of it superfluous.
+
+use std::cmp::Ordering;
+
+use crate::cell::{Cell, Seq};
+use crate::read::Projection;
+
+/// Cells of a row, by family, qualifier, and timestamp descending.
+#[derive(Debug, Default)]
+pub(crate) struct RowPart {
+    pub(crate) cells: Vec<Cell>,
+    /// The sequence of each.
+    pub(crate) seqs: Vec<Seq>,
+    /// Bytes that they count as.
+    pub(crate) bytes: u64,
+}
+
+impl RowPart {
+    /// What `projection` wants of the row that has the cells of both.
+    pub(crate) fn join(self, other: Self, projection: &Projection) -> Self {
+        if self.cells.is_empty() || other.cells.is_empty() {
+            return if self.cells.is_empty() { other } else { self };
+        }
+        let all = self.cells.len() + other.cells.len();
+        let mut joined = Self {
+            cells: Vec::with_capacity(all),
+            seqs: Vec::with_capacity(all),
+            bytes: self.bytes.saturating_add(other.bytes),
+        };
+        let mut ours = self.cells.into_iter().zip(self.seqs).peekable();
+        let mut theirs = other.cells.into_iter().zip(other.seqs).peekable();
+        let mut versions = 0;
+        while (joined.cells.len() as u64) < u64::from(projection.cells_per_row_max) {
+            let order = match (ours.peek(), theirs.peek()) {
+                (Some((a, _)), Some((b, _))) => order(a, b),
+                (Some(_), None) => Ordering::Less,
+                (None, _) => Ordering::Greater,
+            };
+            let next = match order {
+                Ordering::Less => ours.next(),
+                Ordering::Greater => theirs.next(),
+                // One cell: the newer record decides.
+                Ordering::Equal => {
+                    ours.next().into_iter().chain(theirs.next()).max_by_key(|(_, seq)| *seq)
+                }
+            };
+            let Some((cell, seq)) = next else { break };
+            let same_column =
+                |last: &Cell| last.family == cell.family && last.qualifier == cell.qualifier;
+            versions = if joined.cells.last().is_some_and(same_column) { versions + 1 } else { 1 };
+            if versions <= projection.versions_max {
+                joined.cells.push(cell);
+                joined.seqs.push(seq);
+            }
+        }
+        joined
+    }
+}
+
+/// The order of cells within a row.
+fn order(a: &Cell, b: &Cell) -> Ordering {
+    let by_family = a.family.cmp(&b.family);
+    let by_column = by_family.then_with(|| a.qualifier.cmp(&b.qualifier));
+    by_column.then_with(|| b.timestamp.cmp(&a.timestamp))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cell::{FamilyId, Timestamp};
+
+    type Key = (u32, u8, std::cmp::Reverse<Timestamp>);
+
+    /// Of each cell the newest record, and of those what the projection wants.
+    fn wanted(records: &BTreeMap<Key, Seq>, projection: &Projection) -> RowPart {
+        let mut part = RowPart::default();
+        let mut versions: BTreeMap<(u32, u8), u32> = BTreeMap::new();
+        for ((family, qualifier, timestamp), seq) in records {
+            let version = versions.entry((*family, *qualifier)).or_default();
+            *version += 1;
+            if *version > projection.versions_max
+                || part.cells.len() as u64 >= u64::from(projection.cells_per_row_max)
+            {
+                continue;
+            }
+            part.cells.push(Cell {
+                family: FamilyId(*family),
+                qualifier: Bytes::copy_from_slice(&[*qualifier]),
+                timestamp: timestamp.0,
+                value: Bytes::from(seq.to_string()),
+            });
+            part.seqs.push(*seq);
+        }
+        part
+    }
+
+    proptest! {
+        #[test]
+        fn parts_join_to_what_the_whole_row_shows(
+            places in prop::collection::vec(
+                prop::collection::vec((0u32..2, 0u8..3, 0i64..5), 0..12), 1..5,
+            ),
+            versions_max in 1u32..4,
+            cells_per_row_max in prop_oneof![Just(u32::MAX), 1u32..8],
+        ) {
+            let projection = Projection { versions_max, cells_per_row_max, ..Projection::all() };
+            let (mut all, mut joined, mut seq) = (BTreeMap::new(), RowPart::default(), 1000);
+            for place in places {
+                let mut here = BTreeMap::new();
+                for (family, qualifier, timestamp) in place {
+                    seq -= 1;
+                    let key = (family, qualifier, std::cmp::Reverse(timestamp));
+                    for records in [&mut all, &mut here] {
+                        let newest = records.entry(key).or_insert(seq);
+                        *newest = seq.max(*newest);
+                    }
+                }
+                joined = joined.join(wanted(&here, &projection), &projection);
+            }
+            let expected = wanted(&all, &projection);
+            prop_assert_eq!(joined.cells, expected.cells);
+            prop_assert_eq!(joined.seqs, expected.seqs);
+        }
+    }
+}
