@@ -201,7 +201,8 @@ struct RowReader {
     points: Option<FuturesOrdered<PointRead>>,
     /// What `points` read, in their order.
     asked: VecDeque<Piece<Arc<Tablet>>>,
-    scan: Option<Scan>,
+    /// Boxed, so that reads of single rows stay small.
+    scan: Option<Box<Scan>>,
     /// Bytes of the largest single row so far.
     largest_row_bytes: usize,
 }
@@ -290,7 +291,7 @@ impl RowReader {
                     };
                     activity::turn_to(tablet.id());
                     let rows = tablet.scan(options)?;
-                    self.scan = Some(Scan { rows, tablet, range, last: None });
+                    self.scan = Some(Box::new(Scan { rows, tablet, range, last: None }));
                 }
             }
         }

@@ -169,28 +169,13 @@ impl Terms {
     }
 
     /// Carries out a call with one answer.
-    pub async fn unary<T>(
-        self,
-        call: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<Response<T>, Status> {
-        let result = match self.deadline {
-            None => call.await,
-            Some(deadline) if deadline.has_passed() => Err(passed()),
-            Some(Deadline(at)) => {
-                tokio::time::timeout_at(at, call).await.unwrap_or_else(|_| Err(passed()))
-            }
-        };
-        self.tell(result)
+    pub fn unary<F>(self, call: F) -> Timed<F> {
+        Timed { call, timer: None, terms: Some(self) }
     }
 
     /// Carries out a call whose answer is a stream.
-    pub async fn streaming<S>(
-        self,
-        call: impl Future<Output = Result<Response<S>, Status>>,
-    ) -> Result<Response<Within<S>>, Status> {
-        let deadline = self.deadline;
-        let result = self.unary(call).await;
-        result.map(|response| response.map(|inner| Within { inner, deadline, timer: None }))
+    pub fn streaming<F>(self, call: F) -> TimedStream<F> {
+        TimedStream { deadline: self.deadline, call: self.unary(call) }
     }
 
     fn tell<T>(self, mut result: Result<Response<T>, Status>) -> Result<Response<T>, Status> {
@@ -244,6 +229,74 @@ fn parse_timeout(value: &str) -> Option<Duration> {
         'u' => Some(Duration::from_micros(number)),
         'n' => Some(Duration::from_nanos(number)),
         _ => None,
+    }
+}
+
+// These are written out, since each async function that takes a future keeps room for it twice: of a write, several kilobytes
+// that every request would have to move.
+
+pin_project! {
+    /// A call that ends with DEADLINE_EXCEEDED when its deadline passes before it does.
+    #[derive(Debug)]
+    pub struct Timed<F> {
+        #[pin]
+        call: F,
+        // Set once the call had to wait: one that never does costs no timer.
+        #[pin]
+        timer: Option<Sleep>,
+        // Until the call ends.
+        terms: Option<Terms>,
+    }
+}
+
+impl<T, F: Future<Output = Result<Response<T>, Status>>> Future for Timed<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let mut this = self.project();
+        let deadline = this.terms.as_ref().and_then(|terms| terms.deadline);
+        let result = match deadline {
+            Some(deadline) if this.timer.is_none() && deadline.has_passed() => Err(passed()),
+            _ => match (this.call.poll(context), deadline) {
+                (Poll::Ready(result), _) => result,
+                (Poll::Pending, None) => return Poll::Pending,
+                (Poll::Pending, Some(deadline)) => {
+                    if this.timer.is_none() {
+                        this.timer.set(Some(deadline.timer()));
+                    }
+                    let timer = this.timer.as_pin_mut();
+                    if timer.is_some_and(|timer| timer.poll(context).is_pending()) {
+                        return Poll::Pending;
+                    }
+                    Err(passed())
+                }
+            },
+        };
+        Poll::Ready(match this.terms.take() {
+            Some(terms) => terms.tell(result),
+            None => result,
+        })
+    }
+}
+
+pin_project! {
+    /// The same, whose answer is a stream that goes by the same deadline.
+    #[derive(Debug)]
+    pub struct TimedStream<F> {
+        #[pin]
+        call: Timed<F>,
+        deadline: Option<Deadline>,
+    }
+}
+
+impl<S, F: Future<Output = Result<Response<S>, Status>>> Future for TimedStream<F> {
+    type Output = Result<Response<Within<S>>, Status>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let deadline = *this.deadline;
+        let within = |inner| Within { inner, deadline, timer: None };
+        this.call.poll(context).map_ok(|response| response.map(within))
     }
 }
 

@@ -146,37 +146,64 @@ impl Drop for Call {
 }
 
 /// Carries out an RPC with one answer.
-pub async fn unary<T>(
-    recorder: &Recorder,
-    rpc: usize,
-    call: impl Future<Output = Result<Response<T>, Status>>,
-) -> Result<Response<T>, Status> {
-    let mut counted = recorder.begin(rpc);
-    let result = call.await;
-    counted.code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
-    result
+pub fn unary<F>(recorder: &Recorder, rpc: usize, call: F) -> CountedCall<F> {
+    CountedCall { counted: recorder.begin(rpc), call }
 }
 
 /// Carries out an RPC whose answer is a stream; it ends with the stream.
-pub async fn streaming<T, S>(
-    recorder: &Recorder,
-    rpc: usize,
-    call: impl Future<Output = Result<Response<S>, Status>>,
-) -> Result<Response<Stream<T>>, Status>
+pub fn streaming<F>(recorder: &Recorder, rpc: usize, call: F) -> CountedStream<F> {
+    CountedStream { counted: Some(recorder.begin(rpc)), call }
+}
+
+pin_project! {
+    /// A call whose end is counted.
+    pub struct CountedCall<F> {
+        #[pin]
+        call: F,
+        counted: Call,
+    }
+}
+
+impl<T, F: Future<Output = Result<Response<T>, Status>>> Future for CountedCall<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let polled = this.call.poll(context);
+        if let Poll::Ready(result) = &polled {
+            this.counted.code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
+        }
+        polled
+    }
+}
+
+pin_project! {
+    /// A call whose answer is a stream, with the end of which it is counted.
+    pub struct CountedStream<F> {
+        #[pin]
+        call: F,
+        counted: Option<Call>,
+    }
+}
+
+impl<T, S, F> Future for CountedStream<F>
 where
+    F: Future<Output = Result<Response<S>, Status>>,
     S: futures::Stream<Item = Result<T, Status>> + Send + 'static,
     T: 'static,
 {
-    let mut counted = recorder.begin(rpc);
-    match call.await {
-        Ok(response) => {
-            let stream = |inner| Box::pin(Counted { inner, call: Some(counted) }) as Stream<T>;
-            Ok(response.map(stream))
-        }
-        Err(status) => {
+    type Output = Result<Response<Stream<T>>, Status>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let polled = this.call.poll(context);
+        if let Poll::Ready(Err(status)) = &polled
+            && let Some(counted) = this.counted
+        {
             counted.code = status.code();
-            Err(status)
         }
+        let stream = |inner| Box::pin(Counted { inner, call: this.counted.take() }) as Stream<T>;
+        polled.map_ok(|response| response.map(stream))
     }
 }
 
