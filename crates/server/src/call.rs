@@ -265,7 +265,9 @@ impl<T, F: Future<Output = Result<Response<T>, Status>>> Future for Timed<F> {
                         this.timer.set(Some(deadline.timer()));
                     }
                     let timer = this.timer.as_pin_mut();
-                    if timer.is_some_and(|timer| timer.poll(context).is_pending()) {
+                    let waits = timer.is_some_and(|timer| timer.poll(context).is_pending());
+                    // A timer says nothing in a turn in which its task has done much.
+                    if waits && !deadline.has_passed() {
                         return Poll::Pending;
                     }
                     Err(passed())
@@ -390,6 +392,12 @@ mod tests {
         assert!(dropped.await.is_err());
         let call = async { Ok(Response::new(5)) };
         assert_eq!(Terms::of(&request("20m")).unary(call).await.unwrap().into_inner(), 5);
+
+        let late = request("20m");
+        tokio::time::advance(Duration::from_millis(21)).await;
+        let call = async { unreachable!("nobody waits for it") };
+        let status = Terms::of(&late).unary::<_>(call).await.map(|_: Response<()>| ()).unwrap_err();
+        assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
     }
 
     #[tokio::test(start_paused = true)]

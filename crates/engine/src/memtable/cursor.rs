@@ -104,11 +104,13 @@ pub struct MemtableRow<'a> {
     place: RowPlace<'a>,
     record: Record<'a>,
     same_column: bool,
+    /// The memtable has tombstones, which may lie anywhere among the records of a column.
+    has_tombstones: bool,
 }
 
 impl<'a> MemtableRow<'a> {
-    pub(super) fn new(place: RowPlace<'a>) -> Self {
-        Self { record: place.record(), place, same_column: false }
+    pub(super) fn new(place: RowPlace<'a>, has_tombstones: bool) -> Self {
+        Self { record: place.record(), place, same_column: false, has_tombstones }
     }
 
     /// Moves to the next record; `false` at the end of the row.
@@ -120,9 +122,29 @@ impl<'a> MemtableRow<'a> {
         goes_on
     }
 
+    /// Moves to the first record of the next cell, or to a tombstone before it; `false` at the end of the row.
+    pub(crate) fn advance_cell(&mut self) -> bool {
+        if self.has_tombstones {
+            return self.advance();
+        }
+        let column = self.record.key.column_prefix();
+        let goes_on = self.advance_past(column.len() + size_of::<Timestamp>());
+        self.same_column = self.record.key.column_prefix() == column;
+        goes_on
+    }
+
     /// Moves to the first record of the next column; `false` at the end of the row.
     pub(crate) fn advance_column(&mut self) -> bool {
-        let goes_on = self.place.advance_column();
+        self.advance_past(self.record.key.column_prefix().len())
+    }
+
+    /// Moves to the first record of the next family; `false` at the end of the row.
+    pub(crate) fn advance_family(&mut self) -> bool {
+        self.advance_past(self.record.key.row_len() + size_of::<FamilyId>())
+    }
+
+    fn advance_past(&mut self, prefix_len: usize) -> bool {
+        let goes_on = self.place.advance_past(prefix_len);
         self.record = self.place.record();
         self.same_column = false;
         goes_on

@@ -158,7 +158,11 @@ impl Memtable {
 
     /// The row with this prefix; `None` where there is no record of it.
     pub fn row(&self, row_prefix: &[u8]) -> Option<MemtableRow<'_>> {
-        if self.is_empty() { None } else { self.list.row(row_prefix).map(MemtableRow::new) }
+        if self.is_empty() {
+            return None;
+        }
+        let has_tombstones = self.tombstones() > 0;
+        self.list.row(row_prefix).map(|place| MemtableRow::new(place, has_tombstones))
     }
 
     /// Brings the places of rows into the processor's cache, given their prefixes, for insertions that follow.

@@ -5,7 +5,7 @@
 //! node:      | next[h-1] | ... | next[1] | next[0] | Header | key bytes | value bytes |
 //!                                                  ^
 //!                                                  a node's address
-//! Header:    oldest pointer | value_len usize | key_len u32 | row_len u32
+//! Header:    older pointer | value_len usize | key_len u32 | row_len u32
 //!
 //! level 2    head ----------------------------> d ----------------------> null
 //! level 1    head ----------> b --------------> d ----------> f --------> null
@@ -16,11 +16,12 @@
 //! address, mostly in the same cache line, and a node does not need to know its own height.
 //!
 //! A column that is written often has hundreds of records, newest first, of which a read wants the first. So a node
-//! knows the oldest record that its column had when it came: from there on it is one step, mostly, to the next column.
+//! knows one far behind it in its column, the last where each record is newer than those before it, as is the rule.
+//! From there on it is one step to the next column. Records that came in another order make it more steps, or a search.
 //!
 //! ```text
-//! a@4 ── oldest ────────────► a@1          b@3 ── oldest ──► b@2
-//!  └─► a@3 ─────► a@2 ─────►──┴─► b@3 ─────┴────────────────►─┴─► null
+//! a@4 ──── older ─────────────► a@1          b@3 ─ older ─► b@2
+//!  └─► a@3 ─────► a@2 ──────►───┴─► b@3 ─────┴───────────►──┴─► null
 //! ```
 //!
 //! # Why readers need no lock
@@ -28,12 +29,13 @@
 //! * A node is written completely (tower, header, key, value) before its address is stored into any
 //!   `next` pointer, with `Release`. Readers load those pointers with `Acquire`. So who sees a node sees
 //!   all of it.
-//! * After that nothing of the node changes but its own `next` pointers, which are atomic.
+//! * After that nothing of the node changes but its own `next` pointers, which are atomic. `older` names a node that was
+//!   published before.
 //! * Nodes are linked from level 0 upwards and never unlinked. A reader that finds a node on a high
 //!   level before the levels below were linked cannot exist; one that misses a node on a high level
 //!   still finds it on level 0.
 //! * Memory is freed only with the arena. Whoever holds a node's address ([`ListCursor`],
-//!   [`SharedValue`], [`Inserter`]) holds the [`SkipList`], which holds the arena.
+//!   [`SharedValue`], [`Inserter`]) holds the [`SkipList`], which holds the arena, or borrows it ([`RowPlace`]).
 //!
 //! That there is one writer is a matter of types: [`SkipList::create`] returns the only [`Inserter`],
 //! which cannot be cloned and inserts by `&mut self`.
@@ -43,8 +45,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use super::arena::{ALIGN, Arena, Bump, MemtableMemory};
-use crate::cell::{KeyView, SUFFIX_LEN};
-use crate::read::target_after;
+use crate::cell::{KeyView, RowRange, SUFFIX_LEN};
 use crate::touch::{LINE_BYTES, fetch_at};
 
 /// Levels at most. With one node in [`BRANCHING`] reaching the next level, 12 levels keep searches
@@ -59,8 +60,8 @@ const BRANCHING: u64 = 4;
 /// What a node's address points at. The key follows it, then the value; the tower precedes it.
 #[repr(C)]
 struct Header {
-    /// Of the records of the same column that were behind this one when it came, the last; null where there was none.
-    oldest: NodePtr,
+    /// A record of the same column that sorts behind this one, as far behind as was known when it came; null for none.
+    older: NodePtr,
     value_len: usize,
     key_len: u32,
     row_len: u32,
@@ -69,8 +70,8 @@ struct Header {
 /// Lines of a record that are fetched ahead, at most: a kilobyte. The processor goes on by itself in a longer one.
 const AHEAD_LINES: usize = 16;
 
-/// Records of a column that are stepped over behind the oldest one known, before the next column is searched for.
-const OLDER_STEPS_MAX: usize = 8;
+/// Records that are stepped over, from the furthest one known on, before what comes behind them is searched for.
+const STEPS_MAX: usize = 8;
 
 /// Searches at once in [`SkipList::fetch_paths`]: as many as a core has requests to memory under way, about. Twice as many
 /// gain nothing more.
@@ -160,18 +161,18 @@ unsafe fn is_of_column(node: NodePtr, column_prefix: &[u8]) -> bool {
     key.len() == column_prefix.len() + SUFFIX_LEN && key.starts_with(column_prefix)
 }
 
-/// The last record that is known of the column with this prefix, from `following` on; null where that is none of its.
+/// The furthest record that is known of the column with this prefix, from `following` on; null where that is none of its.
 ///
 /// # Safety
 /// `following` is null or as for [`key`].
-unsafe fn oldest_behind(following: NodePtr, column_prefix: &[u8]) -> NodePtr {
+unsafe fn furthest(following: NodePtr, column_prefix: &[u8]) -> NodePtr {
     // SAFETY: the caller's promise; null is not looked into.
     if following.is_null() || !unsafe { is_of_column(following, column_prefix) } {
         return ptr::null_mut();
     }
     // SAFETY: as above. What it points at is of the same column, and so a node of the same list.
-    let oldest = unsafe { (*following).oldest };
-    if oldest.is_null() { following } else { oldest }
+    let older = unsafe { (*following).older };
+    if older.is_null() { following } else { older }
 }
 
 /// Bytes of `node` from its header on.
@@ -369,24 +370,24 @@ impl<'a> RowPlace<'a> {
         self.move_to(node)
     }
 
-    /// Moves to the first record of the row's next column; `false` where there is none.
-    pub(super) fn advance_column(&mut self) -> bool {
-        // SAFETY: published nodes of `list`, which is borrowed for all of `'a`.
-        let column = unsafe { record(self.node) }.key.column_prefix();
+    /// Moves behind the records whose keys begin with the first `prefix_len` bytes of this one's, at least the row's;
+    /// `false` where the row has no more.
+    pub(super) fn advance_past(&mut self, prefix_len: usize) -> bool {
+        // SAFETY: a published node of `list`, which is borrowed for all of `'a`.
+        let prefix = unsafe { key(self.node) }.get(..prefix_len).unwrap_or_default();
+        // SAFETY: for a node that is not null, as above.
+        let is_passed = |node: NodePtr| !node.is_null() && unsafe { key(node) }.starts_with(prefix);
         // SAFETY: as above.
-        let oldest = unsafe { (*self.node).oldest };
-        let mut node = if oldest.is_null() { self.node } else { oldest };
-        // What came after the newest one, and is older than the oldest.
-        for _ in 0..OLDER_STEPS_MAX {
+        let older = unsafe { (*self.node).older };
+        let mut node = if is_passed(older) { older } else { self.node };
+        for _ in 0..STEPS_MAX {
             // SAFETY: as above, and every node is on level 0.
             node = unsafe { next(node, 0) };
-            // SAFETY: not null and loaded from a link, so a published node.
-            if node.is_null() || !unsafe { is_of_column(node, column) } {
+            if !is_passed(node) {
                 return self.move_to(node);
             }
         }
-        let mut behind = Vec::with_capacity(column.len());
-        target_after(column, &mut behind);
+        let behind = RowRange::prefix(prefix).end;
         let node = self.list.find(&behind, None);
         self.move_to(node)
     }
@@ -453,18 +454,18 @@ struct NewRecord<'a> {
     key: &'a [u8],
     row_len: u32,
     value: &'a [u8],
-    oldest: NodePtr,
+    older: NodePtr,
 }
 
 impl Default for NewRecord<'_> {
     fn default() -> Self {
-        Self { key: &[], row_len: 0, value: &[], oldest: ptr::null_mut() }
+        Self { key: &[], row_len: 0, value: &[], older: ptr::null_mut() }
     }
 }
 
 /// Allocates and fills a node whose links are null.
 fn new_node(bump: &mut Bump, height: usize, record: NewRecord<'_>) -> NodePtr {
-    let NewRecord { key, row_len, value, oldest } = record;
+    let NewRecord { key, row_len, value, older } = record;
     let key_len = u32::try_from(key.len()).expect("limits keep keys far below 4 GiB");
     let tower = height * LINK_BYTES;
     let start = bump.alloc(tower + HEADER_BYTES + key.len() + value.len());
@@ -475,7 +476,7 @@ fn new_node(bump: &mut Bump, height: usize, record: NewRecord<'_>) -> NodePtr {
             start.cast::<Link>().add(i).write(AtomicPtr::new(ptr::null_mut()));
         }
         let node = start.add(tower).cast::<Header>();
-        node.write(Header { oldest, value_len: value.len(), key_len, row_len });
+        node.write(Header { older, value_len: value.len(), key_len, row_len });
         let bytes: NonNull<u8> = node.cast::<u8>().add(HEADER_BYTES);
         ptr::copy_nonoverlapping(key.as_ptr(), bytes.as_ptr(), key.len());
         ptr::copy_nonoverlapping(value.as_ptr(), bytes.add(key.len()).as_ptr(), value.len());
@@ -525,8 +526,8 @@ impl Inserter {
         }
         let row_len = u32::try_from(new_key.row_len()).expect("no longer than the key");
         // SAFETY: null, or loaded from a link, so a published node; the list is alive.
-        let oldest = unsafe { oldest_behind(following, new_key.column_prefix()) };
-        let record = NewRecord { key: target, row_len, value: new_value, oldest };
+        let older = unsafe { furthest(following, new_key.column_prefix()) };
+        let record = NewRecord { key: target, row_len, value: new_value, older };
         let node = new_node(&mut self.bump, height, record);
         for (level, slot) in self.before.iter_mut().enumerate().take(height) {
             // SAFETY: `*slot` is the last node before `target` on `level`, or the head, so its height

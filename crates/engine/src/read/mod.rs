@@ -39,7 +39,6 @@ mod visible;
 pub(crate) use level::{LevelCursor, LevelFile, LevelOptions};
 pub use merge::MergeCursor;
 pub(crate) use part::RowPart;
-pub(crate) use plan::target_after;
 pub(crate) use single::{Assembler, RecordInRow};
 pub use stream::{ReadSpec, RowStream};
 

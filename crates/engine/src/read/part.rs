@@ -6,9 +6,14 @@
 //! joined  a@9  a@4   b@8   b@7   c@2      a@9 by its sequence; at most so many versions of each
 //! ```
 //!
-//! Only what takes no merging is joined so: no tombstone hides a cell of another place, and no value is the sum of several.
-//! Each place may have left out what its own cells make superfluous: a column's versions beyond those that are wanted, and
-//! cells beyond those that a row may have. What other places add only makes more of it superfluous.
+//! Only what takes no merging is joined so: plain values. Each place may have left out what its own cells make superfluous:
+//! a column's versions beyond those that are wanted, and cells beyond those that a row may have. What other places add
+//! only makes more of it superfluous.
+//!
+//! A place that leaves something out has not looked at it, and it may be a tombstone. It hides nothing that is shown: it
+//! sorts behind the last version that its place has, so that it reaches to no later timestamp, and all that is shown of the
+//! column is as late at least; at the same timestamp its place has a newer record. Tombstones of a family and of a row sort
+//! before all that they hide, and are looked at.
 
 use std::cmp::Ordering;
 
@@ -119,11 +124,13 @@ mod tests {
             cells_per_row_max in prop_oneof![Just(u32::MAX), 1u32..8],
         ) {
             let projection = Projection { versions_max, cells_per_row_max, ..Projection::all() };
-            let (mut all, mut joined, mut seq) = (BTreeMap::new(), RowPart::default(), 1000);
+            let (mut all, mut joined, mut records) = (BTreeMap::new(), RowPart::default(), 0);
             for place in places {
                 let mut here = BTreeMap::new();
                 for (family, qualifier, timestamp) in place {
-                    seq -= 1;
+                    // Each another one, in no order.
+                    records += 1;
+                    let seq = records * 7_919 % 10_007;
                     let key = (family, qualifier, std::cmp::Reverse(timestamp));
                     for records in [&mut all, &mut here] {
                         let newest = records.entry(key).or_insert(seq);

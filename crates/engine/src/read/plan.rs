@@ -174,7 +174,7 @@ pub(super) fn target_family(row_prefix: &[u8], family: FamilyId, out: &mut Vec<u
 }
 
 /// Writes a target after every key with this row or column prefix.
-pub(crate) fn target_after(prefix: &[u8], out: &mut Vec<u8>) {
+pub(super) fn target_after(prefix: &[u8], out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(prefix);
     raise(out);

@@ -32,9 +32,9 @@ pub(crate) struct Assembler<'a> {
     schema: &'a TabletSchema,
     projection: &'a Projection,
     row_bytes_max: u64,
-    /// The family looked at last, and whether it is wanted.
+    /// The family looked at last, and where to go from it where it is not wanted.
     family: FamilyId,
-    family_wanted: bool,
+    left_out: Option<Onward>,
     /// The values of the last row that are to be fetched.
     elsewhere: Vec<Elsewhere>,
     /// Of its qualifiers, these; `None` for all.
@@ -55,7 +55,7 @@ impl<'a> Assembler<'a> {
             projection,
             row_bytes_max,
             family: FAMILY_NONE,
-            family_wanted: false,
+            left_out: Some(Onward::Record),
             ranges: None,
             elsewhere: Vec::new(),
         }
@@ -86,7 +86,7 @@ impl<'a> Assembler<'a> {
         if self.wants_any() {
             row.walk(|record| {
                 onward = self.take(&mut so_far, &record);
-                matches!(onward, Onward::Record | Onward::Column)
+                !matches!(onward, Onward::Nowhere | Onward::General)
             })?;
         }
         Ok((!matches!(onward, Onward::General)).then_some(so_far.part))
@@ -99,13 +99,15 @@ impl<'a> Assembler<'a> {
         while self.wants_any() {
             let found = so_far.part.cells.len();
             let onward = self.take(&mut so_far, &row);
-            in_vain = if so_far.part.cells.len() > found { 0 } else { in_vain + 1 };
+            in_vain += usize::from(so_far.part.cells.len() == found);
             let goes_on = match onward {
                 Onward::General => return None,
                 _ if in_vain > IN_VAIN_MAX => return None,
                 Onward::Nowhere => false,
                 Onward::Record => row.advance(),
+                Onward::Cell => row.advance_cell(),
                 Onward::Column => row.advance_column(),
+                Onward::Family => row.advance_family(),
             };
             if !goes_on {
                 break;
@@ -128,18 +130,23 @@ impl<'a> Assembler<'a> {
     fn take(&mut self, so_far: &mut SoFar, record: &impl RecordInRow) -> Onward {
         let projection = self.projection;
         let kind = record.kind();
+        if kind == Kind::RowTombstone {
+            return Onward::General;
+        }
+        let same_column = record.is_of_same_column();
+        if !same_column && record.family() != self.family {
+            self.enter_family(record.family());
+        }
+        if let Some(onward) = self.left_out {
+            return onward;
+        }
         if kind != Kind::Value && kind != Kind::ValueElsewhere {
             return Onward::General;
         }
-        if !record.is_of_same_column() {
-            if record.family() != self.family {
-                self.enter_family(record.family());
-            }
+        if !same_column {
             so_far.qualifier = None;
-            so_far.column_wanted = self.family_wanted;
-            if so_far.column_wanted
-                && let Some(ranges) = self.ranges
-            {
+            so_far.column_wanted = true;
+            if let Some(ranges) = self.ranges {
                 let raw = record.qualifier();
                 so_far.column_wanted = in_ranges(ranges, &raw);
                 so_far.qualifier = Some(raw);
@@ -151,14 +158,17 @@ impl<'a> Assembler<'a> {
             return Onward::Column;
         }
         let timestamp = record.timestamp();
-        // Of the records of one cell, the newest that is visible decides.
-        if record.seq() > self.snapshot || so_far.last_timestamp == Some(timestamp) {
+        if timestamp < projection.timestamps.start {
+            return Onward::Column;
+        }
+        if record.seq() > self.snapshot {
             return Onward::Record;
+        }
+        // Of the records of one cell, the newest that is visible decides.
+        if so_far.last_timestamp == Some(timestamp) || !projection.timestamps.contains(timestamp) {
+            return Onward::Cell;
         }
         so_far.last_timestamp = Some(timestamp);
-        if !projection.timestamps.contains(timestamp) {
-            return Onward::Record;
-        }
         let is_last = so_far.versions + 1 == projection.versions_max;
         let qualifier = match &so_far.qualifier {
             Some(known) => known.clone(),
@@ -192,16 +202,23 @@ impl<'a> Assembler<'a> {
         if part.cells.len() as u64 >= u64::from(projection.cells_per_row_max) {
             return Onward::Nowhere;
         }
-        if is_last { Onward::Column } else { Onward::Record }
+        if is_last { Onward::Column } else { Onward::Cell }
     }
 
     fn enter_family(&mut self, family: FamilyId) {
         self.family = family;
-        let named = self.projection.families.as_ref();
-        let wanted = named.map(|wanted| wanted.iter().find(|f| f.family == family));
-        let is_shown = if named.is_none() { !family.is_own() } else { wanted != Some(None) };
-        self.family_wanted = is_shown && self.schema.family(family).is_some();
-        let qualifiers = wanted.flatten().map(|wanted| wanted.qualifiers.as_slice());
+        let is_wanted = |family: FamilyId| match &self.projection.families {
+            None => !family.is_own(),
+            Some(named) => named.iter().any(|f| f.family == family),
+        };
+        let mut wanted = self.schema.families.range(family..).filter(|(id, _)| is_wanted(**id));
+        self.left_out = match wanted.next() {
+            Some((id, _)) if *id == family => None,
+            Some(_) => Some(Onward::Family),
+            None => Some(Onward::Nowhere),
+        };
+        let named = self.projection.families.iter().flatten().find(|f| f.family == family);
+        let qualifiers = named.map(|wanted| wanted.qualifiers.as_slice());
         self.ranges = qualifiers.filter(|qualifiers| !qualifiers.is_empty());
     }
 }
@@ -237,12 +254,16 @@ struct SoFar {
     last_timestamp: Option<Timestamp>,
 }
 
-/// Where the walk over a row goes from a record.
+/// Where the walk over a row goes from a record. One that cannot leave out what is not wanted may show it.
 #[derive(Debug, Clone, Copy)]
 enum Onward {
     Record,
-    /// Nothing more is wanted of the column; one that cannot leave it out may show the rest of it.
+    /// Nothing more is wanted of the cell.
+    Cell,
+    /// Nothing more is wanted of the column.
     Column,
+    /// Nothing is wanted of the family.
+    Family,
     /// Nothing more is wanted.
     Nowhere,
     /// It takes the general way.

@@ -61,6 +61,8 @@ pub struct ReadSpec {
     /// Bytes in memory that a row may take: its keys, values and cells. A larger one ends the stream
     /// with `RowTooLarge`.
     pub row_bytes_max: u64,
+    /// Whether the cursors may meet tombstones.
+    pub tombstones: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,7 +175,13 @@ impl RowStream {
         let nothing = spec.range.is_empty() || plan.shows_nothing();
         Self {
             merge: MergeCursor::new(cursors),
-            visible: VisibleRow::new(spec.snapshot, plan, excised, spec.row_bytes_max),
+            visible: VisibleRow::new(
+                spec.snapshot,
+                plan,
+                excised,
+                spec.row_bytes_max,
+                spec.tombstones,
+            ),
             io,
             start: row_prefix(start),
             end: if end.is_empty() { Vec::new() } else { row_prefix(end) },

@@ -17,7 +17,7 @@
 //! * an operand of an aggregate is added to those before it.
 //!
 //! What the projection leaves out is first stepped over, and after [`SKIP_BEFORE_SEEK`] records sought
-//! past. Timestamps above the projection's range are always stepped over: a cell tombstone that reaches
+//! past; older records of a cell only where there are no tombstones at all, since those lie among them. Timestamps above the projection's range are always stepped over: a cell tombstone that reaches
 //! into the range sorts among them.
 
 use bytes::Bytes;
@@ -81,6 +81,8 @@ pub(super) struct VisibleRow {
     plan: Plan,
     excised: Vec<EncodedExcised>,
     row_bytes_max: u64,
+    /// Whether there may be tombstones.
+    tombstones: bool,
 
     row: Vec<u8>,
     row_hide: Seq,
@@ -119,12 +121,14 @@ impl VisibleRow {
         plan: Plan,
         excised: Vec<EncodedExcised>,
         row_bytes_max: u64,
+        tombstones: bool,
     ) -> Self {
         Self {
             snapshot,
             plan,
             excised,
             row_bytes_max,
+            tombstones,
             row: Vec::new(),
             row_hide: 0,
             cells: Vec::new(),
@@ -493,7 +497,8 @@ impl VisibleRow {
     /// Passes over an older record of a decided cell.
     fn step_within_cell(&mut self) -> Action {
         self.stepped += 1;
-        if self.stepped <= self.patience {
+        // Tombstones of this timestamp lie among the records, and may reach further than the cell.
+        if self.tombstones || self.stepped <= self.patience {
             return Action::Next;
         }
         match self.timestamp.checked_sub(1) {

@@ -2,8 +2,9 @@
 //!
 //! Most rows lie whole in one block of one SST, and most of a read's SSTs are ruled out by their filters; rows that are
 //! written often have more in memtables and young SSTs, plain values as a rule. So a point read looks the row up in every
-//! place that can hold it and joins what it finds. Only where that takes merging (tombstones, aggregates, a row over
-//! several blocks) is it read the general way: with cursors over just those places. What is in memory is looked at on the
+//! place that can hold it and joins what it finds. Only where that takes merging (tombstones, aggregates, values elsewhere, a
+//! row over several blocks, dropped rows), or columns are named of which some are in memory, is it read the general way: with
+//! cursors over just those places. What is in memory is looked at on the
 //! spot, with no await and without a reference counted; the blocks that are missing are asked for together, for all SSTs
 //! at once.
 //!
@@ -19,10 +20,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 
-use crate::cell::{Row, RowRange, SEQ_MAX, Seq};
+use crate::cell::{Cell, Row, RowRange, SEQ_MAX, Seq};
 use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::ROW_READ_BYTES_MAX;
+use crate::memtable::Memtable;
 use crate::read::{Assembler, Projection, RowPart};
 use crate::schema::TabletSchema;
 use crate::sst::{
@@ -50,19 +52,10 @@ struct PointRead {
     probe: RowProbe,
     /// Set where cells that were found can make older places superfluous.
     newest: Option<NewestOf>,
-    memory: InMemory,
+    /// Those that have records of the row, by their numbers in the view, newest first.
+    memtables: Vec<usize>,
     sources: Vec<Source>,
     loaded: Vec<(BlockRequest, Arc<Block>)>,
-}
-
-/// What the memtables have of a row.
-#[derive(Debug)]
-enum InMemory {
-    Nothing,
-    /// Plain values: these.
-    Part(RowPart),
-    /// Something that takes merging, or is not to be had before it is known what else is wanted.
-    Merge,
 }
 
 /// What a look at what is in memory came to.
@@ -110,24 +103,6 @@ impl Source {
     }
 }
 
-impl InMemory {
-    fn of(view: &View, probe: &RowProbe, wanted: Want<'_>) -> Self {
-        let mut all = Self::Nothing;
-        for row in view.memtables().filter_map(|m| m.row(probe.row_prefix())) {
-            // Columns that are named are sought, and may be all that is wanted.
-            if wanted.projection.names_qualifiers() {
-                return Self::Merge;
-            }
-            let Some(part) = wanted.assembler().part_in_memory(row) else { return Self::Merge };
-            all = match all {
-                Self::Part(newer) => Self::Part(newer.join(part, wanted.projection)),
-                _ => Self::Part(part),
-            };
-        }
-        all
-    }
-}
-
 impl PointRead {
     fn new(view: &View, wanted: Want<'_>) -> Self {
         let Want { row, projection, schema, seq: _ } = wanted;
@@ -136,16 +111,18 @@ impl PointRead {
         view.levels.for_row(row, |place| {
             sources.push(Source { place, stage: PointStage::Filter });
         });
-        let memory = InMemory::of(view, &probe, wanted);
-        let several = sources.len() > 1 || !matches!(memory, InMemory::Nothing);
+        let memtables = view.memtables().enumerate();
+        let memtables = memtables.filter(|(_, m)| m.has_row(probe.row_prefix()));
+        let memtables: Vec<usize> = memtables.map(|(number, _)| number).collect();
+        let several = memtables.len() + sources.len() > 1;
         let newest = if several { NewestOf::of(&probe, projection, schema) } else { None };
-        Self { probe, newest, memory, sources, loaded: Vec::new() }
+        Self { probe, newest, memtables, sources, loaded: Vec::new() }
     }
 
     /// Takes every lookup as far as it goes, and collects the blocks that are missing.
     fn step(&mut self, view: &View, wanted: Want<'_>, want: &mut Vec<BlockRequest>) -> Result<()> {
         // Memtables may hold tombstones, under which a younger SST spares no older one.
-        let newest = self.newest.filter(|_| matches!(self.memory, InMemory::Nothing));
+        let newest = self.newest.filter(|_| self.memtables.is_empty());
         let mut youngest: Option<(&Arc<SstReader>, &PointStage)> = None;
         for source in &mut self.sources {
             let Some(sst) = view.levels.get(source.place) else { continue };
@@ -180,31 +157,26 @@ impl PointRead {
     }
 
     /// The row, where it takes no merging.
-    fn finish(&mut self, view: &View, wanted: Want<'_>) -> Result<Found> {
-        let part = match std::mem::replace(&mut self.memory, InMemory::Nothing) {
-            InMemory::Merge => return Ok(Found::General),
-            InMemory::Part(part) => Some(part),
-            InMemory::Nothing => None,
-        };
-        let mut here = self.sources.iter().filter(|s| !matches!(s.stage, PointStage::Absent));
-        let (first, second) = (here.next(), here.next());
-        if part.is_none() && first.is_none() {
+    fn finish(&self, view: &View, wanted: Want<'_>) -> Result<Found> {
+        // Columns that are named are sought in memory, which has many others perhaps.
+        if !self.memtables.is_empty() && wanted.projection.names_qualifiers() {
+            return Ok(Found::General);
+        }
+        let mut here = Vec::new();
+        for source in self.sources.iter().filter(|s| !matches!(s.stage, PointStage::Absent)) {
+            let Some(row) = source.row(view)? else { return Ok(Found::General) };
+            here.push(row);
+        }
+        if self.memtables.is_empty() && here.is_empty() {
             return Ok(Found::Row(None));
         }
         if view.version.excised().iter().any(|e| e.range.contains(wanted.row)) {
             return Ok(Found::General);
         }
         let mut assembler = wanted.assembler();
-        let cells = if let (None, Some(only), None) = (&part, first, second) {
-            only.row(view)?.map(|row| assembler.cells(&row)).transpose()?.flatten()
-        } else {
-            let mut joined = part.unwrap_or_default();
-            for source in first.into_iter().chain(second).chain(here) {
-                let Some(row) = source.row(view)? else { return Ok(Found::General) };
-                let Some(part) = assembler.part(&row)? else { return Ok(Found::General) };
-                joined = joined.join(part, wanted.projection);
-            }
-            (joined.bytes <= ROW_READ_BYTES_MAX).then_some(joined.cells)
+        let cells = match (self.memtables.is_empty(), here.as_slice()) {
+            (true, [only]) => assembler.cells(only)?,
+            _ => self.join(view, wanted, &here)?,
         };
         Ok(match cells {
             Some(cells) if cells.is_empty() => Found::Row(None),
@@ -216,10 +188,36 @@ impl PointRead {
         })
     }
 
+    /// The cells of the row that memory and the SSTs have; `None` where that takes merging.
+    fn join(
+        &self,
+        view: &View,
+        wanted: Want<'_>,
+        in_files: &[RowInBlock<'_>],
+    ) -> Result<Option<Vec<Cell>>> {
+        let mut assembler = wanted.assembler();
+        let mut joined = RowPart::default();
+        for row in self.of_memory(view).filter_map(|m| m.row(self.probe.row_prefix())) {
+            let Some(part) = assembler.part_in_memory(row) else { return Ok(None) };
+            joined = joined.join(part, wanted.projection);
+        }
+        for row in in_files {
+            let Some(part) = assembler.part(row)? else { return Ok(None) };
+            joined = joined.join(part, wanted.projection);
+        }
+        Ok((joined.bytes <= ROW_READ_BYTES_MAX).then_some(joined.cells))
+    }
+
+    /// The memtables that have something of the row, newest first.
+    fn of_memory<'a>(&'a self, view: &'a View) -> impl Iterator<Item = &'a Arc<Memtable>> {
+        let all = view.memtables().enumerate();
+        all.filter(|(number, _)| self.memtables.contains(number)).map(|(_, memtable)| memtable)
+    }
+
     /// Cursors over the memtables that have something of the row.
     fn memtable_cursors(&self, view: &View, range: &RowRange) -> Vec<Box<dyn Cursor>> {
-        let here = view.memtables().filter(|m| m.has_row(self.probe.row_prefix()));
-        here.map(|m| Box::new(m.cursor(range.clone())) as Box<dyn Cursor>).collect()
+        let cursor = |m: &Arc<Memtable>| Box::new(m.cursor(range.clone())) as Box<dyn Cursor>;
+        self.of_memory(view).map(cursor).collect()
     }
 
     /// Cursors over the places that have something of the row.
@@ -361,7 +359,7 @@ impl Tablet {
         let wanted = Want { row, projection, schema, seq };
         let mut read = PointRead::new(view, wanted);
         let snapshot = || Snapshot { view: Arc::clone(view), seq };
-        if !matches!(read.memory, InMemory::Nothing)
+        if !read.memtables.is_empty()
             && let Some(newest) = read.newest
         {
             return Ok(Look::Newest(snapshot(), read, newest));

@@ -124,6 +124,7 @@ impl Tablet {
             reverse,
             rows_hint,
             row_bytes_max: limits::ROW_READ_BYTES_MAX,
+            tombstones: view.may_have_tombstones(),
         };
         let io = Arc::clone(&self.core.env.io);
         // A point read comes here too, and what it reads is worth keeping.

@@ -34,6 +34,8 @@ pub(crate) struct View {
     pub(crate) shape: Arc<Shape>,
     /// The value files that these name.
     pub(crate) values: Arc<ValueFiles>,
+    /// Whether an SST may have tombstones.
+    tombstones: bool,
 }
 
 impl View {
@@ -57,7 +59,10 @@ impl View {
         let levels = Arc::new(Levels::new(&shape.sublevels, &version, &files));
         let values = files.values().flat_map(|file| file.value_files());
         let values = Arc::new(values.map(|(file, _)| (file.id(), Arc::clone(file))).collect());
-        Self { active, waiting, version, files: Arc::new(files), levels, shape, values }
+        // One that cannot be opened may have anything.
+        let mut readers = files.values().map(|file| file.reader());
+        let tombstones = readers.any(|r| r.map_or(true, |r| r.properties().tombstones() > 0));
+        Self { active, waiting, version, files: Arc::new(files), levels, shape, values, tombstones }
     }
 
     /// The same files under other memtables.
@@ -74,7 +79,13 @@ impl View {
             levels: Arc::clone(&self.levels),
             shape: Arc::clone(&self.shape),
             values: Arc::clone(&self.values),
+            tombstones: self.tombstones,
         }
+    }
+
+    /// Whether there may be tombstones.
+    pub(crate) fn may_have_tombstones(&self) -> bool {
+        self.tombstones || self.memtables().any(|memtable| memtable.tombstones() > 0)
     }
 
     /// All memtables, newest first.

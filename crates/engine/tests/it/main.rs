@@ -17,4 +17,5 @@ mod model;
 mod newest;
 mod offline;
 mod values;
+mod versions;
 mod widths;

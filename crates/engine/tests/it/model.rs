@@ -112,17 +112,20 @@ fn op() -> impl Strategy<Value = Op> {
 pub struct History {
     pub rig: Rig,
     pub model: Model,
+    /// Every row that was written, whatever became of it.
+    written: BTreeSet<Vec<u8>>,
     snapshot: Option<(Snapshot, Model)>,
 }
 
 impl History {
     pub fn new(rig: Rig) -> Self {
-        Self { rig, model: Model::default(), snapshot: None }
+        Self { rig, model: Model::default(), written: BTreeSet::new(), snapshot: None }
     }
 
     pub fn step(mut self, op: &Op) -> Self {
         match op {
             Op::Apply(row, mutations) => {
+                self.written.insert(row.clone());
                 self.rig.apply(row, mutations.clone());
                 self.model.apply(row, mutations);
             }
@@ -133,6 +136,7 @@ impl History {
                 });
                 block_on(self.rig.tablet.apply_rows_when_room(batches.collect())).unwrap();
                 for (row, mutations) in rows {
+                    self.written.insert(row.clone());
                     self.model.apply(row, mutations);
                 }
             }
@@ -184,6 +188,10 @@ impl History {
             assert_eq!(self.rig.get(&row.key), row.cells, "row {:?}", row.key);
             self.check_newest(row);
             self.check_limited(row);
+        }
+        for row in self.written.iter().filter(|row| range.contains(row)) {
+            let is_there = expected.iter().any(|there| there.key == row);
+            assert!(is_there || self.rig.get(row).is_empty(), "nothing of row {row:?} is left");
         }
         assert_eq!(self.rig.get(b"row-never"), Vec::new());
     }

@@ -260,9 +260,13 @@ mod tests {
         unary(&recorder, 3, call).await.unwrap();
         let call = async { Err::<Response<()>, _>(Status::not_found("x")) };
         unary(&recorder, 3, call).await.unwrap_err();
+        let cancelled =
+            unary(&recorder, 3, futures::future::pending::<Result<Response<()>, Status>>());
+        assert!(futures::poll!(Box::pin(cancelled)).is_pending());
+        assert_eq!(sum(&cores, 3).ended[Code::Cancelled as usize], 1);
         let figures = sum(&cores, 3);
         assert_eq!((figures.ended[0], figures.ended[Code::NotFound as usize]), (1, 1));
-        assert_eq!((figures.took[0], figures.took[1], figures.took_micros), (1, 1, 70));
+        assert_eq!((figures.took[0], figures.took[1], figures.took_micros), (2, 1, 70));
         assert_eq!(figures.under_way, 0);
         assert_eq!(sum(&cores, 4), RpcFigures::default());
     }
@@ -280,8 +284,14 @@ mod tests {
         }
         let call = async { Ok(Response::new(futures::stream::pending::<Result<u32, Status>>())) };
         drop(streaming(&recorder, 0, call).await.unwrap());
+        let call =
+            async { Err::<Response<futures::stream::Pending<_>>, _>(Status::not_found("x")) };
+        assert!(
+            streaming::<_>(&recorder, 0, call).await.map(|_: Response<Stream<u32>>| ()).is_err()
+        );
         let figures = sum(&cores, 0);
         let by = |code: Code| figures.ended[code as usize];
         assert_eq!((by(Code::Ok), by(Code::DataLoss), by(Code::Cancelled)), (1, 1, 1));
+        assert_eq!((by(Code::NotFound), figures.under_way), (1, 0));
     }
 }
