@@ -28,7 +28,8 @@ use crate::memtable::Memtable;
 use crate::read::{Assembler, Projection, RowPart};
 use crate::schema::TabletSchema;
 use crate::sst::{
-    Block, BlockRequest, CursorOptions, PointStage, RowInBlock, RowProbe, SstReader, load_blocks,
+    Block, BlockRequest, CursorOptions, PointRow, PointStage, RowInBlock, RowProbe, SstReader,
+    load_blocks,
 };
 
 use crate::values::{FoundRow, ValueSource};
@@ -94,9 +95,12 @@ impl<'a> Want<'a> {
 
 impl Source {
     /// The row, where the SST has it whole in one block.
+    fn found(&self) -> Option<&PointRow> {
+        if let PointStage::Found(found) = &self.stage { Some(found) } else { None }
+    }
+
     fn row<'a>(&'a self, view: &'a View) -> Result<Option<RowInBlock<'a>>> {
-        let (PointStage::Found(found), Some(sst)) = (&self.stage, view.levels.get(self.place))
-        else {
+        let (Some(found), Some(sst)) = (self.found(), view.levels.get(self.place)) else {
             return Ok(None);
         };
         found.row(sst.file.reader()?).map(Some)
@@ -162,21 +166,22 @@ impl PointRead {
         if !self.memtables.is_empty() && wanted.projection.names_qualifiers() {
             return Ok(Found::General);
         }
-        let mut here = Vec::new();
-        for source in self.sources.iter().filter(|s| !matches!(s.stage, PointStage::Absent)) {
-            let Some(row) = source.row(view)? else { return Ok(Found::General) };
-            here.push(row);
-        }
-        if self.memtables.is_empty() && here.is_empty() {
+        let mut files = self.files();
+        let first = files.next();
+        let alone = self.memtables.is_empty() && files.next().is_none();
+        if alone && first.is_none() {
             return Ok(Found::Row(None));
         }
         if view.version.excised().iter().any(|e| e.range.contains(wanted.row)) {
             return Ok(Found::General);
         }
         let mut assembler = wanted.assembler();
-        let cells = match (self.memtables.is_empty(), here.as_slice()) {
-            (true, [only]) => assembler.cells(only)?,
-            _ => self.join(view, wanted, &here)?,
+        let cells = match first {
+            Some(only) if alone => {
+                let row = only.row(view)?;
+                row.map(|row| assembler.cells(&row)).transpose()?.flatten()
+            }
+            _ => self.join(view, wanted)?,
         };
         Ok(match cells {
             Some(cells) if cells.is_empty() => Found::Row(None),
@@ -189,23 +194,27 @@ impl PointRead {
     }
 
     /// The cells of the row that memory and the SSTs have; `None` where that takes merging.
-    fn join(
-        &self,
-        view: &View,
-        wanted: Want<'_>,
-        in_files: &[RowInBlock<'_>],
-    ) -> Result<Option<Vec<Cell>>> {
+    fn join(&self, view: &View, wanted: Want<'_>) -> Result<Option<Vec<Cell>>> {
+        if self.files().any(|file| file.found().is_none()) {
+            return Ok(None);
+        }
         let mut assembler = wanted.assembler();
         let mut joined = RowPart::default();
         for row in self.of_memory(view).filter_map(|m| m.row(self.probe.row_prefix())) {
             let Some(part) = assembler.part_in_memory(row) else { return Ok(None) };
             joined = joined.join(part, wanted.projection);
         }
-        for row in in_files {
-            let Some(part) = assembler.part(row)? else { return Ok(None) };
+        for file in self.files() {
+            let Some(row) = file.row(view)? else { return Ok(None) };
+            let Some(part) = assembler.part(&row)? else { return Ok(None) };
             joined = joined.join(part, wanted.projection);
         }
         Ok((joined.bytes <= ROW_READ_BYTES_MAX).then_some(joined.cells))
+    }
+
+    /// The SSTs that may have something of the row, newest first.
+    fn files(&self) -> impl Iterator<Item = &Source> {
+        self.sources.iter().filter(|source| !matches!(source.stage, PointStage::Absent))
     }
 
     /// The memtables that have something of the row, newest first.
@@ -223,7 +232,7 @@ impl PointRead {
     /// Cursors over the places that have something of the row.
     fn cursors(&self, view: &View, range: &RowRange) -> Result<Vec<Box<dyn Cursor>>> {
         let mut cursors = self.memtable_cursors(view, range);
-        for source in self.sources.iter().filter(|s| !matches!(s.stage, PointStage::Absent)) {
+        for source in self.files() {
             let Some(sst) = view.levels.get(source.place) else { continue };
             let options =
                 CursorOptions { bounds: sst.span.intersect(range), ..CursorOptions::default() };

@@ -56,7 +56,7 @@ struct Parked {
     /// Whether it waits for its client.
     waits: bool,
     /// The read, while it waits; other answers hold nothing that they could let go of.
-    rows: Option<Box<ReadRows>>,
+    rows: Option<ReadRows>,
     /// Since when it waits, in microseconds of the monotonic clock.
     since: u64,
     /// Bytes of the messages that its client has not taken.
@@ -278,7 +278,7 @@ impl Answer {
     }
 
     /// A message is with the client from now on. A read is put aside until its client asks for more.
-    pub fn park(&mut self, rows: Option<Box<ReadRows>>, now: u64) {
+    pub fn park(&mut self, rows: Option<ReadRows>, now: u64) {
         let (streams, connection) = (&self.streams, &self.connection);
         let (_, slot) = self.slot.get_or_insert_with(|| {
             let state = Mutex::default();
@@ -292,7 +292,7 @@ impl Answer {
     }
 
     /// Takes the read back.
-    pub fn unpark(&mut self) -> Option<Box<ReadRows>> {
+    pub fn unpark(&mut self) -> Option<ReadRows> {
         self.slot.as_ref().and_then(|(_, slot)| lock(&slot.state).rows.take())
     }
 }

@@ -140,7 +140,7 @@ impl DataService {
         // In a place of its own from the start: it is moved half a dozen times before its first message, and holds
         // what a scan needs.
         Ok(Response::new(Box::pin(row_messages(RowMessages {
-            rows: Some(Box::new(rows)),
+            rows: Some(rows),
             is_under_way: false,
             has_ended: false,
             answer,
@@ -305,7 +305,7 @@ fn large_rows(metadata: &MetadataMap) -> LargeRows {
 /// An answer under way.
 struct RowMessages {
     /// The read, until it is put aside for the first time.
-    rows: Option<Box<ReadRows>>,
+    rows: Option<ReadRows>,
     /// A message was asked for before.
     is_under_way: bool,
     /// There is nothing more to say.
