@@ -1,5 +1,5 @@
 //! Rows that lie whole in one block of one SST, which is what most point reads and scans find: their cells in
-//! one walk over the block, with no merge and no keys built.
+//! one walk over the block, with no merge and no keys built. What a memtable has of a row is walked over in the same way.
 //!
 //! Only values are handled here. A tombstone, an operand of an aggregate, or a row beyond the size limit sends
 //! the read to the general way, which knows all of that; the two agree on everything else.
@@ -21,7 +21,7 @@ use crate::values::{Elsewhere, FoundRow, ValuePointer};
 /// work done in vain.
 pub(super) const ROWS_TAKEN_MAX: usize = 128;
 
-/// Records of a memtable that show nothing, one after the other, before the row is left to the general way, which seeks past
+/// Records of a row in a memtable that show nothing, all together, before it is left to the general way, which seeks past
 /// them: more than a read that fits this one meets.
 const IN_VAIN_MAX: usize = 256;
 

@@ -17,8 +17,9 @@
 //! * an operand of an aggregate is added to those before it.
 //!
 //! What the projection leaves out is first stepped over, and after [`SKIP_BEFORE_SEEK`] records sought
-//! past; older records of a cell only where there are no tombstones at all, since those lie among them. Timestamps above the projection's range are always stepped over: a cell tombstone that reaches
-//! into the range sorts among them.
+//! past; older records of a cell only where there are no tombstones at all, since those lie among them.
+//! Timestamps above the projection's range are always stepped over: a cell tombstone that reaches into the
+//! range sorts among them.
 
 use bytes::Bytes;
 

@@ -4,9 +4,8 @@
 //! written often have more in memtables and young SSTs, plain values as a rule. So a point read looks the row up in every
 //! place that can hold it and joins what it finds. Only where that takes merging (tombstones, aggregates, values elsewhere, a
 //! row over several blocks, dropped rows), or columns are named of which some are in memory, is it read the general way: with
-//! cursors over just those places. What is in memory is looked at on the
-//! spot, with no await and without a reference counted; the blocks that are missing are asked for together, for all SSTs
-//! at once.
+//! cursors over just those places. What is in memory is looked at on the spot, with no await and without a reference
+//! counted; the blocks that are missing are asked for together, for all SSTs at once.
 //!
 //! ```text
 //! memtables ──┐
@@ -94,11 +93,12 @@ impl<'a> Want<'a> {
 }
 
 impl Source {
-    /// The row, where the SST has it whole in one block.
+    /// Where the row is, if the SST has it whole in one block.
     fn found(&self) -> Option<&PointRow> {
         if let PointStage::Found(found) = &self.stage { Some(found) } else { None }
     }
 
+    /// The same, to be walked over.
     fn row<'a>(&'a self, view: &'a View) -> Result<Option<RowInBlock<'a>>> {
         let (Some(found), Some(sst)) = (self.found(), view.levels.get(self.place)) else {
             return Ok(None);
@@ -317,7 +317,7 @@ impl Tablet {
         if found.elsewhere.is_empty() {
             return Ok(Some(found.row));
         }
-        // Boxed, as above.
+        // Boxed, so that reads of rows without such values stay small.
         Box::pin(values.fill_row(&*self.core.env.io, found)).await.map(Some)
     }
 

@@ -137,8 +137,7 @@ impl DataService {
         let rows = rows.map_err(|error| from_error(&error))?;
         let answer = self.streams.answer(connection);
         let clock = Arc::clone(&self.clock);
-        // In a place of its own from the start: it is moved half a dozen times before its first message, and holds
-        // what a scan needs.
+        // In a place of its own from the start: it is moved half a dozen times before its first message.
         Ok(Response::new(Box::pin(row_messages(RowMessages {
             rows: Some(rows),
             is_under_way: false,
