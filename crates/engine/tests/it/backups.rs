@@ -18,7 +18,7 @@ use tepui_engine::io::{
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::{Tablet, TabletId};
 
-use crate::harness::{Model, START_MICROS, env, plain_schema, put, scan, tiny_options};
+use crate::harness::{Model, START_MICROS, env, schema_with_sums, put, scan, tiny_options};
 use crate::model::{mutation, row, row_range};
 
 const DIR: &str = "/data";
@@ -30,7 +30,7 @@ fn open(files: Arc<dyn Files>, seed: u64) -> Arc<Engine> {
 
 fn serve(engine: &Arc<Engine>) {
     for tablet in engine.tablets() {
-        tablet.set_schema(Arc::new(plain_schema()));
+        tablet.set_schema(Arc::new(schema_with_sums()));
     }
     engine.start().unwrap();
 }
@@ -84,7 +84,7 @@ impl Catalog {
 /// Restores a backup, compares, and drops what was restored.
 fn assert_restores(engine: &Engine, id: BackupId, model: &Model) {
     for tablet in engine.restore_backup(id).unwrap() {
-        tablet.set_schema(Arc::new(plain_schema()));
+        tablet.set_schema(Arc::new(schema_with_sums()));
         assert_holds(&tablet, model, "restored");
         engine.drop_tablet(tablet.id()).unwrap();
     }
@@ -296,7 +296,7 @@ fn creating_and_restoring_write_no_data_and_the_restored_table_reads_while_the_o
     let backup = block_on(engine.create_backup(&[tablet.id()])).unwrap();
     assert_eq!(backup.list().bytes(), engine.backup(first).unwrap().list().bytes());
     let restored = engine.restore_backup(backup.id()).unwrap().remove(0);
-    restored.set_schema(Arc::new(plain_schema()));
+    restored.set_schema(Arc::new(schema_with_sums()));
     assert_eq!(data_files(&files), before, "no data is written");
     let mut rewritten = Model::default();
     for round in 4..7 {
@@ -330,7 +330,7 @@ fn files_of_a_backup_go_with_it_but_for_those_that_are_still_needed() {
     engine.run_background().unwrap();
     assert_eq!(data_files(&files), kept, "the copy keeps them");
     let restored = engine.restore_backup(copy).unwrap().remove(0);
-    restored.set_schema(Arc::new(plain_schema()));
+    restored.set_schema(Arc::new(schema_with_sums()));
     engine.delete_backup(copy).unwrap();
     engine.run_background().unwrap();
     assert_holds(&restored, &model, "restored from a backup that is gone");
@@ -435,7 +435,7 @@ fn faulty_history(engine: &Engine, tablet: &Tablet, model: &Model, first: Backup
         catalog.backups.insert(backup.id(), model.clone());
     }
     if let Ok(restored) = engine.restore_backup(first) {
-        restored[0].set_schema(Arc::new(plain_schema()));
+        restored[0].set_schema(Arc::new(schema_with_sums()));
         catalog.tablets.insert(restored[0].id(), model.clone());
     }
     if let Ok(copy) = engine.copy_backup(first) {

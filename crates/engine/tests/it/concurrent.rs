@@ -1,9 +1,10 @@
 //! Threads: writers, readers, flushes, compactions and dropped ranges at once, over memtables so small
 //! that all of them meet; and a power cut in the middle.
 //!
-//! Every batch rewrites all columns of its row with the number of the batch, and a deleted row has none.
-//! So a row that is read must have all of its columns, each with the same number: one batch is seen
-//! whole, and never half of it. A row's numbers only grow, and so must what one reader sees of it.
+//! Every batch writes all columns of its row with the number of the batch, and a deleted row has none.
+//! So a row that is read must have all of its columns, the newest cell of each with the same number: one
+//! batch is seen whole, and never half of it. A row's numbers only grow, and so must what one reader sees
+//! of it. Some writers rewrite one cell of each column again and again, the others add cells.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -52,7 +53,8 @@ fn dropped_rows() -> RowRange {
 fn batch_of(row: &Row) -> u64 {
     let numbers: Vec<u64> = row
         .cells
-        .iter()
+        .chunk_by(|a, b| a.family == b.family && a.qualifier == b.qualifier)
+        .map(|column| &column[0])
         .map(|cell| String::from_utf8(cell.value.to_vec()).unwrap().trim().parse().unwrap())
         .collect();
     assert_eq!(numbers.len(), COLUMNS as usize, "{:?}: {numbers:?}", row.key);
@@ -60,8 +62,9 @@ fn batch_of(row: &Row) -> u64 {
     numbers[0]
 }
 
-fn mutations(number: u64) -> Vec<Mutation> {
-    let cell = |c: u32| put(1 + c % 3, &format!("c{c}"), 1000, &format!("{number:100}"));
+fn mutations(writer: u64, number: u64) -> Vec<Mutation> {
+    let timestamp = if writer % 2 == 0 { 1000 } else { 1000 * number as i64 };
+    let cell = |c: u32| put(1 + c % 3, &format!("c{c}"), timestamp, &format!("{number:100}"));
     let mut mutations: Vec<Mutation> = (0..COLUMNS).map(cell).collect();
     if number.is_multiple_of(5) {
         mutations.insert(0, Mutation::DeleteRow);
@@ -84,7 +87,7 @@ fn write(tablet: &Tablet, writer: u64, stop: &AtomicBool, acknowledged: &[Atomic
         let delete = number % 17 == 0;
         let batch = |n| RowBatch {
             row: Bytes::from(key(writer, n)),
-            mutations: if delete { vec![Mutation::DeleteRow] } else { mutations(number) },
+            mutations: if delete { vec![Mutation::DeleteRow] } else { mutations(writer, number) },
         };
         let written = match together {
             1 => block_on(tablet.apply_when_room(batch(first))).map(|_| ()),
@@ -112,11 +115,13 @@ fn read(tablet: &Tablet, reader: u64, stop: &AtomicBool) -> u64 {
             assert!(last <= number, "{:?} went back from {last} to {number}", row.key);
         };
         let choice = rng.next_u64() % 4;
+        let versions_max = if rng.next_u64() % 2 == 0 { 1 } else { u32::MAX };
+        let projection = Projection { versions_max, ..Projection::all() };
         let writer = rng.next_u64() % WRITERS;
         if choice < 2 {
             let range = RowRange::prefix(format!("w{writer}").as_bytes());
             let reverse = choice == 1;
-            let rows = scan(tablet, range, Projection::all(), reverse, None).unwrap();
+            let rows = scan(tablet, range, projection, reverse, None).unwrap();
             let sorted =
                 rows.is_sorted_by(|a, b| if reverse { a.key > b.key } else { a.key < b.key });
             assert!(sorted, "each row once, in order");
@@ -124,8 +129,7 @@ fn read(tablet: &Tablet, reader: u64, stop: &AtomicBool) -> u64 {
             rows_read += rows.len() as u64;
         } else {
             let row = key(writer, rng.next_u64() % ROWS_PER_WRITER);
-            let all = Projection::all();
-            let found = tablet.read_row(row.as_bytes(), &all, ReadView::Durable);
+            let found = tablet.read_row(row.as_bytes(), &projection, ReadView::Durable);
             if let Some(row) = block_on(found).unwrap() {
                 meet(&row);
                 rows_read += 1;

@@ -12,7 +12,7 @@ use tepui_engine::cell::{Cell, FamilyId, Mutation, Row, RowBatch, RowRange};
 use tepui_engine::db::{Engine, EngineOptions};
 use tepui_engine::io::{Env, Files, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
 use tepui_engine::read::Projection;
-use tepui_engine::schema::{FamilyOptions, TabletSchema};
+use tepui_engine::schema::{Aggregate, FamilyOptions, TabletSchema};
 use tepui_engine::tablet::{ReadView, ScanOptions, Snapshot, Tablet, TabletId};
 
 /// The wall clock of tests starts here: 2026-01-01.
@@ -53,6 +53,17 @@ pub fn tiny_options() -> EngineOptions {
 pub fn plain_schema() -> TabletSchema {
     let families = (1..=3).map(|id| (FamilyId(id), FamilyOptions::default())).collect();
     TabletSchema { families }
+}
+
+/// The family of sums in [`schema_with_sums`].
+pub const SUMS: FamilyId = FamilyId(4);
+
+/// The families of [`plain_schema`], and one of sums.
+pub fn schema_with_sums() -> TabletSchema {
+    let mut schema = plain_schema();
+    let sums = FamilyOptions { aggregate: Some(Aggregate::Sum), ..FamilyOptions::default() };
+    schema.families.insert(SUMS, sums);
+    schema
 }
 
 pub fn env(files: Arc<dyn Files>, clock: Arc<ManualClock>, seed: u64) -> Env {
@@ -145,7 +156,13 @@ impl Model {
                     let key = (row.to_vec(), family.0, qualifier.to_vec(), -timestamp);
                     self.cells.insert(key, value.to_vec());
                 }
-                Mutation::Merge { .. } => unreachable!("the model has no aggregates"),
+                Mutation::Merge { family, qualifier, timestamp, operand } => {
+                    assert_eq!(*family, SUMS);
+                    let number = |bytes: &[u8]| i64::from_be_bytes(bytes.try_into().unwrap());
+                    let key = (row.to_vec(), family.0, qualifier.to_vec(), -timestamp);
+                    let sum = self.cells.entry(key).or_insert_with(|| vec![0; 8]);
+                    *sum = number(sum).wrapping_add(number(operand)).to_be_bytes().to_vec();
+                }
                 Mutation::DeleteCells { family, qualifier, timestamps } => {
                     self.cells.retain(|(r, f, q, t), _| {
                         r != row

@@ -9,7 +9,7 @@ use tepui_engine::cell::{Row, RowRange};
 use tepui_engine::db::{CompactionStyle, CompressionPolicy, EngineOptions, FilterPolicy, SyncMode};
 use tepui_engine::io::{CrashMode, SeededRng};
 
-use crate::harness::{Rig, plain_schema, tiny_options};
+use crate::harness::{Rig, schema_with_sums, tiny_options};
 use crate::model::{mutation, row};
 
 fn options() -> impl Strategy<Value = EngineOptions> {
@@ -65,7 +65,7 @@ fn play(
     history: &[(Vec<u8>, Vec<tepui_engine::cell::Mutation>, u8)],
 ) -> Vec<Row> {
     let durable = options.sync == SyncMode::Always;
-    let mut rig = Rig::new(options, plain_schema(), 7);
+    let mut rig = Rig::new(options, schema_with_sums(), 7);
     for (row, mutations, then) in history {
         rig.apply(row, mutations.clone());
         match then {

@@ -15,7 +15,7 @@ use tepui_engine::io::{CrashMode, SeededRng};
 use tepui_engine::read::{FamilyProjection, Projection};
 use tepui_engine::tablet::{ReadView, Snapshot};
 
-use crate::harness::{Model, Rig, plain_schema, tiny_options};
+use crate::harness::{Model, Rig, SUMS, schema_with_sums, tiny_options};
 
 /// One step of a history.
 #[derive(Debug, Clone)]
@@ -53,8 +53,10 @@ fn qualifier() -> impl Strategy<Value = Bytes> {
     ]
 }
 
+/// A mutation under [`schema_with_sums`].
 pub fn mutation() -> impl Strategy<Value = Mutation> {
-    let family = (1..=3u32).prop_map(FamilyId);
+    let plain = (1..=3u32).prop_map(FamilyId);
+    let family = prop_oneof![6 => plain.clone(), 1 => Just(SUMS)];
     let timestamp = (0..6i64).prop_map(|t| t * 1000);
     let value = prop_oneof![
         6 => prop::collection::vec(any::<u8>(), 0..20),
@@ -66,9 +68,17 @@ pub fn mutation() -> impl Strategy<Value = Mutation> {
         end: if open { TIMESTAMP_MAX } else { (start + len) * 1000 },
     });
     prop_oneof![
-        12 => (family.clone(), qualifier(), timestamp, value).prop_map(
+        12 => (plain, qualifier(), timestamp.clone(), value).prop_map(
             |(family, qualifier, timestamp, value)| Mutation::Put {
                 family, qualifier, timestamp, value
+            }
+        ),
+        2 => (qualifier(), timestamp, any::<i64>()).prop_map(
+            |(qualifier, timestamp, number)| Mutation::Merge {
+                family: SUMS,
+                qualifier,
+                timestamp,
+                operand: Bytes::copy_from_slice(&number.to_be_bytes()),
             }
         ),
         3 => (family.clone(), qualifier(), range).prop_map(
@@ -226,9 +236,22 @@ impl History {
                     cells_per_row_max,
                     ..Projection::all()
                 };
-                let read = self.rig.tablet.read_row(&row.key, &projection, ReadView::Durable);
-                let cells = block_on(read).unwrap().map_or_else(Vec::new, |row| row.cells);
-                assert_eq!(cells, expected, "row {:?} as {projection:?}", row.key);
+                let read = |projection: &Projection| {
+                    let read = self.rig.tablet.read_row(&row.key, projection, ReadView::Durable);
+                    block_on(read).unwrap().map_or_else(Vec::new, |row| row.cells)
+                };
+                assert_eq!(read(&projection), expected, "row {:?} as {projection:?}", row.key);
+
+                // Without values the same cells come, and those in value files have none.
+                let mut without = read(&Projection { values: false, ..projection.clone() });
+                for (cell, expected) in without.iter_mut().zip(&expected) {
+                    let is_separated =
+                        expected.value.len() as u64 >= self.rig.options.separate_values_bytes;
+                    if is_separated && cell.value.is_empty() {
+                        cell.value = expected.value.clone();
+                    }
+                }
+                assert_eq!(without, expected, "row {:?} as {projection:?}, no values", row.key);
             }
         }
     }
@@ -262,7 +285,7 @@ proptest! {
 
     #[test]
     fn random_histories_match_the_model(ops in prop::collection::vec(op(), 1..120), seed: u64) {
-        let rig = Rig::new(tiny_options(), plain_schema(), seed % 1_000_000);
+        let rig = Rig::new(tiny_options(), schema_with_sums(), seed % 1_000_000);
         let mut history = History::new(rig);
         for op in &ops {
             history = history.step(op);
