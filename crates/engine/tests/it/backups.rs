@@ -18,7 +18,7 @@ use tepui_engine::io::{
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::{Tablet, TabletId};
 
-use crate::harness::{Model, START_MICROS, env, schema_with_sums, put, scan, tiny_options};
+use crate::harness::{Model, START_MICROS, env, put, scan, schema_with_sums, tiny_options};
 use crate::model::{mutation, row, row_range};
 
 const DIR: &str = "/data";

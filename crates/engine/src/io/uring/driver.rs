@@ -1,9 +1,9 @@
 //! The task that drives a ring within its runtime.
 //!
-//! It is woken by the first read that is pushed in a turn of the runtime. The run queue being first in,
-//! first out, it runs after the tasks that were ready then, and submits what they pushed and did not submit
-//! already ([`SUBMIT_EARLY_READS`](super::ring::SUBMIT_EARLY_READS)). After that it is woken by the runtime's poll
-//! when the ring has completions.
+//! It is woken by the first read of a turn of the runtime that is pushed and not submitted at once
+//! ([`SUBMIT_EARLY_READS`](super::ring::SUBMIT_EARLY_READS), [`KERNEL_READS_LOW`](super::ring::KERNEL_READS_LOW)). The
+//! run queue being first in, first out, it runs after the tasks that were ready then, and submits what they pushed
+//! and did not submit themselves. After that it is woken by the runtime's poll when the ring has completions.
 
 use std::future::Future;
 use std::os::fd::OwnedFd;

@@ -208,15 +208,13 @@ impl IoEngine for UringIo {
                 }
                 let batch = Batch::new(requests.len());
                 let future = batch.future();
-                let idle = !state.ring.has_unsubmitted();
                 state.ring.push(std::mem::take(&mut requests), &batch);
-                if idle
-                    && state.ring.has_unsubmitted()
+                state.ring.submit_early();
+                if state.ring.wants_turn()
                     && let Some(driver) = state.driver.take()
                 {
                     driver.wake();
                 }
-                state.ring.submit_early();
                 Some(future)
             });
             if let Some(Some(future)) = pushed {
