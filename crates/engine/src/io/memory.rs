@@ -17,6 +17,8 @@
 //! * Changes of names in one directory reach the disk in the order in which they were made.
 //! * A crash makes every handle and lock of before fail, so that a "process" that lives on in a test
 //!   cannot write into the next life.
+//! * What a failed sync has lost ([`MemoryFiles::lose_unsynced`]) is seen by whoever opens the file and by
+//!   [`Files::open_immutable`] not, as the page cache and the device disagree after such a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -73,13 +75,23 @@ struct Contents {
     synced: usize,
     /// The length of the file when it was synced.
     synced_len: usize,
+    /// From here on the device does not have what the page cache shows, and will not be given it.
+    lost_from: Option<usize>,
 }
 
 impl Contents {
     /// Bytes that are durable.
     fn durable(bytes: Vec<u8>) -> Self {
         let len = bytes.len();
-        Self { bytes, appended: len, synced: len, synced_len: len }
+        Self { bytes, appended: len, synced: len, synced_len: len, lost_from: None }
+    }
+
+    /// What the device has, at the length that the file has.
+    fn on_device(&self) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        bytes.truncate(self.lost_from.unwrap_or(usize::MAX));
+        bytes.resize(self.bytes.len(), 0);
+        bytes
     }
 }
 
@@ -293,6 +305,15 @@ impl MemoryFiles {
         }
     }
 
+    /// What of a file is not synced is lost to the device: after a sync that failed, the page cache goes on to show
+    /// it and takes it for written.
+    pub fn lose_unsynced(&self, path: &Path) -> Result<()> {
+        let disk = lock(&self.disk);
+        let mut contents = lock(disk.file("lose", path)?);
+        contents.lost_from = Some(contents.synced);
+        Ok(())
+    }
+
     /// The whole of a file. For tests that look behind a format.
     pub fn contents(&self, path: &Path) -> Result<Vec<u8>> {
         Ok(lock(lock(&self.disk).file("read", path)?).bytes.clone())
@@ -341,15 +362,26 @@ impl Files for MemoryFiles {
     fn open(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
         let disk = lock(&self.disk);
         let contents = disk.file("open", path)?;
-        Ok(Arc::new(MemoryRandom { handle: self.handle(&disk, path, contents) }))
+        let handle = self.handle(&disk, path, contents);
+        Ok(Arc::new(MemoryRandom { handle, past_cache: false }))
+    }
+
+    fn open_immutable(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
+        let disk = lock(&self.disk);
+        let contents = disk.file("open", path)?;
+        let handle = self.handle(&disk, path, contents);
+        Ok(Arc::new(MemoryRandom { handle, past_cache: true }))
     }
 
     fn truncate(&self, path: &Path, len: u64) -> Result<()> {
         let disk = lock(&self.disk);
         let mut contents = lock(disk.file("truncate", path)?);
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
         let mut bytes = std::mem::take(&mut contents.bytes);
-        bytes.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
-        *contents = Contents::durable(bytes);
+        bytes.resize(len, 0);
+        let lost_from = contents.lost_from.filter(|from| *from < len);
+        *contents = Contents { lost_from, ..Contents::durable(bytes) };
+        contents.synced = contents.synced.min(lost_from.unwrap_or(len));
         Ok(())
     }
 
@@ -513,7 +545,7 @@ impl WritableFile for MemoryWritable {
 
     fn sync(&mut self) -> Result<()> {
         let mut contents = self.handle.contents("sync")?;
-        contents.synced = contents.appended;
+        contents.synced = contents.lost_from.unwrap_or(contents.appended);
         contents.synced_len = contents.bytes.len();
         Ok(())
     }
@@ -537,6 +569,8 @@ impl WritableFile for MemoryWritable {
 #[derive(Debug)]
 struct MemoryRandom {
     handle: Handle,
+    /// Whether it reads what the device has, where the page cache has more.
+    past_cache: bool,
 }
 
 impl RandomFile for MemoryRandom {
@@ -550,9 +584,12 @@ impl RandomFile for MemoryRandom {
 
     fn read_at(&self, offset: u64, len: usize) -> Result<Bytes> {
         let contents = self.handle.contents("read")?;
+        let on_device =
+            (self.past_cache && contents.lost_from.is_some()).then(|| contents.on_device());
+        let bytes = on_device.as_ref().unwrap_or(&contents.bytes);
         usize::try_from(offset)
             .ok()
-            .and_then(|start| contents.bytes.get(start..start.checked_add(len)?))
+            .and_then(|start| bytes.get(start..start.checked_add(len)?))
             .map(Bytes::copy_from_slice)
             .ok_or_else(|| {
                 Error::corruption(

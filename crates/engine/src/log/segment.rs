@@ -96,6 +96,14 @@ impl SegmentReader {
         Ok(Self { path, reader })
     }
 
+    /// Opens the segment that an earlier process was writing, as the device has it. Where a sync of that process
+    /// failed, the page cache may show what the device does not have, and take it for written.
+    pub fn open_left(files: &dyn Files, dir: &Path, id: u64) -> Result<Self> {
+        let path = dir.join(segment_name(id));
+        let reader = RecordReader::open(files.open_immutable(&path)?, MAGIC, id, Tail::MayBeTorn)?;
+        Ok(Self { path, reader })
+    }
+
     /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.path

@@ -115,7 +115,8 @@ impl Journal {
     /// Reads all records. `id` is what the file must have; `None` takes its own word, for inspection.
     /// Changes nothing.
     pub fn read(files: &dyn Files, path: &Path, magic: Magic, id: Option<u64>) -> Result<Contents> {
-        let file = files.open(path)?;
+        // As the device has it: after a sync that failed, the page cache may show more.
+        let file = files.open_immutable(path)?;
         let len = file.len()?;
         if len > JOURNAL_BYTES_MAX {
             return Err(refused(

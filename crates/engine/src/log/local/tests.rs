@@ -122,6 +122,34 @@ fn what_queues_up_during_a_sync_shares_the_next_one() {
 }
 
 #[test]
+fn what_a_failed_sync_has_lost_is_not_taken_from_the_page_cache() {
+    let world = World::new();
+    let opened = world.open(always()).unwrap();
+    let watch = start(&opened.log);
+    for n in 1..=3 {
+        opened.log.append(append(1, n)).unwrap();
+    }
+    watch.wait(3).unwrap();
+    world.files.inject(Fault::new(FaultOp::Sync).sticky());
+    opened.log.append(append(1, 4)).unwrap();
+    watch.wait(4).unwrap_err();
+    drop(opened);
+    world.memory.lose_unsynced(&file(1)).unwrap();
+    world.files.heal();
+
+    // The next process, on the same machine.
+    let opened = world.open(always()).unwrap();
+    assert_eq!(opened.seqs(), [1, 2, 3]);
+    let watch = start(&opened.log);
+    opened.log.append(append(1, 5)).unwrap();
+    watch.wait(5).unwrap();
+    drop(opened);
+
+    world.memory.crash(CrashMode::Strict, &SeededRng::new(1));
+    assert_eq!(world.open(always()).unwrap().seqs(), [1, 2, 3, 5]);
+}
+
+#[test]
 fn a_full_segment_is_synced_and_followed_and_all_of_them_replay() {
     let world = World::new();
     let opened = world.open(options(SyncMode::Never, 400)).unwrap();
