@@ -7,6 +7,8 @@
 //!                                              fills the cache ─► leaves here ─► same result for all, errors too
 //! ```
 //!
+//! Blocks that were read together in vain have no result: each is read by itself then, by all who waited for it.
+//!
 //! The load belongs to whoever waits for it: where the read that began it is cancelled, or just not polled any
 //! more, the others carry it on; where all are gone, it is dropped with what it holds, and its blocks are free
 //! to be led anew. A read submits everything that it leads before it waits for anything, and no load waits
@@ -41,10 +43,10 @@ const SHARD_SHIFT: u32 = 64 - SHARDS.ilog2();
 /// File and offset.
 pub(crate) type Key = (FileId, u64);
 
-/// What a load gives: a result for each block that it leads.
+/// What a load gives: a result for each block that it leads; none for those that were read together in vain.
 pub(crate) enum Loaded {
     One(Result<Arc<Block>>),
-    Many(Vec<Result<Arc<Block>>>),
+    Many(Vec<Option<Result<Arc<Block>>>>),
 }
 
 /// One block of a load.
@@ -90,13 +92,15 @@ struct Fan {
     wakers: Mutex<Vec<(u32, Waker)>>,
 }
 
-/// A load that is being put together. Dropped before it departs, it answers nobody, and those who joined say so.
+/// A load that is being put together. Dropped before it departs, it answers nobody, and those who joined read for
+/// themselves.
 pub(crate) struct Leader {
     load: Arc<Load>,
     ended: bool,
 }
 
-/// Waits for one block of a load. Nothing where the load was never sent off.
+/// Waits for one block of a load. Nothing where the load was never sent off, or a read of several blocks failed: then
+/// the block is to be read by itself.
 #[must_use = "a load goes on only while somebody waits for it"]
 pub(crate) struct Awaiting {
     load: Arc<Load>,
@@ -162,7 +166,7 @@ impl Loaded {
     fn at(&self, at: usize) -> Option<Result<Arc<Block>>> {
         match self {
             Self::One(result) => Some(result.clone()),
-            Self::Many(results) => results.get(at).cloned(),
+            Self::Many(results) => results.get(at).cloned().flatten(),
         }
     }
 }

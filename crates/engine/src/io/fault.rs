@@ -1,7 +1,7 @@
 //! A file system that fails where a test tells it to, over any other.
 //!
 //! A [`Fault`] picks the n-th operation of a kind whose path contains a text, and the error that it
-//! gets, once or from then on. A byte quota makes the disk full; a hook runs before every file sync, to
+//! gets, once or from then on; or the byte of a file that no read gets. A byte quota makes the disk full; a hook runs before every file sync, to
 //! hold it back or slow it down. Everything else goes through, and is counted.
 //!
 //! A failing read is what the device answered to one attempt: whoever reads tries once more, so that a
@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -70,12 +71,14 @@ pub struct Fault {
     kind: ErrorKind,
     sticky: bool,
     short: bool,
+    at: Option<u64>,
 }
 
 impl Fault {
     /// The next operation of this kind fails with [`ErrorKind::Io`], once.
     pub fn new(op: FaultOp) -> Self {
-        Self { op, path: String::new(), nth: 1, kind: ErrorKind::Io, sticky: false, short: false }
+        let path = String::new();
+        Self { op, path, nth: 1, kind: ErrorKind::Io, sticky: false, short: false, at: None }
     }
 
     /// Only operations on paths that contain `part` count.
@@ -93,6 +96,13 @@ impl Fault {
     /// The error's kind.
     pub fn kind(mut self, kind: ErrorKind) -> Self {
         self.kind = kind;
+        self
+    }
+
+    /// Only reads that cover this byte count: with [`Self::sticky`], a bad sector. Not for files that are read through
+    /// [`RandomFile::device`], whose attempts do not tell where they are.
+    pub fn at(mut self, offset: u64) -> Self {
+        self.at = Some(offset);
         self
     }
 
@@ -135,14 +145,17 @@ fn lock(plan: &Mutex<Plan>) -> MutexGuard<'_, Plan> {
 }
 
 impl Plan {
-    /// The fault that this operation meets.
-    fn next(&mut self, op: FaultOp, path: &Path) -> Option<Fault> {
+    /// The fault that this operation meets; `bytes` of the file, where it is a read that says which.
+    fn next(&mut self, op: FaultOp, path: &Path, bytes: Option<Range<u64>>) -> Option<Fault> {
         *self.counts.entry(op).or_default() += 1;
         *self.counts.entry(FaultOp::Any).or_default() += 1;
         let text = path.to_string_lossy();
         let mut hit = None;
         self.faults.retain_mut(|fault| {
             if (fault.op != op && fault.op != FaultOp::Any) || !text.contains(&fault.path) {
+                return true;
+            }
+            if fault.at.is_some_and(|at| !bytes.as_ref().is_some_and(|read| read.contains(&at))) {
                 return true;
             }
             fault.nth = fault.nth.saturating_sub(1);
@@ -155,8 +168,8 @@ impl Plan {
         hit
     }
 
-    fn check(&mut self, op: FaultOp, path: &Path) -> Result<()> {
-        match self.next(op, path) {
+    fn check(&mut self, op: FaultOp, path: &Path, bytes: Option<Range<u64>>) -> Result<()> {
+        match self.next(op, path, bytes) {
             Some(fault) => {
                 let text = path.to_string_lossy();
                 Err(Error::new(fault.kind, format!("{op:?} {text}: injected fault")))
@@ -202,7 +215,13 @@ impl FaultFiles {
     }
 
     fn check(&self, op: FaultOp, path: &Path) -> Result<()> {
-        lock(&self.plan).check(op, path)
+        lock(&self.plan).check(op, path, None)
+    }
+
+    fn check_read(&self, path: &Path, offset: u64, len: usize) -> Result<()> {
+        let bytes = offset..offset.saturating_add(len as u64);
+        let checked = lock(&self.plan).check(FaultOp::Read, path, Some(bytes));
+        checked.map_err(|e| e.context(format_args!("offset {offset} ({len} bytes)")))
     }
 }
 
@@ -363,15 +382,14 @@ impl RandomFile for FaultRandom {
             return super::device::read_blocking(self, &device, offset, len);
         }
         retry_once(&self.files.metrics, || {
-            let checked = self.files.check(FaultOp::Read, self.path());
-            checked.map_err(|e| e.context(format_args!("offset {offset} ({len} bytes)")))?;
+            self.files.check_read(self.path(), offset, len)?;
             self.inner.read_at(offset, len)
         })
     }
 
     fn try_read_at(&self, offset: u64, len: usize) -> Option<Result<Bytes>> {
         let checked =
-            retry_once(&self.files.metrics, || self.files.check(FaultOp::Read, self.path()));
+            retry_once(&self.files.metrics, || self.files.check_read(self.path(), offset, len));
         if let Err(error) = checked {
             return Some(Err(error));
         }
@@ -383,7 +401,7 @@ impl RandomFile for FaultRandom {
     }
 
     fn answer(&self, attempt: Attempt) -> Attempt {
-        let fault = lock(&self.files.plan).next(FaultOp::Read, self.path());
+        let fault = lock(&self.files.plan).next(FaultOp::Read, self.path(), None);
         match (fault, attempt) {
             (Some(fault), Ok(read)) if fault.short => Ok(read / 2),
             (Some(_), _) => Err(Errno::IO),
@@ -396,6 +414,20 @@ impl RandomFile for FaultRandom {
 mod tests {
     use super::*;
     use crate::io::{IoMode, LocalFiles, MemoryFiles};
+
+    #[test]
+    fn a_bad_sector_fails_the_reads_that_cover_it_and_no_others() {
+        let (_, files) = both();
+        let mut file = files.create(Path::new("f")).unwrap();
+        file.append(&[7; 100]).unwrap();
+        let file = files.open(Path::new("f")).unwrap();
+        files.inject(Fault::new(FaultOp::Any).at(50).sticky());
+        for (offset, len, fails) in [(0, 50, false), (0, 51, true), (50, 1, true), (51, 9, false)] {
+            assert_eq!(file.read_at(offset, len).is_err(), fails, "{len} at {offset}");
+            assert_eq!(file.try_read_at(offset, len).unwrap().is_err(), fails);
+        }
+        assert_eq!(file.len().unwrap(), 100);
+    }
 
     fn both() -> (MemoryFiles, FaultFiles) {
         let memory = MemoryFiles::new();

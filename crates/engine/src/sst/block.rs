@@ -11,6 +11,10 @@
 //!                          result          result             its result     result, for all who joined
 //! ```
 //!
+//! Where a read of several neighbours fails, that says nothing of any one of them: the fault may lie in a block that was
+//! read ahead and is never needed. Whoever waits for one reads it by itself, and only the block that the device
+//! cannot give is an error.
+//!
 //! A damaged filter partition is no reason to fail a read: it holds no data. It is loaded as one that says
 //! "perhaps" to everything, which is not kept, and the damage is logged once for each open file.
 
@@ -299,6 +303,18 @@ impl BlockRequest {
         }
     }
 
+    /// The read of this block alone.
+    fn read(&self) -> ReadRequest {
+        let Handle { offset, len, .. } = self.handle;
+        ReadRequest { file: Arc::clone(self.reader.file()), offset, len: len as usize }
+    }
+
+    /// Reads it after the failure of a read of several.
+    async fn load_alone(&self, io: &dyn IoEngine) -> Result<Arc<Block>> {
+        let read = io.read_batch(vec![self.read()]).await.pop();
+        read.map_or_else(unanswered, |read| self.complete(read))
+    }
+
     /// What was read for this block alone becomes a block.
     fn complete(&self, read: Result<Bytes>) -> Result<Arc<Block>> {
         let whole = read.and_then(|bytes| {
@@ -344,6 +360,13 @@ struct Run {
     len: usize,
 }
 
+impl Run {
+    /// Whether its read is for one block: what it comes to is that block's result, errors too.
+    fn is_one(&self) -> bool {
+        self.members.len() == 1
+    }
+}
+
 /// Distinct blocks, what is known of each, and the reads that the others need.
 #[derive(Default)]
 pub(crate) struct Batch {
@@ -386,8 +409,8 @@ impl Batch {
         for run in std::mem::take(&mut self.runs) {
             let read = self.file_of(&run).and_then(|file| file.try_read_at(run.offset, run.len));
             match read {
-                Some(read) => self.complete(&run, &read),
-                None => self.runs.push(run),
+                Some(read) if read.is_ok() || run.is_one() => self.complete(&run, &read),
+                _ => self.runs.push(run),
             }
         }
     }
@@ -401,9 +424,12 @@ impl Batch {
         self.runs.iter().filter_map(read).collect()
     }
 
-    /// Gives the blocks of a run what was read for them.
+    /// Gives the blocks of a run what was read for them; several that a failed read was for have no result after it.
     fn complete(&mut self, run: &Run, read: &Result<Bytes>) {
-        let many = run.members.len() > 1;
+        let many = !run.is_one();
+        if many && read.is_err() {
+            return;
+        }
         for member in &run.members {
             let Some(request) = self.requests.get(*member) else { continue };
             let bytes = read.clone().and_then(|bytes| {
@@ -422,10 +448,21 @@ impl Batch {
         }
     }
 
-    /// The result of each block.
-    fn take_results(&mut self) -> Vec<Result<Arc<Block>>> {
-        let results = std::mem::take(&mut self.results);
-        results.into_iter().map(|result| result.unwrap_or_else(unanswered)).collect()
+    /// Blocks without a result, with the places of these.
+    fn left(&mut self) -> impl Iterator<Item = (&BlockRequest, &mut Option<Result<Arc<Block>>>)> {
+        self.requests.iter().zip(&mut self.results).filter(|(_, result)| result.is_none())
+    }
+
+    /// Reads what has no result, each block by itself, all at once.
+    async fn load_left(&mut self, io: &dyn IoEngine) {
+        let reads: Vec<_> = self.left().map(|(request, _)| request.read()).collect();
+        if reads.is_empty() {
+            return;
+        }
+        let reads = io.read_batch(reads).await;
+        for ((request, result), read) in self.left().zip(reads) {
+            *result = Some(request.complete(read));
+        }
     }
 }
 
@@ -459,7 +496,7 @@ impl Departure {
                         led.complete(run, read);
                     }
                 }
-                Poll::Ready(Loaded::Many(led.take_results()))
+                Poll::Ready(Loaded::Many(std::mem::take(&mut led.results)))
             }
         }
     }
@@ -553,9 +590,9 @@ impl Plan {
 pub fn load_blocks(
     io: &dyn IoEngine,
     mut requests: Vec<BlockRequest>,
-) -> impl Future<Output = Vec<Result<Arc<Block>>>> + Send + use<> {
+) -> impl Future<Output = Vec<Result<Arc<Block>>>> + Send {
     let begun = match requests.pop() {
-        Some(request) if requests.is_empty() => Begun::One(begin_one(io, request)),
+        Some(request) if requests.is_empty() => begin_one(io, request),
         last => {
             requests.extend(last);
             let mut plan = Plan::new(requests);
@@ -566,8 +603,12 @@ pub fn load_blocks(
     };
     async move {
         match begun {
-            Begun::One(Ok(result)) => vec![result],
-            Begun::One(Err(load)) => vec![load.await.unwrap_or_else(unanswered)],
+            Begun::Had(result) => vec![result],
+            Begun::Led(load) => vec![load.await.unwrap_or_else(unanswered)],
+            Begun::Joined(load, request) => vec![match load.await {
+                Some(result) => result,
+                None => request.load_alone(io).await,
+            }],
             Begun::Many(mut plan, awaited) => {
                 // The load that this call leads comes last: its reads are under way while others' are waited
                 // for.
@@ -577,6 +618,7 @@ pub fn load_blocks(
                         *slot = result;
                     }
                 }
+                plan.batch.load_left(io).await;
                 plan.finish()
             }
         }
@@ -585,31 +627,34 @@ pub fn load_blocks(
 
 /// A call of [`load_blocks`] before it waits.
 enum Begun {
-    /// One block, as most point reads miss: there, or waited for.
-    One(Result<Result<Arc<Block>>, Awaiting>),
+    /// One block, as most point reads miss, which is there.
+    Had(Result<Arc<Block>>),
+    /// One block, which is read by itself.
+    Led(Awaiting),
+    /// One block, which another call's load brings: by itself, or among others.
+    Joined(Awaiting, BlockRequest),
     Many(Plan, Vec<Awaited>),
 }
 
 /// What [`Plan`] does, for one block: there is nothing to sort, to join or to share out.
-fn begin_one(io: &dyn IoEngine, request: BlockRequest) -> Result<Result<Arc<Block>>, Awaiting> {
+fn begin_one(io: &dyn IoEngine, request: BlockRequest) -> Begun {
     let (offset, len) = (request.handle.offset, request.handle.len as usize);
     if let Some(read) = request.reader.file().try_read_at(offset, len) {
-        return Ok(request.complete(read));
+        return Begun::Had(request.complete(read));
     }
     let leader = Leader::new();
     if let Some(load) = request.board(&leader, 0) {
-        return Err(load);
+        return Begun::Joined(load, request);
     }
     if let Some(block) = request.cached_after_boarding() {
         request.leave(leader.load());
         leader.land(Loaded::One(Ok(Arc::clone(&block))));
-        return Ok(Ok(block));
+        return Begun::Had(Ok(block));
     }
-    let file = Arc::clone(request.reader.file());
-    let reading = io.read_batch(vec![ReadRequest { file, offset, len }]);
+    let reading = io.read_batch(vec![request.read()]);
     let load = leader.awaiting(0);
     leader.depart(Departure::One { request, reading });
-    Err(load)
+    Begun::Led(load)
 }
 
 /// The same on the caller's thread, which waits for no other: what it waited for might be waiting to run on
@@ -620,6 +665,9 @@ pub fn load_blocks_blocking(requests: Vec<BlockRequest>) -> Vec<Result<Arc<Block
         let Some(file) = batch.file_of(&run) else { continue };
         let read = file.read_at(run.offset, run.len);
         batch.complete(&run, &read);
+    }
+    for (request, result) in batch.left() {
+        *result = Some(request.load_blocking());
     }
     Plan { batch, place_of }.finish()
 }

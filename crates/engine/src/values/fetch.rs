@@ -3,6 +3,9 @@
 //! ```text
 //! rows with gaps ─► pointers ─► in the cache? ─► by file and offset, neighbours joined ─► one batch of reads ─► filled rows
 //! ```
+//!
+//! Where a read of several values fails, each is read by itself: the fault may lie in another of them, or in a gap that
+//! nobody asked for.
 
 use std::sync::Arc;
 
@@ -59,6 +62,24 @@ struct Run<'a> {
     end: u64,
 }
 
+impl<'a> Run<'a> {
+    /// Of a value by itself, the one at this place.
+    fn of_one(file: &'a ValueFile, at: usize, pointer: &ValuePointer) -> Self {
+        Self { file, members: vec![at], offset: pointer.offset, end: pointer.end() }
+    }
+
+    /// Whether its read is for one value: what it comes to is that value's result, errors too.
+    fn is_one(&self) -> bool {
+        self.members.len() == 1
+    }
+
+    /// Its values, each by itself.
+    fn split(&self, pointers: &[ValuePointer]) -> impl Iterator<Item = Self> {
+        let alone = |at: &usize| Some(Self::of_one(self.file, *at, pointers.get(*at)?));
+        self.members.iter().filter_map(alone)
+    }
+}
+
 impl ValueSource {
     /// Without value files.
     pub(crate) fn none() -> Self {
@@ -92,24 +113,33 @@ impl ValueSource {
         let mut results: Vec<Option<Result<Bytes>>> =
             pointers.iter().map(|pointer| self.cached(pointer).map(Ok)).collect();
         let mut runs = self.runs(pointers, &mut results);
-        let mut waiting = Vec::new();
-        let mut requests = Vec::new();
-        for run in runs.drain(..) {
-            let Ok(reader) = run.file.reader() else { continue };
-            let len = (run.end - run.offset) as usize;
-            match reader.file().try_read_at(run.offset, len) {
-                Some(read) => self.complete(&run, pointers, &read, &mut results),
-                None => {
-                    let file = Arc::clone(reader.file());
-                    requests.push(ReadRequest { file, offset: run.offset, len });
-                    waiting.push(run);
+        while !runs.is_empty() {
+            let mut waiting = Vec::new();
+            let mut requests = Vec::new();
+            for run in runs.drain(..) {
+                let Ok(reader) = run.file.reader() else { continue };
+                let len = (run.end - run.offset) as usize;
+                match reader.file().try_read_at(run.offset, len) {
+                    Some(read) if read.is_ok() || run.is_one() => {
+                        self.complete(&run, pointers, &read, &mut results);
+                    }
+                    _ => {
+                        let file = Arc::clone(reader.file());
+                        requests.push(ReadRequest { file, offset: run.offset, len });
+                        waiting.push(run);
+                    }
                 }
             }
-        }
-        if !requests.is_empty() {
+            if requests.is_empty() {
+                break;
+            }
             let reads = io.read_batch(requests).await;
             for (run, read) in waiting.iter().zip(&reads) {
-                self.complete(run, pointers, read, &mut results);
+                if read.is_err() && !run.is_one() {
+                    runs.extend(run.split(pointers));
+                } else {
+                    self.complete(run, pointers, read, &mut results);
+                }
             }
         }
         let unanswered = || Err(Error::new(ErrorKind::Io, "a read of a value was not answered"));
@@ -158,12 +188,7 @@ impl ValueSource {
                     run.members.push(at);
                     run.end = run.end.max(pointer.end());
                 }
-                None => runs.push(Run {
-                    file,
-                    members: vec![at],
-                    offset: pointer.offset,
-                    end: pointer.end(),
-                }),
+                None => runs.push(Run::of_one(file, at, pointer)),
             }
         }
         runs

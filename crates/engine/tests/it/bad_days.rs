@@ -9,8 +9,8 @@ use futures::executor::block_on;
 use proptest::prelude::*;
 
 use tepui_engine::ErrorKind;
-use tepui_engine::cell::{RowBatch, RowRange};
-use tepui_engine::db::{CompressionPolicy, Engine, Health};
+use tepui_engine::cell::{FamilyId, RowBatch, RowRange};
+use tepui_engine::db::{CompressionPolicy, Engine, EngineOptions, Health};
 use tepui_engine::io::{Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles};
 use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
 use tepui_engine::read::Projection;
@@ -154,10 +154,14 @@ struct Faulty {
 }
 
 fn faulty(disk: &Arc<MemoryFiles>) -> Faulty {
+    faulty_with(disk, tiny_options())
+}
+
+fn faulty_with(disk: &Arc<MemoryFiles>, options: EngineOptions) -> Faulty {
     let faults = Arc::new(FaultFiles::new(Arc::clone(disk) as Arc<dyn Files>));
     let clock = Arc::new(ManualClock::new(START_MICROS));
     let environment = env(Arc::clone(&faults) as Arc<dyn Files>, clock, 1);
-    let engine = Engine::open(environment, Path::new("/data"), tiny_options()).unwrap();
+    let engine = Engine::open(environment, Path::new("/data"), options).unwrap();
     let tablet = match engine.tablets().first() {
         Some(tablet) => Arc::clone(tablet),
         None => engine.create_tablet(RowRange::all()).unwrap(),
@@ -330,6 +334,124 @@ fn a_scan_that_ends_before_a_damaged_block_does_not_fail_for_having_read_ahead()
     assert!(first_damaged > 20, "{first_damaged}");
     // That the last one before the damage is complete shows in the block behind it.
     assert!(rows + 1 >= first_damaged, "{rows} of {first_damaged} rows before the damage");
+}
+
+/// Files of many blocks, and of many values, each joined into reads of up to a megabyte.
+fn of_many_blocks(separate_values_bytes: u64) -> EngineOptions {
+    let mut options = tiny_options();
+    options.compression = CompressionPolicy::None;
+    options.separate_values_bytes = separate_values_bytes;
+    options.sst.block_bytes = 1024;
+    options.sst.index_partition_bytes = 4096;
+    options.target_file_bytes = 1 << 20;
+    options
+}
+
+/// 200 rows of a column `a` and a column `b` in files, on a device that cannot read the byte at `offset` of the only file
+/// of `dir`; and the name of that file.
+fn with_a_bad_sector(options: EngineOptions, dir: &str, offset: u64) -> (Faulty, String) {
+    let rig = Rig::new(options.clone(), plain_schema(), 3);
+    for n in 0..200 {
+        let value = "x".repeat(400);
+        let mutations = ["a", "b"].map(|qualifier| put(1, qualifier, 1000, &value));
+        rig.apply(format!("row-{n:03}").as_bytes(), mutations.into());
+    }
+    block_on(rig.tablet.flush()).unwrap();
+    rig.engine.close().unwrap();
+    let Rig { files, engine, tablet, .. } = rig;
+    drop((engine, tablet));
+    let name = files.list(&Path::new("/data").join(dir)).unwrap().remove(0).name;
+    let faulty = faulty_with(&files, options);
+    faulty.faults.inject(Fault::new(FaultOp::Read).on_path(&name).at(offset).sticky());
+    (faulty, name)
+}
+
+/// The first `rows_max` rows from row `first` on, and the error that ended them, if one did.
+fn rows_from(
+    tablet: &Tablet,
+    first: usize,
+    rows_max: usize,
+    projection: &Projection,
+) -> (usize, Option<tepui_engine::Error>) {
+    let start = format!("row-{first:03}").into_bytes().into();
+    let mut stream = tablet
+        .scan(ScanOptions {
+            range: RowRange { start, ..RowRange::all() },
+            projection: projection.clone(),
+            reverse: false,
+            rows_hint: (rows_max < usize::MAX).then_some(rows_max),
+            snapshot: None,
+        })
+        .unwrap();
+    let mut rows = 0;
+    while rows < rows_max {
+        match block_on(stream.next()) {
+            Ok(Some(row)) => rows += usize::from(!row.cells.is_empty()),
+            Ok(None) => break,
+            Err(error) => return (rows, Some(error)),
+        }
+    }
+    (rows, None)
+}
+
+/// The first row that cannot be read by itself.
+fn first_unreadable(tablet: &Tablet) -> usize {
+    let is_readable = |n: &usize| {
+        let row = format!("row-{n:03}");
+        let projection = Projection::all();
+        block_on(tablet.read_row(row.as_bytes(), &projection, ReadView::Durable)).is_ok()
+    };
+    (0..200).find(|n| !is_readable(n)).unwrap()
+}
+
+#[test]
+fn a_scan_gives_all_rows_before_a_block_that_cannot_be_read_and_then_says_where_it_is() {
+    // Which of the reads ahead meets the sector depends on where it lies.
+    for offset in [40_000, 90_000, 140_000] {
+        let (faulty, sst) = with_a_bad_sector(of_many_blocks(0), "sst", offset);
+        let damaged = first_unreadable(&faulty.tablet);
+        assert!(damaged > 20, "{damaged}");
+        let all = Projection::all();
+        let (rows, error) = rows_from(&faulty.tablet, 0, usize::MAX, &all);
+        // That the last one before the damage is complete shows in the block behind it.
+        assert!(rows + 1 >= damaged, "{rows} of {damaged} rows before the damage");
+        let error = error.unwrap();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.message().contains(&sst) && error.message().contains("offset"), "{error}");
+        for first in 0..damaged - 1 {
+            let (rows, error) = rows_from(&faulty.tablet, first, 1, &all);
+            assert_eq!((rows, error.is_none()), (1, true), "row {first} of {damaged}: {error:?}");
+        }
+    }
+}
+
+#[test]
+fn a_scan_gives_all_rows_before_a_value_that_cannot_be_read_and_then_says_where_it_is() {
+    for offset in [20_000, 61_000] {
+        let (faulty, values) = with_a_bad_sector(of_many_blocks(400), "values", offset);
+        let damaged = first_unreadable(&faulty.tablet);
+        assert!(damaged > 20, "{damaged}");
+        let (rows, error) = rows_from(&faulty.tablet, 0, usize::MAX, &Projection::all());
+        assert_eq!(rows, damaged);
+        let error = error.unwrap();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.message().contains(&values) && error.message().contains("offset"), "{error}");
+        let (rows, error) = rows_from(&faulty.tablet, damaged + 1, usize::MAX, &Projection::all());
+        assert_eq!((rows, error.is_none()), (199 - damaged, true), "those behind it: {error:?}");
+    }
+}
+
+#[test]
+fn a_bad_sector_between_two_values_fails_neither() {
+    let (faulty, _) = with_a_bad_sector(of_many_blocks(400), "values", 20_000);
+    let rows_of = |qualifier: &'static str| {
+        let columns = [(FamilyId(1), Bytes::from_static(qualifier.as_bytes()))];
+        rows_from(&faulty.tablet, 0, usize::MAX, &Projection::newest_of(columns))
+    };
+    // The sector is in a value of one of the two columns, and in a gap of the other's.
+    let mut ends = ["a", "b"].map(|qualifier| rows_of(qualifier).1.is_none());
+    ends.sort_unstable();
+    assert_eq!(ends, [false, true]);
 }
 
 #[test]

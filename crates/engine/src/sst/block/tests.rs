@@ -53,7 +53,7 @@ fn file_of(rows: usize) -> TestFiles {
     files
 }
 
-fn open(files: &TestFiles, cache: &Arc<QuickBlockCache>) -> Arc<SstReader> {
+fn open(files: &dyn Files, cache: &Arc<QuickBlockCache>) -> Arc<SstReader> {
     let cache = Arc::clone(cache) as Arc<dyn BlockCache>;
     SstReader::open(files, Path::new(&path()), ID, cache).unwrap()
 }

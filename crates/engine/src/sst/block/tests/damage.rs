@@ -2,7 +2,7 @@
 //! rows as ever, nothing of it in memory.
 
 use super::*;
-use crate::io::MemoryFiles;
+use crate::io::{Fault, FaultFiles, FaultOp, MemoryFiles};
 
 /// The file with a bit of the byte at `offset` flipped.
 fn flipped(files: TestFiles, offset: u64) -> TestFiles {
@@ -125,6 +125,70 @@ fn a_device_that_fails_on_a_filter_partition_fails_the_read() {
     // It may be well again for the next read, so it is not mistaken for damage.
     assert_eq!(now(get(&reader, &io, &row(1))).unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(reader.metrics().filter_damaged.get(), 0);
+}
+
+/// A scan's requests for three neighbours, of which it needs the first, on a device that cannot read the second.
+fn neighbours_with_a_bad_sector(cache: &Arc<QuickBlockCache>) -> Vec<BlockRequest> {
+    let files = FaultFiles::new(Arc::new(file_of(ROWS)));
+    let reader = open(&files, cache);
+    let top = reader.top_entry(1).unwrap();
+    let partition = reader.request_partition(PartitionId::Index(1), top.handle, Fill::Nothing);
+    let partition = partition.load_blocking().unwrap();
+    let request = |i: usize| BlockRequest {
+        reader: Arc::clone(&reader),
+        handle: reader.data_entry(partition.index().unwrap(), i).unwrap().handle,
+        partition: None,
+        fill: Fill::Probation,
+        ahead: i > 0,
+    };
+    let requests: Vec<_> = (0..3).map(request).collect();
+    files.inject(Fault::new(FaultOp::Read).at(requests[1].handle.offset + 3).sticky());
+    requests
+}
+
+#[test]
+fn a_sector_that_cannot_be_read_fails_its_block_and_none_that_was_read_with_it() {
+    for blocking in [false, true] {
+        let cache = cache(8 << 20);
+        let wanted = neighbours_with_a_bad_sector(&cache);
+        let io = GateIo::new();
+        io.open();
+        let loaded = if blocking {
+            load_blocks_blocking(wanted.clone())
+        } else {
+            now(load_blocks(&io, wanted.clone()))
+        };
+        assert!(loaded[0].is_ok() && loaded[2].is_ok(), "{:?}", [&loaded[0], &loaded[2]]);
+        let error = loaded[1].as_ref().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        let offset = format!("offset {}", wanted[1].handle.offset);
+        assert!(error.message().contains(&offset) && error.message().contains("42.sst"), "{error}");
+        assert!(wanted[0].cached().is_some() && wanted[1].cached().is_none());
+        if !blocking {
+            assert_eq!(io.reads().len(), 4, "once together, then each: {:?}", io.reads());
+        }
+        assert_eq!(cache.flights().len(), 0);
+    }
+}
+
+#[test]
+fn who_joins_a_read_that_meets_a_bad_sector_elsewhere_gets_its_block() {
+    let cache = cache(8 << 20);
+    let wanted = neighbours_with_a_bad_sector(&cache);
+    let io = GateIo::new();
+    let mut led = Box::pin(load_blocks(&io, wanted.clone()));
+    let mut joined = Box::pin(load_blocks(&io, vec![wanted[0].clone()]));
+    let mut joined_too = Box::pin(load_blocks(&io, vec![wanted[2].clone(), wanted[1].clone()]));
+    assert!((&mut led).now_or_never().is_none());
+    assert!((&mut joined).now_or_never().is_none());
+    assert!((&mut joined_too).now_or_never().is_none());
+    assert_eq!(io.reads().len(), 1, "all three wait for one read");
+    io.open();
+    assert!(now(joined)[0].is_ok());
+    let loaded = now(joined_too);
+    assert!(loaded[0].is_ok() && loaded[1].is_err());
+    assert!(now(led)[0].is_ok());
+    assert_eq!(cache.flights().len(), 0);
 }
 
 #[test]

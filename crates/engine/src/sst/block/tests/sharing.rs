@@ -26,13 +26,13 @@ struct Task<'a> {
 }
 
 impl<'a> Task<'a> {
-    fn of(io: &dyn IoEngine, request: &BlockRequest) -> Self {
+    fn of(io: &'a dyn IoEngine, request: &BlockRequest) -> Self {
         let read = Box::pin(load_blocks(io, vec![request.clone()]));
         Self { read, bell: Arc::default() }
     }
 
     /// One that has been polled and waits.
-    fn waiting(io: &dyn IoEngine, request: &BlockRequest) -> Self {
+    fn waiting(io: &'a dyn IoEngine, request: &BlockRequest) -> Self {
         let mut task = Self::of(io, request);
         assert!(task.poll().is_none());
         task
@@ -112,9 +112,8 @@ fn a_read_that_is_polled_elsewhere_is_woken_there() {
     alone.end();
 }
 
-/// Gives the reads to another engine, once someone has joined.
+/// Reads at once, when someone has joined.
 struct Crowded<'a> {
-    inner: InlineIo,
     request: &'a BlockRequest,
     joined: &'a Mutex<Vec<Task<'static>>>,
 }
@@ -127,8 +126,8 @@ impl fmt::Debug for Crowded<'_> {
 
 impl IoEngine for Crowded<'_> {
     fn read_batch(&self, requests: Vec<ReadRequest>) -> BoxFuture<'static, Vec<Result<Bytes>>> {
-        self.joined.lock().unwrap().push(Task::waiting(&self.inner, self.request));
-        self.inner.read_batch(requests)
+        self.joined.lock().unwrap().push(Task::waiting(&InlineIo, self.request));
+        InlineIo.read_batch(requests)
     }
 }
 
@@ -136,7 +135,7 @@ impl IoEngine for Crowded<'_> {
 fn who_joins_while_the_read_is_being_made_is_woken_after_it() {
     let (cache, request) = request();
     let joined = Mutex::default();
-    let crowded = Crowded { inner: InlineIo, request: &request, joined: &joined };
+    let crowded = Crowded { request: &request, joined: &joined };
     // A thread that blocks reads within the call; it is not polled, and it may be given up.
     for gone in [false, true] {
         let mut leader = Task::of(&crowded, &request);
