@@ -1,18 +1,22 @@
 """What an operator meets: starting, stopping, damage and a full disk, on the real binary."""
 
+import contextlib
 import pathlib
 import random
+import re
 import signal
+import socket
 import subprocess
 import threading
 
 import grpc
 import pytest
 from google.api_core import exceptions
+from google.cloud import bigtable
 from google.cloud.bigtable.data import ReadRowsQuery, RowMutationEntry, SetCell
 
 from harness import STOP_SECONDS_MAX, ServerError
-from observe import await_metrics, free_port
+from observe import await_metrics, free_port, metrics
 
 KIB = 1 << 10
 
@@ -208,6 +212,60 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(make_server, open_
 def _noise(n):
     """64 KiB that do not compress, the same for the same number."""
     return random.Random(n).randbytes(64 * KIB)
+
+
+def _with_ulimit(limit):
+    """Starts a server under another limit of open files."""
+    return ("sh", "-c", f'ulimit {limit}; exec "$0" "$@"')
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be(make_server, open_table, monkeypatch):
+    address = f"127.0.0.1:{free_port()}"
+    server = make_server(prefix=_with_ulimit("-Sn 256"), env={"TEPUI_METRICS_LISTEN": address})
+    host = server.start()
+    limits = pathlib.Path(f"/proc/{server.process.pid}/limits").read_text()
+    soft, hard = re.search(r"^Max open files +(\S+) +(\S+)", limits, re.MULTILINE).groups()
+    assert soft == hard
+    assert hard == "unlimited" or f"may have {hard} files open" in server.log_tail(), server.log_tail()
+    if hard != "unlimited" and int(hard) < 2000:
+        pytest.skip("this system allows too few open files")
+    # Each tablet has a file of rows and a manifest, which the server holds open.
+    monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", host)
+    splits = [b"r%05d" % n for n in range(1, 300)]
+    bigtable.Client(project="p", admin=True).instance("i").table("t").create(splits, {"f": None})
+    fill(open_table(host), 300)
+    server.stop()
+    table = open_table(server.start())
+    fill(table, 300)
+    server.stop()
+    table = open_table(server.start())
+    assert metrics(address)["tepui_open_files"] > 300
+    check_rows(table, 300)
+    server.stop()
+
+
+def test_more_connections_than_there_may_be_leave_the_server_what_it_writes_with(make_server, open_table):
+    address = f"127.0.0.1:{free_port()}"
+    env = {"TEPUI_METRICS_LISTEN": address, "TEPUI_ENGINE_MEMTABLE_BYTES": "4MiB", "TEPUI_LOG_SEGMENT_BYTES": "4MiB"}
+    server = make_server(prefix=_with_ulimit("-n 256"), env=env)
+    table = open_table(server.start())
+    assert "may have 256 files open, which is little" in server.log_tail()
+    fill(table, 100)
+    host, port = server.host.rsplit(":", 1)
+    with contextlib.ExitStack() as crowd:
+        for _ in range(400):
+            crowd.enter_context(socket.create_connection((host, int(port)), timeout=30))
+        figures = await_metrics(address, lambda f: f["tepui_connections_refused_total"] >= 400 - 128)
+        assert figures["tepui_connections"] == figures["tepui_connections_max"] == 128
+        assert figures["tepui_open_files_max"] == 256
+        fill(table, 9_900, first=100)
+        figures = await_metrics(address, lambda f: f["tepui_flushes_total"] >= 2)
+        assert figures["tepui_open_files"] < 256
+        assert figures['tepui_read_only{reason=""}'] == 0
+    # Those that went make room for others.
+    await_metrics(address, lambda f: f["tepui_connections"] < 64)
+    check_rows(open_table(server.host), 10_000)
+    server.stop()
 
 
 def test_config_check_names_an_unknown_key(make_server, scratch):

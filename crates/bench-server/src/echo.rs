@@ -15,7 +15,7 @@ use tepui_server::api::v2;
 use tepui_server::api::v2::read_rows_response::CellChunk;
 use tepui_server::api::v2::read_rows_response::cell_chunk::RowStatus;
 use tepui_server::listener;
-use tepui_server::placement::Door;
+use tepui_server::placement::{Connections, Door};
 use tepui_server::runtime::{Core, Windows};
 use tokio::sync::watch;
 use tonic::body::Body;
@@ -113,7 +113,7 @@ impl EchoServer {
         let (drain, draining) = watch::channel(false);
         let echo = Echo(Arc::new(message));
         let mut threads = Vec::new();
-        let doors = Door::all(listeners.len());
+        let doors = Door::all(listeners.len(), &Connections::new(usize::MAX));
         for (index, (listener, door)) in listeners.into_iter().zip(doors).enumerate() {
             let services = Routes::new(echo.clone()).prepare();
             let (io, draining) = (Arc::clone(&env.io), draining.clone());

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tepui_bigtable::error::Error;
+use tepui_server::open_files;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -52,6 +53,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // A data directory may have more files than the usual limit, and each is held open. `serve` says what it came to; where it
+    // cannot be raised, others fail only if they need it.
+    let _ = open_files::raise();
     let done = match Cli::parse().command {
         Command::Serve(args) => serve::run(&args),
         Command::Bench(command) => bench::run(command).map_err(Error::internal),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tepui_bigtable::error::{Error, Result};
 use tepui_engine::io::Env;
-use tepui_server::{logging, server, signals};
+use tepui_server::{logging, open_files, server, signals};
 
 use crate::config;
 
@@ -43,6 +43,7 @@ pub fn run(args: &Args) -> Result<()> {
     for warning in &effective.warnings {
         tracing::warn!("{warning}");
     }
+    open_files::raise_and_tell();
     if effective.config.budget.total_bytes < HUGE_PAGES_FROM_BYTES {
         without_huge_pages();
     }

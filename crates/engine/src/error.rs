@@ -4,6 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 /// What went wrong, as far as a caller can act on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
@@ -72,6 +74,10 @@ impl Error {
             std::io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
             _ => ErrorKind::Io,
         };
+        if Errno::from_io_error(error) == Some(Errno::MFILE) {
+            let hint = "each data file and each connection is one; raise the limit of open files (LimitNOFILE, ulimit -n)";
+            return Self::new(kind, format!("{what}: {error}: {hint}"));
+        }
         Self::new(kind, format!("{what}: {error}"))
     }
 
@@ -104,3 +110,16 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_too_many_files_open_is_told_what_to_raise() {
+        let error = Error::io("open sst/1", &Errno::MFILE.into());
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.message().starts_with("open sst/1: ") && error.message().contains("ulimit"));
+        assert!(!Error::io("open sst/1", &Errno::IO.into()).message().contains("ulimit"));
+    }
+}

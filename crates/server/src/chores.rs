@@ -19,7 +19,8 @@ use crate::catalog::authorized_views::AuthorizedViews;
 use crate::hot_tablets::HotTablets;
 use crate::iam::policies::Policies;
 use crate::limits::{
-    BACKUP_SWEEP_INTERVAL, DRAIN, HEALTH_INTERVAL, RELIEF_INTERVAL, SWEEP_INTERVAL,
+    BACKUP_SWEEP_INTERVAL, DRAIN, HEALTH_INTERVAL, REFUSED_CONNECTIONS_INTERVAL, RELIEF_INTERVAL,
+    SWEEP_INTERVAL,
 };
 use crate::metrics::collect::Sources;
 use crate::metrics::endpoint;
@@ -81,6 +82,7 @@ impl Chores {
         tokio::select! {
             () = runtime::given(self.stop.clone()) => {}
             () = self.look_after() => {}
+            () = self.tell_refused_connections() => {}
             () = self.sweep_tables() => {}
             () = self.sweep_backups() => {}
             () = endpoint => {}
@@ -112,6 +114,32 @@ impl Chores {
                     self.hot_tablets.look(engine.clock().now_micros());
                 }
             }
+        }
+    }
+
+    /// Says how many connections could not be served, from time to time and for ever.
+    async fn tell_refused_connections(&self) {
+        let mut tick = interval(REFUSED_CONNECTIONS_INTERVAL);
+        let connections = &self.sources.connections;
+        let mut before = connections.figures();
+        loop {
+            tick.tick().await;
+            let now = connections.figures();
+            let (refused, not_accepted) =
+                (now.refused - before.refused, now.not_accepted - before.not_accepted);
+            if refused > 0 {
+                tracing::warn!(
+                    "closed {refused} connections as they came in: there may be {} of them, since files need descriptors, \
+                     too; raise the limit of open files to serve more",
+                    connections.max(),
+                );
+            }
+            if not_accepted > 0 {
+                tracing::warn!(
+                    "could not accept connections {not_accepted} times: the system had no descriptor or memory for them"
+                );
+            }
+            before = now;
         }
     }
 

@@ -32,6 +32,7 @@ pub mod listener;
 pub mod logging;
 pub mod metrics;
 pub mod names;
+pub mod open_files;
 pub mod operations;
 pub mod placement;
 pub mod rpcs;

@@ -179,6 +179,23 @@ pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Connections that wait for `accept` on one core, at most.
 pub const ACCEPT_BACKLOG: i32 = 1_024;
 
+/// Files that the process should be allowed to have open, at least; with fewer it starts and warns. Half of them are for
+/// data, of which an SST has 64 MiB at most: some 2 TB, more than most machines hold, and small files of many tablets
+/// besides. Lower, and the warning comes when it is too late to plan; higher, and it comes with limits that last.
+pub const OPEN_FILES_LOW: u64 = 1 << 16;
+
+/// The part of the files that may be open which connections may be: half. Clients that open ever more connections leave
+/// the engine what it writes with; a quarter would turn 300 clients away under the 1,024 that are common where nobody
+/// may raise it.
+pub const CONNECTIONS_PART_OF_OPEN_FILES: u64 = 2;
+
+/// How long a core accepts no connection after the system had no descriptor or memory for one. Without it the core would try
+/// the same for ever and do nothing else.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often it is told that connections were refused or could not be accepted.
+pub const REFUSED_CONNECTIONS_INTERVAL: Duration = Duration::from_mins(1);
+
 /// Threads of a core for what blocks, at most: changes of the catalog, which take turns at one lock, and reads of old changes,
 /// of which there are [`CHANGE_DISK_READS_MAX`]. More would only wait; a flood of admin calls waits in a queue instead.
 pub const BLOCKING_THREADS_MAX: usize = 64;

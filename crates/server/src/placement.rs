@@ -5,14 +5,22 @@
 //! ```text
 //! kernel ──► core 0 accepts ──► fewest at core 1 ──(door)──► core 1 serves
 //! ```
+//!
+//! There is a limit to the connections of all cores together. One beyond it is closed as it comes in, since each is a
+//! descriptor and the engine needs descriptors, too ([`crate::open_files`]); clients try again by themselves. Where the
+//! system has none for a connection, a core accepts none for a moment.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use futures::future::{Either, ready};
 use futures::{Stream, StreamExt as _};
+use rustix::io::Errno;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+
+use crate::limits::ACCEPT_PAUSE;
 
 /// Connections that are on their way to a core, at most; further ones stay with the core that accepted them.
 const ARRIVING_MAX: usize = 256;
@@ -21,8 +29,29 @@ const ARRIVING_MAX: usize = 256;
 #[derive(Debug)]
 pub struct Door {
     cores: Arc<[Core]>,
+    connections: Arc<Connections>,
     index: usize,
     arriving: mpsc::Receiver<(std::net::TcpStream, Seat)>,
+}
+
+/// The connections of all cores.
+#[derive(Debug)]
+pub struct Connections {
+    max: usize,
+    open: AtomicUsize,
+    refused: AtomicU64,
+    not_accepted: AtomicU64,
+}
+
+/// See [`Connections::figures`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ConnectionFigures {
+    /// Connections that are open.
+    pub open: u64,
+    /// Connections that were closed as they came in, since there were too many.
+    pub refused: u64,
+    /// Attempts to accept one for which the system had no descriptor or memory.
+    pub not_accepted: u64,
 }
 
 #[derive(Debug)]
@@ -31,31 +60,83 @@ struct Core {
     door: mpsc::Sender<(std::net::TcpStream, Seat)>,
 }
 
+/// A connection among those of all cores; no more when dropped.
+#[derive(Debug)]
+struct Ticket(Arc<Connections>);
+
 /// A connection's place at a core; given up when dropped.
 #[derive(Debug)]
-pub struct Seat(Arc<AtomicUsize>);
+pub struct Seat {
+    at_core: Arc<AtomicUsize>,
+    _ticket: Ticket,
+}
+
+impl Connections {
+    /// None yet, and so many at most.
+    pub fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            max,
+            open: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
+            not_accepted: AtomicU64::new(0),
+        })
+    }
+
+    /// Connections that may be open at most.
+    pub fn max(&self) -> usize {
+        self.max
+    }
+
+    /// How many there are and were refused.
+    pub fn figures(&self) -> ConnectionFigures {
+        ConnectionFigures {
+            open: self.open.load(Ordering::Relaxed) as u64,
+            refused: self.refused.load(Ordering::Relaxed),
+            not_accepted: self.not_accepted.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Takes one more in, where it may.
+    fn admit(self: &Arc<Self>) -> Option<Ticket> {
+        if self.open.fetch_add(1, Ordering::Relaxed) >= self.max {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Ticket(Arc::clone(self)))
+    }
+}
 
 impl Core {
-    fn seat(&self) -> Seat {
+    fn seat(&self, ticket: Ticket) -> Seat {
         self.connections.fetch_add(1, Ordering::Relaxed);
-        Seat(Arc::clone(&self.connections))
+        Seat { at_core: Arc::clone(&self.connections), _ticket: ticket }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.at_core.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Door {
-    /// The doors of so many cores.
-    pub fn all(count: usize) -> Vec<Self> {
+    /// The doors of so many cores, which let these connections in.
+    pub fn all(count: usize, connections: &Arc<Connections>) -> Vec<Self> {
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..count).map(|_| mpsc::channel(ARRIVING_MAX)).unzip();
         let cores: Arc<[Core]> =
             senders.into_iter().map(|door| Core { connections: Arc::default(), door }).collect();
-        let door = |(index, arriving)| Self { cores: Arc::clone(&cores), index, arriving };
+        let door = |(index, arriving)| {
+            let (cores, connections) = (Arc::clone(&cores), Arc::clone(connections));
+            Self { cores, connections, index, arriving }
+        };
         receivers.into_iter().enumerate().map(door).collect()
     }
 
@@ -64,19 +145,36 @@ impl Door {
         self,
         accepted: impl Stream<Item = io::Result<TcpStream>> + Unpin + Send + 'static,
     ) -> impl Stream<Item = io::Result<(TcpStream, Seat)>> + Unpin + Send {
-        let Self { cores, index, mut arriving } = self;
-        let accepted = accepted.filter_map(move |accepted| {
-            let kept = match accepted {
-                Ok(stream) => place(stream, &cores, index),
-                Err(error) => Some(Err(error)),
-            };
-            futures::future::ready(kept)
+        let Self { cores, connections, index, mut arriving } = self;
+        let accepted = accepted.filter_map(move |accepted| match accepted {
+            Ok(stream) => {
+                // Closed here where there is no ticket for it.
+                let placed =
+                    connections.admit().and_then(|ticket| place(stream, ticket, &cores, index));
+                Either::Left(ready(placed))
+            }
+            Err(error) if is_exhausted(&error) => {
+                connections.not_accepted.fetch_add(1, Ordering::Relaxed);
+                Either::Right(Box::pin(async {
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    None
+                }))
+            }
+            Err(error) => Either::Left(ready(Some(Err(error)))),
         });
         let arriving = futures::stream::poll_fn(move |context| arriving.poll_recv(context));
         let arriving =
             arriving.map(|(stream, seat)| TcpStream::from_std(stream).map(|stream| (stream, seat)));
         futures::stream::select(accepted, arriving)
     }
+}
+
+/// Whether the system had no descriptor or memory for a connection, which then waits to be accepted still.
+fn is_exhausted(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
+    )
 }
 
 /// The core with the fewest connections; `own` among equals.
@@ -91,15 +189,20 @@ fn emptiest(cores: &[Core], own: usize) -> usize {
 }
 
 /// Gives a connection to the core that is to have it; what that core `own` keeps comes back.
-fn place(stream: TcpStream, cores: &[Core], own: usize) -> Option<io::Result<(TcpStream, Seat)>> {
-    let keep = |stream| cores.get(own).map(|core| Ok((stream, core.seat())));
+fn place(
+    stream: TcpStream,
+    ticket: Ticket,
+    cores: &[Core],
+    own: usize,
+) -> Option<io::Result<(TcpStream, Seat)>> {
+    let keep = |stream, ticket| cores.get(own).map(|core| Ok((stream, core.seat(ticket))));
     let index = emptiest(cores, own);
-    let Some(core) = cores.get(index).filter(|_| index != own) else { return keep(stream) };
+    let Some(core) = cores.get(index).filter(|_| index != own) else { return keep(stream, ticket) };
     // A core that has its hands full gets no more.
-    let Ok(permit) = core.door.try_reserve() else { return keep(stream) };
+    let Ok(permit) = core.door.try_reserve() else { return keep(stream, ticket) };
     match stream.into_std() {
         Ok(stream) => {
-            permit.send((stream, core.seat()));
+            permit.send((stream, core.seat(ticket)));
             None
         }
         Err(error) => Some(Err(error)),
@@ -109,6 +212,7 @@ fn place(stream: TcpStream, cores: &[Core], own: usize) -> Option<io::Result<(Tc
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures::FutureExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
@@ -120,7 +224,7 @@ mod tests {
     #[tokio::test]
     async fn connections_go_to_the_core_that_has_the_fewest_wherever_they_are_accepted() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut doors = Door::all(3).into_iter();
+        let mut doors = Door::all(3, &Connections::new(7)).into_iter();
         let (mut clients, mut accepted) = (Vec::new(), Vec::new());
         for _ in 0..7 {
             let (client, stream) = pair(&listener).await;
@@ -148,9 +252,10 @@ mod tests {
     #[tokio::test]
     async fn a_place_that_was_given_up_is_the_next_ones_and_a_core_that_stopped_gets_none() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut doors = Door::all(2).into_iter();
+        let connections = Connections::new(10);
+        let mut doors = Door::all(2, &connections).into_iter();
         let (own, other) = (doors.next().unwrap(), doors.next().unwrap());
-        let place = |stream| place(stream, &own.cores, 0);
+        let place = |stream| place(stream, connections.admit().unwrap(), &own.cores, 0);
         let (mut client, stream) = pair(&listener).await;
         let (mut kept, seat) = place(stream).unwrap().unwrap();
         client.write_all(b"x").await.unwrap();
@@ -162,5 +267,53 @@ mod tests {
         for _ in 0..3 {
             assert!(place(pair(&listener).await.1).is_some());
         }
+    }
+
+    #[tokio::test]
+    async fn a_connection_too_many_is_closed_until_another_ends() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connections = Connections::new(2);
+        let (send, accepted) = mpsc::unbounded_channel();
+        let accepted = tokio_stream(accepted);
+        let mut doors = Door::all(2, &connections).into_iter();
+        let (own, other) = (doors.next().unwrap(), doors.next().unwrap());
+        let mut own = own.connections(accepted);
+        let mut other = other.connections(futures::stream::pending());
+        let (_first, stream) = pair(&listener).await;
+        send.send(Ok(stream)).unwrap();
+        let kept = own.next().await.unwrap().unwrap();
+        let (_second, stream) = pair(&listener).await;
+        send.send(Ok(stream)).unwrap();
+        let (mut third, stream) = pair(&listener).await;
+        send.send(Ok(stream)).unwrap();
+        assert!(own.next().now_or_never().is_none(), "one to the other core, one to nobody");
+        let _handed_on = other.next().await.unwrap().unwrap();
+        assert_eq!(third.read(&mut [0; 8]).await.unwrap(), 0, "closed");
+        let figures = ConnectionFigures { open: 2, refused: 1, not_accepted: 0 };
+        assert_eq!(connections.figures(), figures);
+        drop(kept);
+        let (mut fourth, stream) = pair(&listener).await;
+        send.send(Ok(stream)).unwrap();
+        let (mut served, _seat) = own.next().await.unwrap().unwrap();
+        served.write_all(b"x").await.unwrap();
+        assert_eq!(fourth.read(&mut [0; 8]).await.unwrap(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_core_for_which_there_is_no_descriptor_pauses_and_goes_on() {
+        let connections = Connections::new(1);
+        let door = Door::all(1, &connections).remove(0);
+        let errors = [Errno::MFILE, Errno::NFILE, Errno::MFILE, Errno::CONNABORTED];
+        let errors = errors.map(|errno| Err(io::Error::from(errno)));
+        let mut accepted = door.connections(futures::stream::iter(errors));
+        let began = tokio::time::Instant::now();
+        let error = accepted.next().await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted, "the first that ends anything");
+        assert_eq!(began.elapsed(), 3 * ACCEPT_PAUSE);
+        assert_eq!(connections.figures().not_accepted, 3);
+    }
+
+    fn tokio_stream<T>(mut receiver: mpsc::UnboundedReceiver<T>) -> impl Stream<Item = T> + Unpin {
+        futures::stream::poll_fn(move |context| receiver.poll_recv(context))
     }
 }

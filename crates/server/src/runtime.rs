@@ -157,6 +157,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::placement::Connections;
     use tepui_engine::io::{Env, IoMode, Spawner as _, ThreadSpawner};
     use tonic::service::Routes;
     use tonic_health::pb::HealthCheckRequest;
@@ -173,7 +174,7 @@ mod tests {
         let (drain, draining) = watch::channel(false);
         let cores: Vec<_> = listeners
             .into_iter()
-            .zip(Door::all(2))
+            .zip(Door::all(2, &Connections::new(100)))
             .map(|(listener, door)| {
                 let service = HealthService::from_health_reporter(health.clone());
                 let (routes, drain) = (Routes::new(HealthServer::new(service)), draining.clone());

@@ -37,8 +37,9 @@ use crate::listener;
 use crate::metrics::collect::Sources;
 use crate::metrics::endpoint;
 use crate::metrics::rpc::{CoreRpcs, Recorder};
+use crate::open_files;
 use crate::operations::Operations;
-use crate::placement::Door;
+use crate::placement::{Connections, Door};
 use crate::runtime;
 use crate::services::generated::bigtable::bigtable_server::BigtableServer;
 use crate::services::generated::instance_admin::bigtable_instance_admin_server::BigtableInstanceAdminServer;
@@ -154,7 +155,8 @@ fn start_over(
     pollster::block_on(chores::tell(&health, &told));
     let mut threads = Vec::new();
     let hot_tablets = Arc::new(HotTablets::new(listeners.len()));
-    let doors = Door::all(listeners.len());
+    let connections = Connections::new(open_files::connections_max(open_files::max()));
+    let doors = Door::all(listeners.len(), &connections);
     for (i, (listener, door)) in listeners.into_iter().zip(doors).enumerate() {
         let core = Arc::new(CoreRpcs::default());
         cores.push(Arc::clone(&core));
@@ -189,6 +191,7 @@ fn start_over(
         cores,
         gate,
         streams,
+        connections,
         backups: Arc::clone(&backups),
         memory_bytes,
     };

@@ -185,7 +185,7 @@ impl AsyncWrite for Accepted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::Door;
+    use crate::placement::{Connections, Door};
     use futures::StreamExt as _;
     use tokio::io::AsyncReadExt as _;
 
@@ -195,7 +195,7 @@ mod tests {
         let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         let accepting = futures::stream::iter([Ok(stream)]);
-        let mut connections = Door::all(1).remove(0).connections(accepting);
+        let mut connections = Door::all(1, &Connections::new(1)).remove(0).connections(accepting);
         let (stream, seat) = connections.next().await.unwrap().unwrap();
         let mut accepted = Accepted::new(stream, seat, &Streams::new(1 << 20));
         let connection = accepted.connect_info();

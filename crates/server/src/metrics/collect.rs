@@ -19,6 +19,8 @@ use super::process;
 use super::rpc::{self, BUCKETS_MICROS, CODES, CoreRpcs};
 use crate::admission::{Gate, Streams};
 use crate::backups::Backups;
+use crate::open_files;
+use crate::placement::Connections;
 use crate::rpcs::SERVICES;
 
 /// Before every name.
@@ -35,6 +37,8 @@ pub struct Sources {
     pub gate: Arc<Gate>,
     /// The budget of answers.
     pub streams: Arc<Streams>,
+    /// The connections of all cores.
+    pub connections: Arc<Connections>,
     /// The backups of tables.
     pub backups: Arc<Backups>,
     /// Bytes that the process is to stay within; 0 where there is no bound.
@@ -56,6 +60,7 @@ impl Collector for Sources {
         self.server(&mut out)?;
         self.rpcs(&mut out)?;
         self.admission(&mut out)?;
+        self.descriptors(&mut out)?;
         self.memory(&mut out)?;
         self.cache(&mut out)?;
         let tablets: Vec<_> = self.engine.tablets().iter().map(|tablet| tablet.stats()).collect();
@@ -219,6 +224,24 @@ impl Sources {
         out.counter("reads_suspended", help, streams.suspended)?;
         let help = "connections closed because their clients did not read their answers";
         out.counter("connections_closed", help, streams.closed)
+    }
+
+    fn descriptors(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
+        let figures = self.connections.figures();
+        out.gauge("connections", "connections of clients", figures.open as f64)?;
+        let help = "connections that clients may have; 0 without a limit";
+        let max = self.connections.max();
+        out.gauge("connections_max", help, if max == usize::MAX { 0.0 } else { max as f64 })?;
+        let help = "connections closed as they came in, since there were too many";
+        out.counter("connections_refused", help, figures.refused)?;
+        let help =
+            "attempts to accept a connection for which the system had no descriptor or memory";
+        out.counter("connections_not_accepted", help, figures.not_accepted)?;
+        if let Some(open) = process::open_files() {
+            out.gauge("open_files", "descriptors in use: files and connections", open as f64)?;
+        }
+        let max = open_files::max().unwrap_or(0) as f64;
+        out.gauge("open_files_max", "descriptors that may be; 0 without a limit", max)
     }
 
     fn memory(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {

@@ -32,6 +32,22 @@ pub fn memory() -> Option<ProcessMemory> {
     Some(ProcessMemory { anonymous_bytes, mapped_bytes })
 }
 
+/// Files and connections that this process has open; `None` where the system does not say.
+pub fn open_files() -> Option<u64> {
+    let dir = Path::new("/proc/self/fd");
+    // Linux gives their number as the length since 6.2. Before that they are counted, one name for each.
+    match std::fs::metadata(dir).ok()?.len() {
+        0 => Some(names_in(dir)?.saturating_sub(1)),
+        open => Some(open),
+    }
+}
+
+/// Names in a directory of `/proc`; of `fd`, one is that of this very look.
+#[expect(clippy::disallowed_methods, reason = "/proc belongs to no disk: not the seam of files")]
+fn names_in(dir: &Path) -> Option<u64> {
+    Some(std::fs::read_dir(dir).ok()?.count() as u64)
+}
+
 /// Bytes of memory that this process may use: those of the machine, or of the control groups that it is in.
 pub fn memory_limit_bytes() -> Option<u64> {
     let machine = text("/proc/meminfo").and_then(|info| kib_of(&info, "MemTotal:"));
@@ -102,6 +118,19 @@ mod tests {
         }
         assert_eq!(kib_of("A: 1 kB\nMemTotal:   12 kB\n", "MemTotal:"), Some(12 << 10));
         assert_eq!(kib_of("MemTotal: x kB", "MemTotal:"), None);
+    }
+
+    #[test]
+    fn open_files_are_counted() {
+        let before = open_files().unwrap();
+        let held: Vec<_> =
+            (0..100).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        // Tests beside this one open and close some.
+        let with = open_files().unwrap();
+        assert!(with >= before + 50 && with >= 100, "{before}, then {with}");
+        let counted = names_in(Path::new("/proc/self/fd")).unwrap();
+        assert!(counted.abs_diff(with) < 50, "{counted} names of {with}");
+        drop(held);
     }
 
     #[test]

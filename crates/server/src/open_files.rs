@@ -1,0 +1,68 @@
+//! The files that this process may have open: its limit of descriptors (`RLIMIT_NOFILE`).
+//!
+//! The engine holds a descriptor for each SST and value file and for the manifest of each tablet that was written, as long as
+//! they live, and a connection is one, too. Where there is none left, a flush or a new segment of the log cannot begin,
+//! and the engine becomes read-only. So a program that opens a data directory [raises](raise) its limit to what it is
+//! allowed, and connections may be a [part](connections_max) of it only.
+
+use std::io;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::limits::{CONNECTIONS_PART_OF_OPEN_FILES, OPEN_FILES_LOW};
+
+/// Raises the soft limit, commonly 1,024, to the hard one. The former is there for programs that use `select`, which knows
+/// no greater descriptors.
+pub fn raise() -> io::Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
+    }
+    Ok(())
+}
+
+/// Raises the limit and says what it is; warns where that is little.
+pub fn raise_and_tell() {
+    if let Err(error) = raise() {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+    match max() {
+        Some(max) if max < OPEN_FILES_LOW => tracing::warn!(
+            "may have {max} files open, which is little: each data file and each connection is one, and without one left \
+             writes end. Raise the hard limit: LimitNOFILE= of a systemd unit, --ulimit nofile= of docker run, ulimit -n of a shell"
+        ),
+        Some(max) => tracing::info!("may have {max} files open"),
+        None => tracing::info!("may have any number of files open"),
+    }
+}
+
+/// Files that may be open; `None` without a limit.
+pub fn max() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
+}
+
+/// Connections that may be open where so many files may: the rest is for files of data.
+pub fn connections_max(files_max: Option<u64>) -> usize {
+    let part = files_max.map(|max| max / CONNECTIONS_PART_OF_OPEN_FILES);
+    part.and_then(|part| usize::try_from(part).ok()).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_half_of_the_descriptors_to_files() {
+        assert_eq!(connections_max(Some(256)), 128);
+        assert_eq!(connections_max(Some(1 << 20)), 1 << 19);
+        assert_eq!(connections_max(None), usize::MAX);
+    }
+
+    #[test]
+    fn the_limit_is_raised_as_far_as_it_may_be() {
+        raise().unwrap();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
+        assert_eq!(max(), limit.maximum);
+    }
+}
