@@ -6,10 +6,16 @@
 //! known is refused, and where size and depth are refused with Bigtable's words instead of a transport
 //! error.
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use prost::encoding::{DecodeContext, WireType};
 use prost::{DecodeError, Message};
+
+use super::compile::FILTER_BYTES_MAX;
+
+/// Bytes of a filter that are kept of a request: one more than [`super::Filter::decode`] takes, so that it refuses
+/// what had more.
+const KEPT_BYTES_MAX: usize = FILTER_BYTES_MAX + 1;
 
 /// A row filter; without a kind it passes every cell.
 #[derive(Clone, PartialEq, Message)]
@@ -158,7 +164,7 @@ impl CarriesFilter for v2::CheckAndMutateRowRequest {
 pub struct WithFilter<M> {
     /// All other fields.
     pub request: M,
-    /// The encoded filter, where there is one.
+    /// The encoded filter, where there is one; no more of it than shows that it is too large.
     pub filter: Option<Bytes>,
 }
 
@@ -182,10 +188,19 @@ impl<M: CarriesFilter> Message for WithFilter<M> {
         }
         let mut filter = Bytes::new();
         prost::encoding::bytes::merge(wire_type, &mut filter, buf, ctx)?;
-        // A field that comes twice is merged; for messages, joining their bytes means just that.
-        self.filter = Some(match self.filter.take() {
-            Some(earlier) => [earlier, filter].concat().into(),
-            None => filter,
+        // A field that comes twice is merged; for messages, joining their bytes means just that. It may come as
+        // often as a request has room for it: each time costs the bytes that it adds, of which few are kept.
+        let earlier = self.filter.take().unwrap_or_default();
+        filter.truncate(KEPT_BYTES_MAX.saturating_sub(earlier.len()));
+        self.filter = Some(if earlier.is_empty() {
+            filter
+        } else if filter.is_empty() {
+            earlier
+        } else {
+            // In place from the second time on: what was joined is nobody else's.
+            let mut joined = BytesMut::from(earlier);
+            joined.extend_from_slice(&filter);
+            joined.freeze()
         });
         Ok(())
     }
@@ -247,6 +262,61 @@ mod tests {
         let bytes = v2::ReadRowsRequest { rows_limit: 1, ..Default::default() }.encode_to_vec();
         let decoded = WithFilter::<v2::ReadRowsRequest>::decode(bytes.as_slice()).unwrap();
         assert_eq!((decoded.filter, decoded.request.rows_limit), (None, 1));
+    }
+
+    /// A request whose filter comes in these pieces.
+    fn in_pieces(pieces: impl Iterator<Item = Vec<u8>>) -> Bytes {
+        let mut request = Vec::new();
+        for piece in pieces {
+            prost::encoding::bytes::encode(v2::ReadRowsRequest::FILTER_TAG, &piece, &mut request);
+        }
+        request.into()
+    }
+
+    fn filter_of(request: &Bytes) -> Bytes {
+        WithFilter::<v2::ReadRowsRequest>::decode(request.clone()).unwrap().filter.unwrap()
+    }
+
+    #[test]
+    fn a_filter_in_pieces_is_their_bytes_joined() {
+        let whole: Vec<u8> = (0..9_000_u32).map(|i| i as u8).collect();
+        for piece_bytes in [1, 2, 100, 8_999, 9_000] {
+            let pieces = whole.chunks(piece_bytes).flat_map(|piece| [vec![], piece.to_vec()]);
+            assert!(filter_of(&in_pieces(pieces)) == whole, "{piece_bytes}");
+        }
+        assert!(filter_of(&in_pieces([vec![], vec![]].into_iter())).is_empty());
+    }
+
+    #[test]
+    fn a_filter_field_that_comes_without_bytes_moves_none() {
+        let request = in_pieces(std::iter::once(vec![7; 20_000]).chain(vec![vec![]; 1_000]));
+        let filter = filter_of(&request);
+        assert_eq!(filter.len(), 20_000);
+        assert!(request.as_ptr_range().contains(&filter.as_ptr()), "it is where it arrived");
+    }
+
+    #[test]
+    fn of_a_filter_that_is_too_large_no_more_is_kept_than_shows_it() {
+        let cases = [
+            in_pieces([vec![7; 1 << 20], vec![], vec![7; 1 << 20]].into_iter()),
+            in_pieces(vec![vec![7; 100]; 1_000].into_iter()),
+            in_pieces(vec![vec![7; FILTER_BYTES_MAX], vec![7], vec![7]].into_iter()),
+        ];
+        for request in cases {
+            let filter = filter_of(&request);
+            assert_eq!(filter.len(), FILTER_BYTES_MAX + 1);
+            let refused = crate::filter::Filter::decode(&filter).unwrap_err();
+            assert!(refused.message().contains("exceeds maximum size"), "{refused}");
+        }
+        // That of a condition takes the same way.
+        let mut request = Vec::new();
+        for _ in 0..3 {
+            let tag = v2::CheckAndMutateRowRequest::FILTER_TAG;
+            prost::encoding::bytes::encode(tag, &vec![7; 20_000], &mut request);
+        }
+        type Bounded = crate::bounded::Bounded<WithFilter<v2::CheckAndMutateRowRequest>>;
+        let filter = Bounded::decode(&*request).unwrap().checked().unwrap().filter;
+        assert_eq!(filter.unwrap().len(), FILTER_BYTES_MAX + 1);
     }
 
     #[test]
