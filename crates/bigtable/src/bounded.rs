@@ -1,8 +1,8 @@
-//! Requests whose mutations are counted while they are decoded.
+//! Requests whose mutations, or row keys and ranges, are counted while they are decoded.
 //!
-//! A mutation takes a few bytes on the wire and a few hundred in memory: a request of 256 MiB could decode into many
-//! times its size before its limit on mutations is checked. [`Bounded`] counts as it decodes, keeps nothing of what is
-//! beyond the limit, and [`Bounded::checked`] refuses the request.
+//! A mutation takes a few bytes on the wire and a few hundred in memory, a range of rows two and 80: a request of 256 MiB
+//! could decode into many times its size before its limit on them is checked. [`Bounded`] counts as it decodes, keeps
+//! nothing of what is beyond the limit, and [`Bounded::checked`] refuses the request.
 
 use bytes::{Buf, BufMut, Bytes};
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
@@ -18,30 +18,44 @@ const VARINT_BYTES_MAX: usize = 10;
 
 /// A request in which something repeats.
 pub trait Repeats: Message + Default {
-    /// The fields that repeat.
+    /// The fields that repeat, or within which others do. One that is to come once is merged where it comes again.
     const FIELDS: &'static [u32];
-    /// The field that repeats within each of these.
-    const WITHIN: Option<u32>;
+    /// The fields that repeat within each of these.
+    const WITHIN: &'static [u32] = &[];
+    /// How often all of them may come.
+    const COUNT_MAX: usize = limits::MUTATIONS_MAX;
+
+    /// Refuses more than that.
+    fn check_count(count: usize) -> Result<()> {
+        limits::check_mutation_count_max(count)
+    }
+}
+
+impl Repeats for WithFilter<v2::ReadRowsRequest> {
+    const FIELDS: &'static [u32] = &[2];
+    const WITHIN: &'static [u32] = &[1, 2];
+    const COUNT_MAX: usize = limits::ROW_SET_MAX;
+
+    fn check_count(count: usize) -> Result<()> {
+        limits::check_row_set(count)
+    }
 }
 
 impl Repeats for v2::MutateRowRequest {
     const FIELDS: &'static [u32] = &[3];
-    const WITHIN: Option<u32> = None;
 }
 
 impl Repeats for v2::MutateRowsRequest {
     const FIELDS: &'static [u32] = &[2];
-    const WITHIN: Option<u32> = Some(2);
+    const WITHIN: &'static [u32] = &[2];
 }
 
 impl Repeats for WithFilter<v2::CheckAndMutateRowRequest> {
     const FIELDS: &'static [u32] = &[4, 5];
-    const WITHIN: Option<u32> = None;
 }
 
 impl Repeats for v2::ReadModifyWriteRowRequest {
     const FIELDS: &'static [u32] = &[3];
-    const WITHIN: Option<u32> = None;
 }
 
 /// A request that was decoded up to the limit; the same message on the wire as `M`.
@@ -58,10 +72,12 @@ impl<M> Bounded<M> {
     pub fn unchecked(&self) -> &M {
         &self.request
     }
+}
 
-    /// The request; `INVALID_ARGUMENT` where there was more in it than the limit on mutations allows.
+impl<M: Repeats> Bounded<M> {
+    /// The request; `INVALID_ARGUMENT` where there was more in it than its limit allows.
     pub fn checked(self) -> Result<M> {
-        limits::check_mutation_count_max(self.count.max(self.count_within))?;
+        M::check_count(self.count.max(self.count_within))?;
         Ok(self.request)
     }
 }
@@ -84,13 +100,18 @@ impl<M: Repeats> Message for Bounded<M> {
         let mut part = Bytes::new();
         prost::encoding::bytes::merge(wire_type, &mut part, buf, ctx.clone())?;
         self.count += 1;
-        self.count_within += M::WITHIN.map_or(0, |within| count_of(&part, within));
-        if self.count.max(self.count_within) > limits::MUTATIONS_MAX {
+        if !M::WITHIN.is_empty() {
+            self.count_within += count_of(&part, M::WITHIN);
+        }
+        if self.count.max(self.count_within) > M::COUNT_MAX {
             return Ok(());
         }
-        let mut length = Vec::with_capacity(VARINT_BYTES_MAX);
-        prost::encoding::encode_varint(part.len() as u64, &mut length);
-        self.request.merge_field(tag, wire_type, &mut length.as_slice().chain(part), ctx)
+        let mut length = [0; VARINT_BYTES_MAX];
+        let mut rest = length.as_mut_slice();
+        prost::encoding::encode_varint(part.len() as u64, &mut rest);
+        let unused = rest.len();
+        let length = length.as_slice().take(VARINT_BYTES_MAX - unused);
+        self.request.merge_field(tag, wire_type, &mut length.chain(part), ctx)
     }
 
     fn encoded_len(&self) -> usize {
@@ -102,13 +123,13 @@ impl<M: Repeats> Message for Bounded<M> {
     }
 }
 
-/// How often a field is in a message. What is no message counts as far as it is one; decoding it will fail.
-fn count_of(message: &[u8], field: u32) -> usize {
+/// How often fields are in a message. What is no message counts as far as it is one; decoding it will fail.
+fn count_of(message: &[u8], fields: &[u32]) -> usize {
     let mut rest = message;
     let mut count = 0;
     while rest.has_remaining() {
         let Ok((tag, wire_type)) = prost::encoding::decode_key(&mut rest) else { break };
-        count += usize::from(tag == field);
+        count += usize::from(fields.contains(&tag));
         let skipped =
             prost::encoding::skip_field(wire_type, tag, &mut rest, DecodeContext::default());
         if skipped.is_err() {
@@ -164,6 +185,47 @@ mod tests {
             assert_eq!(error.kind(), Code::InvalidArgument);
             assert!(error.message().starts_with("Too many mutations"), "{error}");
         }
+    }
+
+    fn read(row_keys: usize, row_ranges: usize) -> v2::ReadRowsRequest {
+        let row_keys = vec![Bytes::from_static(b"k"); row_keys];
+        let row_ranges = vec![v2::RowRange::default(); row_ranges];
+        v2::ReadRowsRequest {
+            table_name: "t".into(),
+            rows: Some(v2::RowSet { row_keys, row_ranges }),
+            rows_limit: 7,
+            ..Default::default()
+        }
+    }
+
+    type BoundedRead = Bounded<WithFilter<v2::ReadRowsRequest>>;
+
+    #[test]
+    fn row_keys_and_ranges_count_together() {
+        let most = limits::ROW_SET_MAX;
+        for (keys, ranges) in [(0, 0), (3, 2), (most, 0), (most / 2, most / 2)] {
+            let request = read(keys, ranges);
+            let bounded = BoundedRead::decode(&*request.encode_to_vec()).unwrap();
+            assert!(bounded.checked().unwrap().request == request);
+        }
+        for (keys, ranges) in [(most + 1, 0), (0, most + 1), (most, 1), (0, 16 * most)] {
+            let bounded = BoundedRead::decode(&*read(keys, ranges).encode_to_vec()).unwrap();
+            assert!(bounded.request.request.rows.is_none(), "nothing is kept");
+            let error = bounded.checked().unwrap_err();
+            assert_eq!(error.kind(), Code::InvalidArgument);
+            assert!(error.message().contains("divide them among several requests"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_parts_of_a_row_set_that_comes_more_than_once_count_together() {
+        let part = read(limits::ROW_SET_MAX / 2, 0).encode_to_vec();
+        let twice = BoundedRead::decode(&*part.repeat(2)).unwrap().checked().unwrap();
+        assert_eq!(twice.request.rows.unwrap().row_keys.len(), limits::ROW_SET_MAX);
+        let bounded = BoundedRead::decode(&*part.repeat(5)).unwrap();
+        let kept = bounded.request.request.rows.as_ref().map_or(0, |rows| rows.row_keys.len());
+        assert_eq!(kept, limits::ROW_SET_MAX);
+        bounded.checked().unwrap_err();
     }
 
     #[test]

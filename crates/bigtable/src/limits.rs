@@ -22,6 +22,13 @@ pub const FAMILY_NAME_CHARS_MAX: usize = 64;
 /// done under one row lock and the records of one log batch.
 pub const MUTATIONS_MAX: usize = 100_000;
 
+/// Row keys and ranges of one `ReadRows`, at most. The service refuses row sets of more than a megabyte: with keys of
+/// three bytes, two and one, as short as different ones can be, that is 223,000 rows, so a program that works there has
+/// no more. Fewer would refuse such programs; more would only hold a core for longer, which sorts them in one go, and
+/// hold more memory: a range takes two bytes on the wire, 80 when it is decoded and 64 in the sorted list, so this many
+/// take 36 MB at most.
+pub const ROW_SET_MAX: usize = 250_000;
+
 /// Rules of one `ReadModifyWriteRow`, at most.
 pub const RULES_MAX: usize = 100_000;
 
@@ -80,6 +87,17 @@ pub fn check_mutation_count_max(count: usize) -> Result<()> {
     Ok(())
 }
 
+/// Refuses too many row keys and ranges.
+pub fn check_row_set(count: usize) -> Result<()> {
+    if count > ROW_SET_MAX {
+        return Err(Error::invalid_argument(format!(
+            "Too many row keys and row ranges: {count} provided; limit {ROW_SET_MAX}; \
+             divide them among several requests"
+        )));
+    }
+    Ok(())
+}
+
 /// Refuses a `ReadModifyWriteRow` without rules, or with too many.
 pub fn check_rule_count(count: usize) -> Result<()> {
     if count == 0 {
@@ -133,13 +151,14 @@ mod tests {
     #[test]
     fn sizes_at_the_limit_pass_and_one_more_names_the_limit() {
         type Check = fn(usize) -> Result<()>;
-        let cases: [(Check, usize, &str); 6] = [
+        let cases: [(Check, usize, &str); 7] = [
             (|n| check_row_key(&vec![b'r'; n]), 4_096, "limit 4096 bytes (4 KiB)"),
             (|n| check_qualifier(&vec![b'q'; n]), 16_384, "limit 16384 bytes (16 KiB)"),
             (check_value_bytes, 104_857_600, "limit 104857600 bytes (100 MiB)"),
             (check_request_bytes, 268_435_456, "limit 268435456 bytes (256 MiB)"),
             (check_mutation_count, 100_000, "limit 100000"),
             (check_rule_count, 100_000, "limit 100000"),
+            (check_row_set, 250_000, "limit 250000"),
         ];
         for (check, max, names) in cases {
             assert_eq!(check(max), Ok(()));

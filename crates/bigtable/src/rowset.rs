@@ -53,18 +53,13 @@ pub fn normalize(rows: Option<&v2::RowSet>) -> Result<Vec<RowSpan>> {
         return Ok(spans);
     }
     // A range goes before a row of the same start, so that it swallows the row.
-    spans.sort_by(|a, b| {
+    spans.sort_unstable_by(|a, b| {
         a.start()
             .cmp(b.start())
             .then(matches!(a, RowSpan::Row(_)).cmp(&matches!(b, RowSpan::Row(_))))
     });
-    let mut merged: Vec<RowSpan> = Vec::with_capacity(spans.len());
-    for span in spans {
-        if !merged.last_mut().is_some_and(|last| absorb(last, &span)) {
-            merged.push(span);
-        }
-    }
-    Ok(merged)
+    spans.dedup_by(|next, last| absorb(last, next));
+    Ok(spans)
 }
 
 /// The parts of spans that lie in some of the ranges; both are disjoint and ascend, and so does what

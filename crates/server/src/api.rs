@@ -15,8 +15,8 @@ pub use googleapis_tonic_google_type::google::r#type::Expr;
 pub type Empty = ();
 
 /// Requests that are decoded with care; the same messages on the wire as in [`v2`]. A row filter is kept as the bytes
-/// that arrived: it is decoded, and refused where it must be, by `tepui_bigtable::filter`. Mutations are counted as
-/// they are decoded.
+/// that arrived: it is decoded, and refused where it must be, by `tepui_bigtable::filter`. Mutations, and the keys and
+/// ranges of row sets, are counted as they are decoded.
 pub mod kept {
     use tepui_bigtable::bounded::Bounded;
     use tepui_bigtable::filter::WithFilter;
@@ -46,7 +46,7 @@ pub mod kept {
     /// `google.bigtable.v2.ReadRowsResponse`.
     pub type ReadRowsResponse = tepui_bigtable::response::ReadRowsMessage;
     /// `google.bigtable.v2.ReadRowsRequest`.
-    pub type ReadRowsRequest = WithFilter<v2::ReadRowsRequest>;
+    pub type ReadRowsRequest = Bounded<WithFilter<v2::ReadRowsRequest>>;
     /// `google.bigtable.v2.CheckAndMutateRowRequest`.
     pub type CheckAndMutateRowRequest = Bounded<WithFilter<v2::CheckAndMutateRowRequest>>;
     /// `google.bigtable.v2.MutateRowRequest`.

@@ -131,7 +131,7 @@ impl DataService {
         let large_rows = large_rows(request.metadata());
         let connection = request.extensions().get::<Arc<Connection>>().cloned();
         let hold = request.extensions().get::<Hold>().cloned();
-        let request = request.into_inner();
+        let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let target = self.target(&request, Access::Read).await?;
         let rows = target.table.read_rows_encoded(&request, large_rows, target.view());
         let rows = rows.map_err(|error| from_error(&error))?;

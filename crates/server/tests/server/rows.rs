@@ -31,6 +31,37 @@ async fn values_larger_than_a_message_arrive_whole_at_a_client_with_default_limi
 }
 
 #[tokio::test]
+async fn a_read_of_many_rows_is_answered_and_one_of_too_many_is_refused() {
+    let server = start(&memory()).await;
+    server.create(&["key-02"]).await;
+    for name in ["key-00000007", "key-00049999"] {
+        server.set(name, b"v").await.unwrap();
+    }
+    let read = async |rows: v2::RowSet| {
+        let request = v2::ReadRowsRequest {
+            table_name: TABLE.to_owned(),
+            rows: Some(rows),
+            ..Default::default()
+        };
+        let mut stream = server.data().read_rows(request).await?.into_inner();
+        let mut found = 0;
+        while let Some(message) = stream.message().await? {
+            found += message.chunks.len();
+        }
+        Ok::<_, tonic::Status>(found)
+    };
+    let row_keys = (0..50_000).map(|n| format!("key-{n:08}").into()).collect();
+    assert_eq!(read(v2::RowSet { row_keys, ..Default::default() }).await.unwrap(), 2);
+    // Two bytes each, and each of them all rows.
+    let row_ranges = vec![v2::RowRange::default(); 4_000_000];
+    let refused = read(v2::RowSet { row_ranges, ..Default::default() }).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    assert!(refused.message().contains("4000000 provided; limit 250000"), "{refused}");
+    assert_eq!(server.rows().await.unwrap().len(), 2);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_bulk_write_answers_for_each_entry() {
     let server = start(&memory()).await;
     server.create(&[]).await;
