@@ -36,6 +36,13 @@ use crate::turn::{Turn, others_first};
 /// hold memory for a client that may not want it.
 const POINT_READS_MAX: usize = 16;
 
+/// Single rows that are read at once at the beginning, while it is not known how large they are. Each that was read lets
+/// twice as many be under way, up to [`POINT_READS_MAX`], as far as [`POINT_READS_BYTES`] allows. Sixteen at once would take
+/// 4 GiB where all are as large as rows may be, and what a table's rows have on average says nothing of those that
+/// are asked for. With two, sixteen small rows would wait for the device three times, with four twice: these let sixteen
+/// be under way, and so the other twelve.
+const POINT_READS_FIRST: usize = 4;
+
 /// Bytes of rows that are read ahead, roughly: rows as large as the largest so far are read ahead only
 /// as far as this.
 const POINT_READS_BYTES: usize = 16 << 20;
@@ -99,6 +106,7 @@ impl ReadRows {
             points: None,
             asked: VecDeque::new(),
             scan: None,
+            point_reads_max: POINT_READS_FIRST,
             largest_row_bytes: 1,
         };
         let chunker = Chunker::new(families, plan.large_rows);
@@ -203,6 +211,8 @@ struct RowReader {
     asked: VecDeque<Piece<Arc<Tablet>>>,
     /// Boxed, so that reads of single rows stay small.
     scan: Option<Box<Scan>>,
+    /// Single rows to read at once, at most, as far as those that were read have shown.
+    point_reads_max: usize,
     /// Bytes of the largest single row so far.
     largest_row_bytes: usize,
 }
@@ -263,11 +273,12 @@ impl RowReader {
                 }
                 self.scan = None;
             }
-            self.read_ahead(point_window(self.largest_row_bytes, wanted));
+            self.read_ahead(point_window(self.point_reads_max, self.largest_row_bytes, wanted));
             if let Some(points) = &mut self.points
                 && let Some(seen) = points.next().await
             {
                 self.asked.pop_front();
+                self.point_reads_max = (self.point_reads_max * 2).min(POINT_READS_MAX);
                 let seen = seen?;
                 if let Seen::Row(row) = &seen {
                     self.largest_row_bytes = self.largest_row_bytes.max(row_bytes(row));
@@ -336,12 +347,12 @@ fn row_bytes(row: &Row) -> usize {
     row.cells.iter().map(|cell| cell.qualifier.len() + cell.value.len()).sum()
 }
 
-/// Single rows to read at once, where the largest so far had `largest_row_bytes` and the caller will
-/// take `wanted` more at most.
-fn point_window(largest_row_bytes: usize, wanted: Option<u64>) -> usize {
+/// Single rows to read at once, `max` at most, where the largest so far had `largest_row_bytes` and the caller
+/// will take `wanted` more at most.
+fn point_window(max: usize, largest_row_bytes: usize, wanted: Option<u64>) -> usize {
     let by_bytes = POINT_READS_BYTES / largest_row_bytes.max(1);
     let wanted = wanted.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
-    POINT_READS_MAX.min(by_bytes).min(wanted)
+    max.min(by_bytes).min(wanted)
 }
 
 /// Rows into messages: filters, counts against the limit, chunks, and reports progress.

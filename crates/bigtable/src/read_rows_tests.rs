@@ -134,8 +134,10 @@ fn wide_rows_are_counted_by_their_cells() {
 
 #[test]
 fn fewer_rows_are_read_ahead_where_rows_are_large_or_few_are_wanted() {
-    assert_eq!(point_window(1_000, None), POINT_READS_MAX);
-    assert_eq!(point_window(1_000, Some(3)), 3);
-    assert_eq!(point_window(POINT_READS_BYTES / 4, None), 4);
-    assert_eq!(point_window(POINT_READS_BYTES * 2, None), 0);
+    let max = POINT_READS_MAX;
+    assert_eq!(point_window(max, 1_000, None), max);
+    assert_eq!(point_window(POINT_READS_FIRST, 1_000, None), POINT_READS_FIRST);
+    assert_eq!(point_window(max, 1_000, Some(3)), 3);
+    assert_eq!(point_window(max, POINT_READS_BYTES / 4, None), 4);
+    assert_eq!(point_window(max, POINT_READS_BYTES * 2, None), 0);
 }

@@ -24,12 +24,15 @@ use tepui_bigtable::value_type::{AggregateType, Input};
 use tepui_bigtable::{Code, chunk};
 use tepui_engine::cell::RowRange;
 use tepui_engine::db::{Engine, EngineOptions};
-use tepui_engine::io::{Env, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
+use tepui_engine::io::{
+    Env, Files, InlineIo, IoEngine, ManualClock, MemoryFiles, SeededRng, ThreadSpawner,
+};
 use tepui_engine::schema::Aggregate;
 use tepui_engine::tablet::TabletId;
 use v2::mutation::Mutation as Change;
 
 use crate::support::chunk_decoder::{DecodedRow, Decoder};
+use crate::support::device::Device;
 
 mod support;
 
@@ -47,10 +50,14 @@ struct Fixture {
 impl Fixture {
     /// Split at these rows.
     fn new(splits: &[&str]) -> Self {
+        Self::over(Arc::new(MemoryFiles::new()), Arc::new(InlineIo), splits)
+    }
+
+    fn over(files: Arc<dyn Files>, io: Arc<dyn IoEngine>, splits: &[&str]) -> Self {
         let clock = ManualClock::new(NOW);
         let env = Env {
-            files: Arc::new(MemoryFiles::new()),
-            io: Arc::new(InlineIo),
+            files,
+            io,
             clock: Arc::new(clock.clone()),
             rng: Arc::new(SeededRng::new(1)),
             spawner: Arc::new(ThreadSpawner),
@@ -806,6 +813,47 @@ async fn a_read_that_is_suspended_between_messages_goes_on_where_it_was() {
         assert!(read.has_ended());
         assert_eq!(texts(&decoder.finish().unwrap()), whole);
     }
+}
+
+/// Reads sixteen rows of a value of so many bytes, by their keys; what the device saw of it.
+async fn read_sixteen(value_bytes: usize) -> Device {
+    let device = Device::default();
+    let fixture = Fixture::over(Arc::new(device.clone()), Arc::new(device.clone()), &[]);
+    let keys: Vec<String> = (0..16).map(|n| format!("row-{n:02}")).collect();
+    for key in &keys {
+        // Of no pattern that could be compressed.
+        let mut state = key.bytes().fold(1_u64, |state, byte| state * 31 + u64::from(byte));
+        let value: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .take(value_bytes)
+        .collect();
+        fixture.mutate(key, vec![set("f", "q", 0, value)]).await;
+    }
+    fixture.flush().await;
+    device.reset();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let request = v2::ReadRowsRequest { rows: row_set(&keys, &[]), ..Default::default() };
+    assert_eq!(fixture.read(request).await.len(), 16);
+    device
+}
+
+#[tokio::test]
+async fn of_single_rows_few_are_read_at_once_until_their_size_is_known() {
+    let value_bytes = 3 << 20;
+    let device = read_sixteen(value_bytes).await;
+    let most = device.most_bytes();
+    assert!((3 * value_bytes..6 * value_bytes).contains(&most), "{most} bytes at once");
+}
+
+#[tokio::test]
+async fn sixteen_small_rows_wait_for_the_device_a_few_times() {
+    let device = read_sixteen(10_000).await;
+    let rounds = device.rounds();
+    // Blocks, the first four values, the other twelve.
+    assert!(rounds <= 4, "{rounds} rounds");
+    assert!(device.most_bytes() >= 12 * 10_000, "{} bytes at once", device.most_bytes());
 }
 
 /// How often a future gives its thread away before it is done.
