@@ -31,7 +31,7 @@
 //!
 //! Guarantees: no message is larger than [`MESSAGE_BYTES_MAX`], and so none exceeds
 //! [`limits::RESPONSE_BYTES_MAX`], except one of a single large row under [`LargeRows::Whole`]; large values are
-//! slices of the memory they came in, never copies.
+//! slices of the memory they came in, and copied only where messages wait for long ([`Chunker::own_values`]).
 
 use std::collections::VecDeque;
 
@@ -167,9 +167,18 @@ impl Chunker {
         self.messages.flush();
     }
 
-    /// Bytes of the messages that are ready: all but one are those of a single row that is larger than a message.
-    pub fn ready_bytes(&self) -> usize {
-        self.messages.ready_bytes
+    /// Bytes of all messages that were not handed out. All that are ready but one are those of a single row that is larger
+    /// than a message; the one being filled has less than a message's target.
+    pub fn held_bytes(&self) -> usize {
+        self.messages.ready_bytes + self.messages.open.len()
+    }
+
+    /// Moves the values that the messages hold slices of into memory of their own.
+    pub fn own_values(&mut self) {
+        let Messages { ready, open, .. } = &mut self.messages;
+        for message in ready.iter_mut().chain([open]) {
+            message.own_values();
+        }
     }
 
     /// Whether nothing is left that was not handed out.

@@ -31,10 +31,10 @@ fn cell(family: u32, qualifier: &[u8], timestamp: i64, value: impl Into<Bytes>) 
 
 fn drain(chunker: &mut Chunker) -> Vec<v2::ReadRowsResponse> {
     chunker.flush();
-    let ready_bytes = chunker.ready_bytes();
+    let held_bytes = chunker.held_bytes();
     let messages = ready(chunker);
-    assert_eq!(ready_bytes, messages.iter().map(Message::encoded_len).sum::<usize>());
-    assert_eq!(chunker.ready_bytes(), 0);
+    assert_eq!(held_bytes, messages.iter().map(Message::encoded_len).sum::<usize>());
+    assert_eq!(chunker.held_bytes(), 0);
     messages
 }
 

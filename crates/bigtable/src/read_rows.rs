@@ -178,17 +178,20 @@ impl ReadRows {
         }
     }
 
-    /// Bytes of the messages behind the last one that are made already.
+    /// Bytes of the messages behind the last one that are made already, the one that is begun included.
     pub fn ready_bytes(&self) -> usize {
-        self.responder.chunker.ready_bytes()
+        self.responder.chunker.held_bytes()
     }
 
     /// Lets go of what the engine holds for this read: memtables and files of the moment at which it began, blocks,
     /// rows read ahead. The next message finds the place again. For a client that does not read on.
+    ///
+    /// What was made into messages stays, as many bytes as before, in memory of its own.
     pub fn suspend(&mut self) {
         if let Some(reader) = &mut self.reader {
             reader.suspend();
         }
+        self.responder.chunker.own_values();
     }
 }
 

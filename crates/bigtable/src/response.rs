@@ -84,6 +84,8 @@ pub struct ReadRowsMessage {
     /// Large values, each with the bytes of `own` that are sent before it.
     shared: Vec<(usize, Bytes)>,
     shared_bytes: usize,
+    /// How many of these, from the first on, are in memory that is this message's alone.
+    owned: usize,
 }
 
 impl ReadRowsMessage {
@@ -105,6 +107,16 @@ impl ReadRowsMessage {
     /// Takes memory for this many bytes more, of which values that are shared take none.
     pub fn reserve(&mut self, bytes: usize) {
         self.own.reserve(bytes);
+    }
+
+    /// Moves what is shared into memory of its own, for a message that waits for long: a slice keeps all of the memory that
+    /// it is of, and one of a value in a memtable keeps that memtable, which writers then lack. What was moved
+    /// before stays where it is.
+    pub fn own_values(&mut self) {
+        for (_, value) in self.shared.iter_mut().skip(self.owned) {
+            *value = Bytes::copy_from_slice(value);
+        }
+        self.owned = self.shared.len();
     }
 
     /// Appends a chunk.
@@ -244,6 +256,35 @@ mod tests {
         assert_eq!(values, pieces.map(|(at, len)| value.slice(at..at + len)));
         // Decoded and sent on it is what it was.
         assert_eq!(ReadRowsMessage::decode(bytes.as_slice()).unwrap().encode_to_vec(), bytes);
+    }
+
+    #[test]
+    fn values_are_moved_once_and_the_message_says_the_same() {
+        let memory = Bytes::from(vec![7; 10_000]);
+        let mut message = ReadRowsMessage::default();
+        let push = |message: &mut ReadRowsMessage, value: &Bytes| {
+            let value_len = value.len();
+            message.push(&Chunk {
+                row_key: b"r",
+                value: Some(value),
+                value_len,
+                ..Chunk::default()
+            });
+        };
+        let places = |message: &ReadRowsMessage| -> Vec<*const u8> {
+            message.shared.iter().map(|(_, value)| value.as_ptr()).collect()
+        };
+        push(&mut message, &memory);
+        push(&mut message, &memory.slice(1..9_000));
+        let bytes = message.encode_to_vec();
+        message.own_values();
+        assert!(memory.is_unique());
+        assert!(message.encode_to_vec() == bytes);
+        let first = places(&message);
+        push(&mut message, &memory);
+        message.own_values();
+        assert!(memory.is_unique());
+        assert_eq!(places(&message)[..2], first);
     }
 
     #[test]

@@ -333,11 +333,12 @@ fn row_messages(
             others_first().await;
         }
         match rows.next().await? {
-            Ok(message) => {
-                // With those of the same row behind it, which are in memory too.
+            Ok(mut message) => {
+                // With those behind it, which are in memory too.
                 let bytes = (message.encoded_len() + rows.ready_bytes()) as u64;
                 if !messages.answer.covers(bytes) {
                     rows.suspend();
+                    message.own_values();
                     messages.answer.cover(bytes).await;
                 }
                 messages.has_ended = rows.has_ended();
