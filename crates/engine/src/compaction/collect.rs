@@ -5,18 +5,20 @@
 //!   come back.
 //! * *Versions*: while a tablet is idle, files that overlap in rows and hold a family whose rule counts versions
 //!   are merged down, since only a merge sees the versions side by side.
-//! * *Garbage*: a file that, by its properties, holds cells which the rules let go is rewritten in place.
+//! * *Garbage*: a file that, by its properties, holds cells which the rules let go is rewritten in place; where its writer
+//!   has noted when the first of its cells may go, not before.
 //! * *Deletions*: where a collector deletes such cells in place of compactions, deletions are merged down onto files that,
 //!   by their properties, hold them, while the tablet is idle.
 //! * *Runs of tombstones*: while a tablet is idle, they are merged down where there are too few of them to be
 //!   [dense](super::shape): a scan that begins in one looks at all that it hides before it finds a row.
 //! * *Old*: a file that was written longer ago than the options say is merged down, or rewritten in place where
-//!   nothing lies below. So what no property tells of (rules that are intersections) is collected in the end, and
+//!   nothing lies below. So what no property tells of (an old tombstone over little) goes in the end, and
 //!   every block is read, and its checksum proved, now and then.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use super::gc::Dues;
 use super::pick::{Busy, Pick, Reason, pick_file, twins};
 use super::shape::{LAST_LEVEL, Shape, is_over_something, level_files};
 use super::sublevels::overlapping;
@@ -47,8 +49,10 @@ pub(crate) struct CollectInputs<'a> {
     pub(crate) tablet_bytes: u64,
     /// Age at which a file is rewritten, in microseconds; 0 for never.
     pub(crate) rewrite_age_micros: i64,
-    /// Files that a recent rewrite found nothing in.
-    pub(crate) futile: &'a HashSet<FileId>,
+    /// Files that were collected just now.
+    pub(crate) resting: &'a HashSet<FileId>,
+    /// When cells of files may go, where it is known.
+    pub(crate) dues: &'a HashMap<FileId, Dues>,
     /// Asks a question of a file's properties; `false` where they cannot be read.
     pub(crate) properties: &'a dyn Fn(FileId, Question<'_>) -> bool,
 }
@@ -61,8 +65,8 @@ pub(crate) fn pick_to_collect(
     inputs: &CollectInputs<'_>,
 ) -> Option<Pick> {
     let garbage = |file: &Arc<SstRef>| {
-        !inputs.futile.contains(&file.id)
-            && (inputs.properties)(file.id, &|p| may_collect(p, inputs))
+        !inputs.resting.contains(&file.id)
+            && (inputs.properties)(file.id, &|p| may_collect(p, inputs.dues.get(&file.id), inputs))
     };
     let when_idle = |pick: &dyn Fn() -> Option<Pick>| if inputs.idle { pick() } else { None };
     pick_expired(version, busy, inputs)
@@ -226,14 +230,22 @@ fn grace(id: FileId, age: i64) -> i64 {
     age / 4 / 256 * i64::try_from(hash).unwrap_or(0)
 }
 
-/// Whether, by its properties, the file may hold enough cells that a rule lets go, or a dropped family.
-fn may_collect(properties: &SstProperties, inputs: &CollectInputs<'_>) -> bool {
+/// Whether, by its properties and what its writer found, the file may hold enough cells that a rule lets go, or a
+/// dropped family.
+fn may_collect(
+    properties: &SstProperties,
+    dues: Option<&Dues>,
+    inputs: &CollectInputs<'_>,
+) -> bool {
+    let CollectInputs { tablet_bytes, now_micros, .. } = *inputs;
     properties.families.iter().any(|(id, family)| match inputs.schema.family(*id) {
         None => family.cells > 0,
-        Some(options) => options
-            .gc
-            .as_ref()
-            .is_some_and(|rule| lets_go(rule, family, inputs.tablet_bytes, inputs.now_micros)),
+        Some(options) => options.gc.as_ref().is_some_and(|rule| {
+            lets_go(rule, family, tablet_bytes, now_micros)
+                && dues.is_none_or(|dues| {
+                    dues.of(*id).saturating_add(patience(family, tablet_bytes)) <= now_micros
+                })
+        }),
     })
 }
 

@@ -41,16 +41,38 @@
 //! its own rules; burying the newest changes nothing for them, since the tombstone is as new as the
 //! record was.
 
-use crate::cell::Timestamp;
+use std::collections::BTreeMap;
+
+use crate::cell::{FamilyId, Timestamp};
 use crate::schema::GcRule;
 
 /// What becomes of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It stays.
+    /// It stays, for as long as no other cell is written.
     Keep,
+    /// It stays until then, in microseconds since 1970: from there on the rule lets it go, whatever is written.
+    KeepUntil(i64),
     /// The rule collects it.
     Collect,
+}
+
+/// From when on time alone lets cells of an SST go, by family: what its writer found, and so what looking at the file again
+/// would find. Newer records elsewhere let more go, but only a merge with them does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Dues(BTreeMap<FamilyId, i64>);
+
+impl Dues {
+    /// A cell of the family is in the SST that stays until then, in microseconds since 1970.
+    pub(crate) fn note(&mut self, family: FamilyId, due_micros: i64) {
+        let due = self.0.entry(family).or_insert(due_micros);
+        *due = due_micros.min(*due);
+    }
+
+    /// When the first cell of the family may go, in microseconds since 1970; `i64::MAX` for never.
+    pub(crate) fn of(&self, family: FamilyId) -> i64 {
+        self.0.get(&family).copied().unwrap_or(i64::MAX)
+    }
 }
 
 /// Counts the live cells of a column, newest first.
@@ -76,11 +98,10 @@ impl ColumnGc {
         }
         let newer = self.newer;
         self.newer = newer.saturating_add(1);
-        match rule {
-            Some(rule) if !in_snapshot && rule.collects(newer, timestamp, now_micros) => {
-                Verdict::Collect
-            }
-            _ => Verdict::Keep,
+        match rule.and_then(|rule| rule.collects_from(newer, timestamp)) {
+            Some(from) if from <= now_micros && !in_snapshot => Verdict::Collect,
+            Some(from) => Verdict::KeepUntil(from),
+            None => Verdict::Keep,
         }
     }
 }
@@ -103,8 +124,17 @@ mod tests {
         let rule = GcRule::MaxVersions(1);
         let mut column = ColumnGc::default();
         assert_eq!(column.judge(Some(&rule), 9, true, true, 0), Verdict::Keep);
-        assert_eq!(column.judge(Some(&rule), 8, true, true, 0), Verdict::Keep);
+        assert_eq!(column.judge(Some(&rule), 8, true, true, 0), Verdict::KeepUntil(i64::MIN));
         assert_eq!(column.judge(Some(&rule), 7, true, false, 0), Verdict::Collect);
+    }
+
+    #[test]
+    fn a_cell_that_time_alone_lets_go_stays_until_then() {
+        let rule = GcRule::Intersection(vec![GcRule::MaxVersions(1), GcRule::MaxAge(5)]);
+        let mut column = ColumnGc::default();
+        assert_eq!(column.judge(Some(&rule), 9, true, false, 10), Verdict::Keep);
+        assert_eq!(column.judge(Some(&rule), 8, true, false, 10), Verdict::KeepUntil(14));
+        assert_eq!(column.judge(Some(&rule), 4, true, false, 10), Verdict::Collect);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use crate::cell::RowRange;
 use crate::compaction::cuts::CutRule;
 use crate::compaction::filter_policy::filter_for;
+use crate::compaction::gc::Dues;
 use crate::compaction::pace::STEP_BYTES;
 use crate::compaction::separate::{Separator, ValueInputs, ValueOutput};
 use crate::compaction::{CompactionSpec, CompactionStats, CompactionStream};
@@ -19,7 +20,7 @@ use crate::layout::Layout;
 use crate::log::Hlc;
 use crate::manifest::SstRef;
 use crate::options::{CompressionPolicy, EngineOptions, FilterPolicy};
-use crate::sst::{Compression, SstOptions, SstSummary, SstWriter};
+use crate::sst::{Compression, FileId, SstOptions, SstSummary, SstWriter};
 
 /// zstd's level on the last level of the tree: 1 compresses within a few percent of 3 at twice the
 /// speed on 16 KiB blocks with a dictionary.
@@ -44,6 +45,8 @@ pub(crate) struct JobContext<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct JobOutput {
     pub(crate) files: Vec<SstRef>,
+    /// When cells of these may go.
+    pub(crate) dues: Vec<(FileId, Dues)>,
     pub(crate) stats: CompactionStats,
     pub(crate) values: ValueOutput,
 }
@@ -52,6 +55,7 @@ impl JobOutput {
     /// Adds what the next part of the same job made.
     pub(crate) fn add(&mut self, part: Self) {
         self.files.extend(part.files);
+        self.dues.extend(part.dues);
         self.stats.add(&part.stats);
         self.values.add(part.values);
     }
@@ -125,6 +129,8 @@ fn merge(
     let mut writer: Option<SstWriter> = None;
     let mut row: Vec<u8> = Vec::new();
     let mut files: Vec<SstRef> = Vec::new();
+    let mut dues: Vec<(FileId, Dues)> = Vec::new();
+    let mut file_dues = Dues::default();
     let mut cutter = cuts.start();
     let (mut finished_bytes, mut paced_bytes) = (0, 0);
     while let Some(entry) = stream.next()? {
@@ -150,6 +156,7 @@ fn merge(
                 finished_bytes += file.bytes;
                 // Estimates are not exact, and what was paced must not be more than what was written.
                 paced_bytes = paced_bytes.min(finished_bytes + separator.written_bytes());
+                dues.push((file.id, std::mem::take(&mut file_dues)));
                 files.push(file);
             }
         }
@@ -165,16 +172,21 @@ fn merge(
         };
         let entry = separator.pass(entry, &schema)?;
         target.add(entry.key, entry.value)?;
+        if let Some((family, due_micros)) = stream.due() {
+            file_dues.note(family, due_micros);
+        }
     }
     if let Some(writer) = writer {
-        files.push(describe(writer.finish()?, output_level));
+        let file = describe(writer.finish()?, output_level);
+        dues.push((file.id, file_dues));
+        files.push(file);
     }
     if !files.is_empty() {
         context.env.files.sync_dir(&context.layout.ssts())?;
     }
     // Last, as nothing can fail after it that would leave value files behind.
     let values = separator.finish()?;
-    Ok(JobOutput { files, stats: stream.stats(), values })
+    Ok(JobOutput { files, dues, stats: stream.stats(), values })
 }
 
 fn describe(summary: SstSummary, level: u8) -> SstRef {

@@ -151,6 +151,8 @@ struct Record {
     key: Vec<u8>,
     row_len: usize,
     value: Bytes,
+    /// From when on time alone lets its cell go.
+    due_micros: Option<i64>,
 }
 
 /// A record of the current cell that waits for what follows.
@@ -280,6 +282,13 @@ impl CompactionStream {
         self.current.value.clone()
     }
 
+    /// The family of that record and from when on time alone lets its cell go, in microseconds since 1970, if it ever does.
+    pub(crate) fn due(&self) -> Option<(FamilyId, i64)> {
+        let due_micros = self.current.due_micros?;
+        let key = KeyView::from_parts(&self.current.key, self.current.row_len).ok()?;
+        Some((key.family(), due_micros))
+    }
+
     /// Takes in records until one is decided; false at the end.
     fn fill(&mut self) -> Result<bool> {
         while self.ready.is_empty() {
@@ -338,11 +347,11 @@ impl CompactionStream {
         };
         self.taken = true;
         self.stats.records_in += 1;
-        self.decide(Record { key, row_len, value })?;
+        self.decide(Record { key, row_len, value, due_micros: None })?;
         Ok(true)
     }
 
-    fn decide(&mut self, record: Record) -> Result<()> {
+    fn decide(&mut self, mut record: Record) -> Result<()> {
         let key = KeyView::from_parts(&record.key, record.row_len)?;
         let (family, seq, timestamp, kind) = (key.family(), key.seq(), key.timestamp(), key.kind());
         if key.row_prefix() != self.row.as_slice() {
@@ -368,7 +377,11 @@ impl CompactionStream {
 
         let stripe = self.stripe(seq);
         let is_cell = matches!(kind, Kind::Value | Kind::ValueElsewhere | Kind::Merge);
-        let collect = is_cell && self.judge(seq, stripe) == Verdict::Collect;
+        let verdict = if is_cell { self.judge(seq, stripe) } else { Verdict::Keep };
+        let collect = verdict == Verdict::Collect;
+        if let Verdict::KeepUntil(due_micros) = verdict {
+            record.due_micros = Some(due_micros);
+        }
 
         if self.row_excised.hide(stripe, seq) {
             self.stats.excised += 1;

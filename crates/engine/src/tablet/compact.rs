@@ -28,10 +28,6 @@ use crate::sst::FileId;
 use super::Tablet;
 use super::view::View;
 
-/// How long a file is left alone after garbage collection found nothing to drop in it although its
-/// properties allowed it (rules that are intersections), in microseconds.
-const FUTILE_WAIT_MICROS: u64 = 60_000_000;
-
 /// How long the outputs of a collection are left alone, in microseconds. Where cells expire all the time
 /// there is always one more; a small tablet would be rewritten without a pause. Shorter wears the disk,
 /// longer keeps garbage: with the interval of looking it must stay well under a minute.
@@ -110,8 +106,8 @@ impl Tablet {
         if idle && self.memory_may_hold_garbage(&schema) {
             self.rotate_now();
         }
-        jobs.futile_until.retain(|_, until| *until > now);
-        let futile: HashSet<FileId> = jobs.futile_until.keys().copied().collect();
+        jobs.rests_until.retain(|_, until| *until > now);
+        let resting: HashSet<FileId> = jobs.rests_until.keys().copied().collect();
         let view = self.view.load_full();
         let properties = |id: FileId, question: collect::Question<'_>| {
             let reader = view.file(id).and_then(|file| file.reader().cloned());
@@ -119,6 +115,9 @@ impl Tablet {
         };
         let rewrite_age_micros = options.rewrite_age_ms.saturating_mul(1000);
         let compacts_by = self.for_compactions(&schema);
+        let blocked = self.blocked(&jobs);
+        let dues = jobs.dues.by(&compacts_by);
+        dues.retain(|id, _| view.files.contains_key(id));
         let collector = (!Arc::ptr_eq(&compacts_by, &schema)).then_some(schema.as_ref());
         let inputs = CollectInputs {
             schema: &compacts_by,
@@ -127,10 +126,10 @@ impl Tablet {
             idle: idle && view.waiting.is_empty(),
             tablet_bytes: view.version.total_bytes(),
             rewrite_age_micros: i64::try_from(rewrite_age_micros).unwrap_or(i64::MAX),
-            futile: &futile,
+            resting: &resting,
+            dues,
             properties: &properties,
         };
-        let blocked = self.blocked(&jobs);
         let pick = collect::pick_to_collect(&view.version, &view.shape, &blocked, &inputs);
         let Some(pick) = pick else {
             jobs.collect_at = now + options.gc_interval_ms * 1000;
@@ -247,11 +246,9 @@ impl Claim {
         EngineMetrics::add(&metrics.compaction_write_bytes, written);
         let in_place = pick.inputs.iter().all(|f| f.level == pick.output_level);
         if pick.reason == Reason::Collect && in_place {
-            let futile = output.stats.records_in == output.stats.records_out;
-            let wait = if futile { FUTILE_WAIT_MICROS } else { COLLECTED_WAIT_MICROS };
-            let until = tablet.core.env.clock.monotonic_micros() + wait;
+            let until = tablet.core.env.clock.monotonic_micros() + COLLECTED_WAIT_MICROS;
             let mut jobs = tablet.jobs();
-            jobs.futile_until.extend(output.files.iter().map(|f| (f.id, until)));
+            jobs.rests_until.extend(output.files.iter().map(|f| (f.id, until)));
         }
         let opened = tablet.core.store.open_outputs(&output.files)?;
         let mut manifest = tablet.lock_manifest();
@@ -268,7 +265,9 @@ impl Claim {
             remove: self.still_there(&manifest.version()),
             ..VersionEdit::default()
         };
-        tablet.install(&mut manifest, &edit, opened, 0)
+        tablet.install(&mut manifest, &edit, opened, 0)?;
+        tablet.jobs().dues.by(&schema).extend(output.dues);
+        Ok(())
     }
 
     /// Merges the inputs, divided by rows among this thread and those that are free. Of a failure nothing is

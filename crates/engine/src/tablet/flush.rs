@@ -156,7 +156,9 @@ impl Tablet {
             remove_excised,
             ..VersionEdit::default()
         };
-        self.install(&mut manifest, &edit, opened, 1)
+        self.install(&mut manifest, &edit, opened, 1)?;
+        self.jobs().dues.by(&schema).extend(output.dues);
+        Ok(())
     }
 
     pub(super) fn job_context<'a>(&'a self, values: &'a ValueInputs) -> JobContext<'a> {

@@ -18,6 +18,7 @@
 mod collector;
 mod compact;
 mod drop_rows;
+mod dues;
 mod flush;
 mod levels;
 mod locks;
@@ -132,8 +133,10 @@ struct Jobs {
     drops: VecDeque<Excised>,
     /// Drops before these.
     drops_before: u64,
-    /// Files that garbage collection found nothing in, and when to look again (monotonic micros).
-    futile_until: HashMap<FileId, u64>,
+    /// Files that garbage collection has just written, and until when it leaves them alone (monotonic micros).
+    rests_until: HashMap<FileId, u64>,
+    /// When garbage collection finds something in its files.
+    dues: dues::KnownDues,
     /// Files whose compaction failed, and when to try again (monotonic micros).
     failed_until: HashMap<FileId, u64>,
     /// When to look for garbage next (monotonic micros).
@@ -198,7 +201,7 @@ impl Tablet {
         self.schema.store(Some(schema));
         let mut jobs = self.jobs();
         jobs.collect_at = 0;
-        jobs.futile_until.clear();
+        jobs.rests_until.clear();
         jobs.collector.begin_anew();
         drop(jobs);
         self.core.bell.ring();

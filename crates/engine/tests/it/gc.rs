@@ -1,6 +1,9 @@
 //! Garbage collection as a user notices it: cells that a rule lets go are gone soon on an idle tablet,
 //! and nothing else is.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use tepui_engine::cell::{FamilyId, RowRange};
 use tepui_engine::schema::{Aggregate, Combine, Combined, FamilyOptions, GcRule, TabletSchema};
 
@@ -82,6 +85,83 @@ fn an_intersection_keeps_what_one_of_its_rules_keeps() {
     assert_eq!(timestamps(&rig, b"old-and-second"), [START_MICROS]);
 }
 
+const DAY_MICROS: i64 = 86_400_000_000;
+
+/// All but the newest cell of a column go once they are this many days old.
+fn old_versions(days: i64) -> GcRule {
+    GcRule::Intersection(vec![GcRule::MaxVersions(1), GcRule::MaxAge(days * DAY_MICROS)])
+}
+
+/// A row whose column has two versions that are young, and one whose column has a single old one: together they have what the
+/// rule asks for, and neither does.
+fn write_versions_and_age(rig: &Rig) {
+    rig.apply(
+        b"counter",
+        vec![put(1, "q", START_MICROS, "a"), put(1, "q", START_MICROS - 1000, "b")],
+    );
+    rig.apply(b"setting", vec![put(1, "q", START_MICROS - 2 * DAY_MICROS, "a")]);
+}
+
+fn compactions(rig: &Rig) -> u64 {
+    rig.engine.metrics().compactions.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_file_in_which_no_cell_may_go_is_not_rewritten_again_and_again() {
+    let rig = Rig::new(tiny_options(), schema(old_versions(1)), 1);
+    write_versions_and_age(&rig);
+    (0..3).for_each(|_| idle_for_a_minute(&rig));
+    let before = compactions(&rig);
+    (0..60).for_each(|_| idle_for_a_minute(&rig));
+    assert_eq!(compactions(&rig) - before, 0, "in an hour");
+    assert_eq!(timestamps(&rig, b"counter").len(), 2);
+    assert_eq!(timestamps(&rig, b"setting").len(), 1);
+}
+
+#[test]
+fn files_that_were_merged_and_divided_are_not_rewritten_in_vain_either() {
+    let rig = Rig::new(tiny_options(), schema(old_versions(1)), 1);
+    for round in 0..4 {
+        for n in 0..100 {
+            let key = format!("row-{n:03}");
+            rig.apply(key.as_bytes(), vec![put(1, "q", START_MICROS - round * 1000, "some value")]);
+            rig.apply(key.as_bytes(), vec![put(1, "old", START_MICROS - 2 * DAY_MICROS, "v")]);
+        }
+        futures::executor::block_on(rig.tablet.flush()).unwrap();
+        rig.engine.run_background().unwrap();
+    }
+    (0..3).for_each(|_| idle_for_a_minute(&rig));
+    assert!(rig.tablet.stats().sst_count > 4, "{:?}", rig.tablet.stats());
+    let before = compactions(&rig);
+    (0..60).for_each(|_| idle_for_a_minute(&rig));
+    assert_eq!(compactions(&rig) - before, 0, "in an hour");
+}
+
+#[test]
+fn what_becomes_due_after_a_long_time_goes_within_a_minute() {
+    let rig = Rig::new(tiny_options(), schema(old_versions(1)), 1);
+    write_versions_and_age(&rig);
+    (0..30).for_each(|_| idle_for_a_minute(&rig));
+    rig.clock.advance_micros(23 * 3_600_000_000);
+    idle_for_a_minute(&rig);
+    assert_eq!(timestamps(&rig, b"counter").len(), 2, "half an hour is left");
+    rig.clock.advance_micros(1_800_000_000);
+    idle_for_a_minute(&rig);
+    assert_eq!(timestamps(&rig, b"counter"), [START_MICROS]);
+    assert_eq!(timestamps(&rig, b"setting").len(), 1);
+}
+
+#[test]
+fn what_was_found_by_one_rule_keeps_nothing_from_the_next() {
+    let rig = Rig::new(tiny_options(), schema(old_versions(1)), 1);
+    write_versions_and_age(&rig);
+    (0..30).for_each(|_| idle_for_a_minute(&rig));
+    assert_eq!(timestamps(&rig, b"counter").len(), 2);
+    rig.tablet.set_schema(Arc::new(schema(old_versions(0))));
+    idle_for_a_minute(&rig);
+    assert_eq!(timestamps(&rig, b"counter"), [START_MICROS]);
+}
+
 #[test]
 fn a_dropped_family_disappears_at_once_and_its_bytes_follow() {
     let rig = Rig::new(tiny_options(), crate::harness::plain_schema(), 1);
@@ -95,7 +175,7 @@ fn a_dropped_family_disappears_at_once_and_its_bytes_follow() {
     let before = rig.tablet.stats().records;
     let mut schema = rig.schema.clone();
     schema.families.remove(&FamilyId(2));
-    rig.tablet.set_schema(std::sync::Arc::new(schema));
+    rig.tablet.set_schema(Arc::new(schema));
     let rows = rig.scan(RowRange::all(), false, None);
     assert!(rows.iter().all(|row| row.cells.len() == 1 && row.cells[0].family == FamilyId(1)));
     idle_for_a_minute(&rig);

@@ -7,7 +7,8 @@
 //!                                          70 tombstones, and 80 rows in all
 //! sublevels                                how level 0 is arranged, the newest sublevel first
 //! pick shape | full [busy=ID,ID] [writing=LEVEL:START,END]
-//! pick collect [idle] [garbage=ID,ID] [versions=ID,ID] [futile=ID,ID] [expired=ID,ID] [runs=ID,ID] [old=ID,ID]
+//! pick collect [idle] [garbage=ID,ID] [versions=ID,ID] [resting=ID,ID] [later=ID,ID] [expired=ID,ID] [runs=ID,ID]
+//!     [old=ID,ID]
 //!                                          and the arguments above
 //! ```
 //!
@@ -21,6 +22,7 @@ use bytes::Bytes;
 use super::*;
 use crate::cell::FamilyId;
 use crate::compaction::collect::{self, CollectInputs};
+use crate::compaction::gc::Dues;
 use crate::compaction::shape::Contents;
 use crate::manifest::VersionEdit;
 use crate::read::testing::script::run_cases;
@@ -177,6 +179,9 @@ impl Tree {
         let (garbage, versions) = (ids(words, "garbage"), ids(words, "versions"));
         let (expired, runs, old) = (ids(words, "expired"), ids(words, "runs"), ids(words, "old"));
         let deletions = ids(words, "deletions");
+        let mut later = Dues::default();
+        later.note(FamilyId(3), NOW_MICROS + 1);
+        let dues = ids(words, "later").into_iter().map(|id| (id, later.clone())).collect();
         let properties = |id, question: &dyn Fn(&SstProperties) -> bool| {
             let mut properties = SstProperties {
                 cells: 1,
@@ -220,7 +225,8 @@ impl Tree {
             idle: words.contains(&"idle"),
             tablet_bytes: 0,
             rewrite_age_micros: NOW_MICROS / 2,
-            futile: &ids(words, "futile"),
+            resting: &ids(words, "resting"),
+            dues: &dues,
             properties: &properties,
         };
         collect::pick_to_collect(&self.version, &self.shape(), busy, &inputs)
