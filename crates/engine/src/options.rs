@@ -101,7 +101,8 @@ pub struct EngineOptions {
     /// come back; it is not kept to while obsolete files wait in large numbers or the engine closes.
     pub delete_bytes_per_second: u64,
     /// Age at which an SST is written anew, in milliseconds, and up to a quarter more; 0 for never. Garbage that no figure tells of (an old
-    /// tombstone over little) goes with it at the latest, and all blocks are read and their checksums proved. More often wears the disk: at 30 days, a terabyte is 400 kB a second.
+    /// tombstone over little; dropped rows that are a small part of their file) goes with it at the latest, and all
+    /// blocks are read and their checksums proved. More often wears the disk: at 30 days, a terabyte is 400 kB a second.
     pub rewrite_age_ms: u64,
     /// How often the engine looks for cells that its garbage-collection rules let go, in milliseconds.
     /// With the idle time below it must stay well under a minute.

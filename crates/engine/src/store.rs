@@ -227,6 +227,12 @@ impl SstFile {
         &self.values
     }
 
+    /// Whether the file stays when one tablet lets go of it: for a backup, or for another tablet that was restored from one.
+    pub(crate) fn is_needed_elsewhere(&self) -> bool {
+        let holdings = self.store.lock();
+        holdings.is_kept(self.id) || self.owners.load(Ordering::Acquire) > 1
+    }
+
     /// One owner less. After the last the file goes once nobody reads it and no backup keeps it, and with it the value
     /// files that it named last.
     pub(crate) fn disown(&self) {

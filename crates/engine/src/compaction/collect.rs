@@ -3,6 +3,8 @@
 //! * *Expired*: every cell of the file is one that its family's rule lets go, or of a dropped family, and nothing
 //!   older lies below: the file goes by an edit alone. With something below, an older record of a cell would
 //!   come back.
+//! * *Hollow*: a file of which [dropped rows](crate::tablet) have left little is rewritten in place, so that it and the values
+//!   that it names go, where that frees more than it writes. Not where a backup or another tablet needs the file.
 //! * *Versions*: while a tablet is idle, files that overlap in rows and hold a family whose rule counts versions
 //!   are merged down, since only a merge sees the versions side by side.
 //! * *Garbage*: a file that, by its properties, holds cells which the rules let go is rewritten in place; where its writer
@@ -33,6 +35,21 @@ const COLLECT_EAGER_BYTES: u64 = 256 << 20;
 /// Tombstones in a row from which they are merged down on an idle tablet: a scan passes fewer in a millisecond.
 const TOMBSTONE_RUN_MIN: u64 = 1000;
 
+/// Of the data of a file, the part that dropped rows must hide for it to be rewritten for that: an eighth. What is hidden keeps
+/// the values that it names, uncounted; less than an eighth of them is not worth looking at. A file of pointers, which
+/// names many times its own bytes, is rewritten for this much: a larger part would keep more space from everybody, and a
+/// smaller one rewrite it for every few rows that are dropped.
+const HOLLOW_SHARE: u64 = 8;
+
+/// What goes with a file.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Freed {
+    /// Bytes of its data blocks.
+    pub(crate) data_bytes: u64,
+    /// Bytes of values that it names outside.
+    pub(crate) value_bytes: u64,
+}
+
 /// A question of a file's properties.
 pub(crate) type Question<'a> = &'a dyn Fn(&SstProperties) -> bool;
 
@@ -53,6 +70,8 @@ pub(crate) struct CollectInputs<'a> {
     pub(crate) resting: &'a HashSet<FileId>,
     /// When cells of files may go, where it is known.
     pub(crate) dues: &'a HashMap<FileId, Dues>,
+    /// What goes with a file; nothing where others need it.
+    pub(crate) freed: &'a dyn Fn(FileId) -> Freed,
     /// Asks a question of a file's properties; `false` where they cannot be read.
     pub(crate) properties: &'a dyn Fn(FileId, Question<'_>) -> bool,
 }
@@ -70,6 +89,7 @@ pub(crate) fn pick_to_collect(
     };
     let when_idle = |pick: &dyn Fn() -> Option<Pick>| if inputs.idle { pick() } else { None };
     pick_expired(version, busy, inputs)
+        .or_else(|| pick_hollow(version, shape, busy, inputs))
         .or_else(|| when_idle(&|| merge_for_versions(version, shape, busy, inputs)))
         .or_else(|| pick_where(version, shape, Reason::Collect, busy, &garbage, &|file| file.level))
         .or_else(|| when_idle(&|| merge_deletions(version, shape, busy, inputs)))
@@ -87,11 +107,23 @@ fn pick_where(
     wanted: &dyn Fn(&Arc<SstRef>) -> bool,
     output_level: &dyn Fn(&SstRef) -> u8,
 ) -> Option<Pick> {
+    picks_where(version, shape, reason, busy, wanted, output_level).next()
+}
+
+/// The same, and those after it.
+fn picks_where(
+    version: &Version,
+    shape: &Shape,
+    reason: Reason,
+    busy: &Busy,
+    wanted: &dyn Fn(&Arc<SstRef>) -> bool,
+    output_level: &dyn Fn(&SstRef) -> u8,
+) -> impl Iterator<Item = Pick> {
     (1..=LAST_LEVEL)
         .chain([0])
         .flat_map(|level| level_files(version, level))
         .filter(|file| !busy.files.contains(&file.id) && wanted(file))
-        .find_map(|file| pick_file(version, shape, reason, file, output_level(file), busy))
+        .filter_map(move |file| pick_file(version, shape, reason, file, output_level(file), busy))
 }
 
 /// Files that go without being read.
@@ -126,6 +158,46 @@ pub(crate) fn is_expired(properties: &SstProperties, schema: &TabletSchema, now:
             // Not one newer version is assumed.
             family.cells == 0 || rule.is_some_and(|r| r.collects(0, family.timestamp_max, now))
         })
+}
+
+/// Files that dropped rows have left little of, where rewriting them writes less than it frees. So however many ranges are
+/// dropped, no more is written for them than was in them, but for the blocks that they cut; and a file between whose parts others
+/// lie by now, or in level 0 over much else, waits for a merge that comes by.
+fn pick_hollow(
+    version: &Version,
+    shape: &Shape,
+    busy: &Busy,
+    inputs: &CollectInputs<'_>,
+) -> Option<Pick> {
+    // A file that is cut has several references, or one: what they show together is what is left of it.
+    let mut left: HashMap<FileId, u64> = HashMap::new();
+    for file in version.ssts().filter(|file| file.is_cut()) {
+        let bytes = left.entry(file.id).or_default();
+        *bytes = bytes.saturating_add(file.bytes);
+    }
+    let hollow: HashMap<FileId, u64> = left
+        .into_iter()
+        .filter_map(|(id, left)| Some((id, hidden_bytes((inputs.freed)(id), left)?)))
+        .collect();
+    let wanted = |file: &Arc<SstRef>| hollow.contains_key(&file.id);
+    picks_where(version, shape, Reason::Hollow, busy, &wanted, &|file| file.level).find(|pick| {
+        let files: HashSet<FileId> = pick.inputs.iter().map(|file| file.id).collect();
+        let freed: u64 = files.iter().filter_map(|id| hollow.get(id)).sum();
+        pick.input_bytes() < freed
+    })
+}
+
+/// What a file of which `left` bytes of data are left would free, with the values that go with it; `None` where it is not hollow.
+fn hidden_bytes(file: Freed, left: u64) -> Option<u64> {
+    let data = file.data_bytes;
+    let hidden = data.saturating_sub(left);
+    if hidden == 0 || hidden < data / HOLLOW_SHARE {
+        return None;
+    }
+    // Values lie behind the rows as evenly as anybody knows.
+    let whole = u128::from(data) + u128::from(file.value_bytes);
+    let freed = u128::from(hidden) * whole / u128::from(data);
+    Some(u64::try_from(freed).unwrap_or(u64::MAX))
 }
 
 /// On an idle tablet: only a merge sees versions side by side.

@@ -68,6 +68,8 @@ pub(crate) enum Reason {
     Size,
     /// A file that dropped rows have cut into too many pieces.
     Tattered,
+    /// Files of which dropped rows have left little.
+    Hollow,
     /// Tombstones that would take away much of what they lie over.
     Dense,
     /// Cells that garbage-collection rules let go.

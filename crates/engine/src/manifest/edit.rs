@@ -93,6 +93,12 @@ impl SstRef {
             && (shown.end.is_empty() || *self.first_row < *shown.end)
     }
 
+    /// Whether rows of the file are not visible through it.
+    pub fn is_cut(&self) -> bool {
+        let RowRange { start, end } = &self.visible;
+        *start > self.first_row || (!end.is_empty() && *end <= self.last_row)
+    }
+
     /// Whether all that the SST can show lies before `row`.
     pub fn ends_before(&self, row: &[u8]) -> bool {
         *self.last_row < *row || (!self.visible.end.is_empty() && *self.visible.end <= *row)

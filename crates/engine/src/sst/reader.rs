@@ -1,6 +1,7 @@
 //! An open SST: its resident parts, and the way to its blocks.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once};
@@ -158,6 +159,29 @@ impl SstReader {
         let index = block.index()?;
         let at = index.find(key, false)?.min(index.len().saturating_sub(1));
         Ok(self.data_entry(index, at)?.handle.offset)
+    }
+
+    /// Where the data block that has `key` (an encoded key or prefix), or would have it, begins and ends among the bytes of
+    /// all of them; past the last block both are [`Self::data_bytes`]. Reads an index partition that is not cached (blocking).
+    pub fn block_around(self: &Arc<Self>, key: &[u8]) -> Result<Range<u64>> {
+        let at = self.at_top(self.top.find(key, false))?;
+        if at == self.top.len() {
+            return Ok(self.data_bytes()..self.data_bytes());
+        }
+        let handle = self.at_top(self.top_entry(at))?.handle;
+        let request = self.request_partition(PartitionId::Index(at), handle, Fill::Nothing);
+        let block = request.load_blocking()?;
+        let here = |m: Malformed| self.damaged(handle.offset, m.what);
+        let index = block.index().map_err(here)?;
+        let at = index.find(key, false).map_err(here)?.min(index.len().saturating_sub(1));
+        let entry = self.data_entry(index, at).map_err(here)?;
+        Ok(entry.handle.offset..entry.data_end)
+    }
+
+    /// Bytes of all data blocks.
+    pub fn data_bytes(&self) -> u64 {
+        let last = self.top.len().checked_sub(1).map(|last| self.top_entry(last));
+        last.and_then(Result::ok).map_or(0, |last| last.data_end)
     }
 
     /// Rows that divide the file, ascending, each with the bytes of data blocks before it: those between

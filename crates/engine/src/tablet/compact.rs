@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cell::RowRange;
 use crate::compaction::CompactionSpec;
-use crate::compaction::collect::{self, CollectInputs};
+use crate::compaction::collect::{self, CollectInputs, Freed};
 use crate::compaction::cuts::CutRule;
 use crate::compaction::input::RunCursor;
 use crate::compaction::job::{self, JobContext, JobOutput};
@@ -113,6 +113,16 @@ impl Tablet {
             let reader = view.file(id).and_then(|file| file.reader().cloned());
             reader.is_ok_and(|reader| question(reader.properties()))
         };
+        let freed = |id: FileId| match view.file(id) {
+            Ok(file) if !file.is_needed_elsewhere() => {
+                let values = file.value_files().iter().filter(|(values, _)| !values.is_kept());
+                Freed {
+                    data_bytes: file.reader().map_or(0, |reader| reader.data_bytes()),
+                    value_bytes: values.map(|(_, bytes)| *bytes).sum(),
+                }
+            }
+            _ => Freed::default(),
+        };
         let rewrite_age_micros = options.rewrite_age_ms.saturating_mul(1000);
         let compacts_by = self.for_compactions(&schema);
         let blocked = self.blocked(&jobs);
@@ -128,6 +138,7 @@ impl Tablet {
             rewrite_age_micros: i64::try_from(rewrite_age_micros).unwrap_or(i64::MAX),
             resting: &resting,
             dues,
+            freed: &freed,
             properties: &properties,
         };
         let pick = collect::pick_to_collect(&view.version, &view.shape, &blocked, &inputs);
@@ -261,7 +272,7 @@ impl Claim {
         }
         EngineMetrics::add(&metrics.cells_collected, output.stats.collected + output.stats.buried);
         let edit = VersionEdit {
-            add: job.cut_by_drops(output.files),
+            add: job.cut_by_drops(output.files, &opened),
             remove: self.still_there(&manifest.version()),
             ..VersionEdit::default()
         };

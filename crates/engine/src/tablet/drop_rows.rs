@@ -3,7 +3,8 @@
 //! The drop takes a sequence `s`. Everything in the range with a sequence up to `s` disappears:
 //!
 //! * SSTs are cut: each reference to an SST that overlaps the range is replaced by references to what is
-//!   left of it, as visible row ranges. An SST that lies in the range goes at once.
+//!   left of it, as visible row ranges. An SST that lies in the range goes at once; one of which little is
+//!   left is rewritten [in the background](crate::compaction::collect).
 //! * Memtables cannot be cut, so the version remembers the range as *excised* at `s`; readers hide what
 //!   it covers, the flush of those memtables leaves it out, and the last such flush forgets the entry.
 //! * A flush or compaction that is running has read rows that are dropped now. It finds the drop in the
@@ -13,13 +14,18 @@
 //!   before it. Jobs that began later read what is cut already: to cut what they write once more would
 //!   leave files in ever more pieces for as long as some job runs.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
+
 use crate::cell::{RowRange, Seq, row_prefix};
 use crate::compaction::job;
 use crate::error::Result;
 use crate::manifest::{Excised, SstRef, VersionEdit};
+use crate::sst::SstReader;
+use crate::store::SstFile;
 
 use super::Tablet;
-use super::view::View;
 
 impl Tablet {
     /// Deletes all rows of a range that were written before now; durable and visible when it resolves.
@@ -58,7 +64,8 @@ impl Tablet {
             edit.remove.push(removed);
             // Every reference to the file in the level is replaced, since edits name files, not references.
             for twin in version.ssts().filter(|t| (t.level, t.id) == removed) {
-                edit.add.extend(cut_sized(&view, twin, &range));
+                let open = view.file(twin.id).ok();
+                edit.add.extend(cut_sized(open, twin, &range));
             }
         }
         let excised = Excised { range, seq };
@@ -91,18 +98,26 @@ pub(super) struct RunningJob<'a> {
 }
 
 impl RunningJob<'_> {
-    /// The outputs of the job without the rows that were dropped while it ran. The caller holds the
-    /// manifest lock and is about to install them.
-    pub(super) fn cut_by_drops(&self, outputs: Vec<SstRef>) -> Vec<SstRef> {
-        let jobs = self.tablet.jobs();
-        let before = usize::try_from(self.began.saturating_sub(jobs.drops_before));
+    /// The outputs of the job, which are open, without the rows that were dropped while it ran. The caller holds
+    /// the manifest lock and is about to install them.
+    pub(super) fn cut_by_drops(
+        &self,
+        outputs: Vec<SstRef>,
+        opened: &[Arc<SstFile>],
+    ) -> Vec<SstRef> {
+        let drops: Vec<Excised> = {
+            let jobs = self.tablet.jobs();
+            let before = usize::try_from(self.began.saturating_sub(jobs.drops_before));
+            jobs.drops.iter().skip(before.unwrap_or(usize::MAX)).cloned().collect()
+        };
         let mut left = outputs;
-        for drop in jobs.drops.iter().skip(before.unwrap_or(usize::MAX)) {
+        for drop in &drops {
             left = left
                 .into_iter()
                 .flat_map(|file| {
-                    if file.max_seq <= drop.seq && file.span().overlaps(&drop.range) {
-                        job::cut(&file, &drop.range)
+                    if file.max_seq <= drop.seq {
+                        let open = opened.iter().find(|open| open.id() == file.id);
+                        cut_sized(open, &file, &drop.range)
                     } else {
                         vec![file]
                     }
@@ -127,23 +142,36 @@ impl Drop for RunningJob<'_> {
     }
 }
 
-/// What is left of `file`, with the bytes of each part as far as its index tells.
-fn cut_sized(view: &View, file: &SstRef, dropped: &RowRange) -> Vec<SstRef> {
-    let mut parts =
-        if file.span().overlaps(dropped) { job::cut(file, dropped) } else { vec![file.clone()] };
-    if let Ok(open) = view.file(file.id)
-        && let Ok(reader) = open.reader()
-    {
+/// What is left of `file`, which is `open`, each part with its bytes: those of the data blocks that lie in it as a whole. A
+/// block that is cut counts for nothing, so that what a drop hides is never overlooked.
+fn cut_sized(open: Option<&Arc<SstFile>>, file: &SstRef, dropped: &RowRange) -> Vec<SstRef> {
+    if !file.span().overlaps(dropped) {
+        return vec![file.clone()];
+    }
+    let mut parts = job::cut(file, dropped);
+    if let Some(reader) = open.and_then(|open| open.reader().ok()) {
         for part in &mut parts {
-            let span = part.span();
-            let start = reader.approximate_offset(&row_prefix(&span.start));
-            let end = if span.end.is_empty() {
-                reader.bytes()
-            } else {
-                reader.approximate_offset(&row_prefix(&span.end))
-            };
-            part.bytes = part.bytes.min(end.saturating_sub(start)).max(1);
+            part.bytes = part.bytes.min(whole_block_bytes(reader, part)).max(1);
         }
     }
     parts
+}
+
+fn whole_block_bytes(reader: &Arc<SstReader>, part: &SstRef) -> u64 {
+    let around = |row: &Bytes| {
+        let key = row_prefix(row);
+        reader.block_around(&key).unwrap_or_else(|_| {
+            // Whoever reads the rows is told of the damage.
+            let offset = reader.approximate_offset(&key);
+            offset..offset
+        })
+    };
+    let RowRange { start, end } = &part.visible;
+    let start = if *start <= part.first_row { 0 } else { around(start).end };
+    let end = if end.is_empty() || *end > part.last_row {
+        reader.data_bytes()
+    } else {
+        around(end).start
+    };
+    end.saturating_sub(start)
 }

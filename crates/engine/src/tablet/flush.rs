@@ -150,7 +150,7 @@ impl Tablet {
         let remove_excised =
             manifest.version().excised().iter().filter(|e| e.seq <= last_seq).cloned().collect();
         let edit = VersionEdit {
-            add: job.cut_by_drops(output.files),
+            add: job.cut_by_drops(output.files, &opened),
             flushed_seq: Some(last_seq),
             last_seq: Some(last_seq),
             remove_excised,

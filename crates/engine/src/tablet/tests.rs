@@ -428,6 +428,21 @@ fn rows_dropped_before_a_job_began_do_not_cut_what_it_writes() {
 }
 
 #[test]
+fn rows_dropped_while_a_job_ran_are_left_out_of_the_bytes_of_what_it_wrote() {
+    let rig = rig();
+    let rows: Vec<String> = (0..200).map(|n| format!("r{n:03}")).collect();
+    rig.write(&rows.iter().map(String::as_str).collect::<Vec<_>>());
+    let view = rig.tablet.hold();
+    let file = view.version.ssts().next().unwrap().as_ref();
+    let job = rig.tablet.begin_job();
+    block_on(rig.tablet.drop_rows(RowRange::new("r000", "r190"))).unwrap();
+    let opened = [Arc::clone(view.file(file.id).unwrap())];
+    let cut = job.cut_by_drops(vec![file.clone()], &opened);
+    assert_eq!(cut.len(), 1);
+    assert!(cut[0].bytes < file.bytes / 4, "{} of {} bytes", cut[0].bytes, file.bytes);
+}
+
+#[test]
 fn a_tiered_tablet_takes_writes_until_its_runs_are_due() {
     let rig = rig_with(EngineOptions {
         compaction: CompactionStyle::Tiered,

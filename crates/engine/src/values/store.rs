@@ -184,8 +184,13 @@ impl ValueFile {
     pub(crate) fn is_sparse(&self) -> bool {
         let live = self.live_bytes().saturating_mul(100);
         !self.stuck.load(Ordering::Relaxed)
-            && !self.kept.load(Ordering::Relaxed)
+            && !self.is_kept()
             && live < self.frame_bytes().saturating_mul(LIVE_PERCENT_MIN)
+    }
+
+    /// Whether a backup keeps it.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.load(Ordering::Relaxed)
     }
 
     /// A value of it cannot be read: the others stay where they are, too. Says so once.

@@ -70,11 +70,99 @@ fn rows_dropped_while_their_memtable_is_flushed_stay_gone() {
     assert_eq!(rows(&tablet), ["kept"]);
 }
 
+/// A tablet of 400 rows in one file of the last level, or of level 0.
+fn furnished(seed: u64, merged: bool) -> Rig {
+    let options =
+        EngineOptions { target_file_bytes: 1 << 20, base_level_bytes: 1 << 20, ..tiny_options() };
+    let rig = Rig::new(options, plain_schema(), seed);
+    for n in 0..400 {
+        rig.apply(row(n).as_bytes(), vec![put(1, "q", 1000, "v")]);
+    }
+    block_on(rig.tablet.flush()).unwrap();
+    if merged {
+        rig.engine.compact_fully().unwrap();
+    }
+    rig.engine.run_background().unwrap();
+    let level = if merged { 6 } else { 0 };
+    assert_eq!(rig.tablet.stats().level_files[level], 1);
+    rig
+}
+
+fn row(n: u32) -> String {
+    format!("row-{n:04}")
+}
+
+fn drop_rows(rig: &Rig, rows: std::ops::Range<u32>) {
+    block_on(rig.tablet.drop_rows(RowRange::new(row(rows.start), row(rows.end)))).unwrap();
+}
+
+fn idle_for_a_minute(rig: &Rig) {
+    for _ in 0..6 {
+        rig.clock.advance_micros(10_000_000);
+        rig.engine.run_background().unwrap();
+    }
+}
+
+/// Bytes of the SSTs on disk.
+fn sst_bytes(rig: &Rig) -> u64 {
+    let dir = Path::new("/data/sst");
+    let files = rig.files.list(dir).unwrap();
+    files.iter().map(|f| rig.files.contents(&dir.join(&f.name)).unwrap().len() as u64).sum()
+}
+
+#[test]
+fn a_file_of_which_little_is_left_gives_its_space_back() {
+    for merged in [true, false] {
+        let rig = furnished(10, merged);
+        let before = sst_bytes(&rig);
+        // What is left lies on both sides.
+        drop_rows(&rig, 20..380);
+        idle_for_a_minute(&rig);
+        let after = sst_bytes(&rig);
+        assert!(after < before / 4, "{after} of {before} bytes are left, merged: {merged}");
+        assert_eq!(rows(&rig.tablet), (0..20).chain(380..400).map(row).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_file_of_which_most_is_left_stays_as_it_is() {
+    let rig = furnished(11, true);
+    let compactions = || rig.engine.metrics().compactions.load(Ordering::Relaxed);
+    let before = compactions();
+    drop_rows(&rig, 0..60);
+    drop_rows(&rig, 340..400);
+    (0..60).for_each(|_| idle_for_a_minute(&rig));
+    assert_eq!(compactions() - before, 0, "in an hour");
+    drop_rows(&rig, 60..300);
+    (0..60).for_each(|_| idle_for_a_minute(&rig));
+    assert_eq!(compactions() - before, 1, "once");
+    assert_eq!(rows(&rig.tablet), (300..340).map(row).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_file_that_others_need_is_not_rewritten_for_its_space_until_they_are_gone() {
+    let rig = furnished(12, true);
+    let backup = block_on(rig.engine.create_backup(&[rig.tablet.id()])).unwrap().id();
+    let restored = rig.engine.restore_backup(backup).unwrap().remove(0);
+    restored.set_schema(Arc::new(plain_schema()));
+    let before = sst_bytes(&rig);
+    drop_rows(&rig, 0..380);
+    idle_for_a_minute(&rig);
+    assert_eq!(sst_bytes(&rig), before, "the backup needs it");
+    rig.engine.delete_backup(backup).unwrap();
+    idle_for_a_minute(&rig);
+    assert_eq!(sst_bytes(&rig), before, "what was restored needs it");
+    rig.engine.drop_tablet(restored.id()).unwrap();
+    drop(restored);
+    idle_for_a_minute(&rig);
+    let after = sst_bytes(&rig);
+    assert!(after < before / 4, "{after} of {before} bytes are left");
+}
+
 #[test]
 fn a_file_cut_by_many_drops_is_rewritten_whole() {
     let options = EngineOptions { target_file_bytes: 1 << 20, ..tiny_options() };
     let rig = Rig::new(options, plain_schema(), 9);
-    let row = |n: u32| format!("row-{n:04}");
     for n in 0..400 {
         rig.apply(row(n).as_bytes(), vec![put(1, "q", 1000, "v")]);
     }

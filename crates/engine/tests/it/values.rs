@@ -159,6 +159,45 @@ fn deleted_rows_give_back_the_space_of_their_values() {
     assert_eq!(value_paths(&rig), Vec::<PathBuf>::new());
 }
 
+/// A minute in which background work is done as it comes due.
+fn idle_for_a_minute(rig: &Rig) {
+    for _ in 0..6 {
+        rig.clock.advance_micros(10_000_000);
+        rig.engine.run_background().unwrap();
+    }
+}
+
+#[test]
+fn rows_of_a_dropped_range_give_back_the_space_of_their_values() {
+    let rig = Rig::new(options(), plain_schema(), 11);
+    write(&rig, 0..200, 0);
+    rig.engine.compact_fully().unwrap();
+    let before = rig.tablet.stats().value_file_bytes;
+    block_on(rig.tablet.drop_rows(RowRange::new(row(0), row(190)))).unwrap();
+    idle_for_a_minute(&rig);
+    let after = rig.tablet.stats().value_file_bytes;
+    assert!(after < before / 4, "{after} of {before} bytes are left");
+    let on_disk: u64 =
+        value_paths(&rig).iter().map(|p| rig.files.contents(p).unwrap().len() as u64).sum();
+    assert!(on_disk < before / 4, "{on_disk} of {before} bytes are on disk");
+    for n in 190..200 {
+        assert_eq!(rig.get(row(n).as_bytes())[0].value, value(n));
+    }
+}
+
+#[test]
+fn the_values_of_a_dropped_range_are_garbage_where_most_rows_stay() {
+    let rig = Rig::new(options(), plain_schema(), 12);
+    write(&rig, 0..200, 0);
+    rig.engine.compact_fully().unwrap();
+    block_on(rig.tablet.drop_rows(RowRange::new(row(50), row(110)))).unwrap();
+    idle_for_a_minute(&rig);
+    let stats = rig.tablet.stats();
+    let counted = stats.value_file_bytes - stats.value_garbage_bytes;
+    let live = 140 * VALUE_BYTES as u64;
+    assert!((live..live + live / 8).contains(&counted), "{counted} for {live}: {stats:?}");
+}
+
 #[test]
 fn a_snapshot_reads_values_whose_files_were_freed_meanwhile() {
     let rig = Rig::new(options(), plain_schema(), 5);

@@ -8,7 +8,7 @@
 //! sublevels                                how level 0 is arranged, the newest sublevel first
 //! pick shape | full [busy=ID,ID] [writing=LEVEL:START,END]
 //! pick collect [idle] [garbage=ID,ID] [versions=ID,ID] [resting=ID,ID] [later=ID,ID] [expired=ID,ID] [runs=ID,ID]
-//!     [old=ID,ID]
+//!     [old=ID,ID] [data=ID:BYTES,ID:BYTES+VALUES]
 //!                                          and the arguments above
 //! ```
 //!
@@ -21,7 +21,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::cell::FamilyId;
-use crate::compaction::collect::{self, CollectInputs};
+use crate::compaction::collect::{self, CollectInputs, Freed};
 use crate::compaction::gc::Dues;
 use crate::compaction::shape::Contents;
 use crate::manifest::VersionEdit;
@@ -52,6 +52,18 @@ fn ids(words: &[&str], name: &str) -> HashSet<FileId> {
 fn range(text: &str) -> RowRange {
     let (start, end) = text.split_once(',').unwrap();
     RowRange::new(start.as_bytes().to_vec(), end.as_bytes().to_vec())
+}
+
+/// Files by what goes with them: the bytes of their data, and of values where they name any.
+fn freed(words: &[&str]) -> HashMap<FileId, Freed> {
+    let file = |text: &str| {
+        let (id, bytes) = text.split_once(':').unwrap();
+        let (data, values) = bytes.split_once('+').unwrap_or((bytes, "0"));
+        let freed =
+            Freed { data_bytes: data.parse().unwrap(), value_bytes: values.parse().unwrap() };
+        (id.parse().unwrap(), freed)
+    };
+    argument(words, "data").map_or_else(HashMap::new, |text| text.split(',').map(file).collect())
 }
 
 fn contents(text: &str) -> Option<(FileId, Contents)> {
@@ -179,6 +191,7 @@ impl Tree {
         let (garbage, versions) = (ids(words, "garbage"), ids(words, "versions"));
         let (expired, runs, old) = (ids(words, "expired"), ids(words, "runs"), ids(words, "old"));
         let deletions = ids(words, "deletions");
+        let freed = freed(words);
         let mut later = Dues::default();
         later.note(FamilyId(3), NOW_MICROS + 1);
         let dues = ids(words, "later").into_iter().map(|id| (id, later.clone())).collect();
@@ -227,6 +240,7 @@ impl Tree {
             rewrite_age_micros: NOW_MICROS / 2,
             resting: &ids(words, "resting"),
             dues: &dues,
+            freed: &|id| freed.get(&id).copied().unwrap_or_default(),
             properties: &properties,
         };
         collect::pick_to_collect(&self.version, &self.shape(), busy, &inputs)
