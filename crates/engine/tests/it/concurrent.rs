@@ -63,7 +63,7 @@ fn batch_of(row: &Row) -> u64 {
 }
 
 fn mutations(writer: u64, number: u64) -> Vec<Mutation> {
-    let timestamp = if writer % 2 == 0 { 1000 } else { 1000 * number as i64 };
+    let timestamp = if writer.is_multiple_of(2) { 1000 } else { 1000 * number as i64 };
     let cell = |c: u32| put(1 + c % 3, &format!("c{c}"), timestamp, &format!("{number:100}"));
     let mut mutations: Vec<Mutation> = (0..COLUMNS).map(cell).collect();
     if number.is_multiple_of(5) {
@@ -115,7 +115,7 @@ fn read(tablet: &Tablet, reader: u64, stop: &AtomicBool) -> u64 {
             assert!(last <= number, "{:?} went back from {last} to {number}", row.key);
         };
         let choice = rng.next_u64() % 4;
-        let versions_max = if rng.next_u64() % 2 == 0 { 1 } else { u32::MAX };
+        let versions_max = if rng.next_u64().is_multiple_of(2) { 1 } else { u32::MAX };
         let projection = Projection { versions_max, ..Projection::all() };
         let writer = rng.next_u64() % WRITERS;
         if choice < 2 {
