@@ -1,9 +1,10 @@
 //! The engine: a directory, its log, its tablets and its background work.
 //!
 //! Opening goes in this order: lock the directory, check its format, open the meta store, every
-//! tablet's manifest and every backup, put the clock beyond every sequence on disk, replay the log into memtables, remove
-//! files that neither a manifest nor a backup names. Then the owner gives each tablet its schema and calls
-//! [`Engine::start`].
+//! tablet's manifest and every backup, make sure that every tablet of the catalog is there, put the clock beyond every
+//! sequence on disk, remove files that neither a manifest nor a backup names, replay the log into memtables. Nothing
+//! is removed before it is known what there should be: a lost catalog or manifest costs nothing else. Then the owner
+//! gives each tablet its schema and calls [`Engine::start`].
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -24,6 +25,7 @@ use crate::layout::{Layout, parse_number};
 use crate::log::{CommitPipeline, Hlc, LocalLog, LogFigures, LogOptions, ReplayProgress};
 use crate::manifest::{LocalMetaStore, MetaStore, TabletManifest, VersionEdit};
 use crate::memtable::MemtableMemory;
+use crate::offline::{CatalogEntry, CatalogReader};
 use crate::sst::IndexMemory;
 use crate::store::SstStore;
 use crate::tablet::{Replay, Tablet, TabletId};
@@ -97,9 +99,29 @@ impl std::fmt::Debug for Engine {
 impl Engine {
     /// Opens a directory, creating it if needed, and replays its log. Blocks. `Locked` where another
     /// process has it; `Corruption`, naming file and offset, where the log, a manifest or the meta store
-    /// is damaged. A damaged SST does not keep the engine from opening: its rows fail when read.
+    /// is damaged, and where the meta store is missing beside data. A damaged SST does not keep the engine from opening: its rows fail when read.
     /// `InvalidArgument` where the options do not fit together.
     pub fn open(env: Env, dir: &Path, options: EngineOptions) -> Result<Arc<Self>> {
+        Self::open_knowing(env, dir, options, None)
+    }
+
+    /// The same, where `catalog` tells which tablets the meta store names: `Corruption` too, with nothing removed, where
+    /// one of them is not there.
+    pub fn open_with_catalog(
+        env: Env,
+        dir: &Path,
+        options: EngineOptions,
+        catalog: CatalogReader<'_>,
+    ) -> Result<Arc<Self>> {
+        Self::open_knowing(env, dir, options, Some(catalog))
+    }
+
+    fn open_knowing(
+        env: Env,
+        dir: &Path,
+        options: EngineOptions,
+        catalog: Option<CatalogReader<'_>>,
+    ) -> Result<Arc<Self>> {
         options.validate()?;
         let layout = Layout::new(dir);
         let files = Arc::clone(&env.files);
@@ -127,9 +149,17 @@ impl Engine {
             files.create_dir_all(&sub)?;
         }
         files.sync_dir(dir)?;
-        let meta = Arc::new(LocalMetaStore::open(Arc::clone(&files), &layout.meta())?);
-        let manifests = open_manifests(&env, &layout)?;
+        let data = layout.first_data(files.as_ref())?;
+        let meta = LocalMetaStore::open_beside(Arc::clone(&files), &layout.meta(), data.as_deref());
+        let meta = Arc::new(meta?);
+        let (manifests, unfinished) = open_manifests(&env, &layout)?;
         let backups = Backups::read(files.as_ref(), &layout)?;
+        if let Some(catalog) = catalog {
+            check_tablets(meta.as_ref(), catalog, &manifests, &layout)?;
+        }
+        for id in unfinished {
+            remove_tablet(files.as_ref(), &layout, id)?;
+        }
 
         // Sequences on disk are all in the past, or order would be lost: file and tablet numbers too.
         let mut floor = 0;
@@ -282,13 +312,7 @@ impl Engine {
         let Some(tablet) = self.write_tablets().remove(&id) else { return Ok(()) };
         tablet.doom();
         drop(tablet);
-        let files = &self.core.env.files;
-        let dir = self.core.layout.tablet(id);
-        for entry in files.list(&dir)? {
-            files.remove(&dir.join(&entry.name))?;
-        }
-        files.remove_dir(&dir)?;
-        files.sync_dir(&self.core.layout.tablets())
+        remove_tablet(self.core.env.files.as_ref(), &self.core.layout, id)
     }
 
     /// Removes every tablet that is not listed.
@@ -483,30 +507,61 @@ fn create_root(files: &dyn Files, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn open_manifests(env: &Env, layout: &Layout) -> Result<BTreeMap<TabletId, TabletManifest>> {
-    let mut manifests = BTreeMap::new();
+/// The manifests, and the tablets without one: their creation or removal was cut short, unless the catalog names them.
+fn open_manifests(
+    env: &Env,
+    layout: &Layout,
+) -> Result<(BTreeMap<TabletId, TabletManifest>, Vec<TabletId>)> {
+    let (mut manifests, mut unfinished) = (BTreeMap::new(), Vec::new());
     for entry in env.files.list(&layout.tablets())? {
         let Some(number) = parse_number(&entry.name, "", "").filter(|_| entry.is_dir) else {
             continue;
         };
         let id = TabletId(number);
-        let dir = layout.tablet(id);
-        match TabletManifest::open(Arc::clone(&env.files), &dir) {
+        match TabletManifest::open(Arc::clone(&env.files), &layout.tablet(id)) {
             Ok((manifest, _)) => {
                 manifests.insert(id, manifest);
             }
-            // A tablet whose creation or removal was cut short: the catalog never named it, or no
-            // longer does.
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                for file in env.files.list(&dir)? {
-                    env.files.remove(&dir.join(&file.name))?;
-                }
-                env.files.remove_dir(&dir)?;
-            }
+            Err(error) if error.kind() == ErrorKind::NotFound => unfinished.push(id),
             Err(error) => return Err(error),
         }
     }
-    Ok(manifests)
+    Ok((manifests, unfinished))
+}
+
+/// Every tablet that the catalog names must have its manifest: without it the tablet's SSTs and log would be taken for
+/// those of nobody.
+fn check_tablets(
+    meta: &LocalMetaStore,
+    catalog: CatalogReader<'_>,
+    manifests: &BTreeMap<TabletId, TabletManifest>,
+    layout: &Layout,
+) -> Result<()> {
+    for (key, entry) in meta.list("")? {
+        let read = catalog(&key, &entry.value);
+        let named = read.map_err(|error| error.context(layout.meta().display()))?;
+        let Some(CatalogEntry::Table(table)) = named else { continue };
+        if let Some(id) = table.tablets.iter().find(|id| !manifests.contains_key(id)) {
+            let (manifest, table) = (layout.tablet(*id).join("MANIFEST-*"), table.table);
+            let message = format!(
+                "{}: the manifest of a tablet of {table} is missing. Nothing was removed: restore the file, \
+                 or run `tepui repair` on the data directory",
+                manifest.display()
+            );
+            return Err(Error::new(ErrorKind::Corruption, message));
+        }
+    }
+    Ok(())
+}
+
+/// Removes a tablet's directory. A crash leaves it with its manifest, without, or not at all.
+fn remove_tablet(files: &dyn Files, layout: &Layout, id: TabletId) -> Result<()> {
+    let dir = layout.tablet(id);
+    for entry in files.list(&dir)? {
+        files.remove(&dir.join(&entry.name))?;
+    }
+    files.remove_dir(&dir)?;
+    files.sync_dir(&layout.tablets())
 }
 
 fn remove_orphans(

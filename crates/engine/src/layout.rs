@@ -6,7 +6,7 @@
 //! DIR/meta/META-<n>                      the meta store: the catalog
 //! DIR/log/<n>.log                        segments of the commit log
 //! DIR/changes/<n>-<first>-<last>.chg     what change streams need of segments that are gone
-//! DIR/tablets/<tablet>/MANIFEST-<n>      one manifest per tablet
+//! DIR/tablets/<tablet>/MANIFEST-<n>      one manifest per tablet; the first is made as MANIFEST-<n>.new
 //! DIR/sst/<file>.sst                     SSTs of all tablets; names are unique for ever
 //! DIR/values/<file>.val                  value files of all tablets, numbered like SSTs
 //! DIR/backups/BACKUP-<n>                 one file per backup, written once
@@ -17,6 +17,9 @@
 use std::path::{Path, PathBuf};
 
 use crate::backup::BackupId;
+use crate::error::Result;
+use crate::io::Files;
+use crate::log::segment::parse_segment_name;
 use crate::sst::FileId;
 use crate::tablet::TabletId;
 
@@ -103,6 +106,28 @@ impl Layout {
     /// A backup.
     pub fn backup(&self, id: BackupId) -> PathBuf {
         self.backups().join(format!("{BACKUP_PREFIX}{:016x}", id.0))
+    }
+
+    /// Something that is made only once there is a catalog: a tablet, an SST, a value file, a backup or a segment of the
+    /// log. `None` in a directory whose first start was not finished.
+    pub(crate) fn first_data(&self, files: &dyn Files) -> Result<Option<PathBuf>> {
+        type Made = fn(&str) -> bool;
+        let parts: [(PathBuf, Made); 5] = [
+            (self.tablets(), |name| parse_number(name, "", "").is_some()),
+            (self.ssts(), |name| parse_number(name, "", ".sst").is_some()),
+            (self.values(), |name| parse_number(name, "", ".val").is_some()),
+            (self.backups(), |name| parse_number(name, BACKUP_PREFIX, "").is_some()),
+            (self.log(), |name| parse_segment_name(name).is_some()),
+        ];
+        for (dir, is_made) in parts {
+            if !files.exists(&dir)? {
+                continue;
+            }
+            if let Some(entry) = files.list(&dir)?.into_iter().find(|entry| is_made(&entry.name)) {
+                return Ok(Some(dir.join(entry.name)));
+            }
+        }
+        Ok(None)
     }
 
     /// Where repair puts what it could not keep.

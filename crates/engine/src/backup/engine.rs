@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Backup, BackupId, BackupList, DRAFT_SUFFIX, read, write};
+use super::{Backup, BackupId, BackupList, read, write};
 use crate::db::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 use crate::layout::{BACKUP_PREFIX, Layout, parse_number};
+use crate::manifest::journal::DRAFT_SUFFIX;
 use crate::manifest::{Version, VersionEdit};
 use crate::sst::FileId;
 use crate::store::SstStore;

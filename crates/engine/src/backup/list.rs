@@ -10,7 +10,6 @@
 //! name is whole, or damaged.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use bytes::Bytes;
 
@@ -25,9 +24,6 @@ use crate::sst::FileId;
 
 /// First bytes of a backup's file.
 pub const BACKUP_MAGIC: Magic = *b"TEPUIBAK";
-
-/// Behind the name of a backup that is being written.
-pub(crate) const DRAFT_SUFFIX: &str = ".new";
 
 /// What a backup names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -123,22 +119,10 @@ pub(crate) fn write(
     id: BackupId,
     list: &BackupList,
 ) -> Result<()> {
-    let path = layout.backup(id);
-    let mut draft = path.clone().into_os_string();
-    draft.push(DRAFT_SUFFIX);
-    let draft = Path::new(&draft);
-    if files.exists(draft)? {
-        files.remove(draft)?;
-    }
     let mut record = Vec::new();
     list.encode(&mut record);
-    let written = Journal::create(files, draft, BACKUP_MAGIC, id.0, &record);
-    if let Err(error) = written.and_then(|_| files.rename(draft, &path)) {
-        // On a full disk its room is wanted. Where it cannot be removed, the next start does.
-        let _ = files.remove(draft);
-        return Err(error);
-    }
-    files.sync_dir(&layout.backups())
+    Journal::create_whole(files, &layout.backup(id), BACKUP_MAGIC, id.0, &record)?;
+    Ok(())
 }
 
 /// Reads a backup. `Corruption`, naming the file, where it is damaged.

@@ -35,7 +35,7 @@ use crate::sst::FileId;
 use crate::store::SstStore;
 
 pub use list::{BACKUP_MAGIC, BackupList};
-pub(crate) use list::{DRAFT_SUFFIX, read, write};
+pub(crate) use list::{read, write};
 
 pub(crate) use engine::Backups;
 

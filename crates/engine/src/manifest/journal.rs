@@ -42,6 +42,9 @@ pub use crate::log::record::{Magic, Record};
 /// its size in memory, so a larger one is a mistake, such as a file of another kind.
 pub const JOURNAL_BYTES_MAX: u64 = 1 << 30;
 
+/// Behind the name of a file that is being written and not yet renamed.
+pub(crate) const DRAFT_SUFFIX: &str = ".new";
+
 /// How a journal ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
@@ -82,14 +85,53 @@ impl Journal {
         id: u64,
         first: &[u8],
     ) -> Result<Self> {
+        let mut journal = Self::write_first(files, path, magic, id, first)?;
+        sync_parent(files, path)?;
+        journal.mark()?;
+        Ok(journal)
+    }
+
+    /// The same, but the file has its name only once its first record is durable: whatever is found under that
+    /// name is whole, or damaged. Takes the place of a file of that name. After a failure it may be there or not; what was
+    /// written of it otherwise is removed, or is a file whose name ends in [`DRAFT_SUFFIX`].
+    pub(crate) fn create_whole(
+        files: &dyn Files,
+        path: &Path,
+        magic: Magic,
+        id: u64,
+        first: &[u8],
+    ) -> Result<Self> {
+        let mut draft = path.to_owned().into_os_string();
+        draft.push(DRAFT_SUFFIX);
+        let draft = Path::new(&draft);
+        if files.exists(draft)? {
+            files.remove(draft)?;
+        }
+        let written = Self::write_first(files, draft, magic, id, first)
+            .and_then(|journal| files.rename(draft, path).map(|()| journal));
+        let mut journal = written.inspect_err(|_| {
+            // On a full disk its room is wanted. Where it cannot be removed, the next start does.
+            let _ = files.remove(draft);
+        })?;
+        journal.writer.renamed(path);
+        sync_parent(files, path)?;
+        journal.mark()?;
+        Ok(journal)
+    }
+
+    /// Creates a file with its first record; its name is not durable yet.
+    fn write_first(
+        files: &dyn Files,
+        path: &Path,
+        magic: Magic,
+        id: u64,
+        first: &[u8],
+    ) -> Result<Self> {
         check_payload(path, FILE_HEADER_BYTES, first)?;
         let mut writer = RecordWriter::create(files, path, magic, id)?;
         writer.append(first)?;
         writer.sync()?;
-        sync_parent(files, path)?;
-        let mut journal = Self { writer };
-        journal.mark()?;
-        Ok(journal)
+        Ok(Self { writer })
     }
 
     /// Appends a record; it is durable when this returns. After a failure the file must not be appended

@@ -19,11 +19,10 @@ use bytes::Bytes;
 
 use super::journal::sync_parent;
 use super::meta_record::{self, MetaRecord};
-use super::rotation::{Found, Incomplete, RotatingJournal, Series};
+use super::rotation::{Found, RotatingJournal, Series};
 use super::{MetaChange, MetaEntry, MetaExpect, MetaStore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
-use crate::log::record::first_image;
 
 /// Bytes of a key at most. Keys are paths of names that Bigtable limits to some hundred bytes.
 pub const META_KEY_BYTES_MAX: usize = 4 << 10;
@@ -180,10 +179,25 @@ fn check_limits(changes: &[MetaChange]) -> Result<()> {
 impl LocalMetaStore {
     /// Opens the store in `dir`; where there is none, creates it and the directory, durably.
     pub fn open(files: Arc<dyn Files>, dir: &Path) -> Result<Self> {
-        Self::open_in(files, dir, SERIES)
+        Self::open_beside(files, dir, None)
     }
 
-    fn open_in(files: Arc<dyn Files>, dir: &Path, series: Series) -> Result<Self> {
+    /// The same beside `data`, a file or directory that was made when there was a store already: where there is none now,
+    /// it is lost, and that is `Corruption`.
+    pub(crate) fn open_beside(
+        files: Arc<dyn Files>,
+        dir: &Path,
+        data: Option<&Path>,
+    ) -> Result<Self> {
+        Self::open_in(files, dir, data, SERIES)
+    }
+
+    fn open_in(
+        files: Arc<dyn Files>,
+        dir: &Path,
+        data: Option<&Path>,
+        series: Series,
+    ) -> Result<Self> {
         files.create_dir_all(dir)?;
         let (mut journal, found) = RotatingJournal::open(Arc::clone(&files), dir, series)?;
         let mut state = State::default();
@@ -198,18 +212,18 @@ impl LocalMetaStore {
                         })?;
                 }
             }
-            Found::Nothing(incomplete) => {
-                // The file is written at once, not with the first commit. So a file that does not verify
-                // is known to be the work of a crash in the first opening, and not a lost catalog, by
-                // holding nothing but bytes of the empty store.
-                if let Incomplete::Short(path) | Incomplete::Bad(path) = incomplete
-                    && !is_unfinished_first_file(files.as_ref(), dir, series, &path)?
-                {
-                    let what = "the snapshot does not verify, and there is no other file of the \
-                                store; restore it, or run `tepui repair` on the data directory";
-                    return Err(Error::corruption(path.display(), 0, what));
+            Found::Damaged(path) => {
+                let what = "the snapshot does not verify, and there is no other file of the store; \
+                            restore it, or run `tepui repair` on the data directory";
+                return Err(Error::corruption(path.display(), 0, what));
+            }
+            Found::Nothing => {
+                if let Some(data) = data {
+                    return Err(missing(dir, data));
                 }
-                journal.append(&[], || state.encode_snapshot())?;
+                // At once, not with the first commit: from now on a store that is not there is lost.
+                let snapshot = state.encode_snapshot();
+                journal = RotatingJournal::create(Arc::clone(&files), dir, series, &snapshot)?;
                 sync_parent(files.as_ref(), dir)?;
             }
         }
@@ -234,26 +248,13 @@ impl LocalMetaStore {
     }
 }
 
-/// Whether `path` is the only file, the first of its series, and what a crash leaves of an empty store's:
-/// no longer than that, each byte as it would be or zero.
-fn is_unfinished_first_file(
-    files: &dyn Files,
-    dir: &Path,
-    series: Series,
-    path: &Path,
-) -> Result<bool> {
-    let others = files.list(dir)?.iter().filter(|e| series.parse(&e.name).is_some()).count() != 1;
-    if others || path != series.path(dir, 1) {
-        return Ok(false);
-    }
-    let empty = first_image(series.magic, 1, &State::default().encode_snapshot());
-    let file = files.open(path)?;
-    let len = file.len()?;
-    if len > empty.len() as u64 {
-        return Ok(false);
-    }
-    let found = if len == 0 { Bytes::new() } else { file.read_at(0, len as usize)? };
-    Ok(found.iter().zip(&empty).all(|(found, want)| found == want || *found == 0))
+fn missing(dir: &Path, data: &Path) -> Error {
+    let (dir, data) = (dir.display(), data.display());
+    let message = format!(
+        "{dir}: the catalog is missing, but there is {data}. Nothing was changed: restore {dir} from a \
+         backup; without it nobody knows which tablet is whose"
+    );
+    Error::new(ErrorKind::Corruption, message)
 }
 
 impl MetaStore for LocalMetaStore {
@@ -323,7 +324,7 @@ mod tests {
     }
 
     fn open(files: &TestFiles) -> Result<LocalMetaStore> {
-        LocalMetaStore::open_in(Arc::new(files.clone()), dir(), small())
+        LocalMetaStore::open_in(Arc::new(files.clone()), dir(), None, small())
     }
 
     fn put(key: &str, expect: MetaExpect, value: &str) -> MetaChange {
@@ -535,8 +536,12 @@ mod tests {
             open(&disk).map(|store| all(&store))
         };
         for len in 0..=image.len() {
-            let want = states.iter().rev().find(|(end, _)| *end <= len).unwrap_or(&states[0]);
-            assert_eq!(found(&image[..len]).unwrap(), want.1, "cut to {len}");
+            let want = states.iter().rev().find(|(end, _)| *end <= len);
+            match (found(&image[..len]), want) {
+                (Ok(found), Some((_, want))) => assert_eq!(&found, want, "cut to {len}"),
+                (Err(error), None) => assert_eq!(error.kind(), ErrorKind::Corruption, "{len}"),
+                (found, want) => panic!("cut to {len}: {found:?}, not {want:?}"),
+            }
         }
         for at in 0..image.len() {
             let mut flipped = image.clone();
@@ -553,14 +558,33 @@ mod tests {
     #[test]
     fn a_lost_snapshot_is_corruption_and_not_an_empty_store() {
         let files = TestFiles::default();
-        open(&files).unwrap().commit(&[put("a", MetaExpect::Any, "1")]).unwrap();
-        open(&files).unwrap().commit(&[put("a", MetaExpect::Any, "2")]).unwrap();
-        let path = dir().join(&files.names()[0]);
-        let image = files.contents(&path);
-        for damaged in [vec![], image[..20].to_vec(), vec![0; image.len()]] {
-            files.put(&path, &damaged);
-            assert_eq!(open(&files).unwrap_err().kind(), ErrorKind::Corruption);
+        // The first file, and one that a later start wrote.
+        for value in ["1", "2"] {
+            open(&files).unwrap().commit(&[put("a", MetaExpect::Any, value)]).unwrap();
+            let path = dir().join(&files.names()[0]);
+            let image = files.contents(&path);
+            for damaged in [vec![], image[..20].to_vec(), vec![0; image.len()]] {
+                files.put(&path, &damaged);
+                assert_eq!(open(&files).unwrap_err().kind(), ErrorKind::Corruption);
+            }
+            files.put(&path, &image);
         }
+    }
+
+    #[test]
+    fn beside_data_a_store_is_opened_and_never_created() {
+        let files = TestFiles::default();
+        let beside = |files: &TestFiles| {
+            let data = Some(Path::new("data/sst/1.sst"));
+            LocalMetaStore::open_beside(Arc::new(files.clone()), dir(), data)
+        };
+        let error = beside(&files).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption);
+        assert!(error.message().contains("data/meta: the catalog is missing"), "{error}");
+        assert!(error.message().contains("data/sst/1.sst"), "{error}");
+        assert!(files.names().is_empty());
+        open(&files).unwrap().commit(&[put("a", MetaExpect::Any, "1")]).unwrap();
+        assert!(beside(&files).unwrap().get("a").unwrap().is_some());
     }
 
     #[test]

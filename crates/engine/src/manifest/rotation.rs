@@ -9,7 +9,8 @@
 //! A file's number is its id. Rotation writes the next file, whose only record is a snapshot of the
 //! *new* state, syncs it and its name, and removes the file before, durably, before the change is
 //! answered. So a crash leaves either file or both, each a whole state; and once a change in a new file
-//! was answered no older file is there to be mistaken for the state.
+//! was answered no older file is there to be mistaken for the state. The first file has no file before it: it
+//! has its name only once it is whole (`Journal::create_whole`). So files without a whole one among them are damaged.
 //!
 //! Files are only written from their beginning (see [`crate::io::WritableFile`]), so a journal that was
 //! opened is not continued: its first change rotates.
@@ -20,7 +21,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::journal::{Contents, Journal, Magic, Record, Tail};
+use super::journal::{Contents, Journal, Magic, Record};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 
@@ -56,19 +57,10 @@ impl Series {
 pub enum Found {
     /// The newest whole file: where it is, its snapshot and its changes.
     State(PathBuf, Vec<Record>),
-    /// No file whose first record is whole.
-    Nothing(Incomplete),
-}
-
-/// Files without a whole first record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Incomplete {
-    /// There are no files at all.
-    NoFiles,
-    /// The newest of them was cut short, as by a crash while it was created.
-    Short(PathBuf),
-    /// The newest of them is as long as it should be but does not verify.
-    Bad(PathBuf),
+    /// Files, and none whose first record is whole; the newest.
+    Damaged(PathBuf),
+    /// No files at all.
+    Nothing,
 }
 
 /// The writing side.
@@ -88,13 +80,30 @@ pub struct RotatingJournal {
 }
 
 impl RotatingJournal {
+    /// Creates the first file of the series in `dir`, durably. `AlreadyExists` where there is one.
+    pub fn create(
+        files: Arc<dyn Files>,
+        dir: &Path,
+        series: Series,
+        snapshot: &[u8],
+    ) -> Result<Self> {
+        if let Some(entry) = files.list(dir)?.iter().find(|e| series.parse(&e.name).is_some()) {
+            let path = dir.join(&entry.name);
+            return Err(Error::new(ErrorKind::AlreadyExists, path.display().to_string()));
+        }
+        let (id, path) = (1, series.path(dir, 1));
+        let first = Journal::create_whole(files.as_ref(), &path, series.magic, id, snapshot)?;
+        let (dir, snapshot_bytes) = (dir.to_owned(), first.bytes());
+        let current = Some(first);
+        Ok(Self { files, dir, series, newest: id, current, snapshot_bytes, failed: None })
+    }
+
     /// Finds the state in `dir`, makes it durable and removes files that do not count.
     pub fn open(files: Arc<dyn Files>, dir: &Path, series: Series) -> Result<(Self, Found)> {
         let mut ids: Vec<u64> =
             files.list(dir)?.iter().filter_map(|entry| series.parse(&entry.name)).collect();
         ids.sort_unstable();
         let newest = ids.last().copied().unwrap_or(0);
-        let mut incomplete = Incomplete::NoFiles;
         let mut state = None;
         for id in ids.iter().rev() {
             let path = series.path(dir, *id);
@@ -103,15 +112,10 @@ impl RotatingJournal {
                 state = Some((*id, path, contents));
                 break;
             }
-            if incomplete == Incomplete::NoFiles {
-                incomplete = match contents.tail {
-                    Tail::Short => Incomplete::Short(path),
-                    Tail::Clean | Tail::Bad => Incomplete::Bad(path),
-                };
-            }
         }
         let found = match state {
-            None => Found::Nothing(incomplete),
+            None if ids.is_empty() => Found::Nothing,
+            None => Found::Damaged(series.path(dir, newest)),
             Some((id, path, contents)) => {
                 settle(files.as_ref(), dir, series, &path, id, &contents, &ids)?;
                 Found::State(path, contents.records)

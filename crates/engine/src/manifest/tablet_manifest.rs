@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use super::edit::VersionEdit;
 use super::journal::{Journal, Record, sync_parent};
-use super::rotation::{Found, Incomplete, RotatingJournal, Series};
+use super::rotation::{Found, RotatingJournal, Series};
 use super::version::Version;
 use crate::cell::RowRange;
 use crate::error::{Error, ErrorKind, Result};
@@ -62,17 +62,14 @@ impl TabletManifest {
         }
         let version = Version::empty(range).apply(initial)?;
         files.create_dir_all(dir)?;
-        let (mut journal, found) = RotatingJournal::open(Arc::clone(&files), dir, series)?;
-        if let Found::State(path, _) = found {
-            return Err(Error::new(ErrorKind::AlreadyExists, path.display().to_string()));
-        }
-        journal.append(&[], || encoded(&version.snapshot()))?;
+        let snapshot = encoded(&version.snapshot());
+        let journal = RotatingJournal::create(Arc::clone(&files), dir, series, &snapshot)?;
         sync_parent(files.as_ref(), dir)?;
         Ok(Self { journal, version: Arc::new(version) })
     }
 
-    /// Opens the manifest in `dir`, and the version that it describes. `NotFound` where there is none, or only
-    /// one that was cut short while it was created: such a tablet was never acknowledged.
+    /// Opens the manifest in `dir`, and the version that it describes. `NotFound` where there is none:
+    /// the creation or the removal of the tablet was cut short, or the file is lost.
     pub fn open(files: Arc<dyn Files>, dir: &Path) -> Result<(Self, Arc<Version>)> {
         Self::open_in(files, dir, SERIES)
     }
@@ -81,15 +78,11 @@ impl TabletManifest {
         let (journal, found) = RotatingJournal::open(files, dir, series)?;
         let (path, records) = match found {
             Found::State(path, records) => (path, records),
-            Found::Nothing(Incomplete::NoFiles) => {
+            Found::Nothing => {
                 let message = format!("{}: holds no manifest", dir.display());
                 return Err(Error::new(ErrorKind::NotFound, message));
             }
-            Found::Nothing(Incomplete::Short(path)) => {
-                let message = format!("{}: was never written completely", path.display());
-                return Err(Error::new(ErrorKind::NotFound, message));
-            }
-            Found::Nothing(Incomplete::Bad(path)) => {
+            Found::Damaged(path) => {
                 let what = "the snapshot does not verify, and there is no other manifest; restore \
                             the file, or run `tepui repair` on the data directory";
                 return Err(Error::corruption(path.display(), 0, what));
@@ -295,7 +288,7 @@ mod tests {
                     let left = if len >= marked { marked } else { *end };
                     assert_eq!(cut.contents(&path).len(), left, "the torn tail is cut");
                 }
-                (Err(error), None) => assert_eq!(error.kind(), ErrorKind::NotFound, "{len}"),
+                (Err(error), None) => assert_eq!(error.kind(), ErrorKind::Corruption, "{len}"),
                 (opened, want) => panic!("cut to {len}: {opened:?}, not {want:?}"),
             }
         }

@@ -22,7 +22,7 @@ use super::{
     CACHE_BYTES, CatalogEntry, CatalogReader, Finding, Meta, Progress, check_log, list_backups,
     list_files, list_ssts, list_tablets, open_dir,
 };
-use crate::backup::{self, BackupId, BackupList, DRAFT_SUFFIX};
+use crate::backup::{self, BackupId, BackupList};
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::cell::RowRange;
 use crate::error::{ErrorKind, Result};
@@ -30,6 +30,7 @@ use crate::identity;
 use crate::io::{Env, Files};
 use crate::layout::Layout;
 use crate::log::segment::list_segments;
+use crate::manifest::journal::DRAFT_SUFFIX;
 use crate::manifest::{MANIFEST_SERIES, SstRef, Version};
 use crate::sst::{FileId, Piece, SstReader};
 use crate::tablet::TabletId;
@@ -221,14 +222,17 @@ impl Check<'_> {
                 self.torn(&read);
                 Ok(Some(read.state))
             }
-            Ok(None) if list_tablets(self.files, self.layout)?.is_empty() => {
-                self.note(&dir, "the first start was not finished: there is no catalog yet");
-                Ok(Some(Meta::new()))
-            }
-            Ok(None) => {
-                self.wrong(&dir, "there are tablets, but the catalog is missing");
-                Ok(None)
-            }
+            Ok(None) => match self.layout.first_data(self.files)? {
+                None => {
+                    self.note(&dir, "the first start was not finished: there is no catalog yet");
+                    Ok(Some(Meta::new()))
+                }
+                Some(data) => {
+                    let what = format!("the catalog is missing, but there is {}", data.display());
+                    self.wrong(&dir, what);
+                    Ok(None)
+                }
+            },
             Err(error) => {
                 self.damage(&dir, error);
                 Ok(None)
@@ -251,8 +255,8 @@ impl Check<'_> {
                     self.version(&read.path, &read.state);
                 }
                 Ok(None) => {
-                    let what =
-                        "a tablet whose creation or removal was cut short; a start removes it";
+                    let what = "has no manifest, as a tablet whose creation or removal was cut \
+                                short; a start removes it if no table has it";
                     self.note(&dir, what);
                 }
                 Err(error) => {

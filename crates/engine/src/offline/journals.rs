@@ -3,16 +3,13 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::Meta;
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{Files, MemoryFiles};
+use crate::io::Files;
 use crate::log::record::{FILE_HEADER_BYTES, Record, Salvage};
 use crate::manifest::journal::{Contents, Journal, Tail};
-use crate::manifest::{
-    LocalMetaStore, META_SERIES, MetaRecord, Series, Version, VersionEdit, replay_manifest,
-};
+use crate::manifest::{META_SERIES, MetaRecord, Series, Version, VersionEdit, replay_manifest};
 
 /// A state that was read.
 pub(super) struct Read<T> {
@@ -27,8 +24,8 @@ pub(super) struct Read<T> {
 enum Newest {
     /// No file at all.
     Nothing,
-    /// None with a whole first record; the newest.
-    Unfinished(PathBuf, Tail),
+    /// Files, and none with a whole first record; the newest.
+    Damaged(PathBuf),
     State(PathBuf, Contents),
 }
 
@@ -46,17 +43,17 @@ pub(super) fn series_files(
 }
 
 fn newest(files: &dyn Files, dir: &Path, series: Series) -> Result<Newest> {
-    let mut unfinished = Newest::Nothing;
+    let mut newest = Newest::Nothing;
     for (id, path) in series_files(files, dir, series)?.into_iter().rev() {
         let contents = Journal::read(files, &path, series.magic, Some(id))?;
         if !contents.records.is_empty() {
             return Ok(Newest::State(path, contents));
         }
-        if matches!(unfinished, Newest::Nothing) {
-            unfinished = Newest::Unfinished(path, contents.tail);
+        if matches!(newest, Newest::Nothing) {
+            newest = Newest::Damaged(path);
         }
     }
-    Ok(unfinished)
+    Ok(newest)
 }
 
 fn at_record(path: &Path, offset: u64, error: Error) -> Error {
@@ -71,8 +68,7 @@ fn at_record(path: &Path, offset: u64, error: Error) -> Error {
 pub(super) fn read_meta(files: &dyn Files, dir: &Path) -> Result<Option<Read<Meta>>> {
     let (path, contents) = match newest(files, dir, META_SERIES)? {
         Newest::Nothing => return Ok(None),
-        Newest::Unfinished(path, _) if is_of_a_first_start(files, dir, &path)? => return Ok(None),
-        Newest::Unfinished(path, _) => {
+        Newest::Damaged(path) => {
             let what = "the snapshot does not verify, and there is no other file of the store";
             return Err(Error::corruption(path.display(), FILE_HEADER_BYTES, what));
         }
@@ -124,36 +120,16 @@ fn apply_meta(meta: &mut Meta, record: MetaRecord) {
     }
 }
 
-/// Whether `path` is the only file of the meta store and what a crash in the first start leaves of an empty
-/// one: each byte as it would be, or zero.
-fn is_of_a_first_start(files: &dyn Files, dir: &Path, path: &Path) -> Result<bool> {
-    let found = series_files(files, dir, META_SERIES)?;
-    if found.len() != 1 || path != META_SERIES.path(dir, 1) {
-        return Ok(false);
-    }
-    let memory = MemoryFiles::new();
-    let place = Path::new("/meta");
-    LocalMetaStore::open(Arc::new(memory.clone()), place)?;
-    let empty = memory.contents(&META_SERIES.path(place, 1))?;
-    let file = files.open(path)?;
-    let len = file.len()?;
-    if len > empty.len() as u64 {
-        return Ok(false);
-    }
-    let bytes = file.read_at(0, len as usize)?;
-    Ok(bytes.iter().zip(&empty).all(|(found, want)| found == want || *found == 0))
-}
-
-/// The version that the manifest in `dir` describes; `None` where there is no whole one, as of a tablet
-/// whose creation or removal was cut short.
+/// The version that the manifest in `dir` describes; `None` where there is no manifest, as of a tablet whose
+/// creation or removal was cut short.
 pub(super) fn read_manifest(
     files: &dyn Files,
     dir: &Path,
     series: Series,
 ) -> Result<Option<Read<Version>>> {
     let (path, contents) = match newest(files, dir, series)? {
-        Newest::Nothing | Newest::Unfinished(_, Tail::Short) => return Ok(None),
-        Newest::Unfinished(path, _) => {
+        Newest::Nothing => return Ok(None),
+        Newest::Damaged(path) => {
             let what = "the snapshot does not verify, and there is no other manifest";
             return Err(Error::corruption(path.display(), FILE_HEADER_BYTES, what));
         }

@@ -43,7 +43,7 @@ impl Repair<'_> {
         let dir = self.layout.meta();
         let damage = match journals::read_meta(files.as_ref(), &dir) {
             Ok(Some(read)) => return self.tables(&read.state),
-            Ok(None) if list_tablets(files.as_ref(), self.layout)?.is_empty() => {
+            Ok(None) if self.layout.first_data(files.as_ref())?.is_none() => {
                 return self.tables(&super::Meta::new());
             }
             Ok(None) => Finding::damage(&dir, "the catalog is missing"),

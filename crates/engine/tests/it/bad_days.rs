@@ -2,7 +2,7 @@
 //! served, and the error says what and where.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures::executor::block_on;
@@ -11,10 +11,13 @@ use proptest::prelude::*;
 use tepui_engine::ErrorKind;
 use tepui_engine::cell::{FamilyId, RowBatch, RowRange};
 use tepui_engine::db::{CompressionPolicy, Engine, EngineOptions, Health};
-use tepui_engine::io::{Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles};
+use tepui_engine::io::{
+    CrashMode, Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles, SeededRng,
+};
 use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
+use tepui_engine::offline::{CatalogEntry, TableTablets};
 use tepui_engine::read::Projection;
-use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
+use tepui_engine::tablet::{ReadView, ScanOptions, Tablet, TabletId};
 
 use crate::harness::{Model, Rig, START_MICROS, env, plain_schema, put, scan, tiny_options};
 
@@ -470,4 +473,187 @@ fn who_is_still_at_work_when_the_engine_closes_commits_nothing_to_a_catalog_that
     let rig = rig.reopen_on(files);
     assert_eq!(rig.engine.meta().get("k").unwrap().unwrap().value, "first");
     commit(rig.engine.meta().as_ref(), "second").unwrap();
+}
+
+/// All files but the lock, with what is in them.
+fn contents(files: &MemoryFiles) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut paths = Vec::new();
+    files_under(files, Path::new("/data"), &mut paths);
+    paths.retain(|path| path.file_name() != Some("LOCK".as_ref()));
+    paths.into_iter().map(|path| (path.clone(), files.contents(&path).unwrap())).collect()
+}
+
+/// A directory with SSTs, value files, log and one tablet, as SIGKILL leaves it; the catalog names the tablet.
+fn killed() -> (Arc<MemoryFiles>, TabletId) {
+    let (rig, _) = furnished();
+    let (files, id) = (Arc::clone(&rig.files), rig.tablet.id());
+    let value = Some(Bytes::from(id.0.to_string()));
+    let change = MetaChange { key: "tables/t".into(), expect: MetaExpect::Any, value };
+    rig.engine.meta().commit(&[change]).unwrap();
+    drop(rig);
+    for part in ["sst", "values", "log"] {
+        assert!(!files.list(&Path::new("/data").join(part)).unwrap().is_empty(), "{part}");
+    }
+    (files, id)
+}
+
+fn read_catalog(key: &str, value: &[u8]) -> tepui_engine::Result<Option<CatalogEntry>> {
+    let Some(table) = key.strip_prefix("tables/") else { return Ok(None) };
+    let id = std::str::from_utf8(value).unwrap().parse().unwrap();
+    let table = TableTablets { table: table.to_owned(), tablets: vec![TabletId(id)] };
+    Ok(Some(CatalogEntry::Table(table)))
+}
+
+/// Opens the directory as a server does, and as a user without a catalog does.
+fn open_both_ways(files: &Arc<MemoryFiles>) -> [tepui_engine::Result<Arc<Engine>>; 2] {
+    let environment = || {
+        let clock = Arc::new(ManualClock::new(START_MICROS));
+        env(Arc::clone(files) as Arc<dyn Files>, clock, 5)
+    };
+    let (dir, options) = (Path::new("/data"), tiny_options);
+    let by_server = Engine::open_with_catalog(environment(), dir, options(), &read_catalog);
+    [
+        by_server.inspect(|engine| engine.close().unwrap()),
+        Engine::open(environment(), dir, options()),
+    ]
+}
+
+/// Both ways are refused with all of `told` in the error, and nothing is changed.
+fn assert_refused(files: &Arc<MemoryFiles>, told: &[&str]) {
+    let before = contents(files);
+    for opened in open_both_ways(files) {
+        let error = opened.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+        assert!(told.iter().all(|told| error.message().contains(told)), "{error}");
+        assert!(contents(files) == before, "{error}: something was changed");
+    }
+}
+
+#[test]
+fn a_lost_catalog_is_not_taken_for_an_empty_one() {
+    let meta = Path::new("/data/meta");
+    let lose = |files: &MemoryFiles| {
+        for entry in files.list(meta).unwrap() {
+            files.remove(&meta.join(entry.name)).unwrap();
+        }
+    };
+    let (files, _) = killed();
+    lose(&files);
+    assert_refused(&files, &["/data/meta", "the catalog is missing", "restore"]);
+
+    // Whatever is left beside it.
+    for kept in ["tablets", "sst", "values", "log"] {
+        let (files, _) = killed();
+        lose(&files);
+        for (path, _) in contents(&files) {
+            let part = path.strip_prefix("/data").unwrap().iter().next().unwrap();
+            if part != "IDENTITY" && part != kept {
+                files.remove(&path).unwrap();
+            }
+        }
+        if kept != "tablets" {
+            for entry in files.list(Path::new("/data/tablets")).unwrap() {
+                files.remove_dir(&Path::new("/data/tablets").join(entry.name)).unwrap();
+            }
+        }
+        assert_refused(&files, &["/data/meta", "the catalog is missing", kept]);
+    }
+
+    // Only bytes that a first start may leave are left of the first file, which holds everything until the second start.
+    for len in [0, 20] {
+        let (files, _) = killed();
+        let path = meta.join(&files.list(meta).unwrap()[0].name);
+        let mut bytes = files.contents(&path).unwrap();
+        bytes.truncate(len);
+        files.put_contents(&path, bytes);
+        assert_refused(&files, &[path.to_str().unwrap(), "restore"]);
+    }
+}
+
+#[test]
+fn a_manifest_that_lost_its_contents_costs_nothing_else() {
+    let (whole, id) = killed();
+    let path = Path::new("/data/tablets").join(format!("{:016x}", id.0));
+    let path = path.join(&whole.list(&path).unwrap()[0].name);
+    let image = whole.contents(&path).unwrap();
+    for damaged in [vec![], image[..40].to_vec(), vec![0; image.len()]] {
+        let (files, _) = killed();
+        files.put_contents(&path, damaged);
+        assert_refused(&files, &[path.to_str().unwrap(), "tepui repair"]);
+    }
+}
+
+#[test]
+fn a_tablet_of_the_catalog_without_a_manifest_keeps_a_server_from_starting() {
+    for dir_too in [false, true] {
+        let (files, id) = killed();
+        let dir = Path::new("/data/tablets").join(format!("{:016x}", id.0));
+        for entry in files.list(&dir).unwrap() {
+            files.remove(&dir.join(entry.name)).unwrap();
+        }
+        if dir_too {
+            files.remove_dir(&dir).unwrap();
+        }
+        let before = contents(&files);
+        let clock = Arc::new(ManualClock::new(START_MICROS));
+        let environment = env(Arc::clone(&files) as Arc<dyn Files>, clock, 5);
+        let opened = Engine::open_with_catalog(
+            environment,
+            Path::new("/data"),
+            tiny_options(),
+            &read_catalog,
+        );
+        let error = opened.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+        for told in [dir.to_str().unwrap(), "MANIFEST", " t ", "tepui repair"] {
+            assert!(error.message().contains(told), "{told} in {error}");
+        }
+        assert!(contents(&files) == before, "something was changed");
+        assert_eq!(files.exists(&dir).unwrap(), !dir_too);
+    }
+}
+
+/// What a power cut leaves before each sync of a file or directory whose path contains `path`, many times.
+fn power_cuts(path: &'static str, cuts: u64, work: impl Fn(&Engine)) -> Vec<Arc<MemoryFiles>> {
+    let disk = Arc::new(MemoryFiles::new());
+    let faults = Arc::new(FaultFiles::new(Arc::clone(&disk) as Arc<dyn Files>));
+    let found = Arc::new(Mutex::new(Vec::new()));
+    let (kept, of) = (Arc::clone(&found), Arc::clone(&disk));
+    faults.before_sync(Some(Arc::new(move |synced: &Path| {
+        if synced.to_string_lossy().contains(path) {
+            let mut kept = kept.lock().unwrap();
+            kept.extend(
+                (0..cuts)
+                    .map(|seed| Arc::new(of.crashed_copy(CrashMode::Torn, &SeededRng::new(seed)))),
+            );
+        }
+    })));
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let environment = env(faults as Arc<dyn Files>, clock, 1);
+    let engine = Engine::open(environment, Path::new("/data"), tiny_options()).unwrap();
+    work(&engine);
+    drop(engine);
+    let found = std::mem::take(&mut *found.lock().unwrap());
+    assert!(!found.is_empty(), "no sync of {path}");
+    found
+}
+
+#[test]
+fn a_power_cut_while_a_tablet_is_created_leaves_a_directory_that_opens() {
+    let create = |engine: &Engine| drop(engine.create_tablet(RowRange::all()).unwrap());
+    for files in power_cuts("MANIFEST", 500, create) {
+        for opened in open_both_ways(&files) {
+            assert!(opened.unwrap().tablets().is_empty(), "nobody was told of it");
+        }
+        assert_eq!(files.list(Path::new("/data/tablets")).unwrap(), []);
+    }
+}
+
+#[test]
+fn a_power_cut_in_the_first_start_leaves_a_directory_that_opens() {
+    for files in power_cuts("", 50, |_| ()) {
+        for opened in open_both_ways(&files) {
+            opened.unwrap().close().unwrap();
+        }
+    }
 }

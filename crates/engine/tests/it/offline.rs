@@ -448,6 +448,66 @@ fn a_tablet_without_any_manifest_is_recreated_between_its_neighbours() {
 }
 
 #[test]
+fn a_manifest_that_is_empty_or_gone_is_damage_and_the_ssts_of_its_tablet_are_kept() {
+    type Lose = fn(&MemoryFiles, &Path);
+    let ways: [(&str, Lose); 5] = [
+        ("empty", |files, path| files.put_contents(path, Vec::new())),
+        ("cut", |files, path| files.truncate(path, 40).unwrap()),
+        ("zeros", |files, path| {
+            let len = files.contents(path).unwrap().len();
+            files.put_contents(path, vec![0; len]);
+        }),
+        ("gone", |files, path| files.remove(path).unwrap()),
+        ("gone with its directory", |files, path| {
+            files.remove(path).unwrap();
+            files.remove_dir(path.parent().unwrap()).unwrap();
+        }),
+    ];
+    for (what, lose) in ways {
+        let place = place();
+        let manifest = files_in(&place.files, "tablets").remove(0);
+        lose(&place.files, &manifest);
+        let dir_of_it = manifest.parent().unwrap().to_str().unwrap();
+        let found = check(&place.files);
+        assert!(found.damage.iter().any(|f| f.to_string().contains(dir_of_it)), "{what}: {found}");
+        let before = contents(&place.files);
+        let environment = environment(&place.files);
+        let opened = Engine::open_with_catalog(environment, dir(), tiny_options(), &read_catalog);
+        assert_eq!(opened.unwrap_err().kind(), ErrorKind::Corruption, "{what}");
+        assert!(contents(&place.files) == before, "{what}: a refused start changes nothing");
+
+        let names = |paths: Vec<PathBuf>| -> Vec<_> {
+            paths.iter().map(|path| path.file_name().unwrap().to_owned()).collect()
+        };
+        let ssts = names(files_in(&place.files, "sst"));
+        let report = repair(&place.files, false);
+        assert!(report.opens(), "{what}: {report:#?}");
+        let mut kept = names(files_in(&place.files, "sst"));
+        let aside = names(files_in(&place.files, "lost/sst"));
+        assert!(!kept.is_empty() && !aside.is_empty(), "{what}: {kept:?} {aside:?}");
+        kept.extend(aside);
+        kept.sort();
+        assert_eq!(kept, ssts, "{what}");
+        let rows = rows_of(&place.files, place.tablets);
+        assert!(rows.len() >= ROWS / 2, "{what}: the log and the other tablet: {}", rows.len());
+    }
+}
+
+#[test]
+fn a_tablet_that_was_being_created_is_a_note_and_a_start_removes_it() {
+    let place = place();
+    let tablet = dir().join("tablets").join("00000000000000aa");
+    let draft = tablet.join("MANIFEST-0000000000000001.new");
+    place.files.create_dir_all(&tablet).unwrap();
+    place.files.put_contents(&draft, vec![7; 60]);
+    let report = check(&place.files);
+    assert!(report.is_whole(), "{:?}", report.damage);
+    assert!(report.notes.iter().any(|note| note.file == tablet), "{:?}", report.notes);
+    assert_eq!(rows_of(&place.files, place.tablets), place.rows);
+    assert!(!place.files.exists(&tablet).unwrap());
+}
+
+#[test]
 fn two_lost_tablets_side_by_side_are_left_and_the_repair_says_what_to_do() {
     let place = place();
     for path in files_in(&place.files, "tablets") {
@@ -498,6 +558,36 @@ fn without_a_catalog_nothing_else_is_touched() {
     let report = repair(&place.files, false);
     assert!(!report.opens() && report.open[0].contains("backup"), "{:?}", report.open);
     assert_eq!(contents(&place.files), before);
+}
+
+#[test]
+fn a_catalog_that_is_gone_is_damage_and_nothing_else_is_touched() {
+    // With everything beside it, and with SSTs alone.
+    for ssts_alone in [false, true] {
+        let place = place();
+        for path in contents(&place.files).into_keys() {
+            let kept = path == dir().join("IDENTITY")
+                || path.starts_with(dir().join("sst"))
+                || !(ssts_alone || path.starts_with(dir().join("meta")));
+            if !kept {
+                place.files.remove(&path).unwrap();
+            }
+        }
+        if ssts_alone {
+            for entry in place.files.list(&dir().join("tablets")).unwrap() {
+                place.files.remove_dir(&dir().join("tablets").join(entry.name)).unwrap();
+            }
+        }
+        let found = check(&place.files);
+        let of_meta = |f: &&offline::Finding| f.to_string().contains("the catalog is missing");
+        assert_eq!(found.damage.iter().filter(of_meta).count(), 1, "{:?}", found.damage);
+        let before = contents(&place.files);
+        let report = repair(&place.files, false);
+        assert!(!report.opens() && report.open[0].contains("backup"), "{:?}", report.open);
+        let mut after = contents(&place.files);
+        after.remove(&dir().join("LOCK"));
+        assert!(before.iter().filter(|(path, _)| !path.ends_with("LOCK")).eq(after.iter()));
+    }
 }
 
 #[test]

@@ -54,6 +54,11 @@ impl RecordWriter {
         &self.path
     }
 
+    /// The file was renamed; errors name it by `path` from now on.
+    pub fn renamed(&mut self, path: &Path) {
+        path.clone_into(&mut self.path);
+    }
+
     /// The id in its header.
     pub fn file_id(&self) -> u64 {
         self.file_id
