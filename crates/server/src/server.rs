@@ -66,7 +66,8 @@ pub struct Running {
 pub fn start(env: Env, config: &Config) -> Result<Running> {
     let address = listen_address(config)?;
     let options = config.engine.clone();
-    let engine = Engine::open(env.clone(), &config.data, options)?;
+    let catalog = &crate::catalog::entry_of;
+    let engine = Engine::open_with_catalog(env.clone(), &config.data, options, catalog)?;
     tell_opening(engine.open_summary());
     start_over(env, engine, address, config)
 }
@@ -360,7 +361,77 @@ impl Serving<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use tepui_engine::cell::{FamilyId, Mutation, RowBatch, RowRange};
+    use tepui_engine::db::EngineOptions;
+    use tepui_engine::io::{Files, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
+    use tepui_engine::manifest::{MetaChange, MetaExpect};
+    use tepui_engine::schema::{FamilyOptions, TabletSchema};
+
     use super::*;
+    use crate::catalog::record::TableRecord;
+
+    /// A table with an SST, and the directory of its one tablet.
+    fn with_table(env: &Env) -> std::path::PathBuf {
+        let options = EngineOptions { background: false, ..EngineOptions::default() };
+        let engine = Engine::open(env.clone(), Path::new("/data"), options).unwrap();
+        let tablet = engine.create_tablet(RowRange::all()).unwrap();
+        let record = TableRecord {
+            name: "projects/p/instances/i/tables/t".to_owned(),
+            tablets: vec![tablet.id().0],
+            ..TableRecord::default()
+        };
+        let change = MetaChange {
+            key: format!("tables/{}", record.name),
+            expect: MetaExpect::Absent,
+            value: Some(record.encode_versioned().into()),
+        };
+        engine.meta().commit(&[change]).unwrap();
+        let put = Mutation::Put {
+            family: FamilyId(1),
+            qualifier: "q".into(),
+            timestamp: 1000,
+            value: "value".into(),
+        };
+        let families = [(FamilyId(1), FamilyOptions::default())].into_iter().collect();
+        tablet.set_schema(Arc::new(TabletSchema { families }));
+        let batch = RowBatch { row: "row".into(), mutations: vec![put] };
+        pollster::block_on(tablet.apply(batch)).unwrap();
+        engine.close().unwrap();
+        Path::new("/data/tablets").join(format!("{:016x}", tablet.id().0))
+    }
+
+    #[test]
+    fn a_server_that_lost_its_catalog_or_a_manifest_does_not_start_and_removes_nothing() {
+        for lost in ["meta", "manifest"] {
+            let files = Arc::new(MemoryFiles::new());
+            let env = Env {
+                files: Arc::<MemoryFiles>::clone(&files),
+                io: Arc::new(InlineIo),
+                clock: Arc::new(ManualClock::new(1_767_225_600_000_000)),
+                rng: Arc::new(SeededRng::new(1)),
+                spawner: Arc::new(ThreadSpawner),
+            };
+            let tablet = with_table(&env);
+            let dir = if lost == "meta" { Path::new("/data/meta") } else { &tablet };
+            for entry in files.list(dir).unwrap() {
+                files.remove(&dir.join(entry.name)).unwrap();
+            }
+            let left = || {
+                ["sst", "tablets", "log"]
+                    .map(|part| files.list(&Path::new("/data").join(part)).unwrap())
+            };
+            let before = left();
+            assert!(before.iter().all(|part| !part.is_empty()), "{before:?}");
+            let listen = "127.0.0.1:0".to_owned();
+            let config = Config { data: "/data".into(), listen, ..Config::default() };
+            let error = start(env, &config).err().expect("it does not start");
+            assert_eq!(error.kind(), Code::DataLoss, "{lost}: {error}");
+            assert!(error.message().contains(dir.to_str().unwrap()), "{lost}: {error}");
+            assert_eq!(left(), before, "{lost}");
+        }
+    }
 
     fn listening_on(listen: &str, allow_remote_plaintext: bool) -> Result<SocketAddr> {
         let config =
