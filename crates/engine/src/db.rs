@@ -28,7 +28,7 @@ use crate::memtable::MemtableMemory;
 use crate::offline::{CatalogEntry, CatalogReader};
 use crate::sst::IndexMemory;
 use crate::store::SstStore;
-use crate::tablet::{Replay, Tablet, TabletId};
+use crate::tablet::{Replay, Tablet, TabletId, TabletStats};
 
 use crate::options::JOB_BYTES;
 use crate::pressure::{Pressure, Refusals};
@@ -318,10 +318,18 @@ impl Engine {
     /// Removes every tablet that is not listed.
     pub fn retain_tablets(&self, keep: &[TabletId]) -> Result<()> {
         let keep: HashSet<TabletId> = keep.iter().copied().collect();
-        for tablet in self.tablets() {
-            if !keep.contains(&tablet.id()) {
-                self.drop_tablet(tablet.id())?;
-            }
+        let mut unnamed = self.tablets();
+        unnamed.retain(|tablet| !keep.contains(&tablet.id()));
+        if !unnamed.is_empty() {
+            let of_tablet = |stats: TabletStats| stats.sst_bytes + stats.value_file_bytes;
+            tracing::warn!(
+                tablets = unnamed.len(),
+                bytes = unnamed.iter().map(|tablet| of_tablet(tablet.stats())).sum::<u64>(),
+                "removing tablets that no table has: a crash left them, or the catalog forgot them"
+            );
+        }
+        for id in unnamed.into_iter().map(|tablet| tablet.id()) {
+            self.drop_tablet(id)?;
         }
         Ok(())
     }

@@ -213,10 +213,17 @@ impl Engine {
     /// Removes every backup that is not listed.
     pub fn retain_backups(&self, keep: &[BackupId]) -> Result<()> {
         let keep: HashSet<BackupId> = keep.iter().copied().collect();
-        for backup in self.backups() {
-            if !keep.contains(&backup.id()) {
-                self.delete_backup(backup.id())?;
-            }
+        let mut unnamed = self.backups();
+        unnamed.retain(|backup| !keep.contains(&backup.id()));
+        if !unnamed.is_empty() {
+            tracing::warn!(
+                backups = unnamed.len(),
+                bytes = unnamed.iter().map(|backup| backup.list().bytes()).sum::<u64>(),
+                "removing backups that the catalog does not have: a crash left them, or it forgot them"
+            );
+        }
+        for id in unnamed.into_iter().map(|backup| backup.id()) {
+            self.delete_backup(id)?;
         }
         Ok(())
     }
