@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// The report, for people.
 fn text(args: &Args, report: &RepairReport) -> String {
     let verdict = format!("{}: {}", args.dir.display(), report.after);
-    if report.before.is_whole() {
+    if report.before.is_whole() && !report.has_changes() {
         return format!("nothing to repair\n{verdict}\n");
     }
     let mut text = Vec::new();
@@ -76,6 +76,13 @@ fn text(args: &Args, report: &RepairReport) -> String {
             "Rows in the ranges above may be there in part.",
         ];
         section("mind", lines.map(str::to_owned).to_vec());
+    }
+    if !report.before.unnamed.is_empty() {
+        let lines = [
+            "Nothing names some of the files that were set aside. A crash leaves such files; a catalog that lost",
+            "a part, or is older than they are, does too. If a table or a backup is missing, look for it there.",
+        ];
+        section("mind also", lines.map(str::to_owned).to_vec());
     }
     section("NOT REPAIRED", report.open.clone());
     section("damage that is left", report.after.damage.iter().map(ToString::to_string).collect());

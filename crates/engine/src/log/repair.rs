@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use super::batch::{LogRecord, decode_record, encode_opening};
 use super::record::{Record, RecordWriter, Salvage};
 use super::segment::{MAGIC, Predecessor, list_segments, parse_segment_name, segment_name};
+use crate::cell::Seq;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{DirEntry, Files};
 
@@ -70,6 +71,54 @@ pub fn repair(files: &dyn Files, dir: &Path) -> Result<Vec<SegmentRepair>> {
         });
     }
     Ok(repairs)
+}
+
+/// What may be lost from a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    /// Nothing.
+    Nothing,
+    /// Batches of sequences up to this one.
+    UpTo(Seq),
+    /// Batches behind the last that can be read, which ends with this sequence.
+    After(Seq),
+}
+
+/// Which batches are lost where the log is damaged, as far as those that can be read tell. Blocks.
+pub fn lost(files: &dyn Files, dir: &Path) -> Result<Lost> {
+    let (mut lost, mut last_seq) = (Lost::Nothing, 0);
+    let mut before: Option<Predecessor> = None;
+    for (id, _) in list_segments(files, dir)? {
+        let mut salvage = Salvage::open(files.open(&dir.join(segment_name(id)))?, MAGIC, id)?;
+        let (mut bytes, mut damaged_to) = (0, None);
+        loop {
+            let record = salvage.next_record()?;
+            let to = salvage.damaged().last().map(|range| range.end);
+            if to != damaged_to {
+                (lost, damaged_to) = (Lost::After(last_seq), to);
+            }
+            let Some(record) = record else { break };
+            bytes = salvage.position();
+            match readable(&record) {
+                None => lost = Lost::After(last_seq),
+                Some(LogRecord::Opening { previous, previous_bytes }) => {
+                    if before.is_some_and(|b| b.id == previous && b.bytes < previous_bytes) {
+                        lost = Lost::After(last_seq);
+                    }
+                }
+                Some(LogRecord::Batch { first_seq, batch, .. }) => {
+                    if matches!(lost, Lost::After(_)) {
+                        lost = Lost::UpTo(first_seq.saturating_sub(1));
+                    }
+                    let count = (batch.mutations.len() as u64).max(1);
+                    last_seq = last_seq.max(first_seq.saturating_add(count - 1));
+                }
+                Some(LogRecord::Marker) => {}
+            }
+        }
+        before = Some(Predecessor { id, bytes });
+    }
+    Ok(lost)
 }
 
 /// The segment that a repair left half replaced, if there is one. A log in this state must not be

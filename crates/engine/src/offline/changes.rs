@@ -2,13 +2,18 @@
 
 use std::fmt;
 
-use super::repair::Repair;
+use super::repair::{Repair, is_damage};
 use super::{CheckReport, Finding};
+use crate::cell::Seq;
 use crate::changes::file::{self, ChangeFile, OpenChangeFile};
-use crate::changes::horizon_name;
+use crate::changes::{horizon_name, position_before};
 use crate::error::{Error, Result};
 use crate::io::Files;
 use crate::layout::Layout;
+use crate::log::{self, repair::Lost};
+
+/// The time that one number of the clock stands for, in microseconds.
+const MILLI_MICROS: i64 = 1_000;
 
 /// Checks the change files of a directory; `progress` gets the bytes done.
 pub(super) fn check(
@@ -63,16 +68,14 @@ impl Repair<'_> {
     pub(super) fn changes(&mut self) -> Result<()> {
         let (files, dir) = (self.files(), self.layout.changes());
         for file in file::list(files.as_ref(), &dir)?.0 {
-            if verify(files.as_ref(), self.layout, &file).is_ok() {
-                continue;
+            match verify(files.as_ref(), self.layout, &file) {
+                Ok(()) => continue,
+                Err(error) if !is_damage(&error) => return Err(error),
+                Err(_) => {}
             }
             let path = dir.join(file.name());
             // First: a stream that reads over the gap must not take it for silence.
-            let horizon = dir.join(horizon_name(file.last_seq));
-            if !files.exists(&horizon)? {
-                files.create(&horizon)?.sync()?;
-                files.sync_dir(&dir)?;
-            }
+            self.raise_horizon(file.last_seq)?;
             self.move_aside(&path)?;
             self.report.lost.push(format!(
                 "{}: changes that streams may still have wanted; those that were to read them are told to begin anew",
@@ -80,5 +83,35 @@ impl Repair<'_> {
             ));
         }
         Ok(())
+    }
+
+    /// What is lost from the log is lost to streams of changes, too: they are told, before the repair of the log
+    /// closes the gap.
+    pub(super) fn tell_streams_of_the_log(&mut self) -> Result<()> {
+        let last = match log::repair::lost(self.env.files.as_ref(), &self.layout.log())? {
+            Lost::Nothing => return Ok(()),
+            Lost::UpTo(seq) => seq,
+            // Nothing in the log tells how far the numbers went; but they were handed out by the clock.
+            Lost::After(seq) => {
+                let now = self.env.clock.now_micros().saturating_add(MILLI_MICROS);
+                seq.max(position_before(now)).max(self.next_id)
+            }
+        };
+        self.raise_horizon(last)?;
+        self.did(format_args!(
+            "{}: streams of changes that were to read what the log lost are told to begin anew",
+            self.layout.changes().display()
+        ));
+        Ok(())
+    }
+
+    /// Durably says that changes up to `seq` are not here any more. Of several that say so, the furthest counts.
+    fn raise_horizon(&self, seq: Seq) -> Result<()> {
+        let (files, dir) = (self.env.files.as_ref(), self.layout.changes());
+        let horizon = dir.join(horizon_name(seq));
+        if !files.exists(&horizon)? {
+            files.create(&horizon)?.sync()?;
+        }
+        files.sync_dir(&dir)
     }
 }

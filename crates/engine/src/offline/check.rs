@@ -13,10 +13,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::journals::{self, Read};
+use super::repair::is_damage;
 use super::values::{LostValues, ValueReaders, list_unfinished_values, list_values};
 use super::{
     CACHE_BYTES, CatalogEntry, CatalogReader, Finding, Meta, Progress, check_log, list_backups,
@@ -43,6 +44,8 @@ pub struct CheckReport {
     pub damage: Vec<Finding>,
     /// What is in order but worth knowing.
     pub notes: Vec<Finding>,
+    /// What nothing names, files and directories of tablets: a start removes it, and a repair sets it aside.
+    pub unnamed: Vec<PathBuf>,
     /// Bytes that were read.
     pub bytes: u64,
     /// Tables in the catalog; 0 where it was not looked into.
@@ -193,6 +196,11 @@ impl Check<'_> {
 
     fn note(&mut self, file: &Path, what: impl fmt::Display) {
         self.report.notes.push(Finding::damage(file, what));
+    }
+
+    fn unnamed(&mut self, file: &Path, what: &str) {
+        self.note(file, format_args!("{what}; a start removes it, and a repair sets it aside"));
+        self.report.unnamed.push(file.to_path_buf());
     }
 
     fn advance(&mut self, bytes: u64) {
@@ -370,6 +378,10 @@ impl Check<'_> {
     fn lost_values(&mut self, sst: &Path, lost: BTreeMap<FileId, LostValues>) {
         for (id, lost) in lost {
             let path = self.values.path(id);
+            if !is_damage(&lost.error) {
+                self.damage(&path, lost.error);
+                continue;
+            }
             let rows = rows_text(&lost.from_row, &lost.to_row);
             let what = format!(
                 "{} values of rows {rows} in {} cannot be read; the first: {}",
@@ -399,7 +411,7 @@ impl Check<'_> {
                     self.damage(&path, error);
                 }
             } else if all_known {
-                self.note(&path, "no SST names this value file; a start removes it");
+                self.unnamed(&path, "no SST names this value file");
             }
             self.advance(*bytes);
         }
@@ -469,15 +481,12 @@ impl Check<'_> {
         let mut unnamed: Vec<TabletId> = tablets.difference(&named).copied().collect();
         unnamed.sort_unstable();
         for id in unnamed {
-            self.note(&self.layout.tablet(id), "no table has this tablet; a start removes it");
+            self.unnamed(&self.layout.tablet(id), "no table has this tablet");
         }
         let mut unnamed: Vec<BackupId> = backups.difference(&named_backups).copied().collect();
         unnamed.sort_unstable();
         for id in unnamed {
-            self.note(
-                &self.layout.backup(id),
-                "the catalog has no such backup; a start removes it",
-            );
+            self.unnamed(&self.layout.backup(id), "the catalog has no such backup");
         }
     }
 
@@ -489,8 +498,7 @@ impl Check<'_> {
             .map(|(id, bytes)| (*id, *bytes))
             .collect();
         for (id, bytes) in unnamed {
-            let what = "no manifest or backup names this SST; a start removes it";
-            self.note(&self.layout.sst(id), what);
+            self.unnamed(&self.layout.sst(id), "no manifest or backup names this SST");
             self.advance(bytes);
         }
     }

@@ -9,13 +9,17 @@
 //! 5  SSTs        every record of readable blocks that has its value, in a new SST in the place of the old
 //! 6  log         every batch that can be read
 //!    changes     change files that verify; streams of changes are told of the others
-//! 7  the rest    SSTs that nothing names any more, tablets that no table names any more, value files that
-//!                no SST names any more or whose footer is damaged
+//! 7  the rest    what nothing names: tablets, backups, SSTs, value files. A start would remove them, and whether
+//!                a crash left them or a catalog forgot them cannot be told; so this is done even where there is
+//!                no damage. Value files whose footer is damaged
 //! ```
 //!
-//! Guarantees: nothing is deleted but the beginnings of files that an interrupted repair left; the original of every file that is replaced is in `lost/`, durably,
-//! before its replacement counts, under the path that it had. A repair that is interrupted can be run again. A
-//! dry run does all of it over an overlay in memory (`overlay.rs`), so it says what a repair would say.
+//! Guarantees: nothing is deleted but the beginnings of files that an interrupted repair left. The original of every
+//! file that is replaced is in `lost/` under the path that it had: an SST itself, moved there once nothing names it
+//! any more; of others an exact copy, durable before the replacement counts. A read that the device refuses is no
+//! damage: it ends the repair, and nothing is given up for it. A repair that is interrupted can be run again, and is
+//! to be before the next start. A dry run does all of it over an overlay in memory (`overlay.rs`), so it says what a
+//! repair would say.
 //!
 //! What a repair cannot do: bring back what is not there. With a lost block, deletions may be lost too,
 //! and what they hid comes back; the report says so.
@@ -126,6 +130,11 @@ pub struct RepairReport {
 }
 
 impl RepairReport {
+    /// Whether anything was done.
+    pub fn has_changes(&self) -> bool {
+        !self.actions.is_empty() || !self.set_aside.is_empty()
+    }
+
     /// Whether the directory can be opened now.
     pub fn opens(&self) -> bool {
         self.open.is_empty() && self.after.is_whole()
@@ -143,12 +152,12 @@ pub(super) struct Repair<'a> {
     pub(super) report: RepairReport,
     /// The number of the next file that is written.
     pub(super) next_id: u64,
-    /// Whether files may have lost the manifest that named them.
+    /// Whether this repair may have lost the names of files: then what nothing names is told as lost.
     pub(super) forgot: bool,
 }
 
 /// Repairs the directory. Blocks. `Locked` while a server uses it; `InvalidArgument` where a file was written by
-/// a newer version, which is no damage. On an error the repair is unfinished and can be run again.
+/// a newer version, which is no damage; `Io` where one cannot be read now. On an error the repair is unfinished and can be run again.
 pub fn repair(
     env: &Env,
     dir: &Path,
@@ -157,28 +166,60 @@ pub fn repair(
     progress: Progress<'_>,
 ) -> Result<RepairReport> {
     let (layout, _lock) = open_dir(env, dir, !options.dry_run)?;
+    repair_locked(env, &layout, catalog, options, progress).map_err(advised)
+}
+
+fn repair_locked(
+    env: &Env,
+    layout: &Layout,
+    catalog: Option<CatalogReader<'_>>,
+    options: RepairOptions,
+    progress: Progress<'_>,
+) -> Result<RepairReport> {
     let mut env = env.clone();
     if options.dry_run {
         env.files = Arc::new(OverlayFiles::new(Arc::clone(&env.files)));
     }
-    let before = check_locked(&env, &layout, catalog, progress)?;
+    let before = check_locked(&env, layout, catalog, progress)?;
     if let Some(finding) = newer_version(&before) {
         let text = format!("{finding}; nothing was changed");
         return Err(Error::new(ErrorKind::InvalidArgument, text));
     }
+    if let Some(finding) = before.damage.iter().find(|finding| !is_damage(&finding.error)) {
+        return Err(finding.error.clone());
+    }
     let report = RepairReport { before, ..RepairReport::default() };
-    let mut repair = Repair { env, layout: &layout, catalog, report, next_id: 0, forgot: false };
+    let mut repair = Repair { env, layout, catalog, report, next_id: 0, forgot: false };
     repair.remove_unfinished_values()?;
-    if !repair.report.before.is_whole() {
+    let before = &repair.report.before;
+    if !before.is_whole() || !before.unnamed.is_empty() {
         repair.run()?;
     }
     let Repair { env, mut report, .. } = repair;
-    report.after = if report.before.is_whole() {
+    report.after = if report.before.is_whole() && !report.has_changes() {
         report.before.clone()
     } else {
-        check_locked(&env, &layout, catalog, progress)?
+        check_locked(&env, layout, catalog, progress)?
     };
     Ok(report)
+}
+
+/// Whether an error of reading says that bytes are gone. One of the device does not: the next read may bring them.
+pub(super) fn is_damage(error: &Error) -> bool {
+    !matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Io)
+}
+
+/// An error that ended the repair, with what to do.
+fn advised(error: Error) -> Error {
+    if error.kind() != ErrorKind::Io {
+        return error;
+    }
+    let text = format!(
+        "{error}; this was not taken for damage, and nothing was given up for it. Run the repair again before a \
+         server is started; where the file stays as it is, copy the directory to another device with a tool that \
+         goes on behind what cannot be read (ddrescue), and repair the copy"
+    );
+    Error::new(ErrorKind::Io, text)
 }
 
 impl Repair<'_> {
@@ -210,35 +251,39 @@ impl Repair<'_> {
             // Without its catalog a server would take every tablet for one that no table has.
             Catalog::Lost => return Ok(()),
         };
+        // An entry that cannot be read may name what nothing else does.
+        let all_read = self.report.open.is_empty();
         let mut tablets = self.manifests(tables.as_deref())?;
         let backups = self.backups(named.as_deref())?;
-        self.number_from(&tablets, &backups)?;
-        if let Some(tables) = &tables {
-            self.recreate(tables, &mut tablets)?;
+        if !self.report.before.is_whole() {
+            self.number_from(&tablets, &backups)?;
+            if let Some(tables) = &tables {
+                self.recreate(tables, &mut tablets)?;
+            }
+            self.ssts(&tablets, &backups)?;
+            self.log()?;
+            self.changes()?;
         }
-        self.ssts(&tablets, &backups)?;
-        self.log()?;
-        self.changes()?;
         let unknown = tablets.values().any(Option::is_none);
         if unknown {
             let text = "SSTs that no manifest names were left where they are: the tablets above \
                         may need them";
             self.report.open.push(text.to_owned());
-        } else if self.forgot {
+            return Ok(());
+        }
+        if all_read {
             self.unnamed_tablets(tables.as_deref())?;
-            self.unnamed_ssts()?;
+            self.unnamed_backups(named.as_deref())?;
         }
-        if !unknown {
-            self.value_files()?;
-        }
-        Ok(())
+        self.unnamed_ssts()?;
+        self.value_files()
     }
 
     fn identity(&mut self) -> Result<()> {
         let path = self.layout.identity();
         match identity::check(&self.env, self.layout) {
             Ok(()) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::InvalidArgument => Err(error),
+            Err(error) if !is_damage(&error) => Err(error),
             Err(_) => {
                 if self.env.files.exists(&path)? {
                     self.copy_aside(&path)?;
@@ -281,6 +326,7 @@ impl Repair<'_> {
             return Ok(());
         }
         let files = self.files();
+        self.tell_streams_of_the_log()?;
         for segment in log::repair::repair(files.as_ref(), &dir)? {
             let file = segment.file.display();
             let damaged = || segment.damaged.iter().map(|r| format!("{} to {}", r.start, r.end));
@@ -301,7 +347,16 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Tablets that the catalog lost are set aside before a start removes them.
+    /// What nothing names was set aside.
+    pub(super) fn set_unnamed_aside(&mut self, what: impl fmt::Display) {
+        if self.forgot {
+            self.report.lost.push(what.to_string());
+        } else {
+            self.did(what);
+        }
+    }
+
+    /// Tablets that no table has are set aside before a start removes them.
     fn unnamed_tablets(&mut self, tables: Option<&[super::TableTablets]>) -> Result<()> {
         let Some(tables) = tables else { return Ok(()) };
         let named: HashSet<TabletId> =
@@ -309,9 +364,8 @@ impl Repair<'_> {
         for id in list_tablets(self.env.files.as_ref(), self.layout)? {
             if !named.contains(&id) {
                 self.set_tablet_aside(id)?;
-                self.report.lost.push(format!(
-                    "tablet {:016x}: no table of the catalog has it any more; its manifest and SSTs \
-                     are in lost/",
+                self.set_unnamed_aside(format_args!(
+                    "tablet {:016x}: no table of the catalog has it; its manifest and SSTs are in lost/",
                     id.0
                 ));
             }
@@ -319,7 +373,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// SSTs that lost the manifest or backup that named them are set aside before a start removes them.
+    /// SSTs that no manifest or backup names are set aside before a start removes them.
     fn unnamed_ssts(&mut self) -> Result<()> {
         let mut named: BTreeSet<u64> = self.ssts_in_backups()?.into_iter().collect();
         for id in list_tablets(self.env.files.as_ref(), self.layout)? {
@@ -331,8 +385,8 @@ impl Repair<'_> {
             if !named.contains(&id) {
                 let path = self.layout.sst(id);
                 self.move_aside(&path)?;
-                self.report.lost.push(format!(
-                    "{}: nothing names it any more, and an SST does not say whose it is",
+                self.set_unnamed_aside(format_args!(
+                    "{}: nothing names it, and an SST does not say whose it is",
                     path.display()
                 ));
             }
@@ -382,8 +436,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Copies a file to `lost/`: its original keeps counting until a replacement does. What the disk refuses
-    /// to read is zeros in the copy.
+    /// Copies a file to `lost/`, whole: its original keeps counting until a replacement does.
     pub(super) fn copy_aside(&mut self, path: &Path) -> Result<()> {
         let target = self.lost_name(path)?;
         let files = self.env.files.as_ref();
@@ -393,10 +446,7 @@ impl Repair<'_> {
         let mut at = 0;
         while at < len {
             let piece = (len - at).min(COPY_BYTES as u64) as usize;
-            match from.read_at(at, piece) {
-                Ok(bytes) => to.append(&bytes)?,
-                Err(_) => to.append(&vec![0; piece])?,
-            }
+            to.append(&from.read_at(at, piece)?)?;
             at += piece as u64;
         }
         to.sync()?;

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use super::repair::{Holder, Repair};
+use super::repair::{Holder, Repair, is_damage};
 use super::repair_ssts::Fates;
 use super::{CACHE_BYTES, TableBackup, list_backups};
 use crate::backup::{self, BackupId, BackupList};
 use crate::cache::{BlockCache, QuickBlockCache};
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::manifest::{Version, VersionEdit};
 use crate::sst::{FileId, SstReader};
 
@@ -27,7 +27,7 @@ impl Repair<'_> {
                 Ok(list) => {
                     lists.insert(id, list);
                 }
-                Err(error) if error.kind() == ErrorKind::InvalidArgument => return Err(error),
+                Err(error) if !is_damage(&error) => return Err(error),
                 Err(_) => {
                     self.copy_aside(&self.layout.backup(id))?;
                     self.empty(id, &mut lists)?;
@@ -40,6 +40,21 @@ impl Repair<'_> {
             }
         }
         Ok(lists)
+    }
+
+    /// Backups that the catalog does not name are set aside before a start removes them.
+    pub(super) fn unnamed_backups(&mut self, named: Option<&[TableBackup]>) -> Result<()> {
+        let Some(named) = named else { return Ok(()) };
+        for id in list_backups(self.env.files.as_ref(), self.layout)? {
+            if !named.iter().any(|backup| backup.id == id) {
+                self.move_aside(&self.layout.backup(id))?;
+                self.set_unnamed_aside(format_args!(
+                    "backup {:016x}: the catalog has no such backup; its list, and what only it keeps, are in lost/",
+                    id.0
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn empty(&mut self, id: BackupId, lists: &mut Backups) -> Result<()> {

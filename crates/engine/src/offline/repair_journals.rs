@@ -10,10 +10,10 @@ use std::path::Path;
 use bytes::Bytes;
 
 use super::journals::{self, series_files};
-use super::repair::{Repair, Tablets};
+use super::repair::{Repair, Tablets, is_damage};
 use super::{CatalogEntry, Finding, TableBackup, TableTablets, list_ssts, list_tablets};
 use crate::cell::RowRange;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::manifest::journal::Journal;
 use crate::manifest::{
     MANIFEST_SERIES, META_SERIES, Series, TabletManifest, Version, VersionEdit,
@@ -47,13 +47,16 @@ impl Repair<'_> {
                 return self.tables(&super::Meta::new());
             }
             Ok(None) => Finding::damage(&dir, "the catalog is missing"),
+            Err(error) if !is_damage(&error) => return Err(error),
             Err(error) => Finding::new(&dir, error),
         };
         let salvaged = journals::salvage_meta(files.as_ref(), &dir)?;
         let Some(salvaged) = salvaged else {
             let advice = "no snapshot of the catalog can be read, and without it nobody knows which \
-                          tablet is whose. Nothing else was changed: restore the file META-* from a \
-                          backup, and run the repair again";
+                          tablet is whose. Nothing else was changed: put the file META-* of a copy of \
+                          this directory in the place of this one, and run the repair again before a \
+                          server is started. It moves to lost/ what the copy does not know of yet, \
+                          which a start would delete";
             self.stays(&damage, advice);
             return Ok(Catalog::Lost);
         };
@@ -129,7 +132,7 @@ impl Repair<'_> {
                     continue;
                 }
                 Ok(None) => continue,
-                Err(error) if error.kind() == ErrorKind::InvalidArgument => return Err(error),
+                Err(error) if !is_damage(&error) => return Err(error),
                 Err(_) => {}
             }
             self.forgot = true;

@@ -2,8 +2,10 @@
 //! edit of the manifest puts it in the place of the damaged one.
 //!
 //! ```text
-//! copy to lost/ ──► new SST, synced ──► edit: remove old, add new ──► remove the original
+//! new SST, synced ──► edit: remove old, add new ──► move the old one to lost/
 //! ```
+//!
+//! An old SST that an interruption leaves behind is one that nothing names: the next repair moves it.
 //!
 //! A record whose value cannot be had from its value file is lost like one of a damaged block; the value file is
 //! copied to `lost/` and stays, for its other values. One whose footer alone is damaged gets a new one.
@@ -16,13 +18,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::check::differences;
-use super::repair::{COPY_BYTES, Holder, LostRows, Repair, Tablets};
+use super::repair::{COPY_BYTES, Holder, LostRows, Repair, Tablets, is_damage};
 use super::repair_backups::Backups;
 use super::values::{ValueReaders, list_unfinished_values, list_values, unfinished_value};
 use super::{CACHE_BYTES, list_tablets};
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::compaction::job::sst_options;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::manifest::{SstRef, TabletManifest, Version, VersionEdit};
 use crate::options::EngineOptions;
 use crate::sst::{FileId, Lost, Piece, SstProperties, SstReader, SstWriter};
@@ -90,7 +92,7 @@ impl Repair<'_> {
         for (id, fate) in fates {
             let path = self.layout.sst(id);
             if matches!(fate, Fate::Replaced(_)) && self.env.files.exists(&path)? {
-                self.remove_copied(&path)?;
+                self.move_aside(&path)?;
             }
         }
         Ok(())
@@ -162,17 +164,24 @@ impl Repair<'_> {
         let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::new(CACHE_BYTES));
         let reader = match SstReader::open(files.as_ref(), &path, sst.id, cache) {
             Ok(reader) => reader,
-            Err(error) if error.kind() == ErrorKind::InvalidArgument => return Err(error),
+            Err(error) if !is_damage(&error) => return Err(error),
             Err(_) => {
-                self.copy_aside(&path)?;
                 self.lose(holder, &path, &[whole_file()]);
                 return Ok(Fate::Replaced(None));
             }
         };
         let layout = self.layout;
         let mut values = ValueReaders::new(files.as_ref(), layout);
-        let values_whole = values.lost_to(&reader).is_ok_and(|lost| lost.is_empty());
-        if reader.verify(&mut |_| {}).is_ok() && values_whole {
+        let values_whole = match values.lost_to(&reader) {
+            Ok(lost) => lost.is_empty(),
+            Err(error) if !is_damage(&error) => return Err(error),
+            Err(_) => false,
+        };
+        let verified = match reader.verify(&mut |_| {}) {
+            Err(error) if !is_damage(&error) => return Err(error),
+            verified => verified.is_ok(),
+        };
+        if verified && values_whole {
             if differences(sst, &reader).is_empty() {
                 return Ok(Fate::Whole);
             }
@@ -181,7 +190,6 @@ impl Repair<'_> {
             self.did(format_args!("{}: described anew in its manifest", path.display()));
             return Ok(Fate::Misdescribed(described));
         }
-        self.copy_aside(&path)?;
         let Rewritten { new, lost, lost_values } = self.rewrite(&reader, sst.level, &mut values)?;
         self.lose(holder, &path, &lost);
         for (id, lost) in lost_values {
@@ -231,12 +239,16 @@ impl Repair<'_> {
         reader.walk(true, &mut |piece| match piece {
             Piece::Record(_, entry) => {
                 if let Some((file, value)) = values.lost(&entry) {
+                    if !is_damage(&value.error) {
+                        return Err(value.error);
+                    }
                     lost_values.entry(file).or_default().push(value);
                     return Ok(());
                 }
                 records += 1;
                 writer.add(entry.key, entry.value)
             }
+            Piece::Lost(piece) if !is_damage(&piece.error) => Err(piece.error),
             Piece::Lost(piece) => {
                 lost.push(piece);
                 Ok(())
@@ -254,7 +266,7 @@ impl Repair<'_> {
         Ok(Rewritten { new: Some(new), lost, lost_values })
     }
 
-    /// Value files: one with a damaged footer gets a new one, and one that no SST names any more is set aside before
+    /// Value files: one with a damaged footer gets a new one, and one that no SST names is set aside before
     /// a start removes it.
     pub(super) fn value_files(&mut self) -> Result<()> {
         let files = self.files();
@@ -274,12 +286,14 @@ impl Repair<'_> {
             let path = self.layout.value(id);
             if !named.contains(&id) {
                 self.move_aside(&path)?;
-                self.did(format_args!("{}: no SST names it any more", path.display()));
+                self.did(format_args!("{}: no SST names it", path.display()));
                 continue;
             }
             let reader = ValueReader::open(files.as_ref(), &path, id)?;
-            if reader.verify_footer().is_err() {
-                self.new_footer(&path, id, &reader)?;
+            match reader.verify_footer() {
+                Ok(()) => {}
+                Err(error) if !is_damage(&error) => return Err(error),
+                Err(_) => self.new_footer(&path, id, &reader)?,
             }
         }
         Ok(())
@@ -306,10 +320,7 @@ impl Repair<'_> {
         let mut at = 0;
         while at < reader.bytes() {
             let piece = (reader.bytes() - at).min(COPY_BYTES as u64) as usize;
-            match reader.file().read_at(at, piece) {
-                Ok(bytes) => new.append(&bytes)?,
-                Err(_) => new.append(&vec![0; piece])?,
-            }
+            new.append(&reader.file().read_at(at, piece)?)?;
             at += piece as u64;
         }
         new.append(&blank_footer(id, at))?;

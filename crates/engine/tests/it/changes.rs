@@ -473,6 +473,65 @@ fn a_damaged_change_file_is_found_and_after_its_repair_no_reader_misses_it_in_si
 }
 
 #[test]
+fn after_a_repair_of_the_log_no_reader_misses_in_silence_what_it_lost() {
+    for (damaged, is_last) in [(70, false), (99, true)] {
+        let files = MemoryFiles::new();
+        let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+        let begun = kept.tablet.keep_changes(Some(DAY));
+        let changes: Vec<Change> =
+            (0..100).map(|n| apply(&kept.tablet, batch(n, 50)).unwrap()).collect();
+        // As after SIGKILL.
+        drop(kept);
+        let log = Path::new("/data/log");
+        let row = changes[damaged].batch.row.clone();
+        let mut found = false;
+        for entry in files.list(log).unwrap() {
+            let path = log.join(entry.name);
+            let mut bytes = files.contents(&path).unwrap();
+            if let Some(at) = bytes.windows(row.len()).position(|bytes| bytes == row) {
+                found = true;
+                bytes[at] ^= 4;
+                if is_last {
+                    bytes.truncate(at);
+                }
+                files.put_contents(&path, bytes);
+            }
+        }
+        assert!(found);
+        if is_last {
+            // Damage, for the log to be repaired at all.
+            let first = files.list(log).unwrap().remove(0).name;
+            let mut bytes = files.contents(&log.join(&first)).unwrap();
+            bytes[60] ^= 4;
+            files.put_contents(&log.join(&first), bytes);
+        }
+        let env = || env(Arc::new(files.clone()), Arc::new(ManualClock::new(START_MICROS)), 9);
+        let options_of_repair = offline::RepairOptions::default();
+        let report =
+            offline::repair(&env(), Path::new("/data"), None, options_of_repair, &mut |_, _| {})
+                .unwrap();
+        assert!(report.opens() && !report.lost.is_empty(), "{report:#?}");
+
+        let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+        let expired = |position| {
+            assert_eq!(kept.read(position, 1 << 20).unwrap_err().kind(), ErrorKind::Expired);
+        };
+        expired(begun);
+        expired(changes[damaged - 1].last_seq);
+        if is_last {
+            expired(changes[damaged].last_seq);
+        } else {
+            let rest = kept.read(changes[damaged].last_seq, 1 << 20).unwrap();
+            assert_eq!(rest, changes[damaged + 1..]);
+        }
+        // What is written from now on is read by those who begin anew.
+        let anew = kept.tablet.keep_changes(Some(DAY));
+        let change = apply(&kept.tablet, batch(500, 50)).unwrap();
+        assert_eq!(kept.read(anew, 1 << 20).unwrap(), [change]);
+    }
+}
+
+#[test]
 fn a_file_that_goes_while_somebody_looks_for_it_is_looked_for_again() {
     let disk = MemoryFiles::new();
     let kept = Kept::open(Arc::new(disk.clone()), options()).unwrap();

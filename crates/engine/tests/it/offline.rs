@@ -617,14 +617,40 @@ fn a_directory_in_use_or_of_something_else_is_refused() {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 }
 
+/// Asserts that damaged files and all lists of backups, SSTs and value files are still there, wherever, by content.
+fn assert_kept(
+    before: &BTreeMap<PathBuf, Vec<u8>>,
+    damaged: &[PathBuf],
+    files: &MemoryFiles,
+    what: &str,
+) {
+    let after: Vec<Vec<u8>> = contents(files).into_values().collect();
+    for (path, bytes) in before {
+        let dirs = ["sst", "values", "backups"];
+        if damaged.contains(path) || dirs.iter().any(|part| path.starts_with(dir().join(part))) {
+            assert!(after.contains(bytes), "{what}: {} is gone", path.display());
+        }
+    }
+}
+
 #[test]
 fn an_interrupted_repair_can_be_run_again() {
     use tepui_engine::io::{Fault, FaultFiles, FaultOp};
-    for op in [FaultOp::Create, FaultOp::Append, FaultOp::Sync, FaultOp::Rename, FaultOp::Remove] {
-        for nth in 1..8 {
+    let ops = [
+        FaultOp::Create,
+        FaultOp::Append,
+        FaultOp::Sync,
+        FaultOp::SyncDir,
+        FaultOp::Rename,
+        FaultOp::Remove,
+    ];
+    for op in ops {
+        for nth in 1..10 {
             let place = place();
             flip(&place.files, &files_in(&place.files, "sst")[0], 10);
-            flip(&place.files, &files_in(&place.files, "tablets")[1], 60);
+            let manifest = files_in(&place.files, "tablets").remove(1);
+            flip(&place.files, &manifest, 60);
+            let before = contents(&place.files);
             let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
             faulty.inject(Fault::new(op).nth(nth));
             let mut environment = environment(&place.files);
@@ -639,9 +665,151 @@ fn an_interrupted_repair_can_be_run_again() {
             ));
             let report = repair(&place.files, false);
             assert!(report.opens(), "{op:?} {nth}: {report:#?}");
+            assert_kept(&before, &[manifest], &place.files, &format!("{op:?} {nth}"));
             rows_of(&place.files, place.tablets);
         }
     }
+}
+
+#[test]
+fn what_a_catalog_forgot_in_an_interrupted_repair_is_set_aside_by_the_next() {
+    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
+    for tablets_too in [false, true] {
+        let place = place();
+        let path = files_in(&place.files, "meta").remove(0);
+        let bytes = place.files.contents(&path).unwrap();
+        let at = bytes.windows(8).position(|w| w == b"tables/t").unwrap();
+        flip(&place.files, &path, at);
+        let before = contents(&place.files);
+        let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
+        let part = if tablets_too { "sst" } else { "tablets" };
+        faulty.inject(Fault::new(FaultOp::Rename).on_path(part));
+        let mut environment = environment(&place.files);
+        environment.files = Arc::new(faulty);
+        let catalog: offline::CatalogReader<'_> = &read_catalog;
+        let options = RepairOptions::default();
+        offline::repair(&environment, dir(), Some(catalog), options, &mut |_, _| {}).unwrap_err();
+        let found = check(&place.files);
+        assert!(found.is_whole() && !found.unnamed.is_empty(), "{found}");
+
+        let dry = repair(&place.files, true);
+        let report = repair(&place.files, false);
+        assert!(report.opens() && report.after.unnamed.is_empty(), "{report:#?}");
+        assert_eq!(dry.set_aside, report.set_aside);
+        rows_of_none(&place.files);
+        assert_kept(&before, &[], &place.files, part);
+        assert_eq!(files_in(&place.files, "lost/tablets").len(), 2);
+    }
+}
+
+/// Starts as a server does whose catalog has no table and no backup.
+fn rows_of_none(files: &Arc<MemoryFiles>) {
+    let engine = Engine::open(environment(files), dir(), tiny_options()).unwrap();
+    engine.retain_tablets(&[]).unwrap();
+    engine.retain_backups(&[]).unwrap();
+    engine.close().unwrap();
+}
+
+#[test]
+fn tables_and_backups_that_an_older_catalog_does_not_know_are_set_aside() {
+    let (place, _) = place_with_backup();
+    let engine = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap();
+    let older: Vec<MetaChange> = ["tables/t", "backups/b"]
+        .map(|key| MetaChange { key: key.to_owned(), expect: MetaExpect::Any, value: None })
+        .into();
+    engine.meta().commit(&older).unwrap();
+    engine.close().unwrap();
+    let before = contents(&place.files);
+    let found = check(&place.files);
+    assert!(found.is_whole(), "{found}");
+    let notes = found.notes.iter().filter(|note| found.unnamed.contains(&note.file));
+    assert_eq!((notes.count(), found.unnamed.len()), (3, 3), "{:?}", found.notes);
+
+    let report = repair(&place.files, false);
+    assert!(report.opens() && report.lost.is_empty(), "{report:#?}");
+    rows_of_none(&place.files);
+    assert_kept(&before, &[], &place.files, "an older catalog");
+    assert_eq!(files_in(&place.files, "lost/backups").len(), 1);
+    assert_eq!(files_in(&place.files, "lost/tablets").len(), 2);
+    assert!(!files_in(&place.files, "lost/sst").is_empty());
+    assert!(!repair(&place.files, false).has_changes(), "and that is all");
+}
+
+#[test]
+fn what_an_entry_that_cannot_be_read_may_name_is_left() {
+    let place = place();
+    flip(&place.files, &files_in(&place.files, "sst")[0], 10);
+    let tablets = || place.files.list(&dir().join("tablets")).unwrap();
+    let before = tablets();
+    let unreadable = |key: &str, value: &[u8]| match key {
+        "tables/t" => Err(tepui_engine::Error::new(ErrorKind::Corruption, "unreadable")),
+        _ => read_catalog(key, value),
+    };
+    let options = RepairOptions::default();
+    let report = offline::repair(
+        &environment(&place.files),
+        dir(),
+        Some(&unreadable),
+        options,
+        &mut |_, _| {},
+    )
+    .unwrap();
+    assert!(!report.opens());
+    assert_eq!(tablets(), before);
+    assert!(files_in(&place.files, "lost/tablets").is_empty());
+}
+
+#[test]
+fn what_the_device_does_not_read_is_not_taken_for_lost() {
+    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
+    let repair_over = |place: &Place, fault: Option<Fault>| {
+        let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
+        fault.into_iter().for_each(|fault| faulty.inject(fault));
+        let mut environment = environment(&place.files);
+        environment.files = Arc::new(faulty.clone());
+        let catalog: offline::CatalogReader<'_> = &read_catalog;
+        let options = RepairOptions::default();
+        let repaired = offline::repair(&environment, dir(), Some(catalog), options, &mut |_, _| {});
+        (repaired, faulty.count(FaultOp::Read))
+    };
+    let damaged = || {
+        let place = place();
+        let path = largest_value_file(&place);
+        let len = place.files.contents(&path).unwrap().len();
+        flip(&place.files, &path, len - 20);
+        flip(&place.files, &path, 30);
+        let sst = files_in(&place.files, "sst").remove(0);
+        flip(&place.files, &sst, 10);
+        flip(&place.files, &dir().join("IDENTITY"), 3);
+        place
+    };
+    let whole = damaged();
+    let (report, reads) = repair_over(&whole, None);
+    assert!(report.unwrap().opens());
+    let rows = rows_of(&whole.files, whole.tablets);
+
+    let mut during = 0;
+    for nth in (1..reads).step_by((reads as usize / 40).max(1)) {
+        let place = damaged();
+        let before = contents(&place.files);
+        let (repaired, _) = repair_over(&place, Some(Fault::new(FaultOp::Read).nth(nth).sticky()));
+        match repaired {
+            Ok(report) => assert!(!report.opens(), "{nth}: its last check was not read"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Io, "{nth}: {error}");
+                let text = error.message();
+                assert!(text.contains("/data/") && text.contains("again"), "{nth}: {text}");
+            }
+        }
+        during += usize::from(contents(&place.files) != before);
+        assert_kept(&before, &[], &place.files, &format!("read {nth}"));
+        // The device is well again.
+        let report = repair(&place.files, false);
+        assert!(report.opens(), "{nth}: {report:#?}");
+        assert_kept(&before, &[], &place.files, &format!("read {nth}, and again"));
+        assert_eq!(rows_of(&place.files, place.tablets), rows, "{nth}");
+    }
+    assert!(during > 3, "{during} of them while the repair changed the directory");
 }
 
 #[test]
