@@ -764,7 +764,9 @@ fn what_the_device_does_not_read_is_not_taken_for_lost() {
     use tepui_engine::io::{Fault, FaultFiles, FaultOp};
     let repair_over = |place: &Place, fault: Option<Fault>| {
         let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
-        fault.into_iter().for_each(|fault| faulty.inject(fault));
+        if let Some(fault) = fault {
+            faulty.inject(fault);
+        }
         let mut environment = environment(&place.files);
         environment.files = Arc::new(faulty.clone());
         let catalog: offline::CatalogReader<'_> = &read_catalog;

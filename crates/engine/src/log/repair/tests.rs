@@ -31,6 +31,7 @@ fn copy(world: &World) -> World {
 fn a_sound_log_is_left_as_it_is() {
     let world = world();
     let before = world.memory.list(dir()).unwrap();
+    assert_eq!(lost(&world.files, dir()).unwrap(), Lost::Nothing);
     let repairs = repair(&world.files, dir()).unwrap();
     assert!(repairs.iter().all(|r| r.damaged.is_empty() && r.set_aside.is_none()));
     assert_eq!(repairs.iter().map(|r| r.batches_kept).sum::<u64>(), 9);
@@ -67,6 +68,7 @@ fn a_segment_that_lost_its_end_is_accepted_after_a_repair_that_says_how_much() {
         let world = copy(&pristine);
         world.memory.put_contents(&file(1), bytes[..cut].to_vec());
         assert!(world.open(LogOptions::default()).is_err());
+        assert_eq!(lost(&world.files, dir()).unwrap(), Lost::UpTo(3), "cut at {cut}");
         let repairs = repair(&world.files, dir()).unwrap();
         assert!(repairs[0].missing_bytes > 0);
         let seqs = world.open(LogOptions::default()).unwrap().seqs();
