@@ -395,6 +395,12 @@ impl Table {
 
     /// Deletes the rows that start with `prefix`, or all rows without one.
     pub async fn drop_row_range(&self, prefix: Option<&[u8]>) -> Result<()> {
+        try_join_all(self.drops(prefix)?.into_iter().map(TabletDrop::run)).await?;
+        Ok(())
+    }
+
+    /// What [`Self::drop_row_range`] does, tablet by tablet, for whoever has a thread for each.
+    pub fn drops(&self, prefix: Option<&[u8]>) -> Result<Vec<TabletDrop>> {
         let range = match prefix {
             None => RowRange::all(),
             Some(prefix) => {
@@ -402,14 +408,31 @@ impl Table {
                 RowRange::prefix(prefix)
             }
         };
-        let drops = self.tablets.overlapping(&range).map(|(part, tablet)| async move {
-            match tablet.changes_kept() {
-                None => Ok(tablet.drop_rows(part).await?),
-                Some(_) => delete_rows(tablet, part).await,
-            }
-        });
-        try_join_all(drops).await?;
-        Ok(())
+        let drops = self.tablets.overlapping(&range);
+        Ok(drops.map(|(range, t)| TabletDrop { tablet: Arc::clone(t), range }).collect())
+    }
+}
+
+/// What a `DropRowRange` does to one tablet.
+#[derive(Debug)]
+pub struct TabletDrop {
+    tablet: Arc<Tablet>,
+    range: RowRange,
+}
+
+impl TabletDrop {
+    /// Whether [`Self::run`] blocks while the tablet's manifest is synced. Where a change stream is to show each row, nothing
+    /// does.
+    pub fn blocks(&self) -> bool {
+        self.tablet.changes_kept().is_none()
+    }
+
+    /// Deletes the rows; durable and visible when it resolves.
+    pub async fn run(self) -> Result<()> {
+        match self.tablet.changes_kept() {
+            None => Ok(self.tablet.drop_rows(self.range).await?),
+            Some(_) => delete_rows(&self.tablet, self.range).await,
+        }
     }
 }
 

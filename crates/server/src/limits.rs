@@ -196,9 +196,13 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often it is told that connections were refused or could not be accepted.
 pub const REFUSED_CONNECTIONS_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Threads of a core for what blocks, at most: changes of the catalog, which take turns at one lock, and reads of old changes,
-/// of which there are [`CHANGE_DISK_READS_MAX`]. More would only wait; a flood of admin calls waits in a queue instead.
+/// Threads of a core for what blocks, at most: changes of the catalog, which take turns at one lock, drops of rows, and reads of
+/// old changes, of which there are [`CHANGE_DISK_READS_MAX`]. More would only wait; a flood of admin calls waits in a queue instead.
 pub const BLOCKING_THREADS_MAX: usize = 64;
+
+/// Tablets that one `DropRowRange` drops rows of at once, each on one of these threads: enough to share the disk's syncs, and few
+/// beside what other requests need.
+pub const TABLET_DROPS_MAX: usize = 4;
 
 /// Cores that serve, at most; a guard against a mistyped configuration.
 pub const CORES_MAX: usize = 1_024;

@@ -13,6 +13,7 @@ mod tables;
 pub(crate) mod views;
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use tepui_bigtable::error::{Code, Error, Result};
 use tonic::Status;
@@ -73,6 +74,22 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
+/// As [`blocking`], for work that is not to begin once nobody waits for it: what is dropped long after a client gave up
+/// might be what it has written since. Work that has begun goes on to its end.
+async fn blocking_while_asked<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T, Status> {
+    let asked = Arc::new(());
+    let is_asked = Arc::downgrade(&asked);
+    let done = blocking(move || match is_asked.strong_count() {
+        0 => Err(Error::new(Code::Cancelled, "the client is gone")),
+        _ => work(),
+    })
+    .await;
+    drop(asked);
+    done
+}
+
 /// The number of results of one page; an unset size is the largest.
 fn page_size(requested: i32) -> Result<usize> {
     match usize::try_from(requested) {
@@ -105,6 +122,43 @@ mod tests {
         assert_eq!(page_size(7).unwrap(), 7);
         assert_eq!(page_size(i32::MAX).unwrap(), PAGE_SIZE_DEFAULT);
         assert_eq!(page_size(-1).unwrap_err().kind(), Code::InvalidArgument);
+    }
+
+    /// A runtime with one thread for what blocks; the answer lets the work go on that takes it.
+    #[tokio::test]
+    async fn work_that_nobody_waits_for_does_not_begin() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        let (go, may_go) = std::sync::mpsc::channel::<()>();
+        let (say, mut said) = tokio::sync::mpsc::unbounded_channel();
+        let saying = |what| {
+            let say = say.clone();
+            move || {
+                say.send(what).unwrap();
+                Ok(())
+            }
+        };
+        let guard = runtime.enter();
+        let first = blocking_while_asked(move || {
+            let _ = may_go.recv();
+            Ok(())
+        });
+        let given_up = blocking_while_asked(saying("given up"));
+        let (mut first, mut given_up) = (Box::pin(first), Box::pin(given_up));
+        assert!(futures::poll!(&mut first).is_pending());
+        assert!(futures::poll!(&mut given_up).is_pending());
+        drop(given_up);
+        let wanted = blocking_while_asked(saying("wanted"));
+        drop(go);
+        let (first, wanted) = tokio::join!(first, wanted);
+        first.unwrap();
+        wanted.unwrap();
+        drop(guard);
+        assert_eq!(said.recv().await, Some("wanted"));
+        runtime.shutdown_background();
     }
 
     #[test]

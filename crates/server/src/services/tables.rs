@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use tepui_bigtable::error::{Error, Result as TepuiResult};
 use tepui_engine::io::Clock;
 use tonic::{Request, Response, Status};
 
 use super::changes::{Changes as _, finished};
-use super::{Iam, Tables, blocking, invalid, page_size, views};
+use super::{Iam, Tables, blocking, blocking_while_asked, invalid, page_size, views};
 use crate::api::admin;
 use crate::api::admin::drop_row_range_request::Target;
 use crate::api::admin::table::View;
@@ -19,6 +20,7 @@ use crate::catalog::authorized_views::AuthorizedViews;
 use crate::catalog::record::{FamilyRecord, TableRecord};
 use crate::catalog::{NewTable, families, settings};
 use crate::instances::Instances;
+use crate::limits::TABLET_DROPS_MAX;
 use crate::metrics::rpc::Recorder;
 use crate::names;
 use crate::operations::Operations;
@@ -236,12 +238,21 @@ impl TableAdminService {
     ) -> Result<Response<()>, Status> {
         let request = request.into_inner();
         let table = self.tables.table(&request.name).map_err(|error| from_error(&error))?;
-        let dropped = match to_drop(request.target.as_ref())? {
-            ToDrop::Nothing => Ok(()),
-            ToDrop::Prefix(prefix) => table.drop_row_range(Some(prefix)).await,
-            ToDrop::All => table.drop_row_range(None).await,
+        let drops = match to_drop(request.target.as_ref())? {
+            ToDrop::Nothing => Ok(Vec::new()),
+            ToDrop::Prefix(prefix) => table.drops(Some(prefix)),
+            ToDrop::All => table.drops(None),
         };
-        dropped.map(Response::new).map_err(|error| from_error(&error))
+        // Each tablet has a manifest to sync. A client that goes away takes what has not begun with it.
+        let drops = stream::iter(drops.map_err(|error| from_error(&error))?).map(Ok);
+        let dropped = drops.try_for_each_concurrent(TABLET_DROPS_MAX, |drop| async move {
+            if drop.blocks() {
+                blocking_while_asked(move || pollster::block_on(drop.run())).await
+            } else {
+                drop.run().await.map_err(|error| from_error(&error))
+            }
+        });
+        dropped.await.map(Response::new)
     }
 
     pub(super) async fn on_generate_consistency_token(

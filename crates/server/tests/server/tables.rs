@@ -88,6 +88,56 @@ async fn dropping_a_row_range_keeps_the_other_rows() {
 }
 
 #[tokio::test]
+async fn a_drop_that_waits_for_the_disk_does_not_hold_up_the_other_requests_of_its_core() {
+    let mut env = memory();
+    let faults = FaultFiles::new(Arc::clone(&env.files));
+    env.files = Arc::new(faults.clone());
+    let server = start_with(&env, |config| config.cores = 1).await;
+    server.create(&["b", "c", "d", "e", "f"]).await;
+    server.set("a", b"v").await.unwrap();
+    let other = admin::CreateTableRequest {
+        parent: INSTANCE.to_owned(),
+        table_id: "u".to_owned(),
+        ..Default::default()
+    };
+    server.tables().create_table(other).await.unwrap();
+
+    let (answered, may_go_on) = std::sync::mpsc::channel::<()>();
+    let (reached, mut reaches) = tokio::sync::mpsc::unbounded_channel();
+    let may_go_on = std::sync::Mutex::new(may_go_on);
+    let hook = move |path: &std::path::Path| {
+        if path.to_string_lossy().contains("MANIFEST") {
+            let _ = reached.send(());
+            // Until the sender is gone. A core that stands still meanwhile is not to hang the test.
+            let _ = may_go_on.lock().unwrap().recv_timeout(std::time::Duration::from_secs(5));
+        }
+    };
+    faults.before_sync(Some(Arc::new(hook)));
+    let mut tables = server.tables();
+    let all = admin::DropRowRangeRequest {
+        name: TABLE.to_owned(),
+        target: Some(Target::DeleteAllDataFromTable(true)),
+    };
+    let mut dropping = Box::pin(tables.drop_row_range(all));
+    let read = async {
+        reaches.recv().await.unwrap();
+        let table_name = format!("{INSTANCE}/tables/u");
+        let request = v2::ReadRowsRequest { table_name, ..Default::default() };
+        let mut rows = server.data().read_rows(request).await.unwrap().into_inner();
+        assert!(rows.message().await.unwrap().is_none());
+    };
+    tokio::select! {
+        biased;
+        _ = &mut dropping => panic!("the drop was answered before the disk had it"),
+        () = read => {}
+    }
+    drop(answered);
+    dropping.await.unwrap();
+    assert_eq!(server.rows().await.unwrap(), []);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn listing_pages_and_consistency_tokens_work_over_the_wire() {
     let server = start(&memory()).await;
     server.create(&[]).await;
