@@ -53,7 +53,7 @@ pub struct Args {
     /// Go on with an export that was interrupted
     #[arg(long, conflicts_with = "overwrite")]
     resume: bool,
-    /// Remove the files of an earlier export of this name first
+    /// Replace the files of an earlier export of this name, once the new ones are whole
     #[arg(long)]
     overwrite: bool,
 }

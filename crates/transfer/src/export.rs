@@ -5,9 +5,14 @@
 //! (`NAME-00002-of-00005.avro`, as Google's templates have it) only when it is whole, so an export that is interrupted
 //! goes on with the files that are missing.
 //!
+//! One that replaces an earlier export keeps its files hidden (`.NAME-00002-of-00005.avro.new`) until all of them are whole,
+//! and the earlier ones stay what they are. Then it notes that in its state, removes the earlier files, and only then gives
+//! the new ones their names: at no time do files of two exports stand beside each other under that name. What a crash
+//! interrupts there is done to its end by the next run with `--resume`, or with `--overwrite` before it begins anew.
+//!
 //! It is no snapshot: rows that are written meanwhile may be in it or not, each row by itself is whole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -43,6 +48,8 @@ const CHUNK_BYTES: usize = 256 << 10;
 const QUEUED_CHUNKS: usize = 2;
 /// Most files: what five digits count.
 pub const FILES_MAX: usize = 99_999;
+/// What a file's hidden name ends with.
+const HIDDEN_SUFFIX: &str = ".new";
 /// Of the state's layout.
 const VERSION: u32 = 1;
 
@@ -78,7 +85,7 @@ pub struct Export {
     pub timestamps: Timestamps,
     /// Go on with an export that was interrupted.
     pub resume: bool,
-    /// Drop the files and the state of an earlier one.
+    /// Replace the files of an earlier one, once the new ones are whole; drop its state.
     pub overwrite: bool,
     /// How long without success until it gives up.
     pub retry_for: Duration,
@@ -115,6 +122,38 @@ struct State {
     timestamps: Timestamps,
     columns: Vec<Column>,
     shards: Vec<Shard>,
+    /// There is an earlier export: files are hidden until all of them are whole.
+    #[serde(default)]
+    replaces: bool,
+    /// They are, and take their names: the earlier files are going.
+    #[serde(default)]
+    placing: bool,
+}
+
+impl State {
+    /// The name of a file.
+    fn file(&self, output: &Path, index: usize) -> PathBuf {
+        file_path(output, self.format, index, self.shards.len())
+    }
+
+    /// Where a file is written.
+    fn written(&self, output: &Path, index: usize) -> PathBuf {
+        let path = self.file(output, index);
+        if self.replaces { hidden(&path) } else { path }
+    }
+
+    /// Whether a file is whole.
+    fn is_whole(&self, output: &Path, index: usize) -> bool {
+        let Some(Shard { done: Some(_), .. }) = self.shards.get(index) else { return false };
+        files::exists(&self.written(output, index))
+            || (self.placing && files::exists(&self.file(output, index)))
+    }
+}
+
+/// What a file is called until all of its export are whole.
+fn hidden(path: &Path) -> PathBuf {
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    path.with_file_name(format!(".{name}{HIDDEN_SUFFIX}"))
 }
 
 fn state_path(output: &Path) -> PathBuf {
@@ -217,10 +256,15 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             )));
         }
         _ => {
-            // What is there goes only when it is known that the table can be read.
-            let earlier = earlier_files(export)?;
-            let state = runtime()?.block_on(plan(export, bar, stop))?;
-            earlier.iter().try_for_each(|path| files::remove(path))?;
+            if let Some(earlier) = found.and_then(|text| serde_json::from_str::<State>(&text).ok())
+                && earlier.placing
+            {
+                place(&export.output, &earlier)?;
+            }
+            let replaces = !earlier_files(export)?.is_empty();
+            let mut state = runtime()?.block_on(plan(export, bar, stop))?;
+            state.replaces = replaces;
+            unfinished_files(export)?.iter().try_for_each(|path| files::remove(path))?;
             save(&state_path, &state)?;
             state
         }
@@ -235,20 +279,20 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         let mut client = None;
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            let (shard, columns) = {
+            let (range, columns, path) = {
                 let state = lock(&shared)?;
                 let Some(shard) = state.shards.get(index) else { return Ok(()) };
-                (shard.clone(), state.columns.clone())
+                if state.is_whole(&export.output, index) {
+                    continue;
+                }
+                let path = state.written(&export.output, index);
+                (shard.range.clone(), state.columns.clone(), path)
             };
-            let path = file_path(&export.output, export.format, index, count);
-            if shard.done.is_some() && files::exists(&path) {
-                continue;
-            }
             let client: &Client = match &client {
                 Some(client) => client,
                 None => client.insert(runtime.block_on(Client::connect(&export.target))?),
             };
-            let part = Part { export, columns: &columns, range: &shard.range, path: &path, stop };
+            let part = Part { export, columns: &columns, range: &range, path: &path, stop };
             let done = part.transfer(&runtime, client.clone());
             let done = done.map_err(|error| error.context(path.display()))?;
             let mut state = lock(&shared)?;
@@ -272,6 +316,12 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         threads.into_iter().map(joined).collect()
     });
     crate::first_failure(ended)?;
+    if state.replaces {
+        // From here on there is no way back, and nothing of the table is needed to go on.
+        state.placing = true;
+        save(&state_path, &state)?;
+        place(&export.output, &state)?;
+    }
     let mut summary = Summary { files: count, ..Summary::default() };
     for (rows, cells, bytes) in state.shards.iter().filter_map(|shard| shard.done) {
         summary.rows += rows;
@@ -280,6 +330,19 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     }
     files::remove(&state_path)?;
     Ok(summary)
+}
+
+/// Gives an export's files their names, those of an earlier one being gone by then. What was done of that before a crash
+/// stays done: a file that is not hidden any more has its name.
+fn place(output: &Path, state: &State) -> Result<()> {
+    let whole = (0..state.shards.len()).map(|index| state.file(output, index));
+    let (waiting, placed): (Vec<_>, Vec<_>) = whole.partition(|path| files::exists(&hidden(path)));
+    let placed: HashSet<PathBuf> = placed.into_iter().collect();
+    let named = named(output, state.format, "", "")?;
+    named.iter().filter(|path| !placed.contains(*path)).try_for_each(|path| files::remove(path))?;
+    files::sync_parent(output)?;
+    waiting.iter().try_for_each(|path| files::rename(&hidden(path), path))?;
+    files::sync_parent(output)
 }
 
 fn check(export: &Export) -> Result<()> {
@@ -339,28 +402,44 @@ fn resumed(export: &Export, text: &str) -> Result<State> {
     Ok(state)
 }
 
-/// The files of an earlier export, which are to go: with another number of files, their names would stand beside the
+/// The files that are named as those of an export, whatever their number, with something before and behind.
+fn named(output: &Path, format: Format, before: &str, behind: &str) -> Result<Vec<PathBuf>> {
+    let name = output.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let first = output.with_file_name(format!("{before}{name}"));
+    let first = glob::Pattern::escape(&first.to_string_lossy());
+    let pattern = format!("{first}-?????-of-?????{}{behind}", format.suffix());
+    let failed = |error: &dyn std::fmt::Display| Error::failed(error.to_string());
+    let found = glob::glob(&pattern).map_err(|error| failed(&error))?;
+    // As they are named elsewhere: a pattern's findings leave out a `./`.
+    let names = found.map(|path| match path {
+        Ok(path) => Ok(path.file_name().map(|name| output.with_file_name(name))),
+        Err(error) => Err(failed(&error)),
+    });
+    names.filter_map(Result::transpose).collect()
+}
+
+/// The files of an earlier export, which are to be replaced: with another number of files, their names would stand beside the
 /// new ones. An error where there are some and they are to stay.
 fn earlier_files(export: &Export) -> Result<Vec<PathBuf>> {
-    let prefix = glob::Pattern::escape(&export.output.to_string_lossy());
-    let whole = format!("{prefix}-?????-of-?????{}", export.format.suffix());
-    let unfinished = whole.clone() + files::UNFINISHED_SUFFIX;
-    let failed = |error: &dyn std::fmt::Display| Error::failed(error.to_string());
-    let found = |pattern: &str| -> Result<Vec<PathBuf>> {
-        let found = glob::glob(pattern).map_err(|error| failed(&error))?;
-        found.map(|path| path.map_err(|error| failed(&error))).collect()
-    };
-    let mut earlier = found(&whole)?;
+    let earlier = named(&export.output, export.format, "", "")?;
     match earlier.first() {
         Some(path) if !export.overwrite => Err(Error::failed(format!(
-            "{} exists: choose another name, or give --overwrite to remove the earlier files",
+            "{} exists: choose another name, or give --overwrite to replace the earlier files",
             path.display()
         ))),
-        _ => {
-            earlier.extend(found(&unfinished)?);
-            Ok(earlier)
-        }
+        _ => Ok(earlier),
     }
+}
+
+/// What interrupted exports left that is of no use to a new one.
+fn unfinished_files(export: &Export) -> Result<Vec<PathBuf>> {
+    let mut unfinished = Vec::new();
+    for (before, behind) in [("", ""), (".", HIDDEN_SUFFIX)] {
+        let behind = format!("{behind}{}", files::UNFINISHED_SUFFIX);
+        unfinished.extend(named(&export.output, export.format, before, &behind)?);
+    }
+    unfinished.extend(named(&export.output, export.format, ".", HIDDEN_SUFFIX)?);
+    Ok(unfinished)
 }
 
 /// Looks at the table and divides it.
@@ -394,6 +473,8 @@ async fn plan(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<State> 
         timestamps: export.timestamps,
         columns,
         shards,
+        replaces: false,
+        placing: false,
     })
 }
 

@@ -149,6 +149,11 @@ pub fn remove(path: &Path) -> Result<()> {
     }
 }
 
+/// Gives a file another name, in place of what has that. Not durable before [`sync_parent`].
+pub fn rename(from: &Path, to: &Path) -> Result<()> {
+    std::fs::rename(from, to).map_err(|e| failed("write", to, &e))
+}
+
 /// Makes the directory that a file is to lie in.
 pub fn make_parent(path: &Path) -> Result<()> {
     match path.parent() {
@@ -198,7 +203,8 @@ impl Drop for Unfinished {
     }
 }
 
-fn sync_parent(path: &Path) -> Result<()> {
+/// Makes durable which files the directory of this one has.
+pub fn sync_parent(path: &Path) -> Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(dir).and_then(|dir| dir.sync_all());
     synced.map_err(|e| failed("sync", dir, &e))

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that panics has failed")]
 #![allow(clippy::disallowed_methods, reason = "a test that owns its files")]
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use indicatif::ProgressBar;
 use prost::Message as _;
 use tepui_transfer::client::{Stop, Target};
 use tepui_transfer::error::{ErrorKind, Result};
-use tepui_transfer::export::{Export, Selection, export};
+use tepui_transfer::export::{self, Export, Selection};
 use tepui_transfer::format::{Format, ReadOptions, csv};
 use tepui_transfer::import::{Import, Summary, import};
 use tepui_transfer::journal::Earlier;
@@ -53,6 +53,10 @@ struct State {
     /// Rows after which a read breaks off, one for each of the first reads.
     breaks: VecDeque<usize>,
     reads: u32,
+    /// The reads from this one on are refused for good.
+    refused_from: Option<u32>,
+    /// Keys that divide the table, with the bytes before each.
+    samples: Vec<(&'static str, i64)>,
     /// What becomes of the next requests for a family; those after them are done.
     families: VecDeque<Status>,
     made: Vec<String>,
@@ -148,17 +152,29 @@ impl tonic::server::ServerStreamingService<v2::ReadRowsRequest> for Data {
     type ResponseStream = Answers<Self::Response>;
     type Future = BoxFuture<'static, Result<Response<Self::ResponseStream>, Status>>;
 
-    /// Rows `r0` to `r9`, those behind the key that the request names.
+    /// Rows `r0` to `r9`, those in the range that the request names.
     fn call(&mut self, request: Request<v2::ReadRowsRequest>) -> Self::Future {
         use v2::read_rows_response::{CellChunk, cell_chunk::RowStatus};
         let mut state = self.0.lock().unwrap();
+        use v2::row_range::{EndKey, StartKey};
         state.reads += 1;
-        let range = request.into_inner().rows.unwrap().row_ranges.remove(0);
-        let behind = match range.start_key {
-            Some(v2::row_range::StartKey::StartKeyOpen(key)) => text(&key),
-            _ => String::new(),
+        if state.refused_from.is_some_and(|from| state.reads >= from) {
+            return Box::pin(async { Err(Status::permission_denied("not you")) });
+        }
+        let range = request.into_inner().rows.and_then(|rows| rows.row_ranges.into_iter().next());
+        let range = range.unwrap_or_default();
+        let is_asked = |key: &String| {
+            let key = key.as_bytes();
+            (match &range.start_key {
+                Some(StartKey::StartKeyOpen(start)) => key > start.as_ref(),
+                Some(StartKey::StartKeyClosed(start)) => key >= start.as_ref(),
+                None => true,
+            }) && match &range.end_key {
+                Some(EndKey::EndKeyOpen(end)) => key < end.as_ref(),
+                _ => true,
+            }
         };
-        let keys = (0..10).map(|row| format!("r{row}")).filter(|key| *key > behind);
+        let keys = (0..10).map(|row| format!("r{row}")).filter(is_asked);
         let chunk = |key: String| CellChunk {
             row_key: key.into_bytes().into(),
             family_name: Some("f".to_owned()),
@@ -192,7 +208,12 @@ impl tonic::server::ServerStreamingService<v2::SampleRowKeysRequest> for Data {
     type Future = BoxFuture<'static, Result<Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, _: Request<v2::SampleRowKeysRequest>) -> Self::Future {
-        Box::pin(async { Ok(Response::new(stream::empty().boxed())) })
+        let samples = self.0.lock().unwrap().samples.clone();
+        let samples = samples.into_iter().map(|(key, offset_bytes)| {
+            let row_key = key.into();
+            Ok(v2::SampleRowKeysResponse { row_key, offset_bytes })
+        });
+        Box::pin(async { Ok(Response::new(stream::iter(samples).boxed())) })
     }
 }
 
@@ -312,6 +333,36 @@ impl Place {
     }
 
     /// An import of a file, two rows a request, one request at a time.
+    /// Exports the table to `out`.
+    fn export(&self, change: impl FnOnce(&mut Export)) -> Result<export::Summary> {
+        let mut options = Export {
+            target: self.target(),
+            selection: Selection::default(),
+            format: Format::Csv,
+            output: self.dir.path().join("out"),
+            files: None,
+            workers: 1,
+            columns: vec![csv::Column { family: "f".to_owned(), qualifier: b"q".to_vec() }],
+            timestamps: csv::Timestamps::Now,
+            resume: false,
+            overwrite: false,
+            retry_for: Duration::from_secs(20),
+        };
+        change(&mut options);
+        export::export(&options, &ProgressBar::hidden(), &Stop::default())
+    }
+
+    /// The files of the directory, by name, with what they hold.
+    fn files(&self) -> BTreeMap<String, String> {
+        let entries = std::fs::read_dir(self.dir.path()).unwrap();
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+        let named = entries.map(|entry| {
+            let entry = entry.unwrap();
+            (entry.file_name().into_string().unwrap(), read(&entry.path()))
+        });
+        named.collect()
+    }
+
     fn options(&self, text: &str, earlier: Earlier) -> Import {
         let path = self.dir.path().join("rows.csv");
         if !path.exists() {
@@ -456,24 +507,90 @@ fn a_family_that_a_busy_server_does_not_make_is_asked_for_again() {
 #[test]
 fn a_read_that_breaks_off_goes_on_behind_its_last_row() {
     let place = Place::new(State { breaks: [3, 0, 4].into_iter().collect(), ..State::default() });
-    let output = place.dir.path().join("out");
-    let options = Export {
-        target: place.target(),
-        selection: Selection::default(),
-        format: Format::Csv,
-        output: output.clone(),
-        files: None,
-        workers: 1,
-        columns: vec![csv::Column { family: "f".to_owned(), qualifier: b"q".to_vec() }],
-        timestamps: csv::Timestamps::Now,
-        resume: false,
-        overwrite: false,
-        retry_for: Duration::from_secs(20),
-    };
-    let summary = export(&options, &ProgressBar::hidden(), &Stop::default()).unwrap();
+    let summary = place.export(|_| {}).unwrap();
     assert_eq!(summary.rows, 10);
     assert_eq!(place.state.lock().unwrap().reads, 4);
-    let path = Path::new(&output).with_file_name("out-00000-of-00001.csv");
+    let path = place.dir.path().join("out-00000-of-00001.csv");
     let rows: String = (0..10).map(line).collect();
     assert_eq!(std::fs::read_to_string(path).unwrap(), format!(",f\n,q\n{rows}"));
+}
+
+/// A file of an export of rows.
+fn exported(rows: std::ops::Range<usize>) -> String {
+    format!(",f\n,q\n{}", rows.map(line).collect::<String>())
+}
+
+/// An export of two files in place of `first`, of which the read of the second is refused.
+fn interrupted_replacement(first: &[(&str, &str)]) -> Place {
+    let samples = vec![("r5", 100), ("", 200)];
+    let place = Place::new(State { samples, refused_from: Some(2), ..State::default() });
+    for (name, text) in first {
+        std::fs::write(place.dir.path().join(name), text).unwrap();
+    }
+    let error = place.export(|options| {
+        (options.files, options.overwrite) = (Some(2), true);
+    });
+    assert!(error.unwrap_err().to_string().contains("not you"));
+    place.state.lock().unwrap().refused_from = None;
+    place
+}
+
+#[test]
+fn an_export_that_replaces_another_leaves_it_until_all_its_files_are_whole() {
+    let first = [("out-00000-of-00002.csv", "old 0"), ("out-00001-of-00002.csv", "old 1")];
+    let place = interrupted_replacement(&first);
+    let files = place.files();
+    for (name, text) in first {
+        assert_eq!(files[name], text);
+    }
+    // Nobody takes what is there of the new one for a part of the old.
+    let hidden = [".out-00000-of-00002.csv.new", ".out.export.json"];
+    let others: Vec<_> = files.keys().filter(|name| !name.starts_with("out-")).collect();
+    assert_eq!(others, hidden);
+
+    let summary = place.export(|options| options.resume = true).unwrap();
+    assert_eq!((summary.files, summary.rows), (2, 10));
+    assert_eq!(place.state.lock().unwrap().reads, 3, "the first file was whole");
+    let whole = [(first[0].0, exported(0..5)), (first[1].0, exported(5..10))];
+    assert_eq!(place.files(), whole.map(|(name, text)| (name.to_owned(), text)).into());
+}
+
+#[test]
+fn an_export_of_another_number_of_files_replaces_all_earlier_ones() {
+    let first = ["out-00000-of-00003.csv", "out-00001-of-00003.csv", "out-00000-of-00001.csv"];
+    let place = interrupted_replacement(&first.map(|name| (name, "old")));
+    assert_eq!(place.files().len(), 3 + 2);
+    // Begins anew, and leaves nothing of the one before.
+    let summary = place.export(|options| options.overwrite = true).unwrap();
+    assert_eq!(summary.rows, 10);
+    assert_eq!(place.files(), [(first[2].to_owned(), exported(0..10))].into());
+}
+
+#[test]
+fn a_replacement_that_a_crash_interrupts_between_its_renames_is_done_by_the_next_run() {
+    for overwrite in [false, true] {
+        let place = interrupted_replacement(&[("out-00000-of-00007.csv", "old")]);
+        // As a crash leaves it when all files are whole, the earlier are gone and one of the new has its name.
+        let at = |name: &str| place.dir.path().join(name);
+        let state =
+            place.files()[".out.export.json"].replace("\"done\": null", "\"done\": [5, 5, 9]");
+        assert!(state.contains("\"placing\": false"), "{state}");
+        let state = state.replace("\"placing\": false", "\"placing\": true");
+        std::fs::write(at(".out.export.json"), state).unwrap();
+        std::fs::rename(at(".out-00000-of-00002.csv.new"), at("out-00000-of-00002.csv")).unwrap();
+        std::fs::write(at(".out-00001-of-00002.csv.new"), "new 1").unwrap();
+        // A new export fails: the one before is whole, and the one that it replaced is gone.
+        place.state.lock().unwrap().refused_from = overwrite.then_some(0);
+        let again = place.export(|options| {
+            (options.overwrite, options.resume) = (overwrite, !overwrite);
+        });
+        assert_eq!(again.is_err(), overwrite);
+        let mut files = place.files();
+        files.retain(|name, _| !name.starts_with('.'));
+        let whole = [
+            ("out-00000-of-00002.csv", exported(0..5)),
+            ("out-00001-of-00002.csv", "new 1".to_owned()),
+        ];
+        assert_eq!(files, whole.map(|(name, text)| (name.to_owned(), text)).into());
+    }
 }
