@@ -1,6 +1,7 @@
 """What an operator meets: starting, stopping, damage and a full disk, on the real binary."""
 
 import contextlib
+import os
 import pathlib
 import random
 import re
@@ -8,6 +9,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 
 import grpc
 import pytest
@@ -117,6 +119,36 @@ def test_sigterm_under_load_ends_in_time_and_loses_nothing(make_server, open_tab
     rows = {r.row_key for r in open_table(server.start()).read_rows(ReadRowsQuery())}
     assert not set(acknowledged) - rows
     server.stop()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_start_that_takes_long(make_server, scratch, number, code):
+    server = make_server()
+    # A start that never ends: its first file is a pipe that nobody writes to.
+    data = pathlib.Path(server.data)
+    data.mkdir()
+    os.mkfifo(data / "IDENTITY")
+    with open(scratch / "log", "wb") as log:
+        process = subprocess.Popen(
+            [server.binary, "serve", "--data", server.data, "--listen", "127.0.0.1:0"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
+        )
+    try:
+        def takes_signals():
+            status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+            caught = int(re.search(r"^SigCgt:\s*(\w+)", status, re.MULTILINE).group(1), 16)
+            return caught >> (signal.SIGTERM - 1) & 1 and caught >> (signal.SIGINT - 1) & 1
+
+        deadline = time.monotonic() + 30
+        while not takes_signals():
+            assert process.poll() is None and time.monotonic() < deadline, (scratch / "log").read_text()
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait(timeout=STOP_SECONDS_MAX) == code
+    finally:
+        process.kill()
+        process.wait()
+    assert "during the start" in (scratch / "log").read_text()
 
 
 def test_health_checks_hear_of_sigterm_before_the_connection_ends(make_server):

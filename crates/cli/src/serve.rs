@@ -47,10 +47,13 @@ pub fn run(args: &Args) -> Result<()> {
     if effective.config.budget.total_bytes < HUGE_PAGES_FROM_BYTES {
         without_huge_pages();
     }
-    // Taken before there is anything to stop, so that no signal finds the default handler.
-    let signals = signals::Signals::take()?;
-    let running = server::start(Env::local(effective.config.io)?, &effective.config)?;
-    tracing::info!(address = %running.address(), data = %effective.config.data.display(), "serving");
+    // Taken before there is anything to stop, so that no signal finds the default handler: the first process of a container
+    // would not even end by that.
+    let mut signals = signals::Signals::take()?;
+    let (env, config) = (Env::local(effective.config.io)?, effective.config);
+    let data = config.data.clone();
+    let running = signals.exit_during(move || server::start(env, &config))?;
+    tracing::info!(address = %running.address(), data = %data.display(), "serving");
     if let Some(address) = running.metrics_address() {
         tracing::info!(%address, "serving metrics");
     }

@@ -1,4 +1,5 @@
-//! SIGTERM and SIGINT: the first stops the server in order, a second ends the process at once.
+//! SIGTERM and SIGINT: the first stops the server in order, a second ends the process at once. While the server starts there is
+//! nothing to stop in order, and the first ends the process.
 
 use tepui_bigtable::error::{Error, Result};
 use tokio::runtime::Runtime;
@@ -9,6 +10,9 @@ use crate::server::Running;
 
 /// The exit code of a process that was interrupted: 128 and SIGINT's number, as shells have it.
 const EXIT_INTERRUPTED: i32 = 130;
+
+/// The same of a process that was told to end by SIGTERM.
+const EXIT_TERMINATED: i32 = 143;
 
 /// The process's signals, from now on handled here.
 #[derive(Debug)]
@@ -30,6 +34,27 @@ impl Signals {
         Ok(Self { runtime, terminate, interrupt })
     }
 
+    /// Blocks until `start` is done, which has a thread of its own. A signal meanwhile ends the process at once: a start may
+    /// replay a log for long, and leaves nothing that a crash would not.
+    pub fn exit_during<T: Send + 'static>(
+        &mut self,
+        start: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let started = self.runtime.block_on(async {
+            let start = tokio::task::spawn_blocking(start);
+            tokio::select! {
+                // A signal that comes when the server has started stops that in order.
+                biased;
+                started = start => started,
+                code = either(&mut self.terminate, &mut self.interrupt) => {
+                    tracing::warn!("a signal during the start: ending at once; nothing is lost");
+                    std::process::exit(code)
+                }
+            }
+        });
+        started.map_err(|error| Error::internal(format!("the start failed: {error}")))?
+    }
+
     /// Blocks until a signal, then stops the server and returns what came of it.
     pub fn stop_on_first_exit_on_second(mut self, running: Running) -> Result<()> {
         let runtime = self.runtime;
@@ -38,7 +63,7 @@ impl Signals {
             let stop = tokio::task::spawn_blocking(move || running.stop());
             tokio::select! {
                 stopped = stop => stopped,
-                () = either(&mut self.terminate, &mut self.interrupt) => {
+                _ = either(&mut self.terminate, &mut self.interrupt) => {
                     tracing::warn!("second signal: ending at once; the log keeps what was acknowledged");
                     std::process::exit(EXIT_INTERRUPTED)
                 }
@@ -48,9 +73,10 @@ impl Signals {
     }
 }
 
-async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
+/// Resolves at a signal: the exit code of a process that it ends.
+async fn either(terminate: &mut Signal, interrupt: &mut Signal) -> i32 {
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        _ = terminate.recv() => EXIT_TERMINATED,
+        _ = interrupt.recv() => EXIT_INTERRUPTED,
     }
 }
