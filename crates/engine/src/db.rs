@@ -16,7 +16,7 @@ use crate::backup::Backups;
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::catalog_store::CatalogStore;
 use crate::cell::RowRange;
-use crate::changes::{ChangeFigures, ChangeLog};
+use crate::changes::{ChangeFigures, ChangeLog, commit_micros};
 use crate::core::{Core, EngineMetrics};
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity;
@@ -62,6 +62,8 @@ pub struct OpenSummary {
     pub torn_tail: Option<String>,
     /// Files that nothing named, removed.
     pub orphans_removed: u64,
+    /// What the clock read when the newest sequence on disk was handed out; none where there is none.
+    pub newest_micros: Option<i64>,
 }
 
 /// Bytes of an engine's memory, apart from its block cache.
@@ -214,7 +216,8 @@ impl Engine {
             },
             &mut |progress| progress_of_replay(&mut said, progress),
         )?;
-        let hlc = Hlc::new(Arc::clone(&env.clock), floor.max(replayed.max_seq));
+        let floor = floor.max(replayed.max_seq);
+        let hlc = Hlc::new(Arc::clone(&env.clock), floor);
         let pipeline = CommitPipeline::with_queue(Arc::new(log), hlc, options.gate_bytes())?;
         let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::with_options(options.cache()));
         let pinned_levels = options.pinned_levels;
@@ -237,6 +240,7 @@ impl Engine {
                 format!("{file}: {} bytes at offset {at}", torn.bytes)
             }),
             orphans_removed,
+            newest_micros: (floor > 0).then(|| commit_micros(floor)),
         };
         Ok(Arc::new(Self {
             core,

@@ -50,6 +50,8 @@ pub struct Chores {
     pub health: HealthReporter,
     /// What was told there last.
     pub told: Health,
+    /// Before this, nothing is swept that time deletes: the clock is in doubt.
+    pub sweeps_wait: Duration,
     /// Given by whoever stops the server.
     pub stop: Signal,
     /// Given to the cores once health checks know that the server is going.
@@ -145,6 +147,7 @@ impl Chores {
 
     /// Sweeps tables whose time is over and what belonged to tables that are gone, for ever.
     async fn sweep_tables(&self) {
+        tokio::time::sleep(self.sweeps_wait).await;
         let mut tick = interval(SWEEP_INTERVAL);
         loop {
             tick.tick().await;
@@ -169,6 +172,7 @@ impl Chores {
 
     /// Does what time asks for of backups, for ever.
     async fn sweep_backups(&self) {
+        tokio::time::sleep(self.sweeps_wait).await;
         let mut tick = interval(BACKUP_SWEEP_INTERVAL);
         loop {
             tick.tick().await;

@@ -223,6 +223,16 @@ pub const HOT_BACKUP_LIFE_MIN: Duration = Duration::from_hours(24);
 /// How often a table is backed up whose policy does not say it: Bigtable's documented default, and its only value.
 pub const AUTOMATED_BACKUP_FREQUENCY: Duration = Duration::from_hours(24);
 
+/// How far the wall clock may be ahead of the newest sequence on disk at a start. Beyond, the directory was idle for long, or the
+/// clock is wrong, and what time deletes would be gone within a minute.
+pub const CLOCK_AHEAD_MAX: Duration = Duration::from_hours(30 * 24);
+
+/// How far it may be behind. Beyond, it is wrong now or was wrong before.
+pub const CLOCK_BEHIND_MAX: Duration = Duration::from_mins(1);
+
+/// How long backups and deleted tables do not expire after a start at which the clock was that far ahead: time to set it right.
+pub const CLOCK_DOUBT: Duration = Duration::from_hours(1);
+
 /// How often it is looked which backups have expired or are due.
 pub const BACKUP_SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 

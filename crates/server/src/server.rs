@@ -10,6 +10,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::time::Duration;
 
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::db::{Engine, OpenSummary};
@@ -32,7 +33,9 @@ use crate::dispatch::Dispatch;
 use crate::hot_tablets::HotTablets;
 use crate::iam::policies::Policies;
 use crate::instances::Instances;
-use crate::limits::{CLOSE, REQUEST_MESSAGE_BYTES_MAX};
+use crate::limits::{
+    CLOCK_AHEAD_MAX, CLOCK_BEHIND_MAX, CLOCK_DOUBT, CLOSE, REQUEST_MESSAGE_BYTES_MAX,
+};
 use crate::listener;
 use crate::metrics::collect::Sources;
 use crate::metrics::endpoint;
@@ -46,7 +49,7 @@ use crate::services::generated::instance_admin::bigtable_instance_admin_server::
 use crate::services::generated::operations::operations_server::OperationsServer;
 use crate::services::generated::table_admin::bigtable_table_admin_server::BigtableTableAdminServer;
 use crate::services::{
-    DataService, Iam, InstanceAdminService, OperationsService, TableAdminService, Tables,
+    DataService, Iam, InstanceAdminService, OperationsService, TableAdminService, Tables, timestamp,
 };
 
 /// The file descriptors of everything served, for reflection; see `scripts/descriptors.py`.
@@ -68,8 +71,59 @@ pub fn start(env: Env, config: &Config) -> Result<Running> {
     let options = config.engine.clone();
     let catalog = &crate::catalog::entry_of;
     let engine = Engine::open_with_catalog(env.clone(), &config.data, options, catalog)?;
-    tell_opening(engine.open_summary());
-    start_over(env, engine, address, config)
+    let found = engine.open_summary();
+    tell_opening(found);
+    let doubt = found.newest_micros.map_or(Doubt::None, |newest| {
+        let now = env.clock.now_micros();
+        let doubt = Doubt::of(newest, now);
+        doubt.tell(newest, now);
+        doubt
+    });
+    let sweeps_wait = if doubt == Doubt::Ahead { CLOCK_DOUBT } else { Duration::ZERO };
+    start_over(env, engine, address, config, sweeps_wait)
+}
+
+/// What speaks against the wall clock at a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doubt {
+    None,
+    /// It is [`CLOCK_AHEAD_MAX`] ahead of the newest sequence on disk.
+    Ahead,
+    /// It is [`CLOCK_BEHIND_MAX`] behind.
+    Behind,
+}
+
+impl Doubt {
+    fn of(newest_micros: i64, now_micros: i64) -> Self {
+        let ahead = i128::from(now_micros) - i128::from(newest_micros);
+        if ahead > CLOCK_AHEAD_MAX.as_micros() as i128 {
+            Self::Ahead
+        } else if -ahead > CLOCK_BEHIND_MAX.as_micros() as i128 {
+            Self::Behind
+        } else {
+            Self::None
+        }
+    }
+
+    fn tell(self, newest_micros: i64, now_micros: i64) {
+        let (newest, now) = (timestamp(newest_micros), timestamp(now_micros));
+        match self {
+            Self::None => {}
+            Self::Ahead => tracing::error!(
+                %now,
+                %newest,
+                "the clock is more than {} days ahead of the newest write: unless nothing was written for so long, it is wrong, and \
+                 what it says has expired is deleted; backups and deleted tables wait for {} minutes",
+                CLOCK_AHEAD_MAX.as_secs() / (24 * 3600),
+                CLOCK_DOUBT.as_secs() / 60,
+            ),
+            Self::Behind => tracing::error!(
+                %now,
+                %newest,
+                "the clock is behind the newest write: it is wrong, or was wrong before; new cells get timestamps before older ones",
+            ),
+        }
+    }
 }
 
 /// Tells what the last server left behind, where it left anything.
@@ -93,6 +147,7 @@ fn start_over(
     engine: Arc<Engine>,
     address: SocketAddr,
     config: &Config,
+    sweeps_wait: Duration,
 ) -> Result<Running> {
     let host = EngineHost::new(Arc::clone(&engine), Arc::clone(&env.rng), config.styles.clone());
     let (clock, rng) = (engine.clock(), Arc::clone(&env.rng));
@@ -207,6 +262,7 @@ fn start_over(
         hot_tablets,
         health,
         told,
+        sweeps_wait,
         stop: stopped,
         drain,
     };
@@ -446,6 +502,23 @@ mod tests {
         let error = listening_on("0.0.0.0:8086", false).unwrap_err();
         assert!(error.message().contains("server.allow_remote_plaintext"), "{error}");
         assert!(listening_on("0.0.0.0:8086", true).is_ok());
+    }
+
+    #[test]
+    fn a_clock_that_is_far_from_the_newest_write_is_doubted() {
+        let newest = 1_767_225_600_000_000;
+        let (minute, day) = (60_000_000, 86_400_000_000);
+        for (now, doubt) in [
+            (newest, Doubt::None),
+            (newest + 30 * day, Doubt::None),
+            (newest + 30 * day + 1, Doubt::Ahead),
+            (i64::MAX, Doubt::Ahead),
+            (newest - minute, Doubt::None),
+            (newest - minute - 1, Doubt::Behind),
+            (0, Doubt::Behind),
+        ] {
+            assert_eq!(Doubt::of(newest, now), doubt, "{now}");
+        }
     }
 
     #[test]
