@@ -9,7 +9,7 @@ use std::time::Duration;
 use tepui_engine::db::Health;
 use tepui_engine::pressure::Behind;
 use tokio::sync::watch;
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
@@ -170,14 +170,15 @@ impl Chores {
         }
     }
 
-    /// Does what time asks for of backups, for ever.
+    /// Does what time asks for of backups, for ever; while that is to wait, it only counts them.
     async fn sweep_backups(&self) {
-        tokio::time::sleep(self.sweeps_wait).await;
+        let from = Instant::now() + self.sweeps_wait;
         let mut tick = interval(BACKUP_SWEEP_INTERVAL);
         loop {
-            tick.tick().await;
+            let is_time = tick.tick().await >= from;
             let backups = Arc::clone(&self.backups);
-            let _ = tokio::task::spawn_blocking(move || backups.sweep()).await;
+            let work = move || if is_time { backups.sweep() } else { backups.count() };
+            let _ = tokio::task::spawn_blocking(work).await;
         }
     }
 }

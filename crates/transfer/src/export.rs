@@ -338,7 +338,7 @@ fn place(output: &Path, state: &State) -> Result<()> {
     let whole = (0..state.shards.len()).map(|index| state.file(output, index));
     let (waiting, placed): (Vec<_>, Vec<_>) = whole.partition(|path| files::exists(&hidden(path)));
     let placed: HashSet<PathBuf> = placed.into_iter().collect();
-    let named = named(output, state.format, "", "")?;
+    let named = named(output, state.format.suffix(), "", "")?;
     named.iter().filter(|path| !placed.contains(*path)).try_for_each(|path| files::remove(path))?;
     files::sync_parent(output)?;
     waiting.iter().try_for_each(|path| files::rename(&hidden(path), path))?;
@@ -403,11 +403,11 @@ fn resumed(export: &Export, text: &str) -> Result<State> {
 }
 
 /// The files that are named as those of an export, whatever their number, with something before and behind.
-fn named(output: &Path, format: Format, before: &str, behind: &str) -> Result<Vec<PathBuf>> {
+fn named(output: &Path, suffix: &str, before: &str, behind: &str) -> Result<Vec<PathBuf>> {
     let name = output.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let first = output.with_file_name(format!("{before}{name}"));
     let first = glob::Pattern::escape(&first.to_string_lossy());
-    let pattern = format!("{first}-?????-of-?????{}{behind}", format.suffix());
+    let pattern = format!("{first}-?????-of-?????{suffix}{behind}");
     let failed = |error: &dyn std::fmt::Display| Error::failed(error.to_string());
     let found = glob::glob(&pattern).map_err(|error| failed(&error))?;
     // As they are named elsewhere: a pattern's findings leave out a `./`.
@@ -421,7 +421,7 @@ fn named(output: &Path, format: Format, before: &str, behind: &str) -> Result<Ve
 /// The files of an earlier export, which are to be replaced: with another number of files, their names would stand beside the
 /// new ones. An error where there are some and they are to stay.
 fn earlier_files(export: &Export) -> Result<Vec<PathBuf>> {
-    let earlier = named(&export.output, export.format, "", "")?;
+    let earlier = named(&export.output, export.format.suffix(), "", "")?;
     match earlier.first() {
         Some(path) if !export.overwrite => Err(Error::failed(format!(
             "{} exists: choose another name, or give --overwrite to replace the earlier files",
@@ -431,14 +431,14 @@ fn earlier_files(export: &Export) -> Result<Vec<PathBuf>> {
     }
 }
 
-/// What interrupted exports left that is of no use to a new one.
+/// What interrupted exports left that is of no use to a new one; of what is hidden, in any format.
 fn unfinished_files(export: &Export) -> Result<Vec<PathBuf>> {
-    let mut unfinished = Vec::new();
-    for (before, behind) in [("", ""), (".", HIDDEN_SUFFIX)] {
-        let behind = format!("{behind}{}", files::UNFINISHED_SUFFIX);
-        unfinished.extend(named(&export.output, export.format, before, &behind)?);
+    let (output, suffix) = (&export.output, export.format.suffix());
+    let mut unfinished = named(output, suffix, "", files::UNFINISHED_SUFFIX)?;
+    for behind in [HIDDEN_SUFFIX.to_owned(), format!("{HIDDEN_SUFFIX}{}", files::UNFINISHED_SUFFIX)]
+    {
+        unfinished.extend(named(output, "*", ".", &behind)?);
     }
-    unfinished.extend(named(&export.output, export.format, ".", HIDDEN_SUFFIX)?);
     Ok(unfinished)
 }
 

@@ -560,7 +560,11 @@ fn an_export_of_another_number_of_files_replaces_all_earlier_ones() {
     let first = ["out-00000-of-00003.csv", "out-00001-of-00003.csv", "out-00000-of-00001.csv"];
     let place = interrupted_replacement(&first.map(|name| (name, "old")));
     assert_eq!(place.files().len(), 3 + 2);
-    // Begins anew, and leaves nothing of the one before.
+    // One of another format was interrupted before.
+    for name in [".out-00000-of-00001.parquet.new", ".out-00001-of-00002.new.unfinished"] {
+        std::fs::write(place.dir.path().join(name), "begun").unwrap();
+    }
+    // Begins anew, and leaves nothing of those before.
     let summary = place.export(|options| options.overwrite = true).unwrap();
     assert_eq!(summary.rows, 10);
     assert_eq!(place.files(), [(first[2].to_owned(), exported(0..10))].into());

@@ -91,7 +91,7 @@ impl Backups {
     }
 
     /// Looks at all backups for the other figures.
-    pub(super) fn count(&self) {
+    pub fn count(&self) {
         let mut newest: HashMap<u64, i64> = HashMap::new();
         let (mut ready, mut creating) = (0, 0);
         for (_, stored) in self.resources.list::<BackupRecord>("", None, usize::MAX) {
