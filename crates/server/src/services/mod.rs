@@ -127,11 +127,8 @@ mod tests {
     /// A runtime with one thread for what blocks; the answer lets the work go on that takes it.
     #[tokio::test]
     async fn work_that_nobody_waits_for_does_not_begin() {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .max_blocking_threads(1)
-            .build()
-            .unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
         let (go, may_go) = std::sync::mpsc::channel::<()>();
         let (say, mut said) = tokio::sync::mpsc::unbounded_channel();
         let saying = |what| {
