@@ -151,9 +151,9 @@ impl Engine {
             files.create_dir_all(&sub)?;
         }
         files.sync_dir(dir)?;
-        let data = layout.first_data(files.as_ref())?;
-        let meta = LocalMetaStore::open_beside(Arc::clone(&files), &layout.meta(), data.as_deref());
-        let meta = Arc::new(meta?);
+        let data = || layout.first_data(files.as_ref());
+        let meta = LocalMetaStore::open_beside(Arc::clone(&files), &layout.meta(), &data)?;
+        let meta = Arc::new(meta);
         let (manifests, unfinished) = open_manifests(&env, &layout)?;
         let backups = Backups::read(files.as_ref(), &layout)?;
         if let Some(catalog) = catalog {

@@ -11,11 +11,12 @@
 //! segment that lost its end, even exactly between two records, does not go unnoticed.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::batch::{LogRecord, decode_record, encode_opening};
 use super::record::{ADVICE, Magic, Record, RecordReader, RecordWriter, Tail, TailEnd};
 use crate::error::{Error, Result};
-use crate::io::Files;
+use crate::io::{Files, RandomFile};
 
 /// The magic of segments.
 pub const MAGIC: Magic = *b"TEPUILOG";
@@ -92,15 +93,18 @@ impl SegmentReader {
     /// Opens segment `id` of a directory.
     pub fn open(files: &dyn Files, dir: &Path, id: u64, tail: Tail) -> Result<Self> {
         let path = dir.join(segment_name(id));
-        let reader = RecordReader::open(files.open(&path)?, MAGIC, id, tail)?;
-        Ok(Self { path, reader })
+        Self::over(files.open(&path)?, path, id, tail)
     }
 
     /// Opens the segment that an earlier process was writing, as the device has it. Where a sync of that process
     /// failed, the page cache may show what the device does not have, and take it for written.
     pub fn open_left(files: &dyn Files, dir: &Path, id: u64) -> Result<Self> {
         let path = dir.join(segment_name(id));
-        let reader = RecordReader::open(files.open_immutable(&path)?, MAGIC, id, Tail::MayBeTorn)?;
+        Self::over(files.open_immutable(&path)?, path, id, Tail::MayBeTorn)
+    }
+
+    fn over(file: Arc<dyn RandomFile>, path: PathBuf, id: u64, tail: Tail) -> Result<Self> {
+        let reader = RecordReader::open(file, MAGIC, id, tail)?;
         Ok(Self { path, reader })
     }
 

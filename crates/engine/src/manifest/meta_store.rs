@@ -11,7 +11,7 @@
 //! as a whole or not at all. A *failed* commit is one whose outcome is not known until the next start.
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
@@ -53,6 +53,9 @@ struct State {
     /// Bytes of all entries ([`entry_bytes`]).
     bytes: u64,
 }
+
+/// Looks for something that is made only once there is a store.
+type Beside<'a> = &'a dyn Fn() -> Result<Option<PathBuf>>;
 
 /// A [`MetaStore`] in a local directory.
 #[derive(Debug)]
@@ -179,23 +182,19 @@ fn check_limits(changes: &[MetaChange]) -> Result<()> {
 impl LocalMetaStore {
     /// Opens the store in `dir`; where there is none, creates it and the directory, durably.
     pub fn open(files: Arc<dyn Files>, dir: &Path) -> Result<Self> {
-        Self::open_beside(files, dir, None)
+        Self::open_beside(files, dir, &|| Ok(None))
     }
 
-    /// The same beside `data`, a file or directory that was made when there was a store already: where there is none now,
-    /// it is lost, and that is `Corruption`.
-    pub(crate) fn open_beside(
-        files: Arc<dyn Files>,
-        dir: &Path,
-        data: Option<&Path>,
-    ) -> Result<Self> {
+    /// The same beside `data`, which looks for a file or directory that was made when there was a store already. It is
+    /// asked only where there is no store now: with something there the store is lost, and that is `Corruption`.
+    pub(crate) fn open_beside(files: Arc<dyn Files>, dir: &Path, data: Beside<'_>) -> Result<Self> {
         Self::open_in(files, dir, data, SERIES)
     }
 
     fn open_in(
         files: Arc<dyn Files>,
         dir: &Path,
-        data: Option<&Path>,
+        data: Beside<'_>,
         series: Series,
     ) -> Result<Self> {
         files.create_dir_all(dir)?;
@@ -218,8 +217,8 @@ impl LocalMetaStore {
                 return Err(Error::corruption(path.display(), 0, what));
             }
             Found::Nothing => {
-                if let Some(data) = data {
-                    return Err(missing(dir, data));
+                if let Some(data) = data()? {
+                    return Err(missing(dir, &data));
                 }
                 // At once, not with the first commit: from now on a store that is not there is lost.
                 let snapshot = state.encode_snapshot();
@@ -324,7 +323,7 @@ mod tests {
     }
 
     fn open(files: &TestFiles) -> Result<LocalMetaStore> {
-        LocalMetaStore::open_in(Arc::new(files.clone()), dir(), None, small())
+        LocalMetaStore::open_in(Arc::new(files.clone()), dir(), &|| Ok(None), small())
     }
 
     fn put(key: &str, expect: MetaExpect, value: &str) -> MetaChange {
@@ -575,8 +574,8 @@ mod tests {
     fn beside_data_a_store_is_opened_and_never_created() {
         let files = TestFiles::default();
         let beside = |files: &TestFiles| {
-            let data = Some(Path::new("data/sst/1.sst"));
-            LocalMetaStore::open_beside(Arc::new(files.clone()), dir(), data)
+            let data = || Ok(Some(PathBuf::from("data/sst/1.sst")));
+            LocalMetaStore::open_beside(Arc::new(files.clone()), dir(), &data)
         };
         let error = beside(&files).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corruption);

@@ -136,12 +136,8 @@ impl SstReader {
             Some(block) => block.memory_bytes(),
             None => u64::from(handle.len) + BLOCK_OVERHEAD_BYTES,
         });
-        let data_bytes = match self.top().len().checked_sub(1) {
-            Some(last) => self.top_entry(last).map_or(0, |entry| entry.data_end),
-            None => 0,
-        };
         IndexMemory {
-            data_bytes,
+            data_bytes: self.data_bytes(),
             resident_bytes: self.resident_bytes(),
             partition_bytes: in_memory,
             pinned_bytes: if self.is_pinned() { in_memory } else { 0 },
