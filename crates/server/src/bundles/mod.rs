@@ -10,6 +10,7 @@
 mod descriptors;
 mod named;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -63,6 +64,10 @@ impl Schema {
         Ok(Self { proto_descriptors, pool })
     }
 }
+
+/// Schemas of a table's bundles, linked: each by its bundle's id, with the digest of what it was made of.
+#[derive(Debug, Default)]
+pub struct Linked(BTreeMap<String, (u64, DescriptorPool)>);
 
 /// The schema bundles of all tables.
 #[derive(Debug, Clone)]
@@ -166,13 +171,40 @@ impl Bundles {
         of_table.take(limit).map(|(name, stored)| shown(name, stored)).collect()
     }
 
+    /// Links the schemas that types name of a table's bundles, each once: a large one takes a while, so this is done before
+    /// other changes are kept from going on. A bundle that is not there is left out.
+    pub fn link_named<'t>(
+        &self,
+        table: &TableRecord,
+        types: impl Iterator<Item = &'t admin::Type>,
+    ) -> Result<Linked> {
+        let mut linked = Linked::default();
+        for (bundle, _) in types.flat_map(|of| named::in_type(Some(of))) {
+            if linked.0.contains_key(bundle) {
+                continue;
+            }
+            let found = self.named(table, bundle);
+            if let Some(found) = found {
+                let pool = descriptors::link(&found.value.proto_descriptors)?;
+                linked.0.insert(bundle.to_owned(), (found.digest, pool));
+            }
+        }
+        Ok(linked)
+    }
+
+    fn named(&self, table: &TableRecord, bundle: &str) -> Option<Arc<Stored<BundleRecord>>> {
+        let found = self.resources.get::<BundleRecord>(&format!("{}{bundle}", prefix(&table.name)));
+        found.filter(|stored| is_of(stored, table))
+    }
+
     /// Checks a family's value type, and that the schemas are there that it names: `FAILED_PRECONDITION` where a bundle is
-    /// not, or what is named of it.
+    /// not, or what is named of it; `ABORTED` where one is another than was `linked`.
     pub fn check_named(
         &self,
         table: &TableRecord,
         family: &str,
         of_family: Option<&admin::Type>,
+        linked: &Linked,
     ) -> Result<()> {
         value_type::check(of_family)
             .map_err(|error| error.context(format_args!("column family {family:?}")))?;
@@ -182,15 +214,19 @@ impl Bundles {
                     "column family {family:?}: value_type names schema bundle {bundle:?}, {what}"
                 ))
             };
-            let name = format!("{}{bundle}", prefix(&table.name));
-            let found = self.resources.get::<BundleRecord>(&name);
-            let found = found.filter(|stored| is_of(stored, table)).ok_or_else(|| {
+            let found = self.named(table, bundle).ok_or_else(|| {
                 missing(
                     "which is not there: create it in the table first, then set the type"
                         .to_owned(),
                 )
             })?;
-            if !schema.is_in(&descriptors::link(&found.value.proto_descriptors)?) {
+            let of_now = linked.0.get(bundle).filter(|(digest, _)| *digest == found.digest);
+            let Some((_, pool)) = of_now else {
+                return Err(Error::aborted(format!(
+                    "schema bundle {bundle:?} was changed at the same time; try again"
+                )));
+            };
+            if !schema.is_in(pool) {
                 return Err(missing(format!("which has no {schema}")));
             }
         }
@@ -428,6 +464,31 @@ mod tests {
         let of_another = with_family(r#type::Kind::ProtoType(other));
         bundles.replace(&of_another, without, "", false).unwrap();
         bundles.remove(&of_another, "").unwrap();
+    }
+
+    #[test]
+    fn schemas_are_linked_once_before_types_are_checked_and_must_be_the_same_then() {
+        let bundles = bundles();
+        bundles.make(&table(1), BUNDLE, one(FieldType::String)).unwrap();
+        let naming = |bundle: &str, message: &str| {
+            let (schema_bundle_id, message_name) = (bundle.to_owned(), message.to_owned());
+            let kind = r#type::Kind::ProtoType(r#type::Proto { schema_bundle_id, message_name });
+            admin::Type { kind: Some(kind) }
+        };
+        let many = vec![naming("b", "test.M"); 1_000];
+        let linked = bundles.link_named(&table(1), many.iter()).unwrap();
+        assert_eq!(linked.0.keys().collect::<Vec<_>>(), ["b"]);
+        let check = |named: &admin::Type| {
+            let checked = bundles.check_named(&table(1), "cf", Some(named), &linked);
+            checked.map_err(|error| error.kind())
+        };
+        check(&many[0]).unwrap();
+        let refused = Err(Code::FailedPrecondition);
+        assert_eq!(check(&naming("b", "test.N")), refused);
+        assert_eq!(check(&naming("c", "test.M")), refused);
+        bundles.replace(&table(1), one(FieldType::Int64), "", false).unwrap();
+        assert_eq!(check(&many[0]), Err(Code::Aborted));
+        assert!(bundles.link_named(&table(2), many.iter()).unwrap().0.is_empty());
     }
 
     #[test]

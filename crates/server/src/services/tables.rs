@@ -11,11 +11,12 @@ use super::changes::{Changes as _, finished};
 use super::{Iam, Tables, blocking, blocking_while_asked, invalid, page_size, views};
 use crate::api::admin;
 use crate::api::admin::drop_row_range_request::Target;
+use crate::api::admin::modify_column_families_request::modification::Mod;
 use crate::api::admin::table::View;
 use crate::api::longrunning::Operation;
 use crate::api::spelled_out;
 use crate::backups::Backups;
-use crate::bundles::Bundles;
+use crate::bundles::{Bundles, Linked};
 use crate::catalog::authorized_views::AuthorizedViews;
 use crate::catalog::record::{FamilyRecord, TableRecord};
 use crate::catalog::{NewTable, families, settings};
@@ -72,8 +73,9 @@ impl TableAdminService {
                 instances.check(instance)?;
                 // A table that is not there has no bundles.
                 let none = TableRecord { name: name.clone(), ..TableRecord::default() };
+                let linked = Linked::default();
                 for (family, config) in &types {
-                    bundles.check_named(&none, family, config.value_type.as_ref())?;
+                    bundles.check_named(&none, family, config.value_type.as_ref(), &linked)?;
                 }
                 if is_tiered {
                     instances.check_on_ssd(instance, TIERED)?;
@@ -213,22 +215,19 @@ impl TableAdminService {
     ) -> Result<Response<spelled_out::Table>, Status> {
         let request = request.into_inner();
         let Self { tables, bundles, views, .. } = self.clone();
-        let modify = move |record: &TableRecord| {
-            let changed = families::modify(record, &request.modifications)?;
-            for family in &changed.families {
-                let of = |family: &FamilyRecord| family.config.as_ref()?.value_type.clone();
-                let value_type = of(family);
-                let before = record.family(&family.name).filter(|before| before.id == family.id);
-                if before.and_then(of) != value_type {
-                    bundles.check_named(record, &family.name, value_type.as_ref())?;
-                }
-            }
-            Ok(changed)
+        let work = move || {
+            // Schemas may be large: they are linked before other changes are kept from going on.
+            let types =
+                request.modifications.iter().filter_map(|modification| match &modification.r#mod {
+                    Some(Mod::Create(family) | Mod::Update(family)) => family.value_type.as_ref(),
+                    _ => None,
+                });
+            let linked = bundles.link_named(&tables.get(&request.name)?.record, types)?;
+            let modify = |record: &TableRecord| modify(record, &request, &bundles, &linked);
+            // Within a change, so that no schema goes meanwhile that a new type names.
+            views.resources().change(|_| tables.update(&request.name, modify))
         };
-        // Within a change, so that no schema goes meanwhile that a new type names.
-        let entry =
-            blocking(move || views.resources().change(|_| tables.update(&request.name, modify)))
-                .await?;
+        let entry = blocking(work).await?;
         Ok(Response::new(self.shown(&entry.record, View::SchemaView)))
     }
 
@@ -275,6 +274,25 @@ impl TableAdminService {
         checked.map_err(|error| from_error(&error))?;
         Ok(Response::new(admin::CheckConsistencyResponse { consistent: true }))
     }
+/// What a table's record is to be, with the schemas there that new types of its families name.
+fn modify(
+    record: &TableRecord,
+    request: &admin::ModifyColumnFamiliesRequest,
+    bundles: &Bundles,
+    linked: &Linked,
+) -> TepuiResult<TableRecord> {
+    let changed = families::modify(record, &request.modifications)?;
+    for family in &changed.families {
+        let of = |family: &FamilyRecord| family.config.as_ref()?.value_type.clone();
+        let value_type = of(family);
+        let before = record.family(&family.name).filter(|before| before.id == family.id);
+        if before.and_then(of) != value_type {
+            bundles.check_named(record, &family.name, value_type.as_ref(), linked)?;
+        }
+    }
+    Ok(changed)
+}
+
 }
 
 fn view(number: i32) -> Result<View, Status> {
