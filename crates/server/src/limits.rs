@@ -83,6 +83,9 @@ pub const PAGE_SIZE_DEFAULT: usize = 1_000;
 /// forgotten first.
 pub const OPERATIONS_MAX: usize = 1_000;
 
+/// Bytes of one page of a list, at most, unless the first of it is larger: clients take messages of 4 MiB.
+pub const PAGE_BYTES_MAX: usize = 3 << 20;
+
 /// Bytes of all operations that are remembered, roughly: the oldest go before there are [`OPERATIONS_MAX`] where they hold
 /// large results, such as schema bundles of 4 MiB. A part of the catalog, whose 256 MiB are for what people keep in it.
 pub const OPERATIONS_BYTES_MAX: usize = 16 << 20;
@@ -268,9 +271,6 @@ pub const SCHEMA_BUNDLES_TABLE_BYTES_MAX: usize = 16 << 20;
 /// The same for all tables of an instance, those included that can be undeleted: a quarter of the catalog's 256 MiB, which
 /// are for what people keep of everything.
 pub const SCHEMA_BUNDLES_INSTANCE_BYTES_MAX: usize = 64 << 20;
-
-/// Bytes of one page of `ListSchemaBundles`, at most, unless one bundle is larger: clients take 4 MiB.
-pub const SCHEMA_BUNDLES_PAGE_BYTES_MAX: usize = 3 << 20;
 
 /// How often a change stream is sent a heartbeat when its client does not say: as documented.
 pub const HEARTBEAT: Duration = Duration::from_secs(5);

@@ -49,7 +49,7 @@ use crate::catalog::resources::Resources;
 use crate::instances::Instances;
 use crate::names;
 use crate::operations::Operations;
-use crate::services::Tables;
+use crate::services::{self, Tables};
 pub use figures::BackupFigures;
 use figures::Figures;
 use filter::Filter;
@@ -135,13 +135,12 @@ impl Backups {
         };
         let all = self.resources.list::<BackupRecord>(&prefix, None, usize::MAX);
         let shown = all.into_iter().map(|(_, stored)| stored.value.shown());
-        let mut page: Vec<_> = shown
+        let mut found: Vec<_> = shown
             .filter(|backup| admitted.admits(backup))
             .filter(|backup| last.as_ref().is_none_or(|last| order.compare(last, backup).is_lt()))
             .collect();
-        page.sort_by(|a, b| order.compare(a, b));
-        let has_more = page.len() > limit;
-        page.truncate(limit);
+        found.sort_by(|a, b| order.compare(a, b));
+        let (page, has_more) = services::page(found.into_iter(), limit);
         let next = page.last().filter(|_| has_more).map(|last| page::token(request, last));
         Ok((page, next.unwrap_or_default()))
     }

@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use super::changes::{Changes as _, finished};
 use super::tables::TableAdminService;
-use super::{invalid, page_size};
+use super::{invalid, page, page_size};
 use crate::api::admin;
 use crate::api::admin::authorized_view::{AuthorizedView as Type, ResponseView, SubsetView};
 use crate::api::longrunning::Operation;
@@ -117,14 +117,12 @@ impl TableAdminService {
         }
         // One more than asked for tells whether there is a next page.
         let (table, limit) = (entry.record.incarnation, size.saturating_add(1));
-        let mut page = self.views.list(&request.parent, table, after, limit);
-        let has_more = page.len() > size;
-        page.truncate(size);
-        let last = page.last().map(|(name, _)| name.clone());
-        Ok(Response::new(admin::ListAuthorizedViewsResponse {
-            authorized_views: page.iter().map(|(_, stored)| shown(stored, view)).collect(),
-            next_page_token: last.filter(|_| has_more).unwrap_or_default(),
-        }))
+        let found = self.views.list(&request.parent, table, after, limit);
+        let shown = found.iter().map(|(_, stored)| shown(stored, view));
+        let (authorized_views, has_more) = page(shown, size);
+        let last = found.get(authorized_views.len().saturating_sub(1)).filter(|_| has_more);
+        let next_page_token = last.map(|(name, _)| name.clone()).unwrap_or_default();
+        Ok(Response::new(admin::ListAuthorizedViewsResponse { authorized_views, next_page_token }))
     }
 
     pub(super) async fn on_update_authorized_view(

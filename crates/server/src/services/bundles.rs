@@ -1,16 +1,14 @@
 //! The RPCs of schema bundles.
 
-use prost::Message as _;
 use prost_types::FieldMask;
 use tepui_bigtable::error::Error;
 use tonic::{Request, Response, Status};
 
 use super::changes::{Changes as _, finished};
-use super::{TableAdminService, invalid, page_size};
+use super::{TableAdminService, invalid, page, page_size};
 use crate::api::admin;
 use crate::api::longrunning::Operation;
 use crate::bundles::{Schema, split};
-use crate::limits::SCHEMA_BUNDLES_PAGE_BYTES_MAX;
 use crate::names;
 use crate::status::from_error;
 
@@ -96,20 +94,12 @@ impl TableAdminService {
         }
         let table = self.tables.get(&request.parent).map_err(|error| from_error(&error))?;
         // One more than asked for tells whether there is a next page.
-        let mut page = self.bundles.list(&table.record, after, size.saturating_add(1));
-        let all = page.len();
-        let mut bytes = 0;
-        let fits = page.iter().take(size).take_while(|bundle| {
-            let is_first = bytes == 0;
-            bytes += bundle.encoded_len();
-            is_first || bytes <= SCHEMA_BUNDLES_PAGE_BYTES_MAX
-        });
-        let kept = fits.count();
-        page.truncate(kept);
-        let last = page.last().map(|bundle| bundle.name.clone());
+        let found = self.bundles.list(&table.record, after, size.saturating_add(1));
+        let (schema_bundles, has_more) = page(found.into_iter(), size);
+        let last = schema_bundles.last().filter(|_| has_more).map(|bundle| bundle.name.clone());
         Ok(Response::new(admin::ListSchemaBundlesResponse {
-            schema_bundles: page,
-            next_page_token: last.filter(|_| kept < all).unwrap_or_default(),
+            schema_bundles,
+            next_page_token: last.unwrap_or_default(),
         }))
     }
 

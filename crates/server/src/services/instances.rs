@@ -11,7 +11,7 @@ use tepui_engine::tablet::TabletId;
 use tonic::{Request, Response, Status};
 
 use super::changes::{Changes as _, finished};
-use super::{Iam, Tables, invalid, page_size, timestamp};
+use super::{Iam, Tables, invalid, page, page_size, timestamp};
 use crate::api::longrunning::Operation;
 use crate::api::{admin, instances as api};
 use crate::backups::times;
@@ -251,13 +251,12 @@ impl InstanceAdminService {
         // A token is the name of the last profile of the page before.
         let after = Some(request.page_token.as_str()).filter(|token| !token.is_empty());
         // One more than asked for tells whether there is a next page.
-        let page = self.instances.list_profiles(&request.parent, after, size.saturating_add(1));
-        let mut app_profiles = page.map_err(|error| from_error(&error))?;
-        let has_more = app_profiles.len() > size;
-        app_profiles.truncate(size);
-        let last = app_profiles.last().map(|profile| profile.name.clone());
+        let found = self.instances.list_profiles(&request.parent, after, size.saturating_add(1));
+        let found = found.map_err(|error| from_error(&error))?;
+        let (app_profiles, has_more) = page(found.into_iter(), size);
+        let last = app_profiles.last().filter(|_| has_more).map(|profile| profile.name.clone());
         Ok(Response::new(admin::ListAppProfilesResponse {
-            next_page_token: last.filter(|_| has_more).unwrap_or_default(),
+            next_page_token: last.unwrap_or_default(),
             app_profiles,
             failed_locations: Vec::new(),
         }))
@@ -302,9 +301,8 @@ impl InstanceAdminService {
             let places = self.tablets_of(names::instance_of(cluster));
             let all = self.hot_tablets.list(start, end);
             let all = all.iter().filter_map(|hot| hot_tablet(cluster, hot, &places));
-            let mut rest = all.skip(first);
-            let hot_tablets: Vec<_> = rest.by_ref().take(size).collect();
-            let next = rest.next().map(|_| first.saturating_add(hot_tablets.len()).to_string());
+            let (hot_tablets, has_more) = page(all.skip(first), size);
+            let next = has_more.then(|| first.saturating_add(hot_tablets.len()).to_string());
             let next_page_token = next.unwrap_or_default();
             Ok(admin::ListHotTabletsResponse { hot_tablets, next_page_token })
         };

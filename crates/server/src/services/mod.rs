@@ -15,12 +15,13 @@ pub(crate) mod views;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use prost::Message;
 use tepui_bigtable::error::{Code, Error, Result};
 use tonic::Status;
 
 use crate::catalog::Catalog;
 use crate::catalog::host::EngineHost;
-use crate::limits::PAGE_SIZE_DEFAULT;
+use crate::limits::{PAGE_BYTES_MAX, PAGE_SIZE_DEFAULT};
 use crate::status;
 
 pub use data::DataService;
@@ -99,6 +100,21 @@ fn page_size(requested: i32) -> Result<usize> {
     }
 }
 
+/// The first messages of a list, as many as fit on a page of `size`, and whether there are more: no more than
+/// [`PAGE_BYTES_MAX`], but one at least, so that pages come to an end.
+pub(crate) fn page<T: Message>(all: impl Iterator<Item = T>, size: usize) -> (Vec<T>, bool) {
+    let mut page = Vec::new();
+    let mut bytes = 0;
+    for message in all {
+        bytes += message.encoded_len();
+        if page.len() >= size || (bytes > PAGE_BYTES_MAX && !page.is_empty()) {
+            return (page, true);
+        }
+        page.push(message);
+    }
+    (page, false)
+}
+
 /// An error for arguments.
 fn invalid(message: impl Into<String>) -> Status {
     status::from_error(&Error::new(Code::InvalidArgument, message))
@@ -122,6 +138,21 @@ mod tests {
         assert_eq!(page_size(7).unwrap(), 7);
         assert_eq!(page_size(i32::MAX).unwrap(), PAGE_SIZE_DEFAULT);
         assert_eq!(page_size(-1).unwrap_err().kind(), Code::InvalidArgument);
+    }
+
+    #[test]
+    fn a_page_ends_before_it_is_too_large_for_a_message_and_is_never_empty() {
+        let of = |mib: &[usize]| {
+            let texts = mib.iter().map(|mib| "x".repeat(mib << 20)).collect::<Vec<String>>();
+            let (page, has_more) = page(texts.into_iter(), 3);
+            (page.len(), has_more)
+        };
+        assert_eq!(of(&[]), (0, false));
+        assert_eq!(of(&[0, 0, 0]), (3, false));
+        assert_eq!(of(&[0, 0, 0, 0]), (3, true));
+        assert_eq!(of(&[1, 1, 1]), (2, true), "with their lengths they are more than the limit");
+        assert_eq!(of(&[5]), (1, false));
+        assert_eq!(of(&[5, 0]), (1, true));
     }
 
     /// A runtime with one thread for what blocks; the answer lets the work go on that takes it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tonic::{Request, Response, Status};
 
-use super::{blocking, invalid, page_size};
+use super::{blocking, invalid, page, page_size};
 use crate::api::longrunning::{
     CancelOperationRequest, DeleteOperationRequest, GetOperationRequest, ListOperationsRequest,
     ListOperationsResponse, Operation, WaitOperationRequest,
@@ -47,13 +47,13 @@ impl OperationsService {
         // One more than asked for tells whether there is a next page.
         let admits = |operation: &Operation| done.is_none_or(|done| operation.done == done);
         let limit = size.saturating_add(1);
-        let mut page = self.operations.list_where(&request.name, after, limit, admits);
-        let has_more = page.len() > size;
-        page.truncate(size);
-        let last = page.last().map(|(id, _)| id.to_string());
+        let found = self.operations.list_where(&request.name, after, limit, admits);
+        let (ids, found): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+        let (operations, has_more) = page(found.into_iter(), size);
+        let last = ids.get(operations.len().saturating_sub(1)).filter(|_| has_more);
         Ok(Response::new(ListOperationsResponse {
-            operations: page.into_iter().map(|(_, operation)| operation).collect(),
-            next_page_token: last.filter(|_| has_more).unwrap_or_default(),
+            next_page_token: last.map(u64::to_string).unwrap_or_default(),
+            operations,
             unreachable: Vec::new(),
         }))
     }
@@ -119,6 +119,7 @@ fn asked_done(filter: &str) -> Result<Option<bool>, Status> {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
     use tepui_engine::io::ManualClock;
 
     use super::*;
@@ -157,6 +158,31 @@ mod tests {
         for name in names {
             service.on_get_operation(Request::new(GetOperationRequest { name })).await.unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn pages_of_large_operations_fit_into_a_message() {
+        let service = service();
+        let large = prost_types::Any { value: vec![7; 2 << 20], ..Default::default() };
+        for _ in 0..3 {
+            service
+                .operations
+                .finished("projects/p/instances/i", ("M", &()), ("R", &large))
+                .unwrap();
+        }
+        let (mut page_token, mut count) = (String::new(), 0);
+        loop {
+            let request = ListOperationsRequest { page_token, ..Default::default() };
+            let page =
+                service.on_list_operations(Request::new(request)).await.unwrap().into_inner();
+            assert!(page.encoded_len() < 4 << 20);
+            count += page.operations.len();
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(count, 6);
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use tepui_engine::io::Clock;
 use tonic::{Request, Response, Status};
 
 use super::changes::{Changes as _, finished};
-use super::{Iam, Tables, blocking, blocking_while_asked, invalid, page_size, views};
+use super::{Iam, Tables, blocking, blocking_while_asked, invalid, page, page_size, views};
 use crate::api::admin;
 use crate::api::admin::drop_row_range_request::Target;
 use crate::api::admin::modify_column_families_request::modification::Mod;
@@ -111,14 +111,12 @@ impl TableAdminService {
             return Err(invalid(format!("bad page_token {:?}", request.page_token)));
         }
         // One more than asked for tells whether there is a next page.
-        let mut page = self.tables.list(&request.parent, after, size.saturating_add(1));
-        let has_more = page.len() > size;
-        page.truncate(size);
-        let last = page.last().map(|entry| entry.record.name.clone());
-        Ok(Response::new(spelled_out::ListTablesResponse {
-            tables: page.iter().map(|entry| self.shown(&entry.record, view)).collect(),
-            next_page_token: last.filter(|_| has_more).unwrap_or_default(),
-        }))
+        let found = self.tables.list(&request.parent, after, size.saturating_add(1));
+        let shown = found.iter().map(|entry| self.shown(&entry.record, view));
+        let (tables, has_more) = page(shown, size);
+        let last = found.get(tables.len().saturating_sub(1)).filter(|_| has_more);
+        let next_page_token = last.map(|entry| entry.record.name.clone()).unwrap_or_default();
+        Ok(Response::new(spelled_out::ListTablesResponse { tables, next_page_token }))
     }
 
     pub(super) async fn on_get_table(
