@@ -3,6 +3,10 @@
 //!
 //! What such a commit left is not known until the next start. What is written until then would be written by what the
 //! catalog was before: rows of a family that is gone by then, changes that a stream promises and that nobody keeps.
+//!
+//! An engine that is read-only takes no commits either: whoever looks at it wants to find what was there, and a sweep that
+//! goes on would delete what nobody can replace by then. Where the disk is full there is one exception, since nothing is
+//! wrong with what is on it: commits that only remove entries are taken, for backups and instances to go that room is made by.
 
 use std::sync::Arc;
 
@@ -33,6 +37,12 @@ impl MetaStore for CatalogStore {
     }
 
     fn commit(&self, changes: &[MetaChange]) -> Result<u64> {
+        if let Some(failure) = self.core.failed() {
+            let only_removes = changes.iter().all(|change| change.value.is_none());
+            if failure.kind() != ErrorKind::NoSpace || !only_removes {
+                return Err(failure);
+            }
+        }
         self.meta.commit(changes).inspect_err(|error| {
             if matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Corruption) {
                 self.core.fail(&error.clone().context("the catalog cannot be written"));

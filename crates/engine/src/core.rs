@@ -177,11 +177,17 @@ impl Core {
         }
     }
 
+    /// Why writes are not taken until a restart, if it is so: `NoSpace` where the disk is full, else `ReadOnly`.
+    pub(crate) fn failed(&self) -> Option<Error> {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        failure.or_else(|| self.pipeline.failed())
+    }
+
     /// Whether writes are taken.
     pub(crate) fn health(&self) -> Health {
-        match &*self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+        match self.failed() {
             Some(error) => Health::ReadOnly(error.message().to_owned()),
-            None => self.pipeline.health(),
+            None => Health::Serving,
         }
     }
 

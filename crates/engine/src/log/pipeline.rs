@@ -43,7 +43,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{Append, CommitLog, EncodedBatch, Hlc, LogObserver, Owes, closed, lock, poisoned};
 use crate::cell::Seq;
-use crate::db::Health;
 use crate::error::{Error, Result};
 use crate::relay;
 
@@ -411,12 +410,9 @@ impl CommitPipeline {
         Ok(Some(receiver))
     }
 
-    /// Whether commits are taken.
-    pub fn health(&self) -> Health {
-        match &lock(&self.shared.state).failed {
-            Some(error) => Health::ReadOnly(poisoned(error).message().to_owned()),
-            None => Health::Serving,
-        }
+    /// What ended the log, if something did: no more commits are taken.
+    pub fn failed(&self) -> Option<Error> {
+        lock(&self.shared.state).failed.as_ref().map(poisoned)
     }
 
     /// The log, for its segments.

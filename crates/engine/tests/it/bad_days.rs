@@ -229,6 +229,31 @@ fn a_full_disk_refuses_writes_keeps_reads_and_recovers_with_a_restart() {
     assert_eq!(value(&rig.tablet, "more").as_deref(), Some("room"));
 }
 
+/// Writes an entry of the catalog, or removes it; the kind of error.
+fn catalog_commit(engine: &Engine, key: &str, value: Option<&'static str>) -> Option<ErrorKind> {
+    let value = value.map(|value| Bytes::from_static(value.as_bytes()));
+    let change = MetaChange { key: key.into(), expect: MetaExpect::Any, value };
+    engine.meta().commit(&[change]).err().map(|error| error.kind())
+}
+
+#[test]
+fn a_read_only_engine_keeps_its_catalog_and_on_a_full_disk_lets_entries_go() {
+    for (full, refused) in [(false, ErrorKind::ReadOnly), (true, ErrorKind::NoSpace)] {
+        let disk = Arc::new(MemoryFiles::new());
+        let rig = faulty(&disk);
+        assert_eq!(catalog_commit(&rig.engine, "old", Some("there")), None);
+        let kind = if full { ErrorKind::NoSpace } else { ErrorKind::Io };
+        rig.faults.inject(Fault::new(FaultOp::Sync).on_path("/log/").kind(kind));
+        block_on(rig.tablet.apply(batch("row", "lost"))).unwrap_err();
+        rig.faults.heal();
+        assert!(matches!(rig.engine.health(), Health::ReadOnly(_)));
+        assert_eq!(catalog_commit(&rig.engine, "new", Some("more")), Some(refused));
+        assert_eq!(catalog_commit(&rig.engine, "old", Some("changed")), Some(refused));
+        assert_eq!(catalog_commit(&rig.engine, "old", None), (!full).then_some(refused));
+        assert_eq!(rig.engine.meta().get("old").unwrap().is_none(), full);
+    }
+}
+
 #[test]
 fn every_failing_operation_keeps_what_was_acknowledged() {
     for op in [FaultOp::Create, FaultOp::Append, FaultOp::Sync, FaultOp::SyncDir, FaultOp::Read] {

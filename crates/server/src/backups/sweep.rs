@@ -35,6 +35,10 @@ impl Backups {
             };
             if let Err(error) = done {
                 tracing::warn!(backup = name, %error, "cannot do what is due to a backup");
+                if error.kind() == Code::Unavailable {
+                    // The server is read-only: it would be the same with the others.
+                    break;
+                }
             }
         }
         let made = Automated::among(&all, now);

@@ -445,7 +445,13 @@ impl<H: Host> Catalog<H> {
                     tracing::info!(table = name, "deleted table removed");
                     swept += 1;
                 }
-                Err(error) => tracing::warn!(table = name, %error, "cannot remove a deleted table"),
+                Err(error) => {
+                    tracing::warn!(table = name, %error, "cannot remove a deleted table");
+                    if error.kind() == Code::Unavailable {
+                        // The server is read-only: it would be the same with the others.
+                        break;
+                    }
+                }
             }
         }
         swept

@@ -196,7 +196,7 @@ async fn a_write_that_fails_in_a_callers_thread_ends_the_log() {
     assert_eq!(error.kind(), ErrorKind::ReadOnly);
     assert!(error.message().contains("injected fault"), "{error}");
     assert_eq!(pipeline.visible(), good);
-    assert!(matches!(pipeline.health(), Health::ReadOnly(reason) if reason.contains("injected")));
+    assert!(pipeline.failed().is_some_and(|error| error.message().contains("injected")));
     assert_eq!(pipeline.admit(10).await.unwrap_err().kind(), ErrorKind::ReadOnly);
     assert_eq!(pipeline.close().unwrap_err().kind(), ErrorKind::ReadOnly);
 }
@@ -243,7 +243,7 @@ async fn after_a_failed_sync_nothing_is_acknowledged_again() {
     assert_eq!(waiter.await.unwrap_err().kind(), ErrorKind::ReadOnly);
     assert_eq!(unapplied.applied().await.unwrap_err().kind(), ErrorKind::ReadOnly);
     assert_eq!(pipeline.visible(), good);
-    assert!(matches!(pipeline.health(), Health::ReadOnly(reason) if reason.contains("injected")));
+    assert!(pipeline.failed().is_some_and(|error| error.message().contains("injected")));
     assert_eq!(pipeline.admit(10).await.unwrap_err().kind(), ErrorKind::ReadOnly);
     let reserved = pipeline.reserve_seq();
     assert_eq!(pipeline.visible(), good);
