@@ -79,10 +79,6 @@ pub const MODIFICATIONS_MAX: usize = 2 * FAMILIES_MAX;
 /// Tables of one page of `ListTables` when the client does not say, and at most.
 pub const PAGE_SIZE_DEFAULT: usize = 1_000;
 
-/// Operations that are remembered. Clients ask until one is done and rarely after; the oldest that are done are
-/// forgotten first.
-pub const OPERATIONS_MAX: usize = 1_000;
-
 /// Bytes of one page of a list, at most, unless the first of it is larger: clients take messages of 4 MiB.
 pub const PAGE_BYTES_MAX: usize = 3 << 20;
 
@@ -90,9 +86,20 @@ pub const PAGE_BYTES_MAX: usize = 3 << 20;
 /// large results, such as schema bundles of 4 MiB. A part of the catalog, whose 256 MiB are for what people keep in it.
 pub const OPERATIONS_BYTES_MAX: usize = 16 << 20;
 
+/// Operations that are remembered. Clients ask until one is done and rarely after; the oldest that are done are
+/// forgotten first, but not within [`OPERATION_KEPT`].
+pub const OPERATIONS_MAX: usize = 1_000;
+
 /// How long `WaitOperation` waits at most, and where the client does not say. Longer than any operation should take;
 /// it bounds what clients that went away leave behind.
 pub const OPERATION_WAIT_MAX: Duration = Duration::from_mins(10);
+
+/// How long an operation that a client has to ask about is remembered after its end at least: several times the longest pause
+/// that clients make between two questions. One that was done when it was answered needs no asking.
+pub const OPERATION_KEPT: Duration = Duration::from_mins(10);
+
+/// When to try again where clients may still ask about all operations that there are.
+pub const OPERATIONS_RETRY: Duration = Duration::from_secs(10);
 
 /// How long a deleted table can be undeleted: Bigtable's documented seven days.
 pub const UNDELETE_RETENTION: Duration = Duration::from_hours(7 * 24);

@@ -18,9 +18,12 @@
 //! operation that is not done, and shown to nobody; the work looks at it where it can still turn back
 //! ([`Handle::check_cancelled`]).
 //!
+//! One that was done when it was answered is forgotten when there are too many; one whose client has to ask for its end, not
+//! before [`OPERATION_KEPT`] after that.
+//!
 //! Names are `operations/<resource>/operations/<id>`, ids increasing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prost::Message;
@@ -33,7 +36,7 @@ use tokio::sync::watch;
 use crate::api::longrunning::Operation;
 use crate::api::longrunning::operation;
 use crate::catalog::resources::{Change, Resources};
-use crate::limits::{OPERATIONS_BYTES_MAX, OPERATIONS_MAX};
+use crate::limits::{OPERATION_KEPT, OPERATIONS_BYTES_MAX, OPERATIONS_MAX, OPERATIONS_RETRY};
 use crate::status;
 
 /// The operations of one server.
@@ -52,6 +55,9 @@ struct State {
     last: u64,
     /// What operations under way told of themselves last, by id.
     running: BTreeMap<u64, Option<Any>>,
+    /// When operations ended of which clients were told before: microseconds of the monotonic clock, by id. Those of the last
+    /// [`OPERATION_KEPT`], roughly.
+    ended: BTreeMap<u64, u64>,
 }
 
 /// What the operation of a change that is made tells.
@@ -79,7 +85,7 @@ impl Operations {
     pub fn open(resources: Arc<Resources>, clock: Arc<dyn Clock>) -> Self {
         let all = resources.list::<Operation>("", None, usize::MAX);
         let last = all.iter().filter_map(|(key, _)| key.parse().ok()).max().unwrap_or(0);
-        let state = Mutex::new(State { last, running: BTreeMap::new() });
+        let state = Mutex::new(State { last, ..State::default() });
         Self { clock, resources, state, ended: watch::Sender::new(()) }
     }
 
@@ -172,15 +178,16 @@ impl Operations {
         }
     }
 
-    /// Ends what is interrupted still as ABORTED. Blocks.
-    pub fn abort_interrupted(&self) -> Result<()> {
+    /// Ends what is interrupted still as ABORTED; what cannot be kept of it now waits for the next start. Blocks.
+    pub fn abort_interrupted(&self) {
         for operation in self.interrupted() {
             let name = &operation.name;
             tracing::warn!(name, "an operation was interrupted by the end of the last server");
             let error = Error::aborted("the server ended before the operation did; start it again");
-            self.end(name, Err(error))?;
+            if let Err(error) = self.end(name, Err(error)) {
+                tracing::warn!(name, %error, "cannot keep the end of an operation");
+            }
         }
-        Ok(())
     }
 
     /// The operation of a name.
@@ -266,26 +273,51 @@ impl Operations {
     }
 
     /// Within a change: keeps a new operation, and forgets the oldest that are done where there are too many.
+    /// `RESOURCE_EXHAUSTED` where clients may still ask about all of them.
     fn keep(&self, change: &mut Change<'_>, id: u64, operation: Operation) -> Result<()> {
         let all = self.resources.list::<Operation>("", None, usize::MAX);
         let sizes = all.iter().map(|(_, stored)| stored.value.encoded_len());
         let mut bytes = sizes.sum::<usize>() + operation.encoded_len();
         let mut count = all.len() + 1;
-        for (key, stored) in all.iter().filter(|(_, stored)| stored.value.done) {
-            if count <= OPERATIONS_MAX && bytes <= OPERATIONS_BYTES_MAX {
+        let asked_about = self.asked_about();
+        let may_go = all.iter().filter(|(key, stored)| {
+            stored.value.done && key.parse().is_ok_and(|id: u64| !asked_about.contains(&id))
+        });
+        let is_full =
+            |count: usize, bytes: usize| count > OPERATIONS_MAX || bytes > OPERATIONS_BYTES_MAX;
+        for (key, stored) in may_go {
+            if !is_full(count, bytes) {
                 break;
             }
             change.delete::<Operation>(key)?;
             count -= 1;
             bytes -= stored.value.encoded_len();
         }
+        if is_full(count, bytes) {
+            let what = format!(
+                "there are {} operations that are under way or ended lately; delete some that are done, or try again later",
+                count - 1
+            );
+            return Err(Error::overloaded(what, OPERATIONS_RETRY));
+        }
         change.create(&key(id), operation)
+    }
+
+    /// Operations that ended a while ago at most, and after clients were told of them: they ask.
+    fn asked_about(&self) -> BTreeSet<u64> {
+        let kept_micros = u64::try_from(OPERATION_KEPT.as_micros()).unwrap_or(u64::MAX);
+        let from = self.clock.monotonic_micros().saturating_sub(kept_micros);
+        let ended = &mut self.lock().ended;
+        ended.retain(|_, at| *at >= from);
+        ended.keys().copied().collect()
     }
 
     /// Ends an operation, durably.
     fn end(&self, name: &str, result: Result<Any>) -> Result<Operation> {
         let id = id_of(name).ok_or_else(|| missing(name))?;
         let told = self.lock().running.get(&id).cloned().flatten();
+        // Before it can be seen as done: one that nobody asks about may go at once.
+        self.lock().ended.insert(id, self.clock.monotonic_micros());
         let ended = self.resources.update(&key(id), |operation: &mut Operation| {
             operation.metadata = told.or_else(|| operation.metadata.take());
             operation.done = true;
@@ -421,229 +453,4 @@ pub fn any(type_name: &str, message: &impl Message) -> Any {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    use crate::catalog::memory_meta::MemoryMeta;
-    use tepui_engine::io::ManualClock;
-    use tepui_engine::manifest::MetaStore as _;
-
-    const RESOURCE: &str = "projects/p/instances/i/tables/t";
-
-    fn over(meta: &Arc<MemoryMeta>) -> Arc<Operations> {
-        let resources = Resources::open(Arc::<MemoryMeta>::clone(meta)).unwrap();
-        Arc::new(Operations::open(Arc::new(resources), Arc::new(ManualClock::new(1_000))))
-    }
-
-    fn operations() -> Arc<Operations> {
-        over(&Arc::default())
-    }
-
-    fn finish(operations: &Operations) -> Operation {
-        operations.finished(RESOURCE, ("a.Metadata", &()), ("a.Response", &())).unwrap()
-    }
-
-    fn told(text: &str) -> Any {
-        Any { type_url: text.to_owned(), value: Vec::new() }
-    }
-
-    fn code_of(operation: Operation) -> i32 {
-        match operation.result {
-            Some(operation::Result::Error(status)) => status.code,
-            other => panic!("no error: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_finished_operation_is_done_and_found_by_name_after_a_restart_too() {
-        let meta = Arc::default();
-        let operation = finish(&over(&meta));
-        assert!(operation.done);
-        let operations = over(&meta);
-        assert_eq!(operations.get(&operation.name).unwrap(), operation);
-        assert_ne!(finish(&operations).name, operation.name);
-        let Some(operation::Result::Response(any)) = operation.result else { panic!() };
-        assert_eq!(any.type_url, "type.googleapis.com/a.Response");
-        operations.delete(&operation.name).unwrap();
-        assert!(operations.get(&operation.name).is_err());
-        assert!(operations.delete(&operation.name).is_err());
-    }
-
-    #[test]
-    fn an_operation_under_way_tells_its_progress_and_is_not_deleted() {
-        let operations = operations();
-        let handle = operations.start(RESOURCE, told("begun")).unwrap();
-        handle.progress(told("half"));
-        let seen = operations.get(handle.name()).unwrap();
-        assert_eq!((seen.done, seen.metadata), (false, Some(told("half"))));
-        assert_eq!(operations.list("", 0, 10)[0].1, handle.operation().unwrap());
-        let error = operations.delete(handle.name()).unwrap_err();
-        assert_eq!(error.kind(), Code::FailedPrecondition);
-        let done = handle.finish(Ok(told("result"))).unwrap();
-        assert_eq!(done.metadata, Some(told("half")));
-        assert_eq!(done.result, Some(operation::Result::Response(told("result"))));
-        assert_eq!(operations.get(&done.name).unwrap(), done);
-        assert!(operations.interrupted().is_empty());
-    }
-
-    #[test]
-    fn an_interrupted_operation_is_resumed_or_ends_as_aborted() {
-        let meta = Arc::default();
-        let first = over(&meta);
-        let names = ["a", "b"].map(|text| {
-            let handle = first.start(RESOURCE, told(text)).unwrap();
-            let name = handle.name().to_owned();
-            handle.leave();
-            name
-        });
-        let second = over(&meta);
-        let left: Vec<_> = second.interrupted().into_iter().map(|o| o.name).collect();
-        assert_eq!(left, names);
-        let resumed = second.resume(&names[0]).unwrap();
-        assert!(second.resume(&names[0]).is_err(), "it is resumed already");
-        second.abort_interrupted().unwrap();
-        assert_eq!(code_of(second.get(&names[1]).unwrap()), i32::from(tonic::Code::Aborted));
-        assert!(!resumed.operation().unwrap().done);
-        resumed.finish(Ok(told("result"))).unwrap();
-        let third = over(&meta);
-        assert!(third.interrupted().is_empty());
-        assert!(third.get(&names[0]).unwrap().done);
-    }
-
-    #[test]
-    fn an_operation_that_is_given_up_ends_as_aborted() {
-        let operations = operations();
-        let handle = operations.start(RESOURCE, told("begun")).unwrap();
-        let name = handle.name().to_owned();
-        drop(handle);
-        assert_eq!(code_of(operations.get(&name).unwrap()), i32::from(tonic::Code::Aborted));
-    }
-
-    #[tokio::test]
-    async fn who_waits_is_told_of_the_end_and_of_nothing_before() {
-        let operations = operations();
-        let handle = operations.start(RESOURCE, told("begun")).unwrap();
-        let other = operations.start(RESOURCE, told("other")).unwrap();
-        let name = handle.name().to_owned();
-        let mut waiting = std::pin::pin!(operations.wait(&name));
-        assert!(futures::poll!(&mut waiting).is_pending());
-        other.finish(Ok(told("result"))).unwrap();
-        assert!(futures::poll!(&mut waiting).is_pending());
-        let done = handle.finish(Err(Error::not_found("gone"))).unwrap();
-        assert_eq!(waiting.await.unwrap(), done);
-        assert_eq!(code_of(done), i32::from(tonic::Code::NotFound));
-        assert_eq!(operations.wait("operations/x/1").await.unwrap_err().kind(), Code::NotFound);
-    }
-
-    #[test]
-    fn a_change_and_its_operation_are_there_together_or_not_at_all() {
-        let meta = Arc::<MemoryMeta>::default();
-        let operations = over(&meta);
-        let make = |change: &mut Change<'_>| {
-            change.create("a", crate::api::instances::Instance::default())?;
-            Ok(Finished::new(RESOURCE, ("a.Metadata", &()), ("a.Response", &())))
-        };
-        meta.fails.store(true, std::sync::atomic::Ordering::Relaxed);
-        assert!(operations.change(make).is_err());
-        meta.fails.store(false, std::sync::atomic::Ordering::Relaxed);
-        assert!(meta.list("").unwrap().is_empty() && operations.list("", 0, 10).is_empty());
-        operations.change(make).unwrap();
-        assert_eq!(operations.change(make).unwrap_err().kind(), Code::AlreadyExists);
-        let there = meta.list("").unwrap();
-        assert_eq!(there.len(), 2, "the refused one left no operation");
-        assert!(there.iter().all(|(_, entry)| entry.revision == 1), "one commit");
-
-        let refuse = |_: &mut Change<'_>| Err(Error::failed_precondition("no"));
-        assert!(operations.start_with(RESOURCE, told("begun"), refuse).is_err());
-        assert_eq!(meta.list("").unwrap().len(), 2);
-        assert!(operations.lock().running.is_empty());
-    }
-
-    #[test]
-    fn operations_with_large_results_are_forgotten_before_they_fill_the_catalog() {
-        let operations = operations();
-        let large = prost_types::Any { value: vec![7; 4 << 20], ..Default::default() };
-        let handle = operations.start(RESOURCE, told("under way")).unwrap();
-        let names: Vec<_> = (0..8)
-            .map(|_| {
-                let done =
-                    operations.finished(RESOURCE, ("a.Metadata", &()), ("a.Response", &large));
-                done.unwrap().name
-            })
-            .collect();
-        let kept: Vec<_> = names.iter().filter(|name| operations.get(name).is_ok()).collect();
-        assert_eq!(kept, names[5..].iter().collect::<Vec<_>>());
-        assert!(!handle.operation().unwrap().done, "what is under way stays");
-        finish(&operations);
-        assert!(operations.get(&names[7]).is_ok());
-    }
-
-    #[test]
-    fn operations_are_listed_by_the_whole_name_of_their_resource() {
-        let operations = operations();
-        let of = |instance: &str| {
-            let resource = format!("projects/p/instances/{instance}");
-            operations.finished(&resource, ("a.Metadata", &()), ("a.Response", &())).unwrap().name
-        };
-        let (one, two) = (of("i"), of("i2"));
-        let list = |name: &str| -> Vec<_> {
-            operations.list(name, 0, 10).into_iter().map(|(_, operation)| operation.name).collect()
-        };
-        for name in
-            ["operations/projects/p/instances/i", "operations/projects/p/instances/i/", &one]
-        {
-            assert_eq!(list(name), [one.as_str()], "{name}");
-        }
-        for name in ["", "operations", "operations/projects/p"] {
-            assert_eq!(list(name), [one.as_str(), &two], "{name}");
-        }
-        assert!(list("operations/projects/p/instances/").len() == 2);
-        assert!(list("operations/projects/q").is_empty());
-    }
-
-    #[test]
-    fn ids_rise_while_the_clock_stands_still() {
-        let operations = operations();
-        let names: Vec<_> = (0..3).map(|_| finish(&operations).name).collect();
-        let listed: Vec<_> = operations
-            .list("operations/projects/p/", 0, 10)
-            .into_iter()
-            .map(|o| o.1.name)
-            .collect();
-        assert_eq!(listed, names);
-        let (first, _) = operations.list("", 0, 1).remove(0);
-        assert_eq!(operations.list("", first, 10).len(), 2);
-        assert!(operations.list("operations/projects/q/", 0, 10).is_empty());
-    }
-
-    #[test]
-    fn the_oldest_operation_that_is_done_is_forgotten_first() {
-        let operations = operations();
-        let running = operations.start(RESOURCE, told("begun")).unwrap();
-        let first = finish(&operations);
-        for _ in 0..OPERATIONS_MAX - 1 {
-            finish(&operations);
-        }
-        assert!(operations.get(&first.name).is_err());
-        assert!(!running.operation().unwrap().done);
-        assert_eq!(operations.list("", 0, usize::MAX).len(), OPERATIONS_MAX);
-    }
-
-    #[test]
-    fn a_name_of_another_resource_with_the_same_id_is_not_found() {
-        let operations = operations();
-        let operation = finish(&operations);
-        let other = operation.name.replace("/tables/t/", "/tables/u/");
-        assert!(operations.get(&other).is_err());
-        assert!(operations.delete(&other).is_err());
-    }
-
-    #[test]
-    fn an_operation_that_cannot_be_kept_is_not_started() {
-        let meta: Arc<MemoryMeta> = Arc::default();
-        let operations = over(&meta);
-        meta.fails.store(true, std::sync::atomic::Ordering::Relaxed);
-        assert!(operations.start(RESOURCE, told("begun")).is_err());
-        assert!(operations.list("", 0, 10).is_empty());
-    }
-}
+mod tests;

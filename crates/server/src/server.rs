@@ -178,7 +178,7 @@ fn start_over(
     )?);
     engine.start()?;
     backups.resume()?;
-    operations.abort_interrupted()?;
+    operations.abort_interrupted();
 
     let cannot_listen =
         |address, error| Error::unavailable(format!("cannot listen on {address}: {error}"));

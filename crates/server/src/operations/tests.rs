@@ -1,0 +1,276 @@
+//! Operations over a catalog in memory, with a clock that stands still until it is moved.
+
+use super::*;
+
+use crate::catalog::memory_meta::MemoryMeta;
+use tepui_engine::io::ManualClock;
+use tepui_engine::manifest::MetaStore as _;
+
+const RESOURCE: &str = "projects/p/instances/i/tables/t";
+
+fn over(meta: &Arc<MemoryMeta>) -> Arc<Operations> {
+    by_clock(meta, &Arc::new(ManualClock::new(1_000)))
+}
+
+fn by_clock(meta: &Arc<MemoryMeta>, clock: &Arc<ManualClock>) -> Arc<Operations> {
+    let resources = Resources::open(Arc::<MemoryMeta>::clone(meta)).unwrap();
+    Arc::new(Operations::open(Arc::new(resources), Arc::<ManualClock>::clone(clock)))
+}
+
+fn operations() -> Arc<Operations> {
+    over(&Arc::default())
+}
+
+fn finish(operations: &Operations) -> Operation {
+    operations.finished(RESOURCE, ("a.Metadata", &()), ("a.Response", &())).unwrap()
+}
+
+fn told(text: &str) -> Any {
+    Any { type_url: text.to_owned(), value: Vec::new() }
+}
+
+fn code_of(operation: Operation) -> i32 {
+    match operation.result {
+        Some(operation::Result::Error(status)) => status.code,
+        other => panic!("no error: {other:?}"),
+    }
+}
+
+#[test]
+fn a_finished_operation_is_done_and_found_by_name_after_a_restart_too() {
+    let meta = Arc::default();
+    let operation = finish(&over(&meta));
+    assert!(operation.done);
+    let operations = over(&meta);
+    assert_eq!(operations.get(&operation.name).unwrap(), operation);
+    assert_ne!(finish(&operations).name, operation.name);
+    let Some(operation::Result::Response(any)) = operation.result else { panic!() };
+    assert_eq!(any.type_url, "type.googleapis.com/a.Response");
+    operations.delete(&operation.name).unwrap();
+    assert!(operations.get(&operation.name).is_err());
+    assert!(operations.delete(&operation.name).is_err());
+}
+
+#[test]
+fn an_operation_under_way_tells_its_progress_and_is_not_deleted() {
+    let operations = operations();
+    let handle = operations.start(RESOURCE, told("begun")).unwrap();
+    handle.progress(told("half"));
+    let seen = operations.get(handle.name()).unwrap();
+    assert_eq!((seen.done, seen.metadata), (false, Some(told("half"))));
+    assert_eq!(operations.list("", 0, 10)[0].1, handle.operation().unwrap());
+    let error = operations.delete(handle.name()).unwrap_err();
+    assert_eq!(error.kind(), Code::FailedPrecondition);
+    let done = handle.finish(Ok(told("result"))).unwrap();
+    assert_eq!(done.metadata, Some(told("half")));
+    assert_eq!(done.result, Some(operation::Result::Response(told("result"))));
+    assert_eq!(operations.get(&done.name).unwrap(), done);
+    assert!(operations.interrupted().is_empty());
+}
+
+#[test]
+fn an_interrupted_operation_is_resumed_or_ends_as_aborted() {
+    let meta = Arc::default();
+    let first = over(&meta);
+    let names = ["a", "b"].map(|text| {
+        let handle = first.start(RESOURCE, told(text)).unwrap();
+        let name = handle.name().to_owned();
+        handle.leave();
+        name
+    });
+    let second = over(&meta);
+    let left: Vec<_> = second.interrupted().into_iter().map(|o| o.name).collect();
+    assert_eq!(left, names);
+    let resumed = second.resume(&names[0]).unwrap();
+    assert!(second.resume(&names[0]).is_err(), "it is resumed already");
+    second.abort_interrupted();
+    assert_eq!(code_of(second.get(&names[1]).unwrap()), i32::from(tonic::Code::Aborted));
+    assert!(!resumed.operation().unwrap().done);
+    resumed.finish(Ok(told("result"))).unwrap();
+    let third = over(&meta);
+    assert!(third.interrupted().is_empty());
+    assert!(third.get(&names[0]).unwrap().done);
+}
+
+#[test]
+fn an_operation_that_is_given_up_ends_as_aborted() {
+    let operations = operations();
+    let handle = operations.start(RESOURCE, told("begun")).unwrap();
+    let name = handle.name().to_owned();
+    drop(handle);
+    assert_eq!(code_of(operations.get(&name).unwrap()), i32::from(tonic::Code::Aborted));
+}
+
+#[tokio::test]
+async fn who_waits_is_told_of_the_end_and_of_nothing_before() {
+    let operations = operations();
+    let handle = operations.start(RESOURCE, told("begun")).unwrap();
+    let other = operations.start(RESOURCE, told("other")).unwrap();
+    let name = handle.name().to_owned();
+    let mut waiting = std::pin::pin!(operations.wait(&name));
+    assert!(futures::poll!(&mut waiting).is_pending());
+    other.finish(Ok(told("result"))).unwrap();
+    assert!(futures::poll!(&mut waiting).is_pending());
+    let done = handle.finish(Err(Error::not_found("gone"))).unwrap();
+    assert_eq!(waiting.await.unwrap(), done);
+    assert_eq!(code_of(done), i32::from(tonic::Code::NotFound));
+    assert_eq!(operations.wait("operations/x/1").await.unwrap_err().kind(), Code::NotFound);
+}
+
+#[test]
+fn a_change_and_its_operation_are_there_together_or_not_at_all() {
+    let meta = Arc::<MemoryMeta>::default();
+    let operations = over(&meta);
+    let make = |change: &mut Change<'_>| {
+        change.create("a", crate::api::instances::Instance::default())?;
+        Ok(Finished::new(RESOURCE, ("a.Metadata", &()), ("a.Response", &())))
+    };
+    meta.fails.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert!(operations.change(make).is_err());
+    meta.fails.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert!(meta.list("").unwrap().is_empty() && operations.list("", 0, 10).is_empty());
+    operations.change(make).unwrap();
+    assert_eq!(operations.change(make).unwrap_err().kind(), Code::AlreadyExists);
+    let there = meta.list("").unwrap();
+    assert_eq!(there.len(), 2, "the refused one left no operation");
+    assert!(there.iter().all(|(_, entry)| entry.revision == 1), "one commit");
+
+    let refuse = |_: &mut Change<'_>| Err(Error::failed_precondition("no"));
+    assert!(operations.start_with(RESOURCE, told("begun"), refuse).is_err());
+    assert_eq!(meta.list("").unwrap().len(), 2);
+    assert!(operations.lock().running.is_empty());
+}
+
+#[test]
+fn operations_with_large_results_are_forgotten_before_they_fill_the_catalog() {
+    let operations = operations();
+    let large = prost_types::Any { value: vec![7; 4 << 20], ..Default::default() };
+    let handle = operations.start(RESOURCE, told("under way")).unwrap();
+    let names: Vec<_> = (0..8)
+        .map(|_| {
+            let done = operations.finished(RESOURCE, ("a.Metadata", &()), ("a.Response", &large));
+            done.unwrap().name
+        })
+        .collect();
+    let kept: Vec<_> = names.iter().filter(|name| operations.get(name).is_ok()).collect();
+    assert_eq!(kept, names[5..].iter().collect::<Vec<_>>());
+    assert!(!handle.operation().unwrap().done, "what is under way stays");
+    finish(&operations);
+    assert!(operations.get(&names[7]).is_ok());
+}
+
+#[test]
+fn operations_are_listed_by_the_whole_name_of_their_resource() {
+    let operations = operations();
+    let of = |instance: &str| {
+        let resource = format!("projects/p/instances/{instance}");
+        operations.finished(&resource, ("a.Metadata", &()), ("a.Response", &())).unwrap().name
+    };
+    let (one, two) = (of("i"), of("i2"));
+    let list = |name: &str| -> Vec<_> {
+        operations.list(name, 0, 10).into_iter().map(|(_, operation)| operation.name).collect()
+    };
+    for name in ["operations/projects/p/instances/i", "operations/projects/p/instances/i/", &one] {
+        assert_eq!(list(name), [one.as_str()], "{name}");
+    }
+    for name in ["", "operations", "operations/projects/p"] {
+        assert_eq!(list(name), [one.as_str(), &two], "{name}");
+    }
+    assert!(list("operations/projects/p/instances/").len() == 2);
+    assert!(list("operations/projects/q").is_empty());
+}
+
+#[test]
+fn ids_rise_while_the_clock_stands_still() {
+    let operations = operations();
+    let names: Vec<_> = (0..3).map(|_| finish(&operations).name).collect();
+    let listed: Vec<_> =
+        operations.list("operations/projects/p/", 0, 10).into_iter().map(|o| o.1.name).collect();
+    assert_eq!(listed, names);
+    let (first, _) = operations.list("", 0, 1).remove(0);
+    assert_eq!(operations.list("", first, 10).len(), 2);
+    assert!(operations.list("operations/projects/q/", 0, 10).is_empty());
+}
+
+#[test]
+fn the_oldest_operation_that_is_done_is_forgotten_first() {
+    let operations = operations();
+    let running = operations.start(RESOURCE, told("begun")).unwrap();
+    let first = finish(&operations);
+    for _ in 0..OPERATIONS_MAX - 1 {
+        finish(&operations);
+    }
+    assert!(operations.get(&first.name).is_err());
+    assert!(!running.operation().unwrap().done);
+    assert_eq!(operations.list("", 0, usize::MAX).len(), OPERATIONS_MAX);
+}
+
+#[test]
+fn an_operation_that_began_long_ago_is_there_when_its_client_asks_for_its_end() {
+    let clock = Arc::new(ManualClock::new(1_000));
+    let operations = by_clock(&Arc::default(), &clock);
+    let slow = operations.start(RESOURCE, told("begun")).unwrap();
+    let flood = || {
+        for _ in 0..=OPERATIONS_MAX {
+            finish(&operations);
+        }
+    };
+    flood();
+    let slow = slow.finish(Ok(told("result"))).unwrap().name;
+    flood();
+    assert!(operations.get(&slow).unwrap().done);
+    clock.advance_micros(OPERATION_KEPT.as_micros() as u64 + 1);
+    flood();
+    assert!(operations.get(&slow).is_err());
+}
+
+#[test]
+fn where_clients_may_ask_for_all_operations_no_more_are_taken_for_a_while() {
+    let clock = Arc::new(ManualClock::new(1_000));
+    let operations = by_clock(&Arc::default(), &clock);
+    let begin = || operations.start(RESOURCE, told("begun"));
+    for _ in 0..OPERATIONS_MAX {
+        begin().unwrap().finish(Ok(told("result"))).unwrap();
+    }
+    let error = begin().unwrap_err();
+    assert_eq!(error.kind(), Code::ResourceExhausted, "{error}");
+    assert!(error.retry_after().is_some());
+    let (id, first) = operations.list("", 0, 1).remove(0);
+    operations.delete(&first.name).unwrap();
+    begin().unwrap().finish(Ok(told("result"))).unwrap();
+    clock.advance_micros(OPERATION_KEPT.as_micros() as u64 + 1);
+    begin().unwrap();
+    assert!(operations.list("", 0, 1)[0].0 > id);
+}
+
+#[test]
+fn an_end_that_cannot_be_kept_at_a_start_waits_for_the_next() {
+    let meta = Arc::default();
+    over(&meta).start(RESOURCE, told("begun")).unwrap().leave();
+    let second = over(&meta);
+    meta.fails.store(true, std::sync::atomic::Ordering::Relaxed);
+    second.abort_interrupted();
+    meta.fails.store(false, std::sync::atomic::Ordering::Relaxed);
+    let third = over(&meta);
+    assert_eq!(third.interrupted().len(), 1);
+    third.abort_interrupted();
+    assert!(third.interrupted().is_empty());
+}
+
+#[test]
+fn a_name_of_another_resource_with_the_same_id_is_not_found() {
+    let operations = operations();
+    let operation = finish(&operations);
+    let other = operation.name.replace("/tables/t/", "/tables/u/");
+    assert!(operations.get(&other).is_err());
+    assert!(operations.delete(&other).is_err());
+}
+
+#[test]
+fn an_operation_that_cannot_be_kept_is_not_started() {
+    let meta: Arc<MemoryMeta> = Arc::default();
+    let operations = over(&meta);
+    meta.fails.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert!(operations.start(RESOURCE, told("begun")).is_err());
+    assert!(operations.list("", 0, 10).is_empty());
+}
