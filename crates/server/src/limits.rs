@@ -57,6 +57,10 @@ pub const POLICY_MEMBERS_MAX: usize = 1_500;
 /// Bytes of a policy, at most. 1,500 members with long names; policies are in memory.
 pub const POLICY_BYTES_MAX: usize = 256 << 10;
 
+/// Bytes of all policies, at most: a quarter of the catalog's 256 MiB, which are for what people keep of everything; 256 of the
+/// largest policies, or a hundred thousand of the usual few hundred bytes.
+pub const POLICIES_BYTES_MAX: usize = 64 << 20;
+
 /// Permissions of one `TestIamPermissions`, at most: IAM's documented limit.
 pub const TESTED_PERMISSIONS_MAX: usize = 100;
 
@@ -82,17 +86,13 @@ pub const PAGE_SIZE_DEFAULT: usize = 1_000;
 /// Bytes of one page of a list, at most, unless the first of it is larger: clients take messages of 4 MiB.
 pub const PAGE_BYTES_MAX: usize = 3 << 20;
 
-/// Bytes of all operations that are remembered, roughly: the oldest go before there are [`OPERATIONS_MAX`] where they hold
-/// large results, such as schema bundles of 4 MiB. A part of the catalog, whose 256 MiB are for what people keep in it.
-pub const OPERATIONS_BYTES_MAX: usize = 16 << 20;
-
 /// Operations that are remembered. Clients ask until one is done and rarely after; the oldest that are done are
 /// forgotten first, but not within [`OPERATION_KEPT`].
 pub const OPERATIONS_MAX: usize = 1_000;
 
-/// How long `WaitOperation` waits at most, and where the client does not say. Longer than any operation should take;
-/// it bounds what clients that went away leave behind.
-pub const OPERATION_WAIT_MAX: Duration = Duration::from_mins(10);
+/// Bytes of all operations that are remembered, roughly: the oldest go before there are [`OPERATIONS_MAX`] where they hold
+/// large results, such as schema bundles of 4 MiB. A part of the catalog, whose 256 MiB are for what people keep in it.
+pub const OPERATIONS_BYTES_MAX: usize = 16 << 20;
 
 /// How long an operation that a client has to ask about is remembered after its end at least: several times the longest pause
 /// that clients make between two questions. One that was done when it was answered needs no asking.
@@ -100,6 +100,10 @@ pub const OPERATION_KEPT: Duration = Duration::from_mins(10);
 
 /// When to try again where clients may still ask about all operations that there are.
 pub const OPERATIONS_RETRY: Duration = Duration::from_secs(10);
+
+/// How long `WaitOperation` waits at most, and where the client does not say. Longer than any operation should take;
+/// it bounds what clients that went away leave behind.
+pub const OPERATION_WAIT_MAX: Duration = Duration::from_mins(10);
 
 /// How long a deleted table can be undeleted: Bigtable's documented seven days.
 pub const UNDELETE_RETENTION: Duration = Duration::from_hours(7 * 24);

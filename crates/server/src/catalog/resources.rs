@@ -238,8 +238,7 @@ impl Resources {
 
     /// Creates a resource; `ALREADY_EXISTS` where there is one of the name. Blocks.
     pub fn create<R: Resource>(&self, name: &str, value: R) -> Result<Arc<Stored<R>>> {
-        self.change(|change| change.create(name, value))?;
-        self.find(name)
+        self.change_one(name, |change| change.create(name, value))
     }
 
     /// Changes a resource; `NOT_FOUND` where there is none of the name, and what `change` returns. Blocks.
@@ -248,8 +247,21 @@ impl Resources {
         name: &str,
         change: impl FnOnce(&mut R) -> Result<()>,
     ) -> Result<Arc<Stored<R>>> {
-        self.change(|all| all.update(name, change))?;
-        self.find(name)
+        self.change_one(name, |all| all.update(name, change).map(drop))
+    }
+
+    /// Makes all that `work` asks for, in one commit, and returns what it makes of the resource of a name: what was committed,
+    /// also where others change it as soon as they may. Blocks.
+    pub fn change_one<R: Resource>(
+        &self,
+        name: &str,
+        work: impl FnOnce(&mut Change<'_>) -> Result<()>,
+    ) -> Result<Arc<Stored<R>>> {
+        let mut change = self.begin();
+        work(&mut change)?;
+        let made = change.find::<R>(name)?;
+        let revision = change.commit(Vec::new())?;
+        Ok(Arc::new(Stored { value: made.value.clone(), revision, digest: made.digest }))
     }
 
     /// Deletes a resource if `allowed` has nothing against it; `NOT_FOUND` where there is none of the name. Blocks.

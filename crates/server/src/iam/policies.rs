@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use prost::Message as _;
 use tepui_bigtable::error::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -14,6 +15,7 @@ use super::permissions::with_parents;
 use super::validity::{CONDITIONS_VERSION, check_policy};
 use crate::api::{Expr, iam};
 use crate::catalog::resources::{Resource, Resources, Stored};
+use crate::limits::POLICIES_BYTES_MAX;
 use crate::names;
 
 /// The etag of a resource that was never given a policy, as Google's services have it: clients print it as `ACAB`.
@@ -79,7 +81,7 @@ impl Policies {
     ) -> Result<iam::Policy> {
         check_policy(given)?;
         let sets_bindings = sets_bindings(mask)?;
-        let table = self.resources.change(|change| {
+        let set = self.resources.change_one::<PolicyRecord>(resource, |change| {
             let table = table()?;
             let now = shown(change.get::<PolicyRecord>(resource), table);
             check_etag(given, &now)?;
@@ -87,10 +89,30 @@ impl Policies {
                 if sets_bindings { given.bindings.clone() } else { now.bindings.clone() };
             let version = version_of(&bindings);
             let policy = iam::Policy { version, bindings, ..iam::Policy::default() };
-            change.put(resource, PolicyRecord { table, policy: Some(policy) });
-            Ok(table)
+            let record = PolicyRecord { table, policy: Some(policy) };
+            self.check_room(resource, &record)?;
+            change.put(resource, record);
+            Ok(())
         })?;
-        Ok(self.get(resource, table))
+        let table = set.value.table;
+        Ok(shown(Some(set), table))
+    }
+
+    /// Refuses a policy that is larger than the one before where all policies would have too many bytes: they are in memory, and
+    /// instances that nobody created have policies, too.
+    fn check_room(&self, resource: &str, record: &PolicyRecord) -> Result<()> {
+        let all = self.resources.list::<PolicyRecord>("", None, usize::MAX);
+        let sizes = all.iter().map(|(_, stored)| stored.value.encoded_len());
+        let before = self.resources.get::<PolicyRecord>(resource);
+        let before = before.map_or(0, |stored| stored.value.encoded_len());
+        let bytes = sizes.sum::<usize>() - before + record.encoded_len();
+        if bytes > POLICIES_BYTES_MAX && record.encoded_len() > before {
+            return Err(Error::resource_exhausted(format!(
+                "with this one all IAM policies would have {bytes} bytes; limit {POLICIES_BYTES_MAX}: set those that nobody needs \
+                 to no bindings, or grant to groups"
+            )));
+        }
+        Ok(())
     }
 
     /// Removes the policies of tables that are gone for good, by what `incarnation` knows of tables; returns how many.
@@ -238,6 +260,41 @@ mod tests {
         set(&Bytes::new(), "user:three@b.c").unwrap();
         assert_eq!(policies(&meta).get(TABLE, 7), first.get(TABLE, 7));
         assert_eq!(first.get(TABLE, 7).bindings, [binding("user:three@b.c")]);
+    }
+
+    #[test]
+    fn who_sets_a_policy_is_answered_with_that_one_while_others_set_theirs() {
+        let policies = policies(&Arc::default());
+        std::thread::scope(|scope| {
+            for user in ["user:one@b.c", "user:two@b.c", "user:three@b.c"] {
+                let policies = &policies;
+                scope.spawn(move || {
+                    for _ in 0..3_000 {
+                        let set = policies.set(TABLE, &policy(user), &[], || Ok(7)).unwrap();
+                        assert_eq!(set.bindings, [binding(user)]);
+                    }
+                });
+            }
+        });
+        let seen = policies.get(TABLE, 7);
+        let again = policies.set(TABLE, &seen, &[], || Ok(7)).unwrap();
+        assert_eq!(policies.get(TABLE, 7), again, "the etag is told, too");
+    }
+
+    #[test]
+    fn all_policies_together_have_a_bound() {
+        let policies = policies(&Arc::default());
+        let member = |n: usize| format!("user:{n:0200}@b.c");
+        let mut large = policy("user:a@b.c");
+        large.bindings[0].members = (0..1_200).map(member).collect();
+        let of = |n: usize| format!("projects/p/instances/i{n}");
+        let set = |n: usize| policies.set(&of(n), &large, &[], || Ok(0));
+        let (count, error) = (0..).find_map(|n| Some((n, set(n).err()?))).unwrap();
+        assert_eq!(error.kind(), Code::ResourceExhausted, "{error}");
+        assert!((200..300).contains(&count), "{count}");
+        set(0).unwrap();
+        policies.set(&of(0), &iam::Policy::default(), &[], || Ok(0)).unwrap();
+        set(count).unwrap();
     }
 
     #[test]
