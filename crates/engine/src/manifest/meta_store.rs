@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -33,6 +34,18 @@ pub const META_VALUE_BYTES_MAX: usize = 16 << 20;
 /// Bytes of all entries at most, each with [`META_ENTRY_OVERHEAD_BYTES`]: all of it is in memory and in every
 /// snapshot, which must fit into one record of the journal ([`crate::log::record::RECORD_BYTES_MAX`]).
 pub const META_BYTES_MAX: u64 = 256 << 20;
+
+/// The part of [`META_BYTES_MAX`] that is kept for commits that wind something up ([`META_WIND_UP_BYTES_MAX`]): a table's state
+/// when it is deleted, the end of an operation. More than a hundred of the largest, thousands of the usual ones; a larger part
+/// would be taken from what people keep.
+pub const META_RESERVE_BYTES: u64 = 8 << 20;
+
+/// Bytes by which a commit may make the store larger and still use [`META_RESERVE_BYTES`], if it creates no entry: the result of
+/// an operation, with a table's schema in it. A larger one would let a few changes use the reserve up.
+pub const META_WIND_UP_BYTES_MAX: u64 = 64 << 10;
+
+/// When to try again where the store is full: somebody has to delete something first.
+pub const META_FULL_RETRY: Duration = Duration::from_secs(10);
 
 /// Bytes of an entry at most besides its key and value, in a record: a revision and two lengths.
 pub const META_ENTRY_OVERHEAD_BYTES: u64 = 16;
@@ -105,6 +118,24 @@ impl State {
             let old = self.entries.get(key).map_or(0, |entry| size(&entry.value));
             bytes - old + value.as_ref().map_or(0, size)
         })
+    }
+
+    /// `Overloaded` where there is no room for these changes, whose keys differ. What makes the store no larger is always
+    /// taken.
+    fn check_room(&self, changes: &[MetaChange]) -> Result<()> {
+        let after = self.bytes_after(changes);
+        let creates =
+            |change: &MetaChange| change.value.is_some() && !self.entries.contains_key(&change.key);
+        let winds_up = after.saturating_sub(self.bytes) <= META_WIND_UP_BYTES_MAX
+            && !changes.iter().any(creates);
+        let bytes_max = if winds_up { META_BYTES_MAX } else { META_BYTES_MAX - META_RESERVE_BYTES };
+        if after <= self.bytes || after <= bytes_max {
+            return Ok(());
+        }
+        let what = format!(
+            "the catalog is full: it would have {after} bytes, limit {bytes_max}; delete what nobody needs of what is kept there"
+        );
+        Err(Error::overloaded(what, META_FULL_RETRY))
     }
 
     fn replay(&mut self, record: MetaRecord, first: bool) -> Result<()> {
@@ -286,12 +317,9 @@ impl MetaStore for LocalMetaStore {
         if changes.is_empty() {
             return Ok(state.revision);
         }
-        let full = |what| Error::new(ErrorKind::InvalidArgument, what);
-        if state.bytes_after(changes) > META_BYTES_MAX {
-            return Err(full("the meta store would exceed 256 MiB"));
-        }
-        let revision =
-            state.revision.checked_add(1).ok_or_else(|| full("revisions are used up"))?;
+        state.check_room(changes)?;
+        let used_up = || Error::new(ErrorKind::InvalidArgument, "revisions are used up");
+        let revision = state.revision.checked_add(1).ok_or_else(used_up)?;
         drop(state);
 
         journal.append(&meta_record::encode_commit(revision, changes), || {
@@ -413,6 +441,41 @@ mod tests {
         assert!(encoded <= state.bytes + 32, "{encoded}");
         state.set(&long, None, 0);
         assert_eq!(state.bytes, META_ENTRY_OVERHEAD_BYTES);
+    }
+
+    #[test]
+    fn a_full_store_says_so_and_lets_go_of_things_and_winds_them_up() {
+        let mut state = State::default();
+        let entry = |bytes: u64| Some(Bytes::from(vec![0; bytes as usize]));
+        let commit = |state: &mut State, key: &str, value: Option<Bytes>| {
+            let changes = [MetaChange { key: key.into(), expect: MetaExpect::Any, value }];
+            state.check_room(&changes).map(|()| state.install(1, &changes))
+        };
+        let large = entry(META_VALUE_BYTES_MAX as u64);
+        let filled = (0..).find_map(|n| commit(&mut state, &n.to_string(), large.clone()).err());
+        let error = filled.unwrap();
+        assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
+        assert_eq!(error.retry_after(), Some(META_FULL_RETRY));
+        let fits = |n: &u64| commit(&mut state, &format!("small {n}"), entry(1000)).is_ok();
+        assert!((0..1_000_000).take_while(fits).count() > 1000);
+        assert!(state.bytes <= META_BYTES_MAX - META_RESERVE_BYTES);
+
+        // What is there may change a little, into the reserve, and go; nothing is created.
+        let step = META_WIND_UP_BYTES_MAX;
+        let far = entry(2 * META_WIND_UP_BYTES_MAX);
+        assert!(commit(&mut state, "last", far).is_err());
+        let mut ends = 0;
+        while commit(&mut state, "0", entry(META_VALUE_BYTES_MAX as u64 + (ends + 1) * step))
+            .is_ok()
+        {
+            ends += 1;
+        }
+        assert!(ends > 100, "{ends}");
+        assert!(state.bytes <= META_BYTES_MAX);
+        assert!(commit(&mut state, "new", entry(1)).is_err());
+        assert!(commit(&mut state, "1", entry(1)).is_ok(), "smaller than it was");
+        commit(&mut state, "2", None).unwrap();
+        commit(&mut state, "new", entry(1)).unwrap();
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::api::admin::backup::{BackupType, State};
 use crate::api::admin::encryption_info::EncryptionType;
 use crate::api::admin::table::View;
 use crate::api::longrunning::Operation;
+use crate::catalog::may_be_durable;
 use crate::limits::{BACKUP_JOB_RETRY, BACKUP_JOBS_MAX};
 use crate::names;
 use crate::operations::{Finished, Handle, any};
@@ -168,7 +169,8 @@ impl Backups {
                 let id = made.id();
                 drop(made);
                 self.forget_unless_durable(id, &error);
-                if error.kind() == Code::Cancelled {
+                // What may be durable shows after a restart, and what a read-only server leaves goes on then.
+                if !may_be_durable(&error) && error.kind() != Code::Unavailable {
                     self.give_up(name, incarnation);
                 }
                 Err(if error.kind() == Code::NotFound { gone() } else { error })
@@ -350,7 +352,11 @@ impl Backups {
                         let end_time = shown.end_time;
                         let metadata = admin::CreateBackupMetadata { end_time, ..metadata };
                         handle.progress(any(CREATE_TYPE, &metadata));
-                        handle.finish(Ok(any(BACKUP_TYPE, &shown)))?;
+                        if let Err(error) = handle.finish(Ok(any(BACKUP_TYPE, &shown))) {
+                            // It is no reason not to start; the next start tries again.
+                            let name = operation.name;
+                            tracing::warn!(name, %error, "cannot keep the end of an operation");
+                        }
                     }
                     stored => {
                         let stored = stored.as_ref().map(|stored| &stored.value);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tepui_engine::manifest::{MetaChange, MetaEntry, MetaExpect, MetaStore};
 use tepui_engine::{Error as EngineError, ErrorKind};
@@ -12,6 +13,8 @@ pub(crate) struct MemoryMeta {
     entries: Mutex<(u64, BTreeMap<String, MetaEntry>)>,
     /// While it is set every commit fails.
     pub fails: AtomicBool,
+    /// While it is set there is no room for a commit that creates an entry.
+    pub is_full: AtomicBool,
     /// While it is set every commit is made, and fails nevertheless, as after a sync that failed.
     pub answers_are_lost: AtomicBool,
 }
@@ -43,6 +46,11 @@ impl MetaStore for MemoryMeta {
             if !holds {
                 return Err(EngineError::new(ErrorKind::AlreadyExists, "changed meanwhile"));
             }
+        }
+        let creates =
+            |change: &MetaChange| change.value.is_some() && !entries.contains_key(&change.key);
+        if self.is_full.load(Ordering::Relaxed) && changes.iter().any(creates) {
+            return Err(EngineError::overloaded("it is full", Duration::from_secs(1)));
         }
         *revision += 1;
         for change in changes {

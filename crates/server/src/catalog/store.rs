@@ -12,9 +12,11 @@ use super::record::TableRecord;
 pub(super) const PREFIX: &str = "tables/";
 
 /// Whether a commit that ended with this error may be found at the next start all the same ([`MetaStore::commit`]). What
-/// its entries name must stay until then: that start removes what nothing names.
+/// its entries name must stay until then: that start removes what nothing names. One that says when to try again was refused
+/// before anything was written: the catalog is full, and not the disk.
 pub fn may_be_durable(error: &Error) -> bool {
-    matches!(error.kind(), Code::Internal | Code::ResourceExhausted | Code::DataLoss)
+    error.retry_after().is_none()
+        && matches!(error.kind(), Code::Internal | Code::ResourceExhausted | Code::DataLoss)
 }
 
 /// Tables in a meta store.

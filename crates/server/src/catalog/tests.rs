@@ -228,6 +228,21 @@ fn a_creation_of_which_the_disk_does_not_say_whether_it_is_durable_keeps_its_tab
 }
 
 #[test]
+fn a_full_catalog_says_so_leaves_no_tablets_and_lets_tables_go() {
+    let world = World::default();
+    let catalog = world.open();
+    catalog.create(NAME, NewTable::default()).unwrap();
+    let tablets = world.host.tablets.lock().unwrap().len();
+    world.meta.is_full.store(true, Ordering::Relaxed);
+    let other = format!("{NAME}2");
+    let error = catalog.create(&other, NewTable::default()).err().unwrap();
+    assert_eq!(error.kind(), Code::ResourceExhausted, "{error}");
+    assert!(error.retry_after().is_some());
+    assert_eq!(world.host.tablets.lock().unwrap().len(), tablets);
+    catalog.delete(NAME).unwrap();
+}
+
+#[test]
 fn a_change_that_fails_leaves_the_table_as_it_was() {
     let world = World::default();
     let catalog = world.open();
