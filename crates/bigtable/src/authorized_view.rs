@@ -27,7 +27,7 @@ use prost::Message as _;
 use tepui_engine::cell::RowRange;
 use tepui_engine::read::FamilyProjection;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Shown};
 use crate::filter::Filter;
 use crate::filter::range::{self, ByteRange};
 use crate::limits;
@@ -137,8 +137,8 @@ impl AuthorizedView {
                     return Ok(());
                 }
                 Err(outside(&format!(
-                    "DeleteFromFamily of {:?}, of which only some columns are within, is",
-                    delete.family_name
+                    "DeleteFromFamily of {}, of which only some columns are within, is",
+                    Shown(&delete.family_name)
                 )))
             }
             Some(Mutation::DeleteFromRow(_)) => {
@@ -164,7 +164,7 @@ impl AuthorizedView {
 
     fn family(&self, name: &str) -> Result<&[ByteRange]> {
         let found = self.families.get(name).map(Vec::as_slice);
-        found.ok_or_else(|| outside(&format!("column family {name:?} is")))
+        found.ok_or_else(|| outside(&format!("column family {} is", Shown(name))))
     }
 
     /// The samples of a table that divide the view. A key beyond the view's rows, which may be a row's, is replaced by

@@ -126,6 +126,30 @@ impl Error {
     }
 }
 
+/// Bytes of a client's text that a message repeats, at most: enough to know it by. The whole may be as long as a request.
+const SHOWN_BYTES_MAX: usize = 200;
+
+/// A client's text within a message: in quotes, and of a long one its beginning and how long it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown<'a>(pub &'a str);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(text) = self;
+        let start = start_of(text, SHOWN_BYTES_MAX);
+        if start.len() == text.len() {
+            return write!(f, "{text:?}");
+        }
+        write!(f, "{start:?}... ({} bytes)", text.len())
+    }
+}
+
+/// The start of a text, of so many bytes at most, in whole characters.
+pub fn start_of(text: &str, bytes_max: usize) -> &str {
+    let end = (0..=bytes_max.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.get(..end.unwrap_or(0)).unwrap_or_default()
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -205,5 +229,15 @@ mod tests {
             Error::field("f", "argument must be > 0").message(),
             "Error in field 'f' : argument must be > 0"
         );
+    }
+
+    #[test]
+    fn a_long_text_is_shown_by_its_start_and_its_length() {
+        assert_eq!(Shown("a\"b").to_string(), "\"a\\\"b\"");
+        let long = "ä".repeat(1 << 20);
+        let shown = Shown(&long).to_string();
+        assert!(shown.starts_with("\"ää") && shown.ends_with("ä\"... (2097152 bytes)"), "{shown}");
+        assert!(shown.len() < 300);
+        assert_eq!((start_of("aä", 2), start_of("aä", 3), start_of("", 5)), ("a", "aä", ""));
     }
 }

@@ -12,7 +12,7 @@
 //! Project and instance may be anything without a slash: clients of an emulator send placeholders, and
 //! instances need not be created. An id is checked where something is created.
 
-use tepui_bigtable::error::{Error, Result};
+use tepui_bigtable::error::{Error, Result, Shown};
 
 use crate::limits::{
     APP_PROFILE_ID_CHARS_MAX, BACKUP_ID_CHARS_MAX, CLUSTER_ID_CHARS_MAX, INSTANCE_ID_CHARS_MAX,
@@ -191,13 +191,13 @@ fn check_id(
         return Err(Error::invalid_argument(format!("{field} must be non-empty")));
     }
     if id.chars().count() > chars_max {
-        let what = format!("{field} {id:?} is too long: limit {chars_max} characters");
+        let what = format!("{field} {} is too long: limit {chars_max} characters", Shown(id));
         return Err(Error::invalid_argument(what));
     }
     if is_well_formed {
         return Ok(());
     }
-    Err(Error::invalid_argument(format!("{field} {id:?} does not match {pattern}")))
+    Err(Error::invalid_argument(format!("{field} {} does not match {pattern}", Shown(id))))
 }
 
 /// Checks that `name` alternates the given collections with non-empty ids.
@@ -211,7 +211,16 @@ fn check_shape(field: &str, name: &str, shape: &str, collections: &[&str]) -> Re
     if well_formed {
         return Ok(());
     }
-    Err(Error::invalid_argument(format!("{field} must be of the form {shape}, got {name:?}")))
+    if name.len() > RESOURCE_NAME_CHARS_MAX {
+        return Err(Error::invalid_argument(format!(
+            "{field} must be of the form {shape} and at most {RESOURCE_NAME_CHARS_MAX} bytes, got {}",
+            Shown(name)
+        )));
+    }
+    Err(Error::invalid_argument(format!(
+        "{field} must be of the form {shape}, got {}",
+        Shown(name)
+    )))
 }
 
 #[cfg(test)]
@@ -247,6 +256,20 @@ mod tests {
         check_table("name", "projects/p/instances/i/tables/t").unwrap();
         assert!(check_table("name", "projects/p/instances/i").is_err());
         assert!(check_table("name", "projects/p/instances/i/tables/t/x").is_err());
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_is_not_repeated_in_full() {
+        let long = "\u{1}".repeat(1 << 20);
+        for (what, checked) in [
+            ("name", check_table("table_name", &long)),
+            ("id", new_table("projects/p/instances/i", &long).map(drop)),
+        ] {
+            let error = checked.unwrap_err();
+            assert_eq!(error.kind(), Code::InvalidArgument);
+            assert!(error.message().len() < 2_000, "{what}: {} bytes", error.message().len());
+            assert!(error.message().contains("1048576 bytes"), "{what}: {error}");
+        }
     }
 
     #[test]

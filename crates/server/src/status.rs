@@ -1,9 +1,10 @@
 //! The one place where errors become gRPC statuses.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use prost::Message as _;
-use tepui_bigtable::error::{Code, Error};
+use tepui_bigtable::error::{Code, Error, start_of};
 use tonic::Status;
 
 use crate::api::rpc;
@@ -18,6 +19,22 @@ const RETRY_UNAVAILABLE: Duration = Duration::from_secs(1);
 /// When to try again where something is used up of which nobody knows when there is more, as of the disk: an operator has
 /// to make room, so this keeps clients from asking in vain.
 const RETRY_EXHAUSTED: Duration = Duration::from_secs(10);
+
+/// Bytes of a message, at most. It is a header of the answer, where every byte may become three and some clients take 8 KiB in all, and
+/// it is in the details once more. Longer, and they would see a failure of the connection in its place.
+const MESSAGE_BYTES_MAX: usize = 1 << 10;
+
+/// What follows a message that was cut off.
+const CUT_OFF: &str = "...";
+
+/// The message of an error, as much of it as an answer can say.
+fn message(error: &Error) -> Cow<'_, str> {
+    let all = error.message();
+    if all.len() <= MESSAGE_BYTES_MAX {
+        return Cow::Borrowed(all);
+    }
+    Cow::Owned(format!("{}{CUT_OFF}", start_of(all, MESSAGE_BYTES_MAX - CUT_OFF.len())))
+}
 
 /// The gRPC code of an error's code.
 pub fn grpc_code(code: Code) -> tonic::Code {
@@ -50,12 +67,12 @@ pub fn from_error(error: &Error) -> Status {
         tracing::error!(?code, message = error.message(), "request failed");
     }
     match retry_after(error) {
-        None => Status::new(code, error.message()),
+        None => Status::new(code, message(error)),
         Some(after) => {
-            let message = error.message().to_owned();
+            let message = message(error);
             let details = vec![retry_info(after)];
-            let all = rpc::Status { code: code.into(), message, details };
-            Status::with_details(code, error.message(), all.encode_to_vec().into())
+            let all = rpc::Status { code: code.into(), message: message.to_string(), details };
+            Status::with_details(code, message, all.encode_to_vec().into())
         }
     }
 }
@@ -64,7 +81,7 @@ pub fn from_error(error: &Error) -> Status {
 pub fn of_entry(error: &Error) -> rpc::Status {
     rpc::Status {
         code: grpc_code(error.kind()).into(),
-        message: error.message().to_owned(),
+        message: message(error).into_owned(),
         details: retry_after(error).map(retry_info).into_iter().collect(),
     }
 }
@@ -154,6 +171,23 @@ mod tests {
             );
             assert_eq!(of_entry(&error).details.len(), usize::from(is_passing), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_message_is_cut_off_where_it_would_not_fit_into_a_header() {
+        let long = "ä".repeat(1 << 20);
+        for error in [Error::not_found(long.clone()), Error::overloaded(long, Duration::ZERO)] {
+            let status = from_error(&error);
+            let entry = of_entry(&error);
+            assert_eq!(status.message(), entry.message);
+            assert!(entry.message.starts_with("ää") && entry.message.ends_with("ä..."));
+            assert!((MESSAGE_BYTES_MAX - 2..=MESSAGE_BYTES_MAX).contains(&entry.message.len()));
+            let headers = status.into_http::<()>();
+            let bytes: usize = headers.headers().values().map(|value| value.len()).sum();
+            assert!(bytes < 6 << 10, "{bytes}");
+        }
+        let fits = "x".repeat(MESSAGE_BYTES_MAX);
+        assert_eq!(from_error(&Error::not_found(fits.clone())).message(), fits);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tepui_engine::cell::{TIMESTAMP_MAX, TimestampRange};
 use super::node::Node;
 use super::range::ByteRange;
 use super::wire::{self, Kind};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Shown};
 use crate::regex::{Budget, Regex};
 
 /// Levels of filters within filters, the outermost counted: Bigtable's documented limit.
@@ -201,12 +201,14 @@ fn checked_label(label: &str) -> Result<String> {
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     if label.is_empty() || !label.bytes().all(allowed) {
         return Err(Error::invalid_argument(format!(
-            "apply_label_transformer must match RE2([a-z0-9\\-]+), but found {label:?}"
+            "apply_label_transformer must match RE2([a-z0-9\\-]+), but found {}",
+            Shown(label)
         )));
     }
     if label.len() > LABEL_CHARS_MAX {
         return Err(Error::invalid_argument(format!(
-            "apply_label_transformer must be at most {LABEL_CHARS_MAX} characters, but found {label:?}"
+            "apply_label_transformer must be at most {LABEL_CHARS_MAX} characters, but found {}",
+            Shown(label)
         )));
     }
     Ok(label.into())

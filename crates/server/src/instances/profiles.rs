@@ -8,7 +8,7 @@
 //! Etags are not given out: Google's service does not either, and its clients' tests compare. One that is sent matches
 //! nothing that was given out, and fails.
 
-use tepui_bigtable::error::{Error, Result};
+use tepui_bigtable::error::{Error, Result, start_of};
 use tepui_engine::pressure;
 
 use super::{Instances, mask_paths, not_updatable};
@@ -21,7 +21,7 @@ use crate::api::admin::app_profile::{
 };
 use crate::api::instances::Instance;
 use crate::catalog::resources::{Change, missing};
-use crate::limits::{APP_PROFILES_MAX, DESCRIPTION_BYTES_MAX};
+use crate::limits::{APP_PROFILE_ID_CHARS_MAX, APP_PROFILES_MAX, DESCRIPTION_BYTES_MAX};
 use crate::names;
 
 /// The profile of requests that name none.
@@ -53,7 +53,11 @@ impl Instances {
             return self.check(instance).map(|()| pressure::Priority::High);
         };
         let profile = if profile.is_empty() { DEFAULT } else { profile };
-        let name = || format!("{instance}/appProfiles/{profile}");
+        // An id that is too long is that of no profile: its start says which is meant.
+        let name = || {
+            let id = start_of(profile, APP_PROFILE_ID_CHARS_MAX);
+            format!("{instance}/appProfiles/{id}")
+        };
         let route = routes.by(profile).ok_or_else(|| missing::<AppProfile>(&name()))?;
         if access == Access::Transaction && !route.allows_transactions {
             return Err(Error::failed_precondition(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prost::Message as _;
 use tepui_bigtable::authorized_view::AuthorizedView;
 use tepui_bigtable::chunk::LargeRows;
-use tepui_bigtable::error::{Error, Result as TepuiResult};
+use tepui_bigtable::error::{Error, Result as TepuiResult, Shown};
 use tepui_bigtable::read_rows::ReadRows;
 use tepui_bigtable::table::Table;
 use tepui_bigtable::turn::others_first;
@@ -99,7 +99,8 @@ impl DataService {
         let Address { name, view, materialized, profile } = asked;
         if !materialized.is_empty() {
             return Err(Error::unimplemented(format!(
-                "materialized_view_name {materialized:?}: access through a view is not supported yet"
+                "materialized_view_name {}: access through a view is not supported yet",
+                Shown(materialized)
             )));
         }
         if view.is_empty() {
@@ -111,7 +112,9 @@ impl DataService {
         let (table, _) = names::split_view(view).unwrap_or_default();
         if !name.is_empty() && name != table {
             return Err(Error::invalid_argument(format!(
-                "table_name {name:?} is not the table of authorized_view_name {view:?}; set one of them"
+                "table_name {} is not the table of authorized_view_name {}; set one of them",
+                Shown(name),
+                Shown(view)
             )));
         }
         let entry = self.tables.get(table)?;

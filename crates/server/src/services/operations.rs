@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tepui_bigtable::error::{Error, Shown};
 use tonic::{Request, Response, Status};
 
 use super::{blocking, invalid, page, page_size};
@@ -42,7 +43,9 @@ impl OperationsService {
         let size = page_size(request.page_size).map_err(|error| from_error(&error))?;
         let after = match request.page_token.as_str() {
             "" => 0,
-            token => token.parse().map_err(|_| invalid(format!("bad page_token {token:?}")))?,
+            token => {
+                token.parse().map_err(|_| invalid(format!("bad page_token {}", Shown(token))))?
+            }
         };
         // One more than asked for tells whether there is a next page.
         let admits = |operation: &Operation| done.is_none_or(|done| operation.done == done);
@@ -111,9 +114,10 @@ fn asked_done(filter: &str) -> Result<Option<bool>, Status> {
     match compared.map(|(field, value)| (field.trim(), value.trim())) {
         Some(("done", "true")) => Ok(Some(true)),
         Some(("done", "false")) => Ok(Some(false)),
-        _ => Err(Status::unimplemented(format!(
-            "ListOperations: the filter {filter:?} is not supported; done=true and done=false are"
-        ))),
+        _ => Err(from_error(&Error::unimplemented(format!(
+            "ListOperations: the filter {} is not supported; done=true and done=false are",
+            Shown(filter)
+        )))),
     }
 }
 
