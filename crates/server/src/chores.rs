@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tepui_engine::db::Health;
 use tepui_engine::pressure::Behind;
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tonic_health::ServingStatus;
@@ -58,17 +59,12 @@ pub struct Chores {
     pub drain: watch::Sender<bool>,
 }
 
-/// Does the chores until the server stops; then tells health checks, then the cores.
-pub fn run(chores: Chores) {
-    match runtime::build() {
-        Ok(runtime) => {
-            runtime.block_on(chores.run());
-            // A sweep that is stuck must not keep the server from stopping: it goes on where it was at the next start.
-            runtime.shutdown_timeout(DRAIN);
-        }
-        // The cores see the end of `drain` and stop: a server whose end cannot be ordered must not run.
-        Err(error) => tracing::error!(%error, "cannot start the chores' runtime"),
-    }
+/// Does the chores until the server stops; then tells health checks, then the cores. Where it ends otherwise the cores see the end
+/// of `drain` and stop, too: a server whose end cannot be ordered must not run.
+pub fn run(chores: Chores, runtime: Runtime) {
+    runtime.block_on(chores.run());
+    // A sweep that is stuck must not keep the server from stopping: it goes on where it was at the next start.
+    runtime.shutdown_timeout(DRAIN);
 }
 
 impl Chores {

@@ -34,6 +34,23 @@ pub async fn given(mut signal: Signal) {
     let _ = signal.wait_for(|given| *given).await;
 }
 
+/// Held by a thread of the server: tells that the thread has ended, in whatever way.
+#[derive(Debug)]
+pub struct Alive(watch::Sender<bool>);
+
+impl Alive {
+    /// For one of the threads; the signal is given when the first of them ends.
+    pub fn new(ended: &watch::Sender<bool>) -> Self {
+        Self(ended.clone())
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.send_replace(true);
+    }
+}
+
 /// What a core serves.
 #[derive(Debug)]
 pub struct Core<S> {
@@ -76,6 +93,11 @@ pub fn build() -> std::io::Result<Runtime> {
     builder().build()
 }
 
+/// The runtime of a core, which tells when its thread has nothing to do.
+pub fn build_core() -> std::io::Result<Runtime> {
+    builder().on_thread_park(activity::rest).build()
+}
+
 fn builder() -> Builder {
     let mut builder = Builder::new_current_thread();
     builder.event_interval(EVENT_INTERVAL).enable_all();
@@ -91,17 +113,10 @@ where
         + 'static,
     S::Future: Send,
 {
-    /// Serves a core until `drain` is given and the requests under way are done, or [`DRAIN`] has passed. The
-    /// reads of its requests are made by `io`, which may keep something for the core's thread.
-    pub fn run(self, listener: TcpListener, drain: Signal, io: &dyn IoEngine) {
+    /// Serves a core on its runtime, which is of [`build_core`], until `drain` is given and the requests under way are done, or
+    /// [`DRAIN`] has passed. The reads of its requests are made by `io`, which may keep something for the core's thread.
+    pub fn run(self, runtime: Runtime, listener: TcpListener, drain: Signal, io: &dyn IoEngine) {
         activity::publish(Arc::clone(&self.working));
-        let runtime = match builder().on_thread_park(activity::rest).build() {
-            Ok(runtime) => runtime,
-            Err(error) => {
-                tracing::error!(%error, "cannot start a core's runtime");
-                return;
-            }
-        };
         // Ends with the runtime.
         drop(runtime.spawn(relay::serve()));
         runtime.block_on(async {
@@ -183,7 +198,8 @@ mod tests {
                 let streams = Arc::new(Streams::new(1 << 20));
                 let working = Arc::default();
                 let core = Core { services: routes.prepare(), streams, windows, door, working };
-                let work = move || core.run(listener, drain, io.as_ref());
+                let runtime = build_core().unwrap();
+                let work = move || core.run(runtime, listener, drain, io.as_ref());
                 ThreadSpawner.spawn("core", Box::new(work)).unwrap()
             })
             .collect();

@@ -43,7 +43,7 @@ use crate::metrics::rpc::{CoreRpcs, Recorder};
 use crate::open_files;
 use crate::operations::Operations;
 use crate::placement::{Connections, Door};
-use crate::runtime;
+use crate::runtime::{self, Alive};
 use crate::services::generated::bigtable::bigtable_server::BigtableServer;
 use crate::services::generated::instance_admin::bigtable_instance_admin_server::BigtableInstanceAdminServer;
 use crate::services::generated::operations::operations_server::OperationsServer;
@@ -63,6 +63,8 @@ pub struct Running {
     engine: Arc<Engine>,
     stop: watch::Sender<bool>,
     threads: Vec<Box<dyn JoinHandle>>,
+    /// Given when the first of these threads ends.
+    ended: runtime::Signal,
 }
 
 /// Starts a server by its configuration. Blocks until it accepts connections.
@@ -204,6 +206,8 @@ fn start_over(
     let mut cores = Vec::new();
     let (stop, stopped) = watch::channel(false);
     let (drain, draining) = watch::channel(false);
+    let (one_ended, ended) = watch::channel(false);
+    let cannot_run = |error| Error::internal(format!("cannot start a thread's runtime: {error}"));
     let changes = ChangeStreams::new(Arc::clone(&tables), Arc::clone(&clock), draining.clone());
     let changes = Arc::new(changes);
     // Told before the first connection is served: who asks as soon as the server listens gets an answer.
@@ -235,9 +239,12 @@ fn start_over(
         let draining = draining.clone();
         let (io, streams) = (Arc::clone(&env.io), Arc::clone(&streams));
         let working = hot_tablets.cores().get(i).map(Arc::clone).unwrap_or_default();
+        let runtime = runtime::build_core().map_err(cannot_run)?;
+        let core = runtime::Core { services, streams, windows, door, working };
+        let alive = Alive::new(&one_ended);
         let work = move || {
-            let core = runtime::Core { services, streams, windows, door, working };
-            core.run(listener, draining, io.as_ref());
+            let _alive = alive;
+            core.run(runtime, listener, draining, io.as_ref());
         };
         threads.push(env.spawner.spawn(&format!("tepui-core-{i}"), Box::new(work))?);
     }
@@ -266,8 +273,14 @@ fn start_over(
         stop: stopped,
         drain,
     };
-    threads.push(env.spawner.spawn("tepui-chores", Box::new(move || chores::run(chores)))?);
-    Ok(Running { address, metrics_address, env, engine, stop, threads })
+    let runtime = runtime::build().map_err(cannot_run)?;
+    let alive = Alive::new(&one_ended);
+    let work = move || {
+        let _alive = alive;
+        chores::run(chores, runtime);
+    };
+    threads.push(env.spawner.spawn("tepui-chores", Box::new(work))?);
+    Ok(Running { address, metrics_address, env, engine, stop, threads, ended })
 }
 
 impl Running {
@@ -284,6 +297,12 @@ impl Running {
     /// The engine underneath.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// Given when the server does not serve any more though nobody has stopped it: a thread of it has failed. It is to be stopped then,
+    /// and the process to end.
+    pub fn ended(&self) -> runtime::Signal {
+        self.ended.clone()
     }
 
     /// Stops it in order. Blocks, for at most [`crate::limits::DRAIN`] and [`CLOSE`] and a little.

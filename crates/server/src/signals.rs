@@ -55,21 +55,30 @@ impl Signals {
         started.map_err(|error| Error::internal(format!("the start failed: {error}")))?
     }
 
-    /// Blocks until a signal, then stops the server and returns what came of it.
+    /// Blocks until a signal, then stops the server and returns what came of it. Stops it also where one of its threads has ended by
+    /// itself: a process that serves nothing, or a part of its clients, is to be started anew; that is an error.
     pub fn stop_on_first_exit_on_second(mut self, running: Running) -> Result<()> {
         let runtime = self.runtime;
         let stopped = runtime.block_on(async {
-            either(&mut self.terminate, &mut self.interrupt).await;
+            let failed = tokio::select! {
+                _ = either(&mut self.terminate, &mut self.interrupt) => None,
+                () = runtime::given(running.ended()) => {
+                    tracing::error!("a thread of the server has ended: stopping");
+                    Some(Error::internal("a thread of the server has ended; what it said is in the log"))
+                }
+            };
             let stop = tokio::task::spawn_blocking(move || running.stop());
             tokio::select! {
-                stopped = stop => stopped,
+                stopped = stop => (failed, stopped),
                 _ = either(&mut self.terminate, &mut self.interrupt) => {
                     tracing::warn!("second signal: ending at once; the log keeps what was acknowledged");
                     std::process::exit(EXIT_INTERRUPTED)
                 }
             }
         });
-        stopped.map_err(|error| Error::internal(format!("the shutdown failed: {error}")))?
+        let (failed, stopped) = stopped;
+        stopped.map_err(|error| Error::internal(format!("the shutdown failed: {error}")))??;
+        failed.map_or(Ok(()), Err)
     }
 }
 

@@ -163,3 +163,39 @@ async fn a_failed_sync_shows_with_its_reason_in_health_and_metrics() {
     assert!(line.contains("commit log failed") && line.ends_with(" 1"), "{line}");
     drop(server);
 }
+
+/// Starts all threads but one, of which it loses the work.
+#[derive(Debug)]
+struct Losing(&'static str);
+
+impl tepui_engine::io::Spawner for Losing {
+    fn spawn(
+        &self,
+        name: &str,
+        work: Box<dyn FnOnce() + Send>,
+    ) -> tepui_engine::Result<Box<dyn tepui_engine::io::JoinHandle>> {
+        let work = if name == self.0 { Box::new(move || drop(work)) } else { work };
+        ThreadSpawner.spawn(name, work)
+    }
+}
+
+#[tokio::test]
+async fn a_server_of_which_a_thread_has_ended_ends_as_a_whole_with_an_error() {
+    for lost in ["tepui-chores", "tepui-core-1"] {
+        let mut env = memory();
+        env.spawner = Arc::new(Losing(lost));
+        let config = Config {
+            data: PathBuf::from("/tepui"),
+            listen: "127.0.0.1:0".to_owned(),
+            cores: 2,
+            ..Config::default()
+        };
+        let run = move || {
+            let running = server::start(env, &config).unwrap();
+            // Nobody sends a signal.
+            tepui_server::signals::Signals::take().unwrap().stop_on_first_exit_on_second(running)
+        };
+        let error = tokio::task::spawn_blocking(run).await.unwrap().unwrap_err();
+        assert!(error.message().contains("a thread of the server has ended"), "{lost}: {error}");
+    }
+}
