@@ -301,7 +301,9 @@ impl ChangeStream {
         }
         loop {
             if let Some(message) = self.pending.pop_front() {
-                self.answer.park(None, self.streams.clock.monotonic_micros());
+                let now = self.streams.clock.monotonic_micros();
+                self.answer.hand_over(message.encoded_len() as u64, now);
+                self.answer.park(None);
                 return Some(Ok(message));
             }
             if self.ended {
@@ -324,7 +326,7 @@ impl ChangeStream {
             self.heartbeat_at = Instant::now() + self.asked.heartbeat;
             self.fence().await?;
         }
-        self.answer.make_room().await;
+        self.answer.make_room().await.map_err(|error| from_error(&error))?;
         let from = self.position();
         let changes = self.read().await?;
         let found = !changes.is_empty();
@@ -342,7 +344,7 @@ impl ChangeStream {
         if bytes == 0 {
             self.answer.taken();
         } else {
-            self.answer.cover(bytes).await;
+            self.answer.cover(bytes).await.map_err(|error| from_error(&error))?;
         }
         if self.ended {
             return Ok(());

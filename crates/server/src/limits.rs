@@ -141,8 +141,8 @@ pub const REQUEST_BODY_PAUSE: Duration = Duration::from_secs(10);
 /// message takes less; finding the place again costs a few reads of the cache.
 pub const STALLED_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a client may leave an answer unread before its connection may be closed, which happens only where others
-/// wait for the memory.
+/// How long a client may leave an answer unread before others on its connection that wait for the memory are refused, or, where those
+/// of other connections wait for it, the connection is closed. A client that works on what it has read takes less.
 pub const CLOSE_STALLED_AFTER: Duration = Duration::from_secs(2);
 
 /// How often stalled reads are looked for.

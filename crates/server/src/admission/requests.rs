@@ -24,6 +24,7 @@ use tonic::Status;
 use tonic::server::NamedService;
 
 use super::Connection;
+use super::charge::Charged;
 use crate::call::{Deadline, passed};
 use crate::limits::{
     REQUEST_BODY_PAUSE, REQUEST_BYTES_MIN, REQUEST_WAIT, REQUESTS_WAITING_PER_CONNECTION_MAX,
@@ -231,7 +232,10 @@ impl<S: NamedService> NamedService for Gated<S> {
 
 impl<S> tower_service::Service<http::Request<tonic::body::Body>> for Gated<S>
 where
-    S: tower_service::Service<http::Request<tonic::body::Body>>,
+    S: tower_service::Service<
+            http::Request<tonic::body::Body>,
+            Response = http::Response<tonic::body::Body>,
+        >,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -267,11 +271,14 @@ pin_project! {
     }
 }
 
-impl<F: Future> Future for Holding<F> {
+impl<E, F> Future for Holding<F>
+where
+    F: Future<Output = Result<http::Response<tonic::body::Body>, E>>,
+{
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().inner.poll(context)
+        self.project().inner.poll(context).map_ok(Charged::response)
     }
 }
 
@@ -510,9 +517,9 @@ mod tests {
     struct Working(Duration);
 
     impl tower_service::Service<http::Request<tonic::body::Body>> for Working {
-        type Response = ();
+        type Response = http::Response<tonic::body::Body>;
         type Error = Status;
-        type Future = BoxFuture<'static, Result<(), Status>>;
+        type Future = BoxFuture<'static, Result<Self::Response, Status>>;
 
         fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
             Poll::Ready(Ok(()))
@@ -529,7 +536,8 @@ mod tests {
                     tokio::time::sleep(takes).await;
                     Ok(tonic::Response::new(()))
                 };
-                Terms::of(&request).unary(work).await.map(drop)
+                let done = Terms::of(&request).unary(work).await;
+                done.map(|_| http::Response::new(tonic::body::Body::empty()))
             })
         }
     }
@@ -550,7 +558,7 @@ mod tests {
         request.headers_mut().insert("grpc-timeout", timeout.parse().unwrap());
         let mut service = Gated::new(Working(Duration::from_millis(50)), Arc::clone(gate));
         let done = tower_service::Service::call(&mut service, request).await;
-        (done.map_or_else(|status| status.code(), |()| tonic::Code::Ok), began.elapsed())
+        (done.map_or_else(|status| status.code(), |_| tonic::Code::Ok), began.elapsed())
     }
 
     #[tokio::test(start_paused = true)]

@@ -205,6 +205,7 @@ impl Sources {
             (label("reason", "request_memory"), gate.refused),
             (label("reason", "request_too_large"), gate.too_large),
             (label("reason", "request_stalled"), gate.paused),
+            (label("reason", "answer_memory"), streams.refused),
         ];
         out.counters(
             ("refused", "writes and requests that were refused because of load or size, by reason"),

@@ -237,3 +237,108 @@ async fn a_row_that_its_client_does_not_take_counts_as_all_that_is_held_of_it() 
     assert!(bytes > 20 << 20);
     server.stop().await;
 }
+
+/// A channel to the server whose streams have a window of the least size: what its client does not read stays with the server.
+async fn narrow(server: &TestServer) -> BigtableClient<Channel> {
+    let address = format!("http://{}", server.running.address());
+    let endpoint = Channel::from_shared(address).unwrap().initial_stream_window_size(64 << 10);
+    let client = BigtableClient::new(endpoint.connect().await.unwrap());
+    client.max_decoding_message_size(64 << 20)
+}
+
+fn read_all() -> v2::ReadRowsRequest {
+    v2::ReadRowsRequest { table_name: TABLE.to_owned(), ..Default::default() }
+}
+
+fn read_row(row: &'static str) -> v2::ReadRowsRequest {
+    let rows = v2::RowSet { row_keys: vec![Bytes::from(row)], ..Default::default() };
+    v2::ReadRowsRequest { rows: Some(rows), ..read_all() }
+}
+
+/// Bytes of values in a message.
+fn bytes_of(message: &v2::ReadRowsResponse) -> usize {
+    message.chunks.iter().map(|chunk| chunk.value.len()).sum()
+}
+
+/// Bytes of values in a whole answer.
+async fn value_bytes(
+    client: &BigtableClient<Channel>,
+    request: v2::ReadRowsRequest,
+) -> Result<usize, tonic::Status> {
+    let mut stream = client.clone().read_rows(request).await?.into_inner();
+    let mut bytes = 0;
+    while let Some(message) = stream.message().await? {
+        bytes += bytes_of(&message);
+    }
+    Ok(bytes)
+}
+
+#[tokio::test]
+async fn reads_beside_a_scan_that_its_client_leaves_go_on_or_are_refused() {
+    let server = start_with(&memory(), |config| {
+        serve_metrics(config);
+        // A connection has a megabyte of it.
+        config.budget.answers_bytes = 8 << 20;
+    })
+    .await;
+    server.create(&[]).await;
+    for row in ["a", "b", "c"] {
+        server.set(row, &vec![1; 3 << 20]).await.unwrap();
+    }
+    server.set("small", b"value").await.unwrap();
+    let client = narrow(&server).await;
+    let mut scan = client.clone().read_rows(read_all()).await.unwrap().into_inner();
+    let mut scanned = bytes_of(&scan.message().await.unwrap().unwrap());
+    for _ in 0..100 {
+        assert_eq!(value_bytes(&client, read_row("small")).await.unwrap(), 5);
+    }
+    let refused = value_bytes(&client, read_row("c")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert!(retry_delay(&refused).is_some(), "{refused}");
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    assert_eq!(sample(&metrics, "tepui_refused_total{reason=\"answer_memory\"}"), 1);
+    assert_eq!(value_bytes(&narrow(&server).await, read_row("c")).await.unwrap(), 3 << 20);
+    // The scan has lost nothing, and once it was read there is room again.
+    while let Some(message) = scan.message().await.unwrap() {
+        scanned += bytes_of(&message);
+    }
+    assert_eq!(scanned, 3 * (3 << 20) + 5);
+    assert_eq!(value_bytes(&client, read_row("c")).await.unwrap(), 3 << 20);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_the_transport_holds_of_an_answer_counts_until_it_was_sent() {
+    let server = start_with(&memory(), |config| {
+        serve_metrics(config);
+        config.budget.answers_bytes = 256 << 20;
+    })
+    .await;
+    server.create(&[]).await;
+    // Each row is a message of its own, and the transport takes two before it waits for its client.
+    let value = vec![3; 900 << 10];
+    for row in ["a", "b", "c", "d", "e", "f"] {
+        server.set(row, &value).await.unwrap();
+    }
+    let mut client = narrow(&server).await;
+    let stream = client.read_rows(read_all()).await.unwrap().into_inner();
+    let held = async {
+        loop {
+            let (_, metrics) = scrape(&server, "/metrics").await;
+            let held = sample(&metrics, "tepui_memory_bytes{part=\"answers\"}");
+            if sample(&metrics, "tepui_reads_suspended_total") == 1 {
+                break held;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let held = tokio::time::timeout(std::time::Duration::from_mins(1), held).await;
+    let held = held.expect("a read that waits for its client is known to");
+    assert!(held >= 2 * value.len() as u64, "{held} bytes");
+    // It is the transport that gives them back, though nothing more is asked of the read.
+    drop(stream);
+    while sample(&scrape(&server, "/metrics").await.1, "tepui_memory_bytes{part=\"answers\"}") > 0 {
+        tokio::task::yield_now().await;
+    }
+    server.stop().await;
+}
