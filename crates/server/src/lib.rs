@@ -24,6 +24,7 @@ pub mod chores;
 pub mod config;
 pub mod dispatch;
 pub mod gather;
+pub mod health;
 pub mod hot_tablets;
 pub mod iam;
 pub mod instances;

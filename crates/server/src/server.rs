@@ -18,7 +18,7 @@ use tepui_engine::io::{Clock, Env, JoinHandle};
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
-use tonic_health::server::{HealthReporter, HealthService};
+use tonic_health::server::HealthReporter;
 
 use crate::admission::{Gate, Gated, Streams};
 use crate::backups::Backups;
@@ -30,6 +30,7 @@ use crate::change_streams::ChangeStreams;
 use crate::chores::{self, Chores};
 use crate::config::Config;
 use crate::dispatch::Dispatch;
+use crate::health::Watched;
 use crate::hot_tablets::HotTablets;
 use crate::iam::policies::Policies;
 use crate::instances::Instances;
@@ -233,6 +234,7 @@ fn start_over(
             clock: &clock,
             gate: &gate,
             streams: &streams,
+            draining: &draining,
             changes: &changes,
         };
         let services = serving.services(core)?;
@@ -369,6 +371,7 @@ struct Serving<'a> {
     clock: &'a Arc<dyn Clock>,
     gate: &'a Arc<Gate>,
     streams: &'a Arc<Streams>,
+    draining: &'a runtime::Signal,
     changes: &'a Arc<ChangeStreams>,
 }
 
@@ -413,8 +416,8 @@ impl Serving<'_> {
             clock: clock(),
             recorder: recorder.clone(),
         };
-        let longrunning = OperationsService::new(operations(), recorder);
-        let health = HealthService::from_health_reporter(self.health.clone());
+        let longrunning = OperationsService::new(operations(), self.draining.clone(), recorder);
+        let health = Watched::new(self.health, self.draining.clone());
         let reflection = || {
             tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(DESCRIPTORS)

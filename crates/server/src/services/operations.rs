@@ -14,20 +14,23 @@ use crate::api::longrunning::{
 use crate::limits::OPERATION_WAIT_MAX;
 use crate::metrics::rpc::Recorder;
 use crate::operations::Operations;
+use crate::runtime::{Signal, given};
 use crate::status::from_error;
 
 /// The service.
 #[derive(Debug, Clone)]
 pub struct OperationsService {
     operations: Arc<Operations>,
+    /// Given when the server stops: nobody is to wait on then.
+    draining: Signal,
     pub(super) recorder: Recorder,
 }
 
 #[expect(clippy::unused_async, reason = "the generated dispatch awaits every RPC")]
 impl OperationsService {
-    /// Serves these operations.
-    pub fn new(operations: Arc<Operations>, recorder: Recorder) -> Self {
-        Self { operations, recorder }
+    /// Serves these operations until `draining` is given; who waits for one is answered then.
+    pub fn new(operations: Arc<Operations>, draining: Signal, recorder: Recorder) -> Self {
+        Self { operations, draining, recorder }
     }
 
     fn find(&self, name: &str) -> Result<Operation, Status> {
@@ -87,7 +90,7 @@ impl OperationsService {
         blocking(move || operations.cancel(&name)).await.map(Response::new)
     }
 
-    /// Answers when the operation is done, and at the latest when the client wants to be answered.
+    /// Answers when the operation is done, and at the latest when the client wants to be answered, or the server stops.
     pub(super) async fn on_wait_operation(
         &self,
         request: Request<WaitOperationRequest>,
@@ -98,9 +101,15 @@ impl OperationsService {
             timeout.map_err(|_| invalid("timeout must not be negative"))
         })?;
         let waiting = self.operations.wait(&request.name);
-        match tokio::time::timeout(longest.min(OPERATION_WAIT_MAX), waiting).await {
-            Ok(done) => done.map(Response::new).map_err(|error| from_error(&error)),
-            Err(_) => self.find(&request.name).map(Response::new),
+        let waiting = tokio::time::timeout(longest.min(OPERATION_WAIT_MAX), waiting);
+        let done = tokio::select! {
+            biased;
+            waited = waiting => waited.ok(),
+            () = given(self.draining.clone()) => None,
+        };
+        match done {
+            Some(done) => done.map(Response::new).map_err(|error| from_error(&error)),
+            None => self.find(&request.name).map(Response::new),
         }
     }
 }
@@ -123,21 +132,31 @@ fn asked_done(filter: &str) -> Result<Option<bool>, Status> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
+    use futures::FutureExt as _;
     use prost::Message as _;
     use tepui_engine::io::ManualClock;
+    use tokio::sync::watch;
 
     use super::*;
     use crate::catalog::memory_meta::MemoryMeta;
     use crate::catalog::resources::Resources;
 
     fn service() -> OperationsService {
+        // Never given; one whose sender is gone would count as given.
+        static RUNNING: LazyLock<watch::Sender<bool>> = LazyLock::new(|| watch::channel(false).0);
+        service_until(RUNNING.subscribe())
+    }
+
+    fn service_until(draining: Signal) -> OperationsService {
         let resources = Resources::open(Arc::<MemoryMeta>::default()).unwrap();
         let operations = Operations::open(Arc::new(resources), Arc::new(ManualClock::new(1)));
         for _ in 0..3 {
             operations.finished("projects/p/instances/i", ("M", &()), ("R", &())).unwrap();
         }
         let clock = Arc::new(ManualClock::new(0));
-        OperationsService::new(Arc::new(operations), Recorder::new(Arc::default(), clock))
+        OperationsService::new(Arc::new(operations), draining, Recorder::new(Arc::default(), clock))
     }
 
     #[tokio::test]
@@ -248,5 +267,20 @@ mod tests {
         let waiting = wait(600);
         handle.finish(Ok(any)).unwrap();
         assert!(waiting.await.unwrap().into_inner().done);
+    }
+
+    #[tokio::test]
+    async fn waiting_ends_with_the_server_and_tells_how_the_operation_is() {
+        let (drain, draining) = watch::channel(false);
+        let service = service_until(draining);
+        let handle =
+            service.operations.start("projects/p/instances/i", prost_types::Any::default());
+        let handle = handle.unwrap();
+        let wait = WaitOperationRequest { name: handle.name().to_owned(), timeout: None };
+        let mut waiting = Box::pin(service.on_wait_operation(Request::new(wait)));
+        assert!(futures::poll!(&mut waiting).is_pending());
+        drain.send(true).unwrap();
+        let operation = waiting.now_or_never().expect("at once").unwrap().into_inner();
+        assert_eq!((operation.name.as_str(), operation.done), (handle.name(), false));
     }
 }
