@@ -6,6 +6,10 @@ use std::time::Duration;
 /// request just over the limit is refused with a text that names it instead of a transport error.
 pub const REQUEST_MESSAGE_BYTES_MAX: usize = tepui_bigtable::limits::REQUEST_BYTES_MAX + (1 << 20);
 
+/// Bytes of one request message of administration, and of operations, at most: gRPC's own limit, and Bigtable's for the largest of
+/// them, a schema bundle. Larger ones would only be refused later.
+pub const ADMIN_REQUEST_BYTES_MAX: usize = 4 << 20;
+
 /// Bytes of one message of a `MutateRows` response, at most. Well under the 4 MiB that clients accept, and
 /// enough for all statuses of an ordinary batch in one message.
 pub const MUTATE_ROWS_MESSAGE_BYTES_MAX: usize = 1 << 20;

@@ -35,7 +35,8 @@ use crate::hot_tablets::HotTablets;
 use crate::iam::policies::Policies;
 use crate::instances::Instances;
 use crate::limits::{
-    CLOCK_AHEAD_MAX, CLOCK_BEHIND_MAX, CLOCK_DOUBT, CLOSE, REQUEST_MESSAGE_BYTES_MAX,
+    ADMIN_REQUEST_BYTES_MAX, CLOCK_AHEAD_MAX, CLOCK_BEHIND_MAX, CLOCK_DOUBT, CLOSE,
+    REQUEST_MESSAGE_BYTES_MAX,
 };
 use crate::listener;
 use crate::metrics::collect::Sources;
@@ -425,15 +426,19 @@ impl Serving<'_> {
         let bad = |error| Error::internal(format!("descriptors for reflection: {error}"));
         let gate = || Arc::clone(self.gate);
         let data = BigtableServer::new(data).max_decoding_message_size(REQUEST_MESSAGE_BYTES_MAX);
-        let tables = BigtableTableAdminServer::new(table_admin);
-        let instances = BigtableInstanceAdminServer::new(instance_admin);
-        let rest = Routes::new(Gated::new(tables, gate()))
-            .add_service(Gated::new(instances, gate()))
-            .add_service(Gated::new(OperationsServer::new(longrunning), gate()))
+        let admin_max = ADMIN_REQUEST_BYTES_MAX;
+        let tables =
+            BigtableTableAdminServer::new(table_admin).max_decoding_message_size(admin_max);
+        let instances =
+            BigtableInstanceAdminServer::new(instance_admin).max_decoding_message_size(admin_max);
+        let longrunning = OperationsServer::new(longrunning).max_decoding_message_size(admin_max);
+        let rest = Routes::new(Gated::new(tables, gate(), admin_max))
+            .add_service(Gated::new(instances, gate(), admin_max))
+            .add_service(Gated::new(longrunning, gate(), admin_max))
             .add_service(HealthServer::new(health))
             .add_service(reflection().build_v1().map_err(bad)?)
             .add_service(reflection().build_v1alpha().map_err(bad)?);
-        Ok(Dispatch::new(Gated::new(data, gate()), rest))
+        Ok(Dispatch::new(Gated::new(data, gate(), REQUEST_MESSAGE_BYTES_MAX), rest))
     }
 }
 

@@ -14,6 +14,7 @@
 
 pub mod charge;
 pub mod connection;
+pub mod gated;
 pub mod rate;
 pub mod requests;
 mod slot;
@@ -21,5 +22,6 @@ pub mod streams;
 
 pub use charge::Handed;
 pub use connection::{Accepted, Connection};
-pub use requests::{Gate, Gated, Hold};
+pub use gated::Gated;
+pub use requests::{Gate, Hold};
 pub use streams::{Answer, Streams};

@@ -16,15 +16,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body::{Body, Frame, SizeHint};
-use pin_project_lite::pin_project;
 use tepui_bigtable::error::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
 use tonic::Status;
-use tonic::server::NamedService;
 
 use super::Connection;
-use super::charge::Charged;
 use crate::call::{Deadline, passed};
 use crate::limits::{
     REQUEST_BODY_PAUSE, REQUEST_BYTES_MIN, REQUEST_WAIT, REQUESTS_WAITING_PER_CONNECTION_MAX,
@@ -161,9 +158,8 @@ impl Gate {
         ))
     }
 
-    fn refuse_size(&self, message_bytes: u64) -> Status {
+    fn refuse_size(&self, message_bytes: u64, limit: u64) -> Status {
         self.too_large.fetch_add(1, Ordering::Relaxed);
-        let limit = self.message_bytes_max;
         from_error(&Error::invalid_argument(format!(
             "Request is too large: {message_bytes} bytes provided; limit {limit} bytes"
         )))
@@ -212,80 +208,12 @@ impl Hold {
     }
 }
 
-/// A service behind a gate.
-#[derive(Debug, Clone)]
-pub struct Gated<S> {
-    inner: S,
-    gate: Arc<Gate>,
-}
-
-impl<S> Gated<S> {
-    /// Puts a service behind a gate.
-    pub fn new(inner: S, gate: Arc<Gate>) -> Self {
-        Self { inner, gate }
-    }
-}
-
-impl<S: NamedService> NamedService for Gated<S> {
-    const NAME: &'static str = S::NAME;
-}
-
-impl<S> tower_service::Service<http::Request<tonic::body::Body>> for Gated<S>
-where
-    S: tower_service::Service<
-            http::Request<tonic::body::Body>,
-            Response = http::Response<tonic::body::Body>,
-        >,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = Holding<S::Future>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
-        let hold = Hold::default();
-        let (mut head, body) = request.into_parts();
-        head.extensions.insert(hold.clone());
-        let connection = head.extensions.get::<Arc<Connection>>().cloned();
-        let deadline = Deadline::of(&head.headers);
-        if let Some(deadline) = deadline {
-            head.extensions.insert(deadline);
-        }
-        let gate = Arc::clone(&self.gate);
-        let body = GatedBody::new(body, gate, hold.clone(), connection, deadline);
-        let request = http::Request::from_parts(head, tonic::body::Body::new(body));
-        Holding { inner: self.inner.call(request), _hold: hold }
-    }
-}
-
-pin_project! {
-    /// A call that holds its room until it has its answer.
-    #[derive(Debug)]
-    pub struct Holding<F> {
-        #[pin]
-        inner: F,
-        _hold: Hold,
-    }
-}
-
-impl<E, F> Future for Holding<F>
-where
-    F: Future<Output = Result<http::Response<tonic::body::Body>, E>>,
-{
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().inner.poll(context).map_ok(Charged::response)
-    }
-}
-
 /// The body of a request, which is one message.
-struct GatedBody {
+pub(super) struct GatedBody {
     inner: tonic::body::Body,
     gate: Arc<Gate>,
+    /// Bytes of the message, at most.
+    message_bytes_max: u64,
     hold: Hold,
     connection: Option<Arc<Connection>>,
     /// What has come of the header.
@@ -304,15 +232,17 @@ struct GatedBody {
 }
 
 impl GatedBody {
-    fn new(
+    /// The body of a request to a service that takes messages of so many bytes, as far as the gate does.
+    pub(super) fn new(
         inner: tonic::body::Body,
-        gate: Arc<Gate>,
+        (gate, message_bytes_max): (Arc<Gate>, u64),
         hold: Hold,
         connection: Option<Arc<Connection>>,
         deadline: Option<Deadline>,
     ) -> Self {
         let header = [0; HEADER_BYTES];
         Self {
+            message_bytes_max: message_bytes_max.min(gate.message_bytes_max),
             inner,
             gate,
             hold,
@@ -343,8 +273,8 @@ impl GatedBody {
         }
         let [_, length @ ..] = self.header;
         let message_bytes = u64::from(u32::from_be_bytes(length));
-        if message_bytes > self.gate.message_bytes_max {
-            return Err(self.gate.refuse_size(message_bytes));
+        if message_bytes > self.message_bytes_max {
+            return Err(self.gate.refuse_size(message_bytes, self.message_bytes_max));
         }
         let rest = rest.len() as u64;
         if rest > message_bytes {
@@ -449,6 +379,7 @@ impl Body for GatedBody {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Gated;
     use super::*;
     use crate::call::Terms;
     use futures::FutureExt as _;
@@ -460,7 +391,7 @@ mod tests {
         let inner =
             tonic::body::Body::new(http_body_util::StreamBody::new(futures::stream::iter(frames)));
         let hold = Hold::default();
-        (GatedBody::new(inner, Arc::clone(gate), hold.clone(), None, None), hold)
+        (GatedBody::new(inner, (Arc::clone(gate), u64::MAX), hold.clone(), None, None), hold)
     }
 
     fn message(bytes: usize) -> Vec<u8> {
@@ -556,7 +487,8 @@ mod tests {
         let parts = http_body_util::StreamBody::new(futures::StreamExt::chain(first, rest));
         let mut request = http::Request::new(tonic::body::Body::new(parts));
         request.headers_mut().insert("grpc-timeout", timeout.parse().unwrap());
-        let mut service = Gated::new(Working(Duration::from_millis(50)), Arc::clone(gate));
+        let mut service =
+            Gated::new(Working(Duration::from_millis(50)), Arc::clone(gate), usize::MAX);
         let done = tower_service::Service::call(&mut service, request).await;
         (done.map_or_else(|status| status.code(), |_| tonic::Code::Ok), began.elapsed())
     }
@@ -591,7 +523,7 @@ mod tests {
         let part = futures::stream::iter((!bytes.is_empty()).then_some(part));
         let never = futures::StreamExt::chain(part, futures::stream::pending());
         let inner = tonic::body::Body::new(http_body_util::StreamBody::new(never));
-        GatedBody::new(inner, Arc::clone(gate), Hold::default(), None, deadline)
+        GatedBody::new(inner, (Arc::clone(gate), u64::MAX), Hold::default(), None, deadline)
     }
 
     #[tokio::test(start_paused = true)]

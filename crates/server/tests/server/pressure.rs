@@ -173,8 +173,16 @@ async fn a_request_that_memory_has_no_room_for_is_refused_by_its_size() {
     for result in futures::future::join_all(writes).await {
         result.unwrap();
     }
+    // One of administration has less.
+    let request = admin::UpdateTableRequest {
+        table: Some(admin::Table { name: "x".repeat(5 << 20), ..Default::default() }),
+        ..Default::default()
+    };
+    let refused = server.tables().update_table(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    assert!(refused.message().contains("limit 4194304 bytes"), "{refused}");
     let (_, metrics) = scrape(&server, "/metrics").await;
-    assert_eq!(sample(&metrics, "tepui_refused_total{reason=\"request_too_large\"}"), 1);
+    assert_eq!(sample(&metrics, "tepui_refused_total{reason=\"request_too_large\"}"), 2);
     assert_eq!(sample(&metrics, "tepui_memory_bytes{part=\"requests\"}"), 0);
     server.stop().await;
 }
