@@ -76,7 +76,8 @@ fn dispatch(service: &rpcs::Service, first: usize, code: &mut String) {
                 ""
             };
             format!(
-                "let terms = crate::call::Terms::of(&request){metrics}; \
+                "crate::admission::Hold::begin(&request); \
+                 let terms = crate::call::Terms::of(&request){metrics}; \
                  crate::metrics::rpc::{way}(&self.recorder, {number}, \
                  terms.{way}(self.on_{method}(request))).await"
             )
@@ -87,7 +88,7 @@ fn dispatch(service: &rpcs::Service, first: usize, code: &mut String) {
                 None => format!("unsupported(\"{name}\")"),
             };
             format!(
-                "let _ = request; crate::metrics::rpc::unary(&self.recorder, {number}, \
+                "crate::admission::Hold::begin(&request); crate::metrics::rpc::unary(&self.recorder, {number}, \
                  async {{ Err(crate::status::{status}) }}).await"
             )
         };

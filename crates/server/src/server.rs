@@ -417,7 +417,8 @@ impl Serving<'_> {
             clock: clock(),
             recorder: recorder.clone(),
         };
-        let longrunning = OperationsService::new(operations(), self.draining.clone(), recorder);
+        let longrunning =
+            OperationsService::new(operations(), self.draining.clone(), recorder.clone());
         let health = Watched::new(self.health, self.draining.clone());
         let reflection = || {
             tonic_reflection::server::Builder::configure()
@@ -426,19 +427,20 @@ impl Serving<'_> {
         let bad = |error| Error::internal(format!("descriptors for reflection: {error}"));
         let gate = || Arc::clone(self.gate);
         let data = BigtableServer::new(data).max_decoding_message_size(REQUEST_MESSAGE_BYTES_MAX);
+        let recorder = || recorder.clone();
         let admin_max = ADMIN_REQUEST_BYTES_MAX;
         let tables =
             BigtableTableAdminServer::new(table_admin).max_decoding_message_size(admin_max);
         let instances =
             BigtableInstanceAdminServer::new(instance_admin).max_decoding_message_size(admin_max);
         let longrunning = OperationsServer::new(longrunning).max_decoding_message_size(admin_max);
-        let rest = Routes::new(Gated::new(tables, gate(), admin_max))
-            .add_service(Gated::new(instances, gate(), admin_max))
-            .add_service(Gated::new(longrunning, gate(), admin_max))
+        let rest = Routes::new(Gated::new(tables, gate(), admin_max, recorder()))
+            .add_service(Gated::new(instances, gate(), admin_max, recorder()))
+            .add_service(Gated::new(longrunning, gate(), admin_max, recorder()))
             .add_service(HealthServer::new(health))
             .add_service(reflection().build_v1().map_err(bad)?)
             .add_service(reflection().build_v1alpha().map_err(bad)?);
-        Ok(Dispatch::new(Gated::new(data, gate(), REQUEST_MESSAGE_BYTES_MAX), rest))
+        Ok(Dispatch::new(Gated::new(data, gate(), REQUEST_MESSAGE_BYTES_MAX, recorder()), rest))
     }
 }
 

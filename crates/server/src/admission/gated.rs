@@ -5,13 +5,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use http::uri::PathAndQuery;
 use pin_project_lite::pin_project;
 use tonic::server::NamedService;
+use tonic::{Code, Status};
 
 use super::Connection;
 use super::charge::Charged;
 use super::requests::{Gate, GatedBody, Hold};
 use crate::call::Deadline;
+use crate::metrics::rpc::Recorder;
 
 /// A service behind a gate.
 #[derive(Debug, Clone)]
@@ -19,12 +22,14 @@ pub struct Gated<S> {
     inner: S,
     gate: Arc<Gate>,
     message_bytes_max: u64,
+    recorder: Recorder,
 }
 
 impl<S> Gated<S> {
-    /// Puts a service behind a gate, which refuses messages of more bytes than the service takes, or than fit.
-    pub fn new(inner: S, gate: Arc<Gate>, message_bytes_max: usize) -> Self {
-        Self { inner, gate, message_bytes_max: message_bytes_max as u64 }
+    /// Puts a service behind a gate, which refuses messages of more bytes than the service takes, or than fit. What ends
+    /// before the service has begun it is counted by the recorder.
+    pub fn new(inner: S, gate: Arc<Gate>, message_bytes_max: usize, recorder: Recorder) -> Self {
+        Self { inner, gate, message_bytes_max: message_bytes_max as u64, recorder }
     }
 }
 
@@ -58,9 +63,39 @@ where
         }
         let gate = (Arc::clone(&self.gate), self.message_bytes_max);
         let body = GatedBody::new(body, gate, hold.clone(), connection, deadline);
+        let early = Early {
+            hold,
+            path: head.uri.path_and_query().cloned(),
+            recorder: self.recorder.clone(),
+            // Where it is dropped before it has an answer.
+            code: Code::Cancelled,
+        };
         let request = http::Request::from_parts(head, tonic::body::Body::new(body));
-        Holding { inner: self.inner.call(request), _hold: hold }
+        Holding { inner: self.inner.call(request), early }
     }
+}
+
+/// Counts a request where it ends before it is begun.
+#[derive(Debug)]
+struct Early {
+    hold: Hold,
+    path: Option<PathAndQuery>,
+    recorder: Recorder,
+    code: Code,
+}
+
+impl Drop for Early {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.as_ref().filter(|_| !self.hold.has_begun()) {
+            self.recorder.ended_early(path.path(), self.code);
+        }
+    }
+}
+
+/// The code that an answer begins with, where that is its end.
+fn code_of(answer: &http::Response<tonic::body::Body>) -> Code {
+    let told = answer.headers().get(Status::GRPC_STATUS);
+    told.map_or(Code::Unknown, |code| Code::from_bytes(code.as_bytes()))
 }
 
 pin_project! {
@@ -69,7 +104,7 @@ pin_project! {
     pub struct Holding<F> {
         #[pin]
         inner: F,
-        _hold: Hold,
+        early: Early,
     }
 }
 
@@ -80,6 +115,11 @@ where
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().inner.poll(context).map_ok(Charged::response)
+        let this = self.project();
+        let polled = this.inner.poll(context);
+        if let Poll::Ready(Ok(answer)) = &polled {
+            this.early.code = code_of(answer);
+        }
+        polled.map_ok(Charged::response)
     }
 }

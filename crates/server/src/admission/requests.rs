@@ -8,7 +8,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -200,11 +200,29 @@ impl Drop for Waiting<'_> {
 
 /// Room that a request holds; in its extensions. Whoever keeps a clone keeps the room.
 #[derive(Debug, Clone, Default)]
-pub struct Hold(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
+pub struct Hold(Arc<Held>);
+
+#[derive(Debug, Default)]
+struct Held {
+    room: Mutex<Option<OwnedSemaphorePermit>>,
+    has_begun: AtomicBool,
+}
 
 impl Hold {
     fn keep(&self, permit: OwnedSemaphorePermit) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
+        *self.0.room.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
+    }
+
+    /// The request is carried out, and counted, from now on.
+    pub fn begin<T>(request: &tonic::Request<T>) {
+        if let Some(Self(held)) = request.extensions().get() {
+            held.has_begun.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the request has come as far as that.
+    pub(super) fn has_begun(&self) -> bool {
+        self.0.has_begun.load(Ordering::Relaxed)
     }
 }
 
@@ -382,8 +400,10 @@ mod tests {
     use super::super::Gated;
     use super::*;
     use crate::call::Terms;
+    use crate::metrics::rpc::Recorder;
     use futures::FutureExt as _;
     use http_body_util::BodyExt as _;
+    use tepui_engine::io::ManualClock;
 
     /// A body of these parts, behind the gate.
     fn body(gate: &Arc<Gate>, parts: Vec<Vec<u8>>) -> (GatedBody, Hold) {
@@ -487,8 +507,9 @@ mod tests {
         let parts = http_body_util::StreamBody::new(futures::StreamExt::chain(first, rest));
         let mut request = http::Request::new(tonic::body::Body::new(parts));
         request.headers_mut().insert("grpc-timeout", timeout.parse().unwrap());
+        let recorder = Recorder::new(Arc::default(), Arc::new(ManualClock::new(1)));
         let mut service =
-            Gated::new(Working(Duration::from_millis(50)), Arc::clone(gate), usize::MAX);
+            Gated::new(Working(Duration::from_millis(50)), Arc::clone(gate), usize::MAX, recorder);
         let done = tower_service::Service::call(&mut service, request).await;
         (done.map_or_else(|status| status.code(), |_| tonic::Code::Ok), began.elapsed())
     }

@@ -67,6 +67,14 @@ impl Default for CoreRpcs {
     }
 }
 
+/// The number of the RPC that is served at a path: `/google.bigtable.v2.Bigtable/ReadRows`.
+fn number(path: &str) -> Option<usize> {
+    let (service, method) = path.strip_prefix('/')?.split_once('/')?;
+    let (package, name) = service.rsplit_once('.')?;
+    let mut all = SERVICES.iter().flat_map(|of| of.rpcs.iter().map(move |rpc| (of, rpc)));
+    all.position(|(of, rpc)| of.package == package && of.name == name && rpc.name == method)
+}
+
 /// Figures of one RPC over all cores.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RpcFigures {
@@ -109,6 +117,15 @@ impl Recorder {
     /// The monotonic time by which calls are timed, in microseconds.
     pub fn now_micros(&self) -> u64 {
         self.clock.monotonic_micros()
+    }
+
+    /// Counts a call that ended before its RPC was begun: refused for its size or for want of memory, late, or no message of its
+    /// type. `path` is that of its request; calls of what is not served are not counted.
+    pub fn ended_early(&self, path: &str, code: Code) {
+        let figures = number(path).and_then(|rpc| self.core.0.get(rpc));
+        if let Some(ended) = figures.and_then(|figures| figures.ended.get(code as usize)) {
+            ended.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn begin(&self, rpc: usize) -> Call {
@@ -269,6 +286,27 @@ mod tests {
         assert_eq!((figures.took[0], figures.took[1], figures.took_micros), (2, 1, 70));
         assert_eq!(figures.under_way, 0);
         assert_eq!(sum(&cores, 4), RpcFigures::default());
+    }
+
+    #[test]
+    fn a_path_is_that_of_one_rpc_or_of_none() {
+        let mut next = 0;
+        for service in SERVICES {
+            for rpc in service.rpcs {
+                let path = format!("/{}.{}/{}", service.package, service.name, rpc.name);
+                assert_eq!(number(&path), Some(next), "{path}");
+                next += 1;
+            }
+        }
+        for path in [
+            "",
+            "/",
+            "/google.bigtable.v2.Bigtable",
+            "/google.bigtable.v2.Bigtable/x",
+            "/x/ReadRows",
+        ] {
+            assert_eq!(number(path), None, "{path}");
+        }
     }
 
     #[tokio::test]

@@ -183,6 +183,11 @@ async fn a_request_that_memory_has_no_room_for_is_refused_by_its_size() {
     assert!(refused.message().contains("limit 4194304 bytes"), "{refused}");
     let (_, metrics) = scrape(&server, "/metrics").await;
     assert_eq!(sample(&metrics, "tepui_refused_total{reason=\"request_too_large\"}"), 2);
+    // They are counted as all others, though nobody has begun them.
+    for (service, method) in [("Bigtable", "MutateRow"), ("BigtableTableAdmin", "UpdateTable")] {
+        let of = format!("service=\"{service}\",method=\"{method}\",code=\"InvalidArgument\"");
+        assert_eq!(sample(&metrics, &format!("tepui_requests_total{{{of}}}")), 1, "{of}");
+    }
     assert_eq!(sample(&metrics, "tepui_memory_bytes{part=\"requests\"}"), 0);
     server.stop().await;
 }
