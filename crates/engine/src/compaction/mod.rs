@@ -4,6 +4,7 @@
 //! family's rules collect, and `candidates` which of a tablet whose changes are kept; `filter_policy` which filter the files of a level get; `separate` which values lie outside
 //! of the SSTs, and `reclaim` which SST is rewritten to free value files.
 
+pub(crate) mod ages;
 pub(crate) mod candidates;
 pub(crate) mod collect;
 pub(crate) mod cuts;

@@ -43,6 +43,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::ages::ages;
 use super::shape::{LAST_LEVEL, Shape, is_over_something, level_files, sublevels_max, weight};
 use super::sublevels::{self, overlapping};
 use crate::cell::RowRange;
@@ -296,11 +297,17 @@ fn deepen(version: &Version, pick: Pick, busy: &Busy) -> Pick {
 }
 
 /// The file at `seed` of level 0 and all that has to go down with it, then what lies on top of these within
-/// their rows. `files` are newest first.
+/// their rows. `files` are newest first. Of what shares rows within one [age](super::ages) nothing tells which is older: it
+/// goes down together.
 fn column(files: &[Arc<SstRef>], spans: &[RowRange], seed: usize) -> Vec<Arc<SstRef>> {
     let Some(mut rows) = spans.get(seed).cloned() else { return Vec::new() };
     let mut taken: HashSet<usize> = HashSet::from([seed]);
     let mut newest = seed;
+    let ages = ages(files);
+    let beside = |taken: &HashSet<usize>, at: usize, span: &RowRange| {
+        let mut age = ages.iter().filter(|age| age.contains(&at)).cloned().flatten();
+        age.any(|o| taken.contains(&o) && spans.get(o).is_some_and(|other| other.overlaps(span)))
+    };
     loop {
         let before = taken.len();
         let ids: HashSet<FileId> =
@@ -308,7 +315,8 @@ fn column(files: &[Arc<SstRef>], spans: &[RowRange], seed: usize) -> Vec<Arc<Sst
         for (at, (file, span)) in files.iter().zip(spans).enumerate() {
             // All references to a file move together.
             let under = at >= newest && span.overlaps(&rows);
-            if (under || ids.contains(&file.id)) && taken.insert(at) {
+            let goes = under || ids.contains(&file.id) || beside(&taken, at, span);
+            if goes && taken.insert(at) {
                 newest = newest.min(at);
                 rows = hull(rows, span);
             }
@@ -347,12 +355,9 @@ fn pick_within_l0(
     let free = |file: &&Arc<SstRef>| !busy.files.contains(&file.id) && file.bytes <= bytes_max;
     let files = level_files(version, 0);
     let mut inputs: Vec<Arc<SstRef>> = files.iter().take_while(free).cloned().collect();
-    // A file that dropped rows have cut is taken with all of its pieces or not at all.
-    while let Some(last) = inputs.last()
-        && files.iter().skip(inputs.len()).any(|file| file.id == last.id)
-    {
-        inputs.pop();
-    }
+    // An age is taken with all of its files or not at all, and so are the pieces of a file that dropped rows have cut.
+    let age = ages(files).into_iter().find(|age| age.contains(&inputs.len()));
+    inputs.truncate(age.map_or(inputs.len(), |age| age.start));
     let span = span_of(&inputs)?;
     let few = sublevels::arrange(&inputs).len() < WITHIN_L0_DEPTH_MIN;
     if few || busy.keeps_from(&inputs, 0, &span) {
@@ -386,21 +391,30 @@ fn pick_tiered(
         .or_else(down)
 }
 
-/// Files of level 0 by age: those that lie next to each other there and share no rows, which are a flush or what
-/// became of one, the newest first.
-fn runs(version: &Version) -> Vec<Vec<Arc<SstRef>>> {
-    let mut runs: Vec<Vec<Arc<SstRef>>> = Vec::new();
-    for file in level_files(version, 0) {
-        let span = file.span();
-        match runs.last_mut() {
-            // References to one file stay together.
-            Some(run)
-                if run.last().is_some_and(|last| last.id == file.id)
-                    || !run.iter().any(|other| other.span().overlaps(&span)) =>
-            {
-                run.push(Arc::clone(file));
-            }
-            _ => runs.push(vec![Arc::clone(file)]),
+/// Ages of level 0 next to each other that share no rows, which are a flush or what became of one.
+#[derive(Debug, Default)]
+struct AgeRun {
+    files: Vec<Arc<SstRef>>,
+    /// Places that a read looks in: one, but where files of one age share rows.
+    depth: usize,
+}
+
+/// Level 0 as runs, the newest first.
+fn runs(version: &Version) -> Vec<AgeRun> {
+    let l0 = level_files(version, 0);
+    let mut runs: Vec<AgeRun> = Vec::new();
+    for age in ages(l0).into_iter().filter_map(|age| l0.get(age)) {
+        let spans: Vec<RowRange> = age.iter().map(|file| file.span()).collect();
+        let lies_over = |file: &Arc<SstRef>| {
+            let span = file.span();
+            spans.iter().any(|other| other.overlaps(&span))
+        };
+        if runs.last().is_none_or(|run| run.files.iter().any(lies_over)) {
+            runs.push(AgeRun::default());
+        }
+        if let Some(run) = runs.last_mut() {
+            run.files.extend_from_slice(age);
+            run.depth = run.depth.max(sublevels::arrange(age).len());
         }
     }
     runs
@@ -409,19 +423,25 @@ fn runs(version: &Version) -> Vec<Vec<Arc<SstRef>>> {
 /// The runs next to each other in age that take the fewest bytes for each run less.
 fn pick_runs(version: &Version, busy: &Busy) -> Option<Pick> {
     let runs = runs(version);
-    let is_free = |run: &Vec<Arc<SstRef>>| !run.iter().any(|f| busy.files.contains(&f.id));
+    let is_free = |run: &&AgeRun| !run.files.iter().any(|f| busy.files.contains(&f.id));
     let mut best: Option<(f64, std::ops::Range<usize>)> = None;
     for start in 0..runs.len() {
-        let mut bytes = 0;
-        for (more, run) in runs.iter().skip(start).take_while(|run| is_free(run)).enumerate() {
-            bytes += run.iter().map(|file| file.bytes).sum::<u64>();
-            let cost = bytes as f64 / more as f64;
-            if more > 0 && best.as_ref().is_none_or(|(least, _)| cost < *least) {
+        let (mut bytes, mut depth) = (0, 0);
+        for (more, run) in runs.iter().skip(start).take_while(is_free).enumerate() {
+            bytes += run.files.iter().map(|file| file.bytes).sum::<u64>();
+            depth += run.depth;
+            let cost = bytes as f64 / depth.saturating_sub(1) as f64;
+            if depth > 1 && best.as_ref().is_none_or(|(least, _)| cost < *least) {
                 best = Some((cost, start..start + more + 1));
             }
         }
     }
-    let inputs = runs.get(best?.1)?.concat();
+    merge_runs(runs.get(best?.1)?, busy)
+}
+
+/// Runs next to each other made one.
+fn merge_runs(runs: &[AgeRun], busy: &Busy) -> Option<Pick> {
+    let inputs: Vec<_> = runs.iter().flat_map(|run| run.files.clone()).collect();
     let span = span_of(&inputs)?;
     if busy.keeps_from(&inputs, 0, &span) {
         return None;
@@ -491,6 +511,8 @@ pub(crate) fn pick_full(version: &Version, busy: &Busy) -> Option<Pick> {
     Some(Pick { reason: Reason::Full, inputs: files, output_level: LAST_LEVEL, bottommost: true })
 }
 
+#[cfg(test)]
+mod order;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]

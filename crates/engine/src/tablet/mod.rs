@@ -40,8 +40,8 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
 
 use crate::cell::{RowRange, Seq};
-use crate::compaction::CompactionStats;
 use crate::compaction::pick::Busy;
+use crate::compaction::{CompactionStats, ages};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Excised, TabletManifest, Version, VersionEdit};
@@ -160,6 +160,15 @@ impl Tablet {
     ) -> Arc<Self> {
         let (active, waiting) = replay.finish();
         let version = manifest.version();
+        if let Some((first, second)) = ages::doubt(version.level(0)) {
+            tracing::warn!(
+                tablet = id.0,
+                first = first.id,
+                second = second.id,
+                "two SSTs of level 0 share rows, and their sequences do not tell which is newer; until they are \
+                 compacted, which they are together, reads of the newest cell may show an older one"
+            );
+        }
         let mut files = HashMap::new();
         for file in version.ssts() {
             files.entry(file.id).or_insert_with(|| core.store.open(file.id, file.level));

@@ -1,0 +1,287 @@
+//! Whether a merge ever puts what is older before what is newer: random flushes, picks and cuts, played through with
+//! the sequences of every row.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::*;
+use crate::compaction::ages;
+use crate::compaction::shape::Contents;
+use crate::manifest::VersionEdit;
+
+/// Histories: as many as take a few seconds.
+const CASES: u32 = 256;
+
+/// Rows of the model.
+const ROWS: u8 = 8;
+
+/// The sequences of each row of a file, ascending.
+type Records = BTreeMap<u8, Vec<u64>>;
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Rows in the order in which they are written, and where the flush is cut: bits by row.
+    Flush(Vec<u8>, u16),
+    /// Begins a compaction; files that are left alone for now, by bits of their place in level 0.
+    Begin { which: Which, alone: u16 },
+    /// Ends a running compaction, and cuts what it makes.
+    End(u8, u16),
+}
+
+#[derive(Debug, Clone)]
+enum Which {
+    /// What is due by shape.
+    Due,
+    /// What a file of level 0 is the seed of, by its place there.
+    Seed(u8),
+    /// Runs of a tiered tablet that lie next to each other, whatever they cost: the first, and how many.
+    Runs(u8, u8),
+}
+
+/// Where files are cut: in the middle, where all flushes may be cut, or before one or two rows.
+fn cuts() -> impl Strategy<Value = u16> {
+    let any = prop::collection::vec(0..u32::from(ROWS), 0..3)
+        .prop_map(|rows| rows.into_iter().fold(0, |cuts, row| cuts | 1 << row));
+    prop_oneof![Just(1 << (ROWS / 2)), any]
+}
+
+/// What a flush writes: rows of either half or of both, in any order.
+fn rows() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![Just(0..ROWS), Just(0..ROWS / 2), Just(ROWS / 2..ROWS)]
+        .prop_flat_map(|rows| prop::collection::vec(rows, 2..10))
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let flush = (rows(), cuts());
+    let which = prop_oneof![
+        2 => Just(Which::Due),
+        1 => any::<u8>().prop_map(Which::Seed),
+        6 => (any::<u8>(), 2u8..4).prop_map(|(first, count)| Which::Runs(first, count)),
+    ];
+    let alone = prop_oneof![3 => Just(0), 1 => any::<u16>().prop_map(|bits| bits & 0x1111)];
+    let step = prop_oneof![
+        2 => flush.prop_map(|(rows, cuts)| Step::Flush(rows, cuts)),
+        1 => (which, alone).prop_map(|(which, alone)| Step::Begin { which, alone }),
+        1 => (any::<u8>(), cuts()).prop_map(|(which, cuts)| Step::End(which, cuts)),
+    ];
+    prop::collection::vec(step, 20..100)
+}
+
+struct Model {
+    options: EngineOptions,
+    version: Version,
+    contents: HashMap<FileId, Records>,
+    running: Vec<Pick>,
+    next_id: FileId,
+    next_seq: u64,
+}
+
+impl Model {
+    fn new(style: CompactionStyle) -> Self {
+        let options = EngineOptions {
+            compaction: style,
+            // Level 0 goes down now and then.
+            base_level_bytes: 2000,
+            memtable_bytes: 1000,
+            l0_compaction_files: 3,
+            l0_stop_files: 6,
+            ..EngineOptions::default()
+        };
+        let version = Version::empty(RowRange::all());
+        let (contents, running) = (HashMap::new(), Vec::new());
+        Self { options, version, contents, running, next_id: 1, next_seq: 1 }
+    }
+
+    /// Files with these records, cut before rows as the bits say.
+    fn files(&mut self, records: Records, level: u8, cuts: u16) -> Vec<SstRef> {
+        let mut parts: Vec<Records> = Vec::new();
+        let mut passed = 0;
+        for (row, seqs) in records {
+            let before = u32::from(cuts) & ((2 << row) - 1);
+            if parts.is_empty() || before != passed {
+                parts.push(Records::new());
+            }
+            passed = before;
+            parts.last_mut().unwrap().insert(row, seqs);
+        }
+        let refs = parts.into_iter().map(|part| {
+            self.next_id += 1;
+            let seqs: Vec<u64> = part.values().flatten().copied().collect();
+            let file = SstRef {
+                id: self.next_id,
+                level,
+                visible: RowRange::all(),
+                bytes: 10 * seqs.len() as u64,
+                first_row: Bytes::from(vec![*part.keys().next().unwrap()]),
+                last_row: Bytes::from(vec![*part.keys().next_back().unwrap()]),
+                min_seq: *seqs.iter().min().unwrap(),
+                max_seq: *seqs.iter().max().unwrap(),
+                entries: seqs.len() as u64,
+            };
+            self.contents.insert(file.id, part);
+            file
+        });
+        refs.collect()
+    }
+
+    fn install(&mut self, add: Vec<SstRef>, remove: &[Arc<SstRef>]) {
+        let remove = remove.iter().map(|file| (file.level, file.id)).collect();
+        let edit = VersionEdit { add, remove, ..VersionEdit::default() };
+        self.version = self.version.apply(&edit).unwrap();
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Flush(rows, cuts) => {
+                let mut records = Records::new();
+                for row in rows {
+                    records.entry(*row).or_default().push(self.next_seq);
+                    self.next_seq += 1;
+                }
+                let add = self.files(records, 0, *cuts);
+                self.install(add, &[]);
+            }
+            Step::Begin { which, alone } => self.begin(which, *alone),
+            Step::End(which, cuts) => {
+                if self.running.is_empty() {
+                    return;
+                }
+                let pick = self.running.remove(usize::from(*which) % self.running.len());
+                let mut merged = Records::new();
+                for file in &pick.inputs {
+                    for (row, seqs) in &self.contents[&file.id] {
+                        merged.entry(*row).or_default().extend(seqs);
+                    }
+                }
+                merged.values_mut().for_each(|seqs| seqs.sort_unstable());
+                let add = self.files(merged, pick.output_level, *cuts);
+                self.install(add, &pick.inputs);
+            }
+        }
+    }
+
+    fn begin(&mut self, which: &Which, alone: u16) {
+        let l0 = level_files(&self.version, 0);
+        let alone = l0.iter().enumerate().filter(|(at, _)| *at < 16 && alone >> at & 1 == 1);
+        let running = self.running.iter().flat_map(|pick| &pick.inputs).map(|file| file.id);
+        let busy = Busy {
+            files: running.chain(alone.map(|(_, file)| file.id)).collect(),
+            outputs: self.running.iter().map(|pick| (pick.output_level, pick.span())).collect(),
+        };
+        let style = self.options.compaction;
+        let shape = Shape::new(&self.version, &self.options, style, &|_| Contents::default());
+        let due = || pick_by_shape(&self.version, &shape, &self.options, &busy);
+        let pick = match which {
+            Which::Due => due(),
+            Which::Seed(at) => l0
+                .get(usize::from(*at) % l0.len().max(1))
+                .and_then(|seed| pick_file(&self.version, &shape, Reason::Collect, seed, 0, &busy)),
+            Which::Runs(..) if style == CompactionStyle::Leveled => due(),
+            Which::Runs(first, count) => {
+                let runs = runs(&self.version);
+                let first = usize::from(*first) % runs.len().max(1);
+                let window = first..(first + usize::from(*count)).min(runs.len());
+                merge_runs(runs.get(window).unwrap_or_default(), &busy)
+            }
+        };
+        if let Some(pick) = pick {
+            self.check_pick(&pick);
+            self.running.push(pick);
+        }
+    }
+
+    /// A pick that lets tombstones go has everything that is older.
+    fn check_pick(&self, pick: &Pick) {
+        if !pick.bottommost {
+            return;
+        }
+        let taken: HashSet<FileId> = pick.inputs.iter().map(|file| file.id).collect();
+        let outside = self.version.ssts().filter(|file| !taken.contains(&file.id));
+        for (row, seq) in outside.flat_map(|file| self.first_seqs(file)) {
+            let newest =
+                pick.inputs.iter().filter_map(|file| self.contents[&file.id].get(&row)?.last());
+            assert!(newest.max().is_none_or(|newest| *newest < seq), "row {row} in {pick:?}");
+        }
+    }
+
+    /// Rows of a file and the oldest that it has of each.
+    fn first_seqs(&self, file: &SstRef) -> Vec<(u8, u64)> {
+        self.contents[&file.id].iter().map(|(row, seqs)| (*row, seqs[0])).collect()
+    }
+
+    /// Of each row, what is looked at first is newer than all that is looked at later.
+    fn check_order(&self) {
+        for row in 0..ROWS {
+            let mut older_than = u64::MAX;
+            for file in self.version.ssts_for_row(&[row]) {
+                let Some(seqs) = self.contents[&file.id].get(&row) else { continue };
+                assert!(*seqs.last().unwrap() < older_than, "row {row}: {:#?}", self.version);
+                older_than = seqs[0];
+            }
+        }
+        let doubt = ages::doubt(level_files(&self.version, 0));
+        assert_eq!(doubt, None, "files that share rows and whose sequences interleave");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: CASES, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_newer_lies_before_what_is_older_after_any_merges(
+        steps in steps(),
+        tiered: bool,
+    ) {
+        let style = if tiered { CompactionStyle::Tiered } else { CompactionStyle::Leveled };
+        let mut model = Model::new(style);
+        for step in &steps {
+            model.step(step);
+            model.check_order();
+        }
+    }
+
+    #[test]
+    fn a_tiered_tablet_whose_level_zero_is_deep_is_always_merged(
+        flushes in prop::collection::vec((rows(), cuts()), 1..60),
+        cuts in cuts(),
+    ) {
+        let mut model = Model::new(CompactionStyle::Tiered);
+        model.options.base_level_bytes = u64::MAX / 4;
+        for (rows, at) in flushes {
+            model.step(&Step::Flush(rows, at));
+            while sublevels::arrange(level_files(&model.version, 0)).len() >= crate::options::TIERED_RUNS_MAX {
+                let before = ages_deep(&model.version);
+                model.step(&Step::Begin { which: Which::Due, alone: 0 });
+                prop_assert!(!model.running.is_empty());
+                model.step(&Step::End(0, cuts));
+                prop_assert!(ages_deep(&model.version) < before);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_piece_of_a_flush_is_not_merged_without_the_others() {
+    let merge = |first, count, cuts| {
+        let which = Which::Runs(first, count);
+        [Step::Begin { which, alone: 0 }, Step::End(0, cuts)]
+    };
+    let flush = |rows: &[u8]| Step::Flush(rows.to_vec(), 1 << 4);
+    let mut steps = vec![flush(&[0, 4, 7, 3]), flush(&[0, 4, 3]), flush(&[4]), flush(&[4])];
+    // Of the second flush the piece [0..3] with what is newer, and the piece [4] with what is older; and each result cut
+    // where the greatest sequences of the two change places.
+    steps.extend(merge(2, 2, 0));
+    steps.extend(merge(0, 2, 1 << 1));
+    let mut model = Model::new(CompactionStyle::Tiered);
+    for step in &steps {
+        model.step(step);
+        model.check_order();
+    }
+}
+
+/// Places to look in, by the runs.
+fn ages_deep(version: &Version) -> usize {
+    runs(version).iter().map(|run| run.depth).sum()
+}
