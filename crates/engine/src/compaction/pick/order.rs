@@ -155,7 +155,9 @@ impl Model {
                         merged.entry(*row).or_default().extend(seqs);
                     }
                 }
-                merged.values_mut().for_each(|seqs| seqs.sort_unstable());
+                for seqs in merged.values_mut() {
+                    seqs.sort_unstable();
+                }
                 let add = self.files(merged, pick.output_level, *cuts);
                 self.install(add, &pick.inputs);
             }
