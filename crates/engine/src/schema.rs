@@ -44,6 +44,17 @@ impl GcRule {
         }
     }
 
+    /// The longest age that the rule names, in microseconds; `None` where it names none.
+    pub fn longest_age(&self) -> Option<i64> {
+        match self {
+            Self::MaxVersions(_) => None,
+            Self::MaxAge(age) => Some(*age),
+            Self::Union(rules) | Self::Intersection(rules) => {
+                rules.iter().filter_map(Self::longest_age).max()
+            }
+        }
+    }
+
     /// Whether the rule counts versions anywhere.
     pub fn counts_versions(&self) -> bool {
         match self {

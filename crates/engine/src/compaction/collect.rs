@@ -315,7 +315,7 @@ fn may_collect(
         Some(options) => options.gc.as_ref().is_some_and(|rule| {
             lets_go(rule, family, tablet_bytes, now_micros)
                 && dues.is_none_or(|dues| {
-                    dues.of(*id).saturating_add(patience(family, tablet_bytes)) <= now_micros
+                    dues.of(*id).saturating_add(patience(rule, family, tablet_bytes)) <= now_micros
                 })
         }),
     })
@@ -341,16 +341,46 @@ fn lets_go(rule: &GcRule, family: &FamilyProperties, tablet_bytes: u64, now_micr
     family.cells > 0
         && rule.collects(
             u32::try_from(family.column_versions_max.saturating_sub(1)).unwrap_or(u32::MAX),
-            family.timestamp_min.saturating_add(patience(family, tablet_bytes)),
+            family.timestamp_min.saturating_add(patience(rule, family, tablet_bytes)),
             now_micros,
         )
 }
 
-/// For how long cells of a file are waited for that may go, so that more of them go at once, in microseconds.
-pub(crate) fn patience(family: &FamilyProperties, tablet_bytes: u64) -> i64 {
+/// For how long cells of a file are waited for that may go, so that more of them go at once, in microseconds: a tenth of the
+/// file's time span, but no more than a tenth of the rule's age. Timestamps are the clients', and one in the far future, which
+/// marks something or was given in nanoseconds, must not keep all others of its file for ever.
+pub(crate) fn patience(rule: &GcRule, family: &FamilyProperties, tablet_bytes: u64) -> i64 {
     if tablet_bytes <= COLLECT_EAGER_BYTES {
-        0
-    } else {
-        family.timestamp_max.saturating_sub(family.timestamp_min) / 10
+        return 0;
+    }
+    let span = family.timestamp_max.saturating_sub(family.timestamp_min);
+    span.min(rule.longest_age().unwrap_or(0).max(0)) / 10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY_MICROS: i64 = 86_400_000_000;
+
+    #[test]
+    fn a_timestamp_in_the_far_future_does_not_keep_the_others_of_its_file() {
+        let family = |timestamp_max| FamilyProperties {
+            cells: 2,
+            timestamp_min: 0,
+            timestamp_max,
+            column_versions_max: 1,
+            ..FamilyProperties::default()
+        };
+        let rule = GcRule::Union(vec![GcRule::MaxVersions(3), GcRule::MaxAge(10 * DAY_MICROS)]);
+        let large = COLLECT_EAGER_BYTES + 1;
+        let lets_go = |family, days: i64| lets_go(&rule, &family, large, days * DAY_MICROS + 1);
+        assert!(!lets_go(family(i64::MAX), 10));
+        assert!(lets_go(family(i64::MAX), 11));
+        // A file of five days waits for half a day.
+        assert!(lets_go(family(5 * DAY_MICROS), 11));
+        assert_eq!(patience(&rule, &family(5 * DAY_MICROS), large), DAY_MICROS / 2);
+        assert_eq!(patience(&rule, &family(i64::MAX), COLLECT_EAGER_BYTES), 0);
+        assert_eq!(patience(&GcRule::MaxVersions(1), &family(i64::MAX), large), 0);
     }
 }

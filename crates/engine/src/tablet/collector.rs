@@ -344,7 +344,9 @@ impl Look {
             Walked::Whole(due_micros) => {
                 let properties = open.reader()?.properties();
                 let bytes = view.version.total_bytes();
-                let patience = properties.families.values().map(|f| collect::patience(f, bytes));
+                let patience = properties.families.iter().filter_map(|(id, family)| {
+                    Some(collect::patience(schema.user_rule(*id)?, family, bytes))
+                });
                 let due = due_micros.saturating_add(patience.max().unwrap_or(0));
                 let wait = i64::try_from(COLLECTED_WAIT_MICROS).unwrap_or(i64::MAX);
                 Walked::Whole(due.max(core.env.clock.now_micros().saturating_add(wait)))
