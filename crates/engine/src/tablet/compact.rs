@@ -231,7 +231,7 @@ impl Claim {
         if pick.reason == Reason::Expired {
             return self.drop_expired();
         }
-        if pick.is_move() {
+        if pick.is_move() && !self.has_idle_tombstones() {
             return self.move_down();
         }
         let job = tablet.begin_job();
@@ -353,23 +353,24 @@ impl Claim {
     }
 
     /// Files in which everything is garbage go by an edit alone. Rows that were dropped since the pick only
-    /// make them less.
+    /// make them less, or have taken them away.
     fn drop_expired(&self) -> Result<()> {
         let tablet = &self.tablet;
-        let view = tablet.view.load_full();
         let mut manifest = tablet.lock_manifest();
+        let remove = self.still_there(&manifest.version());
+        // Under the lock, so that every file that is still there is open in it.
+        let view = tablet.view.load_full();
         let schema = tablet.compaction_schema()?;
         let now = tablet.core.env.clock.now_micros();
         let mut collected = 0;
-        for file in &self.pick.inputs {
-            let properties = view.file(file.id)?.reader()?.properties();
+        for (_, id) in &remove {
+            let properties = view.file(*id)?.reader()?.properties();
             if !collect::is_expired(properties, &schema, now) {
                 // Since the pick, a rule was changed, or changes are kept.
                 return Ok(());
             }
             collected += properties.cells;
         }
-        let remove = self.still_there(&manifest.version());
         let edit = VersionEdit { remove, ..VersionEdit::default() };
         tablet.install(&mut manifest, &edit, Vec::new(), 0)?;
         EngineMetrics::add(&tablet.core.metrics.cells_collected, collected);
@@ -394,6 +395,17 @@ impl Claim {
             }
         }
         remove
+    }
+
+    /// Whether there are tombstones among the inputs with nothing below that they hide: rewritten, they go. On the last level
+    /// nothing else would see to that until the files are old.
+    fn has_idle_tombstones(&self) -> bool {
+        let view = self.tablet.view.load_full();
+        let tombstones = |file: &Arc<SstRef>| {
+            let reader = view.file(file.id).and_then(|file| file.reader());
+            reader.is_ok_and(|reader| reader.properties().tombstones() > 0)
+        };
+        self.pick.bottommost && self.pick.inputs.iter().any(tombstones)
     }
 
     /// A file that overlaps nothing in the next level changes its level by an edit alone.

@@ -1,0 +1,71 @@
+//! Compactions between their pick and their end, and beside one another.
+
+use super::*;
+use crate::schema::GcRule;
+
+impl Rig {
+    fn delete(&self, row: &str) {
+        let mutations = vec![Mutation::DeleteRow];
+        let batch = RowBatch { row: Bytes::copy_from_slice(row.as_bytes()), mutations };
+        block_on(self.tablet.apply(batch)).unwrap();
+        block_on(self.tablet.flush()).unwrap();
+    }
+
+    fn rule(&self, rule: GcRule) {
+        let family = FamilyOptions { gc: Some(rule), aggregate: None };
+        let families = [(FamilyId(1), family)].into();
+        self.tablet.set_schema(Arc::new(TabletSchema { families }));
+    }
+
+    /// Has the one file above the last level changed to another, as the pick of a level over its target would.
+    fn move_to(&self, output_level: u8, bottommost: bool) {
+        let version = self.tablet.version();
+        let inputs = version.ssts().filter(|file| file.level < 6).cloned().collect();
+        let reason = pick::Reason::Size;
+        let pick = pick::Pick { reason, inputs, output_level, bottommost };
+        let claim = self.tablet.claim(&mut self.tablet.jobs(), pick);
+        claim.run().unwrap();
+    }
+}
+
+#[test]
+fn tombstones_with_nothing_below_do_not_move_to_the_last_level() {
+    let rig = rig();
+    rig.write(&["a"]);
+    rig.engine.compact_fully().unwrap();
+    rig.delete("b");
+    block_on(rig.tablet.drop_rows(RowRange::new("a", "b"))).unwrap();
+    rig.move_to(5, false);
+    assert_eq!(rig.tablet.version().level(5).len(), 1, "moved");
+    rig.move_to(6, true);
+    assert_eq!(rig.tablet.version().sst_count(), 0, "nothing is left of it");
+}
+
+#[test]
+fn a_file_that_moves_to_the_last_level_without_tombstones_is_not_rewritten() {
+    let rig = rig();
+    rig.write(&["a"]);
+    rig.move_to(5, false);
+    let id = rig.tablet.version().level(5)[0].id;
+    rig.move_to(6, true);
+    assert_eq!(rig.tablet.version().level(6)[0].id, id);
+}
+
+#[test]
+fn files_that_are_dropped_before_their_expiry_is_installed_fail_nothing() {
+    let rig = rig();
+    rig.write(&["a"]);
+    rig.engine.compact_fully().unwrap();
+    rig.write(&["x"]);
+    rig.move_to(5, false);
+    rig.rule(GcRule::MaxAge(1));
+    let inputs: Vec<_> = rig.tablet.version().ssts().cloned().collect();
+    assert_eq!(inputs.len(), 2);
+    let (reason, output_level) = (pick::Reason::Expired, 6);
+    let pick = pick::Pick { reason, inputs, output_level, bottommost: true };
+    let claim = rig.tablet.claim(&mut rig.tablet.jobs(), pick);
+    block_on(rig.tablet.drop_rows(RowRange::new("x", ""))).unwrap();
+    claim.run().unwrap();
+    assert!(rig.tablet.jobs().failed_until.is_empty());
+    assert_eq!(rig.tablet.version().sst_count(), 0, "the other went");
+}
