@@ -11,7 +11,7 @@ use crate::core::{Bell, Core};
 use crate::db::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::JoinHandle;
-use crate::tablet::{Look, Tablet};
+use crate::tablet::{Claim, Look, Tablet};
 
 /// How long an idle background thread sleeps at most: the bell wakes it for work, time for garbage.
 const IDLE_WAIT: Duration = Duration::from_secs(1);
@@ -82,32 +82,37 @@ fn flush(engine: &Engine) -> Option<Duration> {
     }
 }
 
-/// Lends a hand with compactions that run; compacts the most urgent tablet until none is over its shape, then
-/// collects garbage by compactions.
+/// Lends a hand with compactions that run; lets files go that have expired as a whole, which costs an edit; compacts the most
+/// urgent tablet until none is over its shape, then collects garbage by compactions.
 fn compact(engine: &Engine) -> Option<Duration> {
     while !engine.core().stopping() {
         if engine.core().offers.help() {
             continue;
         }
         let tablets = engine.tablets();
-        let mut urgent: Vec<_> = tablets
-            .iter()
-            .map(|tablet| (tablet.compaction_score(), tablet))
-            .filter(|(score, _)| *score >= 1.0)
-            .collect();
-        urgent.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let claim = urgent
-            .iter()
-            .find_map(|(_, tablet)| tablet.claim_by_shape())
-            .or_else(|| tablets.iter().find_map(|tablet| tablet.claim_to_reclaim()))
-            .or_else(|| tablets.iter().find_map(|tablet| tablet.claim_to_collect()));
-        match claim {
+        match claim_next(&tablets) {
             // A failure is logged by the claim, and its files are left alone for a while.
             Some(claim) => drop(claim.run()),
             None => return None,
         }
     }
     None
+}
+
+/// The next compaction: what an edit does, then the most urgent tablet, then garbage.
+pub(crate) fn claim_next(tablets: &[Arc<Tablet>]) -> Option<Claim> {
+    let mut urgent: Vec<_> = tablets
+        .iter()
+        .map(|tablet| (tablet.compaction_score(), tablet))
+        .filter(|(score, _)| *score >= 1.0)
+        .collect();
+    urgent.sort_by(|a, b| b.0.total_cmp(&a.0));
+    tablets
+        .iter()
+        .find_map(|tablet| tablet.claim_expired())
+        .or_else(|| urgent.iter().find_map(|(_, tablet)| tablet.claim_by_shape()))
+        .or_else(|| tablets.iter().find_map(|tablet| tablet.claim_to_reclaim()))
+        .or_else(|| tablets.iter().find_map(|tablet| tablet.claim_to_collect()))
 }
 
 /// Collects garbage where changes are kept. Not by those who compact: it takes the locks of rows, and a thread that gives way
@@ -150,7 +155,8 @@ pub(crate) fn run_until_idle(engine: &Engine) -> Result<()> {
                 worked = true;
             }
             while let Some(claim) = tablet
-                .claim_by_shape()
+                .claim_expired()
+                .or_else(|| tablet.claim_by_shape())
                 .or_else(|| tablet.claim_to_reclaim())
                 .or_else(|| tablet.claim_to_collect())
             {

@@ -88,7 +88,7 @@ pub(crate) fn pick_to_collect(
             && (inputs.properties)(file.id, &|p| may_collect(p, inputs.dues.get(&file.id), inputs))
     };
     let when_idle = |pick: &dyn Fn() -> Option<Pick>| if inputs.idle { pick() } else { None };
-    pick_expired(version, busy, inputs)
+    pick_expired(version, busy, inputs.schema, inputs.now_micros, inputs.properties)
         .or_else(|| pick_hollow(version, shape, busy, inputs))
         .or_else(|| when_idle(&|| merge_for_versions(version, shape, busy, inputs)))
         .or_else(|| pick_where(version, shape, Reason::Collect, busy, &garbage, &|file| file.level))
@@ -127,13 +127,17 @@ fn picks_where(
 }
 
 /// Files that go without being read.
-fn pick_expired(version: &Version, busy: &Busy, inputs: &CollectInputs<'_>) -> Option<Pick> {
+pub(crate) fn pick_expired(
+    version: &Version,
+    busy: &Busy,
+    schema: &TabletSchema,
+    now_micros: i64,
+    properties: &dyn Fn(FileId, Question<'_>) -> bool,
+) -> Option<Pick> {
     for level in 1..=LAST_LEVEL {
         let expired = |file: &&Arc<SstRef>| {
             !busy.files.contains(&file.id)
-                && (inputs.properties)(file.id, &|p| {
-                    is_expired(p, inputs.schema, inputs.now_micros)
-                })
+                && properties(file.id, &|p| is_expired(p, schema, now_micros))
                 && twins(version, file)
                     .iter()
                     .all(|twin| !is_over_something(version, level, &twin.span()))

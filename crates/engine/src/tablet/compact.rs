@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::cell::RowRange;
+use crate::cell::{RowRange, SEQ_COUNTER_BITS, SEQ_MAX};
 use crate::compaction::CompactionSpec;
 use crate::compaction::collect::{self, CollectInputs, Freed};
 use crate::compaction::cuts::CutRule;
@@ -36,10 +36,15 @@ pub(super) const COLLECTED_WAIT_MICROS: u64 = 30_000_000;
 /// How long files are left alone whose compaction failed (damage, full disk), in microseconds.
 pub(super) const FAILED_WAIT_MICROS: u64 = 30_000_000;
 
+/// How long cells that rules let go stay in the memtable of a tablet that is written to, in microseconds, beyond the age of
+/// the rule: ten minutes. Shorter makes small files of a tablet that is written slowly, one for each time; longer shows
+/// expired cells for longer.
+const MEMORY_GARBAGE_MICROS: i64 = 600_000_000;
+
 /// A compaction that is the caller's to run: its files are busy until this is dropped.
 pub(crate) struct Claim {
     tablet: Arc<Tablet>,
-    pick: Pick,
+    pub(super) pick: Pick,
 }
 
 impl Drop for Claim {
@@ -91,6 +96,33 @@ impl Tablet {
         }
     }
 
+    /// Claims files of which everything has expired, if it is time to look and there are any: an edit gives their space back, and
+    /// waits for no compaction. A memtable that has held expired cells for long is sent to be flushed first.
+    pub(crate) fn claim_expired(self: &Arc<Self>) -> Option<Claim> {
+        let now = self.core.env.clock.monotonic_micros();
+        if self.is_dropped() || now < self.jobs().expired_at {
+            return None;
+        }
+        let schema = self.schema.load_full()?;
+        let now_micros = self.core.env.clock.now_micros();
+        if self.memory_keeps_garbage(&schema, now_micros) {
+            self.rotate_now();
+        }
+        let compacts_by = self.for_compactions(&schema);
+        let mut jobs = self.jobs();
+        let view = self.view.load_full();
+        let blocked = self.blocked(&jobs);
+        let properties = properties_of(&view);
+        match collect::pick_expired(&view.version, &blocked, &compacts_by, now_micros, &properties)
+        {
+            Some(pick) => Some(self.claim(&mut jobs, pick)),
+            None => {
+                jobs.expired_at = now + self.core.options.gc_interval_ms * 1000;
+                None
+            }
+        }
+    }
+
     /// Claims a compaction that collects garbage, if it is time to look and there is one. A memtable
     /// that may hold garbage on an idle tablet is sent to be flushed first.
     pub(crate) fn claim_to_collect(self: &Arc<Self>) -> Option<Claim> {
@@ -109,10 +141,7 @@ impl Tablet {
         jobs.rests_until.retain(|_, until| *until > now);
         let resting: HashSet<FileId> = jobs.rests_until.keys().copied().collect();
         let view = self.view.load_full();
-        let properties = |id: FileId, question: collect::Question<'_>| {
-            let reader = view.file(id).and_then(|file| file.reader().cloned());
-            reader.is_ok_and(|reader| question(reader.properties()))
-        };
+        let properties = properties_of(&view);
         let freed = |id: FileId| match view.file(id) {
             Ok(file) if !file.is_needed_elsewhere() => {
                 let values = file.value_files().iter().filter(|(values, _)| !values.is_kept());
@@ -153,6 +182,23 @@ impl Tablet {
     fn memory_may_hold_garbage(&self, schema: &TabletSchema) -> bool {
         let rules = schema.families.values().any(|f| f.gc.is_some());
         self.active_bytes() > 0 && (rules || self.view.load().active.tombstones() > 0)
+    }
+
+    /// Whether the active memtable has had cells for long that rules let go. While it is written to, nothing but its size has
+    /// it flushed otherwise.
+    fn memory_keeps_garbage(&self, schema: &TabletSchema, now_micros: i64) -> bool {
+        let view = self.view.load();
+        let since = now_micros.saturating_sub(MEMORY_GARBAGE_MICROS);
+        // Timestamps are the clients'; one that was written just now is not flushed for an old one.
+        let first = view.active.seq_range().map_or(SEQ_MAX, |(first, _)| first);
+        let begun_micros = i64::try_from((first >> SEQ_COUNTER_BITS).saturating_mul(1000));
+        if begun_micros.map_or(true, |begun| begun > since) {
+            return false;
+        }
+        view.active.families().iter().any(|family| {
+            let rule = schema.family(family.family).and_then(|f| f.gc.as_ref());
+            rule.zip(family.timestamp_min).is_some_and(|(rule, at)| rule.collects(0, at, since))
+        })
     }
 
     /// Merges everything into the last level. Blocks.
@@ -198,6 +244,14 @@ impl Tablet {
         jobs.busy.outputs.push((pick.output_level, pick.span()));
         jobs.busy_changes += 1;
         Claim { tablet: Arc::clone(self), pick }
+    }
+}
+
+/// Asks questions of the properties of a view's files; `false` where they cannot be read.
+fn properties_of(view: &View) -> impl Fn(FileId, collect::Question<'_>) -> bool {
+    |id, question| {
+        let reader = view.file(id).and_then(|file| file.reader().cloned());
+        reader.is_ok_and(|reader| question(reader.properties()))
     }
 }
 

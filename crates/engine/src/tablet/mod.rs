@@ -54,6 +54,8 @@ pub(crate) use replay::Replay;
 
 pub(crate) use collector::Look;
 
+pub(crate) use compact::Claim;
+
 pub use locks::RowLock;
 pub use read::{ReadView, ScanOptions, Snapshot};
 
@@ -141,6 +143,8 @@ struct Jobs {
     failed_until: HashMap<FileId, u64>,
     /// When to look for garbage next (monotonic micros).
     collect_at: u64,
+    /// When to look for files of which everything has expired (monotonic micros).
+    expired_at: u64,
     /// What the collector has looked at.
     collector: collector::Progress,
     /// How often what is busy has changed.
@@ -209,7 +213,7 @@ impl Tablet {
     pub fn set_schema(&self, schema: Arc<TabletSchema>) {
         self.schema.store(Some(schema));
         let mut jobs = self.jobs();
-        jobs.collect_at = 0;
+        (jobs.collect_at, jobs.expired_at) = (0, 0);
         jobs.rests_until.clear();
         jobs.collector.begin_anew();
         drop(jobs);

@@ -48,6 +48,21 @@ fn versions_in_memory_alone_are_collected_too() {
 }
 
 #[test]
+fn cells_older_than_the_maximum_age_go_while_a_tablet_is_written_to_slowly() {
+    let rig = Rig::new(tiny_options(), schema(GcRule::MaxAge(3_600_000_000)), 1);
+    rig.apply(b"r", vec![put(1, "q", START_MICROS, "v")]);
+    for minute in 1..=72 {
+        rig.clock.advance_micros(60_000_000);
+        rig.apply(b"s", vec![put(1, "q", START_MICROS + minute * 60_000_000, "v")]);
+        // At once, so that the tablet is never idle.
+        rig.engine.run_background().unwrap();
+    }
+    assert_eq!(timestamps(&rig, b"r"), Vec::<i64>::new());
+    assert_eq!(timestamps(&rig, b"s").len(), 60 + 12, "what was written since is in memory");
+    assert_eq!(rig.engine.metrics().flushes.load(Ordering::Relaxed), 1);
+}
+
+#[test]
 fn cells_older_than_the_maximum_age_go_without_any_write() {
     let rig = Rig::new(tiny_options(), schema(GcRule::MaxAge(3_600_000_000)), 1);
     rig.apply(

@@ -69,3 +69,20 @@ fn files_that_are_dropped_before_their_expiry_is_installed_fail_nothing() {
     assert!(rig.tablet.jobs().failed_until.is_empty());
     assert_eq!(rig.tablet.version().sst_count(), 0, "the other went");
 }
+
+#[test]
+fn files_that_have_expired_go_before_compactions_that_are_due() {
+    let rig = rig();
+    rig.write(&["a"]);
+    rig.engine.compact_fully().unwrap();
+    rig.write(&["b"]);
+    rig.write(&["b"]);
+    assert!(rig.tablet.compaction_score() >= 1.0);
+    rig.rule(GcRule::MaxAge(1));
+    let tablets = rig.engine.tablets();
+    let claim = crate::background::claim_next(&tablets).unwrap();
+    assert_eq!(claim.pick.reason, pick::Reason::Expired);
+    claim.run().unwrap();
+    let claim = crate::background::claim_next(&tablets).unwrap();
+    assert_eq!(claim.pick.reason, pick::Reason::L0, "and nothing else has");
+}
