@@ -16,11 +16,16 @@ use crate::tablet::{Claim, Look, Tablet};
 /// How long an idle background thread sleeps at most: the bell wakes it for work, time for garbage.
 const IDLE_WAIT: Duration = Duration::from_secs(1);
 
+/// Bytes of the inputs of a compaction that a thread does in the midst of another, at most: 2 GiB, some seconds, and more than
+/// a level 0 in good order with what it meets below. With more, that thread's own compaction would wait for long in turn.
+const LENT_BYTES_MAX: u64 = 2 << 30;
+
 /// Does what a thread is there for, and says when there will be more, where it knows.
 pub(crate) type Work = fn(&Engine) -> Option<Duration>;
 
 /// Starts the threads of an engine.
 pub(crate) fn start(engine: &Arc<Engine>) -> Result<Vec<Box<dyn JoinHandle>>> {
+    lend_threads(engine);
     let spawner = &engine.core().env.spawner;
     let mut threads = Vec::new();
     let of = |work: Work| {
@@ -34,6 +39,23 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<Vec<Box<dyn JoinHandle>>> {
     threads.push(spawner.spawn("tepui-collect", of(collect))?);
     threads.push(spawner.spawn("tepui-house", of(keep_house))?);
     Ok(threads)
+}
+
+/// From here on, a thread in the middle of a long compaction does what is more urgent meanwhile.
+pub(crate) fn lend_threads(engine: &Arc<Engine>) {
+    engine.core().engine.get_or_init(|| Arc::downgrade(engine));
+}
+
+/// Does the most urgent compaction of a level 0, unless it is itself a long one: for a thread in the middle of another. One
+/// large compaction has every thread that compacts, for many minutes, and writers of other tables would be refused meanwhile.
+pub(crate) fn relieve(engine: &Engine) {
+    let claim = by_urgency(&engine.tablets())
+        .iter()
+        .find_map(|tablet| tablet.claim_level_zero(LENT_BYTES_MAX));
+    if let Some(claim) = claim {
+        // A failure is logged by the claim, and its files are left alone for a while.
+        drop(claim.run_lent());
+    }
 }
 
 /// A thread keeps the engine only while it works: one that its owner lets go without closing it ends.
@@ -82,15 +104,20 @@ fn flush(engine: &Engine) -> Option<Duration> {
     }
 }
 
-/// Lends a hand with compactions that run; lets files go that have expired as a whole, which costs an edit; compacts the most
-/// urgent tablet until none is over its shape, then collects garbage by compactions.
+/// Lends a hand with compactions that run, unless a level 0 is due; lets files go that have expired as a whole, which
+/// costs an edit; compacts the most urgent tablet until none is over its shape, then collects garbage by compactions.
 fn compact(engine: &Engine) -> Option<Duration> {
     while !engine.core().stopping() {
-        if engine.core().offers.help() {
+        let tablets = engine.tablets();
+        let offers = &engine.core().offers;
+        let level_zero =
+            || by_urgency(&tablets).iter().find_map(|tablet| tablet.claim_level_zero(u64::MAX));
+        // Helping comes before all but that.
+        let level_zero = if offers.any() { level_zero() } else { None };
+        if level_zero.is_none() && offers.help() {
             continue;
         }
-        let tablets = engine.tablets();
-        match claim_next(&tablets) {
+        match level_zero.or_else(|| claim_next(&tablets)) {
             // A failure is logged by the claim, and its files are left alone for a while.
             Some(claim) => drop(claim.run()),
             None => return None,
@@ -99,18 +126,23 @@ fn compact(engine: &Engine) -> Option<Duration> {
     None
 }
 
-/// The next compaction: what an edit does, then the most urgent tablet, then garbage.
-pub(crate) fn claim_next(tablets: &[Arc<Tablet>]) -> Option<Claim> {
+/// The tablets with a compaction by shape that is due, the most urgent first.
+fn by_urgency(tablets: &[Arc<Tablet>]) -> Vec<&Arc<Tablet>> {
     let mut urgent: Vec<_> = tablets
         .iter()
         .map(|tablet| (tablet.compaction_score(), tablet))
         .filter(|(score, _)| *score >= 1.0)
         .collect();
     urgent.sort_by(|a, b| b.0.total_cmp(&a.0));
+    urgent.into_iter().map(|(_, tablet)| tablet).collect()
+}
+
+/// The next compaction: what an edit does, then the most urgent tablet, then garbage.
+pub(crate) fn claim_next(tablets: &[Arc<Tablet>]) -> Option<Claim> {
     tablets
         .iter()
         .find_map(|tablet| tablet.claim_expired())
-        .or_else(|| urgent.iter().find_map(|(_, tablet)| tablet.claim_by_shape()))
+        .or_else(|| by_urgency(tablets).iter().find_map(|tablet| tablet.claim_by_shape()))
         .or_else(|| tablets.iter().find_map(|tablet| tablet.claim_to_reclaim()))
         .or_else(|| tablets.iter().find_map(|tablet| tablet.claim_to_collect()))
 }

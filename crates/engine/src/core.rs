@@ -2,7 +2,7 @@
 //! health, and the bell that wakes background work.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use crate::changes::ChangeLog;
 use crate::compaction::pace::{Pace, Urgency};
 use crate::compaction::parts::Offers;
+use crate::db::Engine;
 use crate::db::Health;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Env;
@@ -36,6 +37,8 @@ pub(crate) struct Core {
     /// Background threads run: a flush is theirs to do.
     pub(crate) background: AtomicBool,
     pub(crate) metrics: EngineMetrics,
+    /// Whose tablets a thread in a long compaction looks after; set where there are background threads.
+    pub(crate) engine: OnceLock<Weak<Engine>>,
     /// Compactions whose parts any compaction thread may do.
     pub(crate) offers: Offers,
     pace: Pace,
@@ -93,6 +96,7 @@ impl Core {
             env,
             layout,
             pace: Pace::new(options.background_bytes_per_second),
+            engine: OnceLock::new(),
             offers: Offers::default(),
             options,
             pipeline,

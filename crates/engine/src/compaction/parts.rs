@@ -59,6 +59,12 @@ impl Offers {
         offers.push(Arc::downgrade(job));
     }
 
+    /// Whether a job is offered.
+    pub(crate) fn any(&self) -> bool {
+        let offers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        offers.iter().any(|offer| offer.strong_count() > 0)
+    }
+
     /// Does one part of the oldest job that has some left; false where there is none.
     pub(crate) fn help(&self) -> bool {
         let offers: Vec<_> = {

@@ -214,6 +214,30 @@ pub(crate) fn pick_by_shape(
     })
 }
 
+/// The compaction of level 0 that is due, of at most so many bytes of inputs.
+pub(crate) fn pick_level_zero(
+    version: &Version,
+    shape: &Shape,
+    options: &EngineOptions,
+    busy: &Busy,
+    bytes_max: u64,
+) -> Option<Pick> {
+    let fits = |pick: &Pick| pick.input_bytes() <= bytes_max;
+    let deep = shape.sublevels.len() >= sublevels_max(options, shape.style);
+    let heavy = weight(version, options, shape.style) >= 1.0;
+    let tiered = shape.style == CompactionStyle::Tiered;
+    // What another style has left between goes down first.
+    let is_over = (1..LAST_LEVEL).any(|level| !level_files(version, level).is_empty());
+    let goes_down = if tiered { heavy && !is_over } else { heavy || deep };
+    let down = || if goes_down { pick_l0(version, shape, Reason::L0, None, busy) } else { None };
+    let across = || match shape.style {
+        CompactionStyle::Tiered if deep => pick_runs(version, busy),
+        CompactionStyle::Tiered => None,
+        CompactionStyle::Leveled => pick_within_l0(version, shape, options, busy),
+    };
+    down().filter(fits).or_else(|| across().filter(fits))
+}
+
 /// One file of a level below 0 into `output_level`; of level 0, its column into the base level.
 pub(super) fn pick_file(
     version: &Version,

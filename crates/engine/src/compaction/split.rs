@@ -6,6 +6,10 @@ use crate::cell::RowRange;
 /// while the others are busy with long parts has nothing to do; each part more cuts a file more.
 pub(crate) const PARTS_PER_THREAD: usize = 4;
 
+/// Bytes of the inputs of a part, about, where the job is so large that more parts than those above come of it: 1 GiB, some
+/// seconds, after which the thread looks for something more urgent.
+pub(crate) const PART_BYTES_MAX: u64 = 1 << 30;
+
 /// Files that a part writes at least, by its input: with less, the files that are cut short at its end would be
 /// a large share of all.
 pub(crate) const FILES_PER_PART: u64 = 2;

@@ -1,8 +1,9 @@
 //! Compacting a tablet: claiming a pick, running it, installing its result.
 
+use std::cell::Cell;
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use crate::cell::{RowRange, SEQ_COUNTER_BITS, SEQ_MAX};
 use crate::compaction::CompactionSpec;
@@ -15,7 +16,7 @@ use crate::compaction::parts::{Parts, Shared};
 use crate::compaction::pick::{self, Busy, Pick, Reason};
 use crate::compaction::separate::ValueInputs;
 use crate::compaction::shape::LAST_LEVEL;
-use crate::compaction::split::{self, FILES_PER_PART, PARTS_PER_THREAD};
+use crate::compaction::split::{self, FILES_PER_PART, PART_BYTES_MAX, PARTS_PER_THREAD};
 use crate::compaction::sublevels;
 use crate::core::EngineMetrics;
 use crate::cursor::Cursor;
@@ -36,6 +37,10 @@ pub(super) const COLLECTED_WAIT_MICROS: u64 = 30_000_000;
 /// How long files are left alone whose compaction failed (damage, full disk), in microseconds.
 pub(super) const FAILED_WAIT_MICROS: u64 = 30_000_000;
 
+/// How often a thread in the middle of a compaction looks for one that is more urgent, in microseconds. A flush takes longer, and
+/// looking at ten thousand tablets a hundredth of it.
+const LEND_EVERY_MICROS: u64 = 250_000;
+
 /// How long cells that rules let go stay in the memtable of a tablet that is written to, in microseconds, beyond the age of
 /// the rule: ten minutes. Shorter makes small files of a tablet that is written slowly, one for each time; longer shows
 /// expired cells for longer.
@@ -45,6 +50,8 @@ const MEMORY_GARBAGE_MICROS: i64 = 600_000_000;
 pub(crate) struct Claim {
     tablet: Arc<Tablet>,
     pub(super) pick: Pick,
+    /// Its threads do more urgent compactions meanwhile.
+    lends: bool,
 }
 
 impl Drop for Claim {
@@ -94,6 +101,20 @@ impl Tablet {
                 None
             }
         }
+    }
+
+    /// Claims the compaction of level 0 that is due, if it reads no more than so many bytes and can run beside those that do.
+    pub(crate) fn claim_level_zero(self: &Arc<Self>, bytes_max: u64) -> Option<Claim> {
+        if self.is_dropped() || self.schema.load().is_none() {
+            return None;
+        }
+        let mut jobs = self.jobs();
+        let view = self.view.load_full();
+        let is_due = view.shape.scores.iter().any(|(_, level)| *level == 0);
+        let blocked = is_due.then(|| self.blocked(&jobs))?;
+        let options = &self.core.options;
+        let pick = pick::pick_level_zero(&view.version, &view.shape, options, &blocked, bytes_max)?;
+        Some(self.claim(&mut jobs, pick))
     }
 
     /// Claims files of which everything has expired, if it is time to look and there are any: an edit gives their space back, and
@@ -243,7 +264,7 @@ impl Tablet {
         jobs.busy.files.extend(pick.inputs.iter().map(|f| f.id));
         jobs.busy.outputs.push((pick.output_level, pick.span()));
         jobs.busy_changes += 1;
-        Claim { tablet: Arc::clone(self), pick }
+        Claim { tablet: Arc::clone(self), pick, lends: true }
     }
 }
 
@@ -256,6 +277,12 @@ fn properties_of(view: &View) -> impl Fn(FileId, collect::Question<'_>) -> bool 
 }
 
 impl Claim {
+    /// The same as [`Self::run`], by a thread that another compaction has lent, and that is not lent once more.
+    pub(crate) fn run_lent(mut self) -> Result<()> {
+        self.lends = false;
+        self.run()
+    }
+
     /// Runs the compaction and installs its result. Blocks. Damage in an input leaves the tablet as it
     /// was and its files alone for a while; so does a full disk.
     pub(crate) fn run(self) -> Result<()> {
@@ -356,6 +383,7 @@ impl Claim {
             cuts,
             rows,
             values: Arc::clone(values),
+            lends: self.lends,
         };
         let parts = Parts::new(count, move |part, stop| merge.run(part, stop));
         if count > 1 {
@@ -386,6 +414,8 @@ impl Claim {
     fn divide(&self, view: &View) -> Result<Vec<RowRange>> {
         let options = &self.tablet.core.options;
         let parts_max = options.compaction_threads.saturating_mul(PARTS_PER_THREAD).max(1);
+        let by_bytes = usize::try_from(self.pick.input_bytes() / PART_BYTES_MAX);
+        let parts_max = parts_max.max(by_bytes.unwrap_or(usize::MAX));
         let bytes_min = options.target_file_bytes.saturating_mul(FILES_PER_PART);
         // Of a leveled tablet, what is merged within level 0 is a few memtables.
         let small = view.shape.style == CompactionStyle::Leveled && self.pick.output_level == 0;
@@ -487,6 +517,7 @@ struct Merge {
     cuts: CutRule,
     rows: Vec<RowRange>,
     values: Arc<ValueInputs>,
+    lends: bool,
 }
 
 impl Merge {
@@ -500,10 +531,29 @@ impl Merge {
             Reason::L0 | Reason::WithinL0 => Urgency::L0,
             _ => Urgency::Rest,
         };
-        let pace = |bytes| core.keep_pace(bytes, urgency, &stop);
+        let lent_at = Cell::new(None);
+        let pace = |bytes| {
+            if self.lends {
+                self.lend(&lent_at);
+            }
+            core.keep_pace(bytes, urgency, &stop);
+        };
         let context =
             JobContext { stop: &stop, pace: &pace, ..self.tablet.job_context(&self.values) };
         job::run(&context, cursors, self.spec.clone(), self.pick.output_level, &self.cuts)
+    }
+
+    /// Does what is more urgent meanwhile, now and then. `at` is when it was looked for (monotonic micros).
+    fn lend(&self, at: &Cell<Option<u64>>) {
+        let core = &self.tablet.core;
+        let now = core.env.clock.monotonic_micros();
+        if at.get().is_some_and(|at: u64| now < at.saturating_add(LEND_EVERY_MICROS)) {
+            return;
+        }
+        if let Some(engine) = core.engine.get().and_then(Weak::upgrade) {
+            crate::background::relieve(&engine);
+        }
+        at.set(Some(core.env.clock.monotonic_micros()));
     }
 
     /// Cursors over the inputs' part of `rows`: one for each sublevel of level 0 and each deeper level. They

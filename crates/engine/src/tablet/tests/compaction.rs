@@ -86,3 +86,34 @@ fn files_that_have_expired_go_before_compactions_that_are_due() {
     let claim = crate::background::claim_next(&tablets).unwrap();
     assert_eq!(claim.pick.reason, pick::Reason::L0, "and nothing else has");
 }
+
+#[test]
+fn a_long_compaction_lends_its_thread_to_a_level_zero_that_is_due() {
+    let rig = rig();
+    rig.write(&["a"]);
+    rig.write(&["a"]);
+    // The other table writes enough for its compaction to look around.
+    let large = rig.engine.create_tablet(RowRange::all()).unwrap();
+    large.set_schema(rig.tablet.schema.load_full().unwrap());
+    for row in 0..400u32 {
+        let mut row = batch(&format!("row-{row:04}"), &["a"]);
+        let mut noise = u64::from(row.row[7]);
+        let bytes = std::iter::repeat_with(|| {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (noise >> 56) as u8
+        });
+        let value = bytes.take(4096).collect();
+        row.mutations.push(Mutation::Put {
+            family: FamilyId(1),
+            qualifier: Bytes::from_static(b"large"),
+            timestamp: 1000,
+            value,
+        });
+        block_on(large.apply(row)).unwrap();
+    }
+    block_on(large.flush()).unwrap();
+    crate::background::lend_threads(&rig.engine);
+    assert_eq!(rig.tablet.version().level(0).len(), 2);
+    large.compact_fully().unwrap();
+    assert_eq!(rig.tablet.version().level(0).len(), 0, "compacted meanwhile");
+}
