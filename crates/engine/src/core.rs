@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use crate::changes::ChangeLog;
 use crate::compaction::pace::{Pace, Urgency};
 use crate::compaction::parts::Offers;
+use crate::compaction::space::Space;
 use crate::db::Engine;
 use crate::db::Health;
 use crate::error::{Error, ErrorKind, Result};
@@ -37,6 +38,8 @@ pub(crate) struct Core {
     /// Background threads run: a flush is theirs to do.
     pub(crate) background: AtomicBool,
     pub(crate) metrics: EngineMetrics,
+    /// What compactions may write.
+    pub(crate) space: Arc<Space>,
     /// Whose tablets a thread in a long compaction looks after; set where there are background threads.
     pub(crate) engine: OnceLock<Weak<Engine>>,
     /// Compactions whose parts any compaction thread may do.
@@ -69,6 +72,8 @@ pub struct EngineMetrics {
     pub flushes: AtomicU64,
     /// Compactions done.
     pub compactions: AtomicU64,
+    /// Compactions that were put off, or ended before their time, since the disk had no room.
+    pub compactions_put_off: AtomicU64,
     /// Cells that garbage collection dropped, or deleted.
     pub cells_collected: AtomicU64,
     /// Rows that a collector read under their locks, to delete cells of them that rules let go.
@@ -92,10 +97,12 @@ impl Core {
         memtables: MemtableMemory,
     ) -> Self {
         let look_at_bytes = options.flush_from_bytes();
+        let space = Space::new(Arc::clone(&env.files), layout.ssts(), &options);
         Self {
             env,
             layout,
             pace: Pace::new(options.background_bytes_per_second),
+            space,
             engine: OnceLock::new(),
             offers: Offers::default(),
             options,

@@ -18,6 +18,7 @@ pub(crate) mod pick;
 pub(crate) mod reclaim;
 pub(crate) mod separate;
 pub(crate) mod shape;
+pub(crate) mod space;
 pub(crate) mod split;
 mod stream;
 pub(crate) mod sublevels;

@@ -136,6 +136,7 @@ struct Plan {
     faults: Vec<Fault>,
     counts: HashMap<FaultOp, u64>,
     quota_bytes: Option<u64>,
+    free_bytes: Option<u64>,
     before_sync: Option<SyncHook>,
 }
 
@@ -204,6 +205,11 @@ impl FaultFiles {
         lock(&self.plan).quota_bytes = quota;
     }
 
+    /// Says that so many bytes are free, whatever is written. `None` asks the files within.
+    pub fn set_free_bytes(&self, free: Option<u64>) {
+        lock(&self.plan).free_bytes = free;
+    }
+
     /// Runs `hook` before every file sync, on the thread that syncs: to block it, or to delay it.
     pub fn before_sync(&self, hook: Option<SyncHook>) {
         lock(&self.plan).before_sync = hook;
@@ -232,6 +238,11 @@ impl fmt::Debug for FaultFiles {
 }
 
 impl Files for FaultFiles {
+    fn free_bytes(&self, path: &Path) -> Result<Option<u64>> {
+        let said = lock(&self.plan).free_bytes;
+        said.map_or_else(|| self.inner.free_bytes(path), |free| Ok(Some(free)))
+    }
+
     fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
         self.check(FaultOp::Create, path)?;
         let inner = self.inner.create(path)?;

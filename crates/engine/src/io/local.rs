@@ -158,6 +158,12 @@ pub(super) fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
 }
 
 impl Files for LocalFiles {
+    fn free_bytes(&self, path: &Path) -> Result<Option<u64>> {
+        let stat = rustix::fs::statvfs(path)
+            .map_err(|errno| failed("ask for the free space at", path, &errno.into()))?;
+        Ok(Some(stat.f_bavail.saturating_mul(stat.f_frsize)))
+    }
+
     fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
         let file = OpenOptions::new()
             .write(true)

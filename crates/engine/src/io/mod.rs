@@ -128,6 +128,10 @@ pub trait Files: Send + Sync + Debug {
     fn metrics(&self) -> Option<Arc<IoMetrics>> {
         None
     }
+    /// Bytes that are free for more files at `path`, which exists; `None` where it is not known.
+    fn free_bytes(&self, _path: &Path) -> Result<Option<u64>> {
+        Ok(None)
+    }
     /// Cuts a file to `len` bytes and syncs it.
     fn truncate(&self, path: &Path, len: u64) -> Result<()>;
     /// The entries of a directory, in name order.

@@ -1,6 +1,6 @@
 //! Compacting a tablet: claiming a pick, running it, installing its result.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -16,11 +16,12 @@ use crate::compaction::parts::{Parts, Shared};
 use crate::compaction::pick::{self, Busy, Pick, Reason};
 use crate::compaction::separate::ValueInputs;
 use crate::compaction::shape::LAST_LEVEL;
+use crate::compaction::space::{LOOK_EVERY_BYTES, Promise};
 use crate::compaction::split::{self, FILES_PER_PART, PART_BYTES_MAX, PARTS_PER_THREAD};
 use crate::compaction::sublevels;
 use crate::core::EngineMetrics;
 use crate::cursor::Cursor;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{SstRef, Version, VersionEdit};
 use crate::options::CompactionStyle;
 use crate::schema::TabletSchema;
@@ -292,7 +293,13 @@ impl Claim {
             && !Tablet::is_stop(error)
             && !tablet.is_dropped()
         {
-            tracing::error!(tablet = tablet.id.0, %error, "compaction failed; its files are left as they are");
+            if error.kind() == ErrorKind::NoSpace && tablet.core.space.is_short() {
+                // Said once, where it was found out.
+                EngineMetrics::add(&tablet.core.metrics.compactions_put_off, 1);
+                tracing::debug!(tablet = tablet.id.0, %error, "compaction put off");
+            } else {
+                tracing::error!(tablet = tablet.id.0, %error, "compaction failed; its files are left as they are");
+            }
             let now = tablet.core.env.clock.monotonic_micros();
             let until = now + FAILED_WAIT_MICROS;
             let mut jobs = tablet.jobs();
@@ -320,6 +327,7 @@ impl Claim {
         if !self.inputs_unchanged(&view) {
             return Ok(());
         }
+        let room = Arc::new(tablet.core.space.promise(pick.input_bytes())?);
         // Held until the outputs are installed, which may name the same files.
         let values = Arc::new(tablet.value_inputs(&view, pick));
         let spec = CompactionSpec {
@@ -329,7 +337,7 @@ impl Claim {
             excised: Arc::default(),
             now_micros: tablet.core.env.clock.now_micros(),
         };
-        let output = self.run_parts(view, spec, &values)?;
+        let output = self.run_parts(view, spec, &values, room)?;
         tablet.count_values(&output.values);
         let written: u64 = output.files.iter().map(|f| f.bytes).sum();
         let metrics = &tablet.core.metrics;
@@ -369,6 +377,7 @@ impl Claim {
         view: Arc<View>,
         spec: CompactionSpec,
         values: &Arc<ValueInputs>,
+        room: Arc<Promise>,
     ) -> Result<JobOutput> {
         let core = &self.tablet.core;
         let rows = self.divide(&view)?;
@@ -383,6 +392,7 @@ impl Claim {
             cuts,
             rows,
             values: Arc::clone(values),
+            room,
             lends: self.lends,
         };
         let parts = Parts::new(count, move |part, stop| merge.run(part, stop));
@@ -517,6 +527,7 @@ struct Merge {
     cuts: CutRule,
     rows: Vec<RowRange>,
     values: Arc<ValueInputs>,
+    room: Arc<Promise>,
     lends: bool,
 }
 
@@ -526,13 +537,24 @@ impl Merge {
         let core = &self.tablet.core;
         let all = RowRange::all();
         let cursors = self.cursors(self.rows.get(part).unwrap_or(&all))?;
-        let stop = || core.stopping() || self.tablet.is_dropped() || failed.load(Ordering::Acquire);
+        let no_room = RefCell::new(None);
+        let stop = || {
+            let failed = failed.load(Ordering::Acquire) || no_room.borrow().is_some();
+            failed || core.stopping() || self.tablet.is_dropped()
+        };
         let urgency = match self.pick.reason {
             Reason::L0 | Reason::WithinL0 => Urgency::L0,
             _ => Urgency::Rest,
         };
         let lent_at = Cell::new(None);
+        let unlooked = Cell::new(0);
         let pace = |bytes| {
+            self.room.spend(bytes);
+            unlooked.set(unlooked.get() + bytes);
+            if unlooked.get() >= LOOK_EVERY_BYTES {
+                unlooked.set(0);
+                *no_room.borrow_mut() = core.space.check().err();
+            }
             if self.lends {
                 self.lend(&lent_at);
             }
@@ -540,7 +562,9 @@ impl Merge {
         };
         let context =
             JobContext { stop: &stop, pace: &pace, ..self.tablet.job_context(&self.values) };
-        job::run(&context, cursors, self.spec.clone(), self.pick.output_level, &self.cuts)
+        let made =
+            job::run(&context, cursors, self.spec.clone(), self.pick.output_level, &self.cuts);
+        made.map_err(|stopped| no_room.take().unwrap_or(stopped))
     }
 
     /// Does what is more urgent meanwhile, now and then. `at` is when it was looked for (monotonic micros).

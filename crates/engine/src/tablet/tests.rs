@@ -47,8 +47,18 @@ fn rig_with(options: EngineOptions) -> Rig {
 
 fn rig_on(options: EngineOptions, clock: Arc<dyn Clock>) -> Rig {
     let files = Arc::new(MemoryFiles::new());
+    rig_over(options, clock, Arc::clone(&files), files)
+}
+
+/// Over `seen`, which are `files` with something in between.
+fn rig_over(
+    options: EngineOptions,
+    clock: Arc<dyn Clock>,
+    files: Arc<MemoryFiles>,
+    seen: Arc<dyn Files>,
+) -> Rig {
     let env = Env {
-        files: Arc::clone(&files) as Arc<dyn Files>,
+        files: seen,
         io: Arc::new(InlineIo),
         clock,
         rng: Arc::new(SeededRng::new(1)),

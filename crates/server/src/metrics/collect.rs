@@ -318,6 +318,8 @@ impl Sources {
         out.counter("compaction_read_bytes", "bytes that compactions read", read)?;
         let written = get(&metrics.compaction_write_bytes);
         out.counter("compaction_written_bytes", "bytes that compactions wrote", written)?;
+        let help = "compactions that were put off, since the disk had no room for them";
+        out.counter("compactions_put_off", help, get(&metrics.compactions_put_off))?;
         let help = "cells that garbage collection dropped";
         out.counter("cells_collected", help, get(&metrics.cells_collected))?;
         let help = "rows of tables with a change stream that were locked and read for such cells";

@@ -1,6 +1,7 @@
 //! Compactions between their pick and their end, and beside one another.
 
 use super::*;
+use crate::io::FaultFiles;
 use crate::schema::GcRule;
 
 impl Rig {
@@ -116,4 +117,45 @@ fn a_long_compaction_lends_its_thread_to_a_level_zero_that_is_due() {
     assert_eq!(rig.tablet.version().level(0).len(), 2);
     large.compact_fully().unwrap();
     assert_eq!(rig.tablet.version().level(0).len(), 0, "compacted meanwhile");
+}
+
+#[test]
+fn a_compaction_for_which_the_disk_has_no_room_is_put_off_and_the_log_goes_on() {
+    let memory = Arc::new(MemoryFiles::new());
+    let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let seen = Arc::clone(&files) as Arc<dyn Files>;
+    let rig = rig_over(EngineOptions::default(), clock, memory, seen);
+    rig.write(&["a"]);
+    rig.write(&["a"]);
+    let options = rig.engine.options();
+    let reserve = options.memtables_total_bytes + 4 * options.log_segment_bytes;
+    files.set_free_bytes(Some(reserve));
+    let error = rig.engine.compact_fully().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    rig.tablet.core.check_writable().unwrap();
+    let put_off = &rig.engine.metrics().compactions_put_off;
+    assert_eq!(put_off.load(Ordering::Relaxed), 1);
+    rig.write(&["b"]);
+    assert_eq!(rig.tablet.version().level(0).len(), 3);
+
+    files.set_free_bytes(Some(reserve + (1 << 20)));
+    rig.engine.compact_fully().unwrap();
+    assert_eq!(rig.tablet.version().level(0).len(), 0);
+    assert_eq!((rig.cells("a"), rig.cells("b")), (2, 2));
+}
+
+#[test]
+fn an_edit_that_gives_space_back_needs_none() {
+    let memory = Arc::new(MemoryFiles::new());
+    let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let seen = Arc::clone(&files) as Arc<dyn Files>;
+    let rig = rig_over(EngineOptions::default(), clock, memory, seen);
+    rig.write(&["a"]);
+    rig.move_to(5, false);
+    rig.rule(GcRule::MaxAge(1));
+    files.set_free_bytes(Some(0));
+    rig.tablet.claim_expired().unwrap().run().unwrap();
+    assert_eq!(rig.tablet.version().sst_count(), 0);
 }

@@ -1,0 +1,176 @@
+//! Space for compactions: what one may write while the disk has to take the log as well.
+//!
+//! ```text
+//! free on the disk   [ reserve: the log, flushes ][ promised to those that run ][ for one more ]
+//! ```
+//!
+//! A compaction needs the space of its outputs before that of its inputs comes back. One that does not fit is put off: it would
+//! fill the disk, the log would meet that, and the server would be read-only, after a restart once more.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Files;
+use crate::options::EngineOptions;
+
+/// Segments of the log that are kept free: the open one, the next, and as many while flushes give the oldest back.
+const RESERVED_SEGMENTS: u64 = 4;
+
+/// Bytes that are kept free for what flushes write, at most: 1 GiB, also where memory for more memtables is given. Flushes give
+/// segments of the log back as they go, and on a small disk more would keep compactions from what they could do.
+const RESERVED_MEMTABLES_BYTES_MAX: u64 = 1 << 30;
+
+/// Bytes after which a job that runs looks again: others fill the disk too, and asking costs a system call.
+pub(crate) const LOOK_EVERY_BYTES: u64 = 64 << 20;
+
+/// The space of one data directory.
+#[derive(Debug)]
+pub(crate) struct Space {
+    files: Arc<dyn Files>,
+    dir: PathBuf,
+    reserve_bytes: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// To jobs that run, not yet written.
+    promised_bytes: u64,
+    /// What a job that was put off needs free; others are put off without a word until there is as much.
+    lacking_bytes: Option<u64>,
+}
+
+impl Space {
+    pub(crate) fn new(files: Arc<dyn Files>, dir: PathBuf, options: &EngineOptions) -> Arc<Self> {
+        let log = options.log_segment_bytes.saturating_mul(RESERVED_SEGMENTS);
+        let memtables = options.memtables_total_bytes.min(RESERVED_MEMTABLES_BYTES_MAX);
+        let reserve_bytes = memtables.saturating_add(log);
+        Arc::new(Self { files, dir, reserve_bytes, state: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Free bytes; `None` where nobody knows.
+    fn free_bytes(&self) -> Option<u64> {
+        self.files.free_bytes(&self.dir).unwrap_or_else(|error| {
+            tracing::debug!(%error, "cannot ask for the free space");
+            None
+        })
+    }
+
+    /// Room for a job that may write so many bytes; `NoSpace` where it must wait.
+    pub(crate) fn promise(self: &Arc<Self>, bytes: u64) -> Result<Promise> {
+        let free = self.free_bytes();
+        let mut state = self.lock();
+        let needed = bytes.saturating_add(state.promised_bytes).saturating_add(self.reserve_bytes);
+        if free.is_some_and(|free| free < needed) {
+            return Err(self.lacking(&mut state, free.unwrap_or(0), needed));
+        }
+        if state.lacking_bytes.is_some_and(|lacking| free.is_none_or(|free| free >= lacking)) {
+            state.lacking_bytes = None;
+            tracing::info!("there is room for compactions again");
+        }
+        state.promised_bytes = state.promised_bytes.saturating_add(bytes);
+        Ok(Promise { space: Arc::clone(self), left: AtomicU64::new(bytes) })
+    }
+
+    /// Whether a job is put off for it.
+    pub(crate) fn is_short(&self) -> bool {
+        self.lock().lacking_bytes.is_some()
+    }
+
+    /// `NoSpace` where a job that runs must stop, since what is kept for the log is all that is left.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.free_bytes() {
+            Some(free) if free < self.reserve_bytes => {
+                Err(self.lacking(&mut self.lock(), free, self.reserve_bytes))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn lacking(&self, state: &mut State, free: u64, needed: u64) -> Error {
+        let reserve = self.reserve_bytes;
+        if state.lacking_bytes.is_none_or(|lacking| needed < lacking) {
+            if state.lacking_bytes.is_none() {
+                tracing::error!(
+                    free_bytes = free,
+                    needed_bytes = needed,
+                    reserve_bytes = reserve,
+                    "the disk has no room for a compaction; it is put off, and tried again every half a minute"
+                );
+            }
+            state.lacking_bytes = Some(needed);
+        }
+        let text = format!(
+            "a compaction needs {needed} free bytes, {reserve} of them for the log and memtables, and {free} are free"
+        );
+        Error::new(ErrorKind::NoSpace, text)
+    }
+}
+
+/// Room that a job has; what it has not written is given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Promise {
+    space: Arc<Space>,
+    left: AtomicU64,
+}
+
+impl Promise {
+    /// So many bytes were written: the file system counts them now.
+    pub(crate) fn spend(&self, bytes: u64) {
+        let before = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            Some(left.saturating_sub(bytes))
+        });
+        self.give_back(bytes.min(before.unwrap_or(0)));
+    }
+
+    fn give_back(&self, bytes: u64) {
+        let mut state = self.space.lock();
+        state.promised_bytes = state.promised_bytes.saturating_sub(bytes);
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.give_back(self.left.load(Ordering::Relaxed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::{FaultFiles, MemoryFiles};
+
+    #[test]
+    fn jobs_share_what_is_free_above_the_reserve() {
+        let files = Arc::new(FaultFiles::new(Arc::new(MemoryFiles::new())));
+        let options = EngineOptions {
+            memtables_total_bytes: 60,
+            log_segment_bytes: 10,
+            ..EngineOptions::default()
+        };
+        let space = Space::new(Arc::clone(&files) as Arc<dyn Files>, PathBuf::from("/"), &options);
+        let refused = |bytes| space.promise(bytes).unwrap_err().kind() == ErrorKind::NoSpace;
+        let unknown = space.promise(u64::MAX / 4).unwrap();
+        drop(unknown);
+        files.set_free_bytes(Some(300));
+        let one = space.promise(150).unwrap();
+        assert!(refused(51));
+        // It writes, and the file system has less.
+        one.spend(100);
+        files.set_free_bytes(Some(200));
+        assert!(refused(51));
+        let two = space.promise(50).unwrap();
+        drop((one, two));
+        assert!(refused(101));
+        space.promise(100).unwrap();
+        space.check().unwrap();
+        files.set_free_bytes(Some(99));
+        assert_eq!(space.check().unwrap_err().kind(), ErrorKind::NoSpace);
+    }
+}
