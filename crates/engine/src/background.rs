@@ -107,7 +107,7 @@ fn flush(engine: &Engine) -> Option<Duration> {
 /// Lends a hand with compactions that run, unless a level 0 is due; lets files go that have expired as a whole, which
 /// costs an edit; compacts the most urgent tablet until none is over its shape, then collects garbage by compactions.
 fn compact(engine: &Engine) -> Option<Duration> {
-    while !engine.core().stopping() {
+    while engine.core().check_writable().is_ok() {
         let tablets = engine.tablets();
         let offers = &engine.core().offers;
         let level_zero =

@@ -182,6 +182,11 @@ impl Core {
         if self.stopping() {
             return Err(Error::new(ErrorKind::Closed, "the server is shutting down"));
         }
+        self.check_healthy()
+    }
+
+    /// An error if a failure has made the engine read-only: what a job writes could not be installed.
+    pub(crate) fn check_healthy(&self) -> Result<()> {
         match &*self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error.clone()),
             None => Ok(()),

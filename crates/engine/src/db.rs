@@ -231,7 +231,7 @@ impl Engine {
                 Some((id, Tablet::open(Arc::clone(&core), id, manifest, replay)))
             })
             .collect();
-        orphans_removed += remove_orphan_values(&core.store, &tablets)?;
+        orphans_removed += core.store.values().remove_orphans()?;
         let summary = OpenSummary {
             replayed_records: replayed.records,
             replayed_bytes: replayed.bytes,
@@ -287,6 +287,13 @@ impl Engine {
             return Err(Error::new(ErrorKind::InvalidArgument, "a tablet needs a row range"));
         }
         self.core.check_writable()?;
+        let present = self.core.store.open_present(&initial.add)?;
+        let created = self.create_tablet_of(range, initial);
+        present.discard(&self.core.store);
+        created
+    }
+
+    fn create_tablet_of(&self, range: RowRange, initial: &VersionEdit) -> Result<Arc<Tablet>> {
         let id = TabletId(self.core.pipeline.hlc().reserve(1));
         let files = &self.core.env.files;
         let dir = self.core.layout.tablet(id);
@@ -597,20 +604,6 @@ fn remove_orphans(
         }
     }
     Ok(removed)
-}
-
-/// Removes the value files that no SST names. They are known only if every SST could be opened.
-fn remove_orphan_values(
-    store: &SstStore,
-    tablets: &BTreeMap<TabletId, Arc<Tablet>>,
-) -> Result<u64> {
-    if tablets.values().all(|tablet| tablet.opened_whole()) {
-        return store.values().remove_orphans();
-    }
-    tracing::warn!(
-        "value files that nothing names are kept: an SST that cannot be opened may name them"
-    );
-    Ok(0)
 }
 
 /// Tells of a long replay every tenth of it.

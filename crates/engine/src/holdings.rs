@@ -70,6 +70,11 @@ impl<T> Holdings<T> {
         self.kept.contains_key(&id)
     }
 
+    /// Whether the file is open or kept.
+    pub(crate) fn needs(&self, id: FileId) -> bool {
+        self.open.contains_key(&id) || self.is_kept(id)
+    }
+
     /// All files that are open or kept.
     pub(crate) fn needed(&self) -> HashSet<FileId> {
         self.open.keys().chain(self.kept.keys()).copied().collect()

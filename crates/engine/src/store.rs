@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::cache::BlockCache;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::holdings::Holdings;
 use crate::io::Env;
 use crate::layout::Layout;
 use crate::manifest::SstRef;
 use crate::sst::{FileId, SstReader};
-use crate::values::{ValueFile, ValueStore};
+use crate::values::{UnknownNames, ValueFile, ValueStore};
 
 /// Opens SSTs and removes those that nobody needs.
 #[derive(Debug)]
@@ -58,9 +58,19 @@ pub(crate) struct SstFile {
     reader: Result<Arc<SstReader>>,
     /// The value files that it names, and the bytes of each.
     values: Vec<(Arc<ValueFile>, u64)>,
+    /// Where it cannot be opened: what it names is not known.
+    _unknown: Option<UnknownNames>,
     store: Arc<SstStore>,
     /// Versions that name it, and jobs that have just written it. Changed under the store's lock.
     owners: AtomicU64,
+}
+
+/// What a job has written, open, until a version names it. Its SSTs have the job as their owner.
+#[derive(Debug, Default)]
+pub(crate) struct Outputs {
+    pub(crate) ssts: Vec<Arc<SstFile>>,
+    /// The value files that the job wrote.
+    values: Vec<FileId>,
 }
 
 impl SstStore {
@@ -119,7 +129,9 @@ impl SstStore {
         }
         let named = reader.iter().flat_map(|reader| &reader.properties().value_files);
         let values = named.map(|(id, bytes)| (self.values.open(*id), *bytes)).collect();
-        Arc::new(SstFile { id, reader, values, store: Arc::clone(self), owners: AtomicU64::new(0) })
+        let unknown = reader.is_err().then(|| self.values.unknown_names());
+        let (store, owners) = (Arc::clone(self), AtomicU64::new(0));
+        Arc::new(SstFile { id, reader, values, _unknown: unknown, store, owners })
     }
 
     /// Keeps files for a backup, whether they are open or not. They are there: the caller holds them open, or another
@@ -146,18 +158,39 @@ impl SstStore {
         self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens what a job has written. Outputs that cannot be read are of no use: all of them go.
-    pub(crate) fn open_outputs(self: &Arc<Self>, files: &[SstRef]) -> Result<Vec<Arc<SstFile>>> {
-        let opened: Vec<_> = files.iter().map(|file| self.open(file.id, file.level)).collect();
-        match opened.iter().find_map(|file| file.reader().err()) {
-            None => Ok(opened),
+    /// Opens what a job has written: SSTs, and the value files that they name. Outputs that cannot be read are of no use: all
+    /// of them go.
+    pub(crate) fn open_outputs(
+        self: &Arc<Self>,
+        ssts: &[SstRef],
+        values: &[FileId],
+    ) -> Result<Outputs> {
+        let ssts: Vec<_> = ssts.iter().map(|file| self.open(file.id, file.level)).collect();
+        let outputs = Outputs { ssts, values: values.to_vec() };
+        match outputs.open_error() {
+            None => Ok(outputs),
             Some(error) => {
-                for file in &opened {
-                    file.disown();
-                }
+                outputs.discard(self);
                 Err(error)
             }
         }
+    }
+
+    /// Opens SSTs that are there for a new tablet, which is to own them before they are let go. An error where one can be
+    /// opened another time; the rows of one that is damaged or missing fail.
+    pub(crate) fn open_present(self: &Arc<Self>, ssts: &[SstRef]) -> Result<Outputs> {
+        let mut present = Outputs::default();
+        for sst in ssts {
+            let file = self.open(sst.id, sst.level);
+            let error = file.open_error();
+            present.ssts.push(file);
+            let lost = [ErrorKind::Corruption, ErrorKind::NotFound];
+            if let Some(error) = error.filter(|error| !lost.contains(&error.kind())) {
+                present.discard(self);
+                return Err(error);
+            }
+        }
+        Ok(present)
     }
 
     /// Removes the files that nobody needs; of those as many as `bytes_per_second` lets go now, 0 for all
@@ -190,6 +223,23 @@ impl SstStore {
     }
 }
 
+impl Outputs {
+    /// Why one of them is not open, if one is not. A value file that the job did not write counts for nothing: it was there
+    /// before, and its values fail as they did.
+    fn open_error(&self) -> Option<Error> {
+        let of_values = |file: &Arc<SstFile>| file.values_error(|id| self.values.contains(&id));
+        self.ssts.iter().find_map(|file| file.open_error().or_else(|| of_values(file)))
+    }
+
+    /// No version names them, and none will: all of them go.
+    pub(crate) fn discard(self, store: &SstStore) {
+        store.values.discard(&self.values);
+        for file in &self.ssts {
+            file.disown();
+        }
+    }
+}
+
 impl SstFile {
     pub(crate) fn id(&self) -> FileId {
         self.id
@@ -198,6 +248,17 @@ impl SstFile {
     /// The reader, or the damage that was met on opening.
     pub(crate) fn reader(&self) -> Result<&Arc<SstReader>> {
         self.reader.as_ref().map_err(Error::clone)
+    }
+
+    /// Why it is not open, if it is not.
+    fn open_error(&self) -> Option<Error> {
+        self.reader.as_ref().err().cloned()
+    }
+
+    /// Why one of the value files that it names and that `which` selects is not open, if one is not.
+    fn values_error(&self, which: impl Fn(FileId) -> bool) -> Option<Error> {
+        let mut selected = self.values.iter().filter(|(file, _)| which(file.id()));
+        selected.find_map(|(file, _)| file.open_error())
     }
 
     /// The file stands at this level now: its index and filter are pinned where that is an upper one. Blocks for

@@ -116,7 +116,7 @@ impl Engine {
         if let Err(error) = written {
             // It may be on disk; then the next start removes it, since no catalog names it. Files that it lists and that
             // are gone by then do not matter.
-            backup.delete(self.values_known());
+            backup.delete();
             return Err(error);
         }
         self.backups_map().lock().insert(id, Arc::clone(&backup));
@@ -203,7 +203,7 @@ impl Engine {
         }
         // Durably before any file goes: else the next start would find a list of files that are not there.
         files.sync_dir(path.parent().unwrap_or(Path::new(".")))?;
-        backup.delete(self.values_known());
+        backup.delete();
         self.backups_map().lock().remove(&id);
         drop(backup);
         core.bell.ring();
@@ -226,10 +226,5 @@ impl Engine {
             self.delete_backup(id)?;
         }
         Ok(())
-    }
-
-    /// Whether all value files are known that tablets name.
-    fn values_known(&self) -> bool {
-        self.tablets().iter().all(|tablet| tablet.opened_whole())
     }
 }

@@ -51,8 +51,6 @@ pub struct Backup {
     store: Arc<SstStore>,
     /// Whether its files are to be let go with it: its list is gone from the disk.
     deleted: AtomicBool,
-    /// Whether value files may be removed that nobody is known to name.
-    values_known: AtomicBool,
 }
 
 impl Backup {
@@ -60,8 +58,7 @@ impl Backup {
     pub(crate) fn keep(id: BackupId, list: BackupList, store: Arc<SstStore>) -> Arc<Self> {
         store.keep(list.ssts().into_keys());
         store.values().keep(list.values.keys().copied());
-        let (deleted, values_known) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { id, list, store, deleted, values_known })
+        Arc::new(Self { id, list, store, deleted: AtomicBool::new(false) })
     }
 
     /// Its number.
@@ -75,8 +72,7 @@ impl Backup {
     }
 
     /// Lets go of the files once nobody restores from it any more.
-    pub(crate) fn delete(&self, values_known: bool) {
-        self.values_known.store(values_known, Ordering::Release);
+    pub(crate) fn delete(&self) {
         self.deleted.store(true, Ordering::Release);
     }
 }
@@ -87,7 +83,7 @@ impl Drop for Backup {
             let values: Vec<(FileId, u64)> =
                 self.list.values.iter().map(|(id, bytes)| (*id, *bytes)).collect();
             self.store.release(self.list.ssts());
-            self.store.values().release(values, self.values_known.load(Ordering::Acquire));
+            self.store.values().release(values);
         }
     }
 }

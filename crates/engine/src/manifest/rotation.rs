@@ -63,6 +63,11 @@ pub enum Found {
     Nothing,
 }
 
+/// Whether an append that failed so has written nothing: its change is in no file, and will be in none.
+pub(crate) fn wrote_nothing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::InvalidArgument)
+}
+
 /// The writing side.
 #[derive(Debug)]
 pub struct RotatingJournal {

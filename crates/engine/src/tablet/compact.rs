@@ -26,6 +26,7 @@ use crate::manifest::{SstRef, Version, VersionEdit};
 use crate::options::CompactionStyle;
 use crate::schema::TabletSchema;
 use crate::sst::FileId;
+use crate::store::Outputs;
 
 use super::Tablet;
 use super::view::View;
@@ -315,6 +316,7 @@ impl Claim {
     fn merge(&self) -> Result<()> {
         let tablet = &self.tablet;
         let pick = &self.pick;
+        tablet.core.check_healthy()?;
         let schema = tablet.compaction_schema()?;
         if pick.reason == Reason::Expired {
             return self.drop_expired();
@@ -350,18 +352,16 @@ impl Claim {
             let mut jobs = tablet.jobs();
             jobs.rests_until.extend(output.files.iter().map(|f| (f.id, until)));
         }
-        let opened = tablet.core.store.open_outputs(&output.files)?;
+        let opened = tablet.core.store.open_outputs(&output.files, &output.values.files)?;
         let mut manifest = tablet.lock_manifest();
         if tablet.lacks_in_silence(&schema, &output.stats) {
             // The inputs stay, and are picked again.
-            for file in &opened {
-                file.disown();
-            }
+            opened.discard(&tablet.core.store);
             return Ok(());
         }
         EngineMetrics::add(&metrics.cells_collected, output.stats.collected + output.stats.buried);
         let edit = VersionEdit {
-            add: job.cut_by_drops(output.files, &opened),
+            add: job.cut_by_drops(output.files, &opened.ssts),
             remove: self.still_there(&manifest.version()),
             ..VersionEdit::default()
         };
@@ -466,7 +466,7 @@ impl Claim {
             collected += properties.cells;
         }
         let edit = VersionEdit { remove, ..VersionEdit::default() };
-        tablet.install(&mut manifest, &edit, Vec::new(), 0)?;
+        tablet.install(&mut manifest, &edit, Outputs::default(), 0)?;
         EngineMetrics::add(&tablet.core.metrics.cells_collected, collected);
         Ok(())
     }
@@ -514,7 +514,7 @@ impl Claim {
             .map(|f| SstRef { level: self.pick.output_level, ..f.as_ref().clone() })
             .collect();
         let edit = VersionEdit { add, remove, ..VersionEdit::default() };
-        tablet.install(&mut manifest, &edit, Vec::new(), 0)
+        tablet.install(&mut manifest, &edit, Outputs::default(), 0)
     }
 }
 

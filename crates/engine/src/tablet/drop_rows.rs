@@ -23,7 +23,7 @@ use crate::compaction::job;
 use crate::error::Result;
 use crate::manifest::{Excised, SstRef, VersionEdit};
 use crate::sst::SstReader;
-use crate::store::SstFile;
+use crate::store::{Outputs, SstFile};
 
 use super::Tablet;
 
@@ -72,7 +72,7 @@ impl Tablet {
         if in_memory {
             edit.add_excised.push(excised.clone());
         }
-        self.install(&mut manifest, &edit, Vec::new(), 0)?;
+        self.install(&mut manifest, &edit, Outputs::default(), 0)?;
         let mut jobs = self.jobs();
         if !jobs.running.is_empty() {
             jobs.drops.push_back(excised);

@@ -93,6 +93,7 @@ impl Tablet {
         if !self.has_waiting() || self.is_dropped() {
             return Ok(false);
         }
+        self.core.check_healthy()?;
         let result = self.flush_oldest();
         self.core.room.notify_waiters();
         match result {
@@ -138,19 +139,17 @@ impl Tablet {
         let written: u64 = output.files.iter().map(|f| f.bytes).sum();
         EngineMetrics::add(&self.core.metrics.flush_bytes, written);
         EngineMetrics::add(&self.core.metrics.flushes, 1);
-        let opened = self.core.store.open_outputs(&output.files)?;
+        let opened = self.core.store.open_outputs(&output.files, &output.values.files)?;
         let mut manifest = self.lock_manifest();
         if self.lacks_in_silence(&schema, &output.stats) {
             // The memtable waits still, and is flushed again.
-            for file in &opened {
-                file.disown();
-            }
+            opened.discard(&self.core.store);
             return Ok(());
         }
         let remove_excised =
             manifest.version().excised().iter().filter(|e| e.seq <= last_seq).cloned().collect();
         let edit = VersionEdit {
-            add: job.cut_by_drops(output.files, &opened),
+            add: job.cut_by_drops(output.files, &opened.ssts),
             flushed_seq: Some(last_seq),
             last_seq: Some(last_seq),
             remove_excised,

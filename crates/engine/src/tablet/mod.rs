@@ -44,11 +44,11 @@ use crate::compaction::pick::Busy;
 use crate::compaction::{CompactionStats, ages};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::{Excised, TabletManifest, Version, VersionEdit};
+use crate::manifest::{Excised, TabletManifest, Version, VersionEdit, wrote_nothing};
 use crate::options::CompactionStyle;
 use crate::schema::TabletSchema;
 use crate::sst::{FileId, FilterComparison, IndexMemory};
-use crate::store::SstFile;
+use crate::store::{Outputs, SstFile};
 
 pub(crate) use replay::Replay;
 
@@ -393,34 +393,41 @@ impl Tablet {
         Error::new(ErrorKind::ReadOnly, "the tablet was not given its schema yet")
     }
 
-    /// Writes an edit and puts the version that it makes before the readers. `opened` are the files that
-    /// it adds; `flushed` memtables leave. A failed edit makes the engine read-only.
+    /// Writes an edit and puts the version that it makes before the readers. `outputs` are the files that
+    /// it adds; `flushed` memtables leave. An edit whose outcome is not known makes the engine read-only, and leaves the files
+    /// to the next start, which knows; where it was not written, they go.
     fn install(
         &self,
         manifest: &mut TabletManifest,
         edit: &VersionEdit,
-        opened: Vec<Arc<SstFile>>,
+        outputs: Outputs,
         flushed: usize,
     ) -> Result<()> {
         if self.is_dropped() || self.is_sealed() {
-            // No manifest names them, and none will.
-            for file in &opened {
-                file.disown();
-            }
+            outputs.discard(&self.core.store);
             return Err(if self.is_dropped() {
                 Error::new(ErrorKind::NotFound, "the tablet was dropped")
             } else {
                 Error::new(ErrorKind::Closed, "the engine is closed")
             });
         }
-        let version = manifest.append(edit).inspect_err(|error| self.core.fail(error))?;
+        let version = match manifest.append(edit) {
+            Ok(version) => version,
+            Err(error) => {
+                if wrote_nothing(&error) {
+                    outputs.discard(&self.core.store);
+                }
+                self.core.fail(&error);
+                return Err(error);
+            }
+        };
         // All but the memtables changes under the manifest's lock alone: what takes long, for a tablet of many files,
         // is done before writers are held up.
         let view = self.view.load_full();
-        let mut files = HashMap::with_capacity(view.files.len() + opened.len());
+        let mut files = HashMap::with_capacity(view.files.len() + outputs.ssts.len());
         let mut known: HashMap<FileId, Arc<SstFile>> =
             view.files.iter().map(|(id, file)| (*id, Arc::clone(file))).collect();
-        known.extend(opened.into_iter().map(|file| (file.id(), file)));
+        known.extend(outputs.ssts.into_iter().map(|file| (file.id(), file)));
         for file in version.ssts() {
             if let Some(open) = known.remove(&file.id) {
                 open.moved_to(file.level);

@@ -15,11 +15,6 @@ use super::compact::Claim;
 use super::view::View;
 
 impl Tablet {
-    /// Whether all of its SSTs could be opened, so that all value files are known that they name.
-    pub(crate) fn opened_whole(&self) -> bool {
-        self.view.load().files.values().all(|file| file.reader().is_ok())
-    }
-
     /// Whether value files are to be freed for their own sake.
     pub(crate) fn must_reclaim(&self) -> bool {
         !self.is_dropped()

@@ -212,11 +212,15 @@ fn a_job_that_ends_after_its_tablet_was_dropped_leaves_no_file_and_a_healthy_eng
     let layout = &rig.tablet.core.layout;
     let bytes = rig.files.contents(&layout.sst(file)).unwrap();
     rig.files.put_contents(&layout.sst(file + 1_000_000), bytes);
-    let late = rig.tablet.core.store.open(file + 1_000_000, 0);
+    let late = crate::manifest::SstRef {
+        id: file + 1_000_000,
+        ..rig.tablet.version().level(0)[0].as_ref().clone()
+    };
+    let late = rig.tablet.core.store.open_present(&[late]).unwrap();
     rig.engine.drop_tablet(rig.tablet.id()).unwrap();
     let edit = VersionEdit { last_seq: Some(1), ..VersionEdit::default() };
     let mut manifest = rig.tablet.lock_manifest();
-    let error = rig.tablet.install(&mut manifest, &edit, vec![late], 0).unwrap_err();
+    let error = rig.tablet.install(&mut manifest, &edit, late, 0).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     drop(manifest);
     assert_eq!(rig.engine.health(), Health::Serving);
@@ -346,6 +350,25 @@ fn writes_are_refused_while_a_damaged_file_in_level_zero_keeps_compaction_from_m
     let refused = answer.expect("compaction makes no room while its file is damaged").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Overloaded, "{refused}");
     assert_eq!(rig.engine.refusals().get(Behind::Failing), 1);
+}
+
+#[test]
+fn outputs_that_the_manifest_refuses_are_removed() {
+    let rig = rig();
+    rig.write(&["a"]);
+    let file = rig.tablet.version().level(0)[0].as_ref().clone();
+    let layout = &rig.tablet.core.layout;
+    let bytes = rig.files.contents(&layout.sst(file.id)).unwrap();
+    let output = crate::manifest::SstRef { id: file.id + 1_000_000, ..file };
+    rig.files.put_contents(&layout.sst(output.id), bytes);
+    let outputs = rig.tablet.core.store.open_present(&[output]).unwrap();
+    // An edit that does not fit is refused before anything is written.
+    let edit = VersionEdit { remove: vec![(3, 7)], ..VersionEdit::default() };
+    let mut manifest = rig.tablet.lock_manifest();
+    rig.tablet.install(&mut manifest, &edit, outputs, 0).unwrap_err();
+    drop(manifest);
+    rig.tablet.core.store.remove_doomed(0);
+    assert_eq!(rig.ssts(), 1);
 }
 
 #[test]

@@ -3,10 +3,13 @@
 //!
 //! *Naming* is what keeps a file: each SST that is open and has an owner names the value files that its properties
 //! list, and so does a job that reads through them, so that its outputs find them still there.
+//!
+//! An SST that cannot be opened does not tell what it names. While there is one, what nothing else names stays, but for what
+//! a failed job has written itself, and no file counts as sparse.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{ValuePointer, ValueReader};
 use crate::error::{Error, ErrorKind, Result};
@@ -22,6 +25,10 @@ use crate::store::Removable;
 /// space.
 const LIVE_PERCENT_MIN: u64 = 50;
 
+/// How long a value file that could not be opened is left alone, in microseconds: reads fail meanwhile. Each try costs a
+/// system call or two, or, on a bad disk, seconds of a reader's thread; a longer pause keeps values away that are there again.
+const REOPEN_WAIT_MICROS: u64 = 1_000_000;
+
 /// The value files of a view, by number.
 pub(crate) type ValueFiles = HashMap<FileId, Arc<ValueFile>>;
 
@@ -31,16 +38,26 @@ pub(crate) struct ValueStore {
     env: Env,
     layout: Layout,
     holdings: Mutex<Holdings<ValueFile>>,
+    /// SSTs that could not be opened and are not gone.
+    unreadable_ssts: AtomicU64,
+    /// Files, each with its bytes, that would have been removed but for these SSTs. Locked after `holdings`.
+    withheld: Mutex<Vec<(FileId, u64)>>,
     /// Shared with the SSTs.
     removable: Arc<Mutex<Removable>>,
 }
+
+/// Stands for an SST that cannot be opened, while it is there.
+#[derive(Debug)]
+pub(crate) struct UnknownNames(Arc<ValueStore>);
 
 /// A value file.
 #[derive(Debug)]
 pub(crate) struct ValueFile {
     id: FileId,
-    /// A file that is missing fails every read of its values and leaves all others alone.
-    reader: Result<ValueReader>,
+    /// A file that cannot be opened fails every read of its values and leaves all others alone.
+    reader: OnceLock<ValueReader>,
+    /// Why it could not be opened.
+    unopened: Mutex<Option<Unopened>>,
     store: Arc<ValueStore>,
     /// Who names it.
     names: AtomicU64,
@@ -50,6 +67,15 @@ pub(crate) struct ValueFile {
     stuck: AtomicBool,
     /// A backup keeps it: what is moved out of it frees nothing.
     kept: AtomicBool,
+    /// What a failed job has written: no SST that counts names it.
+    discarded: AtomicBool,
+}
+
+/// Why a file could not be opened, and when to try again (monotonic micros).
+#[derive(Debug)]
+struct Unopened {
+    error: Error,
+    again_at_micros: u64,
 }
 
 /// Names value files while it lives, without naming bytes of them.
@@ -62,36 +88,82 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl ValueStore {
     pub(crate) fn new(env: Env, layout: Layout, removable: Arc<Mutex<Removable>>) -> Arc<Self> {
-        Arc::new(Self { env, layout, holdings: Mutex::default(), removable })
+        Arc::new(Self {
+            env,
+            layout,
+            holdings: Mutex::default(),
+            unreadable_ssts: AtomicU64::new(0),
+            withheld: Mutex::default(),
+            removable,
+        })
     }
 
-    /// The file, opened where it was not. Damage is logged here and kept for the readers to meet.
+    /// An SST could not be opened: what it names is not known until what is returned is dropped with it.
+    pub(crate) fn unknown_names(self: &Arc<Self>) -> UnknownNames {
+        self.unreadable_ssts.fetch_add(1, Ordering::AcqRel);
+        UnknownNames(Arc::clone(self))
+    }
+
+    /// Whether all names of value files are known: every SST could be opened.
+    pub(crate) fn all_known(&self) -> bool {
+        self.unreadable_ssts.load(Ordering::Acquire) == 0
+    }
+
+    /// Nothing that is known names the file, which is not open: it goes, or waits for the SSTs that may name it.
+    fn let_go(&self, id: FileId, bytes: u64) {
+        // Under its lock: the last of these SSTs takes what waits only after it is gone itself.
+        let mut withheld = lock(&self.withheld);
+        if self.all_known() {
+            lock(&self.removable).push(self.layout.value(id), bytes);
+        } else {
+            withheld.push((id, bytes));
+        }
+    }
+
+    /// These files are of a job that failed: nothing names them for good. Those that an SST of the job has open go with it.
+    pub(crate) fn discard(&self, ids: &[FileId]) {
+        // As in `keep`.
+        let mut open = Vec::new();
+        let holdings = lock(&self.holdings);
+        for id in ids {
+            match holdings.get(*id) {
+                Some(file) => {
+                    file.discarded.store(true, Ordering::Release);
+                    open.push(file);
+                }
+                None => lock(&self.removable).push(self.layout.value(*id), 0),
+            }
+        }
+        drop(holdings);
+    }
+
+    /// The file, opened where it was not. Damage is logged here and kept for the readers to meet; after any other error it
+    /// is opened again when it is used.
     pub(crate) fn open(self: &Arc<Self>, id: FileId) -> Arc<ValueFile> {
         let known = lock(&self.holdings).get(id);
         if let Some(file) = known {
             return file;
         }
         // Read without the lock, which those who let go of files take.
-        let path = self.layout.value(id);
-        let reader = ValueReader::open(self.env.files.as_ref(), &path, id);
-        match &reader {
-            Ok(reader) => {
-                if let Err(error) = reader.verify_footer() {
-                    tracing::error!(%error, "a value file is damaged; what verifies of it is served");
-                }
-            }
+        let (reader, unopened) = (OnceLock::new(), Mutex::default());
+        match self.read(id) {
+            Ok(opened) => drop(reader.set(opened)),
             Err(error) => {
+                let path = self.layout.value(id);
                 tracing::error!(file = %path.display(), %error, "value file cannot be opened; its values fail");
+                *lock(&unopened) = Some(self.unopened(error));
             }
         }
         let file = Arc::new(ValueFile {
             id,
             reader,
+            unopened,
             store: Arc::clone(self),
             names: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             stuck: AtomicBool::new(false),
             kept: AtomicBool::new(false),
+            discarded: AtomicBool::new(false),
         });
         let mut holdings = lock(&self.holdings);
         if let Some(first) = holdings.get(id) {
@@ -103,6 +175,19 @@ impl ValueStore {
         holdings.opened(id, &file);
         drop(holdings);
         file
+    }
+
+    fn read(&self, id: FileId) -> Result<ValueReader> {
+        let reader = ValueReader::open(self.env.files.as_ref(), &self.layout.value(id), id)?;
+        if let Err(error) = reader.verify_footer() {
+            tracing::error!(%error, "a value file is damaged; what verifies of it is served");
+        }
+        Ok(reader)
+    }
+
+    fn unopened(&self, error: Error) -> Unopened {
+        let now = self.env.clock.monotonic_micros();
+        Unopened { error, again_at_micros: now.saturating_add(REOPEN_WAIT_MICROS) }
     }
 
     /// Keeps files for a backup, whether they are open or not.
@@ -120,15 +205,14 @@ impl ValueStore {
         drop(holdings);
     }
 
-    /// A backup keeps these files no longer, each with its bytes. Where not all who name files are known (an SST that cannot
-    /// be opened), what is not open stays until a start that knows.
-    pub(crate) fn release(&self, files: impl IntoIterator<Item = (FileId, u64)>, all_known: bool) {
+    /// A backup keeps these files no longer, each with its bytes.
+    pub(crate) fn release(&self, files: impl IntoIterator<Item = (FileId, u64)>) {
         // As in `keep`.
         let mut open = Vec::new();
         let mut holdings = lock(&self.holdings);
         for (id, bytes) in files {
-            if holdings.release(id) && all_known {
-                lock(&self.removable).push(self.layout.value(id), bytes);
+            if holdings.release(id) {
+                self.let_go(id, bytes);
             }
             if let Some(file) = holdings.get(id) {
                 file.kept.store(holdings.is_kept(id), Ordering::Relaxed);
@@ -139,8 +223,14 @@ impl ValueStore {
     }
 
     /// Removes the files in the directory that are neither open nor kept: what a crash left of jobs. Called once all SSTs are
-    /// open and name theirs. Tells how many there were.
+    /// open and name theirs; removes nothing where one could not be opened. Tells how many there were.
     pub(crate) fn remove_orphans(&self) -> Result<u64> {
+        if !self.all_known() {
+            tracing::warn!(
+                "value files that nothing names are kept: an SST that cannot be opened may name them"
+            );
+            return Ok(0);
+        }
         let named = lock(&self.holdings).needed();
         let mut removed = 0;
         for entry in self.env.files.list(&self.layout.values())? {
@@ -159,14 +249,42 @@ impl ValueFile {
         self.id
     }
 
-    /// The reader, or the damage that was met on opening.
+    /// The reader, or why it cannot be opened. Damage stays; after any other error (too many open files, a file that was
+    /// moved away) the file is opened again here, now and then, which blocks.
     pub(crate) fn reader(&self) -> Result<&ValueReader> {
-        self.reader.as_ref().map_err(Error::clone)
+        if let Some(reader) = self.reader.get() {
+            return Ok(reader);
+        }
+        let mut unopened = lock(&self.unopened);
+        if let Some(known) = unopened.as_ref() {
+            let now = self.store.env.clock.monotonic_micros();
+            if known.error.kind() == ErrorKind::Corruption || now < known.again_at_micros {
+                return Err(known.error.clone());
+            }
+        }
+        match self.store.read(self.id) {
+            Ok(reader) => {
+                if unopened.take().is_some() {
+                    let file = self.store.layout.value(self.id);
+                    tracing::info!(file = %file.display(), "a value file can be opened again");
+                }
+                Ok(self.reader.get_or_init(|| reader))
+            }
+            Err(error) => {
+                *unopened = Some(self.store.unopened(error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Why it is not open, if it is not.
+    pub(crate) fn open_error(&self) -> Option<Error> {
+        lock(&self.unopened).as_ref().map(|unopened| unopened.error.clone())
     }
 
     /// Bytes of its frames; 0 where it cannot be opened.
     pub(crate) fn frame_bytes(&self) -> u64 {
-        self.reader.as_ref().map_or(0, ValueReader::frame_bytes)
+        self.reader.get().map_or(0, ValueReader::frame_bytes)
     }
 
     /// Bytes that SSTs name in it.
@@ -185,6 +303,7 @@ impl ValueFile {
         let live = self.live_bytes().saturating_mul(100);
         !self.stuck.load(Ordering::Relaxed)
             && !self.is_kept()
+            && self.store.all_known()
             && live < self.frame_bytes().saturating_mul(LIVE_PERCENT_MIN)
     }
 
@@ -216,9 +335,29 @@ impl ValueFile {
 impl Drop for ValueFile {
     fn drop(&mut self) {
         let gone = lock(&self.store.holdings).closed(self.id, self);
-        if gone && self.names.load(Ordering::Acquire) == 0 {
+        if !gone || self.names.load(Ordering::Acquire) > 0 {
+            return;
+        }
+        if self.discarded.load(Ordering::Acquire) {
             let path = self.store.layout.value(self.id);
             lock(&self.store.removable).push(path, self.frame_bytes());
+        } else {
+            self.store.let_go(self.id, self.frame_bytes());
+        }
+    }
+}
+
+impl Drop for UnknownNames {
+    /// The SST is gone, and with the last one the doubt: what nobody has opened or kept since goes.
+    fn drop(&mut self) {
+        let store = &self.0;
+        let holdings = lock(&store.holdings);
+        let mut withheld = lock(&store.withheld);
+        if store.unreadable_ssts.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        for (id, bytes) in withheld.drain(..).filter(|(id, _)| !holdings.needs(*id)) {
+            lock(&store.removable).push(store.layout.value(id), bytes);
         }
     }
 }

@@ -16,6 +16,7 @@ mod metamorphic;
 mod model;
 mod newest;
 mod offline;
+mod shortages;
 mod values;
 mod versions;
 mod widths;

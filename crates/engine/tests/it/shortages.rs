@@ -1,0 +1,240 @@
+//! Files that cannot be opened, now or for a while: what is there stays, what is of no use goes, and what passes is not kept.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::executor::block_on;
+
+use tepui_engine::ErrorKind;
+use tepui_engine::cell::{RowBatch, RowRange};
+use tepui_engine::db::{Engine, EngineOptions};
+use tepui_engine::io::{Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles};
+use tepui_engine::read::Projection;
+use tepui_engine::tablet::{ReadView, Tablet};
+
+use crate::harness::{START_MICROS, env, plain_schema, put, tiny_options};
+
+/// Values of this size are separated; nothing else is.
+const VALUE_BYTES: usize = 1000;
+
+/// Rows that the tests write: enough for several SSTs and value files.
+const ROWS: u64 = 120;
+
+struct Rig {
+    disk: Arc<MemoryFiles>,
+    faults: FaultFiles,
+    clock: Arc<ManualClock>,
+    engine: Arc<Engine>,
+    tablet: Arc<Tablet>,
+}
+
+fn options() -> EngineOptions {
+    EngineOptions {
+        separate_values_bytes: VALUE_BYTES as u64,
+        memtable_bytes: 1 << 20,
+        log_segment_bytes: 1 << 20,
+        target_file_bytes: 32 << 10,
+        base_level_bytes: 1 << 20,
+        ..tiny_options()
+    }
+}
+
+/// Opens what is on `disk`; the first opening meets the faults.
+fn open(disk: Arc<MemoryFiles>, met: &[Fault]) -> Rig {
+    let faults = FaultFiles::new(Arc::clone(&disk) as Arc<dyn Files>);
+    for fault in met {
+        faults.inject(fault.clone());
+    }
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let environment = env(Arc::new(faults.clone()), Arc::clone(&clock), 1);
+    let engine = Engine::open(environment, Path::new("/data"), options()).unwrap();
+    let tablet = match engine.tablets().first() {
+        Some(tablet) => Arc::clone(tablet),
+        None => engine.create_tablet(RowRange::all()).unwrap(),
+    };
+    tablet.set_schema(Arc::new(plain_schema()));
+    engine.start().unwrap();
+    Rig { disk, faults, clock, engine, tablet }
+}
+
+fn row(n: u64) -> String {
+    format!("row-{n:05}")
+}
+
+/// Values that do not compress.
+fn value(n: u64, round: u64, bytes: usize) -> String {
+    let mut x = (n + (round << 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut text = String::with_capacity(bytes);
+    while text.len() < bytes {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        text.push(char::from(b'!' + (x % 90) as u8));
+    }
+    text
+}
+
+impl Rig {
+    /// Writes rows with a value that lies elsewhere and one that does not, without flushing them.
+    fn write(&self, rows: impl Iterator<Item = u64>, round: u64) {
+        for n in rows {
+            let mutations = vec![
+                put(1, "large", 1000, &value(n, round, VALUE_BYTES)),
+                put(1, "small", 1000, &value(n, round, VALUE_BYTES - 100)),
+            ];
+            let batch = RowBatch { row: row(n).into_bytes().into(), mutations };
+            block_on(self.tablet.apply(batch)).unwrap();
+        }
+    }
+
+    /// The large value of a row.
+    fn read(&self, n: u64) -> tepui_engine::Result<String> {
+        let projection = Projection::all();
+        let key = row(n);
+        let read = self.tablet.read_row(key.as_bytes(), &projection, ReadView::Durable);
+        let found = block_on(read)?.expect("the row is there");
+        Ok(String::from_utf8(found.cells[0].value.to_vec()).unwrap())
+    }
+
+    fn assert_reads(&self, rows: impl Iterator<Item = u64>, round: u64) {
+        for n in rows {
+            assert_eq!(self.read(n).unwrap(), value(n, round, VALUE_BYTES), "{}", row(n));
+        }
+    }
+
+    fn paths(&self, dir: &str) -> Vec<PathBuf> {
+        let dir = Path::new("/data").join(dir);
+        self.disk.list(&dir).unwrap().iter().map(|entry| dir.join(&entry.name)).collect()
+    }
+}
+
+/// A disk with rows in several SSTs, of which some name values in the same file.
+fn furnished() -> Arc<MemoryFiles> {
+    let rig = open(Arc::default(), &[]);
+    rig.write(0..ROWS, 0);
+    rig.engine.compact_fully().unwrap();
+    rig.engine.close().unwrap();
+    assert!(rig.paths("sst").len() > 2 && rig.paths("values").len() > 2);
+    rig.disk
+}
+
+fn unopened(path: &Path) -> Fault {
+    Fault::new(FaultOp::Open).on_path(path.to_string_lossy())
+}
+
+/// An engine that cannot open the SST of the first rows, and how many rows that are.
+fn without_first_sst() -> (Rig, u64) {
+    let disk = furnished();
+    let paths = open(Arc::clone(&disk), &[]).paths("sst");
+    for path in paths {
+        let rig = open(Arc::clone(&disk), &[unopened(&path).sticky()]);
+        let lost = (0..ROWS).take_while(|n| rig.read(*n).is_err()).count() as u64;
+        if lost > 0 {
+            return (rig, lost);
+        }
+    }
+    panic!("one of the SSTs has the first row")
+}
+
+#[test]
+fn values_stay_that_an_sst_may_name_which_cannot_be_opened() {
+    let (rig, lost) = without_first_sst();
+    for round in 1..4 {
+        rig.write(lost..ROWS, round);
+        block_on(rig.tablet.flush()).unwrap();
+        // What needs the SST fails.
+        drop(rig.engine.run_background());
+    }
+    rig.assert_reads(lost..ROWS, 3);
+    rig.engine.close().unwrap();
+    // The cause is removed: the SST is there, and all that it names.
+    let rig = open(rig.disk, &[]);
+    rig.assert_reads(0..lost, 0);
+    rig.assert_reads(lost..ROWS, 3);
+    rig.engine.compact_fully().unwrap();
+    rig.engine.compact_fully().unwrap();
+    rig.engine.run_background().unwrap();
+    let live = ROWS * VALUE_BYTES as u64;
+    assert!(rig.tablet.stats().value_file_bytes < 5 * live / 2, "garbage goes again");
+}
+
+#[test]
+fn values_go_once_the_sst_is_gone_that_could_not_be_opened() {
+    let (rig, lost) = without_first_sst();
+    let before = rig.paths("values").len();
+    block_on(rig.tablet.drop_rows(RowRange::new(row(lost), row(ROWS)))).unwrap();
+    rig.engine.run_background().unwrap();
+    assert_eq!(rig.paths("values").len(), before, "the SST may name all of them");
+    block_on(rig.tablet.drop_rows(RowRange::all())).unwrap();
+    rig.engine.run_background().unwrap();
+    assert!(rig.paths("sst").is_empty());
+    assert!(rig.paths("values").len() < before, "what was known of is gone");
+    rig.engine.close().unwrap();
+    assert!(open(rig.disk, &[]).paths("values").is_empty());
+}
+
+#[test]
+fn an_output_that_cannot_be_opened_leaves_no_file_of_its_job() {
+    for dir in ["/data/sst", "/data/values"] {
+        let rig = open(Arc::default(), &[]);
+        rig.write(0..ROWS, 0);
+        rig.faults.inject(unopened(Path::new(dir)));
+        let error = block_on(rig.tablet.flush()).unwrap_err();
+        assert!(error.message().contains(dir), "{error}");
+        rig.assert_reads(0..ROWS, 0);
+        drop(rig.engine.close());
+        assert!(rig.paths("sst").is_empty() && rig.paths("values").is_empty(), "{dir}");
+        let rig = open(rig.disk, &[]);
+        rig.assert_reads(0..ROWS, 0);
+    }
+}
+
+#[test]
+fn a_value_file_that_can_be_opened_again_is_read_again() {
+    let disk = furnished();
+    let path = open(Arc::clone(&disk), &[]).paths("values").remove(0);
+    let rig = open(disk, &[unopened(&path)]);
+    let failing: Vec<u64> = (0..ROWS).filter(|n| rig.read(*n).is_err()).collect();
+    assert!(!failing.is_empty());
+    rig.clock.advance_micros(1_000_000);
+    rig.assert_reads(0..ROWS, 0);
+}
+
+#[test]
+fn a_restore_that_cannot_open_a_file_now_fails_and_can_be_tried_again() {
+    let rig = open(furnished(), &[]);
+    let backup = block_on(rig.engine.create_backup(&[rig.tablet.id()])).unwrap().id();
+    rig.engine.drop_tablet(rig.tablet.id()).unwrap();
+    let Rig { tablet, engine, faults, .. } = rig;
+    drop(tablet);
+    engine.run_background().unwrap();
+    faults.inject(Fault::new(FaultOp::Open).on_path("/data/sst").nth(2));
+    engine.restore_backup(backup).unwrap_err();
+    assert!(engine.tablets().is_empty(), "nothing is left of it");
+    let restored = engine.restore_backup(backup).unwrap();
+    restored[0].set_schema(Arc::new(plain_schema()));
+    for n in 0..ROWS {
+        let projection = Projection::all();
+        let key = row(n);
+        let read = restored[0].read_row(key.as_bytes(), &projection, ReadView::Durable);
+        assert!(block_on(read).unwrap().is_some());
+    }
+}
+
+#[test]
+fn after_a_manifest_failed_no_job_writes_files_that_nobody_will_name() {
+    let rig = open(Arc::default(), &[]);
+    rig.write(0..ROWS, 0);
+    rig.faults.inject(Fault::new(FaultOp::Sync).on_path("MANIFEST"));
+    block_on(rig.tablet.flush()).unwrap_err();
+    let created = rig.faults.count(FaultOp::Create);
+    for _ in 0..3 {
+        let error = block_on(rig.tablet.flush()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+        drop(rig.engine.run_background());
+    }
+    assert_eq!(rig.faults.count(FaultOp::Create), created);
+    rig.assert_reads(0..ROWS, 0);
+    drop(rig.engine.close());
+    open(rig.disk, &[]).assert_reads(0..ROWS, 0);
+}
