@@ -171,6 +171,8 @@ impl From<tepui_engine::Error> for Error {
             ErrorKind::NoSpace | ErrorKind::Overloaded => Code::ResourceExhausted,
             // Both end when the server is started again, so a client may try again.
             ErrorKind::ReadOnly | ErrorKind::Closed => Code::Unavailable,
+            // Soon there may be an open file, or memory.
+            ErrorKind::Exhausted => Code::Unavailable,
             // What the service answers when a row cannot be read in one piece: a filter can help.
             ErrorKind::RowTooLarge => Code::FailedPrecondition,
             ErrorKind::Locked => Code::FailedPrecondition,
@@ -194,6 +196,7 @@ mod tests {
             (ErrorKind::Io, Code::Internal),
             (ErrorKind::NoSpace, Code::ResourceExhausted),
             (ErrorKind::ReadOnly, Code::Unavailable),
+            (ErrorKind::Exhausted, Code::Unavailable),
             (ErrorKind::Overloaded, Code::ResourceExhausted),
             (ErrorKind::RowTooLarge, Code::FailedPrecondition),
             (ErrorKind::Closed, Code::Unavailable),

@@ -92,7 +92,7 @@ fn flush(engine: &Engine) -> Option<Duration> {
     loop {
         let mut flushed = false;
         for tablet in engine.tablets() {
-            match tablet.flush_one() {
+            match tablet.flush_when_due() {
                 Ok(more) => flushed |= more,
                 // The engine is read-only now and has said why.
                 Err(_) => return None,

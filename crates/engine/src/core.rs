@@ -70,6 +70,8 @@ pub struct EngineMetrics {
     pub value_moved_bytes: AtomicU64,
     /// Flushes done.
     pub flushes: AtomicU64,
+    /// Flushes that failed and are tried again.
+    pub flush_retries: AtomicU64,
     /// Compactions done.
     pub compactions: AtomicU64,
     /// Compactions that were put off, or ended before their time, since the disk had no room.

@@ -21,6 +21,8 @@ pub enum ErrorKind {
     Io,
     /// The disk is full (ENOSPC or a quota). Writing resumes after a restart when there is room.
     NoSpace,
+    /// The process or the machine has no open file or memory left for it (EMFILE, ENFILE, ENOMEM); soon it may.
+    Exhausted,
     /// An earlier failed write or sync made the engine read-only until it is restarted.
     ReadOnly,
     /// A limit on memory or queued work is near or reached; the same request may succeed later, and the
@@ -64,7 +66,7 @@ impl Error {
     }
 
     /// An operating-system error met while doing `what` (for example "write log/0001.log").
-    /// ENOSPC and EDQUOT become [`ErrorKind::NoSpace`].
+    /// ENOSPC and EDQUOT become [`ErrorKind::NoSpace`]; EMFILE, ENFILE and ENOMEM [`ErrorKind::Exhausted`].
     pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Self {
         let kind = match error.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
@@ -72,7 +74,10 @@ impl Error {
             }
             std::io::ErrorKind::NotFound => ErrorKind::NotFound,
             std::io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
-            _ => ErrorKind::Io,
+            _ => match Errno::from_io_error(error) {
+                Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => ErrorKind::Exhausted,
+                _ => ErrorKind::Io,
+            },
         };
         if Errno::from_io_error(error) == Some(Errno::MFILE) {
             let hint = "each data file and each connection is one; raise the limit of open files (LimitNOFILE, ulimit -n)";
@@ -118,7 +123,7 @@ mod tests {
     #[test]
     fn who_has_too_many_files_open_is_told_what_to_raise() {
         let error = Error::io("open sst/1", &Errno::MFILE.into());
-        assert_eq!(error.kind(), ErrorKind::Io);
+        assert_eq!(error.kind(), ErrorKind::Exhausted);
         assert!(error.message().starts_with("open sst/1: ") && error.message().contains("ulimit"));
         assert!(!Error::io("open sst/1", &Errno::IO.into()).message().contains("ulimit"));
     }

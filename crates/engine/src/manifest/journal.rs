@@ -101,22 +101,42 @@ impl Journal {
         id: u64,
         first: &[u8],
     ) -> Result<Self> {
+        let draft = Self::draft(files, path, magic, id, first)?;
+        let draft_path = draft.writer.path().to_owned();
+        draft.publish(files, path).inspect_err(|_| {
+            // Where it was renamed there is none.
+            let _ = files.remove(&draft_path);
+        })
+    }
+
+    /// Writes such a file up to its name. Until it is [published](Self::publish) it does not count, and after a failure here
+    /// it never will.
+    pub(crate) fn draft(
+        files: &dyn Files,
+        path: &Path,
+        magic: Magic,
+        id: u64,
+        first: &[u8],
+    ) -> Result<Self> {
         let mut draft = path.to_owned().into_os_string();
         draft.push(DRAFT_SUFFIX);
         let draft = Path::new(&draft);
         if files.exists(draft)? {
             files.remove(draft)?;
         }
-        let written = Self::write_first(files, draft, magic, id, first)
-            .and_then(|journal| files.rename(draft, path).map(|()| journal));
-        let mut journal = written.inspect_err(|_| {
+        Self::write_first(files, draft, magic, id, first).inspect_err(|_| {
             // On a full disk its room is wanted. Where it cannot be removed, the next start does.
             let _ = files.remove(draft);
-        })?;
-        journal.writer.renamed(path);
+        })
+    }
+
+    /// Gives a draft its name, durably.
+    pub(crate) fn publish(mut self, files: &dyn Files, path: &Path) -> Result<Self> {
+        files.rename(self.writer.path(), path)?;
+        self.writer.renamed(path);
         sync_parent(files, path)?;
-        journal.mark()?;
-        Ok(journal)
+        self.mark()?;
+        Ok(self)
     }
 
     /// Creates a file with its first record; its name is not durable yet.

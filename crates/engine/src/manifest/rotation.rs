@@ -16,12 +16,13 @@
 //! opened is not continued: its first change rotates.
 //!
 //! A failed write leaves unknown what is on disk: the change may or may not be found at the next
-//! opening. Nothing is written after it.
+//! opening. Nothing is written after it. Only where the next file cannot be begun, for want of an open file or of memory, is it
+//! known: that file has its name once it is whole, and before that nothing counts. The same change may be tried again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::journal::{Contents, Journal, Magic, Record};
+use super::journal::{Contents, DRAFT_SUFFIX, Journal, Magic, Record};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 
@@ -65,7 +66,16 @@ pub enum Found {
 
 /// Whether an append that failed so has written nothing: its change is in no file, and will be in none.
 pub(crate) fn wrote_nothing(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::InvalidArgument)
+    use ErrorKind::{Exhausted, InvalidArgument, ReadOnly};
+    matches!(error.kind(), ReadOnly | InvalidArgument | Exhausted)
+}
+
+/// An error after which the outcome is not known.
+fn unknown(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Exhausted => Error::new(ErrorKind::Io, error.message()),
+        _ => error,
+    }
 }
 
 /// The writing side.
@@ -139,7 +149,8 @@ impl RotatingJournal {
     }
 
     /// Makes a change durable: `change` is its record, `snapshot` makes the record of the whole state
-    /// after it. After a failure every later call fails with `ReadOnly`.
+    /// after it. `Exhausted` where nothing was written, and may be later. After any other failure every later call fails with
+    /// `ReadOnly`.
     pub fn append(&mut self, change: &[u8], snapshot: impl FnOnce() -> Vec<u8>) -> Result<()> {
         if let Some(reason) = &self.failed {
             return Err(Error::new(
@@ -153,10 +164,12 @@ impl RotatingJournal {
                 > self.series.rotate_bytes.max(self.snapshot_bytes)
         });
         let result = match (&mut self.current, outgrown) {
-            (Some(journal), false) => journal.append_sync(change),
+            (Some(journal), false) => journal.append_sync(change).map_err(unknown),
             _ => self.rotate(&snapshot()),
         };
-        if let Err(error) = &result {
+        if let Err(error) = &result
+            && error.kind() != ErrorKind::Exhausted
+        {
             self.failed = Some(error.to_string());
         }
         result
@@ -166,7 +179,14 @@ impl RotatingJournal {
         let full = || Error::new(ErrorKind::InvalidArgument, "the series has no numbers left");
         let id = self.newest.checked_add(1).ok_or_else(full)?;
         let path = self.series.path(&self.dir, id);
-        let journal = Journal::create(self.files.as_ref(), &path, self.series.magic, id, snapshot)?;
+        let draft = Journal::draft(self.files.as_ref(), &path, self.series.magic, id, snapshot)?;
+        // What publishing it takes, an open file for the directory, is found missing now if it is.
+        self.files.sync_dir(&self.dir)?;
+        self.follow(draft, id, &path).map_err(unknown)
+    }
+
+    fn follow(&mut self, draft: Journal, id: u64, path: &Path) -> Result<()> {
+        let journal = draft.publish(self.files.as_ref(), path)?;
         self.newest = id;
         self.snapshot_bytes = journal.bytes();
         self.current = Some(journal);
@@ -194,7 +214,8 @@ fn settle(
 fn remove_all_but(files: &dyn Files, dir: &Path, series: Series, keep: u64) -> Result<()> {
     let mut removed = false;
     for entry in files.list(dir)? {
-        if series.parse(&entry.name).is_some_and(|id| id != keep) {
+        let draft = entry.name.strip_suffix(DRAFT_SUFFIX).and_then(|name| series.parse(name));
+        if draft.is_some() || series.parse(&entry.name).is_some_and(|id| id != keep) {
             files.remove(&dir.join(&entry.name))?;
             removed = true;
         }

@@ -9,7 +9,7 @@
 //! crash the version is the last one that was returned, or the one that was being written. An edit that
 //! does not fit the version is refused before anything is written.
 //!
-//! A *failed* append is one whose outcome is not known: files that its edit adds or removes must stay
+//! A *failed* append is one whose outcome is not known, but for those that are refused before anything counts: files that its edit adds or removes must stay
 //! until the tablet is opened again.
 
 use std::path::{Path, PathBuf};
@@ -97,8 +97,8 @@ impl TabletManifest {
         Arc::clone(&self.version)
     }
 
-    /// Makes an edit durable and returns the version after it. `InvalidArgument` where the edit does not fit;
-    /// after any other failure every later append fails with `ReadOnly` (see the file's head).
+    /// Makes an edit durable and returns the version after it. `InvalidArgument` where the edit does not fit, `Exhausted` where
+    /// a file that it takes cannot be begun now: nothing was written. After any other failure every later append fails with `ReadOnly` (see the file's head).
     pub fn append(&mut self, edit: &VersionEdit) -> Result<Arc<Version>> {
         if *edit == VersionEdit::default() {
             return Ok(self.version());

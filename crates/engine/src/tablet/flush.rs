@@ -1,7 +1,7 @@
 //! Flushing: waiting memtables become one L0 SST.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use crate::cell::{RowRange, Seq};
 use crate::compaction::CompactionSpec;
@@ -11,11 +11,27 @@ use crate::compaction::pace::Urgency;
 use crate::compaction::separate::ValueInputs;
 use crate::core::EngineMetrics;
 use crate::cursor::Cursor;
+use crate::db::Health;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::VersionEdit;
 use crate::memtable::Memtable;
 
 use super::Tablet;
+
+/// How long the background leaves a flush alone that failed for want of room, of open files or of memory: at first, and at
+/// most after twice as long each time, in microseconds. A try may write a memtable before it fails; a longer pause keeps
+/// writers waiting that are refused for memory.
+const RETRY_MICROS: u64 = 1_000_000;
+const RETRY_MICROS_MAX: u64 = 30_000_000;
+
+/// When to try again a flush that failed.
+#[derive(Debug, Default)]
+pub(super) struct Retry {
+    /// The pause after the last failure, in microseconds; 0 where the last flush was done.
+    pause_micros: u64,
+    /// Monotonic micros.
+    at_micros: u64,
+}
 
 impl Tablet {
     /// Moves everything that was written before the call from memory to SSTs, and waits for it.
@@ -80,16 +96,32 @@ impl Tablet {
     }
 
     /// Flushes the memtables that wait. Blocks. A failure makes the engine read-only, since memory can
-    /// no longer be given back.
+    /// no longer be given back; but for one that may pass (no room on the disk, too many open files), after which the memtable
+    /// waits on and nothing is left of the flush.
     pub(crate) fn flush_waiting(&self) -> Result<()> {
         while self.flush_one()? {}
         Ok(())
     }
 
+    fn lock_flushing(&self) -> MutexGuard<'_, Retry> {
+        self.flushing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same for one memtable, in the background: what failed and may pass is left alone for a while. Whether one was
+    /// flushed.
+    pub(crate) fn flush_when_due(&self) -> Result<bool> {
+        if self.core.env.clock.monotonic_micros() < self.lock_flushing().at_micros {
+            return Ok(false);
+        }
+        match self.flush_one() {
+            Err(_) if self.core.check_healthy().is_ok() => Ok(false),
+            result => result,
+        }
+    }
+
     /// Flushes the oldest memtable that waits; false where there is none.
-    pub(crate) fn flush_one(&self) -> Result<bool> {
-        let _one_at_a_time =
-            self.flushing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    fn flush_one(&self) -> Result<bool> {
+        let mut retry = self.lock_flushing();
         if !self.has_waiting() || self.is_dropped() {
             return Ok(false);
         }
@@ -98,15 +130,38 @@ impl Tablet {
         self.core.room.notify_waiters();
         match result {
             Ok(()) => {
+                *retry = Retry::default();
                 self.core.bell.ring();
                 Ok(true)
             }
             Err(_) if self.is_dropped() => Ok(false),
             Err(error) => {
-                self.core.fail(&error);
+                if self.may_pass(&error) {
+                    self.flush_again(&mut retry, &error);
+                } else {
+                    self.core.fail(&error);
+                }
                 Err(error)
             }
         }
+    }
+
+    /// Whether a flush that failed so has left nothing, and may be done later: what it writes before its edit are new files,
+    /// and an edit that failed with an outcome that is not known has made the engine read-only.
+    fn may_pass(&self, error: &Error) -> bool {
+        matches!(error.kind(), ErrorKind::Exhausted | ErrorKind::NoSpace)
+            && self.core.health() == Health::Serving
+    }
+
+    fn flush_again(&self, retry: &mut Retry, error: &Error) {
+        retry.pause_micros = (retry.pause_micros * 2).clamp(RETRY_MICROS, RETRY_MICROS_MAX);
+        retry.at_micros = self.core.env.clock.monotonic_micros() + retry.pause_micros;
+        EngineMetrics::add(&self.core.metrics.flush_retries, 1);
+        tracing::error!(
+            tablet = self.id.0,
+            %error,
+            "a flush failed and is tried again; writes go on until memory is full"
+        );
     }
 
     fn flush_oldest(&self) -> Result<()> {

@@ -105,7 +105,7 @@ pub struct Tablet {
     locks: RowLocks,
     writer: Mutex<Writer>,
     manifest: Mutex<TabletManifest>,
-    flushing: Mutex<()>,
+    flushing: Mutex<flush::Retry>,
     jobs: Mutex<Jobs>,
     last_write_micros: AtomicU64,
     /// For how long its changes are kept, in microseconds; 0 where they are not. Written under the writer lock.
@@ -417,7 +417,9 @@ impl Tablet {
                 if wrote_nothing(&error) {
                     outputs.discard(&self.core.store);
                 }
-                self.core.fail(&error);
+                if error.kind() != ErrorKind::Exhausted {
+                    self.core.fail(&error);
+                }
                 return Err(error);
             }
         };

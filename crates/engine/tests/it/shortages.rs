@@ -2,13 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use futures::executor::block_on;
 
 use tepui_engine::ErrorKind;
 use tepui_engine::cell::{RowBatch, RowRange};
-use tepui_engine::db::{Engine, EngineOptions};
+use tepui_engine::db::{Engine, EngineOptions, Health};
 use tepui_engine::io::{Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles};
+use tepui_engine::manifest::{MetaChange, MetaExpect};
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::{ReadView, Tablet};
 
@@ -41,13 +44,17 @@ fn options() -> EngineOptions {
 
 /// Opens what is on `disk`; the first opening meets the faults.
 fn open(disk: Arc<MemoryFiles>, met: &[Fault]) -> Rig {
+    open_with(disk, met, options())
+}
+
+fn open_with(disk: Arc<MemoryFiles>, met: &[Fault], options: EngineOptions) -> Rig {
     let faults = FaultFiles::new(Arc::clone(&disk) as Arc<dyn Files>);
     for fault in met {
         faults.inject(fault.clone());
     }
     let clock = Arc::new(ManualClock::new(START_MICROS));
     let environment = env(Arc::new(faults.clone()), Arc::clone(&clock), 1);
-    let engine = Engine::open(environment, Path::new("/data"), options()).unwrap();
+    let engine = Engine::open(environment, Path::new("/data"), options).unwrap();
     let tablet = match engine.tablets().first() {
         Some(tablet) => Arc::clone(tablet),
         None => engine.create_tablet(RowRange::all()).unwrap(),
@@ -237,4 +244,89 @@ fn after_a_manifest_failed_no_job_writes_files_that_nobody_will_name() {
     rig.assert_reads(0..ROWS, 0);
     drop(rig.engine.close());
     open(rig.disk, &[]).assert_reads(0..ROWS, 0);
+}
+
+/// What may pass, at each place where a flush can meet it before its edit counts.
+fn passing() -> Vec<Fault> {
+    let places = [
+        (FaultOp::Create, "/data/sst"),
+        (FaultOp::Create, "/data/values"),
+        (FaultOp::Open, "/data/sst"),
+        (FaultOp::Open, "/data/values"),
+        (FaultOp::SyncDir, "/data/sst"),
+        (FaultOp::SyncDir, "/data/values"),
+        (FaultOp::Create, "MANIFEST"),
+        (FaultOp::SyncDir, "/data/tablets"),
+    ];
+    let exhausted = |(op, path)| Fault::new(op).on_path(path).kind(ErrorKind::Exhausted);
+    let full = Fault::new(FaultOp::Append).on_path("/data/sst").kind(ErrorKind::NoSpace);
+    places.into_iter().map(exhausted).chain([full]).collect()
+}
+
+#[test]
+fn a_flush_that_meets_what_passes_leaves_nothing_and_is_done_later() {
+    for fault in passing() {
+        // The manifest of a tablet that was opened begins a new file with its first edit.
+        let rig = open(furnished(), &[]);
+        rig.write(0..ROWS, 1);
+        rig.faults.inject(fault.clone());
+        let error = block_on(rig.tablet.flush()).unwrap_err();
+        assert!(error.message().contains("injected"), "{fault:?}: {error}");
+        assert_eq!(rig.engine.health(), Health::Serving, "{fault:?}");
+        rig.assert_reads(0..ROWS, 1);
+        rig.write(0..1, 2);
+        block_on(rig.tablet.flush()).unwrap();
+        assert!(rig.tablet.stats().memtable_bytes < 100 << 10, "{fault:?}");
+        rig.engine.run_background().unwrap();
+        let stats = rig.tablet.stats();
+        let left = rig.paths("sst").len() + rig.paths("values").len();
+        assert_eq!(left as u64, stats.sst_count + stats.value_files, "{fault:?}");
+        rig.engine.close().unwrap();
+        let rig = open(rig.disk, &[]);
+        rig.assert_reads(1..ROWS, 1);
+        rig.assert_reads(0..1, 2);
+    }
+}
+
+#[test]
+fn a_flush_in_the_background_is_tried_again_until_it_is_done() {
+    let options = EngineOptions { background: true, ..options() };
+    let rig = open_with(Arc::default(), &[], options);
+    rig.write(0..ROWS, 0);
+    let shortage = Fault::new(FaultOp::Create).on_path("/data/sst").kind(ErrorKind::Exhausted);
+    rig.faults.inject(shortage.sticky());
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| block_on(rig.tablet.flush()));
+        let retries = &rig.engine.metrics().flush_retries;
+        while retries.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        rig.write(0..1, 1);
+        rig.faults.heal();
+        // The time of the second try.
+        rig.clock.advance_micros(1_000_000);
+        flush.join().unwrap().unwrap();
+    });
+    assert_eq!(rig.engine.health(), Health::Serving);
+    assert_eq!(rig.tablet.stats().sst_count, 1);
+    rig.engine.close().unwrap();
+    open(rig.disk, &[]).assert_reads(1..ROWS, 0);
+}
+
+#[test]
+fn a_change_of_the_catalog_that_finds_no_open_file_is_refused_and_may_be_sent_again() {
+    let rig = open(furnished(), &[]);
+    let value = Some(Bytes::from_static(b"value"));
+    let change = [MetaChange { key: "key".into(), expect: MetaExpect::Any, value }];
+    for op in [FaultOp::Create, FaultOp::SyncDir] {
+        rig.faults.inject(Fault::new(op).on_path("/data/meta").kind(ErrorKind::Exhausted));
+        let error = rig.engine.meta().commit(&change).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+        assert_eq!(rig.engine.health(), Health::Serving);
+        assert!(rig.engine.meta().get("key").unwrap().is_none());
+    }
+    rig.engine.meta().commit(&change).unwrap();
+    rig.engine.close().unwrap();
+    let rig = open(rig.disk, &[]);
+    assert_eq!(rig.engine.meta().get("key").unwrap().unwrap().value, "value");
 }
