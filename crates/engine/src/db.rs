@@ -46,6 +46,8 @@ const REPLAY_TOLD_BYTES: u64 = 32 << 20;
 pub enum Health {
     /// All is well.
     Serving,
+    /// Writes wait, and go on by themselves once the system has what they take, as an open file; the reason.
+    Held(String),
     /// A failed write or sync made it read-only; the reason.
     ReadOnly(String),
 }
@@ -462,6 +464,8 @@ impl Engine {
     /// `Closed`. What could not be flushed is in the log and replayed by the next open.
     pub fn close(&self) -> Result<()> {
         self.core.stop();
+        // The flush that is joined may wait for the log.
+        self.core.pipeline.log().hurry();
         let threads =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {

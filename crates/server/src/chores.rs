@@ -194,6 +194,10 @@ pub async fn tell(reporter: &HealthReporter, health: &Health) {
             tracing::error!(reason, "the engine is read-only until it is restarted");
             set_all(reporter, ServingStatus::NotServing).await;
         }
+        Health::Held(reason) => {
+            tracing::error!(reason, "the engine takes no writes for now");
+            set_all(reporter, ServingStatus::NotServing).await;
+        }
     }
 }
 

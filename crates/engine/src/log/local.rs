@@ -7,7 +7,7 @@
 //!
 //! Guarantees after opening: batches are written in the order of [`CommitLog::append`]; none is
 //! reported as published before it is as durable as the [`crate::db::SyncMode`] promises; after a failed
-//! write or sync none is, ever.
+//! write or sync none is, ever. (A segment that cannot be begun for now is waited for.)
 
 use std::collections::HashMap;
 use std::fmt;
@@ -354,6 +354,15 @@ impl CommitLog for LocalLog {
             segments.push(info);
             segments.sort_unstable_by_key(|s| s.id);
         })
+    }
+
+    fn held(&self) -> Option<String> {
+        lock(&self.shared.queue).held.clone()
+    }
+
+    fn hurry(&self) {
+        lock(&self.shared.queue).hurried = true;
+        self.shared.wake.notify_all();
     }
 
     fn close(&self) -> Result<()> {

@@ -20,6 +20,7 @@ pub(super) struct LogMetrics {
     syncs: [AtomicU64; SYNC_BUCKETS_MICROS.len() + 1],
     sync_micros: AtomicU64,
     segments: AtomicU64,
+    segment_retries: AtomicU64,
     laid_out_bytes: AtomicU64,
 }
 
@@ -42,6 +43,8 @@ pub struct LogFigures {
     pub sync_took: [u64; SYNC_BUCKETS_MICROS.len() + 1],
     /// Segments that were begun.
     pub segments: u64,
+    /// Tries to begin one for which the system had no open file or memory left.
+    pub segment_retries: u64,
     /// Zeros that were written ahead for small groups.
     pub laid_out_bytes: u64,
 }
@@ -67,6 +70,7 @@ impl LogMetrics {
             sync_micros: get(&self.sync_micros),
             sync_took,
             segments: get(&self.segments),
+            segment_retries: get(&self.segment_retries),
             laid_out_bytes: get(&self.laid_out_bytes),
         }
     }
@@ -88,6 +92,10 @@ impl LogMetrics {
 
     pub(super) fn laid_out(&self, bytes: u64) {
         self.laid_out_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn held(&self) {
+        self.segment_retries.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn segment(&self) {

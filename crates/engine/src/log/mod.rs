@@ -182,6 +182,10 @@ pub trait CommitLog: Send + Sync + Debug {
     fn figures(&self) -> LogFigures;
     /// Removes a sealed segment whose batches nobody needs. Blocks.
     fn remove_segment(&self, id: u64) -> Result<()>;
+    /// Why batches wait, where they have for a while and the log goes on by itself once it can.
+    fn held(&self) -> Option<String>;
+    /// The log is about to be closed: where it waits for what may never come, it fails instead.
+    fn hurry(&self);
     /// Writes and syncs what is queued, seals the log and stops. Blocks. Later appends fail.
     fn close(&self) -> Result<()>;
 }

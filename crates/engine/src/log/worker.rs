@@ -9,7 +9,9 @@
 //! Guarantees: a group is everything that was queued when the thread came free and, where that pays, was back from
 //! the last group within a moment ([`super::gather`]); so a lone commit waits for nothing and a thousand waiting ones
 //! share a sync; segments are synced before they are followed;
-//! the first failed write or sync ends the thread, and nothing is reported as published after it.
+//! the first failed write or sync ends the thread, and nothing is reported as published after it. A segment for which the
+//! system has no open file or memory left is no such failure: nothing is in it yet, and all before it is synced. What is
+//! queued is held, and its creation tried again until it succeeds or the log is to be closed.
 //!
 //! A commit that is alone, where the log does not sync each group, is written by its caller ([`write_here`]): to wake the
 //! thread and be woken by it takes several times as long as the write. Everything else is the thread's: syncs, new
@@ -24,7 +26,7 @@ use super::batch::encode_marker;
 use super::gather::Gather;
 use super::metrics::{Group, LogMetrics};
 use super::record::{RECORD_HEADER_BYTES, RecordWriter};
-use super::segment::{Predecessor, create_segment};
+use super::segment::{Predecessor, create_segment, segment_name};
 use super::{Append, LogObserver, LogOptions, Mark, SegmentInfo, add_mark, closed, lock, poisoned};
 use crate::cell::Seq;
 use crate::db::SyncMode;
@@ -44,6 +46,14 @@ const SEALED_SLACK_BYTES: u64 = 1 << 20;
 
 /// Bytes of batches that a caller writes itself, at most: some ten microseconds of its thread.
 const HERE_BYTES_MAX: u64 = 64 << 10;
+
+/// Pause before a segment that could not be begun is tried again: at first, and at most after twice as long each time. A try
+/// costs a few system calls; a longer pause keeps commits waiting that could go on.
+const HOLD_PAUSE: Duration = Duration::from_millis(10);
+const HOLD_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How long what is queued is held before health checks are told: a shorter want is over before anybody looks.
+const HOLD_TOLD: Duration = Duration::from_secs(1);
 
 /// What the log's thread and its callers share.
 #[derive(Debug)]
@@ -70,6 +80,10 @@ pub(super) struct Queue {
     /// A deadline has come up that the thread does not know of.
     look_again: bool,
     pub(super) closing: bool,
+    /// The log is about to be closed: nothing is held any more.
+    pub(super) hurried: bool,
+    /// Why what is queued is held, where it has been for [`HOLD_TOLD`].
+    pub(super) held: Option<String>,
     pub(super) rotations_asked: u64,
     pub(super) rotations_done: u64,
     pub(super) failed: Option<Error>,
@@ -174,6 +188,26 @@ impl Shared {
                 return queue;
             }
         }
+    }
+
+    /// Waits for `pause` with what is queued, after `held` of that. False where the log is to be closed: a segment is not
+    /// waited for then.
+    fn hold(&self, error: &Error, held: Duration, pause: Duration) -> bool {
+        self.metrics.held();
+        if held.is_zero() {
+            tracing::error!(%error, "the commit log cannot begin its next segment; writes wait until it can");
+        }
+        let mut queue = lock(&self.queue);
+        if held >= HOLD_TOLD {
+            queue
+                .held
+                .get_or_insert_with(|| format!("writes wait for a segment of the log: {error}"));
+        }
+        let (queue, _) = self
+            .wake
+            .wait_timeout_while(queue, pause, |queue| !queue.closing && !queue.hurried)
+            .unwrap_or_else(PoisonError::into_inner);
+        !queue.closing && !queue.hurried
     }
 
     /// Ends the log with an error, once: first nothing more is taken, then everybody is told.
@@ -458,9 +492,7 @@ impl Worker {
         self.seal()?;
         let previous = Predecessor { id: self.writer.file_id(), bytes: self.writer.len() };
         let id = previous.id + 1;
-        let Shared { files, dir, options, .. } = self.shared.as_ref();
-        let writer =
-            create_segment(files.as_ref(), dir, id, Some(previous), options.segment_bytes)?;
+        let writer = self.begin_segment(id, previous)?;
         self.report(true);
         let bytes = writer.len();
         self.writer = writer;
@@ -468,6 +500,37 @@ impl Worker {
         self.shared.metrics.segment();
         lock(&self.shared.segments).push(SegmentInfo::new(id, bytes));
         Ok(())
+    }
+
+    /// Creates the segment after one that is sealed. Nothing of the group under way is in it: what a failure leaves of it goes,
+    /// and where the failure passes it is begun anew.
+    fn begin_segment(&self, id: u64, previous: Predecessor) -> Result<RecordWriter> {
+        let Shared { files, dir, options, .. } = self.shared.as_ref();
+        let (mut held, mut pause) = (Duration::ZERO, HOLD_PAUSE);
+        loop {
+            let previous = Some(previous);
+            let begun = create_segment(files.as_ref(), dir, id, previous, options.segment_bytes);
+            let error = match begun {
+                Err(error) if error.kind() == ErrorKind::Exhausted => error,
+                done => {
+                    if !held.is_zero() && done.is_ok() {
+                        lock(&self.shared.queue).held = None;
+                        tracing::info!("the commit log goes on, after {} ms", held.as_millis());
+                    }
+                    return done;
+                }
+            };
+            // A segment without an opening that another follows would be taken for damage.
+            let path = dir.join(segment_name(id));
+            if files.exists(&path)? {
+                files.remove(&path)?;
+            }
+            if !self.shared.hold(&error, held, pause) {
+                return Err(error);
+            }
+            held += pause;
+            pause = (pause * 2).min(HOLD_PAUSE_MAX);
+        }
     }
 
     /// Ends the log in good order. The marker vouches for the last group, as after an idle time.

@@ -410,7 +410,7 @@ impl Backups {
     fn check_writable(&self) -> Result<()> {
         match self.engine.health() {
             Health::Serving => Ok(()),
-            Health::ReadOnly(reason) => Err(Error::unavailable(reason)),
+            Health::ReadOnly(reason) | Health::Held(reason) => Err(Error::unavailable(reason)),
         }
     }
 

@@ -151,10 +151,13 @@ impl Sources {
     fn server(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
         let version = label("version", env!("CARGO_PKG_VERSION"));
         out.gauges(("build", "1, with the server's version"), [(version, 1.0)])?;
-        let (read_only, reason) = match self.engine.health() {
-            Health::Serving => (0.0, String::new()),
-            Health::ReadOnly(reason) => (1.0, reason),
+        let (held, read_only, reason) = match self.engine.health() {
+            Health::Serving => (0.0, 0.0, String::new()),
+            Health::Held(_) => (1.0, 0.0, String::new()),
+            Health::ReadOnly(reason) => (0.0, 1.0, reason),
         };
+        let help = "1 where writes wait until the system has an open file or memory for the log";
+        out.gauge("writes_held", help, held)?;
         out.gauges(
             ("read_only", "1 where a failed write has made the server read-only, with the reason"),
             [(label("reason", reason), read_only)],
@@ -312,6 +315,9 @@ impl Sources {
         let metrics = self.engine.metrics();
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         out.counter("flushes", "memtables written to files", get(&metrics.flushes))?;
+        let help =
+            "flushes that failed for want of room, open files or memory, and are tried again";
+        out.counter("flush_retries", help, get(&metrics.flush_retries))?;
         out.counter("flush_written_bytes", "bytes that flushes wrote", get(&metrics.flush_bytes))?;
         out.counter("compactions", "compactions done", get(&metrics.compactions))?;
         let read = get(&metrics.compaction_read_bytes);
@@ -345,6 +351,8 @@ impl Sources {
         out.counter("log_mutations", "mutations in these writes", figures.mutations)?;
         let help = "bytes that these writes took in the log, their framing included";
         out.counter("log_written_bytes", help, figures.bytes)?;
+        let help = "tries to begin a segment of the log that met too many open files or no memory";
+        out.counter("log_segment_retries", help, figures.segment_retries)?;
         let help = "zeros that the log wrote ahead for small groups";
         out.counter("log_laid_out_bytes", help, figures.laid_out_bytes)?;
         let help = "time of syncs of the log";

@@ -323,6 +323,59 @@ fn a_failed_write_or_sync_is_final() {
     }
 }
 
+/// Waits for something that other threads do.
+fn until(done: impl Fn() -> bool) {
+    while !done() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_segment_that_finds_no_open_file_holds_the_queue_until_there_is_one() {
+    for op in [FaultOp::Create, FaultOp::SyncDir] {
+        let world = World::new();
+        let opened = world.open(options(SyncMode::Always, 200)).unwrap();
+        let watch = start(&opened.log);
+        opened.log.append(append(7, 1)).unwrap();
+        watch.wait(1).unwrap();
+        world.files.inject(Fault::new(op).kind(ErrorKind::Exhausted).sticky());
+        let before = opened.log.figures().segment_retries;
+        for n in 2..=20 {
+            opened.log.append(append(7, n)).unwrap();
+        }
+        until(|| opened.log.figures().segment_retries >= before + 3);
+        assert!(watch.published() < 20, "{op:?}");
+        world.files.heal();
+        watch.wait(20).unwrap();
+        assert_eq!(opened.log.held(), None);
+        opened.log.close().unwrap();
+        assert_eq!(world.open(always()).unwrap().seqs(), (1..=20).collect::<Vec<_>>(), "{op:?}");
+    }
+}
+
+#[test]
+fn a_log_that_is_held_says_so_and_does_not_keep_a_server_from_closing() {
+    let world = World::new();
+    let opened = world.open(options(SyncMode::Always, 200)).unwrap();
+    let watch = start(&opened.log);
+    opened.log.append(append(7, 1)).unwrap();
+    watch.wait(1).unwrap();
+    world.files.inject(Fault::new(FaultOp::Create).kind(ErrorKind::Exhausted).sticky());
+    for n in 2..=20 {
+        opened.log.append(append(7, n)).unwrap();
+    }
+    until(|| opened.log.held().is_some());
+    opened.log.hurry();
+    assert!(watch.wait(20).is_err());
+    assert!(opened.log.close().is_err());
+    let published = watch.published();
+    drop(opened);
+    world.files.heal();
+    let found = world.open(always()).unwrap().seqs();
+    assert!(found.len() as u64 >= published, "what was published is there");
+    assert_eq!(found, (1..=found.len() as u64).collect::<Vec<_>>());
+}
+
 #[test]
 fn a_failed_rotation_is_final_too() {
     for op in [FaultOp::Create, FaultOp::SyncDir] {
