@@ -7,12 +7,19 @@
 //! An engine that is read-only takes no commits either: whoever looks at it wants to find what was there, and a sweep that
 //! goes on would delete what nobody can replace by then. Where the disk is full there is one exception, since nothing is
 //! wrong with what is on it: commits that only remove entries are taken, for backups and instances to go that room is made by.
+//!
+//! And at a start: whether what the catalog names is there.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::backup::{BackupId, BackupList};
 use crate::core::Core;
-use crate::error::{ErrorKind, Result};
-use crate::manifest::{LocalMetaStore, MetaChange, MetaEntry, MetaStore};
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout::Layout;
+use crate::manifest::{LocalMetaStore, MetaChange, MetaEntry, MetaStore, TabletManifest};
+use crate::offline::{CatalogEntry, CatalogReader};
+use crate::tablet::TabletId;
 
 /// The catalog's store of an engine.
 #[derive(Debug)]
@@ -49,4 +56,43 @@ impl MetaStore for CatalogStore {
             }
         })
     }
+}
+
+/// Every tablet that the catalog names must have its manifest: without it the tablet's SSTs and log would be taken for
+/// those of nobody. Whether a backup that it names has lost its list: nobody knows then what only that backup keeps.
+pub(crate) fn check_catalog(
+    meta: &LocalMetaStore,
+    catalog: CatalogReader<'_>,
+    manifests: &BTreeMap<TabletId, TabletManifest>,
+    lists: &BTreeMap<BackupId, BackupList>,
+    layout: &Layout,
+) -> Result<bool> {
+    let mut lists_lost = false;
+    for (key, entry) in meta.list("")? {
+        let read = catalog(&key, &entry.value);
+        let named = read.map_err(|error| error.context(layout.meta().display()))?;
+        let table = match named {
+            Some(CatalogEntry::Table(table)) => table,
+            Some(CatalogEntry::Backup(backup)) if !lists.contains_key(&backup.id) => {
+                tracing::error!(
+                    backup = backup.name,
+                    list = %layout.backup(backup.id).display(),
+                    "a backup has lost its list of files: files that nothing names are kept, until it is restored or the backup deleted"
+                );
+                lists_lost = true;
+                continue;
+            }
+            _ => continue,
+        };
+        if let Some(id) = table.tablets.iter().find(|id| !manifests.contains_key(id)) {
+            let (manifest, table) = (layout.tablet(*id).join("MANIFEST-*"), table.table);
+            let message = format!(
+                "{}: the manifest of a tablet of {table} is missing. Nothing was removed: restore the file, \
+                 or run `tepui repair` on the data directory",
+                manifest.display()
+            );
+            return Err(Error::new(ErrorKind::Corruption, message));
+        }
+    }
+    Ok(lists_lost)
 }

@@ -10,11 +10,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use crate::background;
 use crate::backup::Backups;
 use crate::cache::{BlockCache, QuickBlockCache};
-use crate::catalog_store::CatalogStore;
+use crate::catalog_store::{CatalogStore, check_catalog};
 use crate::cell::RowRange;
 use crate::changes::{ChangeFigures, ChangeLog, commit_micros};
 use crate::core::{Core, EngineMetrics};
@@ -25,7 +26,7 @@ use crate::layout::{Layout, parse_number};
 use crate::log::{CommitPipeline, Hlc, LocalLog, LogFigures, LogOptions, ReplayProgress};
 use crate::manifest::{LocalMetaStore, MetaStore, TabletManifest, VersionEdit};
 use crate::memtable::MemtableMemory;
-use crate::offline::{CatalogEntry, CatalogReader};
+use crate::offline::CatalogReader;
 use crate::sst::IndexMemory;
 use crate::store::SstStore;
 use crate::tablet::{Replay, Tablet, TabletId, TabletStats};
@@ -158,9 +159,10 @@ impl Engine {
         let meta = Arc::new(meta);
         let (manifests, unfinished) = open_manifests(&env, &layout)?;
         let backups = Backups::read(files.as_ref(), &layout)?;
-        if let Some(catalog) = catalog {
-            check_tablets(meta.as_ref(), catalog, &manifests, &layout)?;
-        }
+        let lists_lost = match catalog {
+            Some(catalog) => check_catalog(meta.as_ref(), catalog, &manifests, &backups, &layout)?,
+            None => false,
+        };
         for id in unfinished {
             remove_tablet(files.as_ref(), &layout, id)?;
         }
@@ -180,7 +182,7 @@ impl Engine {
             floor = floor.max(id.0).max(list.greatest_number());
             named.extend(list.ssts().into_keys());
         }
-        let mut orphans_removed = remove_orphans(&env, &layout, &named, &mut floor)?;
+        let mut orphans_removed = remove_orphans(&env, &layout, &named, lists_lost, &mut floor)?;
 
         let changes =
             ChangeLog::open(files.as_ref(), &layout.changes(), options.change_log_bytes_max)?;
@@ -233,7 +235,9 @@ impl Engine {
                 Some((id, Tablet::open(Arc::clone(&core), id, manifest, replay)))
             })
             .collect();
-        orphans_removed += core.store.values().remove_orphans()?;
+        if !lists_lost {
+            orphans_removed += core.store.values().remove_orphans()?;
+        }
         let summary = OpenSummary {
             replayed_records: replayed.records,
             replayed_bytes: replayed.bytes,
@@ -259,6 +263,14 @@ impl Engine {
     /// What opening found.
     pub fn open_summary(&self) -> &OpenSummary {
         &self.summary
+    }
+
+    /// The wall clock is doubted: for `pause` from now on no cell expires that had not by the newest write that opening found.
+    /// Called before [`Engine::start`].
+    pub fn doubt_clock(&self, pause: Duration) {
+        if let Some(newest_micros) = self.summary.newest_micros {
+            self.core.doubt_clock(newest_micros, pause);
+        }
     }
 
     /// Starts flushes, compactions and garbage collection (unless the options say that the owner runs
@@ -552,31 +564,6 @@ fn open_manifests(
     Ok((manifests, unfinished))
 }
 
-/// Every tablet that the catalog names must have its manifest: without it the tablet's SSTs and log would be taken for
-/// those of nobody.
-fn check_tablets(
-    meta: &LocalMetaStore,
-    catalog: CatalogReader<'_>,
-    manifests: &BTreeMap<TabletId, TabletManifest>,
-    layout: &Layout,
-) -> Result<()> {
-    for (key, entry) in meta.list("")? {
-        let read = catalog(&key, &entry.value);
-        let named = read.map_err(|error| error.context(layout.meta().display()))?;
-        let Some(CatalogEntry::Table(table)) = named else { continue };
-        if let Some(id) = table.tablets.iter().find(|id| !manifests.contains_key(id)) {
-            let (manifest, table) = (layout.tablet(*id).join("MANIFEST-*"), table.table);
-            let message = format!(
-                "{}: the manifest of a tablet of {table} is missing. Nothing was removed: restore the file, \
-                 or run `tepui repair` on the data directory",
-                manifest.display()
-            );
-            return Err(Error::new(ErrorKind::Corruption, message));
-        }
-    }
-    Ok(())
-}
-
 /// Removes a tablet's directory. A crash leaves it with its manifest, without, or not at all.
 fn remove_tablet(files: &dyn Files, layout: &Layout, id: TabletId) -> Result<()> {
     let dir = layout.tablet(id);
@@ -591,13 +578,14 @@ fn remove_orphans(
     env: &Env,
     layout: &Layout,
     named: &HashSet<u64>,
+    keep: bool,
     floor: &mut u64,
 ) -> Result<u64> {
     let mut removed = 0;
     for entry in env.files.list(&layout.ssts())? {
         let Some(id) = parse_number(&entry.name, "", ".sst") else { continue };
         *floor = (*floor).max(id);
-        if !named.contains(&id) {
+        if !keep && !named.contains(&id) {
             env.files.remove(&layout.sst(id))?;
             removed += 1;
         }

@@ -167,7 +167,7 @@ impl Tablet {
             Some(place) => Some(place),
             None => {
                 jobs.collector.walked.retain(|id, _| has(*id));
-                let (now_micros, bytes) = (clock.now_micros(), view.version.total_bytes());
+                let (now_micros, bytes) = (self.core.expiry_micros(), view.version.total_bytes());
                 let blocked = self.blocked(&jobs);
                 let walked = &jobs.collector.walked;
                 let is_wanted = |id: FileId| {
@@ -220,7 +220,7 @@ impl Tablet {
         let projection = Projection { values: false, ..projection };
         let found = self.read_row(&row, &projection, ReadView::Pending).await?;
         let Some(found) = found.filter(|_| self.changes_kept().is_some()) else { return Ok(None) };
-        let (deletions, cells) = garbage_of(&found, &schema, self.core.env.clock.now_micros());
+        let (deletions, cells) = garbage_of(&found, &schema, self.core.expiry_micros());
         if deletions.is_empty() {
             return Ok(None);
         }
@@ -304,7 +304,7 @@ impl Look {
         let mut cursor = RunCursor::new(parts, &core.env.io, &RowRange::all());
         let step = cursor.seek(&self.place.from)?;
         debug_assert!(step == Step::Ready, "a run is never blocked");
-        let now_micros = core.env.clock.now_micros();
+        let now_micros = core.expiry_micros();
         let mut candidates = Candidates::new(&schema, now_micros, self.place.deleted_micros);
         let mut deletions = Deletions { tablet, unsynced: None, rows: 0 };
         let (mut row, mut found) = (Vec::new(), false);

@@ -184,7 +184,7 @@ impl Tablet {
         let inputs = CollectInputs {
             schema: &compacts_by,
             collector,
-            now_micros: self.core.env.clock.now_micros(),
+            now_micros: self.core.expiry_micros(),
             idle: idle && view.waiting.is_empty(),
             tablet_bytes: view.version.total_bytes(),
             rewrite_age_micros: i64::try_from(rewrite_age_micros).unwrap_or(i64::MAX),
@@ -337,7 +337,7 @@ impl Claim {
             snapshots: Vec::new(),
             bottommost: pick.bottommost,
             excised: Arc::default(),
-            now_micros: tablet.core.env.clock.now_micros(),
+            now_micros: tablet.core.expiry_micros(),
         };
         let output = self.run_parts(view, spec, &values, room)?;
         tablet.count_values(&output.values);
@@ -455,7 +455,7 @@ impl Claim {
         // Under the lock, so that every file that is still there is open in it.
         let view = tablet.view.load_full();
         let schema = tablet.compaction_schema()?;
-        let now = tablet.core.env.clock.now_micros();
+        let now = tablet.core.expiry_micros();
         let mut collected = 0;
         for (_, id) in &remove {
             let properties = view.file(*id)?.reader()?.properties();

@@ -182,7 +182,7 @@ impl Tablet {
             snapshots: Vec::new(),
             bottommost: version.ssts().next().is_none(),
             excised: version.excised().into(),
-            now_micros: self.core.env.clock.now_micros(),
+            now_micros: self.core.expiry_micros(),
         };
         let cursors: Vec<Box<dyn Cursor>> = vec![Box::new(memtable.cursor(RowRange::all()))];
         let pace = |bytes| self.core.keep_pace(bytes, Urgency::Flush, &|| true);

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tepui_engine::cell::{FamilyId, RowRange};
 use tepui_engine::schema::{Aggregate, Combine, Combined, FamilyOptions, GcRule, TabletSchema};
@@ -60,6 +61,26 @@ fn cells_older_than_the_maximum_age_go_while_a_tablet_is_written_to_slowly() {
     assert_eq!(timestamps(&rig, b"r"), Vec::<i64>::new());
     assert!(timestamps(&rig, b"s").len() >= 60, "what is younger stays");
     assert_eq!(rig.engine.metrics().flushes.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn no_cell_expires_by_a_clock_that_is_doubted_until_the_doubt_is_over() {
+    const HOUR: Duration = Duration::from_hours(1);
+    let rig = Rig::new(tiny_options(), schema(GcRule::MaxAge(3_600_000_000)), 1);
+    rig.apply(b"r", vec![put(1, "q", START_MICROS, "v")]);
+    rig.apply(b"s", vec![put(1, "q", START_MICROS - 7_200_000_000, "v")]);
+    rig.clock.advance_micros(60 * 24 * 3_600_000_000);
+    let files = Arc::clone(&rig.files);
+    let rig = rig.reopen_on(files);
+    rig.engine.doubt_clock(HOUR);
+    futures::executor::block_on(rig.tablet.flush()).unwrap();
+    idle_for_a_minute(&rig);
+    rig.engine.compact_fully().unwrap();
+    assert_eq!(timestamps(&rig, b"r"), [START_MICROS]);
+    assert!(timestamps(&rig, b"s").is_empty(), "it had expired before the clock was doubted");
+    rig.clock.advance_micros(3_600_000_000);
+    idle_for_a_minute(&rig);
+    assert!(timestamps(&rig, b"r").is_empty());
 }
 
 #[test]

@@ -12,6 +12,7 @@ use tepui_engine::cell::{RowBatch, RowRange};
 use tepui_engine::db::{Engine, EngineOptions, Health};
 use tepui_engine::io::{Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles};
 use tepui_engine::manifest::{MetaChange, MetaExpect};
+use tepui_engine::offline::{CatalogEntry, TableBackup};
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::{ReadView, Tablet};
 
@@ -329,4 +330,35 @@ fn a_change_of_the_catalog_that_finds_no_open_file_is_refused_and_may_be_sent_ag
     rig.engine.close().unwrap();
     let rig = open(rig.disk, &[]);
     assert_eq!(rig.engine.meta().get("key").unwrap().unwrap().value, "value");
+}
+
+#[test]
+fn files_stay_that_a_backup_may_keep_whose_list_is_lost() {
+    let rig = open(furnished(), &[]);
+    let id = block_on(rig.engine.create_backup(&[rig.tablet.id()])).unwrap().id();
+    let made = Some(Bytes::from_static(b"a backup"));
+    let change = MetaChange { key: "backups/b".into(), expect: MetaExpect::Any, value: made };
+    rig.engine.meta().commit(&[change]).unwrap();
+    rig.engine.drop_tablet(rig.tablet.id()).unwrap();
+    rig.engine.close().unwrap();
+    let path = rig.paths("backups").remove(0);
+    let list = rig.disk.contents(&path).unwrap();
+    rig.disk.remove(&path).unwrap();
+    let named = TableBackup { name: "b".into(), id };
+    let catalog = |_: &str, _: &[u8]| Ok(Some(CatalogEntry::Backup(named.clone())));
+    let reopen = || {
+        let files = Arc::clone(&rig.disk) as Arc<dyn Files>;
+        let environment = env(files, Arc::clone(&rig.clock), 2);
+        Engine::open_with_catalog(environment, Path::new("/data"), options(), &catalog).unwrap()
+    };
+    drop(reopen());
+    rig.disk.put_contents(&path, list);
+    let engine = reopen();
+    let restored = engine.restore_backup(id).unwrap();
+    restored[0].set_schema(Arc::new(plain_schema()));
+    for n in 0..ROWS {
+        let (key, projection) = (row(n), Projection::all());
+        let read = restored[0].read_row(key.as_bytes(), &projection, ReadView::Durable);
+        assert_eq!(block_on(read).unwrap().unwrap().cells[0].value, value(n, 0, VALUE_BYTES));
+    }
 }
