@@ -150,7 +150,7 @@ impl Tablet {
     /// and an edit that failed with an outcome that is not known has made the engine read-only.
     fn may_pass(&self, error: &Error) -> bool {
         matches!(error.kind(), ErrorKind::Exhausted | ErrorKind::NoSpace)
-            && self.core.health() == Health::Serving
+            && !matches!(self.core.health(), Health::ReadOnly(_))
     }
 
     fn flush_again(&self, retry: &mut Retry, error: &Error) {

@@ -315,6 +315,31 @@ fn a_flush_in_the_background_is_tried_again_until_it_is_done() {
 }
 
 #[test]
+fn a_flush_that_meets_the_limit_while_the_log_is_held_is_tried_again_too() {
+    let options = EngineOptions { log_segment_bytes: 16 << 10, ..options() };
+    let rig = open_with(Arc::default(), &[], options);
+    rig.write(0..3, 0);
+    let shortage = |path| Fault::new(FaultOp::Create).on_path(path).kind(ErrorKind::Exhausted);
+    rig.faults.inject(shortage("/data/sst"));
+    block_on(rig.tablet.flush()).unwrap_err();
+    rig.faults.inject(shortage(".log").sticky());
+    std::thread::scope(|scope| {
+        let writes = scope.spawn(|| rig.write(3..ROWS, 0));
+        while !matches!(rig.engine.health(), Health::Held(_)) {
+            std::thread::yield_now();
+        }
+        rig.faults.inject(shortage("/data/sst"));
+        block_on(rig.tablet.flush()).unwrap_err();
+        assert!(matches!(rig.engine.health(), Health::Held(_)));
+        rig.faults.heal();
+        writes.join().unwrap();
+    });
+    assert_eq!(rig.engine.health(), Health::Serving);
+    block_on(rig.tablet.flush()).unwrap();
+    rig.assert_reads(0..ROWS, 0);
+}
+
+#[test]
 fn a_change_of_the_catalog_that_finds_no_open_file_is_refused_and_may_be_sent_again() {
     let rig = open(furnished(), &[]);
     let value = Some(Bytes::from_static(b"value"));
