@@ -429,10 +429,11 @@ impl TabletDrop {
 
     /// Deletes the rows; durable and visible when it resolves.
     pub async fn run(self) -> Result<()> {
-        match self.tablet.changes_kept() {
-            None => Ok(self.tablet.drop_rows(self.range).await?),
-            Some(_) => delete_rows(&self.tablet, self.range).await,
-        }
+        let dropped = match self.tablet.changes_kept() {
+            None => self.tablet.drop_rows(self.range.clone()).await?,
+            Some(_) => false,
+        };
+        if dropped { Ok(()) } else { delete_rows(&self.tablet, self.range).await }
     }
 }
 

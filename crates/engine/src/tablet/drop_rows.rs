@@ -29,23 +29,29 @@ use super::Tablet;
 
 impl Tablet {
     /// Deletes all rows of a range that were written before now; durable and visible when it resolves.
-    /// Rows outside of the tablet are ignored.
-    pub async fn drop_rows(&self, range: RowRange) -> Result<()> {
+    /// Rows outside of the tablet are ignored. `false` where nothing was done since the tablet keeps its changes: a history does not
+    /// have the rows that a drop takes.
+    pub async fn drop_rows(&self, range: RowRange) -> Result<bool> {
         let range = range.intersect(&self.range);
         if range.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         self.core.check_writable()?;
         // A read-modify-write that has read what is dropped now must come before the drop; and no reader
         // may see a write that comes after it while the view still shows what was before.
         let locks = self.locks.lock_all().await;
-        let seq = self.excise(range)?;
+        let excised = self.excise(range)?;
         drop(locks);
-        self.core.pipeline.wait_visible(seq).await
+        let Some(seq) = excised else { return Ok(false) };
+        self.core.pipeline.wait_visible(seq).await.map(|()| true)
     }
 
-    fn excise(&self, range: RowRange) -> Result<Seq> {
+    fn excise(&self, range: RowRange) -> Result<Option<Seq>> {
         let mut manifest = self.lock_manifest();
+        // It may have begun while locks were waited for; with this one it cannot.
+        if self.changes_kept().is_some() {
+            return Ok(None);
+        }
         let (seq, in_memory, view) = {
             // Under the writer lock, what is in memory is older than `seq` and what comes is newer.
             let _writer = self.lock_writer();
@@ -77,7 +83,7 @@ impl Tablet {
         if !jobs.running.is_empty() {
             jobs.drops.push_back(excised);
         }
-        Ok(seq)
+        Ok(Some(seq))
     }
 
     /// Announces a job whose outputs must respect drops from now on.

@@ -143,6 +143,19 @@ fn rows_are_not_dropped_in_the_middle_of_a_read_modify_write() {
 }
 
 #[test]
+fn rows_are_not_dropped_past_a_history_that_began_while_locks_were_waited_for() {
+    let rig = rig();
+    rig.write(&["r"]);
+    let lock = block_on(rig.tablet.lock_row(b"r"));
+    let mut dropping = pin!(rig.tablet.drop_rows(RowRange::all()));
+    assert!(dropping.as_mut().now_or_never().is_none(), "the row is locked");
+    rig.tablet.keep_changes(Some(std::time::Duration::from_hours(24)));
+    drop(lock);
+    assert!(!block_on(dropping).unwrap(), "the history would not have it");
+    assert_eq!(rig.cells("r"), 2);
+}
+
+#[test]
 fn rows_written_together_do_not_wait_for_one_in_the_middle_of_a_read_modify_write() {
     let rig = rig();
     let lock = block_on(rig.tablet.lock_row(b"r"));
