@@ -66,7 +66,8 @@ pub struct Projection {
     pub versions_max: u32,
     /// The first this-many cells of each row, counted after all of the above.
     pub cells_per_row_max: u32,
-    /// Whether values are looked at. Where they are not, those that lie outside of their SST come empty, unread.
+    /// Whether values are looked at. Where they are not, they come empty and count for nothing, and those that lie outside of
+    /// their SST are not read.
     pub values: bool,
 }
 

@@ -176,7 +176,8 @@ impl<'a> Assembler<'a> {
             None => so_far.qualifier.insert(record.qualifier()).clone(),
         };
         let part = &mut so_far.part;
-        let mut value = record.value();
+        let is_read = projection.values || kind == Kind::ValueElsewhere;
+        let mut value = if is_read { record.value() } else { Bytes::new() };
         let mut value_len = value.len();
         if kind == Kind::ValueElsewhere {
             // One that is malformed is for the general way to report.

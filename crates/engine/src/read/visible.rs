@@ -336,7 +336,7 @@ impl VisibleRow {
                 }
                 state.encode()
             }
-            _ if pointer.is_some() => Bytes::new(),
+            _ if pointer.is_some() || !self.plan.values => Bytes::new(),
             _ => cursor.value_bytes(),
         };
         if let Some(pointer) = pointer.filter(|_| self.plan.values) {
@@ -368,6 +368,7 @@ impl VisibleRow {
     }
 
     fn show(&mut self, value: Bytes) -> Result<Room> {
+        let value = if self.plan.values { value } else { Bytes::new() };
         let qualifier = self.qualifier.clone().unwrap_or_default();
         let bytes = qualifier.len() + value.len() + size_of::<Cell>();
         self.bytes = self.bytes.saturating_add(bytes as u64);

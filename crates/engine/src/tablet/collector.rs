@@ -20,7 +20,7 @@
 //!   the file was walked is judged as it is under the lock.
 //! * Replaying all changes of a tablet on what it had when they began to be kept gives what reads see. Nothing is deleted twice: what was
 //!   deleted is not read again. What a crash or a stop left over is found again.
-//! * Memory: one row, as a read of it has, without its values, and the deletions of [`UNSYNCED_ROWS_MAX`] that wait for their sync. No list of rows.
+//! * Memory: [`SLICE_CELLS_MAX`] cells of a row, without their values, however large it is, and the deletions of [`UNSYNCED_ROWS_MAX`] that wait for their sync. No list of rows.
 //! * It gives way: a piece of a file at a time, when no compaction is due; no row while writes are refused; and what it writes is
 //!   paced as compactions are.
 //!
@@ -28,11 +28,12 @@
 //! ([`collect`]), and then it is the new file that may hold garbage.
 
 use std::collections::HashMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::cell::{RowBatch, RowRange, Seq};
+use crate::cell::{Cell, FamilyId, Row, RowBatch, RowRange, Seq};
 use crate::compaction::candidates::{Candidates, garbage_of};
 use crate::compaction::collect;
 use crate::compaction::input::RunCursor;
@@ -56,6 +57,10 @@ const PIECE_ROWS_MAX: u64 = 256;
 
 /// Mutations of one batch. A row may have a million columns with garbage, and readers of changes take whole batches.
 const BATCH_MUTATIONS_MAX: usize = 1_000;
+
+/// Cells of a row that are read at a time. A row may have more than a read returns; this many, each with the longest
+/// qualifier, are less. More would lock the row for longer, fewer would read large rows in more pieces.
+pub(super) const SLICE_CELLS_MAX: u32 = 10_000;
 
 /// Rows whose deletions wait for their sync while more are made. Fewer would wait for a sync for each row; more only let
 /// more wait.
@@ -213,16 +218,39 @@ impl Tablet {
     /// Deletes the cells of a row that the rules let go now. Returns the sequence up to which all has to be visible until that
     /// is durable, and the bytes of log that it takes; `None` where there is nothing to delete.
     pub(super) async fn collect_row(&self, row: Bytes) -> Result<Option<(Seq, u64)>> {
-        let lock = self.lock_row(&row).await;
         EngineMetrics::add(&self.core.metrics.collector_rows, 1);
+        let mut collected: Option<(Seq, u64)> = None;
+        let mut slice = Some(Slice { from: None, cells_max: SLICE_CELLS_MAX });
+        while let Some(at) = slice {
+            let (deleted, next) = self.collect_slice(&row, at).await?;
+            if let Some((last, bytes)) = deleted {
+                let before = collected.map_or(0, |(_, bytes)| bytes);
+                collected = Some((last, before + bytes));
+            }
+            slice = next.filter(|_| !self.core.stopping() && !self.is_dropped());
+        }
+        Ok(collected)
+    }
+
+    /// The same of a part of a row, and which part comes next. The row is locked meanwhile: a column is judged as a whole, or the newest
+    /// cells of it, by which nothing is said of older ones.
+    pub(super) async fn collect_slice(
+        &self,
+        row: &Bytes,
+        slice: Slice,
+    ) -> Result<(Option<(Seq, u64)>, Option<Slice>)> {
+        let lock = self.lock_row(row).await;
         let schema = self.require_schema()?;
-        let projection = Projection { families: Some(ruled(&schema)), ..Projection::all() };
-        let projection = Projection { values: false, ..projection };
-        let found = self.read_row(&row, &projection, ReadView::Pending).await?;
-        let Some(found) = found.filter(|_| self.changes_kept().is_some()) else { return Ok(None) };
+        let projection = slice.projection(&schema);
+        let found = self.read_row(row, &projection, ReadView::Pending).await?;
+        let Some(mut found) = found.filter(|_| self.changes_kept().is_some()) else {
+            return Ok((None, None));
+        };
+        let cut = slice.cut(&mut found);
         let (deletions, cells) = garbage_of(&found, &schema, self.core.expiry_micros());
+        let next = cut.map(|cut| cut.next(slice, !deletions.is_empty()));
         if deletions.is_empty() {
-            return Ok(None);
+            return Ok((None, next));
         }
         let mut bytes = 0;
         for mutations in deletions.chunks(BATCH_MUTATIONS_MAX) {
@@ -236,14 +264,74 @@ impl Tablet {
         let last = self.core.pipeline.last_begun();
         drop(lock);
         EngineMetrics::add(&self.core.metrics.cells_collected, cells);
-        Ok(Some((last, bytes)))
+        Ok((Some((last, bytes)), next))
     }
 }
 
-/// The families of the table that have rules, to be read whole.
-fn ruled(schema: &TabletSchema) -> Vec<FamilyProjection> {
-    let ruled = schema.families.keys().filter(|id| schema.user_rule(**id).is_some());
-    ruled.map(|id| FamilyProjection { family: *id, qualifiers: Vec::new() }).collect()
+/// A part of a row that is read at a time: so many of its cells, from a column on.
+#[derive(Debug, Clone)]
+pub(super) struct Slice {
+    /// `None` for the first column of the row.
+    pub(super) from: Option<(FamilyId, Bytes)>,
+    pub(super) cells_max: u32,
+}
+
+/// What follows cells that are as many as a slice may have.
+enum Cut {
+    /// Another column; or more of the one that was left out, since it may not be whole.
+    Column(FamilyId, Bytes),
+    /// More of the only column.
+    SameColumn,
+}
+
+impl Slice {
+    /// The families of the table that have rules, without values, from the slice's column on.
+    fn projection(&self, schema: &TabletSchema) -> Projection {
+        let ruled = schema.families.keys().filter(|id| schema.user_rule(**id).is_some());
+        let ruled = ruled.filter(|id| self.from.as_ref().is_none_or(|(from, _)| **id >= *from));
+        let families = ruled.map(|id| {
+            let qualifiers = match &self.from {
+                Some((family, qualifier)) if family == id => {
+                    vec![(Bound::Included(qualifier.clone()), Bound::Unbounded)]
+                }
+                _ => Vec::new(),
+            };
+            FamilyProjection { family: *id, qualifiers }
+        });
+        let families = Some(families.collect());
+        let cells_per_row_max = self.cells_max;
+        Projection { families, cells_per_row_max, values: false, ..Projection::all() }
+    }
+
+    /// Where there may be more of the row, what: takes the last column out, unless it is the only one.
+    fn cut(&self, found: &mut Row) -> Option<Cut> {
+        if (found.cells.len() as u64) < u64::from(self.cells_max) {
+            return None;
+        }
+        let last = found.cells.last()?;
+        let (family, qualifier) = (last.family, last.qualifier.clone());
+        let begins = |cell: &Cell| cell.family == family && cell.qualifier == qualifier;
+        match found.cells.iter().position(begins)? {
+            0 => Some(Cut::SameColumn),
+            whole => {
+                found.cells.truncate(whole);
+                Some(Cut::Column(family, qualifier))
+            }
+        }
+    }
+}
+
+impl Cut {
+    /// What to read next. `deletes`: whether something of the slice was deleted, and is not read again.
+    fn next(self, slice: Slice, deletes: bool) -> Slice {
+        match self {
+            Self::Column(family, qualifier) => {
+                Slice { from: Some((family, qualifier)), cells_max: SLICE_CELLS_MAX }
+            }
+            Self::SameColumn if deletes => slice,
+            Self::SameColumn => Slice { cells_max: slice.cells_max.saturating_mul(2), ..slice },
+        }
+    }
 }
 
 impl Look {

@@ -232,6 +232,17 @@ fn a_row_over_the_limit_is_refused_and_one_at_the_limit_is_not() {
     assert!(error.message().contains(&(key + 2 * cell - 1).to_string()), "{error}");
 }
 
+#[test]
+fn values_that_nobody_looks_at_count_for_nothing() {
+    let records = vec![put("a", 1, "q", 2, &[7; 100], 1), put("a", 1, "q", 1, &[7; 100], 2)];
+    let projection = Projection { values: false, ..Projection::all() };
+    let cells = 2 * (size_of::<crate::cell::Cell>() + 1) as u64;
+    let row_bytes_max = row_prefix(b"a").len() as u64 + cells;
+    let row = step(&mut open(records, ReadSpec { projection, row_bytes_max, ..spec(9) }));
+    let cells = row.unwrap().unwrap().cells;
+    assert!(cells.len() == 2 && cells.iter().all(|cell| cell.value.is_empty()));
+}
+
 /// Rows without visible cells, each of `per_row` records, then a row with one.
 fn hidden_rows(rows: u64, per_row: u64) -> Vec<Record> {
     let mut records = vec![put("z", 1, "q", 1, b"v", 1)];

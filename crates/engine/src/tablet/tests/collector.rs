@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use super::super::collector::{SLICE_CELLS_MAX, Slice};
 use super::*;
 use crate::cell::TimestampRange;
 use crate::changes::{Change, Source, position_before};
@@ -127,6 +128,42 @@ fn put(timestamp: i64) -> Mutation {
 fn delete(start: i64, end: i64) -> Mutation {
     let (family, qualifier) = (FamilyId(1), Bytes::from_static(b"q"));
     Mutation::DeleteCells { family, qualifier, timestamps: TimestampRange { start, end } }
+}
+
+#[test]
+fn a_row_of_any_size_is_collected_in_pieces() {
+    let ruled = Ruled::kept(GcRule::MaxVersions(2));
+    let column = |n: u32| Bytes::from(format!("{n:05}"));
+    let put = |n, timestamp| {
+        let (family, value) = (FamilyId(1), Bytes::from_static(b"v"));
+        Mutation::Put { family, qualifier: column(n), timestamp, value }
+    };
+    // Of each column a version may go; of one, more than a piece has, and then some more.
+    let versions = |n| if n == 5_000 { 25_000 } else { 3 };
+    for n in 0..8_000 {
+        ruled.apply((1..=versions(n)).map(|version| put(n, version * 1_000)).collect());
+    }
+    let slice = Slice { from: None, cells_max: SLICE_CELLS_MAX };
+    let row = Bytes::from_static(b"r");
+    let (_, next) = block_on(ruled.rig.tablet.collect_slice(&row, slice)).unwrap();
+    assert_eq!(next.unwrap().from, Some((FamilyId(1), column(SLICE_CELLS_MAX / 3))));
+    assert!(ruled.collect());
+    let timestamps = ruled.cells();
+    assert_eq!(timestamps.len(), 8_000 * 2);
+    let newest = (0..8_000).flat_map(|n| [versions(n) * 1_000, versions(n) * 1_000 - 1_000]);
+    assert!(newest.eq(timestamps));
+    assert!(!ruled.collect(), "nothing is deleted twice");
+}
+
+#[test]
+fn a_column_of_which_all_stays_is_read_in_larger_pieces() {
+    let ruled = Ruled::kept(GcRule::MaxVersions(25_000));
+    for from in (0..30).map(|n| n * 1_000) {
+        ruled.put(&(from..from + 1_000).map(|n| n * 1_000).collect::<Vec<_>>());
+    }
+    assert!(ruled.collect());
+    assert_eq!(ruled.cells().len(), 25_000);
+    assert_eq!(ruled.cells().last(), Some(&5_000_000));
 }
 
 #[test]
