@@ -265,9 +265,10 @@ impl Engine {
         &self.summary
     }
 
-    /// The wall clock is doubted: for `pause` from now on no cell expires that had not by the newest write that opening found.
-    /// Called before [`Engine::start`].
+    /// The wall clock is doubted: for `pause` from now on no change file goes for its age, and no cell expires that had not by
+    /// the newest write that opening found. Called before [`Engine::start`].
     pub fn doubt_clock(&self, pause: Duration) {
+        self.core.changes.doubt_ages(self.core.env.clock.monotonic_micros(), pause);
         if let Some(newest_micros) = self.summary.newest_micros {
             self.core.doubt_clock(newest_micros, pause);
         }

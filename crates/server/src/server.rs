@@ -118,7 +118,7 @@ impl Doubt {
                 %now,
                 %newest,
                 "the clock is more than {} days ahead of the newest write: unless nothing was written for so long, it is wrong, and \
-                 what it says has expired is deleted; backups, deleted tables and cells wait for {} minutes",
+                 what it says has expired is deleted; backups, deleted tables, changes and cells wait for {} minutes",
                 CLOCK_AHEAD_MAX.as_secs() / (24 * 3600),
                 CLOCK_DOUBT.as_secs() / 60,
             ),

@@ -18,11 +18,12 @@
 //! log, the files and the tail are all ordered by it. It sees what readers of the table see: batches up to the
 //! visible sequence. Files go when everything in them is older than its tablet's retention period; or, the oldest first and with a
 //! warning, when all of them together have more than [`change_log_bytes_max`](crate::options::EngineOptions) bytes.
-//! What is gone so is remembered as the *horizon*, in the name of an empty file beside them: a reader whose position is below it is
-//! told so, and does not miss anything in silence.
+//! Whatever goes, by its age too, is remembered first as the [horizon](horizon) of its tablets, in the names of empty files beside them: the
+//! wall clock may be wrong, or set right later. A reader whose position is below is told so, and does not miss anything in silence.
 
 mod archive;
 pub mod file;
+mod horizon;
 mod reader;
 mod tail;
 
@@ -37,13 +38,14 @@ use crate::cell::{Mutation, RowBatch, SEQ_COUNTER_BITS, SEQ_MAX, Seq};
 use crate::core::Core;
 use crate::error::{ErrorKind, Result};
 use crate::io::Files;
-use crate::layout::parse_number;
 use crate::log::{encode_batch, lock};
 use crate::tablet::{Tablet, TabletId};
 use file::ChangeFile;
+use horizon::Horizons;
 use tail::Tail;
 
 pub use crate::log::Source;
+pub(crate) use horizon::horizon_name;
 pub use reader::ChangeReader;
 
 /// Bytes of the tails of all tablets together. A reader that keeps up is behind by what a sync takes, so a few
@@ -63,9 +65,6 @@ const EXPIRE_EVERY_MICROS: u64 = 60 * 1_000_000;
 /// How long no segment is archived after one could not be, in microseconds. A damaged one is read up to its damage each
 /// time, and a full disk is not empty a second later.
 const ARCHIVE_WAIT_MICROS: u64 = 30 * 1_000_000;
-
-/// The end of the name of the file that tells the horizon.
-const HORIZON: &str = ".horizon";
 
 /// The tablet that a fence's batch names. No tablet has the number.
 const NO_TABLET: u64 = 0;
@@ -128,11 +127,6 @@ pub struct ChangeFigures {
     pub dropped_bytes: u64,
 }
 
-/// The name of the file that says that changes up to `seq` are not kept any more.
-pub(crate) fn horizon_name(seq: Seq) -> String {
-    format!("{seq:016x}{HORIZON}")
-}
-
 /// The history of all tablets of an engine.
 #[derive(Debug)]
 pub(crate) struct ChangeLog {
@@ -142,11 +136,13 @@ pub(crate) struct ChangeLog {
     /// By ascending segment, and so by ascending sequence.
     files: Mutex<Vec<Arc<ChangeFile>>>,
     /// Of positions below, not all changes are here any more.
-    horizon: AtomicU64,
+    horizons: Horizons,
     written_bytes: AtomicU64,
     dropped_bytes: AtomicU64,
     /// When to look for files to remove (monotonic micros).
     expire_at: AtomicU64,
+    /// Before this no file is too old (monotonic micros): the wall clock is in doubt.
+    ages_from: AtomicU64,
     /// The last look failed: what is over the limit is not tried again at once.
     expiry_failed: AtomicBool,
     /// When to archive again after a failure (monotonic micros).
@@ -162,22 +158,16 @@ impl ChangeLog {
         for path in unfinished {
             files.remove(&path)?;
         }
-        let names = files.list(dir)?.into_iter();
-        let horizons: Vec<Seq> =
-            names.filter_map(|entry| parse_number(&entry.name, "", HORIZON)).collect();
-        let horizon = horizons.iter().max().copied().unwrap_or(0);
-        for older in horizons.into_iter().filter(|seq| *seq < horizon) {
-            files.remove(&dir.join(horizon_name(older)))?;
-        }
         Ok(Self {
             dir: dir.to_owned(),
             bytes_max,
             tail: Tail::new(CHANGE_TAIL_BYTES_MAX),
             files: Mutex::new(found.into_iter().map(Arc::new).collect()),
-            horizon: AtomicU64::new(horizon),
+            horizons: Horizons::open(files, dir)?,
             written_bytes: AtomicU64::new(0),
             dropped_bytes: AtomicU64::new(0),
             expire_at: AtomicU64::new(0),
+            ages_from: AtomicU64::new(0),
             expiry_failed: AtomicBool::new(false),
             archive_at: AtomicU64::new(0),
             fencing: Mutex::new(()),
@@ -188,7 +178,7 @@ impl ChangeLog {
     pub(crate) fn newest(&self) -> (u64, Seq) {
         let files = self.files();
         let last_seq = files.iter().map(|file| file.last_seq).max().unwrap_or(0);
-        (files.last().map_or(0, |file| file.segment), last_seq.max(self.horizon()))
+        (files.last().map_or(0, |file| file.segment), last_seq.max(self.horizons.furthest()))
     }
 
     pub(crate) fn figures(&self) -> ChangeFigures {
@@ -211,8 +201,10 @@ impl ChangeLog {
         self.tail.end(tablet.0);
     }
 
-    fn horizon(&self) -> Seq {
-        self.horizon.load(Ordering::Acquire)
+    /// Takes no file for too old for `wait` from now, a time of the monotonic clock in microseconds.
+    pub(crate) fn doubt_ages(&self, now: u64, wait: Duration) {
+        let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
+        self.ages_from.store(now.saturating_add(wait), Ordering::Relaxed);
     }
 
     /// Removes the files that no reader may read any more, the oldest first. `retention` is that of a tablet, or the
@@ -234,22 +226,31 @@ impl ChangeLog {
 
     fn expire_now(&self, core: &Core, retention: &dyn Fn(Option<u64>) -> u64) -> Result<()> {
         let files = core.env.files.as_ref();
+        let keeps = |tablet: u64| retention(Some(tablet)) > 0;
+        self.horizons.retain(files, &self.dir, keeps)?;
+        let ages_count =
+            core.env.clock.monotonic_micros() >= self.ages_from.load(Ordering::Relaxed);
         loop {
             let Some(oldest) = self.files().first().map(Arc::clone) else { return Ok(()) };
             let bytes: u64 = self.files().iter().map(|file| file.bytes).sum();
             let age = core.env.clock.now_micros().saturating_sub(commit_micros(oldest.last_seq));
             let age = u64::try_from(age).unwrap_or(0);
-            let kept = match oldest.tablets(files, &self.dir) {
-                Ok(tablets) => tablets.iter().map(|tablet| retention(Some(*tablet))).max(),
-                // It may be anybody's. Were it to stay for good, so would all that are newer.
-                Err(_) => Some(retention(None)),
+            let found = oldest.tablets(files, &self.dir).ok();
+            // Of one that cannot be read it may be anybody's. Were it to stay for good, so would all that are newer.
+            let losers: Option<Vec<u64>> =
+                found.map(|tablets| tablets.iter().copied().filter(|of| keeps(*of)).collect());
+            let kept = match &losers {
+                Some(losers) => losers.iter().map(|of| retention(Some(*of))).max().unwrap_or(0),
+                None => retention(None),
             };
-            let kept = kept.unwrap_or(0);
-            if kept > 0 && age <= kept.saturating_add(GRACE_MICROS) {
-                if bytes <= self.bytes_max {
-                    return Ok(());
-                }
-                self.raise_horizon(files, oldest.last_seq)?;
+            let is_too_old = ages_count && age > kept.saturating_add(GRACE_MICROS);
+            if kept > 0 && !is_too_old && bytes <= self.bytes_max {
+                return Ok(());
+            }
+            if kept > 0 {
+                self.horizons.raise(files, &self.dir, losers.as_deref(), oldest.last_seq)?;
+            }
+            if kept > 0 && !is_too_old {
                 self.dropped_bytes.fetch_add(oldest.bytes, Ordering::Relaxed);
                 tracing::warn!(
                     file = oldest.name(),
@@ -266,24 +267,6 @@ impl ChangeLog {
                 _ => {}
             }
         }
-    }
-
-    /// Durably says that changes up to `seq` are not here any more.
-    fn raise_horizon(&self, files: &dyn Files, seq: Seq) -> Result<()> {
-        let path = |seq: Seq| self.dir.join(horizon_name(seq));
-        let before = self.horizon();
-        if seq <= before {
-            return Ok(());
-        }
-        if !files.exists(&path(seq))? {
-            files.create(&path(seq))?.sync()?;
-        }
-        files.sync_dir(&self.dir)?;
-        self.horizon.store(seq, Ordering::Release);
-        if files.exists(&path(before))? {
-            files.remove(&path(before))?;
-        }
-        Ok(())
     }
 
     fn files(&self) -> MutexGuard<'_, Vec<Arc<ChangeFile>>> {
@@ -389,19 +372,5 @@ mod tests {
         assert_eq!(position_before(-1), 0);
         assert_eq!(commit_micros(SEQ_MAX), (1 << 44) * 1000 - 1000);
         assert!(position_before(i64::MAX) < SEQ_MAX);
-    }
-
-    #[test]
-    fn of_several_horizons_the_furthest_counts_and_stays() {
-        let files = crate::io::MemoryFiles::new();
-        let dir = Path::new("/changes");
-        files.create_dir_all(dir).unwrap();
-        for seq in [7, 900, 30] {
-            files.put_contents(&dir.join(horizon_name(seq)), Vec::new());
-        }
-        let changes = ChangeLog::open(&files, dir, 0).unwrap();
-        assert_eq!(changes.horizon(), 900);
-        let names: Vec<_> = files.list(dir).unwrap().into_iter().map(|entry| entry.name).collect();
-        assert_eq!(names, [horizon_name(900)]);
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 use super::file::{ChangeFile, OpenChangeFile};
 use super::tail::Next;
-use super::{Change, commit_micros};
+use super::{Change, GRACE_MICROS, commit_micros};
 use crate::cell::Seq;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::record::Tail;
@@ -149,10 +149,11 @@ impl ChangeReader {
         let core = self.tablet.core();
         let kept = self.tablet.changes_kept_micros().load(Ordering::Acquire);
         let age = core.env.clock.now_micros().saturating_sub(commit_micros(self.position));
-        let too_old = u64::try_from(age).unwrap_or(0) > kept;
+        // Whoever was let in at the end of the period is: what follows is here for as long.
+        let too_old = u64::try_from(age).unwrap_or(0) > kept.saturating_add(GRACE_MICROS);
         if kept == 0 {
             Err(Error::new(ErrorKind::Expired, "the changes of this tablet are not kept"))
-        } else if too_old || self.position < core.changes.horizon() {
+        } else if too_old || self.position < core.changes.horizons.of(self.tablet.id().0) {
             Err(Error::new(
                 ErrorKind::Expired,
                 "the changes after this position are not kept any more; begin again at a later time",

@@ -1,0 +1,218 @@
+//! The horizon: up to where changes were removed, so that no reader takes for silence what is not here any more.
+//!
+//! ```text
+//! <seq>.horizon             of all tablets      16 hex digits each, empty files
+//! <seq>-<tablet>.horizon    of one tablet
+//! ```
+//!
+//! A file of changes has those of some tablets, and goes when the time of these is over; others keep theirs for longer and
+//! have lost nothing by it. So each tablet has a horizon of its own, and one for all stands for what nobody can tell
+//! whose it was. A name that says less than another one counts for nothing.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::cell::Seq;
+use crate::error::Result;
+use crate::io::Files;
+use crate::layout::parse_number;
+
+/// The end of the name of a file that tells a horizon.
+const HORIZON: &str = ".horizon";
+
+/// The name of the file that says that changes of all tablets up to `seq` are not kept any more.
+pub(crate) fn horizon_name(seq: Seq) -> String {
+    format!("{seq:016x}{HORIZON}")
+}
+
+/// The same of one tablet.
+fn horizon_name_of(tablet: u64, seq: Seq) -> String {
+    format!("{seq:016x}-{tablet:016x}{HORIZON}")
+}
+
+/// What the name of a file says: up to where, and of which tablet, if not of all.
+fn parse(name: &str) -> Option<(Seq, Option<u64>)> {
+    match name.split_once('-') {
+        None => parse_number(name, "", HORIZON).map(|seq| (seq, None)),
+        Some((seq, tablet)) => {
+            Some((parse_number(seq, "", "")?, Some(parse_number(tablet, "", HORIZON)?)))
+        }
+    }
+}
+
+/// The horizons of a directory. One thread raises them; any may ask.
+#[derive(Debug, Default)]
+pub(super) struct Horizons {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    of_all: Seq,
+    of_tablets: HashMap<u64, Seq>,
+}
+
+impl Horizons {
+    /// Reads the names in a directory, and removes those that say less than others. Blocks.
+    pub(super) fn open(files: &dyn Files, dir: &Path) -> Result<Self> {
+        let mut furthest: HashMap<Option<u64>, (Seq, String)> = HashMap::new();
+        let mut less = Vec::new();
+        for entry in files.list(dir)? {
+            let Some((seq, tablet)) = parse(&entry.name) else { continue };
+            match furthest.get(&tablet) {
+                Some((known, _)) if *known >= seq => less.push(entry.name),
+                _ => less.extend(furthest.insert(tablet, (seq, entry.name)).map(|(_, name)| name)),
+            }
+        }
+        for name in less {
+            files.remove(&dir.join(name))?;
+        }
+        let mut state = State::default();
+        for (tablet, (seq, _)) in furthest {
+            match tablet {
+                None => state.of_all = seq,
+                Some(tablet) => drop(state.of_tablets.insert(tablet, seq)),
+            }
+        }
+        Ok(Self { state: Mutex::new(state) })
+    }
+
+    /// Of positions of this tablet below, not all changes are here any more.
+    pub(super) fn of(&self, tablet: u64) -> Seq {
+        let state = self.lock();
+        state.of_tablets.get(&tablet).copied().unwrap_or(0).max(state.of_all)
+    }
+
+    /// The furthest of all.
+    pub(super) fn furthest(&self) -> Seq {
+        let state = self.lock();
+        state.of_tablets.values().copied().max().unwrap_or(0).max(state.of_all)
+    }
+
+    /// Durably says that changes of these tablets, or of all (`None`), are not here any more up to `seq`. Blocks.
+    pub(super) fn raise(
+        &self,
+        files: &dyn Files,
+        dir: &Path,
+        tablets: Option<&[u64]>,
+        seq: Seq,
+    ) -> Result<()> {
+        let (mut added, mut outdated) = (Vec::new(), Vec::new());
+        {
+            let state = self.lock();
+            match tablets {
+                None if seq > state.of_all => {
+                    added.push(horizon_name(seq));
+                    outdated.push(horizon_name(state.of_all));
+                }
+                None => {}
+                Some(tablets) => {
+                    for tablet in tablets {
+                        let before = state.of_tablets.get(tablet).copied().unwrap_or(0);
+                        if seq > before.max(state.of_all) {
+                            added.push(horizon_name_of(*tablet, seq));
+                            outdated.push(horizon_name_of(*tablet, before));
+                        }
+                    }
+                }
+            }
+        }
+        if added.is_empty() {
+            return Ok(());
+        }
+        for name in added {
+            let path = dir.join(name);
+            // Empty: it is durable as a whole when the directory is.
+            if !files.exists(&path)? {
+                files.create(&path)?;
+            }
+        }
+        files.sync_dir(dir)?;
+        {
+            let mut state = self.lock();
+            match tablets {
+                None => state.of_all = state.of_all.max(seq),
+                Some(tablets) => {
+                    for tablet in tablets {
+                        let of_tablet = state.of_tablets.entry(*tablet).or_default();
+                        *of_tablet = seq.max(*of_tablet);
+                    }
+                }
+            }
+        }
+        for name in outdated {
+            remove(files, dir, &name)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets tablets that keep no changes any more. Blocks.
+    pub(super) fn retain(
+        &self,
+        files: &dyn Files,
+        dir: &Path,
+        keeps: impl Fn(u64) -> bool,
+    ) -> Result<()> {
+        let gone: Vec<(u64, Seq)> =
+            self.lock().of_tablets.extract_if(|tablet, _| !keeps(*tablet)).collect();
+        for (tablet, seq) in gone {
+            remove(files, dir, &horizon_name_of(tablet, seq))?;
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn remove(files: &dyn Files, dir: &Path, name: &str) -> Result<()> {
+    let path = dir.join(name);
+    if files.exists(&path)? { files.remove(&path) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::MemoryFiles;
+
+    fn names(files: &MemoryFiles, dir: &Path) -> Vec<String> {
+        let mut names: Vec<_> =
+            files.list(dir).unwrap().into_iter().map(|entry| entry.name).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn of_several_horizons_the_furthest_counts_and_stays() {
+        let files = MemoryFiles::new();
+        let dir = Path::new("/changes");
+        files.create_dir_all(dir).unwrap();
+        for seq in [7, 900, 30] {
+            files.put_contents(&dir.join(horizon_name(seq)), Vec::new());
+            files.put_contents(&dir.join(horizon_name_of(5, seq + 10)), Vec::new());
+        }
+        let horizons = Horizons::open(&files, dir).unwrap();
+        assert_eq!((horizons.of(4), horizons.of(5), horizons.furthest()), (900, 910, 910));
+        assert_eq!(names(&files, dir), [horizon_name(900), horizon_name_of(5, 910)]);
+    }
+
+    #[test]
+    fn a_tablet_has_a_horizon_of_its_own_until_it_keeps_no_changes() {
+        let files = MemoryFiles::new();
+        let dir = Path::new("/changes");
+        files.create_dir_all(dir).unwrap();
+        let horizons = Horizons::open(&files, dir).unwrap();
+        horizons.raise(&files, dir, Some(&[1, 2]), 50).unwrap();
+        horizons.raise(&files, dir, Some(&[2]), 70).unwrap();
+        horizons.raise(&files, dir, Some(&[2]), 60).unwrap();
+        assert_eq!([1, 2, 3].map(|tablet| horizons.of(tablet)), [50, 70, 0]);
+        let again = Horizons::open(&files, dir).unwrap();
+        assert_eq!([1, 2, 3].map(|tablet| again.of(tablet)), [50, 70, 0]);
+        again.retain(&files, dir, |tablet| tablet == 1).unwrap();
+        assert_eq!(names(&files, dir), [horizon_name_of(1, 50)]);
+        again.raise(&files, dir, None, 80).unwrap();
+        assert_eq!([1, 2, 3].map(|tablet| again.of(tablet)), [80, 80, 80]);
+    }
+}
