@@ -103,6 +103,11 @@ impl ChangeFile {
         format!("{:016x}-{:016x}-{:016x}.chg", self.segment, self.first_seq, self.last_seq)
     }
 
+    /// Whether somebody has looked whose batches it has: [`Self::tablets`] does not block then.
+    pub(super) fn is_known(&self) -> bool {
+        self.tablets.get().is_some()
+    }
+
     /// The tablets that it has batches of. Blocks, for the first call.
     pub(super) fn tablets(&self, files: &dyn Files, dir: &Path) -> Result<&[u64]> {
         if self.tablets.get().is_none() {

@@ -89,7 +89,7 @@ impl Change {
         Self { first_seq, last_seq: first_seq.saturating_add(count - 1), source, batch }
     }
 
-    /// Bytes of its keys and values.
+    /// Bytes of memory that it takes, roughly: its keys and values, and what holds them.
     pub fn bytes(&self) -> usize {
         let payload = |mutation: &Mutation| match mutation {
             Mutation::Put { qualifier, value: bytes, .. }
@@ -97,7 +97,13 @@ impl Change {
             Mutation::DeleteCells { qualifier, .. } => qualifier.len(),
             Mutation::DeleteFamily { .. } | Mutation::DeleteRow => 0,
         };
-        self.batch.row.len() + self.batch.mutations.iter().map(payload).sum::<usize>()
+        let payload: usize = self.batch.mutations.iter().map(payload).sum();
+        self.batch.row.len() + payload + Self::overhead_bytes(self.batch.mutations.len())
+    }
+
+    /// What a change of so many mutations takes beside its keys and values.
+    fn overhead_bytes(mutations: usize) -> usize {
+        size_of::<Self>() + mutations.saturating_mul(size_of::<Mutation>())
     }
 }
 
@@ -303,7 +309,8 @@ impl Tablet {
     }
 
     /// A position at which everything is visible, durable, and not older than a second or so: where a reader that has
-    /// nothing to read stands. Where nothing was written for longer, an empty batch is: a position that only memory
+    /// nothing to read stands, and where one begins that wants what is written from now on. All that was acknowledged before the call is at
+    /// or below it; all that begins later is above, whichever way the wall clock is set. Where nothing was written for longer, an empty batch is: a position that only memory
     /// knew could come again after a crash.
     pub async fn fence_changes(&self) -> Result<Seq> {
         let core = self.core();
@@ -331,7 +338,7 @@ impl Tablet {
         };
         match fence {
             Some(fence) => fence.await,
-            None => pipeline.wait_visible(begun).await.map(|()| pipeline.visible()),
+            None => pipeline.wait_visible(begun).await.map(|()| begun),
         }
     }
 

@@ -25,13 +25,16 @@ use crate::tablet::Tablet;
 /// How often a source is looked for again that went while it was opened. Sources go one at a time, minutes apart.
 const ATTEMPTS_MAX: u32 = 4;
 
-/// A place in the history of one tablet.
+/// Change files that one [read from the disk](ChangeReader::read_disk) opens to learn whose changes are in them, at most. After a
+/// restart nobody has looked into any, and a week may have thousands: a few dozen take milliseconds, and others have their turn then.
+const FILES_LOOKED_INTO_MAX: usize = 32;
+
+/// A place in the history of one tablet. It keeps no file open from one portion to the next: of readers whose clients have
+/// stalled there may be thousands.
 #[derive(Debug)]
 pub struct ChangeReader {
     tablet: Arc<Tablet>,
     position: Seq,
-    /// The change file that is being read.
-    file: Option<(u64, OpenChangeFile)>,
     /// Where to go on in a segment of the log.
     segment: Option<(u64, u64)>,
 }
@@ -40,6 +43,8 @@ pub struct ChangeReader {
 enum Source {
     File(Arc<ChangeFile>),
     Segment(SegmentInfo),
+    /// Nobody knows yet: in files that are still to be looked into.
+    Unknown,
 }
 
 /// Changes that were read.
@@ -54,15 +59,15 @@ impl Gathered {
         self.bytes >= self.bytes_max && !self.changes.is_empty()
     }
 
-    fn push(&mut self, change: Change, bytes: usize) {
+    fn push(&mut self, change: Change) {
+        self.bytes += change.bytes();
         self.changes.push(change);
-        self.bytes += bytes;
     }
 }
 
 impl ChangeReader {
     pub(super) fn new(tablet: Arc<Tablet>, position: Seq) -> Self {
-        Self { tablet, position, file: None, segment: None }
+        Self { tablet, position, segment: None }
     }
 
     /// Everything up to here was read.
@@ -87,23 +92,24 @@ impl ChangeReader {
         };
         let (changes, position) = read?;
         self.position = position;
-        (self.file, self.segment) = (None, None);
+        self.segment = None;
         Ok(Some(changes))
     }
 
     /// What is visible of what follows, wherever it lies: up to about `bytes_max` bytes, one change at least where there
-    /// is one. Blocks.
+    /// is one; or nothing, where it has looked long enough for now and [`Self::ready`] says at once that there is more. Blocks.
     pub fn read_disk(&mut self, bytes_max: usize) -> Result<Vec<Change>> {
         let through = self.tablet.core().pipeline.visible();
         let mut read = Gathered { changes: Vec::new(), bytes: 0, bytes_max };
-        let mut attempts = 0;
+        let (mut attempts, mut looks_left) = (0, FILES_LOOKED_INTO_MAX);
         while !read.is_full() && self.position < through {
-            match self.read_on(through, &mut read) {
-                Ok(()) => attempts = 0,
+            match self.read_on(through, &mut read, &mut looks_left) {
+                Ok(true) => attempts = 0,
+                Ok(false) => break,
                 // It was given back meanwhile; what was in it is elsewhere, or too old.
                 Err(error) if error.kind() == ErrorKind::NotFound && attempts < ATTEMPTS_MAX => {
                     attempts += 1;
-                    (self.file, self.segment) = (None, None);
+                    self.segment = None;
                 }
                 Err(error) => return Err(error),
             }
@@ -111,17 +117,24 @@ impl ChangeReader {
         Ok(read.changes)
     }
 
-    /// Reads on in the first place that may have changes; where there is none, everything `through` was read.
-    fn read_on(&mut self, through: Seq, read: &mut Gathered) -> Result<()> {
-        let source = self.source()?;
+    /// Reads on in the first place that may have changes; where there is none, everything `through` was read. Whether that
+    /// place is known.
+    fn read_on(
+        &mut self,
+        through: Seq,
+        read: &mut Gathered,
+        looks_left: &mut usize,
+    ) -> Result<bool> {
+        let source = self.source(looks_left)?;
         // Only now: a file goes after the horizon was raised beyond it, so one that was not found is told of here.
         self.check()?;
         match &source {
             None => self.position = through,
             Some(Source::File(file)) => self.read_file(file, through, read)?,
             Some(Source::Segment(segment)) => self.read_segment(segment, through, read)?,
+            Some(Source::Unknown) => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Resolves when there is something to read, or an error to be told.
@@ -163,8 +176,8 @@ impl ChangeReader {
         }
     }
 
-    /// The first place that may have changes after the position.
-    fn source(&self) -> Result<Option<Source>> {
+    /// The first place that may have changes after the position. `looks_left` counts the files that are opened for that.
+    fn source(&self, looks_left: &mut usize) -> Result<Option<Source>> {
         let core = self.tablet.core();
         let id = self.tablet.id().0;
         // Segments first: one that becomes a file meanwhile is found twice, and not missed.
@@ -176,6 +189,12 @@ impl ChangeReader {
         };
         let mut file = None;
         for candidate in &known {
+            if !candidate.is_known() {
+                let Some(left) = looks_left.checked_sub(1) else {
+                    return Ok(Some(Source::Unknown));
+                };
+                *looks_left = left;
+            }
             if candidate.tablets(core.env.files.as_ref(), &core.changes.dir)?.contains(&id) {
                 file = Some(Arc::clone(candidate));
                 break;
@@ -197,14 +216,9 @@ impl ChangeReader {
     }
 
     fn read_file(&mut self, file: &ChangeFile, through: Seq, read: &mut Gathered) -> Result<()> {
-        let id = self.tablet.id().0;
-        if self.file.as_ref().is_none_or(|(segment, _)| *segment != file.segment) {
-            let core = self.tablet.core();
-            let path = core.changes.dir.join(file.name());
-            let opened = OpenChangeFile::open(core.env.files.as_ref(), &path, file.segment)?;
-            self.file = Some((file.segment, opened));
-        }
-        let Some((_, opened)) = &self.file else { return Ok(()) };
+        let (core, id) = (self.tablet.core(), self.tablet.id().0);
+        let path = core.changes.dir.join(file.name());
+        let opened = OpenChangeFile::open(core.env.files.as_ref(), &path, file.segment)?;
         let of_tablet = opened.blocks().iter().filter(|block| block.tablet == id);
         let from = self.position;
         for block in of_tablet.filter(|block| block.last_seq > from) {
@@ -218,13 +232,11 @@ impl ChangeReader {
                 }
                 if change.last_seq > self.position {
                     self.position = change.last_seq;
-                    let bytes = change.bytes();
-                    read.push(change, bytes);
+                    read.push(change);
                 }
             }
         }
         self.position = self.position.max(file.last_seq);
-        self.file = None;
         Ok(())
     }
 
@@ -261,10 +273,9 @@ impl ChangeReader {
                 return Ok(());
             }
             if head.tablet == id && head.last_seq > self.position {
-                let bytes = record.payload.len();
                 let (_, first_seq, source, batch) = decode_batch(record.payload)?;
                 self.position = head.last_seq;
-                read.push(Change::new(first_seq, source, batch), bytes);
+                read.push(Change::new(first_seq, source, batch));
             }
         }
         let last = segment.tablets.get(&id).copied().unwrap_or(0);

@@ -52,6 +52,12 @@ impl Batch {
     fn cost(&self) -> u64 {
         self.payload.len() as u64 + ENTRY_OVERHEAD_BYTES
     }
+
+    /// Bytes of the change that it becomes, roughly.
+    fn decoded_bytes(&self) -> usize {
+        let mutations = usize::try_from(self.last_seq - self.first_seq + 1).unwrap_or(usize::MAX);
+        self.payload.len().saturating_add(Change::overhead_bytes(mutations))
+    }
 }
 
 /// What the tail has for a reader.
@@ -136,11 +142,12 @@ impl Tail {
             let at = kept.batches.partition_point(|batch| batch.last_seq <= seq);
             let mut bytes = 0;
             for batch in kept.batches.range(at..).take_while(|batch| batch.last_seq <= through) {
-                if bytes > 0 && bytes + batch.payload.len() > bytes_max {
+                let more = batch.decoded_bytes();
+                if bytes > 0 && bytes + more > bytes_max {
                     read_to = batches.last().map_or(seq, |batch: &Batch| batch.last_seq);
                     break;
                 }
-                bytes += batch.payload.len();
+                bytes += more;
                 batches.push(batch.clone());
             }
         }

@@ -22,27 +22,30 @@ use tepui_engine::tablet::{Tablet, TabletId};
 
 use crate::harness::{START_MICROS, env, plain_schema, put, tiny_options};
 
-const DAY: Duration = Duration::from_hours(24);
+pub(crate) const DAY: Duration = Duration::from_hours(24);
 
 /// A segment takes a few writes.
-fn options() -> EngineOptions {
+pub(crate) fn options() -> EngineOptions {
     EngineOptions { log_segment_bytes: 2_000, ..tiny_options() }
 }
 
 /// Two tablets, of which the first keeps its changes.
-struct Kept {
-    engine: Arc<Engine>,
-    tablet: Arc<Tablet>,
-    other: Arc<Tablet>,
-    clock: Arc<ManualClock>,
+pub(crate) struct Kept {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) tablet: Arc<Tablet>,
+    pub(crate) other: Arc<Tablet>,
+    pub(crate) clock: Arc<ManualClock>,
 }
 
 impl Kept {
-    fn open(files: Arc<dyn Files>, options: EngineOptions) -> tepui_engine::Result<Self> {
+    pub(crate) fn open(
+        files: Arc<dyn Files>,
+        options: EngineOptions,
+    ) -> tepui_engine::Result<Self> {
         Self::open_at(files, options, Arc::new(ManualClock::new(START_MICROS)))
     }
 
-    fn open_at(
+    pub(crate) fn open_at(
         files: Arc<dyn Files>,
         options: EngineOptions,
         clock: Arc<ManualClock>,
@@ -63,7 +66,11 @@ impl Kept {
     }
 
     /// The changes after a position, in portions of about so many bytes.
-    fn read(&self, position: Seq, bytes_max: usize) -> tepui_engine::Result<Vec<Change>> {
+    pub(crate) fn read(
+        &self,
+        position: Seq,
+        bytes_max: usize,
+    ) -> tepui_engine::Result<Vec<Change>> {
         read(&self.tablet, position, bytes_max)
     }
 }
@@ -82,20 +89,20 @@ fn read(
         };
         if let Some(last) = changes.last() {
             assert!(reader.position() >= last.last_seq);
-        } else {
+        } else if reader.ready().now_or_never().is_none() {
             return Ok(all);
         }
         all.extend(changes);
     }
 }
 
-fn batch(n: u64, bytes: usize) -> RowBatch {
+pub(crate) fn batch(n: u64, bytes: usize) -> RowBatch {
     let mutations = vec![put(1, "q", 1000, &"v".repeat(bytes)), Mutation::DeleteRow];
     RowBatch { row: Bytes::from(format!("row-{n:05}")), mutations }
 }
 
 /// Applies a batch and says what a reader is to get for it.
-fn apply(tablet: &Tablet, batch: RowBatch) -> tepui_engine::Result<Change> {
+pub(crate) fn apply(tablet: &Tablet, batch: RowBatch) -> tepui_engine::Result<Change> {
     let last_seq = block_on(tablet.apply(batch.clone()))?;
     let first_seq = last_seq + 1 - batch.mutations.len() as u64;
     Ok(Change { first_seq, last_seq, source: Source::User, batch })
@@ -312,7 +319,7 @@ fn a_reader_is_told_when_the_history_ends() {
 }
 
 /// Writes, and lets the segments become files.
-fn fill(kept: &Kept, count: u64) -> Vec<Change> {
+pub(crate) fn fill(kept: &Kept, count: u64) -> Vec<Change> {
     let changes = (0..count).map(|n| apply(&kept.tablet, batch(n, 100)).unwrap()).collect();
     block_on(kept.tablet.flush()).unwrap();
     kept.engine.run_background().unwrap();

@@ -4,6 +4,7 @@
 mod backups;
 mod bad_days;
 mod changes;
+mod changes_kept;
 mod collector;
 mod compactions;
 mod concurrent;

@@ -1,0 +1,204 @@
+//! What readers of changes cost while they wait or are behind, and what they are told when the wall clock was wrong.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::executor::block_on;
+
+use tepui_engine::ErrorKind;
+use tepui_engine::cell::{Mutation, RowBatch};
+use tepui_engine::changes::{CHANGE_TAIL_BYTES_MAX, Change};
+use tepui_engine::db::{Engine, EngineOptions};
+use tepui_engine::io::{CrashMode, FaultFiles, FaultOp, ManualClock, MemoryFiles, SeededRng};
+
+use crate::changes::{DAY, Kept, apply, batch, fill, options};
+use crate::harness::{START_MICROS, env, plain_schema};
+
+/// A portion of a reader.
+const PORTION_BYTES: usize = 256 << 10;
+
+fn clock_at(days: i64) -> Arc<ManualClock> {
+    Arc::new(ManualClock::new(START_MICROS + days * DAY.as_micros() as i64))
+}
+
+#[test]
+fn no_reader_misses_in_silence_what_went_while_the_clock_was_ahead() {
+    let files = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    // The second keeps its changes for longer, and has none in these files.
+    kept.other.keep_changes(Some(7 * DAY));
+    let changes = fill(&kept, 60);
+    assert!(kept.engine.change_figures().files > 3);
+    kept.engine.close().unwrap();
+    drop(kept);
+
+    let kept = Kept::open_at(Arc::new(files.clone()), options(), clock_at(3)).unwrap();
+    kept.other.keep_changes(Some(7 * DAY));
+    kept.engine.run_background().unwrap();
+    assert_eq!(kept.engine.change_figures().files, 0);
+    drop(kept);
+
+    let crashed = files.crashed_copy(CrashMode::Strict, &SeededRng::new(3));
+    for files in [files, crashed] {
+        let kept = Kept::open(Arc::new(files), options()).unwrap();
+        kept.other.keep_changes(Some(7 * DAY));
+        for position in [begun, changes[40].last_seq] {
+            assert_eq!(kept.read(position, 1 << 20).unwrap_err().kind(), ErrorKind::Expired);
+        }
+        let mut other = kept.other.changes_after(begun);
+        assert_eq!(other.read_disk(1 << 20).unwrap(), [], "it has lost nothing");
+        kept.other.keep_changes(None);
+        kept.tablet.keep_changes(None);
+        kept.engine.run_background().unwrap();
+    }
+}
+
+#[test]
+fn under_a_clock_in_doubt_no_change_is_too_old_for_a_while() {
+    let files = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    fill(&kept, 200);
+    let before = kept.engine.change_figures();
+    kept.engine.close().unwrap();
+    drop(kept);
+    let hour = Duration::from_hours(1);
+    for bytes_max in [u64::MAX, before.file_bytes / 2] {
+        let disk = files.crashed_copy(CrashMode::Strict, &SeededRng::new(3));
+        let options = EngineOptions { change_log_bytes_max: bytes_max, ..options() };
+        let clock = clock_at(60);
+        let env = env(Arc::new(disk), Arc::clone(&clock), 1);
+        let engine = Engine::open(env, Path::new("/data"), options).unwrap();
+        for tablet in engine.tablets() {
+            tablet.set_schema(Arc::new(plain_schema()));
+            tablet.keep_changes(Some(DAY));
+        }
+        engine.doubt_ages_of_changes(hour);
+        engine.start().unwrap();
+        engine.run_background().unwrap();
+        let figures = engine.change_figures();
+        assert!(
+            figures.files > 0 && figures.file_bytes <= bytes_max,
+            "they are bounded all the same: {figures:?}"
+        );
+        assert_eq!(figures.dropped_bytes > 0, bytes_max < u64::MAX);
+        clock.advance_micros(hour.as_micros() as u64);
+        engine.run_background().unwrap();
+        assert_eq!(engine.change_figures().files, 0);
+    }
+}
+
+#[test]
+fn whoever_was_let_in_at_the_end_of_the_retention_period_may_read_on() {
+    let kept = Kept::open(Arc::new(MemoryFiles::new()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let changes = fill(&kept, 20);
+    kept.clock.advance_micros(DAY.as_micros() as u64 + 300 * 1_000_000);
+    kept.engine.run_background().unwrap();
+    assert_eq!(kept.read(begun, 1 << 20).unwrap(), changes);
+}
+
+#[test]
+fn a_portion_is_bounded_by_what_its_changes_take_in_memory() {
+    let rows = 30_000_u64;
+    let options = EngineOptions { log_segment_bytes: 1 << 20, ..options() };
+    let kept = Kept::open(Arc::new(MemoryFiles::new()), options).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    for n in 0..rows {
+        let row = Bytes::from(format!("row-{n:012}"));
+        apply(&kept.tablet, RowBatch { row, mutations: vec![Mutation::DeleteRow] }).unwrap();
+    }
+    let each = size_of::<Change>() + size_of::<Mutation>();
+    let mut reader = kept.tablet.changes_after(begun);
+    let in_memory = reader.read(PORTION_BYTES).unwrap().unwrap();
+    let in_log = kept.tablet.changes_after(begun).read_disk(PORTION_BYTES).unwrap();
+    block_on(kept.tablet.flush()).unwrap();
+    kept.engine.run_background().unwrap();
+    assert!(kept.engine.change_figures().files > 0);
+    let in_file = kept.tablet.changes_after(begun).read_disk(PORTION_BYTES).unwrap();
+    for (portion, place) in [(in_memory, "memory"), (in_log, "log"), (in_file, "file")] {
+        assert!(portion.len() > 100, "{place}: {}", portion.len());
+        assert!(portion.len() <= PORTION_BYTES / each + 1, "{place}: {}", portion.len());
+    }
+}
+
+/// Many files with changes of the second tablet, and one of the first behind them; the operations on them, and the position before.
+fn many_files() -> (Kept, FaultFiles, u64) {
+    let disk = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(disk.clone()), options()).unwrap();
+    kept.other.keep_changes(Some(DAY));
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    for n in 0..800 {
+        apply(&kept.other, batch(n, 200)).unwrap();
+    }
+    apply(&kept.tablet, batch(1, 10)).unwrap();
+    for tablet in [&kept.tablet, &kept.other] {
+        block_on(tablet.flush()).unwrap();
+    }
+    kept.engine.run_background().unwrap();
+    kept.engine.close().unwrap();
+    drop(kept);
+    let faults = FaultFiles::new(Arc::new(disk));
+    let kept = Kept::open(Arc::new(faults.clone()), options()).unwrap();
+    kept.other.keep_changes(Some(DAY));
+    assert!(kept.engine.change_figures().files > 80, "{:?}", kept.engine.change_figures());
+    (kept, faults, begun)
+}
+
+#[test]
+fn the_first_reader_after_a_start_looks_into_a_few_files_at_a_time() {
+    let (kept, faults, begun) = many_files();
+    let mut reader = kept.tablet.changes_after(begun);
+    let (mut reads, mut found) = (0, Vec::new());
+    while found.is_empty() {
+        let before = faults.count(FaultOp::Open);
+        found = reader.read_disk(PORTION_BYTES).unwrap();
+        assert!(faults.count(FaultOp::Open) - before <= 40);
+        if found.is_empty() {
+            reader.ready().now_or_never().expect("there is more to be read").unwrap();
+        }
+        reads += 1;
+    }
+    assert!(reads > 2 && found.len() == 1 && found[0].batch == batch(1, 10));
+}
+
+#[test]
+fn a_reader_keeps_no_file_open_between_two_portions() {
+    let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let options = EngineOptions { log_segment_bytes: 1 << 20, ..options() };
+    let kept = Kept::open(Arc::new(faults.clone()), options).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let rows = 2 * CHANGE_TAIL_BYTES_MAX / 8_000;
+    let changes: Vec<_> =
+        (0..rows).map(|n| apply(&kept.tablet, batch(n, 8_000)).unwrap()).collect();
+    block_on(kept.tablet.flush()).unwrap();
+    kept.engine.run_background().unwrap();
+    let mut reader = kept.tablet.changes_after(begun);
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        let before = faults.count(FaultOp::Open);
+        let portion = reader.read_disk(20_000).unwrap();
+        assert!(faults.count(FaultOp::Open) > before, "it opens what it reads, each time");
+        found.extend(portion);
+    }
+    assert!(found.len() > 3 && found[..] == changes[..found.len()]);
+}
+
+#[test]
+fn a_stream_begins_behind_all_that_is_acknowledged_and_before_all_that_comes() {
+    let kept = Kept::open(Arc::new(MemoryFiles::new()), options()).unwrap();
+    kept.tablet.keep_changes(Some(DAY));
+    for back_micros in [0, 3_600_000_000] {
+        let acknowledged = apply(&kept.tablet, batch(1, 10)).unwrap();
+        kept.clock.advance_micros(600_000_000);
+        let begun = block_on(kept.tablet.fence_changes()).unwrap();
+        assert!(begun > acknowledged.last_seq);
+        let now = START_MICROS + 600_000_000 - back_micros;
+        kept.clock.set_wall_micros(now);
+        let change = apply(&kept.tablet, batch(2, 10)).unwrap();
+        assert_eq!(kept.read(begun, 1 << 20).unwrap(), [change]);
+    }
+}
