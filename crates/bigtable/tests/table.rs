@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2::authorized_view::{
     FamilySubsets, SubsetView,
 };
@@ -22,7 +23,7 @@ use tepui_bigtable::schema::{FamilySchema, TableSchema};
 use tepui_bigtable::table::Table;
 use tepui_bigtable::value_type::{AggregateType, Input};
 use tepui_bigtable::{Code, chunk};
-use tepui_engine::cell::RowRange;
+use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::db::{Engine, EngineOptions};
 use tepui_engine::io::{
     Env, Files, InlineIo, IoEngine, ManualClock, MemoryFiles, SeededRng, ThreadSpawner,
@@ -654,6 +655,28 @@ async fn dropping_a_range_of_rows_leaves_the_others() {
     assert_eq!(error.kind(), Code::InvalidArgument);
     fixture.table.drop_row_range(None).await.unwrap();
     assert_eq!(fixture.dump().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn rows_that_are_dropped_while_their_history_begins_are_deleted_one_by_one() {
+    let fixture = Fixture::new(&[]);
+    for row in ["a", "b"] {
+        fixture.mutate(row, vec![set("f", "q", 0, "v")]).await;
+    }
+    let tablet = Arc::clone(fixture.table.tablets().next().unwrap().1);
+    let lock = tablet.lock_row(b"a").await;
+    let mut dropping = std::pin::pin!(fixture.table.drop_row_range(None));
+    assert!(dropping.as_mut().now_or_never().is_none(), "a row is locked");
+    let begun = tablet.keep_changes(Some(std::time::Duration::from_hours(24)));
+    drop(lock);
+    dropping.await.unwrap();
+    assert_eq!(fixture.dump().await, [""; 0]);
+    let changes = tablet.changes_after(begun).read(1 << 20).unwrap().unwrap();
+    let mut deleted: Vec<_> = changes.into_iter().map(|change| change.batch).collect();
+    deleted.sort_by(|a, b| a.row.cmp(&b.row));
+    let delete =
+        |row: &'static str| RowBatch { row: row.into(), mutations: vec![Mutation::DeleteRow] };
+    assert_eq!(deleted, ["a", "b"].map(delete));
 }
 
 #[tokio::test]

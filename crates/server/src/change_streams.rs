@@ -3,14 +3,15 @@
 //! ```text
 //!        start time, tokens                                             the client goes, the server stops
 //!               │                                                                    │
-//!  check ──► position ──► read a portion ──► messages ──► nothing left: wait ────────┴──► end
-//!                              ▲                            │  for a change, a heartbeat, the end time
-//!                              └────────────────────────────┘
+//!  check ──► position ──► read a portion ──► a message at a time ──► nothing left: wait ──┴──► end
+//!                              ▲                                       │  for a change, a heartbeat, the end time
+//!                              └───────────────────────────────────────┘
 //! ```
 //!
 //! A partition is the row range of a tablet. Of one that is no longer (the request's rows lie in several tablets), the client is told at
 //! once how to go on, by a `CloseStream` with a token for each part. A stream holds a portion of changes and the
-//! message that its client has not taken; both are taken from the budget of answers before they are read.
+//! message that its client has not taken; both are taken from the budget of answers, a portion before it is read, messages before they are
+//! made.
 //!
 //! Delivery is at least once: a client that goes on from a token gets everything after it, once and in the order of commits; what it
 //! had got after that token, it gets again.
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message as _;
-use tepui_bigtable::changes::message::{Families, messages, timestamp};
+use tepui_bigtable::changes::message::{Families, Messages, message_bytes, timestamp};
 use tepui_bigtable::changes::partition::{Positions, from_message, to_message};
 use tepui_bigtable::changes::token::Token;
 use tepui_bigtable::error::{Error, Result};
@@ -48,8 +49,8 @@ use crate::api::v2::{
 use crate::catalog::Entry;
 use crate::catalog::record::TableRecord;
 use crate::limits::{
-    CHANGE_DISK_READS_MAX, CHANGE_PORTION_BYTES, CLOCK_SKEW_MAX, HEARTBEAT, HEARTBEAT_MAX,
-    HEARTBEAT_MIN,
+    CHANGE_DISK_READS_MAX, CHANGE_NEW_PARTITIONS_MAX, CHANGE_PORTION_BYTES, CLOCK_SKEW_MAX,
+    HEARTBEAT, HEARTBEAT_MAX, HEARTBEAT_MIN,
 };
 use crate::runtime::{self, Signal};
 use crate::services::Tables;
@@ -99,7 +100,7 @@ impl ChangeStreams {
     }
 
     /// Begins a stream. `cluster` is the cluster that changes are said to come from.
-    pub fn read(
+    pub async fn read(
         self: &Arc<Self>,
         request: &ReadChangeStreamRequest,
         cluster: Arc<str>,
@@ -108,7 +109,8 @@ impl ChangeStreams {
     ) -> Result<impl futures::Stream<Item = Result<ReadChangeStreamResponse, Status>> + Send + use<>>
     {
         let entry = self.streaming(&request.table_name)?;
-        let asked = asked(request, &entry, self.clock.now_micros())?;
+        let begun = begin(request, &entry).await?;
+        let asked = asked(request, &entry, self.clock.now_micros(), begun)?;
         let tablets: Vec<_> = entry
             .table
             .tablets()
@@ -119,8 +121,9 @@ impl ChangeStreams {
         let reader = match &tablets[..] {
             [(_, tablet)] => Some(tablet.changes_after(asked.positions.least())),
             _ => {
-                let ranges = tablets.iter().map(|(range, _)| range);
-                pending.push_back(moved(entry.record.incarnation, &asked, ranges));
+                let ranges: Vec<_> = tablets.iter().map(|(range, _)| range.clone()).collect();
+                let message = moved(entry.record.incarnation, &asked, &ranges);
+                pending.push_back(Pending::Message(Box::new(message)));
                 None
             }
         };
@@ -169,8 +172,23 @@ fn stopping() -> Status {
     from_error(&Error::unavailable("the server is shutting down; go on from the last token"))
 }
 
-/// Checks a request.
-fn asked(request: &ReadChangeStreamRequest, entry: &Entry<Table>, now: i64) -> Result<Asked> {
+/// Where a stream begins that does not say so. Not at the time: where the clock is set back, what is written then comes before it in
+/// the history.
+async fn begin(request: &ReadChangeStreamRequest, entry: &Entry<Table>) -> Result<Seq> {
+    let tablet = entry.table.tablets().next().map(|(_, tablet)| Arc::clone(tablet));
+    match tablet.filter(|_| request.start_from.is_none()) {
+        Some(tablet) => Ok(tablet.fence_changes().await?),
+        None => Ok(0),
+    }
+}
+
+/// Checks a request. `begun` is where it begins if it does not say so.
+fn asked(
+    request: &ReadChangeStreamRequest,
+    entry: &Entry<Table>,
+    now: i64,
+    begun: Seq,
+) -> Result<Asked> {
     let partition = from_message("partition", request.partition.as_ref())?;
     let record = &entry.record;
     let retention = record.change_stream_retention().unwrap_or_default();
@@ -184,7 +202,7 @@ fn asked(request: &ReadChangeStreamRequest, entry: &Entry<Table>, now: i64) -> R
     };
     let mut start = None;
     let positions = match &request.start_from {
-        None => Positions::one(partition.clone(), position_before(now).max(since)),
+        None => Positions::one(partition.clone(), begun.max(since)),
         Some(StartFrom::StartTime(time)) => {
             let time = micros("start_time", time)?;
             let skew = i64::try_from(CLOCK_SKEW_MAX.as_micros()).unwrap_or(i64::MAX);
@@ -238,12 +256,9 @@ fn heartbeat(given: Option<&prost_types::Duration>) -> Result<Duration> {
     }
 }
 
-/// Tells a client that its partition's rows are in several tablets, and where to go on in each.
-fn moved<'a>(
-    table: u64,
-    asked: &Asked,
-    tablets: impl Iterator<Item = &'a RowRange>,
-) -> ReadChangeStreamResponse {
+/// Tells a client that its partition's rows are in several tablets, and where to go on in each; where there are many, in some that
+/// are next to each other: whoever goes on with such a part is told again.
+fn moved(table: u64, asked: &Asked, tablets: &[RowRange]) -> ReadChangeStreamResponse {
     let mut close = CloseStream {
         status: Some(rpc::Status {
             code: tonic::Code::OutOfRange.into(),
@@ -252,8 +267,11 @@ fn moved<'a>(
         }),
         ..CloseStream::default()
     };
-    for tablet in tablets {
-        if let Some((part, position)) = asked.positions.within(tablet) {
+    let together = tablets.len().div_ceil(CHANGE_NEW_PARTITIONS_MAX).max(1);
+    for tablets in tablets.chunks(together) {
+        let (Some(first), Some(last)) = (tablets.first(), tablets.last()) else { continue };
+        let rows = RowRange::new(first.start.clone(), last.end.clone());
+        if let Some((part, position)) = asked.positions.within(&rows) {
             close.continuation_tokens.push(token(table, &part, position));
             // What the request does not cover of a tablet, somebody else reads: the parts are what is to be read on.
             close.new_partitions.push(to_message(&part));
@@ -273,6 +291,13 @@ fn record(record: StreamRecord) -> ReadChangeStreamResponse {
     ReadChangeStreamResponse { stream_record: Some(record) }
 }
 
+/// What a client is to be sent.
+enum Pending {
+    /// A change, or what is left of it to be shown.
+    Change(Messages),
+    Message(Box<ReadChangeStreamResponse>),
+}
+
 /// A stream under way.
 struct ChangeStream {
     streams: Arc<ChangeStreams>,
@@ -285,8 +310,8 @@ struct ChangeStream {
     /// `None` while another thread reads, and for a stream that only tells how to go on.
     reader: Option<ChangeReader>,
     heartbeat_at: Instant,
-    /// Messages of the last portion, which are charged to the answer until the last of them was taken.
-    pending: VecDeque<ReadChangeStreamResponse>,
+    /// The last portion, which is charged to the answer until the last of its messages was taken.
+    pending: VecDeque<Pending>,
     ended: bool,
     answer: Answer,
     /// The keys of the partition are parts of the request.
@@ -296,22 +321,54 @@ struct ChangeStream {
 impl ChangeStream {
     /// The next message, when the client has taken the last.
     async fn next(&mut self) -> Option<Result<ReadChangeStreamResponse, Status>> {
-        if self.pending.is_empty() {
-            self.answer.taken();
-        }
         loop {
-            if let Some(message) = self.pending.pop_front() {
-                let now = self.streams.clock.monotonic_micros();
-                self.answer.hand_over(message.encoded_len() as u64, now);
-                self.answer.park(None);
+            if let Some(message) = self.next_message() {
+                if let Err(status) = self.hand_over(message.encoded_len() as u64).await {
+                    self.ended = true;
+                    return Some(Err(status));
+                }
                 return Some(Ok(message));
             }
+            self.answer.taken();
             if self.ended {
                 return None;
             }
             if let Err(status) = self.advance().await {
                 self.ended = true;
                 return Some(Err(status));
+            }
+        }
+    }
+
+    /// Gives a message of so many bytes to the transport, with its part of what was taken for the portion, or with room of its own
+    /// where the messages before it have taken that.
+    async fn hand_over(&mut self, bytes: u64) -> Result<(), Status> {
+        if !self.answer.has_room() {
+            self.answer.cover(bytes).await.map_err(|error| from_error(&error))?;
+        }
+        self.answer.hand_over(bytes, self.streams.clock.monotonic_micros());
+        self.answer.park(None);
+        Ok(())
+    }
+
+    /// Makes the next message of the portion.
+    fn next_message(&mut self) -> Option<ReadChangeStreamResponse> {
+        let table = self.entry.record.incarnation;
+        loop {
+            match self.pending.front_mut()? {
+                Pending::Change(messages) => {
+                    let token =
+                        |position| Token::new(table, &self.asked.partition, position).to_string();
+                    let message = messages.next(&self.families, &self.cluster, token);
+                    if message.is_some() {
+                        return message;
+                    }
+                    self.pending.pop_front();
+                }
+                Pending::Message(_) => match self.pending.pop_front()? {
+                    Pending::Message(message) => return Some(*message),
+                    Pending::Change(_) => {}
+                },
             }
         }
     }
@@ -331,16 +388,15 @@ impl ChangeStream {
         let changes = self.read().await?;
         let found = !changes.is_empty();
         self.look_again(from)?;
-        self.show(changes);
+        let mut bytes = self.show(changes);
         if beats && !self.ended {
             let position = self.position();
             let table = self.entry.record.incarnation;
-            self.pending.push_back(record(StreamRecord::Heartbeat(Heartbeat {
+            bytes += self.push(StreamRecord::Heartbeat(Heartbeat {
                 continuation_token: Some(token(table, &self.asked.partition, position)),
                 estimated_low_watermark: Some(timestamp(commit_micros(position))),
-            })));
+            }));
         }
-        let bytes: u64 = self.pending.iter().map(|message| message.encoded_len() as u64).sum();
         if bytes == 0 {
             self.answer.taken();
         } else {
@@ -370,8 +426,10 @@ impl ChangeStream {
 
     async fn read(&mut self) -> Result<Vec<Change>, Status> {
         let Some(mut reader) = self.reader.take() else { return Ok(Vec::new()) };
-        let read = match reader.read(CHANGE_PORTION_BYTES) {
+        let read = match reader.read(Answer::BYTES_MIN as usize) {
             Ok(None) => {
+                let room = self.answer.cover(CHANGE_PORTION_BYTES as u64).await;
+                room.map_err(|error| from_error(&error))?;
                 let Ok(turn) = Arc::clone(&self.streams.disk).acquire_owned().await else {
                     return Err(Status::internal("the reads of change streams are over"));
                 };
@@ -420,9 +478,11 @@ impl ChangeStream {
         Ok(entry)
     }
 
-    /// Makes messages of changes, and of the end where it is reached.
-    fn show(&mut self, changes: Vec<Change>) {
+    /// Takes changes to be shown, and the end where it is reached. Returns the bytes that they and their messages take.
+    fn show(&mut self, changes: Vec<Change>) -> u64 {
         let Asked { partition, positions, end, .. } = &self.asked;
+        // Of the messages there is one at a time.
+        let (mut bytes, mut message) = (0, 0);
         for change in changes {
             if end.is_some_and(|end| change.first_seq > end) {
                 break;
@@ -430,17 +490,27 @@ impl ChangeStream {
             if partition.contains(&change.batch.row)
                 && positions.is_after(&change.batch.row, change.last_seq)
             {
-                let table = self.entry.record.incarnation;
-                let token = Token::new(table, partition, change.last_seq).to_string();
-                self.pending.extend(messages(&change, &self.families, &self.cluster, token));
+                bytes += change.bytes() as u64;
+                message = message_bytes(&change, &self.families).max(message);
+                self.pending.push_back(Pending::Change(Messages::new(change)));
             }
         }
+        bytes += message as u64;
         if end.is_some_and(|end| self.position() > end) {
             let status = Some(rpc::Status::default());
-            let close = CloseStream { status, ..CloseStream::default() };
-            self.pending.push_back(record(StreamRecord::CloseStream(close)));
+            bytes += self
+                .push(StreamRecord::CloseStream(CloseStream { status, ..CloseStream::default() }));
             self.ended = true;
         }
+        bytes
+    }
+
+    /// Takes a message to be sent. Returns its bytes.
+    fn push(&mut self, of: StreamRecord) -> u64 {
+        let message = record(of);
+        let bytes = message.encoded_len() as u64;
+        self.pending.push_back(Pending::Message(Box::new(message)));
+        bytes
     }
 
     /// Waits for a change, the time of a heartbeat, or the end time.
@@ -477,6 +547,7 @@ impl ChangeStream {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use tepui_bigtable::schema::FamilySchema;
     use tepui_engine::cell::{Mutation, RowBatch};
     use tepui_engine::changes::Source;
@@ -503,8 +574,9 @@ mod tests {
             source: Source::User,
             batch: RowBatch { row: "r".into(), mutations: (1..=4).map(delete).collect() },
         };
-        let shown = messages(&change, &families_of(&record, &schema), "c", String::new());
-        let [message] = &shown[..] else { panic!("{shown:?}") };
+        let mut messages = Messages::new(change);
+        let shown = messages.next(&families_of(&record, &schema), "c", |_| String::new());
+        let message = shown.unwrap();
         let Some(StreamRecord::DataChange(change)) = &message.stream_record else { panic!() };
         let names = change.chunks.iter().map(|chunk| match &chunk.mutation.as_ref()?.mutation {
             Some(ShownMutation::DeleteFromFamily(delete)) => Some(delete.family_name.as_str()),
@@ -512,6 +584,33 @@ mod tests {
         });
         let names: Option<Vec<_>> = names.collect();
         assert_eq!(names.unwrap(), ["dropped-now", "dropped", "created-now"]);
+    }
+
+    #[test]
+    fn of_many_tablets_neighbours_are_told_as_one_partition_and_nothing_is_left_out() {
+        let inner =
+            (1_000..1_999).map(|n| [n.to_string().into_bytes(), vec![b'k'; 4_000]].concat());
+        let keys: Vec<_> = [vec![]].into_iter().chain(inner).chain([vec![]]).collect();
+        let tablets: Vec<_> =
+            keys.windows(2).map(|ends| RowRange::new(ends[0].clone(), ends[1].clone())).collect();
+        let positions = Positions::one(RowRange::all(), 77);
+        let asked =
+            Asked { partition: RowRange::all(), positions, end: None, heartbeat: HEARTBEAT };
+        let message = moved(5, &asked, &tablets);
+        assert!(message.encoded_len() < 2 << 20, "{}", message.encoded_len());
+        let Some(StreamRecord::CloseStream(close)) = message.stream_record else { panic!() };
+        assert!(close.new_partitions.len() <= CHANGE_NEW_PARTITIONS_MAX);
+        let parts = close.new_partitions.iter().map(|part| from_message("", Some(part)).unwrap());
+        let mut end = Bytes::new();
+        for (part, token) in parts.zip(&close.continuation_tokens) {
+            assert_eq!(part.start, end);
+            assert_eq!(token.partition.as_ref(), Some(&to_message(&part)));
+            end = part.end;
+        }
+        assert_eq!((end.len(), close.continuation_tokens.len()), (0, close.new_partitions.len()));
+        let few = moved(5, &asked, &tablets[..3]).stream_record;
+        let Some(StreamRecord::CloseStream(few)) = few else { panic!() };
+        assert_eq!(few.new_partitions.len(), 3);
     }
 
     #[test]

@@ -248,7 +248,7 @@ pub const CLOCK_AHEAD_MAX: Duration = Duration::from_hours(30 * 24);
 /// How far it may be behind. Beyond, it is wrong now or was wrong before.
 pub const CLOCK_BEHIND_MAX: Duration = Duration::from_mins(1);
 
-/// How long backups and deleted tables do not expire after a start at which the clock was that far ahead: time to set it right.
+/// How long backups, deleted tables and changes do not expire after a start at which the clock was that far ahead: time to set it right.
 pub const CLOCK_DOUBT: Duration = Duration::from_hours(1);
 
 /// How often it is looked which backups have expired or are due.
@@ -297,9 +297,13 @@ pub const HEARTBEAT_MIN: Duration = Duration::from_millis(100);
 /// The longest: a heartbeat keeps a position from growing older than a stream's retention, which is a day at least.
 pub const HEARTBEAT_MAX: Duration = Duration::from_hours(12);
 
-/// Bytes of changes that a change stream reads at a time, roughly. With one change more, all that it holds beside the message
-/// that its client has not taken.
+/// Bytes of changes that a change stream reads at a time from the disk, roughly, as they are in memory; of those that are there
+/// already it takes what any answer has room for. With one change more, all that it holds beside the message that its client has not taken.
 pub const CHANGE_PORTION_BYTES: usize = 256 << 10;
+
+/// New partitions that a change stream which is closed names, at most: each has its rows twice, and keys of up to 4 KiB. Of a table with
+/// more tablets, several are one partition, of which the next stream tells more.
+pub const CHANGE_NEW_PARTITIONS_MAX: usize = 64;
 
 /// Change streams that read from the disk at a time, in all; others wait. Each blocks a thread for as long as a portion takes.
 pub const CHANGE_DISK_READS_MAX: usize = 4;

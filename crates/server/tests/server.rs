@@ -29,6 +29,8 @@ use tonic::transport::Channel;
 mod administration;
 #[path = "server/authorized_views.rs"]
 mod authorized_views;
+#[path = "server/change_stream_bounds.rs"]
+mod change_stream_bounds;
 #[path = "server/change_streams.rs"]
 mod change_streams;
 #[path = "server/iam.rs"]

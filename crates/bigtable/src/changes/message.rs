@@ -14,8 +14,11 @@
 //! | a deleted family   | `DeleteFromFamily`                                                         |
 //! | a deleted row      | `DeleteFromFamily` for each family of the table, as the service shows it    |
 //!
-//! Families that the table does not have any more are shown by the names that they had. A batch of which nothing is left to show has no
-//! message.
+//! Families that the table does not have any more are shown by the names that they had. What is deleted again, while nothing was written
+//! since, is shown once. A batch of which nothing is left to show has no message.
+//!
+//! Messages are made one at a time, when they are asked for: a batch of a megabyte may delete a row a hundred thousand times, and
+//! each of these may be a chunk for each family.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -29,7 +32,7 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_change_strea
     DataChange, MutationChunk, StreamRecord, data_change::Type, mutation_chunk::ChunkInfo,
 };
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::value::Kind as ValueKind;
-use tepui_engine::cell::{FamilyId, Mutation, SEQ_COUNTER_BITS, TIMESTAMP_MAX};
+use tepui_engine::cell::{FamilyId, Mutation, SEQ_COUNTER_BITS, Seq, TIMESTAMP_MAX};
 use tepui_engine::changes::{Change, Source, commit_micros};
 use tepui_engine::schema::Aggregate;
 
@@ -39,8 +42,15 @@ use crate::schema::{FamilySchema, TableSchema};
 /// enough to make the overhead of a message nothing, and bounds what a stream holds.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// What a chunk takes beside its keys and values, roughly.
+/// Chunks in one message, at most. Google's Java client takes the chunks of a message by a recursion, of some frames each: thousands
+/// overflow the stack of its thread. A few hundred are far from that, and enough to make the overhead of a message nothing.
+pub const CHUNKS_MAX: usize = 256;
+
+/// What a chunk takes in a message beside its keys and values, roughly.
 const CHUNK_OVERHEAD_BYTES: usize = 64;
+
+/// What a chunk takes in memory beside them: itself and, roughly, the name of its family.
+const CHUNK_MEMORY_BYTES: usize = size_of::<MutationChunk>() + 64;
 
 /// How a table's families are shown.
 #[derive(Debug, Clone, Default)]
@@ -79,162 +89,239 @@ pub fn timestamp(micros: i64) -> prost_types::Timestamp {
     }
 }
 
-/// The messages of a change. `token` is that of the position behind it.
-pub fn messages(
-    change: &Change,
-    families: &Families,
-    cluster: &str,
-    token: String,
-) -> Vec<v2::ReadChangeStreamResponse> {
-    let mut pack = Pack::default();
+/// Bytes of memory that the largest message of a change takes, at most, beside the change: the message has its values from there.
+pub fn message_bytes(change: &Change, families: &Families) -> usize {
+    let mut chunks = 0;
     for mutation in &change.batch.mutations {
-        pack.mutation(mutation, families);
-    }
-    let mut packed = pack.finish();
-    let micros = commit_micros(change.first_seq);
-    if let Some(first) = packed.first_mut() {
-        match change.source {
-            Source::User => {
-                first.r#type = Type::User.into();
-                cluster.clone_into(&mut first.source_cluster_id);
-            }
-            // The service names no cluster here, and clients refuse a change that does.
-            Source::GarbageCollection => first.r#type = Type::GarbageCollection.into(),
+        chunks += if *mutation == Mutation::DeleteRow { families.present.len() } else { 1 };
+        if chunks >= CHUNKS_MAX {
+            break;
         }
-        first.row_key = change.batch.row.clone();
-        first.commit_timestamp = Some(timestamp(micros));
-        // Of two commits in the same millisecond, the later has the greater.
-        first.tiebreaker = (change.first_seq & ((1 << SEQ_COUNTER_BITS) - 1)) as i32;
     }
-    if let Some(last) = packed.last_mut() {
-        last.done = true;
-        last.token = token;
-        last.estimated_low_watermark = Some(timestamp(micros));
-    }
-    let record = |change| v2::ReadChangeStreamResponse {
-        stream_record: Some(StreamRecord::DataChange(change)),
-    };
-    packed.into_iter().map(record).collect()
+    size_of::<DataChange>() + chunks.min(CHUNKS_MAX) * CHUNK_MEMORY_BYTES
 }
 
-/// Messages being filled.
-#[derive(Debug, Default)]
-struct Pack {
-    full: Vec<DataChange>,
-    chunks: Vec<MutationChunk>,
+/// The messages of a change, made one after the other.
+#[derive(Debug)]
+pub struct Messages {
+    change: Change,
+    /// The mutation that is shown next.
+    at: usize,
+    /// What of it was shown: families of a deleted row, bytes of a long value.
+    within: usize,
+    deleted: Deleted,
+    has_begun: bool,
+}
+
+/// What was shown as deleted, and nothing was written since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deleted {
+    Nothing,
+    Family(FamilyId),
+    /// All families that the table has.
+    Row,
+}
+
+/// A chunk to be shown.
+struct Shown {
+    chunk_info: Option<ChunkInfo>,
+    mutation: ProtoMutation,
+    /// Bytes of keys and values.
     bytes: usize,
+    /// What of the mutation was shown with it; `None` for all.
+    within: Option<usize>,
 }
 
-impl Pack {
-    fn mutation(&mut self, mutation: &Mutation, families: &Families) {
-        match mutation {
-            Mutation::Put { family, qualifier, timestamp, value } => {
-                if let Some(family) = families.name(*family) {
-                    self.set_cell(&family, qualifier, *timestamp, value);
-                }
-            }
-            Mutation::Merge { family, qualifier, timestamp, operand } => {
-                if let Some(family_name) = families.name(*family) {
-                    let is_state = families.states.contains(family);
-                    let merge = aggregate(family_name, qualifier, *timestamp, operand, is_state);
-                    self.whole(merge, qualifier.len() + operand.len());
-                }
-            }
-            Mutation::DeleteCells { family, qualifier, timestamps } => {
-                if let Some(family_name) = families.name(*family) {
-                    let end = if timestamps.end == TIMESTAMP_MAX { 0 } else { timestamps.end };
-                    let time_range = v2::TimestampRange {
-                        start_timestamp_micros: timestamps.start.max(0),
-                        end_timestamp_micros: end,
-                    };
-                    let is_all = time_range == v2::TimestampRange::default();
-                    let delete = DeleteFromColumn {
-                        family_name,
-                        column_qualifier: qualifier.clone(),
-                        time_range: (!is_all).then_some(time_range),
-                    };
-                    self.whole(ProtoMutation::DeleteFromColumn(delete), qualifier.len());
-                }
-            }
-            Mutation::DeleteFamily { family } => self.delete_family(*family, families),
-            Mutation::DeleteRow => {
-                for family in &families.present {
-                    self.delete_family(*family, families);
-                }
-            }
-        }
+impl Shown {
+    fn whole(mutation: ProtoMutation, bytes: usize) -> Self {
+        Self { chunk_info: None, mutation, bytes, within: None }
+    }
+}
+
+impl Messages {
+    /// Those of a change.
+    pub fn new(change: Change) -> Self {
+        Self { change, at: 0, within: 0, deleted: Deleted::Nothing, has_begun: false }
     }
 
-    fn delete_family(&mut self, family: FamilyId, families: &Families) {
-        if let Some(family_name) = families.name(family) {
-            let delete = DeleteFromFamily { family_name };
-            self.whole(ProtoMutation::DeleteFromFamily(delete), 0);
+    /// The next message; `None` when all of the change was shown. `token` gives that of a position. The families are to be the
+    /// same for all messages of a change.
+    pub fn next(
+        &mut self,
+        families: &Families,
+        cluster: &str,
+        token: impl FnOnce(Seq) -> String,
+    ) -> Option<v2::ReadChangeStreamResponse> {
+        let (chunks, done) = self.chunks(families);
+        if chunks.is_empty() {
+            return None;
         }
+        let mut shown = DataChange { chunks, ..DataChange::default() };
+        let change = &self.change;
+        let micros = commit_micros(change.first_seq);
+        if std::mem::replace(&mut self.has_begun, true) {
+            shown.r#type = Type::Continuation.into();
+        } else {
+            match change.source {
+                Source::User => {
+                    shown.r#type = Type::User.into();
+                    cluster.clone_into(&mut shown.source_cluster_id);
+                }
+                // The service names no cluster here, and clients refuse a change that does.
+                Source::GarbageCollection => shown.r#type = Type::GarbageCollection.into(),
+            }
+            shown.row_key = change.batch.row.clone();
+            shown.commit_timestamp = Some(timestamp(micros));
+            // Of two commits in the same millisecond, the later has the greater.
+            shown.tiebreaker = (change.first_seq & ((1 << SEQ_COUNTER_BITS) - 1)) as i32;
+        }
+        if done {
+            shown.done = true;
+            shown.token = token(change.last_seq);
+            shown.estimated_low_watermark = Some(timestamp(micros));
+        }
+        Some(v2::ReadChangeStreamResponse { stream_record: Some(StreamRecord::DataChange(shown)) })
     }
 
-    /// A cell, in as many messages as its value needs.
-    fn set_cell(&mut self, family: &str, qualifier: &Bytes, timestamp_micros: i64, value: &Bytes) {
-        let set = |value| {
-            ProtoMutation::SetCell(SetCell {
-                family_name: family.to_owned(),
-                column_qualifier: qualifier.clone(),
-                timestamp_micros,
-                value,
-            })
-        };
-        if qualifier.len() + value.len() + CHUNK_OVERHEAD_BYTES <= MESSAGE_BYTES_MAX {
-            return self.whole(set(value.clone()), qualifier.len() + value.len());
-        }
-        let mut at = 0;
-        while at < value.len() {
-            // A qualifier has 16 KiB at most, so there is always room for a part of the value.
-            self.make_room(qualifier.len() + 1);
-            let room = MESSAGE_BYTES_MAX
-                .saturating_sub(self.bytes + qualifier.len() + CHUNK_OVERHEAD_BYTES)
-                .max(1);
-            let end = value.len().min(at + room);
-            let info = ChunkInfo {
-                chunked_value_size: i32::try_from(value.len()).unwrap_or(i32::MAX),
-                chunked_value_offset: i32::try_from(at).unwrap_or(i32::MAX),
-                last_chunk: end == value.len(),
+    /// The chunks of the next message, and whether they are the last.
+    fn chunks(&mut self, families: &Families) -> (Vec<MutationChunk>, bool) {
+        let left = self.change.batch.mutations.len() - self.at;
+        let mut chunks = Vec::with_capacity(left.min(CHUNKS_MAX));
+        let mut bytes = 0;
+        loop {
+            self.pass_hidden(families);
+            let Some(mutation) = self.change.batch.mutations.get(self.at) else {
+                return (chunks, true);
             };
-            self.push(Some(info), set(value.slice(at..end)), qualifier.len() + end - at);
-            at = end;
+            // One fits into an empty message whatever it has.
+            let room = match chunks.len() {
+                0 => usize::MAX,
+                CHUNKS_MAX => 0,
+                _ => MESSAGE_BYTES_MAX.saturating_sub(bytes),
+            };
+            let shown = show(mutation, self.within, families, room);
+            let Some(shown) = shown.filter(|s| s.bytes + CHUNK_OVERHEAD_BYTES <= room) else {
+                return (chunks, false);
+            };
+            bytes += shown.bytes + CHUNK_OVERHEAD_BYTES;
+            let mutation = Some(v2::Mutation { mutation: Some(shown.mutation) });
+            chunks.push(MutationChunk { chunk_info: shown.chunk_info, mutation });
+            match shown.within {
+                Some(within) => self.within = within,
+                None => self.pass(),
+            }
         }
     }
 
-    fn whole(&mut self, mutation: ProtoMutation, bytes: usize) {
-        self.make_room(bytes);
-        self.push(None, mutation, bytes);
+    /// Goes on behind a mutation that was shown.
+    fn pass(&mut self) {
+        match self.change.batch.mutations.get(self.at) {
+            Some(Mutation::Put { .. } | Mutation::Merge { .. }) => self.deleted = Deleted::Nothing,
+            Some(Mutation::DeleteFamily { family }) if self.deleted != Deleted::Row => {
+                self.deleted = Deleted::Family(*family);
+            }
+            Some(Mutation::DeleteRow) => self.deleted = Deleted::Row,
+            Some(Mutation::DeleteFamily { .. } | Mutation::DeleteCells { .. }) | None => {}
+        }
+        (self.at, self.within) = (self.at + 1, 0);
     }
 
-    /// Begins a message where this one has no room for so much.
-    fn make_room(&mut self, bytes: usize) {
-        let more = bytes + CHUNK_OVERHEAD_BYTES;
-        if !self.chunks.is_empty() && self.bytes + more > MESSAGE_BYTES_MAX {
-            self.end_message();
+    /// Goes on behind mutations of which there is nothing to show.
+    fn pass_hidden(&mut self, families: &Families) {
+        while let Some(mutation) = self.change.batch.mutations.get(self.at) {
+            let is_shown = match mutation {
+                Mutation::Put { family, .. }
+                | Mutation::Merge { family, .. }
+                | Mutation::DeleteCells { family, .. } => families.names.contains_key(family),
+                Mutation::DeleteFamily { family } => {
+                    let is_again = match self.deleted {
+                        Deleted::Nothing => false,
+                        Deleted::Family(deleted) => deleted == *family,
+                        Deleted::Row => families.present.contains(family),
+                    };
+                    !is_again && families.names.contains_key(family)
+                }
+                Mutation::DeleteRow => self.deleted != Deleted::Row && !families.present.is_empty(),
+            };
+            if is_shown {
+                return;
+            }
+            self.at += 1;
         }
     }
+}
 
-    fn push(&mut self, chunk_info: Option<ChunkInfo>, mutation: ProtoMutation, bytes: usize) {
-        let mutation = Some(v2::Mutation { mutation: Some(mutation) });
-        self.chunks.push(MutationChunk { chunk_info, mutation });
-        self.bytes += bytes + CHUNK_OVERHEAD_BYTES;
-    }
-
-    fn end_message(&mut self) {
-        let chunks = std::mem::take(&mut self.chunks);
-        let r#type = Type::Continuation.into();
-        self.full.push(DataChange { r#type, chunks, ..DataChange::default() });
-        self.bytes = 0;
-    }
-
-    fn finish(mut self) -> Vec<DataChange> {
-        if !self.chunks.is_empty() {
-            self.end_message();
+/// What comes next of a mutation, of which `within` was shown, in a message with room for so many bytes. `None` where its family
+/// has no name.
+fn show(mutation: &Mutation, within: usize, families: &Families, room: usize) -> Option<Shown> {
+    Some(match mutation {
+        Mutation::Put { family, qualifier, timestamp, value } => {
+            set_cell(families.name(*family)?, qualifier, *timestamp, (value, within), room)
         }
-        self.full
+        Mutation::Merge { family, qualifier, timestamp, operand } => {
+            let is_state = families.states.contains(family);
+            let merge =
+                aggregate(families.name(*family)?, qualifier, *timestamp, operand, is_state);
+            Shown::whole(merge, qualifier.len() + operand.len())
+        }
+        Mutation::DeleteCells { family, qualifier, timestamps } => {
+            let end = if timestamps.end == TIMESTAMP_MAX { 0 } else { timestamps.end };
+            let time_range = v2::TimestampRange {
+                start_timestamp_micros: timestamps.start.max(0),
+                end_timestamp_micros: end,
+            };
+            let is_all = time_range == v2::TimestampRange::default();
+            let delete = DeleteFromColumn {
+                family_name: families.name(*family)?,
+                column_qualifier: qualifier.clone(),
+                time_range: (!is_all).then_some(time_range),
+            };
+            Shown::whole(ProtoMutation::DeleteFromColumn(delete), qualifier.len())
+        }
+        Mutation::DeleteFamily { family } => {
+            let delete = DeleteFromFamily { family_name: families.name(*family)? };
+            Shown::whole(ProtoMutation::DeleteFromFamily(delete), 0)
+        }
+        Mutation::DeleteRow => {
+            let family = families.present.get(within)?;
+            let delete = DeleteFromFamily { family_name: families.name(*family)? };
+            let rest = Some(within + 1).filter(|next| *next < families.present.len());
+            Shown { within: rest, ..Shown::whole(ProtoMutation::DeleteFromFamily(delete), 0) }
+        }
+    })
+}
+
+/// A cell, or as much of its value from a byte on as there is room for, where it is too long for one message.
+fn set_cell(
+    family_name: String,
+    qualifier: &Bytes,
+    timestamp_micros: i64,
+    (value, at): (&Bytes, usize),
+    room: usize,
+) -> Shown {
+    let set = |value| {
+        ProtoMutation::SetCell(SetCell {
+            family_name,
+            column_qualifier: qualifier.clone(),
+            timestamp_micros,
+            value,
+        })
+    };
+    let around = qualifier.len() + CHUNK_OVERHEAD_BYTES;
+    if around + value.len() <= MESSAGE_BYTES_MAX {
+        return Shown::whole(set(value.clone()), qualifier.len() + value.len());
     }
+    // A qualifier has 16 KiB at most, so that a message of its own has room for a part of the value.
+    let room = room.min(MESSAGE_BYTES_MAX).saturating_sub(around).max(1);
+    let end = value.len().min(at.saturating_add(room));
+    let info = ChunkInfo {
+        chunked_value_size: i32::try_from(value.len()).unwrap_or(i32::MAX),
+        chunked_value_offset: i32::try_from(at).unwrap_or(i32::MAX),
+        last_chunk: end == value.len(),
+    };
+    let within = Some(end).filter(|end| *end < value.len());
+    let bytes = qualifier.len() + end - at;
+    Shown { chunk_info: Some(info), mutation: set(value.slice(at..end)), bytes, within }
 }
 
 /// An operand: an integer, which is added, or a state, which is merged. For aggregates of integers both do the same; they
@@ -291,12 +378,19 @@ mod tests {
         let batch = RowBatch { row: Bytes::from_static(b"row"), mutations };
         let last_seq = first_seq + count.max(1) - 1;
         let change = Change { first_seq, last_seq, source, batch };
-        let messages = messages(&change, &families(), "tepui", "token".to_owned());
+        let mut messages = Messages::new(change);
+        let families = families();
+        let messages = std::iter::from_fn(|| {
+            messages.next(&families, "tepui", |seq| {
+                assert_eq!(seq, last_seq);
+                "token".to_owned()
+            })
+        });
         let change = |message: v2::ReadChangeStreamResponse| match message.stream_record {
             Some(StreamRecord::DataChange(change)) => change,
             other => panic!("{other:?}"),
         };
-        messages.into_iter().map(change).collect()
+        messages.map(change).collect()
     }
 
     fn put(family: u32, value: Vec<u8>) -> Mutation {
@@ -390,6 +484,55 @@ mod tests {
         assert!(
             shown(vec![put(8, vec![1]), Mutation::DeleteFamily { family: FamilyId(8) }]).is_empty()
         );
+    }
+
+    #[test]
+    fn what_is_deleted_again_is_shown_once_and_again_after_a_write() {
+        let family = |id| Mutation::DeleteFamily { family: FamilyId(id) };
+        let changes = shown(vec![
+            family(1),
+            family(1),
+            Mutation::DeleteRow,
+            family(2),
+            Mutation::DeleteRow,
+            family(9),
+            put(2, b"v".to_vec()),
+            Mutation::DeleteRow,
+        ]);
+        let [change] = &changes[..] else { panic!("{changes:?}") };
+        let names = mutations(change).into_iter().map(|mutation| match mutation {
+            ProtoMutation::DeleteFromFamily(delete) => delete.family_name,
+            ProtoMutation::SetCell(_) => "set".to_owned(),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(names.collect::<Vec<_>>(), ["z", "z", "a", "gone", "set", "z", "a"]);
+        let endless = shown(vec![Mutation::DeleteRow; 100_000]);
+        assert_eq!((endless.len(), endless[0].chunks.len()), (1, 2));
+    }
+
+    #[test]
+    fn a_message_has_some_hundreds_of_chunks_at_most_and_no_room_for_others() {
+        let columns = 2 * CHUNKS_MAX + 1;
+        let changes = shown((0..columns).map(|_| put(1, b"v".to_vec())).collect());
+        let chunks: Vec<_> = changes.iter().map(|change| change.chunks.len()).collect();
+        assert_eq!(chunks, [CHUNKS_MAX, CHUNKS_MAX, 1]);
+        assert!(changes.iter().all(|change| change.chunks.capacity() == change.chunks.len()));
+        let done: Vec<_> = changes.iter().map(|change| change.done).collect();
+        assert_eq!(done, [false, false, true]);
+    }
+
+    #[test]
+    fn a_message_of_a_deleted_row_counts_for_each_family_before_it_is_made() {
+        let of = |mutations: Vec<Mutation>| {
+            let batch = RowBatch { row: Bytes::from_static(b"row"), mutations };
+            let change = Change { first_seq: 1, last_seq: 1, source: Source::User, batch };
+            message_bytes(&change, &families())
+        };
+        let [none, one] = [0, 1].map(|count| of(vec![put(1, vec![0; 9]); count]));
+        assert!(one - none > size_of::<MutationChunk>());
+        assert_eq!(of(vec![Mutation::DeleteRow]) - none, 2 * (one - none));
+        let many = of(vec![Mutation::DeleteRow; 100_000]);
+        assert_eq!(many - none, CHUNKS_MAX * (one - none), "one message at a time");
     }
 
     #[test]

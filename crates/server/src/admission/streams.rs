@@ -221,6 +221,9 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Bytes that an answer has room for from its beginning.
+    pub const BYTES_MIN: u64 = MESSAGE_BYTES_MIN;
+
     /// What is to be among the extensions of the response: by it the transport's bytes have their charges with them.
     pub fn handed(&self) -> Handed {
         self.handed.clone()
@@ -257,6 +260,11 @@ impl Answer {
         }
         self.reserved = None;
         Ok(())
+    }
+
+    /// Whether there is room that no message has taken with it.
+    pub fn has_room(&self) -> bool {
+        self.charge.is_some()
     }
 
     /// There is no next message yet: gives back what was taken for it.

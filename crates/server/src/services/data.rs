@@ -261,7 +261,7 @@ impl DataService {
         let cluster = self.instances.cluster(&request.table_name, &request.app_profile_id);
         let answer = self.streams.answer(connection);
         let handed = answer.handed();
-        let changes = self.changes.read(&request, cluster, answer, hold);
+        let changes = self.changes.read(&request, cluster, answer, hold).await;
         changes.map(|changes| charged(changes, handed)).map_err(|error| from_error(&error))
     }
 

@@ -19,7 +19,7 @@ fn config(days: i64) -> admin::ChangeStreamConfig {
     admin::ChangeStreamConfig { retention_period }
 }
 
-fn partition(start: &'static str, end: &'static str) -> v2::StreamPartition {
+pub(super) fn partition(start: &'static str, end: &'static str) -> v2::StreamPartition {
     let row_range = v2::RowRange {
         start_key: Some(StartKey::StartKeyClosed(start.into())),
         end_key: Some(EndKey::EndKeyOpen(end.into())),
@@ -27,7 +27,10 @@ fn partition(start: &'static str, end: &'static str) -> v2::StreamPartition {
     v2::StreamPartition { row_range: Some(row_range) }
 }
 
-fn request(partition: v2::StreamPartition, from: Option<StartFrom>) -> v2::ReadChangeStreamRequest {
+pub(super) fn request(
+    partition: v2::StreamPartition,
+    from: Option<StartFrom>,
+) -> v2::ReadChangeStreamRequest {
     v2::ReadChangeStreamRequest {
         table_name: TABLE.to_owned(),
         partition: Some(partition),
@@ -48,17 +51,17 @@ fn now() -> prost_types::Timestamp {
     tepui_bigtable::changes::message::timestamp(micros)
 }
 
-type Records = tonic::Streaming<v2::ReadChangeStreamResponse>;
+pub(super) type Records = tonic::Streaming<v2::ReadChangeStreamResponse>;
 
 /// The next record.
-async fn next(records: &mut Records) -> Result<Option<StreamRecord>, tonic::Status> {
+pub(super) async fn next(records: &mut Records) -> Result<Option<StreamRecord>, tonic::Status> {
     let message = tokio::time::timeout(Duration::from_mins(1), records.message());
     let message = message.await.expect("a record or the end, within a minute")?;
     Ok(message.map(|message| message.stream_record.expect("a record of some kind")))
 }
 
 /// The next change, put together.
-async fn next_change(records: &mut Records) -> DataChange {
+pub(super) async fn next_change(records: &mut Records) -> DataChange {
     let mut whole: Option<DataChange> = None;
     loop {
         match next(records).await.unwrap() {
@@ -93,12 +96,12 @@ async fn next_heartbeat(records: &mut Records) -> Heartbeat {
     }
 }
 
-fn row_of(change: &DataChange) -> String {
+pub(super) fn row_of(change: &DataChange) -> String {
     String::from_utf8(change.row_key.to_vec()).unwrap()
 }
 
 impl TestServer {
-    async fn create_streaming(&self, splits: &[&'static str]) {
+    pub(super) async fn create_streaming(&self, splits: &[&'static str]) {
         self.create_streaming_in(INSTANCE, splits).await;
     }
 
@@ -134,7 +137,7 @@ impl TestServer {
         self.tables().update_table(request).await.unwrap();
     }
 
-    async fn read_changes(
+    pub(super) async fn read_changes(
         &self,
         request: v2::ReadChangeStreamRequest,
     ) -> Result<Records, tonic::Status> {
@@ -149,7 +152,7 @@ impl TestServer {
         }
     }
 
-    async fn mutate(&self, row: &str, mutations: Vec<v2::Mutation>) {
+    pub(super) async fn mutate(&self, row: &str, mutations: Vec<v2::Mutation>) {
         let request = v2::MutateRowRequest {
             table_name: TABLE.to_owned(),
             row_key: Bytes::copy_from_slice(row.as_bytes()),
