@@ -16,7 +16,7 @@ use tepui_server::api::v2::read_rows_response::CellChunk;
 use tepui_server::api::v2::read_rows_response::cell_chunk::RowStatus;
 use tepui_server::listener;
 use tepui_server::placement::{Connections, Door};
-use tepui_server::runtime::{Core, Windows};
+use tepui_server::runtime::{self, Core, Windows};
 use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
@@ -120,7 +120,8 @@ impl EchoServer {
             let streams = Arc::new(Streams::new(BUFFERS_BYTES));
             let windows = Windows::within(BUFFERS_BYTES);
             let core = Core { services, streams, windows, door, working: Arc::default() };
-            let work = move || core.run(listener, draining, io.as_ref());
+            let runtime = runtime::build_core().map_err(failed)?;
+            let work = move || core.run(runtime, listener, draining, io.as_ref());
             threads.push(env.spawner.spawn(&format!("{THREADS}{index}"), Box::new(work))?);
         }
         Ok(Self { address, drain, threads })

@@ -235,7 +235,7 @@ impl Core {
     pub(crate) fn health(&self) -> Health {
         match self.failed() {
             Some(error) => Health::ReadOnly(error.message().to_owned()),
-            None => Health::Serving,
+            None => self.pipeline.log().held().map_or(Health::Serving, Health::Held),
         }
     }
 

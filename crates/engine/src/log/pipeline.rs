@@ -415,14 +415,6 @@ impl CommitPipeline {
         lock(&self.shared.state).failed.as_ref().map(poisoned)
     }
 
-    /// Whether commits are taken.
-    pub fn health(&self) -> Health {
-        match &lock(&self.shared.state).failed {
-            Some(error) => Health::ReadOnly(poisoned(error).message().to_owned()),
-            None => self.log.held().map_or(Health::Serving, Health::Held),
-        }
-    }
-
     /// The log, for its segments.
     pub fn log(&self) -> &Arc<dyn CommitLog> {
         &self.log

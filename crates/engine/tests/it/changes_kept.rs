@@ -76,7 +76,7 @@ fn under_a_clock_in_doubt_no_change_is_too_old_for_a_while() {
             tablet.set_schema(Arc::new(plain_schema()));
             tablet.keep_changes(Some(DAY));
         }
-        engine.doubt_ages_of_changes(hour);
+        engine.doubt_clock(hour);
         engine.start().unwrap();
         engine.run_background().unwrap();
         let figures = engine.change_figures();
