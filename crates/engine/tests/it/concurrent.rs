@@ -72,6 +72,18 @@ fn mutations(writer: u64, number: u64) -> Vec<Mutation> {
     mutations
 }
 
+/// The rows of a writer's next batch, which has this number, as its random numbers go.
+fn rows_of(number: u64, rng: &SeededRng) -> Vec<u64> {
+    let first = rng.next_u64() % ROWS_PER_WRITER;
+    let together = if number.is_multiple_of(4) { 1 + first % 5 } else { 1 };
+    (first..first + together).map(|n| n % ROWS_PER_WRITER).collect()
+}
+
+/// Whether the batch with this number deletes its rows.
+fn deletes(number: u64) -> bool {
+    number.is_multiple_of(17)
+}
+
 /// What is acknowledged of each row: the batch that it shows, or `None` where it is deleted.
 type Acknowledged = HashMap<String, Option<u64>>;
 
@@ -81,17 +93,15 @@ fn write(tablet: &Tablet, writer: u64, stop: &AtomicBool, acknowledged: &[Atomic
         if stop.load(Ordering::Relaxed) {
             return;
         }
-        let first = rng.next_u64() % ROWS_PER_WRITER;
-        let together = if number % 4 == 0 { 1 + first % 5 } else { 1 };
-        let rows = (first..first + together).map(|n| n % ROWS_PER_WRITER);
-        let delete = number % 17 == 0;
+        let rows = rows_of(number, &rng);
+        let delete = deletes(number);
         let batch = |n| RowBatch {
             row: Bytes::from(key(writer, n)),
             mutations: if delete { vec![Mutation::DeleteRow] } else { mutations(writer, number) },
         };
-        let written = match together {
-            1 => block_on(tablet.apply_when_room(batch(first))).map(|_| ()),
-            _ => block_on(tablet.apply_rows_when_room(rows.clone().map(batch).collect())),
+        let written = match rows[..] {
+            [row] => block_on(tablet.apply_when_room(batch(row))).map(|_| ()),
+            _ => block_on(tablet.apply_rows_when_room(rows.iter().copied().map(batch).collect())),
         };
         if written.is_err() {
             // The power is off.
@@ -228,7 +238,7 @@ fn a_power_cut_among_running_threads_loses_nothing_that_was_acknowledged() {
         let rig = Rig::new(options(), plain_schema(), 30 + seed);
         let acknowledged = counters();
         let stop = AtomicBool::new(false);
-        let (before, disk) = std::thread::scope(|scope| {
+        let (before, last, disk) = std::thread::scope(|scope| {
             for writer in 0..WRITERS {
                 let (tablet, stop, acknowledged) = (&rig.tablet, &stop, &acknowledged);
                 scope.spawn(move || write(tablet, writer, stop, acknowledged));
@@ -245,8 +255,13 @@ fn a_power_cut_among_running_threads_loses_nothing_that_was_acknowledged() {
             let before = acknowledged_rows(&acknowledged, &skip);
             let mode = if seed % 2 == 0 { CrashMode::Strict } else { CrashMode::Torn };
             let disk = rig.files.crashed_copy(mode, &SeededRng::new(seed));
+            let written = acknowledged.chunks(ROWS_PER_WRITER as usize);
+            let last =
+                |rows: &[AtomicU64]| rows.iter().map(|a| a.load(Ordering::Acquire) / 2).max();
+            // The one behind these was under way, perhaps.
+            let last: Vec<u64> = written.map(|rows| last(rows).unwrap() + 1).collect();
             stop.store(true, Ordering::Relaxed);
-            (before, disk)
+            (before, last, disk)
         });
         rig.engine.close().unwrap();
         let rig = rig.reopen_on(Arc::new(disk));
@@ -258,7 +273,9 @@ fn a_power_cut_among_running_threads_loses_nothing_that_was_acknowledged() {
             match (shown.get(row.as_bytes()), want) {
                 (Some(shown), Some(want)) => assert!(shown >= want, "{row}: {shown} < {want}"),
                 // A later deletion, whose acknowledgement was under way.
-                (None, Some(want)) => assert!(later_deletion(row, *want), "{row}: {want} is lost"),
+                (None, Some(want)) => {
+                    assert!(later_deletion(row, *want, &last), "{row}: {want} is lost");
+                }
                 (_, None) => {}
             }
         }
@@ -266,13 +283,13 @@ fn a_power_cut_among_running_threads_loses_nothing_that_was_acknowledged() {
     }
 }
 
-/// Whether the writer of `row` deletes it after batch `number`, as its random numbers go.
-fn later_deletion(row: &str, number: u64) -> bool {
+/// Whether the writer of `row` deletes it after batch `number` and up to its last.
+fn later_deletion(row: &str, number: u64, last: &[u64]) -> bool {
     let (writer, n) = row.strip_prefix('w').unwrap().split_once('-').unwrap();
     let (writer, n): (u64, u64) = (writer.parse().unwrap(), n.parse().unwrap());
     let rng = SeededRng::new(writer);
-    (1..=BATCHES).any(|batch| {
-        let chosen = rng.next_u64() % ROWS_PER_WRITER;
-        chosen == n && batch > number && batch % 17 == 0
+    (1..=last[writer as usize]).any(|batch| {
+        let rows = rows_of(batch, &rng);
+        batch > number && deletes(batch) && rows.contains(&n)
     })
 }
