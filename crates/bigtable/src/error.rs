@@ -167,12 +167,12 @@ impl From<tepui_engine::Error> for Error {
             ErrorKind::AlreadyExists => Code::AlreadyExists,
             ErrorKind::Corruption => Code::DataLoss,
             ErrorKind::Io => Code::Internal,
-            // Clients back off on it, and an operator can make room.
-            ErrorKind::NoSpace | ErrorKind::Overloaded => Code::ResourceExhausted,
+            // Clients back off on it; an operator can make room, or there may soon be an open file, or memory.
+            ErrorKind::NoSpace | ErrorKind::Overloaded | ErrorKind::Exhausted => {
+                Code::ResourceExhausted
+            }
             // Both end when the server is started again, so a client may try again.
             ErrorKind::ReadOnly | ErrorKind::Closed => Code::Unavailable,
-            // Soon there may be an open file, or memory.
-            ErrorKind::Exhausted => Code::Unavailable,
             // What the service answers when a row cannot be read in one piece: a filter can help.
             ErrorKind::RowTooLarge => Code::FailedPrecondition,
             ErrorKind::Locked => Code::FailedPrecondition,
@@ -196,7 +196,7 @@ mod tests {
             (ErrorKind::Io, Code::Internal),
             (ErrorKind::NoSpace, Code::ResourceExhausted),
             (ErrorKind::ReadOnly, Code::Unavailable),
-            (ErrorKind::Exhausted, Code::Unavailable),
+            (ErrorKind::Exhausted, Code::ResourceExhausted),
             (ErrorKind::Overloaded, Code::ResourceExhausted),
             (ErrorKind::RowTooLarge, Code::FailedPrecondition),
             (ErrorKind::Closed, Code::Unavailable),

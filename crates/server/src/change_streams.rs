@@ -34,7 +34,7 @@ use tepui_engine::ErrorKind;
 use tepui_engine::cell::{FamilyId, RowRange, Seq};
 use tepui_engine::changes::{Change, ChangeReader, commit_micros, position_before};
 use tepui_engine::io::Clock;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tonic::Status;
 
@@ -323,10 +323,7 @@ impl ChangeStream {
     async fn next(&mut self) -> Option<Result<ReadChangeStreamResponse, Status>> {
         loop {
             if let Some(message) = self.next_message() {
-                if let Err(status) = self.hand_over(message.encoded_len() as u64).await {
-                    self.ended = true;
-                    return Some(Err(status));
-                }
+                self.answer.park(None, self.streams.clock.monotonic_micros());
                 return Some(Ok(message));
             }
             self.answer.taken();
@@ -338,17 +335,6 @@ impl ChangeStream {
                 return Some(Err(status));
             }
         }
-    }
-
-    /// Gives a message of so many bytes to the transport, with its part of what was taken for the portion, or with room of its own
-    /// where the messages before it have taken that.
-    async fn hand_over(&mut self, bytes: u64) -> Result<(), Status> {
-        if !self.answer.has_room() {
-            self.answer.cover(bytes).await.map_err(|error| from_error(&error))?;
-        }
-        self.answer.hand_over(bytes, self.streams.clock.monotonic_micros());
-        self.answer.park(None);
-        Ok(())
     }
 
     /// Makes the next message of the portion.
@@ -428,11 +414,7 @@ impl ChangeStream {
         let Some(mut reader) = self.reader.take() else { return Ok(Vec::new()) };
         let read = match reader.read(Answer::BYTES_MIN as usize) {
             Ok(None) => {
-                let room = self.answer.cover(CHANGE_PORTION_BYTES as u64).await;
-                room.map_err(|error| from_error(&error))?;
-                let Ok(turn) = Arc::clone(&self.streams.disk).acquire_owned().await else {
-                    return Err(Status::internal("the reads of change streams are over"));
-                };
+                let turn = self.turn().await?;
                 let read = tokio::task::spawn_blocking(move || {
                     let read = reader.read_disk(CHANGE_PORTION_BYTES);
                     drop(turn);
@@ -448,6 +430,22 @@ impl ChangeStream {
         };
         self.reader = Some(reader);
         read.map_err(|error| self.explain(error))
+    }
+
+    /// A turn at the disk, and room for a portion. What others wait for is not held while the turn is waited for, nor the turn while
+    /// room is.
+    async fn turn(&mut self) -> Result<OwnedSemaphorePermit, Status> {
+        let over = || Status::internal("the reads of change streams are over");
+        loop {
+            let turn = Arc::clone(&self.streams.disk).acquire_owned().await;
+            let turn = turn.map_err(|_| over())?;
+            if self.answer.covers(CHANGE_PORTION_BYTES as u64) {
+                return Ok(turn);
+            }
+            drop(turn);
+            let room = self.answer.cover(CHANGE_PORTION_BYTES as u64).await;
+            room.map_err(|error| from_error(&error))?;
+        }
     }
 
     /// Looks the table up after it was read from a position on: whether the stream is still the one that was begun, and which

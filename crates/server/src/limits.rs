@@ -145,9 +145,13 @@ pub const REQUEST_BODY_PAUSE: Duration = Duration::from_secs(10);
 /// message takes less; finding the place again costs a few reads of the cache.
 pub const STALLED_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a client may leave an answer unread before others on its connection that wait for the memory are refused, or, where those
-/// of other connections wait for it, the connection is closed. A client that works on what it has read takes less.
+/// How long a client may leave an answer unread before its connection may be closed, which happens only where others
+/// wait for the memory.
 pub const CLOSE_STALLED_AFTER: Duration = Duration::from_secs(2);
+
+/// How long an answer waits for others of its connection, which hold the memory that it may have, before it is refused: its client may
+/// wait for just this one before it reads the others. Clients that work on what they have read for that long do not ask for more meanwhile.
+pub const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// How often stalled reads are looked for.
 pub const RELIEF_INTERVAL: Duration = Duration::from_millis(250);

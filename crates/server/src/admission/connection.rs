@@ -1,11 +1,10 @@
 //! An accepted connection that the server can close from anywhere, and what its requests know of it.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, ready};
 
 use futures::future::BoxFuture;
@@ -17,8 +16,6 @@ use tokio::sync::Semaphore;
 use tonic::transport::server::Connected;
 
 use super::Streams;
-use super::slot::Slot;
-use super::streams::RESERVE_UNITS;
 use crate::gather::Gathered;
 use crate::placement::Seat;
 
@@ -27,13 +24,6 @@ use crate::placement::Seat;
 pub struct Connection {
     /// What its answers may still take of the budget.
     pub(super) answers: Arc<Semaphore>,
-    /// The same of small first messages, beside that.
-    pub(super) reserve: Arc<Semaphore>,
-    /// Its answers by number, of which so many have begun.
-    pub(super) slots: Mutex<HashMap<u64, Weak<Slot>>>,
-    pub(super) answers_begun: AtomicU64,
-    /// Bytes of the answers of all connections.
-    pub(super) all_answer_bytes: Arc<AtomicU64>,
     /// Its requests that wait for room.
     pub(super) requests_waiting: AtomicU64,
     closed: AtomicBool,
@@ -41,14 +31,10 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection whose answers may take this many units of the budget, and are counted among `all_answer_bytes`.
-    pub(super) fn new(answer_units: u32, all_answer_bytes: Arc<AtomicU64>) -> Arc<Self> {
+    /// A connection whose answers may take this many units of the budget.
+    pub(super) fn new(answer_units: u32) -> Arc<Self> {
         Arc::new(Self {
             answers: Arc::new(Semaphore::new(answer_units as usize)),
-            reserve: Arc::new(Semaphore::new(RESERVE_UNITS)),
-            slots: Mutex::default(),
-            answers_begun: AtomicU64::new(0),
-            all_answer_bytes,
             requests_waiting: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             reader: AtomicWaker::new(),

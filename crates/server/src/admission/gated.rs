@@ -1,4 +1,4 @@
-//! A service whose requests pass the gate, and whose answers have their charges with them.
+//! A service whose requests pass the gate.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +11,6 @@ use tonic::server::NamedService;
 use tonic::{Code, Status};
 
 use super::Connection;
-use super::charge::Charged;
 use super::requests::{Gate, GatedBody, Hold};
 use crate::call::Deadline;
 use crate::metrics::rpc::Recorder;
@@ -120,6 +119,6 @@ where
         if let Poll::Ready(Ok(answer)) = &polled {
             this.early.code = code_of(answer);
         }
-        polled.map_ok(Charged::response)
+        polled
     }
 }

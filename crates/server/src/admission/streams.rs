@@ -1,33 +1,29 @@
 //! Answers that clients have not read: their bytes, bounded, and reads that wait for their client, put aside.
 //!
-//! The transport asks a stream for a message when the client has room for it, or soon will have, and keeps the message until the
-//! client has taken it. So the message that is made and one or two before it are in memory, with those that were made together
+//! The transport asks a stream for a message when the client has room for it, and keeps the message until the
+//! client has taken it. So from one message to the next, the first one is in memory, with those that were made together
 //! with it, and what the read itself holds: the memtables and files of its moment, blocks, rows read ahead.
 //!
 //! ```text
-//! make_room ─► the message is made ─► cover ─► hand_over ─► with the transport ─► sent
-//! as much as the last one took        as much as there is                         given back
+//! make_room ─► the message is made ─► cover ─► with the transport ─► taken: make_room, or the end
+//! as much as the last one took        as much as there is           given back
 //! ```
 //!
-//! Messages are charged to the budget and to their connection from before they are made until the transport has sent them
-//! ([`super::charge`]). A read that is not asked for [`STALLED_AFTER`](crate::limits::STALLED_AFTER) is suspended: it keeps its
-//! place and nothing else.
-//!
-//! An answer that finds no room waits until its own client has taken what it was sent, and only then for others: who waits in line
-//! holds nothing, and is waited for.
+//! Messages are charged to the budget and to their connection from before they are made until the last of them was
+//! taken. A read that is not asked for [`STALLED_AFTER`](crate::limits::STALLED_AFTER) is suspended: it keeps its place
+//! and nothing else.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tepui_bigtable::error::{Error, Result};
 use tepui_bigtable::read_rows::ReadRows;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Connection;
-use super::charge::{Charge, Handed};
-use super::slot::{Slot, Wants, lock, micros};
-use crate::limits::{ANSWERS_PER_CONNECTION_PART, CLOSE_STALLED_AFTER, STALLED_AFTER};
+use crate::limits::{ANSWER_WAIT, ANSWERS_PER_CONNECTION_PART, CLOSE_STALLED_AFTER, STALLED_AFTER};
 
 /// Bytes of a unit of the budget: what it is counted in.
 const UNIT_BYTES: u64 = 1 << 10;
@@ -35,13 +31,10 @@ const UNIT_BYTES: u64 = 1 << 10;
 /// Bytes that are taken for a message before its size is known, at least: that of a first message.
 const MESSAGE_BYTES_MIN: u64 = 64 << 10;
 
-/// Units that a connection has beside its share, for first messages: a small read is answered while large ones hold the share. One that
-/// turns out large keeps what it took while it waits for the share, so that few can be made that way: four. With one, a single
-/// large read that waits would hold up the small ones; many would be as much memory as the share itself.
-pub(super) const RESERVE_UNITS: usize = 4 * (MESSAGE_BYTES_MIN / UNIT_BYTES) as usize;
-
 /// When to try again where a connection's answers leave no room: the client has to read them first.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+const NEVER_CLOSED: &str = "the budgets are never closed";
 
 /// The budget of answers.
 #[derive(Debug)]
@@ -52,10 +45,31 @@ pub struct Streams {
     waiting: AtomicU64,
     /// Bytes of messages that were made and not taken.
     bytes: Arc<AtomicU64>,
-    connections: Mutex<Vec<Weak<Connection>>>,
+    parked: Arc<Mutex<HashMap<u64, Weak<Slot>>>>,
+    next: AtomicU64,
     suspended: AtomicU64,
     refused: AtomicU64,
     closed: AtomicU64,
+}
+
+/// Where an answer is between two messages.
+#[derive(Debug)]
+struct Slot {
+    connection: Arc<Connection>,
+    state: Mutex<Parked>,
+}
+
+#[derive(Debug, Default)]
+struct Parked {
+    /// Whether it waits for its client.
+    waits: bool,
+    /// The read, while it waits; other answers hold nothing that they could let go of.
+    rows: Option<ReadRows>,
+    /// Since when it waits, in microseconds of the monotonic clock.
+    since: u64,
+    /// Bytes of the messages that its client has not taken.
+    bytes: u64,
+    suspended: bool,
 }
 
 /// Figures of [`Streams`].
@@ -69,7 +83,7 @@ pub struct StreamFigures {
     pub parked: u64,
     /// Reads that were suspended so far.
     pub suspended: u64,
-    /// Answers that were ended so far because the client did not read others of its connection.
+    /// Answers that were refused so far because others of their connection were not read.
     pub refused: u64,
     /// Connections that were closed so far because their clients did not read.
     pub closed: u64,
@@ -85,138 +99,108 @@ impl Streams {
             units_max,
             waiting: AtomicU64::new(0),
             bytes: Arc::default(),
-            connections: Mutex::default(),
+            parked: Arc::default(),
+            next: AtomicU64::new(0),
             suspended: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             closed: AtomicU64::new(0),
         }
     }
 
-    /// Units that one connection may have.
-    fn share(&self) -> u32 {
-        (self.units_max / ANSWERS_PER_CONNECTION_PART).max(1)
-    }
-
     /// A new connection.
     pub(super) fn connection(&self) -> Arc<Connection> {
-        let connection = Connection::new(self.share(), Arc::clone(&self.bytes));
-        lock(&self.connections).push(Arc::downgrade(&connection));
-        connection
+        Connection::new((self.units_max / ANSWERS_PER_CONNECTION_PART).max(1))
     }
 
     /// An answer to a request on this connection; a request that came without one counts as alone on its own.
     pub fn answer(self: &Arc<Self>, connection: Option<Arc<Connection>>) -> Answer {
         let connection = connection.unwrap_or_else(|| self.connection());
-        let slot = Slot::new(&connection);
-        let handed = Handed::default();
-        let streams = Arc::clone(self);
-        Answer { streams, slot, charge: None, reserved: None, handed, last_bytes: 0 }
+        Answer { streams: Arc::clone(self), connection, charge: None, slot: None, last_bytes: 0 }
     }
 
     /// Figures.
     pub fn figures(&self) -> StreamFigures {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let connections = self.connections();
-        let slots = connections.iter().flat_map(|connection| slots(connection));
         StreamFigures {
             bytes: get(&self.bytes),
             waiting: get(&self.waiting),
-            parked: slots.filter(|slot| lock(&slot.state).waits).count() as u64,
+            parked: self.slots().iter().filter(|slot| lock(&slot.state).waits).count() as u64,
             suspended: get(&self.suspended),
             refused: get(&self.refused),
             closed: get(&self.closed),
         }
     }
 
-    /// The connections that there are; forgets the others.
-    fn connections(&self) -> Vec<Arc<Connection>> {
-        let mut all = lock(&self.connections);
-        all.retain(|connection| connection.strong_count() > 0);
-        all.iter().filter_map(Weak::upgrade).collect()
+    fn slots(&self) -> Vec<Arc<Slot>> {
+        lock(&self.parked).values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Suspends the reads whose clients have stalled. Refuses the answers that wait for room on a connection whose client has left
-    /// others unread there for long: what the transport has of those cannot be taken back, and the client may wait for
-    /// the one before it reads the others. Where answers wait for the budget, closes the connection that holds most of it with
-    /// messages that its client does not take; one in each call, since others may go on by that. `now` is the
-    /// monotonic clock, in microseconds.
+    /// Suspends the reads whose clients have stalled. Where answers wait for the budget, closes the connection
+    /// that holds most of it with messages that its client does not take; one in each call, since others
+    /// may go on by that. `now` is the monotonic clock, in microseconds.
     ///
     /// Where the memory of memtables is `short`, it suspends all reads that are between two messages: an old read
     /// keeps memtables that were flushed long ago, and a slow one would keep them from writers.
     pub fn relieve(&self, now: u64, short: bool) {
-        let mut most: Option<(u64, Arc<Connection>)> = None;
-        for connection in self.connections() {
-            let slots = slots(&connection);
-            let (mut units, mut bytes) = (0, 0);
-            for slot in &slots {
-                if short || slot.left_for(now) >= micros(STALLED_AFTER) {
-                    self.suspend(slot);
-                }
-                if slot.is_stuck(now) {
-                    units += slot.units.load(Ordering::Relaxed);
-                    bytes += slot.bytes.load(Ordering::Relaxed);
-                }
+        let slots = self.slots();
+        let mut stuck: HashMap<*const Connection, (u64, Arc<Connection>)> = HashMap::new();
+        for slot in &slots {
+            let mut parked = lock(&slot.state);
+            let waited = now.saturating_sub(parked.since);
+            let stalled = waited >= STALLED_AFTER.as_micros() as u64;
+            if !parked.waits || !(stalled || short) {
+                continue;
             }
-            let free = (self.share() as usize).saturating_sub(units);
-            for slot in &slots {
-                self.refuse(slot, free, now);
+            if !parked.suspended
+                && let Some(rows) = &mut parked.rows
+            {
+                rows.suspend();
+                parked.suspended = true;
+                self.suspended.fetch_add(1, Ordering::Relaxed);
             }
-            if bytes > most.as_ref().map_or(0, |(bytes, _)| *bytes) {
-                most = Some((bytes, connection));
+            if waited >= CLOSE_STALLED_AFTER.as_micros() as u64 {
+                let held = stuck
+                    .entry(Arc::as_ptr(&slot.connection))
+                    .or_insert_with(|| (0, Arc::clone(&slot.connection)));
+                held.0 += parked.bytes;
             }
         }
         if self.waiting.load(Ordering::Relaxed) > 0
-            && self.units.available_permits() < self.share() as usize
-            && let Some((bytes, connection)) = most
+            && self.units.available_permits()
+                < (self.units_max / ANSWERS_PER_CONNECTION_PART) as usize
+            && let Some((bytes, connection)) = stuck.into_values().max_by_key(|(bytes, _)| *bytes)
         {
             tracing::warn!(bytes, "closed a connection whose client does not read its answers");
             self.closed.fetch_add(1, Ordering::Relaxed);
             connection.close();
         }
     }
-
-    fn suspend(&self, slot: &Slot) {
-        let mut parked = lock(&slot.state);
-        if parked.waits
-            && !parked.suspended
-            && let Some(rows) = &mut parked.rows
-        {
-            rows.suspend();
-            parked.suspended = true;
-            self.suspended.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Refuses an answer that has waited for long and for more than is `free` as long as nothing is read of those that are stuck.
-    fn refuse(&self, slot: &Slot, free: usize, now: u64) {
-        let mut parked = lock(&slot.state);
-        let Some(wants) = &mut parked.wants else { return };
-        let waited = now.saturating_sub(*wants.since.get_or_insert(now));
-        if wants.units > free
-            && waited >= micros(CLOSE_STALLED_AFTER)
-            && let Some(wants) = parked.wants.take()
-            && wants.refuse.send(()).is_ok()
-        {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 }
 
-/// The answers of a connection.
-fn slots(connection: &Connection) -> Vec<Arc<Slot>> {
-    lock(&connection.slots).values().filter_map(Weak::upgrade).collect()
+/// Bytes taken from the budget, for the messages that there are.
+#[derive(Debug)]
+struct Charge {
+    _units: OwnedSemaphorePermit,
+    of_connection: OwnedSemaphorePermit,
+    total: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// The messages of one answer.
 #[derive(Debug)]
 pub struct Answer {
     streams: Arc<Streams>,
-    slot: Arc<Slot>,
-    /// For the message that is made, and those behind it.
+    connection: Arc<Connection>,
+    /// For the message that the transport has, and those behind it.
     charge: Option<Charge>,
-    /// What a first message that is made and waits for its charge keeps of the reserve.
-    reserved: Option<Charge>,
-    handed: Handed,
+    /// Since it was first parked.
+    slot: Option<(u64, Arc<Slot>)>,
     last_bytes: u64,
 }
 
@@ -224,130 +208,91 @@ impl Answer {
     /// Bytes that an answer has room for from its beginning.
     pub const BYTES_MIN: u64 = MESSAGE_BYTES_MIN;
 
-    /// What is to be among the extensions of the response: by it the transport's bytes have their charges with them.
-    pub fn handed(&self) -> Handed {
-        self.handed.clone()
-    }
-
-    /// The transport asks for a message: waits for room, unless it is one that was made with the last and has its room.
+    /// The client took the last message; waits for room for the next.
+    ///
+    /// # Errors
+    ///
+    /// RESOURCE_EXHAUSTED where other answers of its connection hold what that may have for [`ANSWER_WAIT`].
     pub async fn make_room(&mut self) -> Result<()> {
-        if self.charge.is_none() {
-            let units = self.units(self.last_bytes.max(MESSAGE_BYTES_MIN));
-            self.charge(units).await?;
-        }
-        lock(&self.slot.state).waits = false;
-        Ok(())
+        self.taken();
+        let units = self.units(self.last_bytes.max(MESSAGE_BYTES_MIN));
+        self.charge(units).await
     }
 
     /// Charges what there is now, the messages behind the next one included, if there is room for it at once.
     pub fn covers(&mut self, bytes: u64) -> bool {
         self.last_bytes = bytes;
         let units = self.units(bytes);
-        if self.charge.as_ref().is_none_or(|charge| charge.units() < units) {
-            // Given back first: who held some of the share and waited for more would wait for others who do the same.
-            self.reserved = self.charge.take().filter(Charge::is_of_reserve);
-            self.charge = self.try_charge(&self.slot.connection.answers, units);
+        let is_charged =
+            self.charge.as_ref().is_some_and(|c| c.of_connection.num_permits() >= units as usize);
+        if !is_charged {
+            // Given back first: who held some and waited for more would wait for others who do the same.
+            self.charge = None;
+            self.charge = self.try_charge(units);
         }
         self.count(bytes);
         self.charge.is_some()
     }
 
-    /// The same; waits for room.
+    /// The same; waits for room, as [`Self::make_room`] does.
     pub async fn cover(&mut self, bytes: u64) -> Result<()> {
         if !self.covers(bytes) {
             self.charge(self.units(bytes)).await?;
             self.count(bytes);
         }
-        self.reserved = None;
         Ok(())
     }
 
-    /// Whether there is room that no message has taken with it.
-    pub fn has_room(&self) -> bool {
-        self.charge.is_some()
-    }
-
-    /// There is no next message yet: gives back what was taken for it.
+    /// The client took the last message, and there is no next one yet.
     pub fn taken(&mut self) {
         self.charge = None;
-        lock(&self.slot.state).waits = false;
-    }
-
-    /// Gives a message of so many bytes to the transport, with its charge. `now` is the monotonic clock, in microseconds.
-    pub fn hand_over(&mut self, bytes: u64, now: u64) {
-        self.slot.since.store(now, Ordering::Relaxed);
-        self.reserved = None;
-        let Some(mut charge) = self.charge.take() else { return };
-        // What is larger than the share has all of it until the last of it is sent.
-        let behind = self.units(charge.bytes().saturating_sub(bytes));
-        let beyond = charge.units().saturating_sub(behind);
-        if let Some(sent) = charge.split(bytes, beyond.min(self.units(bytes))) {
-            self.handed.push(sent);
-        }
-        if charge.bytes() > 0 {
-            drop(charge.split(0, charge.units().saturating_sub(behind)));
-            self.charge = Some(charge);
+        if let Some((_, slot)) = &self.slot {
+            let mut parked = lock(&slot.state);
+            (parked.waits, parked.bytes) = (false, 0);
         }
     }
 
     /// Units of a message of so many bytes. One that is larger than what a connection may have takes all of that.
-    fn units(&self, bytes: u64) -> usize {
-        let share = self.streams.share() as usize;
-        usize::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(usize::MAX).min(share)
+    fn units(&self, bytes: u64) -> u32 {
+        let share = (self.streams.units_max / ANSWERS_PER_CONNECTION_PART).max(1);
+        u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX).min(share)
     }
 
-    fn try_charge(&self, of: &Arc<Semaphore>, units: usize) -> Option<Charge> {
-        let units = u32::try_from(units).ok()?;
-        let mine = Arc::clone(of).try_acquire_many_owned(units).ok()?;
+    fn charged(&self, of_connection: OwnedSemaphorePermit, of_all: OwnedSemaphorePermit) -> Charge {
+        Charge { _units: of_all, of_connection, total: Arc::clone(&self.streams.bytes), bytes: 0 }
+    }
+
+    fn try_charge(&self, units: u32) -> Option<Charge> {
+        let mine = Arc::clone(&self.connection.answers).try_acquire_many_owned(units).ok()?;
         let all = Arc::clone(&self.streams.units).try_acquire_many_owned(units).ok()?;
-        Some(Charge::new(mine, all, &self.slot))
+        Some(self.charged(mine, all))
     }
 
-    async fn charge(&mut self, units: usize) -> Result<()> {
-        let connection = &self.slot.connection;
-        let is_first = self.last_bytes == 0;
-        let mut charge = self.try_charge(&connection.answers, units);
-        if charge.is_none() && is_first {
-            charge = self.try_charge(&connection.reserve, units);
+    async fn charge(&mut self, units: u32) -> Result<()> {
+        if let Some(charge) = self.try_charge(units) {
+            self.charge = Some(charge);
+            return Ok(());
         }
-        if charge.is_none() {
-            self.slot.sent().await;
-            let _waiting = Waiting::new(&self.streams.waiting);
-            let mine = self.of_connection(units, is_first).await?;
-            let all = Arc::clone(&self.streams.units);
-            let all = all.acquire_many_owned(units as u32).await;
-            let all = all.expect("the budgets are never closed");
-            charge = Some(Charge::new(mine, all, &self.slot));
-        }
-        self.charge = charge;
-        Ok(())
-    }
-
-    /// Waits for units of its connection's share, the first message also for those of the reserve; until it is refused.
-    async fn of_connection(&self, units: usize, is_first: bool) -> Result<OwnedSemaphorePermit> {
-        let connection = &self.slot.connection;
-        let (refuse, refused) = oneshot::channel();
-        lock(&self.slot.state).wants = Some(Wants { units, since: None, refuse });
-        let acquire = |of: &Arc<Semaphore>| Arc::clone(of).acquire_many_owned(units as u32);
-        let permit = tokio::select! {
-            biased;
-            permit = acquire(&connection.answers) => permit,
-            permit = acquire(&connection.reserve), if is_first => permit,
-            Ok(()) = refused => {
-                return Err(Error::overloaded(
-                    "the client does not read other answers of this connection, which hold its memory for answers;                      read them, or use another connection",
-                    RETRY_AFTER,
-                ));
-            }
+        let _waiting = Waiting::new(&self.streams.waiting);
+        let mine = Arc::clone(&self.connection.answers).acquire_many_owned(units);
+        let Ok(mine) = tokio::time::timeout(ANSWER_WAIT, mine).await else {
+            self.streams.refused.fetch_add(1, Ordering::Relaxed);
+            let what = "other answers of this connection, which its client does not read, hold the memory that it may have; \
+                        read them, or use another connection";
+            return Err(Error::overloaded(what, RETRY_AFTER));
         };
-        lock(&self.slot.state).wants = None;
-        Ok(permit.expect("the budgets are never closed"))
+        let all = Arc::clone(&self.streams.units).acquire_many_owned(units).await;
+        let (mine, all) = (mine.expect(NEVER_CLOSED), all.expect(NEVER_CLOSED));
+        self.charge = Some(self.charged(mine, all));
+        Ok(())
     }
 
     /// Counts what is held for the figures.
     fn count(&mut self, bytes: u64) {
         if let Some(charge) = &mut self.charge {
-            charge.count(bytes);
+            charge.total.fetch_add(bytes, Ordering::Relaxed);
+            charge.total.fetch_sub(charge.bytes, Ordering::Relaxed);
+            charge.bytes = bytes;
         }
     }
 
@@ -356,26 +301,31 @@ impl Answer {
         bytes <= MESSAGE_BYTES_MIN
     }
 
-    /// The last message is with the client from now on. A read is put aside until its client asks for more.
-    pub fn park(&mut self, rows: Option<ReadRows>) {
-        let mut parked = lock(&self.slot.state);
-        (parked.waits, parked.rows, parked.suspended) = (true, rows, false);
+    /// A message is with the client from now on. A read is put aside until its client asks for more.
+    pub fn park(&mut self, rows: Option<ReadRows>, now: u64) {
+        let (streams, connection) = (&self.streams, &self.connection);
+        let (_, slot) = self.slot.get_or_insert_with(|| {
+            let state = Mutex::default();
+            let slot = Arc::new(Slot { connection: Arc::clone(connection), state });
+            let id = streams.next.fetch_add(1, Ordering::Relaxed);
+            lock(&streams.parked).insert(id, Arc::downgrade(&slot));
+            (id, slot)
+        });
+        let bytes = self.charge.as_ref().map_or(0, |charge| charge.bytes);
+        *lock(&slot.state) = Parked { waits: true, rows, since: now, bytes, suspended: false };
     }
 
     /// Takes the read back.
     pub fn unpark(&mut self) -> Option<ReadRows> {
-        lock(&self.slot.state).rows.take()
+        self.slot.as_ref().and_then(|(_, slot)| lock(&slot.state).rows.take())
     }
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        // What the transport has of it may stay for long; the read does not.
-        let mut parked = lock(&self.slot.state);
-        (parked.waits, parked.wants) = (false, None);
-        let rows = parked.rows.take();
-        drop(parked);
-        drop(rows);
+        if let Some((id, _)) = &self.slot {
+            lock(&self.streams.parked).remove(id);
+        }
     }
 }
 
@@ -395,10 +345,37 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// Locks; what a panic could leave behind is a read that ends with its stream.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use futures::FutureExt as _;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_waits_for_unread_ones_of_its_connection_is_refused_in_the_end() {
+        let streams = Arc::new(Streams::new(8 << 20));
+        let connection = streams.connection();
+        let mut unread = streams.answer(Some(Arc::clone(&connection)));
+        unread.make_room().await.unwrap();
+        unread.cover(100 << 20).await.unwrap();
+        let mut other = streams.answer(Some(Arc::clone(&connection)));
+        let refused = other.make_room().await.unwrap_err();
+        assert_eq!(refused.kind(), tepui_bigtable::error::Code::ResourceExhausted, "{refused}");
+        assert!(refused.message().contains("another connection"), "{refused}");
+        assert_eq!((streams.figures().refused, streams.figures().waiting), (1, 0));
+        // It goes on where the client reads in time.
+        let mut other = streams.answer(Some(connection));
+        let (made, ()) = futures::join!(other.make_room(), async {
+            tokio::time::sleep(ANSWER_WAIT / 2).await;
+            unread.taken();
+        });
+        made.unwrap();
+        assert_eq!(streams.figures().refused, 1);
+    }
 
     #[tokio::test]
     async fn one_connection_holds_a_part_of_the_budget_and_others_go_on() {
@@ -413,8 +390,7 @@ mod tests {
             answer.cover(64 << 10).await.unwrap();
             held.push(answer);
         }
-        let share = (1 << 20) / ANSWERS_PER_CONNECTION_PART as usize / (64 << 10);
-        assert_eq!(held.len(), share + 4, "its share and the reserve");
+        assert_eq!(held.len(), (1 << 20) / ANSWERS_PER_CONNECTION_PART as usize / (64 << 10));
         assert_eq!(streams.figures().bytes, held.len() as u64 * (64 << 10));
         let mut other = streams.answer(None);
         assert!(other.make_room().now_or_never().is_some());
@@ -432,7 +408,6 @@ mod tests {
         let mut answer = streams.answer(None);
         answer.make_room().await.unwrap();
         answer.cover(100 << 20).await.unwrap();
-        answer.taken();
         assert!(answer.make_room().now_or_never().is_some());
     }
 
@@ -444,8 +419,7 @@ mod tests {
         first.make_room().await.unwrap();
         first.cover(1 << 20).await.unwrap();
         let mut second = streams.answer(Some(connection));
-        second.make_room().await.unwrap();
-        assert!(second.cover(128 << 10).now_or_never().is_none(), "the connection has its part");
+        assert!(second.make_room().now_or_never().is_none(), "the connection has its part");
         let mut other = streams.answer(None);
         assert!(other.make_room().now_or_never().is_some());
         first.taken();
@@ -478,8 +452,7 @@ mod tests {
             let mut answer = streams.answer(None);
             answer.make_room().await.unwrap();
             answer.cover(1 << 20).await.unwrap();
-            answer.hand_over(1 << 20, 1_000);
-            answer.park(None);
+            answer.park(None, 1_000);
             left.push(answer);
         }
         assert_eq!(streams.figures().parked, u64::from(ANSWERS_PER_CONNECTION_PART));
@@ -490,7 +463,8 @@ mod tests {
         let mut waits = Box::pin(other.make_room());
         assert!(waits.as_mut().now_or_never().is_none());
         // One whose client has taken its message is left alone, and there is room.
-        drop(left[0].handed.take());
+        left[0].taken();
+        assert_eq!(streams.figures().parked, u64::from(ANSWERS_PER_CONNECTION_PART) - 1);
         assert!(waits.as_mut().now_or_never().is_some());
         drop(waits);
         drop(other);
@@ -502,101 +476,5 @@ mod tests {
         assert_eq!(streams.figures().closed, 0, "it is not long enough");
         streams.relieve(late, false);
         assert_eq!(streams.figures().closed, 1);
-    }
-
-    /// An answer of a connection that was handed to the transport and not sent.
-    async fn unsent(streams: &Arc<Streams>, connection: &Arc<Connection>, bytes: u64) -> Answer {
-        let mut answer = streams.answer(Some(Arc::clone(connection)));
-        answer.make_room().await.unwrap();
-        answer.cover(bytes).await.unwrap();
-        answer.hand_over(bytes, 1_000);
-        answer
-    }
-
-    #[tokio::test]
-    async fn small_answers_go_on_beside_large_ones_that_hold_the_share_or_wait_for_it() {
-        let streams = Arc::new(Streams::new(8 << 20));
-        let connection = streams.connection();
-        let _large = unsent(&streams, &connection, 1 << 20).await;
-        let mut other = streams.answer(Some(Arc::clone(&connection)));
-        other.make_room().await.unwrap();
-        let mut waits = Box::pin(other.cover(1 << 20));
-        assert!(waits.as_mut().now_or_never().is_none());
-        let mut made = Vec::new();
-        let large = |made: &mut Vec<Answer>| {
-            let mut next = streams.answer(Some(Arc::clone(&connection)));
-            let has_room = next.make_room().now_or_never().is_some();
-            if has_room {
-                assert!(!next.covers(1 << 20));
-            }
-            made.push(next);
-            has_room
-        };
-        assert!(large(&mut made));
-        let mut small = Vec::new();
-        for _ in 0..40 {
-            small.push(unsent(&streams, &connection, 100).now_or_never().expect("it is small"));
-            if small.len() > 20 {
-                small.remove(0);
-            }
-        }
-        // Large ones that are made keep what they took: only so many get as far.
-        small.clear();
-        assert_eq!([(); 3].map(|()| large(&mut made)), [true, true, false]);
-    }
-
-    #[tokio::test]
-    async fn an_answer_that_waits_for_others_that_its_client_leaves_is_refused_with_a_hint() {
-        let streams = Arc::new(Streams::new(8 << 20));
-        let connection = streams.connection();
-        let large = unsent(&streams, &connection, 1 << 20).await;
-        let mut other = streams.answer(Some(Arc::clone(&connection)));
-        other.make_room().await.unwrap();
-        let mut waits = Box::pin(other.cover(512 << 10));
-        assert!(waits.as_mut().now_or_never().is_none());
-        let long = CLOSE_STALLED_AFTER.as_micros() as u64;
-        streams.relieve(1_000, false);
-        streams.relieve(long, false);
-        assert!(waits.as_mut().now_or_never().is_none(), "it is not long enough");
-        streams.relieve(1_000 + long, false);
-        let error = waits.await.unwrap_err();
-        assert_eq!(error.kind(), tepui_bigtable::error::Code::ResourceExhausted);
-        assert!(error.retry_after().is_some());
-        assert_eq!((streams.figures().refused, streams.figures().closed), (1, 0));
-        // One that waits for itself is left alone: its client is not waiting for it.
-        let mut large = large;
-        let mut waits = Box::pin(large.make_room());
-        assert!(waits.as_mut().now_or_never().is_none());
-        streams.relieve(1_000 + 9 * long, false);
-        streams.relieve(1_000 + 11 * long, false);
-        assert!(waits.as_mut().now_or_never().is_none());
-        drop(waits);
-        drop(large.handed.take());
-        assert!(large.make_room().now_or_never().is_some());
-    }
-
-    #[tokio::test]
-    async fn a_message_is_charged_until_it_was_sent_though_the_next_was_asked_for() {
-        let streams = Arc::new(Streams::new(64 << 20));
-        let connection = streams.connection();
-        // With as much behind it, which is the next message.
-        let mut answer = streams.answer(Some(connection));
-        answer.make_room().await.unwrap();
-        answer.cover(2 << 20).await.unwrap();
-        answer.hand_over(1 << 20, 1_000);
-        let sent = answer.handed.take();
-        assert_eq!(streams.figures().bytes, 2 << 20);
-        answer.make_room().await.unwrap();
-        answer.cover(1 << 20).await.unwrap();
-        answer.hand_over(1 << 20, 1_000);
-        assert_eq!(streams.figures().bytes, 2 << 20);
-        drop(sent);
-        assert_eq!(streams.figures().bytes, 1 << 20);
-        // Also after the end of the answer.
-        let handed = answer.handed();
-        drop(answer);
-        assert_eq!(streams.figures().bytes, 1 << 20);
-        drop(handed);
-        assert_eq!(streams.figures(), StreamFigures::default());
     }
 }

@@ -407,10 +407,11 @@ impl Backups {
         Ok((record, made))
     }
 
+    /// An error where nothing is written before a restart.
     fn check_writable(&self) -> Result<()> {
         match self.engine.health() {
-            Health::Serving => Ok(()),
-            Health::ReadOnly(reason) | Health::Held(reason) => Err(Error::unavailable(reason)),
+            Health::Serving | Health::Held(_) => Ok(()),
+            Health::ReadOnly(reason) => Err(Error::unavailable(reason)),
         }
     }
 

@@ -15,7 +15,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use super::{Stream, Tables};
-use crate::admission::{Answer, Connection, Handed, Hold, Streams, rate};
+use crate::admission::{Answer, Connection, Hold, Streams, rate};
 use crate::api::kept;
 use crate::api::session::{ClientConfiguration, GetClientConfigurationRequest};
 use crate::api::v2::mutate_rows_response::Entry;
@@ -139,18 +139,16 @@ impl DataService {
         let rows = target.table.read_rows_encoded(&request, large_rows, target.view());
         let rows = rows.map_err(|error| from_error(&error))?;
         let answer = self.streams.answer(connection);
-        let handed = answer.handed();
         let clock = Arc::clone(&self.clock);
         // In a place of its own from the start: it is moved half a dozen times before its first message.
-        let messages = Box::pin(row_messages(RowMessages {
+        Ok(Response::new(Box::pin(row_messages(RowMessages {
             rows: Some(rows),
             is_under_way: false,
             has_ended: false,
             answer,
             clock,
             _hold: hold,
-        }));
-        Ok(charged(messages, handed))
+        }))))
     }
 
     pub(super) async fn on_sample_row_keys(
@@ -260,9 +258,8 @@ impl DataService {
         // All clusters are this server, and a stream is that of one: a change is said to come from it.
         let cluster = self.instances.cluster(&request.table_name, &request.app_profile_id);
         let answer = self.streams.answer(connection);
-        let handed = answer.handed();
         let changes = self.changes.read(&request, cluster, answer, hold).await;
-        changes.map(|changes| charged(changes, handed)).map_err(|error| from_error(&error))
+        changes.map(Response::new).map_err(|error| from_error(&error))
     }
 
     /// Nothing is cold: tables are opened at the start. Clients use it to open their connections.
@@ -276,13 +273,6 @@ impl DataService {
         self.allow(&request.name, &request.app_profile_id, Access::Read)?;
         Ok(Response::new(PingAndWarmResponse {}))
     }
-}
-
-/// A response whose messages have their charges with them.
-fn charged<T>(messages: T, handed: Handed) -> Response<T> {
-    let mut response = Response::new(messages);
-    response.extensions_mut().insert(handed);
-    response
 }
 
 /// What a request is for.
@@ -339,44 +329,37 @@ fn row_messages(
         if messages.has_ended {
             return None;
         }
-        let message = messages.next().await?;
-        messages.has_ended |= message.is_err();
-        Some((message.map_err(|error| from_error(&error)), messages))
-    })
-}
-
-impl RowMessages {
-    async fn next(&mut self) -> Option<TepuiResult<kept::ReadRowsResponse>> {
         // While it waits for room the read stays where it can be suspended: it may wait for long.
-        if let Err(error) = self.answer.make_room().await {
-            return Some(Err(error));
+        if let Err(error) = messages.answer.make_room().await {
+            messages.has_ended = true;
+            return Some((Err(from_error(&error)), messages));
         }
-        let mut rows = self.rows.take().or_else(|| self.answer.unpark())?;
-        if std::mem::replace(&mut self.is_under_way, true) {
+        let mut rows = messages.rows.take().or_else(|| messages.answer.unpark())?;
+        if std::mem::replace(&mut messages.is_under_way, true) {
             others_first().await;
         }
-        let mut message = match rows.next().await? {
-            Ok(message) => message,
-            Err(error) => return Some(Err(error)),
-        };
-        // With those behind it, which are in memory too.
-        let message_bytes = message.encoded_len() as u64;
-        let bytes = message_bytes + rows.ready_bytes() as u64;
-        if !self.answer.covers(bytes) {
-            rows.suspend();
-            message.own_values();
-            if let Err(error) = self.answer.cover(bytes).await {
-                return Some(Err(error));
+        match rows.next().await? {
+            Ok(mut message) => {
+                // With those behind it, which are in memory too.
+                let bytes = (message.encoded_len() + rows.ready_bytes()) as u64;
+                if !messages.answer.covers(bytes) {
+                    rows.suspend();
+                    message.own_values();
+                    if let Err(error) = messages.answer.cover(bytes).await {
+                        messages.has_ended = true;
+                        return Some((Err(from_error(&error)), messages));
+                    }
+                }
+                messages.has_ended = rows.has_ended();
+                // A small read is over with its only message, and is to cost no more than that.
+                if !(messages.has_ended && Answer::is_small(bytes)) {
+                    messages.answer.park(Some(rows), messages.clock.monotonic_micros());
+                }
+                Some((Ok(message), messages))
             }
+            Err(error) => Some((Err(from_error(&error)), messages)),
         }
-        self.answer.hand_over(message_bytes, self.clock.monotonic_micros());
-        self.has_ended = rows.has_ended();
-        // A small read is over with its only message, and is to cost no more than that.
-        if !(self.has_ended && Answer::is_small(bytes)) {
-            self.answer.park(Some(rows));
-        }
-        Some(Ok(message))
-    }
+    })
 }
 
 /// The status of every entry of a `MutateRows`, in order. `failed` are those that failed, by ascending
