@@ -84,8 +84,21 @@ fn deletes(number: u64) -> bool {
     number.is_multiple_of(17)
 }
 
-/// What is acknowledged of each row: the batch that it shows, or `None` where it is deleted.
-type Acknowledged = HashMap<String, Option<u64>>;
+/// What is acknowledged of each row that was written.
+type Acknowledged = HashMap<String, Last>;
+
+/// The last batch of a row.
+struct Last {
+    number: u64,
+    deletes: bool,
+}
+
+impl Last {
+    /// The batch that the row shows.
+    fn shown(&self) -> Option<u64> {
+        (!self.deletes).then_some(self.number)
+    }
+}
 
 fn write(tablet: &Tablet, writer: u64, stop: &AtomicBool, acknowledged: &[AtomicU64]) {
     let rng = SeededRng::new(writer);
@@ -169,8 +182,7 @@ fn acknowledged_rows(acknowledged: &[AtomicU64], skip: &RowRange) -> Acknowledge
         let row = key(at / ROWS_PER_WRITER, at % ROWS_PER_WRITER);
         if !skip.contains(row.as_bytes()) {
             let shown = shown.load(Ordering::Acquire);
-            let gone = shown == 0 || shown % 2 == 1;
-            rows.insert(row, (!gone).then_some(shown / 2));
+            rows.insert(row, Last { number: shown / 2, deletes: shown == 0 || shown % 2 == 1 });
         }
     }
     rows
@@ -227,8 +239,8 @@ fn readers_see_whole_batches_in_order_and_in_the_end_all_that_was_acknowledged()
 fn check(rig: &Rig, expected: &Acknowledged, agree: impl Fn(&str, Option<u64>, Option<u64>)) {
     let rows = rig.scan(RowRange::all(), false, None);
     let shown: HashMap<&[u8], u64> = rows.iter().map(|r| (r.key.as_ref(), batch_of(r))).collect();
-    for (row, want) in expected {
-        agree(row, shown.get(row.as_bytes()).copied(), *want);
+    for (row, last) in expected {
+        agree(row, shown.get(row.as_bytes()).copied(), last.shown());
     }
 }
 
@@ -268,15 +280,14 @@ fn a_power_cut_among_running_threads_loses_nothing_that_was_acknowledged() {
         let rows = rig.scan(RowRange::all(), false, None);
         let shown: HashMap<&[u8], u64> =
             rows.iter().map(|row| (row.key.as_ref(), batch_of(row))).collect();
-        for (row, want) in &before {
+        for (row, Last { number, deletes }) in &before {
             // What came after the count and before the cut may be there; nothing older may.
-            match (shown.get(row.as_bytes()), want) {
-                (Some(shown), Some(want)) => assert!(shown >= want, "{row}: {shown} < {want}"),
+            match shown.get(row.as_bytes()) {
+                Some(shown) if *deletes => assert!(shown > number, "{row}: {shown} is back"),
+                Some(shown) => assert!(shown >= number, "{row}: {shown} < {number}"),
+                None if *deletes => {}
                 // A later deletion, whose acknowledgement was under way.
-                (None, Some(want)) => {
-                    assert!(later_deletion(row, *want, &last), "{row}: {want} is lost");
-                }
-                (_, None) => {}
+                None => assert!(later_deletion(row, *number, &last), "{row}: {number} is lost"),
             }
         }
         rig.engine.close().unwrap();
