@@ -125,6 +125,8 @@ pub(crate) struct Busy {
     pub(crate) files: HashSet<FileId>,
     /// Where they write: level and rows.
     pub(crate) outputs: Vec<(u8, RowRange)>,
+    /// Bytes of a column of level 0, at most, where the disk had no room for a larger one.
+    pub(crate) column_bytes_max: Option<u64>,
 }
 
 impl Busy {
@@ -300,6 +302,9 @@ fn pick_l0(
             .unwrap_or(base);
         let Some(pick) = complete(version, reason, upper, output, busy) else { continue };
         let pick = deepen(version, pick, busy);
+        if busy.column_bytes_max.is_some_and(|max| pick.input_bytes() > max) {
+            continue;
+        }
         let cost = pick.input_bytes() as f64 / own.max(1) as f64;
         if best.as_ref().is_none_or(|(least, _)| cost < *least) {
             best = Some((cost, pick));

@@ -22,6 +22,9 @@ const RESERVED_SEGMENTS: u64 = 4;
 /// segments of the log back as they go, and on a small disk more would keep compactions from what they could do.
 const RESERVED_MEMTABLES_BYTES_MAX: u64 = 1 << 30;
 
+/// The part of the disk that is kept free, at most: a small one would be all reserve.
+const RESERVED_PART: u64 = 8;
+
 /// Bytes after which a job that runs looks again: others fill the disk too, and asking costs a system call.
 pub(crate) const LOOK_EVERY_BYTES: u64 = 64 << 20;
 
@@ -54,21 +57,27 @@ impl Space {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Free bytes; `None` where nobody knows.
-    fn free_bytes(&self) -> Option<u64> {
-        self.files.free_bytes(&self.dir).unwrap_or_else(|error| {
+    /// Free bytes, and how many of them are kept; `None` where nobody knows.
+    fn free_and_reserve(&self) -> Option<(u64, u64)> {
+        let space = self.files.disk_space(&self.dir).unwrap_or_else(|error| {
             tracing::debug!(%error, "cannot ask for the free space");
             None
-        })
+        })?;
+        Some((space.free, self.reserve_bytes.min(space.total / RESERVED_PART)))
     }
 
-    /// Room for a job that may write so many bytes; `NoSpace` where it must wait.
-    pub(crate) fn promise(self: &Arc<Self>, bytes: u64) -> Result<Promise> {
-        let free = self.free_bytes();
+    /// Room for a job that may write so many bytes; `NoSpace` where it must wait. Jobs of level 0, for which writers wait, do not
+    /// heed what is promised to others: those look again as they go on.
+    pub(crate) fn promise(self: &Arc<Self>, bytes: u64, is_level_zero: bool) -> Result<Promise> {
+        let known = self.free_and_reserve();
+        let free = known.map(|(free, _)| free);
         let mut state = self.lock();
-        let needed = bytes.saturating_add(state.promised_bytes).saturating_add(self.reserve_bytes);
-        if free.is_some_and(|free| free < needed) {
-            return Err(self.lacking(&mut state, free.unwrap_or(0), needed));
+        let promised = if is_level_zero { 0 } else { state.promised_bytes };
+        let needed = |reserve: u64| bytes.saturating_add(promised).saturating_add(reserve);
+        if let Some((free, reserve)) = known
+            && free < needed(reserve)
+        {
+            return Err(Self::lacking(&mut state, (free, reserve), needed(reserve)));
         }
         if state.lacking_bytes.is_some_and(|lacking| free.is_none_or(|free| free >= lacking)) {
             state.lacking_bytes = None;
@@ -85,16 +94,15 @@ impl Space {
 
     /// `NoSpace` where a job that runs must stop, since what is kept for the log is all that is left.
     pub(crate) fn check(&self) -> Result<()> {
-        match self.free_bytes() {
-            Some(free) if free < self.reserve_bytes => {
-                Err(self.lacking(&mut self.lock(), free, self.reserve_bytes))
+        match self.free_and_reserve() {
+            Some((free, reserve)) if free < reserve => {
+                Err(Self::lacking(&mut self.lock(), (free, reserve), reserve))
             }
             _ => Ok(()),
         }
     }
 
-    fn lacking(&self, state: &mut State, free: u64, needed: u64) -> Error {
-        let reserve = self.reserve_bytes;
+    fn lacking(state: &mut State, (free, reserve): (u64, u64), needed: u64) -> Error {
         if state.lacking_bytes.is_none_or(|lacking| needed < lacking) {
             if state.lacking_bytes.is_none() {
                 tracing::error!(
@@ -155,20 +163,21 @@ mod tests {
             ..EngineOptions::default()
         };
         let space = Space::new(Arc::clone(&files) as Arc<dyn Files>, PathBuf::from("/"), &options);
-        let refused = |bytes| space.promise(bytes).unwrap_err().kind() == ErrorKind::NoSpace;
-        let unknown = space.promise(u64::MAX / 4).unwrap();
+        let refused = |bytes| space.promise(bytes, false).unwrap_err().kind() == ErrorKind::NoSpace;
+        let unknown = space.promise(u64::MAX / 4, false).unwrap();
         drop(unknown);
         files.set_free_bytes(Some(300));
-        let one = space.promise(150).unwrap();
+        let one = space.promise(150, false).unwrap();
         assert!(refused(51));
+        drop(space.promise(150, true).unwrap());
         // It writes, and the file system has less.
         one.spend(100);
         files.set_free_bytes(Some(200));
         assert!(refused(51));
-        let two = space.promise(50).unwrap();
+        let two = space.promise(50, false).unwrap();
         drop((one, two));
         assert!(refused(101));
-        space.promise(100).unwrap();
+        space.promise(100, false).unwrap();
         space.check().unwrap();
         files.set_free_bytes(Some(99));
         assert_eq!(space.check().unwrap_err().kind(), ErrorKind::NoSpace);

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use rustix::io::Errno;
 
 use super::device::{Attempt, DeviceFile, retry_once};
-use super::{DirEntry, FileLock, Files, IoMetrics, RandomFile, WritableFile};
+use super::{DirEntry, DiskSpace, FileLock, Files, IoMetrics, RandomFile, WritableFile};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A kind of operation.
@@ -238,9 +238,10 @@ impl fmt::Debug for FaultFiles {
 }
 
 impl Files for FaultFiles {
-    fn free_bytes(&self, path: &Path) -> Result<Option<u64>> {
+    fn disk_space(&self, path: &Path) -> Result<Option<DiskSpace>> {
         let said = lock(&self.plan).free_bytes;
-        said.map_or_else(|| self.inner.free_bytes(path), |free| Ok(Some(free)))
+        let space = |free| Ok(Some(DiskSpace { free, total: u64::MAX }));
+        said.map_or_else(|| self.inner.disk_space(path), space)
     }
 
     fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>> {

@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use super::device::{DeviceFile, READ_UNCHECKED_BYTES_MAX, read_blocking};
 #[cfg(target_os = "linux")]
 use super::direct::{DirectWritable, Refusal};
-use super::{DirEntry, FileLock, Files, IoMetrics, IoMode, RandomFile, WritableFile};
+use super::{DirEntry, DiskSpace, FileLock, Files, IoMetrics, IoMode, RandomFile, WritableFile};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Alignment of direct reads where the kernel does not tell (before 6.1): the largest sector that disks
@@ -158,10 +158,13 @@ pub(super) fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
 }
 
 impl Files for LocalFiles {
-    fn free_bytes(&self, path: &Path) -> Result<Option<u64>> {
+    fn disk_space(&self, path: &Path) -> Result<Option<DiskSpace>> {
         let stat = rustix::fs::statvfs(path)
             .map_err(|errno| failed("ask for the free space at", path, &errno.into()))?;
-        Ok(Some(stat.f_bavail.saturating_mul(stat.f_frsize)))
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        let space = DiskSpace { free: bytes(stat.f_bavail), total: bytes(stat.f_blocks) };
+        // Some file systems count nothing.
+        Ok((space.total > 0).then_some(space))
     }
 
     fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>> {

@@ -107,6 +107,15 @@ pub struct DirEntry {
     pub is_dir: bool,
 }
 
+/// Space of a file system, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// Free for more files.
+    pub free: u64,
+    /// In all.
+    pub total: u64,
+}
+
 /// A file system. Paths are used as given. Creating, renaming and removing names is durable only after
 /// [`Files::sync_dir`] of the parent; file contents only after [`WritableFile::sync`].
 pub trait Files: Send + Sync + Debug {
@@ -128,8 +137,8 @@ pub trait Files: Send + Sync + Debug {
     fn metrics(&self) -> Option<Arc<IoMetrics>> {
         None
     }
-    /// Bytes that are free for more files at `path`, which exists; `None` where it is not known.
-    fn free_bytes(&self, _path: &Path) -> Result<Option<u64>> {
+    /// The space for files at `path`, which exists; `None` where it is not known.
+    fn disk_space(&self, _path: &Path) -> Result<Option<DiskSpace>> {
         Ok(None)
     }
     /// Cuts a file to `len` bytes and syncs it.

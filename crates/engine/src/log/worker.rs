@@ -489,10 +489,10 @@ impl Worker {
     }
 
     fn rotate(&mut self) -> Result<()> {
-        self.seal()?;
+        self.patiently(Self::seal)?;
         let previous = Predecessor { id: self.writer.file_id(), bytes: self.writer.len() };
         let id = previous.id + 1;
-        let writer = self.begin_segment(id, previous)?;
+        let writer = self.patiently(|log| log.begin_segment(id, previous))?;
         self.report(true);
         let bytes = writer.len();
         self.writer = writer;
@@ -502,15 +502,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Creates the segment after one that is sealed. Nothing of the group under way is in it: what a failure leaves of it goes,
-    /// and where the failure passes it is begun anew.
-    fn begin_segment(&self, id: u64, previous: Predecessor) -> Result<RecordWriter> {
-        let Shared { files, dir, options, .. } = self.shared.as_ref();
+    /// Takes a step again until it no longer meets too many open files, or no memory. It must leave nothing where it does.
+    fn patiently<T>(&mut self, mut step: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         let (mut held, mut pause) = (Duration::ZERO, HOLD_PAUSE);
+        let mut goes_on = true;
         loop {
-            let previous = Some(previous);
-            let begun = create_segment(files.as_ref(), dir, id, previous, options.segment_bytes);
-            let error = match begun {
+            let error = match step(self) {
                 Err(error) if error.kind() == ErrorKind::Exhausted => error,
                 done => {
                     if !held.is_zero() && done.is_ok() {
@@ -520,17 +517,29 @@ impl Worker {
                     return done;
                 }
             };
+            if !goes_on {
+                return Err(error);
+            }
+            // Once more in any case: what ends the server has closed its connections.
+            goes_on = self.shared.hold(&error, held, pause);
+            held += pause;
+            pause = (pause * 2).min(HOLD_PAUSE_MAX);
+        }
+    }
+
+    /// Creates the segment after one that is sealed. Nothing of the group under way is in it: what a failure that passes leaves of it
+    /// goes.
+    fn begin_segment(&self, id: u64, previous: Predecessor) -> Result<RecordWriter> {
+        let Shared { files, dir, options, .. } = self.shared.as_ref();
+        let begun = create_segment(files.as_ref(), dir, id, Some(previous), options.segment_bytes);
+        if begun.as_ref().is_err_and(|error| error.kind() == ErrorKind::Exhausted) {
             // A segment without an opening that another follows would be taken for damage.
             let path = dir.join(segment_name(id));
             if files.exists(&path)? {
                 files.remove(&path)?;
             }
-            if !self.shared.hold(&error, held, pause) {
-                return Err(error);
-            }
-            held += pause;
-            pause = (pause * 2).min(HOLD_PAUSE_MAX);
         }
+        begun
     }
 
     /// Ends the log in good order. The marker vouches for the last group, as after an idle time.

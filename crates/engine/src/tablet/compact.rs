@@ -85,13 +85,17 @@ impl Tablet {
             return None;
         }
         let mut jobs = self.jobs();
+        jobs.forget_failures(self.core.env.clock.monotonic_micros());
         let view = self.view.load_full();
         let seen = (Arc::clone(&view.version), jobs.busy_changes);
         let same = |(version, changes): &(Arc<Version>, u64)| {
             Arc::ptr_eq(version, &seen.0) && *changes == seen.1
         };
         // Files that failed become free with time.
-        if jobs.failed_until.is_empty() && jobs.nothing_free.as_ref().is_some_and(same) {
+        if jobs.failed_until.is_empty()
+            && jobs.column_too_large.is_none()
+            && jobs.nothing_free.as_ref().is_some_and(same)
+        {
             return None;
         }
         let options = &self.core.options;
@@ -127,7 +131,7 @@ impl Tablet {
             return None;
         }
         let schema = self.schema.load_full()?;
-        let now_micros = self.core.env.clock.now_micros();
+        let now_micros = self.core.expiry_micros();
         if self.memory_keeps_garbage(&schema, now_micros) {
             self.rotate_now();
         }
@@ -251,6 +255,8 @@ impl Tablet {
         let failed = jobs.failed_until.iter().filter(|(_, until)| **until > now);
         let mut busy = jobs.busy.clone();
         busy.files.extend(failed.map(|(id, _)| *id));
+        let too_large = jobs.column_too_large.filter(|(_, until)| *until > now);
+        busy.column_bytes_max = too_large.map(|(bytes, _)| bytes.saturating_sub(1));
         busy
     }
 
@@ -259,7 +265,11 @@ impl Tablet {
         let now = self.core.env.clock.monotonic_micros();
         let jobs = self.jobs();
         let failed = |id| jobs.failed_until.get(&id).is_some_and(|until| *until > now);
-        view.version.level(0).iter().any(|file| failed(file.id))
+        let level_zero = view.version.level(0);
+        // Where its column does not fit on the disk, its files are merged with each other as long as there are some.
+        let waits = jobs.column_too_large.is_some_and(|(_, until)| until > now)
+            && !level_zero.iter().any(|file| jobs.busy.files.contains(&file.id));
+        waits || level_zero.iter().any(|file| failed(file.id))
     }
 
     pub(super) fn claim(self: &Arc<Self>, jobs: &mut super::Jobs, pick: Pick) -> Claim {
@@ -294,7 +304,8 @@ impl Claim {
             && !Tablet::is_stop(error)
             && !tablet.is_dropped()
         {
-            if error.kind() == ErrorKind::NoSpace && tablet.core.space.is_short() {
+            let put_off = error.kind() == ErrorKind::NoSpace && tablet.core.space.is_short();
+            if put_off {
                 // Said once, where it was found out.
                 EngineMetrics::add(&tablet.core.metrics.compactions_put_off, 1);
                 tracing::debug!(tablet = tablet.id.0, %error, "compaction put off");
@@ -304,8 +315,14 @@ impl Claim {
             let now = tablet.core.env.clock.monotonic_micros();
             let until = now + FAILED_WAIT_MICROS;
             let mut jobs = tablet.jobs();
-            jobs.failed_until.retain(|_, until| *until > now);
-            jobs.failed_until.extend(self.pick.inputs.iter().map(|f| (f.id, until)));
+            match self.pick.reason {
+                // Nobody takes it up again but the operator; and what is smaller may go on.
+                Reason::Full if put_off => {}
+                Reason::L0 if put_off => {
+                    jobs.column_too_large = Some((self.pick.input_bytes(), until));
+                }
+                _ => jobs.failed_until.extend(self.pick.inputs.iter().map(|f| (f.id, until))),
+            }
         }
         drop(self);
         tablet.core.room.notify_waiters();
@@ -329,7 +346,8 @@ impl Claim {
         if !self.inputs_unchanged(&view) {
             return Ok(());
         }
-        let room = Arc::new(tablet.core.space.promise(pick.input_bytes())?);
+        let is_level_zero = matches!(pick.reason, Reason::L0 | Reason::WithinL0);
+        let room = Arc::new(tablet.core.space.promise(pick.input_bytes(), is_level_zero)?);
         // Held until the outputs are installed, which may name the same files.
         let values = Arc::new(tablet.value_inputs(&view, pick));
         let spec = CompactionSpec {
@@ -461,6 +479,9 @@ impl Claim {
             let properties = view.file(*id)?.reader()?.properties();
             if !collect::is_expired(properties, &schema, now) {
                 // Since the pick, a rule was changed, or changes are kept.
+                drop(manifest);
+                tablet.jobs().expired_at = tablet.core.env.clock.monotonic_micros()
+                    + tablet.core.options.gc_interval_ms * 1000;
                 return Ok(());
             }
             collected += properties.cells;

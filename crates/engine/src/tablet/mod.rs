@@ -141,6 +141,8 @@ struct Jobs {
     dues: dues::KnownDues,
     /// Files whose compaction failed, and when to try again (monotonic micros).
     failed_until: HashMap<FileId, u64>,
+    /// Bytes of a column of level 0 for which the disk had no room, and until when none as large is tried (monotonic micros).
+    column_too_large: Option<(u64, u64)>,
     /// When to look for garbage next (monotonic micros).
     collect_at: u64,
     /// When to look for files of which everything has expired (monotonic micros).
@@ -152,6 +154,14 @@ struct Jobs {
     /// The version for which no compaction by shape was free, and how often what is busy had changed then: until
     /// either changes, there is none.
     nothing_free: Option<(Arc<Version>, u64)>,
+}
+
+impl Jobs {
+    /// Forgets failures whose time is over.
+    fn forget_failures(&mut self, now: u64) {
+        self.failed_until.retain(|_, until| *until > now);
+        self.column_too_large = self.column_too_large.filter(|(_, until)| *until > now);
+    }
 }
 
 impl Tablet {

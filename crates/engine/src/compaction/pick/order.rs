@@ -171,6 +171,7 @@ impl Model {
         let busy = Busy {
             files: running.chain(alone.map(|(_, file)| file.id)).collect(),
             outputs: self.running.iter().map(|pick| (pick.output_level, pick.span())).collect(),
+            ..Busy::default()
         };
         let style = self.options.compaction;
         let shape = Shape::new(&self.version, &self.options, style, &|_| Contents::default());

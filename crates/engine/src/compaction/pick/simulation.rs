@@ -138,6 +138,7 @@ impl Load {
         Busy {
             files: self.running.iter().flat_map(|(p, _)| &p.inputs).map(|f| f.id).collect(),
             outputs: self.running.iter().map(|(p, _)| (p.output_level, p.span())).collect(),
+            ..Busy::default()
         }
     }
 

@@ -167,7 +167,7 @@ impl Tree {
     }
 
     fn pick(&self, words: &[&str]) -> String {
-        let mut busy = Busy { files: ids(words, "busy"), outputs: Vec::new() };
+        let mut busy = Busy { files: ids(words, "busy"), ..Busy::default() };
         if let Some(text) = argument(words, "writing") {
             let (level, rows) = text.split_once(':').unwrap();
             busy.outputs.push((level.strip_prefix('L').unwrap().parse().unwrap(), range(rows)));
