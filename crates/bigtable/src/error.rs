@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use tepui_engine::ErrorKind;
 
+/// When to try again what met too many open files, or no memory: nothing of it was done, and as soon it may pass.
+const RETRY_EXHAUSTED: Duration = Duration::from_secs(1);
+
 /// The gRPC codes that Bigtable's services answer with, and what each means here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -178,7 +181,9 @@ impl From<tepui_engine::Error> for Error {
             ErrorKind::Locked => Code::FailedPrecondition,
             ErrorKind::Expired => Code::OutOfRange,
         };
-        Self { kind, message: error.message().to_owned(), retry_after: error.retry_after() }
+        let passes = (error.kind() == ErrorKind::Exhausted).then_some(RETRY_EXHAUSTED);
+        let retry_after = error.retry_after().or(passes);
+        Self { kind, message: error.message().to_owned(), retry_after }
     }
 }
 
