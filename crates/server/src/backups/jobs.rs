@@ -320,12 +320,20 @@ impl Backups {
         if kind == BackupType::Standard && !self.instances.is_on_hard_disks(instance) {
             let name = metadata.name.clone();
             let optimized = admin::OptimizeRestoredTableMetadata { name, progress: Some(finished) };
-            let operation = self.operations.finished(
-                &metadata.name,
-                (OPTIMIZE_TYPE, &optimized),
-                (EMPTY_TYPE, &()),
-            )?;
-            metadata.optimize_table_operation_name = operation.name;
+            // Begun and ended, since clients ask for it by its name. The table is there without it, too.
+            let begun = self.operations.start(&metadata.name, any(OPTIMIZE_TYPE, &optimized));
+            let ended = begun.and_then(|begun| {
+                let name = begun.name().to_owned();
+                begun.finish(Ok(any(EMPTY_TYPE, &()))).map(|_| name)
+            });
+            match ended {
+                Ok(name) => metadata.optimize_table_operation_name = name,
+                Err(error) => tracing::warn!(
+                    table = metadata.name,
+                    %error,
+                    "cannot keep the operation that says that nothing remains to be done"
+                ),
+            }
         }
         metadata.progress = Some(finished);
         handle.progress(any(RESTORE_TYPE, &metadata));
