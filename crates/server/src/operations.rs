@@ -91,6 +91,7 @@ impl Operations {
 
     /// Records that something happened to `resource`: its metadata and its result, each with its type's
     /// full name. Blocks.
+    #[cfg(test)]
     pub fn finished(
         &self,
         resource: &str,

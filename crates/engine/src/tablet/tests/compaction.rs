@@ -3,6 +3,7 @@
 use super::*;
 use crate::io::FaultFiles;
 use crate::schema::GcRule;
+use crate::tablet::compact::FAILED_WAIT_MICROS;
 
 impl Rig {
     fn delete(&self, row: &str) {
@@ -88,14 +89,8 @@ fn files_that_have_expired_go_before_compactions_that_are_due() {
     assert_eq!(claim.pick.reason, pick::Reason::L0, "and nothing else has");
 }
 
-#[test]
-fn a_long_compaction_lends_its_thread_to_a_level_zero_that_is_due() {
-    let rig = rig();
-    rig.write(&["a"]);
-    rig.write(&["a"]);
-    // The other table writes enough for its compaction to look around.
-    let large = rig.engine.create_tablet(RowRange::all()).unwrap();
-    large.set_schema(rig.tablet.schema.load_full().unwrap());
+/// Rows of 1.6 MB that do not compress, in a memtable.
+fn write_noise(tablet: &Tablet) {
     for row in 0..400u32 {
         let mut row = batch(&format!("row-{row:04}"), &["a"]);
         let mut noise = u64::from(row.row[7]);
@@ -110,8 +105,19 @@ fn a_long_compaction_lends_its_thread_to_a_level_zero_that_is_due() {
             timestamp: 1000,
             value,
         });
-        block_on(large.apply(row)).unwrap();
+        block_on(tablet.apply(row)).unwrap();
     }
+}
+
+#[test]
+fn a_long_compaction_lends_its_thread_to_a_level_zero_that_is_due() {
+    let rig = rig();
+    rig.write(&["a"]);
+    rig.write(&["a"]);
+    // The other table writes enough for its compaction to look around.
+    let large = rig.engine.create_tablet(RowRange::all()).unwrap();
+    large.set_schema(rig.tablet.schema.load_full().unwrap());
+    write_noise(&large);
     block_on(large.flush()).unwrap();
     crate::background::lend_threads(&rig.engine);
     assert_eq!(rig.tablet.version().level(0).len(), 2);
@@ -143,6 +149,40 @@ fn a_compaction_for_which_the_disk_has_no_room_is_put_off_and_the_log_goes_on() 
     rig.engine.compact_fully().unwrap();
     assert_eq!(rig.tablet.version().level(0).len(), 0);
     assert_eq!((rig.cells("a"), rig.cells("b")), (2, 2));
+}
+
+#[test]
+fn files_of_level_zero_are_merged_with_each_other_where_the_disk_has_no_room_for_their_column() {
+    let memory = Arc::new(MemoryFiles::new());
+    let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let seen = Arc::clone(&files) as Arc<dyn Files>;
+    let rig = rig_over(EngineOptions::default(), clock.clone(), memory, seen);
+    write_noise(&rig.tablet);
+    rig.engine.compact_fully().unwrap();
+    let options = rig.engine.options();
+    for _ in 0..=options.l0_stop_files / 2 {
+        rig.write(&["row-0100"]);
+    }
+    let reserve = options.memtables_total_bytes + 4 * options.log_segment_bytes;
+    files.set_free_bytes(Some(reserve + (512 << 10)));
+    let column = rig.tablet.claim_by_shape().unwrap();
+    assert_eq!(column.pick.reason, pick::Reason::L0);
+    assert_eq!(column.run().unwrap_err().kind(), ErrorKind::NoSpace);
+    let beside = rig.tablet.claim_by_shape().unwrap();
+    assert_eq!(beside.pick.reason, pick::Reason::WithinL0);
+    beside.run().unwrap();
+    assert_eq!(rig.tablet.version().level(0).len(), 1);
+
+    files.set_free_bytes(Some(reserve + (64 << 20)));
+    clock.advance_micros(FAILED_WAIT_MICROS);
+    for _ in 0..options.l0_compaction_files {
+        rig.write(&["row-0100"]);
+    }
+    let column = rig.tablet.claim_by_shape().unwrap();
+    assert_eq!(column.pick.reason, pick::Reason::L0);
+    column.run().unwrap();
+    assert_eq!(rig.tablet.version().level(0).len(), 0);
 }
 
 #[test]
