@@ -30,6 +30,16 @@ impl Rig {
     }
 }
 
+/// A rig on a disk whose free space can be set, and its clock.
+fn rig_on_disk() -> (Rig, Arc<FaultFiles>, Arc<ManualClock>) {
+    let memory = Arc::new(MemoryFiles::new());
+    let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let seen = Arc::clone(&files) as Arc<dyn Files>;
+    let rig = rig_over(EngineOptions::default(), clock.clone(), memory, seen);
+    (rig, files, clock)
+}
+
 #[test]
 fn tombstones_with_nothing_below_do_not_move_to_the_last_level() {
     let rig = rig();
@@ -127,11 +137,7 @@ fn a_long_compaction_lends_its_thread_to_a_level_zero_that_is_due() {
 
 #[test]
 fn a_compaction_for_which_the_disk_has_no_room_is_put_off_and_the_log_goes_on() {
-    let memory = Arc::new(MemoryFiles::new());
-    let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
-    let clock = Arc::new(ManualClock::new(START_MICROS));
-    let seen = Arc::clone(&files) as Arc<dyn Files>;
-    let rig = rig_over(EngineOptions::default(), clock, memory, seen);
+    let (rig, files, _) = rig_on_disk();
     rig.write(&["a"]);
     rig.write(&["a"]);
     let options = rig.engine.options();
@@ -153,11 +159,7 @@ fn a_compaction_for_which_the_disk_has_no_room_is_put_off_and_the_log_goes_on() 
 
 #[test]
 fn files_of_level_zero_are_merged_with_each_other_where_the_disk_has_no_room_for_their_column() {
-    let memory = Arc::new(MemoryFiles::new());
-    let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
-    let clock = Arc::new(ManualClock::new(START_MICROS));
-    let seen = Arc::clone(&files) as Arc<dyn Files>;
-    let rig = rig_over(EngineOptions::default(), clock.clone(), memory, seen);
+    let (rig, files, clock) = rig_on_disk();
     write_noise(&rig.tablet);
     rig.engine.compact_fully().unwrap();
     let options = rig.engine.options();
@@ -187,11 +189,7 @@ fn files_of_level_zero_are_merged_with_each_other_where_the_disk_has_no_room_for
 
 #[test]
 fn an_edit_that_gives_space_back_needs_none() {
-    let memory = Arc::new(MemoryFiles::new());
-    let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
-    let clock = Arc::new(ManualClock::new(START_MICROS));
-    let seen = Arc::clone(&files) as Arc<dyn Files>;
-    let rig = rig_over(EngineOptions::default(), clock, memory, seen);
+    let (rig, files, _) = rig_on_disk();
     rig.write(&["a"]);
     rig.move_to(5, false);
     rig.rule(GcRule::MaxAge(1));
