@@ -428,20 +428,20 @@ impl Serving<'_> {
         let bad = |error| Error::internal(format!("descriptors for reflection: {error}"));
         let gate = || Arc::clone(self.gate);
         let data = BigtableServer::new(data).max_decoding_message_size(REQUEST_MESSAGE_BYTES_MAX);
-        let recorder = || recorder.clone();
+        let rpcs = || recorder.rpcs();
         let admin_max = ADMIN_REQUEST_BYTES_MAX;
         let tables =
             BigtableTableAdminServer::new(table_admin).max_decoding_message_size(admin_max);
         let instances =
             BigtableInstanceAdminServer::new(instance_admin).max_decoding_message_size(admin_max);
         let longrunning = OperationsServer::new(longrunning).max_decoding_message_size(admin_max);
-        let rest = Routes::new(Gated::new(tables, gate(), admin_max, recorder()))
-            .add_service(Gated::new(instances, gate(), admin_max, recorder()))
-            .add_service(Gated::new(longrunning, gate(), admin_max, recorder()))
+        let rest = Routes::new(Gated::new(tables, gate(), admin_max, rpcs()))
+            .add_service(Gated::new(instances, gate(), admin_max, rpcs()))
+            .add_service(Gated::new(longrunning, gate(), admin_max, rpcs()))
             .add_service(HealthServer::new(health))
             .add_service(reflection().build_v1().map_err(bad)?)
             .add_service(reflection().build_v1alpha().map_err(bad)?);
-        Ok(Dispatch::new(Gated::new(data, gate(), REQUEST_MESSAGE_BYTES_MAX, recorder()), rest))
+        Ok(Dispatch::new(Gated::new(data, gate(), REQUEST_MESSAGE_BYTES_MAX, rpcs()), rest))
     }
 }
 

@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 use super::Connection;
 use super::requests::{Gate, GatedBody, Hold};
 use crate::call::Deadline;
-use crate::metrics::rpc::Recorder;
+use crate::metrics::rpc::CoreRpcs;
 
 /// A service behind a gate.
 #[derive(Debug, Clone)]
@@ -21,14 +21,14 @@ pub struct Gated<S> {
     inner: S,
     gate: Arc<Gate>,
     message_bytes_max: u64,
-    recorder: Recorder,
+    rpcs: Arc<CoreRpcs>,
 }
 
 impl<S> Gated<S> {
     /// Puts a service behind a gate, which refuses messages of more bytes than the service takes, or than fit. What ends
-    /// before the service has begun it is counted by the recorder.
-    pub fn new(inner: S, gate: Arc<Gate>, message_bytes_max: usize, recorder: Recorder) -> Self {
-        Self { inner, gate, message_bytes_max: message_bytes_max as u64, recorder }
+    /// before the service has begun it is counted into `rpcs`, which are the core's own: every request takes a reference.
+    pub fn new(inner: S, gate: Arc<Gate>, message_bytes_max: usize, rpcs: Arc<CoreRpcs>) -> Self {
+        Self { inner, gate, message_bytes_max: message_bytes_max as u64, rpcs }
     }
 }
 
@@ -65,7 +65,7 @@ where
         let early = Early {
             hold,
             path: head.uri.path_and_query().cloned(),
-            recorder: self.recorder.clone(),
+            rpcs: Arc::clone(&self.rpcs),
             // Where it is dropped before it has an answer.
             code: Code::Cancelled,
         };
@@ -79,14 +79,14 @@ where
 struct Early {
     hold: Hold,
     path: Option<PathAndQuery>,
-    recorder: Recorder,
+    rpcs: Arc<CoreRpcs>,
     code: Code,
 }
 
 impl Drop for Early {
     fn drop(&mut self) {
         if let Some(path) = self.path.as_ref().filter(|_| !self.hold.has_begun()) {
-            self.recorder.ended_early(path.path(), self.code);
+            self.rpcs.ended_early(path.path(), self.code);
         }
     }
 }

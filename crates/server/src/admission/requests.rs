@@ -400,10 +400,8 @@ mod tests {
     use super::super::Gated;
     use super::*;
     use crate::call::Terms;
-    use crate::metrics::rpc::Recorder;
     use futures::FutureExt as _;
     use http_body_util::BodyExt as _;
-    use tepui_engine::io::ManualClock;
 
     /// A body of these parts, behind the gate.
     fn body(gate: &Arc<Gate>, parts: Vec<Vec<u8>>) -> (GatedBody, Hold) {
@@ -507,9 +505,12 @@ mod tests {
         let parts = http_body_util::StreamBody::new(futures::StreamExt::chain(first, rest));
         let mut request = http::Request::new(tonic::body::Body::new(parts));
         request.headers_mut().insert("grpc-timeout", timeout.parse().unwrap());
-        let recorder = Recorder::new(Arc::default(), Arc::new(ManualClock::new(1)));
-        let mut service =
-            Gated::new(Working(Duration::from_millis(50)), Arc::clone(gate), usize::MAX, recorder);
+        let mut service = Gated::new(
+            Working(Duration::from_millis(50)),
+            Arc::clone(gate),
+            usize::MAX,
+            Arc::default(),
+        );
         let done = tower_service::Service::call(&mut service, request).await;
         (done.map_or_else(|status| status.code(), |_| tonic::Code::Ok), began.elapsed())
     }

@@ -101,6 +101,17 @@ pub fn sum(cores: &[Arc<CoreRpcs>], rpc: usize) -> RpcFigures {
     sum
 }
 
+impl CoreRpcs {
+    /// Counts a call that ended before its RPC was begun: refused for its size or for want of memory, late, or no message of its
+    /// type. `path` is that of its request; calls of what is not served are not counted.
+    pub fn ended_early(&self, path: &str, code: Code) {
+        let figures = number(path).and_then(|rpc| self.0.get(rpc));
+        if let Some(ended) = figures.and_then(|figures| figures.ended.get(code as usize)) {
+            ended.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Counts the RPCs of one core's services.
 #[derive(Debug, Clone)]
 pub struct Recorder {
@@ -119,13 +130,9 @@ impl Recorder {
         self.clock.monotonic_micros()
     }
 
-    /// Counts a call that ended before its RPC was begun: refused for its size or for want of memory, late, or no message of its
-    /// type. `path` is that of its request; calls of what is not served are not counted.
-    pub fn ended_early(&self, path: &str, code: Code) {
-        let figures = number(path).and_then(|rpc| self.core.0.get(rpc));
-        if let Some(ended) = figures.and_then(|figures| figures.ended.get(code as usize)) {
-            ended.fetch_add(1, Ordering::Relaxed);
-        }
+    /// What it counts into.
+    pub fn rpcs(&self) -> Arc<CoreRpcs> {
+        Arc::clone(&self.core)
     }
 
     fn begin(&self, rpc: usize) -> Call {
