@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use tepui_bench::counters::MachineTime;
 use tepui_bench::{Error, Result};
 
 use crate::sample::Sample;
@@ -37,6 +38,7 @@ impl Fio {
         seconds: u64,
         seed: u64,
     ) -> Result<Sample> {
+        let before = MachineTime::now();
         let json = self.command(&[
             "--name=read",
             "--rw=randread",
@@ -49,8 +51,9 @@ impl Fio {
             "--time_based",
             "--group_reporting",
         ])?;
-        parse(&json, block_bytes)
-            .ok_or_else(|| Error::failed("fio printed no figures of its reads"))
+        let sample = parse(&json, block_bytes)
+            .ok_or_else(|| Error::failed("fio printed no figures of its reads"))?;
+        Ok(Sample { stolen_share: MachineTime::now().stolen_share_since(before), ..sample })
     }
 
     fn command(&self, args: &[&str]) -> Result<Value> {
@@ -97,6 +100,7 @@ fn parse(json: &Value, block_bytes: u64) -> Option<Sample> {
         disk_reads: 1.0,
         disk_bytes: block_bytes as f64,
         cpu_us,
+        stolen_share: 0.0,
         figures: std::collections::BTreeMap::new(),
     })
 }

@@ -172,7 +172,7 @@ fn run(args: &Args) -> Result<usize> {
     }
     println!("\n{}", report.table());
     if !report.verdicts.lines.is_empty() {
-        println!("{}", report.verdicts.summary());
+        println!("{}", report.summary());
     }
     Ok(report.verdicts.short())
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 pub use tepui_bench::bars::{Bar, Line};
 use tepui_bench::bars::{Verdicts, escape, number};
+use tepui_bench::quiet;
 
 use crate::sample::{Pick, Series};
 
@@ -20,6 +21,13 @@ pub struct Report {
 }
 
 impl Report {
+    /// How many bars are short, and what the host took.
+    pub fn summary(&self) -> String {
+        let samples = self.series.iter().flat_map(|series| &series.samples);
+        let shares = samples.map(|sample| sample.stolen_share);
+        format!("{}\n{}", quiet::summary(shares), self.verdicts.summary())
+    }
+
     /// Every contest, for a terminal: the medians over the rounds.
     pub fn table(&self) -> String {
         let mut text = format!(

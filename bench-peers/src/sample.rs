@@ -22,6 +22,8 @@ pub struct Sample {
     pub disk_bytes: f64,
     /// Processor time of the process, user and kernel, in microseconds.
     pub cpu_us: f64,
+    /// The share of the machine's processors that the host of a virtual machine took.
+    pub stolen_share: f64,
     /// What the store said of itself.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, f64>,
@@ -43,6 +45,7 @@ impl Sample {
             disk_reads: disk(|d| d.reads_per_op),
             disk_bytes: disk(|d| d.read_bytes_per_op),
             cpu_us: run.cpu_micros_per_op * per_read,
+            stolen_share: run.stolen_share,
             figures: run.figures.clone(),
         }
     }
@@ -93,6 +96,7 @@ mod tests {
             disk_reads: 1.0,
             disk_bytes: 4096.0,
             cpu_us: 3.0,
+            stolen_share: 0.0,
             figures: BTreeMap::new(),
         }
     }

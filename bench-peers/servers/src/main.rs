@@ -160,7 +160,7 @@ fn run(args: &Args) -> Result<usize> {
     if let Some(file) = &args.markdown {
         write(file, &report.markdown())?;
     }
-    println!("{}", report.verdicts.summary());
+    println!("{}", report.summary());
     Ok(report.verdicts.short())
 }
 

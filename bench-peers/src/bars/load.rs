@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tepui_bench::clock::{Timer, cpu_nanos, pause};
+use tepui_bench::counters::MachineTime;
 use tepui_bench::tepui::{CompactionStyle, Tepui, TepuiOptions};
 use tepui_bench::{Dataset, Error, Result, Store};
 
@@ -37,6 +38,7 @@ struct Loaded {
     written_bytes: f64,
     space_bytes: f64,
     cpu_nanos: u64,
+    stolen_share: f64,
 }
 
 impl Loaded {
@@ -44,6 +46,7 @@ impl Loaded {
         let mut sample = Sample {
             per_second: dataset.rows as f64 / self.seconds,
             cpu_us: self.cpu_nanos as f64 / 1e3 / dataset.rows as f64,
+            stolen_share: self.stolen_share,
             ..Sample::default()
         };
         let data = dataset.bytes() as f64;
@@ -73,7 +76,7 @@ fn load(
     flush: &dyn Fn() -> Result<()>,
     written: &[&str],
 ) -> Result<Loaded> {
-    let (clock, cpu) = (Timer::start(), cpu_nanos());
+    let (clock, cpu, machine) = (Timer::start(), cpu_nanos(), MachineTime::now());
     store.load(dataset, &bench.progress)?;
     flush()?;
     store.rest(&bench.progress)?;
@@ -82,6 +85,7 @@ fn load(
         written_bytes: written.iter().map(|name| figure(store, name)).sum(),
         space_bytes: figure(store, "sst_bytes"),
         cpu_nanos: cpu_nanos() - cpu,
+        stolen_share: MachineTime::now().stolen_share_since(machine),
     })
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use tepui_bench::bars::Line;
 use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
+use tepui_bench::quiet::quietest;
 use tepui_bench::report::{self, RunReport};
 use tepui_bench::{Dataset, Limit, Progress, Result, Workload, contest};
 
@@ -121,7 +122,7 @@ impl Bench {
         })
     }
 
-    /// Warms up and measures; `server` is what the names of the server's threads start with.
+    /// Warms up and measures, again where the host took much of it; `server` is what the names of the server's threads start with.
     pub fn sample(
         &mut self,
         clients: &Grpc,
@@ -129,19 +130,29 @@ impl Bench {
         dataset: &Dataset,
         workload: &Workload,
     ) -> Result<Sample> {
-        self.progress.check()?;
-        let mut workload = workload.clone();
-        if let Limit::Seconds(seconds) = workload.limit {
-            let warm =
-                Workload { limit: Limit::Seconds(seconds * WARM_UP_PART), ..workload.clone() };
-            workload.inserted += report::warm_up(clients, dataset, &warm, &self.progress)?.inserts;
-        }
-        let before = used(server);
-        let run = report::measure(clients, dataset, &workload, None, &self.progress)?;
-        let used = used(server) - before;
-        self.progress.check()?;
+        let mut inserted_after = workload.inserted;
+        let quietest = quietest(
+            &self.progress,
+            |(run, _): &(RunReport, Used)| run.stolen_share,
+            || {
+                self.progress.check()?;
+                let mut workload = Workload { inserted: inserted_after, ..workload.clone() };
+                if let Limit::Seconds(seconds) = workload.limit {
+                    let limit = Limit::Seconds(seconds * WARM_UP_PART);
+                    let warm = Workload { limit, ..workload.clone() };
+                    workload.inserted +=
+                        report::warm_up(clients, dataset, &warm, &self.progress)?.inserts;
+                }
+                let before = used(server);
+                let run = report::measure(clients, dataset, &workload, None, &self.progress)?;
+                let used = used(server) - before;
+                self.progress.check()?;
+                inserted_after = workload.inserted + run.inserts;
+                Ok((run, used))
+            },
+        );
+        let (run, used) = quietest?;
         self.runs.push(run.clone());
-        let inserted_after = workload.inserted + run.inserts;
         Ok(Sample { run, used, inserted_after })
     }
 

@@ -65,7 +65,7 @@ fn failed(what: &Path, error: &std::io::Error) -> Error {
 fn run(args: &Args) -> Result<usize> {
     if args.only.iter().any(|name| name == "list") {
         for group in GROUPS {
-            println!("{:<12} {}", group.name, group.about);
+            println!("{:<13} {}", group.name, group.about);
         }
         return Ok(0);
     }
@@ -92,7 +92,7 @@ fn run(args: &Args) -> Result<usize> {
             std::fs::write(file, text).map_err(|e| failed(file, &e))?;
         }
     }
-    println!("{}", report.verdicts.summary());
+    println!("{}", report.summary());
     Ok(report.verdicts.short())
 }
 

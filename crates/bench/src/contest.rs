@@ -3,7 +3,8 @@
 //! ```text
 //! for each workload
 //!     round 1:  A  B  C      every entrant once a round, so that what disturbs the machine disturbs all;
-//!     round 2:  A  B  C      while one has its turn the others are held, where they are processes
+//!     round 2:  A  B  C      while one has its turn the others are held, where they are processes; a turn of which
+//!                            the host took much is had again
 //!     lines:    A over B, A over C, round by round
 //! ```
 
@@ -17,6 +18,7 @@ use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::network::SERVER_CPU_MICROS;
 use crate::progress::Progress;
+use crate::quiet::{self, quietest};
 use crate::report::{self, RunReport};
 use crate::store::Store;
 use crate::workload::{Distribution, Limit, Workload};
@@ -125,11 +127,18 @@ impl Contest<'_> {
         let seed = workload.seed.wrapping_add(round as u64);
         let workload = Workload { seed, ..self.shaped(workload, seconds) };
         entrant.go_on()?;
-        self.warm_up(entrant, &workload, seconds * WARM_UP_PART)?;
-        let workload = Workload { inserted: entrant.inserted, ..workload };
-        let mut run = report::measure(entrant.store, self.dataset, &workload, None, self.progress)?;
-        entrant.inserted += run.inserts;
-        run.round = round + 1;
+        let quietest = quietest(
+            self.progress,
+            |run: &RunReport| run.stolen_share,
+            || {
+                self.warm_up(entrant, &workload, seconds * WARM_UP_PART)?;
+                let now = Workload { inserted: entrant.inserted, ..workload.clone() };
+                let run = report::measure(entrant.store, self.dataset, &now, None, self.progress)?;
+                entrant.inserted += run.inserts;
+                Ok(run)
+            },
+        )?;
+        let run = RunReport { round: round + 1, ..quietest };
         entrant.hold()?;
         self.progress.check()?;
         Ok(run)
@@ -215,6 +224,12 @@ pub struct Report {
 }
 
 impl Report {
+    /// How many bars are short, and what the host took.
+    pub fn summary(&self) -> String {
+        let shares = self.runs.iter().map(|run| run.stolen_share);
+        format!("{}\n{}", quiet::summary(shares), self.verdicts.summary())
+    }
+
     /// The tables of `docs/benchmarks.md`.
     pub fn markdown(&self) -> String {
         let mut text = self.verdicts.markdown();

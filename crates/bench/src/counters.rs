@@ -82,6 +82,49 @@ impl DeviceCounters {
     }
 }
 
+/// What the machine's processors did, in ticks since it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MachineTime {
+    /// All there was of it.
+    pub all: u64,
+    /// Of that what the host of a virtual machine took while something here wanted to run.
+    pub stolen: u64,
+}
+
+impl MachineTime {
+    /// The kernel's figures now; zero where it does not tell.
+    pub fn now() -> Self {
+        Self::parse(&read("/proc/stat")).unwrap_or_default()
+    }
+
+    /// Reads the kernel's line of all processors: user, nice, system, idle, waiting, interrupts of two kinds, stolen. What follows is
+    /// in the first two.
+    fn parse(stat: &str) -> Option<Self> {
+        let line = stat.lines().next()?.strip_prefix("cpu ")?;
+        let ticks: Vec<u64> =
+            line.split_whitespace().take(8).map(|t| t.parse().ok()).collect::<Option<_>>()?;
+        Some(Self { all: ticks.iter().sum(), stolen: *ticks.get(7)? })
+    }
+
+    /// What has passed since an earlier reading.
+    fn since(self, before: Self) -> Self {
+        Self {
+            all: self.all.saturating_sub(before.all),
+            stolen: self.stolen.saturating_sub(before.stolen),
+        }
+    }
+
+    /// The share that was taken since an earlier reading.
+    pub fn stolen_share_since(self, before: Self) -> f64 {
+        self.since(before).stolen_share()
+    }
+
+    /// The share that was taken.
+    pub fn stolen_share(self) -> f64 {
+        if self.all > 0 { self.stolen as f64 / self.all as f64 } else { 0.0 }
+    }
+}
+
 /// A reading of all counters.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Usage {
@@ -101,6 +144,8 @@ pub struct Usage {
     pub rss_peak_bytes: u64,
     /// Bytes of the machine's page cache.
     pub page_cache_bytes: u64,
+    /// What the machine's processors did.
+    pub machine: MachineTime,
 }
 
 fn read(path: &str) -> String {
@@ -129,6 +174,7 @@ impl Usage {
             rss_bytes: field(&status, "VmRSS").saturating_mul(1024),
             rss_peak_bytes: field(&status, "VmHWM").saturating_mul(1024),
             page_cache_bytes: field(&read("/proc/meminfo"), "Cached").saturating_mul(1024),
+            machine: MachineTime::now(),
         }
     }
 
@@ -144,6 +190,7 @@ impl Usage {
             system_seconds: (self.system_seconds - before.system_seconds).max(0.0),
             process_read_bytes: self.process_read_bytes.saturating_sub(before.process_read_bytes),
             device,
+            machine: self.machine.since(before.machine),
             ..self
         }
     }
@@ -245,6 +292,19 @@ mod tests {
         assert_eq!(counters, expected);
         assert_eq!(DeviceCounters::parse("1 2 3"), None);
         assert_eq!(DeviceCounters::parse("a b c d e f g"), None);
+    }
+
+    #[test]
+    fn what_the_host_took_is_the_eighth_of_the_kernels_ticks() {
+        let at = |stat| MachineTime::parse(stat).unwrap();
+        let before = at("cpu  10 0 5 80 1 0 1 3 9 9\ncpu0 1 2 3\n");
+        assert_eq!(before, MachineTime { all: 100, stolen: 3 });
+        let after = at("cpu  40 10 15 100 1 0 1 33 9 9\n");
+        assert!((after.stolen_share_since(before) - 0.3).abs() < 1e-9);
+        assert!(before.stolen_share_since(before).abs() < 1e-9);
+        for bad in ["", "cpu 1 2 3", "cpu a b c d e f g h", "cpu0 1 2 3 4 5 6 7 8"] {
+            assert_eq!(MachineTime::parse(bad), None);
+        }
     }
 
     #[test]

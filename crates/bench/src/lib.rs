@@ -34,6 +34,7 @@ pub mod network;
 pub mod plot;
 pub mod presets;
 pub mod progress;
+pub mod quiet;
 pub mod report;
 pub mod run;
 pub mod store;

@@ -130,6 +130,8 @@ pub struct RunReport {
     pub cpu_micros_per_op: f64,
     /// The share of it that was spent in the kernel; coarse for runs of less than a second.
     pub cpu_system_share: f64,
+    /// The share of the machine's processors that the host of a virtual machine took.
+    pub stolen_share: f64,
     /// Resident memory at the end.
     pub rss_bytes: u64,
     /// The most there was since the process began.
@@ -302,6 +304,7 @@ impl RunReport {
             process_read_bytes_per_op: used.process_read_bytes as f64 / ops,
             cpu_micros_per_op: used.cpu_nanos as f64 / 1e3 / ops,
             cpu_system_share: if ticks > 0.0 { used.system_seconds / ticks } else { 0.0 },
+            stolen_share: used.machine.stolen_share(),
             rss_bytes: used.rss_bytes,
             rss_peak_bytes: used.rss_peak_bytes,
             page_cache_bytes: used.page_cache_bytes,
@@ -410,8 +413,14 @@ const COLUMNS: &[Column] = &[
         _ => "-".to_owned(),
     }),
     ("rss MiB", |line| format!("{:.0}", line.median(|r| r.rss_bytes as f64 / f64::from(1 << 20)))),
+    ("stolen %", stolen_percent),
     ("spread", spread),
 ];
+
+/// What the host took of the processors.
+pub fn stolen_percent(line: &Line<'_>) -> String {
+    format!("{:.1}", 100.0 * line.median(|run| run.stolen_share))
+}
 
 /// The share of block lookups that the store's cache answered, where it counts them.
 fn cache_hit_share(run: &RunReport) -> Option<f64> {

@@ -45,7 +45,12 @@ pub const GROUPS: &[Group] = &[
     Group {
         name: "overload",
         about: "twice the rate that the server sustains: gaps between writes, refusals",
-        run: overload::run,
+        run: overload::processor,
+    },
+    Group {
+        name: "overload-disk",
+        about: "the same with a disk that takes 8 MiB/s of flushes and compactions",
+        run: overload::disk,
     },
     Group {
         name: "bad-clients",

@@ -76,6 +76,7 @@ const COLUMNS: &[Column] = &[
     ("rss MiB", |line| {
         known(line, "server_rss_bytes", |bytes, _| format!("{:.0}", bytes / f64::from(1 << 20)))
     }),
+    ("stolen %", report::stolen_percent),
     ("spread", report::spread),
 ];
 
