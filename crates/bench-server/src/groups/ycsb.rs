@@ -3,7 +3,7 @@
 use tepui_bench::bars::{Bar, Line, Spread};
 use tepui_bench::{Distribution, Error, Limit, Result, Store as _, Workload, ycsb};
 
-use crate::bench::{Bench, Sample};
+use crate::bench::{Bench, IN_FLIGHT, Sample};
 use crate::host::{self, Host, Settings};
 
 const GROUP: &str = "ycsb";
@@ -75,9 +75,15 @@ fn contest(
     }
     host.settle(&bench.progress)?;
     let whole = settings.cache_bytes >= dataset.bytes();
-    if let (true, Some(first)) = (whole, workloads.first()) {
-        let all = ycsb::every_row(dataset, first);
-        tepui_bench::report::warm_up(&clients, dataset, &all, &bench.progress)?;
+    if let Some(first) = workloads.first() {
+        let before = if whole {
+            ycsb::every_row(dataset, first)
+        } else {
+            // A server that has just started has an empty cache, which is not what is asked here.
+            let limit = Limit::Ops(dataset.rows / DATA_OVER_CACHE);
+            Workload { limit, rate: None, in_flight: IN_FLIGHT, ..(*first).clone() }
+        };
+        tepui_bench::report::warm_up(&clients, dataset, &before, &bench.progress)?;
     }
     let mut samples = vec![Vec::new(); workloads.len()];
     for round in 0..bench.sizes.rounds {
