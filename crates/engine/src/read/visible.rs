@@ -162,7 +162,7 @@ impl VisibleRow {
         self.row_hide = excised.unwrap_or(0);
         self.cells.clear();
         self.elsewhere.clear();
-        self.bytes = self.row.len() as u64;
+        self.bytes = 0;
         self.family_at = 0;
         self.family = FAMILY_NONE;
         self.column.clear();
