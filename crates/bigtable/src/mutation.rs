@@ -13,7 +13,8 @@
 //! | `DeleteFromFamily` | all its cells   | all its cells                |                               |
 //! | `DeleteFromRow`    | all cells       | all cells                    |                               |
 //!
-//! Timestamps given by the caller are whole milliseconds; the server's own time is cut to them.
+//! Timestamps given by the caller are whole milliseconds; the server's own time is cut to them. It is not known here: the
+//! engine fills it in when the row is locked ([`TIMESTAMP_OF_WRITE`]).
 
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
@@ -21,7 +22,9 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::mutation::{
     AddToCell, DeleteFromColumn, MergeToCell, Mutation as ProtoMutation, SetCell,
 };
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::value::Kind as ValueKind;
-use tepui_engine::cell::{FamilyId, Mutation, RowBatch, TIMESTAMP_MAX, Timestamp, TimestampRange};
+use tepui_engine::cell::{
+    FamilyId, Mutation, RowBatch, TIMESTAMP_MAX, TIMESTAMP_OF_WRITE, Timestamp, TimestampRange,
+};
 
 use crate::error::{Error, Result};
 use crate::limits;
@@ -36,17 +39,12 @@ pub fn truncate_to_granularity(micros: Timestamp) -> Timestamp {
     micros - micros.rem_euclid(limits::TIMESTAMP_GRANULARITY_MICROS)
 }
 
-/// Compiles the mutations of one row, at least one. `now` is the server's time in microseconds. The
-/// batch is empty where every mutation merges NULL, which is allowed and has no effect.
-pub fn compile(
-    schema: &TableSchema,
-    row: &Bytes,
-    mutations: &[v2::Mutation],
-    now: Timestamp,
-) -> Result<RowBatch> {
+/// Compiles the mutations of one row, at least one. The batch is empty where every mutation merges NULL,
+/// which is allowed and has no effect.
+pub fn compile(schema: &TableSchema, row: &Bytes, mutations: &[v2::Mutation]) -> Result<RowBatch> {
     limits::check_row_key(row)?;
     limits::check_mutation_count(mutations.len())?;
-    compile_list(schema, row, mutations, now)
+    compile_list(schema, row, mutations)
 }
 
 /// Compiles a list of mutations that may be empty, of a row whose key was checked.
@@ -54,10 +52,9 @@ pub fn compile_list(
     schema: &TableSchema,
     row: &Bytes,
     mutations: &[v2::Mutation],
-    now: Timestamp,
 ) -> Result<RowBatch> {
     limits::check_mutation_count_max(mutations.len())?;
-    let compiler = Compiler { schema, server_time: truncate_to_granularity(now) };
+    let compiler = Compiler { schema };
     let mut compiled = Vec::with_capacity(mutations.len());
     let mut bytes = 0;
     for (index, mutation) in mutations.iter().enumerate() {
@@ -91,7 +88,6 @@ pub(crate) fn payload_bytes(mutation: &Mutation) -> usize {
 
 struct Compiler<'a> {
     schema: &'a TableSchema,
-    server_time: Timestamp,
 }
 
 impl Compiler<'_> {
@@ -124,7 +120,7 @@ impl Compiler<'_> {
         limits::check_qualifier(&set.column_qualifier)?;
         limits::check_value_bytes(set.value.len())?;
         let timestamp = match set.timestamp_micros {
-            SERVER_TIME => self.server_time,
+            SERVER_TIME => TIMESTAMP_OF_WRITE,
             given => check_timestamp(given)?,
         };
         Ok(Mutation::Put {

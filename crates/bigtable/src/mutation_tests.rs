@@ -8,7 +8,6 @@ use super::*;
 use crate::error::Code;
 use crate::schema::FamilySchema;
 
-const NOW: Timestamp = 1_700_000_000_123_456;
 const PLAIN: FamilyId = FamilyId(1);
 const SUM: FamilyId = FamilyId(2);
 
@@ -83,7 +82,7 @@ fn merge(family: &str, input: Option<v2::Value>) -> MergeToCell {
 }
 
 fn compile_one(mutation: v2::Mutation) -> Result<Vec<Mutation>> {
-    compile(&schema(), &Bytes::from_static(b"row"), &[mutation], NOW).map(|b| b.mutations)
+    compile(&schema(), &Bytes::from_static(b"row"), &[mutation]).map(|b| b.mutations)
 }
 
 fn refused(given: v2::Mutation) -> (Code, String) {
@@ -93,8 +92,8 @@ fn refused(given: v2::Mutation) -> (Code, String) {
 }
 
 #[test]
-fn set_cell_keeps_given_time_and_takes_server_time_cut_to_milliseconds() {
-    for (given, stored) in [(0, 0), (7_000, 7_000), (-1, 1_700_000_000_123_000)] {
+fn set_cell_keeps_given_time_and_leaves_server_time_to_the_write() {
+    for (given, stored) in [(0, 0), (7_000, 7_000), (-1, TIMESTAMP_OF_WRITE)] {
         assert_eq!(
             compile_one(set("f", given)),
             Ok(vec![Mutation::Put {
@@ -247,14 +246,14 @@ fn bad_mutations_are_refused_with_code_and_text() {
 #[test]
 fn a_bad_mutation_is_named_by_its_place() {
     let list = [set("f", 0), set("f", 0), set("f", 5)];
-    let error = compile(&schema(), &Bytes::from_static(b"r"), &list, NOW).unwrap_err();
+    let error = compile(&schema(), &Bytes::from_static(b"r"), &list).unwrap_err();
     assert!(error.message().contains("Error in element #2 : Timestamp granularity"), "{error}");
 }
 
 #[test]
 fn rows_and_counts_are_limited() {
     let compile = |row: Vec<u8>, count| {
-        compile(&schema(), &Bytes::from(row), &vec![set("f", 0); count], NOW)
+        compile(&schema(), &Bytes::from(row), &vec![set("f", 0); count])
             .map(|b| b.mutations.len())
             .map_err(|e| (e.kind(), e.message().to_owned()))
     };
@@ -283,8 +282,8 @@ fn a_batch_is_limited_to_what_one_request_may_hold() {
         ..SetCell::default()
     }));
     let row = Bytes::from_static(b"r");
-    compile(&schema(), &row, &vec![big.clone(); 2], NOW).unwrap();
-    let error = compile(&schema(), &row, &vec![big; 3], NOW).unwrap_err();
+    compile(&schema(), &row, &vec![big.clone(); 2]).unwrap();
+    let error = compile(&schema(), &row, &vec![big; 3]).unwrap_err();
     assert!(error.message().contains("limit 268435456 bytes"), "{error}");
 }
 

@@ -163,11 +163,10 @@ impl Table {
         request: &v2::MutateRowRequest,
         view: Option<&AuthorizedView>,
     ) -> Result<()> {
-        let now = self.clock.now_micros();
         check_write(view, &request.row_key, &request.mutations)?;
-        let batch = mutation::compile(&self.schema(), &request.row_key, &request.mutations, now)?;
+        let batch = mutation::compile(&self.schema(), &request.row_key, &request.mutations)?;
         let tablet = self.turn_to(&batch.row);
-        match Token::of(request.idempotency.as_ref(), &batch, now)? {
+        match Token::of(request.idempotency.as_ref(), &batch, self.clock.now_micros())? {
             Some(token) => token.apply(tablet, batch).await?,
             None if batch.mutations.is_empty() => {}
             None => {
@@ -251,10 +250,9 @@ impl Table {
             ));
         }
         let Served { schema, names: families } = self.served();
-        let now = self.clock.now_micros();
         let compile = |field, mutations: &[v2::Mutation]| {
             check_write(view, row, mutations)
-                .and_then(|()| mutation::compile_list(&schema, row, mutations, now))
+                .and_then(|()| mutation::compile_list(&schema, row, mutations))
                 .map_err(|e| in_field(field, &e))
         };
         let if_true = compile("true_mutations", &request.true_mutations)?;
@@ -593,7 +591,7 @@ impl BulkPlan {
         let mut failed = Vec::new();
         for (index, entry) in entries.iter().enumerate() {
             let compiled = check_write(view, &entry.row_key, &entry.mutations)
-                .and_then(|()| mutation::compile(schema, &entry.row_key, &entry.mutations, now));
+                .and_then(|()| mutation::compile(schema, &entry.row_key, &entry.mutations));
             let batch = match compiled {
                 Ok(batch) if batch.mutations.is_empty() => continue,
                 Ok(batch) => batch,

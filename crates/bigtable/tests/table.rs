@@ -642,6 +642,56 @@ async fn a_clock_that_goes_back_does_not_hide_increments() {
 }
 
 #[tokio::test]
+async fn what_waited_for_a_row_is_newer_than_what_was_written_meanwhile() {
+    let claim = || vec![set("f", "owner", -1, "claimed")];
+    for way in ["MutateRow", "MutateRows", "CheckAndMutateRow"] {
+        let fixture = Fixture::new(&[]);
+        fixture.mutate("r", vec![set("f", "owner", 0, "")]).await;
+        let (_, tablet) = fixture.table.tablets().next().unwrap();
+        let lock = tablet.lock_row(b"r").await;
+        let table = &fixture.table;
+        let mut waiting = match way {
+            "MutateRow" => fixture.mutate("r", claim()).boxed_local(),
+            "MutateRows" => async {
+                let first = mutations_of_entry("r", vec![set("f", "owner", -1, "overwritten")]);
+                let entries = vec![first, mutations_of_entry("r", claim())];
+                let request = v2::MutateRowsRequest { entries, ..Default::default() };
+                assert_eq!(table.mutate_rows(request, None).await, Ok(vec![]));
+            }
+            .boxed_local(),
+            _ => async {
+                let request = check("r", family_filter("f"), claim(), vec![]);
+                assert!(table.check_and_mutate_row(&request).await.unwrap().predicate_matched);
+            }
+            .boxed_local(),
+        };
+        assert!((&mut waiting).now_or_never().is_none(), "{way} waits for the row");
+        fixture.clock.advance_micros(5_000);
+        drop(lock);
+        // It comes last and has the row first.
+        let meanwhile = rmw("r", vec![("f", "owner", append("released"))]);
+        table.read_modify_write_row(&meanwhile, None).await.unwrap();
+        fixture.clock.advance_micros(5_000);
+        waiting.await;
+        let expected = [
+            format!("r f:owner@{}=claimed", NOW_MS + 10_000),
+            format!("r f:owner@{}=released", NOW_MS + 5_000),
+            "r f:owner@0=".into(),
+        ];
+        assert_eq!(fixture.dump().await, expected, "{way}");
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_goes_back_a_little_does_not_hide_what_is_written_next() {
+    let fixture = Fixture::new(&[]);
+    fixture.mutate("r", vec![set("f", "q", -1, "before")]).await;
+    fixture.clock.set_wall_micros(NOW - 30_000_000);
+    fixture.mutate("r", vec![set("f", "q", -1, "after")]).await;
+    assert_eq!(fixture.dump().await, [format!("r f:q@{NOW_MS}=after")]);
+}
+
+#[tokio::test]
 async fn dropping_a_range_of_rows_leaves_the_others() {
     let fixture = Fixture::new(&["b", "bm"]);
     for row in ["a", "b", "ba", "bz", "c"] {

@@ -68,6 +68,10 @@ pub type Timestamp = i64;
 /// The timestamp of tombstones that cover all timestamps. Never a cell's own.
 pub const TIMESTAMP_MAX: Timestamp = i64::MAX;
 
+/// In a batch that is to be written, the timestamp of a [`Mutation::Put`] that is to have the time of its write: whole
+/// milliseconds, which are filled in when the row is locked, so that what is written later is not older. Never a cell's own.
+pub const TIMESTAMP_OF_WRITE: Timestamp = Timestamp::MIN;
+
 /// Bytes of a key after its column prefix.
 pub const SUFFIX_LEN: usize = 8 + 8 + 2 + 1;
 
@@ -479,6 +483,19 @@ pub struct RowBatch {
     pub row: Bytes,
     /// What to do, in order.
     pub mutations: Vec<Mutation>,
+}
+
+impl RowBatch {
+    /// Gives the cells with [`TIMESTAMP_OF_WRITE`] their time.
+    pub(crate) fn set_time(&mut self, time: Timestamp) {
+        for mutation in &mut self.mutations {
+            if let Mutation::Put { timestamp, .. } = mutation
+                && *timestamp == TIMESTAMP_OF_WRITE
+            {
+                *timestamp = time;
+            }
+        }
+    }
 }
 
 impl Mutation {

@@ -19,12 +19,15 @@
 //! ```
 //!
 //! A batch is encoded before its place in history is known: the first sequence stands at a fixed offset
-//! and is filled in under the lock that hands sequences out. Decoding shares the record's memory and
+//! and is filled in under the lock that hands sequences out. So are the timestamps that are to be the time of the write, under
+//! the lock of its row: until then each holds the place of the one before it. Decoding shares the record's memory and
 //! copies nothing; it takes any bytes and never reserves more than they can hold.
 
 use bytes::Bytes;
 
-use crate::cell::{FamilyId, Mutation, RowBatch, Seq, Timestamp, TimestampRange};
+use crate::cell::{
+    FamilyId, Mutation, RowBatch, Seq, TIMESTAMP_OF_WRITE, Timestamp, TimestampRange,
+};
 use crate::codec::{BytesReader, Parsed, Reader, put_bytes, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -75,6 +78,8 @@ pub struct EncodedBatch {
     bytes: Vec<u8>,
     tablet: u64,
     source: Source,
+    /// Where the last timestamp stands that is to be the time of the write; 0, where none can stand, without one.
+    last_time_at: usize,
 }
 
 impl EncodedBatch {
@@ -108,6 +113,22 @@ impl EncodedBatch {
         let place = self.bytes.iter_mut().skip(FIRST_SEQ_AT);
         for (to, from) in place.zip(seq.to_le_bytes()) {
             *to = from;
+        }
+    }
+
+    /// Whether it has cells with [`TIMESTAMP_OF_WRITE`], which [`Self::set_time`] has to fill in.
+    pub fn wants_time(&self) -> bool {
+        self.last_time_at > 0
+    }
+
+    /// Gives the cells with [`TIMESTAMP_OF_WRITE`] their time.
+    pub fn set_time(&mut self, time: Timestamp) {
+        let mut at = std::mem::take(&mut self.last_time_at);
+        while at > 0 {
+            let place = self.bytes.get_mut(at..).and_then(|bytes| bytes.first_chunk_mut());
+            let Some(place) = place else { return };
+            at = u64::from_le_bytes(*place) as usize;
+            *place = time.to_le_bytes();
         }
     }
 }
@@ -153,7 +174,8 @@ pub fn encode_batch(tablet: u64, batch: &RowBatch) -> EncodedBatch {
     encode_batch_of(Source::User, tablet, batch)
 }
 
-/// Encodes a batch, with first sequence 0 until [`EncodedBatch::set_first_seq`].
+/// Encodes a batch, with first sequence 0 until [`EncodedBatch::set_first_seq`], and without the time of its write until
+/// [`EncodedBatch::set_time`].
 pub fn encode_batch_of(source: Source, tablet: u64, batch: &RowBatch) -> EncodedBatch {
     let capacity = FIRST_SEQ_AT
         + 8
@@ -166,6 +188,7 @@ pub fn encode_batch_of(source: Source, tablet: u64, batch: &RowBatch) -> Encoded
     out.extend_from_slice(&0_u64.to_le_bytes());
     put_bytes(&mut out, &batch.row);
     put_u64(&mut out, batch.mutations.len() as u64);
+    let mut last_time_at = 0;
     for mutation in &batch.mutations {
         match mutation {
             Mutation::Put { family, qualifier, timestamp, value: bytes }
@@ -174,7 +197,12 @@ pub fn encode_batch_of(source: Source, tablet: u64, batch: &RowBatch) -> Encoded
                 out.push(if put { PUT } else { MERGE });
                 put_u64(&mut out, u64::from(family.0));
                 put_bytes(&mut out, qualifier);
-                out.extend_from_slice(&timestamp.to_le_bytes());
+                if put && *timestamp == TIMESTAMP_OF_WRITE {
+                    let before = std::mem::replace(&mut last_time_at, out.len());
+                    out.extend_from_slice(&(before as u64).to_le_bytes());
+                } else {
+                    out.extend_from_slice(&timestamp.to_le_bytes());
+                }
                 put_bytes(&mut out, bytes);
             }
             Mutation::DeleteCells { family, qualifier, timestamps } => {
@@ -191,7 +219,7 @@ pub fn encode_batch_of(source: Source, tablet: u64, batch: &RowBatch) -> Encoded
             Mutation::DeleteRow => out.push(DELETE_ROW),
         }
     }
-    EncodedBatch { bytes: out, tablet, source }
+    EncodedBatch { bytes: out, tablet, source, last_time_at }
 }
 
 /// The payload of a marker.
@@ -398,6 +426,31 @@ mod tests {
         assert!(decode_record(Bytes::from_static(&[99])).is_err());
         let long = [&[KIND_BATCH][..], &[0; 16], &[0xFF; 11]].concat();
         assert!(decode_record(Bytes::from(long)).is_err(), "a varint has ten bytes at most");
+    }
+
+    #[test]
+    fn the_time_of_the_write_is_filled_in_where_it_is_asked_for_and_nowhere_else() {
+        let put = |timestamp, value: &'static [u8]| Mutation::Put {
+            family: FamilyId(1),
+            qualifier: Bytes::from_static(b"q"),
+            timestamp,
+            value: Bytes::from_static(value),
+        };
+        let of_write = TIMESTAMP_OF_WRITE;
+        let mutations =
+            vec![put(of_write, b"a"), put(7_000, b"b"), Mutation::DeleteRow, put(of_write, b"c")];
+        let mut batch = RowBatch { row: Bytes::from_static(b"r"), mutations };
+        let mut encoded = encode_batch(1, &batch);
+        assert!(encoded.wants_time());
+        encoded.set_time(9_000);
+        batch.set_time(9_000);
+        assert!(!encoded.wants_time());
+        let expected =
+            vec![put(9_000, b"a"), put(7_000, b"b"), Mutation::DeleteRow, put(9_000, b"c")];
+        assert_eq!(batch.mutations, expected);
+        let payload = Bytes::copy_from_slice(encoded.bytes());
+        assert_eq!(decode_batch(payload).unwrap().3, batch);
+        assert_eq!(encoded, encode_batch(1, &batch), "as if the time had been known");
     }
 
     #[test]

@@ -11,8 +11,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::cell::{SEQ_COUNTER_BITS, SEQ_MAX, Seq};
+use crate::cell::{SEQ_COUNTER_BITS, SEQ_MAX, Seq, Timestamp};
 use crate::io::Clock;
+
+/// How far the wall clock may have gone back for the time of writes to stand still until it has caught up, in milliseconds.
+/// Less, and a machine whose clock is set right by some seconds would hide new cells behind older ones. More, and one whose clock
+/// was wrong by an hour would give all cells of the next hour one timestamp, of which each column keeps one cell.
+const STANDS_STILL_MILLIS: i64 = 60_000;
 
 /// The clock. All methods are safe to call from any thread.
 #[derive(Debug)]
@@ -39,6 +44,16 @@ impl Hlc {
             first(last).checked_add(span - 1).filter(|end| *end < SEQ_MAX)
         });
         first(before.expect("44 bits of milliseconds last until the year 2527"))
+    }
+
+    /// The time for cells that are written now, in microseconds, whole milliseconds: that of the wall clock; where this went
+    /// back by a minute at most, that of the last sequence. Asked with the row locked, it is not before that of what was
+    /// written to the row earlier, unless the wall clock went back further.
+    pub fn time_of_write(&self) -> Timestamp {
+        let now = self.clock.now_micros().div_euclid(1_000);
+        let last = (self.current() >> SEQ_COUNTER_BITS) as i64;
+        let stands_still = (now..=now.saturating_add(STANDS_STILL_MILLIS)).contains(&last);
+        (if stands_still { last } else { now }).saturating_mul(1_000)
     }
 
     /// Takes note of a sequence from elsewhere: all that follow are greater. Whether a peer's sequence
@@ -85,6 +100,22 @@ mod tests {
         assert_eq!(after, a + 1 + u64::from(u32::MAX));
         clock.set_wall_micros(1_001_000);
         assert_eq!(hlc.reserve(1), after + 1);
+    }
+
+    #[test]
+    fn the_time_of_writes_stands_still_while_a_clock_that_went_back_a_little_catches_up() {
+        let (clock, hlc) = at(1_700_000_000_000);
+        clock.advance_micros(999);
+        assert_eq!(hlc.time_of_write(), 1_700_000_000_000_000, "whole milliseconds");
+        hlc.reserve(1);
+        clock.set_wall_micros(1_700_000_000_000_000 - 60_000_000);
+        assert_eq!(hlc.time_of_write(), 1_700_000_000_000_000);
+        clock.advance_micros(60_001_000);
+        assert_eq!(hlc.time_of_write(), 1_700_000_000_001_000);
+        clock.set_wall_micros(1_700_000_000_000_000 - 60_001_000);
+        assert_eq!(hlc.time_of_write(), 1_699_999_939_999_000, "too far to stand still");
+        clock.set_wall_micros(-5);
+        assert_eq!(hlc.time_of_write(), -1_000);
     }
 
     #[test]

@@ -259,7 +259,7 @@ impl Tablet {
             bytes += encoded.len() as u64;
             let permit = self.core.pipeline.admit(encoded.len()).await?;
             // Nobody waits for each of them: the log's thread writes it.
-            drop(self.enqueue([encoded], permit, &[batch])?);
+            drop(self.enqueue([encoded], permit, &mut [batch])?);
         }
         let last = self.core.pipeline.last_begun();
         drop(lock);

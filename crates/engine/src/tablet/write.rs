@@ -19,7 +19,8 @@ use super::{RowLock, Tablet};
 
 impl Tablet {
     /// Applies mutations to one row, in order and atomically; resolves when they are durable and visible.
-    /// Takes and releases the row's lock. `Overloaded`, at once and with a hint when to try again, where the
+    /// Takes and releases the row's lock. Cells with [`TIMESTAMP_OF_WRITE`](crate::cell::TIMESTAMP_OF_WRITE) get the time at
+    /// which it has that lock. `Overloaded`, at once and with a hint when to try again, where the
     /// write is among those that are refused because background work is behind ([`crate::pressure`]).
     pub async fn apply(&self, batch: RowBatch) -> Result<Seq> {
         self.admit()?;
@@ -43,7 +44,7 @@ impl Tablet {
 
     async fn commit(&self, lock: RowLock, batch: RowBatch, encoded: EncodedBatch) -> Result<Seq> {
         let permit = self.core.pipeline.admit(encoded.len()).await?;
-        let done = self.enqueue([encoded], permit, &[batch])?;
+        let done = self.enqueue([encoded], permit, &mut [batch])?;
         drop(lock);
         done.await
     }
@@ -71,14 +72,14 @@ impl Tablet {
         let busy: Vec<_> = rows
             .extract_if(.., |(batch, _)| !self.locks.try_lock_beside(&mut held, &batch.row))
             .collect();
-        let (batches, encoded): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
+        let (mut batches, encoded): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
         self.fetch_rows(&batches);
         let done = if batches.is_empty() {
             // Whoever has the locks that are waited for may itself wait for this.
             drop(permit);
             None
         } else {
-            Some(self.enqueue(encoded, permit, &batches)?)
+            Some(self.enqueue(encoded, permit, &mut batches)?)
         };
         drop(held);
         let alone = busy.into_iter().map(|(batch, _)| async {
@@ -126,16 +127,20 @@ impl Tablet {
         self.core.pipeline.wait_visible(last).await
     }
 
-    /// Gives batches their place in the log and puts them into the memtable. `encoded` are `batches`.
+    /// Gives batches, whose rows are locked, their time and their place in the log, and puts them into the memtable. `encoded` are
+    /// `batches`.
     pub(super) fn enqueue<E>(
         &self,
-        encoded: E,
+        mut encoded: E,
         permit: Permit,
-        batches: &[RowBatch],
+        batches: &mut [RowBatch],
     ) -> Result<CommitDone>
     where
-        E: AsRef<[EncodedBatch]> + IntoIterator<Item = EncodedBatch, IntoIter: ExactSizeIterator>,
+        E: AsRef<[EncodedBatch]>
+            + AsMut<[EncodedBatch]>
+            + IntoIterator<Item = EncodedBatch, IntoIter: ExactSizeIterator>,
     {
+        self.set_times(encoded.as_mut(), batches);
         let mut writer = self.lock_writer();
         if self.is_dropped() {
             return Err(dropped());
@@ -151,7 +156,7 @@ impl Tablet {
         let mut table = view.active.writer();
         let mut kept = kept.into_iter();
         let mut first_seq = commit.first_seq();
-        for batch in batches {
+        for batch in &*batches {
             insert(&mut table, first_seq, batch, &mut writer.key)?;
             let next_seq = first_seq + batch.mutations.len() as u64;
             if let Some(kept) = kept.next() {
@@ -170,6 +175,18 @@ impl Tablet {
         }
         self.core.look_at_memory();
         Ok(commit.applied())
+    }
+
+    /// Fills in the time of the write where cells are to have it, the same for all.
+    fn set_times(&self, encoded: &mut [EncodedBatch], batches: &mut [RowBatch]) {
+        let mut time = None;
+        for (encoded, batch) in encoded.iter_mut().zip(batches) {
+            if encoded.wants_time() {
+                let time = *time.get_or_insert_with(|| self.core.pipeline.hlc().time_of_write());
+                encoded.set_time(time);
+                batch.set_time(time);
+            }
+        }
     }
 
     /// Makes the active memtable wait for its flush. The caller holds the writer lock, so every record

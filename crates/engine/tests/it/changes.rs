@@ -11,14 +11,15 @@ use futures::executor::block_on;
 use proptest::prelude::*;
 
 use tepui_engine::ErrorKind;
-use tepui_engine::cell::{Mutation, RowBatch, RowRange, Seq};
+use tepui_engine::cell::{Mutation, RowBatch, RowRange, Seq, TIMESTAMP_OF_WRITE};
 use tepui_engine::changes::{CHANGE_TAIL_BYTES_MAX, Change, Source};
 use tepui_engine::db::{Engine, EngineOptions};
 use tepui_engine::io::{
     CrashMode, Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles, SeededRng,
 };
 use tepui_engine::offline::{self, inspect};
-use tepui_engine::tablet::{Tablet, TabletId};
+use tepui_engine::read::Projection;
+use tepui_engine::tablet::{ReadView, Tablet, TabletId};
 
 use crate::harness::{START_MICROS, env, plain_schema, put, tiny_options};
 
@@ -179,6 +180,33 @@ fn run(ops: &[Op]) {
     }
     assert_eq!(kept.read(begun, 1 << 20).unwrap(), committed);
     assert_eq!(kept.other.changes_after(begun).read(1).unwrap_err().kind(), ErrorKind::Expired);
+}
+
+#[test]
+fn the_time_of_a_write_is_the_same_in_memory_in_the_change_stream_and_after_a_crash() {
+    let files = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let lock = block_on(kept.tablet.lock_row(b"r"));
+    let asked = ["a", "b"].map(|column| put(1, column, TIMESTAMP_OF_WRITE, "v"));
+    let batch = RowBatch { row: Bytes::from_static(b"r"), mutations: asked.to_vec() };
+    let mut write = Box::pin(kept.tablet.apply(batch));
+    assert!((&mut write).now_or_never().is_none(), "it waits for the row");
+    kept.clock.advance_micros(7_000);
+    drop(lock);
+    block_on(write).unwrap();
+    let written = ["a", "b"].map(|column| put(1, column, START_MICROS + 7_000, "v")).to_vec();
+    let cells = |kept: &Kept| {
+        let row = block_on(kept.tablet.read_row(b"r", &Projection::all(), ReadView::Durable));
+        let cells = row.unwrap().unwrap().cells.into_iter();
+        cells.map(|cell| cell.timestamp).collect::<Vec<_>>()
+    };
+    let crashed = files.crashed_copy(CrashMode::Strict, &SeededRng::new(1));
+    let again = Kept::open(Arc::new(crashed), options()).unwrap();
+    for kept in [&kept, &again] {
+        assert_eq!(cells(kept), [START_MICROS + 7_000; 2]);
+        assert_eq!(kept.read(begun, 1 << 20).unwrap()[0].batch.mutations, written);
+    }
 }
 
 proptest! {
