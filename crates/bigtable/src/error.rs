@@ -53,6 +53,7 @@ pub struct Error {
     kind: Code,
     message: String,
     retry_after: Option<Duration>,
+    in_doubt: bool,
 }
 
 /// The crate's result type.
@@ -93,7 +94,7 @@ constructors! {
 impl Error {
     /// An error of `kind`.
     pub fn new(kind: Code, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), retry_after: None }
+        Self { kind, message: message.into(), retry_after: None, in_doubt: false }
     }
 
     /// A request field whose value is refused, in the words that Bigtable's service uses:
@@ -110,6 +111,11 @@ impl Error {
     /// When the same request may be tried again, where that is known.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
+    }
+
+    /// Whether what failed may have been done nevertheless: a client must not be told to try it again.
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt
     }
 
     /// The code.
@@ -174,7 +180,7 @@ impl From<tepui_engine::Error> for Error {
             ErrorKind::NoSpace | ErrorKind::Overloaded | ErrorKind::Exhausted => {
                 Code::ResourceExhausted
             }
-            // Both end when the server is started again, so a client may try again.
+            // Both end when the server is started again, so a client may try again what had not begun.
             ErrorKind::ReadOnly | ErrorKind::Closed => Code::Unavailable,
             // What the service answers when a row cannot be read in one piece: a filter can help.
             ErrorKind::RowTooLarge => Code::FailedPrecondition,
@@ -183,7 +189,8 @@ impl From<tepui_engine::Error> for Error {
         };
         let passes = (error.kind() == ErrorKind::Exhausted).then_some(RETRY_EXHAUSTED);
         let retry_after = error.retry_after().or(passes);
-        Self { kind, message: error.message().to_owned(), retry_after }
+        let in_doubt = error.is_in_doubt();
+        Self { kind, message: error.message().to_owned(), retry_after, in_doubt }
     }
 }
 
@@ -220,6 +227,14 @@ mod tests {
         let error = Error::from(tepui_engine::Error::overloaded("busy", after)).context("row 'r'");
         assert_eq!((error.kind(), error.retry_after()), (Code::ResourceExhausted, Some(after)));
         assert_eq!(Error::internal("x").retry_after(), None);
+    }
+
+    #[test]
+    fn a_doubt_passes_with_its_words() {
+        let error = tepui_engine::Error::new(ErrorKind::ReadOnly, "the log failed").in_doubt();
+        let error = Error::from(error).context("row 'r'");
+        assert!(error.is_in_doubt() && error.message().contains("not known"), "{error:?}");
+        assert!(!Error::unavailable("x").is_in_doubt());
     }
 
     #[test]

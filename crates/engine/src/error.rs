@@ -44,6 +44,7 @@ pub struct Error {
     kind: ErrorKind,
     message: String,
     retry_after: Option<Duration>,
+    in_doubt: bool,
 }
 
 /// The engine's result type.
@@ -52,12 +53,26 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of `kind`; the message says what to do where something can be done.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), retry_after: None }
+        Self { kind, message: message.into(), retry_after: None, in_doubt: false }
     }
 
     /// A refusal of work that is too much now, with a hint when to try again.
     pub fn overloaded(message: impl Into<String>, retry_after: Duration) -> Self {
         Self { retry_after: Some(retry_after), ..Self::new(ErrorKind::Overloaded, message) }
+    }
+
+    /// The same error, of a write that had begun: whether it was done is not known before a restart, which may find it in
+    /// the log. Only who may do it twice may try it again.
+    pub fn in_doubt(self) -> Self {
+        if self.in_doubt {
+            return self;
+        }
+        Self { in_doubt: true, ..self.context("it is not known whether this was done") }
+    }
+
+    /// Whether what failed may have been done nevertheless.
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt
     }
 
     /// Damage found in `file` at byte `offset`.
@@ -119,6 +134,13 @@ impl std::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_doubt_is_told_once() {
+        let error = Error::new(ErrorKind::ReadOnly, "the log failed").in_doubt().in_doubt();
+        assert!(error.is_in_doubt() && error.kind() == ErrorKind::ReadOnly);
+        assert_eq!(error.message(), "it is not known whether this was done: the log failed");
+    }
 
     #[test]
     fn who_has_too_many_files_open_is_told_what_to_raise() {

@@ -86,8 +86,12 @@ pub fn of_entry(error: &Error) -> rpc::Status {
     }
 }
 
-/// When the client may try again: every refusal that is not for good says so.
+/// When the client may try again: every refusal that is not for good says so. Not an error after which what was asked may
+/// have been done: clients that obey the hint do so for increments and appends too, which would count twice.
 fn retry_after(error: &Error) -> Option<Duration> {
+    if error.is_in_doubt() {
+        return None;
+    }
     error.retry_after().or(match error.kind() {
         Code::Unavailable => Some(RETRY_UNAVAILABLE),
         Code::ResourceExhausted => Some(RETRY_EXHAUSTED),
@@ -170,6 +174,22 @@ mod tests {
                 "{kind:?}"
             );
             assert_eq!(of_entry(&error).details.len(), usize::from(is_passing), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_have_been_done_does_not_say_when_to_try_it_again() {
+        use tepui_engine::{Error as EngineError, ErrorKind};
+        for error in [
+            EngineError::new(ErrorKind::ReadOnly, "what"),
+            EngineError::new(ErrorKind::NoSpace, "what"),
+            EngineError::new(ErrorKind::Exhausted, "what"),
+            EngineError::overloaded("what", Duration::from_secs(1)),
+        ] {
+            let error = Error::from(error.in_doubt());
+            let status = from_error(&error);
+            assert!(status.details().is_empty() && of_entry(&error).details.is_empty());
+            assert_eq!(status.message(), "it is not known whether this was done: what");
         }
     }
 

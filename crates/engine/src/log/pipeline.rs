@@ -25,7 +25,8 @@
 //!    snapshot sees every batch up to it, whole, and nothing of the later ones.
 //! 4. *A failure is final.* When a write or sync of the log fails, every commit that is not visible fails,
 //!    `visible` stands still, and every later call fails with the reason. A commit that failed so *may*
-//!    be found in the log after a restart: its outcome is unknown, as the error says to its caller.
+//!    be found in the log after a restart: its error is [in doubt](Error::in_doubt). What never began was surely
+//!    not done, and who waits for others' writes has none of its own that could be: their errors are not.
 //! 5. *Nobody can wedge it.* A [`Commit`] that is dropped counts as applied.
 //!
 //! The lock is held for a few dozen instructions at a time and never across I/O. Waiters are woken after
@@ -229,7 +230,7 @@ impl LogObserver for Shared {
         drop(state);
         self.close_gates();
         let commits = flying.into_iter().filter_map(|flying| flying.done);
-        answers.commits.extend(commits.map(|done| (done, Err(poisoned(error)))));
+        answers.commits.extend(commits.map(|done| (done, Err(poisoned(error).in_doubt()))));
         let waiters = waiters.into_values().flatten();
         answers.waiters.extend(waiters.map(|waiter| (waiter, Err(poisoned(error)))));
         answers.send();
@@ -501,7 +502,8 @@ impl fmt::Debug for Commit {
     }
 }
 
-/// Resolves to the batch's last sequence when the batch is visible, or to the log's failure.
+/// Resolves to the batch's last sequence when the batch is visible, or to the log's failure, which is
+/// [in doubt](Error::in_doubt).
 #[derive(Debug)]
 #[must_use = "the write is acknowledged when this resolves"]
 pub struct CommitDone {
@@ -518,7 +520,7 @@ impl Future for CommitDone {
             owed.write();
         }
         let received = Pin::new(&mut self.receiver).poll(context);
-        received.map(|answer| answer.unwrap_or_else(|| Err(closed())))
+        received.map(|answer| answer.unwrap_or_else(|| Err(closed().in_doubt())))
     }
 }
 

@@ -20,7 +20,7 @@ use bytes::Bytes;
 
 use crate::cell::{RowRange, Seq, row_prefix};
 use crate::compaction::job;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::manifest::{Excised, SstRef, VersionEdit};
 use crate::sst::SstReader;
 use crate::store::{Outputs, SstFile};
@@ -43,7 +43,7 @@ impl Tablet {
         let excised = self.excise(range)?;
         drop(locks);
         let Some(seq) = excised else { return Ok(false) };
-        self.core.pipeline.wait_visible(seq).await.map(|()| true)
+        self.core.pipeline.wait_visible(seq).await.map(|()| true).map_err(Error::in_doubt)
     }
 
     fn excise(&self, range: RowRange) -> Result<Option<Seq>> {

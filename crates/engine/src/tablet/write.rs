@@ -18,7 +18,8 @@ use super::view::View;
 use super::{RowLock, Tablet};
 
 impl Tablet {
-    /// Applies mutations to one row, in order and atomically; resolves when they are durable and visible.
+    /// Applies mutations to one row, in order and atomically; resolves when they are durable and visible, or with an error:
+    /// one that is [in doubt](Error::in_doubt) where they may have been applied.
     /// Takes and releases the row's lock. Cells with [`TIMESTAMP_OF_WRITE`](crate::cell::TIMESTAMP_OF_WRITE) get the time at
     /// which it has that lock. `Overloaded`, at once and with a hint when to try again, where the
     /// write is among those that are refused because background work is behind ([`crate::pressure`]).
@@ -52,7 +53,7 @@ impl Tablet {
     /// Applies batches of different rows, each atomically and in no order among them; resolves when all are durable and
     /// visible. Costs less than as many [`Self::apply`]: the batches go through the queues as one, and the memtable is
     /// theirs meanwhile, so that the caller has to bound them, to some dozens of small rows. `Overloaded` as there, and then
-    /// none was applied; after any other error each of them may have been.
+    /// none was applied; after an error that is [in doubt](Error::in_doubt) each of them may have been.
     pub async fn apply_rows(&self, batches: Vec<RowBatch>) -> Result<()> {
         self.admit()?;
         self.apply_admitted(batches).await
@@ -92,7 +93,8 @@ impl Tablet {
                 None => Ok(()),
             }
         };
-        try_join(together, try_join_all(alone)).await.map(|_| ())
+        // Of several rows, some may be written where another is refused.
+        try_join(together, try_join_all(alone)).await.map(|_| ()).map_err(Error::in_doubt)
     }
 
     /// Has the places of rows in the memtable fetched from memory, before others have to wait for their insertion.

@@ -176,3 +176,35 @@ async fn the_go_client_gets_each_row_in_one_message_and_others_bounded_ones() {
     assert!(largest <= 4 << 20);
     server.stop().await;
 }
+
+fn append(row: &str, suffix: &[u8]) -> v2::ReadModifyWriteRowRequest {
+    let rule = v2::ReadModifyWriteRule {
+        family_name: "cf".to_owned(),
+        column_qualifier: Bytes::from_static(b"q"),
+        rule: Some(v2::read_modify_write_rule::Rule::AppendValue(Bytes::copy_from_slice(suffix))),
+    };
+    v2::ReadModifyWriteRowRequest {
+        table_name: TABLE.to_owned(),
+        row_key: Bytes::copy_from_slice(row.as_bytes()),
+        rules: vec![rule],
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn only_an_append_that_had_not_begun_when_the_log_failed_is_to_be_tried_again() {
+    let mut env = memory();
+    let faults = FaultFiles::new(Arc::clone(&env.files));
+    env.files = Arc::new(faults.clone());
+    let server = start(&env).await;
+    server.create(&[]).await;
+    server.data().read_modify_write_row(append("r", b"a")).await.unwrap();
+    faults.inject(Fault::new(FaultOp::Sync));
+    let begun = server.data().read_modify_write_row(append("r", b"b")).await.unwrap_err();
+    assert_eq!((begun.code(), retry_delay(&begun)), (Code::Unavailable, None), "{begun}");
+    assert!(begun.message().starts_with("it is not known whether this was done"), "{begun}");
+    let refused = server.data().read_modify_write_row(append("r", b"c")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    assert!(retry_delay(&refused).is_some() && !refused.message().contains("not known"));
+    drop(server);
+}
