@@ -40,7 +40,9 @@ pub const REQUEST_BYTES_MAX: usize = 256 << 20;
 pub const ROW_READ_BYTES_MAX: u64 = tepui_engine::limits::ROW_READ_BYTES_MAX;
 
 /// Bytes of one response message that clients accept by default: gRPC's own limit, which clients in
-/// emulator mode do not raise.
+/// emulator mode do not raise. Two answers may be larger: a row of `ReadRows` for clients that take it in one message
+/// only, and that of `ReadModifyWriteRow`, which is one message by the API: Bigtable does not refuse it, and most of its
+/// clients take up to 256 MiB.
 pub const RESPONSE_BYTES_MAX: usize = 4 << 20;
 
 /// The granularity of cell timestamps, in microseconds: milliseconds, the only one that Bigtable has.

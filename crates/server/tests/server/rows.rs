@@ -208,3 +208,17 @@ async fn only_an_append_that_had_not_begun_when_the_log_failed_is_to_be_tried_ag
     assert!(retry_delay(&refused).is_some() && !refused.message().contains("not known"));
     drop(server);
 }
+
+#[tokio::test]
+async fn an_append_to_a_cell_larger_than_a_message_is_answered_with_all_of_it() {
+    let server = start(&memory()).await;
+    server.create(&[]).await;
+    let mut value = vec![b'v'; 5 << 20];
+    server.set("r", &value).await.unwrap();
+    let mut data = server.data().max_decoding_message_size(64 << 20);
+    let answer = data.read_modify_write_row(append("r", b"!")).await.unwrap().into_inner();
+    value.push(b'!');
+    let cell = &answer.row.unwrap().families[0].columns[0].cells[0];
+    assert!(cell.value == value, "{} bytes", cell.value.len());
+    server.stop().await;
+}
