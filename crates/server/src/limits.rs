@@ -192,6 +192,13 @@ pub const STREAMS_PER_CONNECTION_MAX: u32 = 1_000;
 /// Bytes of request headers, at most. Bigtable's clients send a few hundred bytes of routing and features.
 pub const HEADERS_BYTES_MAX: u32 = 64 << 10;
 
+/// Bytes with which every HTTP/2 connection begins.
+pub const PREFACE_BYTES: usize = 24;
+
+/// How long a connection may take to send them; it is probed only from there on, and who sends nothing would have a place among the
+/// connections for good. Long enough for packets that are lost several times, and as long as gRPC's own clients try to connect.
+pub const PREFACE_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// How long a connection is quiet before it is probed, so that dead peers free their streams.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_mins(1);
 

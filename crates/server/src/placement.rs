@@ -41,6 +41,7 @@ pub struct Connections {
     open: AtomicUsize,
     refused: AtomicU64,
     not_accepted: AtomicU64,
+    silent: AtomicU64,
 }
 
 /// See [`Connections::figures`].
@@ -52,6 +53,8 @@ pub struct ConnectionFigures {
     pub refused: u64,
     /// Attempts to accept one for which the system had no descriptor or memory.
     pub not_accepted: u64,
+    /// Connections that were closed since nobody began to speak HTTP/2 on them.
+    pub silent: u64,
 }
 
 #[derive(Debug)]
@@ -68,7 +71,7 @@ struct Ticket(Arc<Connections>);
 #[derive(Debug)]
 pub struct Seat {
     at_core: Arc<AtomicUsize>,
-    _ticket: Ticket,
+    ticket: Ticket,
 }
 
 impl Connections {
@@ -79,6 +82,7 @@ impl Connections {
             open: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
             not_accepted: AtomicU64::new(0),
+            silent: AtomicU64::new(0),
         })
     }
 
@@ -93,6 +97,7 @@ impl Connections {
             open: self.open.load(Ordering::Relaxed) as u64,
             refused: self.refused.load(Ordering::Relaxed),
             not_accepted: self.not_accepted.load(Ordering::Relaxed),
+            silent: self.silent.load(Ordering::Relaxed),
         }
     }
 
@@ -110,7 +115,14 @@ impl Connections {
 impl Core {
     fn seat(&self, ticket: Ticket) -> Seat {
         self.connections.fetch_add(1, Ordering::Relaxed);
-        Seat { at_core: Arc::clone(&self.connections), _ticket: ticket }
+        Seat { at_core: Arc::clone(&self.connections), ticket }
+    }
+}
+
+impl Seat {
+    /// Counts that its connection is closed since nobody began to speak on it.
+    pub fn count_silent(&self) {
+        self.ticket.0.silent.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -289,7 +301,7 @@ mod tests {
         assert!(own.next().now_or_never().is_none(), "one to the other core, one to nobody");
         let _handed_on = other.next().await.unwrap().unwrap();
         assert_eq!(third.read(&mut [0; 8]).await.unwrap(), 0, "closed");
-        let figures = ConnectionFigures { open: 2, refused: 1, not_accepted: 0 };
+        let figures = ConnectionFigures { open: 2, refused: 1, ..Default::default() };
         assert_eq!(connections.figures(), figures);
         drop(kept);
         let (mut fourth, stream) = pair(&listener).await;

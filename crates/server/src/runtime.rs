@@ -174,6 +174,7 @@ mod tests {
     use super::*;
     use crate::placement::Connections;
     use tepui_engine::io::{Env, IoMode, Spawner as _, ThreadSpawner};
+    use tokio::io::AsyncReadExt as _;
     use tonic::service::Routes;
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;
@@ -219,6 +220,43 @@ mod tests {
         });
         joined.await.unwrap();
         assert!(endpoint.connect().await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_on_which_nobody_speaks_gives_its_place_to_one_on_which_somebody_does() {
+        let listener = crate::listener::bind(([127, 0, 0, 1], 0).into(), 1).unwrap().remove(0);
+        let address = listener.local_addr().unwrap();
+        let connections = Connections::new(1);
+        let service = HealthService::from_health_reporter(HealthReporter::new());
+        let core = Core {
+            services: Routes::new(HealthServer::new(service)).prepare(),
+            streams: Arc::new(Streams::new(1 << 20)),
+            windows: Windows::within(1 << 20),
+            door: Door::all(1, &connections).remove(0),
+            working: Arc::default(),
+        };
+        let speak = async {
+            let mut silent = tokio::net::TcpStream::connect(address).await.unwrap();
+            // Time stands still while there is something to do.
+            while connections.figures().open == 0 {
+                tokio::task::yield_now().await;
+            }
+            // Settings, which the server sends unasked, and then the end.
+            let mut settings = Vec::new();
+            let closed = silent.read_to_end(&mut settings);
+            let closed = tokio::time::timeout(Duration::from_hours(1), closed).await;
+            closed.expect("it is closed in time").unwrap();
+            tokio::time::resume();
+            let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"));
+            let mut client = HealthClient::new(endpoint.unwrap().connect().await.unwrap());
+            client.check(HealthCheckRequest::default()).await.unwrap();
+        };
+        tokio::select! {
+            () = speak => {}
+            served = core.serve(listener, std::future::pending()) => served.unwrap(),
+        }
+        let figures = connections.figures();
+        assert_eq!((figures.silent, figures.refused), (1, 0));
     }
 
     #[test]

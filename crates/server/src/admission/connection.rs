@@ -13,10 +13,12 @@ use tepui_bigtable::turn::others_first;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+use tokio::time::Sleep;
 use tonic::transport::server::Connected;
 
 use super::Streams;
 use crate::gather::Gathered;
+use crate::limits::{PREFACE_BYTES, PREFACE_TIMEOUT};
 use crate::placement::Seat;
 
 /// A connection as its requests see it: in the extensions of each.
@@ -60,7 +62,15 @@ pub struct Accepted {
     turn_bytes: usize,
     /// Between two turns.
     pause: Option<BoxFuture<'static, ()>>,
-    _seat: Seat,
+    /// Until all of it was read.
+    preface: Option<Preface>,
+    seat: Seat,
+}
+
+/// The preface of HTTP/2, while it is waited for.
+struct Preface {
+    bytes_left: usize,
+    timeout: Pin<Box<Sleep>>,
 }
 
 impl fmt::Debug for Accepted {
@@ -72,8 +82,29 @@ impl fmt::Debug for Accepted {
 impl Accepted {
     /// The connection behind a socket, which has a seat at its core; its answers are charged to `streams`.
     pub fn new(stream: TcpStream, seat: Seat, streams: &Streams) -> Self {
-        let stream = Gathered::new(stream);
-        Self { stream, connection: streams.connection(), turn_bytes: 0, pause: None, _seat: seat }
+        let timeout = Box::pin(tokio::time::sleep(PREFACE_TIMEOUT));
+        Self {
+            stream: Gathered::new(stream),
+            connection: streams.connection(),
+            turn_bytes: 0,
+            pause: None,
+            preface: Some(Preface { bytes_left: PREFACE_BYTES, timeout }),
+            seat,
+        }
+    }
+
+    /// So many bytes were read. An error where the preface is still to come and its time is over.
+    fn check_preface(&mut self, context: &mut Context<'_>, read: usize) -> io::Result<()> {
+        let Some(preface) = &mut self.preface else { return Ok(()) };
+        preface.bytes_left = preface.bytes_left.saturating_sub(read);
+        if preface.bytes_left == 0 {
+            self.preface = None;
+        } else if preface.timeout.as_mut().poll(context).is_ready() {
+            self.seat.count_silent();
+            let what = "nobody began to speak HTTP/2 on the connection";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+        }
+        Ok(())
     }
 
     /// Ready when it is this connection's turn.
@@ -131,6 +162,7 @@ impl AsyncRead for Accepted {
         };
         let bytes = buffer.filled().len().saturating_sub(before);
         self.turn_bytes = self.turn_bytes.saturating_add(bytes);
+        self.check_preface(context, bytes)?;
         if polled.is_pending() {
             // Only who waits has to be woken; checked after that, so that a close in between is not missed.
             self.connection.reader.register(context.waker());
@@ -187,17 +219,51 @@ mod tests {
     use super::*;
     use crate::placement::{Connections, Door};
     use futures::StreamExt as _;
-    use tokio::io::AsyncReadExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::time::Instant;
+
+    /// A client, and its connection among others.
+    async fn accept(connections: &Arc<Connections>) -> (TcpStream, Accepted) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let accepting = futures::stream::iter([Ok(stream)]);
+        let mut accepted = Door::all(1, connections).remove(0).connections(accepting);
+        let (stream, seat) = accepted.next().await.unwrap().unwrap();
+        (client, Accepted::new(stream, seat, &Streams::new(1 << 20)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_does_not_send_all_of_the_preface_in_time_ends() {
+        let connections = Connections::new(1);
+        let (mut client, mut accepted) = accept(&connections).await;
+        let began = Instant::now();
+        client.write_all(&[0; PREFACE_BYTES - 1]).await.unwrap();
+        let mut buffer = [0; PREFACE_BYTES];
+        let error = accepted.read_exact(&mut buffer).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        // To the millisecond, in which tokio counts.
+        assert_eq!(began.elapsed().as_secs(), PREFACE_TIMEOUT.as_secs());
+        assert_eq!((connections.figures().open, connections.figures().silent), (1, 1));
+        drop(accepted);
+        assert_eq!(connections.figures().open, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_with_a_preface_may_be_silent() {
+        let connections = Connections::new(1);
+        let (mut client, mut accepted) = accept(&connections).await;
+        client.write_all(&[0; PREFACE_BYTES]).await.unwrap();
+        let mut buffer = [0; PREFACE_BYTES];
+        accepted.read_exact(&mut buffer).await.unwrap();
+        let read = accepted.read(&mut buffer);
+        assert!(tokio::time::timeout(10 * PREFACE_TIMEOUT, read).await.is_err(), "it goes on");
+        assert_eq!(connections.figures().silent, 0);
+    }
 
     #[tokio::test]
     async fn a_connection_that_is_closed_ends_a_read_that_waits() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (stream, _) = listener.accept().await.unwrap();
-        let accepting = futures::stream::iter([Ok(stream)]);
-        let mut connections = Door::all(1, &Connections::new(1)).remove(0).connections(accepting);
-        let (stream, seat) = connections.next().await.unwrap().unwrap();
-        let mut accepted = Accepted::new(stream, seat, &Streams::new(1 << 20));
+        let (_client, mut accepted) = accept(&Connections::new(1)).await;
         let connection = accepted.connect_info();
         let mut buffer = [0; 8];
         let read = accepted.read(&mut buffer);

@@ -241,6 +241,8 @@ impl Sources {
         let help =
             "attempts to accept a connection for which the system had no descriptor or memory";
         out.counter("connections_not_accepted", help, figures.not_accepted)?;
+        let help = "connections closed since nobody began to speak HTTP/2 on them";
+        out.counter("connections_silent", help, figures.silent)?;
         if let Some(open) = process::open_files() {
             out.gauge("open_files", "descriptors in use: files and connections", open as f64)?;
         }
