@@ -189,6 +189,11 @@ pub const CONNECTION_WINDOW_BYTES_MIN: u32 = STREAM_WINDOW_PART * (64 << 10);
 /// Requests in flight on one connection, at most. Clients open further connections beyond it.
 pub const STREAMS_PER_CONNECTION_MAX: u32 = 1_000;
 
+/// Requests of one connection that its client has given up before they were begun, at most; with one more the connection ends, and
+/// with it the requests of others on it. As many as may be in flight: a program that gives all of its calls up at once has done
+/// nothing wrong, and HTTP/2's library would bear 20. Each is its headers until it is the connection's turn, as one in flight is.
+pub const RESET_STREAMS_MAX: usize = STREAMS_PER_CONNECTION_MAX as usize;
+
 /// Bytes of request headers, at most. Bigtable's clients send a few hundred bytes of routing and features.
 pub const HEADERS_BYTES_MAX: u32 = 64 << 10;
 

@@ -21,7 +21,7 @@ use crate::admission::{Accepted, Streams};
 use crate::limits::{
     BLOCKING_THREADS_MAX, CONNECTION_WINDOW_BYTES, CONNECTION_WINDOW_BYTES_MIN,
     CONNECTION_WINDOW_PART, DRAIN, HEADERS_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
-    STREAM_WINDOW_PART, STREAMS_PER_CONNECTION_MAX,
+    RESET_STREAMS_MAX, STREAM_WINDOW_PART, STREAMS_PER_CONNECTION_MAX,
 };
 use crate::placement::Door;
 
@@ -163,6 +163,7 @@ where
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .http2_max_header_list_size(HEADERS_BYTES_MAX)
             .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+            .http2_max_pending_accept_reset_streams(Some(RESET_STREAMS_MAX))
             .serve_with_incoming_shutdown(services, incoming, drain)
             .await?;
         Ok(())

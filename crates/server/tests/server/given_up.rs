@@ -1,0 +1,95 @@
+//! Calls that their client gives up. It speaks HTTP/2 as it is on the wire, so that calls and their ends arrive in one piece.
+
+use super::*;
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+const CANCEL: u32 = 8;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// The beginning of a call.
+fn begin(stream: u32, path: &str) -> Vec<u8> {
+    let headers = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", "x"),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+    ];
+    let mut block = Vec::new();
+    for (name, value) in headers {
+        // A literal that nobody remembers.
+        block.push(0);
+        for text in [name, value] {
+            block.push(u8::try_from(text.len()).unwrap());
+            block.extend(text.as_bytes());
+        }
+    }
+    frame(HEADERS, END_HEADERS, stream, &block)
+}
+
+/// A call with an empty message.
+fn call(stream: u32, path: &str) -> Vec<u8> {
+    [begin(stream, path), frame(DATA, END_STREAM, stream, &[0; 5])].concat()
+}
+
+/// The next bytes of an answer to a call; the connection must go on.
+async fn answer(connection: &mut TcpStream, stream: u32) -> Vec<u8> {
+    loop {
+        let mut head = [0; 9];
+        connection.read_exact(&mut head).await.unwrap();
+        let number = |bytes: &[u8]| bytes.iter().fold(0, |n, byte| n << 8 | u32::from(*byte));
+        let mut payload = vec![0; number(&head[..3]) as usize];
+        connection.read_exact(&mut payload).await.unwrap();
+        let reason = payload.get(4..8).map(number);
+        assert!(head[3] != GOAWAY || reason == Some(0), "the connection ends: {payload:?}");
+        if head[3] == DATA && number(&head[5..]) == stream {
+            return payload;
+        }
+    }
+}
+
+#[tokio::test]
+async fn calls_that_are_all_given_up_at_once_end_no_other_call_of_their_connection() {
+    const SERVING: [u8; 7] = [0, 0, 0, 0, 2, 8, 1];
+    const NOT_SERVING: [u8; 7] = [0, 0, 0, 0, 2, 8, 2];
+    let server = start(&memory()).await;
+    let mut connection = TcpStream::connect(server.running.address()).await.unwrap();
+    let hello = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &frame(SETTINGS, 0, 0, &[])[..]].concat();
+    connection.write_all(&hello).await.unwrap();
+    connection.write_all(&call(1, "/grpc.health.v1.Health/Watch")).await.unwrap();
+    assert_eq!(answer(&mut connection, 1).await, SERVING);
+
+    let mut burst = Vec::new();
+    for stream in (3..203).step_by(2) {
+        burst.extend(begin(stream, "/google.bigtable.v2.Bigtable/ReadRows"));
+        burst.extend(frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes()));
+    }
+    burst.extend(call(203, "/grpc.health.v1.Health/Check"));
+    connection.write_all(&burst).await.unwrap();
+    assert_eq!(answer(&mut connection, 203).await, SERVING);
+
+    // The first call goes on as well.
+    let heard = async {
+        let heard = answer(&mut connection, 1).await;
+        drop(connection);
+        heard
+    };
+    let ((), heard) = tokio::join!(server.stop(), heard);
+    assert_eq!(heard, NOT_SERVING);
+}
