@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Messages are charged to the budget and to their connection from before they are made until the last of them was
-//! taken. A read that is not asked for [`STALLED_AFTER`](crate::limits::STALLED_AFTER) is suspended: it keeps its place
-//! and nothing else.
+//! taken. A read that does not go on for [`STALLED_AFTER`](crate::limits::STALLED_AFTER), since its client does not ask for more or
+//! there is no room for it, is suspended: it keeps its place and nothing else.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,9 +63,9 @@ struct Slot {
 struct Parked {
     /// Whether it waits for its client.
     waits: bool,
-    /// The read, while it waits; other answers hold nothing that they could let go of.
+    /// The read, while it waits for its client, and then for room; other answers hold nothing that they could let go of.
     rows: Option<ReadRows>,
-    /// Since when it waits, in microseconds of the monotonic clock.
+    /// When the last message was made, in microseconds of the monotonic clock.
     since: u64,
     /// Bytes of the messages that its client has not taken.
     bytes: u64,
@@ -135,9 +135,9 @@ impl Streams {
         lock(&self.parked).values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Suspends the reads whose clients have stalled. Where answers wait for the budget, closes the connection
-    /// that holds most of it with messages that its client does not take; one in each call, since others
-    /// may go on by that. `now` is the monotonic clock, in microseconds.
+    /// Suspends the reads whose clients have stalled, and those that have waited as long for room. Where answers wait
+    /// for the budget, closes the connection that holds most of it with messages that its client does not take; one in
+    /// each call, since others may go on by that. `now` is the monotonic clock, in microseconds.
     ///
     /// Where the memory of memtables is `short`, it suspends all reads that are between two messages: an old read
     /// keeps memtables that were flushed long ago, and a slow one would keep them from writers.
@@ -148,17 +148,15 @@ impl Streams {
             let mut parked = lock(&slot.state);
             let waited = now.saturating_sub(parked.since);
             let stalled = waited >= STALLED_AFTER.as_micros() as u64;
-            if !parked.waits || !(stalled || short) {
-                continue;
-            }
-            if !parked.suspended
+            if (stalled || short)
+                && !parked.suspended
                 && let Some(rows) = &mut parked.rows
             {
                 rows.suspend();
                 parked.suspended = true;
                 self.suspended.fetch_add(1, Ordering::Relaxed);
             }
-            if waited >= CLOSE_STALLED_AFTER.as_micros() as u64 {
+            if parked.waits && waited >= CLOSE_STALLED_AFTER.as_micros() as u64 {
                 let held = stuck
                     .entry(Arc::as_ptr(&slot.connection))
                     .or_insert_with(|| (0, Arc::clone(&slot.connection)));

@@ -224,7 +224,7 @@ impl Sources {
         out.gauge("requests_waiting", "requests that wait for memory", gate.waiting as f64)?;
         out.gauge("answers_waiting", "answers that wait for memory", streams.waiting as f64)?;
         out.gauge("reads_parked", "reads that wait for their clients", streams.parked as f64)?;
-        let help = "reads that let go of what they held since their client did not read on";
+        let help = "reads that let go of what they held since they could not go on";
         out.counter("reads_suspended", help, streams.suspended)?;
         let help = "connections closed because their clients did not read their answers";
         out.counter("connections_closed", help, streams.closed)

@@ -329,7 +329,7 @@ fn row_messages(
         if messages.has_ended {
             return None;
         }
-        // While it waits for room the read stays where it can be suspended: it may wait for long.
+        // While it waits for room the read stays where it can be suspended, as while it waits for its client: it may be for long.
         if let Err(error) = messages.answer.make_room().await {
             messages.has_ended = true;
             return Some((Err(from_error(&error)), messages));

@@ -250,3 +250,81 @@ async fn a_row_that_its_client_does_not_take_counts_as_all_that_is_held_of_it() 
     assert!(bytes > 20 << 20);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_read_that_waits_for_memory_which_others_hold_lets_go_of_what_was_flushed() {
+    const WIDE: usize = 2 << 20;
+    const NARROW: usize = 100 << 10;
+    let server = start_with(&memory(), |config| {
+        serve_metrics(config);
+        // Of which a connection may have half as much as a wide row.
+        config.budget.answers_bytes = 4 * WIDE as u64;
+    })
+    .await;
+    server.create(&[]).await;
+    for n in 0..10 {
+        server.set(&format!("narrow{n}"), &vec![3; NARROW]).await.unwrap();
+    }
+    for n in 0..3 {
+        server.set(&format!("wide{n}"), &vec![5; WIDE]).await.unwrap();
+    }
+    // A connection on which little is on its way before it is read.
+    let address = format!("http://{}", server.running.address());
+    let endpoint = Channel::from_shared(address).unwrap().initial_stream_window_size(16 << 10);
+    let mut client = BigtableClient::new(endpoint.connect().await.unwrap());
+    let rows_between = |start: &'static str, end: &'static str| {
+        let range = v2::RowRange {
+            start_key: Some(v2::row_range::StartKey::StartKeyClosed(Bytes::from(start))),
+            end_key: Some(v2::row_range::EndKey::EndKeyOpen(Bytes::from(end))),
+        };
+        let rows = v2::RowSet { row_ranges: vec![range], ..Default::default() };
+        let table_name = TABLE.to_owned();
+        v2::ReadRowsRequest { table_name, rows: Some(rows), ..Default::default() }
+    };
+    let mut narrow = client.read_rows(rows_between("narrow", "o")).await.unwrap().into_inner();
+    let mut bytes = value_bytes(&narrow.message().await.unwrap().unwrap());
+    let mut wide = client.read_rows(rows_between("wide", "x")).await.unwrap().into_inner();
+    while sample(&scrape(&server, "/metrics").await.1, "tepui_answers_waiting") == 0 {
+        tokio::task::yield_now().await;
+    }
+    let engine = Arc::clone(server.running.engine());
+    engine.compact_fully().unwrap();
+
+    // The scan that is read on has to wait for the other, which nobody reads. No memtable has to wait for either.
+    let freed = async {
+        while engine.pressure().level >= 0.001 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let freed = tokio::time::timeout(std::time::Duration::from_secs(20), freed);
+    let read_on = async {
+        while let Some(message) = narrow.message().await.unwrap() {
+            bytes += value_bytes(&message);
+        }
+    };
+    tokio::select! {
+        freed = freed => freed.expect("writers have the memory of what was flushed"),
+        () = read_on => panic!("the scan does not wait"),
+    }
+
+    // Both go on where they were.
+    let (mut bytes_of_narrow, mut bytes_of_wide) = (bytes, 0);
+    let read_narrow = async {
+        while let Some(message) = narrow.message().await.unwrap() {
+            bytes_of_narrow += value_bytes(&message);
+        }
+    };
+    let read_wide = async {
+        while let Some(message) = wide.message().await.unwrap() {
+            bytes_of_wide += value_bytes(&message);
+        }
+    };
+    futures::join!(read_narrow, read_wide);
+    assert_eq!((bytes_of_narrow, bytes_of_wide), (10 * NARROW, 3 * WIDE));
+    drop((client, narrow, wide));
+    server.stop().await;
+}
+
+fn value_bytes(message: &v2::ReadRowsResponse) -> usize {
+    message.chunks.iter().map(|chunk| chunk.value.len()).sum()
+}
