@@ -163,8 +163,12 @@ pub const ANSWERS_PER_CONNECTION_PART: u32 = 8;
 /// Connections to the endpoint of metrics, at most: a scraper or two, and somebody who looks.
 pub const METRICS_CONNECTIONS_MAX: usize = 16;
 
-/// How long such a connection may take to say what it wants.
-pub const METRICS_HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long such a connection may take, from its beginning until its answer was taken: as long as Prometheus waits for one.
+pub const METRICS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long no such connection is accepted after one could not be: each failure is told in the log, and for one that comes in meanwhile it
+/// is no longer than health checks wait.
+pub const METRICS_ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// HTTP/2 window of one connection, in bytes: bounds what all its streams buffer together. At most this; less
 /// where memory is small, see [`CONNECTION_WINDOW_PART`].
