@@ -198,6 +198,11 @@ pub const STREAMS_PER_CONNECTION_MAX: u32 = 1_000;
 /// nothing wrong, and HTTP/2's library would bear 20. Each is its headers until it is the connection's turn, as one in flight is.
 pub const RESET_STREAMS_MAX: usize = STREAMS_PER_CONNECTION_MAX as usize;
 
+/// Frames against HTTP/2's rules, such as of calls that are long over, that a connection may send in its life; with one more it ends. Each is
+/// answered, with half a kilobyte until the client has read the answer: 5 MB, less than a connection's window may hold. Clients send
+/// some in good faith, where the server has ended more than 50 of their calls within a second and the rest of the requests is on its way.
+pub const BAD_FRAMES_MAX: usize = 10_000;
+
 /// Bytes of request headers, at most. Bigtable's clients send a few hundred bytes of routing and features.
 pub const HEADERS_BYTES_MAX: u32 = 64 << 10;
 

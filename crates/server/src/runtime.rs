@@ -19,7 +19,7 @@ use tonic::transport::server::TcpIncoming;
 
 use crate::admission::{Accepted, Streams};
 use crate::limits::{
-    BLOCKING_THREADS_MAX, CONNECTION_WINDOW_BYTES, CONNECTION_WINDOW_BYTES_MIN,
+    BAD_FRAMES_MAX, BLOCKING_THREADS_MAX, CONNECTION_WINDOW_BYTES, CONNECTION_WINDOW_BYTES_MIN,
     CONNECTION_WINDOW_PART, DRAIN, HEADERS_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
     RESET_STREAMS_MAX, STREAM_WINDOW_PART, STREAMS_PER_CONNECTION_MAX,
 };
@@ -164,6 +164,7 @@ where
             .http2_max_header_list_size(HEADERS_BYTES_MAX)
             .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
             .http2_max_pending_accept_reset_streams(Some(RESET_STREAMS_MAX))
+            .http2_max_local_error_reset_streams(Some(BAD_FRAMES_MAX))
             .serve_with_incoming_shutdown(services, incoming, drain)
             .await?;
         Ok(())

@@ -1,6 +1,8 @@
-//! Calls that their client gives up. It speaks HTTP/2 as it is on the wire, so that calls and their ends arrive in one piece.
+//! Calls that their client gives up, and what it says of them afterwards. It speaks HTTP/2 as it is on the wire, so that calls and their
+//! ends arrive in one piece.
 
 use super::*;
+use tepui_server::limits::BAD_FRAMES_MAX;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -12,6 +14,10 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
 const CANCEL: u32 = 8;
+const ENHANCE_YOUR_CALM: u32 = 11;
+
+const SERVING: [u8; 7] = [0, 0, 0, 0, 2, 8, 1];
+const NOT_SERVING: [u8; 7] = [0, 0, 0, 0, 2, 8, 2];
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
@@ -48,17 +54,40 @@ fn call(stream: u32, path: &str) -> Vec<u8> {
     [begin(stream, path), frame(DATA, END_STREAM, stream, &[0; 5])].concat()
 }
 
+/// A connection over which a server has said that it serves, by a watch that goes on.
+async fn watch(server: &TestServer, stream: u32) -> TcpStream {
+    let mut connection = TcpStream::connect(server.running.address()).await.unwrap();
+    let hello = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &frame(SETTINGS, 0, 0, &[])[..]].concat();
+    connection.write_all(&hello).await.unwrap();
+    connection.write_all(&call(stream, "/grpc.health.v1.Health/Watch")).await.unwrap();
+    assert_eq!(answer(&mut connection, stream).await, SERVING);
+    connection
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u32::from(*byte))
+}
+
+/// The next frame that the server sends: its kind, its stream and its payload.
+async fn next_frame(connection: &mut TcpStream) -> (u8, u32, Vec<u8>) {
+    let mut head = [0; 9];
+    connection.read_exact(&mut head).await.unwrap();
+    let mut payload = vec![0; number(&head[..3]) as usize];
+    connection.read_exact(&mut payload).await.unwrap();
+    (head[3], number(&head[5..]), payload)
+}
+
+/// Why the server ends the connection, from the payload of a frame that says so.
+fn reason(payload: &[u8]) -> u32 {
+    number(payload.get(4..8).unwrap())
+}
+
 /// The next bytes of an answer to a call; the connection must go on.
 async fn answer(connection: &mut TcpStream, stream: u32) -> Vec<u8> {
     loop {
-        let mut head = [0; 9];
-        connection.read_exact(&mut head).await.unwrap();
-        let number = |bytes: &[u8]| bytes.iter().fold(0, |n, byte| n << 8 | u32::from(*byte));
-        let mut payload = vec![0; number(&head[..3]) as usize];
-        connection.read_exact(&mut payload).await.unwrap();
-        let reason = payload.get(4..8).map(number);
-        assert!(head[3] != GOAWAY || reason == Some(0), "the connection ends: {payload:?}");
-        if head[3] == DATA && number(&head[5..]) == stream {
+        let (kind, of, payload) = next_frame(connection).await;
+        assert!(kind != GOAWAY || reason(&payload) == 0, "the connection ends: {payload:?}");
+        if kind == DATA && of == stream {
             return payload;
         }
     }
@@ -66,15 +95,8 @@ async fn answer(connection: &mut TcpStream, stream: u32) -> Vec<u8> {
 
 #[tokio::test]
 async fn calls_that_are_all_given_up_at_once_end_no_other_call_of_their_connection() {
-    const SERVING: [u8; 7] = [0, 0, 0, 0, 2, 8, 1];
-    const NOT_SERVING: [u8; 7] = [0, 0, 0, 0, 2, 8, 2];
     let server = start(&memory()).await;
-    let mut connection = TcpStream::connect(server.running.address()).await.unwrap();
-    let hello = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &frame(SETTINGS, 0, 0, &[])[..]].concat();
-    connection.write_all(&hello).await.unwrap();
-    connection.write_all(&call(1, "/grpc.health.v1.Health/Watch")).await.unwrap();
-    assert_eq!(answer(&mut connection, 1).await, SERVING);
-
+    let mut connection = watch(&server, 1).await;
     let mut burst = Vec::new();
     for stream in (3..203).step_by(2) {
         burst.extend(begin(stream, "/google.bigtable.v2.Bigtable/ReadRows"));
@@ -92,4 +114,28 @@ async fn calls_that_are_all_given_up_at_once_end_no_other_call_of_their_connecti
     };
     let ((), heard) = tokio::join!(server.stop(), heard);
     assert_eq!(heard, NOT_SERVING);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_on_to_send_what_no_call_is_there_for_loses_its_connection() {
+    let server = start(&memory()).await;
+    // Calls with lower numbers are over from here on.
+    let mut connection = watch(&server, 1 << 20 | 1).await;
+    let mut frames = Vec::new();
+    for n in 0..=BAD_FRAMES_MAX as u32 {
+        frames.extend(frame(DATA, 0, 2 * n + 1, &[]));
+    }
+    connection.write_all(&frames).await.unwrap();
+    let mut answered = 0;
+    let why = loop {
+        let (kind, _, payload) = next_frame(&mut connection).await;
+        match kind {
+            GOAWAY => break reason(&payload),
+            RST_STREAM => answered += 1,
+            _ => {}
+        }
+    };
+    assert_eq!(why, ENHANCE_YOUR_CALM);
+    assert!(answered <= BAD_FRAMES_MAX, "{answered}");
+    server.stop().await;
 }
