@@ -199,7 +199,7 @@ class Load:
             for entry in response.entries:
                 if entry.status.code == 0:
                     state.acknowledge(*written[entry.index])
-                elif entry.status.code != grpc.StatusCode.RESOURCE_EXHAUSTED.value[0] and not self.killed.is_set():
+                elif entry.status.code != grpc.StatusCode.RESOURCE_EXHAUSTED.value[0] and "overloaded" not in entry.status.message and not self.killed.is_set():
                     self.problems.append(f"an entry failed before the kill: {entry.status.code}: {entry.status.message}")
 
     def administer(self, stub: Stub) -> None:

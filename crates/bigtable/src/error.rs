@@ -108,6 +108,12 @@ impl Error {
         Self { retry_after: Some(retry_after), ..Self::resource_exhausted(message) }
     }
 
+    /// The same error of an entry of a bulk that can be sent again. Google's clients for Go, Python and Node send entries again
+    /// for the code alone, where it is this one; those for Java and C++ for this one too.
+    pub fn as_unavailable(self) -> Self {
+        Self { kind: Code::Unavailable, ..self }
+    }
+
     /// When the same request may be tried again, where that is known.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after

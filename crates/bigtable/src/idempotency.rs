@@ -88,9 +88,8 @@ impl Token {
         Ok(adds.then(|| Self { token: given.token.clone(), now: truncate_to_granularity(now) }))
     }
 
-    /// Applies the batch, unless one with this token was applied within [`WINDOW`].
+    /// Applies the batch, which the tablet has let in, unless one with this token was applied within [`WINDOW`].
     pub async fn apply(self, tablet: &Tablet, mut batch: RowBatch) -> Result<()> {
-        tablet.admit()?;
         let projection = Projection::newest_of([(FAMILY, self.token.clone())]);
         let lock = tablet.lock_row(&batch.row).await;
         let found = tablet.read_row(&batch.row, &projection, ReadView::Pending).await?;

@@ -10,7 +10,7 @@
 //! read_modify_write_row    compile ─► lock ─► read pending ─► rules ───────► what was read is durable
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -22,9 +22,9 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_request::RequestStatsView;
 use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
-use tepui_engine::pressure::{Pressure, Priority};
+use tepui_engine::pressure::{self, Pressure, Priority};
 use tepui_engine::read::Projection;
-use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
+use tepui_engine::tablet::{ReadView, ScanOptions, Tablet, TabletId};
 
 use crate::activity;
 use crate::authorized_view::AuthorizedView;
@@ -167,7 +167,10 @@ impl Table {
         let batch = mutation::compile(&self.schema(), &request.row_key, &request.mutations)?;
         let tablet = self.turn_to(&batch.row);
         match Token::of(request.idempotency.as_ref(), &batch, self.clock.now_micros())? {
-            Some(token) => token.apply(tablet, batch).await?,
+            Some(token) => {
+                tablet.admit()?;
+                token.apply(tablet, batch).await?;
+            }
             None if batch.mutations.is_empty() => {}
             None => {
                 tablet.apply(batch).await?;
@@ -179,27 +182,46 @@ impl Table {
     /// Changes many rows; entries of the same row are applied in their order, but for those with an idempotency token,
     /// each of which is applied by itself, at any time. Returns the entries that failed, by index, each with its
     /// error; fails as a whole where nothing was tried.
+    ///
+    /// It is let in or refused once, with this priority: `RESOURCE_EXHAUSTED` as a whole, with a hint when to try again, where all
+    /// tablets that it writes to refuse it. Entries of a tablet that refuses while others do not, or that is at its limit by the time
+    /// their turn comes, are `UNAVAILABLE` with such a hint.
     pub async fn mutate_rows(
         &self,
         request: v2::MutateRowsRequest,
+        priority: Priority,
         view: Option<&AuthorizedView>,
     ) -> Result<Vec<(usize, Error)>> {
         let BulkPlan { rows, mut failed } =
             BulkPlan::new(&self.schema(), &request.entries, self.clock.now_micros(), view)?;
         let writes = bulk_writes(rows, &self.tablets, |tablet| tablet.id());
+        let refused = refusals(&writes, priority, self.rng.as_ref());
+        if !writes.is_empty() && writes.iter().all(|w| refused.contains_key(&w.tablet.id())) {
+            let last = refused.into_values().max_by_key(Error::retry_after);
+            return last.map_or(Ok(failed), Err);
+        }
         let in_flight = bulk_writes_in_flight(&writes);
         let mut turn = Turn::default();
         let writes = writes.into_iter().map(|BulkWrite { tablet, rows, entries, bytes }| {
             turn.row(bytes);
             let turn_is_over = turn.is_over();
+            let refused = refused.get(&tablet.id()).cloned();
             async move {
+                if let Some(refused) = refused {
+                    return (entries, Err(refused.as_unavailable()));
+                }
                 if turn_is_over {
                     others_first().await;
                 }
                 activity::turn_to(tablet.id());
+                if let Err(error) = tablet.admit_part() {
+                    let is_refusal = pressure::is_refusal(&error);
+                    let error = Error::from(error);
+                    return (entries, Err(if is_refusal { error.as_unavailable() } else { error }));
+                }
                 let applied = match rows {
                     BulkRows::Together(batches) => {
-                        tablet.apply_rows(batches).await.map_err(Error::from)
+                        tablet.apply_rows_admitted(batches).await.map_err(Error::from)
                     }
                     BulkRows::Once(token, batch) => token.apply(&tablet, batch).await,
                 };
@@ -550,6 +572,23 @@ fn bulk_writes<T: Clone, I: Eq + Hash>(
     writes
 }
 
+/// The tablets, by their ids, that do not let in what a bulk writes to them, each with what it says. What else is wrong with a
+/// tablet shows when it is written to.
+fn refusals(
+    writes: &[BulkWrite<Arc<Tablet>>],
+    priority: Priority,
+    rng: &dyn Rng,
+) -> HashMap<TabletId, Error> {
+    let chance = rng.next_u64();
+    let mut asked = HashSet::new();
+    let new = writes.iter().filter(|write| asked.insert(write.tablet.id()));
+    let refusal = |write: &BulkWrite<Arc<Tablet>>| {
+        let refusal = write.tablet.admit_by(priority, chance).err();
+        Some((write.tablet.id(), refusal.filter(pressure::is_refusal)?.into()))
+    };
+    new.filter_map(refusal).collect()
+}
+
 /// Writes of a bulk that are under way at once.
 fn bulk_writes_in_flight<T>(writes: &[BulkWrite<T>]) -> usize {
     let bytes: usize = writes.iter().map(|write| write.bytes).sum();
@@ -774,7 +813,8 @@ mod tests {
         #[expect(dead_code, reason = "only its types are checked")]
         fn check(table: &Table) {
             is_send(&table.mutate_row(&v2::MutateRowRequest::default(), None));
-            is_send(&table.mutate_rows(v2::MutateRowsRequest::default(), None));
+            let bulk = v2::MutateRowsRequest::default();
+            is_send(&table.mutate_rows(bulk, Priority::High, None));
             is_send(&table.check_and_mutate_row(&v2::CheckAndMutateRowRequest::default()));
             is_send(&table.read_modify_write_row(&v2::ReadModifyWriteRowRequest::default(), None));
             is_send(&table.drop_row_range(None));

@@ -7,7 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
@@ -26,8 +28,10 @@ use tepui_bigtable::{Code, chunk};
 use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::db::{Engine, EngineOptions};
 use tepui_engine::io::{
-    Env, Files, InlineIo, IoEngine, ManualClock, MemoryFiles, SeededRng, ThreadSpawner,
+    Env, FaultFiles, Files, InlineIo, IoEngine, ManualClock, MemoryFiles, Rng, SeededRng,
+    ThreadSpawner,
 };
+use tepui_engine::pressure::Priority;
 use tepui_engine::schema::Aggregate;
 use tepui_engine::tablet::TabletId;
 use v2::mutation::Mutation as Change;
@@ -63,7 +67,7 @@ impl Fixture {
             rng: Arc::new(SeededRng::new(1)),
             spawner: Arc::new(ThreadSpawner),
         };
-        let engine = open(&env);
+        let engine = open(&env, EngineOptions::default());
         let mut bounds = vec![""];
         bounds.extend(splits);
         bounds.push("");
@@ -81,10 +85,14 @@ impl Fixture {
 
     /// Closes the engine and opens it again on the same files.
     fn reopen(&mut self) {
+        self.reopen_with(EngineOptions::default());
+    }
+
+    fn reopen_with(&mut self, options: EngineOptions) {
         let ids: Vec<TabletId> = self.table.tablets().map(|(_, t)| t.id()).collect();
         let schema = self.table.schema();
         self.engine.close().unwrap();
-        self.engine = open(&self.env);
+        self.engine = open(&self.env, options);
         let tablets = ids.into_iter().map(|id| self.engine.tablet(id).unwrap()).collect();
         self.table = table(&self.env, tablets, schema);
         self.engine.start().unwrap();
@@ -132,8 +140,8 @@ impl Drop for Fixture {
     }
 }
 
-fn open(env: &Env) -> Arc<Engine> {
-    Engine::open(env.clone(), Path::new("/data"), EngineOptions::default()).unwrap()
+fn open(env: &Env, options: EngineOptions) -> Arc<Engine> {
+    Engine::open(env.clone(), Path::new("/data"), options).unwrap()
 }
 
 fn table(
@@ -381,16 +389,23 @@ async fn an_addition_with_a_token_counts_once_over_retries_and_restarts() {
         assert_eq!(fixture.dump().await, one(1));
     }
     // In a bulk too, where the same token comes twice, and after a restart and a flush.
-    assert_eq!(fixture.table.mutate_rows(bulk(token("token-two")), None).await.unwrap(), []);
+    assert_eq!(
+        fixture.table.mutate_rows(bulk(token("token-two")), Priority::High, None).await.unwrap(),
+        []
+    );
     assert_eq!(fixture.dump().await, one(2));
     fixture.reopen();
     fixture.flush().await;
     fixture.table.mutate_row(&add_once(token("token-one")), None).await.unwrap();
-    assert_eq!(fixture.table.mutate_rows(bulk(token("token-two")), None).await.unwrap(), []);
+    assert_eq!(
+        fixture.table.mutate_rows(bulk(token("token-two")), Priority::High, None).await.unwrap(),
+        []
+    );
     assert_eq!(fixture.dump().await, one(2));
-    assert_eq!(fixture.table.mutate_rows(bulk(None), None).await.unwrap(), []);
+    assert_eq!(fixture.table.mutate_rows(bulk(None), Priority::High, None).await.unwrap(), []);
     assert_eq!(fixture.dump().await, one(4));
-    let failed = fixture.table.mutate_rows(bulk(token("short")), None).await.unwrap();
+    let failed =
+        fixture.table.mutate_rows(bulk(token("short")), Priority::High, None).await.unwrap();
     assert_eq!(
         failed.iter().map(|(i, e)| (*i, e.kind())).collect::<Vec<_>>(),
         [(0, Code::InvalidArgument), (1, Code::InvalidArgument)]
@@ -497,10 +512,104 @@ async fn bulk_writes_report_each_entry_that_failed() {
         ],
         ..Default::default()
     };
-    let failed = fixture.table.mutate_rows(request, None).await.unwrap();
+    let failed = fixture.table.mutate_rows(request, Priority::High, None).await.unwrap();
     let failed: Vec<_> = failed.into_iter().map(|(index, error)| (index, error.kind())).collect();
     assert_eq!(failed, [(1, Code::NotFound), (4, Code::InvalidArgument)]);
     assert_eq!(fixture.dump().await, ["a f:q@0=2", "z f:q@0=1"]);
+}
+
+/// Chance as a test wants it.
+#[derive(Debug, Default)]
+struct Chance(AtomicU64);
+
+impl Chance {
+    const BAD: u64 = 0;
+    const GOOD: u64 = u64::MAX;
+}
+
+impl Rng for Chance {
+    fn next_u64(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A bulk of so many rows of a kibibyte for each of these beginnings of keys, in turns.
+fn bulk_of(starts: &[&str], rows: usize) -> v2::MutateRowsRequest {
+    let entries = (0..rows).flat_map(|n| {
+        starts.iter().map(move |start| v2::mutate_rows_request::Entry {
+            row_key: format!("{start}{n:06}").into(),
+            mutations: mutations(vec![set("f", "q", 0, vec![b'v'; 1 << 10])]),
+            idempotency: None,
+        })
+    });
+    v2::MutateRowsRequest { entries: entries.collect(), ..Default::default() }
+}
+
+#[tokio::test]
+async fn a_bulk_is_let_in_or_refused_once_and_what_its_tablet_has_no_room_for_is_unavailable() {
+    const MEMTABLE: usize = 1 << 20;
+    let mut env = Fixture::new(&[]).env.clone();
+    let files = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    (env.files, env.rng) = (Arc::new(files.clone()), Arc::new(SeededRng::new(1)));
+    let options = EngineOptions {
+        memtable_bytes: MEMTABLE as u64,
+        memtables_waiting_max: 3,
+        ..Default::default()
+    };
+    let engine = open(&env, options);
+    let halves = [RowRange::new("", "m"), RowRange::new("m", "")];
+    let tablets: Vec<_> = halves.map(|range| engine.create_tablet(range).unwrap()).into();
+    let chance = Arc::new(Chance::default());
+    let rng = Arc::clone(&chance) as Arc<dyn Rng>;
+    let table = Table::new("t", tablets.clone(), schema(), Arc::clone(&env.clock), rng).unwrap();
+    engine.start().unwrap();
+    // No flush comes to its end.
+    let (go, stands_still) = mpsc::channel::<()>();
+    let stands_still = Mutex::new(stands_still);
+    files.before_sync(Some(Arc::new(move |path: &Path| {
+        if path.extension().is_some_and(|extension| extension == "sst") {
+            let _ = stands_still.lock().unwrap().recv();
+        }
+    })));
+    for row in ["a", "b", "c"] {
+        let value = vec![b'v'; MEMTABLE];
+        let request = v2::MutateRowRequest {
+            row_key: row.into(),
+            mutations: mutations(vec![set("f", "q", 0, value)]),
+            ..Default::default()
+        };
+        table.mutate_row(&request, None).await.unwrap();
+    }
+    let share = tablets[0].pressure().refused_share();
+    assert!(0.3 < share && share < 0.7, "{share}");
+
+    let bulk = async |chances, request| {
+        chance.0.store(chances, Ordering::Relaxed);
+        table.mutate_rows(request, Priority::High, None).await
+    };
+    let says_when = |error: &tepui_bigtable::error::Error| {
+        error.retry_after().is_some_and(|after| after > Duration::ZERO)
+    };
+    // Refused as a whole, and nothing of it is written.
+    let refused = bulk(Chance::BAD, bulk_of(&["d"], 200)).await.unwrap_err();
+    assert_eq!(refused.kind(), Code::ResourceExhausted);
+    assert!(says_when(&refused));
+    // Of two tablets, one takes its part.
+    let failed = bulk(Chance::BAD, bulk_of(&["d", "z"], 200)).await.unwrap();
+    let indexes: Vec<_> = failed.iter().map(|(index, _)| *index).collect();
+    assert_eq!(indexes, (0..400).step_by(2).collect::<Vec<_>>());
+    assert!(failed.iter().all(|(_, e)| e.kind() == Code::Unavailable && says_when(e)));
+    // Let in, every row of it is written, where every other write would be refused.
+    assert_eq!(bulk(Chance::GOOD, bulk_of(&["e"], 200)).await.unwrap(), []);
+    // But not beyond the limit.
+    let rows = 4 * MEMTABLE >> 10;
+    let failed = bulk(Chance::GOOD, bulk_of(&["f"], rows)).await.unwrap();
+    assert!((rows / 2..rows).contains(&failed.len()), "{}", failed.len());
+    assert!(failed.iter().all(|(_, e)| e.kind() == Code::Unavailable && says_when(e)));
+    let refused = bulk(Chance::GOOD, bulk_of(&["g"], 1)).await.unwrap_err();
+    assert_eq!(refused.kind(), Code::ResourceExhausted);
+    drop(go);
+    engine.close().unwrap();
 }
 
 fn check(
@@ -1169,7 +1278,7 @@ async fn a_write_outside_of_the_view_changes_nothing() {
         let good = mutations_of_entry("r11", vec![set("f", "new", 0, "y")]);
         let bad = v2::mutate_rows_request::Entry { row_key, mutations, idempotency: None };
         let request = v2::MutateRowsRequest { entries: vec![good, bad], ..Default::default() };
-        let failed = table.mutate_rows(request, Some(&view)).await.unwrap();
+        let failed = table.mutate_rows(request, Priority::High, Some(&view)).await.unwrap();
         let failed: Vec<_> = failed.iter().map(|(at, error)| (*at, error.kind())).collect();
         assert_eq!(failed, [(1, Code::PermissionDenied)]);
     }

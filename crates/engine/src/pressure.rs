@@ -19,6 +19,9 @@
 //! is spread by chance over everything up to twice its middle: those who were refused together, as everybody is within
 //! moments when a load sets in, neither come back together nor all stay away for the same while.
 //!
+//! A request of many rows is let in or refused as one: its client has one answer to come back by, and not thousands. What was let in
+//! is carried out in parts, of which only those that meet the limit are refused.
+//!
 //! Writes of a lower [`Priority`] are refused from the same point on, and all of them well before the limit, so that they
 //! make room for the others.
 
@@ -160,6 +163,11 @@ impl Pressure {
             Error::overloaded(format!("the server is overloaded: {}", self.behind.text()), after)
         })
     }
+
+    /// The refusal of a write where nothing at all is let in. `chance`, a random number, is for the hint.
+    pub(crate) fn refuses_all(&self, chance: impl FnOnce() -> u64) -> Option<Error> {
+        if self.refused_share() < 1.0 { None } else { self.refuses(Priority::High, chance) }
+    }
 }
 
 /// A random number as one from 0 up to, and without, 1.
@@ -221,6 +229,7 @@ mod tests {
         }
         assert!(at(0.5).refuses(Priority::High, || 0).is_none());
         assert!(at(1.0).refuses(Priority::High, || u64::MAX).is_some());
+        assert!(at(1.0).refuses_all(|| u64::MAX).is_some() && at(0.99).refuses_all(|| 0).is_none());
         assert!(at(0.75).refuses(Priority::High, || u64::MAX / 4).is_some());
         assert!(at(0.75).refuses(Priority::High, || u64::MAX / 4 * 3).is_none());
         assert!(Pressure::of(Behind::Log, 1.0, 0.0).refuses(Priority::High, || u64::MAX).is_some());

@@ -384,6 +384,18 @@ func TestWritesGetThroughRefusals(t *testing.T) {
 					return
 				}
 			}
+			for n := range 10 {
+				keys, mutations := make([]string, 100), make([]*bigtable.Mutation, 100)
+				for i := range keys {
+					keys[i], mutations[i] = fmt.Sprintf("bulk-%d-%d-%d", n, i, worker), bigtable.NewMutation()
+					mutations[i].Set("f", "q", 1000, value)
+				}
+				errs, err := table.ApplyBulk(ctx, keys, mutations)
+				if err != nil || errs != nil {
+					failures <- fmt.Errorf("bulk %d of worker %d: %w: %v", n, worker, err, errs)
+					return
+				}
+			}
 		}()
 	}
 	workers.Wait()
@@ -392,7 +404,7 @@ func TestWritesGetThroughRefusals(t *testing.T) {
 		t.Error(err)
 	}
 	// Those that were acknowledged are there.
-	if got := len(keys(t, ctx, table, bigtable.InfiniteRange(""), bigtable.RowFilter(bigtable.StripValueFilter()))); got != 800 {
-		t.Errorf("%d rows, want 800", got)
+	if got := len(keys(t, ctx, table, bigtable.InfiniteRange(""), bigtable.RowFilter(bigtable.StripValueFilter()))); got != 8800 {
+		t.Errorf("%d rows, want 8800", got)
 	}
 }

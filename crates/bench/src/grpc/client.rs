@@ -121,7 +121,7 @@ impl Client {
         while let Some(response) = stream.message().await.map_err(failure)? {
             for entry in response.entries {
                 let Some(status) = entry.status.filter(|status| status.code != 0) else { continue };
-                if Code::from(status.code) != Code::ResourceExhausted {
+                if !Refusals::is_one(&status) {
                     let (index, code) = (entry.index, Code::from(status.code));
                     let message =
                         format!("MutateRows, entry {index}: {code:?}: {}", status.message);

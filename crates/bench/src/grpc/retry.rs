@@ -1,11 +1,12 @@
-//! What a server says when it is asked for more than it can do: `RESOURCE_EXHAUSTED`, with
-//! `google.rpc.RetryInfo` in the status's details to say when to come back.
+//! What a server says when it is asked for more than it can do: `RESOURCE_EXHAUSTED`, or of an entry of a request that it has
+//! begun `UNAVAILABLE`, with `google.rpc.RetryInfo` in the status's details to say when to come back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use googleapis_tonic_google_rpc::google::rpc;
 use prost::Message as _;
+use tonic::Code;
 
 /// How long to wait where a server does not say: long enough to take the load off, short enough to notice
 /// when it is over.
@@ -28,7 +29,16 @@ impl Refusals {
         self.take(retry_delay_of_details(details))
     }
 
-    /// The same for the status of an entry within a response.
+    /// Whether the status of an entry within a response is that of a refusal.
+    pub fn is_one(status: &rpc::Status) -> bool {
+        match Code::from(status.code) {
+            Code::ResourceExhausted => true,
+            Code::Unavailable => retry_delay(status).is_some(),
+            _ => false,
+        }
+    }
+
+    /// Counts the refusal of an entry; how long to wait before the next attempt.
     pub fn count_entry(&self, status: &rpc::Status) -> Duration {
         self.take(retry_delay(status))
     }
@@ -80,6 +90,22 @@ mod tests {
         let info = rpc::RetryInfo { retry_delay: Some(delay) };
         let any = prost_types::Any { type_url: RETRY_INFO.to_owned(), value: info.encode_to_vec() };
         rpc::Status { code: 8, message: "busy".to_owned(), details: vec![any] }.encode_to_vec()
+    }
+
+    #[test]
+    fn an_entry_is_refused_where_it_says_so_or_when_to_come_back() {
+        let told = details(prost_types::Duration { seconds: 1, nanos: 0 });
+        let told = rpc::Status::decode(&told[..]).unwrap();
+        for (code, with_hint, without) in [
+            (Code::ResourceExhausted, true, true),
+            (Code::Unavailable, true, false),
+            (Code::NotFound, false, false),
+        ] {
+            let told = rpc::Status { code: code.into(), ..told.clone() };
+            assert_eq!(Refusals::is_one(&told), with_hint, "{code:?}");
+            let silent = rpc::Status { details: Vec::new(), ..told };
+            assert_eq!(Refusals::is_one(&silent), without, "{code:?}");
+        }
     }
 
     #[test]

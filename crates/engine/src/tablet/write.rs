@@ -56,10 +56,11 @@ impl Tablet {
     /// none was applied; after an error that is [in doubt](Error::in_doubt) each of them may have been.
     pub async fn apply_rows(&self, batches: Vec<RowBatch>) -> Result<()> {
         self.admit()?;
-        self.apply_admitted(batches).await
+        self.apply_rows_admitted(batches).await
     }
 
-    async fn apply_admitted(&self, batches: Vec<RowBatch>) -> Result<()> {
+    /// The same for rows that were let in already, as a part of a request ([`Self::admit_part`]).
+    pub async fn apply_rows_admitted(&self, batches: Vec<RowBatch>) -> Result<()> {
         let mut rows = Vec::with_capacity(batches.len());
         let mut bytes = 0;
         for batch in batches {
@@ -228,6 +229,22 @@ impl Tablet {
 
     /// Whether a write of this priority is let in. Those of the highest need not ask: carrying them out does.
     pub fn admit_as(&self, priority: Priority) -> Result<()> {
+        self.admit_unless(|pressure| pressure.refuses(priority, || self.core.env.rng.next_u64()))
+    }
+
+    /// The same for all that one request writes to this tablet, by a random number of the request: where it writes to several
+    /// tablets, those that are equally far behind let in, or refuse, their parts of it together.
+    pub fn admit_by(&self, priority: Priority, chance: u64) -> Result<()> {
+        self.admit_unless(|pressure| pressure.refuses(priority, || chance))
+    }
+
+    /// Whether a part of a request that was let in can be carried out now: chance has no say any more, and only at the limit
+    /// it is `Overloaded`.
+    pub fn admit_part(&self) -> Result<()> {
+        self.admit_unless(|pressure| pressure.refuses_all(|| self.core.env.rng.next_u64()))
+    }
+
+    fn admit_unless(&self, refusal: impl FnOnce(&Pressure) -> Option<Error>) -> Result<()> {
         self.core.check_writable()?;
         if self.is_dropped() {
             return Err(dropped());
@@ -236,9 +253,7 @@ impl Tablet {
             return Ok(());
         }
         let pressure = self.pressure();
-        let Some(refusal) = pressure.refuses(priority, || self.core.env.rng.next_u64()) else {
-            return Ok(());
-        };
+        let Some(refusal) = refusal(&pressure) else { return Ok(()) };
         if pressure.behind == Behind::LevelZero && self.level_zero_is_stuck(&self.view.load()) {
             self.core.refusals.count(Behind::Failing);
             return Err(pressure::failing());
@@ -258,7 +273,7 @@ impl Tablet {
     /// Applies batches as [`Self::apply_rows`] does, but waits as [`Self::apply_when_room`].
     pub async fn apply_rows_when_room(&self, batches: Vec<RowBatch>) -> Result<()> {
         self.wait_for_room().await?;
-        self.apply_admitted(batches).await
+        self.apply_rows_admitted(batches).await
     }
 
     async fn wait_for_room(&self) -> Result<()> {

@@ -179,11 +179,9 @@ impl DataService {
     ) -> Result<Response<Stream<MutateRowsResponse>>, Status> {
         let wants_rate = rate::is_wanted(request.metadata());
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
-        // They are let in or refused together, by where the first belongs; from there on each has an answer of its own.
-        let first = request.entries.first().map_or(&[][..], |entry| &entry.row_key);
-        let target = self.target_of(&request, first, Access::Write).await?;
+        let target = self.target(&request, Access::Write).await?;
         let count = request.entries.len();
-        let failed = target.table.mutate_rows(request, target.view()).await;
+        let failed = target.table.mutate_rows(request, target.priority, target.view()).await;
         let failed = failed.map_err(|error| from_error(&error))?;
         let mut messages = in_messages(outcomes(count, failed));
         if wants_rate {
