@@ -6,6 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tepui_engine::ErrorKind;
 
 /// When to try again what met too many open files, or no memory: nothing of it was done, and as soon it may pass.
@@ -54,6 +55,7 @@ pub struct Error {
     message: String,
     retry_after: Option<Duration>,
     in_doubt: bool,
+    large_row: Option<Bytes>,
 }
 
 /// The crate's result type.
@@ -94,7 +96,8 @@ constructors! {
 impl Error {
     /// An error of `kind`.
     pub fn new(kind: Code, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), retry_after: None, in_doubt: false }
+        let message = message.into();
+        Self { kind, message, retry_after: None, in_doubt: false, large_row: None }
     }
 
     /// A request field whose value is refused, in the words that Bigtable's service uses:
@@ -106,6 +109,16 @@ impl Error {
     /// A refusal of work that is too much now, with a hint when to try again.
     pub fn overloaded(message: impl Into<String>, retry_after: Duration) -> Self {
         Self { retry_after: Some(retry_after), ..Self::resource_exhausted(message) }
+    }
+
+    /// A row that is too large to be read, or that a filter makes too large; a client may go on without it.
+    pub fn large_row(row: Bytes, message: impl Into<String>) -> Self {
+        Self { large_row: Some(row), ..Self::failed_precondition(message) }
+    }
+
+    /// The key of the row that is too large, where that is what is wrong.
+    pub fn large_row_key(&self) -> Option<&Bytes> {
+        self.large_row.as_ref()
     }
 
     /// The same error of an entry of a bulk that can be sent again. Google's clients for Go, Python and Node send entries again
@@ -196,7 +209,8 @@ impl From<tepui_engine::Error> for Error {
         let passes = (error.kind() == ErrorKind::Exhausted).then_some(RETRY_EXHAUSTED);
         let retry_after = error.retry_after().or(passes);
         let in_doubt = error.is_in_doubt();
-        Self { kind, message: error.message().to_owned(), retry_after, in_doubt }
+        let large_row = error.large_row().map(Bytes::copy_from_slice);
+        Self { kind, message: error.message().to_owned(), retry_after, in_doubt, large_row }
     }
 }
 
@@ -241,6 +255,15 @@ mod tests {
         let error = Error::from(error).context("row 'r'");
         assert!(error.is_in_doubt() && error.message().contains("not known"), "{error:?}");
         assert!(!Error::unavailable("x").is_in_doubt());
+    }
+
+    #[test]
+    fn a_row_that_is_too_large_keeps_its_key() {
+        let error = tepui_engine::Error::new(ErrorKind::RowTooLarge, "larger than a read");
+        let error = Error::from(error.of_large_row(b"r\0".to_vec())).context("table 't'");
+        let key = error.large_row_key().map(AsRef::as_ref);
+        assert_eq!((error.kind(), key), (Code::FailedPrecondition, Some(&b"r\0"[..])));
+        assert_eq!(Error::failed_precondition("x").large_row_key(), None);
     }
 
     #[test]

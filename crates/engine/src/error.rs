@@ -45,6 +45,7 @@ pub struct Error {
     message: String,
     retry_after: Option<Duration>,
     in_doubt: bool,
+    large_row: Option<Box<[u8]>>,
 }
 
 /// The engine's result type.
@@ -53,7 +54,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of `kind`; the message says what to do where something can be done.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), retry_after: None, in_doubt: false }
+        let message = message.into();
+        Self { kind, message, retry_after: None, in_doubt: false, large_row: None }
     }
 
     /// A refusal of work that is too much now, with a hint when to try again.
@@ -109,6 +111,17 @@ impl Error {
     /// When the same request may be tried again, where that is known.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
+    }
+
+    /// The key of the row that is too large, of [`ErrorKind::RowTooLarge`]: who reads on can leave it out.
+    pub fn large_row(&self) -> Option<&[u8]> {
+        self.large_row.as_deref()
+    }
+
+    /// The same error about the row that is too large.
+    pub fn of_large_row(mut self, row: Vec<u8>) -> Self {
+        self.large_row = Some(row.into());
+        self
     }
 
     /// The message without the kind.

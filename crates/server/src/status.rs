@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use prost::Message as _;
 use tepui_bigtable::error::{Code, Error, start_of};
 use tonic::Status;
@@ -19,6 +21,22 @@ const RETRY_UNAVAILABLE: Duration = Duration::from_secs(1);
 /// When to try again where something is used up of which nobody knows when there is more, as of the disk: an operator has
 /// to make room, so this keeps clients from asking in vain.
 const RETRY_EXHAUSTED: Duration = Duration::from_secs(10);
+
+/// The type of the detail that tells a client which row to leave out.
+const ERROR_INFO_TYPE: &str = "type.googleapis.com/google.rpc.ErrorInfo";
+
+/// What Bigtable says of itself in such a detail.
+const ERROR_DOMAIN: &str = "bigtable.googleapis.com";
+
+/// The reason, and the name of the row's key in base64, by which Google's Java client knows a row that is too large to be read
+/// (`skipLargeRowsCallable`).
+const LARGE_ROW_REASON: &str = "LargeRowReadError";
+const LARGE_ROW_KEY: &str = "rowKeyBase64Encoded";
+
+/// Bytes of such a key, at most; of a longer one clients are told in the message alone. Details are a header of the answer, and
+/// base64 there once more: 16 bytes of it for 9 of the key, so that this many leave room for the message twice in the
+/// 8 KiB that clients take. Keys of Bigtable have 4 KiB at most.
+const LARGE_ROW_KEY_BYTES_MAX: usize = 3 << 10;
 
 /// Bytes of a message, at most. It is a header of the answer, where every byte may become three and some clients take 8 KiB in all, and
 /// it is in the details once more. Longer, and they would see a failure of the connection in its place.
@@ -66,15 +84,12 @@ pub fn from_error(error: &Error) -> Status {
     if matches!(code, tonic::Code::DataLoss | tonic::Code::Internal) {
         tracing::error!(?code, message = error.message(), "request failed");
     }
-    match retry_after(error) {
-        None => Status::new(code, message(error)),
-        Some(after) => {
-            let message = message(error);
-            let details = vec![retry_info(after)];
-            let all = rpc::Status { code: code.into(), message: message.to_string(), details };
-            Status::with_details(code, message, all.encode_to_vec().into())
-        }
+    let (message, details) = (message(error), details(error));
+    if details.is_empty() {
+        return Status::new(code, message);
     }
+    let all = rpc::Status { code: code.into(), message: message.to_string(), details };
+    Status::with_details(code, message, all.encode_to_vec().into())
 }
 
 /// The same for one entry of many, within an answer.
@@ -82,8 +97,24 @@ pub fn of_entry(error: &Error) -> rpc::Status {
     rpc::Status {
         code: grpc_code(error.kind()).into(),
         message: message(error).into_owned(),
-        details: retry_after(error).map(retry_info).into_iter().collect(),
+        details: details(error),
     }
+}
+
+/// What a client can act on.
+fn details(error: &Error) -> Vec<prost_types::Any> {
+    let retry = retry_after(error).map(retry_info);
+    let large_row = error.large_row_key().filter(|key| key.len() <= LARGE_ROW_KEY_BYTES_MAX);
+    retry.into_iter().chain(large_row.map(|key| large_row_info(key))).collect()
+}
+
+fn large_row_info(key: &[u8]) -> prost_types::Any {
+    let info = rpc::ErrorInfo {
+        reason: LARGE_ROW_REASON.to_owned(),
+        domain: ERROR_DOMAIN.to_owned(),
+        metadata: [(LARGE_ROW_KEY.to_owned(), STANDARD.encode(key))].into(),
+    };
+    prost_types::Any { type_url: ERROR_INFO_TYPE.to_owned(), value: info.encode_to_vec() }
 }
 
 /// When the client may try again: every refusal that is not for good says so. Not an error after which what was asked may
@@ -208,6 +239,32 @@ mod tests {
         }
         let fits = "x".repeat(MESSAGE_BYTES_MAX);
         assert_eq!(from_error(&Error::not_found(fits.clone())).message(), fits);
+    }
+
+    #[test]
+    fn a_row_that_is_too_large_is_named_whole_as_long_as_that_fits_into_a_header() {
+        let of = |bytes: usize| {
+            let key = vec![0xff; bytes];
+            let text =
+                format!("row \"{}\": too large: {}", key[..128].escape_ascii(), "x ".repeat(60));
+            from_error(&Error::large_row(key.into(), text))
+        };
+        let status = of(LARGE_ROW_KEY_BYTES_MAX);
+        assert_eq!(status.code(), tonic::Code::FailedPrecondition);
+        let told = rpc::Status::decode(status.details()).unwrap();
+        let [detail] = &told.details[..] else { panic!("one detail: {told:?}") };
+        assert_eq!(detail.type_url, ERROR_INFO_TYPE);
+        let info = rpc::ErrorInfo::decode(&detail.value[..]).unwrap();
+        assert_eq!((&*info.reason, &*info.domain), ("LargeRowReadError", ERROR_DOMAIN));
+        let key = STANDARD.decode(&info.metadata["rowKeyBase64Encoded"]).unwrap();
+        assert_eq!(key, vec![0xff; LARGE_ROW_KEY_BYTES_MAX]);
+        let headers = status.into_http::<()>();
+        // As HTTP/2 counts them.
+        let headers = headers.headers().iter();
+        let bytes: usize =
+            headers.map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
+        assert!(bytes < 15 << 9, "{bytes}");
+        assert!(of(LARGE_ROW_KEY_BYTES_MAX + 1).details().is_empty());
     }
 
     #[test]

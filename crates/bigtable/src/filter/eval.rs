@@ -22,6 +22,9 @@ use crate::error::{Error, Result};
 /// largest size whose cells have a hundred bytes each.
 const CELLS_MAX: usize = 2 << 20;
 
+/// Bytes of a row's key that an error shows, at most: it has all of them beside its text.
+const ROW_SHOWN_BYTES_MAX: usize = 128;
+
 pub(super) struct Evaluation<'a> {
     key: &'a [u8],
     families: &'a dyn FamilyNames,
@@ -159,10 +162,10 @@ impl<'a> Evaluation<'a> {
     }
 
     fn too_large(&self, limit: &str) -> Error {
-        Error::failed_precondition(format!(
-            "Error while reading row '{}' : the filter makes more than {limit} of it",
-            self.key.escape_ascii()
-        ))
+        let shown = self.key.get(..ROW_SHOWN_BYTES_MAX).unwrap_or(self.key).escape_ascii();
+        let what =
+            format!("Error while reading row '{shown}' : the filter makes more than {limit} of it");
+        Error::large_row(Bytes::copy_from_slice(self.key), what)
     }
 
     /// Keeps the cells of families whose name `keep` accepts. A family without a name was dropped.

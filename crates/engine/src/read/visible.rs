@@ -210,7 +210,8 @@ impl VisibleRow {
     fn in_row(&self, error: Error) -> Error {
         let row = self.row_key();
         let shown = row.get(..ROW_SHOWN_BYTES_MAX).unwrap_or(&row);
-        error.context(format_args!("row \"{}\"", shown.escape_ascii()))
+        let error = error.context(format_args!("row \"{}\"", shown.escape_ascii()));
+        if error.kind() == ErrorKind::RowTooLarge { error.of_large_row(row) } else { error }
     }
 
     /// Takes in the record `entry` under `cursor`, which belongs to the current row.

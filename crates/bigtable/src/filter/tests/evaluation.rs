@@ -212,6 +212,7 @@ fn interleaves_that_multiply_a_row_are_stopped() {
     assert_eq!(error.kind(), Code::FailedPrecondition);
     let want = "Error while reading row 'r' : the filter makes more than 2097152 cells of it";
     assert_eq!(error.message(), want);
+    assert_eq!(error.large_row_key().map(AsRef::as_ref), Some(&b"r"[..]));
 }
 
 #[test]

@@ -229,6 +229,7 @@ fn a_row_over_the_limit_is_refused_and_one_at_the_limit_is_not() {
     let error = step(&mut open(records(), limit(2 * cell - 1))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::RowTooLarge);
     assert!(error.message().contains(&(2 * cell - 1).to_string()), "{error}");
+    assert_eq!(error.large_row(), Some(&b"a"[..]), "who reads on can leave it out");
 }
 
 #[test]
