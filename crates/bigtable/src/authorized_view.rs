@@ -167,6 +167,11 @@ impl AuthorizedView {
         found.ok_or_else(|| outside(&format!("column family {} is", Shown(name))))
     }
 
+    /// Whether it has any of these rows.
+    pub(crate) fn overlaps(&self, range: &RowRange) -> bool {
+        self.rows.iter().any(|own| own.overlaps(range))
+    }
+
     /// The samples of a table that divide the view. A key beyond the view's rows, which may be a row's, is replaced by
     /// the end of those rows; offsets count the bytes of the parts that the view has rows in.
     pub(crate) fn samples(

@@ -61,8 +61,7 @@ pub fn within(
     samples: Vec<v2::SampleRowKeysResponse>,
     range: &v2::RowRange,
 ) -> Result<Vec<v2::SampleRowKeysResponse>> {
-    let RowRange { start, .. } = rowset::row_range(range)
-        .map_err(|what| Error::invalid_argument(format!("Error in field 'row_range' : {what}")))?;
+    let RowRange { start, .. } = rows_of(range)?;
     let end = match &range.end_key {
         Some(EndKey::EndKeyOpen(key) | EndKey::EndKeyClosed(key)) => key.clone(),
         None => Bytes::new(),
@@ -80,6 +79,12 @@ pub fn within(
         divided.push(sample);
     }
     Ok(divided)
+}
+
+/// The rows of a range that a request names.
+pub fn rows_of(range: &v2::RowRange) -> Result<RowRange> {
+    rowset::row_range(range)
+        .map_err(|what| Error::invalid_argument(format!("Error in field 'row_range' : {what}")))
 }
 
 fn response(row_key: Bytes, bytes: u64) -> v2::SampleRowKeysResponse {

@@ -37,7 +37,7 @@ use crate::mutation;
 use crate::read_rows::{Plan, ReadRows};
 use crate::rmw::{self, Rules};
 use crate::rowset;
-use crate::sample::{SAMPLE_PART_BYTES, TabletSample, sample, within};
+use crate::sample::{SAMPLE_PART_BYTES, TabletSample, rows_of, sample, within};
 use crate::schema::{FamilyNames, TableSchema};
 use crate::selection::{FilterSource, Selection};
 use crate::tablets::TabletMap;
@@ -389,14 +389,20 @@ impl Table {
     /// Row keys that divide the table: the bounds of its tablets, and rows within large ones, with the
     /// bytes before each. The last is the empty key with the bytes of the table. Through a view or of a range, those that
     /// divide its rows, ending with their end.
+    ///
+    /// Blocks: reads a little of each file of the tablets that have some of these rows.
     pub fn sample_row_keys(
         &self,
         view: Option<&AuthorizedView>,
         range: Option<&v2::RowRange>,
     ) -> Result<Vec<v2::SampleRowKeysResponse>> {
+        let wanted = range.map(rows_of).transpose()?;
         let mut tablets = Vec::new();
         for (range, tablet) in self.tablets.iter() {
-            let rows = tablet.sample_rows(SAMPLE_PART_BYTES)?;
+            let is_wanted = wanted.as_ref().is_none_or(|wanted| wanted.overlaps(range))
+                && view.is_none_or(|view| view.overlaps(range));
+            // Of the others it counts only how large they are.
+            let rows = if is_wanted { tablet.sample_rows(SAMPLE_PART_BYTES)? } else { Vec::new() };
             let stats = tablet.stats();
             let values = stats.value_file_bytes.saturating_sub(stats.value_garbage_bytes);
             let bytes = stats.sst_bytes.saturating_add(stats.memtable_bytes).saturating_add(values);

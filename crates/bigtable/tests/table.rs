@@ -852,6 +852,36 @@ async fn samples_name_tablet_bounds_and_end_with_the_table() {
 }
 
 #[tokio::test]
+async fn samples_of_a_range_read_nothing_of_other_tablets() {
+    let files = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let mut fixture = Fixture::over(Arc::new(files.clone()), Arc::new(InlineIo), &["d", "h"]);
+    for row in ["a", "e", "z"] {
+        fixture.mutate(row, vec![set("f", "q", 0, vec![b'v'; 10_000])]).await;
+    }
+    // Nothing of the files stays in memory.
+    fixture.reopen_with(EngineOptions { block_cache_bytes: 0, ..Default::default() });
+    let range = v2::RowRange {
+        start_key: Some(v2::row_range::StartKey::StartKeyClosed("d".into())),
+        end_key: Some(v2::row_range::EndKey::EndKeyOpen("f".into())),
+    };
+    let read = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&read);
+    files.before_read(Some(Arc::new(move |_: &Path| {
+        counted.fetch_add(1, Ordering::Relaxed);
+    })));
+    let part = fixture.table.sample_row_keys(None, Some(&range)).unwrap();
+    let read_of_one = read.swap(0, Ordering::Relaxed);
+    let all = fixture.table.sample_row_keys(None, None).unwrap();
+    assert_eq!((read_of_one, read.swap(0, Ordering::Relaxed)), (1, 3));
+    assert_eq!(part.iter().map(|s| text(&s.row_key)).collect::<Vec<_>>(), ["f"]);
+    // With the bytes before it, of the tablet that is not asked too.
+    assert!(part[0].offset_bytes > all[0].offset_bytes);
+    assert_eq!(part[0].offset_bytes, all[1].offset_bytes);
+    fixture.table.sample_row_keys(Some(&view()), None).unwrap();
+    assert_eq!(read.swap(0, Ordering::Relaxed), 1, "the rows of the view are in the last tablet");
+}
+
+#[tokio::test]
 async fn a_family_that_is_created_again_is_empty() {
     let fixture = Fixture::new(&[]);
     fixture.mutate("r", vec![set("f", "q", 0, "old"), set("g", "q", 0, "kept")]).await;

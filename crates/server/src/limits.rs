@@ -239,8 +239,12 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often it is told that connections were refused or could not be accepted.
 pub const REFUSED_CONNECTIONS_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Threads of a core for what blocks, at most: changes of the catalog, which take turns at one lock, drops of rows, and reads of
-/// old changes, of which there are [`CHANGE_DISK_READS_MAX`]. More would only wait; a flood of admin calls waits in a queue instead.
+/// `SampleRowKeys` that each core has under way, at most; others wait. Each reads from the disk, a file at a time, for as long as its
+/// table has files, so that more would take the disk from reads of rows.
+pub const SAMPLINGS_MAX: usize = 2;
+
+/// Threads of a core for what blocks, at most: changes of the catalog, which take turns at one lock, drops of rows, [`SAMPLINGS_MAX`],
+/// and reads of old changes, of which there are [`CHANGE_DISK_READS_MAX`]. More would only wait; a flood of admin calls waits in a queue instead.
 pub const BLOCKING_THREADS_MAX: usize = 64;
 
 /// Tablets that one `DropRowRange` drops rows of at once, each on one of these threads: enough to share the disk's syncs, and few

@@ -122,6 +122,9 @@ impl Fault {
 /// What runs before a file is synced.
 pub type SyncHook = Arc<dyn Fn(&Path) + Send + Sync>;
 
+/// Called with the path of the file before a read of it.
+pub type ReadHook = Arc<dyn Fn(&Path) + Send + Sync>;
+
 /// The file system. Clones share their faults.
 #[derive(Clone)]
 pub struct FaultFiles {
@@ -138,6 +141,7 @@ struct Plan {
     quota_bytes: Option<u64>,
     free_bytes: Option<u64>,
     before_sync: Option<SyncHook>,
+    before_read: Option<ReadHook>,
 }
 
 /// The data under the lock is valid at every step, so a panic elsewhere does not spoil it.
@@ -213,6 +217,12 @@ impl FaultFiles {
     /// Runs `hook` before every file sync, on the thread that syncs: to block it, or to delay it.
     pub fn before_sync(&self, hook: Option<SyncHook>) {
         lock(&self.plan).before_sync = hook;
+    }
+
+    /// Runs `hook` before every read of a file, on the thread that reads. Not for files that are read through
+    /// [`RandomFile::device`].
+    pub fn before_read(&self, hook: Option<ReadHook>) {
+        lock(&self.plan).before_read = hook;
     }
 
     /// How many operations of a kind there were, failed ones included.
@@ -392,6 +402,10 @@ impl RandomFile for FaultRandom {
     fn read_at(&self, offset: u64, len: usize) -> Result<Bytes> {
         if let Some(device) = self.inner.device() {
             return super::device::read_blocking(self, &device, offset, len);
+        }
+        let hook = lock(&self.files.plan).before_read.clone();
+        if let Some(hook) = hook {
+            hook(self.path());
         }
         retry_once(&self.files.metrics, || {
             self.files.check_read(self.path(), offset, len)?;

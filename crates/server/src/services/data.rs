@@ -11,10 +11,11 @@ use tepui_bigtable::table::Table;
 use tepui_bigtable::turn::others_first;
 use tepui_engine::io::Clock;
 use tepui_engine::pressure::Priority;
+use tokio::sync::Semaphore;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
-use super::{Stream, Tables};
+use super::{Stream, Tables, blocking_while_asked};
 use crate::admission::{Answer, Connection, Hold, Streams, rate};
 use crate::api::kept;
 use crate::api::session::{ClientConfiguration, GetClientConfigurationRequest};
@@ -30,7 +31,7 @@ use crate::catalog::authorized_views::AuthorizedViews;
 use crate::change_streams::ChangeStreams;
 use crate::instances::Instances;
 use crate::instances::profiles::Access;
-use crate::limits::MUTATE_ROWS_MESSAGE_BYTES_MAX;
+use crate::limits::{MUTATE_ROWS_MESSAGE_BYTES_MAX, SAMPLINGS_MAX};
 use crate::metrics::rpc::Recorder;
 use crate::names;
 use crate::status::{self, from_error};
@@ -43,6 +44,8 @@ pub struct DataService {
     pub(super) instances: Arc<Instances>,
     streams: Arc<Streams>,
     changes: Arc<ChangeStreams>,
+    /// Turns of [`SAMPLINGS_MAX`].
+    samplings: Arc<Semaphore>,
     clock: Arc<dyn Clock>,
     pub(super) recorder: Recorder,
 }
@@ -59,7 +62,8 @@ impl DataService {
         clock: Arc<dyn Clock>,
         recorder: Recorder,
     ) -> Self {
-        Self { tables, views, instances, streams, changes, clock, recorder }
+        let samplings = Arc::new(Semaphore::new(SAMPLINGS_MAX));
+        Self { tables, views, instances, streams, changes, samplings, clock, recorder }
     }
 
     /// Whether a request may do this by its app profile.
@@ -157,8 +161,13 @@ impl DataService {
     ) -> Result<Response<Stream<SampleRowKeysResponse>>, Status> {
         let request = request.into_inner();
         let target = self.target(&request, Access::Read).await?;
-        let samples = target.table.sample_row_keys(target.view(), request.row_range.as_ref());
-        let samples = samples.map_err(|error| from_error(&error))?;
+        // What waits for its turn goes with its request.
+        let turn = Arc::clone(&self.samplings).acquire_owned().await;
+        let samples = blocking_while_asked(move || {
+            let _turn = turn;
+            target.table.sample_row_keys(target.view(), request.row_range.as_ref())
+        })
+        .await?;
         Ok(Response::new(Box::pin(futures::stream::iter(samples.into_iter().map(Ok)))))
     }
 

@@ -86,6 +86,47 @@ async fn a_bulk_write_answers_for_each_entry() {
 }
 
 #[tokio::test]
+async fn a_table_that_is_sampled_from_a_slow_disk_keeps_nobody_else_waiting() {
+    let mut env = memory();
+    let faults = FaultFiles::new(Arc::clone(&env.files));
+    env.files = Arc::new(faults.clone());
+    let server = start(&env).await;
+    server.create(&["m"]).await;
+    server.set("a", b"v").await.unwrap();
+    server.stop().await;
+    let server = start_with(&env, |config| {
+        config.cores = 1;
+        config.engine.block_cache_bytes = 0;
+    })
+    .await;
+    // No file is read before the sender is gone.
+    let (read, mut reading) = tokio::sync::mpsc::unbounded_channel();
+    let (go, stands_still) = std::sync::mpsc::channel::<()>();
+    let stands_still = std::sync::Mutex::new(stands_still);
+    faults.before_read(Some(Arc::new(move |_: &std::path::Path| {
+        let _ = read.send(());
+        let _ = stands_still.lock().unwrap().recv();
+    })));
+    let mut data = server.data();
+    let request = v2::SampleRowKeysRequest { table_name: TABLE.to_owned(), ..Default::default() };
+    let mut sampling = std::pin::pin!(data.sample_row_keys(request));
+    tokio::select! {
+        _ = &mut sampling => panic!("nothing was read"),
+        begun = reading.recv() => begun.unwrap(),
+    }
+    let others = tokio::time::timeout(std::time::Duration::from_mins(1), server.set("b", b"v"));
+    others.await.expect("the core serves others meanwhile").unwrap();
+    drop(go);
+    let mut samples = sampling.await.unwrap().into_inner();
+    let mut keys = Vec::new();
+    while let Some(sample) = samples.message().await.unwrap() {
+        keys.push(sample.row_key);
+    }
+    assert_eq!(keys, ["m", ""]);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn clients_that_go_by_it_are_told_their_rate_of_bulk_writes() {
     let server = start(&memory()).await;
     server.create(&["m"]).await;
