@@ -27,7 +27,8 @@
 //!
 //! A message that goes on with a row at the start of a cell names the row again, which every client allows,
 //! and which Google's Python client needs: it takes the first chunk of a message for the start of a row.
-//! Within a value the protocol forbids the key, so values are cut no sooner than a message's size demands.
+//! Within a value Google's clients for Go and Java refuse the key, and that for Python needs it once it has seen a row:
+//! [`LargeRows::SplitNamed`] is for it alone. Values are cut no sooner than a message's size demands.
 //!
 //! Guarantees: no message is larger than [`MESSAGE_BYTES_MAX`], and so none exceeds
 //! [`limits::RESPONSE_BYTES_MAX`], except one of a single large row under [`LargeRows::Whole`]; large values are
@@ -74,6 +75,8 @@ pub enum LargeRows {
     /// It spans messages.
     #[default]
     Split,
+    /// It spans messages, and each names it, also within a value.
+    SplitNamed,
     /// It is one message, of up to [`limits::ROW_READ_BYTES_MAX`] and framing: for clients that take no
     /// other, which then have to accept messages of that size.
     Whole,
@@ -140,7 +143,8 @@ impl Chunker {
                 if messages.open.len() + chunk.bytes_in_message() > messages.target_bytes {
                     messages.flush();
                 }
-                if messages.open.is_empty() && !within_value {
+                let may_name = !within_value || *large_rows == LargeRows::SplitNamed;
+                if messages.open.is_empty() && may_name {
                     chunk.row_key = key;
                 }
                 within_value = chunk.value_size > 0;

@@ -166,7 +166,7 @@ fn the_largest_possible_chunk_fits_a_message() {
     let mut schema = TableSchema::new();
     let id = schema.allocate_family_id();
     schema.families.insert("f".repeat(limits::FAMILY_NAME_CHARS_MAX), FamilySchema::new(id));
-    let mut chunker = Chunker::new(schema.names(), LargeRows::Split);
+    let mut chunker = Chunker::new(schema.names(), LargeRows::SplitNamed);
     let row = Bytes::from(vec![b'r'; limits::ROW_KEY_BYTES_MAX]);
     let qualifier = vec![b'q'; limits::QUALIFIER_BYTES_MAX];
     let value = vec![b'v'; VALUE_PIECE_BYTES_MAX * 2];
@@ -240,13 +240,19 @@ fn a_message_that_goes_on_with_a_row_names_it_again() {
 }
 
 #[test]
-fn a_message_that_goes_on_with_a_value_does_not_name_the_row() {
-    let mut chunker = Chunker::new(families(), LargeRows::Split);
-    let value = vec![b'v'; MESSAGE_BYTES_MAX + 1];
-    chunker.push_row(&"row".into(), vec![cell(1, b"q", 0, value)]);
-    let messages = drain(&mut chunker);
-    let keys: Vec<_> = messages.iter().flat_map(|m| &m.chunks).map(|c| &c.row_key).collect();
-    assert_eq!(keys, ["row", ""]);
+fn a_message_that_goes_on_with_a_value_names_the_row_only_for_who_needs_it() {
+    for (large_rows, expected) in
+        [(LargeRows::Split, ["a", "row", ""]), (LargeRows::SplitNamed, ["a", "row", "row"])]
+    {
+        let mut chunker = Chunker::new(families(), large_rows);
+        let value = vec![b'v'; MESSAGE_BYTES_MAX + 1];
+        chunker.push_row(&"a".into(), vec![cell(1, b"q", 0, "v")]);
+        chunker.push_row(&"row".into(), vec![cell(1, b"q", 0, value)]);
+        let messages = drain(&mut chunker);
+        assert!(messages.iter().all(|m| m.encoded_len() <= MESSAGE_BYTES_MAX));
+        let keys: Vec<_> = messages.iter().flat_map(|m| &m.chunks).map(|c| &c.row_key).collect();
+        assert_eq!(keys, expected);
+    }
 }
 
 #[test]

@@ -297,13 +297,20 @@ impl Target {
     }
 }
 
-/// What the client makes of rows that are larger than a message. Google's Go client takes a message that
+/// What the client makes of rows that are larger than a message. Google's Python client takes a message that begins within a
+/// value, and so without a row's key, for a row out of order; its `x-goog-api-client` says `gccl/2.50.2-data`, and what is
+/// built on that `-data-async` or `-data-shim`. Versions before, which do not, refuse the key there. Google's Go client takes a message that
 /// ends within a row for the end of a broken stream. On an emulator all that it says of itself is gRPC's
 /// `user-agent: grpc-go/1.83.2`, and `bigtable-features`, which programs over the generated client, who
 /// read the stream by themselves, have no reason to send.
 fn large_rows(metadata: &MetadataMap) -> LargeRows {
-    let agent = metadata.get("user-agent").and_then(|value| value.to_str().ok()).unwrap_or("");
-    let is_go = agent.split(' ').any(|part| part.starts_with("grpc-go/"));
+    let text = |name| metadata.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let names_version = |part: &str| part.starts_with("gccl/") && part.contains("-data");
+    let api_client = text("x-goog-api-client");
+    if api_client.contains("gl-python/") && api_client.split(' ').any(names_version) {
+        return LargeRows::SplitNamed;
+    }
+    let is_go = text("user-agent").split(' ').any(|part| part.starts_with("grpc-go/"));
     if is_go && metadata.contains_key("bigtable-features") {
         LargeRows::Whole
     } else {
@@ -430,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_go_client_gets_large_rows_whole() {
+    fn the_go_client_gets_large_rows_whole_and_the_python_client_with_their_names() {
         let of = |headers: &[(&'static str, &str)]| {
             let mut metadata = MetadataMap::new();
             for (name, value) in headers {
@@ -444,6 +451,14 @@ mod tests {
         assert_eq!(of(&[("user-agent", "grpc-go/1.83.2")]), LargeRows::Split);
         assert_eq!(of(&[("user-agent", "grpc-python/1.75.0"), features]), LargeRows::Split);
         assert_eq!(of(&[]), LargeRows::Split);
+        for (version, expected) in [
+            ("gl-python/3.11.2 grpc/1.75.0 gax/2.25.1 gccl/2.50.2-data", LargeRows::SplitNamed),
+            ("gl-python/3.11.2 gccl/2.50.2-data-shim pb/6.33.0", LargeRows::SplitNamed),
+            ("gl-python/3.11.2 grpc/1.75.0 gax/2.25.1 gapic/2.50.2 gccl/2.50.2", LargeRows::Split),
+            ("gl-java/17 gapic/2.83.0 gccl/2.83.0 gax/2.70.0 grpc/1.75.0", LargeRows::Split),
+        ] {
+            assert_eq!(of(&[("x-goog-api-client", version)]), expected, "{version}");
+        }
     }
 
     #[test]
