@@ -602,7 +602,7 @@ async fn a_bulk_is_let_in_or_refused_once_and_what_its_tablet_has_no_room_for_is
     // Let in, every row of it is written, where every other write would be refused.
     assert_eq!(bulk(Chance::GOOD, bulk_of(&["e"], 200)).await.unwrap(), []);
     // But not beyond the limit.
-    let rows = 4 * MEMTABLE >> 10;
+    let rows = (4 * MEMTABLE) >> 10;
     let failed = bulk(Chance::GOOD, bulk_of(&["f"], rows)).await.unwrap();
     assert!((rows / 2..rows).contains(&failed.len()), "{}", failed.len());
     assert!(failed.iter().all(|(_, e)| e.kind() == Code::Unavailable && says_when(e)));
@@ -765,7 +765,7 @@ async fn what_waited_for_a_row_is_newer_than_what_was_written_meanwhile() {
                 let first = mutations_of_entry("r", vec![set("f", "owner", -1, "overwritten")]);
                 let entries = vec![first, mutations_of_entry("r", claim())];
                 let request = v2::MutateRowsRequest { entries, ..Default::default() };
-                assert_eq!(table.mutate_rows(request, None).await, Ok(vec![]));
+                assert_eq!(table.mutate_rows(request, Priority::High, None).await, Ok(vec![]));
             }
             .boxed_local(),
             _ => async {
