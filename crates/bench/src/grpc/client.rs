@@ -109,15 +109,18 @@ impl Client {
         Ok(count.ok_or_else(wrong)?)
     }
 
-    /// Writes many rows. Entries that the server refuses are `Refused` as a whole: the request is to be made again.
+    /// Writes many rows, and leaves those in `rows` that are still to be written where the server refuses some or all of them.
     pub async fn load(
         &mut self,
-        request: v2::MutateRowsRequest,
+        asks: &Asks,
+        rows: &mut Vec<u64>,
         refusals: &Refusals,
     ) -> Outcome<()> {
+        let request = asks.load(rows.iter().copied());
         let failure = |status| Self::failure("MutateRows", &status, refusals);
         let mut stream = self.data.mutate_rows(request).await.map_err(failure)?.into_inner();
-        let mut refused = None;
+        let mut delay = None;
+        let mut refused = Vec::new();
         while let Some(response) = stream.message().await.map_err(failure)? {
             for entry in response.entries {
                 let Some(status) = entry.status.filter(|status| status.code != 0) else { continue };
@@ -127,12 +130,15 @@ impl Client {
                         format!("MutateRows, entry {index}: {code:?}: {}", status.message);
                     return Err(Error::failed(message).into());
                 }
-                if refused.is_none() {
-                    refused = Some(refusals.count_entry(&status));
+                let row = usize::try_from(entry.index).ok().and_then(|at| rows.get(at));
+                refused.extend(row);
+                if delay.is_none() {
+                    delay = Some(refusals.count_entry(&status));
                 }
             }
         }
-        refused.map_or(Ok(()), |delay| Err(Failure::Refused(delay)))
+        *rows = refused;
+        delay.map_or(Ok(()), |delay| Err(Failure::Refused(delay)))
     }
 
     /// Makes sure that a table is there, with the families that benchmarks use; whether it was made.

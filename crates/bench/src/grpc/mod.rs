@@ -143,13 +143,16 @@ impl Store for Grpc {
         let batch = self.options.load_batch_rows.min(rows_by_bytes);
         let crews = self.crews(self.options.load_threads)?;
         let in_flight = self.options.load_in_flight;
-        let one = async |mut client: Client, rows: Range<u64>| loop {
-            match client.load(asks.load(rows.clone()), &self.refusals).await {
-                Ok(()) => return Ok(()),
-                Err(Failure::Failed(error)) => return Err(error),
-                Err(Failure::Refused(delay)) => tokio::time::sleep(delay).await,
+        let one = async |mut client: Client, rows: Range<u64>| {
+            let mut left = rows.collect();
+            loop {
+                match client.load(&asks, &mut left, &self.refusals).await {
+                    Ok(()) => return Ok(()),
+                    Err(Failure::Failed(error)) => return Err(error),
+                    Err(Failure::Refused(delay)) => tokio::time::sleep(delay).await,
+                }
+                progress.check()?;
             }
-            progress.check()?;
         };
         network::load(crews, dataset, batch, in_flight, progress, one)
     }
