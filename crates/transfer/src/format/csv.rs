@@ -8,7 +8,7 @@
 //!
 //! With a family given beside, the file begins with the qualifiers. Every cell gets the time of the import, or,
 //! where values encode their own (`value@microseconds`), that. Bytes are taken as they are; only `"`, `,` and line ends
-//! are quoted.
+//! are quoted, and a quote that means nothing ends the reading ([`csv_quotes`](super::csv_quotes)).
 
 use std::collections::HashMap;
 use std::io::{BufWriter, Read};
@@ -16,6 +16,7 @@ use std::io::{BufWriter, Read};
 use bytes::Bytes;
 use csv::ByteRecord;
 
+use super::csv_quotes::Quotes;
 use super::{Bad, Record, Sink, Source};
 use crate::error::{Error, Result};
 use crate::files::File;
@@ -59,16 +60,22 @@ pub struct Column {
     pub qualifier: Vec<u8>,
 }
 
-/// A reader that fails once a record is too long.
+/// A reader that fails once a record is too long, and where a quote is that may not be there.
 struct Bounded<R> {
     inner: R,
     record_bytes_max: u64,
     /// Of the record that is being read.
     left: u64,
+    quotes: Quotes,
+    /// What is wrong with the quote behind the last byte that was read.
+    wrong: Option<String>,
 }
 
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if let Some(wrong) = &self.wrong {
+            return Err(std::io::Error::other(wrong.clone()));
+        }
         let count = self.inner.read(buffer)?;
         self.left = self.left.checked_sub(count as u64).ok_or_else(|| {
             std::io::Error::other(format!(
@@ -76,7 +83,15 @@ impl<R: Read> Read for Bounded<R> {
                 self.record_bytes_max
             ))
         })?;
-        Ok(count)
+        let looked = match buffer.get(..count) {
+            Some(read) if !read.is_empty() => self.quotes.look(read),
+            _ if buffer.is_empty() => Ok(()),
+            _ => self.quotes.end().map_err(|wrong| (0, wrong)),
+        };
+        let Err((before, wrong)) = looked else { return Ok(count) };
+        self.wrong = Some(wrong.clone());
+        // The records before it are read.
+        if before > 0 { Ok(before) } else { Err(std::io::Error::other(wrong)) }
     }
 }
 
@@ -97,7 +112,9 @@ impl<R: Read> Reader<R> {
     }
 
     fn open_bounded(input: R, options: &Options, record_bytes_max: u64) -> Result<Self> {
-        let input = Bounded { inner: input, record_bytes_max, left: record_bytes_max };
+        let (quotes, wrong) = (Quotes::new(), None);
+        let left = record_bytes_max;
+        let input = Bounded { inner: input, record_bytes_max, left, quotes, wrong };
         let mut reader =
             csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(input);
         let mut header = |what: &str| {
@@ -187,7 +204,11 @@ impl<R: Read> Source for Reader<R> {
         match self.reader.read_byte_record(&mut self.line) {
             Ok(true) => {}
             Ok(false) => return Ok(None),
-            Err(error) => return Err(Error::failed(format!("line {begins}: {error}"))),
+            Err(error) => {
+                let wrong = self.reader.get_ref().wrong.clone();
+                let why = wrong.unwrap_or_else(|| format!("line {begins}: {error}"));
+                return Err(Error::failed(why));
+            }
         }
         let bad = |reason: String| Ok(Some(Record::Bad(Bad { reason, raw: raw(&self.line) })));
         let at = self.line.position().map_or(0, csv::Position::line);
@@ -392,6 +413,25 @@ mod tests {
         let mut reader =
             Reader::open_bounded(text.as_bytes(), &options(None, Timestamps::Now), 20_000).unwrap();
         assert_eq!(std::iter::from_fn(|| reader.next().unwrap()).count(), 10_000);
+    }
+
+    #[test]
+    fn a_stray_quote_ends_the_reading_behind_the_records_before_it() {
+        for (text, why) in [
+            ("k,v\nk1,\"5 inch\nk2,v2\nk3,v3\n", "line 4: a quote that is not closed"),
+            ("k,v\nk1,\"5 inch\nk2,\"v2\"\n", "line 4: a field goes on behind its closing quote"),
+            ("k,v\nk1,\"abc\"def\n", "line 4: a field goes on behind its closing quote"),
+            ("k,v\nk1,5\" pipe\nk2,v\n", "line 4: a quote in a field that does not begin with one"),
+        ] {
+            let text = format!(",f\n,a\n{text}");
+            let mut reader =
+                Reader::open(text.as_bytes(), &options(None, Timestamps::Now)).unwrap();
+            assert!(matches!(reader.next().unwrap(), Some(Record::Row(_))), "{text}");
+            assert_eq!(reader.next().unwrap_err().to_string(), why);
+        }
+        let opened = Reader::open(&b",f\n,\"a\n"[..], &options(None, Timestamps::Now));
+        let error = opened.err().unwrap().to_string();
+        assert!(error.contains("qualifiers: line 2: a quote that is not closed"), "{error}");
     }
 
     #[test]

@@ -14,6 +14,7 @@
 
 pub mod avro;
 pub mod csv;
+mod csv_quotes;
 #[cfg(test)]
 pub mod golden;
 pub mod parquet;
