@@ -61,6 +61,12 @@ impl Target {
         format!("projects/{}/instances/{}", self.project, self.instance)
     }
 
+    /// The server's address, in one form however it was written.
+    pub fn address(&self) -> &str {
+        let address = self.endpoint.strip_prefix("http://").unwrap_or(&self.endpoint);
+        address.trim_end_matches('/')
+    }
+
     /// The table's full name.
     pub fn table_name(&self) -> String {
         format!("{}/tables/{}", self.instance_name(), self.table)
@@ -212,8 +218,8 @@ impl Client {
         if target.endpoint.starts_with("https://") {
             return Err(wrong("only plaintext endpoints are supported"));
         }
-        let address = target.endpoint.strip_prefix("http://").unwrap_or(&target.endpoint);
-        let port = address.trim_end_matches('/').rsplit_once(':').map(|(_, port)| port);
+        let address = target.address();
+        let port = address.rsplit_once(':').map(|(_, port)| port);
         if !port.is_some_and(|port| matches!(port.parse::<u16>(), Ok(1..))) {
             return Err(wrong("it must be HOST:PORT"));
         }

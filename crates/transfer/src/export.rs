@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 
 use crate::client::{Client, Stop, Target};
 use crate::error::{Error, Result};
-use crate::files::{self, Unfinished};
+use crate::files::{self, Lock, Unfinished};
 use crate::format::csv::{COLUMNS_MAX, Column, Timestamps};
 use crate::format::{Format, Sink, avro, csv, parquet, sequence};
 use crate::import::WORKERS_MAX;
@@ -51,7 +51,7 @@ pub const FILES_MAX: usize = 99_999;
 /// What a file's hidden name ends with.
 const HIDDEN_SUFFIX: &str = ".new";
 /// Of the state's layout.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What is read of the table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,6 +116,9 @@ struct Shard {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct State {
     version: u32,
+    /// The server's address.
+    #[serde(default)]
+    server: String,
     table: String,
     format: Format,
     selection: Selection,
@@ -242,8 +245,9 @@ fn filter(selection: &Selection, versions: Option<i32>, keys_only: bool) -> Opti
 /// Runs an export.
 pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary> {
     check(export)?;
-    files::make_parent(&export.output)?;
     let state_path = state_path(&export.output);
+    // Two exports would write into each other's files.
+    let _lock = Lock::take(&state_path)?;
     let found = files::read_text(&state_path)?;
     let mut state = match found {
         Some(text) if export.resume => {
@@ -388,6 +392,11 @@ fn resumed(export: &Export, text: &str) -> Result<State> {
         .map_err(|error| Error::failed(format!("{error}; --overwrite begins anew")))?;
     if state.version != VERSION {
         return differs("another version of this program");
+    } else if state.server != export.target.address() {
+        return Err(Error::failed(format!(
+            "the export was begun from {0}: go on with --endpoint {0}, or begin anew with --overwrite",
+            state.server
+        )));
     } else if state.table != export.target.table_name() {
         return differs(&format!("table {}", state.table));
     } else if state.format != export.format {
@@ -467,6 +476,7 @@ async fn plan(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<State> 
     }
     Ok(State {
         version: VERSION,
+        server: export.target.address().to_owned(),
         table,
         format: export.format,
         selection: export.selection.clone(),

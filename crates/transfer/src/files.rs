@@ -5,7 +5,9 @@
     reason = "files of an operator, outside of any engine"
 )]
 
-use std::io::{BufRead, Read, Seek as _, SeekFrom, Write as _};
+use std::fs::TryLockError;
+use std::io::{BufRead, ErrorKind, Read, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -134,7 +136,7 @@ pub fn exists(path: &Path) -> bool {
 pub fn read_text(path: &Path) -> Result<Option<String>> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed("read", path, &error)),
     }
 }
@@ -142,9 +144,7 @@ pub fn read_text(path: &Path) -> Result<Option<String>> {
 /// Removes a file; one that is not there is removed already.
 pub fn remove(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(failed("remove", path, &error))
-        }
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", path, &error)),
         _ => Ok(()),
     }
 }
@@ -154,13 +154,60 @@ pub fn rename(from: &Path, to: &Path) -> Result<()> {
     std::fs::rename(from, to).map_err(|e| failed("write", to, &e))
 }
 
-/// Makes the directory that a file is to lie in.
+/// Makes the directory that a file is to lie in, and those that it lies in, durably.
 pub fn make_parent(path: &Path) -> Result<()> {
-    match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => {
-            std::fs::create_dir_all(dir).map_err(|e| failed("create", dir, &e))
+    let Some(dir) = path.parent() else { return Ok(()) };
+    let above = dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty());
+    let missing: Vec<&Path> = above.take_while(|dir| !dir.exists()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(dir).map_err(|e| failed("create", dir, &e))?;
+    missing.into_iter().try_for_each(sync_parent)
+}
+
+/// Keeps other processes away from a file, until it is dropped.
+#[derive(Debug)]
+pub struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock of a file, which need not be there: a hidden one beside it, `.NAME.lock`. An error at once where
+    /// somebody has it. What a process leaves that was killed is locked no longer.
+    pub fn take(of: &Path) -> Result<Self> {
+        make_parent(of)?;
+        let name = of.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        let path = of.with_file_name(format!(".{}.lock", name.trim_start_matches('.')));
+        loop {
+            let opened = File::options().create(true).write(true).truncate(false).open(&path);
+            let file = opened.map_err(|e| failed("write", &path, &e))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    let path = path.display();
+                    return Err(Error::failed(format!(
+                        "another process is running this: it has locked {path}"
+                    )));
+                }
+                Err(TryLockError::Error(error)) => return Err(failed("lock", &path, &error)),
+            }
+            // Who had it may have removed it since it was opened here, and it may be there anew.
+            let locked = file.metadata().map_err(|e| failed("read", &path, &e))?;
+            let is_there = std::fs::metadata(&path)
+                .is_ok_and(|there| (there.dev(), there.ino()) == (locked.dev(), locked.ino()));
+            if is_there {
+                return Ok(Self { path, _file: file });
+            }
         }
-        _ => Ok(()),
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // One that stays is in nobody's way.
+        drop(std::fs::remove_file(&self.path));
     }
 }
 
@@ -223,14 +270,23 @@ pub struct Appended {
     path: PathBuf,
     file: File,
     bytes: u64,
+    /// Whether an addition failed: what there is of it would stand before the next.
+    failed: bool,
 }
 
 impl Appended {
-    /// Opens or makes the file, and drops what is behind the first `bytes`. A file that is shorter was changed by
-    /// somebody else.
+    /// Makes the file, durably; an error where there is one.
+    pub fn create(path: &Path) -> Result<Self> {
+        let made = File::options().create_new(true).append(true).open(path);
+        let file = made.map_err(|e| failed("write", path, &e))?;
+        sync_parent(path)?;
+        Ok(Self { path: path.to_owned(), file, bytes: 0, failed: false })
+    }
+
+    /// Opens the file, and drops what is behind the first `bytes`. A file that is shorter was changed by somebody else.
     pub fn open(path: &Path, bytes: u64) -> Result<Self> {
-        let opened = File::options().create(true).write(true).truncate(false).open(path);
-        let mut file = opened.map_err(|e| failed("write", path, &e))?;
+        let opened = File::options().append(true).open(path);
+        let file = opened.map_err(|e| failed("write", path, &e))?;
         let length = file.metadata().map_err(|e| failed("read", path, &e))?.len();
         if length < bytes {
             return Err(Error::failed(format!(
@@ -238,15 +294,21 @@ impl Appended {
                 path.display()
             )));
         }
-        let cut = file.set_len(bytes).and_then(|()| file.seek(SeekFrom::Start(bytes)));
-        cut.map_err(|e| failed("write", path, &e))?;
-        Ok(Self { path: path.to_owned(), file, bytes })
+        file.set_len(bytes).map_err(|e| failed("write", path, &e))?;
+        Ok(Self { path: path.to_owned(), file, bytes, failed: false })
     }
 
-    /// Adds to it and syncs; its length then.
+    /// Adds to it and syncs; its length then. After an error nothing more is added.
     pub fn append(&mut self, contents: &[u8]) -> Result<u64> {
+        if std::mem::replace(&mut self.failed, true) {
+            return Err(Error::failed(format!(
+                "an earlier write to {} failed",
+                self.path.display()
+            )));
+        }
         let written = self.file.write_all(contents).and_then(|()| self.file.sync_data());
         written.map_err(|e| failed("write", &self.path, &e))?;
+        self.failed = false;
         self.bytes += contents.len() as u64;
         Ok(self.bytes)
     }
@@ -362,9 +424,40 @@ mod tests {
     fn lines_behind_what_was_noted_are_cut() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lines");
-        assert_eq!(Appended::open(&path, 0).unwrap().append(b"one\ntwo\n").unwrap(), 8);
+        assert_eq!(Appended::create(&path).unwrap().append(b"one\ntwo\n").unwrap(), 8);
         assert_eq!(Appended::open(&path, 4).unwrap().append(b"2\n").unwrap(), 6);
         assert_eq!(std::fs::read(&path).unwrap(), b"one\n2\n");
         assert!(Appended::open(&path, 7).unwrap_err().to_string().contains("changed since"));
+        assert!(Appended::create(&path).is_err(), "what somebody else keeps there stays");
+    }
+
+    #[test]
+    fn behind_an_addition_that_failed_nothing_is_added() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lines");
+        let mut lines = Appended::create(&path).unwrap();
+        lines.append(b"one\n").unwrap();
+        // A descriptor that takes no writes fails as a full disk does.
+        let good = std::mem::replace(&mut lines.file, open(&path).unwrap());
+        assert!(lines.append(b"two\n").is_err());
+        lines.file = good;
+        let error = lines.append(b"three\n").unwrap_err().to_string();
+        assert!(error.contains("an earlier write"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"one\n");
+    }
+
+    #[test]
+    fn a_lock_is_had_by_one_and_is_gone_with_who_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new/sub/.t.export.json");
+        let first = Lock::take(&path).unwrap();
+        let error = Lock::take(&path).unwrap_err().to_string();
+        assert!(error.contains("another process is running this"), "{error}");
+        drop(first);
+        drop(Lock::take(&path).unwrap());
+        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 0);
+        // As one leaves it that was killed.
+        std::fs::write(path.with_file_name(".t.export.json.lock"), "").unwrap();
+        Lock::take(&path).unwrap();
     }
 }

@@ -30,10 +30,10 @@ use tokio::sync::mpsc;
 use crate::batch::{Batch, Batches, Cut, Families};
 use crate::client::{Client, Patience, Stop, Target};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files;
+use crate::files::{self, Lock};
 use crate::format::rejected::Line;
 use crate::format::{self, ReadOptions};
-use crate::journal::{Earlier, FileState, Journal, Step};
+use crate::journal::{Asked, Earlier, FileState, Journal, Step};
 use crate::row::MUTATIONS_MAX;
 use crate::write::{Entry, write};
 use crate::{joined, lock, runtime};
@@ -114,17 +114,21 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     for path in &paths {
         format::check(path, &import.read)?;
     }
-    let families = runtime()?.block_on(families(import))?;
-    let table = import.target.table_name();
-    let journal = Journal::open(
-        (!import.dry_run).then_some(import.state.as_path()),
-        &table,
-        &import.read,
-        &paths,
-        &import.rejected,
-        import.rejected_max,
-        import.earlier,
-    )?;
+    // Two imports would each write over what the other one notes. One that is dry notes nothing.
+    let _state_lock = (!import.dry_run).then(|| Lock::take(&import.state)).transpose()?;
+    let _rejected_lock = Lock::take(&import.rejected)?;
+    let asked = Asked {
+        server: import.target.address(),
+        table: &import.target.table_name(),
+        read: &import.read,
+        paths: &paths,
+        rejected_path: &import.rejected,
+        rejected_max: import.rejected_max,
+    };
+    let state_path = (!import.dry_run).then_some(import.state.as_path());
+    let found = Journal::find(state_path, &asked, import.earlier)?;
+    let families = runtime()?.block_on(families(import, found.has_begun()))?;
+    let journal = found.begin()?;
     bar.set_length(journal.files().iter().map(|file| file.file.bytes).sum());
     let shared = Shared {
         import,
@@ -192,14 +196,19 @@ fn check_readable(unreadable: Vec<Error>, files: usize) -> Result<()> {
     Err(Error::failed(lines.join("\n")))
 }
 
-/// The table's families.
-async fn families(import: &Import) -> Result<BTreeSet<String>> {
+/// The table's families. A table that is missing is made where that is asked for, unless a part of the files is in it.
+async fn families(import: &Import, has_begun: bool) -> Result<BTreeSet<String>> {
     let mut client = Client::connect(&import.target).await?;
     if let Some(families) = client.families().await? {
         return Ok(families.into_iter().collect());
     }
+    let table = import.target.table_name();
+    if has_begun {
+        return Err(Error::failed(format!(
+            "{table} does not exist any more, and what was imported is gone with it: --restart begins anew"
+        )));
+    }
     if !import.create {
-        let table = import.target.table_name();
         return Err(Error::failed(format!("{table} does not exist: create it, or give --create")));
     }
     if !import.dry_run {

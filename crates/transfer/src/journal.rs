@@ -19,7 +19,7 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// The part of the time that saving may take: the state of a hundred thousand files takes a while to write.
 const SAVE_SHARE: u32 = 20;
 /// Of the state's layout.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How far a file has come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,11 +53,34 @@ impl FileState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     version: u32,
+    /// The server's address.
+    #[serde(default)]
+    server: String,
     table: String,
     read: ReadOptions,
     files: Vec<FileState>,
     rejected_path: PathBuf,
     rejected_bytes: u64,
+    /// Whether the file of the rejected is this import's: it may hold lines that are not noted.
+    #[serde(default)]
+    rejected_begun: bool,
+}
+
+/// An import as it is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// The server's address.
+    pub server: &'a str,
+    /// The table's full name.
+    pub table: &'a str,
+    /// How the files are read; a resumed import keeps its own time, so that its cells have one timestamp.
+    pub read: &'a ReadOptions,
+    /// The files.
+    pub paths: &'a [PathBuf],
+    /// Where records are set aside.
+    pub rejected_path: &'a Path,
+    /// The most of them.
+    pub rejected_max: u64,
 }
 
 /// What is dealt with of one file since the last time.
@@ -102,33 +125,60 @@ pub enum Earlier {
     Discard,
 }
 
+/// A journal that was looked for; nothing is changed on disk yet.
+#[derive(Debug)]
+pub struct Found {
+    journal: Journal,
+    resumed: bool,
+    /// Whether the file of the rejected goes, with the state that says so.
+    discarded: bool,
+}
+
+impl Found {
+    /// Whether something of the files is dealt with already.
+    pub fn has_begun(&self) -> bool {
+        self.journal.files().iter().any(|file| file.records > 0)
+    }
+
+    /// Begins, or goes on.
+    pub fn begin(self) -> Result<Journal> {
+        let Self { mut journal, resumed, discarded } = self;
+        let State { rejected_path, rejected_bytes, .. } = &journal.state;
+        if resumed && *rejected_bytes > 0 {
+            journal.rejected = Some(Appended::open(rejected_path, *rejected_bytes)?);
+        } else if resumed || discarded {
+            // Lines that an interrupted run wrote and did not note, or that are to be dropped.
+            files::remove(rejected_path)?;
+            journal.state.rejected_begun = false;
+        }
+        journal.save()?;
+        Ok(journal)
+    }
+}
+
 impl Journal {
-    /// Finds or begins the state of an import of these files. `read` is what this run asks for; a resumed import keeps
-    /// its own time, so that its cells have one timestamp.
-    pub fn open(
-        path: Option<&Path>,
-        table: &str,
-        read: &ReadOptions,
-        paths: &[PathBuf],
-        rejected_path: &Path,
-        rejected_max: u64,
-        earlier: Earlier,
-    ) -> Result<Self> {
+    /// Finds or makes the state of an import, which is not on disk before [`Found::begin`]. The caller has the lock of it,
+    /// and of the file of the rejected.
+    pub fn find(path: Option<&Path>, asked: &Asked<'_>, earlier: Earlier) -> Result<Found> {
         let file = |path: &PathBuf| Identity::of(path).map(FileState::new);
-        let files = paths.iter().map(file).collect::<Result<_>>()?;
+        let files = asked.paths.iter().map(file).collect::<Result<_>>()?;
+        let rejected_path = asked.rejected_path;
         let mut state = State {
             version: VERSION,
-            table: table.to_owned(),
-            read: read.clone(),
+            server: asked.server.to_owned(),
+            table: asked.table.to_owned(),
+            read: asked.read.clone(),
             files,
             rejected_path: rejected_path.to_owned(),
             rejected_bytes: 0,
+            rejected_begun: false,
         };
         let text = path.map(files::read_text).transpose()?.flatten();
         // What was set aside goes with the state that says so, and with no other.
         let discarded = text.as_ref().filter(|_| earlier == Earlier::Discard);
         let discarded = discarded.and_then(|text| serde_json::from_str::<State>(text).ok());
-        let discarded = discarded.is_some_and(|state| state.rejected_path == rejected_path);
+        let discarded = discarded
+            .is_some_and(|state| state.rejected_begun && state.rejected_path == rejected_path);
         let found = match (text, path, earlier) {
             (Some(_), Some(path), Earlier::Refuse) => {
                 return Err(Error::failed(format!(
@@ -146,28 +196,22 @@ impl Journal {
             _ => None,
         };
         let resumed = found.is_some();
-        if let Some(found) = found {
-            state = found;
-        } else if discarded {
-            files::remove(rejected_path)?;
-        } else if files::exists(rejected_path) {
-            return Err(Error::failed(format!(
-                "{} exists: import it or move it away, or name another one with --rejected",
-                rejected_path.display()
-            )));
-        }
-        let mut rejected = None;
-        if resumed && state.rejected_bytes > 0 {
-            rejected = Some(Appended::open(&state.rejected_path, state.rejected_bytes)?);
-        } else if resumed {
-            // Lines that an interrupted run wrote and did not note.
-            files::remove(&state.rejected_path)?;
+        state = found.unwrap_or(state);
+        if !discarded && !state.rejected_begun {
+            // A crash may have left it before it was noted, and then there is nothing in it.
+            let is_empty = || Identity::of(rejected_path).is_ok_and(|file| file.bytes == 0);
+            if files::exists(rejected_path) && !(resumed && is_empty()) {
+                return Err(Error::failed(format!(
+                    "{} exists: import it or move it away, or name another one with --rejected",
+                    rejected_path.display()
+                )));
+            }
         }
         let path = path.map(Path::to_owned);
         let due = Instant::now() + SAVE_EVERY;
+        let (rejected, rejected_max) = (None, asked.rejected_max);
         let journal = Self { path, state, rejected, rejected_max, due };
-        journal.save()?;
-        Ok(journal)
+        Ok(Found { journal, resumed, discarded })
     }
 
     /// How the files are read: an import that goes on does it as it began.
@@ -195,7 +239,12 @@ impl Journal {
             }
             let file = match &mut self.rejected {
                 Some(file) => file,
-                None => self.rejected.insert(Appended::open(&self.state.rejected_path, 0)?),
+                None => {
+                    let made = Appended::create(&self.state.rejected_path)?;
+                    self.state.rejected_begun = true;
+                    self.save()?;
+                    self.rejected.insert(made)
+                }
             };
             self.state.rejected_bytes = file.append(&text)?;
         }
@@ -247,6 +296,13 @@ fn check_same(begun: &State, asked: &State) -> Result<()> {
     if begun.version != VERSION {
         return differs("another version of this program");
     }
+    if begun.server != asked.server {
+        return Err(Error::failed(format!(
+            "the import was begun at {0}, and {1} may lack what is done: go on with --endpoint {0}, or begin anew with \
+             --restart",
+            begun.server, asked.server
+        )));
+    }
     if begun.table != asked.table {
         return differs(&format!("table {}", begun.table));
     }
@@ -296,15 +352,22 @@ mod tests {
         }
 
         fn open(&self, now_micros: i64, earlier: Earlier) -> Result<Journal> {
-            self.open_table("t", now_micros, earlier)
+            self.open_table("s", "t", now_micros, earlier)
         }
 
-        fn open_table(&self, table: &str, now_micros: i64, earlier: Earlier) -> Result<Journal> {
+        fn open_table(
+            &self,
+            server: &str,
+            table: &str,
+            now_micros: i64,
+            earlier: Earlier,
+        ) -> Result<Journal> {
             let csv = csv::Options { now_micros, ..csv::Options::default() };
-            let read = ReadOptions { format: None, csv };
-            let (state, rejected) = (self.at("state"), self.at("rejected"));
-            let paths = [self.at("in.csv")];
-            Journal::open(Some(&state), table, &read, &paths, &rejected, 3, earlier)
+            let read = &ReadOptions { format: None, csv };
+            let (state, rejected_path) = (self.at("state"), &self.at("rejected"));
+            let (paths, rejected_max) = (&[self.at("in.csv")][..], 3);
+            let asked = Asked { server, table, read, paths, rejected_path, rejected_max };
+            Journal::find(Some(&state), &asked, earlier)?.begin()
         }
 
         fn lines(&self) -> usize {
@@ -353,11 +416,31 @@ mod tests {
     }
 
     #[test]
+    fn what_another_import_has_set_aside_since_is_not_lost() {
+        let place = Place::new();
+        let mut journal = place.open(7, Earlier::Refuse).unwrap();
+        files::replace(&place.at("rejected"), b"of another\n").unwrap();
+        assert!(journal.step(0, reject(1)).is_err());
+        drop(journal);
+        for earlier in [Earlier::Resume, Earlier::Discard] {
+            let error = place.open(9, earlier).unwrap_err().to_string();
+            assert!(error.contains("--rejected"), "{error}");
+        }
+        assert_eq!(place.lines(), 1);
+        // A file in which nothing is yet is as a crash may leave it.
+        files::replace(&place.at("rejected"), b"").unwrap();
+        place.open(9, Earlier::Resume).unwrap().step(0, reject(1)).unwrap();
+        assert_eq!(place.lines(), 1);
+    }
+
+    #[test]
     fn another_import_does_not_go_on_with_this_ones_state() {
         let place = Place::new();
         place.open(7, Earlier::Refuse).unwrap();
-        let error = place.open_table("other", 7, Earlier::Resume).unwrap_err().to_string();
+        let error = place.open_table("s", "other", 7, Earlier::Resume).unwrap_err().to_string();
         assert!(error.contains("begun with table t"), "{error}");
+        let error = place.open_table("other", "t", 7, Earlier::Resume).unwrap_err().to_string();
+        assert!(error.contains("--endpoint s") && error.contains("--restart"), "{error}");
         files::replace(&place.at("in.csv"), b"123456").unwrap();
         let error = place.open(7, Earlier::Resume).unwrap_err().to_string();
         assert!(error.contains("changed since"), "{error}");

@@ -20,6 +20,7 @@ use prost::Message as _;
 use tepui_transfer::client::{Stop, Target};
 use tepui_transfer::error::{ErrorKind, Result};
 use tepui_transfer::export::{self, Export, Selection};
+use tepui_transfer::files::Lock;
 use tepui_transfer::format::{Format, ReadOptions, csv};
 use tepui_transfer::import::{Import, Summary, import};
 use tepui_transfer::journal::Earlier;
@@ -57,6 +58,8 @@ struct State {
     refused_from: Option<u32>,
     /// Keys that divide the table, with the bytes before each.
     samples: Vec<(&'static str, i64)>,
+    /// What becomes of the next requests that look at the table.
+    looks: VecDeque<Status>,
     /// What becomes of the next requests for a family; those after them are done.
     families: VecDeque<Status>,
     made: Vec<String>,
@@ -208,7 +211,11 @@ impl tonic::server::ServerStreamingService<v2::SampleRowKeysRequest> for Data {
     type Future = BoxFuture<'static, Result<Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, _: Request<v2::SampleRowKeysRequest>) -> Self::Future {
-        let samples = self.0.lock().unwrap().samples.clone();
+        let mut state = self.0.lock().unwrap();
+        if let Some(refused) = state.looks.pop_front() {
+            return Box::pin(async { Err(refused) });
+        }
+        let samples = state.samples.clone();
         let samples = samples.into_iter().map(|(key, offset_bytes)| {
             let row_key = key.into();
             Ok(v2::SampleRowKeysResponse { row_key, offset_bytes })
@@ -222,6 +229,9 @@ impl tonic::server::UnaryService<admin::GetTableRequest> for Admin {
     type Future = BoxFuture<'static, Result<Response<admin::Table>, Status>>;
 
     fn call(&mut self, request: Request<admin::GetTableRequest>) -> Self::Future {
+        if let Some(refused) = self.0.lock().unwrap().looks.pop_front() {
+            return Box::pin(async { Err(refused) });
+        }
         let families = [("f".to_owned(), admin::ColumnFamily::default())];
         let name = request.into_inner().name;
         let table = admin::Table { name, column_families: families.into(), ..Default::default() };
@@ -471,6 +481,68 @@ fn an_interrupted_import_goes_on_behind_what_was_acknowledged_with_its_first_tim
     assert_eq!(place.written(), written(0..8), "no row is written twice, all at the first time");
 }
 
+/// An import of eight rows that was interrupted behind the first four.
+fn interrupted() -> Place {
+    let stop = Stop::default();
+    let place = planned([Write::Rows(Vec::new()), Write::Stop(stop.clone())]);
+    place.import(8, Earlier::Refuse, &stop).unwrap_err();
+    assert_eq!(place.written(), written(0..4));
+    place
+}
+
+#[test]
+fn an_import_does_not_go_on_into_a_table_that_is_gone() {
+    let place = interrupted();
+    let gone = || Status::not_found("no table");
+    place.state.lock().unwrap().looks.push_back(gone());
+    let resumed = Import { create: true, ..place.options("", Earlier::Resume) };
+    let run = |options: &Import| import(options, &ProgressBar::hidden(), &Stop::default());
+    let error = run(&resumed).unwrap_err().to_string();
+    assert!(error.contains("does not exist any more") && error.contains("--restart"), "{error}");
+    // It is not made either where something else is in the way.
+    place.state.lock().unwrap().looks.push_back(gone());
+    std::fs::write(place.dir.path().join("rejected.jsonl"), "of another").unwrap();
+    let error = run(&Import { state: place.dir.path().join("new"), ..resumed }).unwrap_err();
+    assert!(error.to_string().contains("--rejected"), "{error}");
+}
+
+#[test]
+fn an_import_does_not_go_on_at_another_server() {
+    let place = interrupted();
+    let other = planned([]);
+    let mut resumed = place.options("", Earlier::Resume);
+    resumed.target = other.target();
+    let run = |options: &Import| import(options, &ProgressBar::hidden(), &Stop::default());
+    let error = run(&resumed).unwrap_err().to_string();
+    assert!(error.contains(&place.endpoint) && error.contains("--restart"), "{error}");
+    assert!(other.written().is_empty());
+    // The same server in another form.
+    resumed.target.endpoint = format!("http://{}/", place.endpoint);
+    run(&resumed).unwrap();
+    assert_eq!(place.written(), written(0..8));
+}
+
+#[test]
+fn what_runs_is_not_run_a_second_time_beside_it() {
+    let place = planned([]);
+    let at = |name: &str| place.dir.path().join(name);
+    for running in ["state", "rejected.jsonl"] {
+        let lock = Lock::take(&at(running)).unwrap();
+        let error = place.import(2, Earlier::Resume, &Stop::default()).unwrap_err().to_string();
+        assert!(error.contains("another process is running this"), "{error}");
+        drop(lock);
+    }
+    let lock = Lock::take(&at(".out.export.json")).unwrap();
+    let error = place.export(|options| options.resume = true).unwrap_err().to_string();
+    assert!(error.contains("another process is running this"), "{error}");
+    drop(lock);
+    assert!(place.written().is_empty());
+    place.import(2, Earlier::Resume, &Stop::default()).unwrap();
+    place.export(|options| options.resume = true).unwrap();
+    let hidden = place.files().into_keys().filter(|name| name.starts_with('.'));
+    assert_eq!(hidden.count(), 0);
+}
+
 #[test]
 fn what_a_file_says_last_of_a_cell_is_what_the_table_has_in_the_end() {
     let place = planned([Write::Fail(of_call(&busy(Duration::from_millis(50))))]);
@@ -553,6 +625,16 @@ fn an_export_that_replaces_another_leaves_it_until_all_its_files_are_whole() {
     assert_eq!(place.state.lock().unwrap().reads, 3, "the first file was whole");
     let whole = [(first[0].0, exported(0..5)), (first[1].0, exported(5..10))];
     assert_eq!(place.files(), whole.map(|(name, text)| (name.to_owned(), text)).into());
+}
+
+#[test]
+fn an_export_does_not_go_on_from_another_server() {
+    let place = interrupted_replacement(&[("out-00000-of-00001.csv", "old")]);
+    let other = planned([]);
+    let resumed = place.export(|options| (options.resume, options.target) = (true, other.target()));
+    let error = resumed.unwrap_err().to_string();
+    assert!(error.contains(&place.endpoint) && error.contains("--overwrite"), "{error}");
+    assert_eq!(other.state.lock().unwrap().reads, 0);
 }
 
 #[test]

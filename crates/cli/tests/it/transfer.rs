@@ -249,7 +249,8 @@ fn an_export_that_lost_its_server_goes_on_with_the_files_that_are_missing() {
     place.ok("export", "t", &["whole"]);
     // What an export leaves that was killed before its only file was whole.
     let state = serde_json::json!({
-        "version": 1, "table": "projects/p/instances/i/tables/t", "format": "avro",
+        "version": 2, "server": place.endpoint, "table": "projects/p/instances/i/tables/t",
+        "format": "avro",
         "selection": {"range": {"start": "", "end": ""}, "families": [], "versions": null},
         "timestamps": "now", "columns": [],
         "shards": [
