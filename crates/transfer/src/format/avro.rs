@@ -14,6 +14,7 @@ use serde::de::{
 };
 use serde::ser::{Serialize, SerializeSeq as _, SerializeStruct as _, Serializer};
 
+use super::unit::Unit;
 use super::{Bad, Record, Sink, Source, guarded};
 use crate::error::{Error, Result};
 use crate::files::File;
@@ -52,8 +53,8 @@ static PARSED: LazyLock<Schema> =
 /// Reads a file.
 pub struct Reader<R: Read> {
     records: ReaderDeser<'static, R, Written>,
-    /// What a timestamp of the file is multiplied with.
-    micros: i64,
+    /// Of the file's timestamps.
+    unit: Unit,
 }
 
 impl<R: Read> Reader<R> {
@@ -72,27 +73,35 @@ impl<R: Read> Reader<R> {
             }
         }
         takes_bytes(reader.writer_schema(), &mut HashMap::new())?;
-        let micros = if has_millis(reader.writer_schema()) { 1000 } else { 1 };
-        Ok(Self { records: reader.into_deser_iter(), micros })
+        let unit = Unit::of_avro(reader.writer_schema())?;
+        Ok(Self { records: reader.into_deser_iter(), unit })
     }
 
-    fn row(&self, written: Written) -> Result<Row, String> {
-        let mut row = Row { key: written.key.bytes("key")?.into(), cells: Vec::new() };
-        let cells = written.cells.ok_or("no field \"cells\" that is an array")?;
-        row.cells.reserve_exact(cells.len());
-        for cell in cells {
+    fn row(&self, written: Written) -> Result<Row, Bad> {
+        let Written { key, cells } = written;
+        let key = key.bytes("key").map_err(|reason| Bad { reason, raw: String::new() })?;
+        match self.cells(cells) {
+            Ok(cells) => Ok(Row { key: key.into(), cells }),
+            Err(reason) => Err(Bad { reason, raw: format!("key {}", key.escape_ascii()) }),
+        }
+    }
+
+    fn cells(&self, written: Option<Vec<WrittenCell>>) -> Result<Vec<Cell>, String> {
+        let written = written.ok_or("no field \"cells\" that is an array")?;
+        let mut cells = Vec::with_capacity(written.len());
+        for cell in written {
             let WrittenCell { family, qualifier, timestamp, value } = cell;
             let Scalar::Number(timestamp) = timestamp else {
                 return Err("field \"timestamp\" is not a long".to_owned());
             };
-            row.cells.push(Cell {
+            cells.push(Cell {
                 family: family.text("family")?,
                 qualifier: qualifier.bytes("qualifier")?.into(),
-                timestamp_micros: timestamp.saturating_mul(self.micros),
+                timestamp_micros: self.unit.micros(timestamp)?,
                 value: value.bytes("value")?.into(),
             });
         }
-        Ok(row)
+        Ok(cells)
     }
 }
 
@@ -167,17 +176,6 @@ fn takes_bytes<'a>(schema: &'a Schema, named: &mut HashMap<&'a TypeName, bool>) 
     })
 }
 
-/// Whether the timestamps of somebody else's schema are in milliseconds.
-fn has_millis(schema: &Schema) -> bool {
-    match schema {
-        Schema::TimestampMillis => true,
-        Schema::Record(record) => record.fields.iter().any(|field| has_millis(&field.schema)),
-        Schema::Array(array) => has_millis(&array.items),
-        Schema::Union(union) => union.variants().iter().any(has_millis),
-        _ => false,
-    }
-}
-
 impl<R: Read> Source for Reader<R> {
     fn next(&mut self) -> Result<Option<Record>> {
         let next = guarded("Avro", || self.records.next().transpose())?;
@@ -185,7 +183,7 @@ impl<R: Read> Source for Reader<R> {
         Ok(Some(match self.row(written) {
             Ok(row) if row.cells.is_empty() => Record::Empty,
             Ok(row) => Record::Row(row),
-            Err(reason) => Record::Bad(Bad { reason, raw: String::new() }),
+            Err(bad) => Record::Bad(bad),
         }))
     }
 }
@@ -617,7 +615,10 @@ mod tests {
         );
         assert_eq!(*timestamp_micros, 7000);
         let bad = |bytes: &[u8]| match read(bytes) {
-            Record::Bad(bad) => bad.reason,
+            Record::Bad(bad) => {
+                assert_eq!(bad.raw, "key k");
+                bad.reason
+            }
             other => panic!("{other:?}"),
         };
         let number = file_of(&schema("\"double\""), record(Value::Double(1.5), true));

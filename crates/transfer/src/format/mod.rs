@@ -21,6 +21,7 @@ pub mod parquet;
 mod parquet_footer;
 pub mod rejected;
 pub mod sequence;
+mod unit;
 
 use std::cell::Cell;
 use std::fmt;

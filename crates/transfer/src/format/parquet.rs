@@ -28,6 +28,7 @@ use parquet::record::reader::RowIter;
 use parquet::schema::parser::parse_message_type;
 
 use super::avro::SCHEMA;
+use super::unit::Unit;
 use super::{Bad, Record, Sink, Source, guarded, parquet_footer};
 use crate::error::{Error, Result};
 use crate::files::{File, Position};
@@ -89,6 +90,8 @@ impl<R: Read> Read for Ending<R> {
 /// Reads a file.
 pub struct Reader {
     rows: RowIter<'static>,
+    /// Of the file's timestamps.
+    unit: Unit,
     position: Position,
     file_bytes: u64,
     rows_all: u64,
@@ -108,9 +111,10 @@ impl Reader {
                 return Err(failed(format!("not a file of BigtableRow: no column {field:?}")));
             }
         }
+        let unit = Unit::of_parquet(meta.schema_descr())?;
         let rows_all = u64::try_from(meta.num_rows()).unwrap_or(0);
         let rows = RowIter::from_file_into(Box::new(reader)).with_batch_size(READ_BATCH_ROWS);
-        Ok(Self { rows, position, file_bytes, rows_all, rows_read: 0 })
+        Ok(Self { rows, unit, position, file_bytes, rows_all, rows_read: 0 })
     }
 }
 
@@ -123,7 +127,7 @@ fn bytes(name: &str, field: &Field) -> Result<Bytes, String> {
 }
 
 /// A cell: a group of four columns.
-fn cell(field: &Field) -> Result<Cell, String> {
+fn cell(field: &Field, unit: Unit) -> Result<Cell, String> {
     let Field::Group(group) = field else { return Err("a cell is no group".to_owned()) };
     let mut cell = Cell {
         family: String::new(),
@@ -141,8 +145,9 @@ fn cell(field: &Field) -> Result<Cell, String> {
             "qualifier" => cell.qualifier = bytes(name, field)?,
             "timestamp" => {
                 cell.timestamp_micros = match field {
-                    Field::Long(micros) | Field::TimestampMicros(micros) => *micros,
-                    Field::TimestampMillis(millis) => millis.saturating_mul(1000),
+                    Field::Long(count)
+                    | Field::TimestampMicros(count)
+                    | Field::TimestampMillis(count) => unit.micros(*count)?,
                     _ => return Err("column \"timestamp\" is not an integer".to_owned()),
                 };
             }
@@ -154,7 +159,16 @@ fn cell(field: &Field) -> Result<Cell, String> {
     if seen == 4 { Ok(cell) } else { Err("a cell lacks some of its columns".to_owned()) }
 }
 
-fn row(record: &parquet::record::Row) -> Result<Row, String> {
+fn row(record: &parquet::record::Row, unit: Unit) -> Result<Row, Bad> {
+    cells_of(record, unit).map_err(|reason| {
+        let mut key = record.get_column_iter().filter(|(name, _)| *name == "key");
+        let key = key.find_map(|(name, field)| bytes(name, field).ok());
+        let raw = key.map_or(String::new(), |key| format!("key {}", key.escape_ascii()));
+        Bad { reason, raw }
+    })
+}
+
+fn cells_of(record: &parquet::record::Row, unit: Unit) -> Result<Row, String> {
     let mut row = Row::default();
     for (name, field) in record.get_column_iter() {
         match (name.as_str(), field) {
@@ -165,10 +179,10 @@ fn row(record: &parquet::record::Row) -> Result<Row, String> {
                         // Of the older form of lists, the record reader makes a list of one list.
                         Field::ListInternal(cells) => {
                             for field in cells.elements() {
-                                row.cells.push(cell(field)?);
+                                row.cells.push(cell(field, unit)?);
                             }
                         }
-                        field => row.cells.push(cell(field)?),
+                        field => row.cells.push(cell(field, unit)?),
                     }
                 }
             }
@@ -189,10 +203,10 @@ impl Source for Reader {
         self.rows_read += 1;
         let share = self.rows_read as f64 / self.rows_all.max(1) as f64;
         self.position.set((self.file_bytes as f64 * share.min(1.0)) as u64);
-        Ok(Some(match row(&record) {
+        Ok(Some(match row(&record, self.unit) {
             Ok(row) if row.cells.is_empty() => Record::Empty,
             Ok(row) => Record::Row(row),
-            Err(reason) => Record::Bad(Bad { reason, raw: String::new() }),
+            Err(bad) => Record::Bad(bad),
         }))
     }
 }
@@ -342,6 +356,35 @@ mod tests {
             (String::from_utf8(text).unwrap(), schema)
         };
         assert_eq!(meta(&ours), meta(&theirs));
+    }
+
+    #[test]
+    fn timestamps_of_other_units_are_read_and_what_is_no_microsecond_is_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let (unfinished, file) = crate::files::Unfinished::create(&path).unwrap();
+        let message = MESSAGE.replace("timestamp;", "timestamp (TIMESTAMP(NANOS,true));");
+        let schema = Arc::new(parse_message_type(&message).unwrap());
+        let properties = Arc::new(WriterProperties::default());
+        let writer = SerializedFileWriter::new(BufWriter::new(file), schema, properties).unwrap();
+        let mut writer = Box::new(Writer { writer, group: Group::default() });
+        for (key, nanos) in [("a", 7_000_000), ("b", 7_000_001)] {
+            let cell = Cell {
+                family: "f".to_owned(),
+                qualifier: "q".into(),
+                timestamp_micros: nanos,
+                value: "v".into(),
+            };
+            writer.write(&Row { key: key.into(), cells: vec![cell] }).unwrap();
+        }
+        unfinished.finish(&writer.finish().unwrap()).unwrap();
+        let file = crate::files::open(&path).unwrap();
+        let mut reader = Reader::open(file, Position::default()).unwrap();
+        let Some(Record::Row(row)) = reader.next().unwrap() else { panic!("no row") };
+        assert_eq!(row.cells[0].timestamp_micros, 7_000);
+        let Some(Record::Bad(bad)) = reader.next().unwrap() else { panic!("a row") };
+        assert!(bad.reason.contains("7000001 ns"), "{}", bad.reason);
+        assert_eq!(bad.raw, "key b");
     }
 
     #[test]
