@@ -5,10 +5,12 @@
     reason = "files of an operator, outside of any engine"
 )]
 
+use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs::TryLockError;
 use std::io::{BufRead, ErrorKind, Read, Write as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
@@ -19,6 +21,9 @@ use crate::error::{Error, Result};
 pub const FILES_MAX: usize = 100_000;
 /// What a file that is being written is called until it is whole.
 pub const UNFINISHED_SUFFIX: &str = ".unfinished";
+
+/// Digits of a number in the name of one of several files.
+const NUMBER_DIGITS: usize = 5;
 
 /// An open file.
 pub type File = std::fs::File;
@@ -56,9 +61,9 @@ impl Identity {
     }
 }
 
-/// The files that these names mean: files themselves, patterns (`dir/part-*.avro`), and directories, of which
-/// every file but the hidden and the unfinished is meant. Sorted, each once. What an import writes itself, `own`, is not
-/// among them, and cannot be named.
+/// The files that these names mean: files themselves, patterns (`dir/part-*.avro`), and directories; of what these have,
+/// every file but the hidden and the unfinished is meant, and an export that is not whole is an error. Sorted, each once.
+/// What an import writes itself, `own`, is not among them, and cannot be named.
 pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let is_own = |path: &Path| own.iter().any(|own| same(own, path));
@@ -68,17 +73,13 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
         if path.is_dir() {
             for entry in std::fs::read_dir(path).map_err(|e| failed("read", path, &e))? {
                 let entry = entry.map_err(|e| failed("read", path, &e))?.path();
-                let hidden = entry.file_name().is_some_and(|name| {
-                    let name = name.as_encoded_bytes();
-                    name.starts_with(b".")
-                        || name.starts_with(b"_")
-                        || name.ends_with(UNFINISHED_SUFFIX.as_bytes())
-                });
-                if entry.is_file() && !hidden && !is_own(&entry) {
+                let hidden = entry.file_name().is_some_and(|name| is_hidden(name));
+                if entry.is_file() && !hidden && !is_unfinished(&entry) && !is_own(&entry) {
                     files.push(entry);
                 }
                 check_count(&files)?;
             }
+            check_whole(files.get(before..).unwrap_or_default())?;
         } else if path.exists() {
             if is_own(path) {
                 return Err(Error::failed(format!(
@@ -86,17 +87,25 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
                      with --state or --rejected"
                 )));
             }
+            if is_unfinished(path) {
+                return Err(Error::failed(format!(
+                    "{name} is what is there of an unfinished file"
+                )));
+            }
             files.push(path.to_owned());
         } else {
+            let hidden = HiddenFrom::pattern(path);
             let found = glob::glob(name)
                 .map_err(|error| Error::failed(format!("pattern {name:?}: {error}")))?;
             for entry in found {
                 let entry = entry.map_err(|error| Error::failed(error.to_string()))?;
-                if entry.is_file() && !is_own(&entry) {
+                let meant = !hidden.has(&entry) && !is_unfinished(&entry);
+                if entry.is_file() && meant && !is_own(&entry) {
                     files.push(entry);
                 }
                 check_count(&files)?;
             }
+            check_whole(files.get(before..).unwrap_or_default())?;
         }
         if files.len() == before {
             return Err(Error::failed(format!("{name}: no such file, and no file matches")));
@@ -105,6 +114,80 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
     files.sort();
     files.dedup();
     Ok(files)
+}
+
+/// Whether a name is one that tools keep to themselves.
+fn is_hidden(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    name.starts_with(b".") || name.starts_with(b"_")
+}
+
+fn is_unfinished(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().ends_with(UNFINISHED_SUFFIX.as_bytes())
+}
+
+/// What a pattern does not mean: what is hidden, unless it names that itself.
+struct HiddenFrom {
+    /// So many components it names as they are; none where it names what is hidden.
+    named: Option<usize>,
+}
+
+/// The components of a path; that they begin here, a pattern's findings do not say.
+fn components(path: &Path) -> impl Iterator<Item = &OsStr> {
+    path.components().filter(|part| *part != Component::CurDir).map(Component::as_os_str)
+}
+
+impl HiddenFrom {
+    fn pattern(pattern: &Path) -> Self {
+        let is_plain = |part: &&OsStr| {
+            !part.as_encoded_bytes().iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
+        };
+        let named = components(pattern).take_while(is_plain).count();
+        let hides = !components(pattern).skip(named).any(is_hidden);
+        Self { named: hides.then_some(named) }
+    }
+
+    fn has(&self, found: &Path) -> bool {
+        self.named.is_some_and(|named| components(found).skip(named).any(is_hidden))
+    }
+}
+
+/// An error where files are some of those of an export (`NAME-00001-of-00003.avro`), and others are not there: it was
+/// interrupted, or not all of it was copied.
+fn check_whole(files: &[PathBuf]) -> Result<()> {
+    let mut looked = HashSet::new();
+    for path in files {
+        let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        let Some((before, count, behind)) = of_several(&name) else { continue };
+        let directory = path.parent().map(Path::to_owned);
+        if !looked.insert((directory, before.to_owned(), count, behind.to_owned())) {
+            continue;
+        }
+        let others = (0..count)
+            .map(|index| path.with_file_name(format!("{before}-{index:05}-of-{count:05}{behind}")));
+        if let Some(missing) = others.into_iter().find(|other| !other.exists()) {
+            return Err(Error::failed(format!(
+                "{} is not there, which is one of the {count} files with {}: finish the export or the copy, or name those \
+                 files that are to be imported without it",
+                missing.display(),
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What stands before a file's number, of how many it is, and what stands behind that: as exports name their files.
+fn of_several(name: &str) -> Option<(&str, u32, &str)> {
+    let (before, behind) = name.rsplit_once("-of-")?;
+    let number = |digits: &str| {
+        let digits = Some(digits).filter(|digits| digits.len() == NUMBER_DIGITS)?;
+        digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<u32>().ok())?
+    };
+    let (before, index) = before.rsplit_once('-')?;
+    let (count, behind) = behind.split_at_checked(NUMBER_DIGITS)?;
+    let (index, count) = (number(index)?, number(count)?);
+    (index < count).then_some((before, count, behind))
 }
 
 /// Whether two paths lead to one file that is there.
@@ -384,6 +467,38 @@ mod tests {
             let error = expand(&[name(wrong)], &[]).unwrap_err().to_string();
             assert!(error.contains("no file matches"), "{error}");
         }
+        assert_eq!(expand(&[name("*")], &[]).unwrap(), both);
+        assert_eq!(expand(&[name(".*")], &[]).unwrap(), [at(".hidden")]);
+        assert_eq!(expand(&[name("_*"), name(".hidden")], &[]).unwrap().len(), 2);
+        for wrong in ["*.unfinished", "c.avro.unfinished"] {
+            assert!(expand(&[name(wrong)], &[]).is_err(), "{wrong}");
+        }
+        // Those of a job that has not ended.
+        std::fs::create_dir_all(at("_temporary/0")).unwrap();
+        std::fs::write(at("_temporary/0/d.avro"), "x").unwrap();
+        assert_eq!(expand(&[name("**/*.avro")], &[]).unwrap(), both);
+        assert_eq!(expand(&[name("_temporary/*/*")], &[]).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn an_export_that_is_not_whole_is_imported_only_file_by_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let name = |name: &str| at(name).to_str().unwrap().to_owned();
+        let whole =
+            ["a-00000-of-00002.avro", "a-00001-of-00002.avro", "b-00007-of-x", "c-of-00002"];
+        for name in whole.iter().chain(&["part-00000-of-00003", "part-00002-of-00003"]) {
+            std::fs::write(at(name), "x").unwrap();
+        }
+        for names in [name(""), name("*"), name("part-*"), name("part-0000[2]*")] {
+            let error = expand(&[names], &[]).unwrap_err().to_string();
+            assert!(error.contains("part-00001-of-00003 is not there"), "{error}");
+        }
+        // What is picked of a whole one is what is wanted.
+        assert_eq!(expand(&[name("a-00001*")], &[]).unwrap().len(), 1);
+        assert_eq!(expand(&[name("part-00002-of-00003")], &[]).unwrap().len(), 1);
+        std::fs::write(at("part-00001-of-00003"), "x").unwrap();
+        assert_eq!(expand(&[name("")], &[]).unwrap().len(), 7);
     }
 
     #[test]
