@@ -38,11 +38,21 @@ pub struct Batch {
 
 /// What a row has to satisfy beside the limits of the API.
 pub trait Families {
-    /// Whether the table has this family.
-    fn known(&self, family: &str) -> Result<bool>;
+    /// Looks for a family.
+    fn look(&self, family: &str) -> Result<Family>;
+}
 
-    /// Whether one that it has not is to be made.
-    fn made(&self) -> bool;
+/// What there is of a family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Family {
+    /// The table has it.
+    Known,
+    /// It has not, and it is to be made.
+    ToBeMade,
+    /// It has not.
+    Missing,
+    /// The server does not make it, and says why.
+    Unmakeable(String),
 }
 
 /// How batches are cut.
@@ -220,21 +230,25 @@ impl<'a> Batches<'a> {
             return Ok(Some(fault));
         }
         let mut last: Option<&str> = None;
+        let mut missing = BTreeSet::new();
         for Cell { family, .. } in &row.cells {
             if last == Some(family) {
                 continue;
             }
             last = Some(family);
-            if self.families.known(family)? {
-                continue;
+            match self.families.look(family)? {
+                Family::Known => {}
+                Family::ToBeMade => drop(missing.insert(family.clone())),
+                Family::Missing => {
+                    return Ok(Some(format!(
+                        "family {family:?} does not exist in the table; --create makes it"
+                    )));
+                }
+                Family::Unmakeable(why) => return Ok(Some(why)),
             }
-            if !self.families.made() {
-                return Ok(Some(format!(
-                    "family {family:?} does not exist in the table; --create makes it"
-                )));
-            }
-            create.insert(family.clone());
         }
+        // For a row that is set aside nothing is made.
+        create.append(&mut missing);
         Ok(None)
     }
 
@@ -297,12 +311,8 @@ mod tests {
     struct OneFamily;
 
     impl Families for OneFamily {
-        fn known(&self, family: &str) -> Result<bool> {
-            Ok(family == "f")
-        }
-
-        fn made(&self) -> bool {
-            false
+        fn look(&self, family: &str) -> Result<Family> {
+            Ok(if family == "f" { Family::Known } else { Family::Missing })
         }
     }
 

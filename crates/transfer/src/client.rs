@@ -30,6 +30,12 @@ const CONNECT_SECONDS_MAX: u64 = 20;
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(30);
 /// See [`KEEP_ALIVE_EVERY`].
 const KEEP_ALIVE_WAIT: Duration = Duration::from_secs(20);
+/// How long a call that is no write and no scan may go without an answer until it is made again: longer than the largest
+/// catalog takes to be changed.
+const CALL_MAX: Duration = Duration::from_mins(1);
+/// How often in a row something is tried again of which the error may be the server's last word as well as a broken
+/// stream's: of these the library says several as if the server had.
+const UNCLEAR_MAX: u32 = 5;
 /// How long what is under way may go on once the operator wants an end.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 /// The first wait where a server does not say how long; each further one is twice as long.
@@ -158,12 +164,14 @@ pub struct Patience {
     stop: Stop,
     failing_since: Option<Instant>,
     delay: Duration,
+    /// Attempts since the last success that ended unclear; see [`UNCLEAR_MAX`].
+    unclear: u32,
 }
 
 impl Patience {
     /// Gives up after `most` without success.
     pub fn new(most: Duration, stop: Stop) -> Self {
-        Self { most, stop, failing_since: None, delay: DELAY_MIN }
+        Self { most, stop, failing_since: None, delay: DELAY_MIN, unclear: 0 }
     }
 
     /// See [`Stop::in_time`].
@@ -175,8 +183,40 @@ impl Patience {
         self.stop.in_time(most, request).await
     }
 
+    /// Whether the status of a call that may be made twice calls for another attempt.
+    pub fn calls_again(&mut self, status: &Status) -> bool {
+        let unclear = matches!(status.code(), Code::Unknown | Code::Internal | Code::Cancelled);
+        if !unclear || retry_status(status) {
+            return retry_status(status);
+        }
+        self.unclear += 1;
+        self.unclear <= UNCLEAR_MAX
+    }
+
+    /// What a call is answered that may be made twice, or with what it is refused for good.
+    async fn call<T, F: Future<Output = Result<T, Status>>>(
+        &mut self,
+        what: &str,
+        mut call: impl FnMut() -> F,
+    ) -> Result<Result<T, Status>> {
+        loop {
+            let status = match self.in_time(CALL_MAX, call()).await {
+                Ok(answer) => {
+                    self.succeeded();
+                    return Ok(Ok(answer));
+                }
+                Err(status) => status,
+            };
+            if !self.calls_again(&status) {
+                return Ok(Err(status));
+            }
+            self.wait(delay_of_call(&status), &words(what, &status)).await?;
+        }
+    }
+
     /// Something went right.
     pub fn succeeded(&mut self) {
+        self.unclear = 0;
         self.failing_since = None;
         self.delay = DELAY_MIN;
     }
@@ -202,6 +242,30 @@ impl Patience {
     }
 }
 
+fn wrong_endpoint(target: &Target, why: &str) -> Error {
+    Error::failed(format!("endpoint {:?}: {why}", target.endpoint))
+}
+
+/// How to connect.
+fn endpoint(target: &Target) -> Result<Endpoint> {
+    if target.endpoint.starts_with("https://") {
+        return Err(wrong_endpoint(target, "only plaintext endpoints are supported"));
+    }
+    let wrong = || wrong_endpoint(target, "it must be HOST:PORT");
+    let address = target.address();
+    let port = address.rsplit_once(':').map(|(_, port)| port);
+    if !port.is_some_and(|port| matches!(port.parse::<u16>(), Ok(1..))) {
+        return Err(wrong());
+    }
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| wrong())?;
+    Ok(endpoint
+        .connect_timeout(Duration::from_secs(CONNECT_SECONDS_MAX))
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
+        .keep_alive_timeout(KEEP_ALIVE_WAIT))
+}
+
 /// A client of one table. Clones share the channel.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -212,29 +276,28 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects.
-    pub async fn connect(target: &Target) -> Result<Self> {
-        let wrong = |why: &str| Error::failed(format!("endpoint {:?}: {why}", target.endpoint));
-        if target.endpoint.starts_with("https://") {
-            return Err(wrong("only plaintext endpoints are supported"));
-        }
-        let address = target.address();
-        let port = address.rsplit_once(':').map(|(_, port)| port);
-        if !port.is_some_and(|port| matches!(port.parse::<u16>(), Ok(1..))) {
-            return Err(wrong("it must be HOST:PORT"));
-        }
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|_| wrong("it must be HOST:PORT"))?
-            .connect_timeout(Duration::from_secs(CONNECT_SECONDS_MAX))
-            .initial_stream_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(WINDOW_BYTES)
-            .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
-            .keep_alive_timeout(KEEP_ALIVE_WAIT);
-        let channel = endpoint.connect().await.map_err(|error| {
-            let source =
-                std::error::Error::source(&error).map_or(String::new(), |s| format!(": {s}"));
-            wrong(&format!("{error}{source}"))
-        })?;
+    /// Connects. An endpoint that is not there is an error at once.
+    pub async fn connect(target: &Target, stop: &Stop) -> Result<Self> {
+        let endpoint = endpoint(target)?;
+        let connecting = async {
+            endpoint.connect().await.map_err(|error| {
+                let source =
+                    std::error::Error::source(&error).map_or(String::new(), |s| format!(": {s}"));
+                Status::unavailable(format!("{error}{source}"))
+            })
+        };
+        let connected = stop.in_time(Duration::MAX, connecting).await;
+        stop.check()?;
+        let channel = connected.map_err(|status| wrong_endpoint(target, status.message()))?;
+        Ok(Self::over(target, channel))
+    }
+
+    /// Connects with the first request, and so as often as that is tried. Within a runtime.
+    pub fn connect_lazily(target: &Target) -> Result<Self> {
+        Ok(Self::over(target, endpoint(target)?.connect_lazy()))
+    }
+
+    fn over(target: &Target, channel: Channel) -> Self {
         let data = v2::bigtable_client::BigtableClient::new(channel.clone())
             .max_decoding_message_size(RESPONSE_BYTES_MAX);
         let admin = admin::bigtable_table_admin_client::BigtableTableAdminClient::new(channel);
@@ -243,7 +306,7 @@ impl Client {
             target.table_name().replace('/', "%2F"),
             target.app_profile
         );
-        Ok(Self { data, admin, target: Arc::new(target.clone()), routing: routing.parse().ok() })
+        Self { data, admin, target: Arc::new(target.clone()), routing: routing.parse().ok() }
     }
 
     /// The table.
@@ -292,28 +355,37 @@ impl Client {
     }
 
     /// Keys that divide the table, each with about how many bytes lie before it.
-    pub async fn samples(&mut self) -> Result<Vec<(bytes::Bytes, u64)>> {
+    pub async fn samples(&self, patience: &mut Patience) -> Result<Vec<(bytes::Bytes, u64)>> {
         let message = v2::SampleRowKeysRequest {
             table_name: self.target.table_name(),
             app_profile_id: self.target.app_profile.clone(),
             ..Default::default()
         };
-        let failed = |status: Status| Error::failed(words("SampleRowKeys", &status));
-        let request = self.request(message);
-        let mut stream = self.data.sample_row_keys(request).await.map_err(failed)?.into_inner();
-        let mut samples = Vec::new();
-        while let Some(sample) = stream.message().await.map_err(failed)? {
-            let offset = u64::try_from(sample.offset_bytes).unwrap_or(0);
-            samples.push((sample.row_key, offset));
-        }
-        Ok(samples)
+        let call = || {
+            let (mut data, request) = (self.data.clone(), self.request(message.clone()));
+            async move {
+                let mut stream = data.sample_row_keys(request).await?.into_inner();
+                let mut samples = Vec::new();
+                while let Some(sample) = stream.message().await? {
+                    let offset = u64::try_from(sample.offset_bytes).unwrap_or(0);
+                    samples.push((sample.row_key, offset));
+                }
+                Ok(samples)
+            }
+        };
+        let sampled = patience.call("SampleRowKeys", call).await?;
+        sampled.map_err(|status| Error::failed(words("SampleRowKeys", &status)))
     }
 
     /// The table's families; none where there is no table.
-    pub async fn families(&mut self) -> Result<Option<Vec<String>>> {
-        let name = self.target.table_name();
-        let request = self.request(admin::GetTableRequest { name, ..Default::default() });
-        match self.admin.get_table(request).await {
+    pub async fn families(&self, patience: &mut Patience) -> Result<Option<Vec<String>>> {
+        let message =
+            admin::GetTableRequest { name: self.target.table_name(), ..Default::default() };
+        let call = || {
+            let (mut admin, request) = (self.admin.clone(), self.request(message.clone()));
+            async move { admin.get_table(request).await }
+        };
+        match patience.call("GetTable", call).await? {
             Ok(table) => Ok(Some(table.into_inner().column_families.into_keys().collect())),
             Err(status) if status.code() == Code::NotFound => Ok(None),
             Err(status) => Err(Error::failed(words("GetTable", &status))),
@@ -321,19 +393,28 @@ impl Client {
     }
 
     /// Makes the table, without families; one that is there is left as it is.
-    pub async fn create_table(&mut self) -> Result<()> {
+    pub async fn create_table(&self, patience: &mut Patience) -> Result<()> {
         let message = admin::CreateTableRequest {
             parent: self.target.instance_name(),
             table_id: self.target.table.clone(),
             table: Some(admin::Table { column_families: HashMap::new(), ..Default::default() }),
             ..Default::default()
         };
-        let request = self.request(message);
-        settle("CreateTable", self.admin.create_table(request).await.map(drop))
+        let call = || {
+            let (mut admin, request) = (self.admin.clone(), self.request(message.clone()));
+            async move { admin.create_table(request).await.map(drop) }
+        };
+        let made = settled(patience.call("CreateTable", call).await?);
+        made.map_err(|status| Error::failed(words("CreateTable", &status)))
     }
 
-    /// Makes a family that keeps all versions; one that is there is left as it is.
-    pub async fn create_family(&mut self, family: &str, patience: &mut Patience) -> Result<()> {
+    /// Makes a family that keeps all versions; one that is there is left as it is. Why not, where it is the family that
+    /// the server refuses.
+    pub async fn create_family(
+        &self,
+        family: &str,
+        patience: &mut Patience,
+    ) -> Result<Result<(), String>> {
         use admin::modify_column_families_request::{Modification, modification::Mod};
         let message = admin::ModifyColumnFamiliesRequest {
             name: self.target.table_name(),
@@ -344,28 +425,29 @@ impl Client {
             }],
             ..Default::default()
         };
-        loop {
-            let request = self.request(message.clone());
-            let done = self.admin.modify_column_families(request).await.map(drop);
-            match done {
-                Err(status) if retry_status(&status) => {
-                    let why = words("ModifyColumnFamilies", &status);
-                    patience.wait(delay_of_call(&status), &why).await?;
-                }
-                done => return settle("ModifyColumnFamilies", done),
+        let call = || {
+            let (mut admin, request) = (self.admin.clone(), self.request(message.clone()));
+            async move { admin.modify_column_families(request).await.map(drop) }
+        };
+        match settled(patience.call("ModifyColumnFamilies", call).await?) {
+            Ok(()) => Ok(Ok(())),
+            Err(status)
+                if matches!(
+                    status.code(),
+                    Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange
+                ) =>
+            {
+                let (code, why) = (status.code(), status.message());
+                Ok(Err(format!("family {family:?} cannot be made: {code:?}: {why}")))
             }
+            Err(status) => Err(Error::failed(words("ModifyColumnFamilies", &status))),
         }
     }
 }
 
-/// What is there already was made by somebody else in the meantime.
-fn settle(what: &str, done: Result<(), Status>) -> Result<()> {
-    match done {
-        Err(status) if status.code() != Code::AlreadyExists => {
-            Err(Error::failed(words(what, &status)))
-        }
-        _ => Ok(()),
-    }
+/// What is there already was made by somebody else in the meantime, or by an attempt that broke.
+fn settled(done: Result<(), Status>) -> Result<(), Status> {
+    done.or_else(|status| if status.code() == Code::AlreadyExists { Ok(()) } else { Err(status) })
 }
 
 #[cfg(test)]
@@ -458,6 +540,32 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_never_answered_is_made_again_and_one_that_is_refused_is_not() {
+        let mut patience = patience(100);
+        let mut calls = 0;
+        let call = || {
+            calls += 1;
+            let call = calls;
+            async move {
+                match call {
+                    1 => std::future::pending().await,
+                    2 => Err(Status::unavailable("away")),
+                    3 => Err(Status::internal("a stream that broke")),
+                    _ => Ok(call),
+                }
+            }
+        };
+        assert_eq!(patience.call("Call", call).await.unwrap().unwrap(), 4);
+        let refuse = || async { Err::<(), _>(Status::not_found("no table")) };
+        let refused = patience.call("Call", refuse).await.unwrap().unwrap_err();
+        assert_eq!(refused.code(), Code::NotFound);
+        let wrong = || async { Err::<(), _>(Status::internal("this server is wrong")) };
+        let begun = Instant::now();
+        assert!(patience.call("Call", wrong).await.unwrap().is_err());
+        assert_eq!(begun.elapsed(), DELAY_MIN * (1 + 2 + 4 + 8 + 16));
+    }
+
     #[tokio::test]
     async fn endpoints_that_cannot_be_are_refused() {
         for endpoint in ["https://h:1", "h", "h:0", "h:x", ""] {
@@ -468,7 +576,7 @@ mod tests {
                 table: "t".to_owned(),
                 app_profile: String::new(),
             };
-            assert!(Client::connect(&target).await.is_err(), "{endpoint}");
+            assert!(Client::connect(&target, &Stop::default()).await.is_err(), "{endpoint}");
         }
     }
 }

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-use crate::client::{Client, Stop, Target};
+use crate::client::{Client, Patience, Stop, Target};
 use crate::error::{Error, Result};
 use crate::files::{self, Lock, Unfinished};
 use crate::format::csv::{COLUMNS_MAX, Column, Timestamps};
@@ -294,7 +294,10 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             };
             let client: &Client = match &client {
                 Some(client) => client,
-                None => client.insert(runtime.block_on(Client::connect(&export.target))?),
+                None => {
+                    let _within = runtime.enter();
+                    client.insert(Client::connect_lazily(&export.target)?)
+                }
             };
             let part = Part { export, columns: &columns, range: &range, path: &path, stop };
             let done = part.transfer(&runtime, client.clone());
@@ -453,9 +456,10 @@ fn unfinished_files(export: &Export) -> Result<Vec<PathBuf>> {
 
 /// Looks at the table and divides it.
 async fn plan(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<State> {
-    let mut client = Client::connect(&export.target).await?;
+    let client = Client::connect(&export.target, stop).await?;
+    let mut patience = Patience::new(export.retry_for, stop.clone());
     let table = export.target.table_name();
-    let Some(families) = client.families().await? else {
+    let Some(families) = client.families(&mut patience).await? else {
         return Err(Error::failed(format!("{table} does not exist")));
     };
     let named = export.selection.families.iter();
@@ -466,7 +470,7 @@ async fn plan(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<State> 
         }
     }
     let range = &export.selection.range;
-    let samples = client.samples().await?;
+    let samples = client.samples(&mut patience).await?;
     let shards = shards(cuts(&samples, range, export.files), range);
     let mut columns = export.columns.clone();
     if export.format == Format::Csv && columns.is_empty() {

@@ -13,7 +13,7 @@
 //! the others from being imported; the import fails when they are done, and tells of each. Of records that write the same cell, the last
 //! one in a file is what the table has in the end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Mutex;
@@ -27,7 +27,7 @@ use indicatif::ProgressBar;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-use crate::batch::{Batch, Batches, Cut, Families};
+use crate::batch::{Batch, Batches, Cut, Families, Family};
 use crate::client::{Client, Patience, Stop, Target};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{self, Lock};
@@ -35,7 +35,7 @@ use crate::format::rejected::Line;
 use crate::format::{self, ReadOptions};
 use crate::journal::{Asked, Earlier, FileState, Journal, Step};
 use crate::row::MUTATIONS_MAX;
-use crate::write::{Entry, write};
+use crate::write::{Entry, Refused, write};
 use crate::{joined, lock, runtime};
 
 /// Batches that were read and wait for a request to end: enough that neither thread waits for the other's next
@@ -127,7 +127,7 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     };
     let state_path = (!import.dry_run).then_some(import.state.as_path());
     let found = Journal::find(state_path, &asked, import.earlier)?;
-    let families = runtime()?.block_on(families(import, found.has_begun()))?;
+    let families = runtime()?.block_on(families(import, found.has_begun(), stop))?;
     let journal = found.begin()?;
     bar.set_length(journal.files().iter().map(|file| file.file.bytes).sum());
     let shared = Shared {
@@ -135,6 +135,7 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         read: journal.read_options().clone(),
         journal: Mutex::new(journal),
         families: Mutex::new(families),
+        unmakeable: Mutex::default(),
         next: AtomicUsize::new(0),
         unreadable: Mutex::default(),
         bar,
@@ -197,9 +198,10 @@ fn check_readable(unreadable: Vec<Error>, files: usize) -> Result<()> {
 }
 
 /// The table's families. A table that is missing is made where that is asked for, unless a part of the files is in it.
-async fn families(import: &Import, has_begun: bool) -> Result<BTreeSet<String>> {
-    let mut client = Client::connect(&import.target).await?;
-    if let Some(families) = client.families().await? {
+async fn families(import: &Import, has_begun: bool, stop: &Stop) -> Result<BTreeSet<String>> {
+    let client = Client::connect(&import.target, stop).await?;
+    let mut patience = Patience::new(import.retry_for, stop.clone());
+    if let Some(families) = client.families(&mut patience).await? {
         return Ok(families.into_iter().collect());
     }
     let table = import.target.table_name();
@@ -212,7 +214,7 @@ async fn families(import: &Import, has_begun: bool) -> Result<BTreeSet<String>> 
         return Err(Error::failed(format!("{table} does not exist: create it, or give --create")));
     }
     if !import.dry_run {
-        client.create_table().await?;
+        client.create_table(&mut patience).await?;
     }
     Ok(BTreeSet::new())
 }
@@ -223,6 +225,8 @@ struct Shared<'a> {
     journal: Mutex<Journal>,
     /// Those that the table has.
     families: Mutex<BTreeSet<String>>,
+    /// Those that the server refuses to make, and why.
+    unmakeable: Mutex<BTreeMap<String, String>>,
     /// The next file.
     next: AtomicUsize,
     /// Why files could not be read to their ends.
@@ -232,12 +236,14 @@ struct Shared<'a> {
 }
 
 impl Families for Shared<'_> {
-    fn known(&self, family: &str) -> Result<bool> {
-        Ok(lock(&self.families)?.contains(family))
-    }
-
-    fn made(&self) -> bool {
-        self.import.create
+    fn look(&self, family: &str) -> Result<Family> {
+        if lock(&self.families)?.contains(family) {
+            return Ok(Family::Known);
+        }
+        if let Some(why) = lock(&self.unmakeable)?.get(family) {
+            return Ok(Family::Unmakeable(why.clone()));
+        }
+        Ok(if self.import.create { Family::ToBeMade } else { Family::Missing })
     }
 }
 
@@ -257,7 +263,10 @@ impl Shared<'_> {
             }
             let client = match &client {
                 Some(client) => client,
-                None => client.insert(runtime.block_on(Client::connect(&self.import.target))?),
+                None => {
+                    let _within = runtime.enter();
+                    client.insert(Client::connect_lazily(&self.import.target)?)
+                }
             };
             let name = state.file.path.display().to_string();
             let done = self.file(&runtime, client, index, &state);
@@ -373,10 +382,27 @@ impl Shared<'_> {
         }
         let mut patience = Patience::new(self.import.retry_for, self.stop.clone());
         for family in create {
-            client.create_family(&family, &mut patience).await?;
-            lock(&self.families)?.insert(family);
+            // Another batch may have asked for it since this one was read.
+            if self.look(&family)? != Family::ToBeMade {
+                continue;
+            }
+            match client.create_family(&family, &mut patience).await? {
+                Ok(()) => drop(lock(&self.families)?.insert(family)),
+                Err(why) => drop(lock(&self.unmakeable)?.insert(family, why)),
+            }
         }
-        let refused = write(&mut client, entries, &mut patience).await?;
+        let unmakeable = lock(&self.unmakeable)?.clone();
+        let why = |entry: &Entry| {
+            entry.row.cells.iter().find_map(|cell| unmakeable.get(&cell.family)).cloned()
+        };
+        let (mut sound, mut refused) = (Vec::new(), Vec::new());
+        for entry in entries {
+            match why(&entry) {
+                Some(reason) => refused.push(Refused { entry, reason }),
+                None => sound.push(entry),
+            }
+        }
+        refused.extend(write(&mut client, sound, &mut patience).await?);
         for refused in refused {
             let Entry { record, last, row } = refused.entry;
             step.rows -= u64::from(last);

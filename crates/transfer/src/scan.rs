@@ -9,9 +9,13 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_respons
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::row_range::{EndKey, StartKey};
 use tonic::Status;
 
-use crate::client::{Client, Patience, Stop, delay_of_call, retry_status, words};
+use crate::client::{Client, Patience, Stop, delay_of_call, words};
 use crate::error::{Error, Result};
 use crate::row::{Cell, Row};
+
+/// How long a server may send nothing until it is asked again: Google's Java client waits as long. One that looks for
+/// rows says how far it is.
+const IDLE_MAX: Duration = Duration::from_mins(5);
 
 /// Puts the chunks of rows together.
 #[derive(Debug, Default)]
@@ -160,7 +164,7 @@ impl Scan {
             match self.more_unless_stopped().await {
                 Ok(true) => {}
                 Ok(false) => return Ok(None),
-                Err(status) if retry_status(&status) => {
+                Err(status) if self.patience.calls_again(&status) => {
                     self.stream = None;
                     self.chunks = Vec::new().into_iter();
                     self.assembler = Assembler::default();
@@ -174,7 +178,7 @@ impl Scan {
 
     async fn more_unless_stopped(&mut self) -> Result<bool, Status> {
         let stop = self.stop.clone();
-        stop.in_time(Duration::MAX, self.more()).await
+        stop.in_time(IDLE_MAX, self.more()).await
     }
 
     /// Fetches the next message; false at the end.

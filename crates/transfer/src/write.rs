@@ -6,7 +6,7 @@ use std::time::Duration;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use tonic::Code;
 
-use crate::client::{Client, Patience, delay_of, delay_of_call, retry, retry_status, words};
+use crate::client::{Client, Patience, delay_of, delay_of_call, retry, words};
 use crate::error::{Error, Result};
 use crate::row::Row;
 
@@ -75,23 +75,30 @@ pub async fn write(
             continue;
         }
         let mut said = None;
-        let answered = attempt(client, &entries, &mut said);
-        let answers = match patience.in_time(ATTEMPT_MAX, answered).await {
-            Ok(answers) => answers,
+        let unanswered = || Answer::Again("MutateRows: no answer for a row".to_owned());
+        let mut answers: Vec<Answer> = entries.iter().map(|_| unanswered()).collect();
+        let answered = attempt(client, &entries, &mut answers, &mut said);
+        match patience.in_time(ATTEMPT_MAX, answered).await {
+            Ok(()) => {}
             // One bad row can spoil a request: each goes by itself then.
             Err(status) if of_the_rows(&status) && entries.len() > 1 => {
                 lists.extend(entries.into_iter().map(|entry| vec![entry]));
                 continue;
             }
             Err(status) if of_the_rows(&status) => {
-                entries.iter().map(|_| Answer::Refused(words("MutateRows", &status))).collect()
+                answers.fill_with(|| Answer::Refused(words("MutateRows", &status)));
             }
-            Err(status) if retry_status(&status) => {
-                said = delay_of_call(&status);
-                entries.iter().map(|_| Answer::Again(words("MutateRows", &status))).collect()
+            // What was answered before stands.
+            Err(status) if patience.calls_again(&status) => {
+                said = delay_of_call(&status).or(said);
+                for answer in &mut answers {
+                    if let Answer::Again(why) = answer {
+                        *why = words("MutateRows", &status);
+                    }
+                }
             }
             Err(status) => return Err(Error::failed(words("MutateRows", &status))),
-        };
+        }
         let before = entries.len();
         let mut again = Vec::new();
         let mut why = String::new();
@@ -121,28 +128,15 @@ fn of_the_rows(status: &tonic::Status) -> bool {
     matches!(status.code(), Code::InvalidArgument | Code::OutOfRange)
 }
 
-/// Sends entries once. `said` is how long the server asks to wait.
+/// Sends entries once, and puts down what is answered for each. `said` is how long the server asks to wait.
 async fn attempt(
     client: &mut Client,
     entries: &[Entry],
+    answers: &mut [Answer],
     said: &mut Option<Duration>,
-) -> Result<Vec<Answer>, tonic::Status> {
-    let mut answers: Vec<Answer> = entries
-        .iter()
-        .map(|_| Answer::Again("MutateRows: no answer for a row".to_owned()))
-        .collect();
+) -> Result<(), tonic::Status> {
     let mut stream = client.write(request(entries)).await?;
-    loop {
-        let message = match stream.message().await {
-            Ok(Some(message)) => message,
-            Ok(None) => return Ok(answers),
-            // What was answered before stands.
-            Err(status) if retry_status(&status) => {
-                *said = delay_of_call(&status).or(*said);
-                return Ok(answers);
-            }
-            Err(status) => return Err(status),
-        };
+    while let Some(message) = stream.message().await? {
         for answered in message.entries {
             let status = answered.status.unwrap_or_default();
             let index = usize::try_from(answered.index).unwrap_or(usize::MAX);
@@ -159,4 +153,5 @@ async fn attempt(
             };
         }
     }
+    Ok(())
 }

@@ -53,6 +53,8 @@ struct State {
     written: Vec<(String, i64)>,
     /// Rows after which a read breaks off, one for each of the first reads.
     breaks: VecDeque<usize>,
+    /// With what; none for a server that is busy.
+    break_with: Option<Status>,
     reads: u32,
     /// The reads from this one on are refused for good.
     refused_from: Option<u32>,
@@ -199,7 +201,8 @@ impl tonic::server::ServerStreamingService<v2::ReadRowsRequest> for Data {
             let mut half = chunk("r99".to_owned());
             half.row_status = None;
             messages.push(Ok(v2::ReadRowsResponse { chunks: vec![half], ..Default::default() }));
-            messages.push(Err(of_call(&busy(Duration::from_millis(1)))));
+            let busy = || of_call(&busy(Duration::from_millis(1)));
+            messages.push(Err(state.break_with.clone().unwrap_or_else(busy)));
         }
         Box::pin(async { Ok(Response::new(stream::iter(messages).boxed())) })
     }
@@ -574,6 +577,53 @@ fn a_family_that_a_busy_server_does_not_make_is_asked_for_again() {
     let summary = import(&options, &ProgressBar::hidden(), &Stop::default()).unwrap();
     assert_eq!((summary.rows, summary.cells), (1, 2));
     assert_eq!(place.state.lock().unwrap().made, ["g"]);
+}
+
+#[test]
+fn a_family_that_cannot_be_made_keeps_only_its_rows_out() {
+    let families = [Status::invalid_argument("a wrong name")].into_iter().collect();
+    let place = Place::new(State { families, ..State::default() });
+    let lines = "r0,v,\nr1,v,w\nr2,v,\nr3,v,\nr4,v,\nr5,v,\nr6,,w\n";
+    let mut options = place.options(&format!(",f,b d\n,a,b\n{lines}"), Earlier::Refuse);
+    options.create = true;
+    let summary = import(&options, &ProgressBar::hidden(), &Stop::default()).unwrap();
+    assert_eq!((summary.rows, summary.cells, summary.rejected), (5, 5, 2));
+    let keys: Vec<String> = place.written().into_iter().map(|(row, _)| row).collect();
+    assert_eq!(keys, ["r0", "r2", "r3", "r4", "r5"]);
+    let rejected = std::fs::read_to_string(&options.rejected).unwrap();
+    assert_eq!(rejected.matches("\\\"b d\\\" cannot be made").count(), 2, "{rejected}");
+    assert_eq!(rejected.matches("a wrong name").count(), 2, "{rejected}");
+}
+
+#[test]
+fn streams_that_break_without_a_reason_are_asked_for_again_but_not_for_ever() {
+    let broken = || Status::unknown("protocol error: missing grpc-status trailer");
+    let place = planned([Write::Fail(broken()), Write::BreakAfter(1), Write::Fail(broken())]);
+    let summary = place.import(2, Earlier::Refuse, &Stop::default()).unwrap();
+    assert_eq!((summary.rows, summary.rejected), (2, 0));
+    let place = planned((0..100).map(|_| Write::Fail(broken())));
+    let error = place.import(2, Earlier::Refuse, &Stop::default()).unwrap_err().to_string();
+    assert!(error.contains("missing grpc-status"), "{error}");
+    assert!(place.state.lock().unwrap().requests.len() < 10);
+    // A read ends so with each of its first streams, and goes on behind what came.
+    let breaks = [3, 0, 4].into_iter().collect();
+    let break_with = Some(Status::internal("Unexpected EOF decoding stream."));
+    let place = Place::new(State { breaks, break_with, ..State::default() });
+    assert_eq!(place.export(|_| {}).unwrap().rows, 10);
+}
+
+#[test]
+fn a_server_that_is_away_for_a_moment_is_asked_for_its_table_again() {
+    let away = || of_call(&busy(Duration::from_millis(1)));
+    let place = planned([]);
+    place.state.lock().unwrap().looks = [away(), Status::unavailable("away")].into();
+    assert_eq!(place.import(2, Earlier::Refuse, &Stop::default()).unwrap().rows, 2);
+    // For the table, and for the samples of it.
+    place.state.lock().unwrap().looks = [away(), away()].into();
+    assert_eq!(place.export(|_| {}).unwrap().rows, 10);
+    place.state.lock().unwrap().looks = [Status::permission_denied("not you")].into();
+    let error = place.export(|options| options.overwrite = true).unwrap_err().to_string();
+    assert!(error.contains("not you"), "{error}");
 }
 
 #[test]
