@@ -30,9 +30,9 @@ const CONNECT_SECONDS_MAX: u64 = 20;
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(30);
 /// See [`KEEP_ALIVE_EVERY`].
 const KEEP_ALIVE_WAIT: Duration = Duration::from_secs(20);
-/// How long a call that is no write and no scan may go without an answer until it is made again: longer than the largest
-/// catalog takes to be changed.
-const CALL_MAX: Duration = Duration::from_mins(1);
+/// How long a call that is no write and no scan may go without an answer until it is made again: longer than the samples of
+/// the largest table take.
+const CALL_MAX: Duration = Duration::from_mins(5);
 /// How often in a row something is tried again of which the error may be the server's last word as well as a broken
 /// stream's: of these the library says several as if the server had.
 const UNCLEAR_MAX: u32 = 5;

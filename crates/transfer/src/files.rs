@@ -73,7 +73,7 @@ pub fn expand(names: &[String], own: &[&Path]) -> Result<Vec<PathBuf>> {
         if path.is_dir() {
             for entry in std::fs::read_dir(path).map_err(|e| failed("read", path, &e))? {
                 let entry = entry.map_err(|e| failed("read", path, &e))?.path();
-                let hidden = entry.file_name().is_some_and(|name| is_hidden(name));
+                let hidden = entry.file_name().is_some_and(is_hidden);
                 if entry.is_file() && !hidden && !is_unfinished(&entry) && !is_own(&entry) {
                     files.push(entry);
                 }

@@ -126,8 +126,18 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
         rejected_max: import.rejected_max,
     };
     let state_path = (!import.dry_run).then_some(import.state.as_path());
+    let here = runtime()?;
+    let mut patience = Patience::new(import.retry_for, stop.clone());
+    let client = here.block_on(Client::connect(&import.target, stop))?;
+    let families = here.block_on(client.families(&mut patience))?;
     let found = Journal::find(state_path, &asked, import.earlier)?;
-    let families = runtime()?.block_on(families(import, found.has_begun(), stop))?;
+    if families.is_none() {
+        check_made(import, found.has_begun())?;
+        if !import.dry_run {
+            here.block_on(client.create_table(&mut patience))?;
+        }
+    }
+    let families = families.unwrap_or_default().into_iter().collect();
     let journal = found.begin()?;
     bar.set_length(journal.files().iter().map(|file| file.file.bytes).sum());
     let shared = Shared {
@@ -197,13 +207,8 @@ fn check_readable(unreadable: Vec<Error>, files: usize) -> Result<()> {
     Err(Error::failed(lines.join("\n")))
 }
 
-/// The table's families. A table that is missing is made where that is asked for, unless a part of the files is in it.
-async fn families(import: &Import, has_begun: bool, stop: &Stop) -> Result<BTreeSet<String>> {
-    let client = Client::connect(&import.target, stop).await?;
-    let mut patience = Patience::new(import.retry_for, stop.clone());
-    if let Some(families) = client.families(&mut patience).await? {
-        return Ok(families.into_iter().collect());
-    }
+/// Whether a table that is missing is to be made.
+fn check_made(import: &Import, has_begun: bool) -> Result<()> {
     let table = import.target.table_name();
     if has_begun {
         return Err(Error::failed(format!(
@@ -213,10 +218,7 @@ async fn families(import: &Import, has_begun: bool, stop: &Stop) -> Result<BTree
     if !import.create {
         return Err(Error::failed(format!("{table} does not exist: create it, or give --create")));
     }
-    if !import.dry_run {
-        client.create_table(&mut patience).await?;
-    }
-    Ok(BTreeSet::new())
+    Ok(())
 }
 
 struct Shared<'a> {

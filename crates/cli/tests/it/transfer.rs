@@ -278,6 +278,8 @@ fn wrong_files_and_places_are_refused_in_words() {
     place.write("good.csv", ",f\n,a\nr0,v\n");
     place.write("noise", "what is this");
     place.write("torn.avro", "Obj\u{1}");
+    place.write("stray.csv", ",f\n,a\nk1,\"5 inch\nk2,v2\n");
+    place.write("part-00001-of-00002.csv", ",f\n,a\nr0,v\n");
     place.ok("import", "t", &["good.csv", "--create"]);
     for (args, word) in [
         (&["missing.csv"][..], "no such file"),
@@ -287,6 +289,8 @@ fn wrong_files_and_places_are_refused_in_words() {
         (&["good.csv", "torn.avro", "--timestamp=value-encoded"], "CSV only"),
         (&["good.csv", "--format=avro", "--column-family=f"], "CSV only"),
         (&["torn.avro"], "torn.avro"),
+        (&["stray.csv"], "line 3: a quote that is not closed"),
+        (&["part-*"], "part-00000-of-00002.csv is not there"),
         (&["good.csv", "--workers=0"], "workers"),
         (&["good.csv", "--batch-size=100001"], "rows of a request"),
     ] {
