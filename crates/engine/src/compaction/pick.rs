@@ -233,9 +233,7 @@ pub(crate) fn pick_level_zero(
     let goes_down = if tiered { heavy && !is_over } else { heavy || deep };
     let down = || if goes_down { pick_l0(version, shape, Reason::L0, None, busy) } else { None };
     let across = || match shape.style {
-        CompactionStyle::Tiered if deep => {
-            pick_runs(version, sublevels_max(options, shape.style), busy)
-        }
+        CompactionStyle::Tiered if deep => pick_runs(version, busy),
         CompactionStyle::Tiered => None,
         CompactionStyle::Leveled => pick_within_l0(version, shape, options, busy),
     };
@@ -410,8 +408,7 @@ fn pick_tiered(
     let deep = shape.sublevels.len() >= sublevels_max(options, shape.style);
     let column = || pick_l0(version, shape, Reason::L0, None, busy);
     let down = || if heavy { column() } else { None };
-    let runs_max = sublevels_max(options, shape.style);
-    let across = || if deep { pick_runs(version, runs_max, busy) } else { None };
+    let across = || if deep { pick_runs(version, busy) } else { None };
     let is_left = |level: &u8| !level_files(version, *level).is_empty();
     // The deepest first: what lies above then finds nothing to be merged with but the last level.
     let between: Vec<u8> = (1..LAST_LEVEL).rev().filter(is_left).collect();
@@ -452,21 +449,10 @@ fn runs(version: &Version) -> Vec<AgeRun> {
     runs
 }
 
-/// The runs next to each other in age that take the fewest bytes for each run less, where there are too many. Those that
-/// running merges have count as what they become: two flushes merged while eight are would soon be merged again with what comes.
-fn pick_runs(version: &Version, runs_max: usize, busy: &Busy) -> Option<Pick> {
+/// The runs next to each other in age that take the fewest bytes for each run less.
+fn pick_runs(version: &Version, busy: &Busy) -> Option<Pick> {
     let runs = runs(version);
     let is_free = |run: &&AgeRun| !run.files.iter().any(|f| busy.files.contains(&f.id));
-    let afterwards: usize = runs
-        .chunk_by(|a, b| is_free(&a) == is_free(&b))
-        .map(|part| match part {
-            [first, ..] if !is_free(&first) => 1,
-            free => free.iter().map(|run| run.depth).sum(),
-        })
-        .sum();
-    if afterwards < runs_max {
-        return None;
-    }
     let mut best: Option<(f64, std::ops::Range<usize>)> = None;
     for start in 0..runs.len() {
         let (mut bytes, mut depth) = (0, 0);
