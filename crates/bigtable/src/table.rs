@@ -214,7 +214,7 @@ impl Table {
                     others_first().await;
                 }
                 activity::turn_to(tablet.id());
-                if let Err(error) = tablet.admit_part() {
+                if let Err(error) = tablet.admit_part(priority) {
                     let is_refusal = pressure::is_refusal(&error);
                     let error = Error::from(error);
                     return (entries, Err(if is_refusal { error.as_unavailable() } else { error }));

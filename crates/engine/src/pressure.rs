@@ -164,9 +164,13 @@ impl Pressure {
         })
     }
 
-    /// The refusal of a write where nothing at all is let in. `chance`, a random number, is for the hint.
-    pub(crate) fn refuses_all(&self, chance: impl FnOnce() -> u64) -> Option<Error> {
-        if self.refused_share() < 1.0 { None } else { self.refuses(Priority::High, chance) }
+    /// The refusal of a write where nothing at all of its priority is let in. `chance`, a random number, is for the hint.
+    pub(crate) fn refuses_all(
+        &self,
+        priority: Priority,
+        chance: impl FnOnce() -> u64,
+    ) -> Option<Error> {
+        if self.refused_share_of(priority) < 1.0 { None } else { self.refuses(priority, chance) }
     }
 }
 
@@ -229,7 +233,10 @@ mod tests {
         }
         assert!(at(0.5).refuses(Priority::High, || 0).is_none());
         assert!(at(1.0).refuses(Priority::High, || u64::MAX).is_some());
-        assert!(at(1.0).refuses_all(|| u64::MAX).is_some() && at(0.99).refuses_all(|| 0).is_none());
+        let all = |level, priority| at(level).refuses_all(priority, || 0).is_some();
+        assert!(all(1.0, Priority::High) && !all(0.99, Priority::High));
+        assert!(all(0.6, Priority::Low) && !all(0.55, Priority::Low));
+        assert!(all(0.75, Priority::Medium) && !all(0.7, Priority::Medium));
         assert!(at(0.75).refuses(Priority::High, || u64::MAX / 4).is_some());
         assert!(at(0.75).refuses(Priority::High, || u64::MAX / 4 * 3).is_none());
         assert!(Pressure::of(Behind::Log, 1.0, 0.0).refuses(Priority::High, || u64::MAX).is_some());

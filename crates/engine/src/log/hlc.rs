@@ -9,12 +9,12 @@
 //! that have not come yet. (After Kulkarni et al., "Logical Physical Clocks", 2014.)
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::cell::{SEQ_COUNTER_BITS, SEQ_MAX, Seq, Timestamp};
 use crate::io::Clock;
 
-/// How far the wall clock may have gone back for the time of writes to stand still until it has caught up, in milliseconds.
+/// How far the wall clock may have gone back behind the write before for the time of writes to stand still until it has caught up, in milliseconds.
 /// Less, and a machine whose clock is set right by some seconds would hide new cells behind older ones. More, and one whose clock
 /// was wrong by an hour would give all cells of the next hour one timestamp, of which each column keeps one cell.
 const STANDS_STILL_MILLIS: i64 = 60_000;
@@ -24,12 +24,16 @@ const STANDS_STILL_MILLIS: i64 = 60_000;
 pub struct Hlc {
     clock: Arc<dyn Clock>,
     last: AtomicU64,
+    /// What [`Self::time_of_write`] gave last, in milliseconds.
+    written: AtomicI64,
 }
 
 impl Hlc {
     /// A clock that hands out sequences after `floor`: the greatest that was ever used.
     pub fn new(clock: Arc<dyn Clock>, floor: Seq) -> Self {
-        Self { clock, last: AtomicU64::new(floor) }
+        let hlc = Self { clock, last: AtomicU64::new(floor), written: AtomicI64::new(0) };
+        hlc.note(floor);
+        hlc
     }
 
     /// Reserves `n` consecutive sequences (at least one) and returns the first. They end before
@@ -47,25 +51,51 @@ impl Hlc {
     }
 
     /// The time for cells that are written now, in microseconds, whole milliseconds: that of the wall clock; where this went
-    /// back by a minute at most, that of the last sequence. Asked with the row locked, it is not before that of what was
+    /// back by a minute at most, that of the write before. Asked with the row locked, it is not before that of what was
     /// written to the row earlier, unless the wall clock went back further.
     pub fn time_of_write(&self) -> Timestamp {
-        let now = self.clock.now_micros().div_euclid(1_000);
-        let last = (self.current() >> SEQ_COUNTER_BITS) as i64;
-        let stands_still = (now..=now.saturating_add(STANDS_STILL_MILLIS)).contains(&last);
-        (if stands_still { last } else { now }).saturating_mul(1_000)
+        let now = self.now_millis();
+        let written = self.written.load(Ordering::Acquire);
+        if written == now {
+            // No core takes the other's line of memory for it.
+            return now.saturating_mul(1_000);
+        }
+        let give = |written| if stands_still(now, written) { written } else { now };
+        let before = self
+            .written
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |written| Some(give(written)))
+            .unwrap_or(now);
+        give(before).saturating_mul(1_000)
+    }
+
+    fn now_millis(&self) -> i64 {
+        self.clock.now_micros().div_euclid(1_000)
+    }
+
+    /// Takes note of a sequence that was used before a restart: cells may have its time, where that is near.
+    fn note(&self, seq: Seq) {
+        let millis = (seq >> SEQ_COUNTER_BITS) as i64;
+        if stands_still(self.now_millis(), millis) {
+            self.written.fetch_max(millis, Ordering::AcqRel);
+        }
     }
 
     /// Takes note of a sequence from elsewhere: all that follow are greater. Whether a peer's sequence
     /// is plausible is the caller's to judge; one's own, found on disk, always counts.
     pub fn observe(&self, seq: Seq) {
         self.last.fetch_max(seq, Ordering::AcqRel);
+        self.note(seq);
     }
 
     /// The last sequence handed out or observed.
     pub fn current(&self) -> Seq {
         self.last.load(Ordering::Acquire)
     }
+}
+
+/// Whether what is written at `now` has the time of what was written at `before`, in milliseconds.
+fn stands_still(now: i64, before: i64) -> bool {
+    (now..=now.saturating_add(STANDS_STILL_MILLIS)).contains(&before)
 }
 
 #[cfg(test)]
@@ -116,6 +146,22 @@ mod tests {
         assert_eq!(hlc.time_of_write(), 1_699_999_939_999_000, "too far to stand still");
         clock.set_wall_micros(-5);
         assert_eq!(hlc.time_of_write(), -1_000);
+    }
+
+    #[test]
+    fn what_was_written_by_a_clock_far_ahead_moves_no_time_when_the_clock_comes_near_it() {
+        const HOUR: i64 = 3_600_000_000;
+        let (clock, hlc) = at(1_700_000_000_000);
+        hlc.reserve(1);
+        let ahead = hlc.time_of_write();
+        clock.set_wall_micros(ahead - HOUR);
+        assert_eq!(hlc.time_of_write(), ahead - HOUR);
+        clock.advance_micros(HOUR as u64 - 30_000_000);
+        hlc.reserve(1);
+        assert_eq!(hlc.time_of_write(), ahead - 30_000_000);
+        // After a restart nobody knows which of the two the last sequence tells.
+        let again = Hlc::new(Arc::new(clock), hlc.current());
+        assert_eq!(again.time_of_write(), ahead);
     }
 
     #[test]

@@ -238,10 +238,12 @@ impl Tablet {
         self.admit_unless(|pressure| pressure.refuses(priority, || chance))
     }
 
-    /// Whether a part of a request that was let in can be carried out now: chance has no say any more, and only at the limit
-    /// it is `Overloaded`.
-    pub fn admit_part(&self) -> Result<()> {
-        self.admit_unless(|pressure| pressure.refuses_all(|| self.core.env.rng.next_u64()))
+    /// Whether a part of a request that was let in can be carried out now: chance has no say any more, and it is `Overloaded`
+    /// only where every write of its priority is refused.
+    pub fn admit_part(&self, priority: Priority) -> Result<()> {
+        self.admit_unless(|pressure| {
+            pressure.refuses_all(priority, || self.core.env.rng.next_u64())
+        })
     }
 
     fn admit_unless(&self, refusal: impl FnOnce(&Pressure) -> Option<Error>) -> Result<()> {
