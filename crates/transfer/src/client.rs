@@ -11,6 +11,7 @@ use futures::future::{Either, select};
 use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2 as admin;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_rpc::google::rpc;
+use indicatif::ProgressBar;
 use prost::Message as _;
 use tokio::time::Instant;
 use tonic::metadata::MetadataValue;
@@ -34,7 +35,8 @@ const KEEP_ALIVE_WAIT: Duration = Duration::from_secs(20);
 /// the largest table take.
 const CALL_MAX: Duration = Duration::from_mins(5);
 /// How often in a row something is tried again of which the error may be the server's last word as well as a broken
-/// stream's: of these the library says several as if the server had.
+/// stream's: of these the library says several as if the server had. As often where an endpoint has answered nothing yet, and
+/// may be none of gRPC.
 const UNCLEAR_MAX: u32 = 5;
 /// How long what is under way may go on once the operator wants an end.
 const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -166,12 +168,20 @@ pub struct Patience {
     delay: Duration,
     /// Attempts since the last success that ended unclear; see [`UNCLEAR_MAX`].
     unclear: u32,
+    /// Until the endpoint's first answer: where it is said that something is tried again.
+    unanswered: Option<ProgressBar>,
 }
 
 impl Patience {
     /// Gives up after `most` without success.
     pub fn new(most: Duration, stop: Stop) -> Self {
-        Self { most, stop, failing_since: None, delay: DELAY_MIN, unclear: 0 }
+        Self { most, stop, failing_since: None, delay: DELAY_MIN, unclear: 0, unanswered: None }
+    }
+
+    /// The same for the first calls of all: a port that is not one of gRPC breaks each connection as a server does that goes
+    /// down, so that until one call has succeeded this is unclear. Says at `bar` why it waits.
+    pub fn first(most: Duration, stop: Stop, bar: &ProgressBar) -> Self {
+        Self { unanswered: Some(bar.clone()), ..Self::new(most, stop) }
     }
 
     /// See [`Stop::in_time`].
@@ -186,8 +196,9 @@ impl Patience {
     /// Whether the status of a call that may be made twice calls for another attempt.
     pub fn calls_again(&mut self, status: &Status) -> bool {
         let unclear = matches!(status.code(), Code::Unknown | Code::Internal | Code::Cancelled);
-        if !unclear || retry_status(status) {
-            return retry_status(status);
+        let again = retry_status(status);
+        if !unclear || (again && self.unanswered.is_none()) {
+            return again;
         }
         self.unclear += 1;
         self.unclear <= UNCLEAR_MAX
@@ -216,6 +227,7 @@ impl Patience {
 
     /// Something went right.
     pub fn succeeded(&mut self) {
+        self.unanswered = None;
         self.unclear = 0;
         self.failing_since = None;
         self.delay = DELAY_MIN;
@@ -225,6 +237,9 @@ impl Patience {
     pub async fn wait(&mut self, said: Option<Duration>, why: &str) -> Result<()> {
         self.stop.check()?;
         let now = Instant::now();
+        if let (None, Some(bar)) = (self.failing_since, &self.unanswered) {
+            crate::tell(bar, &format!("{why}; trying again"));
+        }
         let since = *self.failing_since.get_or_insert(now);
         // A server that says "at once" would be asked without a pause.
         let wait = said.filter(|said| !said.is_zero()).unwrap_or(self.delay).min(DELAY_MAX);

@@ -251,7 +251,14 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     let found = files::read_text(&state_path)?;
     let mut state = match found {
         Some(text) if export.resume => {
-            resumed(export, &text).map_err(|error| error.context(state_path.display()))?
+            let state =
+                resumed(export, &text).map_err(|error| error.context(state_path.display()))?;
+            let mut indexes = 0..state.shards.len();
+            if indexes.any(|index| !state.is_whole(&export.output, index)) {
+                let mut patience = Patience::first(export.retry_for, stop.clone(), bar);
+                runtime()?.block_on(look(export, &mut patience, stop))?;
+            }
+            state
         }
         Some(_) if !export.overwrite => {
             return Err(Error::failed(format!(
@@ -454,14 +461,24 @@ fn unfinished_files(export: &Export) -> Result<Vec<PathBuf>> {
     Ok(unfinished)
 }
 
+/// Connects, and looks for the table; its families. An endpoint that is not there is an error at once.
+async fn look(
+    export: &Export,
+    patience: &mut Patience,
+    stop: &Stop,
+) -> Result<(Client, Vec<String>)> {
+    let client = Client::connect(&export.target, stop).await?;
+    match client.families(patience).await? {
+        Some(families) => Ok((client, families)),
+        None => Err(Error::failed(format!("{} does not exist", export.target.table_name()))),
+    }
+}
+
 /// Looks at the table and divides it.
 async fn plan(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<State> {
-    let client = Client::connect(&export.target, stop).await?;
-    let mut patience = Patience::new(export.retry_for, stop.clone());
+    let mut patience = Patience::first(export.retry_for, stop.clone(), bar);
+    let (client, families) = look(export, &mut patience, stop).await?;
     let table = export.target.table_name();
-    let Some(families) = client.families(&mut patience).await? else {
-        return Err(Error::failed(format!("{table} does not exist")));
-    };
     let named = export.selection.families.iter();
     let named = named.chain(export.columns.iter().map(|column| &column.family));
     for family in named {

@@ -127,7 +127,7 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     };
     let state_path = (!import.dry_run).then_some(import.state.as_path());
     let here = runtime()?;
-    let mut patience = Patience::new(import.retry_for, stop.clone());
+    let mut patience = Patience::first(import.retry_for, stop.clone(), bar);
     let client = here.block_on(Client::connect(&import.target, stop))?;
     let families = here.block_on(client.families(&mut patience))?;
     let found = Journal::find(state_path, &asked, import.earlier)?;
@@ -137,6 +137,8 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
             here.block_on(client.create_table(&mut patience))?;
         }
     }
+    // Nothing drives this connection from here on: the server would ask in vain whether anybody is there.
+    drop((client, here));
     let families = families.unwrap_or_default().into_iter().collect();
     let journal = found.begin()?;
     bar.set_length(journal.files().iter().map(|file| file.file.bytes).sum());

@@ -25,6 +25,8 @@ pub mod write;
 use std::sync::{Mutex, MutexGuard};
 use std::thread::ScopedJoinHandle;
 
+use indicatif::ProgressBar;
+
 use error::{Error, ErrorKind, Result};
 
 /// A worker's runtime: its requests and its file are all that runs on it.
@@ -33,6 +35,11 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
         .enable_all()
         .build()
         .map_err(|error| Error::failed(format!("runtime: {error}")))
+}
+
+/// Says something to the operator, above the bar.
+fn tell(bar: &ProgressBar, what: &str) {
+    bar.suspend(|| eprintln!("tepui: {what}"));
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {

@@ -96,6 +96,9 @@ fn of_call(status: &rpc::Status) -> Status {
     Status::with_details(Code::from(status.code), status.message.clone(), details)
 }
 
+/// A file of two rows.
+const LINES: &str = ",f\n,a\nr0,v\nr1,v\n";
+
 /// A row as a line of CSV.
 fn line(row: usize) -> String {
     format!("r{row},v\n")
@@ -345,7 +348,6 @@ impl Place {
         import(&self.options(&format!(",f\n,a\n{lines}"), earlier), &ProgressBar::hidden(), stop)
     }
 
-    /// An import of a file, two rows a request, one request at a time.
     /// Exports the table to `out`.
     fn export(&self, change: impl FnOnce(&mut Export)) -> Result<export::Summary> {
         let mut options = Export {
@@ -376,6 +378,7 @@ impl Place {
         named.collect()
     }
 
+    /// An import of a file, two rows a request, one request at a time.
     fn options(&self, text: &str, earlier: Earlier) -> Import {
         let path = self.dir.path().join("rows.csv");
         if !path.exists() {
@@ -626,6 +629,52 @@ fn a_server_that_is_away_for_a_moment_is_asked_for_its_table_again() {
     assert!(error.contains("not you"), "{error}");
 }
 
+/// A port that says this to whoever connects, and hangs up.
+fn saying(runtime: &tokio::runtime::Runtime, what: &'static [u8]) -> String {
+    use tokio::io::AsyncWriteExt as _;
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let endpoint = listener.local_addr().unwrap().to_string();
+    runtime.spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.write_all(what).await;
+        }
+    });
+    endpoint
+}
+
+#[test]
+fn a_port_that_is_not_one_of_grpc_is_an_error_within_seconds() {
+    let place = planned([]);
+    let tls_alert = b"\x15\x03\x01\x00\x02\x02\x46";
+    let http_1 = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
+    let ports: [&[u8]; 3] = [b"", tls_alert, http_1];
+    std::thread::scope(|scope| {
+        for (port, what) in ports.into_iter().enumerate() {
+            let endpoint = saying(&place._runtime, what);
+            let target = Target { endpoint, ..place.target() };
+            let is_refused = move |error: String| {
+                assert!(error.starts_with("GetTable: "), "{}: {error}", what.escape_ascii());
+            };
+            let options =
+                Import { target: target.clone(), ..place.options(LINES, Earlier::Refuse) };
+            let at = |name: &str| place.dir.path().join(format!("{name}-{port}"));
+            let options = Import { state: at("state"), rejected: at("rejected"), ..options };
+            scope.spawn(move || {
+                let error = import(&options, &ProgressBar::hidden(), &Stop::default()).unwrap_err();
+                is_refused(error.to_string());
+            });
+            let output = at("out");
+            let place = &place;
+            scope.spawn(move || {
+                let done = place.export(|options| {
+                    (options.target, options.output) = (target, output);
+                });
+                is_refused(done.unwrap_err().to_string());
+            });
+        }
+    });
+}
+
 #[test]
 fn a_read_that_breaks_off_goes_on_behind_its_last_row() {
     let place = Place::new(State { breaks: [3, 0, 4].into_iter().collect(), ..State::default() });
@@ -685,6 +734,28 @@ fn an_export_does_not_go_on_from_another_server() {
     let error = resumed.unwrap_err().to_string();
     assert!(error.contains(&place.endpoint) && error.contains("--overwrite"), "{error}");
     assert_eq!(other.state.lock().unwrap().reads, 0);
+}
+
+#[test]
+fn an_export_goes_on_only_where_a_server_listens_unless_all_its_files_are_whole() {
+    let place = interrupted_replacement(&[("out-00000-of-00001.csv", "old")]);
+    // The server where it began is gone.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let path = place.dir.path().join(".out.export.json");
+    let state = std::fs::read_to_string(&path).unwrap().replace(&place.endpoint, &endpoint);
+    std::fs::write(&path, &state).unwrap();
+    let target = Target { endpoint: endpoint.clone(), ..place.target() };
+    let resume = || {
+        let target = target.clone();
+        place.export(|options| (options.resume, options.target) = (true, target))
+    };
+    let error = resume().unwrap_err().to_string();
+    assert!(error.starts_with(&format!("endpoint {endpoint:?}: ")), "{error}");
+    std::fs::write(&path, state.replace("\"done\": null", "\"done\": [5, 5, 9]")).unwrap();
+    std::fs::write(place.dir.path().join(".out-00001-of-00002.csv.new"), "new 1").unwrap();
+    assert_eq!(resume().unwrap().files, 2);
 }
 
 #[test]
