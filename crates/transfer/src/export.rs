@@ -29,13 +29,13 @@ use tokio::sync::mpsc;
 
 use crate::client::{Client, Patience, Stop, Target};
 use crate::error::{Error, Result};
-use crate::files::{self, Lock, Unfinished};
+use crate::files::{self, Unfinished};
 use crate::format::csv::{COLUMNS_MAX, Column, Timestamps};
 use crate::format::{Format, Sink, avro, csv, parquet, sequence};
 use crate::import::WORKERS_MAX;
 use crate::row::Row;
 use crate::scan::{Range, Scan};
-use crate::{joined, lock, runtime};
+use crate::{joined, lock, lock_file, runtime};
 
 /// Bytes of the table for one file, where the number of files is left open: a file that fails is begun anew, so
 /// they should not be much larger; smaller ones are many.
@@ -247,7 +247,7 @@ pub fn export(export: &Export, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     check(export)?;
     let state_path = state_path(&export.output);
     // Two exports would write into each other's files.
-    let _lock = Lock::take(&state_path)?;
+    let _lock = lock_file(&state_path, bar)?;
     let found = files::read_text(&state_path)?;
     let mut state = match found {
         Some(text) if export.resume => {

@@ -15,12 +15,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
 
+use rustix::io::Errno;
+
 use crate::error::{Error, Result};
 
 /// Most files of one import: a glob of the wrong directory is noticed before it is read.
 pub const FILES_MAX: usize = 100_000;
 /// What a file that is being written is called until it is whole.
 pub const UNFINISHED_SUFFIX: &str = ".unfinished";
+
+/// How often a lock's file may be gone between opening and locking it: who ends removes it, so that each further time is
+/// another process that had it for a moment.
+const LOCK_ATTEMPTS_MAX: u32 = 100;
 
 /// Digits of a number in the name of one of several files.
 const NUMBER_DIGITS: usize = 5;
@@ -254,37 +260,71 @@ pub fn make_parent(path: &Path) -> Result<()> {
 pub struct Lock {
     path: PathBuf,
     _file: File,
+    missing: Option<String>,
 }
 
 impl Lock {
     /// Takes the lock of a file, which need not be there: a hidden one beside it, `.NAME.lock`. An error at once where
-    /// somebody has it. What a process leaves that was killed is locked no longer.
+    /// somebody has it. What a process leaves that was killed is locked no longer. Where the file system has no locks,
+    /// nobody is kept away; see [`Lock::missing`].
     pub fn take(of: &Path) -> Result<Self> {
+        Self::take_by(of, File::try_lock)
+    }
+
+    /// Why nobody is kept away, in words for the operator; none where the lock is had.
+    pub fn missing(&self) -> Option<&str> {
+        self.missing.as_deref()
+    }
+
+    fn take_by(of: &Path, try_lock: impl Fn(&File) -> Result<(), TryLockError>) -> Result<Self> {
         make_parent(of)?;
         let name = of.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
         let path = of.with_file_name(format!(".{}.lock", name.trim_start_matches('.')));
-        loop {
+        let taken = || {
+            let path = path.display();
+            Error::failed(format!("another process is running this: it has locked {path}"))
+        };
+        for _ in 0..LOCK_ATTEMPTS_MAX {
             let opened = File::options().create(true).write(true).truncate(false).open(&path);
-            let file = opened.map_err(|e| failed("write", &path, &e))?;
-            match file.try_lock() {
+            let file = opened.or_else(|error| match error.kind() {
+                // Another user's, which is locked without a write.
+                ErrorKind::PermissionDenied => File::open(&path).map_err(|_| error),
+                _ => Err(error),
+            });
+            let file = file.map_err(|e| failed("write", &path, &e))?;
+            match try_lock(&file) {
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) => {
-                    let path = path.display();
-                    return Err(Error::failed(format!(
-                        "another process is running this: it has locked {path}"
-                    )));
+                Err(TryLockError::WouldBlock) => return Err(taken()),
+                Err(TryLockError::Error(error)) if has_no_locks(&error) => {
+                    let missing = format!(
+                        "cannot lock {}: {error}; nothing keeps a second run of this away",
+                        path.display()
+                    );
+                    return Ok(Self { path, _file: file, missing: Some(missing) });
                 }
                 Err(TryLockError::Error(error)) => return Err(failed("lock", &path, &error)),
             }
             // Who had it may have removed it since it was opened here, and it may be there anew.
             let locked = file.metadata().map_err(|e| failed("read", &path, &e))?;
-            let is_there = std::fs::metadata(&path)
-                .is_ok_and(|there| (there.dev(), there.ino()) == (locked.dev(), locked.ino()));
-            if is_there {
-                return Ok(Self { path, _file: file });
+            match std::fs::metadata(&path) {
+                Ok(there) if (there.dev(), there.ino()) == (locked.dev(), locked.ino()) => {
+                    return Ok(Self { path, _file: file, missing: None });
+                }
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(failed("read", &path, &error));
+                }
+                _ => {}
             }
         }
+        Err(taken())
     }
+}
+
+/// Whether a file system says so that it has no locks: NFS without its daemon, Lustre without `flock`.
+fn has_no_locks(error: &std::io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK))
+        || error.kind() == ErrorKind::Unsupported
 }
 
 impl Drop for Lock {
@@ -574,5 +614,30 @@ mod tests {
         // As one leaves it that was killed.
         std::fs::write(path.with_file_name(".t.export.json.lock"), "").unwrap();
         Lock::take(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_system_without_locks_is_told_of_and_does_not_end_the_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        let fails = |errno: Errno| Lock::take_by(&path, |_| Err(TryLockError::Error(errno.into())));
+        for errno in [Errno::NOLCK, Errno::NOSYS, Errno::OPNOTSUPP] {
+            let lock = fails(errno).unwrap();
+            assert!(lock.missing().unwrap().contains(".state.lock"), "{lock:?}");
+        }
+        assert!(fails(Errno::IO).unwrap_err().to_string().contains("cannot lock"));
+        assert_eq!(Lock::take(&path).unwrap().missing(), None);
+    }
+
+    #[test]
+    fn a_lock_whose_file_is_removed_again_and_again_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        let removed = |_: &File| {
+            std::fs::remove_file(dir.path().join(".state.lock")).unwrap();
+            Ok(())
+        };
+        let error = Lock::take_by(&path, removed).unwrap_err().to_string();
+        assert!(error.contains("another process is running this"), "{error}");
     }
 }

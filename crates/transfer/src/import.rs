@@ -30,13 +30,13 @@ use tokio::sync::mpsc;
 use crate::batch::{Batch, Batches, Cut, Families, Family};
 use crate::client::{Client, Patience, Stop, Target};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::{self, Lock};
+use crate::files;
 use crate::format::rejected::Line;
 use crate::format::{self, ReadOptions};
 use crate::journal::{Asked, Earlier, FileState, Journal, Step};
 use crate::row::MUTATIONS_MAX;
 use crate::write::{Entry, Refused, write};
-use crate::{joined, lock, runtime};
+use crate::{joined, lock, lock_file, runtime};
 
 /// Batches that were read and wait for a request to end: enough that neither thread waits for the other's next
 /// move, few enough to be little beside those under way.
@@ -114,9 +114,11 @@ pub fn import(import: &Import, bar: &ProgressBar, stop: &Stop) -> Result<Summary
     for path in &paths {
         format::check(path, &import.read)?;
     }
-    // Two imports would each write over what the other one notes. One that is dry notes nothing.
-    let _state_lock = (!import.dry_run).then(|| Lock::take(&import.state)).transpose()?;
-    let _rejected_lock = Lock::take(&import.rejected)?;
+    // Two imports would each write over what the other one notes. One that is dry notes nothing, and writes nothing but what
+    // it sets aside: its journal takes that lock with the first record.
+    let locked = |path| (!import.dry_run).then(|| lock_file(path, bar)).transpose();
+    let _state_lock = locked(&import.state)?;
+    let _rejected_lock = locked(&import.rejected)?;
     let asked = Asked {
         server: import.target.address(),
         table: &import.target.table_name(),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::error::{Error, Result};
-use crate::files::{self, Appended, Identity};
+use crate::files::{self, Appended, Identity, Lock};
 use crate::format::ReadOptions;
 use crate::format::rejected::Line;
 
@@ -109,6 +109,8 @@ pub struct Journal {
     path: Option<PathBuf>,
     state: State,
     rejected: Option<Appended>,
+    /// Of the file of the rejected, where no caller has it: in a dry run, from the first record that is set aside.
+    rejected_lock: Option<Lock>,
     rejected_max: u64,
     /// When the state is to be written next.
     due: Instant,
@@ -158,7 +160,7 @@ impl Found {
 
 impl Journal {
     /// Finds or makes the state of an import, which is not on disk before [`Found::begin`]. The caller has the lock of it,
-    /// and of the file of the rejected.
+    /// and of the file of the rejected; without a path, of neither.
     pub fn find(path: Option<&Path>, asked: &Asked<'_>, earlier: Earlier) -> Result<Found> {
         let file = |path: &PathBuf| Identity::of(path).map(FileState::new);
         let files = asked.paths.iter().map(file).collect::<Result<_>>()?;
@@ -174,11 +176,16 @@ impl Journal {
             rejected_begun: false,
         };
         let text = path.map(files::read_text).transpose()?.flatten();
-        // What was set aside goes with the state that says so, and with no other.
+        // A crash may have left it before it was noted, and then there is nothing in it.
+        let is_empty = || Identity::of(rejected_path).is_ok_and(|file| file.bytes == 0);
+        // What was set aside goes with the state that says so, and with no other. One of an earlier version says it by the
+        // bytes alone.
         let discarded = text.as_ref().filter(|_| earlier == Earlier::Discard);
         let discarded = discarded.and_then(|text| serde_json::from_str::<State>(text).ok());
-        let discarded = discarded
-            .is_some_and(|state| state.rejected_begun && state.rejected_path == rejected_path);
+        let discarded = discarded.is_some_and(|state| {
+            state.rejected_path == rejected_path
+                && (state.rejected_begun || state.rejected_bytes > 0 || is_empty())
+        });
         let found = match (text, path, earlier) {
             (Some(_), Some(path), Earlier::Refuse) => {
                 return Err(Error::failed(format!(
@@ -198,8 +205,6 @@ impl Journal {
         let resumed = found.is_some();
         state = found.unwrap_or(state);
         if !discarded && !state.rejected_begun {
-            // A crash may have left it before it was noted, and then there is nothing in it.
-            let is_empty = || Identity::of(rejected_path).is_ok_and(|file| file.bytes == 0);
             if files::exists(rejected_path) && !(resumed && is_empty()) {
                 return Err(Error::failed(format!(
                     "{} exists: import it or move it away, or name another one with --rejected",
@@ -210,7 +215,8 @@ impl Journal {
         let path = path.map(Path::to_owned);
         let due = Instant::now() + SAVE_EVERY;
         let (rejected, rejected_max) = (None, asked.rejected_max);
-        let journal = Self { path, state, rejected, rejected_max, due };
+        let rejected_lock = None;
+        let journal = Self { path, state, rejected, rejected_lock, rejected_max, due };
         Ok(Found { journal, resumed, discarded })
     }
 
@@ -240,6 +246,9 @@ impl Journal {
             let file = match &mut self.rejected {
                 Some(file) => file,
                 None => {
+                    if self.path.is_none() {
+                        self.rejected_lock = Some(Lock::take(&self.state.rejected_path)?);
+                    }
                     let made = Appended::create(&self.state.rejected_path)?;
                     self.state.rejected_begun = true;
                     self.save()?;
@@ -431,6 +440,28 @@ mod tests {
         files::replace(&place.at("rejected"), b"").unwrap();
         place.open(9, Earlier::Resume).unwrap().step(0, reject(1)).unwrap();
         assert_eq!(place.lines(), 1);
+    }
+
+    #[test]
+    fn a_new_beginning_drops_what_an_import_of_an_earlier_version_had_set_aside() {
+        let place = Place::new();
+        let mut journal = place.open(7, Earlier::Refuse).unwrap();
+        journal.step(0, reject(2)).unwrap();
+        journal.save().unwrap();
+        let text = files::read_text(&place.at("state")).unwrap().unwrap();
+        let mut state: serde_json::Value = serde_json::from_str(&text).unwrap();
+        state["version"] = 1.into();
+        state.as_object_mut().unwrap().remove("rejected_begun").unwrap();
+        let mut drops = |bytes: usize| {
+            state["rejected_bytes"] = bytes.into();
+            files::replace(&place.at("state"), state.to_string().as_bytes()).unwrap();
+            let journal = place.open(9, Earlier::Discard).unwrap();
+            assert!(!files::exists(&place.at("rejected")));
+            journal.finish().unwrap();
+        };
+        drops(files::read_text(&place.at("rejected")).unwrap().unwrap().len());
+        files::replace(&place.at("rejected"), b"").unwrap();
+        drops(0);
     }
 
     #[test]

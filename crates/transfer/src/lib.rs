@@ -22,6 +22,7 @@ pub mod row;
 pub mod scan;
 pub mod write;
 
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 use std::thread::ScopedJoinHandle;
 
@@ -40,6 +41,15 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 /// Says something to the operator, above the bar.
 fn tell(bar: &ProgressBar, what: &str) {
     bar.suspend(|| eprintln!("tepui: {what}"));
+}
+
+/// Takes the lock of a file; the operator is told where there are none.
+fn lock_file(of: &Path, bar: &ProgressBar) -> Result<files::Lock> {
+    let lock = files::Lock::take(of)?;
+    if let Some(missing) = lock.missing() {
+        tell(bar, missing);
+    }
+    Ok(lock)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {

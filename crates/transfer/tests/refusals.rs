@@ -529,6 +529,29 @@ fn an_import_does_not_go_on_at_another_server() {
 }
 
 #[test]
+fn a_dry_run_needs_no_place_for_what_is_rejected_where_nothing_is() {
+    let place = planned([]);
+    // Where nothing can be: below a file.
+    let nowhere = place.dir.path().join("rows.csv/rejected.jsonl");
+    let sound =
+        Import { dry_run: true, rejected: nowhere, ..place.options(LINES, Earlier::Refuse) };
+    let run = |options: &Import| import(options, &ProgressBar::hidden(), &Stop::default());
+    assert_eq!(run(&sound).unwrap().rows, 2);
+    assert_eq!(place.files().len(), 1, "the file that it reads");
+    // With something to set aside it needs one, and has it for itself.
+    std::fs::write(&sound.names[0], format!("{LINES}r2\n")).unwrap();
+    let error = run(&sound).unwrap_err().to_string();
+    assert!(error.contains("rejected.jsonl"), "{error}");
+    let options = Import { rejected: place.dir.path().join("rejected.jsonl"), ..sound };
+    let lock = Lock::take(&options.rejected).unwrap();
+    let error = run(&options).unwrap_err().to_string();
+    assert!(error.contains("another process is running this"), "{error}");
+    drop(lock);
+    assert_eq!(run(&options).unwrap().rejected, 1);
+    assert_eq!(place.files().len(), 2);
+}
+
+#[test]
 fn what_runs_is_not_run_a_second_time_beside_it() {
     let place = planned([]);
     let at = |name: &str| place.dir.path().join(name);
