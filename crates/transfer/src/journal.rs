@@ -204,13 +204,12 @@ impl Journal {
         };
         let resumed = found.is_some();
         state = found.unwrap_or(state);
-        if !discarded && !state.rejected_begun {
-            if files::exists(rejected_path) && !(resumed && is_empty()) {
-                return Err(Error::failed(format!(
-                    "{} exists: import it or move it away, or name another one with --rejected",
-                    rejected_path.display()
-                )));
-            }
+        let is_known = discarded || state.rejected_begun || (resumed && is_empty());
+        if !is_known && files::exists(rejected_path) {
+            return Err(Error::failed(format!(
+                "{} exists: import it or move it away, or name another one with --rejected",
+                rejected_path.display()
+            )));
         }
         let path = path.map(Path::to_owned);
         let due = Instant::now() + SAVE_EVERY;

@@ -307,7 +307,7 @@ struct Place {
     state: Arc<Mutex<State>>,
     endpoint: String,
     dir: tempfile::TempDir,
-    _runtime: tokio::runtime::Runtime,
+    runtime: tokio::runtime::Runtime,
 }
 
 impl Place {
@@ -329,7 +329,7 @@ impl Place {
                 .add_service(Admin(state.clone()))
                 .serve_with_incoming(incoming),
         );
-        Self { state, endpoint, dir: tempfile::tempdir().unwrap(), _runtime: runtime }
+        Self { state, endpoint, dir: tempfile::tempdir().unwrap(), runtime }
     }
 
     fn target(&self) -> Target {
@@ -673,7 +673,7 @@ fn a_port_that_is_not_one_of_grpc_is_an_error_within_seconds() {
     let ports: [&[u8]; 3] = [b"", tls_alert, http_1];
     std::thread::scope(|scope| {
         for (port, what) in ports.into_iter().enumerate() {
-            let endpoint = saying(&place._runtime, what);
+            let endpoint = saying(&place.runtime, what);
             let target = Target { endpoint, ..place.target() };
             let is_refused = move |error: String| {
                 assert!(error.starts_with("GetTable: "), "{}: {error}", what.escape_ascii());
