@@ -167,7 +167,7 @@ fn state_path(output: &Path) -> PathBuf {
 /// The path of a file of so many.
 fn file_path(output: &Path, format: Format, index: usize, count: usize) -> PathBuf {
     let name = output.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-    output.with_file_name(format!("{name}-{index:05}-of-{count:05}{}", format.suffix()))
+    output.with_file_name(files::one_of_several(&name, index, count, format.suffix()))
 }
 
 fn save(path: &Path, state: &State) -> Result<()> {
@@ -426,7 +426,7 @@ fn named(output: &Path, suffix: &str, before: &str, behind: &str) -> Result<Vec<
     let name = output.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let first = output.with_file_name(format!("{before}{name}"));
     let first = glob::Pattern::escape(&first.to_string_lossy());
-    let pattern = format!("{first}-?????-of-?????{suffix}{behind}");
+    let pattern = files::any_of_several(&first, &format!("{suffix}{behind}"));
     let failed = |error: &dyn std::fmt::Display| Error::failed(error.to_string());
     let found = glob::glob(&pattern).map_err(|error| failed(&error))?;
     // As they are named elsewhere: a pattern's findings leave out a `./`.

@@ -169,9 +169,9 @@ fn check_whole(files: &[PathBuf]) -> Result<()> {
         if !looked.insert((directory, before.to_owned(), count, behind.to_owned())) {
             continue;
         }
-        let others = (0..count)
-            .map(|index| path.with_file_name(format!("{before}-{index:05}-of-{count:05}{behind}")));
-        if let Some(missing) = others.into_iter().find(|other| !other.exists()) {
+        let mut others = (0..count)
+            .map(|index| path.with_file_name(one_of_several(before, index, count, behind)));
+        if let Some(missing) = others.find(|other| !other.exists()) {
             return Err(Error::failed(format!(
                 "{} is not there, which is one of the {count} files with {}: finish the export or the copy, or name those \
                  files that are to be imported without it",
@@ -183,12 +183,23 @@ fn check_whole(files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// What stands before a file's number, of how many it is, and what stands behind that: as exports name their files.
-fn of_several(name: &str) -> Option<(&str, u32, &str)> {
+/// The name of one of the files of an export.
+pub fn one_of_several(before: &str, index: usize, count: usize, behind: &str) -> String {
+    format!("{before}-{index:0NUMBER_DIGITS$}-of-{count:0NUMBER_DIGITS$}{behind}")
+}
+
+/// A pattern of such names, whatever their numbers.
+pub fn any_of_several(before: &str, behind: &str) -> String {
+    let number = "?".repeat(NUMBER_DIGITS);
+    format!("{before}-{number}-of-{number}{behind}")
+}
+
+/// What stands before a file's number in such a name, of how many it is, and what stands behind that.
+fn of_several(name: &str) -> Option<(&str, usize, &str)> {
     let (before, behind) = name.rsplit_once("-of-")?;
     let number = |digits: &str| {
         let digits = Some(digits).filter(|digits| digits.len() == NUMBER_DIGITS)?;
-        digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<u32>().ok())?
+        digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<usize>().ok())?
     };
     let (before, index) = before.rsplit_once('-')?;
     let (count, behind) = behind.split_at_checked(NUMBER_DIGITS)?;

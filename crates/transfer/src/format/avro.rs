@@ -82,7 +82,7 @@ impl<R: Read> Reader<R> {
         let key = key.bytes("key").map_err(|reason| Bad { reason, raw: String::new() })?;
         match self.cells(cells) {
             Ok(cells) => Ok(Row { key: key.into(), cells }),
-            Err(reason) => Err(Bad { reason, raw: format!("key {}", key.escape_ascii()) }),
+            Err(reason) => Err(Bad::of_row(&key, reason)),
         }
     }
 

@@ -73,6 +73,13 @@ pub struct Bad {
     pub raw: String,
 }
 
+impl Bad {
+    /// One of which the row's key is known.
+    fn of_row(key: &[u8], reason: String) -> Self {
+        Self { reason, raw: format!("key {}", key.escape_ascii()) }
+    }
+}
+
 /// Reads the records of one file.
 pub trait Source {
     /// The next record; none at the end. An error means that the rest of the file cannot be read.

@@ -162,9 +162,10 @@ fn cell(field: &Field, unit: Unit) -> Result<Cell, String> {
 fn row(record: &parquet::record::Row, unit: Unit) -> Result<Row, Bad> {
     cells_of(record, unit).map_err(|reason| {
         let mut key = record.get_column_iter().filter(|(name, _)| *name == "key");
-        let key = key.find_map(|(name, field)| bytes(name, field).ok());
-        let raw = key.map_or(String::new(), |key| format!("key {}", key.escape_ascii()));
-        Bad { reason, raw }
+        match key.find_map(|(name, field)| bytes(name, field).ok()) {
+            Some(key) => Bad::of_row(&key, reason),
+            None => Bad { reason, raw: String::new() },
+        }
     })
 }
 

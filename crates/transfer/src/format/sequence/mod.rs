@@ -63,7 +63,7 @@ impl<R: Read> Source for Results<R> {
         Ok(Some(match result::decode(&key, value) {
             Ok(row) if row.cells.is_empty() => Record::Empty,
             Ok(row) => Record::Row(row),
-            Err(reason) => Record::Bad(Bad { reason, raw: format!("key {}", key.escape_ascii()) }),
+            Err(reason) => Record::Bad(Bad::of_row(&key, reason)),
         }))
     }
 }
