@@ -84,12 +84,12 @@ pub fn from_error(error: &Error) -> Status {
     if matches!(code, tonic::Code::DataLoss | tonic::Code::Internal) {
         tracing::error!(?code, message = error.message(), "request failed");
     }
-    let (message, details) = (message(error), details(error));
-    if details.is_empty() {
-        return Status::new(code, message);
+    let told = of_entry(error);
+    if told.details.is_empty() {
+        return Status::new(code, told.message);
     }
-    let all = rpc::Status { code: code.into(), message: message.to_string(), details };
-    Status::with_details(code, message, all.encode_to_vec().into())
+    let details = told.encode_to_vec().into();
+    Status::with_details(code, told.message, details)
 }
 
 /// The same for one entry of many, within an answer.

@@ -71,6 +71,12 @@ fn memory() -> Env {
     }
 }
 
+/// An environment whose disk can be told to fail, and the disk.
+fn with_faults(env: &Env) -> (Env, FaultFiles) {
+    let faults = FaultFiles::new(Arc::clone(&env.files));
+    (Env { files: Arc::new(faults.clone()), ..env.clone() }, faults)
+}
+
 async fn start(env: &Env) -> TestServer {
     start_with(env, |_| {}).await
 }

@@ -119,11 +119,8 @@ impl Fault {
     }
 }
 
-/// What runs before a file is synced.
-pub type SyncHook = Arc<dyn Fn(&Path) + Send + Sync>;
-
-/// Called with the path of the file before a read of it.
-pub type ReadHook = Arc<dyn Fn(&Path) + Send + Sync>;
+/// What runs before a file is read or synced.
+pub type FileHook = Arc<dyn Fn(&Path) + Send + Sync>;
 
 /// The file system. Clones share their faults.
 #[derive(Clone)]
@@ -140,8 +137,8 @@ struct Plan {
     counts: HashMap<FaultOp, u64>,
     quota_bytes: Option<u64>,
     free_bytes: Option<u64>,
-    before_sync: Option<SyncHook>,
-    before_read: Option<ReadHook>,
+    before_sync: Option<FileHook>,
+    before_read: Option<FileHook>,
 }
 
 /// The data under the lock is valid at every step, so a panic elsewhere does not spoil it.
@@ -215,13 +212,13 @@ impl FaultFiles {
     }
 
     /// Runs `hook` before every file sync, on the thread that syncs: to block it, or to delay it.
-    pub fn before_sync(&self, hook: Option<SyncHook>) {
+    pub fn before_sync(&self, hook: Option<FileHook>) {
         lock(&self.plan).before_sync = hook;
     }
 
     /// Runs `hook` before every read of a file, on the thread that reads. Not for files that are read through
     /// [`RandomFile::device`].
-    pub fn before_read(&self, hook: Option<ReadHook>) {
+    pub fn before_read(&self, hook: Option<FileHook>) {
         lock(&self.plan).before_read = hook;
     }
 

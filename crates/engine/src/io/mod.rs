@@ -31,7 +31,7 @@ use crate::error::Result;
 pub use clock::{ManualClock, SystemClock};
 pub use device::{Attempt, DeviceFile};
 pub use engine::{InlineIo, PREAD_QUEUE_READS_MAX, PreadPool};
-pub use fault::{Fault, FaultFiles, FaultOp, SyncHook};
+pub use fault::{Fault, FaultFiles, FaultOp, FileHook};
 pub use local::LocalFiles;
 pub use memory::{CrashMode, MemoryFiles};
 pub use metrics::{IoFigures, IoMetrics};

@@ -11,11 +11,6 @@ use super::*;
 
 const DAY_MICROS: u64 = 24 * 3_600 * 1_000_000;
 
-fn with_faults(env: &Env) -> (Env, FaultFiles) {
-    let faults = FaultFiles::new(Arc::clone(&env.files));
-    (Env { files: Arc::new(faults.clone()), ..env.clone() }, faults)
-}
-
 #[tokio::test]
 async fn a_failed_commit_of_the_catalog_ends_all_writes_and_the_next_start_knows_what_it_left() {
     for keeps in [true, false] {

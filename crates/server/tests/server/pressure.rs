@@ -14,9 +14,7 @@ async fn set_named<'a>(
 
 /// A server whose log's queue has so many bytes, and its disk.
 async fn start_with_queue(bytes: u64) -> (TestServer, FaultFiles) {
-    let mut env = memory();
-    let faults = FaultFiles::new(Arc::clone(&env.files));
-    env.files = Arc::new(faults.clone());
+    let (env, faults) = with_faults(&memory());
     let server = start_with(&env, |config| {
         serve_metrics(config);
         config.engine.log_queue_bytes = bytes;

@@ -149,9 +149,7 @@ async fn metrics_tell_of_large_values_and_of_all_memory() {
 
 #[tokio::test]
 async fn a_failed_sync_shows_with_its_reason_in_health_and_metrics() {
-    let mut env = memory();
-    let faults = FaultFiles::new(Arc::clone(&env.files));
-    env.files = Arc::new(faults.clone());
+    let (env, faults) = with_faults(&memory());
     let server = start_with(&env, serve_metrics).await;
     server.create(&[]).await;
     server.set("kept", b"v").await.unwrap();

@@ -87,9 +87,7 @@ async fn a_bulk_write_answers_for_each_entry() {
 
 #[tokio::test]
 async fn a_table_that_is_sampled_from_a_slow_disk_keeps_nobody_else_waiting() {
-    let mut env = memory();
-    let faults = FaultFiles::new(Arc::clone(&env.files));
-    env.files = Arc::new(faults.clone());
+    let (env, faults) = with_faults(&memory());
     let server = start(&env).await;
     server.create(&["m"]).await;
     server.set("a", b"v").await.unwrap();
@@ -234,9 +232,7 @@ fn append(row: &str, suffix: &[u8]) -> v2::ReadModifyWriteRowRequest {
 
 #[tokio::test]
 async fn only_an_append_that_had_not_begun_when_the_log_failed_is_to_be_tried_again() {
-    let mut env = memory();
-    let faults = FaultFiles::new(Arc::clone(&env.files));
-    env.files = Arc::new(faults.clone());
+    let (env, faults) = with_faults(&memory());
     let server = start(&env).await;
     server.create(&[]).await;
     server.data().read_modify_write_row(append("r", b"a")).await.unwrap();

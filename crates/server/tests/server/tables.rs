@@ -89,9 +89,7 @@ async fn dropping_a_row_range_keeps_the_other_rows() {
 
 #[tokio::test]
 async fn a_drop_that_waits_for_the_disk_does_not_hold_up_the_other_requests_of_its_core() {
-    let mut env = memory();
-    let faults = FaultFiles::new(Arc::clone(&env.files));
-    env.files = Arc::new(faults.clone());
+    let (env, faults) = with_faults(&memory());
     let server = start_with(&env, |config| config.cores = 1).await;
     server.create(&["b", "c", "d", "e", "f"]).await;
     server.set("a", b"v").await.unwrap();
