@@ -96,7 +96,7 @@ bench-read-test: ## that the peers of make bench-read and bench-write do what th
 	TASK=test bench-peers/run.sh $(PEER)
 
 bench-server: $(EMULATOR) ## the server beside a bare echo, hot rows, a slow device, Google's emulator, a line a bar; EMULATOR, ARGS
-	$(CARGO) build --release --bin bench-server
+	$(CARGO) build --release --bin tepui --bin bench-server
 	mkdir -p $(dir $(BENCH_SERVER_DIR)) && rm -rf $(BENCH_SERVER_DIR)
 	$(TARGET_DIR)/release/bench-server --dir $(BENCH_SERVER_DIR) $(if $(EMULATOR),--emulator $(EMULATOR)) $(ARGS)
 

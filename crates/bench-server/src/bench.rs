@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use tepui_bench::bars::Line;
+use tepui_bench::counters::Process;
 use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
 use tepui_bench::quiet::quietest;
@@ -44,6 +45,8 @@ pub struct Bench {
     pub dir: PathBuf,
     /// How large everything is.
     pub sizes: Sizes,
+    /// The binary of `tepui serve`, for servers in a process of their own.
+    pub tepui: PathBuf,
     /// Google's emulator, where it is to take part.
     pub emulator: Option<PathBuf>,
     /// For a person to see and to stop.
@@ -110,6 +113,17 @@ impl Bench {
 
     /// Clients of a server.
     pub fn clients(&self, name: &str, endpoint: Endpoint, table: &str) -> Result<Grpc> {
+        self.clients_of(name, endpoint, table, None)
+    }
+
+    /// Clients of a server in a process of its own, whose figures are those of its process.
+    pub fn clients_of(
+        &self,
+        name: &str,
+        endpoint: Endpoint,
+        table: &str,
+        process: Option<Process>,
+    ) -> Result<Grpc> {
         Grpc::new(GrpcOptions {
             name: name.to_owned(),
             endpoint,
@@ -118,7 +132,7 @@ impl Bench {
             load_threads: THREADS,
             load_batch_rows: 200,
             load_in_flight: 16,
-            process: None,
+            process,
         })
     }
 

@@ -9,7 +9,7 @@ use tepui_bench::clock::pause;
 use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::{Error, Progress, Result};
 use tepui_engine::io::{Env, FaultFiles, FaultOp, IoMode};
-use tepui_server::config::{Config, Shares, budget};
+use tepui_server::config::Config;
 use tepui_server::server::{self, Running};
 
 use crate::threads::{self, Used};
@@ -33,16 +33,12 @@ pub struct Settings {
     pub cache_bytes: u64,
     /// What each sync takes longer, as on a device that is not memory in disguise.
     pub sync_delay: Option<Duration>,
-    /// What flushes and compactions may write in a second, as on a disk that takes no more; 0 for no limit.
-    pub background_bytes_per_second: u64,
-    /// The budget of memory, which says how much may queue before writes are refused; `None` for the default.
-    pub memory_bytes: Option<u64>,
 }
 
 impl Settings {
     /// A block cache of this many bytes, on the device as it is.
     pub fn with_cache(cache_bytes: u64) -> Self {
-        Self { cache_bytes, sync_delay: None, background_bytes_per_second: 0, memory_bytes: None }
+        Self { cache_bytes, sync_delay: None }
     }
 }
 
@@ -55,17 +51,10 @@ impl Host {
             io: IoMode::Direct,
             ..Config::default()
         };
-        if let Some(bytes) = settings.memory_bytes {
-            let shares =
-                Shares { block_cache_bytes: Some(settings.cache_bytes), ..Shares::default() };
-            (config.engine, config.budget) =
-                budget::divide(bytes, &shares, &config.engine).map_err(Error::failed)?;
-        }
         config.engine.block_cache_bytes = settings.cache_bytes;
         // A cache of everything may be more than the default budget leaves for one.
         config.engine.memory_bytes =
             config.engine.memory_bytes.max(config.engine.memory_bytes_min());
-        config.engine.background_bytes_per_second = settings.background_bytes_per_second;
         let mut env = Env::local(config.io)?;
         let slow = settings.sync_delay.map(|delay| {
             let slow = FaultFiles::new(Arc::clone(&env.files));

@@ -37,6 +37,9 @@ struct Args {
     /// Seconds of an overload; the published run has 1800
     #[arg(long, default_value_t = 20.0)]
     overload_seconds: f64,
+    /// The binary whose `serve` is overloaded [default: `tepui` beside this program]
+    #[arg(long)]
+    tepui: Option<PathBuf>,
     /// Google's emulator (the program of cloud.google.com/go/bigtable/cmd/emulator), to measure beside it
     #[arg(long)]
     emulator: Option<PathBuf>,
@@ -96,6 +99,15 @@ fn run(args: &Args) -> Result<usize> {
     Ok(report.verdicts.short())
 }
 
+/// The binary of the server; whether there is one says the group that starts it.
+fn tepui(args: &Args) -> Result<PathBuf> {
+    if let Some(program) = &args.tepui {
+        return Ok(program.clone());
+    }
+    let own = std::env::current_exe().map_err(|e| failed(Path::new("own path"), &e))?;
+    Ok(own.with_file_name("tepui"))
+}
+
 #[expect(clippy::print_stdout, reason = "the report is what the program is for")]
 fn measure(args: &Args) -> Result<Report> {
     let sizes = Sizes {
@@ -108,13 +120,14 @@ fn measure(args: &Args) -> Result<Report> {
     let mut bench = Bench {
         dir: args.dir.clone(),
         sizes,
+        tepui: tepui(args)?,
         emulator: args.emulator.clone(),
         progress: Progress::visible(),
         lines: Vec::new(),
         runs: Vec::new(),
     };
     let shape = format!(
-        "{IN_FLIGHT} requests in flight, {THREADS} client threads, {CONNECTIONS} connections, in the server's process"
+        "{IN_FLIGHT} requests in flight, {THREADS} client threads, {CONNECTIONS} connections, in the server's process but for overloads"
     );
     let runs = format!("{} rounds of {} s each, in turns", args.rounds, args.seconds);
     let rows = format!("{} in the cache, {} beyond it", args.rows, args.rows_large);

@@ -19,6 +19,8 @@ use crate::progress::Progress;
 pub const LOOK: Duration = Duration::from_millis(100);
 /// Bytes of a server's log that an error shows: the last lines.
 const LOG_TAIL_BYTES: u64 = 2_000;
+/// Seconds that `tepui serve` may take to listen over a new directory on a slow disk.
+const TEPUI_START_SECONDS: u32 = 60;
 
 /// A running server.
 #[derive(Debug)]
@@ -61,6 +63,28 @@ impl Child {
         unsafe { command.pre_exec(die_with_parent) };
         let process = command.spawn().map_err(|e| failed(Path::new(command.get_program()), e))?;
         Ok(Self { name: name.to_owned(), process, log: log.to_owned() })
+    }
+
+    /// Starts `tepui serve` of this binary with this configuration over a directory, which is made; the port that it
+    /// listens on.
+    #[expect(clippy::disallowed_methods, reason = "files of a benchmark, not of the engine")]
+    pub fn tepui(
+        program: &Path,
+        dir: &Path,
+        config: &str,
+        progress: &Progress,
+    ) -> Result<(Self, u16)> {
+        let [port] = free_ports()?;
+        let file = dir.join("tepui.toml");
+        std::fs::create_dir_all(dir)
+            .and_then(|()| std::fs::write(&file, config))
+            .map_err(|e| Error::failed(format!("{}: {e}", file.display())))?;
+        let mut command = Command::new(program);
+        command.arg("serve").arg("--config").arg(file).arg("--data").arg(dir.join("data"));
+        command.args(["--listen", &format!("127.0.0.1:{port}")]);
+        let mut child = Self::start("Tepui", &mut command, &dir.join("server.log"))?;
+        child.wait_for_port(port, TEPUI_START_SECONDS, progress)?;
+        Ok((child, port))
     }
 
     /// Its process, for the kernel's figures.

@@ -1,12 +1,13 @@
 //! Twice what the server can take, for long: writes go on without a pause, and what is refused is told when to come back.
 //! Once with the processor as the limit, and once, as a group of its own, with a disk that takes little, where flushes and
-//! compactions fall behind.
+//! compactions fall behind. The server is a process of its own, so that what it takes of memory is its alone.
 
 use tepui_bench::bars::{Bar, Line, Spread};
+use tepui_bench::child::Child;
+use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::{Limit, OpKind, Result, Workload, report};
 
 use crate::bench::Bench;
-use crate::host::{Host, Settings};
 
 const TABLE: &str = "overload";
 const GAP_MS_MAX: f64 = 1_000.0;
@@ -24,8 +25,11 @@ const SLOW_DISK_BYTES_PER_SECOND: u64 = 8 << 20;
 const MEMORY_BYTES: u64 = 512 << 20;
 /// The block cache, of which writes need nothing.
 const CACHE_BYTES: u64 = 64 << 20;
-/// What is told apart in the plots and the JSON.
-const INTERVAL_SECONDS: f64 = 1.0;
+/// What the process may have over its budget.
+const MEMORY_RATIO_MAX: f64 = 1.1;
+/// What is told apart in the JSON: a second, or of long runs so many parts.
+const INTERVAL_SECONDS_MIN: f64 = 1.0;
+const INTERVALS: f64 = 300.0;
 
 /// The processor is the limit.
 pub fn processor(bench: &mut Bench) -> Result<()> {
@@ -44,11 +48,13 @@ fn overload(
     background_bytes_per_second: u64,
 ) -> Result<()> {
     let dataset = bench.rows_of_one(bench.sizes.rows_large);
-    let cache = Settings::with_cache(CACHE_BYTES);
-    let settings =
-        Settings { background_bytes_per_second, memory_bytes: Some(MEMORY_BYTES), ..cache };
-    let host = Host::start(&bench.dir.join(group), settings)?;
-    let clients = bench.clients("tepui", host.endpoint()?, TABLE)?;
+    let config = format!(
+        "memory = {MEMORY_BYTES}\n[engine]\nblock_cache_bytes = {CACHE_BYTES}\nbackground_bytes_per_second = {background_bytes_per_second}\n"
+    );
+    let dir = bench.dir.join(group);
+    let (server, port) = Child::tepui(&bench.tepui, &dir, &config, &bench.progress)?;
+    let endpoint = Endpoint::parse(&format!("127.0.0.1:{port}"))?;
+    let clients = bench.clients_of("tepui", endpoint, TABLE, Some(server.process()))?;
     clients.ensure_table()?;
     let seconds = bench.sizes.overload_seconds;
     let sustained_seconds = (seconds * SUSTAINED_PART).min(SUSTAINED_SECONDS_MAX);
@@ -68,19 +74,18 @@ fn overload(
         &dataset,
         &open,
         None,
-        INTERVAL_SECONDS,
+        (seconds / INTERVALS).max(INTERVAL_SECONDS_MIN),
         &bench.progress,
     )?;
-    host.stop()?;
+    drop(server);
     let gap = over.longest_write_gap_ms.unwrap_or(f64::NAN);
     let figure = |name| over.figure(name).unwrap_or(f64::NAN);
     let note = format!(
-        "{rate:.0} writes a second in a closed loop; offered {:.0}, acknowledged {:.0} a second over {:.0} s; {:.0} refusals; the process had {:.0} MiB at most; the host took {:.1} % of the processors",
+        "{rate:.0} writes a second in a closed loop; offered {:.0}, acknowledged {:.0} a second over {:.0} s; {:.0} refusals; the host took {:.1} % of the processors",
         rate * OVER,
         over.ops_per_second,
         over.seconds,
         figure("refused"),
-        over.rss_peak_bytes as f64 / f64::from(1 << 20),
         over.stolen_share * 100.0,
     );
     let doubt = (sustained_seconds < 1.0).then(|| "too short to tell".to_owned());
@@ -93,6 +98,11 @@ fn overload(
         Spread::exact(figure("refused_without_retry_info")),
         Bar::AtMost(0.0),
     ));
+    let peak = figure("server_rss_peak_bytes");
+    let name = format!("twice the rate, {limit}: memory of the process over its budget");
+    let note = format!("{:.0} MiB at most", peak / f64::from(1 << 20));
+    let ratio = Spread::exact(peak / MEMORY_BYTES as f64);
+    bench.say(Line::new(group, name, ratio, Bar::AtMost(MEMORY_RATIO_MAX)).note(note));
     bench.runs.push(over);
     Ok(())
 }
