@@ -1,7 +1,7 @@
 # The one task runner: what CI runs is `make test`. `make` alone lists the targets.
 #
 # Rust, Go, Python 3.11+, Node 20.11+, a JDK 17+ with Maven and a C compiler are all that must be there; everything else is fetched from
-# package registries into .cache/ in this directory.
+# package registries into .cache/ in this directory, and into the caches of Go and Cargo.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
