@@ -21,7 +21,7 @@
 //! * Replaying all changes of a tablet on what it had when they began to be kept gives what reads see. Nothing is deleted twice: what was
 //!   deleted is not read again. What a crash or a stop left over is found again.
 //! * Memory: [`SLICE_CELLS_MAX`] cells of a row, without their values, however large it is, and the deletions of [`UNSYNCED_ROWS_MAX`] that wait for their sync. No list of rows.
-//! * It gives way: a piece of a file at a time, when no compaction is due; no row while writes are refused; and what it writes is
+//! * It gives way: a piece of a file at a time, so that tablets take turns; no row while writes are refused; and what it writes is
 //!   paced as compactions are.
 //!
 //! Why no versions are missed that lie in different files: compactions lay them side by side in one, as they do elsewhere
@@ -49,10 +49,10 @@ use crate::sst::FileId;
 use super::compact::{COLLECTED_WAIT_MICROS, FAILED_WAIT_MICROS};
 use super::{ReadView, Tablet};
 
-/// Bytes of a file that are walked before compactions are asked for again: some milliseconds of work.
+/// Bytes of a file that are walked before the next tablet has its turn: some milliseconds of work.
 const PIECE_BYTES_MAX: u64 = 4 << 20;
 
-/// Rows that are locked and read before compactions are asked for again: where each is read from the disk, as long again.
+/// Rows that are locked and read before the next tablet has its turn: where each is read from the disk, as long again.
 const PIECE_ROWS_MAX: u64 = 256;
 
 /// Mutations of one batch. A row may have a million columns with garbage, and readers of changes take whole batches.
