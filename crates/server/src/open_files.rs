@@ -1,9 +1,9 @@
 //! The files that this process may have open: its limit of descriptors (`RLIMIT_NOFILE`).
 //!
 //! The engine holds a descriptor for each SST and value file and for the manifest of each tablet that was written, as long as
-//! they live, and a connection is one, too. Where there is none left, a flush or a new segment of the log cannot begin,
-//! and the engine becomes read-only. So a program that opens a data directory [raises](raise) its limit to what it is
-//! allowed, and connections may be a [part](connections_max) of it only.
+//! they live, and a connection is one, too. Where there is none left, a flush or a new segment of the log cannot begin: both
+//! are tried again, and writes are held or refused until then. So a program that opens a data directory [raises](raise) its
+//! limit to what it is allowed, and connections may be a [part](connections_max) of it only.
 
 use std::io;
 
@@ -29,7 +29,7 @@ pub fn raise_and_tell() {
     match max() {
         Some(max) if max < OPEN_FILES_LOW => tracing::warn!(
             "may have {max} files open, which is little: each data file and each connection is one, and without one left \
-             writes end. Raise the hard limit: LimitNOFILE= of a systemd unit, --ulimit nofile= of docker run, ulimit -n of a shell"
+             writes wait or are refused. Raise the hard limit: LimitNOFILE= of a systemd unit, --ulimit nofile= of docker run, ulimit -n of a shell"
         ),
         Some(max) => tracing::info!("may have {max} files open"),
         None => tracing::info!("may have any number of files open"),
