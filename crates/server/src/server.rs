@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use tepui_bigtable::error::{Code, Error, Result};
+use tepui_bigtable::error::{Error, Result};
 use tepui_engine::db::{Engine, OpenSummary};
 use tepui_engine::io::{Clock, Env, JoinHandle};
 use tokio::sync::watch;
@@ -343,16 +343,7 @@ fn listen_address(config: &Config) -> Result<SocketAddr> {
         bad(format!("it must be HOST:PORT with a host that can be resolved: {error}"))
     })?;
     let address = resolved.next().ok_or_else(|| bad("the host has no address".to_owned()))?;
-    if !address.ip().is_loopback() && !config.allow_remote_plaintext {
-        return Err(Error::new(
-            Code::FailedPrecondition,
-            format!(
-                "listen = {:?} is reachable from other machines, without credentials and in plaintext; \
-                 set server.allow_remote_plaintext = true where the network is trusted",
-                config.listen
-            ),
-        ));
-    }
+    config.check_reach(address.ip()).map_err(Error::failed_precondition)?;
     Ok(address)
 }
 
@@ -449,6 +440,7 @@ impl Serving<'_> {
 mod tests {
     use std::path::Path;
 
+    use tepui_bigtable::error::Code;
     use tepui_engine::cell::{FamilyId, Mutation, RowBatch, RowRange};
     use tepui_engine::db::EngineOptions;
     use tepui_engine::io::{Files, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};

@@ -13,7 +13,7 @@ mod keys;
 mod values;
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use tepui_bigtable::error::{Error, Result};
@@ -110,6 +110,29 @@ impl Config {
         let total = budget::total(self.memory, machine_bytes);
         (self.engine, self.budget) = budget::divide(total, &self.shares, &self.engine)?;
         Ok(())
+    }
+
+    /// Refuses an address that other machines can reach, unless the operator says that they may: there are neither credentials nor
+    /// encryption. The error says which key is wrong.
+    pub fn check_reach(&self, address: IpAddr) -> Result<(), String> {
+        if address.is_loopback() || self.allow_remote_plaintext {
+            return Ok(());
+        }
+        Err(format!(
+            "listen = {:?} is reachable from other machines, without credentials and in plaintext; \
+             set server.allow_remote_plaintext = true where the network is trusted",
+            self.listen
+        ))
+    }
+
+    /// What does not fit together though each value is one that its key may have.
+    fn check(&self) -> Result<(), String> {
+        self.engine.validate().map_err(|error| format!("engine: {}", error.message()))?;
+        // What a name stands for is looked up when the server starts.
+        match self.listen.parse::<SocketAddr>() {
+            Ok(address) => self.check_reach(address.ip()),
+            Err(_) => Ok(()),
+        }
     }
 
     /// The number of cores that serve requests.
@@ -231,6 +254,11 @@ pub fn resolve(inputs: &Inputs) -> Result<Effective> {
         && let Err(what) = config.divide(inputs.machine_bytes)
     {
         problems.push(format!("memory: {what}"));
+    }
+    if problems.is_empty()
+        && let Err(what) = config.check()
+    {
+        problems.push(what);
     }
     for setting in &mut settings {
         if setting.value == AUTO {
@@ -408,6 +436,24 @@ mod tests {
         inputs.machine_bytes = Some(1 << 30);
         let problems = problems(&inputs);
         assert!(problems.starts_with("memory: ") && problems.contains("at least"), "{problems}");
+    }
+
+    #[test]
+    fn what_no_server_would_start_with_is_refused_though_each_value_is_a_good_one() {
+        let larger = "[engine]\nmemtable_bytes = \"256MiB\"\nmemtables_total_bytes = \"64MiB\"\n";
+        let larger = problems(&file(larger));
+        assert!(larger.starts_with("engine: memtables_total_bytes is 67108864"), "{larger}");
+        assert!(larger.contains("memtable_bytes"), "{larger}");
+        for open in ["0.0.0.0:8086", "192.0.2.1:8086", "[::]:8086"] {
+            let mut inputs = file(&format!("listen = {open:?}\n"));
+            let reachable = problems(&inputs);
+            assert!(reachable.contains(&format!("listen = {open:?}")), "{reachable}");
+            assert!(reachable.contains("server.allow_remote_plaintext"), "{reachable}");
+            inputs.env = env(&[("TEPUI_SERVER_ALLOW_REMOTE_PLAINTEXT", "true")]);
+            resolve(&inputs).unwrap();
+        }
+        // Whether a name is that of another machine, the server finds out when it starts.
+        resolve(&file("listen = \"db.example:8086\"\n")).unwrap();
     }
 
     #[test]
