@@ -19,7 +19,7 @@
 //! ([`Handle::check_cancelled`]).
 //!
 //! One that was done when it was answered is forgotten when there are too many; one whose client has to ask for its end, not
-//! before [`OPERATION_KEPT`] after that.
+//! before [`OPERATION_KEPT`] after that. A start forgets when they ended: those of the last server are like the others.
 //!
 //! Names are `operations/<resource>/operations/<id>`, ids increasing.
 

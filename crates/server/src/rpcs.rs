@@ -134,7 +134,7 @@ const DATA: &[Rpc] = &[
 ];
 
 const TABLES: &[Rpc] = &[
-    served("CreateTable", "admin::CreateTableRequest", "spelled_out::Table"),
+    served("CreateTable", "spelled_out::CreateTableRequest", "spelled_out::Table"),
     withdrawn(
         not_yet(
             "CreateTableFromSnapshot",
@@ -145,7 +145,7 @@ const TABLES: &[Rpc] = &[
     ),
     served("ListTables", "admin::ListTablesRequest", "spelled_out::ListTablesResponse"),
     served("GetTable", "admin::GetTableRequest", "spelled_out::Table"),
-    served("UpdateTable", "admin::UpdateTableRequest", "longrunning::Operation"),
+    served("UpdateTable", "spelled_out::UpdateTableRequest", "longrunning::Operation"),
     served("DeleteTable", "admin::DeleteTableRequest", "Empty"),
     served("UndeleteTable", "admin::UndeleteTableRequest", "longrunning::Operation"),
     served("CreateAuthorizedView", "admin::CreateAuthorizedViewRequest", "longrunning::Operation"),

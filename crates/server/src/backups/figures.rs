@@ -61,7 +61,7 @@ pub struct BackupFigures {
     /// Bytes of files that backups alone keep.
     pub held_bytes: u64,
     /// How old the newest automated backup of a table is, for the table where it is oldest; a table that has none counts from
-    /// its creation. 0 where no table has a policy.
+    /// its creation. 0 where no table has a policy that is in force.
     pub automated_age_micros: u64,
 }
 
@@ -111,7 +111,7 @@ impl Backups {
         }
         let tables = self.tables.all();
         let with_policy = tables.iter().map(|entry| &entry.record).filter(|record| {
-            record.automated_backup_policy.is_some()
+            record.backup_policy().is_some()
                 && self.instances.check(names::instance_of(&record.name)).is_ok()
         });
         let oldest = with_policy

@@ -96,7 +96,7 @@ impl Backups {
         now: i64,
         made: &Automated<'_>,
     ) -> Result<()> {
-        let Some(policy) = &table.automated_backup_policy else { return Ok(()) };
+        let Some(policy) = table.backup_policy() else { return Ok(()) };
         let micros = |length: Option<prost_types::Duration>| {
             let length = length.and_then(|length| std::time::Duration::try_from(length).ok());
             length.map(times::length_micros)
@@ -106,6 +106,9 @@ impl Backups {
         let retention = micros(policy.retention_period)
             .unwrap_or(i64::MAX)
             .min(times::length_micros(BACKUP_LIFE_MAX));
+        let hot_until =
+            micros(policy.keep_hot_duration).map(|hot| times::timestamp(now.saturating_add(hot)));
+        let kind = if hot_until.is_some() { BackupType::Hot } else { BackupType::Standard };
         let Some((instance, _)) = names::split_table(&table.name) else { return Ok(()) };
         if self.instances.check(instance).is_err() {
             // It is not served, either.
@@ -120,7 +123,8 @@ impl Backups {
             let shown = admin::Backup {
                 source_table: table.name.clone(),
                 expire_time: Some(times::timestamp(now.saturating_add(retention))),
-                backup_type: BackupType::Standard.into(),
+                backup_type: kind.into(),
+                hot_to_standard_time: hot_until,
                 ..admin::Backup::default()
             };
             self.begin(&name, shown, true)?;

@@ -17,6 +17,7 @@ use super::*;
 use crate::api::admin::backup::State;
 use crate::api::longrunning::Operation;
 use crate::api::longrunning::operation;
+use crate::api::spelled_out::AutomatedBackupPolicy;
 use crate::catalog::NewTable;
 use crate::catalog::host::EngineHost;
 use crate::catalog::record::TableRecord;
@@ -80,6 +81,7 @@ fn with_table(files: Arc<dyn Files>) -> Place {
     let place = open(files, clock);
     let column_families = [("cf".to_owned(), admin::ColumnFamily::default())].into();
     let asked = admin::Table { column_families, ..admin::Table::default() };
+    let asked = asked.into();
     place.tables.create(TABLE, NewTable { asked, ..NewTable::default() }).unwrap();
     place.set("row", "first");
     place
@@ -139,11 +141,12 @@ impl Place {
 
     /// Has the table backed up daily, for so many days; or not any more.
     fn set_policy(&self, days: Option<i64>) {
-        let policy = |days| admin::table::AutomatedBackupPolicy {
-            retention_period: Some(prost_types::Duration { seconds: days * 86_400, nanos: 0 }),
-            ..Default::default()
-        };
-        let automated_backup_policy = days.map(policy);
+        let policy =
+            |days| AutomatedBackupPolicy { retention_period: length(days), ..Default::default() };
+        self.set_whole_policy(days.map(policy));
+    }
+
+    fn set_whole_policy(&self, automated_backup_policy: Option<AutomatedBackupPolicy>) {
         let set =
             |record: &TableRecord| Ok(TableRecord { automated_backup_policy, ..record.clone() });
         self.tables.update(TABLE, set).unwrap();
@@ -175,6 +178,11 @@ impl Place {
         let id = |backup: admin::Backup| backup.name.rsplit('/').next().unwrap().to_owned();
         (page.into_iter().map(id).collect(), token)
     }
+}
+
+/// A number of days.
+fn length(days: i64) -> Option<prost_types::Duration> {
+    Some(prost_types::Duration { seconds: days * 86_400, nanos: 0 })
 }
 
 fn response(done: &Operation) -> std::result::Result<prost_types::Any, i32> {
@@ -278,6 +286,47 @@ fn a_policy_makes_a_backup_a_day_and_lets_it_expire() {
         place.pass(DAY);
     }
     assert_eq!(counts, [1, 2, 3, 3, 3]);
+}
+
+#[test]
+fn a_policy_that_is_disabled_makes_no_backups_and_is_no_reason_for_an_alert() {
+    let place = place();
+    let policy = |disabled| {
+        let policy = AutomatedBackupPolicy { retention_period: length(7), ..Default::default() };
+        Some(AutomatedBackupPolicy { disabled, ..policy })
+    };
+    let made = |place: &Place| place.names(&listing("projects/p/instances/i/clusters/-")).0.len();
+    place.set_whole_policy(policy(true));
+    place.pass(3 * DAY);
+    place.swept();
+    assert_eq!((made(&place), place.backups.figures().automated_age_micros), (0, 0));
+    place.set_whole_policy(policy(false));
+    place.swept();
+    assert_eq!(made(&place), 1);
+    place.set_whole_policy(policy(true));
+    place.pass(2 * DAY);
+    place.swept();
+    assert_eq!((made(&place), place.backups.figures().automated_age_micros), (1, 0));
+}
+
+#[test]
+fn automated_backups_are_hot_for_as_long_as_their_policy_says() {
+    let place = place();
+    place.set_whole_policy(Some(AutomatedBackupPolicy {
+        retention_period: length(3),
+        keep_hot_duration: length(1),
+        ..Default::default()
+    }));
+    place.swept();
+    let clusters = listing("projects/p/instances/i/clusters/-");
+    let (made, _) = place.backups.list(&clusters).unwrap();
+    assert_eq!(made[0].backup_type, i32::from(BackupType::Hot));
+    assert_eq!(made[0].hot_to_standard_time, Some(times::timestamp(place.now() + DAY)));
+    place.set_policy(None);
+    place.pass(DAY);
+    place.swept();
+    let (cooled, _) = place.backups.list(&clusters).unwrap();
+    assert_eq!(cooled[0].backup_type, i32::from(BackupType::Standard));
 }
 
 #[test]

@@ -91,7 +91,7 @@ pub struct Entry<T> {
 #[derive(Debug, Default)]
 pub struct NewTable {
     /// Its families and what else it is set to ([`settings`]), as the client asks for them.
-    pub asked: crate::api::admin::Table,
+    pub asked: crate::api::spelled_out::Table,
     /// Rows at which its tablets start, in any order.
     pub splits: Vec<Bytes>,
 }
@@ -207,14 +207,11 @@ impl<H: Host> Catalog<H> {
             created_micros: self.clock.now_micros(),
             ..TableRecord::default()
         };
-        let mut asked = new.asked;
-        // A map has no order; names give the families theirs, and so the order of cells in a row.
-        let mut families: Vec<_> = std::mem::take(&mut asked.column_families).into_iter().collect();
-        families.sort_by(|a, b| a.0.cmp(&b.0));
-        for (family, config) in families {
-            families::create(&mut record, &family, config)?;
+        // A map on the wire has no order; names give the families theirs, and so the order of cells in a row.
+        for (family, config) in &new.asked.families {
+            families::create(&mut record, family, config.clone())?;
         }
-        settings::set_new(&mut record, &asked)?;
+        settings::set_new(&mut record, &new.asked)?;
         self.check_free(name)?;
         // Before other changes are kept from going on: there may be many.
         self.create_tablets(ranges, &mut record).inspect_err(|_| self.drop_tablets(&record))?;

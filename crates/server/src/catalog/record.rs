@@ -18,6 +18,7 @@ use tepui_bigtable::value_type;
 use tepui_engine::tablet::TabletId;
 
 use crate::api::admin;
+use crate::api::spelled_out::AutomatedBackupPolicy;
 
 /// The version that is written, and the only one that is read.
 const VERSION: u8 = 1;
@@ -54,7 +55,7 @@ pub struct TableRecord {
     pub change_stream_config: Option<admin::ChangeStreamConfig>,
     /// How it is backed up by itself, if it is.
     #[prost(message, optional, tag = "10")]
-    pub automated_backup_policy: Option<admin::table::AutomatedBackupPolicy>,
+    pub automated_backup_policy: Option<AutomatedBackupPolicy>,
     /// What would go to which tier of storage. There is one tier, so it has no effect.
     #[prost(message, optional, tag = "11")]
     pub tiered_storage_config: Option<admin::TieredStorageConfig>,
@@ -125,6 +126,11 @@ impl TableRecord {
         self.tablets.iter().map(|id| TabletId(*id))
     }
 
+    /// How it is backed up by itself; `None` where it is not.
+    pub fn backup_policy(&self) -> Option<&AutomatedBackupPolicy> {
+        self.automated_backup_policy.as_ref().filter(|policy| !policy.disabled)
+    }
+
     /// For how long its changes are kept; `None` where they are not.
     pub fn change_stream_retention(&self) -> Option<Duration> {
         let period = self.change_stream_config.as_ref()?.retention_period?;
@@ -157,7 +163,10 @@ mod tests {
             deleted_micros: Some(0),
             restore_info: Some(admin::RestoreInfo::default()),
             change_stream_config: Some(admin::ChangeStreamConfig::default()),
-            automated_backup_policy: Some(admin::table::AutomatedBackupPolicy::default()),
+            automated_backup_policy: Some(AutomatedBackupPolicy {
+                disabled: true,
+                ..AutomatedBackupPolicy::default()
+            }),
             tiered_storage_config: Some(admin::TieredStorageConfig::default()),
             row_key_schema: Some(admin::r#type::Struct::default()),
             change_stream_since: 6,

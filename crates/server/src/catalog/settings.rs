@@ -8,11 +8,10 @@ use tepui_bigtable::value_type;
 
 use super::record::TableRecord;
 use crate::api::admin;
-use crate::api::admin::table::{
-    AutomatedBackupConfig, AutomatedBackupPolicy, TimestampGranularity,
-};
+use crate::api::admin::table::TimestampGranularity;
 use crate::api::admin::tiered_storage_rule::Rule;
 use crate::api::admin::r#type::Kind;
+use crate::api::spelled_out::{AutomatedBackupPolicy, Table};
 
 const DAY_SECONDS: i64 = 24 * 3_600;
 
@@ -21,6 +20,9 @@ const STREAM_DAYS: std::ops::RangeInclusive<i64> = 1..=7;
 
 /// Days that automated backups may be kept: Bigtable's documented limits.
 const BACKUP_DAYS: std::ops::RangeInclusive<i64> = 3..=90;
+
+/// Days that automated backups may be hot: Bigtable's documented limits.
+const HOT_DAYS: std::ops::RangeInclusive<i64> = 1..=10;
 
 /// Days from which cells may go to the tier of infrequent access, at least: Bigtable's documented limit.
 const INFREQUENT_DAYS_MIN: i64 = 30;
@@ -32,14 +34,15 @@ const UPDATABLE: &str = "deletion_protection, change_stream_config, automated_ba
                          row_key_schema";
 
 /// Sets a new table's record to what the table asks for; its families must be there already.
-pub fn set_new(record: &mut TableRecord, asked: &admin::Table) -> Result<()> {
+pub fn set_new(record: &mut TableRecord, asked: &Table) -> Result<()> {
+    record.automated_backup_policy.clone_from(&asked.automated_backup_policy);
+    let asked = &asked.rest;
     let millis = [TimestampGranularity::Unspecified, TimestampGranularity::Millis];
     if !millis.iter().any(|granularity| i32::from(*granularity) == asked.granularity) {
         return Err(Error::invalid_argument("granularity must be MILLIS"));
     }
     record.deletion_protection = asked.deletion_protection;
     record.change_stream_config = asked.change_stream_config;
-    record.automated_backup_policy = policy(asked);
     record.tiered_storage_config = asked.tiered_storage_config;
     record.row_key_schema = schema(asked);
     check(record)
@@ -48,10 +51,11 @@ pub fn set_new(record: &mut TableRecord, asked: &admin::Table) -> Result<()> {
 /// The record with what the mask names changed. Any error leaves the table as it was.
 pub fn update(
     record: &TableRecord,
-    asked: &admin::Table,
+    asked: &Table,
     mask: Option<&prost_types::FieldMask>,
     ignore_warnings: bool,
 ) -> Result<TableRecord> {
+    let Table { rest: asked, automated_backup_policy: policy, .. } = asked;
     let mut changed = record.clone();
     for path in crate::instances::mask_paths(mask)? {
         let (field, part) = path.split_once('.').unwrap_or((path, ""));
@@ -65,7 +69,7 @@ pub fn update(
                 changed.change_stream_config = Some(asked.change_stream_config.unwrap_or_default());
             }
             ("automated_backup_policy", part) => {
-                update_policy(&mut changed, policy(asked), part)
+                update_policy(&mut changed, policy.clone(), part)
                     .ok_or_else(|| crate::instances::not_updatable(path, UPDATABLE))?;
             }
             ("tiered_storage_config", "") => {
@@ -118,13 +122,6 @@ pub fn check_family_name(record: &TableRecord, name: &str) -> Result<()> {
     }
 }
 
-fn policy(table: &admin::Table) -> Option<AutomatedBackupPolicy> {
-    table
-        .automated_backup_config
-        .as_ref()
-        .map(|AutomatedBackupConfig::AutomatedBackupPolicy(p)| p.clone())
-}
-
 /// The schema of row keys, with what is deprecated in it replaced.
 fn schema(table: &admin::Table) -> Option<admin::r#type::Struct> {
     let mut schema = table.row_key_schema.clone();
@@ -148,6 +145,8 @@ fn update_policy(
         "retention_period" => policy.retention_period = asked.retention_period,
         "frequency" => policy.frequency = asked.frequency,
         "locations" => policy.locations = asked.locations,
+        "keep_hot_duration" => policy.keep_hot_duration = asked.keep_hot_duration,
+        "disabled" => policy.disabled = asked.disabled,
         _ => return None,
     }
     Some(())
@@ -164,22 +163,7 @@ fn check(record: &mut TableRecord) -> Result<()> {
         check_days(field, period, &STREAM_DAYS)?;
     }
     if let Some(policy) = &mut record.automated_backup_policy {
-        let field = "automated_backup_policy.retention_period";
-        let period = policy.retention_period.as_ref();
-        let period =
-            period.ok_or_else(|| Error::invalid_argument(format!("{field} must be set")))?;
-        check_days(field, period, &BACKUP_DAYS)?;
-        let daily = prost_types::Duration { seconds: DAY_SECONDS, nanos: 0 };
-        if *policy.frequency.get_or_insert(daily) != daily {
-            return Err(Error::invalid_argument(
-                "automated_backup_policy.frequency must be 24 hours, or left out",
-            ));
-        }
-        if !policy.locations.is_empty() {
-            return Err(Error::unimplemented(
-                "automated_backup_policy.locations: there is one location, this server's; leave them out",
-            ));
-        }
+        check_policy(policy)?;
     }
     if let Some(config) = &record.tiered_storage_config {
         let field = "tiered_storage_config.infrequent_access.include_if_older_than";
@@ -196,6 +180,37 @@ fn check(record: &mut TableRecord) -> Result<()> {
         Some(schema) => check_schema(record, schema),
         None => Ok(()),
     }
+}
+
+fn check_policy(policy: &mut AutomatedBackupPolicy) -> Result<()> {
+    let field = "automated_backup_policy.retention_period";
+    match &policy.retention_period {
+        Some(period) => check_days(field, period, &BACKUP_DAYS)?,
+        None if policy.disabled => {}
+        None => return Err(Error::invalid_argument(format!("{field} must be set"))),
+    }
+    let daily = prost_types::Duration { seconds: DAY_SECONDS, nanos: 0 };
+    if *policy.frequency.get_or_insert(daily) != daily {
+        return Err(Error::invalid_argument(
+            "automated_backup_policy.frequency must be 24 hours, or left out",
+        ));
+    }
+    if !policy.locations.is_empty() {
+        return Err(Error::unimplemented(
+            "automated_backup_policy.locations: there is one location, this server's; leave them out",
+        ));
+    }
+    if let Some(hot) = &policy.keep_hot_duration {
+        let field = "automated_backup_policy.keep_hot_duration";
+        check_days(field, hot, &HOT_DAYS)?;
+        let is_longer =
+            |kept: &prost_types::Duration| (hot.seconds, hot.nanos) > (kept.seconds, kept.nanos);
+        if policy.retention_period.as_ref().is_some_and(is_longer) {
+            let what = format!("{field} must not be longer than retention_period");
+            return Err(Error::invalid_argument(what));
+        }
+    }
+    Ok(())
 }
 
 fn check_days(
@@ -287,27 +302,37 @@ mod tests {
         Some(prost_types::Duration { seconds: days * DAY_SECONDS, nanos: 0 })
     }
 
-    fn stream(days: i64) -> admin::Table {
+    fn stream(days: i64) -> Table {
         let change_stream_config =
             Some(admin::ChangeStreamConfig { retention_period: duration(days) });
-        admin::Table { change_stream_config, ..Default::default() }
+        admin::Table { change_stream_config, ..Default::default() }.into()
     }
 
-    fn backups(retention: i64, frequency: Option<i64>) -> admin::Table {
-        let policy = AutomatedBackupPolicy {
+    fn backups(retention: i64, frequency: Option<i64>) -> Table {
+        with_policy(AutomatedBackupPolicy {
             retention_period: duration(retention),
             frequency: frequency.and_then(duration),
-            locations: vec![],
-        };
-        let config = Some(AutomatedBackupConfig::AutomatedBackupPolicy(policy));
-        admin::Table { automated_backup_config: config, ..Default::default() }
+            ..Default::default()
+        })
     }
 
-    fn tiered(days: i64) -> admin::Table {
+    fn with_policy(policy: AutomatedBackupPolicy) -> Table {
+        Table { automated_backup_policy: Some(policy), ..Table::default() }
+    }
+
+    fn hot(days: Option<prost_types::Duration>) -> Table {
+        with_policy(AutomatedBackupPolicy {
+            retention_period: duration(5),
+            keep_hot_duration: days,
+            ..Default::default()
+        })
+    }
+
+    fn tiered(days: i64) -> Table {
         let rule = duration(days).map(Rule::IncludeIfOlderThan);
         let infrequent_access = Some(admin::TieredStorageRule { rule });
         let tiered_storage_config = Some(admin::TieredStorageConfig { infrequent_access });
-        admin::Table { tiered_storage_config, ..Default::default() }
+        admin::Table { tiered_storage_config, ..Default::default() }.into()
     }
 
     fn int64() -> Kind {
@@ -317,10 +342,7 @@ mod tests {
         Kind::Int64Type(t::Int64 { encoding: Some(t::int64::Encoding { encoding: Some(big) }) })
     }
 
-    fn schema_of(
-        fields: &[(&str, Kind)],
-        encoding: Option<r#struct::encoding::Encoding>,
-    ) -> admin::Table {
+    fn schema_of(fields: &[(&str, Kind)], encoding: Option<r#struct::encoding::Encoding>) -> Table {
         let field = |(name, kind): &(&str, Kind)| r#struct::Field {
             field_name: (*name).to_owned(),
             r#type: Some(admin::Type { kind: Some(kind.clone()) }),
@@ -329,7 +351,7 @@ mod tests {
             fields: fields.iter().map(field).collect(),
             encoding: encoding.map(|encoding| r#struct::Encoding { encoding: Some(encoding) }),
         };
-        admin::Table { row_key_schema: Some(schema), ..Default::default() }
+        admin::Table { row_key_schema: Some(schema), ..Default::default() }.into()
     }
 
     fn ordered() -> Option<r#struct::encoding::Encoding> {
@@ -338,7 +360,7 @@ mod tests {
         ))
     }
 
-    fn schema(names: &[&str]) -> admin::Table {
+    fn schema(names: &[&str]) -> Table {
         let fields: Vec<_> = names.iter().map(|name| (*name, int64())).collect();
         schema_of(&fields, ordered())
     }
@@ -355,15 +377,16 @@ mod tests {
     #[test]
     fn a_new_table_is_set_to_all_that_it_asks_for() {
         let mut set = record();
-        let asked = admin::Table {
+        let rest = admin::Table {
             granularity: 1,
             deletion_protection: true,
-            change_stream_config: stream(7).change_stream_config,
-            automated_backup_config: backups(90, None).automated_backup_config,
-            tiered_storage_config: tiered(30).tiered_storage_config,
-            ..schema(&["a", "b"])
+            change_stream_config: stream(7).rest.change_stream_config,
+            tiered_storage_config: tiered(30).rest.tiered_storage_config,
+            ..schema(&["a", "b"]).rest
         };
+        let asked = Table { rest, ..backups(90, None) };
         set_new(&mut set, &asked).unwrap();
+        let asked = asked.rest;
         assert!(set.deletion_protection);
         assert_eq!(set.change_stream_config, asked.change_stream_config);
         assert_eq!(set.tiered_storage_config, asked.tiered_storage_config);
@@ -376,22 +399,27 @@ mod tests {
 
     #[test]
     fn settings_outside_of_their_limits_are_refused_by_name() {
-        let micros = admin::Table { granularity: 2, ..Default::default() };
+        let micros = admin::Table { granularity: 2, ..Default::default() }.into();
         let empty_stream = admin::ChangeStreamConfig { retention_period: None };
         let empty_stream =
-            admin::Table { change_stream_config: Some(empty_stream), ..Default::default() };
-        let mut located = backups(3, None);
-        let Some(AutomatedBackupConfig::AutomatedBackupPolicy(policy)) =
-            located.automated_backup_config.as_mut()
-        else {
-            panic!()
-        };
-        policy.locations.push("projects/p/locations/z".to_owned());
+            admin::Table { change_stream_config: Some(empty_stream), ..Default::default() }.into();
+        let located = with_policy(AutomatedBackupPolicy {
+            retention_period: duration(3),
+            locations: vec!["projects/p/locations/z".to_owned()],
+            ..Default::default()
+        });
+        let short = duration(1).map(|day| prost_types::Duration { nanos: -1, ..day });
+        let disabled_daily = with_policy(AutomatedBackupPolicy {
+            frequency: duration(2),
+            disabled: true,
+            ..Default::default()
+        });
         let bare = Kind::Int64Type(t::Int64::default());
         let no_tier = admin::Table {
             tiered_storage_config: Some(admin::TieredStorageConfig::default()),
             ..Default::default()
         };
+        let no_tier = no_tier.into();
         let bad = Code::InvalidArgument;
         for (what, asked, code) in [
             ("granularity", micros, bad),
@@ -401,7 +429,12 @@ mod tests {
             ("automated_backup_policy.retention_period", backups(2, None), bad),
             ("automated_backup_policy.retention_period", backups(91, None), bad),
             ("automated_backup_policy.frequency", backups(3, Some(2)), bad),
+            ("automated_backup_policy.frequency", disabled_daily, bad),
             ("automated_backup_policy.locations", located, Code::Unimplemented),
+            ("automated_backup_policy.keep_hot_duration", hot(short), bad),
+            ("automated_backup_policy.keep_hot_duration", hot(duration(0)), bad),
+            ("automated_backup_policy.keep_hot_duration", hot(duration(11)), bad),
+            ("must not be longer than retention_period", hot(duration(6)), bad),
             ("tiered_storage_config", tiered(29), bad),
             ("tiered_storage_config", no_tier, bad),
             ("must have fields", schema(&[]), bad),
@@ -423,7 +456,8 @@ mod tests {
     fn an_update_changes_what_its_mask_names_and_no_more() {
         let mut there = record();
         set_new(&mut there, &backups(5, None)).unwrap();
-        let asked = admin::Table { deletion_protection: true, ..backups(9, None) };
+        let rest = admin::Table { deletion_protection: true, ..Default::default() };
+        let asked = Table { rest, ..backups(9, None) };
         let part = update(
             &there,
             &asked,
@@ -434,12 +468,8 @@ mod tests {
         assert!(!part.deletion_protection);
         let policy = part.automated_backup_policy.clone().unwrap();
         assert_eq!((policy.retention_period, policy.frequency), (duration(9), duration(1)));
-        let off = update(
-            &part,
-            &admin::Table::default(),
-            Some(&mask(&["automated_backup_policy"])),
-            false,
-        );
+        let off =
+            update(&part, &Table::default(), Some(&mask(&["automated_backup_policy"])), false);
         assert_eq!(off.unwrap().automated_backup_policy, None);
         let streaming = update(
             &there,
@@ -458,7 +488,7 @@ mod tests {
             (&["nonsense"], bad),
             (&["deletion_protection.x"], bad),
             (&["row_key_schema.fields"], bad),
-            (&["automated_backup_policy.disabled"], bad),
+            (&["automated_backup_policy.nonsense"], bad),
             (&["change_stream_config.retention_period"], bad),
             (&["tiered_storage_config.infrequent_access"], bad),
             (&["deletion_protection", "column_families"], Code::Unimplemented),
@@ -470,15 +500,37 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_is_disabled_and_enabled_again_as_a_whole_or_by_its_part() {
+        let disabled = AutomatedBackupPolicy { disabled: true, ..Default::default() };
+        let whole = mask(&["automated_backup_policy"]);
+        let part = mask(&["automated_backup_policy.disabled"]);
+        let mut there = record();
+        set_new(&mut there, &hot(duration(5))).unwrap();
+        assert_eq!(there.backup_policy().unwrap().keep_hot_duration, duration(5));
+        for (record, mask) in [(record(), &whole), (record(), &part), (there, &part)] {
+            let off = update(&record, &with_policy(disabled.clone()), Some(mask), false).unwrap();
+            assert_eq!(off.backup_policy(), None);
+            assert!(off.automated_backup_policy.as_ref().unwrap().disabled);
+            let on =
+                update(&off, &with_policy(AutomatedBackupPolicy::default()), Some(&part), false);
+            match record.automated_backup_policy {
+                Some(before) => assert_eq!(on.unwrap().backup_policy(), Some(&before)),
+                // Who enables it has to say for how long backups are kept.
+                None => assert_eq!(on.unwrap_err().kind(), Code::InvalidArgument),
+            }
+        }
+    }
+
+    #[test]
     fn a_row_key_schema_is_set_once_and_removed_on_purpose() {
         let path = mask(&["row_key_schema"]);
         let set = update(&record(), &schema(&["a"]), Some(&path), false).unwrap();
         assert_eq!(update(&set, &schema(&["a"]), Some(&path), false).unwrap(), set);
-        for (asked, ignore_warnings) in [(schema(&["b"]), true), (admin::Table::default(), false)] {
+        for (asked, ignore_warnings) in [(schema(&["b"]), true), (Table::default(), false)] {
             let error = update(&set, &asked, Some(&path), ignore_warnings).unwrap_err();
             assert_eq!(error.kind(), Code::InvalidArgument);
         }
-        let removed = update(&set, &admin::Table::default(), Some(&path), true).unwrap();
+        let removed = update(&set, &Table::default(), Some(&path), true).unwrap();
         assert_eq!(removed.row_key_schema, None);
     }
 }

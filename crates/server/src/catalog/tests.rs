@@ -128,12 +128,12 @@ fn undelete(catalog: &Catalog<Arc<FakeHost>>, name: &str) -> Result<Arc<Entry<Fa
 fn with_family(name: &str) -> NewTable {
     let column_families = [(name.to_owned(), admin::ColumnFamily::default())].into();
     let asked = admin::Table { column_families, ..admin::Table::default() };
-    NewTable { asked, ..NewTable::default() }
+    NewTable { asked: asked.into(), ..NewTable::default() }
 }
 
 fn protected() -> NewTable {
     let mut new = with_family("a");
-    new.asked.deletion_protection = true;
+    new.asked.rest.deletion_protection = true;
     new
 }
 
@@ -292,7 +292,7 @@ fn the_changes_of_a_table_are_kept_from_before_its_record_says_so_until_after() 
     let world = World::default();
     let catalog = world.open();
     let mut new = with_family("cg");
-    new.asked.change_stream_config = Some(day(1));
+    new.asked.rest.change_stream_config = Some(day(1));
     let entry = catalog.create(NAME, new).unwrap();
     assert_eq!(entry.record.change_stream_since, 77);
     let kept = |entry: &Entry<FakeTable>| std::mem::take(&mut *entry.table.kept.lock().unwrap());
@@ -347,7 +347,7 @@ fn a_table_with_a_change_stream_is_not_deleted() {
     let catalog = world.open();
     let mut new = with_family("a");
     let retention_period = Some(prost_types::Duration { seconds: 86_400, nanos: 0 });
-    new.asked.change_stream_config = Some(admin::ChangeStreamConfig { retention_period });
+    new.asked.rest.change_stream_config = Some(admin::ChangeStreamConfig { retention_period });
     catalog.create(NAME, new).unwrap();
     assert_eq!(catalog.delete(NAME).unwrap_err().kind(), Code::FailedPrecondition);
     let disable = |r: &TableRecord| Ok(TableRecord { change_stream_config: None, ..r.clone() });

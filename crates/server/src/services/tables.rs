@@ -32,6 +32,9 @@ const TABLE_TYPE: &str = "google.bigtable.admin.v2.Table";
 /// What a table's `tiered_storage_config` asks for.
 const TIERED: &str = "tiers of storage";
 
+/// What the `keep_hot_duration` of its `automated_backup_policy` asks for.
+const HOT: &str = "hot backups";
+
 /// The service: tables, and what belongs to them. Cheap to clone: every core has one.
 #[derive(Clone)]
 pub struct TableAdminService {
@@ -55,7 +58,7 @@ impl TableAdminService {
 
     pub(super) async fn on_create_table(
         &self,
-        request: Request<admin::CreateTableRequest>,
+        request: Request<spelled_out::CreateTableRequest>,
     ) -> Result<Response<spelled_out::Table>, Status> {
         let request = request.into_inner();
         let name = names::new_table(&request.parent, &request.table_id);
@@ -67,8 +70,10 @@ impl TableAdminService {
         let Self { tables, bundles, views, instances, .. } = self.clone();
         let entry = blocking(move || {
             let instance = names::instance_of(&name);
-            let types: Vec<_> = new.asked.column_families.clone().into_iter().collect();
-            let is_tiered = new.asked.tiered_storage_config.is_some();
+            let types = new.asked.families.clone();
+            let is_tiered = new.asked.rest.tiered_storage_config.is_some();
+            let policy = new.asked.automated_backup_policy.as_ref();
+            let is_hot = policy.is_some_and(|policy| policy.keep_hot_duration.is_some());
             let check = || {
                 instances.check(instance)?;
                 // A table that is not there has no bundles.
@@ -79,6 +84,9 @@ impl TableAdminService {
                 }
                 if is_tiered {
                     instances.check_on_ssd(instance, TIERED)?;
+                }
+                if is_hot {
+                    instances.check_on_ssd(instance, HOT)?;
                 }
                 Ok(())
             };
@@ -131,13 +139,13 @@ impl TableAdminService {
 
     pub(super) async fn on_update_table(
         &self,
-        request: Request<admin::UpdateTableRequest>,
+        request: Request<spelled_out::UpdateTableRequest>,
     ) -> Result<Response<Operation>, Status> {
         let request = request.into_inner();
         let table = request.table.ok_or_else(|| invalid("table must be set"))?;
         let (mask, ignore_warnings) = (request.update_mask, request.ignore_warnings);
         let change = self.change(move |service, times| {
-            let name = &table.name;
+            let name = &table.rest.name;
             let beside = service.operations.beside();
             let updated = service.tables.update_with(
                 name,
@@ -146,6 +154,12 @@ impl TableAdminService {
                     let tiers = changed.tiered_storage_config;
                     if tiers.is_some() && tiers != record.tiered_storage_config {
                         service.instances.check_on_ssd(names::instance_of(name), TIERED)?;
+                    }
+                    let hot = |record: &TableRecord| {
+                        record.automated_backup_policy.as_ref()?.keep_hot_duration
+                    };
+                    if hot(&changed).is_some() && hot(&changed) != hot(record) {
+                        service.instances.check_on_ssd(names::instance_of(name), HOT)?;
                     }
                     Ok(changed)
                 },

@@ -5,7 +5,7 @@ use tepui_bigtable::value_type;
 use crate::api::admin;
 use crate::api::admin::encryption_info::EncryptionType;
 use crate::api::admin::table::cluster_state::ReplicationState;
-use crate::api::admin::table::{AutomatedBackupConfig, ClusterState, TimestampGranularity, View};
+use crate::api::admin::table::{ClusterState, TimestampGranularity, View};
 use crate::api::spelled_out;
 use crate::catalog::record::TableRecord;
 
@@ -15,14 +15,7 @@ pub(crate) fn table(
     view: View,
     clusters: impl FnOnce() -> Vec<String>,
 ) -> spelled_out::Table {
-    message(record, view, clusters).into()
-}
-
-fn message(
-    record: &TableRecord,
-    view: View,
-    clusters: impl FnOnce() -> Vec<String>,
-) -> admin::Table {
+    let mut policy = None;
     let mut table = admin::Table { name: record.name.clone(), ..Default::default() };
     if matches!(view, View::Unspecified | View::SchemaView | View::Full) {
         let families = record.families.iter();
@@ -33,8 +26,7 @@ fn message(
         table.deletion_protection = record.deletion_protection;
         table.restore_info.clone_from(&record.restore_info);
         table.change_stream_config = record.change_stream_config;
-        let policy = record.automated_backup_policy.clone();
-        table.automated_backup_config = policy.map(AutomatedBackupConfig::AutomatedBackupPolicy);
+        policy.clone_from(&record.automated_backup_policy);
         table.tiered_storage_config = record.tiered_storage_config;
         table.row_key_schema.clone_from(&record.row_key_schema);
     }
@@ -42,7 +34,7 @@ fn message(
         let state = cluster_state(view);
         table.cluster_states = clusters().into_iter().map(|id| (id, state.clone())).collect();
     }
-    table
+    spelled_out::Table { automated_backup_policy: policy, ..table.into() }
 }
 
 /// The state of a table in any of its clusters, which are all this server: ready, and under no key of a customer, which is
@@ -84,7 +76,7 @@ mod tests {
             families: vec![family],
             deletion_protection: true,
             change_stream_config: Some(admin::ChangeStreamConfig::default()),
-            automated_backup_policy: Some(admin::table::AutomatedBackupPolicy::default()),
+            automated_backup_policy: Some(spelled_out::AutomatedBackupPolicy::default()),
             tiered_storage_config: Some(admin::TieredStorageConfig::default()),
             row_key_schema: Some(admin::r#type::Struct::default()),
             ..TableRecord::default()
@@ -100,13 +92,14 @@ mod tests {
             View::Full,
         ];
         for view in all {
-            let shown = message(&record, view, || vec!["c".to_owned()]);
+            let shown = table(&record, view, || vec!["c".to_owned()]);
+            assert_eq!(shown.families.contains_key("cf"), schema.contains(&view));
+            assert_eq!(shown.automated_backup_policy.is_some(), schema.contains(&view));
+            let shown = shown.rest;
             assert_eq!(shown.name, record.name);
-            assert_eq!(shown.column_families.contains_key("cf"), schema.contains(&view));
             assert_eq!(shown.deletion_protection, schema.contains(&view));
             assert_eq!(shown.granularity == 1, schema.contains(&view));
             assert_eq!(shown.change_stream_config.is_some(), schema.contains(&view));
-            assert_eq!(shown.automated_backup_config.is_some(), schema.contains(&view));
             assert_eq!(shown.tiered_storage_config.is_some(), schema.contains(&view));
             assert_eq!(shown.row_key_schema.is_some(), schema.contains(&view));
             assert_eq!(shown.cluster_states.contains_key("c"), clusters.contains(&view));

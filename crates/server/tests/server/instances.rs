@@ -2,6 +2,7 @@
 
 use tepui_engine::io::Clock as _;
 use tepui_server::api::instances::{Edition, Instance};
+use tepui_server::api::spelled_out::{AutomatedBackupPolicy, Table, UpdateTableRequest};
 
 use super::*;
 
@@ -43,6 +44,29 @@ impl TestServer {
             ..Default::default()
         };
         self.tables().create_table(request).await.map(tonic::Response::into_inner)
+    }
+
+    /// Sets the policy by which a table is backed up. The generated client does not know all of it.
+    async fn set_backup_policy(
+        &self,
+        table: &str,
+        policy: AutomatedBackupPolicy,
+    ) -> Result<Table, tonic::Status> {
+        let table = admin::Table { name: table.to_owned(), ..Default::default() };
+        let request = UpdateTableRequest {
+            table: Some(Table { automated_backup_policy: Some(policy), ..table.into() }),
+            update_mask: Some(prost_types::FieldMask {
+                paths: vec!["automated_backup_policy".to_owned()],
+            }),
+            ..Default::default()
+        };
+        let mut client = tonic::client::Grpc::new(self.channel.clone());
+        client.ready().await.unwrap();
+        let codec =
+            tonic_prost::ProstCodec::<UpdateTableRequest, longrunning::Operation>::default();
+        let path = "/google.bigtable.admin.v2.BigtableTableAdmin/UpdateTable".parse().unwrap();
+        let updated = client.unary(tonic::Request::new(request), path, codec).await?;
+        Ok(unpack(response(updated.into_inner()), "Table"))
     }
 
     pub(super) async fn create_profile(
@@ -353,6 +377,13 @@ async fn hot_backups_and_tiers_of_storage_are_refused_on_hard_disks() {
         };
         let created = server.tables().create_table(create).await;
         assert_eq!(code_of(created.map(drop)), code, "{instance}");
+        let policy = AutomatedBackupPolicy {
+            retention_period: Some(days(7)),
+            keep_hot_duration: Some(days(1)),
+            ..Default::default()
+        };
+        let set = server.set_backup_policy(&table, policy).await;
+        assert_eq!(code_of(set.map(drop)), code, "{instance}");
         let backup = |backup_type: admin::backup::BackupType| admin::CreateBackupRequest {
             parent: format!("{instance}/clusters/c1"),
             backup_id: backup_type.as_str_name().to_lowercase(),
@@ -408,6 +439,20 @@ async fn a_tables_settings_survive_a_restart_and_each_cluster_has_a_state() {
     let status = server.tables().snapshot_table(snapshot).await.unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented);
     assert_eq!(status.message(), "BigtableTableAdmin.SnapshotTable is withdrawn; use CreateBackup");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn automated_backups_are_disabled_by_their_policy() {
+    let server = start(&memory()).await;
+    let table = server.create_table("projects/p/instances/i").await.unwrap().name;
+    let disabled = AutomatedBackupPolicy { disabled: true, ..Default::default() };
+    let shown = server.set_backup_policy(&table, disabled).await.unwrap();
+    assert!(shown.automated_backup_policy.unwrap().disabled);
+    let enabled = AutomatedBackupPolicy::default();
+    let status = server.set_backup_policy(&table, enabled).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().contains("retention_period must be set"), "{status}");
     server.stop().await;
 }
 
