@@ -95,7 +95,8 @@ impl Token {
         let found = tablet.read_row(&batch.row, &projection, ReadView::Pending).await?;
         let newest = found.as_ref().and_then(|row| row.cells.first()).map(|cell| cell.timestamp);
         if newest.is_some_and(|seen| seen >= self.now.saturating_sub(window_micros())) {
-            return Ok(tablet.wait_durable(lock).await?);
+            // Where that fails, the attempt that left it may be in the log, or lost.
+            return Ok(tablet.wait_durable(lock).await.map_err(tepui_engine::Error::in_doubt)?);
         }
         drop(found);
         batch.mutations.push(Mutation::Put {

@@ -24,7 +24,7 @@ use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::pressure::{self, Pressure, Priority};
 use tepui_engine::read::Projection;
-use tepui_engine::tablet::{ReadView, ScanOptions, Tablet, TabletId};
+use tepui_engine::tablet::{ReadView, RowLock, ScanOptions, Tablet, TabletId};
 
 use crate::activity;
 use crate::authorized_view::AuthorizedView;
@@ -285,11 +285,12 @@ impl Table {
         let tablet = self.turn_to(row);
         tablet.admit()?;
         let lock = tablet.lock_row(row).await;
-        let found = tablet.read_row(row, predicate.projection(), ReadView::Pending).await?;
-        let predicate_matched = match found {
-            Some(found) => !predicate.apply(found, &families, self.rng.as_ref())?.is_empty(),
-            None => false,
+        let matched = async {
+            let found = tablet.read_row(row, predicate.projection(), ReadView::Pending).await?;
+            let Some(found) = found else { return Ok(false) };
+            Ok(!predicate.apply(found, &families, self.rng.as_ref())?.is_empty())
         };
+        let (lock, predicate_matched) = read_pending(tablet, lock, matched).await?;
         let batch = if predicate_matched { if_true } else { if_false };
         if batch.mutations.is_empty() {
             tablet.wait_durable(lock).await?;
@@ -319,17 +320,12 @@ impl Table {
         let tablet = self.turn_to(row);
         tablet.admit()?;
         let lock = tablet.lock_row(row).await;
-        let found = tablet.read_row(row, &rules.projection(), ReadView::Pending).await?;
-        // The time is taken under the lock: what is written later is never older.
-        let cells = match rules.apply(found.as_ref(), self.clock.now_micros()) {
-            Ok(cells) => cells,
-            Err(error) => {
-                // The error tells of cells that may not be durable yet.
-                tablet.wait_durable(lock).await?;
-                return Err(error);
-            }
+        let changed = async {
+            let found = tablet.read_row(row, &rules.projection(), ReadView::Pending).await?;
+            // The time is taken under the lock: what is written later is never older.
+            rules.apply(found.as_ref(), self.clock.now_micros())
         };
-        drop(found);
+        let (lock, cells) = read_pending(tablet, lock, changed).await?;
         tablet.apply_locked(lock, rmw::batch(row, &cells)).await?;
         let row = rmw::response(row, cells, &names);
         Ok(v2::ReadModifyWriteRowResponse { row: Some(row) })
@@ -436,6 +432,22 @@ impl Table {
         };
         let drops = self.tablets.overlapping(&range);
         Ok(drops.map(|(range, t)| TabletDrop { tablet: Arc::clone(t), range }).collect())
+    }
+}
+
+/// What comes of a read of cells that may not be durable yet, of the row that is locked. An error that tells of them is
+/// told once they are.
+async fn read_pending<T>(
+    tablet: &Tablet,
+    lock: RowLock,
+    read: impl Future<Output = Result<T>>,
+) -> Result<(RowLock, T)> {
+    match read.await {
+        Ok(read) => Ok((lock, read)),
+        Err(error) => {
+            tablet.wait_durable(lock).await?;
+            Err(error)
+        }
     }
 }
 

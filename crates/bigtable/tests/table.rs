@@ -28,8 +28,8 @@ use tepui_bigtable::{Code, chunk};
 use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::db::{Engine, EngineOptions};
 use tepui_engine::io::{
-    Env, FaultFiles, Files, InlineIo, IoEngine, ManualClock, MemoryFiles, Rng, SeededRng,
-    ThreadSpawner,
+    Env, Fault, FaultFiles, FaultOp, Files, InlineIo, IoEngine, ManualClock, MemoryFiles, Rng,
+    SeededRng, ThreadSpawner,
 };
 use tepui_engine::pressure::Priority;
 use tepui_engine::schema::Aggregate;
@@ -50,6 +50,8 @@ struct Fixture {
     clock: ManualClock,
     engine: Arc<Engine>,
     table: Table,
+    /// Of an engine whose log has failed.
+    fails_to_close: bool,
 }
 
 impl Fixture {
@@ -80,7 +82,7 @@ impl Fixture {
             .collect();
         let table = table(&env, tablets, schema());
         engine.start().unwrap();
-        Self { env, clock, engine, table }
+        Self { env, clock, engine, table, fails_to_close: false }
     }
 
     /// Closes the engine and opens it again on the same files.
@@ -134,7 +136,7 @@ impl Drop for Fixture {
     fn drop(&mut self) {
         let closed = self.engine.close();
         // A second panic would hide the first.
-        if !std::thread::panicking() {
+        if !std::thread::panicking() && !self.fails_to_close {
             closed.unwrap();
         }
     }
@@ -419,6 +421,85 @@ async fn an_addition_with_a_token_counts_once_over_retries_and_restarts() {
     assert!(fixture.read(v2::ReadRowsRequest::default()).await.is_empty());
     fixture.flush().await;
     assert!(fixture.read(v2::ReadRowsRequest::default()).await.is_empty());
+}
+
+/// The first attempt is in memory when the log fails. A second one was let in before and waits for the row, a third comes
+/// later: both find what the first has left, of which nobody knows whether a restart finds it too.
+#[tokio::test]
+async fn after_the_log_has_failed_no_attempt_is_told_that_an_earlier_one_was_done() {
+    let idempotency =
+        Some(v2::Idempotency { token: Bytes::from_static(b"only once"), start_time: None });
+    let counted = mutations(vec![add("sum", 1)]);
+    for way in ["MutateRow", "MutateRows", "CheckAndMutateRow", "ReadModifyWriteRow"] {
+        let files = FaultFiles::new(Arc::new(MemoryFiles::new()));
+        let mut fixture = Fixture::over(Arc::new(files.clone()), Arc::new(InlineIo), &[]);
+        fixture.fails_to_close = true;
+        let table = &fixture.table;
+        let attempt = |way: &'static str| {
+            let (idempotency, mutations) = (idempotency.clone(), counted.clone());
+            async move {
+                let row_key = Bytes::from_static(b"r");
+                match way {
+                    "MutateRow" => {
+                        let request = v2::MutateRowRequest {
+                            row_key,
+                            mutations,
+                            idempotency,
+                            ..Default::default()
+                        };
+                        table.mutate_row(&request, None).await
+                    }
+                    "MutateRows" => {
+                        let entry =
+                            v2::mutate_rows_request::Entry { row_key, mutations, idempotency };
+                        let request =
+                            v2::MutateRowsRequest { entries: vec![entry], ..Default::default() };
+                        let mut failed = table.mutate_rows(request, Priority::High, None).await?;
+                        failed.pop().map_or(Ok(()), |(_, error)| Err(error))
+                    }
+                    // Takes a lock, unless it has it.
+                    "CheckAndMutateRow" => {
+                        let request = check("r", None, vec![], vec![set("f", "q", 0, "mine")]);
+                        table.check_and_mutate_row(&request).await.map(|_| ())
+                    }
+                    // Refuses what is no number, which the first attempt of another has left.
+                    _ => {
+                        let request = rmw("r", vec![("f", "q", increment(1))]);
+                        table.read_modify_write_row(&request, None).await.map(|_| ())
+                    }
+                }
+            }
+            .boxed_local()
+        };
+        // The sync of the first attempt waits, and then fails.
+        let (go, stands_still) = mpsc::channel::<()>();
+        let stands_still = Mutex::new(stands_still);
+        files.before_sync(Some(Arc::new(move |path: &Path| {
+            if path.extension().is_some_and(|extension| extension == "log") {
+                let _ = stands_still.lock().unwrap().recv();
+            }
+        })));
+        files.inject(Fault::new(FaultOp::Sync).on_path(".log"));
+        let first_way = if way == "ReadModifyWriteRow" { "CheckAndMutateRow" } else { way };
+        let mut first = attempt(first_way);
+        assert!((&mut first).now_or_never().is_none(), "{way} waits for the disk");
+        let (_, tablet) = table.tablets().next().unwrap();
+        let lock = tablet.lock_row(b"r").await;
+        let mut second = attempt(way);
+        assert!((&mut second).now_or_never().is_none(), "{way} waits for the row");
+        drop(go);
+        let failed = first.await.unwrap_err();
+        assert!(failed.is_in_doubt(), "{way}: {failed:?}");
+        drop(lock);
+        let second = second.await.unwrap_err();
+        assert_eq!(second.kind(), Code::Unavailable, "{way}: {second:?}");
+        let has_token = way.starts_with("MutateRow");
+        assert_eq!(second.is_in_doubt(), has_token, "{way}: {second:?}");
+        let third = attempt(way).await.unwrap_err();
+        assert_eq!(third.kind(), Code::Unavailable, "{way}: {third:?}");
+        assert!(!third.is_in_doubt(), "{way} has not begun: {third:?}");
+        assert_eq!(fixture.dump().await, [""; 0], "{way}");
+    }
 }
 
 #[tokio::test]

@@ -217,12 +217,9 @@ impl Core {
         self.check_healthy()
     }
 
-    /// An error if a failure has made the engine read-only: what a job writes could not be installed.
+    /// An error if a failure, of the log too, has made the engine read-only: no job begins, and no edit.
     pub(crate) fn check_healthy(&self) -> Result<()> {
-        match &*self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(error) => Err(error.clone()),
-            None => Ok(()),
-        }
+        self.failed().map_or(Ok(()), Err)
     }
 
     /// Why writes are not taken until a restart, if it is so: `NoSpace` where the disk is full, else `ReadOnly`.

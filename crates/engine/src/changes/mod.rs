@@ -328,7 +328,7 @@ impl Tablet {
         let (begun, fence) = {
             // Of those who come together one begins it. None waits with the lock: its client may not read on.
             let _fencing = lock(&core.changes.fencing);
-            match pipeline.last_begun() {
+            match pipeline.last_begun()? {
                 begun if is_recent(begun) => (begun, None),
                 _ => {
                     let fence = pipeline.begin(batch, 1, permit)?;

@@ -26,7 +26,8 @@
 //! 4. *A failure is final.* When a write or sync of the log fails, every commit that is not visible fails,
 //!    `visible` stands still, and every later call fails with the reason. A commit that failed so *may*
 //!    be found in the log after a restart: its error is [in doubt](Error::in_doubt). What never began was surely
-//!    not done, and who waits for others' writes has none of its own that could be: their errors are not.
+//!    not done, and who waits for others' writes has none of its own that could be: their errors are not. Memtables keep
+//!    what failed, so whoever has read them beyond `visible` fails too ([`CommitPipeline::last_begun`]).
 //! 5. *Nobody can wedge it.* A [`Commit`] that is dropped counts as applied.
 //!
 //! The lock is held for a few dozen instructions at a time and never across I/O. Waiters are woken after
@@ -37,7 +38,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -83,6 +84,8 @@ struct Shared {
     /// Everything up to here is durable and in its memtable. Written under the lock.
     visible: AtomicU64,
     state: Mutex<State>,
+    /// What ended the log. Set under the lock, so that whoever holds it knows that what is in flight did not fail yet.
+    failed: OnceLock<Error>,
     gate: Arc<Semaphore>,
     /// Bytes that the gate lets in.
     gate_bytes: u32,
@@ -118,7 +121,6 @@ struct State {
     published: Seq,
     /// Who waits for `visible` to reach a sequence.
     waiters: BTreeMap<Seq, Vec<relay::Sender<Result<()>>>>,
-    failed: Option<Error>,
     closed: bool,
 }
 
@@ -128,16 +130,6 @@ struct Flying {
     /// Whether there is a batch in the log to wait for.
     logged: bool,
     done: Option<relay::Sender<Result<Seq>>>,
-}
-
-impl State {
-    fn check(&self) -> Result<()> {
-        match &self.failed {
-            Some(error) => Err(poisoned(error)),
-            None if self.closed => Err(closed()),
-            None => Ok(()),
-        }
-    }
 }
 
 /// Answers that are given after the lock is released.
@@ -159,6 +151,17 @@ impl Answers {
 }
 
 impl Shared {
+    /// What everybody hears, if the log has failed.
+    fn check_failed(&self) -> Result<()> {
+        self.failed.get().map_or(Ok(()), |error| Err(poisoned(error)))
+    }
+
+    /// An error where no commits are taken any more.
+    fn check(&self, state: &State) -> Result<()> {
+        self.check_failed()?;
+        if state.closed { Err(closed()) } else { Ok(()) }
+    }
+
     /// Changes the state, then raises `visible` as far as it goes, then answers.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut answers = Answers::default();
@@ -171,7 +174,7 @@ impl Shared {
     }
 
     fn advance(&self, state: &mut State, answers: &mut Answers) {
-        if state.failed.is_some() {
+        if self.failed.get().is_some() {
             return;
         }
         let mut visible = None;
@@ -221,9 +224,7 @@ impl LogObserver for Shared {
     fn failed(&self, error: &Error) {
         let mut answers = Answers::default();
         let mut state = lock(&self.state);
-        if state.failed.is_none() {
-            state.failed = Some(error.clone());
-        }
+        self.failed.get_or_init(|| error.clone());
         // Later tickets must not find a place: there is none after a failure.
         let flying = std::mem::take(&mut state.flying);
         let waiters = std::mem::take(&mut state.waiters);
@@ -257,6 +258,7 @@ impl CommitPipeline {
             hlc,
             visible: AtomicU64::new(floor),
             state: Mutex::new(State { published: floor, ..State::default() }),
+            failed: OnceLock::new(),
             gate: Arc::new(Semaphore::new(gate_bytes as usize)),
             gate_bytes,
             bulk_gate: Arc::new(Semaphore::new(BULK_QUEUE_BYTES_MAX as usize)),
@@ -297,7 +299,7 @@ impl CommitPipeline {
         let _waiting = Waiting::new(&self.shared.waiting_bytes, bytes);
         // The gates close when the pipeline fails or is closed.
         let passed = Arc::clone(gate).acquire_many_owned(share).await;
-        passed.map_err(|_| lock(&self.shared.state).check().err().unwrap_or_else(closed))
+        passed.map_err(|_| self.failed().unwrap_or_else(closed))
     }
 
     /// Bytes of batches that are queued, being synced, or waiting for [`Self::admit`].
@@ -325,7 +327,7 @@ impl CommitPipeline {
     ) -> Result<Commit> {
         let (done, receiver) = relay::channel();
         let mut state = lock(&self.shared.state);
-        state.check()?;
+        self.shared.check(&state)?;
         let first_seq = self.shared.hlc.reserve(seqs);
         let last_seq = first_seq + u64::from(seqs.max(1) - 1);
         // The permit goes with the last of them: all are in one group of the log.
@@ -362,7 +364,7 @@ impl CommitPipeline {
     pub fn reserve_seq(&self) -> Seq {
         self.shared.change(|state| {
             let last_seq = self.shared.hlc.reserve(1);
-            if state.failed.is_none() {
+            if self.shared.failed.get().is_none() {
                 let flying = Flying { last_seq, applied: true, logged: false, done: None };
                 state.flying.push_back(flying);
             }
@@ -376,10 +378,12 @@ impl CommitPipeline {
     }
 
     /// The last sequence of the writes that have begun: everything that a reader of memtables can have
-    /// seen. Wait for it to be visible before an answer tells of such a read.
-    pub fn last_begun(&self) -> Seq {
+    /// seen. Wait for it to be visible before an answer tells of such a read. An error once the log has failed: memtables
+    /// keep the writes that failed with it, so that what was read may never become visible.
+    pub fn last_begun(&self) -> Result<Seq> {
         let state = lock(&self.shared.state);
-        state.flying.back().map_or_else(|| self.visible(), |flying| flying.last_seq)
+        self.shared.check_failed()?;
+        Ok(state.flying.back().map_or_else(|| self.visible(), |flying| flying.last_seq))
     }
 
     /// The clock, which also numbers files and tablets.
@@ -403,9 +407,7 @@ impl CommitPipeline {
         if self.visible() >= seq {
             return Ok(None);
         }
-        if let Some(error) = &state.failed {
-            return Err(poisoned(error));
-        }
+        self.shared.check_failed()?;
         let (sender, receiver) = relay::channel();
         state.waiters.entry(seq).or_default().push(sender);
         Ok(Some(receiver))
@@ -413,7 +415,7 @@ impl CommitPipeline {
 
     /// What ended the log, if something did: no more commits are taken.
     pub fn failed(&self) -> Option<Error> {
-        lock(&self.shared.state).failed.as_ref().map(poisoned)
+        self.shared.check_failed().err()
     }
 
     /// The log, for its segments.

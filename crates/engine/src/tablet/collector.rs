@@ -261,7 +261,7 @@ impl Tablet {
             // Nobody waits for each of them: the log's thread writes it.
             drop(self.enqueue([encoded], permit, &mut [batch])?);
         }
-        let last = self.core.pipeline.last_begun();
+        let last = self.core.pipeline.last_begun()?;
         drop(lock);
         EngineMetrics::add(&self.core.metrics.cells_collected, cells);
         Ok((Some((last, bytes)), next))

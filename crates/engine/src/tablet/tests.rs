@@ -162,7 +162,8 @@ fn rows_written_together_do_not_wait_for_one_in_the_middle_of_a_read_modify_writ
     let rows = ["a", "r", "z"].map(|row| batch(row, &["a", "b"]));
     let mut writing = pin!(rig.tablet.apply_rows(rows.into()));
     assert!(writing.as_mut().now_or_never().is_none(), "a row is locked");
-    block_on(rig.tablet.core.pipeline.wait_visible(rig.tablet.core.pipeline.last_begun())).unwrap();
+    let pipeline = &rig.tablet.core.pipeline;
+    block_on(pipeline.wait_visible(pipeline.last_begun().unwrap())).unwrap();
     assert_eq!(["a", "r", "z"].map(|row| rig.cells(row)), [2, 0, 2]);
     block_on(rig.tablet.apply_locked(lock, batch("r", &["c"]))).unwrap();
     block_on(writing).unwrap();

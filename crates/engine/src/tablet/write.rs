@@ -122,12 +122,13 @@ impl Tablet {
         Ok(encode_batch_of(source, self.id.0, batch))
     }
 
-    /// Resolves when everything that a `ReadView::Pending` read has seen so far is durable. For a
-    /// check-and-mutate that has nothing to write. Releases the lock first.
+    /// Resolves when everything that a `ReadView::Pending` read has seen so far is durable, or with an error where that is
+    /// not known: what it has seen may be a write that failed with the log. For a check-and-mutate that has nothing to write.
+    /// Releases the lock first.
     pub async fn wait_durable(&self, lock: RowLock) -> Result<()> {
         let last = self.core.pipeline.last_begun();
         drop(lock);
-        self.core.pipeline.wait_visible(last).await
+        self.core.pipeline.wait_visible(last?).await
     }
 
     /// Gives batches, whose rows are locked, their time and their place in the log, and puts them into the memtable. `encoded` are
