@@ -30,7 +30,8 @@ use super::Tablet;
 impl Tablet {
     /// Deletes all rows of a range that were written before now; durable and visible when it resolves.
     /// Rows outside of the tablet are ignored. `false` where nothing was done since the tablet keeps its changes: a history does not
-    /// have the rows that a drop takes.
+    /// have the rows that a drop takes. After an error that is [in doubt](Error::in_doubt) they may be gone, all or none,
+    /// from the next start on.
     pub async fn drop_rows(&self, range: RowRange) -> Result<bool> {
         let range = range.intersect(&self.range);
         if range.is_empty() {
@@ -78,7 +79,14 @@ impl Tablet {
         if in_memory {
             edit.add_excised.push(excised.clone());
         }
-        self.install(&mut manifest, &edit, Outputs::default(), 0)?;
+        // What is read-only stays as it is: the log may have failed while locks were waited for.
+        self.core.check_healthy()?;
+        self.install(&mut manifest, &edit, Outputs::default(), 0).map_err(|error| {
+            match self.core.failed() {
+                Some(failure) if error.is_in_doubt() => failure.in_doubt(),
+                _ => error,
+            }
+        })?;
         let mut jobs = self.jobs();
         if !jobs.running.is_empty() {
             jobs.drops.push_back(excised);

@@ -404,8 +404,8 @@ impl Tablet {
     }
 
     /// Writes an edit and puts the version that it makes before the readers. `outputs` are the files that
-    /// it adds; `flushed` memtables leave. An edit whose outcome is not known makes the engine read-only, and leaves the files
-    /// to the next start, which knows; where it was not written, they go.
+    /// it adds; `flushed` memtables leave. An edit whose outcome is not known is [in doubt](Error::in_doubt), makes the engine
+    /// read-only, and leaves the files to the next start, which knows; where it was not written, they go.
     fn install(
         &self,
         manifest: &mut TabletManifest,
@@ -424,12 +424,13 @@ impl Tablet {
         let version = match manifest.append(edit) {
             Ok(version) => version,
             Err(error) => {
-                if wrote_nothing(&error) {
-                    outputs.discard(&self.core.store);
-                }
                 if error.kind() != ErrorKind::Exhausted {
                     self.core.fail(&error);
                 }
+                if !wrote_nothing(&error) {
+                    return Err(error.in_doubt());
+                }
+                outputs.discard(&self.core.store);
                 return Err(error);
             }
         };

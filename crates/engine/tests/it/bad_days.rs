@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use futures::executor::block_on;
 use proptest::prelude::*;
 
@@ -200,6 +201,83 @@ fn a_failed_sync_makes_the_engine_read_only_and_says_so() {
     block_on(rig.tablet.apply(batch("later", "after restart"))).unwrap();
     assert_eq!(value(&rig.tablet, "kept").as_deref(), Some("before"));
     assert_eq!(value(&rig.tablet, "later").as_deref(), Some("after restart"));
+}
+
+/// Rows in an SST and in memory, of which none may be dropped after the log has failed.
+#[test]
+fn after_the_log_has_failed_no_rows_are_dropped_and_no_files_written() {
+    for waits_for_locks in [false, true] {
+        let disk = Arc::new(MemoryFiles::new());
+        let rig = faulty(&disk);
+        block_on(rig.tablet.apply(batch("on disk", "1"))).unwrap();
+        block_on(rig.tablet.flush()).unwrap();
+        block_on(rig.tablet.apply(batch("in memory", "2"))).unwrap();
+        let lock = block_on(rig.tablet.lock_row(b"lost"));
+        let mut waiting = Box::pin(rig.tablet.drop_rows(RowRange::all()));
+        if waits_for_locks {
+            assert!((&mut waiting).now_or_never().is_none(), "a row is locked");
+        }
+        rig.faults.inject(Fault::new(FaultOp::Sync).on_path(".log"));
+        block_on(rig.tablet.apply_locked(lock, batch("lost", "x"))).unwrap_err();
+        rig.faults.heal();
+        let created = rig.faults.count(FaultOp::Create);
+        let appended = rig.faults.count(FaultOp::Append);
+        let error = block_on(waiting).unwrap_err();
+        assert!(error.kind() == ErrorKind::ReadOnly && !error.is_in_doubt(), "{error:?}");
+        assert_eq!(block_on(rig.tablet.flush()).unwrap_err().kind(), ErrorKind::ReadOnly);
+        assert_eq!(rig.engine.compact_fully().unwrap_err().kind(), ErrorKind::ReadOnly);
+        assert_eq!(rig.faults.count(FaultOp::Create), created);
+        assert_eq!(rig.faults.count(FaultOp::Append), appended);
+        let rows = |rig: &Faulty| ["on disk", "in memory"].map(|row| value(&rig.tablet, row));
+        let kept = [Some("1".to_owned()), Some("2".to_owned())];
+        assert_eq!(rows(&rig), kept);
+        rig.engine.close().unwrap_err();
+        drop(rig);
+        assert_eq!(rows(&faulty(&disk)), kept);
+    }
+}
+
+#[test]
+fn a_drop_of_rows_whose_edit_fails_may_have_been_done_and_says_so() {
+    for (kind, told) in
+        [(ErrorKind::Io, ErrorKind::ReadOnly), (ErrorKind::NoSpace, ErrorKind::NoSpace)]
+    {
+        let disk = Arc::new(MemoryFiles::new());
+        let rig = faulty(&disk);
+        block_on(rig.tablet.apply(batch("a", "1"))).unwrap();
+        block_on(rig.tablet.apply(batch("b", "1"))).unwrap();
+        block_on(rig.tablet.flush()).unwrap();
+        rig.faults.inject(Fault::new(FaultOp::Sync).on_path("MANIFEST").kind(kind));
+        let error = block_on(rig.tablet.drop_rows(RowRange::all())).unwrap_err();
+        assert!(error.kind() == told && error.is_in_doubt(), "{error:?}");
+        assert!(error.message().contains("injected fault"), "{error}");
+        // Nothing of the next one is begun.
+        let error = block_on(rig.tablet.drop_rows(RowRange::all())).unwrap_err();
+        assert!(error.kind() == told && !error.is_in_doubt(), "{error:?}");
+        drop(rig);
+        let rig = faulty(&disk);
+        let left = ["a", "b"].map(|row| value(&rig.tablet, row).is_some());
+        assert_eq!(left[0], left[1], "all or none");
+    }
+}
+
+#[test]
+fn a_drop_of_rows_that_finds_no_open_file_is_not_done_and_may_be_sent_again() {
+    let disk = Arc::new(MemoryFiles::new());
+    let rig = faulty(&disk);
+    block_on(rig.tablet.apply(batch("a", "1"))).unwrap();
+    block_on(rig.tablet.flush()).unwrap();
+    rig.engine.close().unwrap();
+    drop(rig);
+    // Its first edit begins a new manifest.
+    let rig = faulty(&disk);
+    let shortage = Fault::new(FaultOp::Create).on_path("MANIFEST").kind(ErrorKind::Exhausted);
+    rig.faults.inject(shortage);
+    let error = block_on(rig.tablet.drop_rows(RowRange::all())).unwrap_err();
+    assert!(error.kind() == ErrorKind::Exhausted && !error.is_in_doubt(), "{error:?}");
+    assert_eq!(value(&rig.tablet, "a").as_deref(), Some("1"));
+    assert!(block_on(rig.tablet.drop_rows(RowRange::all())).unwrap());
+    assert_eq!(value(&rig.tablet, "a"), None);
 }
 
 #[test]
