@@ -473,13 +473,18 @@ impl Worker {
         }
     }
 
-    /// Completes the segment: everything is durable, and the zeros and the space that it does not need are gone.
-    fn seal(&mut self) -> Result<()> {
+    /// Completes the segment: everything is durable.
+    fn complete(&mut self) -> Result<()> {
         if self.writer.len() > self.writer.durable() {
             self.sync_file()?;
         }
         self.state.dirty_since = None;
         self.state.unmarked_since = None;
+        Ok(())
+    }
+
+    /// Gives back the zeros and the space that a complete segment does not need.
+    fn trim(&mut self) -> Result<()> {
         let len = self.writer.len();
         let slack = len + SEALED_SLACK_BYTES <= self.shared.options.segment_bytes;
         if slack || self.writer.laid_out() > len {
@@ -489,7 +494,9 @@ impl Worker {
     }
 
     fn rotate(&mut self) -> Result<()> {
-        self.patiently(Self::seal)?;
+        // Not patiently: after a write or a sync that failed, for want of memory too, nobody knows what is in the file.
+        self.complete()?;
+        self.patiently(Self::trim)?;
         let previous = Predecessor { id: self.writer.file_id(), bytes: self.writer.len() };
         let id = previous.id + 1;
         let writer = self.patiently(|log| log.begin_segment(id, previous))?;
@@ -548,7 +555,8 @@ impl Worker {
             self.sync_file()?;
             self.writer.append(&encode_marker())?;
         }
-        self.seal()?;
+        self.complete()?;
+        self.trim()?;
         self.report(false);
         Ok(())
     }

@@ -358,6 +358,34 @@ fn a_segment_that_finds_no_open_file_holds_the_queue_until_there_is_one() {
 }
 
 #[test]
+fn a_segment_that_finds_no_memory_to_be_completed_ends_the_log() {
+    // Of batches that are queued together, the first go into the segment, which is written and synced for the next.
+    for op in [FaultOp::Append, FaultOp::Sync] {
+        let world = World::new();
+        let opened = world.open(options(SyncMode::Always, 400)).unwrap();
+        let watch = start(&opened.log);
+        opened.log.append(append(7, 1)).unwrap();
+        watch.wait(1).unwrap();
+        world.files.inject(Fault::new(op).kind(ErrorKind::Exhausted));
+        let retries = opened.log.figures().segment_retries;
+        let owes = opened.log.append_all(&mut (2..=20).map(|n| append(7, n)), false).unwrap();
+        if owes != Owes::Nothing {
+            opened.log.write_queued(false);
+        }
+        let error = watch.wait(20).unwrap_err();
+        assert!(error.message().contains("injected fault"), "{op:?}: {error}");
+        assert_eq!(opened.log.figures().segment_retries, retries, "{op:?} is not tried again");
+        assert_eq!(opened.log.held(), None);
+        // Whoever comes now is refused for good, and not told to try again soon.
+        assert_eq!(opened.log.append(append(7, 21)).unwrap_err().kind(), ErrorKind::ReadOnly);
+        assert_eq!(watch.published(), 1);
+        drop(opened);
+        world.memory.crash(CrashMode::Strict, &SeededRng::new(1));
+        assert_eq!(world.open(always()).unwrap().seqs()[0], 1, "what was published is there");
+    }
+}
+
+#[test]
 fn a_log_that_is_held_says_so_and_does_not_keep_a_server_from_closing() {
     let world = World::new();
     let opened = world.open(options(SyncMode::Always, 200)).unwrap();
