@@ -277,10 +277,18 @@ fn serve(worker: &Mutex<Worker>, shared: &Shared, observer: &dyn LogObserver) ->
     let mut gather = Gather::default();
     loop {
         let deadline = lock(worker).deadline();
-        match shared.next_work(deadline, &mut gather)? {
-            Work::Group => lock(worker).work_off(observer, &mut gather)?,
-            Work::Timer => lock(worker).on_timer()?,
-            Work::Close => return lock(worker).finish(),
+        let work = shared.next_work(deadline, &mut gather)?;
+        let is_last = matches!(work, Work::Close);
+        let mut worker = lock(worker);
+        let done = match work {
+            Work::Group => worker.work_off(observer, &mut gather),
+            Work::Timer => worker.on_timer(),
+            Work::Close => worker.finish(),
+        };
+        // Before the lock is released: else a caller could write in its place, behind what has failed, and publish that.
+        done.inspect_err(|error| shared.fail(error, observer))?;
+        if is_last {
+            return Ok(());
         }
     }
 }
@@ -289,14 +297,14 @@ fn serve(worker: &Mutex<Worker>, shared: &Shared, observer: &dyn LogObserver) ->
 pub(super) fn write_here(worker: &Mutex<Worker>, shared: &Shared, observer: &dyn LogObserver) {
     let _guard = OnPanic(shared, observer);
     let done = match worker.try_lock() {
-        Ok(mut worker) => worker.write_little(observer),
+        Ok(mut worker) => {
+            worker.write_little(observer).inspect_err(|error| shared.fail(error, observer))
+        }
         // Whoever holds it looks at the queue again; the thread always does.
         Err(_) => Ok(false),
     };
-    match done {
-        Ok(true) => {}
-        Ok(false) => shared.wake.notify_one(),
-        Err(error) => shared.fail(&error, observer),
+    if matches!(done, Ok(false)) {
+        shared.wake.notify_one();
     }
 }
 

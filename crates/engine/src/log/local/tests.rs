@@ -1,4 +1,6 @@
 use std::collections::BTreeMap;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::FutureExt as _;
 
@@ -406,6 +408,55 @@ fn a_log_that_is_held_says_so_and_does_not_keep_a_server_from_closing() {
     let found = world.open(always()).unwrap().seqs();
     assert!(found.len() as u64 >= published, "what was published is there");
     assert_eq!(found, (1..=found.len() as u64).collect::<Vec<_>>());
+}
+
+/// Tries to write when it hears of a failure.
+#[derive(Debug)]
+struct Bystander {
+    watch: Arc<Watch>,
+    log: Weak<LocalLog>,
+    could_write: AtomicBool,
+}
+
+impl LogObserver for Bystander {
+    fn published(&self, through: Seq) {
+        LogObserver::published(self.watch.as_ref(), through);
+    }
+
+    fn failed(&self, error: &Error) {
+        let could_write = self.log.upgrade().is_some_and(|log| log.worker.try_lock().is_ok());
+        self.could_write.store(could_write, Ordering::SeqCst);
+        self.watch.failed(error);
+    }
+}
+
+#[test]
+fn until_everybody_knows_of_a_failure_nobody_writes_behind_it() {
+    // A segment that cannot be begun leaves one that could still be written to.
+    for (sync, here) in
+        [(SyncMode::Always, false), (SyncMode::Never, false), (SyncMode::Never, true)]
+    {
+        let world = World::new();
+        let segment_bytes = if here { 1 << 20 } else { 100 };
+        let opened = world.open(options(sync, segment_bytes)).unwrap();
+        let watch = Arc::new(Watch::default());
+        let bystander = Arc::new(Bystander {
+            watch: Arc::clone(&watch),
+            log: Arc::downgrade(&opened.log),
+            could_write: true.into(),
+        });
+        opened.log.start(Arc::clone(&bystander) as Arc<dyn LogObserver>).unwrap();
+        opened.log.append(append(1, 1)).unwrap();
+        watch.wait(1).unwrap();
+        let op = if here { FaultOp::Append } else { FaultOp::Create };
+        world.files.inject(Fault::new(op));
+        let owes = opened.log.append_all(&mut std::iter::once(append(1, 2)), here).unwrap();
+        if owes != Owes::Nothing {
+            opened.log.write_queued(here);
+        }
+        watch.wait(2).unwrap_err();
+        assert!(!bystander.could_write.load(Ordering::SeqCst), "{sync:?}");
+    }
 }
 
 #[test]
