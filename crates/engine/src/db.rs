@@ -105,7 +105,7 @@ impl Engine {
     /// Opens a directory, creating it if needed, and replays its log. Blocks. `Locked` where another
     /// process has it; `Corruption`, naming file and offset, where the log, a manifest or the meta store
     /// is damaged, and where the meta store is missing beside data. A damaged SST does not keep the engine from opening: its rows fail when read.
-    /// `InvalidArgument` where the options do not fit together.
+    /// `InvalidArgument` where the options do not fit together, and where a newer version wrote a file.
     pub fn open(env: Env, dir: &Path, options: EngineOptions) -> Result<Arc<Self>> {
         Self::open_knowing(env, dir, options, None)
     }
@@ -235,6 +235,7 @@ impl Engine {
                 Some((id, Tablet::open(Arc::clone(&core), id, manifest, replay)))
             })
             .collect();
+        check_versions(tablets.values()).inspect_err(|_| core.stop())?;
         if !lists_lost {
             orphans_removed += core.store.values().remove_orphans()?;
         }
@@ -563,6 +564,17 @@ fn open_manifests(
         }
     }
     Ok((manifests, unfinished))
+}
+
+/// `InvalidArgument` where a newer version wrote an SST of these tablets, or a value file. To be served without it would be to miss its
+/// rows, and to call for a repair.
+fn check_versions<'a>(tablets: impl Iterator<Item = &'a Arc<Tablet>>) -> Result<()> {
+    for tablet in tablets {
+        if let Some(error) = tablet.hold().files.values().find_map(|file| file.newer_version()) {
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 /// Removes a tablet's directory. A crash leaves it with its manifest, without, or not at all.

@@ -9,7 +9,8 @@ use rustix::io::Errno;
 /// What went wrong, as far as a caller can act on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The request cannot be carried out as it is; sending it again will not help.
+    /// The request cannot be carried out as it is; sending it again will not help. Of a file that is read: a newer version
+    /// wrote it.
     InvalidArgument,
     /// The named object does not exist.
     NotFound,
@@ -80,6 +81,12 @@ impl Error {
     /// Damage found in `file` at byte `offset`.
     pub fn corruption(file: impl fmt::Display, offset: u64, what: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Corruption, format!("{file}: offset {offset}: {what}"))
+    }
+
+    /// What a newer version wrote, where `file` says `what`: no damage, and to be left as it is.
+    pub fn newer_version(file: impl fmt::Display, what: impl fmt::Display) -> Self {
+        let text = format!("{file}: {what}: a newer version wrote the file");
+        Self::new(ErrorKind::InvalidArgument, text)
     }
 
     /// An operating-system error met while doing `what` (for example "write log/0001.log").

@@ -261,6 +261,13 @@ impl SstFile {
         selected.find_map(|(file, _)| file.open_error())
     }
 
+    /// That a newer version wrote it, or a value file that it names, if so.
+    pub(crate) fn newer_version(&self) -> Option<Error> {
+        let of_values = self.values.iter().filter_map(|(file, _)| file.open_error());
+        let mut errors = self.open_error().into_iter().chain(of_values);
+        errors.find(|error| error.kind() == ErrorKind::InvalidArgument)
+    }
+
     /// The file stands at this level now: its index and filter are pinned where that is an upper one. Blocks for
     /// a read of them where they were not.
     fn pin_at(&self, level: u8) {

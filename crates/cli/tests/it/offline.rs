@@ -164,3 +164,26 @@ fn inspect_prints_for_people_and_lines_of_json_for_programs() {
     let (code, out, err) = tepui(&["inspect", "sst", sst, "--records"]);
     assert!(code == 1 && out.contains("DAMAGED") && err.contains("damaged"), "{out}{err}");
 }
+
+#[test]
+fn what_a_newer_version_wrote_is_no_damage_and_no_repair_is_advised() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, data) = (temp.path(), temp.path().to_str().unwrap());
+    furnish(dir);
+    let engine = open(dir);
+    let change = MetaChange {
+        key: "resources/teapot/t".to_owned(),
+        expect: MetaExpect::Absent,
+        value: Some("of a kind that is not known yet".into()),
+    };
+    engine.meta().commit(&[change]).unwrap();
+    engine.close().unwrap();
+    drop(engine);
+    let (code, out, err) = tepui(&["check", data]);
+    assert_eq!(code, 1, "{out}{err}");
+    assert!(out.contains("NEWER: ") && !out.contains("DAMAGE"), "{out}");
+    assert!(err.contains("use that version") && !err.contains("tepui repair"), "{err}");
+    let (code, out, err) = tepui(&["repair", data]);
+    assert_eq!(code, 1, "{out}{err}");
+    assert!(err.contains("nothing was changed") && !dir.join("lost").exists(), "{err}");
+}

@@ -153,7 +153,11 @@ impl OpenChangeFile {
         let mut changes = Vec::with_capacity(batches.len());
         for batch in batches {
             let (tablet, first_seq, source, batch) =
-                decode_batch(batch).map_err(|e| self.file.corruption(place.offset, e.message()))?;
+                decode_batch(batch).map_err(|e| match e.kind() {
+                    // Of a newer version: not damage.
+                    ErrorKind::InvalidArgument => e.context(self.file.path().display()),
+                    _ => self.file.corruption(place.offset, e.message()),
+                })?;
             let change = Change::new(first_seq, source, batch);
             let inside = first_seq >= place.first_seq && change.last_seq <= place.last_seq;
             if tablet != place.tablet || !inside {

@@ -28,7 +28,7 @@ use bytes::Bytes;
 use crate::cell::{
     FamilyId, Mutation, RowBatch, Seq, TIMESTAMP_OF_WRITE, Timestamp, TimestampRange,
 };
-use crate::codec::{BytesReader, Parsed, Reader, put_bytes, put_u64};
+use crate::codec::{BytesReader, Malformed, Parsed, Reader, put_bytes, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 
 const KIND_BATCH: u8 = 1;
@@ -243,7 +243,33 @@ fn family(input: &mut BytesReader) -> Parsed<FamilyId> {
     input.u32().map(FamilyId)
 }
 
-fn mutation(input: &mut BytesReader) -> Parsed<Mutation> {
+/// Why a record cannot be decoded.
+enum Unreadable {
+    Malformed(Malformed),
+    /// It is of a kind that is not known here, and records are looked at only where they verify: a newer version wrote it.
+    Newer(Malformed),
+}
+
+impl From<Malformed> for Unreadable {
+    fn from(malformed: Malformed) -> Self {
+        Self::Malformed(malformed)
+    }
+}
+
+impl From<Unreadable> for Error {
+    fn from(unreadable: Unreadable) -> Self {
+        let (kind, text) = match unreadable {
+            Unreadable::Malformed(m) => (ErrorKind::Corruption, format!("log record, {m}")),
+            Unreadable::Newer(m) => {
+                let text = format!("log record, {m}: a newer version wrote it");
+                (ErrorKind::InvalidArgument, text)
+            }
+        };
+        Self::new(kind, text)
+    }
+}
+
+fn mutation(input: &mut BytesReader) -> Result<Mutation, Unreadable> {
     let unknown = input.malformed("a mutation of an unknown kind");
     Ok(match input.u8()? {
         PUT => Mutation::Put {
@@ -265,18 +291,17 @@ fn mutation(input: &mut BytesReader) -> Parsed<Mutation> {
         },
         DELETE_FAMILY => Mutation::DeleteFamily { family: family(input)? },
         DELETE_ROW => Mutation::DeleteRow,
-        _ => return Err(unknown),
+        _ => return Err(Unreadable::Newer(unknown)),
     })
 }
 
-/// Decodes a record's payload. Errors are `Corruption` and name the byte of the payload; the caller
-/// adds the file and the offset.
+/// Decodes the payload of a record that verified. Errors are `Corruption`, or `InvalidArgument` where a newer version wrote it, and
+/// name the byte of the payload; the caller adds the file and the offset.
 pub fn decode_record(payload: Bytes) -> Result<LogRecord> {
-    parse(BytesReader::new(payload))
-        .map_err(|e| Error::new(ErrorKind::Corruption, format!("log record, {e}")))
+    Ok(parse(BytesReader::new(payload))?)
 }
 
-fn parse(mut input: BytesReader) -> Parsed<LogRecord> {
+fn parse(mut input: BytesReader) -> Result<LogRecord, Unreadable> {
     let unknown = input.malformed("a record of an unknown kind");
     let kind = input.u8()?;
     let record = match (kind, Source::of_kind(kind)) {
@@ -295,7 +320,7 @@ fn parse(mut input: BytesReader) -> Parsed<LogRecord> {
         (KIND_OPENING, _) => {
             LogRecord::Opening { previous: input.fixed_u64()?, previous_bytes: input.fixed_u64()? }
         }
-        _ => return Err(unknown),
+        _ => return Err(Unreadable::Newer(unknown)),
     };
     input.finish()?;
     Ok(record)
@@ -396,6 +421,23 @@ mod tests {
                 let _ = decode_record(Bytes::from(bytes));
             }
         }
+    }
+
+    #[test]
+    fn what_is_of_an_unknown_kind_is_a_newer_versions() {
+        let batch =
+            RowBatch { row: Bytes::from_static(b"r"), mutations: vec![Mutation::DeleteRow] };
+        let payload = encode_batch(1, &batch).bytes().to_vec();
+        for at in [0, payload.len() - 1] {
+            let mut newer = payload.clone();
+            newer[at] = 9;
+            let error = decode_record(newer.into()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.message().contains("a newer version wrote it"), "{error}");
+        }
+        let mut longer = payload;
+        longer.push(0);
+        assert_eq!(decode_record(longer.into()).unwrap_err().kind(), ErrorKind::Corruption);
     }
 
     #[test]

@@ -35,7 +35,8 @@ pub struct SegmentRepair {
     pub set_aside: Option<PathBuf>,
 }
 
-/// Repairs the log of a directory; one entry for every segment, oldest first. Blocks.
+/// Repairs the log of a directory; one entry for every segment, oldest first. Blocks. `InvalidArgument` where a newer version
+/// wrote a record.
 pub fn repair(files: &dyn Files, dir: &Path) -> Result<Vec<SegmentRepair>> {
     finish_interrupted(files, dir)?;
     let mut repairs: Vec<SegmentRepair> = Vec::new();
@@ -89,7 +90,8 @@ pub fn lost(files: &dyn Files, dir: &Path) -> Result<Lost> {
     let (mut lost, mut last_seq) = (Lost::Nothing, 0);
     let mut before: Option<Predecessor> = None;
     for (id, _) in list_segments(files, dir)? {
-        let mut salvage = Salvage::open(files.open(&dir.join(segment_name(id)))?, MAGIC, id)?;
+        let path = dir.join(segment_name(id));
+        let mut salvage = Salvage::open(files.open(&path)?, MAGIC, id)?;
         let (mut bytes, mut damaged_to) = (0, None);
         loop {
             let record = salvage.next_record()?;
@@ -99,7 +101,7 @@ pub fn lost(files: &dyn Files, dir: &Path) -> Result<Lost> {
             }
             let Some(record) = record else { break };
             bytes = salvage.position();
-            match readable(&record) {
+            match readable(&path, &record)? {
                 None => lost = Lost::After(last_seq),
                 Some(LogRecord::Opening { previous, previous_bytes }) => {
                     if before.is_some_and(|b| b.id == previous && b.bytes < previous_bytes) {
@@ -160,7 +162,7 @@ fn scan(files: &dyn Files, path: &Path, id: u64) -> Result<Scan> {
     while let Some(record) = salvage.next_record()? {
         let end = salvage.position();
         scan.bytes = end;
-        match readable(&record) {
+        match readable(path, &record)? {
             Some(LogRecord::Batch { .. }) => scan.batches += 1,
             Some(LogRecord::Opening { previous, previous_bytes }) => {
                 scan.opening = Some(Predecessor { id: previous, bytes: previous_bytes });
@@ -175,9 +177,17 @@ fn scan(files: &dyn Files, path: &Path, id: u64) -> Result<Scan> {
     Ok(scan)
 }
 
-/// A record that verifies and still cannot be decoded is as lost as one that does not.
-fn readable(record: &Record) -> Option<LogRecord> {
-    decode_record(record.payload.clone()).ok()
+/// A record that verifies and still cannot be decoded is as lost as one that does not. One that a newer version wrote is
+/// not lost, and `InvalidArgument`.
+fn readable(path: &Path, record: &Record) -> Result<Option<LogRecord>> {
+    match decode_record(record.payload.clone()) {
+        Ok(record) => Ok(Some(record)),
+        Err(error) if error.kind() == ErrorKind::InvalidArgument => {
+            let place = format!("{}: offset {}", path.display(), record.offset);
+            Err(error.context(place))
+        }
+        Err(_) => Ok(None),
+    }
 }
 
 /// Writes segment `id` anew; returns where the old file is and the new length.
@@ -193,7 +203,7 @@ fn rewrite(
     let mut writer = RecordWriter::create(files, &fresh, MAGIC, id)?;
     writer.append(&encode_opening(opening.id, opening.bytes))?;
     while let Some(record) = salvage.next_record()? {
-        if matches!(readable(&record), Some(LogRecord::Batch { .. })) {
+        if matches!(readable(&path, &record)?, Some(LogRecord::Batch { .. })) {
             writer.append(&record.payload)?;
         }
     }

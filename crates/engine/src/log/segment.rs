@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::batch::{LogRecord, decode_record, encode_opening};
 use super::record::{ADVICE, Magic, Record, RecordReader, RecordWriter, Tail, TailEnd};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Files, RandomFile};
 
 /// The magic of segments.
@@ -119,7 +119,11 @@ impl SegmentReader {
         let (offset, durable) = (record.offset, record.durable);
         let record = decode_record(record.payload).map_err(|e| {
             let (file, what) = (self.path.display(), e.message());
-            Error::corruption(file, offset, format_args!("{what}; {ADVICE}"))
+            match e.kind() {
+                // Of a newer version: not damage.
+                ErrorKind::InvalidArgument => e.context(format_args!("{file}: offset {offset}")),
+                _ => Error::corruption(file, offset, format_args!("{what}; {ADVICE}")),
+            }
         })?;
         Ok(Some(SegmentRecord { offset, durable, record }))
     }

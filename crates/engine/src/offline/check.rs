@@ -26,7 +26,7 @@ use super::{
 use crate::backup::{self, BackupId, BackupList};
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::cell::RowRange;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::identity;
 use crate::io::{Env, Files};
 use crate::layout::Layout;
@@ -40,7 +40,7 @@ use crate::values::ValueReader;
 /// What a check found.
 #[derive(Debug, Clone, Default)]
 pub struct CheckReport {
-    /// What is not as it was written, or contradicts something else.
+    /// What is not as it was written, or contradicts something else; and what a newer version wrote.
     pub damage: Vec<Finding>,
     /// What is in order but worth knowing.
     pub notes: Vec<Finding>,
@@ -73,12 +73,18 @@ impl CheckReport {
     pub fn is_whole(&self) -> bool {
         self.damage.is_empty()
     }
+
+    /// What a newer version wrote, which is no damage and must be left alone: the first such finding.
+    pub fn newer_version(&self) -> Option<&Finding> {
+        self.damage.iter().find(|finding| finding.is_of_newer_version())
+    }
 }
 
 impl fmt::Display for CheckReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = match self.damage.len() {
             0 => "no damage".to_owned(),
+            _ if self.newer_version().is_some() => "OF A NEWER VERSION".to_owned(),
             n => format!("DAMAGED: {n} findings"),
         };
         write!(
@@ -538,9 +544,4 @@ pub(super) fn differences(sst: &SstRef, reader: &SstReader) -> Vec<String> {
 /// The segments of the log, where there is a log.
 pub(super) fn segments(files: &dyn Files, dir: &Path) -> Result<Vec<(u64, u64)>> {
     if files.exists(dir)? { list_segments(files, dir) } else { Ok(Vec::new()) }
-}
-
-/// Whether some damage is the work of a newer version, which must be left alone.
-pub(super) fn newer_version(report: &CheckReport) -> Option<&Finding> {
-    report.damage.iter().find(|finding| finding.error.kind() == ErrorKind::InvalidArgument)
 }

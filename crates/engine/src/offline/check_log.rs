@@ -2,15 +2,16 @@
 //! begins with one opening that agrees with the segment before it, and sequences ascend.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 
 use super::check::segments;
 use super::{CheckReport, Finding, list_files};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
-use crate::log::LogRecord;
 use crate::log::record::{Salvage, Tail};
 use crate::log::segment::{MAGIC, SegmentReader, SegmentRecord, segment_name};
+use crate::log::{LogRecord, decode_record};
 
 /// What a finished segment is known by: its number and its bytes.
 type Before = Option<(u64, u64)>;
@@ -141,8 +142,12 @@ impl Check<'_> {
     fn damaged(&mut self, id: u64, error: Error) {
         let path = self.dir.join(segment_name(id));
         let found = error.message().to_owned();
+        let newer_told = error.kind() == ErrorKind::InvalidArgument;
         self.report.damage.push(Finding::new(&path, error));
-        for range in self.unreadable(&path, id).unwrap_or_default() {
+        let (unreadable, newer) = self.unreadable(&path, id).unwrap_or_default();
+        let newer = newer.filter(|_| !newer_told);
+        self.report.damage.extend(newer.map(|error| Finding::new(&path, error)));
+        for range in unreadable {
             let what = format!("{} bytes cannot be read", range.end - range.start);
             let error = Error::corruption(path.display(), range.start, what);
             // The first damage was told above, at the same offset.
@@ -153,9 +158,16 @@ impl Check<'_> {
         }
     }
 
-    fn unreadable(&self, path: &Path, id: u64) -> Result<Vec<std::ops::Range<u64>>> {
+    /// The ranges of a segment that cannot be read, and the first record that a newer version wrote: it may lie behind damage.
+    fn unreadable(&self, path: &Path, id: u64) -> Result<(Vec<Range<u64>>, Option<Error>)> {
         let mut salvage = Salvage::open(self.files.open(path)?, MAGIC, id)?;
-        while salvage.next_record()?.is_some() {}
-        Ok(salvage.damaged().to_vec())
+        let mut newer = None;
+        while let Some(record) = salvage.next_record()? {
+            let decoded = decode_record(record.payload);
+            let error = decoded.err().filter(|error| error.kind() == ErrorKind::InvalidArgument);
+            let place = || format!("{}: offset {}", path.display(), record.offset);
+            newer = newer.or_else(|| error.map(|error| error.context(place())));
+        }
+        Ok((salvage.damaged().to_vec(), newer))
     }
 }

@@ -62,6 +62,11 @@ impl Finding {
         Self { file: file.to_path_buf(), error }
     }
 
+    /// Whether a newer version wrote it.
+    pub fn is_of_newer_version(&self) -> bool {
+        self.error.kind() == ErrorKind::InvalidArgument
+    }
+
     fn damage(file: &Path, what: impl fmt::Display) -> Self {
         let message = format!("{}: {what}", file.display());
         Self { file: file.to_path_buf(), error: Error::new(ErrorKind::Corruption, message) }

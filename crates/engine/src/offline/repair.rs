@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::check::{check_locked, newer_version, rows_text};
+use super::check::{check_locked, rows_text};
 use super::overlay::OverlayFiles;
 use super::repair_backups::Backups;
 use super::repair_journals::Catalog;
@@ -181,7 +181,7 @@ fn repair_locked(
         env.files = Arc::new(OverlayFiles::new(Arc::clone(&env.files)));
     }
     let before = check_locked(&env, layout, catalog, progress)?;
-    if let Some(finding) = newer_version(&before) {
+    if let Some(finding) = before.newer_version() {
         let text = format!("{finding}; nothing was changed");
         return Err(Error::new(ErrorKind::InvalidArgument, text));
     }

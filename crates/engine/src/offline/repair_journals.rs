@@ -60,6 +60,8 @@ impl Repair<'_> {
             self.stays(&damage, advice);
             return Ok(Catalog::Lost);
         };
+        // First: what a newer version wrote ends the repair.
+        let catalog = self.tables(&salvaged.state)?;
         // Revisions are compared within one run of a server only: they may begin anew.
         let entries = salvaged.state.iter().map(|(key, value)| (key.as_str(), 1, value));
         let snapshot = encode_meta_snapshot(1, entries);
@@ -72,7 +74,7 @@ impl Repair<'_> {
             "{path}: {}: changes of the catalog (tables created, changed or deleted) that were in it",
             bytes_text(&salvaged.damaged)
         ));
-        self.tables(&salvaged.state)
+        Ok(catalog)
     }
 
     /// The tables in these entries. An entry that cannot be read is left: its table's tablets are not known.
@@ -84,6 +86,7 @@ impl Repair<'_> {
                 Ok(None) => {}
                 Ok(Some(CatalogEntry::Table(table))) => tables.push(table),
                 Ok(Some(CatalogEntry::Backup(backup))) => backups.push(backup),
+                Err(error) if !is_damage(&error) => return Err(error),
                 Err(error) => {
                     let finding = Finding::new(&self.layout.meta(), error);
                     self.stays(&finding, "restore the directory from a backup");

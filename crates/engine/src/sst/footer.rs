@@ -12,10 +12,10 @@
 //! magic         "TEPUISST"
 //! ```
 //!
-//! The seed covers the footer's place, so a file that was cut or extended does not open. The magic and the
-//! version are looked at before the checksum: a file of a later version is told from a damaged one.
+//! The seed covers the footer's place, so a file that was cut or extended does not open. A later version keeps the
+//! footer's length, and its bytes from the file id on: so a file of a later version is told from a damaged one.
 
-use super::frame::{FRAME_BYTES_MAX, TRAILER_LEN, footer_checksum, verify_footer};
+use super::frame::{FRAME_BYTES_MAX, TRAILER_LEN, footer_checksum, newer_version, verify_footer};
 use super::{FORMAT_VERSION, FileId, PAGE_BYTES};
 use crate::codec::{Malformed, Parsed, Reader};
 
@@ -88,6 +88,11 @@ impl Footer {
         out.extend_from_slice(MAGIC);
     }
 
+    /// The version of the footer of `file` that was found at `offset`, where a newer one than this wrote it.
+    pub(super) fn newer_version(bytes: &[u8], file: FileId, offset: u64) -> Option<u32> {
+        newer_version(bytes, MAGIC, FORMAT_VERSION, file, offset)
+    }
+
     /// Reads the footer of `file` that was found at `offset`.
     pub(super) fn decode(bytes: &[u8], file: FileId, offset: u64) -> Parsed<Self> {
         let mut input = Reader::new(bytes);
@@ -111,6 +116,7 @@ impl Footer {
                 ));
             }
             _ => {
+                verify_footer(covered, checksum, stored_file, file, offset)?;
                 return Err(Malformed::whole(
                     "the SST has a format version that this build does not know",
                 ));
@@ -165,9 +171,25 @@ mod tests {
             let mut bytes = Vec::new();
             footer().encode(9, 150, &mut bytes);
             bytes[72] = version;
+            assert_eq!(Footer::newer_version(&bytes, 9, 150), None, "the checksum is another's");
+            let checksum = footer_checksum(&bytes[..80], 9, 150);
+            bytes[80..88].copy_from_slice(&checksum.to_le_bytes());
             let error = Footer::decode(&bytes, 9, 150).unwrap_err();
             assert!(error.what.contains(word), "{error:?}");
+            assert_eq!(Footer::newer_version(&bytes, 9, 150), (version > 2).then_some(3));
+            assert_eq!(Footer::newer_version(&bytes, 9, 151), None, "another place");
         }
+    }
+
+    #[test]
+    fn a_flipped_version_is_damage() {
+        let mut bytes = Vec::new();
+        footer().encode(9, 150, &mut bytes);
+        assert_eq!(Footer::newer_version(&bytes, 9, 150), None);
+        bytes[72] ^= 1;
+        assert_eq!(Footer::newer_version(&bytes, 9, 150), None);
+        let error = Footer::decode(&bytes, 9, 150).unwrap_err();
+        assert!(error.what.contains("checksum"), "{error:?}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use zstd::dict::DecoderDictionary;
 use zstd::zstd_safe::DCtx;
 
 use super::{BLOCK_BYTES_MAX, Compression, FileId};
-use crate::codec::{Malformed, Parsed};
+use crate::codec::{Malformed, Parsed, Reader};
 
 /// Bytes after the payload.
 pub(crate) const TRAILER_LEN: usize = 1 + 8;
@@ -80,6 +80,26 @@ pub(crate) fn verify_footer(
     } else {
         "the footer is that of another file, or damaged"
     }))
+}
+
+/// The version of a footer that says a newer one than `known`, found at `offset` of `file`; `None` of one that is damaged: a flipped
+/// bit is no version. In every version a footer has as many bytes, and the last of them are
+/// `file id u64 | version u32 | u32 | checksum u64 | magic`, the checksum over all before it.
+pub(crate) fn newer_version(
+    footer: &[u8],
+    magic: &[u8; 8],
+    known: u32,
+    file: FileId,
+    offset: u64,
+) -> Option<u32> {
+    let (covered, end) = footer.split_at_checked(footer.len().checked_sub(16)?)?;
+    let mut end = Reader::new(end);
+    let checksum = end.fixed_u64().ok()?;
+    let mut last = Reader::at(covered, covered.len().checked_sub(16)?);
+    let (stored_file, version) = (last.fixed_u64().ok()?, last.fixed_u32().ok()?);
+    let whole = end.take(magic.len()).ok()? == magic
+        && verify_footer(covered, checksum, stored_file, file, offset).is_ok();
+    (whole && version > known).then_some(version)
 }
 
 /// The seed of the checksum of what lies at `offset` of file `file`.

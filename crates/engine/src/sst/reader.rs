@@ -9,7 +9,6 @@ use std::sync::{Arc, Once};
 use bytes::Bytes;
 use zstd::dict::DecoderDictionary;
 
-use super::FileId;
 use super::block::{Block, BlockKind, BlockRequest, Fill};
 use super::cursor::{CursorOptions, SstCursor};
 use super::footer::{FOOTER_LEN, Footer, Handle};
@@ -18,6 +17,7 @@ use super::index::{IndexBlock, IndexEntry, Level};
 use super::key::separator_row;
 use super::metrics::SstMetrics;
 use super::properties::SstProperties;
+use super::{FORMAT_VERSION, FileId};
 use crate::cache::{BlockCache, Directory, PartitionId, Resident};
 use crate::codec::{Malformed, Parsed};
 use crate::error::{Error, ErrorKind, Result};
@@ -55,7 +55,8 @@ impl fmt::Debug for SstReader {
 
 impl SstReader {
     /// Opens a file: verifies and keeps its footer, properties, dictionary and top-level indexes. Blocks.
-    /// A file that is not an SST, is damaged, was cut short, or is another file than `id`, is `Corruption`.
+    /// A file that is not an SST, is damaged, was cut short, or is another file than `id`, is `Corruption`; one that a newer
+    /// version wrote is `InvalidArgument`.
     pub fn open(
         files: &dyn Files,
         path: &Path,
@@ -69,6 +70,10 @@ impl SstReader {
             .checked_sub(FOOTER_LEN as u64)
             .ok_or_else(|| damaged(0, Malformed::whole("too short to be an SST")))?;
         let footer = file.read_at(footer_at, FOOTER_LEN)?;
+        if let Some(version) = Footer::newer_version(&footer, id, footer_at) {
+            let what = format!("format version {version}; this program knows {FORMAT_VERSION}");
+            return Err(Error::newer_version(path.display(), what));
+        }
         let footer = Footer::decode(&footer, id, footer_at).map_err(|m| damaged(footer_at, m))?;
         let block = |handle: Handle| -> Result<Bytes> {
             let frame = file.read_at(handle.offset, handle.len as usize)?;

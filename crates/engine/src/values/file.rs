@@ -12,7 +12,8 @@
 //!
 //! Frames are found by the pointers of SSTs alone, which lead to the first and the last byte of each. The footer
 //! says that the file was finished, and what is in it (zeros where a repair wrote it anew). No value needs it: a
-//! file whose footer is damaged is read all the same.
+//! file whose footer is damaged is read all the same. A later version keeps the footer's length, and its bytes from the file id on: so
+//! a file of a later version is told from a damaged one, and left alone.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,9 +23,9 @@ use bytes::Bytes;
 
 use super::ValuePointer;
 use crate::codec::{Malformed, Parsed, Reader};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Files, RandomFile, WritableFile};
-use crate::sst::frame::{Framer, footer_checksum, open_frame, verify_footer};
+use crate::sst::frame::{Framer, footer_checksum, newer_version, open_frame, verify_footer};
 use crate::sst::{Compression, FileId};
 
 /// Bytes handed to the file at once, as for SSTs.
@@ -168,12 +169,13 @@ impl Footer {
         let mut input = Reader::new(covered);
         let footer = Self { values: input.fixed_u64()?, value_bytes: input.fixed_u64()? };
         let stored_file = input.fixed_u64()?;
-        if input.fixed_u32()? != FORMAT_VERSION {
+        let version = input.fixed_u32()?;
+        verify_footer(covered, checksum, stored_file, file, offset)?;
+        if version != FORMAT_VERSION {
             return Err(Malformed::whole(
                 "the value file has a format version that this build does not know",
             ));
         }
-        verify_footer(covered, checksum, stored_file, file, offset)?;
         Ok(footer)
     }
 }
@@ -204,11 +206,17 @@ pub struct ValueReader {
 }
 
 impl ValueReader {
-    /// Opens a file. Blocks. Of a damaged footer says [`Self::verify_footer`].
+    /// Opens a file. Blocks. `InvalidArgument` where a newer version wrote it; of a damaged footer says
+    /// [`Self::verify_footer`].
     pub fn open(files: &dyn Files, path: &Path, id: FileId) -> Result<Self> {
         let file = files.open_immutable(path)?;
         let bytes = file.len()?;
         let footer = Self::footer_of(file.as_ref(), path, id, bytes);
+        if let Err(newer) = &footer
+            && newer.kind() == ErrorKind::InvalidArgument
+        {
+            return Err(newer.clone());
+        }
         // Without a footer its place is as good as any other for a frame.
         let end = if footer.is_ok() { bytes - FOOTER_LEN as u64 } else { bytes };
         Ok(Self { id, path: path.to_owned(), file, bytes, end, footer })
@@ -220,6 +228,10 @@ impl ValueReader {
             .checked_sub(FOOTER_LEN as u64)
             .ok_or_else(|| damaged(0, "too short to be a value file"))?;
         let footer = file.read_at(at, FOOTER_LEN)?;
+        if let Some(version) = newer_version(&footer, MAGIC, FORMAT_VERSION, id, at) {
+            let what = format!("format version {version}; this program knows {FORMAT_VERSION}");
+            return Err(Error::newer_version(path.display(), what));
+        }
         Footer::decode(&footer, id, at).map_err(|m| damaged(at, m.what))
     }
 

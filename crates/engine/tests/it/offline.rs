@@ -25,30 +25,30 @@ use crate::harness::{START_MICROS, env, plain_schema, put, scan, tiny_options};
 
 const ROWS: usize = 240;
 
-fn dir() -> &'static Path {
+pub fn dir() -> &'static Path {
     Path::new("/data")
 }
 
-fn row(n: usize) -> String {
+pub fn row(n: usize) -> String {
     format!("row-{n:04}")
 }
 
 /// Rows and their newest value.
-type Rows = BTreeMap<String, String>;
+pub type Rows = BTreeMap<String, String>;
 
 /// A closed directory with two tablets (split in the middle), SSTs of several levels, a log that holds what was
 /// not flushed, and a table in the catalog: the entry `tables/t` lists the tablets' numbers.
-struct Place {
-    files: Arc<MemoryFiles>,
-    tablets: [TabletId; 2],
-    rows: Rows,
+pub struct Place {
+    pub files: Arc<MemoryFiles>,
+    pub tablets: [TabletId; 2],
+    pub rows: Rows,
 }
 
-fn environment(files: &Arc<MemoryFiles>) -> Env {
+pub fn environment(files: &Arc<MemoryFiles>) -> Env {
     env(Arc::clone(files) as Arc<dyn Files>, Arc::new(ManualClock::new(START_MICROS)), 3)
 }
 
-fn read_catalog(key: &str, value: &[u8]) -> tepui_engine::Result<Option<CatalogEntry>> {
+pub fn read_catalog(key: &str, value: &[u8]) -> tepui_engine::Result<Option<CatalogEntry>> {
     let text = std::str::from_utf8(value).unwrap();
     if let Some(backup) = key.strip_prefix("backups/") {
         let (name, id) = (backup.to_owned(), BackupId(text.parse().unwrap()));
@@ -59,7 +59,7 @@ fn read_catalog(key: &str, value: &[u8]) -> tepui_engine::Result<Option<CatalogE
     Ok(Some(CatalogEntry::Table(TableTablets { table: table.to_owned(), tablets })))
 }
 
-fn place() -> Place {
+pub fn place() -> Place {
     let files = Arc::new(MemoryFiles::new());
     let engine = Engine::open(environment(&files), dir(), tiny_options()).unwrap();
     let split = row(ROWS / 2).into_bytes();
@@ -111,7 +111,7 @@ fn place() -> Place {
     Place { files, tablets: ids, rows }
 }
 
-fn contents(files: &MemoryFiles) -> BTreeMap<PathBuf, Vec<u8>> {
+pub fn contents(files: &MemoryFiles) -> BTreeMap<PathBuf, Vec<u8>> {
     fn walk(files: &MemoryFiles, dir: &Path, out: &mut BTreeMap<PathBuf, Vec<u8>>) {
         for entry in files.list(dir).unwrap() {
             let path = dir.join(&entry.name);
@@ -127,7 +127,7 @@ fn contents(files: &MemoryFiles) -> BTreeMap<PathBuf, Vec<u8>> {
     out
 }
 
-fn check(files: &Arc<MemoryFiles>) -> CheckReport {
+pub fn check(files: &Arc<MemoryFiles>) -> CheckReport {
     let before = contents(files);
     let mut last = (0, 0);
     let mut progress = |done, total| {
@@ -141,13 +141,13 @@ fn check(files: &Arc<MemoryFiles>) -> CheckReport {
     report
 }
 
-fn repair(files: &Arc<MemoryFiles>, dry_run: bool) -> RepairReport {
+pub fn repair(files: &Arc<MemoryFiles>, dry_run: bool) -> RepairReport {
     let options = RepairOptions { dry_run };
     let catalog: offline::CatalogReader<'_> = &read_catalog;
     offline::repair(&environment(files), dir(), Some(catalog), options, &mut |_, _| {}).unwrap()
 }
 
-fn rows_of(files: &Arc<MemoryFiles>, tablets: [TabletId; 2]) -> Rows {
+pub fn rows_of(files: &Arc<MemoryFiles>, tablets: [TabletId; 2]) -> Rows {
     let engine = Engine::open(environment(files), dir(), tiny_options()).unwrap();
     let mut rows = Rows::new();
     for id in tablets {
@@ -161,13 +161,13 @@ fn rows_of(files: &Arc<MemoryFiles>, tablets: [TabletId; 2]) -> Rows {
     rows
 }
 
-fn flip(files: &MemoryFiles, path: &Path, at: usize) {
+pub fn flip(files: &MemoryFiles, path: &Path, at: usize) {
     let mut bytes = files.contents(path).unwrap();
     bytes[at] ^= 0x20;
     files.put_contents(path, bytes);
 }
 
-fn files_in(files: &MemoryFiles, part: &str) -> Vec<PathBuf> {
+pub fn files_in(files: &MemoryFiles, part: &str) -> Vec<PathBuf> {
     let all = contents(files).into_keys();
     all.filter(|path| path.starts_with(dir().join(part))).collect()
 }
@@ -270,7 +270,7 @@ fn an_sst_that_is_missing_costs_its_rows() {
 }
 
 /// The value file with the most bytes, after all levels are merged. Its first value is garbage, its second is not.
-fn largest_value_file(place: &Place) -> PathBuf {
+pub fn largest_value_file(place: &Place) -> PathBuf {
     let engine = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap();
     for tablet in engine.tablets() {
         tablet.set_schema(Arc::new(plain_schema()));

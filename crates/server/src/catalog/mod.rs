@@ -37,6 +37,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use bytes::Bytes;
 use tepui_bigtable::error::{Code, Error, Result};
+use tepui_engine::ErrorKind;
 use tepui_engine::backup::Backup;
 use tepui_engine::cell::RowRange;
 use tepui_engine::changes::position_before;
@@ -56,9 +57,14 @@ pub use store::may_be_durable;
 
 /// What of the data directory an entry of the meta store names, for tools that work without a server; `None` for an entry
 /// of a resource ([`resources`]) that names nothing there, which is checked too, and for one that is not the catalog's.
+/// `InvalidArgument` for one that a newer server wrote.
 pub fn entry_of(key: &str, value: &[u8]) -> tepui_engine::Result<Option<CatalogEntry>> {
     let damaged = |error: Error| {
-        tepui_engine::Error::new(tepui_engine::ErrorKind::Corruption, error.message())
+        let kind = match error.kind() {
+            Code::FailedPrecondition => ErrorKind::InvalidArgument,
+            _ => ErrorKind::Corruption,
+        };
+        tepui_engine::Error::new(kind, error.message())
     };
     if resources::check_entry(key, value).map_err(damaged)? {
         let backup = resources::read::<BackupRecord>(key, value).map_err(damaged)?;

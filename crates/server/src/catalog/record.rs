@@ -87,6 +87,12 @@ pub struct FamilyRecord {
     pub config: Option<admin::ColumnFamily>,
 }
 
+/// The error of an entry that a newer server wrote: no damage, and to be left as it is.
+pub(super) fn newer(key: &str, what: impl std::fmt::Display) -> Error {
+    let text = format!("catalog entry {key}: {what}; a newer server wrote it");
+    Error::failed_precondition(text)
+}
+
 impl TableRecord {
     /// Bytes for the meta store.
     pub fn encode_versioned(&self) -> Vec<u8> {
@@ -96,12 +102,15 @@ impl TableRecord {
         out
     }
 
-    /// Reads what [`Self::encode_versioned`] wrote under `key`.
+    /// Reads what [`Self::encode_versioned`] wrote under `key`. `FAILED_PRECONDITION` where that of a newer version did.
     pub fn decode_versioned(key: &str, value: &[u8]) -> Result<Self> {
         let damaged =
             |what: String| Error::new(Code::DataLoss, format!("catalog entry {key}: {what}"));
         let (version, rest) =
             value.split_first().ok_or_else(|| damaged("offset 0: it is empty".to_owned()))?;
+        if *version > VERSION {
+            return Err(newer(key, format_args!("offset 0: version {version} is not known here")));
+        }
         if *version != VERSION {
             return Err(damaged(format!("offset 0: version {version} is not known here")));
         }
@@ -186,12 +195,17 @@ mod tests {
     #[test]
     fn damage_is_data_loss_and_names_the_entry() {
         let good = record().encode_versioned();
-        let mut newer = good.clone();
-        newer[0] = 2;
+        let of_version = |version| [&[version], &good[1..]].concat();
         let cut = &good[..good.len() - 1];
-        for bytes in [&[][..], &newer, cut] {
+        for (bytes, code) in [
+            (&[][..], Code::DataLoss),
+            (&of_version(0), Code::DataLoss),
+            (cut, Code::DataLoss),
+            // No damage: to be told from it, or a repair would give it up.
+            (&of_version(2), Code::FailedPrecondition),
+        ] {
             let error = TableRecord::decode_versioned(KEY, bytes).unwrap_err();
-            assert_eq!(error.kind(), Code::DataLoss);
+            assert_eq!(error.kind(), code);
             assert!(error.message().contains(KEY), "{error}");
         }
         assert!(TableRecord::decode_versioned("tables/other", &good).is_err());

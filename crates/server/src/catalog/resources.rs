@@ -33,6 +33,7 @@ use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::authorized_views::ViewRecord;
+use super::record::newer;
 use crate::api::instances::Instance;
 use crate::api::{admin, longrunning};
 use crate::backups::record::BackupRecord;
@@ -150,11 +151,13 @@ fn decode<'k>(key: &'k str, value: &[u8], revision: u64) -> Result<(usize, &'k s
     let path = key.strip_prefix(PREFIX).and_then(|rest| rest.split_once('/'));
     let (kind, name) = path.ok_or_else(|| damaged("no resource has such a key".to_owned()))?;
     let found = KINDS.iter().enumerate().find(|(_, known)| known.name == kind);
-    let (number, kind) = found.ok_or_else(|| {
-        damaged(format!("resources of kind {kind:?} are not known here; a newer server wrote it"))
-    })?;
+    let (number, kind) = found
+        .ok_or_else(|| newer(key, format_args!("resources of kind {kind:?} are not known here")))?;
     let (version, rest) =
         value.split_first().ok_or_else(|| damaged("offset 0: it is empty".to_owned()))?;
+    if *version > VERSION {
+        return Err(newer(key, format_args!("offset 0: version {version} is not known here")));
+    }
     if *version != VERSION {
         return Err(damaged(format!("offset 0: version {version} is not known here")));
     }
@@ -670,19 +673,22 @@ mod tests {
             bytes
         };
         let newer = [&[2], &good[1..]].concat();
-        for (key, value, what) in [
-            ("resources/operation/a", &[][..], "it is empty"),
-            ("resources/operation/a", &newer, "version 2 is not known"),
-            ("resources/operation/a", &good[..good.len() - 1], "offset 1"),
-            ("resources/teapot/a", &good, "kind \"teapot\" are not known"),
-            ("resources/operation", &good, "no resource has such a key"),
+        let older = [&[0], &good[1..]].concat();
+        let (damage, no_damage) = (Code::DataLoss, Code::FailedPrecondition);
+        for (key, value, code, what) in [
+            ("resources/operation/a", &[][..], damage, "it is empty"),
+            ("resources/operation/a", &older, damage, "version 0 is not known"),
+            ("resources/operation/a", &newer, no_damage, "version 2 is not known"),
+            ("resources/operation/a", &good[..good.len() - 1], damage, "offset 1"),
+            ("resources/teapot/a", &good, no_damage, "kind \"teapot\" are not known"),
+            ("resources/operation", &good, damage, "no resource has such a key"),
         ] {
             let meta = MemoryMeta::default();
             let value = Some(Bytes::copy_from_slice(value));
             let change = MetaChange { key: key.to_owned(), expect: MetaExpect::Any, value };
             meta.commit(&[change]).unwrap();
             let error = Resources::open(Arc::new(meta)).unwrap_err();
-            assert_eq!(error.kind(), Code::DataLoss);
+            assert_eq!(error.kind(), code);
             assert!(error.message().contains(key) && error.message().contains(what), "{error}");
         }
         assert!(check_entry("resources/operation/a", &good).unwrap());

@@ -465,3 +465,23 @@ fn family_numbers_are_unique_over_a_tables_life() {
         assert!(seen.insert(entry.record.family("a").unwrap().id));
     }
 }
+
+#[test]
+fn tools_tell_an_entry_of_a_newer_server_from_a_damaged_one() {
+    let record = TableRecord { name: NAME.to_owned(), ..TableRecord::default() };
+    let good = record.encode_versioned();
+    let key = format!("tables/{NAME}");
+    assert!(entry_of(&key, &good).unwrap().is_some());
+    let newer = [&[2], &good[1..]].concat();
+    for (key, value, kind) in [
+        (key.as_str(), &newer, ErrorKind::InvalidArgument),
+        ("resources/backup/b", &newer, ErrorKind::InvalidArgument),
+        ("resources/teapot/t", &good, ErrorKind::InvalidArgument),
+        (key.as_str(), &good[..9].to_vec(), ErrorKind::Corruption),
+        ("resources/backup", &good, ErrorKind::Corruption),
+    ] {
+        let error = entry_of(key, value).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.message().contains(key), "{error}");
+    }
+}

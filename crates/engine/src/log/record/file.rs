@@ -3,6 +3,7 @@
 //! Guarantees: what is returned was verified against the file's number and its own offset; a length that is asked for
 //! and is more than the file has is `Corruption`, before any memory is taken.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use super::{
     FILE_HEADER_BYTES, FORMAT_VERSION, FileHeader, Header, Magic, RECORD_HEADER_BYTES, digest,
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::io::RandomFile;
 
 /// A record file that is complete.
@@ -28,14 +29,11 @@ impl RecordFile {
         let opened = Self { file, file_id, len };
         let bytes = opened.bytes(0, FILE_HEADER_BYTES)?;
         match FileHeader::decode(&bytes).filter(|header| header.magic == magic) {
-            Some(header) if header.version != u64::from(FORMAT_VERSION) => Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "{}: format version {}; this program knows {FORMAT_VERSION}: a newer version wrote the file",
-                    opened.file.path().display(),
-                    header.version
-                ),
-            )),
+            Some(header) if header.version != u64::from(FORMAT_VERSION) => {
+                let version = header.version;
+                let what = format!("format version {version}; this program knows {FORMAT_VERSION}");
+                Err(Error::newer_version(opened.file.path().display(), what))
+            }
             Some(header) if header.file_id == file_id => Ok(opened),
             Some(header) => Err(opened.corruption(
                 0,
@@ -56,6 +54,11 @@ impl RecordFile {
     /// Never: a record file starts with its header.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        self.file.path()
     }
 
     /// Damage at `offset` of this file.

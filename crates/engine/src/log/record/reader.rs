@@ -12,7 +12,7 @@ use super::{
     ADVICE, FILE_HEADER_BYTES, FORMAT_VERSION, FileHeader, Header, Magic, RECORD_HEADER_BYTES,
     Record, digest, digest_seed,
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::io::RandomFile;
 
 /// Bytes read at once. Smaller costs system calls, larger memory that small records keep alive.
@@ -161,14 +161,10 @@ impl Window {
         let bytes = self.bytes(0, FILE_HEADER_BYTES)?;
         match FileHeader::decode(&bytes).filter(|header| header.magic == magic) {
             Some(header) if header.version == u64::from(FORMAT_VERSION) => Ok(Some(header.file_id)),
-            Some(FileHeader { version, .. }) => Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "{}: format version {version}; this program knows {FORMAT_VERSION}: a newer \
-                     version wrote the file",
-                    self.file.path().display()
-                ),
-            )),
+            Some(FileHeader { version, .. }) => {
+                let what = format!("format version {version}; this program knows {FORMAT_VERSION}");
+                Err(Error::newer_version(self.file.path().display(), what))
+            }
             None => Ok(None),
         }
     }

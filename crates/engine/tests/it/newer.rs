@@ -1,0 +1,134 @@
+//! What a newer version wrote is no damage: a start refuses it, a check tells it from damage, a repair leaves it alone.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tepui_engine::ErrorKind;
+use tepui_engine::db::Engine;
+use tepui_engine::io::Files;
+use tepui_engine::log::record::RecordWriter;
+use tepui_engine::log::segment::{MAGIC, segment_name};
+use tepui_engine::offline::{self, CatalogReader, RepairOptions};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::harness::tiny_options;
+use crate::offline::{
+    Place, check, contents, dir, environment, files_in, flip, largest_value_file, place,
+    read_catalog,
+};
+
+/// The footer's checksum, as docs/formats-sst.md has it.
+fn footer_checksum(covered: &[u8], file: u64, offset: u64) -> u64 {
+    fn mix64(mut x: u64) -> u64 {
+        x ^= x >> 30;
+        x = x.wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x ^= x >> 27;
+        x = x.wrapping_mul(0x94D0_49BB_1331_11EB);
+        x ^ (x >> 31)
+    }
+    let seed = mix64(file.wrapping_add(0x9E37_79B9_7F4A_7C15) ^ mix64(!offset));
+    xxh3_64_with_seed(covered, seed)
+}
+
+/// Gives an SST or a value file, whose footer has `footer_len` bytes, the footer of a later version.
+fn of_later_version(place: &Place, path: &Path, footer_len: usize) {
+    let mut bytes = place.files.contents(path).unwrap();
+    let (at, end) = (bytes.len() - footer_len, bytes.len());
+    bytes[end - 24..end - 20].copy_from_slice(&77u32.to_le_bytes());
+    let file = u64::from_str_radix(path.file_stem().unwrap().to_str().unwrap(), 16).unwrap();
+    let checksum = footer_checksum(&bytes[at..end - 16], file, at as u64);
+    bytes[end - 16..end - 8].copy_from_slice(&checksum.to_le_bytes());
+    place.files.put_contents(path, bytes);
+}
+
+/// A start is refused, a check tells of `path`, and a repair changes nothing, dry or not.
+fn assert_left_alone(place: &Place, path: &Path, what: &str) {
+    let path = path.to_str().unwrap();
+    let report = check(&place.files);
+    let newer = report.newer_version().unwrap_or_else(|| panic!("{what}: {:?}", report.damage));
+    assert!(newer.to_string().contains(path), "{what}: {newer}");
+    assert!(newer.to_string().contains("a newer version wrote"), "{what}: {newer}");
+
+    let before = contents(&place.files);
+    for dry_run in [true, false] {
+        let catalog: CatalogReader<'_> = &read_catalog;
+        let environment = environment(&place.files);
+        let options = RepairOptions { dry_run };
+        let error = offline::repair(&environment, dir(), Some(catalog), options, &mut |_, _| {})
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{what}: {error}");
+        assert!(error.message().contains("nothing was changed"), "{what}: {error}");
+        assert!(contents(&place.files) == before, "{what}: a repair changed something");
+    }
+
+    let data = || [files_in(&place.files, "sst"), files_in(&place.files, "values")];
+    let before = data();
+    let error = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{what}: {error}");
+    assert!(error.message().contains(path), "{what}: {error}");
+    assert_eq!(data(), before, "{what}");
+}
+
+#[test]
+fn an_sst_of_a_later_version_is_left_alone() {
+    let place = place();
+    let path = files_in(&place.files, "sst").remove(0);
+    of_later_version(&place, &path, 96);
+    assert_left_alone(&place, &path, "an SST");
+    // Whatever else is damaged.
+    flip(&place.files, &files_in(&place.files, "sst")[1], 10);
+    assert_left_alone(&place, &path, "an SST beside a damaged one");
+}
+
+#[test]
+fn a_value_file_of_a_later_version_is_left_alone() {
+    let place = place();
+    let path = largest_value_file(&place);
+    of_later_version(&place, &path, 48);
+    place.files.put_contents(&path.with_file_name("0000000000000001.val"), b"unnamed".to_vec());
+    assert_left_alone(&place, &path, "a value file");
+}
+
+/// One more segment: an opening, a deletion of a row, and a record of a kind that is not known, or with such a mutation.
+fn segment_with(place: &Place, record: &[u8]) -> PathBuf {
+    let id = 0xFFFF;
+    let path = dir().join("log").join(segment_name(id));
+    let files: Arc<dyn Files> = Arc::clone(&place.files) as Arc<dyn Files>;
+    let mut writer = RecordWriter::create(files.as_ref(), &path, MAGIC, id).unwrap();
+    writer.append(&[[3].as_slice(), &[0; 16]].concat()).unwrap();
+    writer.append(&batch(5)).unwrap();
+    writer.append(record).unwrap();
+    writer.sync().unwrap();
+    path
+}
+
+/// A batch of one mutation, which needs no more than its kind.
+fn batch(kind: u8) -> Vec<u8> {
+    [[1].as_slice(), &7_u64.to_le_bytes(), &u64::MAX.to_le_bytes(), &[3], b"row", &[1, kind]]
+        .concat()
+}
+
+#[test]
+fn a_record_of_a_later_version_in_the_log_is_left_alone_also_behind_damage() {
+    for record in [vec![9, 1, 2, 3], batch(9)] {
+        let place = place();
+        let path = segment_with(&place, &record);
+        assert_left_alone(&place, &path, "a record");
+        let bytes = place.files.contents(&path).unwrap();
+        let row = bytes.windows(3).position(|window| window == b"row").unwrap();
+        flip(&place.files, &path, row);
+        let found = check(&place.files).damage;
+        assert!(found.iter().any(|finding| !finding.is_of_newer_version()), "{found:?}");
+        let before = contents(&place.files);
+        let error = offline::repair(
+            &environment(&place.files),
+            dir(),
+            None,
+            RepairOptions::default(),
+            &mut |_, _| {},
+        )
+        .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        assert!(contents(&place.files) == before, "a repair changed something");
+    }
+}
