@@ -16,8 +16,8 @@
 //!
 //! Guarantees: nothing is deleted but the beginnings of files that an interrupted repair left. The original of every
 //! file that is replaced is in `lost/` under the path that it had: an SST itself, moved there once nothing names it
-//! any more; of others an exact copy, durable before the replacement counts. A read that the device refuses is no
-//! damage: it ends the repair, and nothing is given up for it. A repair that is interrupted can be run again, and is
+//! any more; of others an exact copy, durable before the replacement counts. A read that the device refuses, or for which there is no
+//! open file or memory, is no damage: it ends the repair, and nothing is given up for it. A repair that is interrupted can be run again, and is
 //! to be before the next start. A dry run does all of it over an overlay in memory (`overlay.rs`), so it says what a
 //! repair would say.
 //!
@@ -157,7 +157,7 @@ pub(super) struct Repair<'a> {
 }
 
 /// Repairs the directory. Blocks. `Locked` while a server uses it; `InvalidArgument` where a file was written by
-/// a newer version, which is no damage; `Io` where one cannot be read now. On an error the repair is unfinished and can be run again.
+/// a newer version, which is no damage; `Io` or `Exhausted` where one cannot be read now. On an error the repair is unfinished and can be run again.
 pub fn repair(
     env: &Env,
     dir: &Path,
@@ -204,22 +204,27 @@ fn repair_locked(
     Ok(report)
 }
 
-/// Whether an error of reading says that bytes are gone. One of the device does not: the next read may bring them.
+/// Whether an error of reading says that bytes are gone. One of the device does not, nor does a want of open files or memory: the
+/// next read may bring them.
 pub(super) fn is_damage(error: &Error) -> bool {
-    !matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Io)
+    matches!(error.kind(), ErrorKind::Corruption | ErrorKind::NotFound)
 }
 
 /// An error that ended the repair, with what to do.
 fn advised(error: Error) -> Error {
-    if error.kind() != ErrorKind::Io {
-        return error;
-    }
+    let then = match error.kind() {
+        ErrorKind::Io => {
+            "; where the file stays as it is, copy the directory to another device with a tool that \
+             goes on behind what cannot be read (ddrescue), and repair the copy"
+        }
+        ErrorKind::Exhausted => "",
+        _ => return error,
+    };
     let text = format!(
         "{error}; this was not taken for damage, and nothing was given up for it. Run the repair again before a \
-         server is started; where the file stays as it is, copy the directory to another device with a tool that \
-         goes on behind what cannot be read (ddrescue), and repair the copy"
+         server is started{then}"
     );
-    Error::new(ErrorKind::Io, text)
+    Error::new(error.kind(), text)
 }
 
 impl Repair<'_> {

@@ -794,28 +794,31 @@ fn what_the_device_does_not_read_is_not_taken_for_lost() {
     assert!(report.unwrap().opens());
     let rows = rows_of(&whole.files, whole.tablets);
 
-    let mut during = 0;
-    for nth in (1..reads).step_by((reads as usize / 40).max(1)) {
-        let place = damaged();
-        let before = contents(&place.files);
-        let (repaired, _) = repair_over(&place, Some(Fault::new(FaultOp::Read).nth(nth).sticky()));
-        match repaired {
-            Ok(report) => assert!(!report.opens(), "{nth}: its last check was not read"),
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Io, "{nth}: {error}");
-                let text = error.message();
-                assert!(text.contains("/data/") && text.contains("again"), "{nth}: {text}");
+    for kind in [ErrorKind::Io, ErrorKind::Exhausted] {
+        let mut during = 0;
+        for nth in (1..reads).step_by((reads as usize / 40).max(1)) {
+            let place = damaged();
+            let before = contents(&place.files);
+            let fault = Fault::new(FaultOp::Read).nth(nth).kind(kind).sticky();
+            let (repaired, _) = repair_over(&place, Some(fault));
+            match repaired {
+                Ok(report) => assert!(!report.opens(), "{nth}: its last check was not read"),
+                Err(error) => {
+                    assert_eq!(error.kind(), kind, "{nth}: {error}");
+                    let text = error.message();
+                    assert!(text.contains("/data/") && text.contains("again"), "{nth}: {text}");
+                }
             }
+            during += usize::from(contents(&place.files) != before);
+            assert_kept(&before, &[], &place.files, &format!("read {nth}"));
+            // The device is well again, or there is room for one more file.
+            let report = repair(&place.files, false);
+            assert!(report.opens(), "{nth}: {report:#?}");
+            assert_kept(&before, &[], &place.files, &format!("read {nth}, and again"));
+            assert_eq!(rows_of(&place.files, place.tablets), rows, "{nth}");
         }
-        during += usize::from(contents(&place.files) != before);
-        assert_kept(&before, &[], &place.files, &format!("read {nth}"));
-        // The device is well again.
-        let report = repair(&place.files, false);
-        assert!(report.opens(), "{nth}: {report:#?}");
-        assert_kept(&before, &[], &place.files, &format!("read {nth}, and again"));
-        assert_eq!(rows_of(&place.files, place.tablets), rows, "{nth}");
+        assert!(during > 3, "{during} of them while the repair changed the directory");
     }
-    assert!(during > 3, "{during} of them while the repair changed the directory");
 }
 
 #[test]
