@@ -104,7 +104,7 @@ impl std::fmt::Debug for Engine {
 impl Engine {
     /// Opens a directory, creating it if needed, and replays its log. Blocks. `Locked` where another
     /// process has it; `Corruption`, naming file and offset, where the log, a manifest or the meta store
-    /// is damaged, and where the meta store is missing beside data. A damaged SST does not keep the engine from opening: its rows fail when read.
+    /// is damaged, and where the log or the meta store is missing beside data. A damaged SST does not keep the engine from opening: its rows fail when read.
     /// `InvalidArgument` where the options do not fit together, and where a newer version wrote a file.
     pub fn open(env: Env, dir: &Path, options: EngineOptions) -> Result<Arc<Self>> {
         Self::open_knowing(env, dir, options, None)
@@ -157,6 +157,9 @@ impl Engine {
         let data = || layout.first_data(files.as_ref());
         let meta = LocalMetaStore::open_beside(Arc::clone(&files), &layout.meta(), &data)?;
         let meta = Arc::new(meta);
+        if let Some(lost) = layout.lost_log(files.as_ref())? {
+            return Err(lost);
+        }
         let (manifests, unfinished) = open_manifests(&env, &layout)?;
         let backups = Backups::read(files.as_ref(), &layout)?;
         let lists_lost = match catalog {

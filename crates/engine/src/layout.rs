@@ -17,7 +17,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::backup::BackupId;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 use crate::log::segment::parse_segment_name;
 use crate::sst::FileId;
@@ -111,29 +111,62 @@ impl Layout {
     /// Something that is made only once there is a catalog: a tablet, an SST, a value file, a backup or a segment of the
     /// log. `None` in a directory whose first start was not finished.
     pub(crate) fn first_data(&self, files: &dyn Files) -> Result<Option<PathBuf>> {
+        Ok(self.data_beside_log(files)?.or(self.first_segment(files)?))
+    }
+
+    /// The same without the log.
+    fn data_beside_log(&self, files: &dyn Files) -> Result<Option<PathBuf>> {
         type Made = fn(&str) -> bool;
-        let parts: [(PathBuf, Made); 5] = [
+        let parts: [(PathBuf, Made); 4] = [
             (self.tablets(), |name| parse_number(name, "", "").is_some()),
             (self.ssts(), |name| parse_number(name, "", ".sst").is_some()),
             (self.values(), |name| parse_number(name, "", ".val").is_some()),
             (self.backups(), |name| parse_number(name, BACKUP_PREFIX, "").is_some()),
-            (self.log(), |name| parse_segment_name(name).is_some()),
         ];
         for (dir, is_made) in parts {
-            if !files.exists(&dir)? {
-                continue;
-            }
-            if let Some(entry) = files.list(&dir)?.into_iter().find(|entry| is_made(&entry.name)) {
-                return Ok(Some(dir.join(entry.name)));
+            if let Some(path) = first_of(files, &dir, is_made)? {
+                return Ok(Some(path));
             }
         }
         Ok(None)
+    }
+
+    /// A segment of the log, if there is one.
+    pub(crate) fn first_segment(&self, files: &dyn Files) -> Result<Option<PathBuf>> {
+        first_of(files, &self.log(), |name| parse_segment_name(name).is_some())
+    }
+
+    /// That the log is gone, if it is: data beside it is made only once there is a segment, a segment goes only when the next is
+    /// durable, and the last stays when a server ends. What was written since the last flushes is lost with it.
+    pub(crate) fn lost_log(&self, files: &dyn Files) -> Result<Option<Error>> {
+        if self.first_segment(files)?.is_some() {
+            return Ok(None);
+        }
+        let lost = |data: PathBuf| {
+            let message = format!(
+                "{}: the log is missing, but there is {}: what was written since the last flushes was in it. Nothing was removed: \
+                 restore the directory, or run `tepui repair` on it to go on without these writes",
+                self.log().display(),
+                data.display()
+            );
+            Error::new(ErrorKind::Corruption, message)
+        };
+        Ok(self.data_beside_log(files)?.map(lost))
     }
 
     /// Where repair puts what it could not keep.
     pub fn lost(&self) -> PathBuf {
         self.root.join("lost")
     }
+}
+
+/// The first file of a directory that is there, by its name.
+fn first_of(files: &dyn Files, dir: &Path, is_it: fn(&str) -> bool) -> Result<Option<PathBuf>> {
+    if !files.exists(dir)? {
+        return Ok(None);
+    }
+    let found = files.list(dir)?.into_iter().find(|entry| is_it(&entry.name));
+    Ok(found.map(|entry| dir.join(entry.name)))
 }
 
 /// The number of a file named `<prefix><16 hex digits><suffix>`.

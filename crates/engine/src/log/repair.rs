@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 
 use super::batch::{LogRecord, decode_record, encode_opening};
 use super::record::{Record, RecordWriter, Salvage};
-use super::segment::{MAGIC, Predecessor, list_segments, parse_segment_name, segment_name};
+use super::segment::{
+    MAGIC, Predecessor, create_segment, list_segments, parse_segment_name, segment_name,
+};
 use crate::cell::Seq;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{DirEntry, Files};
@@ -74,6 +76,11 @@ pub fn repair(files: &dyn Files, dir: &Path) -> Result<Vec<SegmentRepair>> {
     Ok(repairs)
 }
 
+/// Makes an empty segment, durably, in a log without any. Blocks.
+pub fn begin(files: &dyn Files, dir: &Path, id: u64) -> Result<()> {
+    create_segment(files, dir, id, None, 0).map(drop)
+}
+
 /// What may be lost from a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lost {
@@ -85,11 +92,13 @@ pub enum Lost {
     After(Seq),
 }
 
-/// Which batches are lost where the log is damaged, as far as those that can be read tell. Blocks.
+/// Which batches are lost where the log is damaged or gone, as far as those that can be read tell. Blocks.
 pub fn lost(files: &dyn Files, dir: &Path) -> Result<Lost> {
-    let (mut lost, mut last_seq) = (Lost::Nothing, 0);
+    let segments = list_segments(files, dir)?;
+    let mut lost = if segments.is_empty() { Lost::After(0) } else { Lost::Nothing };
+    let mut last_seq = 0;
     let mut before: Option<Predecessor> = None;
-    for (id, _) in list_segments(files, dir)? {
+    for (id, _) in segments {
         let path = dir.join(segment_name(id));
         let mut salvage = Salvage::open(files.open(&path)?, MAGIC, id)?;
         let (mut bytes, mut damaged_to) = (0, None);

@@ -105,6 +105,18 @@ impl Repair<'_> {
         Ok(())
     }
 
+    /// An empty log in the place of one that is gone; it goes on behind the segments of change files, as a start does.
+    pub(super) fn begin_log(&mut self) -> Result<()> {
+        let (files, dir) = (self.files(), self.layout.log());
+        let (kept, _) = file::list(files.as_ref(), &self.layout.changes())?;
+        let newest = kept.iter().map(|file| file.segment).max().unwrap_or(0);
+        log::repair::begin(files.as_ref(), &dir, newest.saturating_add(1))?;
+        let dir = dir.display();
+        self.did(format_args!("{dir}: begun anew, with an empty segment"));
+        self.report.lost.push(format!("{dir}: what was written since the last flushes"));
+        Ok(())
+    }
+
     /// Durably says that changes up to `seq` are not here any more. Of several that say so, the furthest counts.
     fn raise_horizon(&self, seq: Seq) -> Result<()> {
         let (files, dir) = (self.env.files.as_ref(), self.layout.changes());

@@ -151,6 +151,7 @@ pub(super) fn check_locked(
     check.value_files()?;
     let Check { mut report, done, total, progress, .. } = check;
     let log = layout.log();
+    report.damage.extend(layout.lost_log(files)?.map(|error| Finding::new(&log, error)));
     check_log::check(files, &log, &mut report, &mut |bytes| progress(done + bytes, total))?;
     let done = done + list_files(files, &log)?.iter().map(|(_, len)| len).sum::<u64>();
     super::changes::check(files, layout, &mut report, &mut |bytes| progress(done + bytes, total))?;

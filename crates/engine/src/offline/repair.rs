@@ -7,7 +7,7 @@
 //!                snapshot is recreated empty where its neighbours tell its rows, else left or set aside
 //! 4  backups     a list that cannot be read is set aside, and an empty one stands in its place
 //! 5  SSTs        every record of readable blocks that has its value, in a new SST in the place of the old
-//! 6  log         every batch that can be read
+//! 6  log         every batch that can be read; an empty log in the place of one that is gone
 //!    changes     change files that verify; streams of changes are told of the others
 //! 7  the rest    what nothing names: tablets, backups, SSTs, value files. A start would remove them, and whether
 //!                a crash left them or a catalog forgot them cannot be told; so this is done even where there is
@@ -348,6 +348,9 @@ impl Repair<'_> {
                 self.did(format_args!("{file}: written anew with {kept} batches"));
                 self.move_aside_from(aside, &segment.file)?;
             }
+        }
+        if self.layout.first_segment(files.as_ref())?.is_none() {
+            self.begin_log()?;
         }
         Ok(())
     }

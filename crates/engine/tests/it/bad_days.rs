@@ -674,6 +674,21 @@ fn a_lost_catalog_is_not_taken_for_an_empty_one() {
 }
 
 #[test]
+fn a_lost_log_is_not_taken_for_an_empty_one() {
+    for dir_too in [false, true] {
+        let (files, _) = killed();
+        let log = Path::new("/data/log");
+        for entry in files.list(log).unwrap() {
+            files.remove(&log.join(entry.name)).unwrap();
+        }
+        if dir_too {
+            files.remove_dir(log).unwrap();
+        }
+        assert_refused(&files, &["/data/log", "the log is missing", "tepui repair"]);
+    }
+}
+
+#[test]
 fn a_manifest_that_lost_its_contents_costs_nothing_else() {
     let (whole, id) = killed();
     let path = Path::new("/data/tablets").join(format!("{:016x}", id.0));

@@ -389,6 +389,35 @@ fn damage_in_the_log_costs_the_batches_in_it() {
 }
 
 #[test]
+fn a_log_that_is_gone_is_damage_and_costs_what_was_not_flushed() {
+    for dir_too in [false, true] {
+        let place = place();
+        for path in files_in(&place.files, "log") {
+            place.files.remove(&path).unwrap();
+        }
+        if dir_too {
+            place.files.remove_dir(&dir().join("log")).unwrap();
+        }
+        let found = check(&place.files);
+        let told: Vec<String> = found.damage.iter().map(ToString::to_string).collect();
+        assert!(
+            told.len() == 1 && told[0].starts_with("/data/log: the log is missing"),
+            "{told:?}"
+        );
+        let dry = repair(&place.files, true);
+        let report = repair(&place.files, false);
+        assert_eq!(dry.lost, report.lost);
+        assert!(report.opens() && check(&place.files).is_whole(), "{report:#?}");
+        assert!(report.lost.iter().any(|lost| lost.contains("since the last flushes")));
+        let rows = rows_of(&place.files, place.tablets);
+        assert_eq!(rows.len(), ROWS);
+        for (n, (row, value)) in rows.into_iter().enumerate() {
+            assert_eq!(value, format!("value 2 of {n}"), "{row}");
+        }
+    }
+}
+
+#[test]
 fn a_torn_tail_of_the_log_is_a_note_and_nothing_to_repair() {
     let place = place();
     let path = files_in(&place.files, "log").pop().unwrap();
