@@ -27,7 +27,7 @@ pub enum FaultOp {
     Any,
     /// [`Files::create`] and [`Files::create_immutable`].
     Create,
-    /// [`Files::open`].
+    /// [`Files::open`], and [`Files::lock_to_read`].
     Open,
     /// [`Files::truncate`].
     Truncate,
@@ -320,6 +320,11 @@ impl Files for FaultFiles {
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
         self.check(FaultOp::Lock, path)?;
         self.inner.lock(path)
+    }
+
+    fn lock_to_read(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.check(FaultOp::Open, path)?;
+        self.inner.lock_to_read(path)
     }
 }
 

@@ -268,20 +268,26 @@ impl Files for LocalFiles {
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(|e| failed("open to lock", path, &e))?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Box::new(LocalLock { _file: file })),
-            Err(Errno::WOULDBLOCK) => Err(Error::new(
-                ErrorKind::Locked,
-                format!("{} is locked: another process uses this directory", path.display()),
-            )),
-            Err(errno) => Err(failed("lock", path, &errno.into())),
-        }
+        let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = opened.map_err(|e| failed("open to lock", path, &e))?;
+        lock_file(file, path, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    fn lock_to_read(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        let file = File::open(path).map_err(|e| failed("open to lock", path, &e))?;
+        // Shared: over NFS, an exclusive lock takes a file that is open for writing.
+        lock_file(file, path, FlockOperation::NonBlockingLockShared)
+    }
+}
+
+fn lock_file(file: File, path: &Path, operation: FlockOperation) -> Result<Box<dyn FileLock>> {
+    match rustix::fs::flock(&file, operation) {
+        Ok(()) => Ok(Box::new(LocalLock { _file: file })),
+        Err(Errno::WOULDBLOCK) => Err(Error::new(
+            ErrorKind::Locked,
+            format!("{} is locked: another process uses this directory", path.display()),
+        )),
+        Err(errno) => Err(failed("lock", path, &errno.into())),
     }
 }
 
@@ -505,6 +511,24 @@ mod tests {
             LocalFiles::default().create(&path).unwrap_err().kind(),
             ErrorKind::AlreadyExists
         );
+    }
+
+    #[test]
+    fn who_only_reads_locks_a_file_that_may_not_be_written_and_keeps_writers_out() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("LOCK");
+        let files = LocalFiles::default();
+        assert_eq!(files.lock_to_read(&path).unwrap_err().kind(), ErrorKind::NotFound);
+        let writing = files.lock(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+        assert_eq!(files.lock_to_read(&path).unwrap_err().kind(), ErrorKind::Locked);
+        drop(writing);
+        let reading = [files.lock_to_read(&path).unwrap(), files.lock_to_read(&path).unwrap()];
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(files.lock(&path).unwrap_err().kind(), ErrorKind::Locked);
+        drop(reading);
+        files.lock(&path).unwrap();
     }
 
     #[test]

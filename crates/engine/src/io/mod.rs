@@ -160,6 +160,10 @@ pub trait Files: Send + Sync + Debug {
     /// Takes an exclusive advisory lock on a file, creating it; `Locked` where another holder has it.
     /// Held until the guard is dropped or the process ends.
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>>;
+    /// Keeps those out who [lock](Self::lock) a file, which exists and need not be writable: for who only reads.
+    fn lock_to_read(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.lock(path)
+    }
 }
 
 /// Keeps a lock on a file while it lives.

@@ -110,13 +110,10 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 /// The keys and values of a meta store.
 type Meta = BTreeMap<String, Bytes>;
 
-/// What is in `dir`, which must look like a data directory, and its lock. `create_lock`: make the lock file
-/// where there is none; without one no server holds it, and who only reads need not make one.
-fn open_dir(
-    env: &Env,
-    dir: &Path,
-    create_lock: bool,
-) -> Result<(Layout, Option<Box<dyn FileLock>>)> {
+/// What is in `dir`, which must look like a data directory, and its lock. `changes`: whether it is to be changed. Who only reads
+/// may be allowed no more, or the file system: the lock file is not written to, nor made where there is none. Without one no server
+/// holds it.
+fn open_dir(env: &Env, dir: &Path, changes: bool) -> Result<(Layout, Option<Box<dyn FileLock>>)> {
     let layout = Layout::new(dir);
     let files = env.files.as_ref();
     let parts = [layout.identity(), layout.meta(), layout.tablets(), layout.log(), layout.ssts()];
@@ -128,10 +125,12 @@ fn open_dir(
         let text = format!("{}: not a tepui data directory", dir.display());
         return Err(Error::new(ErrorKind::InvalidArgument, text));
     }
-    if !create_lock && !files.exists(&layout.lock())? {
+    let path = layout.lock();
+    if !changes && !files.exists(&path)? {
         return Ok((layout, None));
     }
-    let lock = files.lock(&layout.lock()).map_err(|error| match error.kind() {
+    let lock = if changes { files.lock(&path) } else { files.lock_to_read(&path) };
+    let lock = lock.map_err(|error| match error.kind() {
         ErrorKind::Locked => Error::new(
             ErrorKind::Locked,
             format!("{} is in use by a tepui server: stop it first", dir.display()),

@@ -189,6 +189,10 @@ impl Files for OverlayFiles {
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
         self.below.lock(path)
     }
+
+    fn lock_to_read(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.below.lock_to_read(path)
+    }
 }
 
 #[cfg(test)]

@@ -650,6 +650,37 @@ fn a_directory_in_use_or_of_something_else_is_refused() {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 }
 
+#[test]
+fn who_may_only_read_a_directory_can_check_it_and_ask_what_a_repair_would_do() {
+    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
+    let place = place();
+    flip(&place.files, &files_in(&place.files, "sst")[0], 10);
+    let read_only = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
+    for op in [
+        FaultOp::Create,
+        FaultOp::Truncate,
+        FaultOp::CreateDir,
+        FaultOp::Rename,
+        FaultOp::Remove,
+        FaultOp::RemoveDir,
+        FaultOp::SyncDir,
+        FaultOp::Lock,
+    ] {
+        read_only.inject(Fault::new(op).sticky());
+    }
+    let mut environment = environment(&place.files);
+    environment.files = Arc::new(read_only);
+    let found = offline::check(&environment, dir(), Some(&read_catalog), &mut |_, _| {}).unwrap();
+    assert_eq!(found.damage.len(), check(&place.files).damage.len());
+    let (catalog, options): (offline::CatalogReader<'_>, _) =
+        (&read_catalog, RepairOptions { dry_run: true });
+    let dry = offline::repair(&environment, dir(), Some(catalog), options, &mut |_, _| {}).unwrap();
+    assert!(dry.opens(), "{dry:#?}");
+    let options = RepairOptions::default();
+    let error = offline::repair(&environment, dir(), Some(catalog), options, &mut |_, _| {});
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Io);
+}
+
 /// Asserts that damaged files and all lists of backups, SSTs and value files are still there, wherever, by content.
 fn assert_kept(
     before: &BTreeMap<PathBuf, Vec<u8>>,
