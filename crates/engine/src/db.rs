@@ -163,9 +163,12 @@ impl Engine {
         let (manifests, unfinished) = open_manifests(&env, &layout)?;
         let backups = Backups::read(files.as_ref(), &layout)?;
         let lists_lost = match catalog {
-            Some(catalog) => check_catalog(meta.as_ref(), catalog, &manifests, &backups, &layout)?,
+            Some(catalog) => {
+                check_catalog(meta.as_ref(), catalog, &manifests, &backups.whole, &layout)?
+            }
             None => false,
         };
+        let lists_lost = lists_lost || !backups.damaged.is_empty();
         for id in unfinished {
             remove_tablet(files.as_ref(), &layout, id)?;
         }
@@ -181,10 +184,12 @@ impl Engine {
                 named.insert(file.id);
             }
         }
-        for (id, list) in &backups {
+        for (id, list) in &backups.whole {
             floor = floor.max(id.0).max(list.greatest_number());
             named.extend(list.ssts().into_keys());
         }
+        // A backup's number is greater than all in its list.
+        floor = backups.damaged.iter().map(|id| id.0).fold(floor, u64::max);
         let mut orphans_removed = remove_orphans(&env, &layout, &named, lists_lost, &mut floor)?;
 
         let changes =

@@ -19,31 +19,51 @@ use crate::tablet::{Tablet, TabletId};
 #[derive(Debug, Default)]
 pub(crate) struct Backups {
     by_id: Mutex<BTreeMap<BackupId, Arc<Backup>>>,
+    /// Those whose lists were damaged at the start.
+    damaged: Vec<BackupId>,
+}
+
+/// The lists of the backups on disk.
+#[derive(Debug, Default)]
+pub(crate) struct Lists {
+    pub(crate) whole: BTreeMap<BackupId, BackupList>,
+    /// Backups whose lists are damaged: nobody knows what only they keep.
+    pub(crate) damaged: Vec<BackupId>,
 }
 
 impl Backups {
     /// All backups on disk, as lists: their files are not kept yet. Removes what a crash left of one that was being
     /// written.
-    pub(crate) fn read(
-        files: &dyn Files,
-        layout: &Layout,
-    ) -> Result<BTreeMap<BackupId, BackupList>> {
-        let mut lists = BTreeMap::new();
+    pub(crate) fn read(files: &dyn Files, layout: &Layout) -> Result<Lists> {
+        let mut lists = Lists::default();
         for entry in files.list(&layout.backups())? {
             if entry.name.ends_with(DRAFT_SUFFIX) {
                 files.remove(&layout.backups().join(&entry.name))?;
             } else if let Some(number) = parse_number(&entry.name, BACKUP_PREFIX, "") {
                 let id = BackupId(number);
-                lists.insert(id, read(files, layout, id)?);
+                match read(files, layout, id) {
+                    Ok(list) => {
+                        lists.whole.insert(id, list);
+                    }
+                    Err(error) if error.kind() == ErrorKind::Corruption => {
+                        tracing::error!(
+                            %error,
+                            "the list of a backup is damaged: files that nothing names are kept, until it is restored or the backup deleted"
+                        );
+                        lists.damaged.push(id);
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(lists)
     }
 
     /// Keeps the files of what was read.
-    pub(crate) fn open(lists: BTreeMap<BackupId, BackupList>, store: &Arc<SstStore>) -> Self {
+    pub(crate) fn open(lists: Lists, store: &Arc<SstStore>) -> Self {
         let keep = |(id, list)| (id, Backup::keep(id, list, Arc::clone(store)));
-        Self { by_id: Mutex::new(lists.into_iter().map(keep).collect()) }
+        let by_id = Mutex::new(lists.whole.into_iter().map(keep).collect());
+        Self { by_id, damaged: lists.damaged }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<BackupId, Arc<Backup>>> {
@@ -192,10 +212,14 @@ impl Engine {
         Ok(tablets)
     }
 
-    /// Removes a backup, and the files that only it kept. A restore from it under way goes on to its end.
+    /// Removes a backup, and the files that only it kept; where its list is damaged, the next start removes those. A restore from it
+    /// under way goes on to its end.
     pub fn delete_backup(&self, id: BackupId) -> Result<()> {
         let core = self.core();
-        let Some(backup) = self.backup(id) else { return Ok(()) };
+        let backup = self.backup(id);
+        if backup.is_none() && !self.backups_map().damaged.contains(&id) {
+            return Ok(());
+        }
         let files = core.env.files.as_ref();
         let path = core.layout.backup(id);
         if files.exists(&path)? {
@@ -203,6 +227,7 @@ impl Engine {
         }
         // Durably before any file goes: else the next start would find a list of files that are not there.
         files.sync_dir(path.parent().unwrap_or(Path::new(".")))?;
+        let Some(backup) = backup else { return Ok(()) };
         backup.delete();
         self.backups_map().lock().remove(&id);
         drop(backup);
@@ -222,7 +247,8 @@ impl Engine {
                 "removing backups that the catalog does not have: a crash left them, or it forgot them"
             );
         }
-        for id in unnamed.into_iter().map(|backup| backup.id()) {
+        let damaged = self.backups_map().damaged.iter().copied().filter(|id| !keep.contains(id));
+        for id in unnamed.into_iter().map(|backup| backup.id()).chain(damaged) {
             self.delete_backup(id)?;
         }
         Ok(())

@@ -367,9 +367,11 @@ fn a_table_of_several_tablets_comes_back_with_its_ranges_in_order() {
 }
 
 #[test]
-fn a_damaged_backup_keeps_the_directory_closed_and_its_data_where_it_is() {
+fn a_damaged_list_costs_its_backup_alone_and_no_file_until_the_backup_is_deleted() {
     let files = Arc::new(MemoryFiles::new());
-    let (engine, tablet, ..) = furnished(Arc::clone(&files) as Arc<dyn Files>);
+    let (engine, tablet, model, id) = furnished(Arc::clone(&files) as Arc<dyn Files>);
+    let other = engine.create_tablet(RowRange::all()).unwrap();
+    apply(&other, b"row", vec![put(1, "q", 1000, "served")]);
     engine.drop_tablet(tablet.id()).unwrap();
     engine.close().unwrap();
     drop((engine, tablet));
@@ -377,19 +379,56 @@ fn a_damaged_backup_keeps_the_directory_closed_and_its_data_where_it_is() {
     let path = dir.join(&files.list(&dir).unwrap()[0].name);
     let whole = files.contents(&path).unwrap();
     let data = data_files(&files);
+    let mut lost = 0;
     for at in (0..whole.len()).step_by(7) {
         let mut damaged = whole.clone();
         damaged[at] ^= 0x10;
         files.put_contents(&path, damaged);
-        let environment =
-            env(Arc::clone(&files) as Arc<dyn Files>, Arc::new(ManualClock::new(START_MICROS)), 2);
-        match Engine::open(environment, Path::new(DIR), tiny_options()) {
-            // Of the marker behind the list, nothing is missed.
-            Ok(engine) => assert_eq!(engine.backups().len(), 1, "byte {at}"),
-            Err(error) => assert!(error.message().contains("BACKUP-"), "{error}"),
-        }
-        assert_eq!(data_files(&files), data, "byte {at}");
+        let engine = open(Arc::clone(&files) as Arc<dyn Files>, 2);
+        serve(&engine);
+        // Of the marker behind the list, nothing is missed.
+        lost += usize::from(engine.backups().is_empty());
+        let rows = scan(
+            &engine.tablet(other.id()).unwrap(),
+            RowRange::all(),
+            Projection::all(),
+            false,
+            None,
+        );
+        assert_eq!(rows.unwrap().len(), 1, "byte {at}");
+        assert!(engine.create_tablet(RowRange::all()).unwrap().id().0 > id.0, "byte {at}");
+        engine.retain_backups(&[id]).unwrap();
+        engine.run_background().unwrap();
+        engine.close().unwrap();
+        let left = data_files(&files);
+        assert!(data.iter().all(|file| left.contains(file)), "byte {at}");
     }
+    assert!(lost > 5, "{lost}");
+
+    // With its list again, it is as it was.
+    files.put_contents(&path, whole.clone());
+    let engine = open(Arc::clone(&files) as Arc<dyn Files>, 2);
+    assert_restores(&engine, id, &model);
+    engine.close().unwrap();
+    drop(engine);
+
+    // Deleted, or forgotten by the catalog, it goes with what only it kept.
+    for deleted in [true, false] {
+        let mut damaged = whole.clone();
+        damaged[100] ^= 0x10;
+        files.put_contents(&path, damaged);
+        let engine = open(Arc::clone(&files) as Arc<dyn Files>, 2);
+        if deleted {
+            engine.delete_backup(id).unwrap();
+        } else {
+            engine.retain_backups(&[]).unwrap();
+        }
+        assert!(!files.exists(&path).unwrap());
+        engine.close().unwrap();
+    }
+    drop(open(Arc::clone(&files) as Arc<dyn Files>, 2));
+    let left = data_files(&files);
+    assert!(data.iter().all(|file| !left.contains(file)), "{left:?}");
 }
 
 #[test]
