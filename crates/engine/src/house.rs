@@ -49,7 +49,7 @@ impl Engine {
                     .filter(|id| self.retention_micros(*id) > 0)
                     .collect();
                 if !kept.is_empty() {
-                    if !core.changes.archives(core) {
+                    if !core.changes.archives(core, segment.id) {
                         continue;
                     }
                     if let Err(error) = core.changes.archive(core, segment, &kept) {

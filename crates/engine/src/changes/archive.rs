@@ -1,5 +1,6 @@
 //! Keeping what change streams need of a segment of the log that is about to be removed.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,31 +9,49 @@ use super::file::{ChangeFileWriter, UNFINISHED};
 use super::{ARCHIVE_WAIT_MICROS, ChangeLog};
 use crate::compaction::pace::{STEP_BYTES, Urgency};
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::log::record::Tail;
 use crate::log::segment::SegmentReader;
-use crate::log::{SegmentInfo, batch_head};
+use crate::log::{SegmentInfo, batch_head, lock};
 
 impl ChangeLog {
-    /// Whether segments are to be [archived](Self::archive) now: one could not be a moment ago.
-    pub(crate) fn archives(&self, core: &Core) -> bool {
-        core.env.clock.monotonic_micros() >= self.archive_at.load(Ordering::Relaxed)
+    /// Whether a segment is to be [archived](Self::archive) now: a moment ago it, or any, could not be.
+    pub(crate) fn archives(&self, core: &Core, segment: u64) -> bool {
+        let now = core.env.clock.monotonic_micros();
+        let its_own = lock(&self.unreadable).get(&segment).copied().unwrap_or(0);
+        now >= self.archive_at.load(Ordering::Relaxed).max(its_own)
     }
 
-    /// Copies the batches of these tablets out of a sealed segment, durably. Does nothing where that was done before. Blocks.
+    /// Copies the batches of these tablets out of a sealed segment, durably. Does nothing where that was done before. One that
+    /// cannot be read is left alone for a while, and all of them after any other failure. Blocks.
     pub(crate) fn archive(
         &self,
         core: &Core,
         segment: &SegmentInfo,
         tablets: &HashSet<u64>,
     ) -> Result<()> {
-        self.copy_out(core, segment, tablets).inspect_err(|_| {
+        let unread = Cell::new(false);
+        self.copy_out(core, segment, tablets, &unread).inspect_err(|error| {
             let now = core.env.clock.monotonic_micros();
-            self.archive_at.store(now.saturating_add(ARCHIVE_WAIT_MICROS), Ordering::Relaxed);
+            let until = now.saturating_add(ARCHIVE_WAIT_MICROS);
+            if unread.get() && error.kind() != ErrorKind::Exhausted {
+                let mut unreadable = lock(&self.unreadable);
+                unreadable.retain(|_, until| *until > now);
+                unreadable.insert(segment.id, until);
+            } else {
+                self.archive_at.store(until, Ordering::Relaxed);
+            }
         })
     }
 
-    fn copy_out(&self, core: &Core, segment: &SegmentInfo, tablets: &HashSet<u64>) -> Result<()> {
+    /// `unread` is set where the error is one of reading the segment.
+    fn copy_out(
+        &self,
+        core: &Core,
+        segment: &SegmentInfo,
+        tablets: &HashSet<u64>,
+        unread: &Cell<bool>,
+    ) -> Result<()> {
         if self.files().iter().any(|file| file.segment == segment.id) {
             return Ok(());
         }
@@ -44,9 +63,9 @@ impl ChangeLog {
         let copied = || {
             let mut writer = ChangeFileWriter::create(files, &unfinished, segment.id)?;
             let mut paced = 0;
-            let mut reader =
-                SegmentReader::open(files, &core.layout.log(), segment.id, Tail::Sealed)?;
-            while let Some(record) = reader.next_stored()? {
+            let opened = SegmentReader::open(files, &core.layout.log(), segment.id, Tail::Sealed);
+            let mut reader = opened.inspect_err(|_| unread.set(true))?;
+            while let Some(record) = reader.next_stored().inspect_err(|_| unread.set(true))? {
                 if let Some(head) = batch_head(&record.payload)
                     && tablets.contains(&head.tablet)
                 {

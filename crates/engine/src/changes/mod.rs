@@ -27,6 +27,7 @@ mod horizon;
 mod reader;
 mod tail;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,8 +63,8 @@ const GRACE_MICROS: u64 = 600 * 1_000_000;
 /// How often files are looked at whose retention period may be over, in microseconds.
 const EXPIRE_EVERY_MICROS: u64 = 60 * 1_000_000;
 
-/// How long no segment is archived after one could not be, in microseconds. A damaged one is read up to its damage each
-/// time, and a full disk is not empty a second later.
+/// How long a segment that could not be read, or any after another failure, is not archived, in microseconds. A damaged one is
+/// read up to its damage each time, and a full disk is not empty a second later.
 const ARCHIVE_WAIT_MICROS: u64 = 30 * 1_000_000;
 
 /// The tablet that a fence's batch names. No tablet has the number.
@@ -153,6 +154,8 @@ pub(crate) struct ChangeLog {
     expiry_failed: AtomicBool,
     /// When to archive again after a failure (monotonic micros).
     archive_at: AtomicU64,
+    /// When to try again the segments that could not be read (monotonic micros): the others do not wait for them.
+    unreadable: Mutex<HashMap<u64, u64>>,
     fencing: Mutex<()>,
 }
 
@@ -176,6 +179,7 @@ impl ChangeLog {
             ages_from: AtomicU64::new(0),
             expiry_failed: AtomicBool::new(false),
             archive_at: AtomicU64::new(0),
+            unreadable: Mutex::default(),
             fencing: Mutex::new(()),
         })
     }

@@ -650,3 +650,37 @@ fn a_segment_whose_changes_cannot_be_kept_stays_and_is_not_tried_again_at_once()
     let kept = Kept::open(Arc::new(disk), options()).unwrap();
     assert_eq!(kept.read(begun, 1 << 20).unwrap(), changes);
 }
+
+#[test]
+fn a_segment_that_cannot_be_read_stays_and_the_others_become_files() {
+    let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let kept = Kept::open(Arc::new(faults.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    faults.inject(Fault::new(FaultOp::Read).on_path("0000000000000002.log").sticky());
+    let changes = fill(&kept, 60);
+    assert_eq!(kept.engine.log_size().0, 2, "it, and the one that is being written");
+    let opened = faults.count(FaultOp::Open);
+    for _ in 0..5 {
+        kept.engine.run_background().unwrap();
+    }
+    assert_eq!(faults.count(FaultOp::Open), opened, "it is not tried again at once");
+
+    let mut reader = kept.tablet.changes_after(begun);
+    let mut found = Vec::new();
+    let error = loop {
+        match reader.read_disk(1) {
+            Ok(portion) => found.extend(portion),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert!(!found.is_empty() && found == changes[..found.len()]);
+    let behind = kept.tablet.changes_after(changes[40].last_seq).read_disk(1 << 20).unwrap();
+    assert_eq!(behind, changes[41..]);
+
+    faults.heal();
+    kept.clock.advance_micros(31 * 1_000_000);
+    kept.engine.run_background().unwrap();
+    assert_eq!(kept.engine.log_size().0, 1);
+    assert_eq!(kept.tablet.changes_after(begun).read_disk(1 << 20).unwrap(), changes);
+}
