@@ -168,13 +168,19 @@ fn claim_to_look(tablets: &[Arc<Tablet>]) -> Option<Look> {
 }
 
 fn keep_house(engine: &Engine) -> Option<Duration> {
+    keep_house_at(engine, engine.core().options.delete_bytes_per_second)
+}
+
+/// Keeps house, and removes files at this pace; 0 for none.
+fn keep_house_at(engine: &Engine, delete_bytes_per_second: u64) -> Option<Duration> {
     engine.bound_memory();
-    let more = engine.trim_log();
+    let more = engine.trim_log().then_some(Duration::ZERO);
     let core = engine.core();
-    let pause = core.store.remove_doomed(core.options.delete_bytes_per_second);
+    let expiry = engine.expire_changes(delete_bytes_per_second);
+    let removal = core.store.remove_doomed(delete_bytes_per_second);
     // Memory that a read held is given back without anybody being told.
     core.room.notify_waiters();
-    if more { Some(Duration::ZERO) } else { pause }
+    [more, expiry, removal].into_iter().flatten().min()
 }
 
 /// Does all work that is due, on the caller's thread, until there is none.
@@ -200,8 +206,7 @@ pub(crate) fn run_until_idle(engine: &Engine) -> Result<()> {
                 worked = true;
             }
         }
-        while keep_house(engine) == Some(Duration::ZERO) {}
-        engine.core().store.remove_doomed(0);
+        while keep_house_at(engine, 0) == Some(Duration::ZERO) {}
         if !worked && !engine.tablets().iter().any(|t| t.has_waiting()) {
             return Ok(());
         }

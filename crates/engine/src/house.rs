@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::db::Engine;
 use crate::tablet::{Tablet, TabletId};
@@ -75,15 +76,21 @@ impl Engine {
                 }
             }
         }
-        core.changes.expire(core, &|tablet| match tablet {
+        false
+    }
+
+    /// Gives up change files that are not kept any longer, to be removed at this pace (0 for none). How long the next of
+    /// them have to wait, if there are more.
+    pub(crate) fn expire_changes(&self, bytes_per_second: u64) -> Option<Duration> {
+        let core = self.core();
+        core.changes.expire(core, bytes_per_second, &|tablet| match tablet {
             Some(tablet) => self.retention_micros(tablet),
             None => {
                 let tablets = self.tablets();
                 let kept = tablets.iter().map(|t| t.changes_kept_micros().load(Ordering::Acquire));
                 kept.max().unwrap_or(0)
             }
-        });
-        false
+        })
     }
 
     /// For how long the changes of a tablet are kept, in microseconds; 0 where they are not.

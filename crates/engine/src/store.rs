@@ -37,6 +37,10 @@ pub(crate) struct Removable {
     bytes: u64,
     /// Until when (monotonic micros) what was removed last keeps the next from going.
     next_at_micros: u64,
+    /// Those that could not be removed.
+    failed: Vec<(PathBuf, u64)>,
+    /// When these are tried again (monotonic micros).
+    retry_at_micros: u64,
 }
 
 impl Removable {
@@ -48,6 +52,10 @@ impl Removable {
 
 /// Obsolete bytes above which files are removed without a pause: disks must not fill up for the sake of quiet.
 const REMOVABLE_BYTES_MAX: u64 = 4 << 30;
+
+/// How long a file that could not be removed is left alone, in microseconds: what keeps it is the file system or a right, and
+/// neither changes at once.
+const REMOVAL_RETRY_MICROS: u64 = 60 * 1_000_000;
 
 /// One SST of a version.
 #[derive(Debug)]
@@ -193,13 +201,23 @@ impl SstStore {
         Ok(present)
     }
 
+    /// Has a file removed that nobody needs, as [`Self::remove_doomed`] comes to it.
+    pub(crate) fn remove_later(&self, path: PathBuf, bytes: u64) {
+        self.removable.lock().unwrap_or_else(PoisonError::into_inner).push(path, bytes);
+    }
+
     /// Removes the files that nobody needs; of those as many as `bytes_per_second` lets go now, 0 for all
-    /// of them. Says how long the next has to wait, if there is one.
+    /// of them. Says how long the next has to wait, if there is one. One that cannot be removed is tried again after a while.
     pub(crate) fn remove_doomed(&self, bytes_per_second: u64) -> Option<Duration> {
         loop {
             let now = self.env.clock.monotonic_micros();
-            let path = {
+            let (path, bytes) = {
                 let mut removable = self.removable.lock().unwrap_or_else(PoisonError::into_inner);
+                if now >= removable.retry_at_micros {
+                    for (path, bytes) in std::mem::take(&mut removable.failed) {
+                        removable.push(path, bytes);
+                    }
+                }
                 let wait = removable.next_at_micros.saturating_sub(now);
                 let paced = bytes_per_second > 0 && removable.bytes <= REMOVABLE_BYTES_MAX;
                 if paced && wait > 0 && !removable.files.is_empty() {
@@ -209,17 +227,22 @@ impl SstStore {
                 removable.bytes = removable.bytes.saturating_sub(bytes);
                 let takes = bytes.saturating_mul(1_000_000).checked_div(bytes_per_second);
                 removable.next_at_micros = now.saturating_add(takes.unwrap_or(0));
-                path
+                (path, bytes)
             };
-            if let Err(error) = self.env.files.remove(&path) {
-                tracing::warn!(file = %path.display(), %error, "cannot remove an obsolete file");
+            let Err(error) = self.env.files.remove(&path) else { continue };
+            tracing::warn!(file = %path.display(), %error, "cannot remove an obsolete file");
+            if error.kind() != ErrorKind::NotFound {
+                let mut removable = self.removable.lock().unwrap_or_else(PoisonError::into_inner);
+                removable.failed.push((path, bytes));
+                removable.retry_at_micros = now.saturating_add(REMOVAL_RETRY_MICROS);
             }
         }
     }
 
     /// Bytes of the files that are yet to be removed.
     pub(crate) fn removable_bytes(&self) -> u64 {
-        self.removable.lock().unwrap_or_else(PoisonError::into_inner).bytes
+        let removable = self.removable.lock().unwrap_or_else(PoisonError::into_inner);
+        removable.bytes + removable.failed.iter().map(|(_, bytes)| bytes).sum::<u64>()
     }
 }
 

@@ -9,7 +9,7 @@
 //! have lost nothing by it. So each tablet has a horizon of its own, and one for all stands for what nobody can tell
 //! whose it was. A name that says less than another one counts for nothing.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -90,28 +90,28 @@ impl Horizons {
         state.of_tablets.values().copied().max().unwrap_or(0).max(state.of_all)
     }
 
-    /// Durably says that changes of these tablets, or of all (`None`), are not here any more up to `seq`. Blocks.
+    /// Durably says of tablets, or of all (`None`), that their changes are not here any more up to a sequence each. Blocks.
     pub(super) fn raise(
         &self,
         files: &dyn Files,
         dir: &Path,
-        tablets: Option<&[u64]>,
-        seq: Seq,
+        to: &BTreeMap<Option<u64>, Seq>,
     ) -> Result<()> {
         let (mut added, mut outdated) = (Vec::new(), Vec::new());
         {
             let state = self.lock();
-            match tablets {
-                None if seq > state.of_all => {
-                    added.push(horizon_name(seq));
-                    outdated.push(horizon_name(state.of_all));
-                }
-                None => {}
-                Some(tablets) => {
-                    for tablet in tablets {
+            let of_all = state.of_all.max(to.get(&None).copied().unwrap_or(0));
+            for (tablet, seq) in to {
+                match tablet {
+                    None if *seq > state.of_all => {
+                        added.push(horizon_name(*seq));
+                        outdated.push(horizon_name(state.of_all));
+                    }
+                    None => {}
+                    Some(tablet) => {
                         let before = state.of_tablets.get(tablet).copied().unwrap_or(0);
-                        if seq > before.max(state.of_all) {
-                            added.push(horizon_name_of(*tablet, seq));
+                        if *seq > before.max(of_all) {
+                            added.push(horizon_name_of(*tablet, *seq));
                             outdated.push(horizon_name_of(*tablet, before));
                         }
                     }
@@ -131,12 +131,12 @@ impl Horizons {
         files.sync_dir(dir)?;
         {
             let mut state = self.lock();
-            match tablets {
-                None => state.of_all = state.of_all.max(seq),
-                Some(tablets) => {
-                    for tablet in tablets {
+            for (tablet, seq) in to {
+                match tablet {
+                    None => state.of_all = state.of_all.max(*seq),
+                    Some(tablet) => {
                         let of_tablet = state.of_tablets.entry(*tablet).or_default();
-                        *of_tablet = seq.max(*of_tablet);
+                        *of_tablet = (*seq).max(*of_tablet);
                     }
                 }
             }
@@ -204,15 +204,20 @@ mod tests {
         let dir = Path::new("/changes");
         files.create_dir_all(dir).unwrap();
         let horizons = Horizons::open(&files, dir).unwrap();
-        horizons.raise(&files, dir, Some(&[1, 2]), 50).unwrap();
-        horizons.raise(&files, dir, Some(&[2]), 70).unwrap();
-        horizons.raise(&files, dir, Some(&[2]), 60).unwrap();
+        let raise = |horizons: &Horizons, to: &[(Option<u64>, Seq)]| {
+            horizons.raise(&files, dir, &to.iter().copied().collect()).unwrap();
+        };
+        raise(&horizons, &[(Some(1), 50), (Some(2), 50)]);
+        raise(&horizons, &[(Some(2), 70)]);
+        raise(&horizons, &[(Some(2), 60)]);
         assert_eq!([1, 2, 3].map(|tablet| horizons.of(tablet)), [50, 70, 0]);
         let again = Horizons::open(&files, dir).unwrap();
         assert_eq!([1, 2, 3].map(|tablet| again.of(tablet)), [50, 70, 0]);
         again.retain(&files, dir, |tablet| tablet == 1).unwrap();
         assert_eq!(names(&files, dir), [horizon_name_of(1, 50)]);
-        again.raise(&files, dir, None, 80).unwrap();
-        assert_eq!([1, 2, 3].map(|tablet| again.of(tablet)), [80, 80, 80]);
+        raise(&again, &[(None, 80), (Some(2), 60), (Some(3), 90)]);
+        assert_eq!([1, 2, 3].map(|tablet| again.of(tablet)), [80, 80, 90]);
+        let name = horizon_name_of(2, 60);
+        assert!(!names(&files, dir).contains(&name), "it says less than that of all");
     }
 }

@@ -22,6 +22,7 @@
 //! wall clock may be wrong, or set right later. A reader whose position is below is told so, and does not miss anything in silence.
 
 mod archive;
+mod expire;
 pub mod file;
 mod horizon;
 mod reader;
@@ -29,18 +30,18 @@ mod tail;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::cell::{Mutation, RowBatch, SEQ_COUNTER_BITS, SEQ_MAX, Seq};
-use crate::core::Core;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::io::Files;
 use crate::log::{encode_batch, lock};
 use crate::tablet::{Tablet, TabletId};
+use expire::Expiry;
 use file::ChangeFile;
 use horizon::Horizons;
 use tail::Tail;
@@ -59,9 +60,6 @@ const FENCE_AGE_MS: u64 = 1_000;
 
 /// How long a file stays after the retention period, in microseconds: a reader that was let in at the end of the period finds it.
 const GRACE_MICROS: u64 = 600 * 1_000_000;
-
-/// How often files are looked at whose retention period may be over, in microseconds.
-const EXPIRE_EVERY_MICROS: u64 = 60 * 1_000_000;
 
 /// How long a segment that could not be read, or any after another failure, is not archived, in microseconds. A damaged one is
 /// read up to its damage each time, and a full disk is not empty a second later.
@@ -146,12 +144,9 @@ pub(crate) struct ChangeLog {
     horizons: Horizons,
     written_bytes: AtomicU64,
     dropped_bytes: AtomicU64,
-    /// When to look for files to remove (monotonic micros).
-    expire_at: AtomicU64,
+    expiry: Mutex<Expiry>,
     /// Before this no file is too old (monotonic micros): the wall clock is in doubt.
     ages_from: AtomicU64,
-    /// The last look failed: what is over the limit is not tried again at once.
-    expiry_failed: AtomicBool,
     /// When to archive again after a failure (monotonic micros).
     archive_at: AtomicU64,
     /// When to try again the segments that could not be read (monotonic micros): the others do not wait for them.
@@ -175,9 +170,8 @@ impl ChangeLog {
             horizons: Horizons::open(files, dir)?,
             written_bytes: AtomicU64::new(0),
             dropped_bytes: AtomicU64::new(0),
-            expire_at: AtomicU64::new(0),
+            expiry: Mutex::default(),
             ages_from: AtomicU64::new(0),
-            expiry_failed: AtomicBool::new(false),
             archive_at: AtomicU64::new(0),
             unreadable: Mutex::default(),
             fencing: Mutex::new(()),
@@ -215,68 +209,6 @@ impl ChangeLog {
     pub(crate) fn doubt_ages(&self, now: u64, wait: Duration) {
         let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         self.ages_from.store(now.saturating_add(wait), Ordering::Relaxed);
-    }
-
-    /// Removes the files that no reader may read any more, the oldest first. `retention` is that of a tablet, or the
-    /// longest of all, in microseconds; 0 where no changes are kept. Blocks.
-    pub(crate) fn expire(&self, core: &Core, retention: &dyn Fn(Option<u64>) -> u64) {
-        let now = core.env.clock.monotonic_micros();
-        let over = self.files().iter().map(|file| file.bytes).sum::<u64>() > self.bytes_max;
-        let at_once = over && !self.expiry_failed.load(Ordering::Relaxed);
-        if now < self.expire_at.load(Ordering::Relaxed) && !at_once {
-            return;
-        }
-        self.expire_at.store(now.saturating_add(EXPIRE_EVERY_MICROS), Ordering::Relaxed);
-        let expired = self.expire_now(core, retention);
-        self.expiry_failed.store(expired.is_err(), Ordering::Relaxed);
-        if let Err(error) = expired {
-            tracing::warn!(%error, "cannot remove old change files; they are tried again");
-        }
-    }
-
-    fn expire_now(&self, core: &Core, retention: &dyn Fn(Option<u64>) -> u64) -> Result<()> {
-        let files = core.env.files.as_ref();
-        let keeps = |tablet: u64| retention(Some(tablet)) > 0;
-        self.horizons.retain(files, &self.dir, keeps)?;
-        let ages_count =
-            core.env.clock.monotonic_micros() >= self.ages_from.load(Ordering::Relaxed);
-        loop {
-            let Some(oldest) = self.files().first().map(Arc::clone) else { return Ok(()) };
-            let bytes: u64 = self.files().iter().map(|file| file.bytes).sum();
-            let age = core.env.clock.now_micros().saturating_sub(commit_micros(oldest.last_seq));
-            let age = u64::try_from(age).unwrap_or(0);
-            let found = oldest.tablets(files, &self.dir).ok();
-            // Of one that cannot be read it may be anybody's. Were it to stay for good, so would all that are newer.
-            let losers: Option<Vec<u64>> =
-                found.map(|tablets| tablets.iter().copied().filter(|of| keeps(*of)).collect());
-            let kept = match &losers {
-                Some(losers) => losers.iter().map(|of| retention(Some(*of))).max().unwrap_or(0),
-                None => retention(None),
-            };
-            let is_too_old = ages_count && age > kept.saturating_add(GRACE_MICROS);
-            if kept > 0 && !is_too_old && bytes <= self.bytes_max {
-                return Ok(());
-            }
-            if kept > 0 {
-                self.horizons.raise(files, &self.dir, losers.as_deref(), oldest.last_seq)?;
-            }
-            if kept > 0 && !is_too_old {
-                self.dropped_bytes.fetch_add(oldest.bytes, Ordering::Relaxed);
-                tracing::warn!(
-                    file = oldest.name(),
-                    bytes,
-                    bytes_max = self.bytes_max,
-                    "change files have more than log.changes_bytes_max: the oldest changes are removed before their \
-                     retention period is over, and streams that were to read them fail"
-                );
-            }
-            self.files().retain(|file| file.segment != oldest.segment);
-            // The name's removal is not synced: where a crash brings the file back, it is removed again.
-            match files.remove(&self.dir.join(oldest.name())) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
     }
 
     fn files(&self) -> MutexGuard<'_, Vec<Arc<ChangeFile>>> {

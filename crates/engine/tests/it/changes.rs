@@ -684,3 +684,26 @@ fn a_segment_that_cannot_be_read_stays_and_the_others_become_files() {
     assert_eq!(kept.engine.log_size().0, 1);
     assert_eq!(kept.tablet.changes_after(begun).read_disk(1 << 20).unwrap(), changes);
 }
+
+#[test]
+fn a_change_file_that_cannot_be_removed_is_tried_again() {
+    let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let kept = Kept::open(Arc::new(faults.clone()), options()).unwrap();
+    fill(&kept, 60);
+    let left = || {
+        let entries = faults.list(Path::new("/data/changes")).unwrap();
+        entries.iter().filter(|entry| entry.name.ends_with(".chg")).count()
+    };
+    assert!(left() > 3);
+    kept.tablet.keep_changes(None);
+    faults.inject(Fault::new(FaultOp::Remove).on_path(".chg"));
+    kept.clock.advance_micros(61 * 1_000_000);
+    for _ in 0..2 {
+        kept.engine.run_background().unwrap();
+        assert_eq!(left(), 1);
+        assert!(kept.engine.obsolete_bytes() > 0, "it is not forgotten");
+    }
+    kept.clock.advance_micros(61 * 1_000_000);
+    kept.engine.run_background().unwrap();
+    assert_eq!((left(), kept.engine.obsolete_bytes()), (0, 0));
+}

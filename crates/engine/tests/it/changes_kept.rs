@@ -202,3 +202,19 @@ fn a_stream_begins_behind_all_that_is_acknowledged_and_before_all_that_comes() {
         assert_eq!(kept.read(begun, 1 << 20).unwrap(), [change]);
     }
 }
+
+#[test]
+fn history_whose_time_is_over_goes_without_a_sync_for_each_file() {
+    let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let kept = Kept::open(Arc::new(faults.clone()), options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    fill(&kept, 800);
+    assert!(kept.engine.change_figures().files > 64, "{:?}", kept.engine.change_figures());
+    kept.clock.advance_micros(2 * DAY.as_micros() as u64);
+    let before = faults.count(FaultOp::SyncDir);
+    kept.engine.run_background().unwrap();
+    assert_eq!(kept.engine.change_figures().files, 0);
+    let syncs = faults.count(FaultOp::SyncDir) - before;
+    assert!(syncs <= 8, "{syncs}");
+    assert_eq!(kept.read(begun, 1 << 20).unwrap_err().kind(), ErrorKind::Expired);
+}

@@ -1,0 +1,177 @@
+//! Giving up change files: those whose time is over, and the oldest where all together have too many bytes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::file::ChangeFile;
+use super::{ChangeLog, GRACE_MICROS, commit_micros};
+use crate::core::Core;
+use crate::error::Result;
+use crate::log::lock;
+
+/// How often files are looked at whose retention period may be over, in microseconds.
+const EXPIRE_EVERY_MICROS: u64 = 60 * 1_000_000;
+
+/// Change files that are given up at once. A stream that is disabled may have thousands: the housekeeper, which has more to do,
+/// raises the horizons of their tablets once for so many, and comes back for the next.
+const GIVEN_UP_TOGETHER_MAX: usize = 32;
+
+/// When files are looked at whose time may be over (monotonic micros).
+#[derive(Debug, Default)]
+pub(super) struct Expiry {
+    /// Those whose retention period may be over.
+    look_at: u64,
+    /// Those over the limit, and those that the last look has left: not at once where it failed.
+    not_before: u64,
+    /// The last look may have left some.
+    more: bool,
+}
+
+impl ChangeLog {
+    /// Gives up the files that no reader may read any more, the oldest first and some at a time: the store removes them.
+    /// `retention` is that of a tablet, or the longest of all, in microseconds; 0 where no changes are kept. How long the
+    /// next are to wait, where there are more: until those have gone at `bytes_per_second`; 0 does not wait. Blocks.
+    pub(crate) fn expire(
+        &self,
+        core: &Core,
+        bytes_per_second: u64,
+        retention: &dyn Fn(Option<u64>) -> u64,
+    ) -> Option<Duration> {
+        let now = core.env.clock.monotonic_micros();
+        let over = self.files().iter().map(|file| file.bytes).sum::<u64>() > self.bytes_max;
+        let mut expiry = lock(&self.expiry);
+        let due_at = if over || expiry.more { expiry.not_before } else { expiry.look_at };
+        if now < due_at {
+            return expiry.more.then(|| Duration::from_micros(due_at - now));
+        }
+        let again_at = now.saturating_add(EXPIRE_EVERY_MICROS);
+        *expiry = Expiry { look_at: again_at, not_before: again_at, more: false };
+        let given_up = self.give_up(core, retention);
+        let given_up = given_up.inspect_err(|error| {
+            tracing::warn!(%error, "cannot remove old change files; they are tried again");
+        });
+        let (bytes, more) = given_up.ok()?;
+        let takes = bytes.saturating_mul(1_000_000).checked_div(bytes_per_second).unwrap_or(0);
+        expiry.not_before = now.saturating_add(takes);
+        expiry.more = more;
+        more.then(|| Duration::from_micros(takes))
+    }
+
+    /// The bytes of the files that it gave up, and whether there may be more.
+    fn give_up(&self, core: &Core, retention: &dyn Fn(Option<u64>) -> u64) -> Result<(u64, bool)> {
+        let files = core.env.files.as_ref();
+        let keeps = |tablet: u64| retention(Some(tablet)) > 0;
+        self.horizons.retain(files, &self.dir, keeps)?;
+        let ages_count =
+            core.env.clock.monotonic_micros() >= self.ages_from.load(Ordering::Relaxed);
+        let (oldest, all_bytes) = {
+            let known = self.files();
+            let oldest: Vec<_> = known.iter().take(GIVEN_UP_TOGETHER_MAX).cloned().collect();
+            (oldest, known.iter().map(|file| file.bytes).sum::<u64>())
+        };
+        let (mut bytes, mut dropped_bytes, mut given_up) = (all_bytes, 0, Vec::new());
+        let mut horizons = BTreeMap::new();
+        for file in &oldest {
+            let age = core.env.clock.now_micros().saturating_sub(commit_micros(file.last_seq));
+            let age = u64::try_from(age).unwrap_or(0);
+            let found = file.tablets(files, &self.dir).ok();
+            // Of one that cannot be read it may be anybody's. Were it to stay for good, so would all that are newer.
+            let losers: Option<Vec<u64>> =
+                found.map(|tablets| tablets.iter().copied().filter(|of| keeps(*of)).collect());
+            let kept = match &losers {
+                Some(losers) => losers.iter().map(|of| retention(Some(*of))).max().unwrap_or(0),
+                None => retention(None),
+            };
+            let is_too_old = ages_count && age > kept.saturating_add(GRACE_MICROS);
+            if kept > 0 && !is_too_old && bytes <= self.bytes_max {
+                break;
+            }
+            if kept > 0 {
+                // Later files have later sequences.
+                match losers {
+                    Some(losers) => {
+                        horizons.extend(losers.into_iter().map(|of| (Some(of), file.last_seq)));
+                    }
+                    None => drop(horizons.insert(None, file.last_seq)),
+                }
+            }
+            if kept > 0 && !is_too_old {
+                dropped_bytes += file.bytes;
+            }
+            bytes -= file.bytes;
+            given_up.push(file.segment);
+        }
+        self.horizons.raise(files, &self.dir, &horizons)?;
+        if dropped_bytes > 0 {
+            self.dropped_bytes.fetch_add(dropped_bytes, Ordering::Relaxed);
+            tracing::warn!(
+                dropped_bytes,
+                bytes = all_bytes,
+                bytes_max = self.bytes_max,
+                "change files have more than log.changes_bytes_max: the oldest changes are removed before their \
+                 retention period is over, and streams that were to read them fail"
+            );
+        }
+        let gone = |file: &mut Arc<ChangeFile>| given_up.contains(&file.segment);
+        // The names' removals are not synced: where a crash brings a file back, it is given up again.
+        for file in self.files().extract_if(.., gone) {
+            core.store.remove_later(self.dir.join(file.name()), file.bytes);
+        }
+        Ok((all_bytes - bytes, given_up.len() == GIVEN_UP_TOGETHER_MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use bytes::Bytes;
+    use futures::executor::block_on;
+
+    use super::*;
+    use crate::cell::{Mutation, RowBatch, RowRange};
+    use crate::db::{Engine, EngineOptions};
+    use crate::io::{Env, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
+
+    #[test]
+    fn files_are_given_up_some_at_a_time_at_the_pace_of_removals() {
+        let clock = ManualClock::new(1_767_225_600_000_000);
+        let env = Env {
+            files: Arc::new(MemoryFiles::new()),
+            io: Arc::new(InlineIo),
+            clock: Arc::new(clock.clone()),
+            rng: Arc::new(SeededRng::new(1)),
+            spawner: Arc::new(ThreadSpawner),
+        };
+        let options =
+            EngineOptions { background: false, log_segment_bytes: 500, ..EngineOptions::default() };
+        let engine = Engine::open(env, Path::new("/data"), options).unwrap();
+        let tablet = engine.create_tablet(RowRange::all()).unwrap();
+        tablet.set_schema(Arc::default());
+        tablet.keep_changes(Some(Duration::from_hours(24)));
+        for _ in 0..400 {
+            let row = Bytes::from_static(b"row");
+            let write = tablet.apply(RowBatch { row, mutations: vec![Mutation::DeleteRow] });
+            block_on(write).unwrap();
+        }
+        block_on(tablet.flush()).unwrap();
+        engine.run_background().unwrap();
+        let figures = || engine.change_figures();
+        let (files, bytes) = (figures().files, figures().file_bytes);
+        assert!((33..64).contains(&files), "{files}");
+
+        tablet.keep_changes(None);
+        clock.advance_micros(EXPIRE_EVERY_MICROS);
+        let wait = engine.expire_changes(1_000).unwrap();
+        assert_eq!(figures().files, files - 32);
+        let given_up = bytes - figures().file_bytes;
+        assert_eq!((engine.obsolete_bytes(), wait), (given_up, Duration::from_millis(given_up)));
+        assert_eq!(engine.expire_changes(1_000), Some(wait), "not at once");
+        assert_eq!(figures().files, files - 32);
+        clock.advance_micros(given_up * 1_000);
+        assert_eq!(engine.expire_changes(1_000), None);
+        assert_eq!(figures().files, 0);
+    }
+}
