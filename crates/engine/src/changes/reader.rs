@@ -29,6 +29,10 @@ const ATTEMPTS_MAX: u32 = 4;
 /// restart nobody has looked into any, and a week may have thousands: a few dozen take milliseconds, and others have their turn then.
 const FILES_LOOKED_INTO_MAX: usize = 32;
 
+/// Bytes of the log that one [read from the disk](ChangeReader::read_disk) goes through, about. Where other tablets are written
+/// much more, there may be gigabytes between two changes of one: this is some ten milliseconds, and others have their turn then.
+const LOG_BYTES_MAX: u64 = 16 << 20;
+
 /// A place in the history of one tablet. It keeps no file open from one portion to the next: of readers whose clients have
 /// stalled there may be thousands.
 #[derive(Debug)]
@@ -52,6 +56,14 @@ struct Gathered {
     changes: Vec<Change>,
     bytes: usize,
     bytes_max: usize,
+}
+
+/// What is left of a turn at the disk.
+struct Turn {
+    /// Change files that may be opened to learn whose changes are in them.
+    looks: usize,
+    /// Bytes of the log that may be gone through.
+    log_bytes: u64,
 }
 
 impl Gathered {
@@ -101,9 +113,10 @@ impl ChangeReader {
     pub fn read_disk(&mut self, bytes_max: usize) -> Result<Vec<Change>> {
         let through = self.tablet.core().pipeline.visible();
         let mut read = Gathered { changes: Vec::new(), bytes: 0, bytes_max };
-        let (mut attempts, mut looks_left) = (0, FILES_LOOKED_INTO_MAX);
+        let mut turn = Turn { looks: FILES_LOOKED_INTO_MAX, log_bytes: LOG_BYTES_MAX };
+        let mut attempts = 0;
         while !read.is_full() && self.position < through {
-            match self.read_on(through, &mut read, &mut looks_left) {
+            match self.read_on(through, &mut read, &mut turn) {
                 Ok(true) => attempts = 0,
                 Ok(false) => break,
                 // It was given back meanwhile; what was in it is elsewhere, or too old.
@@ -117,24 +130,19 @@ impl ChangeReader {
         Ok(read.changes)
     }
 
-    /// Reads on in the first place that may have changes; where there is none, everything `through` was read. Whether that
-    /// place is known.
-    fn read_on(
-        &mut self,
-        through: Seq,
-        read: &mut Gathered,
-        looks_left: &mut usize,
-    ) -> Result<bool> {
-        let source = self.source(looks_left)?;
+    /// Reads on in the first place that may have changes; where there is none, everything `through` was read. Whether the
+    /// turn goes on.
+    fn read_on(&mut self, through: Seq, read: &mut Gathered, turn: &mut Turn) -> Result<bool> {
+        let source = self.source(turn)?;
         // Only now: a file goes after the horizon was raised beyond it, so one that was not found is told of here.
         self.check()?;
         match &source {
             None => self.position = through,
             Some(Source::File(file)) => self.read_file(file, through, read)?,
-            Some(Source::Segment(segment)) => self.read_segment(segment, through, read)?,
+            Some(Source::Segment(segment)) => self.read_segment(segment, through, read, turn)?,
             Some(Source::Unknown) => return Ok(false),
         }
-        Ok(true)
+        Ok(turn.log_bytes > 0)
     }
 
     /// Resolves when there is something to read, or an error to be told.
@@ -176,8 +184,8 @@ impl ChangeReader {
         }
     }
 
-    /// The first place that may have changes after the position. `looks_left` counts the files that are opened for that.
-    fn source(&self, looks_left: &mut usize) -> Result<Option<Source>> {
+    /// The first place that may have changes after the position.
+    fn source(&self, turn: &mut Turn) -> Result<Option<Source>> {
         let core = self.tablet.core();
         let id = self.tablet.id().0;
         // Segments first: one that becomes a file meanwhile is found twice, and not missed.
@@ -190,10 +198,10 @@ impl ChangeReader {
         let mut file = None;
         for candidate in &known {
             if !candidate.is_known() {
-                let Some(left) = looks_left.checked_sub(1) else {
+                let Some(left) = turn.looks.checked_sub(1) else {
                     return Ok(Some(Source::Unknown));
                 };
-                *looks_left = left;
+                turn.looks = left;
             }
             if candidate.tablets(core.env.files.as_ref(), &core.changes.dir)?.contains(&id) {
                 file = Some(Arc::clone(candidate));
@@ -245,6 +253,7 @@ impl ChangeReader {
         segment: &SegmentInfo,
         through: Seq,
         read: &mut Gathered,
+        turn: &mut Turn,
     ) -> Result<()> {
         let core = self.tablet.core();
         let id = self.tablet.id().0;
@@ -258,7 +267,7 @@ impl ChangeReader {
         }
         while reader.position() < segment.bytes {
             let at = reader.position();
-            if read.is_full() {
+            if read.is_full() || turn.log_bytes == 0 {
                 self.segment = Some((segment.id, at));
                 return Ok(());
             }
@@ -266,6 +275,7 @@ impl ChangeReader {
                 let path = reader.path().display();
                 return Err(Error::corruption(path, at, "a record of the log cannot be read"));
             };
+            turn.log_bytes = turn.log_bytes.saturating_sub(reader.position() - at);
             let Some(head) = batch_head(&record.payload) else { continue };
             if head.last_seq > through {
                 self.position = through;

@@ -204,6 +204,38 @@ fn a_stream_begins_behind_all_that_is_acknowledged_and_before_all_that_comes() {
 }
 
 #[test]
+fn a_reader_whose_changes_are_far_apart_in_the_log_leaves_its_turn_to_others() {
+    let disk = MemoryFiles::new();
+    let options = EngineOptions { log_segment_bytes: 64 << 20, ..options() };
+    let kept = Kept::open(Arc::new(disk.clone()), options.clone()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let first = apply(&kept.tablet, batch(1, 10)).unwrap();
+    for n in 0..50 {
+        apply(&kept.other, batch(n, 1 << 20)).unwrap();
+        block_on(kept.other.flush()).unwrap();
+    }
+    let last = apply(&kept.tablet, batch(2, 10)).unwrap();
+    // As after SIGKILL: it is in the log alone.
+    drop(kept);
+    let faults = FaultFiles::new(Arc::new(disk));
+    let kept = Kept::open(Arc::new(faults.clone()), options).unwrap();
+    let mut reader = kept.tablet.changes_after(begun);
+    let (mut turns, mut found) = (1, Vec::new());
+    loop {
+        let before = faults.count(FaultOp::Read);
+        found.extend(reader.read_disk(PORTION_BYTES).unwrap());
+        let reads = faults.count(FaultOp::Read) - before;
+        assert!(reads <= 40, "two for each of 16 MiB, about: {reads}");
+        if found.len() == 2 {
+            break;
+        }
+        reader.ready().now_or_never().expect("there is more to be read").unwrap();
+        turns += 1;
+    }
+    assert_eq!((found, turns), (vec![first, last], 4));
+}
+
+#[test]
 fn history_whose_time_is_over_goes_without_a_sync_for_each_file() {
     let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
     let kept = Kept::open(Arc::new(faults.clone()), options()).unwrap();
