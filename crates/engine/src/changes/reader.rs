@@ -46,7 +46,7 @@ pub struct ChangeReader {
 /// Where the next changes are.
 enum Source {
     File(Arc<ChangeFile>),
-    Segment(SegmentInfo),
+    Segment(Arc<SegmentInfo>),
     /// Nobody knows yet: in files that are still to be looked into.
     Unknown,
 }

@@ -117,7 +117,7 @@ impl LocalLog {
         let writer = create_segment(files, dir, id, replay.previous, options.segment_bytes)?;
         let (summary, mut segments) = (replay.summary, replay.segments);
         let bytes = writer.len();
-        segments.push(SegmentInfo::new(id, bytes));
+        segments.push(Arc::new(SegmentInfo::new(id, bytes)));
         let shared = Shared {
             files: Arc::clone(&env.files),
             clock: Arc::clone(&env.clock),
@@ -153,7 +153,7 @@ struct Replay<'a> {
     files: &'a dyn Files,
     dir: &'a Path,
     summary: ReplaySummary,
-    segments: Vec<SegmentInfo>,
+    segments: Vec<Arc<SegmentInfo>>,
     /// The last segment read, and its valid length.
     previous: Option<Predecessor>,
     bytes_total: u64,
@@ -247,7 +247,7 @@ impl Replay<'_> {
         }
         let bytes = end.valid_len;
         self.previous = Some(Predecessor { id, bytes });
-        self.segments.push(SegmentInfo { id, bytes, tablets, sealed: true, marks });
+        self.segments.push(Arc::new(SegmentInfo { id, bytes, tablets, sealed: true, marks }));
         Ok(())
     }
 
@@ -325,7 +325,7 @@ impl CommitLog for LocalLog {
         Ok(())
     }
 
-    fn segments(&self) -> Vec<SegmentInfo> {
+    fn segments(&self) -> Vec<Arc<SegmentInfo>> {
         lock(&self.shared.segments).clone()
     }
 
@@ -334,7 +334,7 @@ impl CommitLog for LocalLog {
     }
 
     fn remove_segment(&self, id: u64) -> Result<()> {
-        let find = |segments: &[SegmentInfo]| segments.iter().position(|s| s.id == id);
+        let find = |segments: &[Arc<SegmentInfo>]| segments.iter().position(|s| s.id == id);
         let path = self.shared.dir.join(segment_name(id));
         let info = {
             let mut segments = lock(&self.shared.segments);

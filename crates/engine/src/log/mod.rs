@@ -111,7 +111,7 @@ pub struct SegmentInfo {
 }
 
 /// Bytes between two [marks](SegmentInfo::marks): at most that much is read in vain by who looks for a sequence. Fewer
-/// would make the list longer that every look at the segments copies.
+/// would make the list longer that is copied of the segment being written, where its writer finds somebody looking at it.
 pub const MARK_BYTES: u64 = 1 << 20;
 
 /// A batch of a segment.
@@ -177,7 +177,7 @@ pub trait CommitLog: Send + Sync + Debug {
     /// Seals the segment being written, if it holds a batch, and goes on in a new one. Blocks.
     fn rotate(&self) -> Result<()>;
     /// The segments, oldest first; the last is the one being written.
-    fn segments(&self) -> Vec<SegmentInfo>;
+    fn segments(&self) -> Vec<Arc<SegmentInfo>>;
     /// Counters since it was opened.
     fn figures(&self) -> LogFigures;
     /// Removes a sealed segment whose batches nobody needs. Blocks.

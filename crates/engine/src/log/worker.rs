@@ -68,7 +68,7 @@ pub(super) struct Shared {
     /// Tells callers that a rotation is done, or the thread is.
     pub(super) turned: Condvar,
     /// By ascending id; the last is the one being written.
-    pub(super) segments: Mutex<Vec<SegmentInfo>>,
+    pub(super) segments: Mutex<Vec<Arc<SegmentInfo>>>,
     pub(super) metrics: LogMetrics,
 }
 
@@ -469,7 +469,8 @@ impl Worker {
     /// Tells the shared list of segments what was written.
     fn report(&mut self, sealed: bool) {
         let mut segments = lock(&self.shared.segments);
-        let Some(active) = segments.last_mut() else { return };
+        // Who has asked for the segments keeps what it was given, and shares with others those that are sealed.
+        let Some(active) = segments.last_mut().map(Arc::make_mut) else { return };
         active.bytes = self.writer.len();
         active.sealed = sealed;
         if let Some(begun) = self.state.begun.take() {
@@ -513,7 +514,7 @@ impl Worker {
         self.writer = writer;
         self.state.has_batch = false;
         self.shared.metrics.segment();
-        lock(&self.shared.segments).push(SegmentInfo::new(id, bytes));
+        lock(&self.shared.segments).push(Arc::new(SegmentInfo::new(id, bytes)));
         Ok(())
     }
 

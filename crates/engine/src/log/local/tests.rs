@@ -178,7 +178,7 @@ fn a_full_segment_is_synced_and_followed_and_all_of_them_replay() {
     let again = World::on(world.memory.clone()).open(always()).unwrap();
     let survived = *last_seqs.values().max().unwrap();
     assert_eq!(again.seqs(), (1..=survived).collect::<Vec<_>>());
-    let replayed: Vec<_> = again.log.segments().into_iter().map(|s| s.tablets).collect();
+    let replayed: Vec<_> = again.log.segments().iter().map(|s| s.tablets.clone()).collect();
     assert_eq!(
         replayed[..sealed.len()],
         sealed.iter().map(|s| s.tablets.clone()).collect::<Vec<_>>()
@@ -234,6 +234,25 @@ fn a_segment_that_cannot_be_removed_stays_listed() {
     world.files.inject(Fault::new(FaultOp::Remove));
     assert!(opened.log.remove_segment(before[0].id).is_err());
     assert_eq!(opened.log.segments(), before);
+}
+
+#[test]
+fn lists_of_segments_share_what_they_list_and_stay_as_they_were() {
+    let world = World::new();
+    let opened = world.open(always()).unwrap();
+    let watch = start(&opened.log);
+    opened.log.append(append(5, 1)).unwrap();
+    opened.log.rotate().unwrap();
+    opened.log.append(append(5, 2)).unwrap();
+    watch.wait(2).unwrap();
+    let before = opened.log.segments();
+    opened.log.append(append(5, 3)).unwrap();
+    watch.wait(3).unwrap();
+    let after = opened.log.segments();
+    assert!(Arc::ptr_eq(&before[0], &after[0]));
+    assert_eq!(before[1].tablets, HashMap::from([(5, 2)]));
+    assert_eq!(after[1].tablets, HashMap::from([(5, 3)]));
+    assert!(Arc::ptr_eq(&after[1], &opened.log.segments()[1]));
 }
 
 #[test]
