@@ -452,7 +452,13 @@ impl Engine {
         &self.cache
     }
 
-    /// Memory for the indexes and filters of all SSTs.
+    /// Bytes of memory of the indexes and filters of all SSTs that stay as long as these are open, beside their partitions.
+    pub fn resident_index_bytes(&self) -> u64 {
+        self.tablets().iter().map(|tablet| tablet.resident_index_bytes()).sum()
+    }
+
+    /// Memory for the indexes and filters of all SSTs. Looks at each of their partitions: for benchmarks and tests, and
+    /// nothing that is asked often.
     pub fn index_memory(&self) -> IndexMemory {
         let mut sum = IndexMemory::default();
         for tablet in self.tablets() {

@@ -155,11 +155,16 @@ impl Directory {
         Resident::new(self.slots.get(self.place(id))?.block.load())
     }
 
-    /// Bytes of the partitions in memory, and of the slots themselves.
-    pub fn bytes(&self) -> (u64, u64) {
+    /// Bytes of the partitions in memory. Looks at each slot.
+    pub fn partition_bytes(&self) -> u64 {
         let blocks =
             self.slots.iter().filter_map(|s| s.block.load().as_ref().map(|b| b.memory_bytes()));
-        (blocks.sum(), size_of_val::<[Slot]>(&self.slots) as u64)
+        blocks.sum()
+    }
+
+    /// Bytes of the slots themselves.
+    pub fn slot_bytes(&self) -> u64 {
+        size_of_val::<[Slot]>(&self.slots) as u64
     }
 
     /// Whether its partitions stay in memory.

@@ -132,11 +132,11 @@ impl SstReader {
     }
 
     /// Bytes of memory that the open file keeps outside the block cache: its top-level index, its filter index,
-    /// its dictionary, and a slot for each partition.
+    /// its dictionary, and a slot for each partition. Looks at none of them: their sizes are known.
     pub fn resident_bytes(&self) -> u64 {
         let filters = self.filters.as_ref().map_or(0, IndexBlock::bytes);
         let dictionary = self.footer.dictionary.map_or(0, |h| h.len as usize);
-        let slots = self.directory.bytes().1;
+        let slots = self.directory.slot_bytes();
         (self.top.bytes() + filters + dictionary + size_of::<Self>()) as u64 + slots
     }
 

@@ -128,10 +128,10 @@ impl SstReader {
         self.directory.is_pinned()
     }
 
-    /// Memory for its index and filter.
+    /// Memory for its index and filter. Looks at every partition, of which a terabyte has millions.
     pub fn index_memory(&self) -> IndexMemory {
         let partitions = self.partitions().unwrap_or_default();
-        let (in_memory, _) = self.directory.bytes();
+        let in_memory = self.directory.partition_bytes();
         let all = partitions.iter().map(|(id, handle)| match self.directory.peek(*id) {
             Some(block) => block.memory_bytes(),
             None => u64::from(handle.len) + BLOCK_OVERHEAD_BYTES,

@@ -407,6 +407,7 @@ fn new_files_have_their_whole_index_and_filter_in_memory_and_let_them_go_on_the_
     rig.write(&rows.iter().map(String::as_str).collect::<Vec<_>>());
     let memory = rig.engine.index_memory();
     assert!(memory.partitions >= 2, "{memory:?}");
+    assert_eq!(rig.engine.resident_index_bytes(), memory.resident_bytes);
     assert_eq!(memory.pinned_bytes, memory.partition_bytes_all);
     let read = rig.engine.cache().sst_metrics().blocks_read.get();
     assert_eq!(rig.cells("row-100"), 2);

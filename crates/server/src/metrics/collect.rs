@@ -252,12 +252,10 @@ impl Sources {
 
     fn memory(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
         let engine = self.engine.memory();
-        let indexes = self.engine.index_memory();
-        let resident_indexes = indexes.resident_bytes;
         let parts = [
             ("memtables", engine.memtables),
             ("block_cache", self.engine.cache().stats().bytes),
-            ("top_indexes", resident_indexes),
+            ("top_indexes", self.engine.resident_index_bytes()),
             ("background", engine.jobs),
             ("log_queue", engine.log_queue),
             ("changes", engine.changes),
