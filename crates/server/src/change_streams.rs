@@ -19,6 +19,8 @@
 //! A stream is that of the table, and of the time since changes are kept, for which it was begun: where a client reads slowly while
 //! the stream is disabled and enabled again, it is told so instead of being led over the gap.
 
+mod families;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +33,7 @@ use tepui_bigtable::error::{Error, Result};
 use tepui_bigtable::schema::TableSchema;
 use tepui_bigtable::table::Table;
 use tepui_engine::ErrorKind;
-use tepui_engine::cell::{FamilyId, RowRange, Seq};
+use tepui_engine::cell::{RowRange, Seq};
 use tepui_engine::changes::{Change, ChangeReader, commit_micros, position_before};
 use tepui_engine::io::Clock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -47,7 +49,6 @@ use crate::api::v2::{
     ReadChangeStreamResponse, StreamContinuationToken,
 };
 use crate::catalog::Entry;
-use crate::catalog::record::TableRecord;
 use crate::limits::{
     CHANGE_DISK_READS_MAX, CHANGE_NEW_PARTITIONS_MAX, CHANGE_PORTION_BYTES, CLOCK_SKEW_MAX,
     HEARTBEAT, HEARTBEAT_MAX, HEARTBEAT_MIN,
@@ -55,6 +56,7 @@ use crate::limits::{
 use crate::runtime::{self, Signal};
 use crate::services::Tables;
 use crate::status::from_error;
+use families::SharedFamilies;
 
 /// How long after its end time a stream is closed at the latest, in microseconds: then a fence, which is a second
 /// old at most, is behind it.
@@ -66,6 +68,7 @@ pub struct ChangeStreams {
     clock: Arc<dyn Clock>,
     /// Portions that are read from the disk at a time; the thread that reads one has the permit, whoever waits for it.
     disk: Arc<Semaphore>,
+    families: SharedFamilies<Table>,
     /// Given when the server stops.
     stopping: Signal,
 }
@@ -84,7 +87,7 @@ impl ChangeStreams {
     /// Streams of these tables.
     pub fn new(tables: Arc<Tables>, clock: Arc<dyn Clock>, stopping: Signal) -> Self {
         let disk = Arc::new(Semaphore::new(CHANGE_DISK_READS_MAX));
-        Self { tables, clock, disk, stopping }
+        Self { tables, clock, disk, families: SharedFamilies::default(), stopping }
     }
 
     /// The partitions of a table's stream, in row order.
@@ -130,7 +133,7 @@ impl ChangeStreams {
         let schema = entry.table.schema();
         let stream = ChangeStream {
             streams: Arc::clone(self),
-            families: families_of(&entry.record, &schema),
+            families: self.families.of(&entry, &schema),
             schema,
             entry,
             cluster,
@@ -158,14 +161,6 @@ impl ChangeStreams {
         }
         Ok(entry)
     }
-}
-
-/// The families of a table, those that it had included. The schema is what writes go by, and is changed a moment before the catalog
-/// shows the record: what is in one of the two is or was there.
-fn families_of(record: &TableRecord, schema: &TableSchema) -> Families {
-    let recorded = record.former_families.iter().chain(&record.families);
-    let recorded = recorded.map(|family| (FamilyId(family.id), family.name.clone()));
-    Families::new(schema, recorded)
 }
 
 fn stopping() -> Status {
@@ -304,7 +299,7 @@ struct ChangeStream {
     /// The table as it was when it was looked up last.
     entry: Arc<Entry<Table>>,
     schema: Arc<TableSchema>,
-    families: Families,
+    families: Arc<Families>,
     cluster: Arc<str>,
     asked: Asked,
     /// `None` while another thread reads, and for a stream that only tells how to go on.
@@ -454,7 +449,7 @@ impl ChangeStream {
         let entry = self.still_streaming(from).map_err(|error| from_error(&error))?;
         let schema = entry.table.schema();
         if !(Arc::ptr_eq(&entry, &self.entry) && Arc::ptr_eq(&schema, &self.schema)) {
-            self.families = families_of(&entry.record, &schema);
+            self.families = self.streams.families.of(&entry, &schema);
             (self.entry, self.schema) = (entry, schema);
         }
         Ok(())
@@ -547,12 +542,13 @@ impl ChangeStream {
 mod tests {
     use bytes::Bytes;
     use tepui_bigtable::schema::FamilySchema;
-    use tepui_engine::cell::{Mutation, RowBatch};
+    use tepui_engine::cell::{FamilyId, Mutation, RowBatch};
     use tepui_engine::changes::Source;
 
+    use super::families::families_of;
     use super::*;
     use crate::api::v2::mutation::Mutation as ShownMutation;
-    use crate::catalog::record::FamilyRecord;
+    use crate::catalog::record::{FamilyRecord, TableRecord};
 
     #[test]
     fn a_family_has_its_name_from_its_first_write_to_the_last_stream_of_it() {

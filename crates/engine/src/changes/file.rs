@@ -245,6 +245,28 @@ pub(crate) fn fuzz(payload: &[u8]) {
     }
 }
 
+/// The record of a block, compressed where that makes it smaller. A batch may have hundreds of megabytes: it is here twice,
+/// and once when this returns.
+fn encode_block(raw: Vec<u8>) -> Vec<u8> {
+    let head = |method| {
+        let mut head = vec![BLOCK, method];
+        put_u64(&mut head, raw.len() as u64);
+        head
+    };
+    let mut payload = head(LZ4);
+    let start = payload.len();
+    payload.resize(start + lz4_flex::block::get_maximum_output_size(raw.len()), 0);
+    let room = payload.get_mut(start..).unwrap_or_default();
+    match lz4_flex::block::compress_into(&raw, room) {
+        Ok(packed) if packed < raw.len() => payload.truncate(start + packed),
+        _ => {
+            payload = head(PLAIN);
+            payload.extend_from_slice(&raw);
+        }
+    }
+    payload
+}
+
 /// A block being filled.
 #[derive(Debug, Default)]
 struct OpenBlock {
@@ -294,16 +316,10 @@ impl ChangeFileWriter {
     fn write(&mut self, tablet: u64) -> Result<()> {
         let Some(block) = self.open.remove(&tablet) else { return Ok(()) };
         self.open_bytes -= block.raw.len();
-        let mut payload = vec![BLOCK];
-        let packed = lz4_flex::block::compress(&block.raw);
-        let (method, stored) =
-            if packed.len() < block.raw.len() { (LZ4, &packed) } else { (PLAIN, &block.raw) };
-        payload.push(method);
-        put_u64(&mut payload, block.raw.len() as u64);
-        payload.extend_from_slice(stored);
+        let OpenBlock { raw, first_seq, last_seq } = block;
+        let payload = encode_block(raw);
         let offset = self.writer.append(&payload)?;
         let bytes = RECORD_HEADER_BYTES + payload.len() as u64;
-        let OpenBlock { first_seq, last_seq, .. } = block;
         self.blocks.push(BlockPlace { tablet, first_seq, last_seq, offset, bytes });
         Ok(())
     }

@@ -93,6 +93,14 @@ pub struct Entry<T> {
     pub table: Arc<T>,
 }
 
+#[cfg(test)]
+impl<T> Entry<T> {
+    /// Of a record that nothing stores.
+    pub(crate) fn of_record(record: TableRecord, table: T) -> Arc<Self> {
+        Arc::new(Self { record, revision: 0, table: Arc::new(table) })
+    }
+}
+
 /// What a new table is to be.
 #[derive(Debug, Default)]
 pub struct NewTable {
