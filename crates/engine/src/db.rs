@@ -16,7 +16,7 @@ use crate::background;
 use crate::backup::Backups;
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::catalog_store::{CatalogStore, check_catalog};
-use crate::cell::RowRange;
+use crate::cell::{RowRange, Seq};
 use crate::changes::{ChangeFigures, ChangeLog, commit_micros};
 use crate::core::{Core, EngineMetrics};
 use crate::error::{Error, ErrorKind, Result};
@@ -281,6 +281,12 @@ impl Engine {
         if let Some(newest_micros) = self.summary.newest_micros {
             self.core.doubt_clock(newest_micros, pause);
         }
+    }
+
+    /// Has all that is written from now on come after this sequence, which somebody was given before the start: what only the
+    /// catalog or a client knows, opening does not find.
+    pub fn begin_after(&self, seq: Seq) {
+        self.core.pipeline.hlc().observe(seq);
     }
 
     /// Starts flushes, compactions and garbage collection (unless the options say that the owner runs

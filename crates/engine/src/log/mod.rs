@@ -129,6 +129,11 @@ impl SegmentInfo {
         Self { id, bytes, tablets: HashMap::new(), sealed: false, marks: Vec::new() }
     }
 
+    /// The greatest sequence in it; 0 where there is none.
+    pub(crate) fn last_seq(&self) -> Seq {
+        self.tablets.values().copied().max().unwrap_or(0)
+    }
+
     /// Where to begin to read what comes after `seq`; `None` for its beginning.
     pub(crate) fn offset_after(&self, seq: Seq) -> Option<u64> {
         let at = self.marks.partition_point(|mark| mark.first_seq <= seq);

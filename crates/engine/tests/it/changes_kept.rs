@@ -250,3 +250,27 @@ fn history_whose_time_is_over_goes_without_a_sync_for_each_file() {
     assert!(syncs <= 8, "{syncs}");
     assert_eq!(kept.read(begun, 1 << 20).unwrap_err().kind(), ErrorKind::Expired);
 }
+
+#[test]
+fn no_position_that_a_stream_was_given_comes_again_after_the_clock_was_ahead() {
+    let files = MemoryFiles::new();
+    let open = |days| Kept::open_at(Arc::new(files.clone()), options(), clock_at(days)).unwrap();
+    // Its tablets are older than the clock's mistake.
+    drop(open(0));
+    let fence = block_on(open(3).tablet.fence_changes()).unwrap();
+    for _ in 0..2 {
+        // Nothing is written, and whatever is not needed goes.
+        open(3).engine.run_background().unwrap();
+    }
+    let kept = open(0);
+    let change = apply(&kept.tablet, batch(1, 10)).unwrap();
+    assert_eq!(kept.read(fence, 1 << 20).unwrap(), [change]);
+    drop(kept);
+
+    // Of this one the catalog alone knows.
+    let since = open(6).tablet.keep_changes(Some(DAY));
+    let kept = open(0);
+    kept.engine.begin_after(since);
+    let change = apply(&kept.tablet, batch(2, 10)).unwrap();
+    assert_eq!(kept.read(since, 1 << 20).unwrap(), [change]);
+}

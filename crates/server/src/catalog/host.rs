@@ -36,6 +36,8 @@ pub trait Host: Send + Sync + 'static {
     fn set_schema(&self, table: &Self::Table, schema: Arc<TableSchema>);
     /// Keeps the changes of a table for this long, or not any longer; the position after which they are kept.
     fn keep_changes(&self, table: &Self::Table, retention: Option<Duration>) -> u64;
+    /// Has all that is written from now on come after this position.
+    fn begin_after(&self, position: u64);
 }
 
 /// The engine as a host.
@@ -95,6 +97,10 @@ impl Host for EngineHost {
     fn keep_changes(&self, table: &Table, retention: Option<Duration>) -> u64 {
         let tablets = table.tablets();
         tablets.map(|(_, tablet)| tablet.keep_changes(retention)).max().unwrap_or(0)
+    }
+
+    fn begin_after(&self, position: u64) {
+        self.engine.begin_after(position);
     }
 }
 

@@ -538,6 +538,8 @@ fn open_entry<H: Host>(host: &H, record: TableRecord, revision: u64) -> Result<E
     let tablets: Vec<_> = record.tablet_ids().collect();
     let table = host.open_table(&record.name, &tablets, schema)?;
     if let retention @ Some(_) = record.change_stream_retention() {
+        // Streams may begin there. Where the clock was set back, what is written would come before it.
+        host.begin_after(record.change_stream_since);
         host.keep_changes(&table, retention);
     }
     Ok(Entry { record, revision, table })

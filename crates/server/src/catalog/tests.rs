@@ -24,6 +24,7 @@ struct FakeHost {
     next: AtomicU64,
     tablets: Mutex<BTreeMap<TabletId, RowRange>>,
     tablets_max: Option<usize>,
+    begun_after: AtomicU64,
 }
 
 impl Host for Arc<FakeHost> {
@@ -64,6 +65,10 @@ impl Host for Arc<FakeHost> {
     fn keep_changes(&self, table: &FakeTable, retention: Option<Duration>) -> u64 {
         table.kept.lock().unwrap().push(retention);
         77
+    }
+
+    fn begin_after(&self, position: u64) {
+        self.begun_after.fetch_max(position, Ordering::Relaxed);
     }
 
     fn set_schema(&self, table: &FakeTable, schema: Arc<TableSchema>) {
@@ -317,6 +322,9 @@ fn the_changes_of_a_table_are_kept_from_before_its_record_says_so_until_after() 
     let again = set(Some(day(7)));
     assert_eq!(kept(&again).first(), Some(&days(7)));
     assert!(again.record.former_families.is_empty());
+    assert_eq!(world.host.begun_after.load(Ordering::Relaxed), 0);
+    let _next = world.open();
+    assert_eq!(world.host.begun_after.load(Ordering::Relaxed), 77, "writes come after it");
 }
 
 #[test]
