@@ -178,14 +178,17 @@ impl Backups {
         }
     }
 
-    /// Removes the entry of a backup that will not be made.
-    fn give_up(&self, name: &str, incarnation: u64) {
-        let removed = self.resources.change(|change| match change.get::<BackupRecord>(name) {
-            Some(stored) if stored.value.incarnation == incarnation => {
+    /// Removes the entry of a backup that will not be made. One that has been made meanwhile stays.
+    pub(super) fn give_up(&self, name: &str, incarnation: u64) {
+        let removed = self.resources.change(|change| {
+            let stored = change.get::<BackupRecord>(name);
+            let is_unmade = |record: &BackupRecord| {
+                record.incarnation == incarnation && record.engine_id.is_none()
+            };
+            if stored.is_some_and(|stored| is_unmade(&stored.value)) {
                 change.delete_under(name);
-                Ok(())
             }
-            _ => Ok(()),
+            Ok(())
         });
         if let Err(error) = removed {
             tracing::warn!(backup = name, %error, "cannot remove the entry of a backup that failed");

@@ -522,6 +522,20 @@ fn a_backup_that_a_crash_interrupts_is_made_by_the_next_server() {
 }
 
 #[test]
+fn a_backup_that_is_made_while_a_start_looks_for_those_that_nobody_makes_stays() {
+    let (place, started) = interrupted(|_| {});
+    let stored = place.backups.resources.get::<BackupRecord>(BACKUP).unwrap();
+    // The start has seen that it is not made; then its thread makes it, and ends its operation.
+    assert_eq!(stored.value.engine_id, None);
+    place.backups.resume().unwrap();
+    response(&place.wait(&started)).unwrap();
+    place.backups.give_up(BACKUP, stored.value.incarnation);
+    let place = place.restart();
+    response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
+    assert_eq!(place.value(OTHER).unwrap(), "first");
+}
+
+#[test]
 fn what_is_cancelled_in_the_midst_of_its_work_leaves_no_files_either() {
     let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
     let place = with_table(Arc::new(faults.clone()));
