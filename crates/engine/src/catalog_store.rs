@@ -1,5 +1,5 @@
 //! The meta store as an engine hands it out to the catalog: a commit that fails on the disk is a failed write like any
-//! other, and makes the engine read-only.
+//! other, and makes the engine read-only. One that finds no space before anything of it is written is refused, and that is all.
 //!
 //! What such a commit left is not known until the next start. What is written until then would be written by what the
 //! catalog was before: rows of a family that is gone by then, changes that a stream promises and that nobody keeps.
@@ -51,7 +51,7 @@ impl MetaStore for CatalogStore {
             }
         }
         self.meta.commit(changes).inspect_err(|error| {
-            if matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Corruption) {
+            if error.is_in_doubt() {
                 self.core.fail(&error.clone().context("the catalog cannot be written"));
             }
         })

@@ -257,6 +257,8 @@ impl Engine {
             orphans_removed,
             newest_micros: (floor > 0).then(|| commit_micros(floor)),
         };
+        // Last of all: a start that is refused has changed nothing.
+        meta.begin()?;
         Ok(Arc::new(Self {
             core,
             meta,

@@ -73,6 +73,12 @@ impl Error {
         Self { in_doubt: true, ..self.context("it is not known whether this was done") }
     }
 
+    /// The same without the words, of a change whose file failed: its error is also the reason that is told to those who come
+    /// later, and nothing of theirs was begun.
+    pub(crate) fn of_unknown_outcome(self) -> Self {
+        Self { in_doubt: true, ..self }
+    }
+
     /// Whether what failed may have been done nevertheless.
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt

@@ -200,8 +200,8 @@ impl FaultFiles {
         plan.quota_bytes = None;
     }
 
-    /// Lets this many bytes more be appended; then appends write what still fits and fail with
-    /// [`ErrorKind::NoSpace`]. `None` lifts the limit.
+    /// Lets this many bytes more be appended or reserved; then appends write what still fits and fail with
+    /// [`ErrorKind::NoSpace`], as reservations do. What a file reserved since there was a limit it may still append. `None` lifts the limit.
     pub fn set_quota_bytes(&self, quota: Option<u64>) {
         lock(&self.plan).quota_bytes = quota;
     }
@@ -254,13 +254,13 @@ impl Files for FaultFiles {
     fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
         self.check(FaultOp::Create, path)?;
         let inner = self.inner.create(path)?;
-        Ok(Box::new(FaultWritable { inner, path: path.to_owned(), files: self.clone() }))
+        Ok(FaultWritable::over(inner, path, self))
     }
 
     fn create_immutable(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
         self.check(FaultOp::Create, path)?;
         let inner = self.inner.create_immutable(path)?;
-        Ok(Box::new(FaultWritable { inner, path: path.to_owned(), files: self.clone() }))
+        Ok(FaultWritable::over(inner, path, self))
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn RandomFile>> {
@@ -333,6 +333,18 @@ struct FaultWritable {
     inner: Box<dyn WritableFile>,
     path: PathBuf,
     files: FaultFiles,
+    /// Up to here its bytes were counted when it reserved them.
+    reserved: u64,
+}
+
+impl FaultWritable {
+    fn over(
+        inner: Box<dyn WritableFile>,
+        path: &Path,
+        files: &FaultFiles,
+    ) -> Box<dyn WritableFile> {
+        Box::new(Self { inner, path: path.to_owned(), files: files.clone(), reserved: 0 })
+    }
 }
 
 impl WritableFile for FaultWritable {
@@ -342,12 +354,14 @@ impl WritableFile for FaultWritable {
             return Err(error);
         }
         let room = {
+            let reserved = self.reserved.saturating_sub(self.inner.len());
             let mut plan = lock(&self.files.plan);
             match &mut plan.quota_bytes {
                 None => data.len(),
                 Some(left) => {
-                    let room = usize::try_from(*left).unwrap_or(usize::MAX).min(data.len());
-                    *left -= room as u64;
+                    let room = reserved.saturating_add(*left);
+                    let room = usize::try_from(room).unwrap_or(usize::MAX).min(data.len());
+                    *left -= (room as u64).saturating_sub(reserved);
                     room
                 }
             }
@@ -376,6 +390,15 @@ impl WritableFile for FaultWritable {
 
     fn reserve(&mut self, len: u64) -> Result<()> {
         self.files.check(FaultOp::Reserve, &self.path)?;
+        if let Some(left) = &mut lock(&self.files.plan).quota_bytes {
+            let more = len.saturating_sub(self.inner.len().max(self.reserved));
+            *left = left.checked_sub(more).ok_or_else(|| {
+                let path = self.path.display();
+                let text = format!("reserve space for {path}: no space left within the quota");
+                Error::new(ErrorKind::NoSpace, text)
+            })?;
+            self.reserved = self.reserved.max(len);
+        }
         self.inner.reserve(len)
     }
 
@@ -508,6 +531,21 @@ mod tests {
         assert_eq!(memory.contents(Path::new("f")).unwrap(), b"abcde");
         files.set_quota_bytes(None);
         file.append(b"h").unwrap();
+    }
+
+    #[test]
+    fn what_a_file_has_reserved_within_the_quota_it_may_append() {
+        let (_, files) = both();
+        files.set_quota_bytes(Some(10));
+        let mut file = files.create(Path::new("f")).unwrap();
+        file.append(b"ab").unwrap();
+        assert_eq!(file.reserve(11).unwrap_err().kind(), ErrorKind::NoSpace);
+        file.reserve(6).unwrap();
+        file.reserve(5).unwrap();
+        let mut other = files.create(Path::new("g")).unwrap();
+        assert_eq!(other.append(b"12345").unwrap_err().kind(), ErrorKind::NoSpace);
+        file.append(b"cdef").unwrap();
+        assert_eq!(file.append(b"g").unwrap_err().kind(), ErrorKind::NoSpace);
     }
 
     #[test]

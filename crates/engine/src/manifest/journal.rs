@@ -74,6 +74,8 @@ pub struct Contents {
 #[derive(Debug)]
 pub struct Journal {
     writer: RecordWriter,
+    /// Bytes for which space was reserved, from the beginning of the file.
+    reserved: u64,
 }
 
 impl Journal {
@@ -151,7 +153,7 @@ impl Journal {
         let mut writer = RecordWriter::create(files, path, magic, id)?;
         writer.append(first)?;
         writer.sync()?;
-        Ok(Self { writer })
+        Ok(Self { writer, reserved: 0 })
     }
 
     /// Appends a record; it is durable when this returns. After a failure the file must not be appended
@@ -167,6 +169,19 @@ impl Journal {
     fn mark(&mut self) -> Result<()> {
         self.writer.append(&[])?;
         self.writer.flush()
+    }
+
+    /// Sees that a record with a payload of `payload_len` bytes leaves `spare` bytes of space behind it, as far as the file
+    /// system reserves any. An error, as `NoSpace`, changes nothing.
+    pub(crate) fn keep_spare(&mut self, payload_len: usize, spare: u64) -> Result<()> {
+        let wanted = self.writer.len_with(payload_len) + RECORD_HEADER_BYTES + spare;
+        if wanted > self.reserved {
+            // As much again, so that not every record asks.
+            let reserved = wanted + spare;
+            self.writer.reserve(reserved)?;
+            self.reserved = reserved;
+        }
+        Ok(())
     }
 
     /// Bytes of the file.

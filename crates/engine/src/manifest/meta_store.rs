@@ -20,7 +20,7 @@ use bytes::Bytes;
 
 use super::journal::sync_parent;
 use super::meta_record::{self, MetaRecord};
-use super::rotation::{Found, RotatingJournal, Series};
+use super::rotation::{Effect, Found, RotatingJournal, Series, may_pass};
 use super::{MetaChange, MetaEntry, MetaExpect, MetaStore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
@@ -53,8 +53,17 @@ pub const META_ENTRY_OVERHEAD_BYTES: u64 = 16;
 /// Bytes of commits at which the store is rewritten as a snapshot, if they exceed the snapshot too.
 pub const META_ROTATE_BYTES: u64 = 1 << 20;
 
-pub(crate) const SERIES: Series =
-    Series { name: "META-", magic: *b"TEPUIMTA", rotate_bytes: META_ROTATE_BYTES };
+/// Bytes on the disk that are kept for commits that only remove entries, so that a full disk can be made room on: some
+/// hundred of them. Each gives back more than it takes, so that the reserve is filled again; a smaller one could be used up by
+/// backups that were all but empty.
+pub const META_DISK_RESERVE_BYTES: u64 = 64 << 10;
+
+pub(crate) const SERIES: Series = Series {
+    name: "META-",
+    magic: *b"TEPUIMTA",
+    rotate_bytes: META_ROTATE_BYTES,
+    reserve_bytes: META_DISK_RESERVE_BYTES,
+};
 
 type Entries = BTreeMap<String, MetaEntry>;
 
@@ -266,6 +275,20 @@ impl LocalMetaStore {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Begins the file that commits go to, beside the one that was opened: the first commit would, and finds no space for it
+    /// on a disk that is full by then. Where there is none now, or no open file, commits try again.
+    pub(crate) fn begin(&self) -> Result<()> {
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = self.state().encode_snapshot();
+        match journal.begin(&snapshot) {
+            Err(error) if may_pass(&error) => {
+                tracing::warn!(%error, "the catalog's next file cannot be begun: nothing of it can be changed until it can");
+                Ok(())
+            }
+            begun => begun,
+        }
+    }
+
     /// Takes no more commits, once the one under way has ended; what is there can still be read.
     pub(crate) fn close(&self) {
         let _journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
@@ -322,7 +345,9 @@ impl MetaStore for LocalMetaStore {
         let revision = state.revision.checked_add(1).ok_or_else(used_up)?;
         drop(state);
 
-        journal.append(&meta_record::encode_commit(revision, changes), || {
+        let only_removes = changes.iter().all(|change| change.value.is_none());
+        let effect = if only_removes { Effect::Frees } else { Effect::Takes };
+        journal.append(&meta_record::encode_commit(revision, changes), effect, || {
             let mut next = self.state().clone();
             next.install(revision, changes);
             next.encode_snapshot()
@@ -340,6 +365,7 @@ mod tests {
     use super::super::meta_record::dump;
     use super::super::testing::{CRASHES, Crash, TestFiles};
     use super::*;
+    use crate::io::{FaultFiles, MemoryFiles};
     use crate::log::record::{RECORD_BYTES_MAX, RECORD_HEADER_BYTES};
 
     fn dir() -> &'static Path {
@@ -394,6 +420,33 @@ mod tests {
         store.commit(&[put("b", MetaExpect::Absent, "2")]).unwrap();
         let stale = store.commit(&[delete("b", MetaExpect::Revision(2))]);
         assert_eq!(stale.unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn on_a_full_disk_entries_go_and_others_come_once_there_is_room() {
+        let disk = MemoryFiles::new();
+        let files = FaultFiles::new(Arc::new(disk.clone()));
+        // What removed files give back is not counted.
+        files.set_quota_bytes(Some(1 << 30));
+        let open = |files| LocalMetaStore::open_in(files, dir(), &|| Ok(None), small()).unwrap();
+        let store = open(Arc::new(files.clone()));
+        let keys: Vec<String> = (0..100).map(|n| format!("key {n}")).collect();
+        for key in &keys {
+            store.commit(&[put(key, MetaExpect::Absent, "value")]).unwrap();
+        }
+        files.set_quota_bytes(Some(0));
+        let more = |n: usize| store.commit(&[put(&format!("more {n}"), MetaExpect::Any, "")]);
+        let full = (0..).find_map(|n| more(n).err()).unwrap();
+        assert!(full.kind() == ErrorKind::NoSpace && !full.is_in_doubt(), "{full:?}");
+        // They outgrow the file, and there is no room for the next.
+        for key in &keys {
+            store.commit(&[delete(key, MetaExpect::Any)]).unwrap();
+        }
+        let left = all(&store);
+        assert_eq!(all(&open(Arc::new(disk))), left);
+        assert_eq!(more(0).unwrap_err().kind(), ErrorKind::NoSpace);
+        files.set_quota_bytes(None);
+        more(0).unwrap();
     }
 
     #[test]

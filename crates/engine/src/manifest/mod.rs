@@ -28,7 +28,7 @@ use crate::error::Result;
 
 pub(crate) use meta_record::encode_snapshot as encode_meta_snapshot;
 pub(crate) use meta_store::SERIES as META_SERIES;
-pub(crate) use rotation::{Series, wrote_nothing};
+pub(crate) use rotation::{Series, may_pass, wrote_nothing};
 pub(crate) use tablet_manifest::{SERIES as MANIFEST_SERIES, replay as replay_manifest};
 
 pub use edit::{Excised, LEVELS, SstRef, VersionEdit};
@@ -76,8 +76,8 @@ pub trait MetaStore: Send + Sync + Debug {
     /// All entries whose keys start with `prefix`, in key order.
     fn list(&self, prefix: &str) -> Result<Vec<(String, MetaEntry)>>;
     /// Makes all changes or, where an expectation does not hold, none (`AlreadyExists`, or `NotFound`
-    /// for a revision that is gone). Durable when it returns. Returns the new revision. After an error of the
-    /// disk (`Io`, `NoSpace`, `Corruption`) nobody knows whether the next start finds the changes or not; after any other
-    /// nothing was changed.
+    /// for a revision that is gone). Durable when it returns. Returns the new revision. After an error
+    /// that is [in doubt](crate::Error::is_in_doubt) nobody knows whether the next start finds the changes or not; after any
+    /// other nothing was changed.
     fn commit(&self, changes: &[MetaChange]) -> Result<u64>;
 }

@@ -13,11 +13,15 @@
 //! has its name only once it is whole (`Journal::create_whole`). So files without a whole one among them are damaged.
 //!
 //! Files are only written from their beginning (see [`crate::io::WritableFile`]), so a journal that was
-//! opened is not continued: its first change rotates.
+//! opened is not continued: its first change rotates, or [`RotatingJournal::begin`] before that.
 //!
 //! A failed write leaves unknown what is on disk: the change may or may not be found at the next
-//! opening. Nothing is written after it. Only where the next file cannot be begun, for want of an open file or of memory, is it
+//! opening. Nothing is written after it. Only where the next file cannot be begun, for want of an open file, of memory or of space, is it
 //! known: that file has its name once it is whole, and before that nothing counts. The same change may be tried again.
+//!
+//! On a full disk a series may go on for a while: behind what is written there is a reserve of space
+//! ([`Series::reserve_bytes`]). Changes that give space back are written into it; others are refused, before anything is written,
+//! where they would.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,6 +40,18 @@ pub struct Series {
     /// Bytes of changes at which a file is outgrown, if they also exceed its snapshot. A smaller value
     /// rewrites the snapshot more often, a larger one makes opening read more.
     pub rotate_bytes: u64,
+    /// Bytes of space that are kept behind the newest file for changes that give space back, where the file system reserves any;
+    /// 0 for none. A smaller value takes fewer of them on a full disk before the first has given back any.
+    pub reserve_bytes: u64,
+}
+
+/// What a change does to the space of the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It gives space back: the reserve is there for it.
+    Frees,
+    /// Anything else.
+    Takes,
 }
 
 impl Series {
@@ -66,16 +82,49 @@ pub enum Found {
 
 /// Whether an append that failed so has written nothing: its change is in no file, and will be in none.
 pub(crate) fn wrote_nothing(error: &Error) -> bool {
-    use ErrorKind::{Exhausted, InvalidArgument, ReadOnly};
-    matches!(error.kind(), ReadOnly | InvalidArgument | Exhausted)
+    !error.is_in_doubt()
+}
+
+/// Whether the same append may succeed later: nothing was written, for want of something that there may be again.
+pub(crate) fn may_pass(error: &Error) -> bool {
+    wrote_nothing(error) && is_shortage(error)
+}
+
+fn is_shortage(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Exhausted | ErrorKind::NoSpace)
 }
 
 /// An error after which the outcome is not known.
 fn unknown(error: Error) -> Error {
     match error.kind() {
-        ErrorKind::Exhausted => Error::new(ErrorKind::Io, error.message()),
-        _ => error,
+        // Refused before anything was written.
+        ErrorKind::InvalidArgument => error,
+        ErrorKind::Exhausted => Error::new(ErrorKind::Io, error.message()).of_unknown_outcome(),
+        _ => error.of_unknown_outcome(),
     }
+}
+
+/// An error of what does not count yet: a shortage there may pass; after any other the disk is not trusted.
+fn unknown_unless_short(error: Error) -> Error {
+    if is_shortage(&error) { error } else { unknown(error) }
+}
+
+/// Writes a change into the file that there is.
+fn append_to(
+    journal: &mut Journal,
+    change: &[u8],
+    effect: Effect,
+    reserve_bytes: u64,
+) -> Result<()> {
+    if reserve_bytes > 0
+        && let Err(error) = journal.keep_spare(change.len(), reserve_bytes)
+        && error.kind() == ErrorKind::NoSpace
+        && effect == Effect::Takes
+    {
+        return Err(error.context("the disk is full, and what is left is kept for removals"));
+    }
+    // Any other failure to reserve: a write that lacks space says so.
+    journal.append_sync(change).map_err(unknown)
 }
 
 /// The writing side.
@@ -108,9 +157,11 @@ impl RotatingJournal {
         }
         let (id, path) = (1, series.path(dir, 1));
         let first = Journal::create_whole(files.as_ref(), &path, series.magic, id, snapshot)?;
-        let (dir, snapshot_bytes) = (dir.to_owned(), first.bytes());
-        let current = Some(first);
-        Ok(Self { files, dir, series, newest: id, current, snapshot_bytes, failed: None })
+        let dir = dir.to_owned();
+        let mut journal =
+            Self { files, dir, series, newest: 0, current: None, snapshot_bytes: 0, failed: None };
+        journal.write_into(first, id);
+        Ok(journal)
     }
 
     /// Finds the state in `dir`, makes it durable and removes files that do not count.
@@ -148,49 +199,88 @@ impl RotatingJournal {
         Ok((journal, found))
     }
 
-    /// Makes a change durable: `change` is its record, `snapshot` makes the record of the whole state
-    /// after it. `Exhausted` where nothing was written, and may be later. After any other failure every later call fails with
-    /// `ReadOnly`.
-    pub fn append(&mut self, change: &[u8], snapshot: impl FnOnce() -> Vec<u8>) -> Result<()> {
-        if let Some(reason) = &self.failed {
-            return Err(Error::new(
-                ErrorKind::ReadOnly,
-                format!("{}: not written since an earlier failure: {reason}", self.dir.display()),
-            ));
+    /// Begins a file where none is being written, with the record of the whole state: what comes is appended to it, on a full
+    /// disk, too. Errors as those of [`RotatingJournal::append`].
+    pub fn begin(&mut self, snapshot: &[u8]) -> Result<()> {
+        if self.current.is_some() {
+            return Ok(());
         }
+        let begun = self.check().and_then(|()| self.rotate(snapshot));
+        self.note(begun)
+    }
+
+    /// Makes a change durable: `change` is its record, `snapshot` makes the record of the whole state
+    /// after it. `Exhausted` and `NoSpace` that are not [in doubt](Error::is_in_doubt) where nothing was written, and may be
+    /// later. After any other failure every later call fails with `ReadOnly`.
+    pub fn append(
+        &mut self,
+        change: &[u8],
+        effect: Effect,
+        snapshot: impl FnOnce() -> Vec<u8>,
+    ) -> Result<()> {
+        self.check()?;
         let outgrown = self.current.as_ref().is_none_or(|journal| {
             let changes = journal.bytes().saturating_sub(self.snapshot_bytes);
             changes.saturating_add(change.len() as u64)
                 > self.series.rotate_bytes.max(self.snapshot_bytes)
         });
-        let result = match (&mut self.current, outgrown) {
-            (Some(journal), false) => journal.append_sync(change).map_err(unknown),
-            _ => self.rotate(&snapshot()),
+        let rotated = if outgrown { Some(self.rotate(&snapshot())) } else { None };
+        let reserve_bytes = self.series.reserve_bytes;
+        let written = match (rotated, &mut self.current) {
+            (None, Some(journal)) => append_to(journal, change, effect, reserve_bytes),
+            // Without room for the next file it goes into this one: room is what it makes.
+            (Some(Err(error)), Some(journal)) if effect == Effect::Frees && may_pass(&error) => {
+                append_to(journal, change, effect, reserve_bytes)
+            }
+            (rotated, _) => rotated.unwrap_or(Ok(())),
         };
-        if let Err(error) = &result
-            && error.kind() != ErrorKind::Exhausted
+        self.note(written)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.failed.as_ref().map_or(Ok(()), |reason| {
+            let dir = self.dir.display();
+            let text = format!("{dir}: not written since an earlier failure: {reason}");
+            Err(Error::new(ErrorKind::ReadOnly, text))
+        })
+    }
+
+    fn note(&mut self, written: Result<()>) -> Result<()> {
+        if let Err(error) = &written
+            && self.failed.is_none()
+            && !may_pass(error)
         {
             self.failed = Some(error.to_string());
         }
-        result
+        written
     }
 
     fn rotate(&mut self, snapshot: &[u8]) -> Result<()> {
         let full = || Error::new(ErrorKind::InvalidArgument, "the series has no numbers left");
         let id = self.newest.checked_add(1).ok_or_else(full)?;
         let path = self.series.path(&self.dir, id);
-        let draft = Journal::draft(self.files.as_ref(), &path, self.series.magic, id, snapshot)?;
+        let draft = Journal::draft(self.files.as_ref(), &path, self.series.magic, id, snapshot)
+            .map_err(unknown_unless_short)?;
         // What publishing it takes, an open file for the directory, is found missing now if it is.
-        self.files.sync_dir(&self.dir)?;
+        self.files.sync_dir(&self.dir).map_err(unknown_unless_short)?;
         self.follow(draft, id, &path).map_err(unknown)
     }
 
     fn follow(&mut self, draft: Journal, id: u64, path: &Path) -> Result<()> {
         let journal = draft.publish(self.files.as_ref(), path)?;
+        self.write_into(journal, id);
+        remove_all_but(self.files.as_ref(), &self.dir, self.series, id)
+    }
+
+    /// What comes is appended to this file, which holds a snapshot.
+    fn write_into(&mut self, mut journal: Journal, id: u64) {
         self.newest = id;
         self.snapshot_bytes = journal.bytes();
+        if self.series.reserve_bytes > 0 {
+            // A change that takes space asks again.
+            let _ = journal.keep_spare(0, self.series.reserve_bytes);
+        }
         self.current = Some(journal);
-        remove_all_but(self.files.as_ref(), &self.dir, self.series, id)
     }
 }
 
@@ -229,7 +319,7 @@ mod tests {
 
     #[test]
     fn one_id_has_one_name() {
-        let series = Series { name: "X-", magic: *b"12345678", rotate_bytes: 1 };
+        let series = Series { name: "X-", magic: *b"12345678", rotate_bytes: 1, reserve_bytes: 0 };
         let path = series.path(Path::new("d"), 0xAB);
         assert_eq!(path, Path::new("d/X-00000000000000ab"));
         assert_eq!(series.parse("X-00000000000000ab"), Some(0xAB));

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use super::edit::VersionEdit;
 use super::journal::{Journal, Record, sync_parent};
-use super::rotation::{Found, RotatingJournal, Series};
+use super::rotation::{Effect, Found, RotatingJournal, Series};
 use super::version::Version;
 use crate::cell::RowRange;
 use crate::error::{Error, ErrorKind, Result};
@@ -28,8 +28,13 @@ use crate::io::Files;
 /// about a millisecond at the next start.
 pub const MANIFEST_ROTATE_BYTES: u64 = 1 << 20;
 
-pub(crate) const SERIES: Series =
-    Series { name: "MANIFEST-", magic: *b"TEPUIMAN", rotate_bytes: MANIFEST_ROTATE_BYTES };
+pub(crate) const SERIES: Series = Series {
+    name: "MANIFEST-",
+    magic: *b"TEPUIMAN",
+    rotate_bytes: MANIFEST_ROTATE_BYTES,
+    // A flush or compaction has failed long before its edit, for its files; there may be thousands of manifests.
+    reserve_bytes: 0,
+};
 
 /// The manifest of one tablet, open for edits.
 #[derive(Debug)]
@@ -97,14 +102,15 @@ impl TabletManifest {
         Arc::clone(&self.version)
     }
 
-    /// Makes an edit durable and returns the version after it. `InvalidArgument` where the edit does not fit, `Exhausted` where
-    /// a file that it takes cannot be begun now: nothing was written. After any other failure every later append fails with `ReadOnly` (see the file's head).
+    /// Makes an edit durable and returns the version after it. `InvalidArgument` where the edit does not fit, `Exhausted` or
+    /// `NoSpace`, not [in doubt](crate::Error::is_in_doubt), where a file that it takes cannot be begun now: nothing was written. After any other failure every later append fails with
+    /// `ReadOnly` (see the file's head).
     pub fn append(&mut self, edit: &VersionEdit) -> Result<Arc<Version>> {
         if *edit == VersionEdit::default() {
             return Ok(self.version());
         }
         let next = Arc::new(self.version.apply(edit)?);
-        self.journal.append(&encoded(edit), || encoded(&next.snapshot()))?;
+        self.journal.append(&encoded(edit), Effect::Takes, || encoded(&next.snapshot()))?;
         self.version = Arc::clone(&next);
         Ok(next)
     }

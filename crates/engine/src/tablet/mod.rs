@@ -44,7 +44,7 @@ use crate::compaction::pick::Busy;
 use crate::compaction::{CompactionStats, ages};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::{Excised, TabletManifest, Version, VersionEdit, wrote_nothing};
+use crate::manifest::{Excised, TabletManifest, Version, VersionEdit, may_pass, wrote_nothing};
 use crate::options::CompactionStyle;
 use crate::schema::TabletSchema;
 use crate::sst::{FileId, FilterComparison, IndexMemory};
@@ -431,7 +431,7 @@ impl Tablet {
         let version = match manifest.append(edit) {
             Ok(version) => version,
             Err(error) => {
-                if error.kind() != ErrorKind::Exhausted {
+                if !may_pass(&error) {
                     self.core.fail(&error);
                 }
                 if !wrote_nothing(&error) {

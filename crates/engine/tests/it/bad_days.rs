@@ -162,7 +162,13 @@ fn faulty(disk: &Arc<MemoryFiles>) -> Faulty {
 }
 
 fn faulty_with(disk: &Arc<MemoryFiles>, options: EngineOptions) -> Faulty {
+    faulty_within(disk, options, None)
+}
+
+/// On a disk that has so many bytes left.
+fn faulty_within(disk: &Arc<MemoryFiles>, options: EngineOptions, left: Option<u64>) -> Faulty {
     let faults = Arc::new(FaultFiles::new(Arc::clone(disk) as Arc<dyn Files>));
+    faults.set_quota_bytes(left);
     let clock = Arc::new(ManualClock::new(START_MICROS));
     let environment = env(Arc::clone(&faults) as Arc<dyn Files>, clock, 1);
     let engine = Engine::open(environment, Path::new("/data"), options).unwrap();
@@ -307,6 +313,9 @@ fn a_full_disk_refuses_writes_keeps_reads_and_recovers_with_a_restart() {
     assert_eq!(value(&rig.tablet, "more").as_deref(), Some("room"));
 }
 
+/// What the log and the catalog reserve, and more.
+const ROOM_BYTES: u64 = 4 << 20;
+
 /// Writes an entry of the catalog, or removes it; the kind of error.
 fn catalog_commit(engine: &Engine, key: &str, value: Option<&'static str>) -> Option<ErrorKind> {
     let value = value.map(|value| Bytes::from_static(value.as_bytes()));
@@ -318,18 +327,53 @@ fn catalog_commit(engine: &Engine, key: &str, value: Option<&'static str>) -> Op
 fn a_read_only_engine_keeps_its_catalog_and_on_a_full_disk_lets_entries_go() {
     for (full, refused) in [(false, ErrorKind::ReadOnly), (true, ErrorKind::NoSpace)] {
         let disk = Arc::new(MemoryFiles::new());
-        let rig = faulty(&disk);
-        assert_eq!(catalog_commit(&rig.engine, "old", Some("there")), None);
-        let kind = if full { ErrorKind::NoSpace } else { ErrorKind::Io };
-        rig.faults.inject(Fault::new(FaultOp::Sync).on_path("/log/").kind(kind));
-        block_on(rig.tablet.apply(batch("row", "lost"))).unwrap_err();
-        rig.faults.heal();
+        assert_eq!(catalog_commit(&faulty(&disk).engine, "old", Some("there")), None);
+        // Nothing changes the catalog between the start and the failure.
+        let rig = faulty_within(&disk, tiny_options(), full.then_some(ROOM_BYTES));
+        if full {
+            rig.faults.set_quota_bytes(Some(0));
+        } else {
+            rig.faults.inject(Fault::new(FaultOp::Sync).on_path("/log/"));
+        }
+        while block_on(rig.tablet.apply(batch("row", "lost in the end"))).is_ok() {}
+        if !full {
+            rig.faults.heal();
+        }
         assert!(matches!(rig.engine.health(), Health::ReadOnly(_)));
         assert_eq!(catalog_commit(&rig.engine, "new", Some("more")), Some(refused));
         assert_eq!(catalog_commit(&rig.engine, "old", Some("changed")), Some(refused));
         assert_eq!(catalog_commit(&rig.engine, "old", None), (!full).then_some(refused));
         assert_eq!(rig.engine.meta().get("old").unwrap().is_none(), full);
+        drop(rig);
+        assert_eq!(faulty(&disk).engine.meta().get("old").unwrap().is_none(), full);
     }
+}
+
+#[test]
+fn a_disk_that_others_fill_refuses_what_grows_the_catalog_and_leaves_the_server_writing() {
+    const ENTRIES: usize = 200;
+    let disk = Arc::new(MemoryFiles::new());
+    let rig = faulty_within(&disk, tiny_options(), Some(ROOM_BYTES));
+    let keys: Vec<String> = (0..ENTRIES).map(|n| format!("entry {n}")).collect();
+    for key in &keys {
+        assert_eq!(catalog_commit(&rig.engine, key, Some("there")), None);
+    }
+    rig.faults.set_quota_bytes(Some(0));
+    let refused = (0..).find_map(|n| catalog_commit(&rig.engine, &format!("new {n}"), Some("x")));
+    assert_eq!(refused, Some(ErrorKind::NoSpace));
+    for key in &keys {
+        assert_eq!(catalog_commit(&rig.engine, key, None), None, "{key}");
+    }
+    assert_eq!(catalog_commit(&rig.engine, "late", Some("x")), Some(ErrorKind::NoSpace));
+    // The log has reserved its segment.
+    block_on(rig.tablet.apply(batch("row", "value"))).unwrap();
+    assert_eq!(rig.engine.health(), Health::Serving);
+    rig.faults.set_quota_bytes(None);
+    assert_eq!(catalog_commit(&rig.engine, "late", Some("x")), None);
+    drop(rig);
+    let meta = faulty(&disk).engine.meta();
+    assert!(keys.iter().all(|key| meta.get(key).unwrap().is_none()));
+    assert!(meta.get("late").unwrap().is_some());
 }
 
 #[test]

@@ -340,14 +340,22 @@ fn a_flush_that_meets_the_limit_while_the_log_is_held_is_tried_again_too() {
 }
 
 #[test]
-fn a_change_of_the_catalog_that_finds_no_open_file_is_refused_and_may_be_sent_again() {
-    let rig = open(furnished(), &[]);
+fn a_change_of_the_catalog_that_finds_no_open_file_or_no_space_is_refused_and_may_be_sent_again() {
+    let fault = |op, kind| Fault::new(op).on_path("/data/meta").kind(kind);
+    // The start does without the file, too.
+    let rig = open(furnished(), &[fault(FaultOp::Create, ErrorKind::NoSpace)]);
     let value = Some(Bytes::from_static(b"value"));
     let change = [MetaChange { key: "key".into(), expect: MetaExpect::Any, value }];
-    for op in [FaultOp::Create, FaultOp::SyncDir] {
-        rig.faults.inject(Fault::new(op).on_path("/data/meta").kind(ErrorKind::Exhausted));
+    for (op, kind) in [
+        (FaultOp::Create, ErrorKind::Exhausted),
+        (FaultOp::SyncDir, ErrorKind::Exhausted),
+        (FaultOp::Create, ErrorKind::NoSpace),
+        (FaultOp::Append, ErrorKind::NoSpace),
+        (FaultOp::Sync, ErrorKind::NoSpace),
+    ] {
+        rig.faults.inject(fault(op, kind));
         let error = rig.engine.meta().commit(&change).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+        assert!(error.kind() == kind && !error.is_in_doubt(), "{op:?}: {error}");
         assert_eq!(rig.engine.health(), Health::Serving);
         assert!(rig.engine.meta().get("key").unwrap().is_none());
     }

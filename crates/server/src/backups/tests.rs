@@ -102,6 +102,10 @@ impl Place {
     }
 
     fn set(&self, row: &str, value: &str) {
+        self.try_set(row, value).unwrap();
+    }
+
+    fn try_set(&self, row: &str, value: &str) -> tepui_engine::Result<()> {
         let put = Mutation::Put {
             family: FamilyId(1),
             qualifier: Bytes::from_static(b"q"),
@@ -110,7 +114,7 @@ impl Place {
         };
         let row = Bytes::copy_from_slice(row.as_bytes());
         let batch = RowBatch { row, mutations: vec![put] };
-        pollster::block_on(self.tablet(TABLE).apply(batch)).unwrap();
+        pollster::block_on(self.tablet(TABLE).apply(batch)).map(drop)
     }
 
     fn value(&self, table: &str) -> Option<Bytes> {
@@ -663,6 +667,30 @@ fn a_backup_of_which_the_disk_does_not_say_whether_it_is_named_keeps_its_files()
     response(&place.wait(&started)).unwrap();
     response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
     assert_eq!(place.value(OTHER).unwrap(), "first");
+}
+
+#[test]
+fn on_a_full_disk_backups_are_deleted_and_expire() {
+    let disk = MemoryFiles::new();
+    let faults = FaultFiles::new(Arc::new(disk.clone()));
+    let clock = with_table(Arc::new(disk.clone())).clock;
+    faults.set_quota_bytes(Some(1 << 20));
+    let place = open(Arc::new(faults.clone()), clock);
+    place.make(BACKUP);
+    place.make(&format!("{CLUSTER}/backups/expires"));
+    let place = place.restart();
+    faults.set_quota_bytes(Some(0));
+    place.try_set("row", "second").unwrap_err();
+    place.backups.create(COPY, &place.asked(10 * HOUR)).unwrap_err();
+    place.backups.delete(BACKUP).unwrap();
+    place.pass(11 * HOUR);
+    place.backups.sweep();
+    assert!(place.names(&listing(CLUSTER)).0.is_empty());
+    assert!(place.engine.backups().is_empty());
+    let left = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(3));
+    let place = open(Arc::new(left), Arc::new(ManualClock::new(place.now() + 1)));
+    assert!(place.names(&listing(CLUSTER)).0.is_empty());
+    assert!(place.engine.backups().is_empty());
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl MetaStore for MemoryMeta {
 
     fn commit(&self, changes: &[MetaChange]) -> tepui_engine::Result<u64> {
         if self.fails.load(Ordering::Relaxed) {
-            return Err(EngineError::new(ErrorKind::Io, "the disk says no"));
+            return Err(EngineError::new(ErrorKind::Io, "the disk says no").in_doubt());
         }
         let mut guard = self.entries.lock().unwrap();
         let (revision, entries) = &mut *guard;
@@ -64,7 +64,7 @@ impl MetaStore for MemoryMeta {
             }
         }
         if self.answers_are_lost.load(Ordering::Relaxed) {
-            return Err(EngineError::new(ErrorKind::Io, "the disk does not say"));
+            return Err(EngineError::new(ErrorKind::Io, "the disk does not say").in_doubt());
         }
         Ok(*revision)
     }

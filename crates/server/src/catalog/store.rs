@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tepui_bigtable::error::{Code, Error, Result};
+use tepui_bigtable::error::{Error, Result};
 use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
 
 use super::record::TableRecord;
@@ -12,11 +12,9 @@ use super::record::TableRecord;
 pub(super) const PREFIX: &str = "tables/";
 
 /// Whether a commit that ended with this error may be found at the next start all the same ([`MetaStore::commit`]). What
-/// its entries name must stay until then: that start removes what nothing names. One that says when to try again was refused
-/// before anything was written: the catalog is full, and not the disk.
+/// its entries name must stay until then: that start removes what nothing names.
 pub fn may_be_durable(error: &Error) -> bool {
-    error.retry_after().is_none()
-        && matches!(error.kind(), Code::Internal | Code::ResourceExhausted | Code::DataLoss)
+    error.is_in_doubt()
 }
 
 /// Tables in a meta store.

@@ -216,8 +216,12 @@ async fn a_sweep_that_stands_still_does_not_keep_the_server_from_draining() {
     let (reached, reaches) = std::sync::mpsc::channel::<()>();
     let (stands_still, reached) =
         (std::sync::Mutex::new(stands_still), std::sync::Mutex::new(reached));
+    let has_begun = std::sync::atomic::AtomicBool::new(false);
     let hook = move |path: &std::path::Path| {
-        if path.to_string_lossy().contains("META-") {
+        // The first is that of the file which the start begins.
+        if path.to_string_lossy().contains("META-")
+            && has_begun.swap(true, std::sync::atomic::Ordering::SeqCst)
+        {
             let _ = reached.lock().unwrap().send(());
             // Until the sender is gone.
             let _ = stands_still.lock().unwrap().recv();
