@@ -21,6 +21,7 @@ use crate::memtable::{Memtable, MemtableMemory};
 use crate::options::EngineOptions;
 use crate::pressure::{Behind, Pressure, Refusals};
 use crate::store::SstStore;
+use crate::wall_clock::WallClock;
 
 /// Shared by the tablets of one engine.
 #[derive(Debug)]
@@ -53,17 +54,8 @@ pub(crate) struct Core {
     look_at_bytes: AtomicU64,
     stopping: AtomicBool,
     failure: Mutex<Option<Error>>,
-    /// Where the wall clock is doubted.
-    doubt: OnceLock<ClockDoubt>,
-}
-
-/// By what cells expire while the wall clock may be wrong.
-#[derive(Debug)]
-struct ClockDoubt {
-    /// Monotonic micros.
-    until_micros: u64,
-    /// What the wall clock read at the newest write before it was doubted.
-    newest_micros: i64,
+    /// By what cells and changes expire.
+    pub(crate) wall_clock: WallClock,
 }
 
 /// Counters since the engine was opened. Bytes are bytes on disk.
@@ -110,6 +102,7 @@ impl Core {
         memtables: MemtableMemory,
     ) -> Self {
         let look_at_bytes = options.flush_from_bytes();
+        let wall_clock = WallClock::new(Arc::clone(&env.clock));
         let space = Space::new(Arc::clone(&env.files), layout.ssts(), &options);
         Self {
             env,
@@ -131,26 +124,13 @@ impl Core {
             look_at_bytes: AtomicU64::new(look_at_bytes),
             stopping: AtomicBool::new(false),
             failure: Mutex::new(None),
-            doubt: OnceLock::new(),
+            wall_clock,
         }
-    }
-
-    /// The wall clock may be ahead: for `pause` cells expire as if it still read `newest_micros`. Said once.
-    pub(crate) fn doubt_clock(&self, newest_micros: i64, pause: Duration) {
-        let pause_micros = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
-        let until_micros = self.env.clock.monotonic_micros().saturating_add(pause_micros);
-        self.doubt.get_or_init(|| ClockDoubt { until_micros, newest_micros });
     }
 
     /// The time by which cells expire: what the wall clock reads, unless it is doubted.
     pub(crate) fn expiry_micros(&self) -> i64 {
-        let clock = &self.env.clock;
-        match self.doubt.get() {
-            Some(doubt) if clock.monotonic_micros() < doubt.until_micros => {
-                doubt.newest_micros.min(clock.now_micros())
-            }
-            _ => clock.now_micros(),
-        }
+        self.wall_clock.expiry_micros()
     }
 
     /// An empty memtable.

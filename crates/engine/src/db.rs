@@ -279,9 +279,8 @@ impl Engine {
     /// The wall clock is doubted: for `pause` from now on no change file goes for its age, and no cell expires that had not by
     /// the newest write that opening found. Called before [`Engine::start`].
     pub fn doubt_clock(&self, pause: Duration) {
-        self.core.changes.doubt_ages(self.core.env.clock.monotonic_micros(), pause);
         if let Some(newest_micros) = self.summary.newest_micros {
-            self.core.doubt_clock(newest_micros, pause);
+            self.core.wall_clock.doubt(newest_micros, pause);
         }
     }
 
@@ -289,6 +288,12 @@ impl Engine {
     /// catalog or a client knows, opening does not find.
     pub fn begin_after(&self, seq: Seq) {
         self.core.pipeline.hlc().observe(seq);
+    }
+
+    /// Whether the wall clock is in doubt: for [`CLOCK_DOUBT`](crate::limits::CLOCK_DOUBT) after it has jumped ahead, and as long
+    /// as [`Engine::doubt_clock`] says. What expires by it has to wait.
+    pub fn clock_is_doubted(&self) -> bool {
+        self.core.wall_clock.is_doubted()
     }
 
     /// Starts flushes, compactions and garbage collection (unless the options say that the owner runs

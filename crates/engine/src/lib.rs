@@ -131,5 +131,6 @@ mod store;
 pub mod tablet;
 mod touch;
 pub mod values;
+mod wall_clock;
 
 pub use error::{Error, ErrorKind, Result};

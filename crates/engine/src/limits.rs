@@ -1,5 +1,7 @@
 //! Every limit of the engine, with its unit and its reason.
 
+use std::time::Duration;
+
 /// Bytes of one row that a read returns at most: Bigtable's documented limit of 256 MiB.
 pub const ROW_READ_BYTES_MAX: u64 = 256 << 20;
 
@@ -18,3 +20,11 @@ pub const SKIP_BEFORE_SEEK_AGAIN: u32 = 2;
 /// progress: about a millisecond of work. Lower: more marks on the wire for sparse scans. Higher: a
 /// caller that waits for a mark holds its thread for longer, and a client that resumes repeats more.
 pub const SCAN_PROGRESS_RECORDS: u64 = 16_384;
+
+/// How far the wall clock may get ahead of the monotonic one between two looks, as a clock does that is set. A day costs nobody a
+/// backup or a deleted table that was to stay for the usual week or month. A smaller value doubts a machine that slept for a night.
+pub const CLOCK_JUMP_MAX: Duration = Duration::from_hours(24);
+
+/// How long nothing expires by a wall clock that is in doubt, be it since it jumped or since a start: time to set it right. The disk
+/// keeps for so much longer what a clock that was right would have deleted.
+pub const CLOCK_DOUBT: Duration = Duration::from_hours(1);

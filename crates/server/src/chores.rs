@@ -10,7 +10,7 @@ use tepui_engine::db::Health;
 use tepui_engine::pressure::Behind;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::{Interval, MissedTickBehavior};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
@@ -51,8 +51,6 @@ pub struct Chores {
     pub health: HealthReporter,
     /// What was told there last.
     pub told: Health,
-    /// Before this, nothing is swept that time deletes: the clock is in doubt.
-    pub sweeps_wait: Duration,
     /// Given by whoever stops the server.
     pub stop: Signal,
     /// Given to the cores once health checks know that the server is going.
@@ -141,12 +139,14 @@ impl Chores {
         }
     }
 
-    /// Sweeps tables whose time is over and what belonged to tables that are gone, for ever.
+    /// Sweeps tables whose time is over and what belonged to tables that are gone, for ever; not while the clock is in doubt.
     async fn sweep_tables(&self) {
-        tokio::time::sleep(self.sweeps_wait).await;
         let mut tick = interval(SWEEP_INTERVAL);
         loop {
             tick.tick().await;
+            if self.sources.engine.clock_is_doubted() {
+                continue;
+            }
             let (tables, views) = (Arc::clone(&self.tables), Arc::clone(&self.views));
             let (bundles, policies) = (self.bundles.clone(), self.policies.clone());
             let sweep = move || {
@@ -166,15 +166,13 @@ impl Chores {
         }
     }
 
-    /// Does what time asks for of backups, for ever; while that is to wait, it only counts them.
+    /// Does what time asks for of backups, for ever.
     async fn sweep_backups(&self) {
-        let from = Instant::now() + self.sweeps_wait;
         let mut tick = interval(BACKUP_SWEEP_INTERVAL);
         loop {
-            let is_time = tick.tick().await >= from;
+            tick.tick().await;
             let backups = Arc::clone(&self.backups);
-            let work = move || if is_time { backups.sweep() } else { backups.count() };
-            let _ = tokio::task::spawn_blocking(work).await;
+            let _ = tokio::task::spawn_blocking(move || backups.sweep()).await;
         }
     }
 }

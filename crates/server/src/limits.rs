@@ -277,9 +277,6 @@ pub const CLOCK_AHEAD_MAX: Duration = Duration::from_hours(30 * 24);
 /// How far it may be behind. Beyond, it is wrong now or was wrong before.
 pub const CLOCK_BEHIND_MAX: Duration = Duration::from_mins(1);
 
-/// How long backups, deleted tables and changes do not expire after a start at which the clock was that far ahead: time to set it right.
-pub const CLOCK_DOUBT: Duration = Duration::from_hours(1);
-
 /// How often it is looked which backups have expired or are due.
 pub const BACKUP_SWEEP_INTERVAL: Duration = Duration::from_mins(1);
 

@@ -10,11 +10,11 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Duration;
 
 use tepui_bigtable::error::{Error, Result};
 use tepui_engine::db::{Engine, OpenSummary};
 use tepui_engine::io::{Clock, Env, JoinHandle};
+use tepui_engine::limits::CLOCK_DOUBT;
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
@@ -35,8 +35,7 @@ use crate::hot_tablets::HotTablets;
 use crate::iam::policies::Policies;
 use crate::instances::Instances;
 use crate::limits::{
-    ADMIN_REQUEST_BYTES_MAX, CLOCK_AHEAD_MAX, CLOCK_BEHIND_MAX, CLOCK_DOUBT, CLOSE,
-    REQUEST_MESSAGE_BYTES_MAX,
+    ADMIN_REQUEST_BYTES_MAX, CLOCK_AHEAD_MAX, CLOCK_BEHIND_MAX, CLOSE, REQUEST_MESSAGE_BYTES_MAX,
 };
 use crate::listener;
 use crate::metrics::collect::Sources;
@@ -77,15 +76,15 @@ pub fn start(env: Env, config: &Config) -> Result<Running> {
     let engine = Engine::open_with_catalog(env.clone(), &config.data, options, catalog)?;
     let found = engine.open_summary();
     tell_opening(found);
-    let doubt = found.newest_micros.map_or(Doubt::None, |newest| {
+    if let Some(newest) = found.newest_micros {
         let now = env.clock.now_micros();
         let doubt = Doubt::of(newest, now);
         doubt.tell(newest, now);
-        doubt
-    });
-    let sweeps_wait = if doubt == Doubt::Ahead { CLOCK_DOUBT } else { Duration::ZERO };
-    engine.doubt_clock(sweeps_wait);
-    start_over(env, engine, address, config, sweeps_wait)
+        if doubt == Doubt::Ahead {
+            engine.doubt_clock(CLOCK_DOUBT);
+        }
+    }
+    start_over(env, engine, address, config)
 }
 
 /// What speaks against the wall clock at a start.
@@ -152,7 +151,6 @@ fn start_over(
     engine: Arc<Engine>,
     address: SocketAddr,
     config: &Config,
-    sweeps_wait: Duration,
 ) -> Result<Running> {
     let host = EngineHost::new(Arc::clone(&engine), Arc::clone(&env.rng), config.styles.clone());
     let (clock, rng) = (engine.clock(), Arc::clone(&env.rng));
@@ -273,7 +271,6 @@ fn start_over(
         hot_tablets,
         health,
         told,
-        sweeps_wait,
         stop: stopped,
         drain,
     };

@@ -64,8 +64,7 @@ impl ChangeLog {
         let files = core.env.files.as_ref();
         let keeps = |tablet: u64| retention(Some(tablet)) > 0;
         self.horizons.retain(files, &self.dir, keeps)?;
-        let ages_count =
-            core.env.clock.monotonic_micros() >= self.ages_from.load(Ordering::Relaxed);
+        let ages_count = !core.wall_clock.is_doubted();
         let (oldest, all_bytes) = {
             let known = self.files();
             let oldest: Vec<_> = known.iter().take(GIVEN_UP_TOGETHER_MAX).cloned().collect();

@@ -145,8 +145,6 @@ pub(crate) struct ChangeLog {
     written_bytes: AtomicU64,
     dropped_bytes: AtomicU64,
     expiry: Mutex<Expiry>,
-    /// Before this no file is too old (monotonic micros): the wall clock is in doubt.
-    ages_from: AtomicU64,
     /// When to archive again after a failure (monotonic micros).
     archive_at: AtomicU64,
     /// When to try again the segments that could not be read (monotonic micros): the others do not wait for them.
@@ -171,7 +169,6 @@ impl ChangeLog {
             written_bytes: AtomicU64::new(0),
             dropped_bytes: AtomicU64::new(0),
             expiry: Mutex::default(),
-            ages_from: AtomicU64::new(0),
             archive_at: AtomicU64::new(0),
             unreadable: Mutex::default(),
             fencing: Mutex::new(()),
@@ -203,12 +200,6 @@ impl ChangeLog {
     /// A tablet is gone, its tail with it.
     pub(crate) fn forget(&self, tablet: TabletId) {
         self.tail.end(tablet.0);
-    }
-
-    /// Takes no file for too old for `wait` from now, a time of the monotonic clock in microseconds.
-    pub(crate) fn doubt_ages(&self, now: u64, wait: Duration) {
-        let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        self.ages_from.store(now.saturating_add(wait), Ordering::Relaxed);
     }
 
     fn files(&self) -> MutexGuard<'_, Vec<Arc<ChangeFile>>> {

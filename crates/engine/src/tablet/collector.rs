@@ -363,7 +363,7 @@ impl Look {
             }
             Err(error) => {
                 let wait = i64::try_from(FAILED_WAIT_MICROS).unwrap_or(i64::MAX);
-                let until_micros = clock.now_micros().saturating_add(wait);
+                let until_micros = tablet.core.expiry_micros().saturating_add(wait);
                 let deleted_micros = self.place.deleted_micros;
                 progress.walked.insert(self.place.file, Walk { deleted_micros, until_micros });
                 if Tablet::is_stop(&error) || tablet.is_dropped() { Ok(()) } else { Err(error) }
@@ -437,7 +437,7 @@ impl Look {
                 });
                 let due = due_micros.saturating_add(patience.max().unwrap_or(0));
                 let wait = i64::try_from(COLLECTED_WAIT_MICROS).unwrap_or(i64::MAX);
-                Walked::Whole(due.max(core.env.clock.now_micros().saturating_add(wait)))
+                Walked::Whole(due.max(core.expiry_micros().saturating_add(wait)))
             }
             other => other,
         })

@@ -85,6 +85,19 @@ fn no_cell_expires_by_a_clock_that_is_doubted_until_the_doubt_is_over() {
 }
 
 #[test]
+fn no_cell_expires_by_a_running_clock_that_jumps_ahead_until_an_hour_later() {
+    let rig = Rig::new(tiny_options(), schema(GcRule::MaxAge(3_600_000_000)), 1);
+    rig.apply(b"r", vec![put(1, "q", START_MICROS, "v")]);
+    rig.clock.set_wall_micros(START_MICROS + 36 * 365 * 24 * 3_600_000_000);
+    idle_for_a_minute(&rig);
+    rig.engine.compact_fully().unwrap();
+    assert_eq!(timestamps(&rig, b"r"), [START_MICROS]);
+    rig.clock.advance_micros(3_600_000_000);
+    idle_for_a_minute(&rig);
+    assert!(timestamps(&rig, b"r").is_empty());
+}
+
+#[test]
 fn cells_older_than_the_maximum_age_go_without_any_write() {
     let rig = Rig::new(tiny_options(), schema(GcRule::MaxAge(3_600_000_000)), 1);
     rig.apply(

@@ -355,6 +355,42 @@ fn a_clock_that_was_ahead_once_does_not_end_automated_backups() {
 }
 
 #[test]
+fn a_clock_that_jumps_ahead_for_less_than_an_hour_costs_no_backup_and_makes_none() {
+    let place = place();
+    place.set_policy(Some(3));
+    place.swept();
+    place.make(BACKUP);
+    let before = place.names(&listing("projects/p/instances/i/clusters/-")).0;
+    let right = place.now();
+    place.clock.set_wall_micros(right + 36 * 365 * DAY);
+    place.pass(HOUR / 2);
+    place.swept();
+    assert_eq!(place.names(&listing("projects/p/instances/i/clusters/-")).0, before);
+    // Set right. The hour goes on, and then what is due is done.
+    place.clock.set_wall_micros(right + HOUR);
+    place.pass(HOUR);
+    place.swept();
+    assert_eq!(place.names(&listing("projects/p/instances/i/clusters/-")).0, before);
+    place.pass(10 * HOUR);
+    place.swept();
+    assert!(
+        !place.names(&listing("projects/p/instances/i/clusters/-")).0.contains(&"b".to_owned())
+    );
+}
+
+#[test]
+fn a_clock_that_stays_ahead_is_believed_after_an_hour() {
+    let place = place();
+    place.make(BACKUP);
+    place.clock.set_wall_micros(place.now() + 20 * DAY);
+    place.backups.sweep();
+    place.backups.get(BACKUP).unwrap();
+    place.pass(HOUR);
+    place.backups.sweep();
+    assert_eq!(place.backups.get(BACKUP).unwrap_err().kind(), Code::NotFound);
+}
+
+#[test]
 fn metrics_tell_how_many_backups_there_are_what_they_keep_how_old_they_are_and_what_failed() {
     let disk = MemoryFiles::new();
     let faults = FaultFiles::new(Arc::new(disk.clone()));
