@@ -71,10 +71,24 @@ impl Backups {
     }
 }
 
+/// Why no backup is made: a file cannot be opened.
+fn not_made(error: &Error, what: &str, id: FileId) -> Error {
+    let (kind, advice) = match error.kind() {
+        ErrorKind::Corruption | ErrorKind::NotFound => {
+            (ErrorKind::Corruption, "run `tepui repair` on the data directory")
+        }
+        // Not the kind of what passes by itself, such as too many open files: an SST is opened at a start and not again.
+        _ => (ErrorKind::Io, "a restart of the server opens it again"),
+    };
+    let reason = error.message();
+    let text = format!("no backup is made: {what} {id:016x} cannot be opened; {advice}: {reason}");
+    Error::new(kind, text)
+}
+
 impl Engine {
     /// Makes a backup of these tablets, durably: it holds every write to them that was acknowledged before the call. Waits for
-    /// one flush of each. `Corruption` where a file of theirs cannot be opened: a backup of it would not be one. A
-    /// backup that the catalog does not name is removed by [`Engine::retain_backups`] at the next start.
+    /// one flush of each. `Corruption` where a file of theirs is damaged or missing, and `Io` where one cannot be opened for another
+    /// reason: a backup of it would not be one. A backup that the catalog does not name is removed by [`Engine::retain_backups`] at the next start.
     pub async fn create_backup(&self, tablets: &[TabletId]) -> Result<Arc<Backup>> {
         self.core().check_writable()?;
         let missing =
@@ -94,13 +108,9 @@ impl Engine {
             let view = tablet.hold();
             let version = &view.version;
             for (id, file) in view.files.iter() {
-                file.reader().map_err(|error| {
-                    error.context(format!(
-                        "no backup is made: SST {id:016x} cannot be opened; run `tepui repair` on the \
-                         data directory"
-                    ))
-                })?;
+                file.reader().map_err(|error| not_made(&error, "SST", *id))?;
                 for (values, bytes) in file.value_files() {
+                    values.reader().map_err(|error| not_made(&error, "value file", values.id()))?;
                     let named = list.values.entry(values.id()).or_default();
                     *named = named.saturating_add(*bytes).min(values.frame_bytes());
                 }

@@ -450,6 +450,43 @@ fn a_table_with_a_damaged_file_is_not_backed_up_and_the_error_names_it() {
 }
 
 #[test]
+fn a_table_of_which_a_file_is_missing_or_cannot_be_opened_is_not_backed_up_and_the_advice_helps() {
+    for (dir, part, is_missing) in
+        [("values", ".val", true), ("sst", ".sst", true), ("sst", ".sst", false)]
+    {
+        let disk = Arc::new(MemoryFiles::new());
+        let (engine, tablet, _, backup) = furnished(Arc::clone(&disk) as Arc<dyn Files>);
+        let id = tablet.id();
+        engine.close().unwrap();
+        drop((engine, tablet));
+        let dir = Path::new(DIR).join(dir);
+        let name = disk.list(&dir).unwrap()[0].name.clone();
+        let faults = FaultFiles::new(Arc::clone(&disk) as Arc<dyn Files>);
+        if is_missing {
+            disk.remove(&dir.join(&name)).unwrap();
+        } else {
+            faults.inject(Fault::new(FaultOp::Open).on_path(&*name).kind(ErrorKind::Exhausted));
+        }
+        let engine = open(Arc::new(faults), 2);
+        engine.retain_backups(&[backup]).unwrap();
+        serve(&engine);
+        let error = block_on(engine.create_backup(&[id])).unwrap_err();
+        let (kind, advice) = if is_missing {
+            (ErrorKind::Corruption, "tepui repair")
+        } else {
+            (ErrorKind::Io, "restart")
+        };
+        assert_eq!(error.kind(), kind, "{error}");
+        let message = error.message();
+        assert!(
+            message.contains(advice) && message.contains(name.trim_end_matches(part)),
+            "{error}"
+        );
+        assert_eq!(engine.backups().len(), 1);
+    }
+}
+
+#[test]
 fn a_backup_that_the_disk_has_no_room_for_leaves_nothing_behind() {
     let disk = Arc::new(MemoryFiles::new());
     let faults = FaultFiles::new(Arc::clone(&disk) as Arc<dyn Files>);
