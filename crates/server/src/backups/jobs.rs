@@ -410,7 +410,7 @@ impl Backups {
         let id = record.made_id().ok_or_else(|| {
             Error::failed_precondition(format!("backup {name:?} is still being created"))
         })?;
-        let made = self.engine.backup(id).ok_or_else(|| {
+        let made = self.whole(id).ok_or_else(|| {
             Error::data_loss(format!(
                 "backup {name:?} has lost its list of files; see `tepui check`"
             ))

@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use tepui_bigtable::error::{Error, Result};
-use tepui_engine::backup::BackupId;
+use tepui_engine::backup::{Backup, BackupId};
 use tepui_engine::db::Engine;
 use tepui_engine::io::Env;
 
@@ -104,17 +104,18 @@ impl Backups {
         let named: Vec<BackupId> =
             all.iter().filter_map(|(_, stored)| stored.value.made_id()).collect();
         engine.retain_backups(&named)?;
+        let (jobs, figures) = (AtomicUsize::new(0), Figures::default());
+        let backups = Self { env, engine, tables, instances, resources, operations, jobs, figures };
         for (name, stored) in &all {
             let made = stored.value.made_id();
-            if made.is_some_and(|id| engine.backup(id).is_none()) {
+            if made.is_some_and(|id| backups.whole(id).is_none()) {
                 tracing::error!(
                     backup = name,
-                    "the data directory does not have this backup's list of files: it cannot be restored"
+                    "the data directory does not have this backup's list of files: it cannot be restored; delete it"
                 );
             }
         }
-        let (jobs, figures) = (AtomicUsize::new(0), Figures::default());
-        Ok(Self { env, engine, tables, instances, resources, operations, jobs, figures })
+        Ok(backups)
     }
 
     /// The backup of a name.
@@ -215,6 +216,11 @@ impl Backups {
             Some(instance) => self.instances.check(instance),
             None => self.check_cluster(parent),
         }
+    }
+
+    /// The engine's backup, unless its list is lost: a repair leaves an empty one in its place, and no table is without a tablet.
+    fn whole(&self, id: BackupId) -> Option<Arc<Backup>> {
+        self.engine.backup(id).filter(|made| !made.list().tablets.is_empty())
     }
 
     /// Removes the engine's backup of an entry that is gone. A failure costs space until the next start.

@@ -10,6 +10,7 @@ use tepui_engine::io::{
     Clock, CrashMode, Fault, FaultFiles, FaultOp, Files, InlineIo, ManualClock, MemoryFiles,
     SeededRng, ThreadSpawner,
 };
+use tepui_engine::offline::{RepairOptions, repair};
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::ReadView;
 
@@ -703,6 +704,35 @@ fn a_backup_of_which_the_disk_does_not_say_whether_it_is_named_keeps_its_files()
     response(&place.wait(&started)).unwrap();
     response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
     assert_eq!(place.value(OTHER).unwrap(), "first");
+}
+
+#[test]
+fn a_backup_whose_list_a_repair_has_emptied_says_what_is_lost_and_is_not_copied() {
+    let disk = MemoryFiles::new();
+    let place = with_table(Arc::new(disk.clone()));
+    place.make(BACKUP);
+    place.engine.close().unwrap();
+    let Place { files, clock, engine, tables, operations, backups } = place;
+    let env = engine.env().clone();
+    drop((engine, tables, operations, backups));
+    let directory = Path::new("/data/backups");
+    let list = files.list(directory).unwrap().remove(0).name;
+    disk.put_contents(&directory.join(list), b"damaged".to_vec());
+    let (catalog, options) = (&crate::catalog::entry_of, RepairOptions { dry_run: false });
+    let repaired =
+        repair(&env, Path::new("/data"), Some(catalog), options, &mut |_, _| {}).unwrap();
+    assert!(repaired.lost.iter().any(|lost| lost.contains("delete it")), "{:?}", repaired.lost);
+    let place = open(files, clock);
+    let expiry = times::timestamp(place.now() + DAY);
+    for refused in
+        [place.backups.restore(OTHER, BACKUP), place.backups.copy(COPY, BACKUP, Some(&expiry))]
+    {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), Code::DataLoss);
+        assert!(error.message().contains("lost its list of files"), "{error}");
+    }
+    place.backups.delete(BACKUP).unwrap();
+    assert!(place.names(&listing(CLUSTER)).0.is_empty());
 }
 
 #[test]
