@@ -35,7 +35,7 @@ const EMPTY_TYPE: &str = "google.protobuf.Empty";
 const DONE_PERCENT: i32 = 100;
 
 /// Takes a place among the jobs while it lives.
-struct Place(Arc<Backups>);
+pub(super) struct Place(Arc<Backups>);
 
 impl Drop for Place {
     fn drop(&mut self) {
@@ -59,20 +59,21 @@ impl Backups {
             hot_to_standard_time: asked.hot_to_standard_time,
             ..admin::Backup::default()
         };
-        self.begin(name, shown, false)
+        self.begin(name, shown, None)
     }
 
-    /// Starts a backup of a table, of which all is checked.
+    /// Starts a backup of a table, of which all is checked. An automated one has its `place` already.
     pub(super) fn begin(
         self: &Arc<Self>,
         name: &str,
         shown: admin::Backup,
-        automated: bool,
+        place: Option<Place>,
     ) -> Result<Operation> {
         self.check_writable()?;
         let source_table = shown.source_table.clone();
         let table = self.tables.get(&source_table)?.record.clone();
-        let place = self.place()?;
+        let automated = place.is_some();
+        let place = place.map_or_else(|| self.place(), Ok)?;
         let start_time = Some(times::timestamp(self.env.clock.now_micros()));
         let shown = admin::Backup {
             name: name.to_owned(),
@@ -432,7 +433,8 @@ impl Backups {
         Place(Arc::clone(self))
     }
 
-    fn place(self: &Arc<Self>) -> Result<Place> {
+    /// A place among the jobs; `RESOURCE_EXHAUSTED` where there is none.
+    pub(super) fn place(self: &Arc<Self>) -> Result<Place> {
         let place = self.take_place();
         if self.jobs.load(Ordering::Acquire) <= BACKUP_JOBS_MAX {
             return Ok(place);

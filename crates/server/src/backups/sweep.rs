@@ -47,14 +47,19 @@ impl Backups {
         }
         let made = Automated::among(&all, now);
         for entry in self.tables.all() {
-            let Err(error) = self.back_up_by_policy(&entry.record, now, &made) else { continue };
-            if error.kind() == Code::ResourceExhausted {
+            let error = match self.back_up_by_policy(&entry.record, now, &made) {
+                Ok(true) => continue,
                 // Enough are under way; the others have their turn at the next sweep.
-                break;
-            }
+                Ok(false) => break,
+                Err(error) => error,
+            };
             let table = &entry.record.name;
             tracing::warn!(table, %error, "cannot make the automated backup that is due");
             self.count_failure(Job::Automated, &error);
+            if error.kind() == Code::ResourceExhausted {
+                // The catalog is full, or the list of operations: it would be the same with the others.
+                break;
+            }
         }
         self.count();
     }
@@ -93,14 +98,15 @@ impl Backups {
         cooled.map(|_| tracing::info!(backup = name, "hot backup turned into a standard one"))
     }
 
-    /// Starts the backup of a table that its policy asks for now, in each cluster of its instance.
+    /// Starts the backup of a table that its policy asks for now, in each cluster of its instance. `false` where one has to wait
+    /// for others that are under way.
     fn back_up_by_policy(
         self: &Arc<Self>,
         table: &TableRecord,
         now: i64,
         made: &Automated<'_>,
-    ) -> Result<()> {
-        let Some(policy) = table.backup_policy() else { return Ok(()) };
+    ) -> Result<bool> {
+        let Some(policy) = table.backup_policy() else { return Ok(true) };
         let micros = |length: Option<prost_types::Duration>| {
             let length = length.and_then(|length| std::time::Duration::try_from(length).ok());
             length.map(times::length_micros)
@@ -113,10 +119,10 @@ impl Backups {
         let hot_until =
             micros(policy.keep_hot_duration).map(|hot| times::timestamp(now.saturating_add(hot)));
         let kind = if hot_until.is_some() { BackupType::Hot } else { BackupType::Standard };
-        let Some((instance, _)) = names::split_table(&table.name) else { return Ok(()) };
+        let Some((instance, _)) = names::split_table(&table.name) else { return Ok(true) };
         if self.instances.check(instance).is_err() {
             // It is not served, either.
-            return Ok(());
+            return Ok(true);
         }
         for cluster in self.instances.cluster_ids(instance) {
             let cluster = format!("{instance}/clusters/{cluster}");
@@ -131,9 +137,10 @@ impl Backups {
                 hot_to_standard_time: hot_until,
                 ..admin::Backup::default()
             };
-            self.begin(&name, shown, true)?;
+            let Ok(place) = self.place() else { return Ok(false) };
+            self.begin(&name, shown, Some(place))?;
         }
-        Ok(())
+        Ok(true)
     }
 }
 

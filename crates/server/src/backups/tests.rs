@@ -736,6 +736,29 @@ fn a_backup_whose_list_a_repair_has_emptied_says_what_is_lost_and_is_not_copied(
 }
 
 #[test]
+fn automated_backups_wait_in_silence_for_others_and_fail_aloud_for_want_of_room() {
+    let place = place();
+    place.set_policy(Some(3));
+    let automated = || place.backups.figures().failures[1];
+    let jobs = &place.backups.jobs;
+    jobs.store(crate::limits::BACKUP_JOBS_MAX, std::sync::atomic::Ordering::Release);
+    place.backups.sweep();
+    assert_eq!(automated(), ("automated", 0));
+    jobs.store(0, std::sync::atomic::Ordering::Release);
+    // All but fills the list of operations, none of which has ended.
+    let empty = crate::operations::any("google.protobuf.Empty", &());
+    let kept: Vec<_> = (0..crate::limits::OPERATIONS_MAX)
+        .map_while(|_| place.operations.start("x", empty.clone()).ok())
+        .collect();
+    place.backups.sweep();
+    assert_eq!(automated(), ("automated", 1));
+    for handle in kept {
+        handle.finish(Ok(empty.clone())).unwrap();
+    }
+    assert!(place.names(&listing("projects/p/instances/i/clusters/-")).0.is_empty());
+}
+
+#[test]
 fn on_a_full_disk_backups_are_deleted_and_expire() {
     let disk = MemoryFiles::new();
     let faults = FaultFiles::new(Arc::new(disk.clone()));
