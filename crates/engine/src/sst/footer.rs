@@ -90,7 +90,7 @@ impl Footer {
 
     /// The version of the footer of `file` that was found at `offset`, where a newer one than this wrote it.
     pub(super) fn newer_version(bytes: &[u8], file: FileId, offset: u64) -> Option<u32> {
-        newer_version(bytes, MAGIC, FORMAT_VERSION, file, offset)
+        newer_version(bytes, *MAGIC, FORMAT_VERSION, file, offset)
     }
 
     /// Reads the footer of `file` that was found at `offset`.

@@ -87,7 +87,7 @@ pub(crate) fn verify_footer(
 /// `file id u64 | version u32 | u32 | checksum u64 | magic`, the checksum over all before it.
 pub(crate) fn newer_version(
     footer: &[u8],
-    magic: &[u8; 8],
+    magic: [u8; 8],
     known: u32,
     file: FileId,
     offset: u64,
@@ -97,7 +97,7 @@ pub(crate) fn newer_version(
     let checksum = end.fixed_u64().ok()?;
     let mut last = Reader::at(covered, covered.len().checked_sub(16)?);
     let (stored_file, version) = (last.fixed_u64().ok()?, last.fixed_u32().ok()?);
-    let whole = end.take(magic.len()).ok()? == magic
+    let whole = end.take(magic.len()).ok()? == magic.as_slice()
         && verify_footer(covered, checksum, stored_file, file, offset).is_ok();
     (whole && version > known).then_some(version)
 }

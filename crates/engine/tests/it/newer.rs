@@ -97,6 +97,7 @@ fn segment_with(place: &Place, record: &[u8]) -> PathBuf {
     let mut writer = RecordWriter::create(files.as_ref(), &path, MAGIC, id).unwrap();
     writer.append(&[[3].as_slice(), &[0; 16]].concat()).unwrap();
     writer.append(&batch(5)).unwrap();
+    writer.sync().unwrap();
     writer.append(record).unwrap();
     writer.sync().unwrap();
     path
