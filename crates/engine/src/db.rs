@@ -243,10 +243,16 @@ impl Engine {
                 Some((id, Tablet::open(Arc::clone(&core), id, manifest, replay)))
             })
             .collect();
-        check_versions(tablets.values()).inspect_err(|_| core.stop())?;
-        if !lists_lost {
-            orphans_removed += core.store.values().remove_orphans()?;
-        }
+        let end = || {
+            check_versions(tablets.values())?;
+            let values_removed =
+                if lists_lost { 0 } else { core.store.values().remove_orphans()? };
+            // Last of all: a start that is refused has changed nothing.
+            meta.begin()?;
+            Ok(values_removed)
+        };
+        // The log's thread runs by now.
+        orphans_removed += end().inspect_err(|_: &Error| core.stop())?;
         let summary = OpenSummary {
             replayed_records: replayed.records,
             replayed_bytes: replayed.bytes,
@@ -257,8 +263,6 @@ impl Engine {
             orphans_removed,
             newest_micros: (floor > 0).then(|| commit_micros(floor)),
         };
-        // Last of all: a start that is refused has changed nothing.
-        meta.begin()?;
         Ok(Arc::new(Self {
             core,
             meta,
@@ -290,10 +294,10 @@ impl Engine {
         self.core.pipeline.hlc().observe(seq);
     }
 
-    /// Whether the wall clock is in doubt: for [`CLOCK_DOUBT`](crate::limits::CLOCK_DOUBT) after it has jumped ahead, and as long
-    /// as [`Engine::doubt_clock`] says. What expires by it has to wait.
-    pub fn clock_is_doubted(&self) -> bool {
-        self.core.wall_clock.is_doubted()
+    /// The time of the wall clock in microseconds since 1970, unless it is in doubt: for [`CLOCK_DOUBT`](crate::limits::CLOCK_DOUBT) after
+    /// it has jumped ahead, and as long as [`Engine::doubt_clock`] says. What expires by it has to wait.
+    pub fn believed_micros(&self) -> Option<i64> {
+        self.core.wall_clock.believed_micros()
     }
 
     /// Starts flushes, compactions and garbage collection (unless the options say that the owner runs

@@ -57,9 +57,10 @@ impl WallClock {
         seen.doubt = Some(Doubt { until_micros, believed_micros });
     }
 
-    /// Whether it is doubted now.
-    pub(crate) fn is_doubted(&self) -> bool {
-        self.look().1.is_some()
+    /// What it reads, unless it is doubted now.
+    pub(crate) fn believed_micros(&self) -> Option<i64> {
+        let (now, doubt) = self.look();
+        doubt.is_none().then_some(now)
     }
 
     /// The time by which things expire: what it reads, unless it is doubted.
@@ -116,7 +117,7 @@ mod tests {
             now += passes + set_by;
             clock.set_wall_micros(now);
             assert_eq!(wall.expiry_micros(), now);
-            assert!(!wall.is_doubted());
+            assert!(wall.believed_micros().is_some());
         }
     }
 
@@ -125,13 +126,13 @@ mod tests {
         let (clock, wall) = started();
         clock.advance_micros(5 * HOUR as u64);
         clock.set_wall_micros(START + 36 * YEAR);
-        assert!(wall.is_doubted());
+        assert_eq!(wall.believed_micros(), None);
         assert_eq!(wall.expiry_micros(), START + 5 * HOUR, "what had passed by then has");
         clock.advance_micros(HOUR as u64 - 1);
         assert_eq!(wall.expiry_micros(), START + 5 * HOUR);
         clock.advance_micros(1);
         assert_eq!(wall.expiry_micros(), START + 36 * YEAR + HOUR);
-        assert!(!wall.is_doubted());
+        assert!(wall.believed_micros().is_some());
     }
 
     #[test]

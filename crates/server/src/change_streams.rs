@@ -113,7 +113,9 @@ impl ChangeStreams {
     {
         let entry = self.streaming(&request.table_name)?;
         let begun = begin(request, &entry).await?;
-        let asked = asked(request, &entry, self.clock.now_micros(), begun)?;
+        let now = self.clock.now_micros();
+        let expires = entry.table.tablets().next().map(|(_, tablet)| tablet.expiry_micros());
+        let asked = asked(request, &entry, now, expires.unwrap_or(now), begun)?;
         let tablets: Vec<_> = entry
             .table
             .tablets()
@@ -177,11 +179,12 @@ async fn begin(request: &ReadChangeStreamRequest, entry: &Entry<Table>) -> Resul
     }
 }
 
-/// Checks a request. `begun` is where it begins if it does not say so.
+/// Checks a request. `begun` is where it begins if it does not say so; `expires` is the time by which changes expire.
 fn asked(
     request: &ReadChangeStreamRequest,
     entry: &Entry<Table>,
     now: i64,
+    expires: i64,
     begun: Seq,
 ) -> Result<Asked> {
     let partition = from_message("partition", request.partition.as_ref())?;
@@ -189,7 +192,7 @@ fn asked(
     let retention = record.change_stream_retention().unwrap_or_default();
     let retention = i64::try_from(retention.as_micros()).unwrap_or(i64::MAX);
     let since = record.change_stream_since;
-    let oldest = now.saturating_sub(retention).max(commit_micros(since));
+    let oldest = expires.saturating_sub(retention).max(commit_micros(since));
     let too_old = |what: &str| {
         Err(Error::out_of_range(format!(
             "{what} is before what the change stream has: it begins at {oldest} microseconds since 1970"

@@ -144,13 +144,11 @@ impl Chores {
         let mut tick = interval(SWEEP_INTERVAL);
         loop {
             tick.tick().await;
-            if self.sources.engine.clock_is_doubted() {
-                continue;
-            }
+            let Some(now) = self.sources.engine.believed_micros() else { continue };
             let (tables, views) = (Arc::clone(&self.tables), Arc::clone(&self.views));
             let (bundles, policies) = (self.bundles.clone(), self.policies.clone());
             let sweep = move || {
-                tables.sweep();
+                tables.sweep(now);
                 if let Err(error) = views.sweep(|name| tables.incarnation(name)) {
                     tracing::warn!(%error, "cannot remove the authorized views of tables that are gone");
                 }

@@ -32,7 +32,8 @@ pub(super) struct Expiry {
 impl ChangeLog {
     /// Gives up the files that no reader may read any more, the oldest first and some at a time: the store removes them.
     /// `retention` is that of a tablet, or the longest of all, in microseconds; 0 where no changes are kept. How long the
-    /// next are to wait, where there are more: until those have gone at `bytes_per_second`; 0 does not wait. Blocks.
+    /// next are to wait, where there are more: until those have gone at `bytes_per_second`; 0 does not wait, nor does what is over
+    /// the limit of all. Blocks.
     pub(crate) fn expire(
         &self,
         core: &Core,
@@ -53,7 +54,9 @@ impl ChangeLog {
             tracing::warn!(%error, "cannot remove old change files; they are tried again");
         });
         let (bytes, more) = given_up.ok()?;
-        let takes = bytes.saturating_mul(1_000_000).checked_div(bytes_per_second).unwrap_or(0);
+        // What is over the limit does not wait: it would be more by then. The store removes it as fast as it must.
+        let pace = if over { 0 } else { bytes_per_second };
+        let takes = bytes.saturating_mul(1_000_000).checked_div(pace).unwrap_or(0);
         expiry.not_before = now.saturating_add(takes);
         expiry.more = more;
         more.then(|| Duration::from_micros(takes))
@@ -64,7 +67,7 @@ impl ChangeLog {
         let files = core.env.files.as_ref();
         let keeps = |tablet: u64| retention(Some(tablet)) > 0;
         self.horizons.retain(files, &self.dir, keeps)?;
-        let ages_count = !core.wall_clock.is_doubted();
+        let now = core.wall_clock.believed_micros();
         let (oldest, all_bytes) = {
             let known = self.files();
             let oldest: Vec<_> = known.iter().take(GIVEN_UP_TOGETHER_MAX).cloned().collect();
@@ -73,7 +76,7 @@ impl ChangeLog {
         let (mut bytes, mut dropped_bytes, mut given_up) = (all_bytes, 0, Vec::new());
         let mut horizons = BTreeMap::new();
         for file in &oldest {
-            let age = core.env.clock.now_micros().saturating_sub(commit_micros(file.last_seq));
+            let age = now.map_or(0, |now| now.saturating_sub(commit_micros(file.last_seq)));
             let age = u64::try_from(age).unwrap_or(0);
             let found = file.tablets(files, &self.dir).ok();
             // Of one that cannot be read it may be anybody's. Were it to stay for good, so would all that are newer.
@@ -83,7 +86,7 @@ impl ChangeLog {
                 Some(losers) => losers.iter().map(|of| retention(Some(*of))).max().unwrap_or(0),
                 None => retention(None),
             };
-            let is_too_old = ages_count && age > kept.saturating_add(GRACE_MICROS);
+            let is_too_old = age > kept.saturating_add(GRACE_MICROS);
             if kept > 0 && !is_too_old && bytes <= self.bytes_max {
                 break;
             }
@@ -134,22 +137,28 @@ mod tests {
     use crate::db::{Engine, EngineOptions};
     use crate::io::{Env, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
 
-    #[test]
-    fn files_are_given_up_some_at_a_time_at_the_pace_of_removals() {
-        let clock = ManualClock::new(1_767_225_600_000_000);
-        let env = Env {
-            files: Arc::new(MemoryFiles::new()),
+    fn env(files: &MemoryFiles, clock: &ManualClock) -> Env {
+        Env {
+            files: Arc::new(files.clone()),
             io: Arc::new(InlineIo),
             clock: Arc::new(clock.clone()),
             rng: Arc::new(SeededRng::new(1)),
             spawner: Arc::new(ThreadSpawner),
-        };
-        let options =
-            EngineOptions { background: false, log_segment_bytes: 500, ..EngineOptions::default() };
-        let engine = Engine::open(env, Path::new("/data"), options).unwrap();
+        }
+    }
+
+    fn options() -> EngineOptions {
+        EngineOptions { background: false, log_segment_bytes: 500, ..EngineOptions::default() }
+    }
+
+    const DAY: Duration = Duration::from_hours(24);
+
+    /// An engine with a tablet that keeps its changes in more files than go together, but less than twice as many.
+    fn filled(files: &MemoryFiles, clock: &ManualClock) -> Arc<Engine> {
+        let engine = Engine::open(env(files, clock), Path::new("/data"), options()).unwrap();
         let tablet = engine.create_tablet(RowRange::all()).unwrap();
         tablet.set_schema(Arc::default());
-        tablet.keep_changes(Some(Duration::from_hours(24)));
+        tablet.keep_changes(Some(DAY));
         for _ in 0..400 {
             let row = Bytes::from_static(b"row");
             let write = tablet.apply(RowBatch { row, mutations: vec![Mutation::DeleteRow] });
@@ -157,11 +166,19 @@ mod tests {
         }
         block_on(tablet.flush()).unwrap();
         engine.run_background().unwrap();
+        let kept = engine.change_figures().files;
+        assert!((33..64).contains(&kept), "{kept}");
+        engine
+    }
+
+    #[test]
+    fn files_are_given_up_some_at_a_time_at_the_pace_of_removals() {
+        let clock = ManualClock::new(1_767_225_600_000_000);
+        let engine = filled(&MemoryFiles::new(), &clock);
         let figures = || engine.change_figures();
         let (files, bytes) = (figures().files, figures().file_bytes);
-        assert!((33..64).contains(&files), "{files}");
 
-        tablet.keep_changes(None);
+        engine.tablets()[0].keep_changes(None);
         clock.advance_micros(EXPIRE_EVERY_MICROS);
         let wait = engine.expire_changes(1_000).unwrap();
         assert_eq!(figures().files, files - 32);
@@ -172,5 +189,17 @@ mod tests {
         clock.advance_micros(given_up * 1_000);
         assert_eq!(engine.expire_changes(1_000), None);
         assert_eq!(figures().files, 0);
+    }
+
+    #[test]
+    fn files_over_the_limit_of_all_do_not_wait_for_those_before_them_to_go() {
+        let (files, clock) = (MemoryFiles::new(), ManualClock::new(1_767_225_600_000_000));
+        filled(&files, &clock).close().unwrap();
+        let options = EngineOptions { change_log_bytes_max: 1, ..options() };
+        let engine = Engine::open(env(&files, &clock), Path::new("/data"), options).unwrap();
+        engine.tablets()[0].keep_changes(Some(DAY));
+        assert_eq!(engine.expire_changes(1_000), Some(Duration::ZERO));
+        assert_eq!(engine.expire_changes(1_000), None);
+        assert_eq!(engine.change_figures().files, 0);
     }
 }

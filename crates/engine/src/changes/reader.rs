@@ -169,7 +169,8 @@ impl ChangeReader {
         }
         let core = self.tablet.core();
         let kept = self.tablet.changes_kept_micros().load(Ordering::Acquire);
-        let age = core.env.clock.now_micros().saturating_sub(commit_micros(self.position));
+        // By the time by which files go.
+        let age = core.expiry_micros().saturating_sub(commit_micros(self.position));
         // Whoever was let in at the end of the period is: what follows is here for as long.
         let too_old = u64::try_from(age).unwrap_or(0) > kept.saturating_add(GRACE_MICROS);
         if kept == 0 {

@@ -259,8 +259,7 @@ struct OnPanic<'a>(&'a Shared, &'a dyn LogObserver);
 impl Drop for OnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let error = Error::new(ErrorKind::ReadOnly, "the log's writer panicked");
-            self.0.fail(&error, self.1);
+            self.0.fail(&panicked(), self.1);
         }
     }
 }
@@ -273,13 +272,22 @@ pub(super) fn run(worker: &Mutex<Worker>, shared: &Shared, observer: &dyn LogObs
     }
 }
 
+/// The worker, unless who had it panicked: what that took from the queue is lost, and nothing may be written behind it.
+fn alive(worker: &Mutex<Worker>) -> Result<MutexGuard<'_, Worker>> {
+    worker.lock().map_err(|_| panicked())
+}
+
+fn panicked() -> Error {
+    Error::new(ErrorKind::ReadOnly, "the log's writer panicked")
+}
+
 fn serve(worker: &Mutex<Worker>, shared: &Shared, observer: &dyn LogObserver) -> Result<()> {
     let mut gather = Gather::default();
     loop {
-        let deadline = lock(worker).deadline();
+        let deadline = alive(worker)?.deadline();
         let work = shared.next_work(deadline, &mut gather)?;
         let is_last = matches!(work, Work::Close);
-        let mut worker = lock(worker);
+        let mut worker = alive(worker)?;
         let done = match work {
             Work::Group => worker.work_off(observer, &mut gather),
             Work::Timer => worker.on_timer(),

@@ -332,6 +332,11 @@ impl Tablet {
         self.core.changes.forget(self.id);
     }
 
+    /// The time by which its cells and changes expire, in microseconds since 1970: what the wall clock reads, unless that is in doubt.
+    pub fn expiry_micros(&self) -> i64 {
+        self.core.expiry_micros()
+    }
+
     pub(crate) fn core(&self) -> &Core {
         &self.core
     }

@@ -61,7 +61,7 @@ fn no_reader_misses_in_silence_what_went_while_the_clock_was_ahead() {
 fn under_a_clock_in_doubt_no_change_is_too_old_for_a_while() {
     let files = MemoryFiles::new();
     let kept = Kept::open(Arc::new(files.clone()), options()).unwrap();
-    fill(&kept, 200);
+    let position = fill(&kept, 200)[0].last_seq;
     let before = kept.engine.change_figures();
     kept.engine.close().unwrap();
     drop(kept);
@@ -85,6 +85,9 @@ fn under_a_clock_in_doubt_no_change_is_too_old_for_a_while() {
             "they are bounded all the same: {figures:?}"
         );
         assert_eq!(figures.dropped_bytes > 0, bytes_max < u64::MAX);
+        // Whoever comes now is told of what there is, and not to begin anew.
+        let read = engine.tablets()[0].changes_after(position).read_disk(1 << 20);
+        assert_eq!(read.is_ok(), bytes_max == u64::MAX, "{read:?}");
         clock.advance_micros(hour.as_micros() as u64);
         engine.run_background().unwrap();
         assert_eq!(engine.change_figures().files, 0);

@@ -19,11 +19,10 @@ impl Backups {
     /// Deletes what has expired, turns hot backups into standard ones whose time it is, and starts the backups that are due by
     /// policies. Blocks. What cannot be done now is tried again at the next sweep, and while the clock is in doubt nothing is done.
     pub fn sweep(self: &Arc<Self>) {
-        if self.engine.clock_is_doubted() {
+        let Some(now) = self.engine.believed_micros() else {
             self.count();
             return;
-        }
-        let now = self.env.clock.now_micros();
+        };
         let all = self.resources.list::<BackupRecord>("", None, usize::MAX);
         for (name, stored) in &all {
             let Some(shown) = &stored.value.shown else { continue };

@@ -210,7 +210,7 @@ fn a_backup_outlives_its_table_and_comes_back_in_another_instance_after_a_restar
     place.set("row", "second");
     place.tables.delete(TABLE).unwrap();
     place.pass(8 * DAY);
-    assert_eq!(place.tables.sweep(), 1);
+    assert_eq!(place.tables.sweep(place.now()), 1);
     let place = place.restart();
     assert_eq!(place.backups.get(BACKUP).unwrap(), backup);
     let restored = place.wait(&place.backups.restore(OTHER, BACKUP).unwrap());
@@ -416,7 +416,7 @@ fn metrics_tell_how_many_backups_there_are_what_they_keep_how_old_they_are_and_w
     place.set_policy(None);
     place.tables.delete(TABLE).unwrap();
     place.pass(8 * DAY);
-    place.tables.sweep();
+    place.tables.sweep(place.now());
     let expiry = times::timestamp(place.now() + DAY);
     place.backups.count();
     let alone = place.backups.figures();

@@ -93,6 +93,11 @@ pub struct Entry<T> {
     pub table: Arc<T>,
 }
 
+fn is_past_retention(record: &TableRecord, now: i64) -> bool {
+    let retention = i64::try_from(UNDELETE_RETENTION.as_micros()).unwrap_or(i64::MAX);
+    record.deleted_micros.is_some_and(|deleted| now.saturating_sub(deleted) >= retention)
+}
+
 #[cfg(test)]
 impl<T> Entry<T> {
     /// Of a record that nothing stores.
@@ -424,7 +429,7 @@ impl<H: Host> Catalog<H> {
             ));
         }
         let old = self.read().deleted.get(name).map(Arc::clone);
-        let old = old.filter(|entry| !self.is_past_retention(&entry.record));
+        let old = old.filter(|entry| !is_past_retention(&entry.record, self.clock.now_micros()));
         let old = old.ok_or_else(|| {
             Error::not_found(format!("no deleted table {name:?} found that can be undeleted"))
         })?;
@@ -434,15 +439,15 @@ impl<H: Host> Catalog<H> {
         Ok(undeleted)
     }
 
-    /// Removes the tables that were deleted more than [`UNDELETE_RETENTION`] ago, with their data. Blocks.
+    /// Removes the tables that were deleted more than [`UNDELETE_RETENTION`] before `now`, in microseconds since 1970, with their data. Blocks.
     /// Returns how many; a table that cannot be removed now is tried again at the next sweep.
-    pub fn sweep(&self) -> usize {
+    pub fn sweep(&self, now: i64) -> usize {
         let _changing = self.change();
         let tables = self.read();
         let old: Vec<_> = tables
             .deleted
             .values()
-            .filter(|entry| self.is_past_retention(&entry.record))
+            .filter(|entry| is_past_retention(&entry.record, now))
             .map(Arc::clone)
             .collect();
         drop(tables);
@@ -508,12 +513,6 @@ impl<H: Host> Catalog<H> {
                 tracing::warn!(table = record.name, tablet = id.0, %error, "cannot drop a tablet");
             }
         }
-    }
-
-    fn is_past_retention(&self, record: &TableRecord) -> bool {
-        let retention = i64::try_from(UNDELETE_RETENTION.as_micros()).unwrap_or(i64::MAX);
-        let now = self.clock.now_micros();
-        record.deleted_micros.is_some_and(|deleted| now.saturating_sub(deleted) >= retention)
     }
 
     // A panic under one of these locks leaves maps that are whole, since each is changed by single
