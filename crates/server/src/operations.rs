@@ -55,6 +55,8 @@ struct State {
     last: u64,
     /// What operations under way told of themselves last, by id.
     running: BTreeMap<u64, Option<Any>>,
+    /// Those that ended and that the catalog had no room to keep as ended, by id: kept here until it has.
+    unwritten: BTreeMap<u64, Operation>,
     /// When operations ended of which clients were told before: microseconds of the monotonic clock, by id. Those of the last
     /// [`OPERATION_KEPT`], roughly.
     ended: BTreeMap<u64, u64>,
@@ -163,9 +165,10 @@ impl Operations {
     /// Those that the last server had not finished and nobody has resumed.
     pub fn interrupted(&self) -> Vec<Operation> {
         let all = self.resources.list::<Operation>("", None, usize::MAX);
-        let running = &self.lock().running;
+        let State { running, unwritten, .. } = &*self.lock();
         let left = all.into_iter().filter(|(key, stored)| {
-            !stored.value.done && key.parse().is_ok_and(|id: u64| !running.contains_key(&id))
+            let is_left = |id: u64| !running.contains_key(&id) && !unwritten.contains_key(&id);
+            !stored.value.done && key.parse().is_ok_and(is_left)
         });
         left.map(|(_, stored)| stored.value.clone()).collect()
     }
@@ -228,15 +231,17 @@ impl Operations {
     /// Forgets an operation that is done. Blocks.
     pub fn delete(&self, name: &str) -> Result<()> {
         let id = id_of(name).ok_or_else(|| missing(name))?;
-        self.get(name)?;
-        self.resources.delete::<Operation>(&key(id), |operation| {
-            if operation.done {
+        let is_done = self.get(name)?.done;
+        self.resources.delete::<Operation>(&key(id), |_| {
+            if is_done {
                 return Ok(());
             }
             Err(Error::failed_precondition(format!(
                 "operation {name:?} is under way: it can be deleted once it is done"
             )))
-        })
+        })?;
+        self.lock().unwritten.remove(&id);
+        Ok(())
     }
 
     /// Up to `limit` operations with this name or below it, oldest first, those after the id `after` only; each with its id.
@@ -323,6 +328,7 @@ impl Operations {
         let told = self.lock().running.get(&id).cloned().flatten();
         // Before it can be seen as done: one that nobody asks about may go at once.
         self.lock().ended.insert(id, self.clock.monotonic_micros());
+        let mut done = None;
         let ended = self.resources.update(&key(id), |operation: &mut Operation| {
             operation.metadata = told.or_else(|| operation.metadata.take());
             operation.done = true;
@@ -330,11 +336,36 @@ impl Operations {
                 Ok(response) => operation::Result::Response(response),
                 Err(error) => operation::Result::Error(status::of_entry(&error)),
             });
+            done = Some(operation.clone());
             Ok(())
         });
-        self.lock().running.remove(&id);
+        let mut state = self.lock();
+        state.running.remove(&id);
+        // What is in doubt has made the server read-only: the next start knows.
+        let kept_here = done.filter(|_| ended.as_ref().is_err_and(|error| !error.is_in_doubt()));
+        state.unwritten.extend(kept_here.map(|operation| (id, operation)));
+        drop(state);
         self.ended.send_replace(());
         ended.map(|stored| stored.value.clone())
+    }
+
+    /// Writes the ends of operations that could not be written when they came. Blocks.
+    pub fn write_ends(&self) {
+        let unwritten = self.lock().unwritten.clone();
+        for (id, ended) in unwritten {
+            let name = ended.name.clone();
+            let written = self.resources.update(&key(id), |operation: &mut Operation| {
+                *operation = ended;
+                Ok(())
+            });
+            match written {
+                Err(error) if error.kind() != Code::NotFound => {
+                    tracing::warn!(name, %error, "cannot keep the end of an operation yet");
+                    return;
+                }
+                _ => drop(self.lock().unwritten.remove(&id)),
+            }
+        }
     }
 
     fn handle(self: &Arc<Self>, id: u64, name: String) -> Handle {
@@ -344,12 +375,16 @@ impl Operations {
 
     /// The operation with what it told of itself last.
     fn as_of_now(&self, id: u64, stored: &Operation) -> Operation {
-        let mut operation = stored.clone();
-        if !operation.done {
-            operation.result = None;
-            if let Some(Some(metadata)) = self.lock().running.get(&id) {
-                operation.metadata = Some(metadata.clone());
-            }
+        if stored.done {
+            return stored.clone();
+        }
+        let state = self.lock();
+        if let Some(ended) = state.unwritten.get(&id) {
+            return ended.clone();
+        }
+        let mut operation = Operation { result: None, ..stored.clone() };
+        if let Some(Some(metadata)) = state.running.get(&id) {
+            operation.metadata = Some(metadata.clone());
         }
         operation
     }

@@ -15,6 +15,8 @@ pub(crate) struct MemoryMeta {
     pub fails: AtomicBool,
     /// While it is set there is no room for a commit that creates an entry.
     pub is_full: AtomicBool,
+    /// While it is set the disk has no room for a commit that does not only remove.
+    pub disk_is_full: AtomicBool,
     /// While it is set every commit is made, and fails nevertheless, as after a sync that failed.
     pub answers_are_lost: AtomicBool,
 }
@@ -51,6 +53,10 @@ impl MetaStore for MemoryMeta {
             |change: &MetaChange| change.value.is_some() && !entries.contains_key(&change.key);
         if self.is_full.load(Ordering::Relaxed) && changes.iter().any(creates) {
             return Err(EngineError::overloaded("it is full", Duration::from_secs(1)));
+        }
+        let removes = changes.iter().all(|change| change.value.is_none());
+        if self.disk_is_full.load(Ordering::Relaxed) && !removes {
+            return Err(EngineError::new(ErrorKind::NoSpace, "no space is left"));
         }
         *revision += 1;
         for change in changes {

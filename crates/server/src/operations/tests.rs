@@ -258,6 +258,31 @@ fn an_end_that_cannot_be_kept_at_a_start_waits_for_the_next() {
 }
 
 #[test]
+fn an_end_that_the_catalog_has_no_room_for_is_told_and_written_once_it_has() {
+    use std::sync::atomic::Ordering::Relaxed;
+    let meta: Arc<MemoryMeta> = Arc::default();
+    let operations = over(&meta);
+    let [first, second] = [(); 2].map(|()| operations.start(RESOURCE, told("begun")).unwrap());
+    let (name, deleted) = (first.name().to_owned(), second.name().to_owned());
+    meta.disk_is_full.store(true, Relaxed);
+    assert!(first.finish(Ok(told("made"))).is_err());
+    assert!(second.finish(Ok(told("made"))).is_err());
+    let ended = operations.get(&name).unwrap();
+    assert!(ended.done && ended.result == Some(operation::Result::Response(told("made"))));
+    assert!(operations.interrupted().is_empty());
+    operations.write_ends();
+    assert_eq!(over(&meta).interrupted().len(), 2, "there is no room yet");
+
+    operations.delete(&deleted).unwrap();
+    meta.disk_is_full.store(false, Relaxed);
+    assert!(operations.get(&deleted).is_err());
+    operations.write_ends();
+    assert_eq!(over(&meta).get(&name).unwrap(), ended);
+    assert_eq!(operations.get(&name).unwrap(), ended);
+    assert!(operations.get(&deleted).is_err(), "it does not come back");
+}
+
+#[test]
 fn a_name_of_another_resource_with_the_same_id_is_not_found() {
     let operations = operations();
     let operation = finish(&operations);
