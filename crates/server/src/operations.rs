@@ -341,8 +341,10 @@ impl Operations {
         });
         let mut state = self.lock();
         state.running.remove(&id);
-        // What is in doubt has made the server read-only: the next start knows.
-        let kept_here = done.filter(|_| ended.as_ref().is_err_and(|error| !error.is_in_doubt()));
+        // Of a server that is read-only the next start knows more: what is in doubt may be done.
+        let may_pass =
+            |error: &Error| error.kind() == Code::ResourceExhausted && !error.is_in_doubt();
+        let kept_here = done.filter(|_| ended.as_ref().is_err_and(may_pass));
         state.unwritten.extend(kept_here.map(|operation| (id, operation)));
         drop(state);
         self.ended.send_replace(());
