@@ -89,9 +89,16 @@ impl Error {
         Self::new(ErrorKind::Corruption, format!("{file}: offset {offset}: {what}"))
     }
 
-    /// What a newer version wrote, where `file` says `what`: no damage, and to be left as it is.
-    pub fn newer_version(file: impl fmt::Display, what: impl fmt::Display) -> Self {
-        let text = format!("{file}: {what}: a newer version wrote the file");
+    /// What a newer version wrote, where `file` says `version` and this program knows `known`: no damage, and to be left as it is.
+    pub fn newer_version(
+        file: impl fmt::Display,
+        version: impl Into<u64>,
+        known: impl Into<u64>,
+    ) -> Self {
+        let (version, known) = (version.into(), known.into());
+        let text = format!(
+            "{file}: format version {version}; this program knows {known}: a newer version wrote the file"
+        );
         Self::new(ErrorKind::InvalidArgument, text)
     }
 

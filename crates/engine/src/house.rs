@@ -35,7 +35,7 @@ impl Engine {
         let mut oldest_pinned = true;
         // The last positions of streams may be in no other place: a clock that is set back is not to give them again.
         let newest = segments.iter().rfind(|s| !s.tablets.is_empty()).map(|s| s.id);
-        let flushed = self.tablets().iter().map(|t| t.flushed_seq()).max().unwrap_or(0);
+        let flushed = || self.tablets().iter().map(|t| t.flushed_seq()).max().unwrap_or(0);
         for segment in segments.iter().filter(|s| s.sealed) {
             let pinning: Vec<Arc<Tablet>> = segment
                 .tablets
@@ -46,7 +46,7 @@ impl Engine {
                 .collect();
             if pinning.is_empty() {
                 bytes = bytes.saturating_sub(segment.bytes);
-                if newest == Some(segment.id) && segment.last_seq() > flushed {
+                if newest == Some(segment.id) && segment.last_seq() > flushed() {
                     continue;
                 }
                 let kept: HashSet<u64> = segment

@@ -71,8 +71,7 @@ impl SstReader {
             .ok_or_else(|| damaged(0, Malformed::whole("too short to be an SST")))?;
         let footer = file.read_at(footer_at, FOOTER_LEN)?;
         if let Some(version) = Footer::newer_version(&footer, id, footer_at) {
-            let what = format!("format version {version}; this program knows {FORMAT_VERSION}");
-            return Err(Error::newer_version(path.display(), what));
+            return Err(Error::newer_version(path.display(), version, FORMAT_VERSION));
         }
         let footer = Footer::decode(&footer, id, footer_at).map_err(|m| damaged(footer_at, m))?;
         let block = |handle: Handle| -> Result<Bytes> {

@@ -229,8 +229,7 @@ impl ValueReader {
             .ok_or_else(|| damaged(0, "too short to be a value file"))?;
         let footer = file.read_at(at, FOOTER_LEN)?;
         if let Some(version) = newer_version(&footer, *MAGIC, FORMAT_VERSION, id, at) {
-            let what = format!("format version {version}; this program knows {FORMAT_VERSION}");
-            return Err(Error::newer_version(path.display(), what));
+            return Err(Error::newer_version(path.display(), version, FORMAT_VERSION));
         }
         Footer::decode(&footer, id, at).map_err(|m| damaged(at, m.what))
     }

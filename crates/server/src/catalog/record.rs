@@ -10,6 +10,7 @@
 //! Families keep the API's own messages, so a client is shown what it set; what the engine is given is
 //! derived from them ([`super::families`]).
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use prost::Message as _;
@@ -93,6 +94,18 @@ pub(super) fn newer(key: &str, what: impl std::fmt::Display) -> Error {
     Error::failed_precondition(text)
 }
 
+/// What follows the version in the value of an entry, where that is the one that is `known`.
+pub(super) fn of_version<'v>(key: &str, value: &'v [u8], known: u8) -> Result<&'v [u8]> {
+    let damaged = |what: &str| Error::data_loss(format!("catalog entry {key}: offset 0: {what}"));
+    let (version, rest) = value.split_first().ok_or_else(|| damaged("it is empty"))?;
+    let unknown = || format!("version {version} is not known here");
+    match version.cmp(&known) {
+        Ordering::Equal => Ok(rest),
+        Ordering::Greater => Err(newer(key, format_args!("offset 0: {}", unknown()))),
+        Ordering::Less => Err(damaged(&unknown())),
+    }
+}
+
 impl TableRecord {
     /// Bytes for the meta store.
     pub fn encode_versioned(&self) -> Vec<u8> {
@@ -106,14 +119,7 @@ impl TableRecord {
     pub fn decode_versioned(key: &str, value: &[u8]) -> Result<Self> {
         let damaged =
             |what: String| Error::new(Code::DataLoss, format!("catalog entry {key}: {what}"));
-        let (version, rest) =
-            value.split_first().ok_or_else(|| damaged("offset 0: it is empty".to_owned()))?;
-        if *version > VERSION {
-            return Err(newer(key, format_args!("offset 0: version {version} is not known here")));
-        }
-        if *version != VERSION {
-            return Err(damaged(format!("offset 0: version {version} is not known here")));
-        }
+        let rest = of_version(key, value, VERSION)?;
         let record = Self::decode(rest).map_err(|error| damaged(format!("offset 1: {error}")))?;
         let record = record.modern();
         if key.strip_prefix(super::store::PREFIX) != Some(record.name.as_str()) {

@@ -33,7 +33,7 @@ use tepui_engine::manifest::{MetaChange, MetaExpect, MetaStore};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::authorized_views::ViewRecord;
-use super::record::newer;
+use super::record::{newer, of_version};
 use crate::api::instances::Instance;
 use crate::api::{admin, longrunning};
 use crate::backups::record::BackupRecord;
@@ -153,14 +153,7 @@ fn decode<'k>(key: &'k str, value: &[u8], revision: u64) -> Result<(usize, &'k s
     let found = KINDS.iter().enumerate().find(|(_, known)| known.name == kind);
     let (number, kind) = found
         .ok_or_else(|| newer(key, format_args!("resources of kind {kind:?} are not known here")))?;
-    let (version, rest) =
-        value.split_first().ok_or_else(|| damaged("offset 0: it is empty".to_owned()))?;
-    if *version > VERSION {
-        return Err(newer(key, format_args!("offset 0: version {version} is not known here")));
-    }
-    if *version != VERSION {
-        return Err(damaged(format!("offset 0: version {version} is not known here")));
-    }
+    let rest = of_version(key, value, VERSION)?;
     let entry = (kind.decode)(rest, revision, xxh3_64(value));
     let entry = entry.map_err(|error| damaged(format!("offset 1: {error}")))?;
     Ok((number, name, entry))

@@ -31,8 +31,7 @@ impl RecordFile {
         match FileHeader::decode(&bytes).filter(|header| header.magic == magic) {
             Some(header) if header.version != u64::from(FORMAT_VERSION) => {
                 let version = header.version;
-                let what = format!("format version {version}; this program knows {FORMAT_VERSION}");
-                Err(Error::newer_version(opened.file.path().display(), what))
+                Err(Error::newer_version(opened.file.path().display(), version, FORMAT_VERSION))
             }
             Some(header) if header.file_id == file_id => Ok(opened),
             Some(header) => Err(opened.corruption(

@@ -162,8 +162,7 @@ impl Window {
         match FileHeader::decode(&bytes).filter(|header| header.magic == magic) {
             Some(header) if header.version == u64::from(FORMAT_VERSION) => Ok(Some(header.file_id)),
             Some(FileHeader { version, .. }) => {
-                let what = format!("format version {version}; this program knows {FORMAT_VERSION}");
-                Err(Error::newer_version(self.file.path().display(), what))
+                Err(Error::newer_version(self.file.path().display(), version, FORMAT_VERSION))
             }
             None => Ok(None),
         }
