@@ -7,8 +7,9 @@
 //!
 //! One that replaces an earlier export keeps its files hidden (`.NAME-00002-of-00005.avro.new`) until all of them are whole,
 //! and the earlier ones stay what they are. Then it notes that in its state, removes the earlier files, and only then gives
-//! the new ones their names: at no time do files of two exports stand beside each other under that name. What a crash
-//! interrupts there is done to its end by the next run with `--resume`, or with `--overwrite` before it begins anew.
+//! the new ones their names: at no time do files of two exports, of whatever formats, stand beside each other under that
+//! name. What a crash interrupts there is done to its end by the next run with `--resume`, or with `--overwrite` before it
+//! begins anew.
 //!
 //! It is no snapshot: rows that are written meanwhile may be in it or not, each row by itself is whole.
 
@@ -352,7 +353,7 @@ fn place(output: &Path, state: &State) -> Result<()> {
     let whole = (0..state.shards.len()).map(|index| state.file(output, index));
     let (waiting, placed): (Vec<_>, Vec<_>) = whole.partition(|path| files::exists(&hidden(path)));
     let placed: HashSet<PathBuf> = placed.into_iter().collect();
-    let named = named(output, state.format.suffix(), "", "")?;
+    let named = named_of_any_format(output, "")?;
     named.iter().filter(|path| !placed.contains(*path)).try_for_each(|path| files::remove(path))?;
     files::sync_parent(output)?;
     waiting.iter().try_for_each(|path| files::rename(&hidden(path), path))?;
@@ -437,10 +438,19 @@ fn named(output: &Path, suffix: &str, before: &str, behind: &str) -> Result<Vec<
     names.filter_map(Result::transpose).collect()
 }
 
-/// The files of an earlier export, which are to be replaced: with another number of files, their names would stand beside the
-/// new ones. An error where there are some and they are to stay.
+/// Those of [`named`], of every format that is exported.
+fn named_of_any_format(output: &Path, behind: &str) -> Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for format in Format::EXPORTED {
+        all.extend(named(output, format.suffix(), "", behind)?);
+    }
+    Ok(all)
+}
+
+/// The files of an earlier export, which are to be replaced: with another number of files, or in another format, they would
+/// stand beside the new ones. An error where there are some and they are to stay.
 fn earlier_files(export: &Export) -> Result<Vec<PathBuf>> {
-    let earlier = named(&export.output, export.format.suffix(), "", "")?;
+    let earlier = named_of_any_format(&export.output, "")?;
     match earlier.first() {
         Some(path) if !export.overwrite => Err(Error::failed(format!(
             "{} exists: choose another name, or give --overwrite to replace the earlier files",
@@ -450,10 +460,10 @@ fn earlier_files(export: &Export) -> Result<Vec<PathBuf>> {
     }
 }
 
-/// What interrupted exports left that is of no use to a new one; of what is hidden, in any format.
+/// What interrupted exports left that is of no use to a new one, in any format.
 fn unfinished_files(export: &Export) -> Result<Vec<PathBuf>> {
-    let (output, suffix) = (&export.output, export.format.suffix());
-    let mut unfinished = named(output, suffix, "", files::UNFINISHED_SUFFIX)?;
+    let output = &export.output;
+    let mut unfinished = named_of_any_format(output, files::UNFINISHED_SUFFIX)?;
     for behind in [HIDDEN_SUFFIX.to_owned(), format!("{HIDDEN_SUFFIX}{}", files::UNFINISHED_SUFFIX)]
     {
         unfinished.extend(named(output, "*", ".", &behind)?);

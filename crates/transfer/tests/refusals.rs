@@ -797,6 +797,52 @@ fn an_export_of_another_number_of_files_replaces_all_earlier_ones() {
 }
 
 #[test]
+fn an_export_replaces_earlier_ones_of_any_format_and_stands_beside_none() {
+    let place = Place::new(State::default());
+    let earlier = [
+        "out-00000-of-00002.avro",
+        "out-00001-of-00002.avro",
+        "out-00000-of-00001.parquet",
+        "out-00000-of-00001",
+    ];
+    for name in earlier {
+        std::fs::write(place.dir.path().join(name), "old").unwrap();
+        let error = place.export(|_| {}).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("--overwrite"), "{error}");
+        std::fs::remove_file(place.dir.path().join(name)).unwrap();
+    }
+    for name in earlier {
+        std::fs::write(place.dir.path().join(name), "old").unwrap();
+    }
+    // What is not of an export under this name stays.
+    let others = ["out-00000-of-00001.jsonl", "other-00000-of-00001.avro"];
+    for name in others {
+        std::fs::write(place.dir.path().join(name), "other").unwrap();
+    }
+    place.export(|options| options.overwrite = true).unwrap();
+    let mut files = place.files();
+    assert_eq!(files.remove("out-00000-of-00001.csv").unwrap(), exported(0..10));
+    assert_eq!(files, others.map(|name| (name.to_owned(), "other".to_owned())).into());
+}
+
+#[test]
+fn an_export_leaves_nothing_of_one_in_another_format_that_was_interrupted() {
+    let samples = vec![("r5", 100), ("", 200)];
+    let place = Place::new(State { samples, refused_from: Some(2), ..State::default() });
+    let begun = place.export(|options| {
+        (options.format, options.columns, options.files) = (Format::Avro, Vec::new(), Some(2));
+    });
+    assert!(begun.unwrap_err().to_string().contains("not you"));
+    place.state.lock().unwrap().refused_from = None;
+    let at = |name: &str| place.dir.path().join(name);
+    assert!(at("out-00000-of-00002.avro").exists());
+    // As a crash leaves it in the midst of the second file.
+    std::fs::write(at("out-00001-of-00002.avro.unfinished"), "begun").unwrap();
+    place.export(|options| options.overwrite = true).unwrap();
+    assert_eq!(place.files(), [("out-00000-of-00001.csv".to_owned(), exported(0..10))].into());
+}
+
+#[test]
 fn a_replacement_that_a_crash_interrupts_between_its_renames_is_done_by_the_next_run() {
     for overwrite in [false, true] {
         let place = interrupted_replacement(&[("out-00000-of-00007.csv", "old")]);

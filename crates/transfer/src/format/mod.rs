@@ -114,6 +114,9 @@ impl ReadOptions {
 }
 
 impl Format {
+    /// Those that an export writes.
+    pub const EXPORTED: [Self; 4] = [Self::Csv, Self::Avro, Self::Parquet, Self::SequenceFile];
+
     /// What follows a file's number: as Google's templates name their files, which leave SequenceFiles without.
     pub fn suffix(self) -> &'static str {
         match self {
