@@ -15,7 +15,7 @@ use serde::de::{
 use serde::ser::{Serialize, SerializeSeq as _, SerializeStruct as _, Serializer};
 
 use super::unit::Unit;
-use super::{Bad, Record, Sink, Source, guarded};
+use super::{Bad, CELLS_MAX, Record, Sink, Source, guarded};
 use crate::error::{Error, Result};
 use crate::files::File;
 use crate::row::{Cell, Row, VALUE_BYTES_MAX};
@@ -36,9 +36,6 @@ pub const SCHEMA: &str = r#"{
     }}}
   ]
 }"#;
-
-/// Cells of a record at most. A count of more is no row that was written, but damage, which must not take the memory.
-const CELLS_MAX: usize = 1 << 24;
 
 /// Bytes of the mark behind the header and behind each block.
 const SYNC_BYTES: usize = 16;

@@ -37,6 +37,9 @@ use crate::row::Row;
 /// What is buffered of a file that is read or written.
 const BUFFER_BYTES: usize = 256 << 10;
 
+/// Cells of a record at most. A count of more is no row that was written, but damage, which must not take the memory.
+const CELLS_MAX: usize = 1 << 24;
+
 /// A file format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]

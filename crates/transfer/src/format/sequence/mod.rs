@@ -25,6 +25,7 @@ use std::io::Read;
 pub use read::Reader;
 pub use write::Writer;
 
+use self::result::Decoder;
 use super::{Bad, Record, Source};
 use crate::error::{Error, Result};
 
@@ -40,6 +41,7 @@ const VALUE_CLASS: &str = "org.apache.hadoop.hbase.client.Result";
 /// Reads the rows of a file.
 pub struct Results<R> {
     reader: Reader<R>,
+    decoder: Decoder,
 }
 
 impl<R: Read> Results<R> {
@@ -53,14 +55,14 @@ impl<R: Read> Results<R> {
                 reader.value_class()
             )));
         }
-        Ok(Self { reader })
+        Ok(Self { reader, decoder: Decoder::new() })
     }
 }
 
 impl<R: Read> Source for Results<R> {
     fn next(&mut self) -> Result<Option<Record>> {
         let Some((key, value)) = self.reader.read_record()? else { return Ok(None) };
-        Ok(Some(match result::decode(&key, value) {
+        Ok(Some(match self.decoder.decode(&key, value) {
             Ok(row) if row.cells.is_empty() => Record::Empty,
             Ok(row) => Record::Row(row),
             Err(reason) => Record::Bad(Bad::of_row(&key, reason)),

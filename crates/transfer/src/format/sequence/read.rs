@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 
 /// Longest key or value, and most bytes of a block's buffer, decompressed: some times the largest row that a
 /// request of Bigtable takes. A file that claims more is damaged.
-const RECORD_BYTES_MAX: usize = 1 << 30;
+pub const RECORD_BYTES_MAX: usize = 1 << 30;
 /// Longest name of a class, and longest text of the metadata.
 const TEXT_BYTES_MAX: i64 = 1 << 20;
 /// Most pairs of metadata.
