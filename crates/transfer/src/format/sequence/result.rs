@@ -56,8 +56,8 @@ const DELETE_FAMILY_VERSION: i32 = 10;
 const DELETE_COLUMN: i32 = 12;
 const DELETE_FAMILY: i32 = 14;
 
-/// A row as the bytes of a `Result`, without the length that stands before them in a file.
-pub fn encode(row: &Row) -> Vec<u8> {
+/// A row as a `Result`, before which its length stands in a file.
+pub fn of_row(row: &Row) -> impl Message {
     let cell = |cell: &Cell| CellProto {
         row: Some(row.key.clone()),
         family: Some(Bytes::copy_from_slice(cell.family.as_bytes())),
@@ -68,7 +68,7 @@ pub fn encode(row: &Row) -> Vec<u8> {
         tags: Some(Bytes::new()),
     };
     let cells = row.cells.iter().map(cell).collect();
-    ResultProto { cell: cells, stale: Some(false), partial: Some(false) }.encode_to_vec()
+    ResultProto { cell: cells, stale: Some(false), partial: Some(false) }
 }
 
 /// Makes rows of the records of a file, which are given in their order.

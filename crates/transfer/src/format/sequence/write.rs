@@ -2,9 +2,10 @@
 
 use std::io::{BufWriter, Write as _};
 
-use prost::encoding::encode_varint;
+use prost::{Message as _, length_delimiter_len};
 
 use super::codec::{self, ZLIB_CLASS};
+use super::read::RECORD_BYTES_MAX;
 use super::{KEY_CLASS, MAGIC, SYNC_BYTES, SYNC_ESCAPE, VALUE_CLASS, VERSION, result, vint};
 use crate::error::{Error, Result};
 use crate::files::File;
@@ -13,6 +14,8 @@ use crate::row::Row;
 
 /// Bytes of keys and values after which a block is written: Hadoop's default.
 const BLOCK_BYTES: usize = 1_000_000;
+/// Bytes of a block's values at most: what is read, less what zlib adds to bytes that it cannot make fewer of (0.03 %).
+const VALUES_BYTES_MAX: usize = RECORD_BYTES_MAX - (RECORD_BYTES_MAX >> 8);
 
 /// Writes a file.
 pub struct Writer {
@@ -23,6 +26,8 @@ pub struct Writer {
     keys: Vec<u8>,
     value_lengths: Vec<u8>,
     values: Vec<u8>,
+    /// [`VALUES_BYTES_MAX`].
+    values_bytes_max: usize,
 }
 
 fn failed(error: impl std::fmt::Display) -> Error {
@@ -57,6 +62,7 @@ impl Writer {
             keys: Vec::new(),
             value_lengths: Vec::new(),
             values: Vec::new(),
+            values_bytes_max: VALUES_BYTES_MAX,
         })
     }
 
@@ -85,15 +91,26 @@ impl Writer {
 
 impl Sink for Writer {
     fn write(&mut self, row: &Row) -> Result<()> {
+        let result = result::of_row(row);
+        let length = result.encoded_len();
+        let length = length_delimiter_len(length) + length;
+        let most = self.values_bytes_max;
+        if length > most {
+            // Each cell has the row's key: it may be many times what the table has.
+            return Err(failed(format!(
+                "row {} takes {length} bytes, and no reader takes more than {most}: choose Avro or Parquet",
+                row.key.escape_ascii()
+            )));
+        }
+        if self.values.len() + length > most {
+            self.flush()?;
+        }
         let keys = self.keys.len();
         self.keys.extend((row.key.len() as u32).to_be_bytes());
         self.keys.extend_from_slice(&row.key);
         vint::put(&mut self.key_lengths, (self.keys.len() - keys) as i64);
-        let values = self.values.len();
-        let result = result::encode(row);
-        encode_varint(result.len() as u64, &mut self.values);
-        self.values.extend_from_slice(&result);
-        vint::put(&mut self.value_lengths, (self.values.len() - values) as i64);
+        result.encode_length_delimited(&mut self.values).map_err(failed)?;
+        vint::put(&mut self.value_lengths, length as i64);
         self.records += 1;
         if self.keys.len() + self.values.len() >= BLOCK_BYTES { self.flush() } else { Ok(()) }
     }
@@ -101,5 +118,45 @@ impl Sink for Writer {
     fn finish(mut self: Box<Self>) -> Result<File> {
         self.flush()?;
         self.output.into_inner().map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Results;
+    use super::*;
+    use crate::format::golden::rows_of;
+    use crate::row::Cell;
+
+    #[test]
+    fn a_row_that_no_reader_would_take_is_named_and_a_block_of_several_is_not_too_large() {
+        // A short row of many bytes here, since the key stands in each of its cells.
+        let row = |key: &[u8], cells: usize| Row {
+            key: key.repeat(100).into(),
+            cells: (0..cells as i64)
+                .map(|cell| Cell {
+                    family: "f".to_owned(),
+                    qualifier: "q".into(),
+                    timestamp_micros: cell * 1000,
+                    value: "v".into(),
+                })
+                .collect(),
+        };
+        let rows = [row(b"a", 50), row(b"b", 50), row(b"c", 1)];
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let (unfinished, file) = crate::files::Unfinished::create(&path).unwrap();
+        let mut writer = Box::new(Writer::create(file, [7; SYNC_BYTES]).unwrap());
+        writer.values_bytes_max = 10_000;
+        for row in &rows {
+            writer.write(row).unwrap();
+            assert!(writer.values.len() <= 10_000);
+        }
+        assert_eq!(writer.records, 2, "the first row is in a block of its own");
+        let error = writer.write(&row(b"d", 100)).unwrap_err().to_string();
+        assert!(error.contains("row dddd") && error.contains("choose Avro"), "{error}");
+        unfinished.finish(&writer.finish().unwrap()).unwrap();
+        let mut reader = Results::open(crate::files::open(&path).unwrap()).unwrap();
+        assert_eq!(rows_of(&mut reader), rows);
     }
 }
