@@ -10,7 +10,8 @@ use apache_avro::reader::ReaderDeser;
 use apache_avro::schema::{DecimalSchema, FixedSchema, InnerDecimalSchema, Name as TypeName};
 use apache_avro::{Codec, Schema};
 use serde::de::{
-    Deserialize, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor,
+    Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error as _, MapAccess, SeqAccess,
+    VariantAccess as _, Visitor,
 };
 use serde::ser::{Serialize, SerializeSeq as _, SerializeStruct as _, Serializer};
 
@@ -371,6 +372,13 @@ by_what_is_there! { Scalar,
         Skip { levels: LEVELS_MAX }.visit_map(fields)?;
         Ok(Scalar::Other)
     }
+
+    /// The symbol, as text.
+    fn visit_enum<A: EnumAccess<'de>>(self, choice: A) -> Result<Scalar, A::Error> {
+        let (symbol, content) = choice.variant()?;
+        content.unit_variant()?;
+        Ok(symbol)
+    }
 }
 
 /// Passes over a value. Of a schema that is in itself it could be as deep as a file has bytes.
@@ -438,6 +446,10 @@ impl<'de> Visitor<'de> for Skip {
             fields.next_value_seed(self.within())?;
         }
         Ok(())
+    }
+
+    fn visit_enum<A: EnumAccess<'de>>(self, choice: A) -> Result<(), A::Error> {
+        choice.variant::<Name>()?.1.unit_variant()
     }
 }
 
@@ -621,6 +633,46 @@ mod tests {
         let number = file_of(&schema("\"double\""), record(Value::Double(1.5), true));
         assert_eq!(bad(&number), "field \"value\" is not bytes");
         assert!(bad(&file_of(&schema("\"string\""), record(text, false))).contains("cells"));
+    }
+
+    #[test]
+    fn a_field_of_an_enum_is_its_symbol_or_passed_over() {
+        let schema = r#"{"type": "record", "name": "R", "fields": [
+            {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+            {"name": "kinds", "type": {"type": "array", "items": "Kind"}},
+            {"name": "key", "type": "bytes"},
+            {"name": "cells", "type": {"type": "array", "items": {"type": "record", "name": "C", "fields": [
+                {"name": "family", "type": {"type": "enum", "name": "Family", "symbols": ["f", "g"]}},
+                {"name": "qualifier", "type": "bytes"},
+                {"name": "maybe", "type": ["null", "Kind"]},
+                {"name": "timestamp", "type": "long"},
+                {"name": "value", "type": ["null", "Kind"]}
+            ]}}}]}"#;
+        let field = |name: &str, value: Value| (name.to_owned(), value);
+        let b = || Value::Enum(1, "B".to_owned());
+        let union = |value: Value| Value::Union(1, Box::new(value));
+        let cell = Value::Record(vec![
+            field("family", Value::Enum(1, "g".to_owned())),
+            field("qualifier", Value::Bytes(b"q".to_vec())),
+            field("maybe", union(b())),
+            field("timestamp", Value::Long(7)),
+            field("value", union(b())),
+        ]);
+        let record = Value::Record(vec![
+            field("kind", b()),
+            field("kinds", Value::Array(vec![b(), b()])),
+            field("key", Value::Bytes(b"k".to_vec())),
+            field("cells", Value::Array(vec![cell])),
+        ]);
+        let file = file_of(schema, record);
+        let rows = rows_of(&mut Reader::open(&file[..]).unwrap());
+        let cell = Cell {
+            family: "g".to_owned(),
+            qualifier: "q".into(),
+            timestamp_micros: 7,
+            value: "B".into(),
+        };
+        assert_eq!(rows, [Row { key: "k".into(), cells: vec![cell] }]);
     }
 
     #[test]
