@@ -11,7 +11,9 @@
 //! ```
 //!
 //! Files with lists in the newer form (`list`, `element`) are read too. A row group is in memory while it is written,
-//! so it is small ([`ROW_GROUP_BYTES`]); one is read a page of each column at a time.
+//! so it is small ([`ROW_GROUP_BYTES`]); one is read some rows at a time ([`READ_BATCH_BYTES`]), with the pages that they lie in. How many cells a
+//! row has is for its levels to say, of which a run of any length takes some bytes: a file that lies there is not found out
+//! before they take the memory.
 
 use std::io::{BufWriter, Read};
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parquet::basic::Compression;
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
-use parquet::file::metadata::KeyValue;
+use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{ChunkReader, FileReader as _, Length, SerializedFileReader};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
@@ -37,8 +39,10 @@ use crate::row::{Cell, Row};
 /// Cells of a row group until it is written, in bytes. More of them compress a little better and take more memory,
 /// for each file that is written at the same time.
 const ROW_GROUP_BYTES: usize = 32 << 20;
-/// Rows that are decoded at once.
+/// Rows that are decoded at once, at most: what a call costs is little beside these.
 const READ_BATCH_ROWS: usize = 64;
+/// Bytes of rows that are decoded at once, by what a row of the file has on average; one row at least.
+const READ_BATCH_BYTES: u64 = 8 << 20;
 
 const MESSAGE: &str = "message com.google.cloud.teleport.bigtable.BigtableRow {
   required binary key;
@@ -113,8 +117,36 @@ impl Reader {
         }
         let unit = Unit::of_parquet(meta.schema_descr())?;
         let rows_all = u64::try_from(meta.num_rows()).unwrap_or(0);
-        let rows = RowIter::from_file_into(Box::new(reader)).with_batch_size(READ_BATCH_ROWS);
+        let batch = batch_rows(reader.metadata());
+        let rows = RowIter::from_file_into(Box::new(reader)).with_batch_size(batch);
         Ok(Self { rows, unit, position, file_bytes, rows_all, rows_read: 0 })
+    }
+}
+
+/// Rows of a file that are decoded at once: as many as the rows of its row groups let, by the largest of these.
+fn batch_rows(meta: &ParquetMetaData) -> usize {
+    let of_row = meta.row_groups().iter().map(|group| {
+        // What its footer claims may be anything.
+        let columns = group.columns().iter().map(|column| column.uncompressed_size());
+        let bytes =
+            columns.fold(0u64, |sum, bytes| sum.saturating_add(u64::try_from(bytes).unwrap_or(0)));
+        bytes / u64::try_from(group.num_rows()).unwrap_or(0).max(1)
+    });
+    let rows = READ_BATCH_BYTES / of_row.max().unwrap_or(0).max(1);
+    usize::try_from(rows).unwrap_or(usize::MAX).clamp(1, READ_BATCH_ROWS)
+}
+
+/// A timestamp, which is an integer of any type that may hold one.
+fn count(field: &Field) -> Result<i64, String> {
+    match field {
+        Field::Long(count) | Field::TimestampMicros(count) | Field::TimestampMillis(count) => {
+            Ok(*count)
+        }
+        Field::ULong(count) => i64::try_from(*count)
+            .map_err(|_| format!("timestamp {count} is beyond what Bigtable has")),
+        Field::Int(count) => Ok(i64::from(*count)),
+        Field::UInt(count) => Ok(i64::from(*count)),
+        _ => Err("column \"timestamp\" is not an integer".to_owned()),
     }
 }
 
@@ -144,12 +176,7 @@ fn cell(field: &Field, unit: Unit) -> Result<Cell, String> {
             }
             "qualifier" => cell.qualifier = bytes(name, field)?,
             "timestamp" => {
-                cell.timestamp_micros = match field {
-                    Field::Long(count)
-                    | Field::TimestampMicros(count)
-                    | Field::TimestampMillis(count) => unit.micros(*count)?,
-                    _ => return Err("column \"timestamp\" is not an integer".to_owned()),
-                };
+                cell.timestamp_micros = unit.micros(count(field)?)?;
             }
             "value" => cell.value = bytes(name, field)?,
             _ => continue,
@@ -359,28 +386,66 @@ mod tests {
         assert_eq!(meta(&ours), meta(&theirs));
     }
 
-    #[test]
-    fn timestamps_of_other_units_are_read_and_what_is_no_microsecond_is_set_aside() {
+    /// A reader of a file of two rows, `a` and `b`, whose timestamps are these, of 64 bits and a type.
+    fn reader_of(timestamp_type: &str, timestamps: [i64; 2]) -> (tempfile::TempDir, Reader) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         let (unfinished, file) = crate::files::Unfinished::create(&path).unwrap();
-        let message = MESSAGE.replace("timestamp;", "timestamp (TIMESTAMP(NANOS,true));");
+        let message = MESSAGE.replace("timestamp;", &format!("timestamp ({timestamp_type});"));
         let schema = Arc::new(parse_message_type(&message).unwrap());
         let properties = Arc::new(WriterProperties::default());
         let writer = SerializedFileWriter::new(BufWriter::new(file), schema, properties).unwrap();
         let mut writer = Box::new(Writer { writer, group: Group::default() });
-        for (key, nanos) in [("a", 7_000_000), ("b", 7_000_001)] {
+        for (key, timestamp_micros) in ["a", "b"].into_iter().zip(timestamps) {
             let cell = Cell {
                 family: "f".to_owned(),
                 qualifier: "q".into(),
-                timestamp_micros: nanos,
+                timestamp_micros,
                 value: "v".into(),
             };
             writer.write(&Row { key: key.into(), cells: vec![cell] }).unwrap();
         }
         unfinished.finish(&writer.finish().unwrap()).unwrap();
         let file = crate::files::open(&path).unwrap();
-        let mut reader = Reader::open(file, Position::default()).unwrap();
+        let reader = Reader::open(file, Position::default()).unwrap();
+        (dir, reader)
+    }
+
+    #[test]
+    fn unsigned_and_short_timestamps_are_read_and_what_no_table_has_is_set_aside() {
+        // That of `b` is 2^64 - 1 to who reads it without a sign.
+        let (_dir, mut reader) = reader_of("INTEGER(64,false)", [7_000, -1]);
+        let Some(Record::Row(row)) = reader.next().unwrap() else { panic!("no row") };
+        assert_eq!(row.cells[0].timestamp_micros, 7_000);
+        let Some(Record::Bad(bad)) = reader.next().unwrap() else { panic!("a row") };
+        assert!(bad.reason.contains("timestamp 18446744073709551615"), "{}", bad.reason);
+        assert_eq!(count(&Field::Int(7_000)), Ok(7_000));
+        assert_eq!(count(&Field::UInt(u32::MAX)), Ok(4_294_967_295));
+        assert!(count(&Field::Double(7.0)).unwrap_err().contains("not an integer"));
+    }
+
+    #[test]
+    fn large_rows_are_read_few_at_a_time() {
+        let mut rows = golden_rows();
+        let batch = |rows: &[Row], flushes| {
+            let (_dir, file) = written(rows, flushes);
+            let batch = batch_rows(
+                SerializedFileReader::new(file.try_clone().unwrap()).unwrap().metadata(),
+            );
+            assert_eq!(rows_of(&mut Reader::open(file, Position::default()).unwrap()), rows);
+            batch
+        };
+        assert_eq!(batch(&rows, false), READ_BATCH_ROWS);
+        let mut large = rows[0].clone();
+        large.cells[0].value = vec![7; 10 << 20].into();
+        rows.push(large);
+        assert_eq!(batch(&rows, false), 3, "of a quarter of 10 MiB each");
+        assert_eq!(batch(&rows, true), 1, "of a row group that is one row of 10 MiB");
+    }
+
+    #[test]
+    fn timestamps_of_other_units_are_read_and_what_is_no_microsecond_is_set_aside() {
+        let (_dir, mut reader) = reader_of("TIMESTAMP(NANOS,true)", [7_000_000, 7_000_001]);
         let Some(Record::Row(row)) = reader.next().unwrap() else { panic!("no row") };
         assert_eq!(row.cells[0].timestamp_micros, 7_000);
         let Some(Record::Bad(bad)) = reader.next().unwrap() else { panic!("a row") };
