@@ -10,7 +10,7 @@
 //!
 //! A [`Source`] yields *records*, numbered from 0 in the order of the file, so that "the first n records" means the
 //! same thing on every reading: that is how an interrupted import finds its place. No source panics on
-//! damaged bytes nor allocates by a length that it only read.
+//! damaged bytes nor, but for [`parquet`], allocates by a length that it only read.
 
 pub mod avro;
 pub mod csv;
