@@ -48,7 +48,7 @@ use crate::compaction::gc::{ColumnGc, Verdict};
 use crate::cursor::{Cursor, Entry, Step};
 use crate::error::Result;
 use crate::manifest::Excised;
-use crate::read::{EncodedExcised, MergeCursor, aggregate};
+use crate::read::{EncodedExcised, MergeCursor, RangeTombstones, aggregate};
 use crate::schema::TabletSchema;
 
 /// What a compaction goes by.
@@ -136,15 +136,6 @@ impl Hiders {
     }
 }
 
-/// A cell tombstone of the current column.
-#[derive(Debug, Clone, Copy)]
-struct RangeTombstone {
-    start: Timestamp,
-    last: Timestamp,
-    seq: Seq,
-    stripe: usize,
-}
-
 /// A record on its way out.
 #[derive(Debug, Default)]
 struct Record {
@@ -203,7 +194,8 @@ pub struct CompactionStream {
     family_hiders: Hiders,
     column: Vec<u8>,
     column_hiders: Hiders,
-    ranges: Vec<RangeTombstone>,
+    /// Cell tombstones of the current column, by stripe.
+    ranges: Vec<RangeTombstones>,
     gc: ColumnGc,
     timestamp: Timestamp,
     cell: CellState,
@@ -227,6 +219,7 @@ impl CompactionStream {
         debug_assert!(spec.snapshots.is_sorted(), "snapshots ascend");
         Self {
             merge: MergeCursor::new(cursors),
+            ranges: (0..=spec.snapshots.len()).map(|_| RangeTombstones::default()).collect(),
             spec,
             excised,
             stats: CompactionStats::default(),
@@ -245,7 +238,6 @@ impl CompactionStream {
             family_hiders: Hiders::default(),
             column: Vec::new(),
             column_hiders: Hiders::default(),
-            ranges: Vec::new(),
             gc: ColumnGc::default(),
             timestamp: 0,
             cell: CellState::default(),
@@ -389,7 +381,9 @@ impl CompactionStream {
             return Ok(());
         }
         // A cell tombstone reaches over a tombstone's key, not over all of its scope.
-        let in_range = is_cell && self.in_range_tombstone(seq, Some(stripe));
+        let at = self.timestamp;
+        let ranges = self.ranges.get_mut(stripe).filter(|_| is_cell);
+        let in_range = ranges.is_some_and(|ranges| seq < ranges.hidden_below(at));
         if in_range || self.column_hiders.hide(stripe, seq) {
             self.stats.hidden += 1;
             self.recycle(record);
@@ -417,8 +411,14 @@ impl CompactionStream {
             }
             Kind::CellTombstone => match aggregate::decode(&record.value) {
                 Some(start) => {
-                    let last = timestamp;
-                    self.decide_range(record, RangeTombstone { start, last, seq, stripe });
+                    let ranges = self.ranges.get_mut(stripe);
+                    let wider = ranges.and_then(|ranges| ranges.add(start, timestamp, seq));
+                    if wider.is_some_and(|wider| seq < wider) {
+                        self.stats.hidden += 1;
+                        self.recycle(record);
+                    } else {
+                        self.decide_tombstone(record, stripe);
+                    }
                 }
                 // Malformed: kept, so that a read reports it.
                 None => self.emit(record),
@@ -433,21 +433,13 @@ impl CompactionStream {
             return Verdict::Keep;
         }
         self.cell.judged = true;
+        let at = self.timestamp;
         let live = !self.row_excised.hide_latest(seq)
             && !self.column_hiders.hide_latest(seq)
-            && !self.in_range_tombstone(seq, None);
+            && !self.ranges.iter_mut().any(|ranges| seq < ranges.hidden_below(at));
         let in_snapshot = stripe < self.latest_stripe();
         let rule = self.spec.schema.family(self.family).and_then(|f| f.gc.as_ref());
         self.gc.judge(rule, self.timestamp, live, in_snapshot, self.spec.now_micros)
-    }
-
-    /// Whether a cell tombstone of the column, of `stripe` or of any, hides the record at the current
-    /// timestamp.
-    fn in_range_tombstone(&self, seq: Seq, stripe: Option<usize>) -> bool {
-        let at = self.timestamp;
-        self.ranges.iter().any(|r| {
-            r.start <= at && at <= r.last && seq < r.seq && stripe.is_none_or(|s| s == r.stripe)
-        })
     }
 
     fn decide_tombstone(&mut self, record: Record, stripe: usize) {
@@ -457,22 +449,6 @@ impl CompactionStream {
         } else {
             self.emit(record);
         }
-    }
-
-    fn decide_range(&mut self, record: Record, range: RangeTombstone) {
-        let covers = |r: &RangeTombstone| {
-            let wider = r.start <= range.start && range.last <= r.last;
-            wider && range.seq < r.seq && r.stripe == range.stripe
-        };
-        if self.ranges.iter().any(covers) {
-            self.stats.hidden += 1;
-            self.recycle(record);
-            return;
-        }
-        // Ranges that start above `last` have nothing left to hide: what follows is not newer.
-        self.ranges.retain(|r| r.start <= range.last);
-        self.ranges.push(range);
-        self.decide_tombstone(record, range.stripe);
     }
 
     /// A value or operand that no tombstone hides in its stripe.
@@ -606,7 +582,7 @@ impl CompactionStream {
         self.column.extend_from_slice(key.column_prefix());
         debug_assert!(self.column.len() + SUFFIX_LEN == key.bytes().len(), "a prefix and a suffix");
         self.column_hiders.copy_from(&self.family_hiders);
-        self.ranges.clear();
+        self.ranges.iter_mut().for_each(RangeTombstones::clear);
         self.gc = ColumnGc::default();
     }
 }

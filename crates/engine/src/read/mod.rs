@@ -14,6 +14,7 @@
 //! * `ready` has the rows of a stream that wait to be returned, and the values that they lack.
 //! * `single` assembles rows that one block or memtable holds whole, with no merge: most of what is read.
 //! * `part` joins what several places have of a row, where that takes no merging either.
+//! * `range_tombstones` knows what the cell tombstones of a column hide, for reads and compactions alike.
 //! * `aggregate` combines the operands of aggregate families, for reads and compactions alike.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +30,7 @@ mod level;
 pub mod merge;
 mod part;
 mod plan;
+mod range_tombstones;
 mod ready;
 mod single;
 mod stream;
@@ -39,6 +41,7 @@ mod visible;
 pub(crate) use level::{LevelCursor, LevelFile, LevelOptions};
 pub use merge::MergeCursor;
 pub(crate) use part::RowPart;
+pub(crate) use range_tombstones::RangeTombstones;
 pub(crate) use single::{Assembler, RecordInRow};
 pub use stream::{ReadSpec, RowStream};
 

@@ -31,6 +31,7 @@ use crate::cursor::{Cursor, Entry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{SKIP_BEFORE_SEEK, SKIP_BEFORE_SEEK_AGAIN};
 use crate::read::plan::{FamilyPlan, Place, Plan, target_after, target_cell, target_family};
+use crate::read::range_tombstones::RangeTombstones;
 use crate::read::{EncodedExcised, aggregate};
 use crate::values::{Elsewhere, FoundRow, ValuePointer};
 
@@ -67,14 +68,6 @@ enum State {
     Decided,
 }
 
-/// Hides records below `seq` with timestamps in `[start, last]`.
-#[derive(Debug, Clone, Copy)]
-struct RangeTombstone {
-    start: Timestamp,
-    last: Timestamp,
-    seq: Seq,
-}
-
 /// Assembles one row at a time. See the module.
 #[derive(Debug)]
 pub(super) struct VisibleRow {
@@ -100,7 +93,7 @@ pub(super) struct VisibleRow {
     /// The current column's prefix; empty before the family's first.
     column: Vec<u8>,
     column_hide: Seq,
-    ranges: Vec<RangeTombstone>,
+    ranges: RangeTombstones,
     qualifier: Option<Bytes>,
     versions: u32,
 
@@ -140,7 +133,7 @@ impl VisibleRow {
             family_hide: 0,
             column: Vec::new(),
             column_hide: 0,
-            ranges: Vec::new(),
+            ranges: RangeTombstones::default(),
             qualifier: None,
             versions: 0,
             timestamp: 0,
@@ -394,21 +387,15 @@ impl VisibleRow {
     }
 
     /// The sequence below which the column's records at `timestamp` are hidden.
-    fn hidden_below(&self, timestamp: Timestamp) -> Seq {
-        let covering = self.ranges.iter().filter(|r| r.start <= timestamp && timestamp <= r.last);
-        covering.map(|r| r.seq).max().unwrap_or(0).max(self.column_hide)
+    fn hidden_below(&mut self, timestamp: Timestamp) -> Seq {
+        self.ranges.hidden_below(timestamp).max(self.column_hide)
     }
 
     fn add_range(&mut self, key: KeyView<'_>, value: &[u8]) -> Result<()> {
         let start = aggregate::decode(value).ok_or_else(|| malformed(value, "cell tombstone"))?;
-        let (last, seq) = (key.timestamp(), key.seq());
-        let covers = |r: &RangeTombstone| r.start <= start && last <= r.last && seq <= r.seq;
-        if seq <= self.column_hide || self.ranges.iter().any(covers) {
-            return Ok(());
+        if key.seq() > self.column_hide {
+            self.ranges.add(start, key.timestamp(), key.seq());
         }
-        // What follows is not newer than `last`: ranges that start above it are behind us.
-        self.ranges.retain(|r| r.start <= last);
-        self.ranges.push(RangeTombstone { start, last, seq });
         Ok(())
     }
 
