@@ -323,7 +323,7 @@ impl Table {
         let changed = async {
             let found = tablet.read_row(row, &rules.projection(), ReadView::Pending).await?;
             // The time is taken under the lock: what is written later is never older.
-            rules.apply(found.as_ref(), self.clock.now_micros())
+            rules.apply(found.as_ref(), tablet.time_of_write())
         };
         let (lock, cells) = read_pending(tablet, lock, changed).await?;
         tablet.apply_locked(lock, rmw::batch(row, &cells)).await?;

@@ -882,6 +882,17 @@ async fn a_clock_that_goes_back_a_little_does_not_hide_what_is_written_next() {
 }
 
 #[tokio::test]
+async fn a_clock_that_goes_back_a_little_does_not_hide_what_takes_the_place_of_a_counter() {
+    let fixture = Fixture::new(&[]);
+    let request = rmw("r", vec![("f", "n", append("1"))]);
+    fixture.table.read_modify_write_row(&request, None).await.unwrap();
+    fixture.clock.set_wall_micros(NOW - 500_000);
+    fixture.mutate("r", vec![set("f", "n", -1, "")]).await;
+    fixture.table.read_modify_write_row(&request, None).await.unwrap();
+    assert_eq!(fixture.dump().await, [format!("r f:n@{NOW_MS}=1")]);
+}
+
+#[tokio::test]
 async fn dropping_a_range_of_rows_leaves_the_others() {
     let fixture = Fixture::new(&["b", "bm"]);
     for row in ["a", "b", "ba", "bz", "c"] {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use futures::future::{try_join, try_join_all};
 
-use crate::cell::{KeyView, RowBatch, Seq, encode_row};
+use crate::cell::{KeyView, RowBatch, Seq, Timestamp, encode_row};
 use crate::changes::ChangeLog;
 use crate::compaction::shape::sublevels_max;
 use crate::error::{Error, ErrorKind, Result};
@@ -181,12 +181,18 @@ impl Tablet {
         Ok(commit.applied())
     }
 
+    /// The time for a cell that is written now, in microseconds, whole milliseconds. Taken with the row locked, it is not before
+    /// that of any cell that was written to the row with such a time earlier, unless the wall clock went back by more than a minute.
+    pub fn time_of_write(&self) -> Timestamp {
+        self.core.pipeline.hlc().time_of_write()
+    }
+
     /// Fills in the time of the write where cells are to have it, the same for all.
     fn set_times(&self, encoded: &mut [EncodedBatch], batches: &mut [RowBatch]) {
         let mut time = None;
         for (encoded, batch) in encoded.iter_mut().zip(batches) {
             if encoded.wants_time() {
-                let time = *time.get_or_insert_with(|| self.core.pipeline.hlc().time_of_write());
+                let time = *time.get_or_insert_with(|| self.time_of_write());
                 encoded.set_time(time);
                 batch.set_time(time);
             }
