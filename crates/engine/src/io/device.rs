@@ -14,6 +14,7 @@
 //! that fails with an error of the device, or brings less than the read still needs, is repeated once for
 //! what is missing; the second such answer ends the read. Interruptions do not count.
 
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use bytes::{Buf as _, Bytes};
@@ -46,6 +47,14 @@ pub struct DeviceFile<'a> {
     pub memory_align: usize,
     /// Where reads are counted.
     pub metrics: &'a IoMetrics,
+}
+
+impl DeviceFile<'_> {
+    /// What the device reads for the bytes from `start` to `end`: whole units of `offset_align`. Both are below 2^63.
+    pub(crate) fn span(&self, start: u64, end: u64) -> Range<u64> {
+        let unit = self.offset_align as u64;
+        start - start % unit..end.next_multiple_of(unit)
+    }
 }
 
 /// What an attempt came back with: bytes read, or an error.
@@ -111,12 +120,10 @@ impl Read {
         if len > READ_UNCHECKED_BYTES_MAX && end > file.len()? {
             return Err(too_short(file, offset, len));
         }
-        let unit = device.offset_align as u64;
-        let start = offset - offset % unit;
-        let skip = (offset - start) as usize;
-        // Cannot overflow: the end is far below 2^64, and the sum is at most `len` and two units.
-        let span = (end.next_multiple_of(unit) - start) as usize;
-        let buf = AlignedBuf::new(span, device.memory_align)
+        let span = device.span(offset, end);
+        let skip = (offset - span.start) as usize;
+        // Cannot overflow: the sum is at most `len` and two units.
+        let buf = AlignedBuf::new((span.end - span.start) as usize, device.memory_align)
             .ok_or_else(|| too_short(file, offset, len))?;
         let offset_align = device.offset_align;
         Ok(Self { offset, len, skip, offset_align, buf, retried: false, interruptions: 0 })

@@ -42,6 +42,10 @@ use crate::touch::fetch_value;
 /// the buffer lives until the last of its blocks is copied out.
 const RUN_BYTES_MAX: usize = 1 << 20;
 
+/// The part of a block by which the buffer that it was read into may be larger, and stay with it in the cache. A copy costs
+/// less than a microsecond, so what is not charged is better kept small; none at all would copy every block.
+const BUFFER_EXCESS_DIVISOR: u64 = 8;
+
 /// Bytes that a cached block costs besides its own: the allocation, its fields and the cache's entry.
 pub(super) const BLOCK_OVERHEAD_BYTES: u64 = 192;
 
@@ -332,8 +336,19 @@ impl BlockRequest {
         self.reader.damaged(offset, "a read came back short")
     }
 
-    /// What was read becomes a block, in its place in memory. `shared`: the bytes are part of a larger buffer.
-    fn decode(&self, read: Result<Bytes>, shared: bool) -> Result<Arc<Block>> {
+    /// Whether a read of the block alone takes noticeably more memory than the block has bytes: a device that reads whole units of
+    /// 4 KiB takes two of them for a block of 2 KiB that lies across their boundary.
+    fn buffer_is_larger(&self) -> bool {
+        let Some(device) = self.reader.file().device() else { return false };
+        let Handle { offset, len, .. } = self.handle;
+        let span = device.span(offset, self.handle.end());
+        (span.end - span.start) > u64::from(len) + u64::from(len) / BUFFER_EXCESS_DIVISOR
+    }
+
+    /// What was read becomes a block, in its place in memory. `many`: with others, so that its bytes are part of a larger buffer.
+    fn decode(&self, read: Result<Bytes>, many: bool) -> Result<Arc<Block>> {
+        // What enters no cache goes soon, and the buffer with the last of it.
+        let shared = self.fill != Fill::Nothing && (many || self.buffer_is_larger());
         let decoded = read
             .and_then(|bytes| self.reader.decode_block(self.handle, self.kind(), &bytes, shared));
         match decoded {
@@ -440,10 +455,8 @@ impl Batch {
                 }
                 Ok(bytes.slice(start..end))
             });
-            // What enters no cache goes soon, and the buffer with the last of it.
-            let shared = many && request.fill != Fill::Nothing;
             if let Some(slot) = self.results.get_mut(*member) {
-                *slot = Some(request.decode(bytes, shared));
+                *slot = Some(request.decode(bytes, many));
             }
         }
     }

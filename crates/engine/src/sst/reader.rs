@@ -76,8 +76,8 @@ impl SstReader {
         let footer = Footer::decode(&footer, id, footer_at).map_err(|m| damaged(footer_at, m))?;
         let block = |handle: Handle| -> Result<Bytes> {
             let frame = file.read_at(handle.offset, handle.len as usize)?;
-            open_frame(&frame, id, handle.offset, None, false)
-                .map_err(|m| damaged(handle.offset, m))
+            // What stays for as long as the file is open must not keep the whole units that a device reads.
+            open_frame(&frame, id, handle.offset, None, true).map_err(|m| damaged(handle.offset, m))
         };
         let index = |handle: Handle, level| {
             IndexBlock::parse(block(handle)?, level).map_err(|m| damaged(handle.offset, m))

@@ -1,6 +1,7 @@
 //! What the tests of this folder share: random records, and files in memory.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +19,10 @@ use crate::cell::{
     encode_row, encode_suffix,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{DirEntry, FileLock, Files, IoEngine, RandomFile, ReadRequest, WritableFile};
+use crate::io::{
+    DeviceFile, DirEntry, FileLock, Files, IoEngine, IoMetrics, RandomFile, ReadRequest,
+    WritableFile,
+};
 
 /// What a point read finds in an SST, its blocks loaded on the spot.
 pub(super) fn look_up(reader: &Arc<SstReader>, probe: &RowProbe) -> Result<PointStage> {
@@ -143,9 +147,15 @@ pub(crate) struct TestFiles {
     files: Arc<Mutex<BTreeMap<PathBuf, Vec<u8>>>>,
     /// Files opened from now on have nothing in the page cache.
     pub(crate) cold: std::sync::atomic::AtomicBool,
+    /// Files are on a device that reads whole units of 4 KiB, and each buffer that was read into holds one of these.
+    buffers: Option<Arc<()>>,
 }
 
 impl TestFiles {
+    /// See [`Self::buffers`]; nothing is in the page cache.
+    pub(crate) fn of_a_device(buffers: Arc<()>) -> Self {
+        Self { cold: true.into(), buffers: Some(buffers), ..Self::default() }
+    }
     pub(crate) fn contents(&self, path: &Path) -> Vec<u8> {
         self.files.lock().unwrap()[path].clone()
     }
@@ -181,6 +191,31 @@ struct TestFile {
     path: PathBuf,
     contents: Bytes,
     cold: bool,
+    device: Option<TestDevice>,
+}
+
+/// A device without a file, for what is asked of its units.
+#[derive(Debug)]
+struct TestDevice {
+    /// Any descriptor: nobody reads from it.
+    file: std::io::Stderr,
+    metrics: IoMetrics,
+    buffers: Arc<()>,
+}
+
+impl TestDevice {
+    fn new(buffers: Arc<()>) -> Self {
+        Self { file: std::io::stderr(), metrics: IoMetrics::default(), buffers }
+    }
+}
+
+/// What was read, with what holds the place of its buffer.
+struct TestBuffer(Bytes, #[expect(dead_code, reason = "it counts while it lives")] Arc<()>);
+
+impl AsRef<[u8]> for TestBuffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 impl RandomFile for TestFile {
@@ -195,7 +230,19 @@ impl RandomFile for TestFile {
         if start + len > self.contents.len() {
             return Err(Error::corruption(self.path.display(), offset, "file is too short"));
         }
-        Ok(self.contents.slice(start..start + len))
+        let bytes = self.contents.slice(start..start + len);
+        Ok(match &self.device {
+            Some(device) => Bytes::from_owner(TestBuffer(bytes, Arc::clone(&device.buffers))),
+            None => bytes,
+        })
+    }
+    fn device(&self) -> Option<DeviceFile<'_>> {
+        self.device.as_ref().map(|device| DeviceFile {
+            fd: device.file.as_fd(),
+            offset_align: 4096,
+            memory_align: 4096,
+            metrics: &device.metrics,
+        })
     }
     fn try_read_at(&self, offset: u64, len: usize) -> Option<Result<Bytes>> {
         // Half of the reads can be done at once, so that both ways are taken.
@@ -212,7 +259,9 @@ impl Files for TestFiles {
         let contents = self.files.lock().unwrap().get(path).cloned();
         let contents = contents.ok_or_else(|| Error::new(ErrorKind::NotFound, "no such file"))?;
         let cold = self.cold.load(std::sync::atomic::Ordering::Relaxed);
-        Ok(Arc::new(TestFile { path: path.to_owned(), contents: Bytes::from(contents), cold }))
+        let device = self.buffers.clone().map(TestDevice::new);
+        let (path, contents) = (path.to_owned(), Bytes::from(contents));
+        Ok(Arc::new(TestFile { path, contents, cold, device }))
     }
     fn truncate(&self, _path: &Path, _len: u64) -> Result<()> {
         unreachable!()

@@ -177,3 +177,24 @@ fn zeros_between_blocks_are_checked() {
     let error = open(&files, 1 << 20).unwrap().verify(&mut |_| ()).unwrap_err();
     assert!(error.message().contains("the padding between two blocks is not zero"), "{error}");
 }
+
+#[test]
+fn blocks_in_memory_do_not_keep_whole_units_of_a_device_for_less() {
+    // Rows of which one fits into a unit, which is larger by more than an eighth, and rows that fill units.
+    for (rows, value_len, shares) in [(200, 2_200, false), (5_000, 256, true)] {
+        let records = noise_rows(rows, 1, value_len);
+        let buffers = Arc::new(());
+        let files = TestFiles::of_a_device(Arc::clone(&buffers));
+        write(&files, &records, SstOptions::default());
+        let reader = open(&files, 64 << 20).unwrap();
+        // The test's, the files' and the open file's.
+        let held = |count: usize| count - 3;
+        assert_eq!(held(Arc::strong_count(&buffers)), 0, "what stays with an open file");
+        for record in &records {
+            look_up(&reader, &RowProbe::row(&record.view().row())).unwrap();
+        }
+        let held = held(Arc::strong_count(&buffers));
+        let blocks = blocks(&reader).len();
+        assert!(if shares { held > blocks / 2 } else { held == 0 }, "{held} of {blocks}");
+    }
+}
