@@ -19,8 +19,8 @@
 //! A thread that does nothing else while it reads says so ([`IoEngine::attach_blocking`]) and needs none of
 //! this: [`blocking`].
 //!
-//! Where the kernel, a container or an operator forbids io_uring, everything goes to the pool, and one
-//! line in the log says so. Files without a descriptor go there, too.
+//! Where the kernel is older than Linux 5.11, or a container or an operator forbids io_uring, everything goes to the
+//! pool, and one line in the log says so. Files without a descriptor go there, too.
 
 mod batch;
 mod blocking;

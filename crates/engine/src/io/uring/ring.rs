@@ -20,7 +20,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
-use io_uring::{EnterFlags, IoUring, opcode, types};
+use io_uring::{EnterFlags, IoUring, Parameters, opcode, types};
 use rustix::io::Errno;
 
 use super::batch::{Batch, closed};
@@ -111,9 +111,27 @@ pub(super) struct Ring {
     metrics: Arc<IoMetrics>,
 }
 
-/// Sets a ring up with what the kernel has: all work on the one thread and at the time of its choosing,
-/// else without.
+/// Sets a ring up. `Unsupported` where the kernel has rings, but not all that is asked of them here.
 pub(super) fn set_up() -> std::io::Result<IoUring> {
+    with_feature(build()?, Parameters::is_feature_ext_arg)
+}
+
+/// The ring, of a kernel that has the feature. Reads without a list of buffers, the signals of completions turned off and
+/// on, and waiting for a limited time came with Linux 5.6, 5.8 and 5.11; only the last is told when a ring is set up. On a
+/// ring of an older kernel every read would fail.
+pub(super) fn with_feature(
+    uring: IoUring,
+    has: impl Fn(&Parameters) -> bool,
+) -> std::io::Result<IoUring> {
+    if has(uring.params()) {
+        return Ok(uring);
+    }
+    let what = "the kernel's io_uring is that of a Linux before 5.11";
+    Err(std::io::Error::new(std::io::ErrorKind::Unsupported, what))
+}
+
+/// A ring with what the kernel has: all work on the one thread and at the time of its choosing, else without.
+fn build() -> std::io::Result<IoUring> {
     let entries = RING_READS_MAX as u32;
     let newest = IoUring::builder()
         .setup_single_issuer()

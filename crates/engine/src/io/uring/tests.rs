@@ -318,9 +318,14 @@ fn only_a_single_threaded_runtime_is_attached_and_once() {
 }
 
 #[test]
-fn where_io_uring_is_forbidden_everything_goes_to_the_pool() {
-    let refusals: [fn() -> std::io::Result<IoUring>; 3] =
-        [|| Err(Errno::PERM.into()), || Err(Errno::NOSYS.into()), || Err(Errno::NOMEM.into())];
+fn where_io_uring_is_forbidden_or_too_old_everything_goes_to_the_pool() {
+    let refusals: [fn() -> std::io::Result<IoUring>; 4] = [
+        || Err(Errno::PERM.into()),
+        || Err(Errno::NOSYS.into()),
+        || Err(Errno::NOMEM.into()),
+        // A kernel that sets rings up and cannot read on them.
+        || ring::with_feature(IoUring::new(1)?, |_| false),
+    ];
     for set_up in refusals {
         let mut rig = Rig::new(IoMode::Direct);
         let metrics = rig.files.metrics().unwrap();
