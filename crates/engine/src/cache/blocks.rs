@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter};
 
+use super::steps::{DataShare, HOT_PART, REMEMBERED_PART, STEPS, Steps};
 use super::{BlockCache, CacheOptions, CacheStats, FilterStats, Flights, KindStats, PartitionPool};
 use crate::sst::{Block, Counter, FileId, KindMetrics, SstMetrics};
 
@@ -105,18 +106,20 @@ impl QuickBlockCache {
     pub fn with_options(options: CacheOptions) -> Self {
         let CacheOptions { capacity_bytes, partition_share_percent } = options;
         let metrics = Arc::new(SstMetrics::default());
-        let items = (capacity_bytes / BLOCK_BYTES_TYPICAL).max(1) as usize;
-        let shards = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX) as usize;
+        let shards = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX).next_power_of_two();
+        let steps = Steps::new(capacity_bytes, shards, BLOCK_BYTES_TYPICAL);
         let quick = quick_cache::OptionsBuilder::new()
-            .estimated_items_capacity(items)
-            .weight_capacity(capacity_bytes)
-            .shards(shards)
+            .estimated_items_capacity(steps.blocks() as usize)
+            .weight_capacity(steps.bytes(STEPS))
+            .hot_allocation(HOT_PART)
+            .ghost_allocation(REMEMBERED_PART)
+            .shards(shards as usize)
             .build()
             .expect("both capacities were given");
         let epoch = Arc::new(Epoch {
             now: AtomicU32::new(0),
             evicted: AtomicU64::new(0),
-            blocks: (items as u64 / EPOCHS_PER_TURNOVER).max(1),
+            blocks: (steps.blocks() / EPOCHS_PER_TURNOVER).max(1),
         });
         let blocks = Arc::new(Blocks::with_options(
             quick,
@@ -125,12 +128,9 @@ impl QuickBlockCache {
             Evictions { metrics: Arc::clone(&metrics), epoch: Arc::clone(&epoch) },
         ));
         let resized = Arc::clone(&blocks);
-        let partitions = PartitionPool::new(
-            capacity_bytes,
-            partition_share_percent,
-            Arc::clone(&metrics),
-            Box::new(move |bytes| resized.set_capacity(bytes)),
-        );
+        let resize = Box::new(move |bytes| resized.set_capacity(bytes));
+        let rest = DataShare::new(capacity_bytes, steps, resize);
+        let partitions = PartitionPool::new(partition_share_percent, Arc::clone(&metrics), rest);
         Self { capacity_bytes, blocks, partitions, flights: Arc::default(), metrics, epoch }
     }
 }
@@ -276,5 +276,29 @@ mod tests {
             cache.insert(2, i, Arc::new(filter_block(4096)));
         }
         assert!(cache.stats().data.bytes > full - (64 << 10), "{:?}", cache.stats());
+    }
+
+    #[test]
+    fn a_block_that_comes_back_stays_however_often_partitions_have_come_and_gone() {
+        let cache = QuickBlockCache::new(1 << 20);
+        let block = Arc::new(filter_block(4096));
+        let partition = Arc::new(filter_block(16 << 10));
+        for round in 0..1000 {
+            let directory = Directory::new(0, 40);
+            for at in 0..=round % 40 {
+                cache.partitions().insert(&directory, PartitionId::Filter(at), &partition);
+            }
+            cache.partitions().forget(&directory, 0);
+        }
+        for i in 0..300 {
+            cache.insert(1, i, Arc::clone(&block));
+        }
+        let back = (0..300).find(|i| cache.peek(1, *i).is_none()).unwrap();
+        cache.insert(1, back, Arc::clone(&block));
+        for i in 0..1000 {
+            cache.insert(2, i, Arc::clone(&block));
+        }
+        assert!(cache.peek(2, 0).is_none(), "what is read once leaves");
+        assert!(cache.peek(1, back).is_some(), "what was evicted and asked for again stays");
     }
 }

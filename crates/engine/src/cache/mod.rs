@@ -5,7 +5,7 @@
 //! ├── partitions   index and filter partitions, found by (SST, position) without a hash or a lock;
 //! │                a clock among them; those of the upper levels pinned         directory.rs, pool.rs
 //! └── data blocks  found by (file, offset); a policy that weighs frequency as well as recency,
-//!     │            with what partitions leave of the budget                    blocks.rs
+//!     │            with what partitions leave of the budget                    blocks.rs, steps.rs
 //!     └── again    asked for again, they are found by their position in the index partition     slots.rs
 //! loads under way  the same block is read once, however many wait for it       flights.rs
 //! ```
@@ -23,6 +23,7 @@ mod directory;
 mod flights;
 mod pool;
 mod slots;
+mod steps;
 
 use std::fmt;
 use std::sync::Arc;

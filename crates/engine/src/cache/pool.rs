@@ -7,8 +7,7 @@
 //! ```
 //!
 //! A partition is worth a hundred data blocks, since so many reads need it: it goes before any of them, up to
-//! the share. What partitions do not use belongs to data blocks, whose capacity follows in steps, since each
-//! change of it walks over all their shards.
+//! the share. What partitions do not use belongs to data blocks, whose capacity follows in steps (`steps.rs`).
 //!
 //! Within the share a clock decides (second chance). The ring holds the resident partitions of all SSTs that
 //! are not pinned. When one more does not fit, the hand goes round: a partition that was used since it last
@@ -18,22 +17,15 @@
 //! Pinned partitions, those of the upper levels, are outside the ring.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::directory::{Directory, NOT_IN_RING, PartitionId};
+use super::steps::DataShare;
 use crate::sst::{Block, BlockKind, SstMetrics};
-
-/// Steps in which the data blocks' capacity follows: 1/64 of the budget. Smaller ones would resize more often,
-/// larger ones leave more of the budget unused, half a step on average.
-const STEPS: u64 = 64;
 
 /// The part of the budget that pinned partitions may take. More would starve the partitions of the deep
 /// levels, where most of the data and so most of the reads are.
 const PINNED_DIVISOR: u64 = 2;
-
-/// Told the bytes that are left to data blocks.
-type Resize = Box<dyn Fn(u64) + Send + Sync>;
 
 /// What the partitions in memory amount to, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,15 +51,11 @@ impl PartitionBytes {
 
 /// Owns the memory of partitions. Filling and evicting take its lock; reading does not come here at all.
 pub struct PartitionPool {
-    budget_bytes: u64,
     /// Bytes that all partitions together may have.
     share_bytes: u64,
     ring: Mutex<Ring>,
-    /// What data blocks were given last. Locked while they are told, so that the last one told is right.
-    given_bytes: Mutex<u64>,
-    /// Bytes of all partitions, for `given_bytes`.
-    total_bytes: AtomicU64,
-    resize: Resize,
+    /// What data blocks have.
+    rest: DataShare,
     metrics: Arc<SstMetrics>,
     /// Whether it was said that not all that should be pinned is.
     told: std::sync::Once,
@@ -158,22 +146,13 @@ impl Ring {
 }
 
 impl PartitionPool {
-    /// Of a cache's budget, at most `share_percent` for partitions. `resize` is told the bytes that are left
-    /// to data blocks each time they change.
-    pub(super) fn new(
-        budget_bytes: u64,
-        share_percent: u32,
-        metrics: Arc<SstMetrics>,
-        resize: Resize,
-    ) -> Self {
-        let share = u128::from(budget_bytes) * u128::from(share_percent.min(100)) / 100;
+    /// Of a cache's budget, which `rest` divides, at most `share_percent` for partitions.
+    pub(super) fn new(share_percent: u32, metrics: Arc<SstMetrics>, rest: DataShare) -> Self {
+        let share = u128::from(rest.budget_bytes()) * u128::from(share_percent.min(100)) / 100;
         Self {
-            budget_bytes,
-            share_bytes: share as u64,
+            share_bytes: (share as u64).min(rest.partition_bytes_max()),
             ring: Mutex::default(),
-            given_bytes: Mutex::new(budget_bytes),
-            total_bytes: AtomicU64::new(0),
-            resize,
+            rest,
             metrics,
             told: std::sync::Once::new(),
         }
@@ -229,7 +208,7 @@ impl PartitionPool {
         if directory.is_pinned() {
             return true;
         }
-        let limit = (self.budget_bytes / PINNED_DIVISOR).min(self.share_bytes);
+        let limit = (self.rest.budget_bytes() / PINNED_DIVISOR).min(self.share_bytes);
         if ring.reserved_bytes.saturating_add(bytes) > limit {
             drop(ring);
             self.told.call_once(|| {
@@ -305,21 +284,11 @@ impl PartitionPool {
         self.lock().entries.len()
     }
 
-    /// Lets go of the ring and tells data blocks what is left to them, where that is another step.
+    /// Lets go of the ring and tells data blocks what is left to them.
     fn settle(&self, ring: MutexGuard<'_, Ring>, total: u64) {
-        self.total_bytes.store(total, Ordering::Relaxed);
+        self.rest.note(total);
         drop(ring);
-        let step = (self.budget_bytes / STEPS).max(1);
-        let left = |total: u64| {
-            self.budget_bytes.saturating_sub(total.div_ceil(step).saturating_mul(step))
-        };
-        let mut given = self.given_bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = left(self.total_bytes.load(Ordering::Relaxed));
-        // Shrink at once; grow by two steps at least, so that a total at a boundary does not resize for ever.
-        if now < *given || now >= given.saturating_add(2 * step) {
-            *given = now;
-            (self.resize)(now);
-        }
+        self.rest.follow();
     }
 }
 
