@@ -15,6 +15,10 @@ use crate::sst::{Block, Counter, FileId, KindMetrics, SstMetrics};
 /// estimated: a page of the device and what it costs to keep.
 const BLOCK_BYTES_TYPICAL: u64 = 4 << 10;
 
+/// Bytes that the hash table takes for a block: its entry, and half of that of an evicted block whose key is remembered.
+/// A mean: what doubles as it grows is half full, or full.
+pub(crate) const TABLE_BYTES: usize = 112;
+
 /// Bytes that a shard should have at least, so that a block of the usual sizes fits into it with others.
 const SHARD_BYTES_MIN: u64 = 1 << 20;
 
@@ -300,5 +304,19 @@ mod tests {
         }
         assert!(cache.peek(2, 0).is_none(), "what is read once leaves");
         assert!(cache.peek(1, back).is_some(), "what was evicted and asked for again stays");
+    }
+    #[test]
+    fn the_table_takes_what_blocks_are_charged_with_for_it() {
+        let block = Arc::new(filter_block(4096));
+        let each = |mib: u64| {
+            let cache = QuickBlockCache::new(mib << 20);
+            for i in 0..mib * 1024 {
+                cache.insert(1, i, Arc::clone(&block));
+            }
+            let used = cache.blocks.memory_used();
+            used.total() as u64 / cache.stats().blocks
+        };
+        let mean = (16..32).map(each).sum::<u64>() / 16;
+        assert!((TABLE_BYTES / 4 * 3..=TABLE_BYTES).contains(&(mean as usize)), "{mean}");
     }
 }

@@ -31,11 +31,12 @@ use std::sync::Arc;
 use crate::sst::{Block, FileId, SstMetrics};
 
 pub use blocks::QuickBlockCache;
+pub(crate) use blocks::TABLE_BYTES;
 pub use directory::{Directory, PartitionId, Resident};
 pub use flights::Flights;
 pub(crate) use flights::{Awaiting, Leader, Load, Loaded};
 pub use pool::{PartitionBytes, PartitionPool};
-pub(crate) use slots::{DataSlots, Residence};
+pub(crate) use slots::{ARC_BYTES, DataSlots, Residence, SLOT_BYTES};
 
 /// The part of the budget that partitions may take, in percent. A partition serves a hundred data blocks, so
 /// it is worth more than any of them; but a cache without data blocks would read the device for a row that was

@@ -27,8 +27,14 @@ use crate::sst::Block;
 
 type Slot = ArcSwapOption<Block>;
 
-/// The slots of one index partition. Takes memory once a block enters: 8 bytes an entry, which the overhead of the
-/// blocks that it names pays for.
+/// Bytes of a slot.
+pub(crate) const SLOT_BYTES: usize = size_of::<Slot>();
+
+/// Bytes before what an [`Arc`] points to: its two counts.
+pub(crate) const ARC_BYTES: usize = 2 * size_of::<usize>();
+
+/// The slots of one index partition. Takes memory for them once a block enters; the partition is charged with it from the
+/// start ([`DataSlots::bytes`]), since what a block is charged with must not change while it is in the cache.
 pub(crate) struct DataSlots {
     slots: OnceLock<Box<[Slot]>>,
     len: usize,
@@ -57,6 +63,16 @@ impl DataSlots {
     /// Empty slots for the data blocks of a partition.
     pub(crate) fn new(len: usize) -> Arc<Self> {
         Arc::new(Self { slots: OnceLock::new(), len })
+    }
+
+    /// Bytes of memory that slots for so many data blocks take, all told.
+    pub(crate) const fn bytes_of(len: usize) -> usize {
+        ARC_BYTES + size_of::<Self>() + len * SLOT_BYTES
+    }
+
+    /// The same of these.
+    pub(crate) fn bytes(&self) -> usize {
+        Self::bytes_of(self.len)
     }
 
     /// The block in a slot.

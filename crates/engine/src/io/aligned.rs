@@ -26,6 +26,9 @@ const KEPT_UNIT_BYTES: usize = 64 << 10;
 /// Bytes that are kept, at most: some of each size in use. More would only lie there between two compactions.
 const KEPT_BYTES_MAX: usize = 8 << 20;
 
+/// Bytes that [`bytes::Bytes`] takes besides a buffer's own where it owns one: the buffer's fields, and a count.
+pub(crate) const OWNED_BYTES: usize = size_of::<AlignedBuf>() + size_of::<usize>();
+
 /// Memory that no buffer has.
 static KEPT: Mutex<Kept> = Mutex::new(Kept { memory: VecDeque::new(), bytes: 0 });
 

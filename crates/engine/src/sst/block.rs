@@ -32,10 +32,12 @@ use super::filter::FilterBlock;
 use super::footer::Handle;
 use super::index::{IndexBlock, Level};
 use super::reader::SstReader;
-use crate::cache::{Awaiting, DataSlots, Leader, Load, Loaded, PartitionId, Residence};
+use crate::cache::{
+    ARC_BYTES, Awaiting, DataSlots, Leader, Load, Loaded, PartitionId, Residence, TABLE_BYTES,
+};
 use crate::codec::{Malformed, Parsed};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{IoEngine, RandomFile, ReadRequest};
+use crate::io::{IoEngine, OWNED_BYTES, RandomFile, ReadRequest};
 use crate::touch::fetch_value;
 
 /// Bytes of neighbouring blocks that are read together at most: beyond 1 MiB a device gains nothing, and
@@ -46,8 +48,14 @@ const RUN_BYTES_MAX: usize = 1 << 20;
 /// less than a microsecond, so what is not charged is better kept small; none at all would copy every block.
 const BUFFER_EXCESS_DIVISOR: u64 = 8;
 
-/// Bytes that a cached block costs besides its own: the allocation, its fields and the cache's entry.
-pub(super) const BLOCK_OVERHEAD_BYTES: u64 = 192;
+/// Bytes that a cached block costs besides its own: its fields, what keeps the buffer that it was read into, and what the
+/// cache's table takes for it. A partition is in no table; its place in the pool's ring takes somewhat less.
+pub(super) const BLOCK_OVERHEAD_BYTES: u64 =
+    (ARC_BYTES + size_of::<Block>() + OWNED_BYTES + TABLE_BYTES) as u64;
+
+/// The fields of a block, with the counts of its references, are to fit into the allocator's class of 256 bytes: the next
+/// has 320, and there is a block for every page of the cache.
+const _: () = assert!(ARC_BYTES + size_of::<Block>() <= 256);
 
 /// What a block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,7 +155,7 @@ impl Block {
     pub fn memory_bytes(&self) -> u64 {
         let bytes = match &self.content {
             Content::Data(block) => block.bytes(),
-            Content::Index(block, _) => block.bytes(),
+            Content::Index(block, slots) => block.bytes() + slots.bytes(),
             Content::Filter(block) => block.bytes(),
             Content::Value(value) => value.len(),
         };

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::block::BLOCK_OVERHEAD_BYTES;
+use super::block::{BLOCK_OVERHEAD_BYTES, BlockKind};
 use super::footer::Handle;
 use super::reader::SstReader;
-use crate::cache::PartitionId;
+use crate::cache::{DataSlots, PartitionId, SLOT_BYTES};
 use crate::error::Result;
 
 /// Bytes that are read at once at most when a whole index and filter are loaded: beyond 1 MiB a device gains
@@ -30,8 +30,8 @@ pub struct IndexMemory {
     pub partition_bytes: u64,
     /// Of these: pinned.
     pub pinned_bytes: u64,
-    /// What all partitions would take if they were in memory. Of those that are not, their size on disk
-    /// stands for it, which compression makes smaller.
+    /// What all partitions would take if they were in memory, with the places of the data blocks that they name. Of
+    /// those that are not, their size on disk stands for it, which compression makes smaller.
     pub partition_bytes_all: u64,
     /// Partitions in all.
     pub partitions: u64,
@@ -52,6 +52,17 @@ impl IndexMemory {
     pub fn fixed_bytes(&self) -> u64 {
         self.resident_bytes + self.pinned_bytes
     }
+}
+
+/// Bytes that a partition will be charged with once it is loaded, but for the slots of the data blocks that it names.
+fn unloaded_bytes(id: PartitionId, handle: Handle) -> u64 {
+    let slots = if id.kind() == BlockKind::Index { DataSlots::bytes_of(0) } else { 0 };
+    u64::from(handle.len) + BLOCK_OVERHEAD_BYTES + slots as u64
+}
+
+/// Bytes of slots for so many data blocks.
+fn slot_bytes(blocks: u64) -> u64 {
+    blocks.saturating_mul(SLOT_BYTES as u64)
 }
 
 /// Partitions one after the other in the file.
@@ -83,7 +94,8 @@ impl SstReader {
     /// cannot be read is left to the reads that need it.
     pub(crate) fn pin(&self) -> Result<bool> {
         let mut wanted = self.partitions()?;
-        let bytes = wanted.iter().map(|(_, h)| u64::from(h.len) + BLOCK_OVERHEAD_BYTES).sum();
+        let unloaded: u64 = wanted.iter().map(|(id, handle)| unloaded_bytes(*id, *handle)).sum();
+        let bytes = unloaded.saturating_add(slot_bytes(self.properties().data_blocks));
         if self.directory.is_pinned() {
             return Ok(true);
         }
@@ -132,16 +144,22 @@ impl SstReader {
     pub fn index_memory(&self) -> IndexMemory {
         let partitions = self.partitions().unwrap_or_default();
         let in_memory = self.directory.partition_bytes();
+        let mut unnamed = self.properties().data_blocks;
         let all = partitions.iter().map(|(id, handle)| match self.directory.peek(*id) {
-            Some(block) => block.memory_bytes(),
-            None => u64::from(handle.len) + BLOCK_OVERHEAD_BYTES,
+            Some(block) => {
+                let named = block.index().map_or(0, |index| index.len());
+                unnamed = unnamed.saturating_sub(named as u64);
+                block.memory_bytes()
+            }
+            None => unloaded_bytes(*id, *handle),
         });
+        let all: u64 = all.sum();
         IndexMemory {
             data_bytes: self.data_bytes(),
             resident_bytes: self.resident_bytes(),
             partition_bytes: in_memory,
             pinned_bytes: if self.is_pinned() { in_memory } else { 0 },
-            partition_bytes_all: all.sum(),
+            partition_bytes_all: all.saturating_add(slot_bytes(unnamed)),
             partitions: partitions.len() as u64,
         }
     }

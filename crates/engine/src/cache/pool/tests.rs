@@ -24,7 +24,7 @@ fn pool(share_percent: u32) -> (PartitionPool, Arc<AtomicU64>) {
 
 /// Bytes that each block of these tests is charged with.
 fn block() -> (Arc<Block>, u64) {
-    let block = Arc::new(filter_block(800));
+    let block = Arc::new(filter_block(600));
     let bytes = block.memory_bytes();
     assert!((900..1200).contains(&bytes), "{bytes}");
     (block, bytes)

@@ -1,11 +1,13 @@
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures::FutureExt;
 
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::cell::{FamilyId, Kind, encode_key};
 use crate::io::Files;
+use crate::sst::frame::TRAILER_LEN;
 use crate::sst::testing::{Sample, TestFiles, look_up_with};
 use crate::sst::{
     BlockKind, BlockRequest, FileId, RowProbe, SstOptions, SstReader, SstWriter,
@@ -114,4 +116,25 @@ fn a_damaged_partition_does_not_keep_the_others_from_being_pinned() {
     assert_eq!(wanted(&reader, "row-000001"), [BlockKind::Data]);
     assert_eq!(wanted(&reader, "row-000499"), [BlockKind::Data]);
     assert!(memory.pinned_bytes > memory.partition_bytes_all * 9 / 10, "{memory:?}");
+}
+
+#[test]
+fn the_room_that_is_promised_to_a_file_is_what_its_partitions_take_with_places_for_all_blocks() {
+    let files = TestFiles::default();
+    write(&files);
+    let cache = Arc::new(QuickBlockCache::new(1 << 20));
+    let reader = open(&files, &cache);
+    let expected = reader.index_memory();
+    assert_eq!(expected.partition_bytes, 0);
+    assert!(reader.pin().unwrap());
+    let promised = reader.reserved_bytes.load(Ordering::Relaxed);
+    assert_eq!(promised, expected.partition_bytes_all);
+    let loaded = reader.index_memory();
+    assert_eq!(loaded.partition_bytes, loaded.partition_bytes_all);
+    // On disk each has a trailer more.
+    let trailers = loaded.partitions * TRAILER_LEN as u64;
+    assert_eq!(promised - trailers, loaded.pinned_bytes);
+    let slots = reader.properties().data_blocks * size_of::<usize>() as u64;
+    let without = loaded.pinned_bytes - slots;
+    assert!(without > loaded.partitions * 300, "{loaded:?}, {slots} of slots");
 }

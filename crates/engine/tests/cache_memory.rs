@@ -1,0 +1,102 @@
+//! What the block cache takes of memory, by an allocator that counts. In a process of its own: the allocator is
+//! everybody's.
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use bytes::Bytes;
+use futures::executor::block_on;
+
+use tepui_engine::cell::{FamilyId, Mutation, RowBatch, RowRange};
+use tepui_engine::db::{Engine, EngineOptions};
+use tepui_engine::io::{Env, InlineIo, IoMode, LocalFiles, SeededRng, SystemClock, ThreadSpawner};
+use tepui_engine::options::CompressionPolicy;
+use tepui_engine::read::Projection;
+use tepui_engine::schema::{FamilyOptions, TabletSchema};
+use tepui_engine::tablet::ReadView;
+
+/// Bytes that are allocated now.
+static LIVE: AtomicI64 = AtomicI64::new(0);
+
+struct Counting;
+
+// SAFETY: the system's allocator does the work; `realloc` is the default, which comes here.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size() as i64, Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size() as i64, Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const ROWS: usize = 5500;
+
+const CACHE_BYTES: u64 = 512 << 10;
+
+fn row(i: usize) -> Bytes {
+    Bytes::from(format!("row-{i:08}"))
+}
+
+/// Bytes that reading every row, twice in turn, leaves in memory, and how many the cache says that it holds.
+fn taken(compression: CompressionPolicy) -> (f64, f64) {
+    let dir = tempfile::tempdir().unwrap();
+    let env = Env {
+        files: Arc::new(LocalFiles::new(IoMode::Direct)),
+        io: Arc::new(InlineIo),
+        clock: Arc::new(SystemClock::default()),
+        rng: Arc::new(SeededRng::new(1)),
+        spawner: Arc::new(ThreadSpawner),
+    };
+    let mut options = EngineOptions {
+        background: false,
+        block_cache_bytes: CACHE_BYTES,
+        compression,
+        ..EngineOptions::default()
+    };
+    // Also of compressed blocks: what is charged for each weighs most where they are small.
+    options.sst.block_bytes = 4040;
+    let engine = Engine::open(env, Path::new(dir.path()), options).unwrap();
+    let tablet = engine.create_tablet(RowRange::all()).unwrap();
+    let families = [(FamilyId(1), FamilyOptions::default())].into();
+    tablet.set_schema(Arc::new(TabletSchema { families }));
+    engine.start().unwrap();
+    for i in 0..ROWS {
+        let value = format!("{:0100}", i * i).into();
+        let qualifier = Bytes::from_static(b"q");
+        let put = Mutation::Put { family: FamilyId(1), qualifier, timestamp: 0, value };
+        block_on(tablet.apply_when_room(RowBatch { row: row(i), mutations: vec![put] })).unwrap();
+    }
+    engine.compact_fully().unwrap();
+    let read = |i: usize| {
+        let projection = Projection::all();
+        block_on(tablet.read_row(&row(i), &projection, ReadView::Durable)).unwrap().unwrap()
+    };
+    let before = LIVE.load(Ordering::Relaxed);
+    for i in 0..ROWS {
+        assert_eq!(read(i), read(i), "found again, it has a slot");
+    }
+    let taken = LIVE.load(Ordering::Relaxed) - before;
+    let stats = engine.cache().stats();
+    assert!(stats.data.evictions > 0 && stats.bytes > CACHE_BYTES / 10 * 9, "full: {stats:?}");
+    (taken as f64, stats.bytes as f64)
+}
+
+#[test]
+fn a_full_cache_takes_the_memory_that_it_says_it_does() {
+    for compression in [CompressionPolicy::None, CompressionPolicy::Tiered] {
+        let (taken, said) = taken(compression);
+        assert!((taken / said - 1.0).abs() < 0.05, "{compression:?}: {taken} bytes, said {said}");
+    }
+}
