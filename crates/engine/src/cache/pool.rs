@@ -27,6 +27,10 @@ use crate::sst::{Block, BlockKind, SstMetrics};
 /// levels, where most of the data and so most of the reads are.
 const PINNED_DIVISOR: u64 = 2;
 
+/// The part of the budget from which on it is said that what open files keep outside of the cache takes it. Less is ordinary
+/// where there is much data, beyond it data blocks have little left.
+const HELD_TOLD_DIVISOR: u64 = 2;
+
 /// What the partitions in memory amount to, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PartitionBytes {
@@ -59,6 +63,8 @@ pub struct PartitionPool {
     metrics: Arc<SstMetrics>,
     /// Whether it was said that not all that should be pinned is.
     told: std::sync::Once,
+    /// Whether it was said that little is left beside what open files keep.
+    held_told: std::sync::Once,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +74,8 @@ struct Ring {
     bytes: PartitionBytes,
     /// Of the pinned files, as promised before their partitions are loaded.
     reserved_bytes: u64,
+    /// What open files keep outside of the cache, and its budget has to pay for.
+    held_bytes: u64,
 }
 
 /// A resident partition.
@@ -150,11 +158,12 @@ impl PartitionPool {
     pub(super) fn new(share_percent: u32, metrics: Arc<SstMetrics>, rest: DataShare) -> Self {
         let share = u128::from(rest.budget_bytes()) * u128::from(share_percent.min(100)) / 100;
         Self {
-            share_bytes: (share as u64).min(rest.partition_bytes_max()),
+            share_bytes: share as u64,
             ring: Mutex::default(),
             rest,
             metrics,
             told: std::sync::Once::new(),
+            held_told: std::sync::Once::new(),
         }
     }
 
@@ -177,7 +186,8 @@ impl PartitionPool {
         if pinned {
             ring.bytes.pinned += bytes;
         }
-        let room = self.share_bytes.saturating_sub(ring.reserved_bytes.max(ring.bytes.pinned));
+        let pinned_bytes = ring.reserved_bytes.max(ring.bytes.pinned);
+        let room = self.share(&ring).saturating_sub(pinned_bytes);
         let entering = if pinned { 0 } else { bytes };
         if entering > room {
             return false;
@@ -193,9 +203,8 @@ impl PartitionPool {
         }
         *ring.bytes.of(kind) += bytes;
         // Data blocks give way before the partition counts as there.
-        let total = ring.bytes.total();
         drop(slot.put(Some(Arc::clone(block))));
-        self.settle(ring, total);
+        self.settle(ring);
         drop(gone);
         true
     }
@@ -208,7 +217,7 @@ impl PartitionPool {
         if directory.is_pinned() {
             return true;
         }
-        let limit = (self.rest.budget_bytes() / PINNED_DIVISOR).min(self.share_bytes);
+        let limit = (self.rest.budget_bytes() / PINNED_DIVISOR).min(self.share(&ring));
         if ring.reserved_bytes.saturating_add(bytes) > limit {
             drop(ring);
             self.told.call_once(|| {
@@ -269,9 +278,33 @@ impl PartitionPool {
             *of_kind = of_kind.saturating_sub(bytes);
             gone.push(slot.put(None));
         }
-        let total = ring.bytes.total();
-        self.settle(ring, total);
+        self.settle(ring);
         drop(gone);
+    }
+
+    /// Has the budget pay for what an open file keeps outside of the cache for as long as it is open, in bytes.
+    pub fn hold(&self, bytes: u64) {
+        let mut ring = self.lock();
+        ring.held_bytes += bytes;
+        let held_bytes = ring.held_bytes;
+        self.settle(ring);
+        if held_bytes > self.rest.budget_bytes() / HELD_TOLD_DIVISOR {
+            self.held_told.call_once(|| {
+                tracing::warn!(
+                    cache_bytes = self.rest.budget_bytes(),
+                    held_bytes,
+                    "the top-level indexes and dictionaries of open files take more than half of the block cache; \
+                     so much data needs more memory"
+                );
+            });
+        }
+    }
+
+    /// The file is closed.
+    pub fn release(&self, bytes: u64) {
+        let mut ring = self.lock();
+        ring.held_bytes = ring.held_bytes.saturating_sub(bytes);
+        self.settle(ring);
     }
 
     /// Figures.
@@ -284,9 +317,14 @@ impl PartitionPool {
         self.lock().entries.len()
     }
 
+    /// Bytes that all partitions together may have now.
+    fn share(&self, ring: &Ring) -> u64 {
+        self.share_bytes.min(self.rest.others_bytes_max().saturating_sub(ring.held_bytes))
+    }
+
     /// Lets go of the ring and tells data blocks what is left to them.
-    fn settle(&self, ring: MutexGuard<'_, Ring>, total: u64) {
-        self.rest.note(total);
+    fn settle(&self, ring: MutexGuard<'_, Ring>) {
+        self.rest.note(ring.bytes.total() + ring.held_bytes);
         drop(ring);
         self.rest.follow();
     }

@@ -85,16 +85,16 @@ pub(super) struct DataShare {
     steps: Steps,
     /// Steps that data blocks were given last. Locked while they are told, so that the last one told is right.
     given: Mutex<u64>,
-    /// Bytes of all partitions.
-    partition_bytes: AtomicU64,
+    /// Bytes of what else the budget pays for.
+    others_bytes: AtomicU64,
     resize: Resize,
 }
 
 impl DataShare {
     /// The whole budget, which data blocks have been given. `resize` is told what is left of it each time that changes.
     pub(super) fn new(budget_bytes: u64, steps: Steps, resize: Resize) -> Self {
-        let (given, partition_bytes) = (Mutex::new(STEPS), AtomicU64::new(0));
-        Self { budget_bytes, steps, given, partition_bytes, resize }
+        let (given, others_bytes) = (Mutex::new(STEPS), AtomicU64::new(0));
+        Self { budget_bytes, steps, given, others_bytes, resize }
     }
 
     /// The whole budget.
@@ -102,20 +102,20 @@ impl DataShare {
         self.budget_bytes
     }
 
-    /// Bytes of it that partitions may have at most, since data blocks have the rest.
-    pub(super) fn partition_bytes_max(&self) -> u64 {
+    /// Bytes of it that all but data blocks may have at most, since these have the rest.
+    pub(super) fn others_bytes_max(&self) -> u64 {
         self.budget_bytes - self.steps.bytes(STEPS_MIN)
     }
 
-    /// Notes what all partitions amount to, for the next [`Self::follow`].
-    pub(super) fn note(&self, partition_bytes: u64) {
-        self.partition_bytes.store(partition_bytes, Ordering::Relaxed);
+    /// Notes what all else amounts to that the budget pays for, partitions above all, for the next [`Self::follow`].
+    pub(super) fn note(&self, others_bytes: u64) {
+        self.others_bytes.store(others_bytes, Ordering::Relaxed);
     }
 
     /// Tells data blocks what is left to them, where that is another number of steps.
     pub(super) fn follow(&self) {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = self.budget_bytes.saturating_sub(self.partition_bytes.load(Ordering::Relaxed));
+        let left = self.budget_bytes.saturating_sub(self.others_bytes.load(Ordering::Relaxed));
         let wanted = (left / self.steps.bytes(1).max(1)).clamp(STEPS_MIN, STEPS);
         // Shrink at once; grow by two steps at least, so that a total at a boundary does not resize for ever.
         if wanted >= *given && wanted < *given + 2 {

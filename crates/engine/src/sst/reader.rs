@@ -93,7 +93,7 @@ impl SstReader {
             })?),
         };
         let directory = Directory::new(top.len(), filters.as_ref().map_or(0, IndexBlock::len));
-        Ok(Arc::new(Self {
+        let reader = Self {
             id,
             path: path.to_owned(),
             file,
@@ -107,7 +107,9 @@ impl SstReader {
             directory,
             reserved_bytes: AtomicU64::new(0),
             filter_told: Once::new(),
-        }))
+        };
+        reader.cache.partitions().hold(reader.resident_bytes());
+        Ok(Arc::new(reader))
     }
 
     /// Its number.
@@ -134,7 +136,8 @@ impl SstReader {
     /// its dictionary, and a slot for each partition. Looks at none of them: their sizes are known.
     pub fn resident_bytes(&self) -> u64 {
         let filters = self.filters.as_ref().map_or(0, IndexBlock::bytes);
-        let dictionary = self.footer.dictionary.map_or(0, |h| h.len as usize);
+        // Not only the text: zstd makes tables of it, which take more.
+        let dictionary = self.dictionary.as_ref().map_or(0, |d| d.as_ddict().sizeof());
         let slots = self.directory.slot_bytes();
         (self.top.bytes() + filters + dictionary + size_of::<Self>()) as u64 + slots
     }
@@ -405,5 +408,6 @@ impl Drop for SstReader {
     fn drop(&mut self) {
         let reserved = self.reserved_bytes.load(Ordering::Relaxed);
         self.cache.partitions().forget(&self.directory, reserved);
+        self.cache.partitions().release(self.resident_bytes());
     }
 }

@@ -203,3 +203,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_open_files_keep_is_paid_for_by_data_blocks_first_and_then_by_partitions() {
+    let (pool, told) = pool(50);
+    let (block, bytes) = block();
+    let all = told.load(Ordering::Relaxed);
+    pool.hold(BUDGET / 4);
+    assert!(told.load(Ordering::Relaxed) <= BUDGET - BUDGET / 4);
+    pool.hold(BUDGET / 2);
+    let directory = Directory::new(0, 1_000);
+    for at in 0..1_000 {
+        pool.insert(&directory, PartitionId::Filter(at), &block);
+    }
+    let total = pool.bytes().total();
+    assert!(total >= bytes && total + BUDGET / 4 * 3 <= BUDGET - steps().bytes(STEPS_MIN));
+    assert_eq!(told.load(Ordering::Relaxed), steps().bytes(STEPS_MIN));
+    pool.release(BUDGET / 4 * 3);
+    pool.forget(&directory, 0);
+    assert_eq!(told.load(Ordering::Relaxed), all);
+}
