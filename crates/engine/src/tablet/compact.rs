@@ -91,11 +91,7 @@ impl Tablet {
         let same = |(version, changes): &(Arc<Version>, u64)| {
             Arc::ptr_eq(version, &seen.0) && *changes == seen.1
         };
-        // Files that failed become free with time.
-        if jobs.failed_until.is_empty()
-            && jobs.column_too_large.is_none()
-            && jobs.nothing_free.as_ref().is_some_and(same)
-        {
+        if jobs.nothing_free.as_ref().is_some_and(same) {
             return None;
         }
         let options = &self.core.options;
@@ -103,7 +99,10 @@ impl Tablet {
         match pick::pick_by_shape(&view.version, &view.shape, options, &blocked) {
             Some(pick) => Some(self.claim(&mut jobs, pick)),
             None => {
-                jobs.nothing_free = Some(seen);
+                // What failed or was put off comes back with time, and neither of the two tells of that.
+                let ends_with_time =
+                    !jobs.failed_until.is_empty() || jobs.column_too_large.is_some();
+                jobs.nothing_free = (!ends_with_time).then_some(seen);
                 None
             }
         }

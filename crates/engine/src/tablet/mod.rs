@@ -152,7 +152,7 @@ struct Jobs {
     /// How often what is busy has changed.
     busy_changes: u64,
     /// The version for which no compaction by shape was free, and how often what is busy had changed then: until
-    /// either changes, there is none.
+    /// either changes, there is none. Not where a failure was what kept one, which ends with time.
     nothing_free: Option<(Arc<Version>, u64)>,
 }
 

@@ -1,7 +1,7 @@
 //! Compactions between their pick and their end, and beside one another.
 
 use super::*;
-use crate::io::FaultFiles;
+use crate::io::{Fault, FaultFiles, FaultOp};
 use crate::schema::GcRule;
 use crate::tablet::compact::FAILED_WAIT_MICROS;
 
@@ -184,6 +184,42 @@ fn files_of_level_zero_are_merged_with_each_other_where_the_disk_has_no_room_for
     let column = rig.tablet.claim_by_shape().unwrap();
     assert_eq!(column.pick.reason, pick::Reason::L0);
     column.run().unwrap();
+    assert_eq!(rig.tablet.version().level(0).len(), 0);
+}
+
+#[test]
+fn a_compaction_that_failed_is_tried_again_in_time_though_nothing_is_written_or_flushed() {
+    let (rig, files, clock) = rig_on_disk();
+    while rig.tablet.compaction_score() < 1.0 {
+        rig.write(&["a"]);
+    }
+    let tablets = rig.engine.tablets();
+    files.inject(Fault::new(FaultOp::Create).on_path(".sst"));
+    crate::background::claim_next(&tablets).unwrap().run().unwrap_err();
+    // What an idle thread asks every second.
+    assert!(crate::background::claim_next(&tablets).is_none(), "its files are left alone");
+    clock.advance_micros(FAILED_WAIT_MICROS - 1);
+    assert!(crate::background::claim_next(&tablets).is_none());
+    clock.advance_micros(1);
+    crate::background::claim_next(&tablets).expect("they are free again").run().unwrap();
+    assert_eq!(rig.tablet.version().level(0).len(), 0);
+}
+
+#[test]
+fn a_compaction_that_was_put_off_is_tried_again_in_time_though_nothing_is_written_or_flushed() {
+    let (rig, files, clock) = rig_on_disk();
+    while rig.tablet.compaction_score() < 1.0 {
+        rig.write(&["a"]);
+    }
+    files.set_free_bytes(Some(0));
+    // The column of level 0, then its files among each other.
+    while let Some(claim) = rig.tablet.claim_by_shape() {
+        assert_eq!(claim.run().unwrap_err().kind(), ErrorKind::NoSpace);
+    }
+    files.set_free_bytes(None);
+    assert!(rig.tablet.claim_by_shape().is_none());
+    clock.advance_micros(FAILED_WAIT_MICROS);
+    rig.tablet.claim_by_shape().expect("there is room again").run().unwrap();
     assert_eq!(rig.tablet.version().level(0).len(), 0);
 }
 
