@@ -42,6 +42,10 @@ pub use crate::log::record::{Magic, Record};
 /// its size in memory, so a larger one is a mistake, such as a file of another kind.
 pub const JOURNAL_BYTES_MAX: u64 = 1 << 30;
 
+/// Space is reserved up to a multiple of so many bytes, the block of most file systems: a file has as much in any case, and a
+/// dozen records ask once. More would be taken from the disk for each of thousands of tablets.
+const RESERVE_STEP_BYTES: u64 = 4 << 10;
+
 /// Behind the name of a file that is being written and not yet renamed.
 pub(crate) const DRAFT_SUFFIX: &str = ".new";
 
@@ -150,10 +154,13 @@ impl Journal {
         first: &[u8],
     ) -> Result<Self> {
         check_payload(path, FILE_HEADER_BYTES, first)?;
-        let mut writer = RecordWriter::create(files, path, magic, id)?;
-        writer.append(first)?;
-        writer.sync()?;
-        Ok(Self { writer, reserved: 0 })
+        let writer = RecordWriter::create(files, path, magic, id)?;
+        let mut journal = Self { writer, reserved: 0 };
+        // Its marker, too: that is written when the file has its name, and counts.
+        journal.keep_spare(first.len(), 0)?;
+        journal.writer.append(first)?;
+        journal.writer.sync()?;
+        Ok(journal)
     }
 
     /// Appends a record; it is durable when this returns. After a failure the file must not be appended
@@ -171,15 +178,19 @@ impl Journal {
         self.writer.flush()
     }
 
-    /// Sees that a record with a payload of `payload_len` bytes leaves `spare` bytes of space behind it, as far as the file
-    /// system reserves any. An error, as `NoSpace`, changes nothing.
+    /// Sees that there is space for a record with a payload of `payload_len` bytes and its marker, and for `spare` bytes behind
+    /// it, as far as the file system reserves any. `NoSpace` where there is none; nothing has changed then.
     pub(crate) fn keep_spare(&mut self, payload_len: usize, spare: u64) -> Result<()> {
         let wanted = self.writer.len_with(payload_len) + RECORD_HEADER_BYTES + spare;
         if wanted > self.reserved {
-            // As much again, so that not every record asks.
-            let reserved = wanted + spare;
-            self.writer.reserve(reserved)?;
-            self.reserved = reserved;
+            // The spare once more, so that not every record asks.
+            let reserved = (wanted + spare).next_multiple_of(RESERVE_STEP_BYTES);
+            match self.writer.reserve(reserved) {
+                Ok(()) => self.reserved = reserved,
+                Err(error) if error.kind() == ErrorKind::NoSpace => return Err(error),
+                // Then a write that lacks space says so.
+                Err(_) => {}
+            }
         }
         Ok(())
     }

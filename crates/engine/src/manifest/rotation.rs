@@ -17,11 +17,11 @@
 //!
 //! A failed write leaves unknown what is on disk: the change may or may not be found at the next
 //! opening. Nothing is written after it. Only where the next file cannot be begun, for want of an open file, of memory or of space, is it
-//! known: that file has its name once it is whole, and before that nothing counts. The same change may be tried again.
+//! known: that file has its name once it is whole, and before that nothing counts. The same change may be tried again. So it may
+//! where the disk is full: space for a change is reserved, where the file system can, before anything of it is written.
 //!
 //! On a full disk a series may go on for a while: behind what is written there is a reserve of space
-//! ([`Series::reserve_bytes`]). Changes that give space back are written into it; others are refused, before anything is written,
-//! where they would.
+//! ([`Series::reserve_bytes`]). Changes that give space back are written into it; others are refused where they would.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -116,14 +116,17 @@ fn append_to(
     effect: Effect,
     reserve_bytes: u64,
 ) -> Result<()> {
-    if reserve_bytes > 0
-        && let Err(error) = journal.keep_spare(change.len(), reserve_bytes)
-        && error.kind() == ErrorKind::NoSpace
+    // Found out by a write, it would leave the outcome unknown.
+    if let Err(error) = journal.keep_spare(change.len(), reserve_bytes)
         && effect == Effect::Takes
     {
-        return Err(error.context("the disk is full, and what is left is kept for removals"));
+        let full = if reserve_bytes > 0 {
+            "the disk is full, and what is left is kept for removals"
+        } else {
+            "the disk is full"
+        };
+        return Err(error.context(full));
     }
-    // Any other failure to reserve: a write that lacks space says so.
     journal.append_sync(change).map_err(unknown)
 }
 

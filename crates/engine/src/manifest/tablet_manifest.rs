@@ -32,7 +32,7 @@ pub(crate) const SERIES: Series = Series {
     name: "MANIFEST-",
     magic: *b"TEPUIMAN",
     rotate_bytes: MANIFEST_ROTATE_BYTES,
-    // A flush or compaction has failed long before its edit, for its files; there may be thousands of manifests.
+    // Where space is short an edit is refused and made again later; there may be thousands of manifests.
     reserve_bytes: 0,
 };
 
@@ -103,8 +103,8 @@ impl TabletManifest {
     }
 
     /// Makes an edit durable and returns the version after it. `InvalidArgument` where the edit does not fit, `Exhausted` or
-    /// `NoSpace`, not [in doubt](crate::Error::is_in_doubt), where a file that it takes cannot be begun now: nothing was written. After any other failure every later append fails with
-    /// `ReadOnly` (see the file's head).
+    /// `NoSpace`, not [in doubt](crate::Error::is_in_doubt), where a file that it takes cannot be begun now or the disk has no room for it: nothing was written.
+    /// After any other failure every later append fails with `ReadOnly` (see the file's head).
     pub fn append(&mut self, edit: &VersionEdit) -> Result<Arc<Version>> {
         if *edit == VersionEdit::default() {
             return Ok(self.version());

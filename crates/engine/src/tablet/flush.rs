@@ -147,7 +147,8 @@ impl Tablet {
     }
 
     /// Whether a flush that failed so has left nothing, and may be done later: what it writes before its edit are new files,
-    /// and an edit that failed with an outcome that is not known has made the engine read-only.
+    /// an edit for which there is no room is not begun, and one that failed with an outcome that is not known has made the
+    /// engine read-only.
     fn may_pass(&self, error: &Error) -> bool {
         matches!(error.kind(), ErrorKind::Exhausted | ErrorKind::NoSpace)
             && !matches!(self.core.health(), Health::ReadOnly(_))

@@ -377,6 +377,34 @@ fn a_disk_that_others_fill_refuses_what_grows_the_catalog_and_leaves_the_server_
 }
 
 #[test]
+fn a_disk_that_others_fill_refuses_drops_of_rows_until_there_is_room_and_nothing_else() {
+    let disk = Arc::new(MemoryFiles::new());
+    let rig = faulty_within(&disk, tiny_options(), Some(ROOM_BYTES));
+    block_on(rig.tablet.apply(batch("a", "1"))).unwrap();
+    block_on(rig.tablet.flush()).unwrap();
+    rig.faults.set_quota_bytes(Some(0));
+    // The manifest goes on to the end of its last block.
+    let other = || block_on(rig.tablet.drop_rows(RowRange::prefix(b"b")));
+    let refused = (0..1000).find_map(|_| other().err()).unwrap();
+    assert!(refused.kind() == ErrorKind::NoSpace && !refused.is_in_doubt(), "{refused:?}");
+    assert!(refused.message().starts_with("the disk is full: "), "{refused}");
+    block_on(rig.tablet.drop_rows(RowRange::all())).unwrap_err();
+    assert_eq!(value(&rig.tablet, "a").as_deref(), Some("1"));
+    assert_eq!(rig.engine.health(), Health::Serving);
+    // The log has reserved its segment.
+    block_on(rig.tablet.apply(batch("c", "2"))).unwrap();
+
+    rig.faults.set_quota_bytes(None);
+    assert!(block_on(rig.tablet.drop_rows(RowRange::prefix(b"a"))).unwrap());
+    let rows = |rig: &Faulty| ["a", "c"].map(|row| value(&rig.tablet, row));
+    let left = [None, Some("2".to_owned())];
+    assert_eq!(rows(&rig), left);
+    block_on(rig.tablet.flush()).unwrap();
+    drop(rig);
+    assert_eq!(rows(&faulty(&disk)), left);
+}
+
+#[test]
 fn every_failing_operation_keeps_what_was_acknowledged() {
     for op in [FaultOp::Create, FaultOp::Append, FaultOp::Sync, FaultOp::SyncDir, FaultOp::Read] {
         for nth in 1..12 {

@@ -34,10 +34,20 @@ impl Rig {
 fn rig_on_disk() -> (Rig, Arc<FaultFiles>, Arc<ManualClock>) {
     let memory = Arc::new(MemoryFiles::new());
     let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
+    // What files reserve is counted from here on.
+    files.set_quota_bytes(Some(1 << 40));
     let clock = Arc::new(ManualClock::new(START_MICROS));
     let seen = Arc::clone(&files) as Arc<dyn Files>;
     let rig = rig_over(EngineOptions::default(), clock.clone(), memory, seen);
     (rig, files, clock)
+}
+
+/// Fills the disk, up to the last block of the tablet's manifest.
+fn fill(rig: &Rig, files: &FaultFiles) {
+    files.set_quota_bytes(Some(0));
+    let rows = || RowRange::prefix(b"nobody has these");
+    let refused = (0..1000).find_map(|_| block_on(rig.tablet.drop_rows(rows())).err());
+    assert_eq!(refused.unwrap().kind(), ErrorKind::NoSpace);
 }
 
 #[test]
@@ -221,6 +231,70 @@ fn a_compaction_that_was_put_off_is_tried_again_in_time_though_nothing_is_writte
     clock.advance_micros(FAILED_WAIT_MICROS);
     rig.tablet.claim_by_shape().expect("there is room again").run().unwrap();
     assert_eq!(rig.tablet.version().level(0).len(), 0);
+}
+
+#[test]
+fn edits_that_a_full_disk_has_no_room_for_are_made_once_it_has() {
+    let (rig, files, clock) = rig_on_disk();
+    rig.write(&["a"]);
+    let file = rig.tablet.version().level(0)[0].id;
+    let inputs: Vec<_> = rig.tablet.version().ssts().cloned().collect();
+    let again = || {
+        clock.advance_micros(FAILED_WAIT_MICROS);
+        files.set_quota_bytes(Some(1 << 30));
+        rig.tablet.core.check_writable().unwrap();
+    };
+
+    fill(&rig, &files);
+    let pick =
+        pick::Pick { reason: pick::Reason::Size, inputs, output_level: 5, bottommost: false };
+    let moving = rig.tablet.claim(&mut rig.tablet.jobs(), pick);
+    assert_eq!(moving.run().unwrap_err().kind(), ErrorKind::NoSpace);
+    again();
+    rig.move_to(5, false);
+    assert_eq!(rig.tablet.version().level(5)[0].id, file);
+
+    fill(&rig, &files);
+    rig.rule(GcRule::MaxAge(1));
+    let expired = rig.tablet.claim_expired().unwrap();
+    assert_eq!(expired.run().unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(rig.tablet.version().sst_count(), 1);
+    again();
+    rig.tablet.claim_expired().unwrap().run().unwrap();
+    assert_eq!(rig.tablet.version().sst_count(), 0);
+}
+
+#[test]
+fn a_flush_and_a_compaction_whose_edit_has_no_room_leave_nothing_and_are_done_once_it_has() {
+    let (rig, files, clock) = rig_on_disk();
+    rig.write(&["a"]);
+    block_on(rig.tablet.apply(batch("b", &["a"]))).unwrap();
+    // There is room for the files, and none for the edit.
+    let full = || {
+        fill(&rig, &files);
+        files.set_quota_bytes(Some(1 << 30));
+        let edit = Fault::new(FaultOp::Reserve).on_path("MANIFEST").kind(ErrorKind::NoSpace);
+        files.inject(edit);
+    };
+    let ssts = rig.ssts();
+
+    full();
+    assert_eq!(block_on(rig.tablet.flush()).unwrap_err().kind(), ErrorKind::NoSpace);
+    rig.tablet.core.check_writable().unwrap();
+    rig.tablet.core.store.remove_doomed(0);
+    assert_eq!((rig.ssts(), rig.cells("b")), (ssts, 1));
+    block_on(rig.tablet.flush()).unwrap();
+
+    full();
+    let ssts = rig.ssts();
+    assert_eq!(rig.claim_fully().run().unwrap_err().kind(), ErrorKind::NoSpace);
+    rig.tablet.core.check_writable().unwrap();
+    rig.tablet.core.store.remove_doomed(0);
+    assert_eq!((rig.ssts(), rig.cells("a"), rig.cells("b")), (ssts, 2, 1));
+    clock.advance_micros(FAILED_WAIT_MICROS);
+    rig.engine.compact_fully().unwrap();
+    rig.tablet.core.store.remove_doomed(0);
+    assert_eq!((rig.ssts(), rig.cells("a"), rig.cells("b")), (1, 2, 1));
 }
 
 #[test]
