@@ -67,11 +67,9 @@ impl Offers {
 
     /// Does one part of the oldest job that has some left; false where there is none.
     pub(crate) fn help(&self) -> bool {
-        let offers: Vec<_> = {
-            let offers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            offers.iter().filter_map(Weak::upgrade).collect()
-        };
-        offers.iter().any(|job| job.help())
+        let offers = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // One at a time: what the others hold, files and room on the disk, is theirs to let go meanwhile.
+        offers.iter().any(|offer| offer.upgrade().is_some_and(|job| job.help()))
     }
 }
 
@@ -187,6 +185,29 @@ mod tests {
         assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
         drop((shared, parts));
         assert!(!offers.help(), "a job that was let go is no longer offered");
+    }
+
+    #[test]
+    fn who_helps_with_one_job_does_not_hold_another() {
+        let other: Arc<Parts<()>> = Parts::new(1, |_, _| Ok(()));
+        let watched = Arc::downgrade(&other);
+        let owner = Mutex::new(Some(Arc::clone(&other)));
+        let long = Parts::new(1, move |_, _| {
+            // Meanwhile the other is done by its owner, who lets it go.
+            let other = owner.lock().unwrap().take().unwrap();
+            other.finish();
+            drop(other);
+            assert_eq!(watched.strong_count(), 0, "what it holds is gone");
+            Ok(())
+        });
+        let offers = Offers::default();
+        let jobs: [Arc<dyn Shared>; 2] = [Arc::clone(&long) as _, other];
+        for job in &jobs {
+            offers.add(job);
+        }
+        drop(jobs);
+        assert!(offers.help());
+        long.finish().remove(0).unwrap();
     }
 
     #[test]
