@@ -6,7 +6,8 @@
 //!   left of it, as visible row ranges. An SST that lies in the range goes at once; one of which little is
 //!   left is rewritten [in the background](crate::compaction::collect).
 //! * Memtables cannot be cut, so the version remembers the range as *excised* at `s`; readers hide what
-//!   it covers, the flush of those memtables leaves it out, and the last such flush forgets the entry.
+//!   it covers, the flush of those memtables leaves it out, and the last such flush forgets the entry. So
+//!   does a later drop of rows around it; and where there are many, the memtables are sent to be flushed.
 //! * A flush or compaction that is running has read rows that are dropped now. It finds the drop in the
 //!   tablet's list when it is done and cuts its outputs, all of whose records are older than the drop:
 //!   a flush begins by waiting for drops that are under way, so that those with a sequence among its
@@ -21,11 +22,16 @@ use bytes::Bytes;
 use crate::cell::{RowRange, Seq, row_prefix};
 use crate::compaction::job;
 use crate::error::{Error, Result};
-use crate::manifest::{Excised, SstRef, VersionEdit};
+use crate::manifest::{Excised, SstRef, Version, VersionEdit};
 use crate::sst::SstReader;
 use crate::store::{Outputs, SstFile};
 
 use super::Tablet;
+
+/// Dropped ranges that a version remembers before the memtables that they are for are sent to be flushed. Each edit copies
+/// them, and each read of memory goes through them: more make both slow for a tablet that drops row by row, fewer make an SST
+/// of a few drops.
+const EXCISED_MAX: usize = 64;
 
 impl Tablet {
     /// Deletes all rows of a range that were written before now; durable and visible when it resolves.
@@ -75,6 +81,9 @@ impl Tablet {
                 edit.add.extend(cut_sized(open, twin, &range));
             }
         }
+        // Older ones within this one hide nothing that it does not. Who reads by an older version has them there.
+        let within = version.excised().iter().filter(|older| range.contains_range(&older.range));
+        edit.remove_excised = within.cloned().collect();
         let excised = Excised { range, seq };
         if in_memory {
             edit.add_excised.push(excised.clone());
@@ -91,7 +100,23 @@ impl Tablet {
         if !jobs.running.is_empty() {
             jobs.drops.push_back(excised);
         }
+        drop(jobs);
+        let view = self.view.load_full();
+        // Where a flush is to come already, what it leaves is looked at by the next drop.
+        if view.version.excised().len() > EXCISED_MAX && view.waiting.is_empty() {
+            self.rotate_now();
+        }
         Ok(Some(seq))
+    }
+
+    /// The dropped ranges of a version that hide nothing in memory once the oldest memtable that waits is flushed. The caller
+    /// holds the manifest's lock: what is written from here on is newer than all of them.
+    pub(super) fn hiding_nothing_then(&self, version: &Version) -> Vec<Excised> {
+        let view = self.view.load();
+        let left = view.waiting.iter().skip(1).chain([&view.active]);
+        let oldest = left.filter_map(|memtable| memtable.seq_range()).map(|(first, _)| first).min();
+        let hides = |excised: &&Excised| oldest.is_some_and(|oldest| oldest <= excised.seq);
+        version.excised().iter().filter(|excised| !hides(excised)).cloned().collect()
     }
 
     /// Announces a job whose outputs must respect drops from now on.

@@ -202,13 +202,11 @@ impl Tablet {
             opened.discard(&self.core.store);
             return Ok(());
         }
-        let remove_excised =
-            manifest.version().excised().iter().filter(|e| e.seq <= last_seq).cloned().collect();
         let edit = VersionEdit {
             add: job.cut_by_drops(output.files, &opened.ssts),
             flushed_seq: Some(last_seq),
             last_seq: Some(last_seq),
-            remove_excised,
+            remove_excised: self.hiding_nothing_then(&manifest.version()),
             ..VersionEdit::default()
         };
         self.install(&mut manifest, &edit, opened, 1)?;

@@ -130,6 +130,89 @@ fn a_dropped_row_is_gone_as_a_whole_while_earlier_writes_wait_for_the_disk() {
 }
 
 #[test]
+fn dropped_ranges_are_remembered_once_where_one_lies_in_another() {
+    let rig = rig();
+    let write = |rows: &[&str]| {
+        for row in rows {
+            block_on(rig.tablet.apply(batch(row, &["a"]))).unwrap();
+        }
+    };
+    let remembered = || rig.tablet.version().excised().len();
+    write(&["a", "b"]);
+    block_on(rig.tablet.drop_rows(RowRange::new("a", "b"))).unwrap();
+    write(&["a"]);
+    let before = rig.tablet.snapshot();
+    for _ in 0..100 {
+        block_on(rig.tablet.drop_rows(RowRange::new("a", "b"))).unwrap();
+    }
+    assert_eq!(remembered(), 1);
+    assert_eq!((rig.cells("a"), rig.cells("b")), (0, 1));
+    block_on(rig.tablet.drop_rows(RowRange::new("b", "c"))).unwrap();
+    assert_eq!(remembered(), 2, "neither lies in the other");
+    block_on(rig.tablet.drop_rows(RowRange::all())).unwrap();
+    assert_eq!(remembered(), 1);
+    write(&["b"]);
+    assert_eq!((rig.cells("a"), rig.cells("b")), (0, 1));
+    // Who has begun to read before sees what there was.
+    let rows = |snapshot| {
+        let scan = ScanOptions {
+            range: RowRange::all(),
+            projection: Projection::all(),
+            reverse: false,
+            rows_hint: None,
+            snapshot: Some(snapshot),
+        };
+        let mut stream = rig.tablet.scan(scan).unwrap();
+        std::iter::from_fn(|| block_on(stream.next()).unwrap()).map(|row| row.key).collect()
+    };
+    let seen: Vec<Bytes> = rows(before);
+    assert_eq!(seen, ["a", "b"]);
+    block_on(rig.tablet.flush()).unwrap();
+    assert_eq!((rig.cells("a"), rig.cells("b"), remembered()), (0, 1, 0));
+}
+
+#[test]
+fn a_tablet_that_drops_many_ranges_flushes_and_forgets_them() {
+    let rig = rig();
+    let row = |n: usize| format!("row-{n:04}");
+    let mut most = 0;
+    for n in 0..1000 {
+        block_on(rig.tablet.apply(batch(&row(n), &["a"]))).unwrap();
+        let kept = format!("{}-kept", row(n));
+        block_on(rig.tablet.apply(batch(&kept, &["a"]))).unwrap();
+        block_on(rig.tablet.drop_rows(RowRange::prefix(kept.as_bytes()))).unwrap();
+        block_on(rig.tablet.apply(batch(&kept, &["a"]))).unwrap();
+        most = most.max(rig.tablet.version().excised().len());
+        // What the thread does that flushes; now and then it is late.
+        if n % 3 == 0 {
+            rig.tablet.flush_waiting().unwrap();
+        }
+    }
+    assert!((64..80).contains(&most), "{most}");
+    assert!(rig.tablet.version().level(0).len() < 20);
+    for n in 0..1000 {
+        let cells = (rig.cells(&row(n)), rig.cells(&format!("{}-kept", row(n))));
+        assert_eq!(cells, (1, 1), "{n}");
+    }
+}
+
+#[test]
+fn a_flush_forgets_drops_that_came_after_all_that_is_in_memory() {
+    let rig = rig();
+    block_on(rig.tablet.apply(batch("a", &["a"]))).unwrap();
+    block_on(rig.tablet.apply(batch("b", &["a"]))).unwrap();
+    rig.tablet.rotate_now();
+    block_on(rig.tablet.apply(batch("a", &["a"]))).unwrap();
+    block_on(rig.tablet.drop_rows(RowRange::new("a", "b"))).unwrap();
+    rig.tablet.flush_waiting().unwrap();
+    assert_eq!(rig.tablet.version().excised().len(), 1, "the other memtable has such a row");
+    assert_eq!((rig.cells("a"), rig.cells("b")), (0, 1));
+    block_on(rig.tablet.flush()).unwrap();
+    assert_eq!(rig.tablet.version().excised(), []);
+    assert_eq!((rig.cells("a"), rig.cells("b")), (0, 1));
+}
+
+#[test]
 fn rows_are_not_dropped_in_the_middle_of_a_read_modify_write() {
     let rig = rig();
     rig.write(&["r"]);
