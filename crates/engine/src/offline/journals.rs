@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::Meta;
+use super::salvaged_version::SalvagedVersion;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 use crate::log::record::{FILE_HEADER_BYTES, Record, Salvage};
@@ -196,8 +197,8 @@ pub(super) fn salvage_meta(files: &dyn Files, dir: &Path) -> Result<Option<Salva
     Ok(None)
 }
 
-/// The newest manifest with a readable snapshot: that, and every edit that can be read, as far as each fits.
-/// SSTs that an edit adds count while they are in `existing`: others were compacted away later.
+/// The newest manifest with a readable snapshot: that, and every edit that can be read, as far as each fits; see
+/// [`SalvagedVersion`]. SSTs that an edit adds count while they are in `existing`: others were compacted away later.
 pub(super) fn salvage_manifest(
     files: &dyn Files,
     dir: &Path,
@@ -206,36 +207,23 @@ pub(super) fn salvage_manifest(
 ) -> Result<Option<Salvaged<Version>>> {
     for (id, path) in series_files(files, dir, series)?.into_iter().rev() {
         let (records, mut damaged) = salvage(files, &path, series, id)?;
-        let mut version: Option<Version> = None;
+        let mut version: Option<SalvagedVersion> = None;
         for record in records {
-            let decoded = VersionEdit::decode(record.payload.clone());
-            let fitted = decoded.ok().and_then(|edit| {
-                let base = match (&version, &edit.range) {
-                    (Some(version), _) => version.clone(),
-                    (None, Some(range)) if record.offset == FILE_HEADER_BYTES => {
-                        Version::empty(range.clone())
-                    }
-                    _ => return None,
-                };
-                base.apply(&fitting(edit, &base, existing)).ok()
-            });
-            match fitted {
-                Some(next) => version = Some(next),
-                None => unusable(&record, &mut damaged),
+            let usable = match (VersionEdit::decode(record.payload.clone()), &mut version) {
+                (Ok(edit), Some(version)) => version.apply(edit, existing),
+                (Ok(snapshot), None) if record.offset == FILE_HEADER_BYTES => {
+                    version = SalvagedVersion::new(snapshot, existing);
+                    version.is_some()
+                }
+                _ => false,
+            };
+            if !usable {
+                unusable(&record, &mut damaged);
             }
         }
-        if let Some(state) = version {
-            return Ok(Some(Salvaged { path, state, damaged }));
+        if let Some(version) = version {
+            return Ok(Some(Salvaged { path, state: version.finish()?, damaged }));
         }
     }
     Ok(None)
-}
-
-/// The part of an edit that can be applied although edits before it are missing.
-fn fitting(mut edit: VersionEdit, base: &Version, existing: &HashSet<u64>) -> VersionEdit {
-    edit.remove.retain(|(level, id)| base.level(usize::from(*level)).iter().any(|s| s.id == *id));
-    edit.add.retain(|sst| existing.contains(&sst.id));
-    edit.remove_excised.retain(|excised| base.excised().contains(excised));
-    edit.flushed_seq = edit.flushed_seq.map(|seq| seq.max(base.flushed_seq()));
-    edit
 }

@@ -17,6 +17,7 @@ mod repair;
 mod repair_backups;
 mod repair_journals;
 mod repair_ssts;
+mod salvaged_version;
 mod values;
 
 use std::collections::BTreeMap;

@@ -150,7 +150,7 @@ impl Repair<'_> {
                 self.did(format_args!("{path}: replaced by what can be read of it, {ssts} SSTs"));
                 self.report.lost.push(format!(
                     "{path}: {}: flushes, compactions and drops of tablet {:016x} that were in it; \
-                     rows of that tablet may be missing, and deleted ones may be back",
+                     rows of that tablet may be missing, deleted ones may be back, and sums too large",
                     bytes_text(&salvaged.damaged),
                     id.0
                 ));

@@ -18,6 +18,7 @@ mod model;
 mod newer;
 mod newest;
 mod offline;
+mod salvage;
 mod shortages;
 mod values;
 mod versions;
