@@ -207,10 +207,8 @@ impl Journal {
         let file = files.open_immutable(path)?;
         let len = file.len()?;
         if len > JOURNAL_BYTES_MAX {
-            return Err(refused(
-                path,
-                format_args!("{len} bytes are more than such a file may have"),
-            ));
+            let what = format_args!("{len} bytes are more than such a file may have");
+            return Err(Error::corruption(path.display(), 0, what));
         }
         let header = file.read_at(0, len.min(FILE_HEADER_BYTES) as usize)?;
         // A header that does not verify is judged by the reader, with the id that it should have had.
@@ -308,16 +306,14 @@ fn check_payload(path: &Path, offset: u64, payload: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The id in a header that verifies. `InvalidArgument` where it is of a file that this code cannot read,
-/// or not the file that it should be: nothing of such a file may be cut.
+/// The id in a header that verifies. `InvalidArgument` where a newer version wrote the file, and `Corruption` where it is
+/// not the file that it should be: nothing of such a file may be cut.
 fn checked_id(path: &Path, header: FileHeader, magic: Magic, id: Option<u64>) -> Result<u64> {
     let FileHeader { magic: found, version, file_id } = header;
     if found != magic {
         let (found, want) = (found.escape_ascii(), magic.escape_ascii());
-        return Err(refused(
-            path,
-            format_args!("file of another kind: starts with {found}, not {want}"),
-        ));
+        let what = format_args!("file of another kind: starts with {found}, not {want}");
+        return Err(Error::corruption(path.display(), 0, what));
     }
     if version != u64::from(FORMAT_VERSION) {
         return Err(refused(
@@ -330,10 +326,8 @@ fn checked_id(path: &Path, header: FileHeader, magic: Magic, id: Option<u64>) ->
     }
     if id.is_some_and(|id| id != file_id) {
         // The header is whole, so this file was renamed or swapped; nothing in it can be trusted.
-        return Err(refused(
-            path,
-            format_args!("holds file {file_id:016x}, which its name denies"),
-        ));
+        let what = format_args!("holds file {file_id:016x}, which its name denies");
+        return Err(Error::corruption(path.display(), 0, what));
     }
     Ok(file_id)
 }
@@ -522,7 +516,8 @@ mod tests {
         Journal::create(&files, path(), MAGIC, 42, b"x").unwrap();
         let refused = |magic, id| Journal::read(&files, path(), magic, id).unwrap_err();
         for error in [refused(*b"OTHERKND", Some(42)), refused(MAGIC, Some(43))] {
-            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+            // And not of a newer version.
+            assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
         }
         assert_eq!(Journal::read(&files, path(), MAGIC, None).unwrap().id, 42);
 

@@ -1123,3 +1123,43 @@ fn a_damaged_list_is_set_aside_with_what_only_it_named_and_the_rest_opens() {
     assert!(restored(&place, backup).is_empty());
     assert!(rows_of(&place.files, place.tablets).is_empty(), "they were dropped");
 }
+
+#[test]
+fn a_list_under_the_name_of_another_costs_that_backup_and_is_not_taken_for_a_newer_version() {
+    let (place, backup) = place_with_backup();
+    let path = files_in(&place.files, "backups").remove(0);
+    let list = place.files.contents(&path).unwrap();
+    let other = path.with_file_name(format!("BACKUP-{:016x}", backup.0 + 1));
+    assert_eq!(other.file_name().unwrap().len(), path.file_name().unwrap().len());
+    place.files.put_contents(&other, list);
+    let report = check(&place.files);
+    assert!(report.newer_version().is_none(), "{report}");
+    let told = |f: &offline::Finding| f.to_string().contains("which its name denies");
+    assert!(report.damage.iter().any(|f| f.file == other && told(f)), "{:?}", report.damage);
+    let engine = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap();
+    assert!(engine.backup(backup).is_some());
+    drop(engine);
+    assert_eq!(restored(&place, backup), place.rows);
+    let report = repair(&place.files, false);
+    assert!(report.opens() && check(&place.files).is_whole(), "{report:#?}");
+    assert_eq!(restored(&place, backup), place.rows);
+}
+
+#[test]
+fn a_manifest_that_is_another_file_is_damage_and_a_repair_mends_what_it_can() {
+    for catalog in [false, true] {
+        let place = place();
+        let path = files_in(&place.files, if catalog { "meta" } else { "tablets" }).remove(0);
+        let from = files_in(&place.files, if catalog { "tablets" } else { "meta" }).remove(0);
+        place.files.put_contents(&path, place.files.contents(&from).unwrap());
+        let report = check(&place.files);
+        assert!(report.newer_version().is_none(), "{report}");
+        let told = |f: &offline::Finding| f.to_string().contains("file of another kind");
+        assert!(report.damage.iter().any(told), "{:?}", report.damage);
+        assert!(Engine::open(environment(&place.files), dir(), tiny_options()).is_err());
+        let report = repair(&place.files, false);
+        // Without a catalog nothing is touched.
+        assert_eq!(report.opens(), !catalog, "{report:#?}");
+        assert_eq!(report.has_changes(), !catalog, "{report:#?}");
+    }
+}
