@@ -63,6 +63,11 @@ impl RowNote {
         self.kept && !self.lens.is_empty()
     }
 
+    /// Bytes of the values of its records.
+    pub(super) fn value_bytes(&self) -> usize {
+        self.value_bytes
+    }
+
     /// The last key before the row.
     pub(super) fn last_key_before(&self) -> &[u8] {
         &self.last_key

@@ -19,8 +19,8 @@
 //! ```text
 //! cut      at `read_bytes` over the ratio to which the last blocks were compressed. Blocks that do not
 //!          compress are stored as they are; then the size is exact, and a frame never passes its page
-//! row      a block is rather cut before a row than in it, if it is half full there: the rest of a row is
-//!          another read
+//! row      a block is rather cut before a row than in it, if it is half full there and the next can hold the row up to
+//!          here: the rest of a row is another read
 //! place    | frame ......... 000 | frame ........ 00 | frame ...
 //!          page                  page                page
 //!          zeros up to the next page where that saves a page and is at most an eighth of the frame
@@ -205,7 +205,7 @@ impl SstWriter {
         }
         let change = Change::between(&self.last_key, self.last_row_len, key);
         if !self.data.is_empty() && self.is_full_with(key, value) {
-            self.cut_block(change, key)?;
+            self.cut_block(change, key, value)?;
         }
         if let Some(filter) = &mut self.filter {
             filter.add(change, &self.last_key, key);
@@ -252,11 +252,14 @@ impl SstWriter {
         self.data.len_with_at_most(key, value) > limit && self.data.len_with(key, value) > limit
     }
 
-    /// Ends the open data block before `key`, or before the row that `key` goes on with.
-    fn cut_block(&mut self, change: Change, key: KeyView<'_>) -> Result<()> {
+    /// Makes room for a record: ends the open data block before it, or before the row that it goes on with. Where what there
+    /// is of that row leaves no room for it in the next block, that ends too.
+    fn cut_block(&mut self, change: Change, key: KeyView<'_>, value: &[u8]) -> Result<()> {
         let least = self.block_limit / ROW_CUT_SHARE;
         let before_row = self.data.len_before_row().is_some_and(|len| len >= least);
-        if change.row || !before_row || !self.row.is_kept() {
+        // A row that no block holds up to here is divided in any case.
+        let holds = self.row.is_kept() && self.row.value_bytes() + value.len() <= self.block_limit;
+        if change.row || !before_row || !holds {
             let separator = separator(&self.last_key, Some(key.bytes()));
             return self.end_block(separator);
         }
@@ -265,10 +268,19 @@ impl SstWriter {
         self.data_stats = row.stats_before();
         let first = row.records(&values).next().map(|(key, _)| key).unwrap_or_default();
         self.end_block(separator(row.last_key_before(), Some(first)))?;
-        for (key, value) in row.records(&values) {
-            let key = KeyView::parse(key)
+        let mut last: &[u8] = &[];
+        for (bytes, value) in row.records(&values) {
+            let key = KeyView::parse(bytes)
                 .map_err(|e| Error::new(ErrorKind::InvalidArgument, e.message().to_owned()))?;
+            // What the block that ended was compressed to may have lowered the limit.
+            if !self.data.is_empty() && self.is_full_with(key, value) {
+                self.end_block(separator(last, Some(bytes)))?;
+            }
             self.add_to_block(key, value);
+            last = bytes;
+        }
+        if self.is_full_with(key, value) {
+            self.end_block(separator(&self.last_key, Some(key.bytes())))?;
         }
         // It stays kept, but begins its block, so that it is not taken back again.
         self.row = row;

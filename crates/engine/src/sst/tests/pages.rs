@@ -67,6 +67,58 @@ fn rows_of_several_columns_are_not_divided_between_blocks_where_they_need_not_be
 }
 
 #[test]
+fn a_row_that_moves_into_the_next_block_makes_none_larger_than_a_page() {
+    let noise = |seed: u64, len: u64| -> Vec<u8> {
+        (0..len).map(|i| frame::mix64(seed ^ frame::mix64(i)) as u8).collect()
+    };
+    // The second row begins in a block that is half full, and its next cell does not fit beside what it has there.
+    let cells = |lens: &[(&str, &str, u64)]| -> Vec<Sample> {
+        let cell = |(at, (row, column, len)): (usize, &(&str, &str, u64))| {
+            super::cell(row, 1, column, 1000, &noise(at as u64, *len))
+        };
+        lens.iter().enumerate().map(cell).collect()
+    };
+    let records = [
+        cells(&[("a", "a", 2_200), ("b", "a", 1_600), ("b", "b", 3_200), ("c", "a", 10)]),
+        cells(&[("a", "a", 2_200), ("b", "a", 10), ("b", "b", 100_000), ("b", "c", 10)]),
+        cells(&[("a", "a", 2_200), ("b", "a", 1_000), ("b", "b", 800), ("b", "c", 2_230)]),
+    ];
+    for records in &records {
+        let options = SstOptions { compression: Compression::None, ..SstOptions::default() };
+        let reader = written(records, options);
+        let blocks = blocks(&reader);
+        assert!(blocks.iter().all(|b| b.1 <= 4096 || b.2 == 1), "{blocks:?}");
+        assert_eq!(scan(&reader, without_cache()).unwrap(), *records);
+        reader.verify(&mut |_| ()).unwrap();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn no_block_of_what_does_not_compress_passes_its_page_but_for_one_record(
+        rows in proptest::collection::vec(proptest::collection::vec(1u64..3_500, 1..5), 1..40),
+    ) {
+        let mut records = Vec::new();
+        for (row, lens) in rows.iter().enumerate() {
+            for (column, len) in lens.iter().enumerate() {
+                let seed = (row * 16 + column) as u64;
+                let value: Vec<u8> =
+                    (0..*len).map(|i| frame::mix64(seed ^ frame::mix64(i)) as u8).collect();
+                records.push(cell(&format!("{row:04}"), 1, &format!("{column}"), 1000, &value));
+            }
+        }
+        let options = SstOptions { compression: Compression::None, ..SstOptions::default() };
+        let reader = written(&records, options);
+        let blocks = blocks(&reader);
+        prop_assert!(blocks.iter().all(|b| b.1 <= 4096 || b.2 == 1), "{:?}", blocks);
+        prop_assert_eq!(scan(&reader, without_cache()).unwrap(), records);
+        reader.verify(&mut |_| ()).unwrap();
+    }
+}
+
+#[test]
 fn compressible_blocks_fill_a_page_without_wasting_space() {
     for (compression, mean_min) in [(Compression::Lz4, 3_300), (Compression::Zstd(1), 3_300)] {
         let reader =
