@@ -27,7 +27,7 @@ use prost::Message as _;
 use tepui_engine::cell::RowRange;
 use tepui_engine::read::FamilyProjection;
 
-use crate::error::{Error, Result, Shown};
+use crate::error::{Error, Result, Shown, ShownBytes};
 use crate::filter::Filter;
 use crate::filter::range::{self, ByteRange};
 use crate::limits;
@@ -112,7 +112,7 @@ impl AuthorizedView {
         if range.is_some_and(|range| range.contains(row)) {
             return Ok(());
         }
-        Err(outside(&format!("row '{}' is", row.escape_ascii())))
+        Err(outside(&format!("row '{}' is", ShownBytes(row))))
     }
 
     /// Refuses a mutation that could change anything outside. One that is not well formed is left to be refused
@@ -152,7 +152,7 @@ impl AuthorizedView {
         if range::contains(self.family(family)?, qualifier) {
             return Ok(());
         }
-        Err(outside(&format!("column '{family}:{}' is", qualifier.escape_ascii())))
+        Err(outside(&format!("column '{family}:{}' is", ShownBytes(qualifier))))
     }
 
     fn check_typed_column(&self, family: &str, qualifier: Option<&v2::Value>) -> Result<()> {

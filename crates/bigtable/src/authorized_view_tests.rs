@@ -52,6 +52,24 @@ fn a_row_is_within_where_it_starts_with_a_prefix() {
 }
 
 #[test]
+fn a_long_row_or_qualifier_outside_is_shown_by_its_start() {
+    let view = view(&["r"], &[("some", &["q"], &[])]);
+    // As long as a request: limits on keys and qualifiers are checked later.
+    let long = Bytes::from(vec![0xFF; 16 << 20]);
+    let set = SetCell {
+        family_name: "some".to_owned(),
+        column_qualifier: long.clone(),
+        ..SetCell::default()
+    };
+    let set = v2::Mutation { mutation: Some(Mutation::SetCell(set)) };
+    for error in [view.check_row(&long).unwrap_err(), view.check_mutation(&set).unwrap_err()] {
+        assert_eq!(error.kind(), Code::PermissionDenied);
+        assert!(error.message().contains(r"\xff... (16777216 bytes)' is outside"), "{error}");
+        assert!(error.message().len() < 1_000);
+    }
+}
+
+#[test]
 fn the_empty_prefix_means_every_row_and_no_prefix_means_none() {
     for row in [&b"a"[..], &[0xFF, 0xFF]] {
         view(&["a", ""], &[]).check_row(row).unwrap();

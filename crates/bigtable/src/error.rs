@@ -172,6 +172,26 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
+/// Bytes of a client's key or qualifier that a message repeats, at most; four characters each where they are escaped.
+const SHOWN_RAW_BYTES_MAX: usize = 128;
+
+/// A client's bytes within a message, which puts its own quotes around them: escaped, and of long ones the beginning and
+/// how long they are.
+#[derive(Debug, Clone, Copy)]
+pub struct ShownBytes<'a>(pub &'a [u8]);
+
+impl fmt::Display for ShownBytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(bytes) = self;
+        match bytes.get(..SHOWN_RAW_BYTES_MAX) {
+            Some(start) if start.len() < bytes.len() => {
+                write!(f, "{}... ({} bytes)", start.escape_ascii(), bytes.len())
+            }
+            _ => bytes.escape_ascii().fmt(f),
+        }
+    }
+}
+
 /// The start of a text, of so many bytes at most, in whole characters.
 pub fn start_of(text: &str, bytes_max: usize) -> &str {
     let end = (0..=bytes_max.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
@@ -290,6 +310,10 @@ mod tests {
         let shown = Shown(&long).to_string();
         assert!(shown.starts_with("\"ää") && shown.ends_with("ä\"... (2097152 bytes)"), "{shown}");
         assert!(shown.len() < 300);
+        assert_eq!(ShownBytes(b"a'\xFF").to_string(), r"a\'\xff");
+        assert_eq!(ShownBytes(&[b'a'; 128]).to_string(), "a".repeat(128));
+        let shown = ShownBytes(&[b'a'; 129]).to_string();
+        assert_eq!(shown, "a".repeat(128) + "... (129 bytes)");
         assert_eq!((start_of("aä", 2), start_of("aä", 3), start_of("", 5)), ("a", "aä", ""));
     }
 }
