@@ -52,6 +52,12 @@ impl Repeats for v2::MutateRowsRequest {
 
 impl Repeats for WithFilter<v2::CheckAndMutateRowRequest> {
     const FIELDS: &'static [u32] = &[4, 5];
+    /// Each of its two lists may have as many as any. Which has more is found out when they are compiled.
+    const COUNT_MAX: usize = 2 * limits::MUTATIONS_MAX;
+
+    fn check_count(count: usize) -> Result<()> {
+        limits::check_mutation_count_of_both(count)
+    }
 }
 
 impl Repeats for v2::ReadModifyWriteRowRequest {
@@ -185,6 +191,29 @@ mod tests {
             assert_eq!(error.kind(), Code::InvalidArgument);
             assert!(error.message().starts_with("Too many mutations"), "{error}");
         }
+    }
+
+    #[test]
+    fn each_list_of_a_check_and_mutate_row_may_have_as_many_mutations_as_any() {
+        type Request = WithFilter<v2::CheckAndMutateRowRequest>;
+        let most = limits::MUTATIONS_MAX;
+        let request = |if_true: usize, if_false: usize| v2::CheckAndMutateRowRequest {
+            row_key: Bytes::from_static(b"r"),
+            true_mutations: vec![v2::Mutation::default(); if_true],
+            false_mutations: vec![v2::Mutation::default(); if_false],
+            ..Default::default()
+        };
+        let decode = |if_true, if_false| {
+            Bounded::<Request>::decode(&*request(if_true, if_false).encode_to_vec()).unwrap()
+        };
+        assert_eq!(decode(most, most).checked().unwrap().request, request(most, most));
+        let bounded = decode(most + 1, most);
+        let kept = &bounded.request.request;
+        assert!(kept.true_mutations.len() + kept.false_mutations.len() <= 2 * most);
+        let error = bounded.checked().unwrap_err();
+        assert_eq!(error.kind(), Code::InvalidArgument);
+        let text = "200001 provided; limit 100000 in each of true_mutations and false_mutations";
+        assert!(error.message().contains(text), "{error}");
     }
 
     fn read(row_keys: usize, row_ranges: usize) -> v2::ReadRowsRequest {

@@ -18,8 +18,8 @@ pub const VALUE_BYTES_MAX: usize = 100 << 20;
 /// Characters of a column family's name, at most.
 pub const FAMILY_NAME_CHARS_MAX: usize = 64;
 
-/// Mutations of one request, at most; all entries of a `MutateRows` count together. It bounds the work
-/// done under one row lock and the records of one log batch.
+/// Mutations of one request, at most; all entries of a `MutateRows` count together, each list of a `CheckAndMutateRow` by
+/// itself, of which one is applied. It bounds the work done under one row lock and the records of one log batch.
 pub const MUTATIONS_MAX: usize = 100_000;
 
 /// Row keys and ranges of one `ReadRows`, at most. The service refuses row sets of more than a megabyte: with keys of
@@ -84,6 +84,17 @@ pub fn check_mutation_count_max(count: usize) -> Result<()> {
     if count > MUTATIONS_MAX {
         return Err(Error::invalid_argument(format!(
             "Too many mutations: {count} provided; limit {MUTATIONS_MAX}"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses more mutations than the two lists of a `CheckAndMutateRow` may have together.
+pub fn check_mutation_count_of_both(count: usize) -> Result<()> {
+    if count > 2 * MUTATIONS_MAX {
+        return Err(Error::invalid_argument(format!(
+            "Too many mutations: {count} provided; limit {MUTATIONS_MAX} in each of true_mutations \
+             and false_mutations"
         )));
     }
     Ok(())

@@ -726,6 +726,7 @@ async fn check_and_mutate_takes_the_branch_of_its_predicate() {
         (check("r", None, vec![], vec![]), Code::InvalidArgument),
         (check("", None, vec![delete_row()], vec![]), Code::InvalidArgument),
         (check("r", None, vec![delete_family("nope")], vec![delete_row()]), Code::NotFound),
+        (check("r", None, vec![delete_row(); 100_001], vec![]), Code::InvalidArgument),
     ] {
         assert_eq!(run(bad).await.unwrap_err().kind(), code);
     }
