@@ -162,6 +162,7 @@ impl ReadRows {
                 self.failure = Some(error);
                 false
             });
+            self.turn.steps(std::mem::take(&mut self.responder.filter_steps));
             if !more {
                 // Releases what the engine holds for this read while the client takes the rest.
                 self.reader = None;
@@ -368,6 +369,8 @@ struct Responder {
     /// Rows and cells since a message was ready.
     rows_looked_at: u64,
     cells_looked_at: u64,
+    /// Cells that the steps of the filter went through, until somebody counts them.
+    filter_steps: u64,
     stats: ReadStats,
 }
 
@@ -385,6 +388,7 @@ impl Responder {
             rows_left: rows_limit,
             rows_looked_at: 0,
             cells_looked_at: 0,
+            filter_steps: 0,
             stats: ReadStats::default(),
         }
     }
@@ -401,8 +405,9 @@ impl Responder {
                 let key = row.key.clone();
                 let seen = row.cells.len();
                 self.cells_looked_at += seen as u64;
-                let cells =
-                    self.selection.apply(row, self.chunker.families(), self.rng.as_ref())?;
+                let families = self.chunker.families();
+                let (cells, steps) = self.selection.apply(row, families, self.rng.as_ref())?;
+                self.filter_steps += steps;
                 let sent = self.chunker.push_row(&key, cells);
                 self.stats.count_row(seen, sent);
                 (key, sent > 0, false)

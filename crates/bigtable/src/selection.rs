@@ -97,16 +97,16 @@ impl Selection {
         spans
     }
 
-    /// The cells of a row that are wanted.
+    /// The cells of a row that are wanted, and how many cells the steps of the filter went through for them.
     pub fn apply(
         &self,
         row: Row,
         families: &FamilyNames,
         rng: &dyn Rng,
-    ) -> Result<Vec<FilteredCell>> {
+    ) -> Result<(Vec<FilteredCell>, u64)> {
         match &self.filter {
-            Some(filter) => filter.apply(row, families, rng),
-            None => Ok(row.cells.into_iter().map(FilteredCell::from).collect()),
+            Some(filter) => filter.apply_counting(row, families, rng),
+            None => Ok((row.cells.into_iter().map(FilteredCell::from).collect(), 0)),
         }
     }
 }

@@ -1233,6 +1233,25 @@ async fn a_long_read_gives_its_thread_to_others_and_a_short_one_does_not() {
     assert_eq!((short, decoded(&message.unwrap().unwrap()).chunks.len()), (0, 1));
 }
 
+#[tokio::test]
+async fn a_read_whose_filter_works_long_on_each_row_gives_its_thread_to_others() {
+    let fixture = Fixture::new(&[]);
+    for n in 0..20 {
+        fixture.mutate(&format!("row-{n}"), vec![set("f", "q", 1_000, "v")]).await;
+    }
+    let filter = |filter| v2::RowFilter { filter: Some(filter) };
+    let pass = filter(v2::row_filter::Filter::PassAllFilter(true));
+    let twice = v2::row_filter::Interleave { filters: vec![pass.clone(), pass] };
+    let twice = filter(v2::row_filter::Filter::Interleave(twice));
+    let none = filter(v2::row_filter::Filter::ValueRegexFilter("other".into()));
+    let chain = [vec![twice; 10], vec![none]].concat();
+    let chain = filter(v2::row_filter::Filter::Chain(v2::row_filter::Chain { filters: chain }));
+    let request = v2::ReadRowsRequest { filter: Some(chain), ..Default::default() };
+    let mut read = fixture.table.read_rows(request).unwrap();
+    let (pauses, message) = pauses(read.next()).await;
+    assert!(message.is_none() && pauses >= 20, "{pauses} pauses");
+}
+
 fn decoded(message: &ReadRowsMessage) -> v2::ReadRowsResponse {
     v2::ReadRowsResponse::decode(message.encode_to_vec().as_slice()).unwrap()
 }

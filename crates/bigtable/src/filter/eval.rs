@@ -5,8 +5,12 @@
 //! neighbours. A chain works on one list in place; an interleave gives each branch a copy (values are
 //! shared memory) and sorts the pooled results stably; a sink moves its cells to a list of its own, which
 //! joins the output at the very end.
+//!
+//! All of it happens in one go on a thread that others wait for, and a filter of 20 KB can ask for anything. So cells are
+//! counted in three ways, each with its limit: what a step makes, what is held at once, and what all steps go through.
 
 use std::cmp::Reverse;
+use std::fmt;
 
 use bytes::Bytes;
 use tepui_engine::cell::FamilyId;
@@ -15,15 +19,24 @@ use tepui_engine::limits::ROW_READ_BYTES_MAX;
 
 use super::node::Node;
 use super::{FamilyNames, FilteredCell};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ShownBytes};
 
 /// Cells that the copies of one row may come to within a filter. Interleaves in a chain multiply: a few
 /// hundred bytes of filter could ask for more cells than there is memory. Two million hold a row of the
 /// largest size whose cells have a hundred bytes each.
 const CELLS_MAX: usize = 2 << 20;
 
-/// Bytes of a row's key that an error shows, at most: it has all of them beside its text.
-const ROW_SHOWN_BYTES_MAX: usize = 128;
+/// Cells of all lists of one row that are held at once. A branch that works on the largest row needs three such lists:
+/// what the other branches are to have, its copy, and what came out of those before it. At a hundred bytes each they take
+/// 600 MiB. Only nested interleaves and conditions that narrow nothing hold more, a list for each level.
+const CELLS_HELD_MAX: usize = 3 * CELLS_MAX;
+
+/// Cells that all steps together go through for one row: 64 steps over a row of the largest size, or 128 over one of a
+/// million cells. It takes seconds, during which nothing else runs on the thread; a filter has room for thousands of steps.
+const CELLS_GONE_THROUGH_MAX: u64 = 64 * CELLS_MAX as u64;
+
+/// Bytes of a value that compare with a pattern in the time of one cell's step, roughly.
+const VALUE_BYTES_A_CELL: usize = 128;
 
 pub(super) struct Evaluation<'a> {
     key: &'a [u8],
@@ -31,20 +44,24 @@ pub(super) struct Evaluation<'a> {
     rng: &'a dyn Rng,
     /// What sinks took.
     sunk: Vec<FilteredCell>,
+    /// Cells that wait while a copy of them, or of others, is worked on.
+    waiting: usize,
+    gone_through: u64,
 }
 
 impl<'a> Evaluation<'a> {
     pub(super) fn new(key: &'a [u8], families: &'a dyn FamilyNames, rng: &'a dyn Rng) -> Self {
-        Self { key, families, rng, sunk: Vec::new() }
+        Self { key, families, rng, sunk: Vec::new(), waiting: 0, gone_through: 0 }
     }
 
-    /// The output for a row of these cells. `duplicates` says whether the filter can copy cells.
+    /// The output for a row of these cells, and how many cells the steps went through. `duplicates` says whether the filter
+    /// can copy cells.
     pub(super) fn run(
         mut self,
         node: &Node,
         mut cells: Vec<FilteredCell>,
         duplicates: bool,
-    ) -> Result<Vec<FilteredCell>> {
+    ) -> Result<(Vec<FilteredCell>, u64)> {
         self.apply(node, &mut cells)?;
         if !self.sunk.is_empty() {
             cells.append(&mut self.sunk);
@@ -54,14 +71,23 @@ impl<'a> Evaluation<'a> {
         if duplicates {
             let bytes: u64 = cells.iter().map(FilteredCell::bytes).sum();
             if bytes > ROW_READ_BYTES_MAX {
-                return Err(self.too_large(&format!("{ROW_READ_BYTES_MAX} bytes")));
+                return Err(self
+                    .too_large(format_args!("makes more than {ROW_READ_BYTES_MAX} bytes of it")));
             }
         }
-        Ok(cells)
+        Ok((cells, self.gone_through))
     }
 
     /// Recursion is bounded by the depth that compilation allows.
     fn apply(&mut self, node: &Node, cells: &mut Vec<FilteredCell>) -> Result<()> {
+        self.go_through(match node {
+            // Their parts are counted, and the copies that they make.
+            Node::Chain(_) | Node::Interleave(_) | Node::Condition { .. } => 0,
+            Node::ValueRegex(_) => {
+                cells.iter().map(|cell| 1 + cell.value.len() / VALUE_BYTES_A_CELL).sum()
+            }
+            _ => cells.len(),
+        })?;
         match node {
             Node::Chain(steps) => {
                 for step in steps {
@@ -73,9 +99,13 @@ impl<'a> Evaluation<'a> {
             }
             Node::Interleave(branches) => self.interleave(branches, cells)?,
             Node::Condition { predicate, on_true, on_false } => {
-                let mut found = cells.clone();
+                self.waiting += cells.len();
+                let mut found = self.copy(cells)?;
                 self.apply(predicate, &mut found)?;
-                match if found.is_empty() { on_false } else { on_true } {
+                self.waiting -= cells.len();
+                let is_found = !found.is_empty();
+                drop(found);
+                match if is_found { on_true } else { on_false } {
                     Some(branch) => self.apply(branch, cells)?,
                     None => cells.clear(),
                 }
@@ -130,41 +160,74 @@ impl<'a> Evaluation<'a> {
     }
 
     fn interleave(&mut self, branches: &[Node], cells: &mut Vec<FilteredCell>) -> Result<()> {
-        let mut input = Some(std::mem::take(cells));
-        let last = branches.len().saturating_sub(1);
-        let mut outputs = 0;
-        for (i, branch) in branches.iter().enumerate() {
+        let input = std::mem::take(cells);
+        let reached = branches.iter().filter(|branch| {
             let reach = branch.reach(self.key);
-            if !(reach.flow || reach.sink) {
-                continue;
-            }
-            let copy = if i == last { input.take() } else { input.clone() };
-            let mut output = copy.unwrap_or_default();
-            self.apply(branch, &mut output)?;
-            if output.is_empty() {
-                continue;
-            }
-            self.check_count(cells.len() + output.len())?;
-            cells.append(&mut output);
-            outputs += 1;
+            reach.flow || reach.sink
+        });
+        let reached: Vec<&Node> = reached.collect();
+        let Some((last, others)) = reached.split_last() else { return Ok(()) };
+        let mut outputs = 0;
+        self.waiting += input.len();
+        for branch in others {
+            let output = self.copy(&input)?;
+            outputs += self.pool(branch, output, cells)?;
         }
+        self.waiting -= input.len();
+        outputs += self.pool(last, input, cells)?;
+        self.waiting -= cells.len();
         if outputs > 1 {
+            self.go_through(cells.len())?;
             sort(cells);
+        }
+        Ok(())
+    }
+
+    /// Adds to `pooled`, which waits meanwhile, what a branch makes of its cells. Returns 1 where that is any, else 0.
+    fn pool(
+        &mut self,
+        branch: &Node,
+        mut output: Vec<FilteredCell>,
+        pooled: &mut Vec<FilteredCell>,
+    ) -> Result<usize> {
+        self.apply(branch, &mut output)?;
+        self.check_count(pooled.len() + output.len())?;
+        self.waiting += output.len();
+        let any = !output.is_empty();
+        pooled.append(&mut output);
+        Ok(usize::from(any))
+    }
+
+    /// A copy of cells that wait.
+    fn copy(&mut self, cells: &[FilteredCell]) -> Result<Vec<FilteredCell>> {
+        if self.waiting + self.sunk.len() + cells.len() > CELLS_HELD_MAX {
+            let what = format_args!("holds more than {CELLS_HELD_MAX} cells of it at once");
+            return Err(self.too_large(what));
+        }
+        self.go_through(cells.len())?;
+        Ok(cells.to_vec())
+    }
+
+    fn go_through(&mut self, cells: usize) -> Result<()> {
+        self.gone_through += cells as u64;
+        if self.gone_through > CELLS_GONE_THROUGH_MAX {
+            return Err(self.too_large(format_args!(
+                "goes through more than {CELLS_GONE_THROUGH_MAX} cells of it, step by step"
+            )));
         }
         Ok(())
     }
 
     fn check_count(&self, count: usize) -> Result<()> {
         if count > CELLS_MAX {
-            return Err(self.too_large(&format!("{CELLS_MAX} cells")));
+            return Err(self.too_large(format_args!("makes more than {CELLS_MAX} cells of it")));
         }
         Ok(())
     }
 
-    fn too_large(&self, limit: &str) -> Error {
-        let shown = self.key.get(..ROW_SHOWN_BYTES_MAX).unwrap_or(self.key).escape_ascii();
-        let what =
-            format!("Error while reading row '{shown}' : the filter makes more than {limit} of it");
+    fn too_large(&self, what: fmt::Arguments<'_>) -> Error {
+        let row = ShownBytes(self.key);
+        let what = format!("Error while reading row '{row}' : the filter {what}");
         Error::large_row(Bytes::copy_from_slice(self.key), what)
     }
 

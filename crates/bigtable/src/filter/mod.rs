@@ -134,15 +134,26 @@ impl Filter {
     /// The output of the filter for a row: its cells in the engine's order; copies of one cell stay
     /// together. `rng` decides what `row_sample_filter` keeps.
     ///
-    /// Fails with FAILED_PRECONDITION where copies make the row larger than a read may return.
+    /// Fails with FAILED_PRECONDITION where copies make the row larger than a read may return, or where they or the steps
+    /// over them are more than the filter of one row is given.
     pub fn apply(
         &self,
         row: Row,
         families: &dyn FamilyNames,
         rng: &dyn Rng,
     ) -> Result<Vec<FilteredCell>> {
+        self.apply_counting(row, families, rng).map(|(cells, _)| cells)
+    }
+
+    /// The same, with the number of cells that the steps of the filter went through, each counted for each step.
+    pub(crate) fn apply_counting(
+        &self,
+        row: Row,
+        families: &dyn FamilyNames,
+        rng: &dyn Rng,
+    ) -> Result<(Vec<FilteredCell>, u64)> {
         if row.cells.is_empty() || !self.may_match(&row.key) {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), 0));
         }
         let cells = row.cells.into_iter().map(FilteredCell::from).collect();
         eval::Evaluation::new(&row.key, families, rng).run(&self.root, cells, self.duplicates)
@@ -162,7 +173,7 @@ impl Filter {
         families: Vec<(FamilyId, &str)>,
         within: Option<&[FamilyProjection]>,
     ) -> Projection {
-        project::projection(&self.root, families, within)
+        project::projection(&self.root, families, within, project::RANGES_MAX)
     }
 
     /// Whether it asks anywhere, by a pattern or a range of columns, for families none of which is among these.

@@ -19,6 +19,11 @@
 //!   columns that the chain keeps;
 //! * offset and limit become `cells_per_row_max` only while the need is exactly what flows;
 //! * after a limit or offset, an interleave, a condition or a sink, the rest of the chain is not looked at.
+//!
+//! Everything is a need of any filter. So where working out a narrower one takes too long ([`RANGES_MAX`]), what is left of
+//! the filter needs everything.
+
+use std::cell::Cell;
 
 use tepui_engine::cell::{FamilyId, RowRange, TIMESTAMP_MAX, TimestampRange};
 use tepui_engine::read::{FamilyProjection, Projection};
@@ -31,17 +36,29 @@ use crate::regex::{Candidates, Regex};
 /// they save; beyond it one range around them all is read.
 const QUALIFIER_RANGES_MAX: usize = 128;
 
-/// The projection for a whole filter, on rows that have no more than the columns `within`; `None` means all.
+/// Ranges of qualifiers that a projection is worked out from, at most, each counted as often as it is gone through: a range
+/// for each family in each branch of a filter. A filter has room for thousands of branches with a hundred ranges each, a table
+/// for a thousand families; these take some 20 ms. On a table of ten families, ninety branches with a hundred ranges each stay
+/// below it, and thousands with a column each.
+pub(super) const RANGES_MAX: usize = 1 << 18;
+
+/// Names of families that compare with a pattern in the time in which a range is gone through, roughly.
+const NAMES_A_RANGE: usize = 4;
+
+/// The projection for a whole filter, on rows that have no more than the columns `within`; `None` means all. It goes through no
+/// more than `ranges_max` ranges.
 pub(super) fn projection(
     root: &Node,
     mut families: Vec<(FamilyId, &str)>,
     within: Option<&[FamilyProjection]>,
+    ranges_max: usize,
 ) -> Projection {
     // Projections name families by ascending id, whatever order the caller has.
     families.sort_unstable();
     // The columns are what flows into the filter, and folding only ever narrows them.
     let columns = within.map(|within| within.iter().map(Column::of).collect());
-    let need = fold(root, &families, Need { columns, ..Need::ALL });
+    let scope = Scope { families: &families, ranges_left: Cell::new(ranges_max) };
+    let need = fold(root, &scope, Need { columns, ..Need::ALL });
     let families = need.columns.map(|columns| {
         columns
             .into_iter()
@@ -115,6 +132,47 @@ impl Column {
 /// Columns by ascending family; `None` means all.
 type Columns = Option<Vec<Column>>;
 
+fn ranges_of(columns: &Columns) -> usize {
+    columns.iter().flatten().map(|column| column.qualifiers.len()).sum()
+}
+
+/// What a projection is worked out for.
+struct Scope<'a> {
+    /// By ascending id.
+    families: &'a [(FamilyId, &'a str)],
+    /// Ranges that may still be gone through.
+    ranges_left: Cell<usize>,
+}
+
+impl Scope<'_> {
+    /// Whether so many ranges may be gone through. Where they may not, no more may.
+    fn spend(&self, ranges: usize) -> bool {
+        let left = self.ranges_left.get().checked_sub(ranges);
+        self.ranges_left.set(left.unwrap_or(0));
+        left.is_some()
+    }
+
+    /// The need of a filter.
+    fn need(&self, node: &Node) -> Need {
+        // Nothing would come of it.
+        if self.ranges_left.get() == 0 { Need::ALL } else { fold(node, self, Need::ALL) }
+    }
+
+    /// A need that covers both.
+    fn cover(&self, a: Need, b: Need) -> Need {
+        if a.is_nothing() {
+            return b;
+        }
+        if b.is_nothing() {
+            return a;
+        }
+        if !self.spend(ranges_of(&a.columns) + ranges_of(&b.columns)) {
+            return Need::ALL;
+        }
+        if a == b { a } else { a.cover(b) }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Need {
     columns: Columns,
@@ -144,14 +202,8 @@ impl Need {
                 && self.timestamps.start >= self.timestamps.end)
     }
 
-    /// A need that covers both.
+    /// A need that covers both, neither of which is nothing.
     fn cover(self, other: Self) -> Self {
-        if self.is_nothing() || self == other {
-            return other;
-        }
-        if other.is_nothing() {
-            return self;
-        }
         // The newest cells of one range of timestamps need not be the newest of a wider one.
         let same_times = self.timestamps == other.timestamps;
         Self {
@@ -166,14 +218,9 @@ impl Need {
     }
 }
 
-/// The need of a filter.
-fn need(node: &Node, families: &[(FamilyId, &str)]) -> Need {
-    fold(node, families, Need::ALL)
-}
-
 /// The need of a filter of cells that have exactly the columns of `input`, which is all else.
-fn fold(node: &Node, families: &[(FamilyId, &str)], input: Need) -> Need {
-    let mut fold = Fold::new(families, input);
+fn fold(node: &Node, scope: &Scope<'_>, input: Need) -> Need {
+    let mut fold = Fold::new(scope, input);
     for step in node.steps() {
         if fold.step(step) == Next::Stop {
             break;
@@ -190,7 +237,7 @@ enum Next {
 
 /// A chain, as far as it is folded.
 struct Fold<'a> {
-    families: &'a [(FamilyId, &'a str)],
+    scope: &'a Scope<'a>,
     need: Need,
     /// The need keeps no column that the chain leaves out.
     columns_exact: bool,
@@ -203,15 +250,8 @@ struct Fold<'a> {
 }
 
 impl<'a> Fold<'a> {
-    fn new(families: &'a [(FamilyId, &'a str)], need: Need) -> Self {
-        Self {
-            families,
-            need,
-            columns_exact: true,
-            cells_exact: true,
-            counted: false,
-            offset: None,
-        }
+    fn new(scope: &'a Scope<'a>, need: Need) -> Self {
+        Self { scope, need, columns_exact: true, cells_exact: true, counted: false, offset: None }
     }
 
     fn exact(&self) -> bool {
@@ -244,23 +284,29 @@ impl<'a> Fold<'a> {
             _ => {}
         }
         match node {
-            Node::FamilyRegex(regex) => self.narrow(Some(self.families_matching(regex)), true),
+            Node::FamilyRegex(regex) => {
+                if self.scope.spend(self.scope.families.len() / NAMES_A_RANGE) {
+                    self.narrow(self.families_matching(regex));
+                } else {
+                    self.columns_exact = false;
+                }
+            }
             Node::QualifierRegex(regex) => {
                 if let Some((ranges, exact)) = qualifier_ranges(regex) {
-                    self.narrow(Some(self.in_each_family(&ranges)), exact);
+                    self.narrow_qualifiers(&ranges, exact);
                 } else if !regex.matches_all() {
                     self.columns_exact = false;
                 }
             }
             Node::ColumnRange { family, qualifiers } => {
-                let id = self.families.iter().find(|(_, name)| name == family);
+                let id = self.scope.families.iter().find(|(_, name)| name == family);
                 let columns = match id {
                     Some((family, _)) if !qualifiers.is_empty() => {
                         vec![Column { family: *family, qualifiers: vec![qualifiers.clone()] }]
                     }
                     _ => Vec::new(),
                 };
-                self.narrow(Some(columns), true);
+                self.narrow(columns);
             }
             Node::Timestamps(range) => {
                 if self.counted {
@@ -280,15 +326,16 @@ impl<'a> Fold<'a> {
                 self.counted = true;
             }
             Node::Interleave(branches) => {
-                let needs = branches.iter().map(|branch| need(branch, self.families));
-                let covered = needs.reduce(Need::cover).unwrap_or_else(Need::nothing);
+                let needs = branches.iter().map(|branch| self.scope.need(branch));
+                let covered = needs.reduce(|a, b| self.scope.cover(a, b));
+                let covered = covered.unwrap_or_else(Need::nothing);
                 self.compose(covered);
                 return Next::Stop;
             }
             Node::Condition { predicate, on_true, on_false } => {
                 let branches = [on_true, on_false].into_iter().flatten();
-                let needs = branches.map(|branch| need(branch, self.families));
-                let covered = needs.fold(need(predicate, self.families), Need::cover);
+                let needs = branches.map(|branch| self.scope.need(branch));
+                let covered = needs.fold(self.scope.need(predicate), |a, b| self.scope.cover(a, b));
                 self.compose(covered);
                 return Next::Stop;
             }
@@ -299,6 +346,8 @@ impl<'a> Fold<'a> {
 
     /// Takes in the need of a filter that the chain so far flows into.
     fn compose(&mut self, next: Need) {
+        // Its counts go with its columns.
+        let next = if self.can_narrow(ranges_of(&next.columns)) { next } else { Need::ALL };
         if !self.counted {
             // Counts of the filter hold for the row itself where what flows into it is what the need
             // keeps of those columns, before any count.
@@ -310,16 +359,52 @@ impl<'a> Fold<'a> {
             }
             self.narrow_timestamps(next.timestamps);
         }
-        self.narrow(next.columns, true);
+        if let Some(columns) = next.columns {
+            self.intersect(columns);
+        }
     }
 
-    fn narrow(&mut self, columns: Columns, exact: bool) {
+    /// Whether the columns may be compared with those of so many ranges.
+    fn can_narrow(&self, ranges: usize) -> bool {
+        self.scope.spend(ranges_of(&self.need.columns) + ranges)
+    }
+
+    /// Keeps these columns alone, which are all that the chain keeps.
+    fn narrow(&mut self, columns: Vec<Column>) {
+        if self.can_narrow(columns.len()) {
+            self.intersect(columns);
+        } else {
+            self.columns_exact = false;
+        }
+    }
+
+    fn intersect(&mut self, columns: Vec<Column>) {
+        self.need.columns = Some(match self.need.columns.take() {
+            None => columns,
+            Some(mine) => intersect_columns(&mine, &columns),
+        });
+    }
+
+    /// Keeps these ranges alone in each family; `exact` where they are all that the chain keeps.
+    fn narrow_qualifiers(&mut self, ranges: &[ByteRange], exact: bool) {
+        let columns = self.need.columns.as_ref().map_or(self.scope.families.len(), Vec::len);
         self.columns_exact &= exact;
-        let mine = self.need.columns.take();
-        self.need.columns = match (mine, columns) {
-            (None, one) | (one, None) => one,
-            (Some(mine), Some(theirs)) => Some(intersect_columns(&mine, &theirs)),
+        if !self.can_narrow(columns.saturating_mul(ranges.len())) {
+            self.columns_exact = false;
+            return;
+        }
+        let narrowed = match self.need.columns.take() {
+            Some(columns) => columns
+                .into_iter()
+                .map(|Column { family, qualifiers }| Column {
+                    family,
+                    qualifiers: range::intersect(&qualifiers, ranges),
+                })
+                .collect(),
+            None => self.in_each_family(ranges),
         };
+        let kept = narrowed.into_iter().filter(|column| !column.qualifiers.is_empty());
+        self.need.columns = Some(kept.collect());
     }
 
     fn narrow_timestamps(&mut self, range: TimestampRange) {
@@ -329,17 +414,15 @@ impl<'a> Fold<'a> {
     }
 
     fn families_matching(&self, regex: &Regex) -> Vec<Column> {
-        let matching = self.families.iter().filter(|(_, name)| regex.is_match(name.as_bytes()));
+        let matching =
+            self.scope.families.iter().filter(|(_, name)| regex.is_match(name.as_bytes()));
         matching
             .map(|(family, _)| Column { family: *family, qualifiers: vec![ByteRange::ALL] })
             .collect()
     }
 
     fn in_each_family(&self, ranges: &[ByteRange]) -> Vec<Column> {
-        if ranges.is_empty() {
-            return Vec::new();
-        }
-        let families = self.families.iter();
+        let families = self.scope.families.iter();
         families
             .map(|(family, _)| Column { family: *family, qualifiers: ranges.to_vec() })
             .collect()
@@ -368,17 +451,19 @@ fn pattern_ranges(regex: &Regex) -> Option<(Vec<ByteRange>, bool)> {
 
 fn union_columns(a: Columns, b: Columns) -> Columns {
     let (a, b) = (a?, b?);
-    let mut columns: Vec<Column> = a;
-    for column in b {
-        match columns.iter_mut().find(|c| c.family == column.family) {
-            Some(mine) => {
+    let mut all = [a, b].concat();
+    // Two sorted lists: they are merged.
+    all.sort_by_key(|column| column.family);
+    let mut columns: Vec<Column> = Vec::with_capacity(all.len());
+    for column in all {
+        match columns.last_mut() {
+            Some(mine) if mine.family == column.family => {
                 let ranges = std::mem::take(&mut mine.qualifiers);
                 mine.qualifiers = capped(range::union([ranges, column.qualifiers].concat()));
             }
-            None => columns.push(column),
+            _ => columns.push(column),
         }
     }
-    columns.sort_by_key(|column| column.family);
     Some(columns)
 }
 
@@ -387,7 +472,11 @@ fn capped(list: Vec<ByteRange>) -> Vec<ByteRange> {
 }
 
 fn intersect_columns(a: &[Column], b: &[Column]) -> Vec<Column> {
-    let pairs = a.iter().filter_map(|x| Some((x, b.iter().find(|y| y.family == x.family)?)));
+    // Both are sorted.
+    let pairs = a.iter().filter_map(|x| {
+        let at = b.binary_search_by_key(&x.family, |y| y.family).ok()?;
+        Some((x, b.get(at)?))
+    });
     pairs
         .map(|(x, y)| Column {
             family: x.family,

@@ -215,6 +215,61 @@ fn interleaves_that_multiply_a_row_are_stopped() {
     assert_eq!(error.large_row_key().map(AsRef::as_ref), Some(&b"r"[..]));
 }
 
+/// A row of so many cells, all alike.
+fn row_of(cells: usize) -> Row {
+    let row = row("r", &["f:a@1=x"]);
+    Row { cells: vec![row.cells[0].clone(); cells], ..row }
+}
+
+fn outcome(filter: &RowFilter, row: Row) -> std::result::Result<usize, String> {
+    match compile(filter).unwrap().apply(row, &names(), &Fixed(0)) {
+        Ok(cells) => Ok(cells.len()),
+        Err(error) => {
+            assert_eq!(error.kind(), Code::FailedPrecondition);
+            assert_eq!(error.large_row_key().map(AsRef::as_ref), Some(&b"r"[..]));
+            Err(error.message().to_owned())
+        }
+    }
+}
+
+#[test]
+fn copies_that_nested_filters_hold_at_once_are_counted() {
+    for nest in [
+        |inner: RowFilter| interleave(&[inner, value("other")]),
+        |inner: RowFilter| condition(inner, Some(pass()), Some(pass())),
+    ] {
+        let nested = |levels| (0..levels).fold(value("other"), |inner, _| nest(inner));
+        // Two million cells, and a copy for each level.
+        let error = outcome(&nested(8), row_of(2 << 20)).unwrap_err();
+        assert!(
+            error.ends_with("the filter holds more than 6291456 cells of it at once"),
+            "{error}"
+        );
+        assert!(outcome(&nested(2), row_of(1 << 20)).is_ok());
+    }
+    // What cannot come out needs no copy.
+    let blocked = (0..17).fold(pass(), |inner, _| interleave(&[inner, block()]));
+    assert_eq!(outcome(&blocked, row_of(1 << 20)), Ok(1 << 20));
+}
+
+#[test]
+fn what_all_steps_go_through_is_counted() {
+    // A million cells through dozens of steps, among them copies.
+    let steps = |count| chain(&vec![interleave(&[value("x"), value("other")]); count]);
+    assert_eq!(outcome(&steps(10), row_of(1 << 20)), Ok(1 << 20));
+    let steps = |count| chain(&vec![pass(); count]);
+    assert_eq!(outcome(&steps(100), row_of(1 << 20)), Ok(1 << 20));
+    let error = outcome(&steps(200), row_of(1 << 20)).unwrap_err();
+    let want = "the filter goes through more than 134217728 cells of it, step by step";
+    assert!(error.ends_with(want), "{error}");
+    // Values are gone through too.
+    let mut large = row_of(1);
+    large.cells[0].value = Bytes::from(vec![0; 100 << 20]);
+    let patterns = |count| chain(&vec![value(r"\C*"); count]);
+    assert_eq!(outcome(&patterns(100), large.clone()), Ok(1));
+    assert!(outcome(&patterns(200), large).is_err());
+}
+
 #[test]
 fn copies_of_large_values_are_counted_by_their_bytes() {
     let mut large = row("r", &["f:a@1=x"]);

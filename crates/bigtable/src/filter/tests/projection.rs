@@ -7,10 +7,11 @@ use proptest::prelude::*;
 use tepui_engine::cell::{RowRange, TIMESTAMP_MAX, TimestampRange};
 use tepui_engine::read::{FamilyProjection, Projection, QualifierRange};
 
+use super::super::project;
 use super::*;
 
 /// What an engine returns under a projection, written from the projection's documentation.
-fn project(row: &Row, projection: &Projection) -> Row {
+fn projected(row: &Row, projection: &Projection) -> Row {
     let mut versions: HashMap<(FamilyId, Bytes), u32> = HashMap::new();
     let mut cells = Vec::new();
     for cell in &row.cells {
@@ -66,20 +67,27 @@ proptest! {
         (filter, compiled) in super::model::filters(),
         row in super::model::rows(),
         more in prop::collection::vec(any::<bool>(), 16),
+        ranges_max in 0_usize..40,
     ) {
-        let projection = compiled.projection(FAMILIES.to_vec(), None);
-        let projected = project(&row, &projection);
         let whole = compiled.apply(row.clone(), &names(), &Fixed(0)).unwrap();
-        let found = compiled.apply(projected.clone(), &names(), &Fixed(0)).unwrap();
-        prop_assert_eq!(written(&found), written(&whole), "{:?} {:?}", filter, projection);
+        // Nor from one of a projection that was given up on the way.
+        for projection in [
+            compiled.projection(FAMILIES.to_vec(), None),
+            project::projection(&compiled.root, FAMILIES.to_vec(), None, ranges_max),
+        ] {
+            let projected = projected(&row, &projection);
+            let found = compiled.apply(projected.clone(), &names(), &Fixed(0)).unwrap();
+            prop_assert_eq!(written(&found), written(&whole), "{:?} {:?}", filter, projection);
 
-        // Nor from anything between the two.
-        let between = row.cells.iter().zip(more).filter(|(cell, more)| {
-            *more || projected.cells.contains(cell)
-        });
-        let cells = between.map(|(cell, _)| cell.clone()).collect();
-        let found = compiled.apply(Row { key: row.key, cells }, &names(), &Fixed(0)).unwrap();
-        prop_assert_eq!(written(&found), written(&whole), "{:?} {:?}", filter, projection);
+            // Nor from anything between the two.
+            let between = row.cells.iter().zip(&more).filter(|(cell, more)| {
+                **more || projected.cells.contains(cell)
+            });
+            let cells = between.map(|(cell, _)| cell.clone()).collect();
+            let between = Row { key: row.key.clone(), cells };
+            let found = compiled.apply(between, &names(), &Fixed(0)).unwrap();
+            prop_assert_eq!(written(&found), written(&whole), "{:?} {:?}", filter, projection);
+        }
     }
 
     #[test]
@@ -87,6 +95,7 @@ proptest! {
         (filter, compiled) in super::model::filters(),
         row in super::model::rows(),
         within in some_columns(),
+        ranges_max in 0_usize..40,
     ) {
         let is_within = |cell: &Cell| {
             let family = within.iter().find(|f| f.family == cell.family);
@@ -97,12 +106,16 @@ proptest! {
         };
         let cells = row.cells.iter().filter(|cell| is_within(cell)).cloned().collect();
         let visible = Row { key: row.key.clone(), cells };
-        let projection = compiled.projection(FAMILIES.to_vec(), Some(&within));
-        let projected = project(&row, &projection);
-        prop_assert!(projected.cells.iter().all(is_within), "{:?} {:?}", filter, projection);
         let expected = compiled.apply(visible, &names(), &Fixed(0)).unwrap();
-        let found = compiled.apply(projected, &names(), &Fixed(0)).unwrap();
-        prop_assert_eq!(written(&found), written(&expected), "{:?} {:?}", filter, projection);
+        for projection in [
+            compiled.projection(FAMILIES.to_vec(), Some(&within)),
+            project::projection(&compiled.root, FAMILIES.to_vec(), Some(&within), ranges_max),
+        ] {
+            let projected = projected(&row, &projection);
+            prop_assert!(projected.cells.iter().all(is_within), "{:?} {:?}", filter, projection);
+            let found = compiled.apply(projected, &names(), &Fixed(0)).unwrap();
+            prop_assert_eq!(written(&found), written(&expected), "{:?} {:?}", filter, projection);
+        }
     }
 
     #[test]
@@ -122,6 +135,27 @@ proptest! {
             }
         }
     }
+}
+
+/// `count` interleaved patterns of qualifiers, each of which is nearly a hundred texts.
+fn many_classes(count: usize) -> Filter {
+    let classes = ["[!-~]", "[!-}]"].into_iter().cycle().take(count);
+    compile(&interleave(&classes.map(qualifier).collect::<Vec<_>>())).unwrap()
+}
+
+#[test]
+fn a_filter_that_takes_too_long_to_project_reads_everything() {
+    let names: Vec<String> = (0..1_000).map(|n| format!("f{n}")).collect();
+    let families: Vec<_> =
+        names.iter().zip(1..).map(|(name, id)| (FamilyId(id), &**name)).collect();
+    let few = many_classes(2).projection(families[..10].to_vec(), None);
+    let ranges = few.families.iter().flatten().map(|family| family.qualifiers.len());
+    assert_eq!(ranges.sum::<usize>(), 940);
+    assert_eq!(many_classes(2_000).projection(families.clone(), None), Projection::all());
+    // Of what a view has, everything.
+    let within = only(&[(7, &[point("a")]), (9, &[])]);
+    let projection = many_classes(2_000).projection(families, within.families.as_deref());
+    assert_eq!(projection, within);
 }
 
 fn point(qualifier: &str) -> QualifierRange {
