@@ -19,12 +19,13 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
 use tepui_engine::cell::{Row, RowRange};
 use tepui_engine::io::{Clock, Rng};
-use tepui_engine::read::{Projection, RowStream};
+use tepui_engine::read::{FamilyProjection, Projection, RowStream};
 use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
 
 use crate::activity;
 use crate::chunk::{Chunker, LargeRows};
 use crate::error::{Error, Result};
+use crate::limits;
 use crate::read_stats::ReadStats;
 use crate::response::ReadRowsMessage;
 use crate::schema::FamilyNames;
@@ -63,6 +64,13 @@ enum Seen {
     Nothing(Bytes),
     /// Every row up to this one was looked at, and that took long.
     Mark(Bytes),
+    /// A range was read to its end, and more follows.
+    RangeEnd {
+        /// Where nothing was seen in it: a key of it, which lies behind all that was seen before.
+        key: Option<Bytes>,
+        /// Records that were looked at behind the last row that was seen.
+        records: u64,
+    },
 }
 
 /// What to read, and how.
@@ -108,6 +116,7 @@ impl ReadRows {
             scan: None,
             point_reads_max: POINT_READS_FIRST,
             largest_row_bytes: 1,
+            scan_start_bytes: projection_bytes(selection.projection()),
         };
         let chunker = Chunker::new(families, plan.large_rows);
         let responder = Responder::new(selection, chunker, rng, plan.rows_limit);
@@ -152,9 +161,14 @@ impl ReadRows {
                 reader.turn_to_scan();
             }
             let seen = reader.next(self.responder.rows_left()).await.map_err(Error::from);
-            if let Ok(Some(seen)) = &seen {
-                let bytes = if let Seen::Row(row) = seen { row_bytes(row) } else { 0 };
-                self.turn.row(bytes);
+            match &seen {
+                Ok(Some(Seen::Row(row))) => self.turn.row(row_bytes(row)),
+                Ok(Some(Seen::Nothing(_) | Seen::Mark(_))) => self.turn.row(0),
+                Ok(Some(Seen::RangeEnd { records, .. })) => {
+                    self.turn.row(reader.scan_start_bytes);
+                    self.turn.steps(*records);
+                }
+                Ok(None) | Err(_) => {}
             }
             let more =
                 seen.and_then(|seen| seen.map_or(Ok(false), |seen| self.responder.push(seen)));
@@ -219,6 +233,8 @@ struct RowReader {
     point_reads_max: usize,
     /// Bytes of the largest single row so far.
     largest_row_bytes: usize,
+    /// Bytes that the start of a scan copies.
+    scan_start_bytes: usize,
 }
 
 /// A range under way.
@@ -242,6 +258,14 @@ impl Scan {
             Some(last) => range.start = [&last, [0_u8].as_slice()].concat().into(),
         }
         (!range.is_empty()).then_some(Piece::Range(self.tablet, range))
+    }
+
+    /// What there is to say of it once it was read to its end.
+    fn end(self) -> Seen {
+        // Its start, which belongs to it. No row can have the one that follows upon a row as long as rows may be.
+        let nameable = |key: &Bytes| !key.is_empty() && key.len() <= limits::ROW_KEY_BYTES_MAX;
+        let key = self.last.is_none().then_some(self.range.start).filter(nameable);
+        Seen::RangeEnd { key, records: self.rows.looked_at() }
     }
 }
 
@@ -275,7 +299,10 @@ impl RowReader {
                         if row.cells.is_empty() { Seen::Mark(row.key) } else { Seen::Row(row) };
                     return Ok(Some(seen));
                 }
-                self.scan = None;
+                // What comes behind the last range is the end of the read.
+                if let Some(scan) = self.scan.take().filter(|_| !self.pieces.is_empty()) {
+                    return Ok(Some(scan.end()));
+                }
             }
             self.read_ahead(point_window(self.point_reads_max, self.largest_row_bytes, wanted));
             if let Some(points) = &mut self.points
@@ -347,6 +374,12 @@ async fn read_point(
     Ok(found.filter(|row| !row.cells.is_empty()).map_or(Seen::Nothing(row), Seen::Row))
 }
 
+/// Bytes of the ranges of columns in it.
+fn projection_bytes(projection: &Projection) -> usize {
+    let columns = projection.families.iter().flatten();
+    columns.map(|family| 1 + family.qualifiers.len()).sum::<usize>() * size_of::<FamilyProjection>()
+}
+
 fn row_bytes(row: &Row) -> usize {
     row.cells.iter().map(|cell| cell.qualifier.len() + cell.value.len()).sum()
 }
@@ -366,9 +399,11 @@ struct Responder {
     rng: Arc<dyn Rng>,
     /// Rows that may still be sent; `None` without a limit.
     rows_left: Option<u64>,
-    /// Rows and cells since a message was ready.
+    /// Rows, and cells or records without any, since a message was ready.
     rows_looked_at: u64,
     cells_looked_at: u64,
+    /// The last key that was looked at, where no message says so.
+    passed: Option<Bytes>,
     /// Cells that the steps of the filter went through, until somebody counts them.
     filter_steps: u64,
     stats: ReadStats,
@@ -388,6 +423,7 @@ impl Responder {
             rows_left: rows_limit,
             rows_looked_at: 0,
             cells_looked_at: 0,
+            passed: None,
             filter_steps: 0,
             stats: ReadStats::default(),
         }
@@ -401,6 +437,10 @@ impl Responder {
     fn push(&mut self, seen: Seen) -> Result<bool> {
         self.rows_looked_at += 1;
         let (key, sent, report) = match seen {
+            Seen::RangeEnd { key, records } => {
+                self.cells_looked_at += records;
+                (key.or_else(|| self.passed.take()), false, false)
+            }
             Seen::Row(row) => {
                 let key = row.key.clone();
                 let seen = row.cells.len();
@@ -410,14 +450,15 @@ impl Responder {
                 self.filter_steps += steps;
                 let sent = self.chunker.push_row(&key, cells);
                 self.stats.count_row(seen, sent);
-                (key, sent > 0, false)
+                ((sent == 0).then_some(key), sent > 0, false)
             }
             Seen::Nothing(key) => {
                 self.stats.count_row(0, 0);
-                (key, false, false)
+                (Some(key), false, false)
             }
-            Seen::Mark(key) => (key, false, true),
+            Seen::Mark(key) => (Some(key), false, true),
         };
+        self.passed = key;
         if sent && let Some(left) = &mut self.rows_left {
             *left = left.saturating_sub(1);
         }
@@ -426,7 +467,10 @@ impl Responder {
             || self.cells_looked_at >= LOOKED_AT_CELLS_MAX;
         if is_due {
             // A row that was sent says itself how far the read has come.
-            if sent { self.chunker.flush() } else { self.chunker.push_scanned(key) }
+            match self.passed.take() {
+                Some(key) => self.chunker.push_scanned(key),
+                None => self.chunker.flush(),
+            }
         }
         Ok(self.rows_left != Some(0))
     }

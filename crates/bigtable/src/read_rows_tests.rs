@@ -119,6 +119,55 @@ fn marks_of_the_engine_are_passed_on_at_once() {
     assert_eq!(messages[1].last_scanned_row_key, key(500));
 }
 
+fn range_end(key: Option<Bytes>, records: u64) -> Seen {
+    Seen::RangeEnd { key, records }
+}
+
+/// The keys that are reported, and those of rows that are sent (in brackets), in the order of the messages.
+fn said(responder: &mut Responder) -> Vec<String> {
+    let text = |key: &Bytes| String::from_utf8_lossy(key).into_owned();
+    let mut said = Vec::new();
+    for message in drain(responder) {
+        said.extend(message.chunks.iter().map(|chunk| format!("[{}]", text(&chunk.row_key))));
+        let scanned = Some(&message.last_scanned_row_key).filter(|key| !key.is_empty());
+        said.extend(scanned.map(text));
+    }
+    said
+}
+
+#[test]
+fn ranges_that_show_nothing_are_reported_as_scanned_now_and_then() {
+    let mut responder = responder(None);
+    for i in 0..10_000 {
+        assert!(said(&mut responder).is_empty(), "nothing is due before range 10,000");
+        responder.push(range_end(Some(key(i)), 0)).unwrap();
+    }
+    assert_eq!(said(&mut responder), ["row-00009999"]);
+    // Sooner where there is much in them that does not show.
+    for i in 0..10 {
+        assert!(said(&mut responder).is_empty());
+        responder.push(range_end(Some(key(i)), LOOKED_AT_CELLS_MAX / 10)).unwrap();
+    }
+    assert_eq!(said(&mut responder), ["row-00000009"]);
+}
+
+#[test]
+fn a_report_at_the_end_of_a_range_names_the_last_row_that_was_not_sent() {
+    let end_of_a_long_range = |rows: &[(usize, bool)]| {
+        let mut responder = responder(None);
+        for (i, shown) in rows {
+            responder.push(row(*i, *shown)).unwrap();
+        }
+        responder.push(range_end(None, 0)).unwrap();
+        responder.push(range_end(None, LOOKED_AT_CELLS_MAX)).unwrap();
+        said(&mut responder)
+    };
+    assert_eq!(end_of_a_long_range(&[(1, true), (2, false)]), ["[row-00000001]", "row-00000002"]);
+    // A row that was sent says itself how far the read has come.
+    assert_eq!(end_of_a_long_range(&[(1, false), (2, true)]), ["[row-00000002]"]);
+    assert_eq!(end_of_a_long_range(&[]), [""; 0]);
+}
+
 #[test]
 fn wide_rows_are_counted_by_their_cells() {
     let mut responder = responder(None);

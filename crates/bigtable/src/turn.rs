@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 /// runtime's own work, a microsecond a turn, is felt.
 const TURN_BYTES: usize = 64 << 10;
 
-/// What the work of a row beyond its bytes counts as.
+/// What the work of a row, or of a range, beyond its bytes counts as.
 const ROW_BYTES: usize = 256;
 
 /// What a small piece of work counts as: to pass over a record, or a step of a filter over a cell; some 25 nanoseconds.
@@ -31,7 +31,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// A row of so many bytes was worked through, or is about to be.
+    /// A row of so many bytes was worked through, or is about to be; or a range, whose start took so many.
     pub(crate) fn row(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes).saturating_add(ROW_BYTES);
     }

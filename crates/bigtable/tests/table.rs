@@ -1234,6 +1234,32 @@ async fn a_long_read_gives_its_thread_to_others_and_a_short_one_does_not() {
 }
 
 #[tokio::test]
+async fn a_read_of_many_empty_ranges_gives_its_thread_to_others_and_says_how_far_it_is() {
+    let fixture = Fixture::new(&["k10000b"]);
+    fixture.mutate("k00000x", vec![set("f", "q", 1_000, "v")]).await;
+    let ranges: Vec<_> = (0..25_000).map(|n| (format!("k{n:05}a"), format!("k{n:05}m"))).collect();
+    let ranges: Vec<_> = ranges.iter().map(|(start, end)| (&**start, &**end)).collect();
+    // In the range that follows, a row that is sent.
+    let rows = row_set(&[], &[&ranges[..], &[("k00000x", "k00000z")]].concat());
+    for (reversed, scanned) in [(false, ["k09997a", "k19996a"]), (true, ["k15000a", "k05001a"])] {
+        let request = v2::ReadRowsRequest { rows: rows.clone(), reversed, ..Default::default() };
+        let mut read = fixture.table.read_rows(request).unwrap();
+        let mut decoder = Decoder::new(reversed);
+        let (mut said, mut all_pauses) = (Vec::new(), 0);
+        while let (pauses, Some(message)) = pauses(read.next()).await {
+            all_pauses += pauses;
+            let message = message.unwrap();
+            decoder.push(&message).unwrap();
+            said.push(decoded(&message).last_scanned_row_key);
+        }
+        said.retain(|key| !key.is_empty());
+        assert_eq!(said, scanned);
+        assert!(all_pauses >= 70, "{all_pauses} pauses");
+        assert_eq!(keys(&decoder.finish().unwrap()), ["k00000x"]);
+    }
+}
+
+#[tokio::test]
 async fn a_read_whose_filter_works_long_on_each_row_gives_its_thread_to_others() {
     let fixture = Fixture::new(&[]);
     for n in 0..20 {

@@ -250,6 +250,12 @@ impl RowStream {
         }
     }
 
+    /// Records looked at since the last row or mark was returned. At the end: those behind the last of them, which no mark
+    /// tells of any more.
+    pub fn looked_at(&self) -> u64 {
+        self.records
+    }
+
     /// Whether more rows are looked for before the values of those at hand are fetched.
     fn gathers(&self) -> bool {
         self.state != State::Done
