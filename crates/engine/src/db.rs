@@ -294,6 +294,12 @@ impl Engine {
         self.core.pipeline.hlc().observe(seq);
     }
 
+    /// What the clock read when the newest sequence was handed out, in microseconds since 1970. Later than what it reads now where
+    /// it has gone back.
+    pub fn newest_micros(&self) -> i64 {
+        commit_micros(self.core.pipeline.hlc().current())
+    }
+
     /// The time of the wall clock in microseconds since 1970, unless it is in doubt: for [`CLOCK_DOUBT`](crate::limits::CLOCK_DOUBT) after
     /// it has jumped ahead, and as long as [`Engine::doubt_clock`] says. What expires by it has to wait.
     pub fn believed_micros(&self) -> Option<i64> {

@@ -38,6 +38,8 @@ pub trait Host: Send + Sync + 'static {
     fn keep_changes(&self, table: &Self::Table, retention: Option<Duration>) -> u64;
     /// Has all that is written from now on come after this position.
     fn begin_after(&self, position: u64);
+    /// When the newest write was made, by the clock as it was then: microseconds since 1970.
+    fn newest_micros(&self) -> i64;
 }
 
 /// The engine as a host.
@@ -101,6 +103,10 @@ impl Host for EngineHost {
 
     fn begin_after(&self, position: u64) {
         self.engine.begin_after(position);
+    }
+
+    fn newest_micros(&self) -> i64 {
+        self.engine.newest_micros()
     }
 }
 

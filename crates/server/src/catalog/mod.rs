@@ -371,7 +371,8 @@ impl<H: Host> Catalog<H> {
         let _changing = self.change();
         let old = self.get(name)?;
         settings::check_deletable(&old.record)?;
-        let deleted_micros = Some(self.clock.now_micros());
+        // A clock that is behind now would have it swept as soon as it is set right.
+        let deleted_micros = Some(self.clock.now_micros().max(self.host.newest_micros()));
         let deleted = TableRecord { deleted_micros, ..old.record.clone() };
         self.commit_state(&old, deleted, |_, entry| self.alone(entry))?;
         tracing::info!(table = name, "table deleted");
@@ -429,7 +430,6 @@ impl<H: Host> Catalog<H> {
             ));
         }
         let old = self.read().deleted.get(name).map(Arc::clone);
-        let old = old.filter(|entry| !is_past_retention(&entry.record, self.clock.now_micros()));
         let old = old.ok_or_else(|| {
             Error::not_found(format!("no deleted table {name:?} found that can be undeleted"))
         })?;

@@ -25,6 +25,7 @@ struct FakeHost {
     tablets: Mutex<BTreeMap<TabletId, RowRange>>,
     tablets_max: Option<usize>,
     begun_after: AtomicU64,
+    newest_micros: AtomicI64,
 }
 
 impl Host for Arc<FakeHost> {
@@ -69,6 +70,10 @@ impl Host for Arc<FakeHost> {
 
     fn begin_after(&self, position: u64) {
         self.begun_after.fetch_max(position, Ordering::Relaxed);
+    }
+
+    fn newest_micros(&self) -> i64 {
+        self.newest_micros.load(Ordering::Relaxed)
     }
 
     fn set_schema(&self, table: &FakeTable, schema: Arc<TableSchema>) {
@@ -423,10 +428,35 @@ fn deleted_tables_are_swept_after_seven_days_and_not_before() {
     world.pass(7 * DAY_MICROS - 1);
     assert_eq!(catalog.sweep(world.now()), 0);
     world.pass(1);
-    assert_eq!(undelete(&catalog, NAME).unwrap_err().kind(), Code::NotFound);
     assert_eq!(catalog.sweep(world.now()), 1);
+    assert_eq!(undelete(&catalog, NAME).unwrap_err().kind(), Code::NotFound);
     assert_eq!(world.tablet_count(), 0);
     assert!(world.open().tablet_ids().is_empty());
+}
+
+#[test]
+fn a_deleted_table_that_is_still_there_is_undeleted_though_the_clock_has_jumped_ahead() {
+    let world = World::default();
+    let catalog = world.open();
+    let before = catalog.create(NAME, with_family("a")).unwrap();
+    catalog.delete(NAME).unwrap();
+    // The clock is in doubt, so nobody sweeps.
+    world.pass(36 * 365 * DAY_MICROS);
+    assert_eq!(undelete(&catalog, NAME).unwrap().record, before.record);
+}
+
+#[test]
+fn a_table_that_is_deleted_while_the_clock_is_behind_stays_for_seven_days_by_the_right_one() {
+    let world = World::default();
+    let right = 100 * DAY_MICROS;
+    world.host.newest_micros.store(right, Ordering::Relaxed);
+    let catalog = world.open();
+    catalog.create(NAME, with_family("a")).unwrap();
+    catalog.delete(NAME).unwrap();
+    world.pass(right);
+    assert_eq!(catalog.sweep(world.now()), 0);
+    world.pass(7 * DAY_MICROS);
+    assert_eq!(catalog.sweep(world.now()), 1);
 }
 
 #[test]
