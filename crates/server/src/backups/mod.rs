@@ -182,9 +182,17 @@ impl Backups {
         Ok(updated.value.shown())
     }
 
-    /// Deletes a backup, finished or not, and its policy. What is being restored or copied from it goes on. Blocks.
+    /// Deletes a backup. Blocks.
+    #[cfg(test)]
     pub fn delete(&self, name: &str) -> Result<()> {
+        self.delete_where(name, || Ok(()))
+    }
+
+    /// Deletes a backup, finished or not, and its policy, where that is `allowed`. What is being restored or copied from it goes
+    /// on. Blocks.
+    pub fn delete_where(&self, name: &str, allowed: impl FnOnce() -> Result<()>) -> Result<()> {
         let record = self.resources.change(|change| {
+            allowed()?;
             let record = change.find::<BackupRecord>(name)?.value.clone();
             change.delete_under(name);
             Ok(record)

@@ -366,9 +366,16 @@ impl<H: Host> Catalog<H> {
         Ok((self.store.commit(entry)?, ()))
     }
 
-    /// Deletes a table; it can be undeleted for [`UNDELETE_RETENTION`]. Blocks.
+    /// Deletes a table. Blocks.
+    #[cfg(test)]
     pub fn delete(&self, name: &str) -> Result<()> {
+        self.delete_where(name, || Ok(()))
+    }
+
+    /// Deletes a table where that is `allowed`; it can be undeleted for [`UNDELETE_RETENTION`], and until it is swept. Blocks.
+    pub fn delete_where(&self, name: &str, allowed: impl FnOnce() -> Result<()>) -> Result<()> {
         let _changing = self.change();
+        allowed()?;
         let old = self.get(name)?;
         settings::check_deletable(&old.record)?;
         // A clock that is behind now would have it swept as soon as it is set right.

@@ -155,37 +155,35 @@ impl Instances {
         })
     }
 
-    /// Deletes a cluster; not the last of its instance, nor one that an app profile routes to alone, nor one with
-    /// backups. Blocks.
-    pub fn delete_cluster(&self, name: &str) -> Result<()> {
+    /// Within a change: deletes a cluster; not the last of its instance, nor one that an app profile routes to alone, nor one with
+    /// backups.
+    pub fn delete_cluster(&self, change: &mut Change<'_>, name: &str) -> Result<()> {
         names::check_cluster("name", name)?;
         let instance = names::instance_of(name);
         let id = names::id_of(name);
-        self.resources.change(|change| {
-            change.find::<admin::Cluster>(name)?;
-            if self.cluster_ids(instance).len() == 1 {
-                return Err(Error::failed_precondition(format!(
-                    "cluster {name:?} is the last of its instance: delete the instance"
-                )));
+        change.find::<admin::Cluster>(name)?;
+        if self.cluster_ids(instance).len() == 1 {
+            return Err(Error::failed_precondition(format!(
+                "cluster {name:?} is the last of its instance: delete the instance"
+            )));
+        }
+        let profiles = format!("{instance}/appProfiles/");
+        let profiles = self.resources.list::<admin::AppProfile>(&profiles, None, usize::MAX);
+        let by_name = profiles.iter().find(|(_, stored)| match &stored.value.routing_policy {
+            Some(RoutingPolicy::SingleClusterRouting(single)) => single.cluster_id == id,
+            Some(RoutingPolicy::MultiClusterRoutingUseAny(any)) => {
+                any.cluster_ids.iter().any(|routed| routed == id)
             }
-            let profiles = format!("{instance}/appProfiles/");
-            let profiles = self.resources.list::<admin::AppProfile>(&profiles, None, usize::MAX);
-            let by_name = profiles.iter().find(|(_, stored)| match &stored.value.routing_policy {
-                Some(RoutingPolicy::SingleClusterRouting(single)) => single.cluster_id == id,
-                Some(RoutingPolicy::MultiClusterRoutingUseAny(any)) => {
-                    any.cluster_ids.iter().any(|routed| routed == id)
-                }
-                None => false,
-            });
-            if let Some((profile, _)) = by_name {
-                return Err(Error::failed_precondition(format!(
-                    "app profile {profile:?} routes to cluster {id:?}: change or delete it first"
-                )));
-            }
-            check_not_held(change, name)?;
-            change.delete_under(name);
-            Ok(())
-        })
+            None => false,
+        });
+        if let Some((profile, _)) = by_name {
+            return Err(Error::failed_precondition(format!(
+                "app profile {profile:?} routes to cluster {id:?}: change or delete it first"
+            )));
+        }
+        check_not_held(change, name)?;
+        change.delete_under(name);
+        Ok(())
     }
 }
 

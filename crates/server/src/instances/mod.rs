@@ -180,21 +180,24 @@ impl Instances {
     }
 
     /// Deletes an instance and all that is in it, tables included, for good. Refused where a table is protected, or
-    /// where there is something that outlives tables, like a backup, and where `allowed` says so. Blocks.
+    /// where there is something that outlives tables, like a backup, and where `allowed` says so, which may change more in the
+    /// same commit. Blocks.
     pub fn delete<H: Host>(
         &self,
         name: &str,
         tables: &Catalog<H>,
-        allowed: impl FnOnce() -> Result<()>,
+        allowed: impl FnOnce(&mut Change<'_>) -> Result<()>,
     ) -> Result<()> {
         names::check_instance("name", name)?;
         // Its tables go in the same commit, and nothing comes to be meanwhile that would keep them.
         let mut change = self.resources.begin();
         change.find::<Instance>(name)?;
         check_not_held(&change, name)?;
-        allowed()?;
         change.delete_under(name);
-        tables.delete_instance(name, |removals| change.commit(removals).map(drop))?;
+        tables.delete_instance(name, |removals| {
+            allowed(&mut change)?;
+            change.commit(removals).map(drop)
+        })?;
         tracing::info!(instance = name, "instance deleted");
         Ok(())
     }

@@ -58,6 +58,10 @@ impl Instances {
         self.resources.change(|change| self.update_cluster(change, given, mask))
     }
 
+    fn delete_cluster_now(&self, name: &str) -> Result<()> {
+        self.resources.change(|change| self.delete_cluster(change, name))
+    }
+
     fn update_profile_now(
         &self,
         given: &AppProfile,
@@ -378,15 +382,15 @@ fn a_cluster_that_something_needs_is_not_deleted() {
     instances.create_now(&request()).unwrap();
     let c2 = &format!("{I}/clusters/c2");
     let missing = format!("{I}/clusters/c9");
-    assert_eq!(instances.delete_cluster("c2").unwrap_err().kind(), Code::InvalidArgument);
-    assert_eq!(instances.delete_cluster(&missing).unwrap_err().kind(), Code::NotFound);
+    assert_eq!(instances.delete_cluster_now("c2").unwrap_err().kind(), Code::InvalidArgument);
+    assert_eq!(instances.delete_cluster_now(&missing).unwrap_err().kind(), Code::NotFound);
     instances.create_profile(I, "a", Some(&any(&["c2"]))).unwrap();
-    let error = instances.delete_cluster(c2).unwrap_err();
+    let error = instances.delete_cluster_now(c2).unwrap_err();
     assert_eq!(error.kind(), Code::FailedPrecondition);
     assert!(error.message().contains(PROFILE), "{error}");
     instances.delete_profile(PROFILE, true).unwrap();
-    instances.delete_cluster(c2).unwrap();
-    assert_eq!(instances.delete_cluster(C1).unwrap_err().kind(), Code::FailedPrecondition);
+    instances.delete_cluster_now(c2).unwrap();
+    assert_eq!(instances.delete_cluster_now(C1).unwrap_err().kind(), Code::FailedPrecondition);
     assert_eq!(instances.cluster_ids(I), ["c1"]);
     assert_eq!(instances.cluster_ids("projects/p/instances/nobody"), [IMPLICIT_CLUSTER]);
     let nowhere =
@@ -568,8 +572,8 @@ fn the_header_of_a_request_is_that_of_the_cluster_that_its_profile_routes_to_and
     let default = AppProfile { name: format!("{I}/appProfiles/default"), ..single("c2", true) };
     instances.update_profile_now(&default, Some(&path), true).unwrap();
     is("", "c2", "y");
-    instances.delete_cluster(C1).unwrap_err();
+    instances.delete_cluster_now(C1).unwrap_err();
     instances.delete_profile(PROFILE, true).unwrap();
-    instances.delete_cluster(C1).unwrap();
+    instances.delete_cluster_now(C1).unwrap();
     is("b", "c2", "y");
 }

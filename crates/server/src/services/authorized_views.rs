@@ -195,10 +195,11 @@ impl TableAdminService {
         request: Request<admin::DeleteAuthorizedViewRequest>,
     ) -> Result<Response<()>, Status> {
         let request = request.into_inner();
-        let deleted = self.change(move |service, _| {
+        let deleted = self.change(move |service, times| {
             let name = request.name.as_str();
             names::check_view("name", name)?;
             service.views.resources().change(|change| {
+                times.check_asked()?;
                 let (table, _) = names::split_view(name).unwrap_or_default();
                 let entry = service.tables.get(table)?;
                 let stored = find_within(change, name, entry.record.incarnation)?;

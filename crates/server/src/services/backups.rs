@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tepui_bigtable::error::Result as TepuiResult;
 use tonic::{Request, Response, Status};
 
-use super::{TableAdminService, blocking, invalid};
+use super::{TableAdminService, blocking, blocking_asked, invalid};
 use crate::api::admin;
 use crate::api::admin::restore_table_request::Source;
 use crate::api::longrunning::Operation;
@@ -95,7 +95,8 @@ impl TableAdminService {
         let name = request.into_inner().name;
         check(names::check_backup("name", &name))?;
         let backups = Arc::clone(&self.backups);
-        blocking(move || backups.delete(&name)).await.map(Response::new)
+        let deleted = blocking_asked(move |asked| backups.delete_where(&name, || asked.check()));
+        deleted.await.map(Response::new)
     }
 
     pub(super) async fn on_copy_backup(

@@ -109,8 +109,9 @@ impl TableAdminService {
     ) -> Result<Response<()>, Status> {
         let request = request.into_inner();
         let table = table_of("name", &request.name)?;
-        let deleted = self.change(move |service, _| {
+        let deleted = self.change(move |service, times| {
             service.views.resources().change(|change| {
+                times.check_asked()?;
                 let table = service.tables.get(&table)?;
                 service.bundles.delete(change, &table.record, &request.name, &request.etag)
             })

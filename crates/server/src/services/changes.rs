@@ -7,7 +7,7 @@ use tepui_bigtable::error::Result;
 use tepui_engine::io::Clock;
 use tonic::{Response, Status};
 
-use super::{InstanceAdminService, TableAdminService, blocking, timestamp};
+use super::{Asked, InstanceAdminService, TableAdminService, blocking_asked, timestamp};
 use crate::api::longrunning::Operation;
 use crate::catalog::resources::Change;
 use crate::operations::{Finished, Operations};
@@ -24,8 +24,12 @@ pub(super) trait Changes: Clone + Send + Sync + 'static {
     ) -> Result<Response<T>, Status> {
         let service = self.clone();
         let requested_micros = self.clock().now_micros();
-        let times = Times { clock: Arc::clone(self.clock()), requested_micros };
-        blocking(move || work(&service, times)).await.map(Response::new)
+        let clock = Arc::clone(self.clock());
+        let work = move |asked: &Asked| {
+            let asked = asked.clone();
+            work(&service, Times { clock, requested_micros, asked })
+        };
+        blocking_asked(work).await.map(Response::new)
     }
 
     /// Makes a change of resources off the core's runtime, and its operation in the same commit.
@@ -74,6 +78,7 @@ impl Changes for TableAdminService {
 pub(super) struct Times {
     clock: Arc<dyn Clock>,
     requested_micros: i64,
+    asked: Asked,
 }
 
 impl Times {
@@ -83,5 +88,10 @@ impl Times {
 
     pub(super) fn now(&self) -> Option<prost_types::Timestamp> {
         Some(timestamp(self.clock.now_micros()))
+    }
+
+    /// `CANCELLED` where nobody waits for the change any more: for deletions, once others are kept from theirs.
+    pub(super) fn check_asked(&self) -> Result<()> {
+        self.asked.check()
     }
 }

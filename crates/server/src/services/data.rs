@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
-use super::{Stream, Tables, blocking_while_asked};
+use super::{Stream, Tables, blocking};
 use crate::admission::{Answer, Connection, Hold, Streams, rate};
 use crate::api::kept;
 use crate::api::session::{ClientConfiguration, GetClientConfigurationRequest};
@@ -163,7 +163,7 @@ impl DataService {
         let target = self.target(&request, Access::Read).await?;
         // What waits for its turn goes with its request.
         let turn = Arc::clone(&self.samplings).acquire_owned().await;
-        let samples = blocking_while_asked(move || {
+        let samples = blocking(move || {
             let _turn = turn;
             target.table.sample_row_keys(target.view(), request.row_range.as_ref())
         })

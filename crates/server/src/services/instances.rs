@@ -117,11 +117,14 @@ impl InstanceAdminService {
         request: Request<admin::DeleteInstanceRequest>,
     ) -> Result<Response<()>, Status> {
         let name = request.into_inner().name;
-        let change = self.change(move |service, _| {
+        let change = self.change(move |service, times| {
             let Self { instances, tables, views, .. } = service;
             let is_live =
                 |table: &str, of| tables.get(table).is_ok_and(|e| e.record.incarnation == of);
-            instances.delete(&name, tables, || views.check_unprotected(&name, is_live))
+            instances.delete(&name, tables, |_| {
+                times.check_asked()?;
+                views.check_unprotected(&name, is_live)
+            })
         });
         change.await
     }
@@ -219,7 +222,13 @@ impl InstanceAdminService {
         request: Request<admin::DeleteClusterRequest>,
     ) -> Result<Response<()>, Status> {
         let name = request.into_inner().name;
-        self.change(move |service, _| service.instances.delete_cluster(&name)).await
+        let change = self.change(move |service, times| {
+            service.views.resources().change(|change| {
+                times.check_asked()?;
+                service.instances.delete_cluster(change, &name)
+            })
+        });
+        change.await
     }
 
     /// `ignore_warnings` has nothing to ignore: nothing that a new profile may ask for is unsafe.

@@ -13,7 +13,7 @@ mod tables;
 pub(crate) mod views;
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use prost::Message;
 use tepui_bigtable::error::{Code, Error, Result};
@@ -64,31 +64,50 @@ pub mod generated {
 }
 
 /// Runs work that blocks (commits to the meta store, creation of tablets) off the core's runtime, so that
-/// the core's other requests go on.
+/// the core's other requests go on. Work that has not begun when nobody waits for it any more is dropped, and its request with
+/// it: what is deleted long after a client gave up might be what it has made since. Work that has begun goes on to its end.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T, Status> {
-    match tokio::task::spawn_blocking(work).await {
+    blocking_asked(move |_| work()).await
+}
+
+/// As [`blocking`], for work that waits for its turn among others after it has begun, and asks then whether it is still wanted.
+async fn blocking_asked<T: Send + 'static>(
+    work: impl FnOnce(&Asked) -> Result<T> + Send + 'static,
+) -> Result<T, Status> {
+    // Whoever waits has the work, and whoever begins it takes it.
+    let waiting = Arc::new(Mutex::new(Some(work)));
+    let queued = Arc::downgrade(&waiting);
+    let done = tokio::task::spawn_blocking(move || {
+        let take = |work: Arc<Mutex<Option<_>>>| {
+            work.lock().unwrap_or_else(PoisonError::into_inner).take()
+        };
+        let work = queued.upgrade().and_then(take).ok_or_else(given_up)?;
+        work(&Asked(queued))
+    })
+    .await;
+    drop(waiting);
+    match done {
         Ok(done) => done.map_err(|error| status::from_error(&error)),
         // The work panicked; the panic is on stderr.
         Err(_) => Err(Status::internal("the request failed unexpectedly; see the server's log")),
     }
 }
 
-/// As [`blocking`], for work that is not to begin once nobody waits for it: what is dropped long after a client gave up
-/// might be what it has written since. Work that has begun goes on to its end.
-async fn blocking_while_asked<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T, Status> {
-    let asked = Arc::new(());
-    let is_asked = Arc::downgrade(&asked);
-    let done = blocking(move || match is_asked.strong_count() {
-        0 => Err(Error::new(Code::Cancelled, "the client is gone")),
-        _ => work(),
-    })
-    .await;
-    drop(asked);
-    done
+/// Whether somebody waits for a request's work.
+#[derive(Clone)]
+struct Asked(Weak<dyn Send + Sync>);
+
+impl Asked {
+    /// `CANCELLED` where nobody does.
+    fn check(&self) -> Result<()> {
+        if self.0.strong_count() == 0 { Err(given_up()) } else { Ok(()) }
+    }
+}
+
+fn given_up() -> Error {
+    Error::new(Code::Cancelled, "the client is gone")
 }
 
 /// The number of results of one page; an unset size is the largest.
@@ -170,16 +189,16 @@ mod tests {
             }
         };
         let guard = runtime.enter();
-        let first = blocking_while_asked(move || {
+        let first = blocking(move || {
             let _ = may_go.recv();
             Ok(())
         });
-        let given_up = blocking_while_asked(saying("given up"));
+        let given_up = blocking(saying("given up"));
         let (mut first, mut given_up) = (Box::pin(first), Box::pin(given_up));
         assert!(futures::poll!(&mut first).is_pending());
         assert!(futures::poll!(&mut given_up).is_pending());
         drop(given_up);
-        let wanted = blocking_while_asked(saying("wanted"));
+        let wanted = blocking(saying("wanted"));
         drop(go);
         let (first, wanted) = tokio::join!(first, wanted);
         first.unwrap();
@@ -187,6 +206,51 @@ mod tests {
         drop(guard);
         assert_eq!(said.recv().await, Some("wanted"));
         runtime.shutdown_background();
+    }
+
+    #[tokio::test]
+    async fn work_that_nobody_waits_for_lets_go_of_its_request_before_its_turn() {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        let guard = runtime.enter();
+        let (go, may_go) = std::sync::mpsc::channel::<()>();
+        let mut first = Box::pin(blocking(move || {
+            let _ = may_go.recv();
+            Ok(())
+        }));
+        assert!(futures::poll!(&mut first).is_pending());
+        let request = Arc::new(());
+        let kept = Arc::downgrade(&request);
+        let mut given_up = Box::pin(blocking(move || {
+            drop(request);
+            Ok(())
+        }));
+        assert!(futures::poll!(&mut given_up).is_pending());
+        drop(given_up);
+        assert_eq!(kept.strong_count(), 0);
+        drop(go);
+        first.await.unwrap();
+        drop(guard);
+        runtime.shutdown_background();
+    }
+
+    #[tokio::test]
+    async fn work_that_waits_for_a_lock_learns_that_nobody_waits_for_it() {
+        let (go, may_go) = std::sync::mpsc::channel::<()>();
+        let (say, mut said) = tokio::sync::mpsc::unbounded_channel();
+        let work = move |asked: &Asked| {
+            say.send(asked.check()).unwrap();
+            let _ = may_go.recv();
+            say.send(asked.check()).unwrap();
+            Ok(())
+        };
+        let mut given_up = Box::pin(blocking_asked(work));
+        assert!(futures::poll!(&mut given_up).is_pending());
+        assert_eq!(said.recv().await, Some(Ok(())));
+        drop(given_up);
+        drop(go);
+        let error = said.recv().await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), Code::Cancelled);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tepui_engine::io::Clock;
 use tonic::{Request, Response, Status};
 
 use super::changes::{Changes as _, finished};
-use super::{Iam, Tables, blocking, blocking_while_asked, invalid, page, page_size, views};
+use super::{Asked, Iam, Tables, blocking, blocking_asked, invalid, page, page_size, views};
 use crate::api::admin;
 use crate::api::admin::drop_row_range_request::Target;
 use crate::api::admin::modify_column_families_request::modification::Mod;
@@ -186,11 +186,11 @@ impl TableAdminService {
         let name = request.into_inner().name;
         let Self { tables, views, .. } = self.clone();
         // Within a change, so that no view of the table is protected meanwhile.
-        let deleted = blocking(move || {
+        let deleted = blocking_asked(move |asked| {
             views.resources().change(|_| {
                 let table = tables.get(&name)?.record.incarnation;
                 views.check_unprotected(&name, |_, of| of == table)?;
-                tables.delete(&name)
+                tables.delete_where(&name, || asked.check())
             })
         });
         deleted.await.map(Response::new)
@@ -227,7 +227,7 @@ impl TableAdminService {
     ) -> Result<Response<spelled_out::Table>, Status> {
         let request = request.into_inner();
         let Self { tables, bundles, views, .. } = self.clone();
-        let work = move || {
+        let work = move |asked: &Asked| {
             // Schemas may be large: they are linked before other changes are kept from going on.
             let types =
                 request.modifications.iter().filter_map(|modification| match &modification.r#mod {
@@ -235,11 +235,14 @@ impl TableAdminService {
                     _ => None,
                 });
             let linked = bundles.link_named(&tables.get(&request.name)?.record, types)?;
-            let modify = |record: &TableRecord| modify(record, &request, &bundles, &linked);
+            let modify = |record: &TableRecord| {
+                asked.check()?;
+                modify(record, &request, &bundles, &linked)
+            };
             // Within a change, so that no schema goes meanwhile that a new type names.
             views.resources().change(|_| tables.update(&request.name, modify))
         };
-        let entry = blocking(work).await?;
+        let entry = blocking_asked(work).await?;
         Ok(Response::new(self.shown(&entry.record, View::SchemaView)))
     }
 
@@ -258,7 +261,7 @@ impl TableAdminService {
         let drops = stream::iter(drops.map_err(|error| from_error(&error))?).map(Ok);
         let dropped = drops.try_for_each_concurrent(TABLET_DROPS_MAX, |drop| async move {
             if drop.blocks() {
-                blocking_while_asked(move || pollster::block_on(drop.run())).await
+                blocking(move || pollster::block_on(drop.run())).await
             } else {
                 drop.run().await.map_err(|error| from_error(&error))
             }
