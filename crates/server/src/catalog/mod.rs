@@ -302,6 +302,10 @@ impl<H: Host> Catalog<H> {
             tables.live.insert(name.clone(), Arc::clone(&entry));
         }
         if let Some(replaced) = replaced {
+            tracing::warn!(
+                table = name,
+                "the deleted table of this name cannot be undeleted any more: a new one replaces it"
+            );
             self.drop_tablets(&replaced.record);
         }
         tracing::info!(table = name, tablets = entry.record.tablets.len(), "table created");
