@@ -140,7 +140,8 @@ pub fn new_view(parent: &str, view_id: &str) -> Result<String> {
 
 /// The table of an authorized view's name, and the view's id.
 pub fn split_view(name: &str) -> Option<(&str, &str)> {
-    name.split_once(AUTHORIZED_VIEWS)
+    // From its end: a table, and what it is in, may have the name of the collection.
+    name.rsplit_once(AUTHORIZED_VIEWS)
 }
 
 /// The instance of a table's name, and the table's id.
@@ -311,6 +312,12 @@ mod tests {
         check_view("name", &name).unwrap();
         assert_eq!(split_view(&name), Some((table, "v")));
         assert!(check_view("name", table).is_err());
+        let table = "projects/authorizedViews/instances/authorizedViews/tables/authorizedViews";
+        for id in ["v", "authorizedViews"] {
+            let name = new_view(table, id).unwrap();
+            check_view("name", &name).unwrap();
+            assert_eq!(split_view(&name), Some((table, id)));
+        }
         for (parent, id) in [(table, ""), (table, "a/b"), ("projects/p/instances/i", "v")] {
             assert_eq!(new_view(parent, id).unwrap_err().kind(), Code::InvalidArgument);
         }
