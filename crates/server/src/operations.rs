@@ -14,9 +14,9 @@
 //! ([`Operations::change`], and [`Operations::beside`] for tables); so is the start of one with what it needs
 //! ([`Operations::start_with`]).
 //!
-//! A client may ask for the end of an operation under way ([`Operations::cancel`]). That is kept with it, as the result of an
-//! operation that is not done, and shown to nobody; the work looks at it where it can still turn back
-//! ([`Handle::check_cancelled`]).
+//! A client may ask for the end of an operation under way ([`Operations::cancel`]), and so does who deletes the instance that it is
+//! in ([`Operations::abort_within`]). That is kept with it, as the result of an operation that is not done, and shown to nobody;
+//! the work looks at it where it can still turn back ([`Handle::check_cancelled`]).
 //!
 //! One that was done when it was answered is forgotten when there are too many; one whose client has to ask for its end, not
 //! before [`OPERATION_KEPT`] after that. A start forgets when they ended: those of the last server are like the others.
@@ -228,6 +228,21 @@ impl Operations {
         asked.map(drop)
     }
 
+    /// Within a change: has the operations under way on what is in a resource, which goes with the change, end as ABORTED where their
+    /// work can still turn back.
+    pub fn abort_within(&self, change: &mut Change<'_>, resource: &str) -> Result<()> {
+        let below = format!("operations/{resource}");
+        let under_way = self.list_where(&below, 0, usize::MAX, |operation| !operation.done);
+        let gone = Error::aborted(format!("{resource:?} was deleted while this was under way"));
+        for (id, _) in under_way {
+            change.update(&key(id), |operation: &mut Operation| {
+                operation.result = Some(operation::Result::Error(status::of_entry(&gone)));
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
     /// Forgets an operation that is done. Blocks.
     pub fn delete(&self, name: &str) -> Result<()> {
         let id = id_of(name).ok_or_else(|| missing(name))?;
@@ -435,11 +450,16 @@ impl Handle {
         self.operations.lock().running.insert(self.id, Some(metadata));
     }
 
-    /// `CANCELLED` where a client asks for its end.
+    /// `CANCELLED` where a client asks for its end, and `ABORTED` where that goes in which it is to make something.
     pub fn check_cancelled(&self) -> Result<()> {
-        match self.operations.resources.get::<Operation>(&key(self.id)) {
-            Some(stored) if stored.value.result.is_some() => Err(cancelled()),
-            _ => Ok(()),
+        let stored = self.operations.resources.get::<Operation>(&key(self.id));
+        let aborted = i32::from(status::grpc_code(Code::Aborted));
+        match stored.and_then(|stored| stored.value.result.clone()) {
+            Some(operation::Result::Error(why)) if why.code == aborted => {
+                Err(Error::aborted(why.message))
+            }
+            Some(_) => Err(cancelled()),
+            None => Ok(()),
         }
     }
 

@@ -304,6 +304,7 @@ impl Backups {
         let entry = match done {
             Some(entry) => entry,
             None => {
+                self.instances.check(instance)?;
                 handle.check_cancelled()?;
                 let (record, backup) = source?;
                 let table = record.table.unwrap_or_default();

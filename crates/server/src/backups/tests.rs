@@ -22,6 +22,7 @@ use crate::api::spelled_out::AutomatedBackupPolicy;
 use crate::catalog::NewTable;
 use crate::catalog::host::EngineHost;
 use crate::catalog::record::TableRecord;
+use crate::catalog::resources::Change;
 use crate::catalog::styles::CompactionStyles;
 
 const TABLE: &str = "projects/p/instances/i/tables/t";
@@ -608,6 +609,59 @@ fn what_is_cancelled_in_the_midst_of_its_work_leaves_no_files_either() {
     assert_eq!(place.tables.get(OTHER).unwrap_err().kind(), Code::NotFound);
     assert_eq!(place.engine.tablets().len(), tablets);
     faults.before_sync(None);
+    response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
+}
+
+/// Deletes an instance as a client does.
+fn delete_instance(
+    instance: &str,
+    backups: &Backups,
+    tables: &Tables,
+    operations: &Operations,
+) -> Result<()> {
+    let allowed = |change: &mut Change<'_>| operations.abort_within(change, instance);
+    backups.instances.delete(instance, tables, allowed)
+}
+
+#[test]
+fn a_restore_ends_with_its_instance_and_does_not_show_in_the_next_of_the_name() {
+    let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let place = with_table(Arc::new(faults.clone()));
+    place.make(BACKUP);
+    let tablets = place.engine.tablets().len();
+    let instance = names::instance_of(OTHER);
+    let create = |place: &Place| {
+        place.backups.resources.create(instance, Instance::default()).unwrap();
+    };
+    create(&place);
+    // Before a file of the table is durable.
+    let (backups, tables) = (Arc::clone(&place.backups), Arc::clone(&place.tables));
+    let operations = Arc::clone(&place.operations);
+    let hook = move |path: &Path| {
+        let is_there = backups.resources.get::<Instance>(instance).is_some();
+        if is_there && path.to_string_lossy().contains("/tablets/") {
+            delete_instance(instance, &backups, &tables, &operations).unwrap();
+        }
+    };
+    faults.before_sync(Some(Arc::new(hook)));
+    let restored = place.wait(&place.backups.restore(OTHER, BACKUP).unwrap());
+    faults.before_sync(None);
+    let aborted = Err(i32::from(tonic::Code::Aborted));
+    assert_eq!(response(&restored), aborted);
+    place.idle();
+    assert_eq!(place.engine.tablets().len(), tablets);
+
+    // And before a restart.
+    create(&place);
+    let begun = place.operations.start(OTHER, restored.metadata.unwrap()).unwrap();
+    let operation = begun.operation().unwrap();
+    begun.leave();
+    delete_instance(instance, &place.backups, &place.tables, &place.operations).unwrap();
+    let place = place.restart();
+    place.backups.resume().unwrap();
+    assert_eq!(response(&place.wait(&operation)), aborted);
+    create(&place);
+    assert!(place.tables.list(instance, None, 10).is_empty());
     response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
 }
 

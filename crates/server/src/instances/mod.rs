@@ -211,6 +211,20 @@ impl Instances {
         Ok(())
     }
 
+    /// When the instance of this name was created; `None` where nobody did. Tells it from earlier and later ones.
+    pub fn created(&self, instance: &str) -> Option<prost_types::Timestamp> {
+        self.resources.get::<Instance>(instance).and_then(|stored| stored.value.create_time)
+    }
+
+    /// Refuses, as `ABORTED`, to make something in an instance that was [created](Self::created) at `before` when that was asked for,
+    /// and is not there any more. One that nobody had created then may have been since.
+    pub fn check_same(&self, instance: &str, before: Option<prost_types::Timestamp>) -> Result<()> {
+        if before.is_none() || self.created(instance) == before {
+            return Ok(());
+        }
+        Err(Error::aborted(format!("instance {instance:?} was deleted meanwhile")))
+    }
+
     /// The ids of an instance's clusters: [`IMPLICIT_CLUSTER`] where nobody created it.
     pub fn cluster_ids(&self, instance: &str) -> Vec<String> {
         let clusters = self.clusters(instance);

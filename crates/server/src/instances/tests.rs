@@ -377,6 +377,27 @@ fn a_cluster_is_changed_by_mask_and_autoscaling_is_turned_on_and_off() {
 }
 
 #[test]
+fn what_is_asked_for_in_an_instance_is_not_made_in_the_next_of_its_name() {
+    let clock = ManualClock::new(1_000_000);
+    let resources = Arc::new(Resources::open(Arc::<MemoryMeta>::default()).unwrap());
+    let instances = Instances::new(resources, Arc::new(clock.clone()), false);
+    let nobodys = instances.created(I);
+    instances.create_now(&request()).unwrap();
+    instances.check_same(I, nobodys).unwrap();
+    let asked = instances.created(I);
+    instances.check_same(I, asked).unwrap();
+    let gone = |change: &mut Change<'_>| {
+        change.delete_under(I);
+        Ok(())
+    };
+    instances.resources.change(gone).unwrap();
+    assert_eq!(instances.check_same(I, asked).unwrap_err().kind(), Code::Aborted);
+    clock.advance_micros(1);
+    instances.create_now(&request()).unwrap();
+    assert_eq!(instances.check_same(I, asked).unwrap_err().kind(), Code::Aborted);
+}
+
+#[test]
 fn a_cluster_that_something_needs_is_not_deleted() {
     let instances = over(&Arc::default(), false);
     instances.create_now(&request()).unwrap();

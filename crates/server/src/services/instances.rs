@@ -118,12 +118,13 @@ impl InstanceAdminService {
     ) -> Result<Response<()>, Status> {
         let name = request.into_inner().name;
         let change = self.change(move |service, times| {
-            let Self { instances, tables, views, .. } = service;
+            let Self { instances, tables, views, operations, .. } = service;
             let is_live =
                 |table: &str, of| tables.get(table).is_ok_and(|e| e.record.incarnation == of);
-            instances.delete(&name, tables, |_| {
+            instances.delete(&name, tables, |change| {
                 times.check_asked()?;
-                views.check_unprotected(&name, is_live)
+                views.check_unprotected(&name, is_live)?;
+                operations.abort_within(change, &name)
             })
         });
         change.await

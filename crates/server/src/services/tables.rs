@@ -68,6 +68,7 @@ impl TableAdminService {
             splits: request.initial_splits.into_iter().map(|split| split.key).collect(),
         };
         let Self { tables, bundles, views, instances, .. } = self.clone();
+        let created = instances.created(names::instance_of(&name));
         let entry = blocking(move || {
             let instance = names::instance_of(&name);
             let types = new.asked.families.clone();
@@ -76,6 +77,7 @@ impl TableAdminService {
             let is_hot = policy.is_some_and(|policy| policy.keep_hot_duration.is_some());
             let check = || {
                 instances.check(instance)?;
+                instances.check_same(instance, created)?;
                 // A table that is not there has no bundles.
                 let none = TableRecord { name: name.clone(), ..TableRecord::default() };
                 let linked = Linked::default();
