@@ -265,7 +265,7 @@ impl Operations {
         self.list_where(name, after, limit, |_| true)
     }
 
-    /// The same of those that are admitted.
+    /// The same of those that are admitted as they are shown.
     pub fn list_where(
         &self,
         name: &str,
@@ -279,10 +279,10 @@ impl Operations {
             let rest = found.strip_prefix(name);
             name.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        let matches = |operation: &Operation| is_below(&operation.name) && admits(operation);
-        let matching = later.into_iter().filter(|(_, stored)| matches(&stored.value));
-        let with_id = matching.filter_map(|(key, stored)| Some((key.parse().ok()?, stored)));
-        with_id.take(limit).map(|(id, stored)| (id, self.as_of_now(id, &stored.value))).collect()
+        let below = later.into_iter().filter(|(_, stored)| is_below(&stored.value.name));
+        let with_id = below.filter_map(|(key, stored)| Some((key.parse().ok()?, stored)));
+        let shown = with_id.map(|(id, stored)| (id, self.as_of_now(id, &stored.value)));
+        shown.filter(|(_, operation)| admits(operation)).take(limit).collect()
     }
 
     /// The clock makes ids of one run differ from those of another; the last id keeps them rising.

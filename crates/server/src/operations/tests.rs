@@ -270,6 +270,8 @@ fn an_end_that_the_catalog_has_no_room_for_is_told_and_written_once_it_has() {
     let ended = operations.get(&name).unwrap();
     assert!(ended.done && ended.result == Some(operation::Result::Response(told("made"))));
     assert!(operations.interrupted().is_empty());
+    let listed = |done: bool| operations.list_where("", 0, 10, |o| o.done == done).len();
+    assert_eq!((listed(true), listed(false)), (2, 0));
     operations.write_ends();
     assert_eq!(over(&meta).interrupted().len(), 2, "there is no room yet");
 
