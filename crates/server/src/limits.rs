@@ -81,6 +81,11 @@ pub const INITIAL_SPLITS_MAX: usize = 1_000;
 /// catalog and is copied on every change.
 pub const FAMILIES_MAX: usize = 1_000;
 
+/// Bytes of a table's entry of the catalog, at most, once it grows: all that it is set to, types and rules of its families before all.
+/// A thousand families with the longest rules have half of it. An answer with the whole table must be under the 4 MiB that clients
+/// take, and pages of lists are of [`PAGE_BYTES_MAX`].
+pub const TABLE_BYTES_MAX: usize = 1 << 20;
+
 /// Modifications of one `ModifyColumnFamilies`, at most: a whole schema dropped and created anew.
 pub const MODIFICATIONS_MAX: usize = 2 * FAMILIES_MAX;
 

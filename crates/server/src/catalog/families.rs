@@ -1,6 +1,7 @@
 //! Column families: from the API's messages to what the engine is given, and the changes that
 //! `ModifyColumnFamilies` makes, all or nothing, in order.
 
+use prost::Message as _;
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_bigtable::schema::{FamilySchema, TableSchema};
 use tepui_bigtable::{gc, limits, value_type};
@@ -90,6 +91,7 @@ pub fn modify(record: &TableRecord, modifications: &[Modification]) -> Result<Ta
             }
         }
     }
+    settings::check_size(&changed, record.encoded_len())?;
     Ok(changed)
 }
 
@@ -310,6 +312,26 @@ mod tests {
             assert!(error.message().contains("value_type.aggregate_type"));
         }
         modify(&with_sum, &[masked("s", sum, &["value_type"])]).unwrap();
+    }
+
+    #[test]
+    fn a_table_whose_types_are_too_large_to_be_shown_is_refused_and_shrinks() {
+        use admin::r#type::{Kind, Struct, r#struct::Field};
+        let of_kib = |kib: usize| {
+            let field = Field {
+                field_name: "x".repeat(1 << 10),
+                r#type: Some(admin::Type { kind: Some(string_type()) }),
+            };
+            typed(Kind::StructType(Struct { fields: vec![field; kib], ..Struct::default() }))
+        };
+        let half = modify(&table(), &[modification("x", Mod::Create(of_kib(500)))]).unwrap();
+        let more = [modification("y", Mod::Create(of_kib(600)))];
+        let error = modify(&half, &more).unwrap_err();
+        assert_eq!(error.kind(), Code::InvalidArgument);
+        assert!(error.message().contains("limit 1048576"), "{error}");
+        let mut large = half;
+        create(&mut large, "y", of_kib(600)).unwrap();
+        modify(&large, &[modification("a", Mod::Drop(true))]).expect("it gets smaller");
     }
 
     #[test]

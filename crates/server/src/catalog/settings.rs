@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use prost::Message as _;
 use tepui_bigtable::error::{Error, Result};
 use tepui_bigtable::value_type;
 
@@ -12,6 +13,7 @@ use crate::api::admin::table::TimestampGranularity;
 use crate::api::admin::tiered_storage_rule::Rule;
 use crate::api::admin::r#type::Kind;
 use crate::api::spelled_out::{AutomatedBackupPolicy, Table};
+use crate::limits::TABLE_BYTES_MAX;
 
 const DAY_SECONDS: i64 = 24 * 3_600;
 
@@ -45,7 +47,8 @@ pub fn set_new(record: &mut TableRecord, asked: &Table) -> Result<()> {
     record.change_stream_config = asked.change_stream_config;
     record.tiered_storage_config = asked.tiered_storage_config;
     record.row_key_schema = schema(asked);
-    check(record)
+    check(record)?;
+    check_size(record, 0)
 }
 
 /// The record with what the mask names changed. Any error leaves the table as it was.
@@ -93,7 +96,20 @@ pub fn update(
         }
     }
     check(&mut changed)?;
+    check_size(&changed, record.encoded_len())?;
     Ok(changed)
+}
+
+/// Refuses a record that grows, from what it had `before`, beyond [`TABLE_BYTES_MAX`]; both in bytes of its encoding.
+pub fn check_size(record: &TableRecord, before: usize) -> Result<()> {
+    let bytes = record.encoded_len();
+    if bytes <= TABLE_BYTES_MAX || bytes <= before {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "the families and settings of table {:?} would have {bytes} bytes; limit {TABLE_BYTES_MAX}",
+        record.name
+    )))
 }
 
 /// Whether a table may be deleted as it is set.
