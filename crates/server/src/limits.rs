@@ -61,7 +61,7 @@ pub const POLICY_MEMBERS_MAX: usize = 1_500;
 /// Bytes of a policy, at most. 1,500 members with long names; policies are in memory.
 pub const POLICY_BYTES_MAX: usize = 256 << 10;
 
-/// Bytes of all policies, at most: a quarter of the catalog's 256 MiB, which are for what people keep of everything; 256 of the
+/// Bytes of all policies and the names of what they are of, at most: a quarter of the catalog's 256 MiB, which are for what people keep of everything; 256 of the
 /// largest policies, or a hundred thousand of the usual few hundred bytes.
 pub const POLICIES_BYTES_MAX: usize = 64 << 20;
 

@@ -18,7 +18,7 @@ use crate::catalog::resources::{Resource, Resources, Stored};
 use crate::limits::POLICIES_BYTES_MAX;
 use crate::names;
 
-/// The etag of a resource that was never given a policy, as Google's services have it: clients print it as `ACAB`.
+/// The etag of a resource that has no policy, as Google's services have it: clients print it as `ACAB`.
 const NO_POLICY_ETAG: &[u8] = &[0x00, 0x20, 0x01];
 
 /// What is kept of a policy.
@@ -69,7 +69,7 @@ impl Policies {
         with_parents(resource).map(of).collect()
     }
 
-    /// Gives a resource a policy, and returns that. `table` says of which incarnation its table is, or that the resource
+    /// Gives a resource a policy, and returns that; one without bindings is none, and is not kept. `table` says of which incarnation its table is, or that the resource
     /// is not there; no resource is deleted meanwhile. Only the bindings change where `mask` names some fields and not
     /// these. Blocks.
     pub fn set(
@@ -81,32 +81,40 @@ impl Policies {
     ) -> Result<iam::Policy> {
         check_policy(given)?;
         let sets_bindings = sets_bindings(mask)?;
-        let set = self.resources.change_one::<PolicyRecord>(resource, |change| {
-            let table = table()?;
-            let now = shown(change.get::<PolicyRecord>(resource), table);
-            check_etag(given, &now)?;
-            let bindings =
-                if sets_bindings { given.bindings.clone() } else { now.bindings.clone() };
-            let version = version_of(&bindings);
-            let policy = iam::Policy { version, bindings, ..iam::Policy::default() };
-            let record = PolicyRecord { table, policy: Some(policy) };
-            self.check_room(resource, &record)?;
-            change.put(resource, record);
-            Ok(())
-        })?;
-        let table = set.value.table;
-        Ok(shown(Some(set), table))
+        let mut change = self.resources.begin();
+        let table = table()?;
+        let kept = change.get::<PolicyRecord>(resource);
+        let is_kept = kept.is_some();
+        let now = shown(kept, table);
+        check_etag(given, &now)?;
+        let bindings = if sets_bindings { given.bindings.clone() } else { now.bindings };
+        if bindings.is_empty() {
+            if is_kept {
+                change.delete::<PolicyRecord>(resource)?;
+            }
+            change.commit(Vec::new())?;
+            return Ok(no_policy());
+        }
+        let policy =
+            iam::Policy { version: version_of(&bindings), bindings, ..iam::Policy::default() };
+        let record = PolicyRecord { table, policy: Some(policy.clone()) };
+        self.check_room(resource, &record)?;
+        change.put(resource, record);
+        let revision = change.commit(Vec::new())?;
+        Ok(with_etag(policy, revision))
     }
 
     /// Refuses a policy that is larger than the one before where all policies would have too many bytes: they are in memory, and
     /// instances that nobody created have policies, too.
     fn check_room(&self, resource: &str, record: &PolicyRecord) -> Result<()> {
         let all = self.resources.list::<PolicyRecord>("", None, usize::MAX);
-        let sizes = all.iter().map(|(_, stored)| stored.value.encoded_len());
+        let size = |name: &str, record: &PolicyRecord| name.len() + record.encoded_len();
+        let sizes = all.iter().map(|(name, stored)| size(name, &stored.value));
         let before = self.resources.get::<PolicyRecord>(resource);
-        let before = before.map_or(0, |stored| stored.value.encoded_len());
-        let bytes = sizes.sum::<usize>() - before + record.encoded_len();
-        if bytes > POLICIES_BYTES_MAX && record.encoded_len() > before {
+        let before = before.map_or(0, |stored| size(resource, &stored.value));
+        let after = size(resource, record);
+        let bytes = sizes.sum::<usize>() - before + after;
+        if bytes > POLICIES_BYTES_MAX && after > before {
             return Err(Error::resource_exhausted(format!(
                 "with this one all IAM policies would have {bytes} bytes; limit {POLICIES_BYTES_MAX}: set those that nobody needs \
                  to no bindings, or grant to groups"
@@ -135,12 +143,19 @@ impl Policies {
 /// A policy as clients see it.
 fn shown(stored: Option<Arc<Stored<PolicyRecord>>>, table: u64) -> iam::Policy {
     match stored.filter(|stored| stored.value.table == table) {
-        None => iam::Policy { etag: Bytes::from_static(NO_POLICY_ETAG), ..iam::Policy::default() },
-        Some(stored) => iam::Policy {
-            etag: Bytes::copy_from_slice(&stored.revision.to_be_bytes()),
-            ..stored.value.policy.clone().unwrap_or_default()
-        },
+        None => no_policy(),
+        Some(stored) => with_etag(stored.value.policy.clone().unwrap_or_default(), stored.revision),
     }
+}
+
+/// That of a resource that has none.
+fn no_policy() -> iam::Policy {
+    iam::Policy { etag: Bytes::from_static(NO_POLICY_ETAG), ..iam::Policy::default() }
+}
+
+/// A policy that is kept, with the revision of its record.
+fn with_etag(policy: iam::Policy, revision: u64) -> iam::Policy {
+    iam::Policy { etag: Bytes::copy_from_slice(&revision.to_be_bytes()), ..policy }
 }
 
 /// Refuses a change of a policy that is not the present one any more. Without an etag, the policy is replaced whatever
@@ -209,6 +224,7 @@ mod tests {
     use super::*;
     use crate::catalog::memory_meta::MemoryMeta;
     use tepui_bigtable::Code;
+    use tepui_engine::manifest::MetaStore as _;
 
     const TABLE: &str = "projects/p/instances/i/tables/t";
 
@@ -295,6 +311,23 @@ mod tests {
         set(0).unwrap();
         policies.set(&of(0), &iam::Policy::default(), &[], || Ok(0)).unwrap();
         set(count).unwrap();
+    }
+
+    #[test]
+    fn a_policy_without_bindings_takes_no_room() {
+        let meta = Arc::default();
+        let policies = policies(&meta);
+        let none = policies.get(TABLE, 7);
+        for name in [TABLE, "projects/p/instances/made-up"] {
+            let set = policies.set(name, &iam::Policy::default(), &[], || Ok(7)).unwrap();
+            assert_eq!(set, none);
+        }
+        assert!(meta.list("").unwrap().is_empty());
+        let kept = policies.set(TABLE, &policy("user:a@b.c"), &[], || Ok(7)).unwrap();
+        let emptied = iam::Policy { bindings: Vec::new(), ..kept };
+        assert_eq!(policies.set(TABLE, &emptied, &[], || Ok(7)).unwrap(), none);
+        assert_eq!(policies.get(TABLE, 7), none);
+        assert!(meta.list("").unwrap().is_empty());
     }
 
     #[test]
