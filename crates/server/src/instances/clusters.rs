@@ -123,7 +123,7 @@ impl Instances {
         })
     }
 
-    /// Within a change: changes what the mask names.
+    /// Within a change: changes what the mask names. The nodes of a cluster that scales by itself stay, as documented.
     pub fn update_cluster(
         &self,
         change: &mut Change<'_>,
@@ -133,20 +133,23 @@ impl Instances {
         let paths = mask_paths(mask)?;
         names::check_cluster("cluster.name", &given.name)?;
         change.update(&given.name, |cluster: &mut admin::Cluster| {
-            let mut sets_nodes = false;
+            let (mut sets_nodes, mut sets_config) = (false, false);
             for path in paths {
                 match path.strip_prefix("cluster_config") {
                     None if path == "serve_nodes" => sets_nodes = true,
-                    Some(rest) => update_config(cluster, given, rest)
-                        .ok_or_else(|| not_updatable(path, UPDATABLE))?,
+                    Some(rest) => {
+                        update_config(cluster, given, rest)
+                            .ok_or_else(|| not_updatable(path, UPDATABLE))?;
+                        sets_config = true;
+                    }
                     None => return Err(not_updatable(path, UPDATABLE)),
                 }
             }
             if cluster.config.is_some() {
-                if sets_nodes && given.serve_nodes != 0 {
+                if sets_nodes && sets_config && given.serve_nodes != 0 {
                     return Err(Error::invalid_argument(
-                        "serve_nodes of a cluster with autoscaling cannot be set; \
-                         put cluster_config.cluster_autoscaling_config into the mask too, unset, to turn it off",
+                        "serve_nodes and cluster_config.cluster_autoscaling_config cannot both be set; \
+                         leave this unset, with both in the mask, to turn autoscaling off",
                     ));
                 }
                 return check_autoscaling(cluster);

@@ -357,8 +357,11 @@ fn a_cluster_is_changed_by_mask_and_autoscaling_is_turned_on_and_off() {
     };
     assert_eq!(replace(cluster(2)), Code::InvalidArgument);
     let before = instances.get_cluster(C1).unwrap();
+    let ignored = update(&cluster(3), &["serve_nodes"]).unwrap();
+    assert_eq!((ignored.serve_nodes, ignored.config), (before.serve_nodes, before.config));
+    let both = Cluster { serve_nodes: 3, ..autoscaled(5, 8, 50, 0) };
     for (given, paths) in [
-        (cluster(3), &["serve_nodes"][..]),
+        (both, &["serve_nodes", whole][..]),
         (cluster(0), &[]),
         (cluster(1), &["location"]),
         (cluster(1), &["cluster_config.x"]),
