@@ -17,6 +17,9 @@ use crate::workload::Workload;
 const CURVE_STEPS_PER_NINE: u32 = 8;
 /// Nines that a curve ends at: five need a hundred thousand operations to mean something.
 const CURVE_NINES_MAX: u32 = 5;
+/// The share of an open loop's operations that may be missing from its latencies: half of what a p99 leaves above itself. The client
+/// itself wakes late for those that are due in the last milliseconds.
+const UNSENT_SHARE_MAX: f64 = 0.005;
 
 /// Latencies in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
@@ -116,6 +119,8 @@ pub struct RunReport {
     pub write_curve: Vec<CurvePoint>,
     /// Operations of an open loop that were due and never begun.
     pub unsent: u64,
+    /// Operations that were begun and had not ended ten seconds after the run's time.
+    pub given_up: u64,
     /// Rows that were inserted.
     pub inserts: u64,
     /// What was done when, where that was taken.
@@ -293,6 +298,7 @@ impl RunReport {
             curve: curve(&measured.reads),
             write_curve: curve(&measured.writes),
             unsent: measured.unsent,
+            given_up: measured.given_up,
             inserts: measured.inserts,
             timeline: measured.timeline.iter().map(TimelinePoint::of).collect(),
             longest_write_gap_ms: measured.write_gap_nanos.map(|nanos| nanos as f64 / 1e6),
@@ -319,6 +325,26 @@ impl RunReport {
             Some(writes) if self.reads == 0 => writes,
             _ => self.latency_micros,
         }
+    }
+
+    /// Says so where operations were given up: a gap and latencies were longer than what was measured.
+    pub fn given_up_text(&self) -> Option<String> {
+        (self.given_up > 0).then(|| {
+            let name = &self.workload.name;
+            format!("{} operations of {name} were given up", self.given_up)
+        })
+    }
+
+    /// Says so where its latencies are not those of all operations that were due: some were given up, or more than a few never
+    /// begun.
+    pub fn left_out(&self) -> Option<String> {
+        self.given_up_text().or_else(|| {
+            let due = self.ops + self.given_up + self.unsent;
+            (self.unsent as f64 > due as f64 * UNSENT_SHARE_MAX).then(|| {
+                let name = &self.workload.name;
+                format!("{} of {due} operations of {name} were due and never begun", self.unsent)
+            })
+        })
     }
 
     /// A figure of the store by name.
@@ -566,6 +592,20 @@ mod tests {
         assert_eq!(lines.len(), 3, "{text}");
         assert!(lines[1].starts_with("a ") && lines[1].contains(" 3.00 "), "{text}");
         assert!(lines[2].starts_with("b ") && lines[2].contains(" 7.00 "), "{text}");
+    }
+
+    #[test]
+    fn latencies_that_leave_operations_out_are_doubted() {
+        let of = |ops, unsent, given_up| {
+            let measured = Measured { ops, unsent, given_up, ..Measured::nothing() };
+            let like = Workload::of("w", OpKind::Get);
+            let figures = BTreeMap::new();
+            RunReport::new("s", &like, &measured, Usage::default(), figures).left_out()
+        };
+        assert_eq!(of(1000, 0, 0), None);
+        assert_eq!(of(1000, 5, 0), None, "what is due in the last milliseconds");
+        assert!(of(1000, 10, 0).unwrap().contains("10 of 1010"));
+        assert!(of(1000, 0, 1).unwrap().contains("1 operations of w were given up"));
     }
 
     #[test]

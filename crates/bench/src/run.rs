@@ -65,7 +65,8 @@ pub struct Measured {
     pub value_bytes_read: u64,
     /// Rows that were written.
     pub rows_written: u64,
-    /// From the first operation's start to the last one's end.
+    /// From the first operation's start to the last one's end; of a run by the clock at least its whole time, unless it was
+    /// interrupted, so that a store which stops for good has the time in which it did nothing.
     pub seconds: f64,
     /// Latencies of reads, in nanoseconds.
     pub reads: Latencies,
@@ -73,6 +74,8 @@ pub struct Measured {
     pub writes: Latencies,
     /// Operations of an open loop that were due and never begun, since too many others were under way.
     pub unsent: u64,
+    /// Operations that were begun, and not waited for any longer after the run's time: they are in no latency.
+    pub given_up: u64,
     /// Rows that were inserted, or given to inserts that did not end.
     pub inserts: u64,
     /// What was done when, where that was asked for.
@@ -96,6 +99,7 @@ impl Measured {
             reads: latencies(),
             writes: latencies(),
             unsent: 0,
+            given_up: 0,
             inserts: 0,
             timeline: Vec::new(),
             write_gap_nanos: None,
@@ -191,6 +195,7 @@ impl<'a> Run<'a> {
             ops: 0,
             found: Found::default(),
             written: 0,
+            given_up: 0,
             interrupted: false,
             late_from: None,
             timeline: self.timeline.as_ref().map(|timeline| timeline.lane(started)),
@@ -234,6 +239,11 @@ impl<'a> Run<'a> {
     pub fn finish(self) -> Measured {
         let mut measured = self.measured.into_inner().unwrap_or_else(PoisonError::into_inner);
         measured.inserts = self.ops.inserts().saturating_sub(self.workload.inserted);
+        if let Limit::Seconds(seconds) = self.workload.limit
+            && !measured.interrupted
+        {
+            measured.seconds = measured.seconds.max(seconds);
+        }
         if let Some(timeline) = self.timeline {
             let started = self.started.get().copied().unwrap_or(0);
             let ended = started.saturating_add((measured.seconds * 1e9) as u64);
@@ -259,6 +269,7 @@ pub struct Lane<'a> {
     ops: u64,
     found: Found,
     written: u64,
+    given_up: u64,
     interrupted: bool,
     /// In an open loop: the number of the operation that was due next when time was up.
     late_from: Option<u64>,
@@ -348,6 +359,13 @@ impl<'a> Lane<'a> {
         }
         Ok(now)
     }
+
+    /// Reports operations that were begun and are not waited for any longer.
+    pub fn give_up(&mut self, operations: u64) {
+        // Until now nothing came of them, so until now the run went on.
+        self.last_nanos = self.run.timer.nanos();
+        self.given_up += operations;
+    }
 }
 
 fn check_rows(op: &Op, rows: u64) -> Result<()> {
@@ -374,6 +392,7 @@ impl Drop for Lane<'_> {
         measured.rows_read += self.found.rows;
         measured.value_bytes_read += self.found.value_bytes;
         measured.rows_written += self.written;
+        measured.given_up += self.given_up;
         measured.interrupted |= self.interrupted;
         if let (Some(from), Some(rate)) = (self.late_from, self.run.workload.rate) {
             // Those of this lane's numbers that were due before the end.
@@ -496,6 +515,42 @@ mod tests {
         let counts: Vec<u64> = measured.timeline.iter().map(|i| i.reads.len()).collect();
         assert_eq!(counts.iter().sum::<u64>(), 2, "{counts:?}");
         assert_eq!(measured.write_gap_nanos, None);
+    }
+
+    #[test]
+    fn a_store_that_stops_for_good_has_the_rest_of_the_time_against_it() {
+        let seconds = 0.05;
+        let workload =
+            Workload { limit: Limit::Seconds(seconds), ..Workload::of("w", OpKind::Put) };
+        let (dataset, progress) = (dataset(), Progress::hidden());
+        let run = Run::new(&dataset, &workload, &progress).unwrap().over_time(0.01);
+        let mut lane = run.lane(0, 1);
+        let ticket = lane.begin().unwrap();
+        let ended = lane.end(&ticket, Found::default()).unwrap();
+        let started = lane.first_nanos;
+        while !lane.is_over() {}
+        drop(lane);
+        let measured = run.finish();
+        assert!(measured.seconds >= seconds, "{}", measured.seconds);
+        let gap = measured.write_gap_nanos.unwrap();
+        assert!(gap >= 50_000_000 - (ended - started), "{gap}");
+        assert_eq!((measured.ops, measured.given_up), (1, 0));
+        assert_eq!(measured.timeline.len(), 5);
+    }
+
+    #[test]
+    fn a_run_that_was_interrupted_ends_with_its_last_operation() {
+        let workload = Workload { limit: Limit::Seconds(3600.0), ..Workload::of("w", OpKind::Put) };
+        let (dataset, progress) = (dataset(), Progress::hidden());
+        let run = Run::new(&dataset, &workload, &progress).unwrap();
+        let mut lane = run.lane(0, 1);
+        let ticket = lane.begin().unwrap();
+        lane.end(&ticket, Found::default()).unwrap();
+        progress.stop();
+        assert!(lane.begin().is_none());
+        drop(lane);
+        let measured = run.finish();
+        assert!(measured.interrupted && measured.seconds < 3600.0, "{}", measured.seconds);
     }
 
     #[test]

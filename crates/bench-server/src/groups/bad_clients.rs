@@ -61,6 +61,8 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         let ratio = samples.iter().zip(&calm).map(|(beside, alone)| p99(beside) / p99(alone));
         let middle = |of: &[Sample]| Spread::of(of.iter().map(p99)).median;
         let doubt = (*done == 0).then(|| "the bad clients got nothing done".to_owned());
+        let left_out = || samples.iter().find_map(|sample| sample.run.left_out());
+        let doubt = doubt.or_else(left_out);
         let note = format!(
             "p99 {:.0} us beside them, {:.0} us alone; {done} requests of theirs",
             middle(samples),

@@ -61,6 +61,7 @@ fn overload(
     let closed = bench.workload(Workload::of("writes, closed loop", OpKind::Put));
     let closed = Workload { limit: Limit::Seconds(sustained_seconds), ..closed };
     let sustained = report::measure(&clients, &dataset, &closed, None, &bench.progress)?;
+    bench.progress.check()?;
     let rate = sustained.ops_per_second;
     let open = Workload {
         name: format!("writes at twice the rate, {limit}"),
@@ -77,6 +78,7 @@ fn overload(
         (seconds / INTERVALS).max(INTERVAL_SECONDS_MIN),
         &bench.progress,
     )?;
+    bench.progress.check()?;
     drop(server);
     let gap = over.longest_write_gap_ms.unwrap_or(f64::NAN);
     let figure = |name| over.figure(name).unwrap_or(f64::NAN);
@@ -88,7 +90,9 @@ fn overload(
         figure("refused"),
         over.stolen_share * 100.0,
     );
+    // What was never begun is what the overload is for; what was given up is a gap that nobody saw the end of.
     let doubt = (sustained_seconds < 1.0).then(|| "too short to tell".to_owned());
+    let doubt = doubt.or_else(|| over.given_up_text());
     let name = format!("twice the rate, {limit}: longest time without an acknowledged write");
     let line = Line::new(group, name, Spread::exact(gap), Bar::AtMost(GAP_MS_MAX));
     bench.say(line.unit("ms").note(note).unless(doubt));

@@ -25,16 +25,26 @@ const STEP_NANOS: u64 = 500_000;
 
 /// How often a thread looks whether it is to stop, whatever its operations do.
 const TICK: Duration = Duration::from_millis(100);
-/// How long operations that are under way at the end are waited for; what takes longer is given up and not in
-/// the figures.
+/// How long operations that are under way at the end are waited for; what takes longer is given up, which the run counts.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// Carries out the operations of a lane, so many at a time, on connections that are used in turn.
 pub async fn drive<C: Clone>(
+    lane: Lane<'_>,
+    in_flight: usize,
+    clients: &[C],
+    carry_out: &impl AsyncFn(C, &Ticket) -> Result<Found>,
+) -> Result<()> {
+    drive_and_drain(lane, in_flight, clients, carry_out, DRAIN).await
+}
+
+/// The same, and waits so long for what is under way at the end.
+async fn drive_and_drain<C: Clone>(
     mut lane: Lane<'_>,
     in_flight: usize,
     clients: &[C],
     carry_out: &impl AsyncFn(C, &Ticket) -> Result<Found>,
+    drain: Duration,
 ) -> Result<()> {
     let mut clients = clients.iter().cycle();
     let mut pacer = Pacer::new()?;
@@ -67,7 +77,7 @@ pub async fn drive<C: Clone>(
         if ended && working.is_empty() {
             return Ok(());
         }
-        let now = lane.now_nanos();
+        let (now, under_way) = (lane.now_nanos(), working.len() as u64);
         let due = async {
             match due_nanos {
                 Some(at) => pacer.until(at, now).await,
@@ -88,13 +98,52 @@ pub async fn drive<C: Clone>(
             Either::Right((Either::Left((due, _)), _)) => due?,
             Either::Right((Either::Right(_), _)) => {
                 if lane.is_over() {
-                    ended = true;
+                    if !ended {
+                        // Nothing has ended since: the lane counts what it could not begin.
+                        ended = lane.begin().is_none();
+                    }
                     drained_ticks += 1;
                 }
-                if drained_ticks > (DRAIN.as_millis() / TICK.as_millis()) as u32 {
+                if drained_ticks > (drain.as_millis() / TICK.as_millis()) as u32 {
+                    lane.give_up(under_way);
                     return Ok(());
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::Dataset;
+    use crate::network::runtime;
+    use crate::progress::Progress;
+    use crate::run::Run;
+    use crate::workload::{Limit, OpKind, Workload};
+
+    #[test]
+    fn what_a_server_that_stops_for_good_owes_is_counted() {
+        let dataset = Dataset { rows: 100, key_bytes: 24, columns: 1, value_bytes: 10, seed: 1 };
+        // 40 operations are due; 8 may be under way, and the server answers the first one only.
+        let workload = Workload {
+            rate: Some(80.0),
+            in_flight: 8,
+            limit: Limit::Seconds(0.5),
+            ..Workload::of("w", OpKind::Put)
+        };
+        let progress = Progress::hidden();
+        let run = Run::new(&dataset, &workload, &progress).unwrap().over_time(0.1);
+        let first = std::cell::Cell::new(true);
+        let answer = async |(): (), _: &Ticket| {
+            if first.replace(false) { Ok(Found::default()) } else { std::future::pending().await }
+        };
+        let lane = run.lane(0, 1);
+        let driven = drive_and_drain(lane, 8, &[()], &answer, Duration::from_millis(200));
+        runtime().unwrap().block_on(driven).unwrap();
+        let measured = run.finish();
+        assert_eq!((measured.ops, measured.given_up, measured.unsent), (1, 8, 40 - 9));
+        let gap = measured.write_gap_nanos.unwrap();
+        assert!(gap >= 600_000_000, "{gap}: the rest of the time, and what was waited after it");
     }
 }

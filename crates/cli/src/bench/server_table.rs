@@ -57,6 +57,7 @@ const COLUMNS: &[Column] = &[
     }),
     ("refused", |line| format!("{:.0}", line.median(|r| r.figure("refused").unwrap_or(0.0)))),
     ("unsent", |line| format!("{:.0}", line.median(|r| r.unsent as f64))),
+    ("given up", |line| format!("{:.0}", line.median(|r| r.given_up as f64))),
     ("server cpu us/op", |line| {
         known(line, "server_cpu_micros", |_, _| {
             short(
