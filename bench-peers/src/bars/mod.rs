@@ -44,9 +44,6 @@ const UNCACHED_READS_MIN: f64 = 0.8;
 /// A warm-up takes this part of a measured run.
 const WARM_UP_PART: f64 = 0.5;
 
-/// What the seed of a run that is made again is ahead of the one before: more than there are rounds.
-const AGAIN: u64 = 1_000;
-
 /// How large everything is.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
@@ -265,8 +262,9 @@ impl Bench {
     /// Brings a store to the state in which a workload keeps it.
     pub fn warm(&self, store: &dyn Store, dataset: &Dataset, workload: &Workload) -> Result<()> {
         let limit = Limit::Seconds(self.sizes.seconds * WARM_UP_PART);
-        let warm = Workload { limit, seed: workload.seed + u64::MAX / 2, ..workload.clone() };
-        warm_up(store, dataset, &warm, &self.progress).map(drop)
+        let warm = Workload { limit, ..workload.clone() };
+        warm_up(store, dataset, &warm, &self.progress)?;
+        self.rest(store, workload)
     }
 
     /// Reads every row once, and then some absent ones: whatever fits the cache is in it.
@@ -297,22 +295,21 @@ impl Bench {
             .collect();
         for round in 0..self.sizes.rounds {
             for (entrant, series) in entrants.iter().zip(&mut all) {
-                let mut seed = round as u64;
                 let quietest = quietest(
                     &self.progress,
                     |sample: &Sample| sample.stolen_share,
-                    || {
-                        let sample = self.one(dataset, entrant, seed);
-                        // What is made again asks for other rows: of these, some are in memory now.
-                        seed += AGAIN;
-                        sample
-                    },
+                    |again| self.one(dataset, entrant, round as u64 + again),
                 );
                 series.samples.push(quietest?);
             }
         }
         self.series.extend(all.iter().cloned());
         Ok(all)
+    }
+
+    /// Waits for what a run of writes has left to do: it is the store's own, not the next one's.
+    fn rest(&self, store: &dyn Store, workload: &Workload) -> Result<()> {
+        if workload.writes() { store.rest(&self.progress) } else { Ok(()) }
     }
 
     fn one(&self, dataset: &Dataset, entrant: &Entrant<'_>, seed: u64) -> Result<Sample> {
@@ -323,10 +320,7 @@ impl Bench {
                 let run =
                     measure(*store, dataset, &workload, self.device.as_ref(), &self.progress)?;
                 self.progress.check()?;
-                if workload.writes() {
-                    // What it left to do is its own, not the next one's.
-                    store.rest(&self.progress)?;
-                }
+                self.rest(*store, &workload)?;
                 Ok(Sample::of(&run))
             }
             Entrant::Device(fio, workload, bytes) => {

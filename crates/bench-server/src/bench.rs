@@ -148,9 +148,10 @@ impl Bench {
         let quietest = quietest(
             &self.progress,
             |(run, _): &(RunReport, Used)| run.stolen_share,
-            || {
+            |again| {
                 self.progress.check()?;
-                let mut workload = Workload { inserted: inserted_after, ..workload.clone() };
+                let seed = workload.seed.wrapping_add(again);
+                let mut workload = Workload { seed, inserted: inserted_after, ..workload.clone() };
                 if let Limit::Seconds(seconds) = workload.limit {
                     let limit = Limit::Seconds(seconds * WARM_UP_PART);
                     let warm = Workload { limit, ..workload.clone() };

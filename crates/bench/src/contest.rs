@@ -130,9 +130,11 @@ impl Contest<'_> {
         let quietest = quietest(
             self.progress,
             |run: &RunReport| run.stolen_share,
-            || {
+            |again| {
+                let seed = workload.seed.wrapping_add(again);
+                let workload = Workload { seed, ..workload.clone() };
                 self.warm_up(entrant, &workload, seconds * WARM_UP_PART)?;
-                let now = Workload { inserted: entrant.inserted, ..workload.clone() };
+                let now = Workload { inserted: entrant.inserted, ..workload };
                 let run = report::measure(entrant.store, self.dataset, &now, None, self.progress)?;
                 entrant.inserted += run.inserts;
                 Ok(run)

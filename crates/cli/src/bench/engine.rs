@@ -375,8 +375,6 @@ fn reads_only(workload: &Workload, seconds: f64) -> Workload {
         name: format!("{}, warm up", workload.name),
         mix,
         limit: Limit::Seconds(seconds),
-        // Other rows than those that are measured.
-        seed: workload.seed.wrapping_add(0x5eed),
         ..workload.clone()
     }
 }

@@ -276,7 +276,6 @@ impl Options {
                     let warm = Workload {
                         name: format!("{}, warm up", workload.name),
                         limit: Limit::Seconds(self.warm_up),
-                        seed: workload.seed.wrapping_add(0x5eed),
                         inserted,
                         ..workload.clone()
                     };
