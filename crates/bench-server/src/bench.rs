@@ -10,7 +10,7 @@ use tepui_bench::quiet::quietest;
 use tepui_bench::report::{self, RunReport};
 use tepui_bench::{Dataset, Limit, Progress, Result, Workload, contest};
 
-use crate::threads::{Used, used};
+use crate::threads::Used;
 
 /// Operations under way at once, as the bars say.
 pub const IN_FLIGHT: usize = 64;
@@ -83,6 +83,16 @@ impl Sample {
     pub fn allocations(&self) -> f64 {
         self.used.allocations as f64 / self.run.ops.max(1) as f64
     }
+
+    /// Operations for each sync of the server's files.
+    pub fn per_sync(&self) -> f64 {
+        self.run.ops as f64 / self.used.syncs.max(1) as f64
+    }
+
+    /// Syncs a second.
+    pub fn sync_rate(&self) -> f64 {
+        self.used.syncs as f64 / self.run.seconds
+    }
 }
 
 impl Bench {
@@ -136,11 +146,11 @@ impl Bench {
         })
     }
 
-    /// Warms up and measures, again where the host took much of it; `server` is what the names of the server's threads start with.
+    /// Warms up and measures, again where the host took much of it; `used` tells what the server has used so far.
     pub fn sample(
         &mut self,
         clients: &Grpc,
-        server: &str,
+        used: &dyn Fn() -> Used,
         dataset: &Dataset,
         workload: &Workload,
     ) -> Result<Sample> {
@@ -158,9 +168,9 @@ impl Bench {
                     workload.inserted +=
                         report::warm_up(clients, dataset, &warm, &self.progress)?.inserts;
                 }
-                let before = used(server);
+                let before = used();
                 let run = report::measure(clients, dataset, &workload, None, &self.progress)?;
-                let used = used(server) - before;
+                let used = used() - before;
                 self.progress.check()?;
                 inserted_after = workload.inserted + run.inserts;
                 Ok((run, used))

@@ -73,14 +73,10 @@ impl Host {
         Endpoint::parse(&self.running.address().to_string())
     }
 
-    /// Syncs of its files so far; 0 without a delay.
-    pub fn syncs(&self) -> u64 {
-        self.slow.as_ref().map_or(0, |slow| slow.count(FaultOp::Sync))
-    }
-
-    /// What its threads have used so far.
-    pub fn used() -> Used {
-        threads::used(THREADS)
+    /// What its threads have used so far, and the syncs of its files, which are counted where they are delayed.
+    pub fn used(&self) -> Used {
+        let syncs = self.slow.as_ref().map_or(0, |slow| slow.count(FaultOp::Sync));
+        Used { syncs, ..threads::used(THREADS) }
     }
 
     /// Waits until background work has nothing to do.

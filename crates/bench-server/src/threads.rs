@@ -11,6 +11,8 @@ pub struct Used {
     pub cpu_nanos: u64,
     /// Allocations.
     pub allocations: u64,
+    /// Syncs of a server's files, where it counts them.
+    pub syncs: u64,
 }
 
 impl Sub for Used {
@@ -20,6 +22,7 @@ impl Sub for Used {
         Self {
             cpu_nanos: self.cpu_nanos.saturating_sub(before.cpu_nanos),
             allocations: self.allocations.saturating_sub(before.allocations),
+            syncs: self.syncs.saturating_sub(before.syncs),
         }
     }
 }

@@ -7,7 +7,7 @@ use tepui_bench::{OpKind, Result, Share, Store as _, Workload};
 
 use crate::bad_clients::{BadClients, Kind, Spinning};
 use crate::bench::{Bench, Sample};
-use crate::host::{self, Host, Settings};
+use crate::host::{Host, Settings};
 
 const GROUP: &str = "bad-clients";
 const TABLE: &str = "bystanders";
@@ -38,16 +38,16 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let (mut calm, mut spinning) = (Vec::new(), Vec::new());
     let mut beside = Kind::ALL.map(|kind| (kind, Vec::new(), 0));
     for _ in 0..bench.sizes.rounds {
-        calm.push(bench.sample(&clients, host::THREADS, &dataset, &bystanders)?);
+        calm.push(bench.sample(&clients, &|| host.used(), &dataset, &bystanders)?);
         let spinners = Spinning::start(PROCESSORS)?;
         let named = Workload { name: "beside spinning threads".to_owned(), ..bystanders.clone() };
-        spinning.push(bench.sample(&clients, host::THREADS, &dataset, &named)?);
+        spinning.push(bench.sample(&clients, &|| host.used(), &dataset, &named)?);
         drop(spinners);
         for (kind, samples, done) in &mut beside {
             let table = format!("{INSTANCE}/tables/{TABLE}");
             let bad = BadClients::start(*kind, host.endpoint()?, table)?;
             let named = Workload { name: format!("beside {}", kind.name()), ..bystanders.clone() };
-            samples.push(bench.sample(&clients, host::THREADS, &dataset, &named)?);
+            samples.push(bench.sample(&clients, &|| host.used(), &dataset, &named)?);
             *done += bad.done();
             drop(bad);
             host.settle(&bench.progress)?;

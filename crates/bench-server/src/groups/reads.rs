@@ -5,7 +5,8 @@ use tepui_bench::{Dataset, Distribution, OpKind, Result, Store as _, Workload};
 
 use crate::bench::{Bench, Sample, THREADS};
 use crate::echo::{self, EchoServer};
-use crate::host::{self, Host, Settings};
+use crate::host::{Host, Settings};
+use crate::threads::used;
 
 const GROUP: &str = "reads";
 const TABLE: &str = "reads";
@@ -38,8 +39,8 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         });
         let (mut reads, mut echoes) = (Vec::new(), Vec::new());
         for _ in 0..bench.sizes.rounds {
-            echoes.push(bench.sample(&bare, echo::THREADS, &dataset, &single)?);
-            reads.push(bench.sample(&tepui, host::THREADS, &dataset, &single)?);
+            echoes.push(bench.sample(&bare, &|| used(echo::THREADS), &dataset, &single)?);
+            reads.push(bench.sample(&tepui, &|| host.used(), &dataset, &single)?);
         }
         say(bench, shape, &dataset, judged, &reads, &echoes);
         drop(server);

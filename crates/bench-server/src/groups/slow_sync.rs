@@ -4,11 +4,10 @@
 use std::time::Duration;
 
 use tepui_bench::bars::{Bar, Line, Spread};
-use tepui_bench::clock::Timer;
 use tepui_bench::{Distribution, OpKind, Result, Workload};
 
 use crate::bench::Bench;
-use crate::host::{self, Host, Settings};
+use crate::host::{Host, Settings};
 
 const GROUP: &str = "sync";
 const TABLE: &str = "counters";
@@ -33,14 +32,11 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let many = bench.workload(increments("increments of a million rows", Distribution::Uniform));
     let (mut per_sync, mut ratio, mut rates) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.sizes.rounds {
-        let of_many = bench.sample(&clients, host::THREADS, &dataset, &many)?;
-        let (syncs, timer) = (host.syncs(), Timer::start());
-        let of_one = bench.sample(&clients, host::THREADS, &dataset, &one)?;
-        // With its warm-up, which syncs as much in its time.
-        let sync_rate = (host.syncs() - syncs) as f64 / timer.seconds();
-        per_sync.push(of_one.rate() / sync_rate.max(1.0));
+        let of_many = bench.sample(&clients, &|| host.used(), &dataset, &many)?;
+        let of_one = bench.sample(&clients, &|| host.used(), &dataset, &one)?;
+        per_sync.push(of_one.per_sync());
         ratio.push(of_one.rate() / of_many.rate());
-        rates.push((of_one.rate(), of_many.rate(), sync_rate));
+        rates.push((of_one.rate(), of_many.rate(), of_one.sync_rate()));
     }
     host.stop()?;
     let middle = |pick: fn(&(f64, f64, f64)) -> f64| Spread::of(rates.iter().map(pick)).median;

@@ -4,7 +4,7 @@ use tepui_bench::bars::{Bar, Line, Spread};
 use tepui_bench::{Distribution, Error, Limit, Result, Store as _, Workload, ycsb};
 
 use crate::bench::{Bench, IN_FLIGHT, Sample};
-use crate::host::{self, Host, Settings};
+use crate::host::{Host, Settings};
 
 const GROUP: &str = "ycsb";
 const TABLE: &str = "usertable";
@@ -92,7 +92,7 @@ fn contest(
             let seed = workload.seed.wrapping_add(round as u64);
             let limit = Limit::Seconds(bench.sizes.seconds);
             let now = Workload { seed, limit, ..(*workload).clone() };
-            let sample = bench.sample(&clients, host::THREADS, dataset, &now)?;
+            let sample = bench.sample(&clients, &|| host.used(), dataset, &now)?;
             if let Some(own) = samples.get_mut(at) {
                 own.push(sample);
             }

@@ -1,0 +1,61 @@
+//! What benchmarks ask of a server before they measure it, and what they count of it meanwhile.
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tepui_bench::grpc::connection::Endpoint;
+use tepui_bench::grpc::{Grpc, GrpcOptions};
+use tepui_bench::{Dataset, OpKind, Progress, Workload};
+use tepui_bench_server::bench::{Bench, Sizes};
+use tepui_bench_server::host::{Host, Settings};
+
+fn dataset() -> Dataset {
+    Dataset { rows: 500, key_bytes: 24, columns: 1, value_bytes: 100, seed: 1 }
+}
+
+fn clients(endpoint: Endpoint) -> Grpc {
+    Grpc::new(GrpcOptions {
+        name: "test".to_owned(),
+        endpoint,
+        table: "t".to_owned(),
+        connections: 2,
+        load_threads: 1,
+        load_batch_rows: 100,
+        load_in_flight: 2,
+        process: None,
+    })
+    .unwrap()
+}
+
+#[test]
+fn the_syncs_of_a_run_are_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let delay = Some(Duration::from_millis(2));
+    let settings = Settings { sync_delay: delay, ..Settings::with_cache(64 << 20) };
+    let host = Host::start(&dir.path().join("data"), settings).unwrap();
+    let tepui = clients(host.endpoint().unwrap());
+    tepui.ensure_table().unwrap();
+    let sizes =
+        Sizes { rows: 500, rows_large: 500, rounds: 1, seconds: 1.0, overload_seconds: 1.0 };
+    let mut bench = Bench {
+        dir: dir.path().to_owned(),
+        sizes,
+        tepui: PathBuf::new(),
+        emulator: None,
+        progress: Progress::hidden(),
+        lines: Vec::new(),
+        runs: Vec::new(),
+    };
+    let increments = bench.workload(Workload::of("increments", OpKind::Increment));
+    let increments = Workload { threads: 1, in_flight: 1, ..increments };
+    let before = host.used().syncs;
+    let sample = bench.sample(&tepui, &|| host.used(), &dataset(), &increments).unwrap();
+    let all = host.used().syncs - before;
+    // One client alone has a sync for each of its increments. Those of its warm-up are not in the sample.
+    let (ops, syncs) = (sample.run.ops, sample.used.syncs);
+    assert!(ops > 10 && ops.abs_diff(syncs) <= 2, "{ops} increments, {syncs} syncs");
+    assert!((0.8..1.2).contains(&sample.per_sync()), "{}", sample.per_sync());
+    assert!(all > syncs, "{syncs} of {all} syncs");
+    host.stop().unwrap();
+}
