@@ -1,14 +1,17 @@
 //! What benchmarks ask of a server before they measure it, and what they count of it meanwhile.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
-use tepui_bench::{Dataset, OpKind, Progress, Workload};
+use tepui_bench::{Dataset, OpKind, Progress, Store as _, Workload};
 use tepui_bench_server::bench::{Bench, Sizes};
 use tepui_bench_server::host::{Host, Settings};
+use tepui_engine::io::{Env, IoMode};
+use tepui_server::config::Config;
 
 fn dataset() -> Dataset {
     Dataset { rows: 500, key_bytes: 24, columns: 1, value_bytes: 100, seed: 1 }
@@ -58,4 +61,38 @@ fn the_syncs_of_a_run_are_its_own() {
     assert!((0.8..1.2).contains(&sample.per_sync()), "{}", sample.per_sync());
     assert!(all > syncs, "{syncs} of {all} syncs");
     host.stop().unwrap();
+}
+
+#[test]
+fn families_come_by_the_request_that_lets_googles_emulator_collect_old_versions() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config {
+        data: dir.path().join("data"),
+        listen: "127.0.0.1:0".to_owned(),
+        metrics_listen: Some(([127, 0, 0, 1], 0).into()),
+        ..Config::default()
+    };
+    let env = Env::local(IoMode::Buffered).unwrap();
+    let running = tepui_server::server::start(env, &config).unwrap();
+    let metrics = running.metrics_address().unwrap();
+    let modifications = || {
+        let mut stream = std::net::TcpStream::connect(metrics).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let of = |line: &&str| {
+            line.starts_with("tepui_requests_total") && line.contains("\"ModifyColumnFamilies\"")
+        };
+        let counts = text.lines().filter(of).filter_map(|line| line.rsplit_once(' '));
+        counts.map(|(_, count)| count.parse::<u64>().unwrap()).sum::<u64>()
+    };
+    let tepui = clients(Endpoint::parse(&running.address().to_string()).unwrap());
+    assert!(tepui.ensure_table().unwrap());
+    assert_eq!(modifications(), 1);
+    // A table that has its families is left as it is.
+    assert!(!tepui.ensure_table().unwrap());
+    assert_eq!(modifications(), 1);
+    tepui.load(&dataset(), &Progress::hidden()).unwrap();
+    assert!(tepui.holds(&dataset()).unwrap());
+    running.stop().unwrap();
 }

@@ -3,8 +3,8 @@
 //! ```text
 //! for each workload
 //!     round 1:  A  B  C      every entrant once a round, so that what disturbs the machine disturbs all;
-//!     round 2:  A  B  C      while one has its turn the others are held, where they are processes; a turn of which
-//!                            the host took much is had again
+//!     round 2:  A  B  C      while one has its turn the others are held, where they are processes, or have settled; a
+//!                            turn of which the host took much is had again
 //!     lines:    A over B, A over C, round by round
 //! ```
 
@@ -53,6 +53,7 @@ pub fn workloads() -> Result<Vec<Workload>> {
 pub struct Entrant<'a> {
     store: &'a dyn Store,
     child: Option<&'a mut Child>,
+    settle: Option<&'a dyn Fn() -> Result<()>>,
     /// Rows that its runs have inserted, which the next do not insert again.
     inserted: u64,
 }
@@ -60,10 +61,17 @@ pub struct Entrant<'a> {
 impl<'a> Entrant<'a> {
     /// A server that holds the rows; its process, where it has one of its own.
     pub fn new(store: &'a dyn Store, child: Option<&'a mut Child>) -> Self {
-        Self { store, child, inserted: 0 }
+        Self { store, child, settle: None, inserted: 0 }
+    }
+
+    /// The same, where it cannot be held: after each of its turns this waits until it has nothing left to do.
+    #[must_use]
+    pub fn settled_by(self, settle: &'a dyn Fn() -> Result<()>) -> Self {
+        Self { settle: Some(settle), ..self }
     }
 
     fn hold(&mut self) -> Result<()> {
+        self.settle.map_or(Ok(()), |settle| settle())?;
         self.child.as_mut().map_or(Ok(()), |child| child.hold())
     }
 

@@ -141,7 +141,8 @@ impl Client {
         delay.map_or(Ok(()), |delay| Err(Failure::Refused(delay)))
     }
 
-    /// Makes sure that a table is there, with the families that benchmarks use; whether it was made.
+    /// Makes sure that a table is there, with the families that benchmarks use; whether it was made. Families come by
+    /// `ModifyColumnFamilies` on any server: Google's emulator collects nothing before it has seen one.
     pub async fn ensure_table(&self, instance: &str, table: &str) -> Result<bool> {
         let mut client = admin::bigtable_table_admin_client::BigtableTableAdminClient::with_origin(
             self.connection.clone(),
@@ -150,18 +151,17 @@ impl Client {
         // One version is what a row of YCSB has; older ones are for the garbage collection.
         let one = admin::GcRule { rule: Some(admin::gc_rule::Rule::MaxNumVersions(1)) };
         let family = admin::ColumnFamily { gc_rule: Some(one), ..Default::default() };
-        let families = [FAMILY, COUNTERS].map(|name| (name.to_owned(), family.clone()));
         let request = admin::CreateTableRequest {
             parent: instance.to_owned(),
             table_id: table.to_owned(),
-            table: Some(admin::Table { column_families: families.into(), ..Default::default() }),
+            table: Some(admin::Table::default()),
             ..Default::default()
         };
-        match client.create_table(request).await {
-            Ok(_) => return Ok(true),
-            Err(status) if status.code() == Code::AlreadyExists => {}
+        let made = match client.create_table(request).await {
+            Ok(_) => true,
+            Err(status) if status.code() == Code::AlreadyExists => false,
             Err(status) => return Err(text("CreateTable", &status)),
-        }
+        };
         let name = format!("{instance}/tables/{table}");
         let request = admin::GetTableRequest { name: name.clone(), ..Default::default() };
         let there = client.get_table(request).await.map_err(|s| text("GetTable", &s))?.into_inner();
@@ -182,7 +182,7 @@ impl Client {
             let done = client.modify_column_families(request).await;
             done.map_err(|s| text("ModifyColumnFamilies", &s))?;
         }
-        Ok(false)
+        Ok(made)
     }
 
     /// Whether the rows with these numbers are there as they should be.
