@@ -10,7 +10,7 @@ use tepui_bench::counters::Machine;
 use tepui_bench::{Error, Progress, Result};
 use tepui_bench_server::bench::{Bench, CONNECTIONS, IN_FLIGHT, Sizes, THREADS};
 use tepui_bench_server::counting::Counting;
-use tepui_bench_server::groups::GROUPS;
+use tepui_bench_server::groups::{GROUPS, Group};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting::new();
@@ -74,6 +74,12 @@ fn run(args: &Args) -> Result<usize> {
     }
     if let Some(unknown) = args.only.iter().find(|name| GROUPS.iter().all(|g| g.name != **name)) {
         return Err(Error::failed(format!("no group is called {unknown:?}: --only list")));
+    }
+    let asked = |group: &&Group| args.only.iter().any(|name| name == group.name);
+    if args.emulator.is_none()
+        && let Some(group) = GROUPS.iter().filter(asked).find(|group| group.needs_emulator())
+    {
+        return Err(Error::failed(format!("group {:?} needs --emulator", group.name)));
     }
     let positive = |seconds: f64| seconds.is_finite() && seconds > 0.0;
     if args.rounds == 0 || !positive(args.seconds) || !positive(args.overload_seconds) {
@@ -149,4 +155,21 @@ fn measure(args: &Args) -> Result<Report> {
     report.verdicts.lines = bench.lines;
     report.runs = bench.runs;
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+    use super::*;
+
+    #[test]
+    fn a_group_that_is_asked_for_and_cannot_be_measured_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        let asked = ["bench-server", "--only=emulator", "--dir", data.to_str().unwrap()];
+        let error = run(&Args::parse_from(asked)).unwrap_err().to_string();
+        assert!(error.contains("needs --emulator"), "{error}");
+        assert!(!data.exists(), "nothing was begun");
+    }
 }

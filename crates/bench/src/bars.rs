@@ -206,10 +206,15 @@ impl Verdicts {
     /// The last line for a terminal.
     pub fn summary(&self) -> String {
         let judged = self.lines.iter().filter(|line| line.verdict != Verdict::Published).count();
-        match self.short() {
+        let mut text = match self.short() {
             0 => format!("all {judged} bars are met"),
             short => format!("{short} of {judged} bars are short"),
+        };
+        let none = |line: &&Line| line.figure.is_none() && line.verdict == Verdict::Published;
+        for (at, line) in self.lines.iter().filter(none).enumerate() {
+            let _ = write!(text, "{} {}", if at == 0 { "; not measured:" } else { "," }, line.name);
         }
+        text
     }
 
     /// Machine, settings and the table of bars, for `docs/benchmarks.md`.

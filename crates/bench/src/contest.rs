@@ -319,6 +319,10 @@ mod tests {
         let verdicts = Verdicts { machine, settings: Vec::new(), lines };
         let report = Report { verdicts, runs: Vec::new() };
         assert_eq!(report.verdicts.summary(), "1 of 2 bars are short");
+        let mut some = report.verdicts.clone();
+        let left_out = Line::missing("g", "the rest", Bar::Published, "no Go".to_owned());
+        some.lines.push(left_out);
+        assert_eq!(some.summary(), "1 of 2 bars are short; not measured: the rest");
         assert!(report.markdown().contains("| a \\| b | 2.00 | at most 1.00 | short |"));
     }
 }

@@ -1,6 +1,7 @@
 //! YCSB beside Google's emulator: the same clients, the same rows, one server at a time in turns. The emulator keeps
 //! everything in memory and syncs nothing; Tepui syncs every write before it answers.
 
+use tepui_bench::bars::{Bar, Line};
 use tepui_bench::contest::{Contest, Entrant};
 use tepui_bench::{OpKind, Result, Store as _, Workload};
 
@@ -8,11 +9,18 @@ use crate::bench::Bench;
 use crate::emulator::Emulator;
 use crate::host::{Host, Settings};
 
-const GROUP: &str = "emulator";
+pub(super) const GROUP: &str = "emulator";
 const TABLE: &str = "usertable";
 
 pub fn run(bench: &mut Bench) -> Result<()> {
-    let Some(program) = bench.emulator.clone() else { return Ok(()) };
+    let Some(program) = bench.emulator.clone() else {
+        let why =
+            "left out: it needs --emulator, which `make bench-server` builds where there is Go";
+        let line =
+            Line::missing(GROUP, "YCSB over Google's emulator", Bar::Published, why.to_owned());
+        bench.say(line);
+        return Ok(());
+    };
     let dataset = bench.rows_of_ten(bench.sizes.rows);
     let settings = Settings::with_cache(bench.cache_for(&dataset));
     let host = Host::start(&bench.dir.join("emulator"), settings)?;

@@ -65,6 +65,11 @@ pub const GROUPS: &[Group] = &[
 ];
 
 impl Group {
+    /// Whether it needs Google's emulator, which is not everywhere.
+    pub fn needs_emulator(&self) -> bool {
+        self.name == emulated::GROUP
+    }
+
     /// Runs the group.
     pub fn run(&self, bench: &mut Bench) -> Result<()> {
         (self.run)(bench).map_err(|error| error.context(self.name))
