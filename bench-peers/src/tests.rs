@@ -7,7 +7,7 @@ use tepui_bench::{
 };
 
 use crate::fjall::Fjall;
-use crate::rocks::{Filter, How, Layout, Rocks, ScanReadahead, Settings, Waiting};
+use crate::rocks::{Filter, How, Layout, Rocks, ScanReadahead, Settings, Waiting, Writing};
 
 /// Enough for several blocks and a partition; few enough to read in no time.
 const ROWS: u64 = 2000;
@@ -120,6 +120,18 @@ fn rocksdb_says_how_large_its_index_and_filters_are() {
         let found = rocks.figures().into_iter().find(|f| f.name == name).unwrap();
         assert!(found.value > 1000.0, "{name} {}", found.value);
     }
+}
+
+#[test]
+fn rocksdb_writes_its_logs_again_in_place_where_writes_are_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = Settings { writing: Some(Writing::default()), ..settings() };
+    let rocks = Rocks::open(dir.path(), &settings, CACHE_BYTES).unwrap();
+    drop(rocks);
+    // What it made of its settings, by its own log.
+    let log = std::fs::read_to_string(dir.path().join("LOG")).unwrap();
+    let line = log.lines().find_map(|l| l.split_once("Options.recycle_log_file_num:")).unwrap();
+    assert_eq!(line.1.trim(), "4", "{log}");
 }
 
 #[test]

@@ -133,6 +133,9 @@ pub fn run_sync(bench: &mut Bench) -> Result<()> {
     }
     let put = bench.workload("put, synced", OpKind::Put, THREADS, WRITERS);
     bench.warm(&store, &dataset, &put)?;
+    for (way, workload) in &ways {
+        bench.warm(way, &dataset, workload)?;
+    }
     let mut entrants = vec![Entrant::Store(&store, &put)];
     entrants.extend(ways.iter().map(|(way, workload)| Entrant::Store(way, workload)));
     let all = bench.contest(&dataset, &entrants)?;

@@ -204,6 +204,10 @@ impl Settings {
             }
             if writing.recycled {
                 options.set_recycle_log_file_num(RECYCLED_LOGS);
+                // RocksDB 7 sets it to 0 again, without a word, beside the default mode of recovery, which only a start after
+                // a crash reads. RocksDB 11 has both.
+                #[cfg(not(feature = "newest"))]
+                options.set_wal_recovery_mode(rocksdb::DBRecoveryMode::SkipAnyCorruptedRecord);
             }
         }
         options.set_block_based_table_factory(&self.table(cache));
