@@ -68,8 +68,9 @@ lint: ## check the formatting, run clippy with warnings as errors, check that th
 
 test: lint unit process crash clients ## all that CI runs: lint, unit, process, crash, clients
 
-unit: ## the Rust tests
+unit: ## the Rust tests, and those of the benchmarks' reports
 	$(CARGO) test --workspace
+	cd bench-peers/large-values && python3 -m unittest -q
 
 process: test-binary $(VENV)/.done ## what an operator meets: start, stop, damage, a full disk
 	HARNESS_BINARY=$(TEST_BINARY) $(PYTHON) -m pytest -q tests/process

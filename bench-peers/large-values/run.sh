@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Values of 10 KB in less memory than they take, as in the post that introduced Bitcask: Tepui beside Bitcask, Tokyo Cabinet and
 # RocksDB with blob files. Each loads the rows, overwrites rows at random and reads rows at random, one operation at a
-# time, nothing synced, in a control group with a limit on memory, one after the other.
+# time, nothing synced, in a control group with a limit on memory, one after the other. Each does so with one store that stays
+# open: what its writes leave to be merged or collected falls into the next phase.
 #
 #   bench-peers/large-values/run.sh DIRECTORY
 #
 # Installs nothing. Needs, by Debian's names: erlang-bitcask, libtokyocabinet-dev, librocksdb-dev, gcc; and root, or
 # systemd-run, for the control group. Variables: DATA_BYTES (4 GB), MEMORY_BYTES (1 GB), VALUE_BYTES, OPERATIONS, TEPUI (the
-# binary), STORES.
-set -euo pipefail
+# binary), STORES. Exits with 1 when a bar is short, with 2 when it could not run.
+set -Eeuo pipefail
+trap 'exit 2' ERR
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 directory=${1:?usage: $0 DIRECTORY}
 data=${DATA_BYTES:-4000000000}
@@ -19,11 +21,19 @@ operations=${OPERATIONS:-$rows}
 stores=${STORES:-tepui bitcask tokyo rocksdb}
 target=${CARGO_TARGET_DIR:-$here/../../target}
 tepui=${TEPUI:-$target/release/tepui}
-# A store's own cache. Tepui reads past the page cache, so what it does not take for itself lies idle: four fifths, which
-# leaves room for memtables, compaction and the pages of its log. RocksDB reads through the page cache: a quarter, as
+# A store's own cache. Tepui reads past the page cache, so what it does not take for itself lies idle: all but what it holds besides,
+# memtables of 64 MB each, compaction and the pages of its log. RocksDB reads through the page cache: a quarter, as
 # its authors advise there. Bitcask and Tokyo Cabinet have the page cache alone.
-tepui_cache=$((memory / 5 * 4))
+tepui_besides=256000000
+tepui_cache=$((memory - tepui_besides))
 rocksdb_cache=$((memory / 4))
+
+# Below, what it holds besides would leave it next to no cache, and more memory than there is while it writes.
+memory_min=400000000
+if ((memory < memory_min)); then
+    echo "MEMORY_BYTES=$memory: at least $memory_min" >&2
+    exit 2
+fi
 
 missing=()
 needs() { # PACKAGE FILE
@@ -81,16 +91,11 @@ for store in $stores; do
     echo "$store: $rows rows of $value bytes, $operations operations of each kind" >&2
     case $store in
     tepui)
-        # Ten runs of each kind, so that the last tenth can be told from the first. Each opens the store anew, so its reads are warmed up
-        # until the cache is full, as the page cache of the others is by their writes.
-        warm_up=$((tepui_cache / 80000000 + 2))
+        # As its peers are driven: one store, open from the load to the last read, which pays for its own compactions.
         rmdir "$place"
         limited "$tepui" bench engine --data "$place" --rows "$rows" --key-bytes 24 --value-bytes "$value" --cache "$tepui_cache" \
-            --threads 1 --in-flight 1 --workload put --ops "$((operations / 10))" --warm-up 0 --repeat 10 --sync never \
-            --json "$directory/tepui-put.json" >&2
-        limited "$tepui" bench engine --data "$place" --rows "$rows" --key-bytes 24 --value-bytes "$value" --cache "$tepui_cache" \
-            --threads 1 --in-flight 1 --workload get-row --ops "$((operations / 10))" --warm-up "$warm_up" --repeat 10 \
-            --json "$directory/tepui-get.json" >&2
+            --threads 1 --in-flight 1 --workload put,get-row --ops "$operations" --settle never --sync never --verify \
+            --json "$directory/tepui.json" >&2
         ;;
     bitcask) limited escript "$here/bitcask.escript" "$place" "$rows" "$operations" "$value" >>"$lines" ;;
     tokyo | rocksdb) limited "$directory/peers" "$store" "$place" "$rows" "$operations" "$value" "$rocksdb_cache" >>"$lines" ;;
@@ -98,4 +103,4 @@ for store in $stores; do
     esac
     rm -rf "$place"
 done
-python3 "$here/report.py" "$directory"
+python3 "$here/report.py" "$directory" $stores || exit $?

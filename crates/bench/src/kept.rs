@@ -98,6 +98,18 @@ impl Kept {
         Ok(State::Empty)
     }
 
+    /// Makes room for rows that are measured as a load leaves them, and that never are complete. An error where the place
+    /// holds complete ones: they took a load, and somebody kept them.
+    pub fn prepare_anew(&self) -> Result<()> {
+        match self.prepare()? {
+            State::Empty => Ok(()),
+            State::Complete => Err(Error::failed(format!(
+                "{} holds rows that have settled; name another directory, or remove this one",
+                self.data.display()
+            ))),
+        }
+    }
+
     /// Notes that the data set is loaded and settled.
     pub fn complete(&self) -> Result<()> {
         self.write(&self.contents(true))

@@ -5,6 +5,7 @@
 //! * [`store`]: what a database must offer to be measured.
 //! * [`run`]: hands operations to the store's threads and takes their latencies.
 //! * [`timeline`]: what was done when.
+//! * [`tenths`]: how a run began and how it ended.
 //! * [`check`]: compares rows that were read with what was written.
 //! * [`network`]: threads, connections and operations under way, for a server of whatever protocol.
 //! * [`child`]: a server as a process of its own.
@@ -38,6 +39,7 @@ pub mod quiet;
 pub mod report;
 pub mod run;
 pub mod store;
+pub mod tenths;
 pub mod tepui;
 pub mod timeline;
 pub mod workload;

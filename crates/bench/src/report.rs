@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::run::{Latencies, Measured, Run};
 use crate::store::{Figure, FigureKind, Store};
+use crate::tenths::Tenth;
 use crate::timeline::Interval;
 use crate::workload::Workload;
 
@@ -76,6 +77,22 @@ impl TimelinePoint {
     }
 }
 
+/// Latencies of a tenth of a run's operations.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct TenthFigures {
+    /// Of its reads.
+    pub reads: Option<LatencyFigures>,
+    /// Of its writes.
+    pub writes: Option<LatencyFigures>,
+}
+
+impl TenthFigures {
+    fn of(tenth: &Tenth) -> Self {
+        let of = LatencyFigures::of;
+        Self { reads: of(&tenth.reads), writes: of(&tenth.writes) }
+    }
+}
+
 /// What the device did for an operation, on average over all operations of the run. Counters of the whole
 /// machine.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
@@ -125,6 +142,10 @@ pub struct RunReport {
     pub given_up: u64,
     /// Rows that were inserted.
     pub inserts: u64,
+    /// The first tenth of the operations, where their number was given.
+    pub first_tenth: Option<TenthFigures>,
+    /// The last tenth; without figures where the run was stopped before it.
+    pub last_tenth: Option<TenthFigures>,
     /// What was done when, where that was taken.
     pub timeline: Vec<TimelinePoint>,
     /// The longest time without the end of a write, where a timeline was taken and there were writes.
@@ -305,6 +326,8 @@ impl RunReport {
             unsent: measured.unsent,
             given_up: measured.given_up,
             inserts: measured.inserts,
+            first_tenth: measured.tenths.as_ref().map(|tenths| TenthFigures::of(&tenths.first)),
+            last_tenth: measured.tenths.as_ref().map(|tenths| TenthFigures::of(&tenths.last)),
             timeline: measured.timeline.iter().map(TimelinePoint::of).collect(),
             longest_write_gap_ms: measured.write_gap_nanos.map(|nanos| nanos as f64 / 1e6),
             disk: used.device.map(|device| DiskFigures {

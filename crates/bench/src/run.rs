@@ -19,11 +19,12 @@ use crate::clock::Timer;
 use crate::dataset::{Dataset, Depth};
 use crate::error::{Error, Result};
 use crate::progress::{Bar, Progress};
+use crate::tenths::Tenths;
 use crate::timeline::{Interval, LaneTimeline, Timeline};
 use crate::workload::{Limit, Op, Ops, VERIFY_SAMPLE_OPS, Verify, Workload};
 
 /// The longest latency that is told from longer ones, in nanoseconds: ten minutes.
-const LATENCY_NANOS_MAX: u64 = 600_000_000_000;
+pub(crate) const LATENCY_NANOS_MAX: u64 = 600_000_000_000;
 /// Significant digits of a latency: 3 keep every figure within 0.1 % in some 200 KB a lane.
 const LATENCY_DIGITS: u8 = 3;
 /// Operations between two moves of the progress bar.
@@ -78,6 +79,8 @@ pub struct Measured {
     pub given_up: u64,
     /// Rows that were inserted, or given to inserts that did not end.
     pub inserts: u64,
+    /// The first and the last tenth of the operations, where their number was given.
+    pub tenths: Option<Tenths>,
     /// What was done when, where that was asked for.
     pub timeline: Vec<Interval>,
     /// The longest time without the end of a write, start and end of the run included, where a timeline was asked
@@ -101,6 +104,7 @@ impl Measured {
             unsent: 0,
             given_up: 0,
             inserts: 0,
+            tenths: None,
             timeline: Vec::new(),
             write_gap_nanos: None,
             interrupted: false,
@@ -115,6 +119,7 @@ pub struct Ticket {
     pub op: Op,
     /// How far to compare what is read.
     pub depth: Depth,
+    number: u64,
     start_nanos: u64,
 }
 
@@ -198,6 +203,7 @@ impl<'a> Run<'a> {
             given_up: 0,
             interrupted: false,
             late_from: None,
+            tenths: Tenths::of(self.workload.limit),
             timeline: self.timeline.as_ref().map(|timeline| timeline.lane(started)),
             reads: latencies(),
             writes: latencies(),
@@ -273,6 +279,7 @@ pub struct Lane<'a> {
     interrupted: bool,
     /// In an open loop: the number of the operation that was due next when time was up.
     late_from: Option<u64>,
+    tenths: Option<Tenths>,
     timeline: Option<LaneTimeline<'a>>,
     reads: Latencies,
     writes: Latencies,
@@ -327,7 +334,7 @@ impl<'a> Lane<'a> {
         let full =
             self.run.workload.verify == Verify::All || self.ops.is_multiple_of(VERIFY_SAMPLE_OPS);
         let depth = if full { Depth::Full } else { Depth::Quick };
-        Some(Ticket { op, depth, start_nanos })
+        Some(Ticket { op, depth, number, start_nanos })
     }
 
     /// Reports an operation as done; the time now, in nanoseconds of the run. `Mismatch` where it found another
@@ -348,6 +355,9 @@ impl<'a> Lane<'a> {
             self.reads.saturating_record(nanos);
         }
         check_rows(&ticket.op, found.rows)?;
+        if let Some(tenths) = &mut self.tenths {
+            tenths.record(ticket.number, is_write, nanos);
+        }
         if let Some(timeline) = &mut self.timeline {
             timeline.record(is_write, now, nanos);
         }
@@ -404,6 +414,12 @@ impl Drop for Lane<'_> {
         // The bounds are the same, so nothing is lost.
         let _ = measured.reads.add(&self.reads);
         let _ = measured.writes.add(&self.writes);
+        if let Some(tenths) = self.tenths.take() {
+            match &mut measured.tenths {
+                Some(all) => all.add(&tenths),
+                none => *none = Some(tenths),
+            }
+        }
     }
 }
 

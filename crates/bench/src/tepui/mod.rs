@@ -178,6 +178,21 @@ impl Tepui {
         Self::open(options, dataset)
     }
 
+    /// Opens the rows of `kept` as a load leaves them, with the cache of `options`: loaded anew each time, neither flushed
+    /// nor merged, and by the engine that goes on with what is measured. The load is synced as `options` say. It is
+    /// never complete, so the next one who asks for `kept` does not find it.
+    pub fn open_loaded(
+        options: &TepuiOptions,
+        dataset: &Dataset,
+        kept: &Kept,
+        progress: &Progress,
+    ) -> Result<Self> {
+        kept.prepare_anew()?;
+        let store = Self::open(options, dataset)?;
+        store.load(dataset, progress)?;
+        Ok(store)
+    }
+
     /// The engine.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine

@@ -56,8 +56,13 @@ pub struct Options {
     /// What to do; `--workload list` explains the names
     #[arg(long, default_value = "get", value_delimiter = ',', value_name = "NAME")]
     workload: Vec<String>,
+    /// Whether the load and each workload that writes are followed by a flush and all compactions before the next
+    /// workload begins. With `never` a load, the workloads and what they leave to be compacted run in one go, as in a program that
+    /// has no pauses: the rows are loaded anew for each repetition, and not kept
+    #[arg(long, value_enum, default_value_t = Settle::Always)]
+    settle: Settle,
     /// Seconds of each run's workload before it counts [default: 2, or every row once where the cache holds
-    /// them all]
+    /// them all; 0 with --settle never]
     #[arg(long, value_name = "SECONDS")]
     warm_up: Option<f64>,
     /// How blocks are read
@@ -66,7 +71,7 @@ pub struct Options {
     /// Whether index and filters of an SST are cut into partitions or are one block each
     #[arg(long, value_enum, default_value_t = Switch::On)]
     partitions: Switch,
-    /// When writes are synced; the load never is
+    /// When writes are synced; the load never is, unless with --settle never
     #[arg(long, value_enum, default_value_t = Sync::Never)]
     sync: Sync,
     /// Microseconds that each sync of a file takes longer, as on a slow disk
@@ -138,6 +143,14 @@ impl From<Compression> for CompressionPolicy {
             Compression::Tiered => Self::Tiered,
         }
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Settle {
+    /// What is measured pays for no earlier writes
+    Always,
+    /// It pays for all of them
+    Never,
 }
 
 /// A size of the block cache.
@@ -293,10 +306,13 @@ impl Options {
                 let format = self.store(&Kept::new(dir, "tepui", dataset, ""), *cache, 0).format();
                 let kept = Kept::new(dir, "tepui", dataset, &format);
                 let options = self.store(&kept, *cache, dataset.bytes());
-                let store = Tepui::open_kept(&options, dataset, &kept, progress)?;
+                let store = match self.settle {
+                    Settle::Always => Tepui::open_kept(&options, dataset, &kept, progress)?,
+                    Settle::Never => Tepui::open_loaded(&options, dataset, &kept, progress)?,
+                };
                 let device = Device::of(dir);
                 let holds_all = cache.bytes(dataset.bytes()) >= dataset.bytes();
-                if holds_all && self.warm_up.is_none() {
+                if holds_all && self.settle == Settle::Always && self.warm_up.is_none() {
                     let all = presets::every_row(dataset, self.runs.threads, self.in_flight);
                     report::warm_up(&store, dataset, &all, progress)?;
                 }
@@ -310,7 +326,7 @@ impl Options {
                         report::measure(&store, dataset, workload, device.as_ref(), progress)?;
                     report.runs.push(RunReport { round, ..run });
                     progress.check()?;
-                    if workload.writes() {
+                    if workload.writes() && self.settle == Settle::Always {
                         store.settle(progress)?;
                     }
                 }
@@ -321,7 +337,8 @@ impl Options {
     }
 
     fn warm_up_seconds(&self, holds_all: bool) -> Option<f64> {
-        let default = if holds_all { 0.0 } else { WARM_UP_SECONDS };
+        let none = holds_all || self.settle == Settle::Never;
+        let default = if none { 0.0 } else { WARM_UP_SECONDS };
         Some(self.warm_up.unwrap_or(default)).filter(|seconds| *seconds > 0.0)
     }
 
@@ -335,6 +352,7 @@ impl Options {
             ("compression", name(&self.compression)),
             ("sync", name(&self.sync)),
             ("slow_sync_micros", self.slow_sync.to_string()),
+            ("settle", name(&self.settle)),
             ("command", std::env::args().skip(1).collect::<Vec<_>>().join(" ")),
         ]
         .into_iter()

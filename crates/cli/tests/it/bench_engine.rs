@@ -88,6 +88,45 @@ fn kept_data_serves_several_caches_and_is_refused_for_another_shape() {
 }
 
 #[test]
+fn without_settling_reads_find_what_the_load_and_the_writes_left_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |settle: &str, more: &[&str]| {
+        let args = ["--workload=put,get", "--json=-", settle];
+        bench(dir.path(), &[&SMALL[..], &args, more].concat())
+    };
+    let report = |output: Output| -> Value {
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let memtable = |report: &Value, run: usize| {
+        report["runs"][run]["figures"]["memtable_bytes"].as_f64().unwrap()
+    };
+    let loaded_bytes = 2000.0 * 256.0;
+    let settled = report(run("--settle=always", &[]));
+    assert!(memtable(&settled, 0) < loaded_bytes && memtable(&settled, 1) < loaded_bytes / 4.0);
+    let straight = report(run("--settle=never", &["--repeat=2", "--data=d"]));
+    assert_eq!(straight["settings"]["settle"], "never");
+    // The second repetition has a load of its own.
+    for at in 0..4 {
+        assert!(memtable(&straight, at) >= loaded_bytes, "{}", memtable(&straight, at));
+    }
+    for report in [settled, straight] {
+        for (run, kind) in [(0, "writes"), (1, "reads")] {
+            for tenth in ["first_tenth", "last_tenth"] {
+                let p99 = &report["runs"][run][tenth][kind]["p99"];
+                assert!(p99.as_f64().unwrap() > 0.0, "{run} {tenth} {p99}");
+            }
+        }
+    }
+
+    // What is left is not taken for rows that have settled, nor these for what a load leaves.
+    let kept = report(run("--settle=always", &["--data=d"]));
+    assert!(memtable(&kept, 1) < loaded_bytes / 4.0);
+    let refused = run("--settle=never", &["--data=d"]);
+    assert!(text(&refused.stderr).contains("have settled"), "{}", text(&refused.stderr));
+}
+
+#[test]
 fn what_cannot_be_run_is_refused_before_anything_is_loaded() {
     let dir = tempfile::tempdir().unwrap();
     let run = |args: &[&str]| bench(dir.path(), args);
