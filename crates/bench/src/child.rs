@@ -44,6 +44,16 @@ pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
     Ok(ports)
 }
 
+/// Has the benchmark alone decide when a program ends that it starts: a terminal's Ctrl-C does not reach the program, and
+/// whatever ends the benchmark, or the thread that started the program, ends it: also a signal that cannot be handled.
+pub fn apart(command: &mut Command) -> &mut Command {
+    let die_with_parent =
+        || -> std::io::Result<()> { Ok(set_parent_process_death_signal(Some(Signal::KILL))?) };
+    // SAFETY: between fork and exec the closure makes a single call of the kernel; it allocates nothing and takes
+    // no lock.
+    unsafe { command.process_group(0).pre_exec(die_with_parent) }
+}
+
 impl Child {
     /// Starts a program whose output goes to a file. Call it on a thread that lives as long as the server is to.
     #[expect(clippy::disallowed_types, reason = "files of a benchmark, not of the engine")]
@@ -53,14 +63,7 @@ impl Child {
         };
         let out = std::fs::File::create(log).map_err(|e| failed(log, e))?;
         let errors = out.try_clone().map_err(|e| failed(log, e))?;
-        // A terminal's Ctrl-C is for the benchmark.
-        command.stdin(Stdio::null()).stdout(out).stderr(errors).process_group(0);
-        // Whatever ends this program ends its servers: also a signal that it cannot handle.
-        let die_with_parent =
-            || -> std::io::Result<()> { Ok(set_parent_process_death_signal(Some(Signal::KILL))?) };
-        // SAFETY: between fork and exec the closure makes a single call of the kernel; it allocates nothing and takes
-        // no lock.
-        unsafe { command.pre_exec(die_with_parent) };
+        apart(command.stdin(Stdio::null()).stdout(out).stderr(errors));
         let process = command.spawn().map_err(|e| failed(Path::new(command.get_program()), e))?;
         Ok(Self { name: name.to_owned(), process, log: log.to_owned() })
     }

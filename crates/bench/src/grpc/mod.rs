@@ -13,6 +13,9 @@ pub mod rows;
 pub mod worker;
 
 use std::ops::Range;
+use std::pin::pin;
+
+use futures::future::select;
 
 use self::ask::Asks;
 use self::client::{Client, Failure};
@@ -21,6 +24,7 @@ use self::retry::Refusals;
 use self::rows::ChunkCheck;
 use self::worker::Worker;
 use crate::check::{Expected, RowsCheck};
+use crate::child::LOOK;
 use crate::counters::Process;
 use crate::dataset::{Dataset, Depth};
 use crate::error::{Error, Result};
@@ -114,15 +118,23 @@ impl Grpc {
         found.map_err(|e| e.context(format_args!("table {}", self.options.table)))
     }
 
-    /// Reads the whole table in one scan and compares every byte; the rows.
-    pub fn scan_everything(&self, dataset: &Dataset) -> Result<u64> {
+    /// Reads the whole table in one scan and compares every byte; the rows. `Interrupted` soon after the wish to stop.
+    pub fn scan_everything(&self, dataset: &Dataset, progress: &Progress) -> Result<u64> {
         let check = RowsCheck::new(dataset, Expected::All, 0..dataset.columns, Depth::Full);
         let check = ChunkCheck::new(check);
         let asks = Asks::new(&self.table_name(), dataset);
-        let scanned = runtime()?.block_on(async {
+        let scan = async {
             let mut client = self.connect().await.map_err(Failure::Failed)?;
             client.read(asks.everything(), check, &self.refusals).await
-        });
+        };
+        let stopped = async {
+            while !progress.stopped() {
+                tokio::time::sleep(LOOK).await;
+            }
+            Err(Failure::Failed(Error::interrupted()))
+        };
+        let (scan, stopped) = (pin!(scan), pin!(stopped));
+        let (scanned, _) = runtime()?.block_on(select(stopped, scan)).factor_first();
         match scanned {
             Ok(found) => Ok(found.rows),
             Err(Failure::Failed(error)) => Err(error),
@@ -183,5 +195,39 @@ impl Store for Grpc {
             Figure::counter("refused_wait_micros", self.refusals.waited_micros()),
         ]);
         figures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn a_scan_of_a_server_that_does_not_answer_ends_when_it_is_asked_to() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = silent.local_addr().unwrap().to_string();
+        let grpc = Grpc::new(GrpcOptions {
+            name: "silent".to_owned(),
+            endpoint: Endpoint::parse(&endpoint).unwrap(),
+            table: "t".to_owned(),
+            connections: 1,
+            load_threads: 1,
+            load_batch_rows: 1,
+            load_in_flight: 1,
+            process: None,
+        });
+        let dataset = Dataset { rows: 1, key_bytes: 20, columns: 1, value_bytes: 1, seed: 0 };
+        let progress = Progress::hidden();
+        let scanned = std::thread::scope(|scope| {
+            let scan = scope.spawn(|| grpc.unwrap().scan_everything(&dataset, &progress));
+            // It has begun: there is a connection.
+            let _connection = silent.accept().unwrap();
+            progress.stop();
+            scan.join().unwrap()
+        });
+        assert_eq!(scanned.unwrap_err().kind(), ErrorKind::Interrupted);
     }
 }

@@ -1,13 +1,13 @@
 //! The server under test, started as a process of its own so that the kernel's figures are its alone.
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use tepui_bench::child::apart;
 use tepui_bench::counters::Process;
 
-/// A server process; told to stop when dropped.
+/// A server process; told to stop when dropped, and gone when this process is, however that ends.
 pub struct Server {
     child: Child,
     pub endpoint: String,
@@ -15,7 +15,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts this binary's `serve` on a free port over `data`.
+    /// Starts this binary's `serve` on a free port over `data`. Call it on a thread that lives as long as the server is to.
     pub fn start(data: &Path, config: Option<&Path>) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|e| format!("own path: {e}"))?;
         let mut command = Command::new(program);
@@ -23,10 +23,9 @@ impl Server {
         if let Some(config) = config {
             command.arg("--config").arg(config);
         }
-        let mut child = command
+        // Ctrl-C is for the benchmark, which stops the server when it has said what it measured.
+        let mut child = apart(&mut command)
             .stdout(Stdio::piped())
-            // Ctrl-C is for the benchmark, which stops the server when it has said what it measured.
-            .process_group(0)
             .spawn()
             .map_err(|e| format!("cannot start the server: {e}"))?;
         let stdout = child.stdout.take().ok_or("the server has no output")?;

@@ -132,7 +132,7 @@ fn measure(options: &Options, server: &Server, progress: &Progress) -> Result<Re
     report.write_amplification = written as f64 / report.data_bytes as f64;
 
     let scan = Timer::start();
-    let found = grpc.scan_everything(&dataset)?;
+    let found = grpc.scan_everything(&dataset, progress)?;
     if found != dataset.rows {
         let rows = dataset.rows;
         return Err(Error::mismatch(format!("{rows} rows were written and {found} came back")));

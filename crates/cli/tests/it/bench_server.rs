@@ -1,9 +1,12 @@
 //! `tepui bench server` as a person meets it: small runs against a server that it starts, and against one that
 //! runs already.
 
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
 use crate::{REFUSED_BENCHES, Served, refused, tepui, text};
@@ -95,6 +98,38 @@ fn a_server_that_runs_is_loaded_once_and_one_with_other_rows_is_refused() {
     assert!(text(&other.stderr).contains("where 99 were written"), "{}", text(&other.stderr));
     let never = run(&["--seed=7", "--load=never"]);
     assert!(text(&never.stderr).contains("found 0 rows"), "{}", text(&never.stderr));
+}
+
+#[test]
+fn a_benchmark_that_is_killed_takes_its_server_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--rows=100", "--workload=c", "--seconds=3600", "--json=-"];
+    let mut command = tepui(dir.path(), &["bench", "server"]);
+    command.args(args).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut bench = command.spawn().unwrap();
+    // The server's lines come through the same pipe, whose other end is closed when both are gone.
+    let mut errors = BufReader::new(bench.stderr.take().unwrap());
+    let address = loop {
+        let mut line = String::new();
+        assert!(errors.read_line(&mut line).unwrap() > 0, "the server did not come up");
+        if let Some((_, rest)) = line.split_once("serving address=") {
+            break rest.split_whitespace().next().unwrap().to_owned();
+        }
+    };
+    assert!(TcpStream::connect(&address).is_ok());
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+    let minute = Timespec { tv_sec: 60, tv_nsec: 0 };
+    let mut rest = [0; 4096];
+    loop {
+        let mut pipe = [PollFd::new(errors.get_ref(), PollFlags::IN)];
+        let ready = errors.buffer().len() + poll(&mut pipe, Some(&minute)).unwrap();
+        assert!(ready > 0, "the server at {address} is still there");
+        if errors.read(&mut rest).unwrap() == 0 {
+            break;
+        }
+    }
+    assert!(TcpStream::connect(&address).is_err());
 }
 
 #[test]
