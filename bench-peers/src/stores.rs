@@ -26,6 +26,18 @@ fn tepui_options(partitions: bool, cache_bytes: u64) -> TepuiOptions {
     options.unpartitioned()
 }
 
+/// Where Tepui's rows are kept, its index and filters in partitions or whole.
+fn tepui_place(bench: &Bench, dataset: &Dataset, partitions: bool) -> Kept {
+    let store = if partitions { "tepui" } else { "tepui-unpartitioned" };
+    place(bench, store, dataset, &tepui_options(partitions, 0).format())
+}
+
+/// Where the rows are kept that [`tepui`] with partitions and [`rocks`] open, for who writes to both.
+pub fn places(bench: &Bench, dataset: &Dataset, settings: &Settings) -> [Kept; 2] {
+    let rocks = place(bench, rocks_name(settings), dataset, &settings.format());
+    [tepui_place(bench, dataset, true), rocks]
+}
+
 /// Tepui with a block cache of `cache_bytes`, its index and filters in partitions or whole.
 pub fn tepui(
     bench: &Bench,
@@ -34,8 +46,7 @@ pub fn tepui(
     cache_bytes: u64,
 ) -> Result<Tepui> {
     let mut options = tepui_options(partitions, cache_bytes);
-    let store = if partitions { "tepui" } else { "tepui-unpartitioned" };
-    let kept = place(bench, store, dataset, &options.format());
+    let kept = tepui_place(bench, dataset, partitions);
     kept.data().clone_into(&mut options.dir);
     Tepui::open_kept(&options, dataset, &kept, &bench.progress)
 }
@@ -46,6 +57,15 @@ pub fn tepui_settings() -> String {
     format!("{:?} I/O, {}", options.io, options.format())
 }
 
+fn rocks_name(settings: &Settings) -> &'static str {
+    match (cfg!(feature = "newest"), settings.partitioned) {
+        (false, true) => "rocksdb",
+        (false, false) => "rocksdb-unpartitioned",
+        (true, true) => "rocksdb-newest",
+        (true, false) => "rocksdb-newest-unpartitioned",
+    }
+}
+
 /// RocksDB with a block cache of `cache_bytes`, of the kind that suits it.
 pub fn rocks(
     bench: &Bench,
@@ -53,14 +73,8 @@ pub fn rocks(
     settings: &Settings,
     cache_bytes: u64,
 ) -> Result<Rocks> {
-    let store = match (cfg!(feature = "newest"), settings.partitioned) {
-        (false, true) => "rocksdb",
-        (false, false) => "rocksdb-unpartitioned",
-        (true, true) => "rocksdb-newest",
-        (true, false) => "rocksdb-newest-unpartitioned",
-    };
     let settings = settings.for_cache(cache_bytes, dataset.bytes());
-    rocks_at(bench, dataset, store, &settings, cache_bytes)
+    rocks_at(bench, dataset, rocks_name(&settings), &settings, cache_bytes)
 }
 
 /// The same with other settings, beside it.

@@ -1,5 +1,6 @@
 //! Point reads that the cache does not hold: reads and bytes of the device, the device's own speed, and RocksDB.
 
+use tepui_bench::kept::Kept;
 use tepui_bench::{Dataset, Error, OpKind, Result, Share, Store, Workload};
 
 use super::{Bench, Entrant, IN_FLIGHT, THREADS, not_the_device, nth, per_second, waiting_ways};
@@ -75,7 +76,12 @@ impl Shape {
         bench.say(Line::new(self.group, name, rate, Bar::Published).unless(not_the_device(ours)));
 
         self.absent(bench, &tepui, &rocks)?;
-        self.while_writing(bench, &tepui, &rocks, &many)
+        let kept = stores::places(bench, &dataset, &Settings::best());
+        kept.iter().try_for_each(Kept::changing)?;
+        self.while_writing(bench, &tepui, &rocks, &many)?;
+        tepui.settle(&bench.progress)?;
+        rocks.settle(&bench.progress)?;
+        kept.iter().try_for_each(Kept::complete)
     }
 
     fn name(&self, what: &str) -> String {
@@ -133,7 +139,7 @@ impl Shape {
         Ok(())
     }
 
-    /// Last, for it changes the shape of the trees; both are settled again afterwards.
+    /// Last, for it changes the shape of the trees, which have to settle again afterwards.
     fn while_writing(
         &self,
         bench: &mut Bench,
@@ -157,7 +163,6 @@ impl Shape {
         let figure = ours.spread(|s| s.disk_reads);
         let line = Line::new(self.group, name, figure, Bar::AtMost(1.10)).note(note);
         bench.say(line.unless(not_the_device(ours)));
-        tepui.settle(&bench.progress)?;
-        rocks.settle(&bench.progress)
+        Ok(())
     }
 }

@@ -1,7 +1,8 @@
 //! Data that is kept from one run to the next: a note beside it says what it holds.
 //!
 //! `DIR/<name>.json` is written before the load without `complete` and again after it with, so that what an
-//! interrupted load left is loaded anew and what is somebody else's is never touched.
+//! interrupted load left is loaded anew and what is somebody else's is never touched. So it is around writes that are
+//! measured: what those leave has another shape until it has settled.
 
 use std::path::{Path, PathBuf};
 
@@ -81,7 +82,7 @@ impl Kept {
                         text.split_whitespace().collect::<Vec<_>>().join(" ")
                     )));
                 }
-                // Left by a load that did not come to its end.
+                // Left by a load, or by writes, that did not come to their end.
                 self.remove()?;
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -108,6 +109,11 @@ impl Kept {
                 self.data.display()
             ))),
         }
+    }
+
+    /// Notes that writes begin, after which it is not settled until it is [complete](Kept::complete) again.
+    pub fn changing(&self) -> Result<()> {
+        self.write(&self.contents(false))
     }
 
     /// Notes that the data set is loaded and settled.
@@ -169,6 +175,12 @@ mod tests {
         std::fs::create_dir(kept.data()).unwrap();
         kept.complete().unwrap();
         assert_eq!(kept.prepare().unwrap(), State::Complete);
+        kept.changing().unwrap();
+        kept.complete().unwrap();
+        assert_eq!(kept.prepare().unwrap(), State::Complete);
+        kept.changing().unwrap();
+        assert_eq!(kept.prepare().unwrap(), State::Empty, "writes were interrupted");
+        kept.complete().unwrap();
         kept.remove().unwrap();
         assert_eq!(kept.prepare().unwrap(), State::Empty);
     }

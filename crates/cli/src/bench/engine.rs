@@ -318,6 +318,10 @@ impl Options {
                 }
                 for workload in workloads {
                     progress.check()?;
+                    let unsettles = workload.writes() && self.settle == Settle::Always;
+                    if unsettles {
+                        kept.changing()?;
+                    }
                     if let Some(seconds) = self.warm_up_seconds(holds_all) {
                         let warm = reads_only(workload, seconds);
                         report::warm_up(&store, dataset, &warm, progress)?;
@@ -326,8 +330,9 @@ impl Options {
                         report::measure(&store, dataset, workload, device.as_ref(), progress)?;
                     report.runs.push(RunReport { round, ..run });
                     progress.check()?;
-                    if workload.writes() && self.settle == Settle::Always {
+                    if unsettles {
                         store.settle(progress)?;
+                        kept.complete()?;
                     }
                 }
                 store.close()?;
@@ -400,6 +405,54 @@ fn reads_only(workload: &Workload, seconds: f64) -> Workload {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    /// Runs one workload over rows that are kept in a directory; the note beside them.
+    fn measure(dir: &Path, workload: &str, progress: &Progress) -> Result<String> {
+        use clap::Parser as _;
+        let workload = format!("--workload={workload}");
+        let args = ["engine", "--rows=1000", "--seconds=2", "--warm-up=0", &workload];
+        let options = Cli::try_parse_from(args).unwrap().options;
+        let dataset = options.rows.dataset(USUAL);
+        let workloads = options.workloads(&dataset)?;
+        let mut report = Report {
+            machine: Machine::here(dir),
+            dataset,
+            data_bytes: dataset.bytes(),
+            settings: options.settings(),
+            runs: Vec::new(),
+        };
+        options.measure(dir, &dataset, &workloads, progress, &mut report).map(|()| note(dir))
+    }
+
+    fn note(dir: &Path) -> String {
+        std::fs::read_to_string(dir.join("tepui.json")).unwrap_or_default()
+    }
+
+    #[test]
+    fn rows_are_not_kept_as_settled_where_writes_were_interrupted() {
+        const COMPLETE: &str = "\"complete\": true";
+        let dir = tempfile::tempdir().unwrap();
+        let progress = Progress::hidden();
+        assert!(measure(dir.path(), "put", &progress).unwrap().contains(COMPLETE));
+        let result = std::thread::scope(|scope| {
+            let run = scope.spawn(|| measure(dir.path(), "put", &progress));
+            // Its rows are those of the run before, until it writes.
+            while note(dir.path()).contains(COMPLETE) && !run.is_finished() {
+                std::thread::yield_now();
+            }
+            progress.stop();
+            run.join().unwrap()
+        });
+        assert!(result.is_err(), "it was not interrupted");
+        assert!(!note(dir.path()).contains(COMPLETE));
+        assert!(measure(dir.path(), "get", &Progress::hidden()).unwrap().contains(COMPLETE));
+    }
 
     #[test]
     fn cache_sizes_are_bytes_shares_or_all() {
