@@ -16,6 +16,8 @@ PYTHON := $(VENV)/bin/python
 # The binary that the clients' and the crash tests run.
 TEST_BINARY := $(TARGET_DIR)/test-release/tepui
 RELEASE_BINARY := $(TARGET_DIR)/release/tepui
+# Every workspace with a lock file; the others have to know what the crates of the first depend on.
+LOCKED_MANIFESTS := $(addsuffix /Cargo.toml,. fuzz bench-peers bench-peers/newest bench-peers/newest/librocksdb bench-peers/servers)
 # make test CRASH_ROUNDS=10; make soak SOAK_ROUNDS=200 FUZZ_SECONDS=600
 CRASH_ROUNDS ?= 3
 SOAK_ROUNDS ?= 50
@@ -49,19 +51,20 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: ## build and start a server on 127.0.0.1:8086, data in ./tepui-data
-	$(CARGO) run --release --bin tepui -- serve $(ARGS)
+	$(CARGO) run --locked --release --bin tepui -- serve $(ARGS)
 
 build: ## build the release binary
-	$(CARGO) build --release --bin tepui
+	$(CARGO) build --locked --release --bin tepui
 
 test-binary: ## build the binary that the clients' and the crash tests run
-	$(CARGO) build --profile test-release --bin tepui
+	$(CARGO) build --locked --profile test-release --bin tepui
 
 fmt: ## format the Rust code
 	$(CARGO) fmt --all
 
-lint: ## check the formatting, run clippy with warnings as errors, check that the README shows the examples and docs the exceptions
+lint: ## check the formatting and the lock files, run clippy with warnings as errors, check that the README shows the examples and docs the exceptions
 	$(CARGO) fmt --all -- --check
+	for manifest in $(LOCKED_MANIFESTS); do $(CARGO) update --quiet --workspace --locked --manifest-path $$manifest; done
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	python3 scripts/check_readme.py
 	python3 scripts/check_exceptions.py
@@ -83,7 +86,7 @@ clients: test-binary $(VENV)/.done $(SYSTEM_VENV)/.done $(CACHE)/node/.done $(CB
 		python3 tests/harness.py --binary $(TEST_BINARY) -- tests/clients/run.sh
 
 bench: ## the benchmarks of docs/benchmarks.md; ARGS picks one
-	$(CARGO) run --release --bin tepui -- bench $(ARGS)
+	$(CARGO) run --locked --release --bin tepui -- bench $(ARGS)
 
 bench-read: ## the read path beside RocksDB and the device, a line a bar; ROWS, SECONDS_EACH, ROUNDS, PEER=distro|newest, ARGS
 	BENCH_READ_DIR=$(BENCH_READ_DIR) bench-peers/run.sh $(PEER) --rows $(ROWS) --seconds $(SECONDS_EACH) \
@@ -97,7 +100,7 @@ bench-read-test: ## that the peers of make bench-read and bench-write do what th
 	TASK=test bench-peers/run.sh $(PEER)
 
 bench-server: $(EMULATOR) ## the server beside a bare echo, hot rows, a slow device, Google's emulator, a line a bar; EMULATOR, ARGS
-	$(CARGO) build --release --bin tepui --bin bench-server
+	$(CARGO) build --locked --release --bin tepui --bin bench-server
 	mkdir -p $(dir $(BENCH_SERVER_DIR)) && rm -rf $(BENCH_SERVER_DIR)
 	$(TARGET_DIR)/release/bench-server --dir $(BENCH_SERVER_DIR) $(if $(EMULATOR),--emulator $(EMULATOR)) $(ARGS)
 

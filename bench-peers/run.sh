@@ -65,10 +65,10 @@ fi
 
 export CARGO_TARGET_DIR=$target
 case ${TASK:-run} in
-    run) "$cargo" build --release --manifest-path "$manifest" >&2 ;;
-    build) exec "$cargo" build --release --manifest-path "$manifest" ;;
-    test) exec "$cargo" test --manifest-path "$manifest" ;;
-    clippy) exec "$cargo" clippy --manifest-path "$manifest" --all-targets -- -D warnings ;;
+    run) "$cargo" build --release --locked --manifest-path "$manifest" >&2 ;;
+    build) exec "$cargo" build --release --locked --manifest-path "$manifest" ;;
+    test) exec "$cargo" test --locked --manifest-path "$manifest" ;;
+    clippy) exec "$cargo" clippy --locked --manifest-path "$manifest" --all-targets -- -D warnings ;;
     *) echo "TASK is one of run, build, test, clippy" >&2; exit 2 ;;
 esac
 cd "$calling_dir"

@@ -12,9 +12,9 @@ target=${CARGO_TARGET_DIR:-$here/target}
 cargo=${CARGO:-cargo}
 export CARGO_TARGET_DIR=$target
 case ${TASK:-run} in
-    run | build) "$cargo" build --release --manifest-path "$here/Cargo.toml" >&2 ;;
-    test) exec "$cargo" test --manifest-path "$here/Cargo.toml" ;;
-    clippy) exec "$cargo" clippy --manifest-path "$here/Cargo.toml" --all-targets -- -D warnings ;;
+    run | build) "$cargo" build --release --locked --manifest-path "$here/Cargo.toml" >&2 ;;
+    test) exec "$cargo" test --locked --manifest-path "$here/Cargo.toml" ;;
+    clippy) exec "$cargo" clippy --locked --manifest-path "$here/Cargo.toml" --all-targets -- -D warnings ;;
     *) echo "TASK is one of run, build, test, clippy" >&2; exit 2 ;;
 esac
 for peer in cassandra hbase; do
