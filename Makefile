@@ -1,7 +1,7 @@
 # The one task runner: what CI runs is `make test`. `make` alone lists the targets.
 #
-# Rust, Go, Python 3.11+, Node 20.11+, a JDK 17+ with Maven and a C compiler are all that must be there; everything else is fetched from
-# package registries into .cache/ in this directory, and into the caches of Go and Cargo.
+# Rust, Go, Python 3.11+, Node 20.11+, a JDK 17+ with Maven and a C compiler are all that must be there, and a C++ compiler for fuzz
+# and soak; everything else is fetched from package registries into .cache/ in this directory, and into the caches of Go and Cargo.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -108,7 +108,7 @@ bench-servers-peers: build ## the server beside Cassandra and HBase, a line a wo
 	TEPUI=$(RELEASE_BINARY) bench-peers/servers/run.sh $(CACHE)/servers-peers $(ARGS)
 
 bench-large-values: build ## values of 10 KB beside Bitcask, Tokyo Cabinet and RocksDB; DATA_BYTES, MEMORY_BYTES, STORES
-	mkdir -p $(CACHE)
+	mkdir -p $(CACHE) && rm -rf $(CACHE)/large-values
 	TEPUI=$(RELEASE_BINARY) bench-peers/large-values/run.sh $(CACHE)/large-values
 
 bench-backup: build $(VENV)/.done ## time a backup and its restore; ROWS of a kilobyte each
@@ -130,7 +130,7 @@ fuzz: ## every fuzz target for FUZZ_SECONDS
 
 clean: ## remove what was built and fetched
 	$(CARGO) clean
-	rm -rf $(CACHE) fuzz/target
+	rm -rf $(CACHE) fuzz/target bench-peers/target bench-peers/servers/target
 
 $(VENV)/.done: tests/clients/python/requirements.txt
 $(SYSTEM_VENV)/.done: tests/clients/python/system/requirements.txt

@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seconds=${1:-60}
 CARGO_FUZZ_VERSION=0.13.2
-root=$PWD/.cache/cargo-fuzz
+root=$PWD/.cache/cargo-fuzz-$CARGO_FUZZ_VERSION
 if [[ ! -x $root/bin/cargo-fuzz ]]; then
   cargo install --quiet --locked --version "$CARGO_FUZZ_VERSION" --root "$root" cargo-fuzz
 fi

@@ -334,6 +334,8 @@ def main() -> int:
     parser.add_argument("--data", help="the data directory, kept at the end (default: a temporary one)")
     parser.add_argument("--no-check", action="store_true", help="leave out `tepui check` at the end")
     options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: at least one")
     rng = random.Random(options.seed)
     scratch = temp_dir("tepui-crash-")
     server = Server(options.data or os.path.join(scratch, "data"), options.binary or default_binary())
