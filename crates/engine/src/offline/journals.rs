@@ -208,7 +208,12 @@ pub(super) fn salvage_manifest(
     for (id, path) in series_files(files, dir, series)?.into_iter().rev() {
         let (records, mut damaged) = salvage(files, &path, series, id)?;
         let mut version: Option<SalvagedVersion> = None;
+        let gaps: Vec<u64> = damaged.iter().map(|range| range.start).collect();
+        let mut gaps = gaps.into_iter().peekable();
         for record in records {
+            while gaps.next_if(|start| *start < record.offset).is_some() {
+                version.iter_mut().for_each(SalvagedVersion::lost_edit);
+            }
             let usable = match (VersionEdit::decode(record.payload.clone()), &mut version) {
                 (Ok(edit), Some(version)) => version.apply(edit, existing),
                 (Ok(snapshot), None) if record.offset == FILE_HEADER_BYTES => {
@@ -218,6 +223,7 @@ pub(super) fn salvage_manifest(
                 _ => false,
             };
             if !usable {
+                version.iter_mut().for_each(SalvagedVersion::lost_edit);
                 unusable(&record, &mut damaged);
             }
         }

@@ -50,14 +50,23 @@ pub(super) struct SalvagedVersion {
     ssts: Vec<SstRef>,
     /// Others that no edit has removed yet, whose files are not there: the edits that remove them tell what was merged.
     missing: Vec<SstRef>,
+    /// Those of both that were here when an edit was lost, which may have removed, moved or cut them. Of what was added since,
+    /// every edit is known.
+    doubtful: HashSet<FileId>,
 }
 
 impl SalvagedVersion {
     /// What a snapshot says. SSTs count while they are in `existing`: others were compacted away later.
     pub(super) fn new(snapshot: VersionEdit, existing: &HashSet<FileId>) -> Option<Self> {
         let rest = Version::empty(snapshot.range.clone()?);
-        let mut salvaged = Self { rest, ssts: Vec::new(), missing: Vec::new() };
+        let (ssts, missing, doubtful) = (Vec::new(), Vec::new(), HashSet::new());
+        let mut salvaged = Self { rest, ssts, missing, doubtful };
         salvaged.apply(snapshot, existing).then_some(salvaged)
+    }
+
+    /// Takes note that an edit is lost before the next one.
+    pub(super) fn lost_edit(&mut self) {
+        self.doubtful.extend(self.ssts.iter().chain(&self.missing).map(|sst| sst.id));
     }
 
     /// Takes in the next edit that can be read, as far as it fits; `false` where it cannot be used.
@@ -97,6 +106,9 @@ impl SalvagedVersion {
         if wrote && missing.is_empty() {
             self.take_out_merged(&add, &gone);
         }
+        for sst in add.iter().chain(&missing) {
+            self.doubtful.remove(&sst.id);
+        }
         self.ssts.extend(add);
         self.missing.extend(missing);
         true
@@ -133,19 +145,26 @@ impl SalvagedVersion {
     }
 
     /// Takes out what a compaction of `gone` into the last level must have merged into `add`, had it been there: of the last
-    /// level all between its first row and its last, of level 0 what is older than its inputs in their rows.
+    /// level all between its first row and its last, of level 0 what is older than its inputs in their rows. Only of what is
+    /// doubtful, and by the rows of what is not: a lost edit may have cut that.
     fn take_out_merged(&mut self, add: &[SstRef], gone: &[SstRef]) {
-        let spans = || add.iter().chain(gone).map(SstRef::span);
+        let doubtful = std::mem::take(&mut self.doubtful);
+        let is_doubtful = |sst: &SstRef| doubtful.contains(&sst.id);
+        let gone = || gone.iter().filter(|sst| !is_doubtful(sst));
+        let spans = || add.iter().chain(gone()).map(SstRef::span);
         // Spans of SSTs have an end.
         if let (Some(start), Some(end)) =
             (spans().map(|span| span.start).min(), spans().map(|span| span.end).max())
         {
-            self.take_out(&RowRange { start, end }, |old| old.level == LAST_LEVEL);
+            let rows = RowRange { start, end };
+            self.take_out(&rows, |old| is_doubtful(old) && old.level == LAST_LEVEL);
         }
-        for taken in gone.iter().filter(|sst| sst.level == 0) {
+        for taken in gone().filter(|sst| sst.level == 0) {
             let age = (taken.max_seq, taken.id);
-            self.take_out(&taken.span(), |old| old.level == 0 && (old.max_seq, old.id) < age);
+            let is_older = |old: &SstRef| old.level == 0 && (old.max_seq, old.id) < age;
+            self.take_out(&taken.span(), |old| is_doubtful(old) && is_older(old));
         }
+        self.doubtful = doubtful;
     }
 
     /// The version.
@@ -223,7 +242,9 @@ mod tests {
         let snapshot = VersionEdit { range, ..edits[0].clone() };
         let mut salvaged = SalvagedVersion::new(snapshot, &existing).unwrap();
         for (at, edit) in edits.iter().enumerate().skip(1) {
-            if !damaged.contains(&at) {
+            if damaged.contains(&at) {
+                salvaged.lost_edit();
+            } else {
                 assert!(salvaged.apply(edit.clone(), &existing), "edit {at}");
             }
         }
@@ -267,6 +288,25 @@ mod tests {
                 (6, 2, "x\\x00..z\\x00".to_owned()),
             ]
         );
+    }
+
+    #[test]
+    fn rows_that_were_written_where_a_lost_edit_had_dropped_others_stay() {
+        let low = sst(1, 6, ("a", "z"), (1, 9));
+        let dropped = Excised { range: RowRange::new("d", ""), seq: 10 };
+        let edits = [
+            edit(&[], std::slice::from_ref(&low)),
+            edit(&[(6, 1)], &cut(&low, &dropped.range)),
+            edit(&[], &[sst(5, 0, ("m", "p"), (20, 29))]),
+            edit(&[(0, 5)], &[sst(6, 6, ("m", "p"), (20, 29))]),
+            edit(&[], &[sst(7, 0, ("a", "c"), (30, 39))]),
+            // Between these rows and the dropped ones there was nothing to merge.
+            edit(&[(0, 7), (6, 1)], &[sst(8, 6, ("a", "c"), (1, 39))]),
+        ];
+        let left = [(6, 8, "a..c\\x00".to_owned()), (6, 6, "m..p\\x00".to_owned())];
+        assert_eq!(shown(&salvaged(&edits, &[1], &[6, 8])), left);
+        // A backup keeps the file that was cut.
+        assert_eq!(shown(&salvaged(&edits, &[1], &[1, 6, 8])), left);
     }
 
     #[test]
