@@ -35,8 +35,8 @@ const CELLS_HELD_MAX: usize = 3 * CELLS_MAX;
 /// million cells. It takes seconds, during which nothing else runs on the thread; a filter has room for thousands of steps.
 const CELLS_GONE_THROUGH_MAX: u64 = 64 * CELLS_MAX as u64;
 
-/// Bytes of a value that compare with a pattern in the time of one cell's step, roughly.
-const VALUE_BYTES_A_CELL: usize = 128;
+/// Bytes of a value or qualifier that compare with a pattern in the time of one cell's step, roughly.
+const BYTES_A_CELL: usize = 128;
 
 pub(super) struct Evaluation<'a> {
     key: &'a [u8],
@@ -84,7 +84,10 @@ impl<'a> Evaluation<'a> {
             // Their parts are counted, and the copies that they make.
             Node::Chain(_) | Node::Interleave(_) | Node::Condition { .. } => 0,
             Node::ValueRegex(_) => {
-                cells.iter().map(|cell| 1 + cell.value.len() / VALUE_BYTES_A_CELL).sum()
+                cells.iter().map(|cell| 1 + cell.value.len() / BYTES_A_CELL).sum()
+            }
+            Node::QualifierRegex(_) => {
+                cells.iter().map(|cell| 1 + cell.qualifier.len() / BYTES_A_CELL).sum()
             }
             _ => cells.len(),
         })?;

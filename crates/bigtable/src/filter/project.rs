@@ -38,8 +38,8 @@ const QUALIFIER_RANGES_MAX: usize = 128;
 
 /// Ranges of qualifiers that a projection is worked out from, at most, each counted as often as it is gone through: a range
 /// for each family in each branch of a filter. A filter has room for thousands of branches with a hundred ranges each, a table
-/// for a thousand families; these take some 20 ms. On a table of ten families, ninety branches with a hundred ranges each stay
-/// below it, and thousands with a column each.
+/// for a thousand families; these take some 20 ms. On a table of ten families, hundreds of branches with a hundred ranges each stay
+/// below it, and thousands with a column each; of one family that is named first, all that a filter has room for.
 pub(super) const RANGES_MAX: usize = 1 << 18;
 
 /// Names of families that compare with a pattern in the time in which a range is gone through, roughly.
@@ -57,7 +57,8 @@ pub(super) fn projection(
     families.sort_unstable();
     // The columns are what flows into the filter, and folding only ever narrows them.
     let columns = within.map(|within| within.iter().map(Column::of).collect());
-    let scope = Scope { families: &families, ranges_left: Cell::new(ranges_max) };
+    let ranges_left = Cell::new(ranges_max);
+    let scope = Scope { families: &families, ranges_left: &ranges_left };
     let need = fold(root, &scope, Need { columns, ..Need::ALL });
     let families = need.columns.map(|columns| {
         columns
@@ -141,7 +142,7 @@ struct Scope<'a> {
     /// By ascending id.
     families: &'a [(FamilyId, &'a str)],
     /// Ranges that may still be gone through.
-    ranges_left: Cell<usize>,
+    ranges_left: &'a Cell<usize>,
 }
 
 impl Scope<'_> {
@@ -156,6 +157,21 @@ impl Scope<'_> {
     fn need(&self, node: &Node) -> Need {
         // Nothing would come of it.
         if self.ranges_left.get() == 0 { Need::ALL } else { fold(node, self, Need::ALL) }
+    }
+
+    /// A need that covers those of all these filters. Neighbours are covered first, then pairs of them, and so on: from the left, the
+    /// ranges of the first would be gone through as often as there are others.
+    fn need_of_all<'n>(&self, nodes: impl Iterator<Item = &'n Node>) -> Need {
+        let mut covered: Vec<(u32, Need)> = Vec::new();
+        for node in nodes {
+            let (mut size, mut need) = (0, self.need(node));
+            while let Some((_, earlier)) = covered.pop_if(|(other, _)| *other == size) {
+                (size, need) = (size + 1, self.cover(earlier, need));
+            }
+            covered.push((size, need));
+        }
+        let rest = covered.into_iter().rev().map(|(_, need)| need);
+        rest.reduce(|later, earlier| self.cover(earlier, later)).unwrap_or_else(Need::nothing)
     }
 
     /// A need that covers both.
@@ -326,22 +342,31 @@ impl<'a> Fold<'a> {
                 self.counted = true;
             }
             Node::Interleave(branches) => {
-                let needs = branches.iter().map(|branch| self.scope.need(branch));
-                let covered = needs.reduce(|a, b| self.scope.cover(a, b));
-                let covered = covered.unwrap_or_else(Need::nothing);
-                self.compose(covered);
+                self.compose_all(branches.iter());
                 return Next::Stop;
             }
             Node::Condition { predicate, on_true, on_false } => {
                 let branches = [on_true, on_false].into_iter().flatten();
-                let needs = branches.map(|branch| self.scope.need(branch));
-                let covered = needs.fold(self.scope.need(predicate), |a, b| self.scope.cover(a, b));
-                self.compose(covered);
+                self.compose_all([predicate].into_iter().chain(branches).map(|node| &**node));
                 return Next::Stop;
             }
             _ => return Next::Stop,
         }
         Next::Go
+    }
+
+    /// Takes in what covers the needs of filters that the chain so far flows into.
+    fn compose_all<'n>(&mut self, nodes: impl Iterator<Item = &'n Node>) {
+        // No other families flow there.
+        let columns = self.need.columns.as_ref();
+        let flows = |family: &FamilyId| {
+            columns.is_none_or(|kept| kept.binary_search_by_key(family, |c| c.family).is_ok())
+        };
+        let families = self.scope.families.iter().filter(|(family, _)| flows(family));
+        let families: Vec<_> = families.copied().collect();
+        let scope = Scope { families: &families, ranges_left: self.scope.ranges_left };
+        let covered = scope.need_of_all(nodes);
+        self.compose(covered);
     }
 
     /// Takes in the need of a filter that the chain so far flows into.

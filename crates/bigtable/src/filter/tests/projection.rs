@@ -158,6 +158,23 @@ fn a_filter_that_takes_too_long_to_project_reads_everything() {
     assert_eq!(projection, within);
 }
 
+#[test]
+fn many_columns_of_one_family_are_read_alone_however_many_families_there_are() {
+    let names: Vec<String> = (0..1_000).map(|n| format!("f{n:03}")).collect();
+    let families: Vec<_> =
+        names.iter().zip(1..).map(|(name, id)| (FamilyId(id), &**name)).collect();
+    let wanted: Vec<String> = (0..120).map(|n| format!("q{n:03}")).collect();
+    let columns = interleave(&wanted.iter().map(|name| qualifier(name)).collect::<Vec<_>>());
+    let points: Vec<_> = wanted.iter().map(|name| point(name)).collect();
+    let filter = compile(&chain(&[family("f007"), columns.clone()])).unwrap();
+    assert_eq!(filter.projection(families.clone(), None), only(&[(8, &points)]));
+    // Of some families each, as clients write it that name columns one by one.
+    let each = |name: &str| chain(&[family(name), columns.clone()]);
+    let filter = compile(&interleave(&[each("f007"), each("f500"), each("f999")])).unwrap();
+    let three = only(&[(8, &points), (501, &points), (1_000, &points)]);
+    assert_eq!(filter.projection(families, None), three);
+}
+
 fn point(qualifier: &str) -> QualifierRange {
     (Bound::Included(bytes(qualifier)), Bound::Included(bytes(qualifier)))
 }
