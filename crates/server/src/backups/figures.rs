@@ -81,9 +81,9 @@ impl Backups {
         }
     }
 
-    /// Counts a failure, unless the client wanted it.
+    /// Counts a failure, unless a client wanted it, who cancelled it or deleted its instance.
     pub(super) fn count_failure(&self, job: Job, error: &Error) {
-        if error.kind() != Code::Cancelled
+        if !matches!(error.kind(), Code::Cancelled | Code::Aborted)
             && let Some(count) = self.figures.failures.get(job as usize)
         {
             count.fetch_add(1, Ordering::Relaxed);

@@ -255,7 +255,18 @@ impl Backups {
     }
 
     /// Starts to restore a backup as a new table. Blocks.
+    #[cfg(test)]
     pub fn restore(self: &Arc<Self>, table: &str, backup: &str) -> Result<Operation> {
+        self.restore_where(table, backup, || Ok(()))
+    }
+
+    /// The same where that is `allowed`, which is asked while no instance can be deleted; from then on such a deletion ends it.
+    pub fn restore_where(
+        self: &Arc<Self>,
+        table: &str,
+        backup: &str,
+        allowed: impl FnOnce() -> Result<()>,
+    ) -> Result<Operation> {
         self.check_writable()?;
         let source = self.ready(backup)?;
         if self.tables.get(table).is_ok() {
@@ -270,7 +281,8 @@ impl Backups {
             progress: Some(progress(self.env.clock.now_micros(), None)),
             source_info: Some(source_info),
         };
-        let handle = self.operations.start(table, any(RESTORE_TYPE, &metadata))?;
+        let metadata_any = any(RESTORE_TYPE, &metadata);
+        let handle = self.operations.start_with(table, metadata_any, |_| allowed())?;
         let operation = handle.operation()?;
         self.spawn(place, handle, Job::Restore, move |backups, handle| {
             backups.restore_now(handle, metadata, Some(source))

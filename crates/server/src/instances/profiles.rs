@@ -165,10 +165,16 @@ impl Instances {
         })
     }
 
-    /// Deletes an app profile, which always deserves a warning. Blocks.
-    pub fn delete_profile(&self, name: &str, ignore_warnings: bool) -> Result<()> {
+    /// Deletes an app profile, which always deserves a warning, where that is `allowed`. Blocks.
+    pub fn delete_profile(
+        &self,
+        name: &str,
+        ignore_warnings: bool,
+        allowed: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         names::check_app_profile("name", name)?;
         self.resources.delete::<AppProfile>(name, |_| {
+            allowed()?;
             if names::id_of(name) == DEFAULT {
                 return Err(Error::failed_precondition(
                     "the app profile default cannot be deleted",

@@ -412,7 +412,7 @@ fn a_cluster_that_something_needs_is_not_deleted() {
     let error = instances.delete_cluster_now(c2).unwrap_err();
     assert_eq!(error.kind(), Code::FailedPrecondition);
     assert!(error.message().contains(PROFILE), "{error}");
-    instances.delete_profile(PROFILE, true).unwrap();
+    instances.delete_profile(PROFILE, true, || Ok(())).unwrap();
     instances.delete_cluster_now(c2).unwrap();
     assert_eq!(instances.delete_cluster_now(C1).unwrap_err().kind(), Code::FailedPrecondition);
     assert_eq!(instances.cluster_ids(I), ["c1"]);
@@ -500,12 +500,12 @@ fn a_bad_profile_is_refused_and_the_one_there_stays() {
         assert_eq!(instances.get_profile(PROFILE).unwrap(), before);
     }
     assert_eq!(
-        instances.delete_profile(PROFILE, false).unwrap_err().kind(),
+        instances.delete_profile(PROFILE, false, || Ok(())).unwrap_err().kind(),
         Code::FailedPrecondition
     );
     let default = format!("{I}/appProfiles/default");
     assert_eq!(
-        instances.delete_profile(&default, true).unwrap_err().kind(),
+        instances.delete_profile(&default, true, || Ok(())).unwrap_err().kind(),
         Code::FailedPrecondition
     );
     let path = mask(&["multi_cluster_routing_use_any"]);
@@ -589,7 +589,7 @@ fn the_header_of_a_request_is_that_of_the_cluster_that_its_profile_routes_to_and
     is("b", "c1", "z");
     instances.create_profile(I, "group", Some(&any(&["c2", "c1"]))).unwrap();
     is("group", "c2", "y");
-    instances.delete_profile(&format!("{I}/appProfiles/group"), true).unwrap();
+    instances.delete_profile(&format!("{I}/appProfiles/group"), true, || Ok(())).unwrap();
     let path = mask(&["single_cluster_routing"]);
     instances.update_profile_now(&single("c1", false), Some(&path), true).unwrap();
     is("a", "c1", "z");
@@ -597,7 +597,7 @@ fn the_header_of_a_request_is_that_of_the_cluster_that_its_profile_routes_to_and
     instances.update_profile_now(&default, Some(&path), true).unwrap();
     is("", "c2", "y");
     instances.delete_cluster_now(C1).unwrap_err();
-    instances.delete_profile(PROFILE, true).unwrap();
+    instances.delete_profile(PROFILE, true, || Ok(())).unwrap();
     instances.delete_cluster_now(C1).unwrap();
     is("b", "c2", "y");
 }

@@ -126,8 +126,13 @@ impl TableAdminService {
         };
         check(names::check_backup("backup", &backup))?;
         check(self.instances.check(&request.parent))?;
-        let backups = Arc::clone(&self.backups);
-        let started = blocking(move || backups.restore(&table, &backup));
+        let (backups, instances) = (Arc::clone(&self.backups), self.instances.clone());
+        let (instance, created) = (request.parent.clone(), instances.created(&request.parent));
+        let allowed = move || {
+            instances.check(&instance)?;
+            instances.check_same(&instance, created)
+        };
+        let started = blocking(move || backups.restore_where(&table, &backup, allowed));
         self.soon(started.await?).await
     }
 

@@ -337,8 +337,10 @@ impl InstanceAdminService {
         request: Request<admin::DeleteAppProfileRequest>,
     ) -> Result<Response<()>, Status> {
         let admin::DeleteAppProfileRequest { name, ignore_warnings } = request.into_inner();
-        let change =
-            self.change(move |service, _| service.instances.delete_profile(&name, ignore_warnings));
+        let change = self.change(move |service, times| {
+            let asked = || times.check_asked();
+            service.instances.delete_profile(&name, ignore_warnings, asked)
+        });
         change.await
     }
 }
