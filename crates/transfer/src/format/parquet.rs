@@ -136,7 +136,7 @@ fn batch_rows(meta: &ParquetMetaData) -> usize {
     usize::try_from(rows).unwrap_or(usize::MAX).clamp(1, READ_BATCH_ROWS)
 }
 
-/// A timestamp, which is an integer of any type that may hold one.
+/// A timestamp, which is an integer of 64 bits.
 fn count(field: &Field) -> Result<i64, String> {
     match field {
         Field::Long(count) | Field::TimestampMicros(count) | Field::TimestampMillis(count) => {
@@ -144,8 +144,10 @@ fn count(field: &Field) -> Result<i64, String> {
         }
         Field::ULong(count) => i64::try_from(*count)
             .map_err(|_| format!("timestamp {count} is beyond what Bigtable has")),
-        Field::Int(count) => Ok(i64::from(*count)),
-        Field::UInt(count) => Ok(i64::from(*count)),
+        // Of a time of these days neither milli-, micro- nor nanoseconds fit, and seconds are no unit that is known here.
+        Field::Int(_) | Field::UInt(_) => {
+            Err("column \"timestamp\" has 32 bits, too few for microseconds".to_owned())
+        }
         _ => Err("column \"timestamp\" is not an integer".to_owned()),
     }
 }
@@ -412,15 +414,16 @@ mod tests {
     }
 
     #[test]
-    fn unsigned_and_short_timestamps_are_read_and_what_no_table_has_is_set_aside() {
+    fn unsigned_timestamps_are_read_and_what_no_table_has_is_set_aside() {
         // That of `b` is 2^64 - 1 to who reads it without a sign.
         let (_dir, mut reader) = reader_of("INTEGER(64,false)", [7_000, -1]);
         let Some(Record::Row(row)) = reader.next().unwrap() else { panic!("no row") };
         assert_eq!(row.cells[0].timestamp_micros, 7_000);
         let Some(Record::Bad(bad)) = reader.next().unwrap() else { panic!("a row") };
         assert!(bad.reason.contains("timestamp 18446744073709551615"), "{}", bad.reason);
-        assert_eq!(count(&Field::Int(7_000)), Ok(7_000));
-        assert_eq!(count(&Field::UInt(u32::MAX)), Ok(4_294_967_295));
+        for seconds in [Field::Int(1_700_000_000), Field::UInt(u32::MAX)] {
+            assert!(count(&seconds).unwrap_err().contains("32 bits"));
+        }
         assert!(count(&Field::Double(7.0)).unwrap_err().contains("not an integer"));
     }
 
