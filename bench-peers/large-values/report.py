@@ -2,7 +2,7 @@
 
     report.py DIRECTORY STORE...
 
-Exits with 1 when a bar is short, with 2 when a store that ran left no figures. Bars of stores that did not run are left out,
+Exits with 1 when a bar is short, with 2 when a store that ran left no figures, or none that can be judged. Bars of stores that did not run are left out,
 and said to be.
 """
 
@@ -41,7 +41,8 @@ def of_tepui(path):
     results = {}
     for run in json.loads(path.read_text())["runs"] if path.exists() else []:
         phase, tenth, latency = ("write", "writes", "write_latency_micros") if run["writes"] else ("read", "reads", "latency_micros")
-        assert ("tepui", phase) not in results and not run["interrupted"], f"{path}: not one whole run of each kind"
+        if ("tepui", phase) in results or run["interrupted"] or not run["first_tenth"] or not run["last_tenth"]:
+            raise ValueError(f"{path}: not one whole run of each kind")
         results["tepui", phase] = {
             "rate": run["ops"] / run["seconds"],
             "p99": run[latency]["p99"],
@@ -81,7 +82,11 @@ def judge(results, stores):
 
 def main(directory, *stores):
     directory = pathlib.Path(directory)
-    results = of_peers(directory / "lines") | of_tepui(directory / "tepui.json")
+    try:
+        results = of_peers(directory / "lines") | of_tepui(directory / "tepui.json")
+    except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+        print(f"no figures that can be judged: {error!r}", file=sys.stderr)
+        return 2
     missing = [f"{store}'s {phase}s" for store in stores for phase in PHASES if (store, phase) not in results]
     if missing:
         print(f"no figures of {', '.join(missing)}", file=sys.stderr)

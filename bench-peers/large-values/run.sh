@@ -19,6 +19,10 @@ value=${VALUE_BYTES:-10000}
 rows=$((data / value))
 operations=${OPERATIONS:-$rows}
 stores=${STORES:-tepui bitcask tokyo rocksdb}
+if ((operations < 10)); then
+    echo "OPERATIONS=$operations: at least 10, of which the first and the last tenth are compared" >&2
+    exit 2
+fi
 target=${CARGO_TARGET_DIR:-$here/../../target}
 tepui=${TEPUI:-$target/release/tepui}
 # A store's own cache. Tepui reads past the page cache, so what it does not take for itself lies idle: all but what it holds besides,

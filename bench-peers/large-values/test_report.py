@@ -51,6 +51,11 @@ class Report(unittest.TestCase):
         self.assertEqual(code, 2)
         self.assertIn("no figures of bitcask's reads", out)
 
+    def test_runs_that_cannot_be_judged_are_an_error_and_no_bar_is_short(self):
+        few = tepui("write", 1.0, 40.0, 44.0) | {"first_tenth": None, "last_tenth": None}
+        code, out = self.report([], [few, tepui("read", 1.0, 40.0, 44.0)], ("tepui",))
+        self.assertEqual(code, 2, out)
+
 
 if __name__ == "__main__":
     unittest.main()
