@@ -28,12 +28,12 @@ tepui=${TEPUI:-$target/release/tepui}
 # A store's own cache. Tepui reads past the page cache, so what it does not take for itself lies idle: all but what it holds besides,
 # memtables of 64 MB each, compaction and the pages of its log. RocksDB reads through the page cache: a quarter, as
 # its authors advise there. Bitcask and Tokyo Cabinet have the page cache alone.
-tepui_besides=256000000
+tepui_besides=400000000
 tepui_cache=$((memory - tepui_besides))
 rocksdb_cache=$((memory / 4))
 
 # Below, what it holds besides would leave it next to no cache, and more memory than there is while it writes.
-memory_min=400000000
+memory_min=600000000
 if ((memory < memory_min)); then
     echo "MEMORY_BYTES=$memory: at least $memory_min" >&2
     exit 2
