@@ -205,10 +205,7 @@ impl Instances {
     /// Whether tables may be made and served in an instance: `NOT_FOUND` for one that nobody created, where there
     /// are no such.
     pub fn check(&self, instance: &str) -> Result<()> {
-        if self.is_strict && self.resources.get::<Instance>(instance).is_none() {
-            return Err(missing::<Instance>(instance));
-        }
-        Ok(())
+        self.check_same(instance, None)
     }
 
     /// When the instance of this name was created; `None` where nobody did. Tells it from earlier and later ones.
@@ -216,10 +213,15 @@ impl Instances {
         self.resources.get::<Instance>(instance).and_then(|stored| stored.value.create_time)
     }
 
-    /// Refuses, as `ABORTED`, to make something in an instance that was [created](Self::created) at `before` when that was asked for,
+    /// The same, and `ABORTED` for an instance that was [created](Self::created) at `before`, when something was asked for in it,
     /// and is not there any more. One that nobody had created then may have been since.
     pub fn check_same(&self, instance: &str, before: Option<prost_types::Timestamp>) -> Result<()> {
-        if before.is_none() || self.created(instance) == before {
+        // Looked up once: it may go at any moment.
+        let stored = self.resources.get::<Instance>(instance);
+        if self.is_strict && stored.is_none() {
+            return Err(missing::<Instance>(instance));
+        }
+        if before.is_none() || stored.and_then(|stored| stored.value.create_time) == before {
             return Ok(());
         }
         Err(Error::aborted(format!("instance {instance:?} was deleted meanwhile")))

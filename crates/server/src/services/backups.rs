@@ -128,10 +128,7 @@ impl TableAdminService {
         check(self.instances.check(&request.parent))?;
         let (backups, instances) = (Arc::clone(&self.backups), self.instances.clone());
         let (instance, created) = (request.parent.clone(), instances.created(&request.parent));
-        let allowed = move || {
-            instances.check(&instance)?;
-            instances.check_same(&instance, created)
-        };
+        let allowed = move || instances.check_same(&instance, created);
         let started = blocking(move || backups.restore_where(&table, &backup, allowed));
         self.soon(started.await?).await
     }

@@ -76,7 +76,6 @@ impl TableAdminService {
             let policy = new.asked.automated_backup_policy.as_ref();
             let is_hot = policy.is_some_and(|policy| policy.keep_hot_duration.is_some());
             let check = || {
-                instances.check(instance)?;
                 instances.check_same(instance, created)?;
                 // A table that is not there has no bundles.
                 let none = TableRecord { name: name.clone(), ..TableRecord::default() };
