@@ -2,7 +2,7 @@
 //! allocator belongs to a whole program.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
-use tepui_bench::grpc::{Grpc, GrpcOptions};
+use tepui_bench::grpc::Grpc;
 use tepui_bench::report;
 use tepui_bench::{
     Dataset, Distribution, Limit, OpKind, Progress, Share, Store as _, Verify, Workload,
@@ -11,6 +11,10 @@ use tepui_bench_server::counting::Counting;
 use tepui_bench_server::echo::{self, EchoServer};
 use tepui_bench_server::host::{self, Host, Settings};
 use tepui_bench_server::threads::used;
+
+mod support;
+
+use support::clients;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting::new();
@@ -24,20 +28,6 @@ const READ_OVER_ECHO_MAX: f64 = 9.0;
 
 fn dataset(columns: u32) -> Dataset {
     Dataset { rows: 500, key_bytes: 24, columns, value_bytes: 1024 / columns as usize, seed: 1 }
-}
-
-fn clients(endpoint: tepui_bench::grpc::connection::Endpoint) -> Grpc {
-    Grpc::new(GrpcOptions {
-        name: "test".to_owned(),
-        endpoint,
-        table: "t".to_owned(),
-        connections: 2,
-        load_threads: 1,
-        load_batch_rows: 100,
-        load_in_flight: 2,
-        process: None,
-    })
-    .unwrap()
 }
 
 /// The server's allocations of one operation.

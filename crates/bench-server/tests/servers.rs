@@ -6,29 +6,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tepui_bench::grpc::connection::Endpoint;
-use tepui_bench::grpc::{Grpc, GrpcOptions};
 use tepui_bench::{Dataset, OpKind, Progress, Store as _, Workload};
 use tepui_bench_server::bench::{Bench, Sizes};
 use tepui_bench_server::host::{Host, Settings};
 use tepui_engine::io::{Env, IoMode};
 use tepui_server::config::Config;
 
+mod support;
+
+use support::clients;
+
 fn dataset() -> Dataset {
     Dataset { rows: 500, key_bytes: 24, columns: 1, value_bytes: 100, seed: 1 }
-}
-
-fn clients(endpoint: Endpoint) -> Grpc {
-    Grpc::new(GrpcOptions {
-        name: "test".to_owned(),
-        endpoint,
-        table: "t".to_owned(),
-        connections: 2,
-        load_threads: 1,
-        load_batch_rows: 100,
-        load_in_flight: 2,
-        process: None,
-    })
-    .unwrap()
 }
 
 #[test]

@@ -1,0 +1,19 @@
+//! What the tests of several programs share.
+
+use tepui_bench::grpc::connection::Endpoint;
+use tepui_bench::grpc::{Grpc, GrpcOptions};
+
+/// Clients of the table `t` of a server.
+pub fn clients(endpoint: Endpoint) -> Grpc {
+    Grpc::new(GrpcOptions {
+        name: "test".to_owned(),
+        endpoint,
+        table: "t".to_owned(),
+        connections: 2,
+        load_threads: 1,
+        load_batch_rows: 100,
+        load_in_flight: 2,
+        process: None,
+    })
+    .unwrap()
+}
