@@ -58,6 +58,11 @@ pub(crate) fn relieve(engine: &Engine) {
     }
 }
 
+/// Whether a compaction by shape is due.
+pub(crate) fn is_behind(engine: &Engine) -> bool {
+    engine.tablets().iter().any(|tablet| tablet.compaction_score() >= 1.0)
+}
+
 /// A thread keeps the engine only while it works: one that its owner lets go without closing it ends.
 pub(crate) fn run(engine: &Weak<Engine>, bell: &Bell, work: Work) {
     loop {

@@ -79,6 +79,8 @@ pub struct EngineMetrics {
     pub compactions: AtomicU64,
     /// Compactions that were put off, or ended before their time, since the disk had no room.
     pub compactions_put_off: AtomicU64,
+    /// Microseconds for which compactions that can wait rested beside reads of the device.
+    pub compaction_rested_micros: AtomicU64,
     /// Cells that garbage collection dropped, or deleted.
     pub cells_collected: AtomicU64,
     /// Rows that a collector read under their locks, to delete cells of them that rules let go.
@@ -258,13 +260,13 @@ impl Bell {
         *self.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until it has rung more than `seen` times or `limit` has passed.
-    pub(crate) fn wait(&self, seen: u64, limit: Duration) {
+    /// Waits until it has rung more than `seen` times or `limit` has passed; whether it has rung.
+    pub(crate) fn wait(&self, seen: u64, limit: Duration) -> bool {
         let rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(
-            self.rung
-                .wait_timeout_while(rings, limit, |rings| *rings <= seen)
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        let (rings, _) = self
+            .rung
+            .wait_timeout_while(rings, limit, |rings| *rings <= seen)
+            .unwrap_or_else(PoisonError::into_inner);
+        *rings > seen
     }
 }

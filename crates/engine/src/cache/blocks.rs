@@ -188,6 +188,11 @@ impl BlockCache for QuickBlockCache {
         &self.partitions
     }
 
+    fn misses(&self) -> u64 {
+        let m = &self.metrics;
+        m.data.misses.get() + m.index.misses.get() + m.filter.misses.get()
+    }
+
     fn stats(&self) -> CacheStats {
         let m = &self.metrics;
         let partitions = self.partitions.bytes();
@@ -197,7 +202,7 @@ impl BlockCache for QuickBlockCache {
         let (probes, negatives) = (m.filter_probes.get(), m.filter_negatives.get());
         CacheStats {
             hits: data.hits + index.hits + filter.hits,
-            misses: data.misses + index.misses + filter.misses,
+            misses: self.misses(),
             bytes: data.bytes + partitions.total(),
             capacity_bytes: self.capacity_bytes,
             blocks: self.blocks.len() as u64,

@@ -138,6 +138,8 @@ pub trait BlockCache: Send + Sync + fmt::Debug {
     fn partitions(&self) -> &PartitionPool;
     /// Figures.
     fn stats(&self) -> CacheStats;
+    /// How often something was not in it: the reads that went to the device, but for what was read past the cache.
+    fn misses(&self) -> u64;
     /// The counters of the SSTs that use this cache.
     fn sst_metrics(&self) -> &SstMetrics;
     /// The loads under way.

@@ -16,6 +16,7 @@ pub(crate) mod pace;
 pub(crate) mod parts;
 pub(crate) mod pick;
 pub(crate) mod reclaim;
+pub(crate) mod rest;
 pub(crate) mod separate;
 pub(crate) mod shape;
 pub(crate) mod space;

@@ -85,6 +85,13 @@ pub(crate) enum Reason {
     Full,
 }
 
+impl Reason {
+    /// Whether neither writers nor reads are better off the sooner it is done, and no operator waits for it: it gives space back.
+    pub(crate) fn can_wait(self) -> bool {
+        matches!(self, Self::Reclaim | Self::Old)
+    }
+}
+
 /// A compaction to run.
 #[derive(Debug, Clone)]
 pub(crate) struct Pick {

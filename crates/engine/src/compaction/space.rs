@@ -25,6 +25,10 @@ const RESERVED_MEMTABLES_BYTES_MAX: u64 = 1 << 30;
 /// The part of the disk that is kept free, at most: a small one would be all reserve.
 const RESERVED_PART: u64 = 8;
 
+/// What is free where space is tight, as a multiple of what is kept: with as much again for outputs and for flushes while garbage is
+/// collected.
+const TIGHT_RESERVES: u64 = 4;
+
 /// Bytes after which a job that runs looks again: others fill the disk too, and asking costs a system call.
 pub(crate) const LOOK_EVERY_BYTES: u64 = 64 << 20;
 
@@ -90,6 +94,12 @@ impl Space {
     /// Whether a job is put off for it.
     pub(crate) fn is_short(&self) -> bool {
         self.lock().lacking_bytes.is_some()
+    }
+
+    /// Whether garbage is better collected at once, as the disk fills.
+    pub(crate) fn is_tight(&self) -> bool {
+        let known = self.free_and_reserve();
+        known.is_some_and(|(free, reserve)| free < reserve.saturating_mul(TIGHT_RESERVES))
     }
 
     /// `NoSpace` where a job that runs must stop, since what is kept for the log is all that is left.

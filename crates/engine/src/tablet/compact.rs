@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use crate::cell::{RowRange, SEQ_COUNTER_BITS, SEQ_MAX};
 use crate::compaction::CompactionSpec;
@@ -14,6 +15,7 @@ use crate::compaction::job::{self, JobContext, JobOutput};
 use crate::compaction::pace::Urgency;
 use crate::compaction::parts::{Parts, Shared};
 use crate::compaction::pick::{self, Busy, Pick, Reason};
+use crate::compaction::rest::Rests;
 use crate::compaction::separate::ValueInputs;
 use crate::compaction::shape::LAST_LEVEL;
 use crate::compaction::space::{LOOK_EVERY_BYTES, Promise};
@@ -29,7 +31,7 @@ use crate::sst::FileId;
 use crate::store::Outputs;
 
 use super::Tablet;
-use super::view::View;
+use super::view::{OpenFiles, View, open_file};
 
 /// How long the outputs of a collection are left alone, in microseconds. Where cells expire all the time
 /// there is always one more; a small tablet would be rewritten without a pause. Shorter wears the disk,
@@ -232,17 +234,20 @@ impl Tablet {
         loop {
             let claim = {
                 let mut jobs = self.jobs();
+                jobs.awaited = false;
                 if self.version().ssts().next().is_none() {
                     return Ok(());
                 }
-                pick::pick_full(&self.version(), &jobs.busy).map(|pick| self.claim(&mut jobs, pick))
+                let pick = pick::pick_full(&self.version(), &jobs.busy);
+                jobs.awaited = pick.is_none();
+                pick.map(|pick| self.claim(&mut jobs, pick))
             };
             match claim {
                 Some(claim) => return claim.run(),
                 // A running compaction has a file that this one needs.
                 None => {
                     let seen = self.core.bell.count();
-                    self.core.bell.wait(seen, std::time::Duration::from_millis(50));
+                    self.core.bell.wait(seen, Duration::from_millis(50));
                     self.core.check_writable()?;
                 }
             }
@@ -401,9 +406,15 @@ impl Claim {
         let style = view.shape.style;
         let cuts = CutRule::new(&view.version, &core.options, style, self.pick.output_level);
         let count = rows.len();
+        let mut files = OpenFiles::new();
+        for input in &self.pick.inputs {
+            files.insert(input.id, Arc::clone(view.file(input.id)?));
+        }
+        // It has memtables, whose memory counts until nobody has them, and files that others free meanwhile.
+        drop(view);
         let merge = Merge {
             tablet: Arc::clone(&self.tablet),
-            view,
+            files,
             pick: self.pick.clone(),
             spec,
             cuts,
@@ -541,7 +552,8 @@ impl Claim {
 /// What the parts of a compaction share.
 struct Merge {
     tablet: Arc<Tablet>,
-    view: Arc<View>,
+    /// Of the inputs.
+    files: OpenFiles,
     pick: Pick,
     spec: CompactionSpec,
     cuts: CutRule,
@@ -568,6 +580,9 @@ impl Merge {
         };
         let lent_at = Cell::new(None);
         let unlooked = Cell::new(0);
+        let rests = self.pick.reason.can_wait().then(|| {
+            RefCell::new(Rests::new(core.env.clock.monotonic_micros(), core.store.cache().misses()))
+        });
         let pace = |bytes| {
             self.room.spend(bytes);
             unlooked.set(unlooked.get() + bytes);
@@ -579,12 +594,45 @@ impl Merge {
                 self.lend(&lent_at);
             }
             core.keep_pace(bytes, urgency, &stop);
+            if let Some(rests) = &rests {
+                self.give_way(&mut rests.borrow_mut(), &stop);
+            }
         };
         let context =
             JobContext { stop: &stop, pace: &pace, ..self.tablet.job_context(&self.values) };
         let made =
             job::run(&context, cursors, self.spec.clone(), self.pick.output_level, &self.cuts);
         made.map_err(|stopped| no_room.take().unwrap_or(stopped))
+    }
+
+    /// Rests where reads go to the device, until somebody waits for what it holds.
+    fn give_way(&self, rests: &mut Rests, stop: &dyn Fn() -> bool) {
+        let core = &self.tablet.core;
+        let now = || core.env.clock.monotonic_micros();
+        let begun = now();
+        let Some(rest) = rests.due(begun, core.store.cache().misses()) else { return };
+        let mut left = rest;
+        loop {
+            let seen = core.bell.count();
+            if left.is_zero() || stop() || self.is_wanted() {
+                break;
+            }
+            if !core.bell.wait(seen, left) {
+                left = Duration::ZERO;
+                break;
+            }
+            left = rest.saturating_sub(Duration::from_micros(now().saturating_sub(begun)));
+        }
+        let rested = u64::try_from(rest.saturating_sub(left).as_micros()).unwrap_or(u64::MAX);
+        EngineMetrics::add(&core.metrics.compaction_rested_micros, rested);
+        rests.resume(now());
+    }
+
+    /// Whether a thread is wanted for a compaction by shape, or space is.
+    fn is_wanted(&self) -> bool {
+        let core = &self.tablet.core;
+        let engine = core.engine.get().and_then(Weak::upgrade);
+        core.space.is_tight() || engine.is_some_and(|engine| crate::background::is_behind(&engine))
     }
 
     /// Does what is more urgent meanwhile, now and then. `at` is when it was looked for (monotonic micros).
@@ -618,7 +666,7 @@ impl Merge {
         for run in runs.iter().filter(|run| !run.is_empty()) {
             let mut files = Vec::with_capacity(run.len());
             for file in run {
-                files.push((Arc::clone(self.view.file(file.id)?), Arc::clone(file)));
+                files.push((Arc::clone(open_file(&self.files, file.id)?), Arc::clone(file)));
             }
             let io = &self.tablet.core.env.io;
             cursors.push(Box::new(RunCursor::new(files.into_iter(), io, rows)));

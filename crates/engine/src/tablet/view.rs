@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::levels::Levels;
 use crate::compaction::shape::{Contents, Shape};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{SstRef, Version};
 use crate::memtable::Memtable;
 use crate::options::{CompactionStyle, EngineOptions};
@@ -16,6 +16,14 @@ use crate::values::ValueFiles;
 
 /// The open files of a version.
 pub(super) type OpenFiles = HashMap<FileId, Arc<SstFile>>;
+
+/// The open file of an SST, of those that are open.
+pub(super) fn open_file(files: &OpenFiles, id: FileId) -> Result<&Arc<SstFile>> {
+    files.get(&id).ok_or_else(|| {
+        let text = format!("SST {id:016x} is in the manifest but not open");
+        Error::new(ErrorKind::NotFound, text)
+    })
+}
 
 /// Memtables and SSTs of a tablet at one moment.
 #[derive(Debug)]
@@ -95,12 +103,7 @@ impl View {
 
     /// The open file of an SST.
     pub(crate) fn file(&self, id: FileId) -> Result<&Arc<SstFile>> {
-        self.files.get(&id).ok_or_else(|| {
-            crate::Error::new(
-                crate::ErrorKind::NotFound,
-                format!("SST {id:016x} is in the manifest but not open"),
-            )
-        })
+        open_file(&self.files, id)
     }
 
     /// Bytes of memory in memtables.

@@ -3,18 +3,21 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use bytes::Bytes;
 use futures::executor::block_on;
 
 use tepui_engine::ErrorKind;
-use tepui_engine::cell::RowRange;
-use tepui_engine::db::EngineOptions;
-use tepui_engine::io::{CrashMode, Files, SeededRng};
+use tepui_engine::cell::{RowBatch, RowRange};
+use tepui_engine::db::{Engine, EngineOptions};
+use tepui_engine::io::{
+    CrashMode, FaultFiles, FileHook, Files, ManualClock, MemoryFiles, SeededRng,
+};
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::{ReadView, ScanOptions};
 
-use crate::harness::{Rig, plain_schema, put, scan, tiny_options};
+use crate::harness::{Rig, START_MICROS, env, plain_schema, put, scan, tiny_options};
 
 /// Values of this size are separated; nothing else is.
 const VALUE_BYTES: usize = 1000;
@@ -142,6 +145,61 @@ fn files_that_become_garbage_together_are_not_emptied_by_one_job() {
     assert!(moved() - before > at_once, "the rest is moved by further jobs");
     assert!(stats.value_garbage_bytes * 3 < stats.value_file_bytes, "{stats:?}");
     assert_eq!(rig.scan(RowRange::all(), false, None).len(), 1000);
+}
+
+#[test]
+fn values_are_moved_at_leisure_while_others_read_the_device() {
+    let options =
+        EngineOptions { memtable_bytes: 4 << 20, target_file_bytes: 256 << 10, ..options() };
+    let files = Arc::new(FaultFiles::new(Arc::new(MemoryFiles::new())));
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let env = env(Arc::clone(&files) as Arc<dyn Files>, Arc::clone(&clock), 5);
+    let engine = Engine::open(env, Path::new("/data"), options).unwrap();
+    let tablet = engine.create_tablet(RowRange::all()).unwrap();
+    tablet.set_schema(Arc::new(plain_schema()));
+    engine.start().unwrap();
+    let write = |rows: &mut dyn Iterator<Item = u64>, seed: u64| {
+        for n in rows {
+            let mutations = vec![put(1, "q", 1000, &value(n + seed))];
+            let row = Bytes::from(row(n));
+            block_on(tablet.apply_when_room(RowBatch { row, mutations })).unwrap();
+        }
+        block_on(tablet.flush()).unwrap();
+        engine.compact_fully().unwrap();
+    };
+    let rested = || engine.metrics().compaction_rested_micros.load(Ordering::Relaxed);
+    let moved = || engine.metrics().value_moved_bytes.load(Ordering::Relaxed);
+    let move_values = |overwritten: &dyn Fn(&u64) -> bool, seed: u64, before_read: FileHook| {
+        write(&mut (0..2000).filter(overwritten), seed);
+        let (rested_before, moved_before) = (rested(), moved());
+        files.before_read(Some(before_read));
+        engine.run_background().unwrap();
+        files.before_read(None);
+        let moved = moved() - moved_before;
+        assert!(moved > 300 << 10, "{moved} bytes: there are values to move");
+        rested() - rested_before
+    };
+    write(&mut (0..2000), 0);
+    // Whatever it reads takes a millisecond.
+    let slowly = Arc::clone(&clock);
+    let alone: FileHook = Arc::new(move |_| slowly.advance_micros(1000));
+    assert_eq!(move_values(&|n| n % 5 > 1, 1 << 32, Arc::clone(&alone)), 0, "nobody else reads");
+    // With each of these, somebody reads another row.
+    let (reader, reads) = (Arc::clone(&tablet), AtomicU64::new(0));
+    let reading = AtomicBool::new(false);
+    let beside_reads = Arc::new(move |path: &Path| {
+        alone(path);
+        if path.starts_with("/data/values") && !reading.swap(true, Ordering::Relaxed) {
+            let row = row(reads.fetch_add(1, Ordering::Relaxed) % 1000);
+            let projection = Projection::all();
+            let read = reader.read_row(row.as_bytes(), &projection, ReadView::Durable);
+            assert!(block_on(read).unwrap().is_some());
+            reading.store(false, Ordering::Relaxed);
+        }
+    });
+    assert!(move_values(&|n| n % 5 < 4, 2 << 32, beside_reads) > 0, "it rests");
+    let rows = scan(&tablet, RowRange::all(), Projection::all(), false, None).unwrap();
+    assert_eq!(rows.len(), 2000);
 }
 
 #[test]

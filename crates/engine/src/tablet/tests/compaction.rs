@@ -1,5 +1,8 @@
 //! Compactions between their pick and their end, and beside one another.
 
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+
 use super::*;
 use crate::io::{Fault, FaultFiles, FaultOp};
 use crate::schema::GcRule;
@@ -143,6 +146,32 @@ fn a_long_compaction_lends_its_thread_to_a_level_zero_that_is_due() {
     assert_eq!(rig.tablet.version().level(0).len(), 2);
     large.compact_fully().unwrap();
     assert_eq!(rig.tablet.version().level(0).len(), 0, "compacted meanwhile");
+}
+
+#[test]
+fn a_compaction_keeps_no_memtable_in_memory_that_is_flushed_while_it_runs() {
+    let (rig, files, _) = rig_on_disk();
+    let rig = Arc::new(rig);
+    rig.write(&["a"]);
+    rig.write(&["b"]);
+    for n in 0..1000 {
+        block_on(rig.tablet.apply(batch(&format!("c{n}"), &["q"]))).unwrap();
+    }
+    let bytes = |rig: &Rig| rig.engine.core().memtables.bytes();
+    let before = bytes(&rig);
+    let (inner, left) = (Arc::downgrade(&rig), Arc::new(OnceLock::new()));
+    let (seen, flushes) = (Arc::clone(&left), AtomicBool::new(false));
+    files.before_read(Some(Arc::new(move |_| {
+        if !flushes.swap(true, Ordering::Relaxed) {
+            let rig = inner.upgrade().unwrap();
+            block_on(rig.tablet.flush()).unwrap();
+            seen.set(bytes(&rig)).unwrap();
+        }
+    })));
+    rig.tablet.compact_fully().unwrap();
+    files.before_read(None);
+    let left = *left.get().expect("a compaction reads its inputs");
+    assert!(left < before, "{left} bytes of memtables, {before} before the flush");
 }
 
 #[test]
