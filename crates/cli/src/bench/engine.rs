@@ -267,9 +267,9 @@ pub fn run(options: &Options) -> Result<()> {
 impl Options {
     fn workloads(&self, dataset: &Dataset) -> Result<Vec<Workload>> {
         let mut workloads = presets::by_names(&self.workload, dataset)?;
-        for workload in &mut workloads {
+        for (at, workload) in workloads.iter_mut().enumerate() {
             workload.in_flight = self.in_flight;
-            self.runs.apply(workload, dataset)?;
+            self.runs.apply(workload, dataset, at)?;
         }
         self.runs.check(self.warm_up)?;
         Ok(workloads)

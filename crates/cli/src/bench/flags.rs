@@ -27,7 +27,7 @@ pub struct Rows {
     /// Bytes of a value [default: 100 for a server, 256 for the engine]
     #[arg(long, value_name = "BYTES")]
     value_bytes: Option<usize>,
-    /// Another number makes other rows, and asks for them in another order
+    /// Another number makes other rows, and asks for them in another order; each workload has an order of its own
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     seed: u64,
 }
@@ -44,6 +44,10 @@ impl Rows {
         }
     }
 }
+
+/// What the seed of a workload is ahead of the one before it: more than there are rounds. With the same, it would ask for the same
+/// rows in the same order, and what one wrote last the next would find in one place, or in a cache.
+const NEXT_SEED: u64 = 1_000_000;
 
 /// How each workload is run.
 #[derive(Debug, Clone, clap::Args)]
@@ -69,10 +73,10 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Has a workload run so, over these rows; an error where that makes no sense.
-    pub fn apply(&self, workload: &mut Workload, dataset: &Dataset) -> Result<()> {
+    /// Has a workload run so, as number `at` of those that are run over these rows; an error where that makes no sense.
+    pub fn apply(&self, workload: &mut Workload, dataset: &Dataset, at: usize) -> Result<()> {
         workload.threads = self.threads;
-        workload.seed = dataset.seed;
+        workload.seed = dataset.seed.wrapping_add(at as u64 * NEXT_SEED);
         workload.limit = self.ops.map_or(Limit::Seconds(self.seconds), Limit::Ops);
         if self.verify {
             workload.verify = Verify::All;

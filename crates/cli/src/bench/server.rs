@@ -218,7 +218,7 @@ impl Options {
                     _ => preset.name.clone(),
                 };
                 let mut workload = Workload { name, in_flight, rate: *rate, ..preset.clone() };
-                self.runs.apply(&mut workload, dataset)?;
+                self.runs.apply(&mut workload, dataset, workloads.len())?;
                 workloads.push(workload);
             }
         }
