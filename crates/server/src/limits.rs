@@ -158,6 +158,11 @@ pub const CLOSE_STALLED_AFTER: Duration = Duration::from_secs(2);
 /// wait for just this one before it reads the others. Clients that work on what they have read for that long do not ask for more meanwhile.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
+/// Bytes of an answer that the transport is given without asking when they were sent: as much as it may still have of a stream after the
+/// budget has it back. A scan's first message, of 64 KiB and a row, or a value of 64 KiB with its names, goes out with what
+/// follows in as few calls as can be. To ask costs two allocations and a wake-up.
+pub const UNPACED_BYTES_MAX: usize = 96 << 10;
+
 /// How often stalled reads are looked for.
 pub const RELIEF_INTERVAL: Duration = Duration::from_millis(250);
 

@@ -17,7 +17,7 @@ use tonic::codegen::{Service, http};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
-use crate::admission::{Accepted, Streams};
+use crate::admission::{Accepted, Pacing, Streams};
 use crate::limits::{
     BAD_FRAMES_MAX, BLOCKING_THREADS_MAX, CONNECTION_WINDOW_BYTES, CONNECTION_WINDOW_BYTES_MIN,
     CONNECTION_WINDOW_PART, DRAIN, HEADERS_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
@@ -165,7 +165,7 @@ where
             .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
             .http2_max_pending_accept_reset_streams(Some(RESET_STREAMS_MAX))
             .http2_max_local_error_reset_streams(Some(BAD_FRAMES_MAX))
-            .serve_with_incoming_shutdown(services, incoming, drain)
+            .serve_with_incoming_shutdown(Pacing(services), incoming, drain)
             .await?;
         Ok(())
     }

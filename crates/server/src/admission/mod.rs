@@ -4,7 +4,7 @@
 //! ```text
 //!             ┌ requests ─ a message's bytes are taken from the budget before they are read ─► decoded, carried out
 //! connection ─┤
-//!             └ answers ── a message's bytes are taken before it is made ─► given back when the client took it
+//!             └ answers ── a message's bytes are taken before it is made ─► given back when the client took it ([`paced`])
 //! ```
 //!
 //! Whoever finds the budget used up waits, and HTTP/2's windows make its client wait. A request that has waited for
@@ -14,11 +14,13 @@
 
 pub mod connection;
 pub mod gated;
+pub mod paced;
 pub mod rate;
 pub mod requests;
 pub mod streams;
 
 pub use connection::{Accepted, Connection};
 pub use gated::Gated;
+pub use paced::Pacing;
 pub use requests::{Gate, Hold};
 pub use streams::{Answer, Streams};

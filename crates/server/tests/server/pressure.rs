@@ -250,6 +250,57 @@ async fn a_row_that_its_client_does_not_take_counts_as_all_that_is_held_of_it() 
 }
 
 #[tokio::test]
+async fn answers_of_one_message_that_nobody_reads_are_made_as_far_as_their_connection_has_room() {
+    const ROW: usize = 2 << 20;
+    const READS: u64 = 40;
+    let share = 2 * ROW as u64 + (128 << 10);
+    let server = start_with(&memory(), |config| {
+        serve_metrics(config);
+        config.budget.answers_bytes = 8 * share;
+    })
+    .await;
+    server.create(&[]).await;
+    server.set("large", &vec![5; ROW]).await.unwrap();
+    // A client with room for a little of each.
+    let address = format!("http://{}", server.running.address());
+    let endpoint = Channel::from_shared(address)
+        .unwrap()
+        .initial_stream_window_size(64 << 10)
+        .initial_connection_window_size(64 << 20);
+    let mut client = BigtableClient::new(endpoint.connect().await.unwrap());
+    let request = v2::ReadRowsRequest { table_name: TABLE.to_owned(), ..Default::default() };
+    let mut unread = Vec::new();
+    for _ in 0..READS {
+        unread.push(client.read_rows(request.clone()).await.unwrap().into_inner());
+    }
+    let all_but_two_wait = async {
+        loop {
+            let (_, metrics) = scrape(&server, "/metrics").await;
+            if sample(&metrics, "tepui_answers_waiting") == READS - 2 {
+                break sample(&metrics, "tepui_memory_bytes{part=\"answers\"}");
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let held = tokio::time::timeout(std::time::Duration::from_secs(20), all_but_two_wait).await;
+    let held = held.expect("answers for which there is no room wait");
+    assert!((2 * ROW as u64..=share).contains(&held), "{held} bytes");
+    // All get theirs once somebody reads.
+    let reads = unread.into_iter().map(|mut stream| async move {
+        let mut bytes = 0;
+        while let Some(message) = stream.message().await.unwrap() {
+            bytes += value_bytes(&message);
+        }
+        bytes
+    });
+    assert_eq!(futures::future::join_all(reads).await, [ROW; READS as usize]);
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    assert_eq!(sample(&metrics, "tepui_memory_bytes{part=\"answers\"}"), 0);
+    assert_eq!(sample(&metrics, "tepui_refused_total{reason=\"answer_memory\"}"), 0);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_read_that_waits_for_memory_which_others_hold_lets_go_of_what_was_flushed() {
     const WIDE: usize = 2 << 20;
     const NARROW: usize = 100 << 10;

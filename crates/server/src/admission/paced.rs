@@ -1,0 +1,215 @@
+//! Bodies of answers that go to the transport as their clients take them.
+//!
+//! The transport (hyper, over h2) asks a body for data, and once the client has room for a byte of it takes all of it and asks for the
+//! next at once. An answer of one message would be over with all of it in memory, and give back what that took of the
+//! budget. So what is behind a large frame, be it the end, is not to be had before the last byte of the frame is with the socket.
+//! Small frames are large when there are enough of them.
+//!
+//! ```text
+//! poll ─► large frame ─► with the transport ─► sent, or its stream reset: dropped ─► poll ─► next frame
+//!                        poll ─► pending                                      wakes
+//! ```
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures::future::{MapOk, TryFutureExt as _};
+use futures::task::AtomicWaker;
+use http_body::{Body, Frame, SizeHint};
+use tonic::Status;
+use tonic::codegen::Service;
+
+use crate::limits::UNPACED_BYTES_MAX;
+
+type Response<B> = http::Response<B>;
+
+/// A service whose answers are paced.
+#[derive(Debug, Clone)]
+pub struct Pacing<S>(pub S);
+
+impl<S, R> Service<R> for Pacing<S>
+where
+    S: Service<R, Response = Response<tonic::body::Body>>,
+{
+    type Response = Response<Paced>;
+    type Error = S::Error;
+    type Future = MapOk<S::Future, fn(Response<tonic::body::Body>) -> Response<Paced>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        self.0.call(request).map_ok(|response| response.map(Paced::new))
+    }
+}
+
+/// A body whose next frame comes when the last ones, if these are large, were sent.
+#[derive(Debug)]
+pub struct Paced {
+    inner: tonic::body::Body,
+    /// Bytes of the frames since the last of which it is known that it was sent.
+    unpaced_bytes: usize,
+    /// Since the first large frame.
+    transit: Option<Arc<Transit>>,
+}
+
+impl Paced {
+    fn new(inner: tonic::body::Body) -> Self {
+        Self { inner, unpaced_bytes: 0, transit: None }
+    }
+
+    /// The same bytes; where they are many with those before them, it is known when they are gone.
+    fn send(&mut self, bytes: Bytes) -> Bytes {
+        self.unpaced_bytes = self.unpaced_bytes.saturating_add(bytes.len());
+        if self.unpaced_bytes <= UNPACED_BYTES_MAX {
+            return bytes;
+        }
+        self.unpaced_bytes = 0;
+        let transit = Arc::clone(self.transit.get_or_insert_default());
+        transit.is_under_way.store(true, Ordering::Relaxed);
+        Bytes::from_owner(Sending { bytes, transit })
+    }
+}
+
+impl Body for Paced {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Some(transit) = &self.transit {
+            ready!(transit.poll_over(context));
+        }
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(context));
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(|bytes| self.send(bytes)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// Whether the transport has a large frame of a body, of which there is one at a time.
+#[derive(Debug, Default)]
+struct Transit {
+    is_under_way: AtomicBool,
+    body: AtomicWaker,
+}
+
+impl Transit {
+    fn poll_over(&self, context: &Context<'_>) -> Poll<()> {
+        if self.is_under_way.load(Ordering::Acquire) {
+            self.body.register(context.waker());
+            // It may have been sent in between.
+            if self.is_under_way.load(Ordering::Acquire) {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+/// What the transport has of a large frame. It cuts pieces off without letting go of the rest.
+struct Sending {
+    bytes: Bytes,
+    transit: Arc<Transit>,
+}
+
+impl AsRef<[u8]> for Sending {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        drop(std::mem::take(&mut self.bytes));
+        self.transit.is_under_way.store(false, Ordering::Release);
+        self.transit.body.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Buf as _;
+    use futures::FutureExt as _;
+    use http_body_util::BodyExt as _;
+
+    fn body(frames: &[usize]) -> Paced {
+        let frames: Vec<_> = frames
+            .iter()
+            .map(|bytes| Ok::<_, Status>(Frame::data(Bytes::from(vec![1; *bytes]))))
+            .collect();
+        let frames = http_body_util::StreamBody::new(futures::stream::iter(frames));
+        Paced::new(tonic::body::Body::new(frames))
+    }
+
+    /// The data that comes next.
+    fn next(body: &mut Paced) -> Poll<Option<Bytes>> {
+        let frame = body.frame().now_or_never();
+        frame.map_or(Poll::Pending, |frame| {
+            Poll::Ready(frame.map(|frame| frame.unwrap().into_data().unwrap()))
+        })
+    }
+
+    /// The same, which is to be had now.
+    fn ready(body: &mut Paced) -> Bytes {
+        match next(body) {
+            Poll::Ready(Some(bytes)) => bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_comes_behind_a_large_frame_waits_until_the_last_of_it_is_sent() {
+        let large = UNPACED_BYTES_MAX + 1;
+        let mut body = body(&[large, large, 5]);
+        let mut first = ready(&mut body);
+        assert!(next(&mut body).is_pending(), "the first is with the transport");
+        // The transport writes a piece after the other.
+        drop(first.split_to(1_000));
+        first.advance(large - 1_001);
+        assert!(next(&mut body).is_pending(), "a byte is left");
+        // Whoever waits is woken.
+        let (second, ()) = futures::join!(body.frame(), async { drop(first) });
+        let second = second.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(second, vec![1; large]);
+        assert!(next(&mut body).is_pending(), "the second is with the transport");
+        drop(second);
+        assert_eq!(ready(&mut body).len(), 5);
+        assert_eq!(next(&mut body), Poll::Ready(None));
+    }
+
+    #[tokio::test]
+    async fn an_answer_whose_only_frame_is_large_is_over_when_that_was_sent() {
+        let mut body = body(&[UNPACED_BYTES_MAX + 1]);
+        let frame = ready(&mut body);
+        assert!(next(&mut body).is_pending());
+        drop(frame);
+        assert_eq!(next(&mut body), Poll::Ready(None));
+    }
+
+    #[tokio::test]
+    async fn small_frames_wait_for_nothing_until_they_are_many() {
+        let mut body = body(&[5, UNPACED_BYTES_MAX - 5, 1, 7]);
+        let [_first, _second, third] = [ready(&mut body), ready(&mut body), ready(&mut body)];
+        assert_eq!(third.len(), 1);
+        assert!(next(&mut body).is_pending(), "together they are large");
+        drop(third);
+        // They are sent in order: what was before the third has gone too.
+        let fourth = ready(&mut body);
+        assert_eq!(fourth.len(), 7);
+        assert_eq!(next(&mut body), Poll::Ready(None), "while the transport has the last of it");
+    }
+}
