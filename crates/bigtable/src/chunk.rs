@@ -190,6 +190,11 @@ impl Chunker {
         self.messages.ready.is_empty() && self.messages.open.is_empty()
     }
 
+    /// Whether there is a message that is full or was flushed.
+    pub fn has_ready(&self) -> bool {
+        !self.messages.ready.is_empty()
+    }
+
     /// The next message that is full or was flushed.
     pub fn pop(&mut self) -> Option<ReadRowsMessage> {
         let message = self.messages.ready.pop_front()?;

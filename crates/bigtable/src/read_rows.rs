@@ -198,6 +198,11 @@ impl ReadRows {
         self.responder.chunker.held_bytes()
     }
 
+    /// Whether the next message is among them, whole.
+    pub fn has_ready(&self) -> bool {
+        self.responder.chunker.has_ready()
+    }
+
     /// Lets go of what the engine holds for this read: memtables and files of the moment at which it began, blocks,
     /// rows read ahead. The next message finds the place again. For a client that does not read on.
     ///

@@ -158,6 +158,10 @@ pub const CLOSE_STALLED_AFTER: Duration = Duration::from_secs(2);
 /// wait for just this one before it reads the others. Clients that work on what they have read for that long do not ask for more meanwhile.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
+/// Bytes that a client is to take of one message in [`CLOSE_STALLED_AFTER`]: the largest that any client accepts unasked. One that takes a larger
+/// message has that time for each so many bytes of it, since of a message under way nobody knows how much was taken.
+pub const CLOSE_STALLED_BYTES: u64 = tepui_bigtable::limits::RESPONSE_BYTES_MAX as u64;
+
 /// Bytes of an answer that the transport is given without asking when they were sent: as much as it may still have of a stream after the
 /// budget has it back. A scan's first message, of 64 KiB and a row, or a value of 64 KiB with its names, goes out with what
 /// follows in as few calls as can be. To ask costs two allocations and a wake-up.

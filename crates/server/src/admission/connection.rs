@@ -17,6 +17,7 @@ use tokio::time::Sleep;
 use tonic::transport::server::Connected;
 
 use super::Streams;
+use super::streams::Expected;
 use crate::gather::Gathered;
 use crate::limits::{PREFACE_BYTES, PREFACE_TIMEOUT};
 use crate::placement::Seat;
@@ -26,6 +27,9 @@ use crate::placement::Seat;
 pub struct Connection {
     /// What its answers may still take of the budget.
     pub(super) answers: Arc<Semaphore>,
+    /// What each of them is expected to begin with, and whose turn it is to try with less.
+    pub(super) expected: Expected,
+    pub(super) turn: Arc<Semaphore>,
     /// Its requests that wait for room.
     pub(super) requests_waiting: AtomicU64,
     closed: AtomicBool,
@@ -34,9 +38,11 @@ pub struct Connection {
 
 impl Connection {
     /// A connection whose answers may take this many units of the budget.
-    pub(super) fn new(answer_units: u32) -> Arc<Self> {
+    pub(super) fn new(answer_units: u32, expected: Expected) -> Arc<Self> {
         Arc::new(Self {
             answers: Arc::new(Semaphore::new(answer_units as usize)),
+            expected,
+            turn: Arc::new(Semaphore::new(1)),
             requests_waiting: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             reader: AtomicWaker::new(),

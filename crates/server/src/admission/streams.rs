@@ -1,17 +1,21 @@
 //! Answers that clients have not read: their bytes, bounded, and reads that wait for their client, put aside.
 //!
-//! The transport asks a stream for a message when the client has room for it, and keeps the message until the
-//! client has taken it. So from one message to the next, the first one is in memory, with those that were made together
+//! A body gives the transport its next message when the last one was sent ([`super::paced`]). So from one message to the
+//! next, the first one is in memory, with those that were made together
 //! with it, and what the read itself holds: the memtables and files of its moment, blocks, rows read ahead.
 //!
 //! ```text
 //! make_room ─► the message is made ─► cover ─► with the transport ─► taken: make_room, or the end
-//! as much as the last one took        as much as there is           given back
+//! as much as the last one took        as much as there is           given back, but for what is made already
 //! ```
 //!
 //! Messages are charged to the budget and to their connection from before they are made until the last of them was
 //! taken. A read that does not go on for [`STALLED_AFTER`](crate::limits::STALLED_AFTER), since its client does not ask for more or
 //! there is no room for it, is suspended: it keeps its place and nothing else.
+//!
+//! Who waits for room holds none, since others would wait for it in turn, but a row that turned out larger than was expected is there while it waits. So it is
+//! expected what the connection's reads began with of late; where there is no room for that, one read of the
+//! connection at a time goes on with little, and the next when the message of that one is covered.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,15 +25,23 @@ use std::time::Duration;
 use tepui_bigtable::error::{Error, Result};
 use tepui_bigtable::read_rows::ReadRows;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
 use super::Connection;
-use crate::limits::{ANSWER_WAIT, ANSWERS_PER_CONNECTION_PART, CLOSE_STALLED_AFTER, STALLED_AFTER};
+use crate::limits::{
+    ANSWER_WAIT, ANSWERS_PER_CONNECTION_PART, CLOSE_STALLED_AFTER, CLOSE_STALLED_BYTES,
+    STALLED_AFTER,
+};
 
 /// Bytes of a unit of the budget: what it is counted in.
 const UNIT_BYTES: u64 = 1 << 10;
 
 /// Bytes that are taken for a message before its size is known, at least: that of a first message.
 const MESSAGE_BYTES_MIN: u64 = 64 << 10;
+
+/// Reads of a new connection that make their first messages at a time, while nobody knows how large these are: each expects this part of what
+/// the connection may have. As many as a read of several rows has under way; each message that is small lets twice as many.
+const FIRST_MESSAGES_PART: u64 = 16;
 
 /// When to try again where a connection's answers leave no room: the client has to read them first.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -69,7 +81,17 @@ struct Parked {
     since: u64,
     /// Bytes of the messages that its client has not taken.
     bytes: u64,
+    /// Of these, the ones behind the first.
+    behind_bytes: u64,
     suspended: bool,
+}
+
+impl Parked {
+    /// How long its client may take for the message that the transport has, in microseconds.
+    fn patience(&self) -> u64 {
+        let parts = self.bytes.saturating_sub(self.behind_bytes) / CLOSE_STALLED_BYTES;
+        CLOSE_STALLED_AFTER.as_micros() as u64 * parts.max(1)
+    }
 }
 
 /// Figures of [`Streams`].
@@ -109,13 +131,22 @@ impl Streams {
 
     /// A new connection.
     pub(super) fn connection(&self) -> Arc<Connection> {
-        Connection::new((self.units_max / ANSWERS_PER_CONNECTION_PART).max(1))
+        let units = (self.units_max / ANSWERS_PER_CONNECTION_PART).max(1);
+        Connection::new(units, Expected::first(u64::from(units) * UNIT_BYTES))
     }
 
     /// An answer to a request on this connection; a request that came without one counts as alone on its own.
     pub fn answer(self: &Arc<Self>, connection: Option<Arc<Connection>>) -> Answer {
         let connection = connection.unwrap_or_else(|| self.connection());
-        Answer { streams: Arc::clone(self), connection, charge: None, slot: None, last_bytes: 0 }
+        Answer {
+            streams: Arc::clone(self),
+            connection,
+            charge: None,
+            turn: None,
+            slot: None,
+            last_bytes: 0,
+            behind_bytes: 0,
+        }
     }
 
     /// Figures.
@@ -156,7 +187,7 @@ impl Streams {
                 parked.suspended = true;
                 self.suspended.fetch_add(1, Ordering::Relaxed);
             }
-            if parked.waits && waited >= CLOSE_STALLED_AFTER.as_micros() as u64 {
+            if parked.waits && waited >= parked.patience() {
                 let held = stuck
                     .entry(Arc::as_ptr(&slot.connection))
                     .or_insert_with(|| (0, Arc::clone(&slot.connection)));
@@ -175,13 +206,49 @@ impl Streams {
     }
 }
 
+/// Bytes that the first message of a read on a connection is expected to have.
+#[derive(Debug)]
+pub(super) struct Expected(AtomicU64);
+
+impl Expected {
+    /// Of a connection that may have so many bytes, before its first read.
+    fn first(share_bytes: u64) -> Self {
+        Self(AtomicU64::new((share_bytes / FIRST_MESSAGES_PART).max(MESSAGE_BYTES_MIN)))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// A read began with so many. A small one halves what is expected of the next.
+    fn learn(&self, bytes: u64) {
+        let before = self.bytes();
+        let bytes = bytes.max(before / 2).max(MESSAGE_BYTES_MIN);
+        if bytes != before {
+            self.0.store(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Bytes taken from the budget, for the messages that there are.
 #[derive(Debug)]
 struct Charge {
-    _units: OwnedSemaphorePermit,
+    of_all: OwnedSemaphorePermit,
     of_connection: OwnedSemaphorePermit,
     total: Arc<AtomicU64>,
     bytes: u64,
+}
+
+impl Charge {
+    /// Gives back what it has beyond so many units.
+    fn shrink(&mut self, units: u32) {
+        for permit in [&mut self.of_all, &mut self.of_connection] {
+            let beyond = permit.num_permits().saturating_sub(units as usize);
+            if beyond > 0 {
+                drop(permit.split(beyond));
+            }
+        }
+    }
 }
 
 impl Drop for Charge {
@@ -197,38 +264,70 @@ pub struct Answer {
     connection: Arc<Connection>,
     /// For the message that the transport has, and those behind it.
     charge: Option<Charge>,
+    /// Where its first message is being made in less room than it is expected to take.
+    turn: Option<OwnedSemaphorePermit>,
     /// Since it was first parked.
     slot: Option<(u64, Arc<Slot>)>,
     last_bytes: u64,
+    /// Bytes of the messages behind the one that the transport has, where the next of them is whole.
+    behind_bytes: u64,
 }
 
 impl Answer {
     /// Bytes that an answer has room for from its beginning.
     pub const BYTES_MIN: u64 = MESSAGE_BYTES_MIN;
 
-    /// The client took the last message; waits for room for the next.
+    /// The client took the last message; waits for room for the next, unless that is made already.
     ///
     /// # Errors
     ///
     /// RESOURCE_EXHAUSTED where other answers of its connection hold what that may have for [`ANSWER_WAIT`].
     pub async fn make_room(&mut self) -> Result<()> {
+        if self.keep_behind() {
+            return Ok(());
+        }
         self.taken();
-        let units = self.units(self.last_bytes.max(MESSAGE_BYTES_MIN));
-        self.charge(units).await
+        if self.last_bytes > 0 {
+            return self.charge(self.units(self.last_bytes.max(MESSAGE_BYTES_MIN))).await;
+        }
+        self.charge = self.try_charge(self.units(self.connection.expected.bytes()));
+        if self.charge.is_none() { self.make_room_in_turn().await } else { Ok(()) }
+    }
+
+    /// Room for a first message, for which there is none at once.
+    async fn make_room_in_turn(&mut self) -> Result<()> {
+        let _waiting = Waiting::new(&self.streams.waiting);
+        let deadline = Instant::now() + ANSWER_WAIT;
+        let turn = Arc::clone(&self.connection.turn).acquire_owned();
+        let turn = timeout_at(deadline, turn).await.map_err(|_| self.refuse())?;
+        // What is expected by now.
+        let expected = self.connection.expected.bytes();
+        self.charge = self.try_charge(self.units(expected));
+        if self.charge.is_none() {
+            self.charge = Some(self.wait(self.units(MESSAGE_BYTES_MIN), deadline).await?);
+            self.turn = (expected > MESSAGE_BYTES_MIN).then(|| turn.expect(NEVER_CLOSED));
+        }
+        Ok(())
     }
 
     /// Charges what there is now, the messages behind the next one included, if there is room for it at once.
     pub fn covers(&mut self, bytes: u64) -> bool {
-        self.last_bytes = bytes;
-        let units = self.units(bytes);
-        let is_charged =
-            self.charge.as_ref().is_some_and(|c| c.of_connection.num_permits() >= units as usize);
-        if !is_charged {
-            // Given back first: who held some and waited for more would wait for others who do the same.
-            self.charge = None;
-            self.charge = self.try_charge(units);
+        if self.last_bytes == 0 {
+            self.connection.expected.learn(bytes);
         }
-        self.count(bytes);
+        self.last_bytes = bytes;
+        let (units, least) = (self.units(bytes), self.units(MESSAGE_BYTES_MIN));
+        match &mut self.charge {
+            Some(charge) if charge.of_connection.num_permits() >= units as usize => {
+                charge.shrink(units.max(least));
+            }
+            // Given back first: who held some and waited for more would wait for others who do the same.
+            charge => {
+                *charge = None;
+                self.charge = self.try_charge(units);
+            }
+        }
+        self.covered(bytes);
         self.charge.is_some()
     }
 
@@ -236,14 +335,48 @@ impl Answer {
     pub async fn cover(&mut self, bytes: u64) -> Result<()> {
         if !self.covers(bytes) {
             self.charge(self.units(bytes)).await?;
-            self.count(bytes);
+            self.covered(bytes);
         }
         Ok(())
+    }
+
+    /// Counts what is held for the figures, and lets others make theirs, if it is charged.
+    fn covered(&mut self, bytes: u64) {
+        if let Some(charge) = &mut self.charge {
+            charge.total.fetch_add(bytes, Ordering::Relaxed);
+            charge.total.fetch_sub(charge.bytes, Ordering::Relaxed);
+            charge.bytes = bytes;
+            self.turn = None;
+        }
+    }
+
+    /// So many of the bytes that it covers are behind the message that the transport is given, and the next message, whole, is among them.
+    pub fn keep(&mut self, bytes: u64) {
+        self.behind_bytes = bytes;
+    }
+
+    /// The client took the last message; gives back what that had, where the next one is made already.
+    fn keep_behind(&mut self) -> bool {
+        let bytes = std::mem::take(&mut self.behind_bytes);
+        let units = self.units(bytes);
+        match &mut self.charge {
+            Some(charge) if bytes > 0 => charge.shrink(units),
+            _ => return false,
+        }
+        self.covered(bytes);
+        self.waits_no_more();
+        true
     }
 
     /// The client took the last message, and there is no next one yet.
     pub fn taken(&mut self) {
         self.charge = None;
+        self.turn = None;
+        self.behind_bytes = 0;
+        self.waits_no_more();
+    }
+
+    fn waits_no_more(&self) {
         if let Some((_, slot)) = &self.slot {
             let mut parked = lock(&slot.state);
             (parked.waits, parked.bytes) = (false, 0);
@@ -257,7 +390,7 @@ impl Answer {
     }
 
     fn charged(&self, of_connection: OwnedSemaphorePermit, of_all: OwnedSemaphorePermit) -> Charge {
-        Charge { _units: of_all, of_connection, total: Arc::clone(&self.streams.bytes), bytes: 0 }
+        Charge { of_all, of_connection, total: Arc::clone(&self.streams.bytes), bytes: 0 }
     }
 
     fn try_charge(&self, units: u32) -> Option<Charge> {
@@ -267,31 +400,27 @@ impl Answer {
     }
 
     async fn charge(&mut self, units: u32) -> Result<()> {
-        if let Some(charge) = self.try_charge(units) {
-            self.charge = Some(charge);
-            return Ok(());
+        self.charge = self.try_charge(units);
+        if self.charge.is_none() {
+            let _waiting = Waiting::new(&self.streams.waiting);
+            self.charge = Some(self.wait(units, Instant::now() + ANSWER_WAIT).await?);
         }
-        let _waiting = Waiting::new(&self.streams.waiting);
-        let mine = Arc::clone(&self.connection.answers).acquire_many_owned(units);
-        let Ok(mine) = tokio::time::timeout(ANSWER_WAIT, mine).await else {
-            self.streams.refused.fetch_add(1, Ordering::Relaxed);
-            let what = "other answers of this connection, which its client does not read, hold the memory that it may have; \
-                        read them, or use another connection";
-            return Err(Error::overloaded(what, RETRY_AFTER));
-        };
-        let all = Arc::clone(&self.streams.units).acquire_many_owned(units).await;
-        let (mine, all) = (mine.expect(NEVER_CLOSED), all.expect(NEVER_CLOSED));
-        self.charge = Some(self.charged(mine, all));
         Ok(())
     }
 
-    /// Counts what is held for the figures.
-    fn count(&mut self, bytes: u64) {
-        if let Some(charge) = &mut self.charge {
-            charge.total.fetch_add(bytes, Ordering::Relaxed);
-            charge.total.fetch_sub(charge.bytes, Ordering::Relaxed);
-            charge.bytes = bytes;
-        }
+    /// Waits for so many units; until the deadline for those of its connection.
+    async fn wait(&self, units: u32, deadline: Instant) -> Result<Charge> {
+        let mine = Arc::clone(&self.connection.answers).acquire_many_owned(units);
+        let mine = timeout_at(deadline, mine).await.map_err(|_| self.refuse())?;
+        let all = Arc::clone(&self.streams.units).acquire_many_owned(units).await;
+        Ok(self.charged(mine.expect(NEVER_CLOSED), all.expect(NEVER_CLOSED)))
+    }
+
+    fn refuse(&self) -> Error {
+        self.streams.refused.fetch_add(1, Ordering::Relaxed);
+        let what = "other answers of this connection, which its client does not read, hold the memory that it may have; \
+                    read them, or use another connection";
+        Error::overloaded(what, RETRY_AFTER)
     }
 
     /// Whether messages of so many bytes take no more than any answer does from its beginning.
@@ -310,7 +439,9 @@ impl Answer {
             (id, slot)
         });
         let bytes = self.charge.as_ref().map_or(0, |charge| charge.bytes);
-        *lock(&slot.state) = Parked { waits: true, rows, since: now, bytes, suspended: false };
+        let behind_bytes = self.behind_bytes;
+        *lock(&slot.state) =
+            Parked { waits: true, rows, since: now, bytes, behind_bytes, suspended: false };
     }
 
     /// Takes the read back.
@@ -350,6 +481,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use futures::FutureExt as _;
 
@@ -440,6 +573,112 @@ mod tests {
         });
         let all = tokio::time::timeout(STALLED_AFTER, futures::future::join_all(covered)).await;
         assert!(all.is_ok(), "they wait for each other");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rows_that_turn_out_large_are_made_a_few_at_a_time() {
+        // A connection has 16 MiB, a message's beginning 64 KiB of them.
+        let streams = Arc::new(Streams::new(128 << 20));
+        let connection = streams.connection();
+        let (made, most, done) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let reads = (0..200).map(|_| {
+            let mut answer = streams.answer(Some(Arc::clone(&connection)));
+            let (made, most, done) = (&made, &most, &done);
+            async move {
+                answer.make_room().await.unwrap();
+                made.set(made.get() + 1);
+                most.set(most.get().max(made.get()));
+                // Others read too, meanwhile.
+                tokio::task::yield_now().await;
+                answer.cover(10 << 20).await.unwrap();
+                made.set(made.get() - 1);
+                tokio::task::yield_now().await;
+                answer.taken();
+                done.set(done.get() + 1);
+            }
+        });
+        let all = futures::future::join_all(reads);
+        tokio::time::timeout(STALLED_AFTER, all).await.expect("they wait for each other");
+        assert_eq!(done.get(), 200);
+        // While nobody knows how large they are, and one more.
+        assert!(most.get() <= FIRST_MESSAGES_PART + 1, "{} rows that nobody counts", most.get());
+    }
+
+    #[tokio::test]
+    async fn small_reads_of_a_connection_go_beside_each_other_soon_after_a_large_one() {
+        let streams = Arc::new(Streams::new(128 << 20));
+        let connection = streams.connection();
+        let answer = || streams.answer(Some(Arc::clone(&connection)));
+        let mut large = answer();
+        large.make_room().await.unwrap();
+        large.cover(10 << 20).await.unwrap();
+        // One at a time while the large one leaves no room for another such.
+        let (mut first, mut second) = (answer(), answer());
+        assert!(first.make_room().now_or_never().is_some());
+        assert!(second.make_room().now_or_never().is_none());
+        assert!(first.covers(1 << 10));
+        assert!(second.make_room().now_or_never().is_some());
+        assert!(second.covers(1 << 10));
+        for _ in 0..10 {
+            let mut small = answer();
+            assert!(small.make_room().now_or_never().is_some());
+            assert!(small.covers(1 << 10));
+        }
+        let mut small: Vec<_> = (0..90).map(|_| answer()).collect();
+        assert!(small.iter_mut().all(|answer| answer.make_room().now_or_never().is_some()));
+    }
+
+    #[tokio::test]
+    async fn what_is_made_of_a_large_row_stays_charged_and_waits_for_nobody() {
+        let streams = Arc::new(Streams::new(8 << 20));
+        let connection = streams.connection();
+        let mut large = streams.answer(Some(Arc::clone(&connection)));
+        large.make_room().await.unwrap();
+        large.cover(1 << 20).await.unwrap();
+        large.keep(900 << 10);
+        large.park(None, 0);
+        let mut other = streams.answer(Some(Arc::clone(&connection)));
+        let mut waits = Box::pin(other.make_room());
+        assert!(waits.as_mut().now_or_never().is_none());
+        assert!(large.make_room().now_or_never().is_some(), "its next message is there");
+        assert_eq!(streams.figures().bytes, 900 << 10);
+        assert_eq!(streams.figures().parked, 0);
+        assert!(waits.as_mut().now_or_never().is_some(), "one has been taken");
+        assert!(large.covers(900 << 10));
+        large.keep(0);
+        drop(waits);
+        drop(other);
+        // The last one was taken: the next is made when there is room.
+        let mut others: Vec<_> =
+            (0..3).map(|_| streams.answer(Some(Arc::clone(&connection)))).collect();
+        let has_room = |answer: &mut Answer| answer.make_room().now_or_never().is_some();
+        assert_eq!(others.iter_mut().map(has_room).collect::<Vec<_>>(), [true, false, false]);
+        assert!(has_room(&mut large));
+    }
+
+    #[tokio::test]
+    async fn a_client_has_longer_for_a_message_that_is_larger_than_others() {
+        let streams = Arc::new(Streams::new(8 << 20));
+        let connection = streams.connection();
+        let mut large = streams.answer(Some(Arc::clone(&connection)));
+        large.make_room().await.unwrap();
+        large.cover(40 << 20).await.unwrap();
+        large.keep(28 << 20);
+        large.park(None, 0);
+        let others = (0..ANSWERS_PER_CONNECTION_PART).map(|_| async {
+            let mut other = streams.answer(None);
+            other.make_room().await.unwrap();
+            other.cover(1 << 20).await.unwrap();
+            futures::future::pending::<()>().await;
+        });
+        let mut others = Box::pin(futures::future::join_all(others));
+        assert!(others.as_mut().now_or_never().is_none());
+        assert_eq!(streams.figures().waiting, 1);
+        let patience = 3 * CLOSE_STALLED_AFTER.as_micros() as u64;
+        streams.relieve(patience - 1, false);
+        assert_eq!(streams.figures().closed, 0, "it may be reading all the time");
+        streams.relieve(patience, false);
+        assert_eq!(streams.figures().closed, 1);
     }
 
     #[tokio::test]
