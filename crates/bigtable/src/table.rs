@@ -17,10 +17,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::try_join_all;
-use futures::stream::FuturesUnordered;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_request::RequestStatsView;
-use tepui_engine::cell::{Mutation, RowBatch, RowRange};
+use tepui_engine::cell::{Mutation, Row, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::pressure::{self, Pressure, Priority};
 use tepui_engine::read::Projection;
@@ -54,7 +53,8 @@ const MUTATE_ROWS_IN_FLIGHT_BYTES: usize = 4 << 20;
 /// Writes of one `MutateRows` under way at once even where they are large: they share a sync.
 const MUTATE_ROWS_IN_FLIGHT_MIN: usize = 4;
 
-/// Rows that a `DropRowRange` of a table with a change stream deletes at once, at most: enough to share syncs.
+/// Rows that a `DropRowRange` of a table with a change stream looks for and deletes at once, at most: enough to share syncs, and
+/// to be worth a scan. More would hold their keys, of up to 4 KiB each.
 const DELETES_IN_FLIGHT_MAX: usize = 256;
 
 /// A table. All methods are safe to call from any thread.
@@ -477,29 +477,63 @@ impl TabletDrop {
 }
 
 /// Deletes the rows of a range one by one: a change stream shows each of them.
-async fn delete_rows(tablet: &Tablet, range: RowRange) -> Result<()> {
-    let mut projection = Projection::all();
-    (projection.values, projection.cells_per_row_max) = (false, 1);
-    let options =
-        ScanOptions { range, projection, reverse: false, rows_hint: None, snapshot: None };
-    let mut rows = tablet.scan(options)?;
-    let mut deletes = FuturesUnordered::new();
-    while let Some(row) = rows.next().await? {
-        // A row without cells is a mark of progress.
-        if !row.cells.is_empty() {
-            let batch = RowBatch { row: row.key, mutations: vec![Mutation::DeleteRow] };
-            deletes.push(tablet.apply_when_room(batch));
-        }
-        if deletes.len() >= DELETES_IN_FLIGHT_MAX
-            && let Some(deleted) = deletes.next().await
-        {
-            deleted?;
-        }
-    }
-    while let Some(deleted) = deletes.next().await {
-        deleted?;
+///
+/// Nothing of the tablet is held while deletions wait for room: a scan keeps the memtables of its beginning, and the room may be
+/// theirs. So the rows are looked for piece by piece, each as it is by then, and what others write there meanwhile goes too. Not
+/// so behind the last row that there was at first: whoever appends rows without pause would keep this from its end.
+async fn delete_rows(tablet: &Tablet, mut range: RowRange) -> Result<()> {
+    let Some(last) = last_row(tablet, &range).await? else { return Ok(()) };
+    range.end = RowRange::row(&last).end;
+    while !range.is_empty() {
+        let rows;
+        (rows, range.start) = first_rows(tablet, &range).await?;
+        let deletions = rows.into_iter().map(|row| {
+            tablet.apply_when_room(RowBatch { row, mutations: vec![Mutation::DeleteRow] })
+        });
+        try_join_all(deletions).await?;
+        others_first().await;
     }
     Ok(())
+}
+
+/// The last row of a range.
+async fn last_row(tablet: &Tablet, range: &RowRange) -> Result<Option<Bytes>> {
+    let mut rows = tablet.scan(keys_of(range, true, 1))?;
+    while let Some(row) = rows.next().await? {
+        if !is_mark(&row) {
+            return Ok(Some(row.key));
+        }
+        others_first().await;
+    }
+    Ok(None)
+}
+
+/// The first rows of a range, as many as are deleted at once or as a scan finds before it gives a mark, and the key from which
+/// the range goes on: its end if it does not.
+async fn first_rows(tablet: &Tablet, range: &RowRange) -> Result<(Vec<Bytes>, Bytes)> {
+    let mut rows = tablet.scan(keys_of(range, false, DELETES_IN_FLIGHT_MAX))?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().await? {
+        if !is_mark(&row) {
+            found.push(row.key.clone());
+        }
+        if is_mark(&row) || found.len() >= DELETES_IN_FLIGHT_MAX {
+            return Ok((found, RowRange::row(&row.key).end));
+        }
+    }
+    Ok((found, range.end.clone()))
+}
+
+/// A scan for the keys of rows, so many at most.
+fn keys_of(range: &RowRange, reverse: bool, rows_max: usize) -> ScanOptions {
+    let projection = Projection { values: false, cells_per_row_max: 1, ..Projection::all() };
+    let (range, rows_hint) = (range.clone(), Some(rows_max));
+    ScanOptions { range, projection, reverse, rows_hint, snapshot: None }
+}
+
+/// Whether a scan says no more by it than how far it has come.
+fn is_mark(row: &Row) -> bool {
+    row.cells.is_empty()
 }
 
 /// A limit on rows as it is used: 0 means none.

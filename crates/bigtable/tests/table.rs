@@ -28,8 +28,8 @@ use tepui_bigtable::{Code, chunk};
 use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::db::{Engine, EngineOptions};
 use tepui_engine::io::{
-    Env, Fault, FaultFiles, FaultOp, Files, InlineIo, IoEngine, ManualClock, MemoryFiles, Rng,
-    SeededRng, ThreadSpawner,
+    Env, Fault, FaultFiles, FaultOp, Files, InlineIo, IoEngine, JoinHandle, ManualClock,
+    MemoryFiles, Rng, SeededRng, Spawner, ThreadSpawner,
 };
 use tepui_engine::pressure::Priority;
 use tepui_engine::schema::Aggregate;
@@ -929,6 +929,91 @@ async fn rows_that_are_dropped_while_their_history_begins_are_deleted_one_by_one
     let delete =
         |row: &'static str| RowBatch { row: row.into(), mutations: vec![Mutation::DeleteRow] };
     assert_eq!(deleted, ["a", "b"].map(delete));
+}
+
+/// Starts the log's thread and no other: what the background has to do is done when a test says so.
+#[derive(Debug)]
+struct LogOnly;
+
+impl Spawner for LogOnly {
+    fn spawn(
+        &self,
+        name: &str,
+        work: Box<dyn FnOnce() + Send>,
+    ) -> tepui_engine::Result<Box<dyn JoinHandle>> {
+        if name == "tepui-log" { ThreadSpawner.spawn(name, work) } else { Ok(Box::new(Self)) }
+    }
+}
+
+impl JoinHandle for LogOnly {
+    fn join(self: Box<Self>) {}
+}
+
+#[tokio::test]
+async fn rows_that_fill_the_memory_for_writes_are_dropped_once_they_are_flushed() {
+    let mut fixture = Fixture::new(&[]);
+    fixture.env.spawner = Arc::new(LogOnly);
+    fixture.reopen_with(EngineOptions {
+        memtable_bytes: 1 << 20,
+        memtables_total_bytes: 4 << 20,
+        memtables_waiting_max: 8,
+        ..EngineOptions::default()
+    });
+    let tablet = Arc::clone(fixture.table.tablets().next().unwrap().1);
+    tablet.keep_changes(Some(Duration::from_hours(24)));
+    let family = fixture.table.schema().families["f"].id;
+    let mut rows = 0;
+    while fixture.engine.pressure().refused_share() < 0.5 {
+        let row = Bytes::from(format!("row-{rows:04}"));
+        let (qualifier, value) = (Bytes::new(), Bytes::from_static(&[b'v'; 4 << 10]));
+        let put = Mutation::Put { family, qualifier, timestamp: 0, value };
+        let lock = tablet.lock_row(&row).await;
+        tablet.apply_locked(lock, RowBatch { row, mutations: vec![put] }).await.unwrap();
+        rows += 1;
+    }
+    assert!(rows > 256, "not all of them are deleted at once");
+    let mut dropping = std::pin::pin!(fixture.table.drop_row_range(None));
+    assert!(dropping.as_mut().now_or_never().is_none(), "there is no room for deletions");
+    fixture.engine.run_background().unwrap();
+    let pressure = fixture.engine.pressure();
+    assert!(pressure.refused_share() <= 0.0, "it holds what it waits for: {pressure:?}");
+    dropping.await.unwrap();
+    assert_eq!(fixture.dump().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn rows_that_are_appended_while_others_are_dropped_one_by_one_stay() {
+    let fixture = Fixture::new(&[]);
+    let tablet = Arc::clone(fixture.table.tablets().next().unwrap().1);
+    tablet.keep_changes(Some(Duration::from_hours(24)));
+    for row in 0..600 {
+        fixture.mutate(&format!("row-{row:04}"), vec![set("f", "q", 0, "v")]).await;
+    }
+    let lock = tablet.lock_row(b"row-0000").await;
+    let mut dropping = std::pin::pin!(fixture.table.drop_row_range(Some(b"row-")));
+    assert!(dropping.as_mut().now_or_never().is_none(), "a row is locked");
+    fixture.mutate("row-0600", vec![set("f", "q", 0, "new")]).await;
+    drop(lock);
+    dropping.await.unwrap();
+    assert_eq!(fixture.dump().await, ["row-0600 f:q@0=new"]);
+}
+
+#[tokio::test]
+async fn a_drop_row_by_row_gives_its_thread_to_others_where_rows_are_long_gone() {
+    let fixture = Fixture::new(&[]);
+    let tablet = Arc::clone(fixture.table.tablets().next().unwrap().1);
+    tablet.keep_changes(Some(Duration::from_hours(24)));
+    let delete = |row: u32| RowBatch {
+        row: format!("row-{row:06}").into(),
+        mutations: vec![Mutation::DeleteRow],
+    };
+    let rows: Vec<u32> = (0..20_000).collect();
+    for rows in rows.chunks(100) {
+        tablet.apply_rows(rows.iter().copied().map(delete).collect()).await.unwrap();
+    }
+    let mut dropping = std::pin::pin!(fixture.table.drop_row_range(None));
+    assert!(dropping.as_mut().now_or_never().is_none(), "it looks at 20,000 rows in one go");
+    dropping.await.unwrap();
 }
 
 #[tokio::test]
