@@ -304,7 +304,8 @@ impl ValueReader {
     }
 }
 
-/// Files of which [`ValueWindows`] holds a piece, at most: 16 MiB in all. The values of others are read one by one.
+/// Files of which [`ValueWindows`] holds a piece, at most: 16 MiB in all. The values of others are read one by one, and so are
+/// those that are larger than a piece.
 const WINDOWS_MAX: usize = 64;
 
 /// Reads the values of many files, of each in the order in which they lie, many with one read: for compactions and
@@ -315,14 +316,15 @@ pub(crate) struct ValueWindows(HashMap<FileId, ValueWindow>);
 impl ValueWindows {
     /// The value, which may share memory with others.
     pub(crate) fn read(&mut self, reader: &ValueReader, pointer: &ValuePointer) -> Result<Bytes> {
-        if self.0.len() >= WINDOWS_MAX && !self.0.contains_key(&pointer.file) {
+        let has_place = self.0.len() < WINDOWS_MAX || self.0.contains_key(&pointer.file);
+        if !has_place || u64::from(pointer.stored_len) > WINDOW_BYTES {
             return reader.read(pointer);
         }
         self.0.entry(pointer.file).or_default().read(reader, pointer)
     }
 }
 
-/// A piece of a file.
+/// A piece of a file, of [`WINDOW_BYTES`] at most.
 #[derive(Debug, Default)]
 struct ValueWindow {
     offset: u64,
@@ -334,12 +336,12 @@ struct ValueWindow {
 const WINDOW_BYTES: u64 = 256 << 10;
 
 impl ValueWindow {
+    /// A value that fits in.
     fn read(&mut self, reader: &ValueReader, pointer: &ValuePointer) -> Result<Bytes> {
         reader.check(pointer)?;
         let held = self.offset..self.offset + self.bytes.len() as u64;
         if !(held.start <= pointer.offset && pointer.end() <= held.end) {
-            let end =
-                reader.end.min(pointer.end().max(pointer.offset.saturating_add(WINDOW_BYTES)));
+            let end = reader.end.min(pointer.offset.saturating_add(WINDOW_BYTES));
             let len = end.saturating_sub(pointer.offset) as usize;
             self.bytes = match reader.file.read_at(pointer.offset, len) {
                 Ok(bytes) => bytes,
@@ -393,6 +395,24 @@ mod tests {
                 assert_eq!(reader.read(pointer).unwrap(), value);
                 assert_eq!(windows.read(&reader, pointer).unwrap(), value);
             }
+        }
+    }
+
+    #[test]
+    fn values_larger_than_a_window_are_read_and_not_held() {
+        let window = WINDOW_BYTES as usize;
+        let values: Vec<Vec<u8>> = [10, window - 9, window, 4 * window, 10]
+            .iter()
+            .zip(1u8..)
+            .map(|(len, byte)| vec![byte; *len])
+            .collect();
+        let (files, pointers) = written(Compression::None, &values);
+        let reader = ValueReader::open(files.as_ref(), Path::new(PATH), 7).unwrap();
+        let mut windows = ValueWindows::default();
+        for (pointer, value) in pointers.iter().zip(values) {
+            assert!(windows.read(&reader, pointer).unwrap() == value);
+            let held: usize = windows.0.values().map(|held| held.bytes.len()).sum();
+            assert!(held <= window, "{held} bytes are held after a value of {}", value.len());
         }
     }
 
