@@ -61,7 +61,8 @@ pub(crate) struct ValueFile {
     store: Arc<ValueStore>,
     /// Who names it.
     names: AtomicU64,
-    /// Bytes that SSTs name in it.
+    /// Bytes that SSTs name in it; for a moment more than it has, as an SST that is replaced and the one in its place both
+    /// name a value.
     live_bytes: AtomicU64,
     /// A value of it could not be read: moving its values is not tried again.
     stuck: AtomicBool,
@@ -287,20 +288,15 @@ impl ValueFile {
         self.reader.get().map_or(0, ValueReader::frame_bytes)
     }
 
-    /// Bytes that SSTs name in it.
-    pub(crate) fn live_bytes(&self) -> u64 {
-        // An SST that is replaced and the one in its place both name a value for a moment.
-        self.live_bytes.load(Ordering::Relaxed).min(self.frame_bytes())
-    }
-
     /// Bytes that nothing names.
     pub(crate) fn garbage_bytes(&self) -> u64 {
-        self.frame_bytes() - self.live_bytes()
+        // Each figure is asked for once: the file may be opened at any moment.
+        self.frame_bytes().saturating_sub(self.live_bytes.load(Ordering::Relaxed))
     }
 
     /// Whether little of it is live, and moving its values frees it.
     pub(crate) fn is_sparse(&self) -> bool {
-        let live = self.live_bytes().saturating_mul(100);
+        let live = self.live_bytes.load(Ordering::Relaxed).saturating_mul(100);
         !self.stuck.load(Ordering::Relaxed)
             && !self.is_kept()
             && self.store.all_known()
@@ -383,20 +379,22 @@ impl NamedValues {
     /// Those of the files whose values a job should move that finds `named` bytes in them: sparse ones, from that of
     /// which the least is live on, up to `budget` bytes to move, but one at least.
     pub(crate) fn to_move(&self, named: &BTreeMap<FileId, u64>, budget: u64) -> HashSet<FileId> {
-        let mut sparse: Vec<&Arc<ValueFile>> =
-            self.0.values().filter(|file| file.is_sparse()).collect();
-        // By the share that is live, without dividing.
-        let share = |a: &ValueFile, b: &ValueFile| {
-            let cross = |x: &ValueFile, y: &ValueFile| {
-                u128::from(x.live_bytes()) * u128::from(y.frame_bytes())
-            };
-            cross(a, b).cmp(&cross(b, a)).then(a.id.cmp(&b.id))
+        // Their figures change meanwhile, and an order must not.
+        let figures = |file: &Arc<ValueFile>| {
+            (file.live_bytes.load(Ordering::Relaxed), file.frame_bytes(), file.id)
         };
-        sparse.sort_by(|a, b| share(a, b));
+        let sparse = self.0.values().filter(|file| file.is_sparse());
+        let mut sparse: Vec<(u64, u64, FileId)> = sparse.map(figures).collect();
+        // By the share that is live, without dividing.
+        let share = |a: &(u64, u64, FileId), b: &(u64, u64, FileId)| {
+            let cross = |live: u64, other_bytes: u64| u128::from(live) * u128::from(other_bytes);
+            cross(a.0, b.1).cmp(&cross(b.0, a.1)).then(a.2.cmp(&b.2))
+        };
+        sparse.sort_by(share);
         let mut moved = 0u64;
         let mut chosen = HashSet::new();
-        for file in sparse {
-            let bytes = named.get(&file.id).copied().unwrap_or(0);
+        for (_, _, id) in sparse {
+            let bytes = named.get(&id).copied().unwrap_or(0);
             if bytes == 0 {
                 continue;
             }
@@ -404,7 +402,7 @@ impl NamedValues {
             if moved > budget && !chosen.is_empty() {
                 break;
             }
-            chosen.insert(file.id);
+            chosen.insert(id);
         }
         chosen
     }
