@@ -32,7 +32,8 @@
 //!
 //! Guarantees: no message is larger than [`MESSAGE_BYTES_MAX`], and so none exceeds
 //! [`limits::RESPONSE_BYTES_MAX`], except one of a single large row under [`LargeRows::Whole`]; large values are
-//! slices of the memory they came in, and copied only where messages wait for long ([`Chunker::own_values`]).
+//! slices of the memory they came in, and copied only where messages wait for long, or little else of that memory is sent
+//! ([`Chunker::own_values`]).
 
 use std::collections::VecDeque;
 

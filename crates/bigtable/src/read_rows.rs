@@ -55,6 +55,12 @@ const LOOKED_AT_ROWS_MAX: u64 = 10_000;
 /// Cells looked at between two messages, at most: the same for wide rows.
 const LOOKED_AT_CELLS_MAX: u64 = 100_000;
 
+/// Bytes of values that a filter may drop before those that it let pass are copied. A value in a message is a slice of the
+/// memory that it was read into, with a hundred others perhaps: where one in a hundred passes, a message of a megabyte would
+/// hold a hundred, and nobody counts those. More holds more beside each message; with less, values would be copied although
+/// a third of what they hold is sent.
+const DROPPED_BYTES_MAX: usize = 2 << 20;
+
 /// What the engine has to say about rows, in the order of the read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Seen {
@@ -385,6 +391,10 @@ fn projection_bytes(projection: &Projection) -> usize {
     columns.map(|family| 1 + family.qualifiers.len()).sum::<usize>() * size_of::<FamilyProjection>()
 }
 
+fn value_bytes<'a>(values: impl Iterator<Item = &'a Bytes>) -> usize {
+    values.map(Bytes::len).sum()
+}
+
 fn row_bytes(row: &Row) -> usize {
     row.cells.iter().map(|cell| cell.qualifier.len() + cell.value.len()).sum()
 }
@@ -409,6 +419,8 @@ struct Responder {
     cells_looked_at: u64,
     /// The last key that was looked at, where no message says so.
     passed: Option<Bytes>,
+    /// Bytes that the filter has dropped and whose memory messages may hold.
+    dropped_bytes: usize,
     /// Cells that the steps of the filter went through, until somebody counts them.
     filter_steps: u64,
     stats: ReadStats,
@@ -429,6 +441,7 @@ impl Responder {
             rows_looked_at: 0,
             cells_looked_at: 0,
             passed: None,
+            dropped_bytes: 0,
             filter_steps: 0,
             stats: ReadStats::default(),
         }
@@ -449,12 +462,19 @@ impl Responder {
             Seen::Row(row) => {
                 let key = row.key.clone();
                 let seen = row.cells.len();
+                let seen_bytes = value_bytes(row.cells.iter().map(|cell| &cell.value));
                 self.cells_looked_at += seen as u64;
                 let families = self.chunker.families();
                 let (cells, steps) = self.selection.apply(row, families, self.rng.as_ref())?;
                 self.filter_steps += steps;
+                let passed_bytes = value_bytes(cells.iter().map(|cell| &cell.value));
+                self.dropped_bytes += seen_bytes.saturating_sub(passed_bytes);
                 let sent = self.chunker.push_row(&key, cells);
                 self.stats.count_row(seen, sent);
+                if self.dropped_bytes >= DROPPED_BYTES_MAX {
+                    self.chunker.own_values();
+                    self.dropped_bytes = 0;
+                }
                 ((sent == 0).then_some(key), sent > 0, false)
             }
             Seen::Nothing(key) => {
@@ -492,6 +512,7 @@ impl Responder {
         let message = self.chunker.pop()?;
         self.rows_looked_at = 0;
         self.cells_looked_at = 0;
+        self.dropped_bytes = 0;
         Some(message)
     }
 }

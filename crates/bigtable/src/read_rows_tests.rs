@@ -20,11 +20,15 @@ impl Rng for NoChance {
 }
 
 fn responder(rows_limit: Option<u64>) -> Responder {
+    filtering(None, rows_limit)
+}
+
+fn filtering(filter: Option<&v2::RowFilter>, rows_limit: Option<u64>) -> Responder {
     let mut schema = TableSchema::new();
     let id = schema.allocate_family_id();
     schema.families.insert("f".into(), FamilySchema::new(id));
     let names = schema.names();
-    let selection = Selection::of_read(FilterSource::Message(None), &names, None).unwrap();
+    let selection = Selection::of_read(FilterSource::Message(filter), &names, None).unwrap();
     let chunker = Chunker::new(names, LargeRows::Split);
     Responder::new(selection, chunker, Arc::new(NoChance), rows_limit)
 }
@@ -189,4 +193,59 @@ fn fewer_rows_are_read_ahead_where_rows_are_large_or_few_are_wanted() {
     assert_eq!(point_window(max, 1_000, Some(3)), 3);
     assert_eq!(point_window(max, POINT_READS_BYTES / 4, None), 4);
     assert_eq!(point_window(max, POINT_READS_BYTES * 2, None), 0);
+}
+
+/// What one read of the device has brought: values of many rows. All of it is there while one of them is.
+struct Buffer {
+    bytes: Vec<u8>,
+    /// Counts those that are there.
+    _there: Arc<()>,
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[test]
+fn of_what_a_filter_drops_no_more_than_a_little_memory_is_held() {
+    const VALUE_BYTES: usize = 10_000;
+    const VALUES: usize = 100;
+    const READS: usize = 90;
+    let range = v2::ValueRange {
+        start_value: Some(v2::value_range::StartValue::StartValueClosed("y".into())),
+        end_value: None,
+    };
+    let filter = v2::row_filter::Filter::ValueRangeFilter(range);
+    let mut responder = filtering(Some(&v2::RowFilter { filter: Some(filter) }), None);
+    let there = Arc::new(());
+    let (mut decoder, mut held_max) = (Decoder::new(false), 0);
+    let mut decode = |responder: &mut Responder| {
+        for message in drain(responder) {
+            decoder.push(&message).unwrap();
+        }
+    };
+    for read in 0..READS {
+        let mut bytes = vec![0; VALUES * VALUE_BYTES];
+        // One row of them passes.
+        bytes[read * VALUE_BYTES] = b'z';
+        let buffer = Bytes::from_owner(Buffer { bytes, _there: Arc::clone(&there) });
+        for i in 0..VALUES {
+            let value = buffer.slice(i * VALUE_BYTES..(i + 1) * VALUE_BYTES);
+            let cell = Cell { family: FamilyId(1), qualifier: "q".into(), timestamp: 0, value };
+            let row = Row { key: key(read * VALUES + i), cells: vec![cell] };
+            responder.push(Seen::Row(row)).unwrap();
+            decode(&mut responder);
+        }
+        drop(buffer);
+        held_max = held_max.max(Arc::strong_count(&there) - 1);
+    }
+    responder.finish();
+    decode(&mut responder);
+    let rows = decoder.finish().unwrap();
+    let keys: Vec<_> = rows.iter().map(|row| row.key.clone()).collect();
+    assert_eq!(keys, (0..READS).map(|read| key(read * VALUES + read)).collect::<Vec<_>>());
+    assert!(rows.iter().all(|row| row.cells[0].value.len() == VALUE_BYTES));
+    assert!(held_max <= 4, "{held_max} reads of a megabyte are in memory at once");
 }

@@ -110,8 +110,8 @@ impl ReadRowsMessage {
     }
 
     /// Moves what is shared into memory of its own, for a message that waits for long: a slice keeps all of the memory that
-    /// it is of, and one of a value in a memtable keeps that memtable, which writers then lack. What was moved
-    /// before stays where it is.
+    /// it is of, be it a read of many values or a memtable, which writers then lack. What was moved before stays where
+    /// it is.
     pub fn own_values(&mut self) {
         for (_, value) in self.shared.iter_mut().skip(self.owned) {
             *value = Bytes::copy_from_slice(value);
