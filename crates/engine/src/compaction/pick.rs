@@ -44,7 +44,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::ages::ages;
-use super::shape::{LAST_LEVEL, Shape, is_over_something, level_files, sublevels_max, weight};
+use super::shape::{LAST_LEVEL, Shape, is_over_something, level_files, sublevels_max};
 use super::sublevels::{self, overlapping};
 use crate::cell::RowRange;
 use crate::manifest::{SstRef, Version};
@@ -233,7 +233,7 @@ pub(crate) fn pick_level_zero(
 ) -> Option<Pick> {
     let fits = |pick: &Pick| pick.input_bytes() <= bytes_max;
     let deep = shape.sublevels.len() >= sublevels_max(options, shape.style);
-    let heavy = weight(version, options, shape.style) >= 1.0;
+    let heavy = shape.weight >= 1.0;
     let tiered = shape.style == CompactionStyle::Tiered;
     // What another style has left between goes down first.
     let is_over = (1..LAST_LEVEL).any(|level| !level_files(version, level).is_empty());
@@ -411,7 +411,7 @@ fn pick_tiered(
     options: &EngineOptions,
     busy: &Busy,
 ) -> Option<Pick> {
-    let heavy = weight(version, options, shape.style) >= 1.0;
+    let heavy = shape.weight >= 1.0;
     let deep = shape.sublevels.len() >= sublevels_max(options, shape.style);
     let column = || pick_l0(version, shape, Reason::L0, None, busy);
     let down = || if heavy { column() } else { None };

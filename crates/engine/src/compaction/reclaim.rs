@@ -40,7 +40,7 @@ impl ValueBytes {
 }
 
 /// Rewrites the SST that names the most bytes of sparse value files in its level. `sparse_bytes` tells how many those
-/// are of an SST. Level 0 is left alone: it is merged soon, and what it names is new.
+/// are of an SST. Level 0 is left alone: with what it names it is light, or goes down, and finds its sparse files there.
 pub(crate) fn pick_to_reclaim(
     version: &Version,
     busy: &Busy,

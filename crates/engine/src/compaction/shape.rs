@@ -14,7 +14,8 @@
 //! # Tiered
 //!
 //! Of a [tiered](CompactionStyle::Tiered) tablet the base level is the last, and level 0 is due for one of two
-//! reasons: it has many sublevels, which are then merged with each other, or it is large beside the last level.
+//! reasons: it has many sublevels, which are then merged with each other, or it is large beside the last level, both with
+//! the values that their files name elsewhere.
 //!
 //! # Tombstones
 //!
@@ -52,6 +53,8 @@ pub(crate) struct Contents {
     pub(crate) rows: u64,
     /// Tombstones of all kinds.
     pub(crate) tombstones: u64,
+    /// Bytes that it names in value files.
+    pub(crate) value_bytes: u64,
 }
 
 /// Level targets of a tablet; see the module.
@@ -71,13 +74,15 @@ pub(crate) struct Shape {
     pub(crate) targets: Targets,
     /// Level 0, the oldest sublevel first.
     pub(crate) sublevels: Vec<Run>,
+    /// How heavy level 0 is; from 1.0 on it is due whatever its depth.
+    pub(super) weight: f64,
     /// Levels that are over their targets, the most urgent first; 1.0 is "at its target".
     pub(crate) scores: Vec<(f64, u8)>,
     /// Files with more tombstones than they should have; see the module.
     pub(crate) dense: Vec<Arc<SstRef>>,
     /// Files that dropped rows have cut into too many pieces.
     pub(crate) tattered: Vec<Arc<SstRef>>,
-    /// Bytes that compactions have to read and write until every level is within its target, roughly. It is
+    /// Bytes of SSTs that compactions have to read and write until every level is within its target, roughly. It is
     /// a continuous function of the sizes of the levels: it neither leaps when a threshold is crossed nor
     /// when a compaction begins.
     pub(crate) debt_bytes: u64,
@@ -95,7 +100,7 @@ impl Shape {
         let sublevels = sublevels::arrange(version.level(0));
         let mut scores: Vec<(f64, u8)> = Vec::with_capacity(LEVELS);
         let depth = sublevels.len() as f64 / sublevels_max(options, style).max(1) as f64;
-        let weight = weight(version, options, style);
+        let weight = weight(version, options, style, contents);
         scores.push((depth.max(weight), 0));
         for level in 1..LAST_LEVEL {
             let bytes = level_bytes(version, level);
@@ -118,6 +123,7 @@ impl Shape {
             tattered: tattered(version),
             targets,
             sublevels,
+            weight,
             scores,
         }
     }
@@ -145,19 +151,30 @@ pub(crate) fn sublevels_max(options: &EngineOptions, style: CompactionStyle) -> 
     }
 }
 
-/// How heavy level 0 is; from 1.0 on it is due whatever its depth. Files that share no rows, of a table that is written
-/// in order, are one sublevel however many they are.
-pub(super) fn weight(version: &Version, options: &EngineOptions, style: CompactionStyle) -> f64 {
-    level_bytes(version, 0) as f64 / light(version, options, style).max(1) as f64
+/// How heavy level 0 is. Files that share no rows, of a table that is written in order, are one sublevel however many
+/// they are.
+///
+/// A file weighs what it names in value files, too: values that newer ones hide are found to be garbage only when a
+/// compaction brings the two together, and the files of a table of large values are a two-hundredth of it.
+fn weight(
+    version: &Version,
+    options: &EngineOptions,
+    style: CompactionStyle,
+    contents: &dyn Fn(&SstRef) -> Contents,
+) -> f64 {
+    let bytes = |level: u8| {
+        let values = level_files(version, level).iter().map(|file| contents(file).value_bytes);
+        values.fold(level_bytes(version, level), u64::saturating_add)
+    };
+    bytes(0) as f64 / light(options, style, || bytes(LAST_LEVEL)).max(1) as f64
 }
 
-/// Bytes of level 0 that are left there.
-fn light(version: &Version, options: &EngineOptions, style: CompactionStyle) -> u64 {
+/// Bytes of level 0 that are left there, where the last level has so many.
+fn light(options: &EngineOptions, style: CompactionStyle, last: impl FnOnce() -> u64) -> u64 {
     match style {
         CompactionStyle::Leveled => options.base_level_bytes,
         CompactionStyle::Tiered => {
-            let share = level_bytes(version, LAST_LEVEL) / 100 * TIERED_SPACE_PERCENT;
-            share.max(options.base_level_bytes)
+            (last() / 100 * TIERED_SPACE_PERCENT).max(options.base_level_bytes)
         }
     }
 }
@@ -212,7 +229,7 @@ fn debt(
         CompactionStyle::Leveled => {
             options.memtable_bytes.saturating_mul(options.l0_compaction_files as u64)
         }
-        CompactionStyle::Tiered => light(version, options, style),
+        CompactionStyle::Tiered => light(options, style, || level_bytes(version, LAST_LEVEL)),
     };
     let mut debt = 0.0;
     let mut above = level_bytes(version, 0);
@@ -240,7 +257,7 @@ fn dense(
     for level in 0..LAST_LEVEL {
         let next = if level == 0 { targets.base_level } else { level + 1 };
         for file in level_files(version, level) {
-            let Contents { rows, tombstones } = contents(file);
+            let Contents { rows, tombstones, .. } = contents(file);
             if tombstones < DENSE_TOMBSTONES_MIN {
                 continue;
             }

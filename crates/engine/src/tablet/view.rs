@@ -61,6 +61,10 @@ impl View {
             reader.map(|reader| reader.properties()).map_or_else(Contents::default, |p| Contents {
                 rows: p.rows,
                 tombstones: p.tombstones(),
+                value_bytes: p
+                    .value_files
+                    .values()
+                    .fold(0, |sum, bytes| sum.saturating_add(*bytes)),
             })
         };
         let shape = Arc::new(Shape::new(&version, options, style, &contents));

@@ -14,6 +14,7 @@ use tepui_engine::db::{Engine, EngineOptions};
 use tepui_engine::io::{
     CrashMode, FaultFiles, FileHook, Files, ManualClock, MemoryFiles, SeededRng,
 };
+use tepui_engine::options::CompactionStyle;
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::{ReadView, ScanOptions};
 
@@ -122,6 +123,47 @@ fn the_space_of_overwritten_values_is_given_back_with_bounded_rewriting() {
     let known = rig.tablet.stats();
     assert_eq!(on_disk, known.value_file_bytes + 48 * known.value_files, "no file is left over");
     assert_eq!(rig.scan(RowRange::all(), false, None).len() as u64, ROWS);
+}
+
+/// Level 0 may have as many bytes as four memtables, values included.
+fn small_base(compaction: CompactionStyle) -> EngineOptions {
+    let base_level_bytes = 4 * options().memtable_bytes;
+    EngineOptions { compaction, base_level_bytes, l0_compaction_files: 4, ..options() }
+}
+
+#[test]
+fn the_space_of_overwritten_values_is_given_back_where_few_bytes_of_ssts_name_many() {
+    const ROWS: u64 = 2000;
+    let live = ROWS * VALUE_BYTES as u64;
+    let rig = Rig::new(small_base(CompactionStyle::Tiered), plain_schema(), 13);
+    let mut x = 1u64;
+    for round in 0..20 {
+        let rows = (0..ROWS / 4).map(|_| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (x >> 33) % ROWS
+        });
+        write(&rig, rows, round);
+        rig.engine.run_background().unwrap();
+        let stats = rig.tablet.stats();
+        assert!(stats.value_file_bytes < 5 * live / 2, "round {round}: {stats:?}");
+    }
+    let (flushed, total) = (20 * live / 4, written(&rig));
+    assert!(total < 2 * flushed, "{total} bytes of value files for {flushed} bytes of values");
+}
+
+#[test]
+fn the_space_of_values_that_are_rewritten_in_the_order_of_their_rows_is_given_back() {
+    const ROWS: u64 = 2000;
+    let live = ROWS * VALUE_BYTES as u64;
+    for compaction in [CompactionStyle::Leveled, CompactionStyle::Tiered] {
+        let rig = Rig::new(small_base(compaction), plain_schema(), 14);
+        for round in 0..4 {
+            write(&rig, 0..ROWS, round);
+            rig.engine.run_background().unwrap();
+            let stats = rig.tablet.stats();
+            assert!(stats.value_file_bytes < 2 * live, "{compaction:?}, round {round}: {stats:?}");
+        }
+    }
 }
 
 #[test]

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! tree [tiered] [base=N] [ratio=N] [l0=N] [stop=N]  the tree that follows, and the options; prints the targets
-//!   L5: 3[a-f]100 4[h-k]20@a,i 5[m-m]9!70/80
+//!   L5: 3[a-f]100 4[h-k]20@a,i 5[m-m]9!70/80 6[n-p]9+500
 //!                                          a file: id, first and last row, bytes; visible from a up to i; with
-//!                                          70 tombstones, and 80 rows in all
+//!                                          70 tombstones, and 80 rows in all; with 500 bytes in value files
 //! sublevels                                how level 0 is arranged, the newest sublevel first
 //! pick shape | full [busy=ID,ID] [writing=LEVEL:START,END]
 //! pick collect [idle] [garbage=ID,ID] [versions=ID,ID] [resting=ID,ID] [later=ID,ID] [expired=ID,ID] [runs=ID,ID]
@@ -67,9 +67,15 @@ fn freed(words: &[&str]) -> HashMap<FileId, Freed> {
 }
 
 fn contents(text: &str) -> Option<(FileId, Contents)> {
-    let (id, _) = text.split_once('[')?;
-    let (tombstones, rows) = text.split_once('!')?.1.split_once('/')?;
-    let contents = Contents { rows: rows.parse().ok()?, tombstones: tombstones.parse().ok()? };
+    let (id, rest) = text.split_once('[')?;
+    let (rest, counts) = rest.split_once('!').unwrap_or((rest, "0/0"));
+    let (tombstones, rows) = counts.split_once('/')?;
+    let value_bytes = rest.split_once('+').map_or("0", |(_, values)| values);
+    let contents = Contents {
+        rows: rows.parse().ok()?,
+        tombstones: tombstones.parse().ok()?,
+        value_bytes: value_bytes.parse().ok()?,
+    };
     Some((id.parse().ok()?, contents))
 }
 
@@ -78,6 +84,7 @@ fn file(level: u8, text: &str) -> SstRef {
     let (text, visible) = text.split_once('@').unwrap_or((text, ","));
     let (id, rest) = text.split_once('[').unwrap();
     let (rows, bytes) = rest.split_once(']').unwrap();
+    let (bytes, _) = bytes.split_once('+').unwrap_or((bytes, ""));
     let (first, last) = rows.split_once('-').unwrap();
     let id = id.parse().unwrap();
     SstRef {
