@@ -4,6 +4,7 @@
 //! for a compaction, which may take seconds, and falls behind by less than its share suggests, since a writer that is refused
 //! for it ([`crate::pressure`]) leaves it the processor.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -122,7 +123,7 @@ fn compact(engine: &Engine) -> Option<Duration> {
         if level_zero.is_none() && offers.help() {
             continue;
         }
-        match level_zero.or_else(|| claim_next(&tablets)) {
+        match level_zero.or_else(|| claim_next(engine.core(), &tablets)) {
             // A failure is logged by the claim, and its files are left alone for a while.
             Some(claim) => drop(claim.run()),
             None => return None,
@@ -142,14 +143,27 @@ fn by_urgency(tablets: &[Arc<Tablet>]) -> Vec<&Arc<Tablet>> {
     urgent.into_iter().map(|(_, tablet)| tablet).collect()
 }
 
-/// The next compaction: what an edit does, then the most urgent tablet, then garbage.
-pub(crate) fn claim_next(tablets: &[Arc<Tablet>]) -> Option<Claim> {
+/// The next compaction: what an edit does, then the most urgent tablet, then garbage: of value files and of SSTs in turn, since
+/// there may be always one more of either, and the former rest beside reads.
+pub(crate) fn claim_next(core: &Core, tablets: &[Arc<Tablet>]) -> Option<Claim> {
+    let reclaim = || {
+        let claim = tablets.iter().find_map(|tablet| tablet.claim_to_reclaim());
+        core.has_reclaimed.fetch_or(claim.is_some(), Ordering::Relaxed);
+        claim
+    };
+    let collect = || tablets.iter().find_map(|tablet| tablet.claim_to_collect());
+    let garbage = || {
+        if core.has_reclaimed.swap(false, Ordering::Relaxed) {
+            collect().or_else(reclaim)
+        } else {
+            reclaim().or_else(collect)
+        }
+    };
     tablets
         .iter()
         .find_map(|tablet| tablet.claim_expired())
         .or_else(|| by_urgency(tablets).iter().find_map(|tablet| tablet.claim_by_shape()))
-        .or_else(|| tablets.iter().find_map(|tablet| tablet.claim_to_reclaim()))
-        .or_else(|| tablets.iter().find_map(|tablet| tablet.claim_to_collect()))
+        .or_else(garbage)
 }
 
 /// Collects garbage where changes are kept. Not by those who compact: it takes the locks of rows, and a thread that gives way

@@ -45,6 +45,8 @@ pub(crate) struct Core {
     pub(crate) engine: OnceLock<Weak<Engine>>,
     /// Compactions whose parts any compaction thread may do.
     pub(crate) offers: Offers,
+    /// Whether the last garbage that was claimed was of value files.
+    pub(crate) has_reclaimed: AtomicBool,
     pace: Pace,
     /// Of all tablets, whatever still holds them.
     pub(crate) memtables: MemtableMemory,
@@ -79,7 +81,7 @@ pub struct EngineMetrics {
     pub compactions: AtomicU64,
     /// Compactions that were put off, or ended before their time, since the disk had no room.
     pub compactions_put_off: AtomicU64,
-    /// Microseconds for which compactions that can wait rested beside reads of the device.
+    /// Microseconds for which compactions that free value files rested beside reads of the device.
     pub compaction_rested_micros: AtomicU64,
     /// Cells that garbage collection dropped, or deleted.
     pub cells_collected: AtomicU64,
@@ -113,6 +115,7 @@ impl Core {
             space,
             engine: OnceLock::new(),
             offers: Offers::default(),
+            has_reclaimed: AtomicBool::new(false),
             options,
             pipeline,
             store,

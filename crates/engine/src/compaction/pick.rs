@@ -86,9 +86,9 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    /// Whether neither writers nor reads are better off the sooner it is done, and no operator waits for it: it gives space back.
+    /// Whether nobody is better off the sooner it is done but for the space that it gives back.
     pub(crate) fn can_wait(self) -> bool {
-        matches!(self, Self::Reclaim | Self::Old)
+        self == Self::Reclaim
     }
 }
 

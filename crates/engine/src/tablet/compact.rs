@@ -231,22 +231,24 @@ impl Tablet {
 
     /// Merges everything into the last level. Blocks.
     pub(crate) fn compact_fully(self: &Arc<Self>) -> Result<()> {
+        let mut awaits = None;
         loop {
             let claim = {
                 let mut jobs = self.jobs();
-                jobs.awaited = false;
                 if self.version().ssts().next().is_none() {
                     return Ok(());
                 }
-                let pick = pick::pick_full(&self.version(), &jobs.busy);
-                jobs.awaited = pick.is_none();
-                pick.map(|pick| self.claim(&mut jobs, pick))
+                pick::pick_full(&self.version(), &jobs.busy).map(|pick| self.claim(&mut jobs, pick))
             };
             match claim {
                 Some(claim) => return claim.run(),
                 // A running compaction has a file that this one needs.
                 None => {
                     let seen = self.core.bell.count();
+                    if awaits.is_none() {
+                        awaits = Some(Awaits::new(self));
+                        self.core.bell.ring();
+                    }
                     self.core.bell.wait(seen, Duration::from_millis(50));
                     self.core.check_writable()?;
                 }
@@ -281,6 +283,22 @@ impl Tablet {
         jobs.busy.outputs.push((pick.output_level, pick.span()));
         jobs.busy_changes += 1;
         Claim { tablet: Arc::clone(self), pick, lends: true }
+    }
+}
+
+/// While this lives, somebody waits for all files of the tablet.
+struct Awaits<'a>(&'a Tablet);
+
+impl<'a> Awaits<'a> {
+    fn new(tablet: &'a Tablet) -> Self {
+        tablet.jobs().awaited += 1;
+        Self(tablet)
+    }
+}
+
+impl Drop for Awaits<'_> {
+    fn drop(&mut self) {
+        self.0.jobs().awaited -= 1;
     }
 }
 
@@ -590,12 +608,16 @@ impl Merge {
                 unlooked.set(0);
                 *no_room.borrow_mut() = core.space.check().err();
             }
+            if let Some(rests) = &rests {
+                self.give_way(&mut rests.borrow_mut(), &stop);
+            }
             if self.lends {
                 self.lend(&lent_at);
             }
             core.keep_pace(bytes, urgency, &stop);
+            // What it waited for, and did for others, was no work of its own.
             if let Some(rests) = &rests {
-                self.give_way(&mut rests.borrow_mut(), &stop);
+                rests.borrow_mut().resume(core.env.clock.monotonic_micros());
             }
         };
         let context =
@@ -625,14 +647,15 @@ impl Merge {
         }
         let rested = u64::try_from(rest.saturating_sub(left).as_micros()).unwrap_or(u64::MAX);
         EngineMetrics::add(&core.metrics.compaction_rested_micros, rested);
-        rests.resume(now());
     }
 
-    /// Whether a thread is wanted for a compaction by shape, or space is.
+    /// Whether somebody wants the files, a thread for a compaction by shape, or space.
     fn is_wanted(&self) -> bool {
         let core = &self.tablet.core;
         let engine = core.engine.get().and_then(Weak::upgrade);
-        core.space.is_tight() || engine.is_some_and(|engine| crate::background::is_behind(&engine))
+        self.tablet.jobs().awaited > 0
+            || core.space.is_tight()
+            || engine.is_some_and(|engine| crate::background::is_behind(&engine))
     }
 
     /// Does what is more urgent meanwhile, now and then. `at` is when it was looked for (monotonic micros).

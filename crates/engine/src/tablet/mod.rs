@@ -131,8 +131,8 @@ struct Jobs {
     busy: Busy,
     /// Flushes and compactions that run, each by how many drops of rows there had been when it began.
     running: Vec<u64>,
-    /// Somebody waits for them, to merge everything.
-    awaited: bool,
+    /// How many wait for them, to merge everything.
+    awaited: usize,
     /// The drops since the oldest of them began.
     drops: VecDeque<Excised>,
     /// Drops before these.

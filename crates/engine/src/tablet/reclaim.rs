@@ -28,6 +28,9 @@ impl Tablet {
             return None;
         }
         let mut jobs = self.jobs();
+        if jobs.awaited > 0 {
+            return None;
+        }
         let pick = self.pick_to_reclaim(&jobs)?;
         Some(self.claim(&mut jobs, pick))
     }

@@ -326,8 +326,7 @@ impl Sources {
         out.counter("compaction_written_bytes", "bytes that compactions wrote", written)?;
         let help = "compactions that were put off, since the disk had no room for them";
         out.counter("compactions_put_off", help, get(&metrics.compactions_put_off))?;
-        let help =
-            "microseconds for which compactions that can wait rested beside reads of the device";
+        let help = "microseconds for which compactions that free value files rested beside reads of the device";
         let rested = get(&metrics.compaction_rested_micros);
         out.counter("compaction_rested_microseconds", help, rested)?;
         let help = "cells that garbage collection dropped";

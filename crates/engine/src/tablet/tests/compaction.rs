@@ -1,10 +1,10 @@
 //! Compactions between their pick and their end, and beside one another.
 
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, OnceLock};
 
 use super::*;
-use crate::io::{Fault, FaultFiles, FaultOp};
+use crate::io::{Fault, FaultFiles, FaultOp, Spawner as _};
 use crate::schema::GcRule;
 use crate::tablet::compact::FAILED_WAIT_MICROS;
 
@@ -105,10 +105,10 @@ fn files_that_have_expired_go_before_compactions_that_are_due() {
     assert!(rig.tablet.compaction_score() >= 1.0);
     rig.rule(GcRule::MaxAge(1));
     let tablets = rig.engine.tablets();
-    let claim = crate::background::claim_next(&tablets).unwrap();
+    let claim = crate::background::claim_next(rig.engine.core(), &tablets).unwrap();
     assert_eq!(claim.pick.reason, pick::Reason::Expired);
     claim.run().unwrap();
-    let claim = crate::background::claim_next(&tablets).unwrap();
+    let claim = crate::background::claim_next(rig.engine.core(), &tablets).unwrap();
     assert_eq!(claim.pick.reason, pick::Reason::L0, "and nothing else has");
 }
 
@@ -129,6 +129,86 @@ fn write_noise(tablet: &Tablet) {
             value,
         });
         block_on(tablet.apply(row)).unwrap();
+    }
+}
+
+/// A tablet with value files of which less than half is live, over files whose reads can be watched, and its clock.
+fn rig_with_sparse_values() -> (Rig, Arc<FaultFiles>, Arc<ManualClock>) {
+    let memory = Arc::new(MemoryFiles::new());
+    let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let options = EngineOptions {
+        separate_values_bytes: 4096,
+        target_file_bytes: 256 << 10,
+        ..EngineOptions::default()
+    };
+    let seen = Arc::clone(&files) as Arc<dyn Files>;
+    let rig = rig_over(options, clock.clone(), memory, seen);
+    write_noise(&rig.tablet);
+    block_on(rig.tablet.flush()).unwrap();
+    for row in (0..400).filter(|row| row % 5 > 1) {
+        let row = Bytes::from(format!("row-{row:04}"));
+        let batch = RowBatch { row, mutations: vec![Mutation::DeleteRow] };
+        block_on(rig.tablet.apply(batch)).unwrap();
+    }
+    block_on(rig.tablet.flush()).unwrap();
+    rig.tablet.compact_fully().unwrap();
+    assert!(rig.tablet.must_reclaim());
+    (rig, files, clock)
+}
+
+#[test]
+fn garbage_of_value_files_and_of_cells_goes_in_turn() {
+    let (rig, _, _) = rig_with_sparse_values();
+    let other = rig.engine.create_tablet(RowRange::all()).unwrap();
+    other.set_schema(rig.tablet.schema.load_full().unwrap());
+    let mut two = batch("a", &["a", "b"]);
+    if let Some(Mutation::Put { timestamp, .. }) = two.mutations.first_mut() {
+        *timestamp = START_MICROS;
+    }
+    block_on(other.apply(two)).unwrap();
+    block_on(other.flush()).unwrap();
+    other.compact_fully().unwrap();
+    let family = FamilyOptions { gc: Some(GcRule::MaxAge(1_000_000)), aggregate: None };
+    other.set_schema(Arc::new(TabletSchema { families: [(FamilyId(1), family)].into() }));
+    let tablets = rig.engine.tablets();
+    let next = || crate::background::claim_next(rig.engine.core(), &tablets).unwrap().pick.reason;
+    use pick::Reason::{Collect, Reclaim};
+    assert_eq!([next(), next(), next(), next()], [Reclaim, Collect, Reclaim, Collect]);
+}
+
+#[test]
+fn values_are_not_moved_at_leisure_while_somebody_waits_to_merge_everything() {
+    for awaited in [false, true] {
+        let (rig, files, clock) = rig_with_sparse_values();
+        let (core, tablet) = (Arc::clone(&rig.tablet.core), Arc::downgrade(&rig.tablet));
+        let waits = Arc::new(Mutex::new(None));
+        let (waiting, begun) = (Arc::clone(&waits), AtomicBool::new(false));
+        // Each read of a value takes a millisecond, and somebody else has one beside it.
+        files.before_read(Some(Arc::new(move |path| {
+            if !path.starts_with("/data/values") {
+                return;
+            }
+            clock.advance_micros(1000);
+            assert!(core.store.cache().get(FileId::MAX, 0).is_none());
+            if awaited && !begun.swap(true, Ordering::Relaxed) {
+                let tablet = tablet.upgrade().unwrap();
+                let merges = Arc::clone(&tablet);
+                let merge = move || merges.compact_fully().unwrap();
+                let thread = ThreadSpawner.spawn("merge", Box::new(merge)).unwrap();
+                *waiting.lock().unwrap() = Some(thread);
+                while tablet.jobs().awaited == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        })));
+        rig.tablet.claim_to_reclaim().unwrap().run().unwrap();
+        files.before_read(None);
+        if let Some(thread) = waits.lock().unwrap().take() {
+            thread.join();
+        }
+        let rested = rig.engine.metrics().compaction_rested_micros.load(Ordering::Relaxed);
+        assert_eq!(rested == 0, awaited, "{rested} us of rest");
     }
 }
 
@@ -234,13 +314,19 @@ fn a_compaction_that_failed_is_tried_again_in_time_though_nothing_is_written_or_
     }
     let tablets = rig.engine.tablets();
     files.inject(Fault::new(FaultOp::Create).on_path(".sst"));
-    crate::background::claim_next(&tablets).unwrap().run().unwrap_err();
+    crate::background::claim_next(rig.engine.core(), &tablets).unwrap().run().unwrap_err();
     // What an idle thread asks every second.
-    assert!(crate::background::claim_next(&tablets).is_none(), "its files are left alone");
+    assert!(
+        crate::background::claim_next(rig.engine.core(), &tablets).is_none(),
+        "its files are left alone"
+    );
     clock.advance_micros(FAILED_WAIT_MICROS - 1);
-    assert!(crate::background::claim_next(&tablets).is_none());
+    assert!(crate::background::claim_next(rig.engine.core(), &tablets).is_none());
     clock.advance_micros(1);
-    crate::background::claim_next(&tablets).expect("they are free again").run().unwrap();
+    crate::background::claim_next(rig.engine.core(), &tablets)
+        .expect("they are free again")
+        .run()
+        .unwrap();
     assert_eq!(rig.tablet.version().level(0).len(), 0);
 }
 
