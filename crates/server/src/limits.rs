@@ -158,6 +158,14 @@ pub const CLOSE_STALLED_AFTER: Duration = Duration::from_secs(2);
 /// wait for just this one before it reads the others. Clients that work on what they have read for that long do not ask for more meanwhile.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
+/// How long a read may make its first message in less room than is expected to be needed before the next of its connection may, for each
+/// [`FIRST_MESSAGE_TURN_BYTES`] that are expected. One that takes longer mostly looks for a row that its filter lets pass, and others wait for it. Shorter,
+/// and a slow disk lets rows be made side by side that nobody has counted; longer, and a hundred such scans use [`ANSWER_WAIT`] up.
+pub const FIRST_MESSAGE_TURN: Duration = Duration::from_millis(100);
+
+/// See [`FIRST_MESSAGE_TURN`]: with it 40 MB a second, which a disk has that serves many reads at once.
+pub const FIRST_MESSAGE_TURN_BYTES: u64 = 4 << 20;
+
 /// Bytes that a client is to take of one message in [`CLOSE_STALLED_AFTER`]: the largest that any client accepts unasked. One that takes a larger
 /// message has that time for each so many bytes of it, since of a message under way nobody knows how much was taken.
 pub const CLOSE_STALLED_BYTES: u64 = tepui_bigtable::limits::RESPONSE_BYTES_MAX as u64;

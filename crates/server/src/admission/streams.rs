@@ -15,9 +15,10 @@
 //!
 //! Who waits for room holds none, since others would wait for it in turn, but a row that turned out larger than was expected is there while it waits. So it is
 //! expected what the connection's reads began with of late; where there is no room for that, one read of the
-//! connection at a time goes on with little, and the next when the message of that one is covered.
+//! connection at a time goes on with little, and the next when the message of that one is covered, or long in coming.
 
 use std::collections::HashMap;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -25,12 +26,12 @@ use std::time::Duration;
 use tepui_bigtable::error::{Error, Result};
 use tepui_bigtable::read_rows::ReadRows;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Connection;
 use crate::limits::{
     ANSWER_WAIT, ANSWERS_PER_CONNECTION_PART, CLOSE_STALLED_AFTER, CLOSE_STALLED_BYTES,
-    STALLED_AFTER,
+    FIRST_MESSAGE_TURN, FIRST_MESSAGE_TURN_BYTES, STALLED_AFTER,
 };
 
 /// Bytes of a unit of the budget: what it is counted in.
@@ -220,6 +221,12 @@ impl Expected {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// How long one that is made in less room has the turn.
+    fn turn(&self) -> Duration {
+        let parts = self.bytes().div_ceil(FIRST_MESSAGE_TURN_BYTES).max(1);
+        FIRST_MESSAGE_TURN.saturating_mul(u32::try_from(parts).unwrap_or(u32::MAX))
+    }
+
     /// A read began with so many. A small one halves what is expected of the next.
     fn learn(&self, bytes: u64) {
         let before = self.bytes();
@@ -297,17 +304,52 @@ impl Answer {
     /// Room for a first message, for which there is none at once.
     async fn make_room_in_turn(&mut self) -> Result<()> {
         let _waiting = Waiting::new(&self.streams.waiting);
-        let deadline = Instant::now() + ANSWER_WAIT;
-        let turn = Arc::clone(&self.connection.turn).acquire_owned();
-        let turn = timeout_at(deadline, turn).await.map_err(|_| self.refuse())?;
+        let mut deadline = Instant::now() + ANSWER_WAIT;
+        let turn = {
+            let mut turn = pin!(Arc::clone(&self.connection.turn).acquire_owned());
+            loop {
+                match timeout_at(deadline, turn.as_mut()).await {
+                    Ok(turn) => break turn.expect(NEVER_CLOSED),
+                    // The one whose turn it is waits for what all connections share, or those before this one took long.
+                    Err(_) if self.connection_has_room() => deadline += ANSWER_WAIT,
+                    Err(_) => return Err(self.refuse()),
+                }
+            }
+        };
         // What is expected by now.
         let expected = self.connection.expected.bytes();
         self.charge = self.try_charge(self.units(expected));
         if self.charge.is_none() {
+            // Kept while it waits, but not where all that is expected will be charged.
+            let turn = (expected > MESSAGE_BYTES_MIN).then_some(turn);
             self.charge = Some(self.wait(self.units(MESSAGE_BYTES_MIN), deadline).await?);
-            self.turn = (expected > MESSAGE_BYTES_MIN).then(|| turn.expect(NEVER_CLOSED));
+            self.turn = turn;
         }
         Ok(())
+    }
+
+    fn connection_has_room(&self) -> bool {
+        self.connection.answers.available_permits() >= self.units(MESSAGE_BYTES_MIN) as usize
+    }
+
+    /// Awaits the next message of a read, for which there is room; `None` is its end. Where the first is made in less room than
+    /// it is expected to take, others have their turn when it is long in coming.
+    pub async fn make<T>(
+        &mut self,
+        mut next: Pin<&mut impl Future<Output = Option<T>>>,
+    ) -> Option<T> {
+        let in_turn = if self.turn.is_some() {
+            // Boxed, so that reads that find room stay small.
+            let made = Box::pin(timeout(self.connection.expected.turn(), next.as_mut())).await;
+            self.turn = self.turn.take().filter(|_| made.is_ok());
+            made.ok()
+        } else {
+            None
+        };
+        match in_turn {
+            Some(made) => made,
+            None => next.await,
+        }
     }
 
     /// Charges what there is now, the messages behind the next one included, if there is room for it at once.
@@ -626,6 +668,111 @@ mod tests {
         }
         let mut small: Vec<_> = (0..90).map(|_| answer()).collect();
         assert!(small.iter_mut().all(|answer| answer.make_room().now_or_never().is_some()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_finds_its_first_row_late_holds_up_no_others_of_its_connection() {
+        // A connection has 16 MiB. A read that passes many rows is given a turn with little beside a large answer.
+        let streams = Arc::new(Streams::new(128 << 20));
+        let connection = streams.connection();
+        let answer = || streams.answer(Some(Arc::clone(&connection)));
+        let mut large = answer();
+        large.make_room().await.unwrap();
+        large.cover(10 << 20).await.unwrap();
+        let mut scan = answer();
+        scan.make_room().now_or_never().unwrap().unwrap();
+        let late = async {
+            tokio::time::sleep(10 * ANSWER_WAIT).await;
+            Some("row")
+        };
+        let scan = async {
+            let late = scan.make(pin!(late)).await;
+            assert!(scan.covers(1 << 10));
+            late
+        };
+        let others = futures::future::join_all((0..50).map(|_| async {
+            let mut other = answer();
+            other.make_room().await.unwrap();
+            assert_eq!(other.make(pin!(async { Some(1) })).await, Some(1));
+            assert!(other.covers(1 << 10));
+        }));
+        let (late, made) = futures::join!(scan, timeout(STALLED_AFTER, others));
+        made.expect("they wait for the scan");
+        assert_eq!(late, Some("row"), "it is gone on with, not begun anew");
+        assert_eq!(streams.figures().refused, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_makes_a_row_keeps_its_turn_for_as_long_as_a_slow_disk_takes() {
+        let streams = Arc::new(Streams::new(128 << 20));
+        let connection = streams.connection();
+        let answer = || streams.answer(Some(Arc::clone(&connection)));
+        let mut large = answer();
+        large.make_room().await.unwrap();
+        large.cover(10 << 20).await.unwrap();
+        let (mut row, mut next) = (answer(), answer());
+        row.make_room().now_or_never().unwrap().unwrap();
+        let mut waits = Box::pin(next.make_room());
+        let made = async {
+            tokio::time::sleep(FIRST_MESSAGE_TURN * 2).await;
+            Some(())
+        };
+        row.make(pin!(made)).await.unwrap();
+        assert!(waits.as_mut().now_or_never().is_none());
+        // It is larger than what there is room for: the next one is not made as well.
+        assert!(!row.covers(10 << 20));
+        assert!(waits.as_mut().now_or_never().is_none());
+        large.taken();
+        row.cover(10 << 20).await.unwrap();
+        assert!(waits.as_mut().now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_what_all_connections_share_is_not_refused_for_its_own() {
+        // New connections expect large rows of the larger budget, and none of the smaller.
+        for budget in [8 << 20, 128 << 20] {
+            let streams = Arc::new(Streams::new(budget));
+            let mut held = Vec::new();
+            for _ in 0..ANSWERS_PER_CONNECTION_PART {
+                let mut answer = streams.answer(None);
+                answer.make_room().await.unwrap();
+                answer.cover(budget).await.unwrap();
+                held.push(answer);
+            }
+            let connection = streams.connection();
+            let reads = (0..15).map(|_| async {
+                let mut answer = streams.answer(Some(Arc::clone(&connection)));
+                answer.make_room().await.unwrap();
+                answer.cover(1 << 10).await.unwrap();
+            });
+            let mut reads = Box::pin(futures::future::join_all(reads));
+            let waited = timeout(3 * ANSWER_WAIT, reads.as_mut()).await;
+            assert!(waited.is_err(), "there is no room");
+            held.pop();
+            timeout(STALLED_AFTER, reads).await.expect("there is room for all of them");
+            assert_eq!(streams.figures().refused, 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn small_reads_stand_beside_each_other_for_what_all_connections_share() {
+        let streams = Arc::new(Streams::new(8 << 20));
+        let mut held = Vec::new();
+        for _ in 0..ANSWERS_PER_CONNECTION_PART {
+            let mut answer = streams.answer(None);
+            answer.make_room().await.unwrap();
+            answer.cover(1 << 20).await.unwrap();
+            held.push(answer);
+        }
+        let connection = streams.connection();
+        let mut small: Vec<_> =
+            (0..10).map(|_| streams.answer(Some(Arc::clone(&connection)))).collect();
+        let mut waits: Vec<_> =
+            small.iter_mut().map(|answer| Box::pin(answer.make_room())).collect();
+        assert!(waits.iter_mut().all(|wait| wait.as_mut().now_or_never().is_none()));
+        held.pop();
+        let go_on = waits.iter_mut().filter_map(|wait| wait.as_mut().now_or_never()).count();
+        assert_eq!(go_on, 10, "each has its place among those of other connections");
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! `google.bigtable.v2.Bigtable`: reading and writing rows.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use prost::Message as _;
@@ -352,7 +353,11 @@ fn row_messages(
         if std::mem::replace(&mut messages.is_under_way, true) {
             others_first().await;
         }
-        match rows.next().await? {
+        let next = {
+            let next = pin!(rows.next());
+            messages.answer.make(next).await?
+        };
+        match next {
             Ok(mut message) => {
                 // With those behind it, which are in memory too.
                 let bytes = (message.encoded_len() + rows.ready_bytes()) as u64;
