@@ -346,10 +346,14 @@ impl Answer {
         } else {
             None
         };
-        match in_turn {
+        let made = match in_turn {
             Some(made) => made,
             None => next.await,
+        };
+        if made.is_none() && self.last_bytes == 0 {
+            self.connection.expected.learn(0);
         }
+        made
     }
 
     /// Charges what there is now, the messages behind the next one included, if there is room for it at once.
@@ -773,6 +777,35 @@ mod tests {
         held.pop();
         let go_on = waits.iter_mut().filter_map(|wait| wait.as_mut().now_or_never()).count();
         assert_eq!(go_on, 10, "each has its place among those of other connections");
+    }
+
+    #[tokio::test]
+    async fn reads_that_find_nothing_go_beside_each_other_soon_after_a_large_one() {
+        let streams = Arc::new(Streams::new(128 << 20));
+        let connection = streams.connection();
+        let answer = || streams.answer(Some(Arc::clone(&connection)));
+        let mut large = answer();
+        large.make_room().await.unwrap();
+        large.cover(10 << 20).await.unwrap();
+        for _ in 0..12 {
+            let mut absent = answer();
+            assert!(absent.make_room().now_or_never().is_some());
+            assert_eq!(absent.make(pin!(async { None::<()> })).await, None);
+        }
+        let mut absent: Vec<_> = (0..90).map(|_| answer()).collect();
+        assert!(absent.iter_mut().all(|answer| answer.make_room().now_or_never().is_some()));
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_large_read_tells_nothing_of_how_reads_begin() {
+        let streams = Arc::new(Streams::new(128 << 20));
+        let connection = streams.connection();
+        let mut large = streams.answer(Some(Arc::clone(&connection)));
+        large.make_room().await.unwrap();
+        large.cover(10 << 20).await.unwrap();
+        large.make_room().await.unwrap();
+        assert_eq!(large.make(pin!(async { None::<()> })).await, None);
+        assert_eq!(connection.expected.bytes(), 10 << 20);
     }
 
     #[tokio::test]
