@@ -1,28 +1,21 @@
 //! Compacting a tablet: claiming a pick, running it, installing its result.
 
-use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::cell::{RowRange, SEQ_COUNTER_BITS, SEQ_MAX};
 use crate::compaction::CompactionSpec;
 use crate::compaction::collect::{self, CollectInputs, Freed};
 use crate::compaction::cuts::CutRule;
-use crate::compaction::input::RunCursor;
-use crate::compaction::job::{self, JobContext, JobOutput};
-use crate::compaction::pace::Urgency;
+use crate::compaction::job::{self, JobOutput};
 use crate::compaction::parts::{Parts, Shared};
 use crate::compaction::pick::{self, Busy, Pick, Reason};
-use crate::compaction::rest::Rests;
 use crate::compaction::separate::ValueInputs;
-use crate::compaction::shape::LAST_LEVEL;
-use crate::compaction::space::{LOOK_EVERY_BYTES, Promise};
+use crate::compaction::space::Promise;
 use crate::compaction::split::{self, FILES_PER_PART, PART_BYTES_MAX, PARTS_PER_THREAD};
-use crate::compaction::sublevels;
 use crate::core::EngineMetrics;
-use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{SstRef, Version, VersionEdit};
 use crate::options::CompactionStyle;
@@ -31,7 +24,8 @@ use crate::sst::FileId;
 use crate::store::Outputs;
 
 use super::Tablet;
-use super::view::{OpenFiles, View, open_file};
+use super::merge::Merge;
+use super::view::{OpenFiles, View};
 
 /// How long the outputs of a collection are left alone, in microseconds. Where cells expire all the time
 /// there is always one more; a small tablet would be rewritten without a pause. Shorter wears the disk,
@@ -40,10 +34,6 @@ pub(super) const COLLECTED_WAIT_MICROS: u64 = 30_000_000;
 
 /// How long files are left alone whose compaction failed (damage, full disk), in microseconds.
 pub(super) const FAILED_WAIT_MICROS: u64 = 30_000_000;
-
-/// How often a thread in the middle of a compaction looks for one that is more urgent, in microseconds. A flush takes longer, and
-/// looking at ten thousand tablets a hundredth of it.
-const LEND_EVERY_MICROS: u64 = 250_000;
 
 /// How long cells that rules let go stay in the memtable of a tablet that is written to, in microseconds, beyond the age of
 /// the rule: ten minutes. Shorter makes small files of a tablet that is written slowly, one for each time; longer shows
@@ -564,136 +554,5 @@ impl Claim {
             .collect();
         let edit = VersionEdit { add, remove, ..VersionEdit::default() };
         tablet.install(&mut manifest, &edit, Outputs::default(), 0)
-    }
-}
-
-/// What the parts of a compaction share.
-struct Merge {
-    tablet: Arc<Tablet>,
-    /// Of the inputs.
-    files: OpenFiles,
-    pick: Pick,
-    spec: CompactionSpec,
-    cuts: CutRule,
-    rows: Vec<RowRange>,
-    values: Arc<ValueInputs>,
-    room: Arc<Promise>,
-    lends: bool,
-}
-
-impl Merge {
-    /// Merges the rows of one part.
-    fn run(&self, part: usize, failed: &AtomicBool) -> Result<JobOutput> {
-        let core = &self.tablet.core;
-        let all = RowRange::all();
-        let cursors = self.cursors(self.rows.get(part).unwrap_or(&all))?;
-        let no_room = RefCell::new(None);
-        let stop = || {
-            let failed = failed.load(Ordering::Acquire) || no_room.borrow().is_some();
-            failed || core.stopping() || self.tablet.is_dropped()
-        };
-        let urgency = match self.pick.reason {
-            Reason::L0 | Reason::WithinL0 => Urgency::L0,
-            _ => Urgency::Rest,
-        };
-        let lent_at = Cell::new(None);
-        let unlooked = Cell::new(0);
-        let rests = self.pick.reason.can_wait().then(|| {
-            RefCell::new(Rests::new(core.env.clock.monotonic_micros(), core.store.cache().misses()))
-        });
-        let pace = |bytes| {
-            self.room.spend(bytes);
-            unlooked.set(unlooked.get() + bytes);
-            if unlooked.get() >= LOOK_EVERY_BYTES {
-                unlooked.set(0);
-                *no_room.borrow_mut() = core.space.check().err();
-            }
-            if let Some(rests) = &rests {
-                self.give_way(&mut rests.borrow_mut(), &stop);
-            }
-            if self.lends {
-                self.lend(&lent_at);
-            }
-            core.keep_pace(bytes, urgency, &stop);
-            // What it waited for, and did for others, was no work of its own.
-            if let Some(rests) = &rests {
-                rests.borrow_mut().resume(core.env.clock.monotonic_micros());
-            }
-        };
-        let context =
-            JobContext { stop: &stop, pace: &pace, ..self.tablet.job_context(&self.values) };
-        let made =
-            job::run(&context, cursors, self.spec.clone(), self.pick.output_level, &self.cuts);
-        made.map_err(|stopped| no_room.take().unwrap_or(stopped))
-    }
-
-    /// Rests where reads go to the device, until somebody waits for what it holds.
-    fn give_way(&self, rests: &mut Rests, stop: &dyn Fn() -> bool) {
-        let core = &self.tablet.core;
-        let now = || core.env.clock.monotonic_micros();
-        let begun = now();
-        let Some(rest) = rests.due(begun, core.store.cache().misses()) else { return };
-        let mut left = rest;
-        loop {
-            let seen = core.bell.count();
-            if left.is_zero() || stop() || self.is_wanted() {
-                break;
-            }
-            if !core.bell.wait(seen, left) {
-                left = Duration::ZERO;
-                break;
-            }
-            left = rest.saturating_sub(Duration::from_micros(now().saturating_sub(begun)));
-        }
-        let rested = u64::try_from(rest.saturating_sub(left).as_micros()).unwrap_or(u64::MAX);
-        EngineMetrics::add(&core.metrics.compaction_rested_micros, rested);
-    }
-
-    /// Whether somebody wants the files, a thread for a compaction by shape, or space.
-    fn is_wanted(&self) -> bool {
-        let core = &self.tablet.core;
-        let engine = core.engine.get().and_then(Weak::upgrade);
-        self.tablet.jobs().awaited > 0
-            || core.space.is_tight()
-            || engine.is_some_and(|engine| crate::background::is_behind(&engine))
-    }
-
-    /// Does what is more urgent meanwhile, now and then. `at` is when it was looked for (monotonic micros).
-    fn lend(&self, at: &Cell<Option<u64>>) {
-        let core = &self.tablet.core;
-        let now = core.env.clock.monotonic_micros();
-        if at.get().is_some_and(|at: u64| now < at.saturating_add(LEND_EVERY_MICROS)) {
-            return;
-        }
-        if let Some(engine) = core.engine.get().and_then(Weak::upgrade) {
-            crate::background::relieve(&engine);
-        }
-        at.set(Some(core.env.clock.monotonic_micros()));
-    }
-
-    /// Cursors over the inputs' part of `rows`: one for each sublevel of level 0 and each deeper level. They
-    /// bypass the block cache.
-    fn cursors(&self, rows: &RowRange) -> Result<Vec<Box<dyn Cursor>>> {
-        let of_level = |level: u8| {
-            let files = self.pick.inputs.iter().filter(move |f| f.level == level);
-            files.filter(|f| f.overlaps(rows)).cloned().collect::<Vec<_>>()
-        };
-        let mut runs = sublevels::arrange(&of_level(0));
-        runs.reverse();
-        for level in 1..=LAST_LEVEL {
-            let mut run = of_level(level);
-            run.sort_by(|a, b| a.first_visible().cmp(b.first_visible()));
-            runs.push(run);
-        }
-        let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
-        for run in runs.iter().filter(|run| !run.is_empty()) {
-            let mut files = Vec::with_capacity(run.len());
-            for file in run {
-                files.push((Arc::clone(open_file(&self.files, file.id)?), Arc::clone(file)));
-            }
-            let io = &self.tablet.core.env.io;
-            cursors.push(Box::new(RunCursor::new(files.into_iter(), io, rows)));
-        }
-        Ok(cursors)
     }
 }

@@ -22,6 +22,7 @@ mod dues;
 mod flush;
 mod levels;
 mod locks;
+mod merge;
 mod newest;
 mod point;
 mod read;

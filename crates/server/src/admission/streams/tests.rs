@@ -1,0 +1,365 @@
+//! Answers beside each other: who has room, who waits, and who is put aside.
+
+use std::cell::Cell;
+
+use super::*;
+use futures::FutureExt as _;
+
+/// Answers of as many connections as use the budget up, each with all that one may have.
+async fn hold_all(streams: &Arc<Streams>) -> Vec<Answer> {
+    let share = u64::from(streams.units_max / ANSWERS_PER_CONNECTION_PART) * UNIT_BYTES;
+    let mut held = Vec::new();
+    for _ in 0..ANSWERS_PER_CONNECTION_PART {
+        let mut answer = streams.answer(None);
+        answer.make_room().await.unwrap();
+        answer.cover(share).await.unwrap();
+        held.push(answer);
+    }
+    held
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_waits_for_unread_ones_of_its_connection_is_refused_in_the_end() {
+    let streams = Arc::new(Streams::new(8 << 20));
+    let connection = streams.connection();
+    let mut unread = streams.answer(Some(Arc::clone(&connection)));
+    unread.make_room().await.unwrap();
+    unread.cover(100 << 20).await.unwrap();
+    let mut other = streams.answer(Some(Arc::clone(&connection)));
+    let refused = other.make_room().await.unwrap_err();
+    assert_eq!(refused.kind(), tepui_bigtable::error::Code::ResourceExhausted, "{refused}");
+    assert!(refused.message().contains("another connection"), "{refused}");
+    assert_eq!((streams.figures().refused, streams.figures().waiting), (1, 0));
+    // It goes on where the client reads in time.
+    let mut other = streams.answer(Some(connection));
+    let (made, ()) = futures::join!(other.make_room(), async {
+        tokio::time::sleep(ANSWER_WAIT / 2).await;
+        unread.taken();
+    });
+    made.unwrap();
+    assert_eq!(streams.figures().refused, 1);
+}
+
+#[tokio::test]
+async fn one_connection_holds_a_part_of_the_budget_and_others_go_on() {
+    let streams = Arc::new(Streams::new(1 << 20));
+    let greedy = streams.connection();
+    let mut held = Vec::new();
+    loop {
+        let mut answer = streams.answer(Some(Arc::clone(&greedy)));
+        if answer.make_room().now_or_never().is_none() {
+            break;
+        }
+        answer.cover(64 << 10).await.unwrap();
+        held.push(answer);
+    }
+    assert_eq!(held.len(), (1 << 20) / ANSWERS_PER_CONNECTION_PART as usize / (64 << 10));
+    assert_eq!(streams.figures().bytes, held.len() as u64 * (64 << 10));
+    let mut other = streams.answer(None);
+    assert!(other.make_room().now_or_never().is_some());
+    // The client took one message: the next of the same connection goes on.
+    held.pop();
+    let mut answer = streams.answer(Some(greedy));
+    assert!(answer.make_room().now_or_never().is_some());
+    drop((held, answer, other));
+    assert_eq!(streams.figures(), StreamFigures::default());
+}
+
+#[tokio::test]
+async fn a_message_larger_than_the_budget_still_has_its_turn() {
+    let streams = Arc::new(Streams::new(256 << 10));
+    let mut answer = streams.answer(None);
+    answer.make_room().await.unwrap();
+    answer.cover(100 << 20).await.unwrap();
+    assert!(answer.make_room().now_or_never().is_some());
+}
+
+#[tokio::test]
+async fn a_message_that_turns_out_large_is_charged_for_what_it_is() {
+    let streams = Arc::new(Streams::new(8 << 20));
+    let connection = streams.connection();
+    let mut first = streams.answer(Some(Arc::clone(&connection)));
+    first.make_room().await.unwrap();
+    first.cover(1 << 20).await.unwrap();
+    let mut second = streams.answer(Some(connection));
+    assert!(second.make_room().now_or_never().is_none(), "the connection has its part");
+    let mut other = streams.answer(None);
+    assert!(other.make_room().now_or_never().is_some());
+    first.taken();
+    assert!(second.make_room().now_or_never().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_more_holds_nothing_meanwhile() {
+    let streams = Arc::new(Streams::new(8 << 20));
+    let connection = streams.connection();
+    let mut answers: Vec<_> =
+        (0..16).map(|_| streams.answer(Some(Arc::clone(&connection)))).collect();
+    for answer in &mut answers {
+        assert!(answer.make_room().now_or_never().is_some());
+    }
+    // All of the connection's part is held, and everybody needs more than the rest of it.
+    let covered = answers.iter_mut().map(|answer| async move {
+        answer.cover(600 << 10).await.unwrap();
+        answer.taken();
+    });
+    let all = tokio::time::timeout(STALLED_AFTER, futures::future::join_all(covered)).await;
+    assert!(all.is_ok(), "they wait for each other");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_that_turn_out_large_are_made_a_few_at_a_time() {
+    // A connection has 16 MiB, a message's beginning 64 KiB of them.
+    let streams = Arc::new(Streams::new(128 << 20));
+    let connection = streams.connection();
+    let (made, most, done) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    let reads = (0..200).map(|_| {
+        let mut answer = streams.answer(Some(Arc::clone(&connection)));
+        let (made, most, done) = (&made, &most, &done);
+        async move {
+            answer.make_room().await.unwrap();
+            made.set(made.get() + 1);
+            most.set(most.get().max(made.get()));
+            // Others read too, meanwhile.
+            tokio::task::yield_now().await;
+            answer.cover(10 << 20).await.unwrap();
+            made.set(made.get() - 1);
+            tokio::task::yield_now().await;
+            answer.taken();
+            done.set(done.get() + 1);
+        }
+    });
+    let all = futures::future::join_all(reads);
+    tokio::time::timeout(STALLED_AFTER, all).await.expect("they wait for each other");
+    assert_eq!(done.get(), 200);
+    // While nobody knows how large they are, and one more.
+    assert!(most.get() <= FIRST_MESSAGES_PART + 1, "{} rows that nobody counts", most.get());
+}
+
+#[tokio::test]
+async fn small_reads_of_a_connection_go_beside_each_other_soon_after_a_large_one() {
+    let streams = Arc::new(Streams::new(128 << 20));
+    let connection = streams.connection();
+    let answer = || streams.answer(Some(Arc::clone(&connection)));
+    let mut large = answer();
+    large.make_room().await.unwrap();
+    large.cover(10 << 20).await.unwrap();
+    // One at a time while the large one leaves no room for another such.
+    let (mut first, mut second) = (answer(), answer());
+    assert!(first.make_room().now_or_never().is_some());
+    assert!(second.make_room().now_or_never().is_none());
+    assert!(first.covers(1 << 10));
+    assert!(second.make_room().now_or_never().is_some());
+    assert!(second.covers(1 << 10));
+    for _ in 0..10 {
+        let mut small = answer();
+        assert!(small.make_room().now_or_never().is_some());
+        assert!(small.covers(1 << 10));
+    }
+    let mut small: Vec<_> = (0..90).map(|_| answer()).collect();
+    assert!(small.iter_mut().all(|answer| answer.make_room().now_or_never().is_some()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_finds_its_first_row_late_holds_up_no_others_of_its_connection() {
+    // A connection has 16 MiB. A read that passes many rows is given a turn with little beside a large answer.
+    let streams = Arc::new(Streams::new(128 << 20));
+    let connection = streams.connection();
+    let answer = || streams.answer(Some(Arc::clone(&connection)));
+    let mut large = answer();
+    large.make_room().await.unwrap();
+    large.cover(10 << 20).await.unwrap();
+    let mut scan = answer();
+    scan.make_room().now_or_never().unwrap().unwrap();
+    let late = async {
+        tokio::time::sleep(10 * ANSWER_WAIT).await;
+        Some("row")
+    };
+    let scan = async {
+        let late = scan.make(pin!(late)).await;
+        assert!(scan.covers(1 << 10));
+        late
+    };
+    let others = futures::future::join_all((0..50).map(|_| async {
+        let mut other = answer();
+        other.make_room().await.unwrap();
+        assert_eq!(other.make(pin!(async { Some(1) })).await, Some(1));
+        assert!(other.covers(1 << 10));
+    }));
+    let (late, made) = futures::join!(scan, timeout(STALLED_AFTER, others));
+    made.expect("they wait for the scan");
+    assert_eq!(late, Some("row"), "it is gone on with, not begun anew");
+    assert_eq!(streams.figures().refused, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_makes_a_row_keeps_its_turn_for_as_long_as_a_slow_disk_takes() {
+    let streams = Arc::new(Streams::new(128 << 20));
+    let connection = streams.connection();
+    let answer = || streams.answer(Some(Arc::clone(&connection)));
+    let mut large = answer();
+    large.make_room().await.unwrap();
+    large.cover(10 << 20).await.unwrap();
+    let (mut row, mut next) = (answer(), answer());
+    row.make_room().now_or_never().unwrap().unwrap();
+    let mut waits = Box::pin(next.make_room());
+    let made = async {
+        tokio::time::sleep(FIRST_MESSAGE_TURN * 2).await;
+        Some(())
+    };
+    row.make(pin!(made)).await.unwrap();
+    assert!(waits.as_mut().now_or_never().is_none());
+    // It is larger than what there is room for: the next one is not made as well.
+    assert!(!row.covers(10 << 20));
+    assert!(waits.as_mut().now_or_never().is_none());
+    large.taken();
+    row.cover(10 << 20).await.unwrap();
+    assert!(waits.as_mut().now_or_never().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_what_all_connections_share_is_not_refused_for_its_own() {
+    // New connections expect large rows of the larger budget, and none of the smaller.
+    for budget in [8 << 20, 128 << 20] {
+        let streams = Arc::new(Streams::new(budget));
+        let mut held = hold_all(&streams).await;
+        let connection = streams.connection();
+        let reads = (0..15).map(|_| async {
+            let mut answer = streams.answer(Some(Arc::clone(&connection)));
+            answer.make_room().await.unwrap();
+            answer.cover(1 << 10).await.unwrap();
+        });
+        let mut reads = Box::pin(futures::future::join_all(reads));
+        let waited = timeout(3 * ANSWER_WAIT, reads.as_mut()).await;
+        assert!(waited.is_err(), "there is no room");
+        held.pop();
+        timeout(STALLED_AFTER, reads).await.expect("there is room for all of them");
+        assert_eq!(streams.figures().refused, 0);
+    }
+}
+
+#[tokio::test]
+async fn small_reads_stand_beside_each_other_for_what_all_connections_share() {
+    let streams = Arc::new(Streams::new(8 << 20));
+    let mut held = hold_all(&streams).await;
+    let connection = streams.connection();
+    let mut small: Vec<_> =
+        (0..10).map(|_| streams.answer(Some(Arc::clone(&connection)))).collect();
+    let mut waits: Vec<_> = small.iter_mut().map(|answer| Box::pin(answer.make_room())).collect();
+    assert!(waits.iter_mut().all(|wait| wait.as_mut().now_or_never().is_none()));
+    held.pop();
+    let go_on = waits.iter_mut().filter_map(|wait| wait.as_mut().now_or_never()).count();
+    assert_eq!(go_on, 10, "each has its place among those of other connections");
+}
+
+#[tokio::test]
+async fn reads_that_find_nothing_go_beside_each_other_soon_after_a_large_one() {
+    let streams = Arc::new(Streams::new(128 << 20));
+    let connection = streams.connection();
+    let answer = || streams.answer(Some(Arc::clone(&connection)));
+    let mut large = answer();
+    large.make_room().await.unwrap();
+    large.cover(10 << 20).await.unwrap();
+    for _ in 0..12 {
+        let mut absent = answer();
+        assert!(absent.make_room().now_or_never().is_some());
+        assert_eq!(absent.make(pin!(async { None::<()> })).await, None);
+    }
+    let mut absent: Vec<_> = (0..90).map(|_| answer()).collect();
+    assert!(absent.iter_mut().all(|answer| answer.make_room().now_or_never().is_some()));
+}
+
+#[tokio::test]
+async fn the_end_of_a_large_read_tells_nothing_of_how_reads_begin() {
+    let streams = Arc::new(Streams::new(128 << 20));
+    let connection = streams.connection();
+    let mut large = streams.answer(Some(Arc::clone(&connection)));
+    large.make_room().await.unwrap();
+    large.cover(10 << 20).await.unwrap();
+    large.make_room().await.unwrap();
+    assert_eq!(large.make(pin!(async { None::<()> })).await, None);
+    assert_eq!(connection.expected.bytes(), 10 << 20);
+}
+
+#[tokio::test]
+async fn what_is_made_of_a_large_row_stays_charged_and_waits_for_nobody() {
+    let streams = Arc::new(Streams::new(8 << 20));
+    let connection = streams.connection();
+    let mut large = streams.answer(Some(Arc::clone(&connection)));
+    large.make_room().await.unwrap();
+    large.cover(1 << 20).await.unwrap();
+    large.keep(900 << 10);
+    large.park(None, 0);
+    let mut other = streams.answer(Some(Arc::clone(&connection)));
+    let mut waits = Box::pin(other.make_room());
+    assert!(waits.as_mut().now_or_never().is_none());
+    assert!(large.make_room().now_or_never().is_some(), "its next message is there");
+    assert_eq!(streams.figures().bytes, 900 << 10);
+    assert_eq!(streams.figures().parked, 0);
+    assert!(waits.as_mut().now_or_never().is_some(), "one has been taken");
+    assert!(large.covers(900 << 10));
+    large.keep(0);
+    drop(waits);
+    drop(other);
+    // The last one was taken: the next is made when there is room.
+    let mut others: Vec<_> =
+        (0..3).map(|_| streams.answer(Some(Arc::clone(&connection)))).collect();
+    let has_room = |answer: &mut Answer| answer.make_room().now_or_never().is_some();
+    assert_eq!(others.iter_mut().map(has_room).collect::<Vec<_>>(), [true, false, false]);
+    assert!(has_room(&mut large));
+}
+
+#[tokio::test]
+async fn a_client_has_longer_for_a_message_that_is_larger_than_others() {
+    let streams = Arc::new(Streams::new(8 << 20));
+    let connection = streams.connection();
+    let mut large = streams.answer(Some(Arc::clone(&connection)));
+    large.make_room().await.unwrap();
+    large.cover(40 << 20).await.unwrap();
+    large.keep(28 << 20);
+    large.park(None, 0);
+    let others = (0..ANSWERS_PER_CONNECTION_PART).map(|_| async {
+        let mut other = streams.answer(None);
+        other.make_room().await.unwrap();
+        other.cover(1 << 20).await.unwrap();
+        futures::future::pending::<()>().await;
+    });
+    let mut others = Box::pin(futures::future::join_all(others));
+    assert!(others.as_mut().now_or_never().is_none());
+    assert_eq!(streams.figures().waiting, 1);
+    let patience = 3 * CLOSE_STALLED_AFTER.as_micros() as u64;
+    streams.relieve(patience - 1, false);
+    assert_eq!(streams.figures().closed, 0, "it may be reading all the time");
+    streams.relieve(patience, false);
+    assert_eq!(streams.figures().closed, 1);
+}
+
+#[tokio::test]
+async fn any_answer_that_its_client_leaves_is_ended_where_others_wait_for_its_memory() {
+    let streams = Arc::new(Streams::new(8 << 20));
+    let mut left = hold_all(&streams).await;
+    for answer in &mut left {
+        answer.park(None, 1_000);
+    }
+    assert_eq!(streams.figures().parked, u64::from(ANSWERS_PER_CONNECTION_PART));
+    let late = 1_000 + CLOSE_STALLED_AFTER.as_micros() as u64;
+    streams.relieve(late, false);
+    assert_eq!(streams.figures().closed, 0, "nobody waits");
+    let mut other = streams.answer(None);
+    let mut waits = Box::pin(other.make_room());
+    assert!(waits.as_mut().now_or_never().is_none());
+    // One whose client has taken its message is left alone, and there is room.
+    left[0].taken();
+    assert_eq!(streams.figures().parked, u64::from(ANSWERS_PER_CONNECTION_PART) - 1);
+    assert!(waits.as_mut().now_or_never().is_some());
+    drop(waits);
+    drop(other);
+    left[0].cover(1 << 20).await.unwrap();
+    let mut other = streams.answer(None);
+    let mut waits = Box::pin(other.make_room());
+    assert!(waits.as_mut().now_or_never().is_none());
+    streams.relieve(late - 1, false);
+    assert_eq!(streams.figures().closed, 0, "it is not long enough");
+    streams.relieve(late, false);
+    assert_eq!(streams.figures().closed, 1);
+}
