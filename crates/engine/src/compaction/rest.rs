@@ -44,14 +44,13 @@ impl Rests {
         if reads != self.reads {
             (self.reads, self.read_at) = (reads, Some(now_micros));
         }
-        self.worked_since = now_micros;
         let reads_go_on =
             self.read_at.is_some_and(|at| now_micros.saturating_sub(at) <= READS_WITHIN_MICROS);
         let rest = worked.saturating_mul(REST_PER_WORK).min(REST_MAX_MICROS);
         (reads_go_on && rest > 0).then(|| Duration::from_micros(rest))
     }
 
-    /// Work goes on, after a rest.
+    /// Work goes on, after a rest or without one.
     pub(crate) fn resume(&mut self, now_micros: u64) {
         self.worked_since = now_micros;
     }
@@ -81,6 +80,7 @@ mod tests {
     fn without_reads_or_long_after_them_it_works_on() {
         let mut rests = Rests::new(0, 7);
         assert_eq!(rests.due(2_000, 7), None);
+        rests.resume(2_000);
         let short = Duration::from_micros(1_000 * REST_PER_WORK);
         assert_eq!(rests.due(3_000, 8), Some(short));
         rests.resume(27_000);

@@ -10,21 +10,24 @@ async fn hold_all(streams: &Arc<Streams>) -> Vec<Answer> {
     let share = u64::from(streams.units_max / ANSWERS_PER_CONNECTION_PART) * UNIT_BYTES;
     let mut held = Vec::new();
     for _ in 0..ANSWERS_PER_CONNECTION_PART {
-        let mut answer = streams.answer(None);
-        answer.make_room().await.unwrap();
-        answer.cover(share).await.unwrap();
-        held.push(answer);
+        held.push(made(streams, None, share).await);
     }
     held
+}
+
+/// An answer with a message of so many bytes that its client has not taken.
+async fn made(streams: &Arc<Streams>, connection: Option<&Arc<Connection>>, bytes: u64) -> Answer {
+    let mut answer = streams.answer(connection.map(Arc::clone));
+    answer.make_room().await.unwrap();
+    answer.cover(bytes).await.unwrap();
+    answer
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_waits_for_unread_ones_of_its_connection_is_refused_in_the_end() {
     let streams = Arc::new(Streams::new(8 << 20));
     let connection = streams.connection();
-    let mut unread = streams.answer(Some(Arc::clone(&connection)));
-    unread.make_room().await.unwrap();
-    unread.cover(100 << 20).await.unwrap();
+    let mut unread = made(&streams, Some(&connection), 100 << 20).await;
     let mut other = streams.answer(Some(Arc::clone(&connection)));
     let refused = other.make_room().await.unwrap_err();
     assert_eq!(refused.kind(), tepui_bigtable::error::Code::ResourceExhausted, "{refused}");
@@ -78,9 +81,7 @@ async fn a_message_larger_than_the_budget_still_has_its_turn() {
 async fn a_message_that_turns_out_large_is_charged_for_what_it_is() {
     let streams = Arc::new(Streams::new(8 << 20));
     let connection = streams.connection();
-    let mut first = streams.answer(Some(Arc::clone(&connection)));
-    first.make_room().await.unwrap();
-    first.cover(1 << 20).await.unwrap();
+    let mut first = made(&streams, Some(&connection), 1 << 20).await;
     let mut second = streams.answer(Some(connection));
     assert!(second.make_room().now_or_never().is_none(), "the connection has its part");
     let mut other = streams.answer(None);
@@ -141,9 +142,7 @@ async fn small_reads_of_a_connection_go_beside_each_other_soon_after_a_large_one
     let streams = Arc::new(Streams::new(128 << 20));
     let connection = streams.connection();
     let answer = || streams.answer(Some(Arc::clone(&connection)));
-    let mut large = answer();
-    large.make_room().await.unwrap();
-    large.cover(10 << 20).await.unwrap();
+    let _large = made(&streams, Some(&connection), 10 << 20).await;
     // One at a time while the large one leaves no room for another such.
     let (mut first, mut second) = (answer(), answer());
     assert!(first.make_room().now_or_never().is_some());
@@ -166,9 +165,7 @@ async fn a_read_that_finds_its_first_row_late_holds_up_no_others_of_its_connecti
     let streams = Arc::new(Streams::new(128 << 20));
     let connection = streams.connection();
     let answer = || streams.answer(Some(Arc::clone(&connection)));
-    let mut large = answer();
-    large.make_room().await.unwrap();
-    large.cover(10 << 20).await.unwrap();
+    let _large = made(&streams, Some(&connection), 10 << 20).await;
     let mut scan = answer();
     scan.make_room().now_or_never().unwrap().unwrap();
     let late = async {
@@ -197,9 +194,7 @@ async fn a_read_that_makes_a_row_keeps_its_turn_for_as_long_as_a_slow_disk_takes
     let streams = Arc::new(Streams::new(128 << 20));
     let connection = streams.connection();
     let answer = || streams.answer(Some(Arc::clone(&connection)));
-    let mut large = answer();
-    large.make_room().await.unwrap();
-    large.cover(10 << 20).await.unwrap();
+    let mut large = made(&streams, Some(&connection), 10 << 20).await;
     let (mut row, mut next) = (answer(), answer());
     row.make_room().now_or_never().unwrap().unwrap();
     let mut waits = Box::pin(next.make_room());
@@ -257,9 +252,7 @@ async fn reads_that_find_nothing_go_beside_each_other_soon_after_a_large_one() {
     let streams = Arc::new(Streams::new(128 << 20));
     let connection = streams.connection();
     let answer = || streams.answer(Some(Arc::clone(&connection)));
-    let mut large = answer();
-    large.make_room().await.unwrap();
-    large.cover(10 << 20).await.unwrap();
+    let _large = made(&streams, Some(&connection), 10 << 20).await;
     for _ in 0..12 {
         let mut absent = answer();
         assert!(absent.make_room().now_or_never().is_some());
@@ -273,9 +266,7 @@ async fn reads_that_find_nothing_go_beside_each_other_soon_after_a_large_one() {
 async fn the_end_of_a_large_read_tells_nothing_of_how_reads_begin() {
     let streams = Arc::new(Streams::new(128 << 20));
     let connection = streams.connection();
-    let mut large = streams.answer(Some(Arc::clone(&connection)));
-    large.make_room().await.unwrap();
-    large.cover(10 << 20).await.unwrap();
+    let mut large = made(&streams, Some(&connection), 10 << 20).await;
     large.make_room().await.unwrap();
     assert_eq!(large.make(pin!(async { None::<()> })).await, None);
     assert_eq!(connection.expected.bytes(), 10 << 20);
@@ -285,9 +276,7 @@ async fn the_end_of_a_large_read_tells_nothing_of_how_reads_begin() {
 async fn what_is_made_of_a_large_row_stays_charged_and_waits_for_nobody() {
     let streams = Arc::new(Streams::new(8 << 20));
     let connection = streams.connection();
-    let mut large = streams.answer(Some(Arc::clone(&connection)));
-    large.make_room().await.unwrap();
-    large.cover(1 << 20).await.unwrap();
+    let mut large = made(&streams, Some(&connection), 1 << 20).await;
     large.keep(900 << 10);
     large.park(None, 0);
     let mut other = streams.answer(Some(Arc::clone(&connection)));
@@ -313,9 +302,7 @@ async fn what_is_made_of_a_large_row_stays_charged_and_waits_for_nobody() {
 async fn a_client_has_longer_for_a_message_that_is_larger_than_others() {
     let streams = Arc::new(Streams::new(8 << 20));
     let connection = streams.connection();
-    let mut large = streams.answer(Some(Arc::clone(&connection)));
-    large.make_room().await.unwrap();
-    large.cover(40 << 20).await.unwrap();
+    let mut large = made(&streams, Some(&connection), 40 << 20).await;
     large.keep(28 << 20);
     large.park(None, 0);
     let others = (0..ANSWERS_PER_CONNECTION_PART).map(|_| async {
