@@ -222,11 +222,11 @@ fn merge_for_versions(
             })
         })
     };
-    let l0 = level_files(version, 0);
     let shadowed = |file: &Arc<SstRef>| {
         let span = file.span();
+        let beside = |run| overlapping(run, &span).any(|other| other.id != file.id);
         is_over_something(version, file.level, &span)
-            || (file.level == 0 && l0.iter().any(|o| o.id != file.id && o.span().overlaps(&span)))
+            || (file.level == 0 && shape.sublevels.iter().any(|run| beside(run)))
     };
     pick_where(
         version,

@@ -12,6 +12,7 @@ mod filter_policy;
 pub mod gc;
 pub(crate) mod input;
 pub(crate) mod job;
+mod level_zero;
 pub(crate) mod pace;
 pub(crate) mod parts;
 pub(crate) mod pick;

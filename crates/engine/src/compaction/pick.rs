@@ -44,6 +44,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::ages::ages;
+use super::level_zero::LevelZero;
 use super::shape::{LAST_LEVEL, Shape, is_over_something, level_files, sublevels_max};
 use super::sublevels::{self, overlapping};
 use crate::cell::RowRange;
@@ -147,7 +148,7 @@ impl Busy {
 }
 
 /// The least range that has both.
-fn hull(a: RowRange, b: &RowRange) -> RowRange {
+pub(super) fn hull(a: RowRange, b: &RowRange) -> RowRange {
     RowRange {
         start: a.start.min(b.start.clone()),
         end: match (a.end.is_empty(), b.end.is_empty()) {
@@ -171,6 +172,8 @@ pub(super) fn complete(
     busy: &Busy,
 ) -> Option<Pick> {
     let mut inputs = upper;
+    let of_output = inputs.iter().filter(|file| file.level == output_level);
+    let mut taken: HashSet<FileId> = of_output.map(|file| file.id).collect();
     // A file can stand in a level twice, with visible ranges on both sides of dropped rows. Both
     // references move together, so the span may grow until it covers what lies between them; also where
     // the file is rewritten in place.
@@ -178,8 +181,7 @@ pub(super) fn complete(
         let span = span_of(&inputs)?;
         let before = inputs.len();
         for file in overlapping(level_files(version, output_level), &span) {
-            let taken = inputs.iter().any(|s| s.level == output_level && s.id == file.id);
-            if !taken {
+            if taken.insert(file.id) {
                 inputs.extend(twins(version, file));
             }
         }
@@ -240,7 +242,7 @@ pub(crate) fn pick_level_zero(
     let goes_down = if tiered { heavy && !is_over } else { heavy || deep };
     let down = || if goes_down { pick_l0(version, shape, Reason::L0, None, busy) } else { None };
     let across = || match shape.style {
-        CompactionStyle::Tiered if deep => pick_runs(version, busy),
+        CompactionStyle::Tiered if deep => pick_runs(version, shape, busy),
         CompactionStyle::Tiered => None,
         CompactionStyle::Leveled => pick_within_l0(version, shape, options, busy),
     };
@@ -274,33 +276,28 @@ fn pick_l0(
     seed: Option<FileId>,
     busy: &Busy,
 ) -> Option<Pick> {
-    let files = level_files(version, 0);
-    let spans: Vec<RowRange> = files.iter().map(|file| file.span()).collect();
-    let uncovered = |at: usize| {
-        let span = spans.get(at);
-        !spans.iter().take(at).any(|newer| span.is_some_and(|span| newer.overlaps(span)))
-    };
+    let level_zero = LevelZero::new(version, shape);
+    let files = level_zero.files();
     let mut best: Option<(f64, Pick)> = None;
-    let mut seen: HashSet<FileId> = HashSet::new();
+    let mut seen: HashSet<usize> = HashSet::new();
     for (at, file) in files.iter().enumerate() {
-        let wanted = seed.map_or_else(|| uncovered(at), |seed| seed == file.id);
         // A column of one that was looked at is the same, or a part of it that is less deep.
-        if !wanted || seen.contains(&file.id) || busy.files.contains(&file.id) {
+        if seen.contains(&at) || busy.files.contains(&file.id) {
             continue;
         }
-        let upper = column(files, &spans, at);
-        seen.extend(upper.iter().map(|file| file.id));
-        let depth = shape
-            .sublevels
-            .iter()
-            .filter(|run| run.iter().any(|f| upper.iter().any(|u| u.id == f.id)))
-            .count();
+        if !seed.map_or_else(|| level_zero.is_uncovered(at), |seed| seed == file.id) {
+            continue;
+        }
+        let column = level_zero.column(at);
+        seen.extend(&column);
+        let upper: Vec<_> = column.iter().filter_map(|at| files.get(*at).cloned()).collect();
+        let Some(span) = span_of(&upper) else { continue };
         // Where one corner is deep, the shallow ones can wait: they would drag along the most.
+        let depth = level_zero.depth(&column, &span);
         if reason == Reason::L0 && depth * 2 < shape.sublevels.len() {
             continue;
         }
         let own: u64 = upper.iter().map(|file| file.bytes).sum();
-        let Some(span) = span_of(&upper) else { continue };
         // A level between L0 and the base that still holds files (the options changed) comes first, or
         // older data would lie above newer.
         let base = shape.targets.base_level;
@@ -316,6 +313,10 @@ fn pick_l0(
         if best.as_ref().is_none_or(|(least, _)| cost < *least) {
             best = Some((cost, pick));
         }
+        // It drags along nothing: no other costs less.
+        if cost <= 1.0 {
+            break;
+        }
     }
     best.map(|(_, pick)| pick)
 }
@@ -330,49 +331,6 @@ fn deepen(version: &Version, pick: Pick, busy: &Busy) -> Pick {
     complete(version, pick.reason, inputs, output, busy)
         .filter(|deep| deep.input_bytes() < pick.input_bytes().saturating_mul(2))
         .unwrap_or(pick)
-}
-
-/// The file at `seed` of level 0 and all that has to go down with it, then what lies on top of these within
-/// their rows. `files` are newest first. Of what shares rows within one [age](super::ages) nothing tells which is older: it
-/// goes down together.
-fn column(files: &[Arc<SstRef>], spans: &[RowRange], seed: usize) -> Vec<Arc<SstRef>> {
-    let Some(mut rows) = spans.get(seed).cloned() else { return Vec::new() };
-    let mut taken: HashSet<usize> = HashSet::from([seed]);
-    let mut newest = seed;
-    let ages = ages(files);
-    let beside = |taken: &HashSet<usize>, at: usize, span: &RowRange| {
-        let mut age = ages.iter().filter(|age| age.contains(&at)).cloned().flatten();
-        age.any(|o| taken.contains(&o) && spans.get(o).is_some_and(|other| other.overlaps(span)))
-    };
-    loop {
-        let before = taken.len();
-        let ids: HashSet<FileId> =
-            taken.iter().filter_map(|at| files.get(*at)).map(|file| file.id).collect();
-        for (at, (file, span)) in files.iter().zip(spans).enumerate() {
-            // All references to a file move together.
-            let under = at >= newest && span.overlaps(&rows);
-            let goes = under || ids.contains(&file.id) || beside(&taken, at, span);
-            if goes && taken.insert(at) {
-                newest = newest.min(at);
-                rows = hull(rows, span);
-            }
-        }
-        if taken.len() == before {
-            break;
-        }
-    }
-    for (at, (file, span)) in files.iter().zip(spans).enumerate().take(newest).rev() {
-        let over_others = (at + 1..newest).any(|older| {
-            !taken.contains(&older) && spans.get(older).is_some_and(|other| other.overlaps(span))
-        });
-        let whole = files.iter().filter(|other| other.id == file.id).count() == 1;
-        if rows.contains_range(span) && whole && !over_others {
-            taken.insert(at);
-        }
-    }
-    let mut taken: Vec<usize> = taken.into_iter().collect();
-    taken.sort_unstable();
-    taken.into_iter().filter_map(|at| files.get(at).cloned()).collect()
 }
 
 /// The newest files of level 0 merged with each other: those that no running compaction has. They are next to
@@ -415,7 +373,7 @@ fn pick_tiered(
     let deep = shape.sublevels.len() >= sublevels_max(options, shape.style);
     let column = || pick_l0(version, shape, Reason::L0, None, busy);
     let down = || if heavy { column() } else { None };
-    let across = || if deep { pick_runs(version, busy) } else { None };
+    let across = || if deep { pick_runs(version, shape, busy) } else { None };
     let is_left = |level: &u8| !level_files(version, *level).is_empty();
     // The deepest first: what lies above then finds nothing to be merged with but the last level.
     let between: Vec<u8> = (1..LAST_LEVEL).rev().filter(is_left).collect();
@@ -436,29 +394,30 @@ struct AgeRun {
 }
 
 /// Level 0 as runs, the newest first.
-fn runs(version: &Version) -> Vec<AgeRun> {
-    let l0 = level_files(version, 0);
+fn runs(level_zero: &LevelZero<'_>) -> Vec<AgeRun> {
     let mut runs: Vec<AgeRun> = Vec::new();
-    for age in ages(l0).into_iter().filter_map(|age| l0.get(age)) {
-        let spans: Vec<RowRange> = age.iter().map(|file| file.span()).collect();
-        let lies_over = |file: &Arc<SstRef>| {
-            let span = file.span();
-            spans.iter().any(|other| other.overlaps(&span))
+    // Where the last of them begins.
+    let mut begin = 0;
+    for age in level_zero.ages() {
+        let Some(files) = level_zero.files().get(age.clone()) else { continue };
+        let lies_under = |file: &Arc<SstRef>| {
+            level_zero.meeting(&file.span()).any(|other| (begin..age.start).contains(&other))
         };
-        if runs.last().is_none_or(|run| run.files.iter().any(lies_over)) {
+        if runs.is_empty() || files.iter().any(lies_under) {
             runs.push(AgeRun::default());
+            begin = age.start;
         }
         if let Some(run) = runs.last_mut() {
-            run.files.extend_from_slice(age);
-            run.depth = run.depth.max(sublevels::arrange(age).len());
+            run.files.extend_from_slice(files);
+            run.depth = run.depth.max(sublevels::arrange(files).len());
         }
     }
     runs
 }
 
 /// The runs next to each other in age that take the fewest bytes for each run less.
-fn pick_runs(version: &Version, busy: &Busy) -> Option<Pick> {
-    let runs = runs(version);
+fn pick_runs(version: &Version, shape: &Shape, busy: &Busy) -> Option<Pick> {
+    let runs = runs(&LevelZero::new(version, shape));
     let is_free = |run: &&AgeRun| !run.files.iter().any(|f| busy.files.contains(&f.id));
     let mut best: Option<(f64, std::ops::Range<usize>)> = None;
     for start in 0..runs.len() {
@@ -523,8 +482,11 @@ fn widen(version: &Version, mut pick: Pick, level: u8, busy: &Busy) -> Pick {
     pick
 }
 
-/// All references to the same file in its level.
+/// All references to the same file in its level: where this one shows all of its rows, there is no other.
 pub(super) fn twins(version: &Version, file: &Arc<SstRef>) -> Vec<Arc<SstRef>> {
+    if !file.is_cut() {
+        return vec![Arc::clone(file)];
+    }
     level_files(version, file.level).iter().filter(|s| s.id == file.id).cloned().collect()
 }
 
@@ -553,3 +515,5 @@ mod order;
 mod simulation;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod wide;

@@ -164,6 +164,11 @@ impl Model {
         }
     }
 
+    fn shape(&self) -> Shape {
+        let style = self.options.compaction;
+        Shape::new(&self.version, &self.options, style, &|_| Contents::default())
+    }
+
     fn begin(&mut self, which: &Which, alone: u16) {
         let l0 = level_files(&self.version, 0);
         let alone = l0.iter().enumerate().filter(|(at, _)| *at < 16 && alone >> at & 1 == 1);
@@ -174,7 +179,7 @@ impl Model {
             ..Busy::default()
         };
         let style = self.options.compaction;
-        let shape = Shape::new(&self.version, &self.options, style, &|_| Contents::default());
+        let shape = self.shape();
         let due = || pick_by_shape(&self.version, &shape, &self.options, &busy);
         let pick = match which {
             Which::Due => due(),
@@ -183,7 +188,7 @@ impl Model {
                 .and_then(|seed| pick_file(&self.version, &shape, Reason::Collect, seed, 0, &busy)),
             Which::Runs(..) if style == CompactionStyle::Leveled => due(),
             Which::Runs(first, count) => {
-                let runs = runs(&self.version);
+                let runs = runs(&LevelZero::new(&self.version, &shape));
                 let first = usize::from(*first) % runs.len().max(1);
                 let window = first..(first + usize::from(*count)).min(runs.len());
                 merge_runs(runs.get(window).unwrap_or_default(), &busy)
@@ -255,11 +260,11 @@ proptest! {
         for (rows, at) in flushes {
             model.step(&Step::Flush(rows, at));
             while sublevels::arrange(level_files(&model.version, 0)).len() >= crate::options::TIERED_RUNS_MAX {
-                let before = ages_deep(&model.version);
+                let before = ages_deep(&model);
                 model.step(&Step::Begin { which: Which::Due, alone: 0 });
                 prop_assert!(!model.running.is_empty());
                 model.step(&Step::End(0, cuts));
-                prop_assert!(ages_deep(&model.version) < before);
+                prop_assert!(ages_deep(&model) < before);
             }
         }
     }
@@ -285,6 +290,7 @@ fn a_piece_of_a_flush_is_not_merged_without_the_others() {
 }
 
 /// Places to look in, by the runs.
-fn ages_deep(version: &Version) -> usize {
-    runs(version).iter().map(|run| run.depth).sum()
+fn ages_deep(model: &Model) -> usize {
+    let shape = model.shape();
+    runs(&LevelZero::new(&model.version, &shape)).iter().map(|run| run.depth).sum()
 }
