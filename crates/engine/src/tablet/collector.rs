@@ -167,7 +167,7 @@ impl Tablet {
             return None;
         }
         let view = self.view.load_full();
-        let has = |id: FileId| view.version.ssts().any(|file| file.id == id);
+        let has = |id: FileId| view.files.contains_key(&id);
         let place = match jobs.collector.place.take().filter(|place| has(place.file)) {
             Some(place) => Some(place),
             None => {

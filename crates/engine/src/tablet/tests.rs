@@ -23,6 +23,7 @@ use crate::schema::FamilyOptions;
 
 mod collector;
 mod compaction;
+mod many;
 
 /// The wall clock of tests starts here: 2026-01-01.
 const START_MICROS: i64 = 1_767_225_600_000_000;

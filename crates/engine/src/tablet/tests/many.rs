@@ -1,0 +1,52 @@
+//! Tablets of as many SSTs as those of terabytes: where all of them are gone through for each of them, these tests take
+//! minutes.
+
+use std::time::Duration;
+
+use super::view::View;
+use super::*;
+use crate::manifest::SstRef;
+use crate::schema::GcRule;
+
+impl Rig {
+    /// Puts so many SSTs into the last level: the only one that there is under other names, each with a row of its own.
+    fn multiply(&self, files: u64) {
+        let view = self.tablet.view.load_full();
+        let only = view.version.ssts().next().unwrap();
+        let named = |n: u64| SstRef {
+            id: only.id + n,
+            level: 6,
+            first_row: Bytes::from(format!("{n:08}")),
+            last_row: Bytes::from(format!("{n:08}")),
+            ..only.as_ref().clone()
+        };
+        let add = (1..=files).map(named).collect();
+        let remove = vec![(only.level, only.id)];
+        let edit = VersionEdit { add, remove, ..VersionEdit::default() };
+        let version = self.tablet.lock_manifest().append(&edit).unwrap();
+        let open = view.file(only.id).unwrap();
+        let open = version.ssts().map(|file| (file.id, Arc::clone(open))).collect();
+        let options = &self.tablet.core.options;
+        let (active, style) = (Arc::clone(&view.active), options.compaction);
+        let view = View::new(active, Vec::new(), version, open, options, style);
+        self.tablet.view.store(Arc::new(view));
+    }
+
+    /// Cells may go as soon as they are old.
+    fn expire(&self) {
+        let family = FamilyOptions { gc: Some(GcRule::MaxAge(1)), aggregate: None };
+        self.tablet.set_schema(Arc::new(TabletSchema { families: [(FamilyId(1), family)].into() }));
+    }
+}
+
+#[test]
+fn the_collector_looks_at_each_of_thousands_of_ssts_once() {
+    let rig = rig();
+    rig.write(&["r"]);
+    rig.multiply(3_000);
+    rig.expire();
+    rig.tablet.keep_changes(Some(Duration::from_hours(24)));
+    let looks = std::iter::from_fn(|| rig.tablet.claim_to_look().map(|look| look.run().unwrap()));
+    assert_eq!(looks.count(), 3_000);
+    assert!(rig.tablet.claim_to_look().is_none());
+}
