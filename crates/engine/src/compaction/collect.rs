@@ -21,7 +21,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::gc::Dues;
-use super::pick::{Busy, Pick, Reason, pick_file, twins};
+use super::pick::{Busy, Pick, Reason, pick_file};
 use super::shape::{LAST_LEVEL, Shape, is_over_something, level_files};
 use super::sublevels::overlapping;
 use crate::manifest::{SstRef, Version};
@@ -135,14 +135,18 @@ pub(crate) fn pick_expired(
     properties: &dyn Fn(FileId, Question<'_>) -> bool,
 ) -> Option<Pick> {
     for level in 1..=LAST_LEVEL {
+        let files = level_files(version, level);
+        let is_over = |file: &SstRef| is_over_something(version, level, &file.span());
+        // A file goes with all references to it.
+        let cut = files.iter().filter(|file| file.is_cut() && is_over(file));
+        let kept: HashSet<FileId> = cut.map(|file| file.id).collect();
         let expired = |file: &&Arc<SstRef>| {
             !busy.files.contains(&file.id)
+                && !kept.contains(&file.id)
                 && properties(file.id, &|p| is_expired(p, schema, now_micros))
-                && twins(version, file)
-                    .iter()
-                    .all(|twin| !is_over_something(version, level, &twin.span()))
+                && !is_over(file)
         };
-        let files: Vec<_> = level_files(version, level).iter().filter(expired).cloned().collect();
+        let files: Vec<_> = files.iter().filter(expired).cloned().collect();
         if !files.is_empty() {
             let reason = Reason::Expired;
             return Some(Pick { reason, inputs: files, output_level: level, bottommost: true });

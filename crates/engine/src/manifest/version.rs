@@ -82,15 +82,7 @@ impl Version {
     /// The version after `edit`. `InvalidArgument` where the edit does not fit this version.
     pub fn apply(&self, edit: &VersionEdit) -> Result<Self> {
         let mut next = self.clone();
-        for (level, id) in &edit.remove {
-            let ssts = next.levels.get_mut(usize::from(*level));
-            let ssts = ssts.ok_or_else(|| refuse(format!("there is no level {level}")))?;
-            let before = ssts.len();
-            ssts.retain(|sst| sst.id != *id);
-            if ssts.len() == before {
-                return Err(refuse(format!("SST {id:016x} to remove is not in level {level}")));
-            }
-        }
+        next.remove(&edit.remove)?;
         if let Some(range) = &edit.range {
             next.set_range(range)?;
         }
@@ -117,6 +109,26 @@ impl Version {
         let told = edit.last_seq.unwrap_or(0).max(edit.flushed_seq.unwrap_or(0));
         next.last_seq = next.last_seq.max(added).max(told);
         Ok(next)
+    }
+
+    /// Removes all references to these files. Each is to be there, and named once.
+    fn remove(&mut self, remove: &[(u8, FileId)]) -> Result<()> {
+        let mut remove = remove.to_vec();
+        remove.sort_unstable();
+        for remove in remove.chunk_by(|a, b| a.0 == b.0) {
+            let Some((level, _)) = remove.first() else { continue };
+            let ssts = self.levels.get_mut(usize::from(*level));
+            let ssts = ssts.ok_or_else(|| refuse(format!("there is no level {level}")))?;
+            let is_named = |sst: &mut Arc<SstRef>| remove.binary_search(&(*level, sst.id)).is_ok();
+            let mut gone: Vec<FileId> = ssts.extract_if(.., is_named).map(|sst| sst.id).collect();
+            gone.sort_unstable();
+            gone.dedup();
+            let mut gone = gone.into_iter();
+            if let Some((_, id)) = remove.iter().find(|(_, id)| gone.next() != Some(*id)) {
+                return Err(refuse(format!("SST {id:016x} to remove is not in level {level}")));
+            }
+        }
+        Ok(())
     }
 
     /// Narrows what the SSTs show. A wider range does not make them show more: the rows were another
@@ -329,6 +341,8 @@ pub(super) mod tests {
             ("no such level", adding(&[sst(4, 7, "a", "b")])),
             ("show no row", adding(&[sst(4, 3, "b", "a")])),
             ("sequence", adding(&[SstRef { min_seq: 99, ..sst(4, 3, "a", "b") }])),
+            ("not in level 1", VersionEdit { remove: vec![(1, 2), (1, 4)], ..Default::default() }),
+            ("not in level 1", VersionEdit { remove: vec![(1, 2), (1, 2)], ..Default::default() }),
             ("not in level 2", VersionEdit { remove: vec![(2, 1)], ..Default::default() }),
             ("no level 9", VersionEdit { remove: vec![(9, 1)], ..Default::default() }),
             ("fall", VersionEdit { flushed_seq: Some(49), ..Default::default() }),

@@ -519,15 +519,11 @@ impl Claim {
 
     /// The inputs that the version still names: rows dropped in the meantime may have removed some.
     fn still_there(&self, version: &crate::manifest::Version) -> Vec<(u8, FileId)> {
-        let mut remove: Vec<(u8, FileId)> = Vec::new();
-        for input in &self.pick.inputs {
-            let key = (input.level, input.id);
-            let there = version.ssts().any(|f| (f.level, f.id) == key);
-            if there && !remove.contains(&key) {
-                remove.push(key);
-            }
-        }
-        remove
+        let mut there: HashSet<(u8, FileId)> =
+            version.ssts().map(|file| (file.level, file.id)).collect();
+        let inputs = self.pick.inputs.iter().map(|input| (input.level, input.id));
+        // Once each, however many references to the file there are.
+        inputs.filter(|input| there.remove(input)).collect()
     }
 
     /// Whether there are tombstones among the inputs with nothing below that they hide: rewritten, they go. On the last level

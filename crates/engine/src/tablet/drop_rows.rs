@@ -15,6 +15,7 @@
 //!   before it. Jobs that began later read what is cut already: to cut what they write once more would
 //!   leave files in ever more pieces for as long as some job runs.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -23,7 +24,7 @@ use crate::cell::{RowRange, Seq, row_prefix};
 use crate::compaction::job;
 use crate::error::{Error, Result};
 use crate::manifest::{Excised, SstRef, Version, VersionEdit};
-use crate::sst::SstReader;
+use crate::sst::{FileId, SstReader};
 use crate::store::{Outputs, SstFile};
 
 use super::Tablet;
@@ -69,17 +70,16 @@ impl Tablet {
         };
         let version = manifest.version();
         let mut edit = VersionEdit { last_seq: Some(seq), ..VersionEdit::default() };
-        for file in version.ssts().filter(|f| f.span().overlaps(&range)) {
-            let removed = (file.level, file.id);
-            if edit.remove.contains(&removed) {
-                continue;
+        let mut removed: HashSet<(u8, FileId)> = HashSet::new();
+        for file in version.ssts().filter(|file| file.overlaps(&range)) {
+            if removed.insert((file.level, file.id)) {
+                edit.remove.push((file.level, file.id));
             }
-            edit.remove.push(removed);
-            // Every reference to the file in the level is replaced, since edits name files, not references.
-            for twin in version.ssts().filter(|t| (t.level, t.id) == removed) {
-                let open = view.file(twin.id).ok();
-                edit.add.extend(cut_sized(open, twin, &range));
-            }
+        }
+        // Every reference to a file is replaced, since edits name files, not references.
+        for file in version.ssts().filter(|file| removed.contains(&(file.level, file.id))) {
+            let open = view.file(file.id).ok();
+            edit.add.extend(cut_sized(open, file, &range));
         }
         // Older ones within this one hide nothing that it does not. Who reads by an older version has them there.
         let within = version.excised().iter().filter(|older| range.contains_range(&older.range));

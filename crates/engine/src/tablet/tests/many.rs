@@ -8,6 +8,9 @@ use super::*;
 use crate::manifest::SstRef;
 use crate::schema::GcRule;
 
+/// SSTs of a tablet of some 6 TB.
+const FILES: u64 = 100_000;
+
 impl Rig {
     /// Puts so many SSTs into the last level: the only one that there is under other names, each with a row of its own.
     fn multiply(&self, files: u64) {
@@ -37,6 +40,29 @@ impl Rig {
         let family = FamilyOptions { gc: Some(GcRule::MaxAge(1)), aggregate: None };
         self.tablet.set_schema(Arc::new(TabletSchema { families: [(FamilyId(1), family)].into() }));
     }
+}
+
+#[test]
+fn rows_of_a_hundred_thousand_ssts_are_dropped_by_one_edit() {
+    let rig = rig();
+    rig.write(&["r"]);
+    rig.multiply(FILES);
+    block_on(rig.tablet.drop_rows(RowRange::new("00000001", "00100000"))).unwrap();
+    let version = rig.tablet.version();
+    let left: Vec<_> = version.ssts().map(|file| file.first_visible().clone()).collect();
+    assert_eq!(left, ["00100000"]);
+}
+
+#[test]
+fn a_hundred_thousand_ssts_go_by_one_edit_when_all_in_them_has_expired() {
+    let rig = rig();
+    rig.write(&["r"]);
+    rig.multiply(FILES);
+    rig.expire();
+    let claim = rig.tablet.claim_expired().expect("all has expired");
+    assert_eq!(claim.pick.inputs.len() as u64, FILES);
+    claim.run().unwrap();
+    assert_eq!(rig.tablet.version().sst_count(), 0);
 }
 
 #[test]
