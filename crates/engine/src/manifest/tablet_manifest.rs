@@ -24,8 +24,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 
 /// Bytes of edits at which a manifest is rewritten as a snapshot, if they exceed the snapshot too. An edit
-/// takes a few hundred bytes, so this is thousands of flushes and compactions; reading as much takes
-/// about a millisecond at the next start.
+/// takes a few hundred bytes, so this is thousands of flushes and compactions. At the next start each takes a look at the
+/// ids of all SSTs: milliseconds for a small tablet, tenths of a second for one of a terabyte.
 pub const MANIFEST_ROTATE_BYTES: u64 = 1 << 20;
 
 pub(crate) const SERIES: Series = Series {
@@ -137,7 +137,7 @@ pub(crate) fn replay(path: &Path, records: Vec<Record>) -> Result<Version> {
     let mut version: Option<Version> = None;
     for record in records {
         let (offset, edit) = decode(path, record)?;
-        let base = match (version, &edit.range) {
+        let mut next = match (version, &edit.range) {
             (Some(version), _) => version,
             (None, Some(range)) => Version::empty(range.clone()),
             (None, None) => {
@@ -146,9 +146,10 @@ pub(crate) fn replay(path: &Path, records: Vec<Record>) -> Result<Version> {
             }
         };
         // Every edit fitted when it was written.
-        version = Some(base.apply(&edit).map_err(|e| {
+        next.change(&edit).map_err(|e| {
             Error::corruption(path.display(), offset, format!("edit does not fit: {e}"))
-        })?);
+        })?;
+        version = Some(next);
     }
     version.ok_or_else(|| Error::corruption(path.display(), 0, "holds no record"))
 }
@@ -190,7 +191,7 @@ pub fn dump(files: &dyn Files, path: &Path) -> Result<ManifestDump> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::edit::Excised;
+    use super::super::edit::{Excised, SstRef};
     use super::super::testing::{CRASHES, Crash, TestFiles};
     use super::super::version::tests::sst;
     use super::*;
@@ -445,6 +446,52 @@ mod tests {
         assert_eq!(manifest.append(&VersionEdit::default()).unwrap(), manifest.version());
         assert_eq!(files.contents(&only_file(&files)), image);
         manifest.append(&edits(1)[0]).expect("a refused edit does not poison");
+    }
+
+    #[test]
+    fn thousands_of_edits_of_a_tablet_of_a_terabyte_are_replayed_as_they_were_made() {
+        // Where each edit takes a look at all that each SST has, this takes minutes.
+        const SSTS: u64 = 16_000;
+        const EDITS: u64 = 1_500;
+        let low = |n: u64| sst(n, 6, &format!("{n:06}"), &format!("{n:06}~"));
+        let flush = |n: u64| sst(SSTS + n, 0, "a", "z");
+        let snapshot = VersionEdit {
+            range: Some(RowRange::all()),
+            add: (1..=SSTS).map(low).collect(),
+            ..VersionEdit::default()
+        };
+        // A flush, and a compaction of it with a file of the last level.
+        let edits = (1..=EDITS).flat_map(|n| {
+            let compacted = SstRef { id: 2 * SSTS + n, ..low(7 * n) };
+            [
+                VersionEdit { add: vec![flush(n)], flushed_seq: Some(n), ..Default::default() },
+                VersionEdit {
+                    remove: vec![(0, SSTS + n), (6, 7 * n)],
+                    add: vec![compacted],
+                    ..Default::default()
+                },
+            ]
+        });
+        let records = |edits: &[VersionEdit]| {
+            let record = |(at, edit): (usize, &VersionEdit)| Record {
+                offset: at as u64,
+                payload: encoded(edit).into(),
+                durable: 0,
+            };
+            edits.iter().enumerate().map(record).collect::<Vec<_>>()
+        };
+        let mut edits: Vec<VersionEdit> = [snapshot].into_iter().chain(edits).collect();
+        let version = replay(dir(), records(&edits)).unwrap();
+        assert_eq!(version.sst_count(), SSTS);
+        assert_eq!(version.ssts().filter(|sst| sst.id > 2 * SSTS).count() as u64, EDITS);
+        // An edit in the midst that does not fit is named, though one after it removes what it adds.
+        let wrong = VersionEdit { add: vec![sst(9, 5, "a", "z")], ..Default::default() };
+        let right = VersionEdit { remove: vec![(5, 9)], ..Default::default() };
+        edits.splice(99..99, [wrong, right]);
+        let error = replay(dir(), records(&edits)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption);
+        assert!(error.message().contains("live twice"), "{error}");
+        assert!(error.to_string().contains("99"), "{error}");
     }
 
     #[test]

@@ -10,8 +10,8 @@
 //! level 6    [a..b] [c..d] [d1..e] ...
 //! ```
 //!
-//! Invariants, checked by every [`Version::apply`]; an edit that would break one is refused and changes
-//! nothing:
+//! Invariants, checked by every [`Version::apply`], of what the edit changes; an edit that would break one is refused and
+//! changes nothing:
 //!
 //! * No row of a file is live twice, and a file is live in one level only. Every SST can show some row, and
 //!   shows none outside the tablet's range.
@@ -19,7 +19,7 @@
 //!   in two of them.
 //! * The flushed sequence never decreases.
 
-use std::collections::HashMap;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -41,6 +41,19 @@ pub struct Version {
 
 fn refuse(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, what.into())
+}
+
+fn refuse_sst(sst: &SstRef, what: &str) -> Error {
+    refuse(format!("SST {:016x}: {what}", sst.id))
+}
+
+/// The order of SSTs of one level: by age in level 0, else by row.
+fn in_level(a: &SstRef, b: &SstRef) -> Ordering {
+    if a.level == 0 {
+        (b.max_seq, b.id).cmp(&(a.max_seq, a.id))
+    } else {
+        a.first_visible().cmp(b.first_visible())
+    }
 }
 
 impl Version {
@@ -82,33 +95,29 @@ impl Version {
     /// The version after `edit`. `InvalidArgument` where the edit does not fit this version.
     pub fn apply(&self, edit: &VersionEdit) -> Result<Self> {
         let mut next = self.clone();
-        next.remove(&edit.remove)?;
+        next.change(edit)?;
+        Ok(next)
+    }
+
+    /// Makes it the version after `edit`. Where the edit does not fit, it is no version any more.
+    pub(super) fn change(&mut self, edit: &VersionEdit) -> Result<()> {
+        self.remove(&edit.remove)?;
         if let Some(range) = &edit.range {
-            next.set_range(range)?;
+            self.set_range(range)?;
         }
-        for sst in &edit.add {
-            next.add(sst)?;
-        }
-        for (number, ssts) in next.levels.iter_mut().enumerate() {
-            if number == 0 {
-                ssts.sort_by_key(|sst| std::cmp::Reverse((sst.max_seq, sst.id)));
-            } else {
-                ssts.sort_by(|a, b| a.first_visible().cmp(b.first_visible()));
-            }
-        }
-        next.check_levels()?;
-        next.change_excised(edit)?;
+        self.add(&edit.add)?;
+        self.change_excised(edit)?;
         if let Some(seq) = edit.flushed_seq {
             if seq < self.flushed_seq {
                 let old = self.flushed_seq;
                 return Err(refuse(format!("flushed sequence would fall from {old} to {seq}")));
             }
-            next.flushed_seq = seq;
+            self.flushed_seq = seq;
         }
         let added = edit.add.iter().map(|sst| sst.max_seq).max().unwrap_or(0);
         let told = edit.last_seq.unwrap_or(0).max(edit.flushed_seq.unwrap_or(0));
-        next.last_seq = next.last_seq.max(added).max(told);
-        Ok(next)
+        self.last_seq = self.last_seq.max(added).max(told);
+        Ok(())
     }
 
     /// Removes all references to these files. Each is to be there, and named once.
@@ -144,43 +153,77 @@ impl Version {
                 *sst = Arc::new(SstRef { visible, ..sst.as_ref().clone() });
             }
         }
-        Ok(())
+        self.ssts().try_for_each(|sst| self.check_shows(sst))
     }
 
-    fn add(&mut self, sst: &SstRef) -> Result<()> {
-        let level = usize::from(sst.level);
-        let visible = sst.visible.intersect(&self.range);
-        let bad = |what: &str| refuse(format!("SST {:016x}: {what}", sst.id));
-        if sst.min_seq > sst.max_seq {
-            return Err(bad("its least sequence exceeds its greatest"));
+    /// Adds SSTs, each at its place. What was there before fits together: only what is new is checked.
+    fn add(&mut self, ssts: &[SstRef]) -> Result<()> {
+        let mut added: Vec<Arc<SstRef>> = Vec::with_capacity(ssts.len());
+        for sst in ssts {
+            let visible = sst.visible.intersect(&self.range);
+            if sst.min_seq > sst.max_seq {
+                return Err(refuse_sst(sst, "its least sequence exceeds its greatest"));
+            }
+            let sst = Arc::new(SstRef { visible, ..sst.clone() });
+            self.check_shows(&sst)?;
+            added.push(sst);
         }
-        let ssts = self.levels.get_mut(level).ok_or_else(|| bad("there is no such level"))?;
-        ssts.push(Arc::new(SstRef { visible, ..sst.clone() }));
-        Ok(())
+        // Most edits have them in order: a snapshot puts each behind those before it.
+        added.sort_by(|a, b| a.level.cmp(&b.level).then_with(|| in_level(a, b)));
+        for sst in &added {
+            let ssts = self.levels.get_mut(usize::from(sst.level));
+            let ssts = ssts.ok_or_else(|| refuse_sst(sst, "there is no such level"))?;
+            let at = ssts.partition_point(|other| in_level(other, sst).is_le());
+            ssts.insert(at, Arc::clone(sst));
+        }
+        self.check_live_once(&added)?;
+        added.iter().filter(|sst| sst.level > 0).try_for_each(|sst| self.check_neighbours(sst))
     }
 
-    fn check_levels(&self) -> Result<()> {
-        // A file may be live more than once, with visible ranges on both sides of dropped rows; but no
-        // row of it twice, and in one level only, since an edit that removes it names level and file.
-        let mut shown: HashMap<FileId, Vec<&Arc<SstRef>>> = HashMap::new();
-        for sst in self.levels.iter().flatten() {
-            let others = shown.entry(sst.id).or_default();
-            if others.iter().any(|o| o.level != sst.level || o.span().overlaps(&sst.span())) {
-                return Err(refuse(format!("SST {:016x} would be live twice", sst.id)));
-            }
-            others.push(sst);
-            if !sst.overlaps(&self.range) {
-                return Err(refuse(format!("SST {:016x} would show no row", sst.id)));
-            }
+    fn check_shows(&self, sst: &SstRef) -> Result<()> {
+        if sst.overlaps(&self.range) {
+            Ok(())
+        } else {
+            Err(refuse_sst(sst, "it would show no row"))
         }
-        for (number, ssts) in self.levels.iter().enumerate().skip(1) {
-            for (a, b) in ssts.iter().zip(ssts.iter().skip(1)) {
-                if !a.ends_before(b.first_visible()) {
-                    let (a, b) = (a.id, b.id);
-                    return Err(refuse(format!(
-                        "SSTs {a:016x} and {b:016x} of level {number} would overlap"
-                    )));
+    }
+
+    /// A file may be live more than once, with visible ranges on both sides of dropped rows; but no row of it twice, and in
+    /// one level only, since an edit that removes it names level and file.
+    fn check_live_once(&self, added: &[Arc<SstRef>]) -> Result<()> {
+        let mut ids: Vec<FileId> = added.iter().map(|sst| sst.id).collect();
+        ids.sort_unstable();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let is_added = |sst: &&Arc<SstRef>| ids.binary_search(&sst.id).is_ok();
+        let mut shown: Vec<&Arc<SstRef>> = self.ssts().filter(is_added).collect();
+        shown.sort_by_key(|sst| sst.id);
+        for same in shown.chunk_by(|a, b| a.id == b.id) {
+            for (at, sst) in same.iter().enumerate() {
+                let clashes = |other: &&Arc<SstRef>| {
+                    other.level != sst.level || other.span().overlaps(&sst.span())
+                };
+                if same.iter().skip(at + 1).any(clashes) {
+                    return Err(refuse_sst(sst, "it would be live twice"));
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an SST of a level below 0 shares no rows with those beside it, and so with none of its level.
+    fn check_neighbours(&self, sst: &SstRef) -> Result<()> {
+        let ssts = self.level(usize::from(sst.level));
+        let at = ssts.partition_point(|other| in_level(other, sst).is_lt());
+        let from = at.saturating_sub(1);
+        for pair in ssts.get(from..).unwrap_or_default().windows(2).take(at + 1 - from) {
+            let [a, b] = pair else { continue };
+            if !a.ends_before(b.first_visible()) {
+                let (a, b, level) = (a.id, b.id, sst.level);
+                return Err(refuse(format!(
+                    "SSTs {a:016x} and {b:016x} of level {level} would overlap"
+                )));
             }
         }
         Ok(())
@@ -464,6 +507,86 @@ pub(super) mod tests {
                     got.sort_unstable();
                     prop_assert_eq!(got, want);
                 }
+            }
+        }
+    }
+
+    /// An SST as it is drawn: id, level, rows, and what is visible of them where that is not all.
+    type Drawn = (u64, u8, String, String, Option<(String, String)>);
+
+    /// An edit of a version by its draws: files that it removes by their places, what it adds, and the rows.
+    fn drawn_edit(
+        v: &Version,
+        remove: &[usize],
+        add: &[Drawn],
+        rows: Option<&(String, String)>,
+    ) -> VersionEdit {
+        let there: Vec<(u8, u64)> =
+            v.ssts().map(|sst| (sst.level, sst.id)).chain([(1, 99)]).collect();
+        let add = add.iter().map(|(id, level, a, b, visible)| SstRef {
+            visible: visible.as_ref().map_or_else(RowRange::all, |(start, end)| range(start, end)),
+            ..sst(*id, *level, a.min(b), a.max(b))
+        });
+        VersionEdit {
+            remove: remove.iter().map(|at| there[at % there.len()]).collect(),
+            add: add.collect(),
+            range: rows.map(|(start, end)| range(start, end)),
+            ..VersionEdit::default()
+        }
+    }
+
+    /// What would be live after an edit, looked at as a whole; `None` where that is no version.
+    fn plainly(v: &Version, edit: &VersionEdit) -> Option<Vec<SstRef>> {
+        let mut ssts: Vec<SstRef> = v.ssts().map(|sst| sst.as_ref().clone()).collect();
+        for (level, id) in &edit.remove {
+            let before = ssts.len();
+            ssts.retain(|sst| (sst.level, sst.id) != (*level, *id));
+            if ssts.len() == before {
+                return None;
+            }
+        }
+        let rows = edit.range.as_ref().unwrap_or(v.range());
+        ssts.extend(edit.add.iter().cloned());
+        for sst in &mut ssts {
+            sst.visible = sst.visible.intersect(rows);
+        }
+        let mut fits = !rows.is_empty() && ssts.iter().all(|sst| sst.overlaps(rows));
+        for (at, a) in ssts.iter().enumerate() {
+            for b in &ssts[at + 1..] {
+                let overlap = a.span().overlaps(&b.span());
+                fits &= a.id != b.id || (a.level == b.level && !overlap);
+                fits &= a.level == 0 || a.level != b.level || !overlap;
+            }
+        }
+        // Those of one file keep their order.
+        ssts.sort_by(|a, b| a.level.cmp(&b.level).then_with(|| in_level(a, b)));
+        fits.then_some(ssts)
+    }
+
+    fn drawn() -> impl Strategy<Value = Drawn> {
+        let visible = proptest::option::weighted(0.3, (name(), name()));
+        (0u64..12, 0u8..3, name(), name(), visible)
+    }
+
+    proptest! {
+        #[test]
+        fn an_edit_fits_where_all_that_is_live_after_it_fits(
+            edits in proptest::collection::vec((
+                proptest::collection::vec(0usize..9, 0..3),
+                proptest::collection::vec(drawn(), 0..3),
+                proptest::option::weighted(0.1, (name(), name())),
+            ), 1..20),
+        ) {
+            let mut v = Version::empty(RowRange::all());
+            for (remove, add, rows) in &edits {
+                let edit = drawn_edit(&v, remove, add, rows.as_ref());
+                let next = v.apply(&edit);
+                let want = plainly(&v, &edit);
+                let got = next.as_ref().ok().map(|next| {
+                    next.ssts().map(|sst| sst.as_ref().clone()).collect::<Vec<_>>()
+                });
+                prop_assert_eq!(got, want, "{:?} of {:?}", edit, v);
+                v = next.unwrap_or(v);
             }
         }
     }
