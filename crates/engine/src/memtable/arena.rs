@@ -1,14 +1,15 @@
 //! The memory of a memtable: chunks that grow, are carved from front to back, and are freed together.
 //!
 //! ```text
-//! chunk 8 KiB      chunk 16 KiB            ...  chunks of 1 MiB          own chunk: one large record
-//! +----+----+---+  +----+------+----+---+       +----+----+ - - +---+   +---------------------------+
-//! | a  | b  |   |  | c  | d    | e  |   |       | f  |    |     |   |   | g                         |
-//! +----+----+---+  +----+------+----+---+       +----+----+ - - +---+   +---------------------------+
-//!            ^ too short for the next one: left unused           ^ Bump::next
+//! first   chunk 8 KiB      chunk 16 KiB            ...  chunks of 1 MiB          own chunk: one large record
+//! +----+  +----+----+---+  +----+------+----+---+       +----+----+ - - +---+   +---------------------------+
+//! | a  |  | b  | c  |   |  | d  | e    | f  |   |       | g  |    |     |   |   | h                         |
+//! +----+  +----+----+---+  +----+------+----+---+       +----+----+ - - +---+   +---------------------------+
+//!                    ^ too short for the next one: left unused           ^ Bump::next
 //! ```
 //!
-//! Chunks of the full size go from one memtable to the next. Guarantees: what [`Bump::alloc`] returns is aligned to [`ALIGN`], is its caller's alone, never moves
+//! The first chunk is as long as what is asked for first, the head of the list: every open tablet has a memtable, and thousands of
+//! them may be empty. Chunks of the full size go from one memtable to the next. Guarantees: what [`Bump::alloc`] returns is aligned to [`ALIGN`], is its caller's alone, never moves
 //! and stays valid until the [`Arena`] is dropped. Nothing is freed on its own, which is what lets
 //! readers follow pointers without a lock or a count.
 //!
@@ -22,8 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Alignment of every allocation, in bytes: that of a pointer.
 pub(super) const ALIGN: usize = 8;
 
-/// Bytes of the first chunk. Every open tablet has a memtable, so an idle one must be small; a smaller
-/// first chunk would only add a step or two to the doubling.
+/// Bytes of the first chunk for records. Thousands of tablets may have a few small rows each, so it must be small; a smaller
+/// one would only add a step or two to the doubling.
 pub(super) const CHUNK_BYTES_FIRST: usize = 8 << 10;
 
 /// Bytes of a chunk at most. Larger ones would leave more memory reserved and unused in a memtable that
@@ -155,7 +156,7 @@ pub(super) struct Bump {
     next: NonNull<u8>,
     /// Bytes free from `next` on.
     free: usize,
-    /// Size of the next ordinary chunk.
+    /// Size of the next ordinary chunk; 0 before the first, which is as long as it must be.
     chunk_bytes: usize,
 }
 
@@ -166,7 +167,7 @@ unsafe impl Send for Bump {}
 impl Bump {
     /// Starts carving.
     pub(super) fn new(arena: Arc<Arena>) -> Self {
-        Self { arena, next: NonNull::dangling(), free: 0, chunk_bytes: CHUNK_BYTES_FIRST }
+        Self { arena, next: NonNull::dangling(), free: 0, chunk_bytes: 0 }
     }
 
     /// `len` fresh bytes, aligned to [`ALIGN`], uninitialised, valid until the arena is dropped.
@@ -181,7 +182,7 @@ impl Bump {
         if len > self.free {
             // Early chunks can be smaller than what they must hold; sizes are multiples of ALIGN.
             let (start, size) = self.arena.add_chunk(self.chunk_bytes.max(len));
-            self.chunk_bytes = (self.chunk_bytes * 2).min(CHUNK_BYTES_MAX);
+            self.chunk_bytes = (self.chunk_bytes * 2).clamp(CHUNK_BYTES_FIRST, CHUNK_BYTES_MAX);
             (self.next, self.free) = (start, size);
         }
         let taken = self.next;
@@ -224,9 +225,11 @@ mod tests {
         let arena = Arc::new(Arena::default());
         let mut bump = Bump::new(Arc::clone(&arena));
         assert_eq!(arena.reserved_bytes(), 0);
+        bump.alloc(113);
+        assert_eq!(arena.reserved_bytes(), 120, "the first is as long as what is asked for");
         bump.alloc(1);
-        assert_eq!(arena.reserved_bytes(), CHUNK_BYTES_FIRST as u64);
-        let mut used = 8u64;
+        assert_eq!(arena.reserved_bytes(), 120 + CHUNK_BYTES_FIRST as u64);
+        let mut used = 128u64;
         while arena.reserved_bytes() < 8 << 20 {
             let before = arena.reserved_bytes();
             bump.alloc(1000);
@@ -277,6 +280,7 @@ mod tests {
     fn a_large_allocation_leaves_the_current_chunk_in_use() {
         let arena = Arc::new(Arena::default());
         let mut bump = Bump::new(Arc::clone(&arena));
+        bump.alloc(8);
         bump.alloc(8);
         let before = arena.reserved_bytes();
         bump.alloc(OWN_CHUNK_BYTES);

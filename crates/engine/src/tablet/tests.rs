@@ -24,6 +24,7 @@ use crate::schema::FamilyOptions;
 mod collector;
 mod compaction;
 mod many;
+mod memory;
 
 /// The wall clock of tests starts here: 2026-01-01.
 const START_MICROS: i64 = 1_767_225_600_000_000;
@@ -368,38 +369,6 @@ fn writes_are_refused_with_a_hint_and_never_wait_where_flushes_are_behind() {
     rig.tablet.flush_waiting().unwrap();
     assert!(rig.tablet.pressure().refused_share() <= 0.0);
     block_on(rig.tablet.apply(batch("c", &["a"]))).unwrap();
-}
-
-#[test]
-fn memory_of_memtables_counts_until_the_last_reader_lets_go() {
-    let rig = rig();
-    block_on(rig.tablet.apply(batch("a", &["a"]))).unwrap();
-    let view = rig.tablet.view.load_full();
-    let held = view.active.allocated_bytes();
-    block_on(rig.tablet.flush()).unwrap();
-    let with_reader = rig.engine.memory().memtables;
-    drop(view);
-    assert_eq!(rig.engine.memory().memtables, with_reader - held);
-}
-
-#[test]
-fn the_largest_memtable_goes_before_all_together_are_at_their_limit() {
-    let (memtable_bytes, memtables_total_bytes) = (1 << 20, 1 << 20);
-    let options = EngineOptions { memtable_bytes, memtables_total_bytes, ..Default::default() };
-    let rig = rig_with(options);
-    let other = rig.engine.create_tablet(RowRange::all()).unwrap();
-    block_on(other.apply(batch("a", &["a"]))).unwrap();
-    let mut rows = 0;
-    while rig.engine.pressure().refused_share() <= 0.0 && rows < 100_000 {
-        block_on(rig.tablet.apply(batch(&format!("row-{rows:06}"), &["a"]))).unwrap();
-        rig.engine.bound_memory();
-        if rig.tablet.has_waiting() {
-            break;
-        }
-        rows += 1;
-    }
-    assert!(rig.tablet.has_waiting(), "it is flushed before anything is refused");
-    assert!(!other.has_waiting(), "the small one stays");
 }
 
 #[test]

@@ -1,0 +1,73 @@
+//! The memory of memtables: what counts, and which of them goes to be flushed.
+
+use super::*;
+
+#[test]
+fn memory_of_memtables_counts_until_the_last_reader_lets_go() {
+    let rig = rig();
+    block_on(rig.tablet.apply(batch("a", &["a"]))).unwrap();
+    let view = rig.tablet.view.load_full();
+    let held = view.active.allocated_bytes();
+    block_on(rig.tablet.flush()).unwrap();
+    let with_reader = rig.engine.memory().memtables;
+    drop(view);
+    assert_eq!(rig.engine.memory().memtables, with_reader - held);
+}
+
+#[test]
+fn the_largest_memtable_goes_before_all_together_are_at_their_limit() {
+    let (memtable_bytes, memtables_total_bytes) = (1 << 20, 1 << 20);
+    let options = EngineOptions { memtable_bytes, memtables_total_bytes, ..Default::default() };
+    let rig = rig_with(options);
+    let other = rig.engine.create_tablet(RowRange::all()).unwrap();
+    block_on(other.apply(batch("a", &["a"]))).unwrap();
+    let mut rows = 0;
+    while rig.engine.pressure().refused_share() <= 0.0 && rows < 100_000 {
+        block_on(rig.tablet.apply(batch(&format!("row-{rows:06}"), &["a"]))).unwrap();
+        rig.engine.bound_memory();
+        if rig.tablet.has_waiting() {
+            break;
+        }
+        rows += 1;
+    }
+    assert!(rig.tablet.has_waiting(), "it is flushed before anything is refused");
+    assert!(!other.has_waiting(), "the small one stays");
+}
+
+/// An engine whose memtables may have 1 MiB, and so many tablets more.
+fn rig_of_small_memory(tablets: usize) -> (Rig, Vec<Arc<Tablet>>) {
+    let (memtable_bytes, memtables_total_bytes) = (1 << 20, 1 << 20);
+    let options = EngineOptions { memtable_bytes, memtables_total_bytes, ..Default::default() };
+    let rig = rig_with(options);
+    let create = |_| {
+        let tablet = rig.engine.create_tablet(RowRange::all()).unwrap();
+        tablet.set_schema(rig.tablet.require_schema().unwrap());
+        tablet
+    };
+    let tablets = (0..tablets).map(create).collect();
+    (rig, tablets)
+}
+
+#[test]
+fn empty_tables_take_no_memory_from_writes() {
+    let (rig, tablets) = rig_of_small_memory(200);
+    rig.tablet.core.background.store(true, Ordering::Release);
+    block_on(rig.tablet.apply(batch("a", &["a"]))).expect("hundreds of tables are empty");
+    assert!(rig.engine.pressure().headroom() > 0.8, "{:?}", rig.engine.pressure());
+    drop(tablets);
+}
+
+#[test]
+fn flushes_of_small_tables_give_back_what_their_rows_took() {
+    let (rig, tablets) = rig_of_small_memory(100);
+    let empty = rig.engine.memory().memtables;
+    for tablet in &tablets {
+        block_on(tablet.apply(batch("a", &["a"]))).unwrap();
+    }
+    assert!(rig.engine.pressure().refused_share() > 0.0);
+    for tablet in &tablets {
+        block_on(tablet.flush()).unwrap();
+    }
+    assert_eq!(rig.engine.memory().memtables, empty);
+    assert!(rig.engine.pressure().headroom() > 0.8, "{:?}", rig.engine.pressure());
+}
