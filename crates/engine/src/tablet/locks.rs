@@ -7,7 +7,7 @@
 //! taken for as long as a wake-up takes, and all writes of a hot row queue for it. Who has waited for half a millisecond goes
 //! before those that come (the mutex's own rule), so that none waits for good.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_lock::{Mutex, MutexGuard, MutexGuardArc};
 use xxhash_rust::xxh3::xxh3_64;
@@ -16,10 +16,10 @@ use xxhash_rust::xxh3::xxh3_64;
 /// read; more only cost memory (about 40 bytes each).
 const ROW_LOCK_STRIPES: usize = 1024;
 
-/// The lock table of one tablet.
-#[derive(Debug)]
+/// The lock table of one tablet. Made with the first lock: thousands of tablets may be idle, or deleted and kept for a while.
+#[derive(Debug, Default)]
 pub(crate) struct RowLocks {
-    stripes: Vec<Arc<Mutex<()>>>,
+    stripes: OnceLock<Box<[Arc<Mutex<()>>]>>,
 }
 
 /// Excludes every other write of its row while it lives.
@@ -37,8 +37,8 @@ pub(crate) struct HeldLocks<'a> {
 }
 
 impl RowLocks {
-    pub(crate) fn new() -> Self {
-        Self { stripes: (0..ROW_LOCK_STRIPES).map(|_| Arc::new(Mutex::new(()))).collect() }
+    fn stripes(&self) -> &[Arc<Mutex<()>>] {
+        self.stripes.get_or_init(|| (0..ROW_LOCK_STRIPES).map(|_| Arc::default()).collect())
     }
 
     fn stripe(row: &[u8]) -> usize {
@@ -48,7 +48,7 @@ impl RowLocks {
     /// Waits until the row is free.
     pub(crate) async fn lock(&self, row: &[u8]) -> RowLock {
         let stripe = Self::stripe(row);
-        let mutex = self.stripes.get(stripe).expect("the remainder is below the count");
+        let mutex = self.stripes().get(stripe).expect("the remainder is below the count");
         RowLock { _guard: mutex.lock_arc().await }
     }
 
@@ -58,7 +58,7 @@ impl RowLocks {
         if held.stripes.contains(&stripe) {
             return true;
         }
-        let Some(Some(guard)) = self.stripes.get(stripe).map(|mutex| mutex.try_lock()) else {
+        let Some(Some(guard)) = self.stripes().get(stripe).map(|mutex| mutex.try_lock()) else {
             return false;
         };
         held.stripes.push(stripe);
@@ -69,10 +69,31 @@ impl RowLocks {
     /// Waits until nobody holds a row's lock, and excludes all writes while the locks live. Taken in
     /// order, so two that take all of them do not wait for each other in a circle.
     pub(crate) async fn lock_all(&self) -> Vec<RowLock> {
-        let mut locks = Vec::with_capacity(self.stripes.len());
-        for mutex in &self.stripes {
+        let mut locks = Vec::with_capacity(ROW_LOCK_STRIPES);
+        for mutex in self.stripes() {
             locks.push(RowLock { _guard: mutex.lock_arc().await });
         }
         locks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures::FutureExt;
+    use futures::executor::block_on;
+
+    use super::*;
+
+    #[test]
+    fn all_locks_exclude_rows_that_are_locked_for_the_first_time_after_them() {
+        let locks = RowLocks::default();
+        let all = block_on(locks.lock_all());
+        let mut row = pin!(locks.lock(b"row"));
+        assert!(row.as_mut().now_or_never().is_none());
+        assert!(!locks.try_lock_beside(&mut HeldLocks::default(), b"row"));
+        drop(all);
+        assert!(row.now_or_never().is_some());
     }
 }

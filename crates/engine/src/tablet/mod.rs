@@ -199,7 +199,7 @@ impl Tablet {
             core,
             view: ArcSwap::from_pointee(view),
             schema: ArcSwapOption::empty(),
-            locks: RowLocks::new(),
+            locks: RowLocks::default(),
             writer: Mutex::default(),
             manifest: Mutex::new(manifest),
             flushing: Mutex::default(),

@@ -1,11 +1,11 @@
-//! What the block cache takes of memory, by an allocator that counts. In a process of its own: the allocator is
+//! What parts of the engine take of memory, by an allocator that counts. In a process of its own: the allocator is
 //! everybody's.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures::executor::block_on;
@@ -41,6 +41,9 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// Held by the test that counts.
+static ALONE: Mutex<()> = Mutex::new(());
+
 const ROWS: usize = 5500;
 
 const CACHE_BYTES: u64 = 512 << 10;
@@ -49,16 +52,24 @@ fn row(i: usize) -> Bytes {
     Bytes::from(format!("row-{i:08}"))
 }
 
-/// Bytes that reading every row, twice in turn, leaves in memory, and how many the cache says that it holds.
-fn taken(compression: CompressionPolicy) -> (f64, f64) {
-    let dir = tempfile::tempdir().unwrap();
-    let env = Env {
+fn env() -> Env {
+    Env {
         files: Arc::new(LocalFiles::new(IoMode::Direct)),
         io: Arc::new(InlineIo),
         clock: Arc::new(SystemClock::default()),
         rng: Arc::new(SeededRng::new(1)),
         spawner: Arc::new(ThreadSpawner),
-    };
+    }
+}
+
+fn schema() -> Arc<TabletSchema> {
+    let families = [(FamilyId(1), FamilyOptions::default())].into();
+    Arc::new(TabletSchema { families })
+}
+
+/// Bytes that reading every row, twice in turn, leaves in memory, and how many the cache says that it holds.
+fn taken(compression: CompressionPolicy) -> (f64, f64) {
+    let dir = tempfile::tempdir().unwrap();
     let mut options = EngineOptions {
         background: false,
         block_cache_bytes: CACHE_BYTES,
@@ -67,10 +78,9 @@ fn taken(compression: CompressionPolicy) -> (f64, f64) {
     };
     // Also of compressed blocks: what is charged for each weighs most where they are small.
     options.sst.block_bytes = 4040;
-    let engine = Engine::open(env, Path::new(dir.path()), options).unwrap();
+    let engine = Engine::open(env(), Path::new(dir.path()), options).unwrap();
     let tablet = engine.create_tablet(RowRange::all()).unwrap();
-    let families = [(FamilyId(1), FamilyOptions::default())].into();
-    tablet.set_schema(Arc::new(TabletSchema { families }));
+    tablet.set_schema(schema());
     engine.start().unwrap();
     for i in 0..ROWS {
         let value = format!("{:0100}", i * i).into();
@@ -95,8 +105,27 @@ fn taken(compression: CompressionPolicy) -> (f64, f64) {
 
 #[test]
 fn a_full_cache_takes_the_memory_that_it_says_it_does() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for compression in [CompressionPolicy::None, CompressionPolicy::Tiered] {
         let (taken, said) = taken(compression);
         assert!((taken / said - 1.0).abs() < 0.05, "{compression:?}: {taken} bytes, said {said}");
     }
+}
+
+#[test]
+fn tablets_that_nobody_writes_to_take_a_few_kilobytes_each() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let options = EngineOptions { background: false, ..EngineOptions::default() };
+    let engine = Engine::open(env(), Path::new(dir.path()), options).unwrap();
+    let count = 30;
+    let before = LIVE.load(Ordering::Relaxed);
+    let tablets: Vec<_> =
+        (0..count).map(|_| engine.create_tablet(RowRange::all()).unwrap()).collect();
+    for tablet in &tablets {
+        tablet.set_schema(schema());
+    }
+    let each = (LIVE.load(Ordering::Relaxed) - before) / count;
+    assert!(each < 8 << 10, "{each} bytes");
+    drop((tablets, engine));
 }
