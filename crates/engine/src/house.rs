@@ -1,27 +1,34 @@
 //! What the housekeeper does for the whole engine: it bounds the memory of memtables, gives segments of the log back, and
 //! sees to it that change streams lose nothing by that.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::db::Engine;
-use crate::tablet::{Tablet, TabletId};
+use crate::tablet::TabletId;
 
 impl Engine {
-    /// Sends the largest memtable to be flushed where those that take writes have grown too much. What waits for
-    /// its flush is as good as gone: another goes only where that is not enough.
+    /// Sends the largest memtables to be flushed where those that take writes have grown too much: as many as bring the others
+    /// below that, since of thousands of small ones each is next to nothing. What waits for its flush is as good as gone.
     pub(crate) fn bound_memory(&self) {
         let core = self.core();
         core.looking_at_memory();
         let tablets = self.tablets();
-        let active: u64 = tablets.iter().map(|t| t.active_bytes()).sum();
-        if active > core.options.flush_from_bytes()
-            && let Some(largest) = tablets.iter().max_by_key(|t| t.active_bytes())
-            && largest.active_bytes() > 0
-        {
-            largest.rotate_now();
+        let mut sizes: Vec<_> = tablets.iter().map(|t| (t.active_bytes(), t)).collect();
+        let mut active: u64 = sizes.iter().map(|(bytes, _)| bytes).sum();
+        let flush_from = core.options.flush_from_bytes();
+        if active <= flush_from {
+            return;
+        }
+        sizes.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
+        for (bytes, tablet) in sizes {
+            if active <= flush_from {
+                break;
+            }
+            tablet.rotate_now();
+            active -= bytes;
         }
     }
 
@@ -37,14 +44,13 @@ impl Engine {
         let newest = segments.iter().rfind(|s| !s.tablets.is_empty()).map(|s| s.id);
         let flushed = || self.tablets().iter().map(|t| t.flushed_seq()).max().unwrap_or(0);
         for segment in segments.iter().filter(|s| s.sealed) {
-            let pinning: Vec<Arc<Tablet>> = segment
-                .tablets
-                .iter()
-                .filter_map(|(id, last)| {
-                    self.tablet(TabletId(*id)).filter(|t| t.flushed_seq() < *last)
-                })
-                .collect();
-            if pinning.is_empty() {
+            // One is enough to know that it stays: it may have batches of thousands of tablets.
+            let mut pinning = segment.tablets.iter().filter_map(|(id, last)| {
+                let tablet = self.tablet(TabletId(*id))?;
+                (tablet.flushed_seq() < *last).then_some((tablet, *last))
+            });
+            let pinned = pinning.next();
+            if pinned.is_none() {
                 bytes = bytes.saturating_sub(segment.bytes);
                 if newest == Some(segment.id) && segment.last_seq() > flushed() {
                     continue;
@@ -75,8 +81,7 @@ impl Engine {
             } else if oldest_pinned {
                 oldest_pinned = false;
                 if bytes > core.options.log_bytes_max {
-                    for tablet in pinning {
-                        let last = segment.tablets.get(&tablet.id().0).copied().unwrap_or(0);
+                    for (tablet, last) in pinned.into_iter().chain(pinning) {
                         tablet.rotate_through(last);
                     }
                 }

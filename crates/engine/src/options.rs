@@ -261,7 +261,7 @@ impl EngineOptions {
         (self.log_queue_bytes / 2).clamp(1, u64::from(u32::MAX >> 3)) as u32
     }
 
-    /// Bytes of memtables above which the largest is flushed.
+    /// Bytes of memtables above which the largest are flushed.
     pub(crate) fn flush_from_bytes(&self) -> u64 {
         self.memtables_total_bytes / 100 * FLUSH_FROM_PERCENT
     }

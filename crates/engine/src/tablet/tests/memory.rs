@@ -71,3 +71,19 @@ fn flushes_of_small_tables_give_back_what_their_rows_took() {
     assert_eq!(rig.engine.memory().memtables, empty);
     assert!(rig.engine.pressure().headroom() > 0.8, "{:?}", rig.engine.pressure());
 }
+
+#[test]
+fn as_many_small_memtables_go_at_once_as_bring_the_others_below_the_limit() {
+    let (rig, tablets) = rig_of_small_memory(80);
+    for tablet in &tablets {
+        block_on(tablet.apply(batch("a", &["a"]))).unwrap();
+    }
+    let one = tablets[0].active_bytes();
+    let flush_from = rig.engine.options().flush_from_bytes();
+    assert!(80 * one > flush_from + 20 * one, "{one}");
+    rig.engine.bound_memory();
+    let waiting = tablets.iter().filter(|tablet| tablet.has_waiting()).count() as u64;
+    assert_eq!(80 - waiting, flush_from / one, "no more of them than that takes");
+    rig.engine.bound_memory();
+    assert_eq!(tablets.iter().filter(|tablet| tablet.has_waiting()).count() as u64, waiting);
+}
