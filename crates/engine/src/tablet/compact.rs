@@ -327,6 +327,7 @@ impl Claim {
             let now = tablet.core.env.clock.monotonic_micros();
             let until = now + FAILED_WAIT_MICROS;
             let mut jobs = tablet.jobs();
+            jobs.forget_failures(now);
             match self.pick.reason {
                 // Nobody takes it up again but the operator; and what is smaller may go on.
                 Reason::Full if put_off => {}

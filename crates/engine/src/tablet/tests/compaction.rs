@@ -331,6 +331,20 @@ fn a_compaction_that_failed_is_tried_again_in_time_though_nothing_is_written_or_
 }
 
 #[test]
+fn failures_are_forgotten_with_the_next_one_where_no_compaction_is_due() {
+    let (rig, files, clock) = rig_on_disk();
+    for row in ["a", "b", "c"] {
+        rig.write(&[row]);
+        files.inject(Fault::new(FaultOp::Create).on_path(".sst"));
+        rig.engine.compact_fully().unwrap_err();
+        let files = rig.tablet.version().sst_count() as usize;
+        assert_eq!(rig.tablet.jobs().failed_until.len(), files, "{row}: none of earlier files");
+        rig.engine.compact_fully().unwrap();
+        clock.advance_micros(FAILED_WAIT_MICROS);
+    }
+}
+
+#[test]
 fn a_compaction_that_was_put_off_is_tried_again_in_time_though_nothing_is_written_or_flushed() {
     let (rig, files, clock) = rig_on_disk();
     while rig.tablet.compaction_score() < 1.0 {
