@@ -533,10 +533,11 @@ impl Engine {
         for tablet in self.tablets() {
             tablet.seal();
         }
-        self.core.store.remove_doomed(0);
         // Whoever is still at work may not write into a directory that is another process's.
         self.meta.close();
         result = result.and(self.core.pipeline.close());
+        // When all else is safe: it may take long, and the next open removes what is left of them.
+        while self.core.store.remove_doomed(0) == Some(Duration::ZERO) {}
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
         result
     }

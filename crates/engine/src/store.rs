@@ -53,6 +53,15 @@ impl Removable {
 /// Obsolete bytes above which files are removed without a pause: disks must not fill up for the sake of quiet.
 const REMOVABLE_BYTES_MAX: u64 = 4 << 30;
 
+/// For how long files are removed before the thread that does it turns to what else it is there for, in microseconds. A dropped
+/// table may be many thousand files, which take minutes on some disks; writers and the end of the engine wait for that thread.
+/// Much less, and it would look at all tablets again after every file.
+const REMOVAL_MICROS: u64 = 50_000;
+
+/// How far removal may be ahead of its pace, in microseconds. To wait for less than this, as after each small file, would cost
+/// more than to remove it.
+const REMOVAL_AHEAD_MICROS: u64 = 1_000;
+
 /// How long a file that could not be removed is left alone, in microseconds: what keeps it is the file system or a right, and
 /// neither changes at once.
 const REMOVAL_RETRY_MICROS: u64 = 60 * 1_000_000;
@@ -206,9 +215,11 @@ impl SstStore {
         self.removable.lock().unwrap_or_else(PoisonError::into_inner).push(path, bytes);
     }
 
-    /// Removes the files that nobody needs; of those as many as `bytes_per_second` lets go now, 0 for all
-    /// of them. Says how long the next has to wait, if there is one. One that cannot be removed is tried again after a while.
+    /// Removes files that nobody needs, for [`REMOVAL_MICROS`] and one at least; of those as many as `bytes_per_second` lets go
+    /// now, 0 for any number. Says how long the next has to wait, if there is one: not at all where it is only the caller's turn to
+    /// do something else. One that cannot be removed is tried again after a while.
     pub(crate) fn remove_doomed(&self, bytes_per_second: u64) -> Option<Duration> {
+        let begun = self.env.clock.monotonic_micros();
         loop {
             let now = self.env.clock.monotonic_micros();
             let (path, bytes) = {
@@ -218,15 +229,21 @@ impl SstStore {
                         removable.push(path, bytes);
                     }
                 }
-                let wait = removable.next_at_micros.saturating_sub(now);
                 let paced = bytes_per_second > 0 && removable.bytes <= REMOVABLE_BYTES_MAX;
-                if paced && wait > 0 && !removable.files.is_empty() {
-                    return Some(Duration::from_micros(wait));
+                let ahead = if paced { removable.next_at_micros.saturating_sub(now) } else { 0 };
+                if !removable.files.is_empty() {
+                    if ahead >= REMOVAL_AHEAD_MICROS {
+                        return Some(Duration::from_micros(ahead));
+                    }
+                    if now.saturating_sub(begun) >= REMOVAL_MICROS {
+                        return Some(Duration::ZERO);
+                    }
                 }
                 let (path, bytes) = removable.files.pop_front()?;
                 removable.bytes = removable.bytes.saturating_sub(bytes);
                 let takes = bytes.saturating_mul(1_000_000).checked_div(bytes_per_second);
-                removable.next_at_micros = now.saturating_add(takes.unwrap_or(0));
+                let takes = ahead.saturating_add(takes.unwrap_or(0));
+                removable.next_at_micros = now.saturating_add(takes);
                 (path, bytes)
             };
             let Err(error) = self.env.files.remove(&path) else { continue };
@@ -354,17 +371,38 @@ mod tests {
 
     use super::*;
     use crate::cache::{CacheOptions, QuickBlockCache};
-    use crate::io::{Files, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
+    use crate::io::{Clock, Files, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
 
     const MIB: u64 = 1 << 20;
 
+    /// A clock on which each look takes a millisecond, as the removal of a file may that follows it.
+    #[derive(Debug)]
+    struct SlowDisk(ManualClock);
+
+    impl Clock for SlowDisk {
+        fn now_micros(&self) -> i64 {
+            self.0.now_micros()
+        }
+
+        fn monotonic_micros(&self) -> u64 {
+            self.0.advance_micros(1_000);
+            self.0.monotonic_micros()
+        }
+    }
+
     /// A store with obsolete files of these sizes.
     fn store(sizes: &[u64]) -> (Arc<SstStore>, Arc<MemoryFiles>, ManualClock) {
-        let (files, clock) = (Arc::new(MemoryFiles::new()), ManualClock::new(1));
+        let clock = ManualClock::new(1);
+        let (store, files) = store_by(Arc::new(clock.clone()), sizes);
+        (store, files, clock)
+    }
+
+    fn store_by(clock: Arc<dyn Clock>, sizes: &[u64]) -> (Arc<SstStore>, Arc<MemoryFiles>) {
+        let files = Arc::new(MemoryFiles::new());
         let env = Env {
             files: Arc::clone(&files) as Arc<dyn Files>,
             io: Arc::new(InlineIo),
-            clock: Arc::new(clock.clone()),
+            clock,
             rng: Arc::new(SeededRng::new(1)),
             spawner: Arc::new(ThreadSpawner),
         };
@@ -380,7 +418,7 @@ mod tests {
             removable.files.push_back((path, *bytes));
             removable.bytes += bytes;
         }
-        (store, files, clock)
+        (store, files)
     }
 
     fn left(files: &MemoryFiles) -> usize {
@@ -402,9 +440,34 @@ mod tests {
     }
 
     #[test]
+    fn small_obsolete_files_go_many_at_a_time() {
+        let (store, files, clock) = store(&[10_000; 5_000]);
+        let mut waits = 0;
+        // Each takes ten microseconds of it, so that a hundred of them are worth a wait.
+        while let Some(wait) = store.remove_doomed(1_000_000_000) {
+            waits += 1;
+            clock.advance_micros(u64::try_from(wait.as_micros()).unwrap());
+        }
+        assert_eq!((left(&files), waits), (0, 49));
+        assert_eq!(clock.monotonic_micros(), 49_000, "at their pace all the same");
+    }
+
+    #[test]
     fn a_backlog_of_obsolete_files_is_not_kept_for_the_sake_of_quiet() {
         let (store, files, _clock) = store(&[1 << 30; 7]);
         store.remove_doomed(MIB);
         assert_eq!(left(&files), 4, "down to what may wait");
+    }
+
+    #[test]
+    fn others_have_their_turn_while_a_large_table_is_removed() {
+        let (store, files) = store_by(Arc::new(SlowDisk(ManualClock::new(1))), &[1 << 30; 1_000]);
+        assert_eq!(store.remove_doomed(MIB), Some(Duration::ZERO), "it is to be called again");
+        let some = REMOVAL_MICROS as usize / 1_000;
+        assert!((1_000 - some..1_000).contains(&left(&files)), "{}", left(&files));
+        while store.remove_doomed(MIB) == Some(Duration::ZERO) {}
+        assert_eq!(left(&files), 4, "down to what may wait");
+        while store.remove_doomed(0) == Some(Duration::ZERO) {}
+        assert_eq!(left(&files), 0);
     }
 }
