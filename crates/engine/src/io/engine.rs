@@ -79,21 +79,28 @@ fn closed() -> Error {
 
 impl PreadPool {
     /// A pool of `threads` threads, at least one. More threads than the device has useful queue depth
-    /// cost memory and context switches; fewer leave reads waiting that the device could serve.
+    /// cost memory and context switches; fewer leave reads waiting that the device could serve. Where the system refuses
+    /// some of them it does with the others, and the log says so; an error where it refuses all.
     pub fn new(spawner: &dyn Spawner, threads: usize) -> Result<Self> {
-        // If a spawn fails, dropping the half-built pool joins the threads that did start.
-        let pool = Self {
-            shared: Arc::new(Shared::default()),
-            gate: Arc::new(Semaphore::new(PREAD_QUEUE_READS_MAX as usize)),
-            threads: Mutex::default(),
-        };
+        let shared = Arc::new(Shared::default());
+        let mut started = Vec::new();
         for i in 0..threads.max(1) {
-            let shared = Arc::clone(&pool.shared);
-            let name = format!("tepui-read-{i}");
-            let thread = spawner.spawn(&name, Box::new(move || shared.work()))?;
-            lock(&pool.threads).push(thread);
+            let shared = Arc::clone(&shared);
+            match spawner.spawn(&format!("tepui-read-{i}"), Box::new(move || shared.work())) {
+                Ok(thread) => started.push(thread),
+                Err(error) if started.is_empty() => return Err(error),
+                Err(error) => {
+                    tracing::warn!(
+                        %error,
+                        "reads go to {} threads instead of {threads} until a restart, at less speed",
+                        started.len(),
+                    );
+                    break;
+                }
+            }
         }
-        Ok(pool)
+        let gate = Arc::new(Semaphore::new(PREAD_QUEUE_READS_MAX as usize));
+        Ok(Self { shared, gate, threads: Mutex::new(started) })
     }
 }
 

@@ -32,7 +32,7 @@ use std::fmt;
 use std::os::fd::AsFd as _;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::Waker;
 
 use bytes::Bytes;
@@ -53,7 +53,9 @@ pub struct UringIo {
     set_up: fn() -> std::io::Result<IoUring>,
     spawner: Arc<dyn Spawner>,
     metrics: Arc<IoMetrics>,
-    pool: OnceLock<Result<PreadPool>>,
+    pool: OnceLock<PreadPool>,
+    /// Held by whoever starts the pool.
+    starting: Mutex<()>,
     refusal_told: AtomicBool,
 }
 
@@ -144,20 +146,33 @@ impl UringIo {
             spawner,
             metrics,
             pool: OnceLock::new(),
+            starting: Mutex::default(),
             refusal_told: AtomicBool::new(false),
         }
     }
 
-    /// Sends reads to the pool, which the first one starts.
+    /// Sends reads to the pool.
     fn read_in_pool(&self, requests: Vec<ReadRequest>) -> BoxFuture<'static, Vec<Result<Bytes>>> {
-        let pool = self.pool.get_or_init(|| PreadPool::new(self.spawner.as_ref(), PREAD_THREADS));
-        match pool {
+        match self.pool() {
             Ok(pool) => pool.read_batch(requests),
             Err(error) => {
                 let results = requests.iter().map(|_| Err(error.clone())).collect();
                 Box::pin(std::future::ready(results))
             }
         }
+    }
+
+    /// The pool, which the first read starts. Where it cannot be started the next read tries again.
+    fn pool(&self) -> Result<&PreadPool> {
+        if let Some(pool) = self.pool.get() {
+            return Ok(pool);
+        }
+        let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = self.pool.get() {
+            return Ok(pool);
+        }
+        let pool = PreadPool::new(self.spawner.as_ref(), PREAD_THREADS)?;
+        Ok(self.pool.get_or_init(|| pool))
     }
 
     /// A ring for this thread. `None` where there can be none, which the log says once.

@@ -13,7 +13,8 @@ use tokio::runtime::Runtime;
 use super::ring::{KERNEL_READS_LOW, RING_BYTES_MAX, RING_READS_MAX, SUBMIT_EARLY_READS};
 use super::*;
 use crate::io::{
-    Env, Fault, FaultFiles, FaultOp, Files, InlineIo, IoMode, LocalFiles, RandomFile, ThreadSpawner,
+    Env, Fault, FaultFiles, FaultOp, Files, InlineIo, IoMode, JoinHandle, LocalFiles, RandomFile,
+    Spawner, ThreadSpawner,
 };
 
 pub(super) const FILE_BYTES: usize = 3 << 20;
@@ -293,6 +294,35 @@ fn a_thread_without_a_ring_reads_by_the_pool() {
     let rig = Rig::new(IoMode::Direct);
     pollster::block_on(rig.read(100));
     assert_eq!((rig.figures().reads, rig.figures().ring_reads), (100, 0));
+}
+
+/// The system's threads, of which it grants the second to the fourth.
+#[derive(Debug, Default)]
+struct ShortOfThreads {
+    asked: AtomicU64,
+}
+
+impl Spawner for ShortOfThreads {
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> Result<Box<dyn JoinHandle>> {
+        assert!(name.starts_with("tepui-read-"), "{name}");
+        match self.asked.fetch_add(1, Ordering::Relaxed) {
+            1..4 => ThreadSpawner.spawn(name, work),
+            _ => Err(Error::new(ErrorKind::Io, "no more threads")),
+        }
+    }
+}
+
+#[test]
+fn a_pool_that_could_not_be_started_is_started_by_a_later_read_with_the_threads_there_are() {
+    let mut rig = Rig::new(IoMode::Direct);
+    let spawner = Arc::new(ShortOfThreads::default());
+    rig.io = Arc::new(UringIo::new(Arc::clone(&spawner) as _, rig.files.metrics().unwrap()));
+    let refused = pollster::block_on(rig.io.read_batch(rig.requests(3)));
+    assert!(refused.iter().all(|read| read.as_ref().unwrap_err().kind() == ErrorKind::Io));
+    pollster::block_on(rig.read(100));
+    pollster::block_on(rig.read(100));
+    let asked = spawner.asked.load(Ordering::Relaxed);
+    assert_eq!(asked, 5, "one in vain, three that are there, and one more in vain");
 }
 
 #[test]
