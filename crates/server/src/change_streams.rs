@@ -56,6 +56,7 @@ use crate::limits::{
 use crate::runtime::{self, Signal};
 use crate::services::Tables;
 use crate::status::from_error;
+use crate::workers;
 use families::SharedFamilies;
 
 /// How long after its end time a stream is closed at the latest, in microseconds: then a fence, which is a second
@@ -413,12 +414,12 @@ impl ChangeStream {
         let read = match reader.read(Answer::BYTES_MIN as usize) {
             Ok(None) => {
                 let turn = self.turn().await?;
-                let read = tokio::task::spawn_blocking(move || {
+                let read = workers::run(move || {
                     let read = reader.read_disk(CHANGE_PORTION_BYTES);
                     drop(turn);
                     (reader, read)
                 });
-                let Ok((back, read)) = read.await else {
+                let Some((back, read)) = read.await else {
                     return Err(Status::internal("the stream failed; see the server's log"));
                 };
                 reader = back;

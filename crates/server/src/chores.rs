@@ -28,6 +28,7 @@ use crate::metrics::endpoint;
 use crate::rpcs;
 use crate::runtime::{self, Signal};
 use crate::services::Tables;
+use crate::workers::Workers;
 
 /// What the chores work on.
 pub struct Chores {
@@ -51,6 +52,8 @@ pub struct Chores {
     pub health: HealthReporter,
     /// What was told there last.
     pub told: Health,
+    /// Who sweep.
+    pub sweepers: Workers,
     /// Given by whoever stops the server.
     pub stop: Signal,
     /// Given to the cores once health checks know that the server is going.
@@ -60,13 +63,14 @@ pub struct Chores {
 /// Does the chores until the server stops; then tells health checks, then the cores. Where it ends otherwise the cores see the end
 /// of `drain` and stop, too: a server whose end cannot be ordered must not run.
 pub fn run(chores: Chores, runtime: Runtime) {
-    runtime.block_on(chores.run());
+    let sweepers = runtime.block_on(chores.run());
     // A sweep that is stuck must not keep the server from stopping: it goes on where it was at the next start.
-    runtime.shutdown_timeout(DRAIN);
+    sweepers.end(DRAIN);
 }
 
 impl Chores {
-    async fn run(mut self) {
+    /// Until the server stops; then gives the sweepers back, which may be at work.
+    async fn run(mut self) -> Workers {
         let metrics = self.metrics.take();
         let endpoint = async {
             if let Some(listener) = metrics {
@@ -86,6 +90,7 @@ impl Chores {
         set_all(&self.health, ServingStatus::NotServing).await;
         // Nobody listening means that the cores are gone already.
         let _ = self.drain.send(true);
+        self.sweepers
     }
 
     /// Looks at the engine's health, at stalled reads and at what the cores work for, from time to time and for ever.
@@ -160,7 +165,7 @@ impl Chores {
                 }
             };
             // A panic in it is on stderr; the next sweep tries again.
-            let _ = tokio::task::spawn_blocking(sweep).await;
+            let _ = self.sweepers.run(sweep).await;
         }
     }
 
@@ -170,7 +175,7 @@ impl Chores {
         loop {
             tick.tick().await;
             let backups = Arc::clone(&self.backups);
-            let _ = tokio::task::spawn_blocking(move || backups.sweep()).await;
+            let _ = self.sweepers.run(move || backups.sweep()).await;
         }
     }
 }

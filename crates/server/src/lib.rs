@@ -10,6 +10,8 @@
 //! [`services`] holds what serves them; what instances, clusters and app profiles may be is in [`instances`],
 //! and who may do what in [`iam`]. A data request looks its table up in the [`catalog`], is carried out by `tepui_bigtable`, and an error becomes a gRPC status in [`status`] and nowhere else.
 //!
+//! Work that blocks is done by [`workers`].
+//!
 //! [`server`] is the whole: it opens the engine and the catalog, starts the cores and the chores, and
 //! shuts everything down in order.
 
@@ -42,3 +44,4 @@ pub mod server;
 pub mod services;
 pub mod signals;
 pub mod status;
+pub mod workers;

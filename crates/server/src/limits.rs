@@ -265,9 +265,16 @@ pub const REFUSED_CONNECTIONS_INTERVAL: Duration = Duration::from_mins(1);
 /// table has files, so that more would take the disk from reads of rows.
 pub const SAMPLINGS_MAX: usize = 2;
 
-/// Threads of a core for what blocks, at most: changes of the catalog, which take turns at one lock, drops of rows, [`SAMPLINGS_MAX`],
+/// Threads for what blocks, at most, for each core: changes of the catalog, which take turns at one lock, drops of rows, [`SAMPLINGS_MAX`],
 /// and reads of old changes, of which there are [`CHANGE_DISK_READS_MAX`]. More would only wait; a flood of admin calls waits in a queue instead.
 pub const BLOCKING_THREADS_MAX: usize = 64;
+
+/// Threads that sweep: one for tables and what belongs to them, one for backups, which may take long.
+pub const SWEEP_THREADS_MAX: usize = 2;
+
+/// How long a thread for what blocks stays without work. Less, and requests that follow one another would start a thread each;
+/// more, and what a flood of them needed would take memory for long.
+pub const WORKER_IDLE: Duration = Duration::from_secs(10);
 
 /// Tablets that one `DropRowRange` drops rows of at once, each on one of these threads: enough to share the disk's syncs, and few
 /// beside what other requests need.

@@ -19,9 +19,9 @@ use tonic::transport::server::TcpIncoming;
 
 use crate::admission::{Accepted, Pacing, Streams};
 use crate::limits::{
-    BAD_FRAMES_MAX, BLOCKING_THREADS_MAX, CONNECTION_WINDOW_BYTES, CONNECTION_WINDOW_BYTES_MIN,
-    CONNECTION_WINDOW_PART, DRAIN, HEADERS_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
-    RESET_STREAMS_MAX, STREAM_WINDOW_PART, STREAMS_PER_CONNECTION_MAX,
+    BAD_FRAMES_MAX, CONNECTION_WINDOW_BYTES, CONNECTION_WINDOW_BYTES_MIN, CONNECTION_WINDOW_PART,
+    DRAIN, HEADERS_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, RESET_STREAMS_MAX,
+    STREAM_WINDOW_PART, STREAMS_PER_CONNECTION_MAX,
 };
 use crate::placement::Door;
 
@@ -101,7 +101,6 @@ pub fn build_core() -> std::io::Result<Runtime> {
 fn builder() -> Builder {
     let mut builder = Builder::new_current_thread();
     builder.event_interval(EVENT_INTERVAL).enable_all();
-    builder.max_blocking_threads(BLOCKING_THREADS_MAX);
     builder
 }
 

@@ -10,6 +10,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::time::Duration;
 
 use tepui_bigtable::error::{Error, Result};
 use tepui_engine::db::{Engine, OpenSummary};
@@ -35,7 +36,8 @@ use crate::hot_tablets::HotTablets;
 use crate::iam::policies::Policies;
 use crate::instances::Instances;
 use crate::limits::{
-    ADMIN_REQUEST_BYTES_MAX, CLOCK_AHEAD_MAX, CLOCK_BEHIND_MAX, CLOSE, REQUEST_MESSAGE_BYTES_MAX,
+    ADMIN_REQUEST_BYTES_MAX, BLOCKING_THREADS_MAX, CLOCK_AHEAD_MAX, CLOCK_BEHIND_MAX, CLOSE,
+    REQUEST_MESSAGE_BYTES_MAX, SWEEP_THREADS_MAX,
 };
 use crate::listener;
 use crate::metrics::collect::Sources;
@@ -52,6 +54,7 @@ use crate::services::generated::table_admin::bigtable_table_admin_server::Bigtab
 use crate::services::{
     DataService, Iam, InstanceAdminService, OperationsService, TableAdminService, Tables, timestamp,
 };
+use crate::workers::{self, Workers};
 
 /// The file descriptors of everything served, for reflection; see `scripts/descriptors.py`.
 const DESCRIPTORS: &[u8] = include_bytes!("../descriptors.bin");
@@ -64,6 +67,8 @@ pub struct Running {
     engine: Arc<Engine>,
     stop: watch::Sender<bool>,
     threads: Vec<Box<dyn JoinHandle>>,
+    /// Who do what blocks in requests.
+    workers: Arc<Workers>,
     /// Given when the first of these threads ends.
     ended: runtime::Signal,
 }
@@ -215,6 +220,10 @@ fn start_over(
     let told = engine.health();
     pollster::block_on(chores::tell(&health, &told));
     let mut threads = Vec::new();
+    let workers_max = BLOCKING_THREADS_MAX * listeners.len();
+    let workers = Workers::start(Arc::clone(&env.spawner), "tepui-work", workers_max)?;
+    let workers = Arc::new(workers);
+    let sweepers = Workers::start(Arc::clone(&env.spawner), "tepui-sweep", SWEEP_THREADS_MAX)?;
     let hot_tablets = Arc::new(HotTablets::new(listeners.len()));
     let connections = Connections::new(open_files::connections_max(open_files::max()));
     let doors = Door::all(listeners.len(), &connections);
@@ -242,10 +251,12 @@ fn start_over(
         let (io, streams) = (Arc::clone(&env.io), Arc::clone(&streams));
         let working = hot_tablets.cores().get(i).map(Arc::clone).unwrap_or_default();
         let runtime = runtime::build_core().map_err(cannot_run)?;
+        let workers = Arc::clone(&workers);
         let core = runtime::Core { services, streams, windows, door, working };
         let alive = Alive::new(&one_ended);
         let work = move || {
             let _alive = alive;
+            let _lent = workers::lend(workers);
             core.run(runtime, listener, draining, io.as_ref());
         };
         threads.push(env.spawner.spawn(&format!("tepui-core-{i}"), Box::new(work))?);
@@ -271,6 +282,7 @@ fn start_over(
         hot_tablets,
         health,
         told,
+        sweepers,
         stop: stopped,
         drain,
     };
@@ -281,7 +293,7 @@ fn start_over(
         chores::run(chores, runtime);
     };
     threads.push(env.spawner.spawn("tepui-chores", Box::new(work))?);
-    Ok(Running { address, metrics_address, env, engine, stop, threads, ended })
+    Ok(Running { address, metrics_address, env, engine, stop, threads, workers, ended })
 }
 
 impl Running {
@@ -314,6 +326,8 @@ impl Running {
         for thread in self.threads {
             thread.join();
         }
+        // What has begun goes on to its end, or to that of the engine.
+        self.workers.end(Duration::ZERO);
         let (done, closed) = mpsc::channel();
         let engine = Arc::clone(&self.engine);
         let close = move || {

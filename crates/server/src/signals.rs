@@ -1,12 +1,16 @@
 //! SIGTERM and SIGINT: the first stops the server in order, a second ends the process at once. While the server starts there is
 //! nothing to stop in order, and the first ends the process.
 
+use std::sync::Arc;
+
 use tepui_bigtable::error::{Error, Result};
+use tepui_engine::io::ThreadSpawner;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::runtime;
 use crate::server::Running;
+use crate::workers::Workers;
 
 /// The exit code of a process that was interrupted: 128 and SIGINT's number, as shells have it.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -18,6 +22,8 @@ const EXIT_TERMINATED: i32 = 143;
 #[derive(Debug)]
 pub struct Signals {
     runtime: Runtime,
+    /// Who starts the server and stops it.
+    workers: Workers,
     terminate: Signal,
     interrupt: Signal,
 }
@@ -31,7 +37,8 @@ impl Signals {
         let terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         drop(guard);
-        Ok(Self { runtime, terminate, interrupt })
+        let workers = Workers::start(Arc::new(ThreadSpawner), "tepui-main", 1)?;
+        Ok(Self { runtime, workers, terminate, interrupt })
     }
 
     /// Blocks until `start` is done, which has a thread of its own. A signal meanwhile ends the process at once: a start may
@@ -41,7 +48,7 @@ impl Signals {
         start: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let started = self.runtime.block_on(async {
-            let start = tokio::task::spawn_blocking(start);
+            let start = self.workers.run(start);
             tokio::select! {
                 // A signal that comes when the server has started stops that in order.
                 biased;
@@ -52,7 +59,7 @@ impl Signals {
                 }
             }
         });
-        started.map_err(|error| Error::internal(format!("the start failed: {error}")))?
+        started.ok_or_else(|| Error::internal("the start panicked; what it said is on stderr"))?
     }
 
     /// Blocks until a signal, then stops the server and returns what came of it. Stops it also where one of its threads has ended by
@@ -67,7 +74,7 @@ impl Signals {
                     Some(Error::internal("a thread of the server has ended; what it said is in the log"))
                 }
             };
-            let stop = tokio::task::spawn_blocking(move || running.stop());
+            let stop = self.workers.run(move || running.stop());
             tokio::select! {
                 stopped = stop => (failed, stopped),
                 _ = either(&mut self.terminate, &mut self.interrupt) => {
@@ -77,7 +84,8 @@ impl Signals {
             }
         });
         let (failed, stopped) = stopped;
-        stopped.map_err(|error| Error::internal(format!("the shutdown failed: {error}")))??;
+        stopped
+            .ok_or_else(|| Error::internal("the stop panicked; what it said is on stderr"))??;
         failed.map_or(Ok(()), Err)
     }
 }

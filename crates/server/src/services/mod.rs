@@ -22,7 +22,7 @@ use tonic::Status;
 use crate::catalog::Catalog;
 use crate::catalog::host::EngineHost;
 use crate::limits::{PAGE_BYTES_MAX, PAGE_SIZE_DEFAULT};
-use crate::status;
+use crate::{status, workers};
 
 pub use data::DataService;
 pub use iam::Iam;
@@ -79,7 +79,7 @@ async fn blocking_asked<T: Send + 'static>(
     // Whoever waits has the work, and whoever begins it takes it.
     let waiting = Arc::new(Mutex::new(Some(work)));
     let queued = Arc::downgrade(&waiting);
-    let done = tokio::task::spawn_blocking(move || {
+    let done = workers::run(move || {
         let take = |work: Arc<Mutex<Option<_>>>| {
             work.lock().unwrap_or_else(PoisonError::into_inner).take()
         };
@@ -89,9 +89,9 @@ async fn blocking_asked<T: Send + 'static>(
     .await;
     drop(waiting);
     match done {
-        Ok(done) => done.map_err(|error| status::from_error(&error)),
+        Some(done) => done.map_err(|error| status::from_error(&error)),
         // The work panicked; the panic is on stderr.
-        Err(_) => Err(Status::internal("the request failed unexpectedly; see the server's log")),
+        None => Err(Status::internal("the request failed unexpectedly; see the server's log")),
     }
 }
 
@@ -149,6 +149,8 @@ pub(crate) fn timestamp(micros: i64) -> prost_types::Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use tepui_engine::io::ThreadSpawner;
+
     use super::*;
 
     #[test]
@@ -174,11 +176,15 @@ mod tests {
         assert_eq!(of(&[5, 0]), (1, true));
     }
 
-    /// A runtime with one thread for what blocks; the answer lets the work go on that takes it.
+    /// One thread for what blocks.
+    fn one_worker() -> workers::Lent {
+        let workers = workers::Workers::start(Arc::new(ThreadSpawner), "tepui-work", 1);
+        workers::lend(Arc::new(workers.unwrap()))
+    }
+
     #[tokio::test]
     async fn work_that_nobody_waits_for_does_not_begin() {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        let _lent = one_worker();
         let (go, may_go) = std::sync::mpsc::channel::<()>();
         let (say, mut said) = tokio::sync::mpsc::unbounded_channel();
         let saying = |what| {
@@ -188,7 +194,6 @@ mod tests {
                 Ok(())
             }
         };
-        let guard = runtime.enter();
         let first = blocking(move || {
             let _ = may_go.recv();
             Ok(())
@@ -203,16 +208,12 @@ mod tests {
         let (first, wanted) = tokio::join!(first, wanted);
         first.unwrap();
         wanted.unwrap();
-        drop(guard);
         assert_eq!(said.recv().await, Some("wanted"));
-        runtime.shutdown_background();
     }
 
     #[tokio::test]
     async fn work_that_nobody_waits_for_lets_go_of_its_request_before_its_turn() {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
-        let guard = runtime.enter();
+        let _lent = one_worker();
         let (go, may_go) = std::sync::mpsc::channel::<()>();
         let mut first = Box::pin(blocking(move || {
             let _ = may_go.recv();
@@ -230,12 +231,11 @@ mod tests {
         assert_eq!(kept.strong_count(), 0);
         drop(go);
         first.await.unwrap();
-        drop(guard);
-        runtime.shutdown_background();
     }
 
     #[tokio::test]
     async fn work_that_waits_for_a_lock_learns_that_nobody_waits_for_it() {
+        let _lent = one_worker();
         let (go, may_go) = std::sync::mpsc::channel::<()>();
         let (say, mut said) = tokio::sync::mpsc::unbounded_channel();
         let work = move |asked: &Asked| {
