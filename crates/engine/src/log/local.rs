@@ -12,7 +12,8 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::batch::LogRecord;
 use super::metrics::{LogFigures, LogMetrics};
@@ -126,6 +127,8 @@ impl LocalLog {
             queue: Mutex::new(Queue::default()),
             wake: Condvar::new(),
             turned: Condvar::new(),
+            // What is left of an earlier process was synced when it was cut.
+            synced: AtomicU64::new(summary.max_seq),
             segments: Mutex::new(segments),
             metrics: LogMetrics::default(),
         };
@@ -139,6 +142,32 @@ impl LocalLog {
             thread: Mutex::new(None),
         };
         Ok((log, summary))
+    }
+
+    /// The queue of a log that can do what is asked of it.
+    fn lock_started(&self) -> Result<MutexGuard<'_, Queue>> {
+        if self.observer.get().is_none() {
+            return Err(Error::new(ErrorKind::InvalidArgument, "the log was not started"));
+        }
+        let queue = lock(&self.shared.queue);
+        queue.check()?;
+        Ok(queue)
+    }
+
+    /// Has the thread look at what was asked of it, and waits until that is done.
+    fn wait_turned(
+        &self,
+        mut queue: MutexGuard<'_, Queue>,
+        is_done: impl Fn(&Queue) -> bool,
+    ) -> Result<()> {
+        self.shared.wake.notify_one();
+        while !is_done(&queue) {
+            if let Some(error) = &queue.failed {
+                return Err(poisoned(error));
+            }
+            queue = self.shared.turned.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
     }
 
     /// Makes the thread look at the clock again, for tests that move it by hand.
@@ -308,21 +337,20 @@ impl CommitLog for LocalLog {
     }
 
     fn rotate(&self) -> Result<()> {
-        if self.observer.get().is_none() {
-            return Err(Error::new(ErrorKind::InvalidArgument, "the log was not started"));
-        }
-        let mut queue = lock(&self.shared.queue);
-        queue.check()?;
+        let mut queue = self.lock_started()?;
         queue.rotations_asked += 1;
         let mine = queue.rotations_asked;
-        self.shared.wake.notify_one();
-        while queue.rotations_done < mine {
-            if let Some(error) = &queue.failed {
-                return Err(poisoned(error));
-            }
-            queue = self.shared.turned.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        self.wait_turned(queue, |queue| queue.rotations_done >= mine)
+    }
+
+    fn sync(&self, through: Seq) -> Result<()> {
+        let is_synced = || self.shared.synced.load(Ordering::Acquire) >= through;
+        if is_synced() {
+            return Ok(());
         }
-        Ok(())
+        let mut queue = self.lock_started()?;
+        queue.sync_asked = true;
+        self.wait_turned(queue, |_| is_synced())
     }
 
     fn segments(&self) -> Vec<Arc<SegmentInfo>> {

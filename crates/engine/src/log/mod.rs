@@ -181,6 +181,8 @@ pub trait CommitLog: Send + Sync + Debug {
     fn write_queued(&self, here: bool);
     /// Seals the segment being written, if it holds a batch, and goes on in a new one. Blocks.
     fn rotate(&self) -> Result<()>;
+    /// Makes durable what was published up to a sequence, whatever the [`SyncMode`]; costs nothing where it is. Blocks.
+    fn sync(&self, through: Seq) -> Result<()>;
     /// The segments, oldest first; the last is the one being written.
     fn segments(&self) -> Vec<Arc<SegmentInfo>>;
     /// Counters since it was opened.

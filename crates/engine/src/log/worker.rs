@@ -19,6 +19,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -65,8 +66,10 @@ pub(super) struct Shared {
     pub(super) queue: Mutex<Queue>,
     /// Tells the thread that the queue has changed.
     pub(super) wake: Condvar,
-    /// Tells callers that a rotation is done, or the thread is.
+    /// Tells callers that a rotation or a sync is done, or the thread is.
     pub(super) turned: Condvar,
+    /// Every batch up to this sequence is durable.
+    pub(super) synced: AtomicU64,
     /// By ascending id; the last is the one being written.
     pub(super) segments: Mutex<Vec<Arc<SegmentInfo>>>,
     pub(super) metrics: LogMetrics,
@@ -86,6 +89,8 @@ pub(super) struct Queue {
     pub(super) held: Option<String>,
     pub(super) rotations_asked: u64,
     pub(super) rotations_done: u64,
+    /// Somebody waits for a sync.
+    pub(super) sync_asked: bool,
     pub(super) failed: Option<Error>,
 }
 
@@ -103,6 +108,11 @@ impl Queue {
         }
     }
 
+    /// Whether a caller waits for more than its batches.
+    fn is_asked(&self) -> bool {
+        self.sync_asked || self.rotations_asked > self.rotations_done
+    }
+
     /// Whether nothing can be appended any more, and why.
     pub(super) fn check(&self) -> Result<()> {
         match &self.failed {
@@ -115,7 +125,7 @@ impl Queue {
 
 /// What is to be done.
 enum Work {
-    /// Something is queued, or a rotation is asked for; or it was, and somebody else has seen to it.
+    /// Something is queued, or a rotation or a sync is asked for; or it was, and somebody else has seen to it.
     Group,
     Timer,
     Close,
@@ -130,9 +140,9 @@ impl Shared {
             if let Some(error) = &queue.failed {
                 return Err(error.clone());
             }
-            let rotate = queue.rotations_asked > queue.rotations_done;
-            if !queue.entries.is_empty() || rotate {
-                if !rotate {
+            let asked = queue.is_asked();
+            if !queue.entries.is_empty() || asked {
+                if !asked {
                     drop(self.gather(queue, gather));
                 }
                 return Ok(Work::Group);
@@ -174,7 +184,7 @@ impl Shared {
             let (still, timeout) = self
                 .wake
                 .wait_timeout_while(queue, slice, |queue| {
-                    let asked = queue.closing || queue.rotations_asked > queue.rotations_done;
+                    let asked = queue.closing || queue.is_asked();
                     queue.entries.len() < wait.target && !asked
                 })
                 .unwrap_or_else(PoisonError::into_inner);
@@ -243,6 +253,10 @@ pub(super) struct Worker {
 struct State {
     /// Whether the segment holds a batch; one that does not is not worth rotating.
     has_batch: bool,
+    /// The last sequence in the log.
+    written: Seq,
+    /// Somebody waits for the next sync.
+    sync_asked: bool,
     /// When the oldest batch that is not synced was written.
     dirty_since: Option<u64>,
     /// When the last sync ended after which no marker was written.
@@ -318,7 +332,9 @@ pub(super) fn write_here(worker: &Mutex<Worker>, shared: &Shared, observer: &dyn
 
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>, writer: RecordWriter) -> Self {
-        Self { shared, writer, state: State::default(), spare: Vec::new() }
+        let written = shared.synced.load(Ordering::Relaxed);
+        let state = State { written, ..State::default() };
+        Self { shared, writer, state, spare: Vec::new() }
     }
 
     /// Writes what is queued and does what is due.
@@ -326,6 +342,7 @@ impl Worker {
         let (entries, rotations_asked) = {
             let mut queue = lock(&self.shared.queue);
             let rotate = queue.rotations_asked > queue.rotations_done;
+            self.state.sync_asked = std::mem::take(&mut queue.sync_asked);
             let entries = queue.take(&mut self.spare);
             (entries, rotate.then_some(queue.rotations_asked))
         };
@@ -366,8 +383,7 @@ impl Worker {
             let bytes = queue.entries.iter().map(|entry| entry.batch.bytes().len() as u64);
             let bytes = bytes.fold(0, |sum, bytes| sum + RECORD_HEADER_BYTES + bytes);
             let full = self.writer.len() + bytes > self.shared.options.segment_bytes;
-            let rotate = queue.rotations_asked > queue.rotations_done || full;
-            if queue.failed.is_some() || rotate || bytes > HERE_BYTES_MAX {
+            if queue.failed.is_some() || queue.is_asked() || full || bytes > HERE_BYTES_MAX {
                 return Ok(false);
             }
             queue.take(&mut self.spare)
@@ -411,6 +427,7 @@ impl Worker {
             group.mutations += u64::from(entry.mutations);
             group.bytes += RECORD_HEADER_BYTES + bytes.len() as u64;
             self.state.has_batch = true;
+            self.state.written = entry.last_seq;
             if self.state.dirty_since.is_none() {
                 self.state.dirty_since = Some(self.shared.clock.monotonic_micros());
             }
@@ -441,8 +458,11 @@ impl Worker {
         self.writer.lay_out(to)
     }
 
-    /// Under load the timer never gets its turn, and what is due is done between two groups.
+    /// Under load the timer never gets its turn, and what is due is done between two groups; so is what is asked for.
     fn sync_if_due(&mut self) -> Result<()> {
+        if self.state.sync_asked {
+            return self.sync();
+        }
         let Some(deadline) = self.state.dirty_since.and_then(|_| self.deadline()) else {
             return Ok(());
         };
@@ -462,6 +482,12 @@ impl Worker {
         let began = clock.monotonic_micros();
         self.writer.sync()?;
         self.shared.metrics.sync(clock.monotonic_micros().saturating_sub(began));
+        self.shared.synced.store(self.state.written, Ordering::Release);
+        if std::mem::take(&mut self.state.sync_asked) {
+            // Whoever looked before the store sleeps once the lock is free.
+            drop(lock(&self.shared.queue));
+            self.shared.turned.notify_all();
+        }
         Ok(())
     }
 

@@ -169,9 +169,12 @@ impl Tablet {
         let view = self.view.load_full();
         let Some(memtable) = view.waiting.first() else { return Ok(()) };
         let last_seq = memtable.seq_range().map_or(0, |(_, last)| last);
-        // Only what is durable in the log goes into files: then a compaction may let the newest record
-        // of a cell hide the others, since every reader sees it.
+        // Only what is visible goes into files: then a compaction may let the newest record of a cell hide the others, since
+        // every reader sees it.
         pollster::block_on(self.core.pipeline.wait_visible(last_seq))?;
+        // And only what is durable in the log, whenever that is synced: else a crash could lose of the log what a file has, and
+        // change streams read the log. So what it loses is the end of history, the same of all tablets.
+        self.core.pipeline.log().sync(last_seq)?;
         let job = self.begin_job();
         // Through the lock: a drop of rows that took its sequence while this memtable took writes may be
         // making its edit still, and afterwards nothing would tell what it covers from what came later.

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use tepui_engine::ErrorKind;
 use tepui_engine::cell::{FamilyId, RowBatch, RowRange};
-use tepui_engine::db::{CompressionPolicy, Engine, EngineOptions, Health};
+use tepui_engine::db::{CompressionPolicy, Engine, EngineOptions, Health, SyncMode};
 use tepui_engine::io::{
     CrashMode, Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles, SeededRng,
 };
@@ -207,6 +207,19 @@ fn a_failed_sync_makes_the_engine_read_only_and_says_so() {
     block_on(rig.tablet.apply(batch("later", "after restart"))).unwrap();
     assert_eq!(value(&rig.tablet, "kept").as_deref(), Some("before"));
     assert_eq!(value(&rig.tablet, "later").as_deref(), Some("after restart"));
+}
+
+#[test]
+fn where_the_log_cannot_be_synced_no_file_has_what_it_may_lose() {
+    let disk = Arc::new(MemoryFiles::new());
+    let rig = faulty_with(&disk, EngineOptions { sync: SyncMode::Never, ..tiny_options() });
+    block_on(rig.tablet.apply(batch("a", "1"))).unwrap();
+    rig.faults.inject(Fault::new(FaultOp::Sync).on_path(".log"));
+    let created = rig.faults.count(FaultOp::Create);
+    assert_eq!(block_on(rig.tablet.flush()).unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(rig.faults.count(FaultOp::Create), created);
+    assert!(matches!(rig.engine.health(), Health::ReadOnly(_)));
+    rig.engine.close().unwrap_err();
 }
 
 /// Rows in an SST and in memory, of which none may be dropped after the log has failed.

@@ -9,13 +9,14 @@ use futures::FutureExt as _;
 use futures::executor::block_on;
 
 use tepui_engine::ErrorKind;
-use tepui_engine::cell::{Mutation, RowBatch};
+use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::changes::{CHANGE_TAIL_BYTES_MAX, Change};
-use tepui_engine::db::{Engine, EngineOptions};
+use tepui_engine::db::{Engine, EngineOptions, SyncMode};
 use tepui_engine::io::{CrashMode, FaultFiles, FaultOp, ManualClock, MemoryFiles, SeededRng};
+use tepui_engine::read::Projection;
 
 use crate::changes::{DAY, Kept, apply, batch, fill, options};
-use crate::harness::{START_MICROS, env, plain_schema};
+use crate::harness::{START_MICROS, env, plain_schema, put, scan};
 
 /// A portion of a reader.
 const PORTION_BYTES: usize = 256 << 10;
@@ -276,4 +277,26 @@ fn no_position_that_a_stream_was_given_comes_again_after_the_clock_was_ahead() {
     kept.engine.begin_after(since);
     let change = apply(&kept.tablet, batch(2, 10)).unwrap();
     assert_eq!(kept.read(since, 1 << 20).unwrap(), [change]);
+}
+
+#[test]
+fn whenever_the_log_is_synced_a_power_cut_takes_the_end_of_the_history_and_nothing_before() {
+    for sync in [SyncMode::Always, SyncMode::IntervalMs(60_000), SyncMode::Never] {
+        let options = EngineOptions { sync, ..options() };
+        let files = MemoryFiles::new();
+        let kept = Kept::open(Arc::new(files.clone()), options.clone()).unwrap();
+        let begun = kept.tablet.keep_changes(Some(DAY));
+        let written =
+            || RowBatch { row: Bytes::from_static(b"r"), mutations: vec![put(1, "q", 1000, "v")] };
+        apply(&kept.other, written()).unwrap();
+        let change = apply(&kept.tablet, written()).unwrap();
+        block_on(kept.tablet.flush()).unwrap();
+        let crashed = files.crashed_copy(CrashMode::Strict, &SeededRng::new(1));
+        let kept = Kept::open(Arc::new(crashed), options).unwrap();
+        assert_eq!(kept.read(begun, 1 << 20).unwrap(), [change], "{sync:?}");
+        for tablet in [&kept.tablet, &kept.other] {
+            let rows = scan(tablet, RowRange::all(), Projection::all(), false, None).unwrap();
+            assert_eq!(rows.len(), 1, "{sync:?}");
+        }
+    }
 }

@@ -187,6 +187,42 @@ async fn an_interval_also_runs_from_a_commit_that_its_caller_wrote() {
 }
 
 #[tokio::test]
+async fn whoever_asks_has_what_is_visible_synced_and_once_is_enough() {
+    for (sync, syncs) in
+        [(SyncMode::Always, 0), (SyncMode::IntervalMs(60_000), 1), (SyncMode::Never, 1)]
+    {
+        let world = World::new();
+        let pipeline = pipeline_with(&world, sync);
+        let seq = begin(&pipeline, 1, 1).await.applied().await.unwrap();
+        let before = world.files.count(FaultOp::Sync);
+        pipeline.log().sync(seq).unwrap();
+        pipeline.log().sync(seq).unwrap();
+        assert_eq!(world.files.count(FaultOp::Sync) - before, syncs, "{sync:?}");
+        let crashed = world.memory.crashed_copy(CrashMode::Strict, &SeededRng::new(1));
+        assert_eq!(World::on(crashed).open(LogOptions::default()).unwrap().summary.max_seq, seq);
+        let last = begin(&pipeline, 2, 1).await.applied().await.unwrap();
+        pipeline.close().unwrap();
+        pipeline.log().sync(last).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_sync_that_fails_for_one_who_asked_is_final_and_he_is_told() {
+    let world = World::new();
+    let pipeline = pipeline_with(&world, SyncMode::Never);
+    let good = begin(&pipeline, 1, 1).await.applied().await.unwrap();
+    pipeline.log().sync(good).unwrap();
+    let seq = begin(&pipeline, 2, 1).await.applied().await.unwrap();
+    world.files.inject(Fault::new(FaultOp::Sync));
+    for _ in 0..2 {
+        assert_eq!(pipeline.log().sync(seq).unwrap_err().kind(), ErrorKind::ReadOnly);
+    }
+    // Everybody else is told too.
+    pipeline.wait_visible(seq + 1).await.unwrap_err();
+    pipeline.log().sync(good).unwrap();
+}
+
+#[tokio::test]
 async fn a_write_that_fails_in_a_callers_thread_ends_the_log() {
     let world = World::new();
     let pipeline = pipeline_with(&world, SyncMode::Never);
