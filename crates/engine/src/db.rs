@@ -230,7 +230,9 @@ impl Engine {
         )?;
         let floor = floor.max(replayed.max_seq);
         let hlc = Hlc::new(Arc::clone(&env.clock), floor);
-        let pipeline = CommitPipeline::with_queue(Arc::new(log), hlc, options.gate_bytes())?;
+        let recorded = replayed.max_seq.max(last_kept);
+        let gate_bytes = options.gate_bytes();
+        let pipeline = CommitPipeline::with_queue(Arc::new(log), hlc, recorded, gate_bytes)?;
         let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::with_options(options.cache()));
         let pinned_levels = options.pinned_levels;
         let store = SstStore::new(env.clone(), layout.clone(), Arc::clone(&cache), pinned_levels);

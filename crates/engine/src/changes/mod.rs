@@ -16,7 +16,7 @@
 //!
 //! A [`ChangeReader`] reads a tablet's changes after a position, which is a sequence: it survives restarts, and the
 //! log, the files and the tail are all ordered by it. It sees what readers of the table see: batches up to the
-//! visible sequence. Files go when everything in them is older than its tablet's retention period; or, the oldest first and with a
+//! visible sequence. It stands at none that the log does not have: such a one could come again after a crash. Files go when everything in them is older than its tablet's retention period; or, the oldest first and with a
 //! warning, when all of them together have more than [`change_log_bytes_max`](crate::options::EngineOptions) bytes.
 //! Whatever goes, by its age too, is remembered first as the [horizon](horizon) of its tablets, in the names of empty files beside them: the
 //! wall clock may be wrong, or set right later. A reader whose position is below is told so, and does not miss anything in silence.
@@ -54,7 +54,7 @@ pub use reader::ChangeReader;
 /// megabytes are enough; with less, readers go to the disk as soon as one of them is slow.
 pub const CHANGE_TAIL_BYTES_MAX: u64 = 8 << 20;
 
-/// How old the visible sequence may be before a [fence](Tablet::fence_changes) writes a new one, in milliseconds. All
+/// How old the last visible sequence of the log may be before a [fence](Tablet::fence_changes) writes a new one, in milliseconds. All
 /// readers share it, so an idle server writes a few bytes of log a second at most, for as long as somebody reads changes.
 const FENCE_AGE_MS: u64 = 1_000;
 
@@ -235,8 +235,8 @@ impl Tablet {
         (micros > 0).then(|| Duration::from_micros(micros))
     }
 
-    /// A position at which everything is visible, durable, and not older than a second or so: where a reader that has
-    /// nothing to read stands, and where one begins that wants what is written from now on. All that was acknowledged before the call is at
+    /// A position at which everything is visible, in the log, and not older than a second or so: where a reader that has
+    /// nothing to read stands, and where one begins that wants what is written from now on. Every change that was acknowledged before the call is at
     /// or below it; all that begins later is above, whichever way the wall clock is set. Where nothing was written for longer, an empty batch is: a position that only memory
     /// knew could come again after a crash.
     pub async fn fence_changes(&self) -> Result<Seq> {
@@ -246,16 +246,16 @@ impl Tablet {
             let now = core.env.clock.now_micros() / 1_000;
             now.saturating_sub_unsigned(seq >> SEQ_COUNTER_BITS) <= FENCE_AGE_MS as i64
         };
-        let visible = pipeline.visible();
-        if is_recent(visible) {
-            return Ok(visible);
+        let recorded = pipeline.recorded();
+        if is_recent(recorded) {
+            return Ok(recorded);
         }
         let batch = encode_batch(NO_TABLET, &RowBatch { row: Bytes::new(), mutations: Vec::new() });
         let permit = pipeline.admit(batch.len()).await?;
         let (begun, fence) = {
             // Of those who come together one begins it. None waits with the lock: its client may not read on.
             let _fencing = lock(&core.changes.fencing);
-            match pipeline.last_begun()? {
+            match pipeline.last_given()? {
                 begun if is_recent(begun) => (begun, None),
                 _ => {
                     let fence = pipeline.begin(batch, 1, permit)?;
@@ -265,7 +265,7 @@ impl Tablet {
         };
         match fence {
             Some(fence) => fence.await,
-            None => pipeline.wait_visible(begun).await.map(|()| begun),
+            None => pipeline.wait_recorded(begun).await.map(|()| begun),
         }
     }
 

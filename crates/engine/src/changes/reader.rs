@@ -97,7 +97,7 @@ impl ChangeReader {
     pub fn read(&mut self, bytes_max: usize) -> Result<Option<Vec<Change>>> {
         self.check()?;
         let core = self.tablet.core();
-        let through = core.pipeline.visible();
+        let through = core.pipeline.recorded();
         let tail = &core.changes.tail;
         let Some(read) = tail.read(self.tablet.id().0, self.position, through, bytes_max) else {
             return Ok(None);
@@ -111,7 +111,7 @@ impl ChangeReader {
     /// What is visible of what follows, wherever it lies: up to about `bytes_max` bytes, one change at least where there
     /// is one; or nothing, where it has looked long enough for now and [`Self::ready`] says at once that there is more. Blocks.
     pub fn read_disk(&mut self, bytes_max: usize) -> Result<Vec<Change>> {
-        let through = self.tablet.core().pipeline.visible();
+        let through = self.tablet.core().pipeline.recorded();
         let mut read = Gathered { changes: Vec::new(), bytes: 0, bytes_max };
         let mut turn = Turn { looks: FILES_LOOKED_INTO_MAX, log_bytes: LOG_BYTES_MAX };
         let mut attempts = 0;
@@ -155,8 +155,8 @@ impl ChangeReader {
             let core = self.tablet.core();
             match core.changes.tail.next(self.tablet.id().0, self.position) {
                 // Before it there may be something on disk, if it is visible; what is not was not read there either.
-                Next::After(_) if core.pipeline.visible() > self.position => return Ok(()),
-                Next::At(seq) | Next::After(seq) => return core.pipeline.wait_visible(seq).await,
+                Next::After(_) => return core.pipeline.wait_recorded(self.position + 1).await,
+                Next::At(seq) => return core.pipeline.wait_recorded(seq).await,
                 Next::Nothing => changed.await,
             }
         }

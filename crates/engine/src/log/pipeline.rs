@@ -119,9 +119,38 @@ struct State {
     first_ticket: u64,
     /// The log has published everything up to here.
     published: Seq,
+    /// The last visible sequence that the log has.
+    recorded: Seq,
     /// Who waits for `visible` to reach a sequence.
-    waiters: BTreeMap<Seq, Vec<relay::Sender<Result<()>>>>,
+    waiters: Waiters,
+    /// The same for `recorded`.
+    readers: Waiters,
     closed: bool,
+}
+
+/// Who waits for a sequence to be reached.
+#[derive(Default)]
+struct Waiters(BTreeMap<Seq, Vec<relay::Sender<Result<()>>>>);
+
+impl Waiters {
+    fn add(&mut self, seq: Seq) -> relay::Receiver<Result<()>> {
+        let (sender, receiver) = relay::channel();
+        self.0.entry(seq).or_default().push(sender);
+        receiver
+    }
+
+    fn answer(&mut self, reached: Seq, answers: &mut Answers) {
+        while let Some(entry) = self.0.first_entry()
+            && *entry.key() <= reached
+        {
+            answers.waiters.extend(entry.remove().into_iter().map(|sender| (sender, Ok(()))));
+        }
+    }
+
+    fn fail(&mut self, error: &Error, answers: &mut Answers) {
+        let waiters = std::mem::take(&mut self.0).into_values().flatten();
+        answers.waiters.extend(waiters.map(|waiter| (waiter, Err(poisoned(error)))));
+    }
 }
 
 struct Flying {
@@ -183,6 +212,9 @@ impl Shared {
                 break;
             }
             visible = Some(first.last_seq);
+            if first.logged {
+                state.recorded = first.last_seq;
+            }
             if let Some(done) = first.done.take() {
                 answers.commits.push((done, Ok(first.last_seq)));
             }
@@ -192,11 +224,8 @@ impl Shared {
         let Some(visible) = visible else { return };
         // Release: a reader that loads this sees the memtable inserts that it covers.
         self.visible.store(visible, Ordering::Release);
-        while let Some(entry) = state.waiters.first_entry()
-            && *entry.key() <= visible
-        {
-            answers.waiters.extend(entry.remove().into_iter().map(|sender| (sender, Ok(()))));
-        }
+        state.waiters.answer(visible, answers);
+        state.readers.answer(state.recorded, answers);
     }
 
     /// Lets nobody in any more.
@@ -227,13 +256,12 @@ impl LogObserver for Shared {
         self.failed.get_or_init(|| error.clone());
         // Later tickets must not find a place: there is none after a failure.
         let flying = std::mem::take(&mut state.flying);
-        let waiters = std::mem::take(&mut state.waiters);
+        state.waiters.fail(error, &mut answers);
+        state.readers.fail(error, &mut answers);
         drop(state);
         self.close_gates();
         let commits = flying.into_iter().filter_map(|flying| flying.done);
         answers.commits.extend(commits.map(|done| (done, Err(poisoned(error).in_doubt()))));
-        let waiters = waiters.into_values().flatten();
-        answers.waiters.extend(waiters.map(|waiter| (waiter, Err(poisoned(error)))));
         answers.send();
     }
 }
@@ -246,18 +274,23 @@ impl fmt::Debug for Shared {
 
 impl CommitPipeline {
     /// Starts a log that was opened and replayed. The clock's floor is the greatest sequence ever used:
-    /// all up to it is visible from the start.
-    pub fn new(log: Arc<dyn CommitLog>, hlc: Hlc) -> Result<Self> {
-        Self::with_queue(log, hlc, LOG_QUEUE_BYTES_MAX)
+    /// all up to it is visible from the start. `recorded` is the greatest that the log has, or what was made of it.
+    pub fn new(log: Arc<dyn CommitLog>, hlc: Hlc, recorded: Seq) -> Result<Self> {
+        Self::with_queue(log, hlc, recorded, LOG_QUEUE_BYTES_MAX)
     }
 
     /// The same with another limit than [`LOG_QUEUE_BYTES_MAX`].
-    pub fn with_queue(log: Arc<dyn CommitLog>, hlc: Hlc, gate_bytes: u32) -> Result<Self> {
+    pub fn with_queue(
+        log: Arc<dyn CommitLog>,
+        hlc: Hlc,
+        recorded: Seq,
+        gate_bytes: u32,
+    ) -> Result<Self> {
         let floor = hlc.current();
         let shared = Arc::new(Shared {
             hlc,
             visible: AtomicU64::new(floor),
-            state: Mutex::new(State { published: floor, ..State::default() }),
+            state: Mutex::new(State { published: floor, recorded, ..State::default() }),
             failed: OnceLock::new(),
             gate: Arc::new(Semaphore::new(gate_bytes as usize)),
             gate_bytes,
@@ -377,6 +410,12 @@ impl CommitPipeline {
         self.shared.visible.load(Ordering::Acquire)
     }
 
+    /// The last visible sequence that the log has: where a reader of history stands that has all there is to see. One that was
+    /// [reserved](Self::reserve_seq) outside of the log may be visible and on no disk, or go with its tablet, and come again.
+    pub fn recorded(&self) -> Seq {
+        lock(&self.shared.state).recorded
+    }
+
     /// The last sequence of the writes that have begun: everything that a reader of memtables can have
     /// seen. Wait for it to be visible before an answer tells of such a read. An error once the log has failed: memtables
     /// keep the writes that failed with it, so that what was read may never become visible.
@@ -384,6 +423,14 @@ impl CommitPipeline {
         let state = lock(&self.shared.state);
         self.shared.check_failed()?;
         Ok(state.flying.back().map_or_else(|| self.visible(), |flying| flying.last_seq))
+    }
+
+    /// The last sequence of the batches that the log was given, visible or not.
+    pub fn last_given(&self) -> Result<Seq> {
+        let state = lock(&self.shared.state);
+        self.shared.check_failed()?;
+        let last = state.flying.iter().rfind(|flying| flying.logged);
+        Ok(last.map_or(state.recorded, |flying| flying.last_seq))
     }
 
     /// The clock, which also numbers files and tablets.
@@ -402,15 +449,26 @@ impl CommitPipeline {
         }
     }
 
+    /// Waits until [`Self::recorded`] has reached `seq`.
+    pub async fn wait_recorded(&self, seq: Seq) -> Result<()> {
+        let receiver = {
+            let mut state = lock(&self.shared.state);
+            if state.recorded >= seq {
+                return Ok(());
+            }
+            self.shared.check_failed()?;
+            state.readers.add(seq)
+        };
+        receiver.await.unwrap_or_else(|| Err(closed()))
+    }
+
     fn enqueue_waiter(&self, seq: Seq) -> Result<Option<relay::Receiver<Result<()>>>> {
         let mut state = lock(&self.shared.state);
         if self.visible() >= seq {
             return Ok(None);
         }
         self.shared.check_failed()?;
-        let (sender, receiver) = relay::channel();
-        state.waiters.entry(seq).or_default().push(sender);
-        Ok(Some(receiver))
+        Ok(Some(state.waiters.add(seq)))
     }
 
     /// What ended the log, if something did: no more commits are taken.

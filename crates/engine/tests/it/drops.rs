@@ -6,13 +6,18 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::executor::block_on;
+use tepui_engine::ErrorKind;
 use tepui_engine::cell::{RowBatch, RowRange};
 use tepui_engine::db::{Engine, EngineOptions};
-use tepui_engine::io::{FaultFiles, Files, ManualClock, MemoryFiles};
+use tepui_engine::io::{
+    CrashMode, Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles, SeededRng,
+};
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::Tablet;
 
+use crate::changes::{self, DAY, Kept, apply, batch};
 use crate::harness::{Rig, START_MICROS, env, plain_schema, put, scan, tiny_options};
 
 fn write(tablet: &Tablet, row: &'static str) {
@@ -175,4 +180,86 @@ fn a_file_cut_by_many_drops_is_rewritten_whole() {
     assert_eq!(rows(&rig.tablet), expected);
     let stats = rig.tablet.stats();
     assert!(stats.sst_count < 100, "{} references are left", stats.sst_count);
+}
+
+/// A drop has a sequence, but is no part of the log, which is the history. The clock begins where it began before: sequences
+/// that nothing on disk has come again after a crash.
+#[test]
+fn no_stream_is_given_the_place_of_a_drop_that_is_on_no_disk() {
+    // The newest write is recent, or is not.
+    for pause_micros in [0, 5_000_000] {
+        let disk = MemoryFiles::new();
+        let kept = Kept::open(Arc::new(disk.clone()), changes::options()).unwrap();
+        kept.engine.close().unwrap();
+        drop(kept);
+        let faults = FaultFiles::new(Arc::new(disk.clone()));
+        let kept = Kept::open(Arc::new(faults.clone()), changes::options()).unwrap();
+        let last = apply(&kept.tablet, batch(1, 10)).unwrap();
+        kept.clock.advance_micros(pause_micros);
+        // The first edit begins a new manifest, for which there is no open file.
+        let shortage = Fault::new(FaultOp::Create).on_path("MANIFEST").kind(ErrorKind::Exhausted);
+        faults.inject(shortage.sticky());
+        for _ in 0..10 {
+            let error = block_on(kept.other.drop_rows(RowRange::all())).unwrap_err();
+            assert!(error.kind() == ErrorKind::Exhausted && !error.is_in_doubt(), "{error:?}");
+        }
+        faults.heal();
+        let mut reader = kept.tablet.changes_after(last.last_seq);
+        assert_eq!(reader.read(1 << 20).unwrap(), Some(Vec::new()));
+        let begun = block_on(kept.tablet.fence_changes()).unwrap();
+        let crashed = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(1));
+        let kept = Kept::open(Arc::new(crashed), changes::options()).unwrap();
+        let written = [apply(&kept.tablet, batch(2, 10)).unwrap()];
+        for position in [begun, reader.position()] {
+            assert_eq!(kept.read(position, 1 << 20).unwrap(), written);
+        }
+    }
+}
+
+#[test]
+fn after_a_start_no_stream_is_given_a_place_that_goes_with_a_tablet() {
+    let disk = MemoryFiles::new();
+    let open = || Kept::open(Arc::new(disk.clone()), changes::options()).unwrap();
+    let kept = open();
+    apply(&kept.tablet, batch(1, 10)).unwrap();
+    for _ in 0..50 {
+        assert!(block_on(kept.other.drop_rows(RowRange::all())).unwrap());
+    }
+    kept.engine.close().unwrap();
+    drop(kept);
+    let kept = open();
+    let begun = block_on(kept.tablet.fence_changes()).unwrap();
+    kept.engine.drop_tablet(kept.other.id()).unwrap();
+    kept.engine.close().unwrap();
+    drop(kept);
+    let kept = open();
+    let change = apply(&kept.tablet, batch(2, 10)).unwrap();
+    assert_eq!(kept.read(begun, 1 << 20).unwrap(), [change]);
+}
+
+#[test]
+fn a_drop_wakes_no_reader_of_changes() {
+    let disk = MemoryFiles::new();
+    let kept = Kept::open(Arc::new(disk.clone()), changes::options()).unwrap();
+    let begun = kept.tablet.keep_changes(Some(DAY));
+    let first = apply(&kept.tablet, batch(1, 10)).unwrap();
+    kept.engine.close().unwrap();
+    drop(kept);
+    // What was written before the start is on disk alone.
+    let kept = Kept::open(Arc::new(disk), changes::options()).unwrap();
+    let mut reader = kept.tablet.changes_after(begun);
+    assert_eq!(reader.read(1 << 20).unwrap(), None);
+    assert_eq!(reader.read_disk(1 << 20).unwrap(), [first]);
+    assert_eq!(reader.read_disk(1 << 20).unwrap(), []);
+    assert!(reader.ready().now_or_never().is_none());
+    assert!(block_on(kept.other.drop_rows(RowRange::all())).unwrap());
+    assert!(reader.ready().now_or_never().is_none(), "there is nothing to read");
+    let second = apply(&kept.tablet, batch(2, 10)).unwrap();
+    reader.ready().now_or_never().expect("a change is there").unwrap();
+    let more = match reader.read(1 << 20).unwrap() {
+        Some(more) => more,
+        None => reader.read_disk(1 << 20).unwrap(),
+    };
+    assert_eq!(more, [second]);
+    assert!(reader.ready().now_or_never().is_none());
 }

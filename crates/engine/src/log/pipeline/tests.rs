@@ -17,7 +17,7 @@ fn pipeline_with(world: &World, sync: SyncMode) -> CommitPipeline {
     let options = LogOptions { sync, segment_bytes: 1 << 20, ..LogOptions::default() };
     let opened = world.open(options).unwrap();
     let hlc = Hlc::new(Arc::new(world.clock.clone()), opened.summary.max_seq);
-    CommitPipeline::new(opened.log, hlc).unwrap()
+    CommitPipeline::new(opened.log, hlc, opened.summary.max_seq).unwrap()
 }
 
 async fn begin(pipeline: &CommitPipeline, n: u64, seqs: u32) -> Commit {
@@ -173,7 +173,7 @@ async fn an_interval_also_runs_from_a_commit_that_its_caller_wrote() {
     let opened = world.open(LogOptions { sync: SyncMode::IntervalMs(50), ..LogOptions::default() });
     let log = opened.unwrap().log;
     let hlc = Hlc::new(Arc::new(world.clock.clone()), 0);
-    let pipeline = CommitPipeline::new(Arc::clone(&log) as Arc<dyn CommitLog>, hlc).unwrap();
+    let pipeline = CommitPipeline::new(Arc::clone(&log) as Arc<dyn CommitLog>, hlc, 0).unwrap();
     for n in 1..=3 {
         let before = world.files.count(FaultOp::Sync);
         begin(&pipeline, n, 1).await.applied().await.unwrap();
@@ -244,17 +244,22 @@ async fn a_reserved_sequence_takes_its_turn() {
     let pipeline = pipeline(&world);
     let alone = pipeline.reserve_seq();
     assert_eq!(pipeline.visible(), alone);
+    assert_eq!(pipeline.recorded(), 0, "the log does not have it");
     let before = begin(&pipeline, 1, 1).await;
     let reserved = pipeline.reserve_seq();
     let after = begin(&pipeline, 2, 1).await;
     assert!(before.last_seq() < reserved && reserved < after.first_seq());
     let mut waiting = Box::pin(pipeline.wait_visible(reserved));
     assert!((&mut waiting).now_or_never().is_none());
+    let mut reader = Box::pin(pipeline.wait_recorded(alone));
+    assert!((&mut reader).now_or_never().is_none());
     let (before, waited) = futures::future::join(before.applied(), waiting).await;
     waited.unwrap();
     assert!(pipeline.visible() >= reserved);
-    before.unwrap();
-    after.applied().await.unwrap();
+    reader.await.unwrap();
+    assert_eq!(pipeline.recorded(), before.unwrap());
+    let after = after.applied().await.unwrap();
+    assert_eq!(pipeline.recorded(), after);
 }
 
 #[tokio::test]
