@@ -13,6 +13,8 @@
 //!                last piece                                                   the rest
 //! ```
 //!
+//! A piece of text ends with a character, a little before 3 MiB.
+//!
 //! The last chunk of a row carries `commit_row`. A key up to which nothing was found travels in a message
 //! of its own, between rows.
 //!
@@ -59,8 +61,12 @@ const MESSAGES_PER_SIZE: usize = 4;
 const MESSAGE_BYTES_TARGET: usize = 1 << 20;
 
 /// Bytes of a value in one chunk, at most: as many as leave a message below what clients accept. Smaller
-/// would cut values that could travel whole, and not every client goes on in the middle of a value.
+/// would cut values that could travel whole, and not every client goes on in the middle of a value. A multiple of three: see [`piece_len`].
 const VALUE_PIECE_BYTES_MAX: usize = 3 << 20;
+
+/// Ends of a piece of text that are tried, three bytes from each other, for one that is a character's too. All within a kilobyte: enough for
+/// any text but one of characters of three bytes alone, and nothing beside the piece.
+const TEXT_ENDS_MAX: usize = 256;
 
 /// Bytes of a message, at most. Only a message of a single row is larger than
 /// [`MESSAGE_BYTES_TARGET`]; as large as clients accept, since a row that does not fit has to be divided.
@@ -228,16 +234,16 @@ fn chunks<'a>(
         };
         let whole = cell.value.len();
         let mut at = 0;
-        while whole - at > VALUE_PIECE_BYTES_MAX {
+        while let Some(value_len) = piece_len(cell.value.get(at..).unwrap_or_default()) {
             take(Chunk {
                 value: Some(&cell.value),
                 value_at: at,
-                value_len: VALUE_PIECE_BYTES_MAX,
+                value_len,
                 value_size: whole as i32, // Values are limited to 100 MiB.
                 ..chunk
             });
             chunk = Chunk::default();
-            at += VALUE_PIECE_BYTES_MAX;
+            at += value_len;
         }
         take(Chunk {
             value: Some(&cell.value),
@@ -246,6 +252,29 @@ fn chunks<'a>(
             ends_row: index + 1 == cells.len(),
             ..chunk
         });
+    }
+}
+
+/// Bytes of the next piece of what is left of a value; `None` where that is one piece.
+///
+/// Google's client for Node decodes each piece for itself and joins what that gives. So text is cut between two characters: the halves of
+/// one would come out as others. And where it is told to give base64, each piece but the last has to be a multiple of three
+/// bytes: text is cut so, too, where that can be, and all else at the limit, whatever stands there. A piece is text if all of it is, but
+/// for a character that it ends within.
+fn piece_len(rest: &[u8]) -> Option<usize> {
+    if rest.len() <= VALUE_PIECE_BYTES_MAX {
+        return None;
+    }
+    let piece = rest.get(..VALUE_PIECE_BYTES_MAX)?;
+    match std::str::from_utf8(piece) {
+        Err(error) if error.error_len().is_none() => {
+            let end = error.valid_up_to();
+            let begins_character =
+                |at: &usize| piece.get(*at).is_some_and(|byte| byte & 0b1100_0000 != 0b1000_0000);
+            let thirds = (0..=end / 3).rev().map(|thirds| 3 * thirds);
+            Some(thirds.take(TEXT_ENDS_MAX).find(begins_character).unwrap_or(end))
+        }
+        _ => Some(piece.len()),
     }
 }
 

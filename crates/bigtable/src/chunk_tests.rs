@@ -137,6 +137,44 @@ fn large_values_are_split() {
     assert_eq!(decode(&messages)[0].cells, [decoded(&cell(1, b"q", 5_000, value))]);
 }
 
+/// The pieces of a value that is all of a row.
+fn pieces(value: impl Into<Bytes>) -> Vec<Bytes> {
+    let value = value.into();
+    let mut chunker = Chunker::new(families(), LargeRows::Split);
+    chunker.push_row(&"row".into(), vec![cell(1, b"q", 5_000, value.clone())]);
+    let messages = drain(&mut chunker);
+    assert_eq!(decode(&messages)[0].cells, [decoded(&cell(1, b"q", 5_000, value))]);
+    messages.into_iter().flat_map(|message| message.chunks).map(|chunk| chunk.value).collect()
+}
+
+#[test]
+fn each_piece_of_a_text_is_a_text() {
+    // In the first, no character begins at a multiple of three bytes.
+    for (text, in_threes) in [
+        (format!("a{}", "\u{20ac}".repeat(2_500_000)), false),
+        (format!("a{}", "gr\u{fc}n \u{20ac} \u{1f600}".repeat(500_000)), true),
+        (format!("a{}", "\u{1f600}".repeat(2_000_000)), true),
+        ("plain ".repeat(1_500_000), true),
+    ] {
+        let pieces = pieces(text);
+        assert_eq!(pieces.len(), 3);
+        assert!(pieces.iter().all(|piece| std::str::from_utf8(piece).is_ok()));
+        let (_, full) = pieces.split_last().unwrap();
+        assert!(full.iter().all(|piece| piece.len() > VALUE_PIECE_BYTES_MAX - (1 << 10)));
+        // Google's client for Node joins them as base64, where it is told to.
+        assert_eq!(full.iter().all(|piece| piece.len() % 3 == 0), in_threes);
+    }
+}
+
+#[test]
+fn what_is_no_text_is_cut_at_the_limit_whatever_stands_there() {
+    let mut value = "a".repeat(VALUE_PIECE_BYTES_MAX - 1).into_bytes();
+    value.extend("\u{20ac}".repeat(1_000).bytes());
+    assert_eq!(pieces(value.clone())[0].len(), VALUE_PIECE_BYTES_MAX - 3, "a text");
+    value[0] = 0xff;
+    assert_eq!(pieces(value)[0].len(), VALUE_PIECE_BYTES_MAX);
+}
+
 #[test]
 fn a_value_of_exactly_one_piece_is_not_split() {
     let mut chunker = Chunker::new(families(), LargeRows::Split);

@@ -48,6 +48,14 @@ test('cells come back as written, newest first', async () => {
   assert.deepEqual(row.data.f.q.map(c => [c.value, Number(c.timestamp)]), [['new', 2000], ['old', 1000]]);
 });
 
+test('a text that is larger than a message comes back as it was', async () => {
+  const text = 'a' + '€'.repeat(1_100_000);
+  await table.insert([{key: 'r', data: {f: {q: {value: text, timestamp: 1000}}}}]);
+  const [row] = await table.row('r').get();
+  // Not by `equal`, whose message would have both.
+  assert.ok(row.data.f.q[0].value === text);
+});
+
 test('a missing row is an error that says so', async () => {
   await assert.rejects(table.row('nobody').get(), /nobody/);
   assert.deepEqual(await table.row('nobody').exists(), [false]);
