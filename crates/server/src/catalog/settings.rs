@@ -145,14 +145,16 @@ fn schema(table: &admin::Table) -> Option<admin::r#type::Struct> {
     schema
 }
 
-/// Changes the policy, or a part of it; `None` for a part that there is not.
+/// Changes the policy, or a part of it; `None` for a part that there is not. An empty one takes it away: so Google's Java client
+/// turns automated backups off.
 fn update_policy(
     record: &mut TableRecord,
     asked: Option<AutomatedBackupPolicy>,
     part: &str,
 ) -> Option<()> {
     if part.is_empty() {
-        record.automated_backup_policy = asked;
+        let is_empty = |policy: &AutomatedBackupPolicy| *policy == AutomatedBackupPolicy::default();
+        record.automated_backup_policy = asked.filter(|policy| !is_empty(policy));
         return Some(());
     }
     let asked = asked.unwrap_or_default();
@@ -442,6 +444,11 @@ mod tests {
             ("change_stream_config.retention_period", stream(0), bad),
             ("change_stream_config.retention_period", stream(8), bad),
             ("change_stream_config.retention_period", empty_stream, bad),
+            (
+                "automated_backup_policy.retention_period",
+                with_policy(AutomatedBackupPolicy::default()),
+                bad,
+            ),
             ("automated_backup_policy.retention_period", backups(2, None), bad),
             ("automated_backup_policy.retention_period", backups(91, None), bad),
             ("automated_backup_policy.frequency", backups(3, Some(2)), bad),
@@ -484,9 +491,11 @@ mod tests {
         assert!(!part.deletion_protection);
         let policy = part.automated_backup_policy.clone().unwrap();
         assert_eq!((policy.retention_period, policy.frequency), (duration(9), duration(1)));
-        let off =
-            update(&part, &Table::default(), Some(&mask(&["automated_backup_policy"])), false);
-        assert_eq!(off.unwrap().automated_backup_policy, None);
+        // Not set, or, as Google's Java client has it, set to nothing.
+        for asked in [Table::default(), with_policy(AutomatedBackupPolicy::default())] {
+            let off = update(&part, &asked, Some(&mask(&["automated_backup_policy"])), false);
+            assert_eq!(off.unwrap().automated_backup_policy, None);
+        }
         let streaming = update(
             &there,
             &stream(2),

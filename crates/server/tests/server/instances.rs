@@ -449,10 +449,15 @@ async fn automated_backups_are_disabled_by_their_policy() {
     let disabled = AutomatedBackupPolicy { disabled: true, ..Default::default() };
     let shown = server.set_backup_policy(&table, disabled).await.unwrap();
     assert!(shown.automated_backup_policy.unwrap().disabled);
-    let enabled = AutomatedBackupPolicy::default();
+    let frequency = Some(prost_types::Duration { seconds: 86_400, nanos: 0 });
+    let enabled = AutomatedBackupPolicy { frequency, ..Default::default() };
     let status = server.set_backup_policy(&table, enabled).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
     assert!(status.message().contains("retention_period must be set"), "{status}");
+    // So Google's Java client takes a policy away.
+    let nothing = AutomatedBackupPolicy::default();
+    let shown = server.set_backup_policy(&table, nothing).await.unwrap();
+    assert_eq!(shown.automated_backup_policy, None);
     server.stop().await;
 }
 

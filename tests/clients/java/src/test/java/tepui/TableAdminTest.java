@@ -110,6 +110,12 @@ class TableAdminTest {
   }
 
   @Test
+  void automatedBackupsAreTurnedOnAndOff() {
+    admin.updateTable(UpdateTableRequest.of(table).setAutomatedBackup(Duration.ofDays(7), Duration.ofDays(1)));
+    admin.updateTable(UpdateTableRequest.of(table).disableAutomatedBackup());
+  }
+
+  @Test
   void familiesComeGoAndKeepTheirRules() {
     Table changed =
         admin.modifyFamilies(
