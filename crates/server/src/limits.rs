@@ -175,6 +175,10 @@ pub const CLOSE_STALLED_BYTES: u64 = tepui_bigtable::limits::RESPONSE_BYTES_MAX 
 /// follows in as few calls as can be. To ask costs two allocations and a wake-up.
 pub const UNPACED_BYTES_MAX: usize = 96 << 10;
 
+/// Bytes of messages, with the five before each, at which the transport (tonic) hands on what it has before it asks for more: 32 KiB, less
+/// those five. An answer of fewer is over when its first piece is made; one of more is there for as long as its client takes nothing.
+pub const TRANSPORT_BATCH_BYTES: u64 = (32 << 10) - 5;
+
 /// How often stalled reads are looked for.
 pub const RELIEF_INTERVAL: Duration = Duration::from_millis(250);
 

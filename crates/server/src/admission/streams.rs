@@ -31,7 +31,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::Connection;
 use crate::limits::{
     ANSWER_WAIT, ANSWERS_PER_CONNECTION_PART, CLOSE_STALLED_AFTER, CLOSE_STALLED_BYTES,
-    FIRST_MESSAGE_TURN, FIRST_MESSAGE_TURN_BYTES, STALLED_AFTER,
+    FIRST_MESSAGE_TURN, FIRST_MESSAGE_TURN_BYTES, STALLED_AFTER, TRANSPORT_BATCH_BYTES,
 };
 
 /// Bytes of a unit of the budget: what it is counted in.
@@ -469,9 +469,10 @@ impl Answer {
         Error::overloaded(what, RETRY_AFTER)
     }
 
-    /// Whether messages of so many bytes take no more than any answer does from its beginning.
-    pub fn is_small(bytes: u64) -> bool {
-        bytes <= MESSAGE_BYTES_MIN
+    /// Whether an answer that is one message of so many bytes is over as soon as that is made: the transport asks what is behind it
+    /// before it hands it on. One that is larger holds its room until its client takes it, and has to be parked.
+    pub fn is_over_at_once(bytes: u64) -> bool {
+        bytes < TRANSPORT_BATCH_BYTES
     }
 
     /// A message is with the client from now on. A read is put aside until its client asks for more.

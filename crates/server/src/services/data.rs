@@ -371,7 +371,7 @@ fn row_messages(
                 }
                 messages.has_ended = rows.has_ended();
                 // A small read is over with its only message, and is to cost no more than that.
-                if !(messages.has_ended && Answer::is_small(bytes)) {
+                if !(messages.has_ended && Answer::is_over_at_once(bytes)) {
                     let behind = if rows.has_ready() { rows.ready_bytes() } else { 0 };
                     messages.answer.keep(behind as u64);
                     messages.answer.park(Some(rows), messages.clock.monotonic_micros());

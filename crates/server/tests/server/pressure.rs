@@ -301,6 +301,48 @@ async fn answers_of_one_message_that_nobody_reads_are_made_as_far_as_their_conne
 }
 
 #[tokio::test]
+async fn a_read_is_answered_though_clients_leave_many_answers_of_40_kib() {
+    const CONNECTIONS: usize = 8;
+    /// Of which a connection of the eight may have as many, at 64 KiB each.
+    const HELD: usize = 16;
+    let server = start_with(&memory(), |config| {
+        serve_metrics(config);
+        config.budget.answers_bytes = (CONNECTIONS * HELD) as u64 * (64 << 10);
+    })
+    .await;
+    server.create(&[]).await;
+    server.set("row", &vec![5; 40 << 10]).await.unwrap();
+    let request = v2::ReadRowsRequest { table_name: TABLE.to_owned(), ..Default::default() };
+    let address = format!("http://{}", server.running.address());
+    let mut left = Vec::new();
+    for _ in 0..CONNECTIONS {
+        // Two answers use up what may be on its way to a client that reads none.
+        let endpoint = Channel::from_shared(address.clone()).unwrap();
+        let endpoint = endpoint.initial_connection_window_size(64 << 10);
+        let mut client = BigtableClient::new(endpoint.connect().await.unwrap());
+        for _ in 0..HELD + 2 {
+            left.push(client.read_rows(request.clone()).await.unwrap().into_inner());
+        }
+    }
+    let all = async {
+        let all_bytes = (CONNECTIONS * HELD * (40 << 10)) as u64;
+        while sample(&scrape(&server, "/metrics").await.1, "tepui_memory_bytes{part=\"answers\"}")
+            < all_bytes
+        {
+            tokio::task::yield_now().await;
+        }
+        server.data().read_rows(request.clone()).await.unwrap().into_inner().message().await
+    };
+    let answered = tokio::time::timeout(std::time::Duration::from_mins(1), all).await;
+    let answered = answered.expect("others hold all the memory").unwrap().unwrap();
+    assert_eq!(value_bytes(&answered), 40 << 10);
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    assert_eq!(sample(&metrics, "tepui_connections_closed_total"), 1);
+    drop(left);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_read_that_waits_for_memory_which_others_hold_lets_go_of_what_was_flushed() {
     const WIDE: usize = 2 << 20;
     const NARROW: usize = 100 << 10;
