@@ -40,7 +40,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::admission::{Answer, Hold};
+use crate::admission::Answer;
 use crate::api::rpc;
 use crate::api::v2::read_change_stream_request::StartFrom;
 use crate::api::v2::read_change_stream_response::{CloseStream, Heartbeat, StreamRecord};
@@ -109,7 +109,6 @@ impl ChangeStreams {
         request: &ReadChangeStreamRequest,
         cluster: Arc<str>,
         answer: Answer,
-        hold: Option<Hold>,
     ) -> Result<impl futures::Stream<Item = Result<ReadChangeStreamResponse, Status>> + Send + use<>>
     {
         let entry = self.streaming(&request.table_name)?;
@@ -146,7 +145,6 @@ impl ChangeStreams {
             asked,
             pending,
             answer,
-            _hold: hold,
         };
         Ok(futures::stream::unfold(stream, |mut stream| async {
             let next = stream.next().await?;
@@ -313,8 +311,6 @@ struct ChangeStream {
     pending: VecDeque<Pending>,
     ended: bool,
     answer: Answer,
-    /// The keys of the partition are parts of the request.
-    _hold: Option<Hold>,
 }
 
 impl ChangeStream {

@@ -108,10 +108,10 @@ impl Chores {
                     }
                 }
                 _ = relief_tick.tick() => {
-                    let Sources { engine, streams, .. } = &self.sources;
+                    let Sources { engine, streams, gate, .. } = &self.sources;
                     let pressure = engine.pressure();
                     let short = pressure.behind == Behind::Memory && pressure.refused_share() > 0.0;
-                    streams.relieve(engine.clock().monotonic_micros(), short);
+                    streams.relieve(engine.clock().monotonic_micros(), short, gate);
                     self.hot_tablets.look(engine.clock().now_micros());
                 }
             }

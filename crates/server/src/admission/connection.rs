@@ -32,7 +32,7 @@ pub struct Connection {
     pub(super) turn: Arc<Semaphore>,
     /// Its requests that wait for room.
     pub(super) requests_waiting: AtomicU64,
-    closed: AtomicBool,
+    pub(super) closed: AtomicBool,
     reader: AtomicWaker,
 }
 

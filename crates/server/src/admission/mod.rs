@@ -10,7 +10,8 @@
 //! Whoever finds the budget used up waits, and HTTP/2's windows make its client wait. A request that has waited for
 //! [`REQUEST_WAIT`](crate::limits::REQUEST_WAIT) is refused with a hint when to try again. Answers are held up by
 //! clients that do not read; one connection may hold only a part of the budget, and where all of it is held, the
-//! connection that has held most for longest is closed.
+//! connection that has held most for longest is closed. So is the one that keeps most room of requests, where reads that their clients
+//! have left keep half of it and others are refused.
 
 pub mod connection;
 pub mod gated;

@@ -2,7 +2,8 @@
 //!
 //! The first five bytes of a gRPC message say how long it is. Here they are read as they pass; the rest of the message
 //! is not asked for until the budget has room for all of it. Meanwhile HTTP/2's windows hold the client back. Room
-//! is held until the request is carried out, or its stream of answers ends.
+//! is held until the request is carried out, or its stream of answers ends; where that is left unread and others find no room,
+//! its connection may be closed ([`Streams::relieve`](super::Streams::relieve)).
 //!
 //! Small messages have a part of the budget of their own, so that they never wait behind large ones.
 
@@ -44,15 +45,51 @@ const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// The budget of requests.
 #[derive(Debug)]
 pub struct Gate {
-    small: Arc<Semaphore>,
-    large: Arc<Semaphore>,
-    small_units: u32,
-    large_units: u32,
+    small: Pool,
+    large: Pool,
     message_bytes_max: u64,
     waiting: AtomicU64,
     refused: AtomicU64,
     too_large: AtomicU64,
     paused: AtomicU64,
+}
+
+/// A part of the budget.
+#[derive(Debug)]
+pub(super) struct Pool {
+    free: Arc<Semaphore>,
+    units: u32,
+    /// Somebody waited in vain since this was asked last.
+    was_short: AtomicBool,
+}
+
+impl Pool {
+    fn new(bytes: u64) -> Self {
+        let units = units(bytes);
+        let free = Arc::new(Semaphore::new(units as usize));
+        Self { free, units, was_short: AtomicBool::new(false) }
+    }
+
+    fn used_bytes(&self) -> u64 {
+        u64::from(self.units).saturating_sub(self.free.available_permits() as u64) * UNIT_BYTES
+    }
+
+    /// All of it.
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.units) * UNIT_BYTES
+    }
+
+    /// Bytes of it that a request holds.
+    pub(super) fn bytes_of(&self, Hold(held): &Hold) -> u64 {
+        let room = held.room.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = room.as_ref().filter(|room| Arc::ptr_eq(room.semaphore(), &self.free));
+        room.map_or(0, |room| room.num_permits() as u64 * UNIT_BYTES)
+    }
+
+    /// Whether a request was refused since this was asked last because there was no room in time.
+    pub(super) fn was_short(&self) -> bool {
+        self.was_short.swap(false, Ordering::Relaxed)
+    }
 }
 
 /// Figures of a [`Gate`].
@@ -78,15 +115,11 @@ impl Gate {
     /// A budget of this many bytes; a quarter of it is for small messages. A message may have at most
     /// `message_bytes_max` bytes, and at most what the rest of the budget holds.
     pub fn new(bytes: u64, message_bytes_max: u64) -> Self {
-        let small_units = units(bytes / 4);
-        let large_units = units(bytes - bytes / 4);
-        let held_max = u64::from(large_units) * UNIT_BYTES;
-        let largest = largest_message(held_max).max(REQUEST_BYTES_MIN);
+        let (small, large) = (Pool::new(bytes / 4), Pool::new(bytes - bytes / 4));
+        let largest = largest_message(large.bytes()).max(REQUEST_BYTES_MIN);
         Self {
-            small: Arc::new(Semaphore::new(small_units as usize)),
-            large: Arc::new(Semaphore::new(large_units as usize)),
-            small_units,
-            large_units,
+            small,
+            large,
             message_bytes_max: largest.min(message_bytes_max),
             waiting: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -103,11 +136,8 @@ impl Gate {
     /// Figures.
     pub fn figures(&self) -> GateFigures {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let used = |pool: &Semaphore, all: u32| {
-            u64::from(all).saturating_sub(pool.available_permits() as u64) * UNIT_BYTES
-        };
         GateFigures {
-            bytes: used(&self.small, self.small_units) + used(&self.large, self.large_units),
+            bytes: self.small.used_bytes() + self.large.used_bytes(),
             waiting: get(&self.waiting),
             refused: get(&self.refused),
             too_large: get(&self.too_large),
@@ -115,13 +145,13 @@ impl Gate {
         }
     }
 
-    fn pool(&self, message_bytes: u64) -> (&Arc<Semaphore>, u32) {
-        let units = units(held_bytes(message_bytes));
-        if message_bytes <= SMALL_REQUEST_BYTES_MAX {
-            (&self.small, units.min(self.small_units))
-        } else {
-            (&self.large, units.min(self.large_units))
-        }
+    /// Its parts, of which each request has room in one.
+    pub(super) fn pools(&self) -> [&Pool; 2] {
+        [&self.small, &self.large]
+    }
+
+    fn pool(&self, message_bytes: u64) -> &Pool {
+        if message_bytes <= SMALL_REQUEST_BYTES_MAX { &self.small } else { &self.large }
     }
 
     /// Room for a message of this many bytes: at once, or what to wait for.
@@ -130,12 +160,12 @@ impl Gate {
         message_bytes: u64,
         connection: Option<&Arc<Connection>>,
     ) -> Result<OwnedSemaphorePermit, Room> {
-        let (pool, units) = self.pool(message_bytes);
-        if let Ok(permit) = Arc::clone(pool).try_acquire_many_owned(units) {
+        let pool = self.pool(message_bytes);
+        let units = units(held_bytes(message_bytes)).min(pool.units);
+        if let Ok(permit) = Arc::clone(&pool.free).try_acquire_many_owned(units) {
             return Ok(permit);
         }
-        let (gate, pool) = (Arc::clone(self), Arc::clone(pool));
-        let connection = connection.map(Arc::clone);
+        let (gate, connection) = (Arc::clone(self), connection.map(Arc::clone));
         Err(Box::pin(async move {
             let _waiting = Waiting::new(&gate.waiting);
             let mine = connection.as_ref().map(|c| Waiting::new(&c.requests_waiting));
@@ -143,9 +173,14 @@ impl Gate {
             {
                 return Err(gate.refuse());
             }
-            match tokio::time::timeout(REQUEST_WAIT, pool.acquire_many_owned(units)).await {
+            let pool = gate.pool(message_bytes);
+            let room = Arc::clone(&pool.free).acquire_many_owned(units);
+            match tokio::time::timeout(REQUEST_WAIT, room).await {
                 Ok(permit) => Ok(permit.expect("the budget is never closed")),
-                Err(_) => Err(gate.refuse()),
+                Err(_) => {
+                    pool.was_short.store(true, Ordering::Relaxed);
+                    Err(gate.refuse())
+                }
             }
         }))
     }
@@ -396,191 +431,4 @@ impl Body for GatedBody {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::Gated;
-    use super::*;
-    use crate::call::Terms;
-    use futures::FutureExt as _;
-    use http_body_util::BodyExt as _;
-
-    /// A body of these parts, behind the gate.
-    fn body(gate: &Arc<Gate>, parts: Vec<Vec<u8>>) -> (GatedBody, Hold) {
-        let frames = parts.into_iter().map(|part| Ok::<_, Status>(Frame::data(Bytes::from(part))));
-        let inner =
-            tonic::body::Body::new(http_body_util::StreamBody::new(futures::stream::iter(frames)));
-        let hold = Hold::default();
-        (GatedBody::new(inner, (Arc::clone(gate), u64::MAX), hold.clone(), None, None), hold)
-    }
-
-    fn message(bytes: usize) -> Vec<u8> {
-        let mut message = vec![0];
-        message.extend((bytes as u32).to_be_bytes());
-        message.extend(std::iter::repeat_n(7, bytes));
-        message
-    }
-
-    #[tokio::test]
-    async fn a_message_passes_unchanged_however_it_is_divided_and_holds_its_room() {
-        let gate = Arc::new(Gate::new(1 << 20, 1 << 20));
-        let whole = message(1_000);
-        for cut in [1, 3, 5, 6, 500, 1_005] {
-            let parts = whole.chunks(cut).map(<[u8]>::to_vec).collect();
-            let (body, hold) = body(&gate, parts);
-            assert_eq!(body.collect().await.unwrap().to_bytes(), whole, "{cut}");
-            assert!(gate.figures().bytes >= 1_500, "held while it is carried out");
-            drop(hold);
-            assert_eq!(gate.figures().bytes, 0);
-        }
-    }
-
-    #[tokio::test]
-    async fn the_rest_of_a_large_message_is_not_read_before_there_is_room() {
-        let gate = Arc::new(Gate::new(4 << 20, 4 << 20));
-        let large = || vec![message(1 << 20)];
-        let (first, held) = body(&gate, large());
-        first.collect().await.unwrap();
-        let (mut second, _) = body(&gate, large());
-        let mut waits = Box::pin(second.frame());
-        let (third, _) = body(&gate, vec![message(1_000)]);
-        assert!(waits.as_mut().now_or_never().is_none(), "there is room for one of the two");
-        assert_eq!(gate.figures().waiting, 1);
-        third.collect().await.expect("a small one does not wait behind large ones");
-        drop(held);
-        waits.await.unwrap().unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_request_that_finds_no_room_in_time_is_refused_with_a_hint() {
-        let gate = Arc::new(Gate::new(2 << 20, 2 << 20));
-        let (first, _held) = body(&gate, vec![message(900 << 10)]);
-        first.collect().await.unwrap();
-        let (second, _) = body(&gate, vec![message(900 << 10)]);
-        let refused = second.collect().await.unwrap_err();
-        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
-        assert!(!refused.details().is_empty());
-        assert_eq!(gate.figures().refused, 1);
-    }
-
-    /// A service that reads the message and then works for this long.
-    #[derive(Clone)]
-    struct Working(Duration);
-
-    impl tower_service::Service<http::Request<tonic::body::Body>> for Working {
-        type Response = http::Response<tonic::body::Body>;
-        type Error = Status;
-        type Future = BoxFuture<'static, Result<Self::Response, Status>>;
-
-        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
-            Poll::Ready(Ok(()))
-        }
-
-        fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
-            let takes = self.0;
-            Box::pin(async move {
-                let (head, body) = request.into_parts();
-                body.collect().await?;
-                let metadata = tonic::metadata::MetadataMap::from_headers(head.headers);
-                let request = tonic::Request::from_parts(metadata, head.extensions, ());
-                let work = async {
-                    tokio::time::sleep(takes).await;
-                    Ok(tonic::Response::new(()))
-                };
-                let done = Terms::of(&request).unary(work).await;
-                done.map(|_| http::Response::new(tonic::body::Body::empty()))
-            })
-        }
-    }
-
-    /// How a request ends whose client waits for so long, and sends half of a message at once and the rest `later`; and
-    /// after how long.
-    async fn ends(gate: &Arc<Gate>, timeout: &str, later: Duration) -> (tonic::Code, Duration) {
-        let began = tokio::time::Instant::now();
-        let whole = Bytes::from(message(900 << 10));
-        let (first, rest) = (whole.slice(..1_000), whole.slice(1_000..));
-        let first = futures::stream::iter([Ok::<_, Status>(Frame::data(first))]);
-        let rest = futures::stream::once(async move {
-            tokio::time::sleep(later).await;
-            Ok(Frame::data(rest))
-        });
-        let parts = http_body_util::StreamBody::new(futures::StreamExt::chain(first, rest));
-        let mut request = http::Request::new(tonic::body::Body::new(parts));
-        request.headers_mut().insert("grpc-timeout", timeout.parse().unwrap());
-        let mut service = Gated::new(
-            Working(Duration::from_millis(50)),
-            Arc::clone(gate),
-            usize::MAX,
-            Arc::default(),
-        );
-        let done = tower_service::Service::call(&mut service, request).await;
-        (done.map_or_else(|status| status.code(), |_| tonic::Code::Ok), began.elapsed())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_deadline_counts_from_the_arrival_of_the_requests_head() {
-        let gate = Arc::new(Gate::new(2 << 20, 2 << 20));
-        let later = Duration::from_millis(80);
-        let soon = |(code, took): (_, Duration)| (code, took.as_millis());
-        let ended = soon(ends(&gate, "50m", later).await);
-        assert!(
-            ended.0 == tonic::Code::DeadlineExceeded && ended.1 < 55,
-            "{ended:?}: in the midst"
-        );
-        let ended = soon(ends(&gate, "100m", later).await);
-        assert!(ended.0 == tonic::Code::DeadlineExceeded && ended.1 < 105, "{ended:?}: at work");
-        let ended = soon(ends(&gate, "200m", later).await);
-        assert_eq!(ended.0, tonic::Code::Ok);
-
-        let (first, _held) = body(&gate, vec![message(900 << 10)]);
-        first.collect().await.unwrap();
-        let ended = soon(ends(&gate, "100m", later).await);
-        assert!(ended.0 == tonic::Code::DeadlineExceeded && ended.1 < 105, "{ended:?}: no room");
-        assert_eq!(gate.figures().waiting, 0);
-        let (code, took) = ends(&gate, "9S", later).await;
-        assert_eq!(code, tonic::Code::ResourceExhausted, "after {took:?}");
-    }
-
-    /// A body of these bytes whose client never says that it is all.
-    fn endless(gate: &Arc<Gate>, bytes: &[u8], deadline: Option<Deadline>) -> GatedBody {
-        let part = Ok::<_, Status>(Frame::data(Bytes::copy_from_slice(bytes)));
-        let part = futures::stream::iter((!bytes.is_empty()).then_some(part));
-        let never = futures::StreamExt::chain(part, futures::stream::pending());
-        let inner = tonic::body::Body::new(http_body_util::StreamBody::new(never));
-        GatedBody::new(inner, (Arc::clone(gate), u64::MAX), Hold::default(), None, deadline)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_keeps_the_rest_or_the_end_of_its_message_gives_its_room_back() {
-        let gate = Arc::new(Gate::new(4 << 20, 4 << 20));
-        let whole = message(2 << 20);
-        for (n, bytes) in [&whole[..1000], &whole[..], &whole[..3]].into_iter().enumerate() {
-            let ended = endless(&gate, bytes, None).collect().await.unwrap_err();
-            assert_eq!(ended.code(), tonic::Code::DeadlineExceeded);
-            assert_eq!((gate.figures().bytes, gate.figures().paused), (0, n as u64 + 1));
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_deadline_ends_a_request_of_which_only_the_head_came() {
-        let gate = Arc::new(Gate::new(4 << 20, 4 << 20));
-        let timeout = [(http::HeaderName::from_static("grpc-timeout"), "70m".parse().unwrap())];
-        let began = tokio::time::Instant::now();
-        let ended = endless(&gate, &[], Deadline::of(&timeout.into_iter().collect()));
-        let ended = ended.collect().await.unwrap_err();
-        assert_eq!(ended.code(), tonic::Code::DeadlineExceeded);
-        assert!(began.elapsed().as_millis() < 75, "{:?}", began.elapsed());
-    }
-
-    #[tokio::test]
-    async fn what_is_too_large_or_more_than_a_message_is_refused_before_it_is_read() {
-        let gate = Arc::new(Gate::new(1 << 20, 512 << 10));
-        let (large, _) = body(&gate, vec![message(600 << 10)[..5].to_vec()]);
-        let refused = large.collect().await.unwrap_err();
-        assert_eq!(refused.code(), tonic::Code::InvalidArgument);
-        assert!(refused.message().contains(&gate.message_bytes_max().to_string()), "{refused}");
-        let two = [message(10), message(10)].concat();
-        for parts in [vec![two.clone()], two.chunks(4).map(<[u8]>::to_vec).collect()] {
-            let refused = body(&gate, parts).0.collect().await.unwrap_err();
-            assert_eq!(refused.message(), "a request is one message");
-        }
-    }
-}
+mod tests;

@@ -28,10 +28,11 @@ use tepui_bigtable::read_rows::ReadRows;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::Connection;
+use super::{Connection, Gate, Hold};
 use crate::limits::{
     ANSWER_WAIT, ANSWERS_PER_CONNECTION_PART, CLOSE_STALLED_AFTER, CLOSE_STALLED_BYTES,
-    FIRST_MESSAGE_TURN, FIRST_MESSAGE_TURN_BYTES, STALLED_AFTER, TRANSPORT_BATCH_BYTES,
+    FIRST_MESSAGE_TURN, FIRST_MESSAGE_TURN_BYTES, STALLED_AFTER, STALLED_REQUESTS_PART,
+    TRANSPORT_BATCH_BYTES,
 };
 
 /// Bytes of a unit of the budget: what it is counted in.
@@ -69,6 +70,7 @@ pub struct Streams {
 #[derive(Debug)]
 struct Slot {
     connection: Arc<Connection>,
+    hold: Option<Hold>,
     state: Mutex<Parked>,
 }
 
@@ -136,12 +138,18 @@ impl Streams {
         Connection::new(units, Expected::first(u64::from(units) * UNIT_BYTES))
     }
 
-    /// An answer to a request on this connection; a request that came without one counts as alone on its own.
-    pub fn answer(self: &Arc<Self>, connection: Option<Arc<Connection>>) -> Answer {
+    /// An answer to a request on this connection; a request that came without one counts as alone on its own. It keeps the
+    /// request's room, since it is made from parts of the request: keys, and a filter.
+    pub fn answer(
+        self: &Arc<Self>,
+        connection: Option<Arc<Connection>>,
+        hold: Option<Hold>,
+    ) -> Answer {
         let connection = connection.unwrap_or_else(|| self.connection());
         Answer {
             streams: Arc::clone(self),
             connection,
+            hold,
             charge: None,
             turn: None,
             slot: None,
@@ -168,14 +176,15 @@ impl Streams {
     }
 
     /// Suspends the reads whose clients have stalled, and those that have waited as long for room. Where answers wait
-    /// for the budget, closes the connection that holds most of it with messages that its client does not take; one in
+    /// for the budget, closes the connection that holds most of it with messages that its client does not take. Where requests waited in vain for
+    /// theirs at the `gate`, and such answers keep [`STALLED_REQUESTS_PART`] of it, closes the connection whose answers keep most. One in
     /// each call, since others may go on by that. `now` is the monotonic clock, in microseconds.
     ///
     /// Where the memory of memtables is `short`, it suspends all reads that are between two messages: an old read
     /// keeps memtables that were flushed long ago, and a slow one would keep them from writers.
-    pub fn relieve(&self, now: u64, short: bool) {
+    pub fn relieve(&self, now: u64, short: bool, gate: &Gate) {
         let slots = self.slots();
-        let mut stuck: HashMap<*const Connection, (u64, Arc<Connection>)> = HashMap::new();
+        let mut stuck: Vec<(&Slot, u64)> = Vec::new();
         for slot in &slots {
             let mut parked = lock(&slot.state);
             let waited = now.saturating_sub(parked.since);
@@ -189,17 +198,30 @@ impl Streams {
                 self.suspended.fetch_add(1, Ordering::Relaxed);
             }
             if parked.waits && waited >= parked.patience() {
-                let held = stuck
-                    .entry(Arc::as_ptr(&slot.connection))
-                    .or_insert_with(|| (0, Arc::clone(&slot.connection)));
-                held.0 += parked.bytes;
+                stuck.push((slot, parked.bytes));
             }
         }
-        if self.waiting.load(Ordering::Relaxed) > 0
-            && self.units.available_permits()
-                < (self.units_max / ANSWERS_PER_CONNECTION_PART) as usize
-            && let Some((bytes, connection)) = stuck.into_values().max_by_key(|(bytes, _)| *bytes)
-        {
+        let share = (self.units_max / ANSWERS_PER_CONNECTION_PART) as usize;
+        if self.waiting.load(Ordering::Relaxed) > 0 && self.units.available_permits() < share {
+            return self.close_one(stuck.into_iter());
+        }
+        for pool in gate.pools().into_iter().filter(|pool| pool.was_short()) {
+            let kept =
+                |(slot, _): &(&Slot, u64)| slot.hold.as_ref().map_or(0, |hold| pool.bytes_of(hold));
+            if stuck.iter().map(kept).sum::<u64>() >= pool.bytes() / STALLED_REQUESTS_PART {
+                return self.close_one(stuck.iter().map(|stuck| (stuck.0, kept(stuck))));
+            }
+        }
+    }
+
+    /// Closes the connection whose answers hold most; each has its own.
+    fn close_one<'a>(&self, holding: impl Iterator<Item = (&'a Slot, u64)>) {
+        let mut held: HashMap<_, (u64, &Connection)> = HashMap::new();
+        for (slot, bytes) in holding {
+            let id = Arc::as_ptr(&slot.connection);
+            held.entry(id).or_insert_with(|| (0, &slot.connection)).0 += bytes;
+        }
+        if let Some((bytes, connection)) = held.into_values().max_by_key(|(bytes, _)| *bytes) {
             tracing::warn!(bytes, "closed a connection whose client does not read its answers");
             self.closed.fetch_add(1, Ordering::Relaxed);
             connection.close();
@@ -269,6 +291,8 @@ impl Drop for Charge {
 pub struct Answer {
     streams: Arc<Streams>,
     connection: Arc<Connection>,
+    /// That of its request.
+    hold: Option<Hold>,
     /// For the message that the transport has, and those behind it.
     charge: Option<Charge>,
     /// Where its first message is being made in less room than it is expected to take.
@@ -477,10 +501,10 @@ impl Answer {
 
     /// A message is with the client from now on. A read is put aside until its client asks for more.
     pub fn park(&mut self, rows: Option<ReadRows>, now: u64) {
-        let (streams, connection) = (&self.streams, &self.connection);
+        let (streams, connection, hold) = (&self.streams, &self.connection, &self.hold);
         let (_, slot) = self.slot.get_or_insert_with(|| {
-            let state = Mutex::default();
-            let slot = Arc::new(Slot { connection: Arc::clone(connection), state });
+            let (connection, hold) = (Arc::clone(connection), hold.clone());
+            let slot = Arc::new(Slot { connection, hold, state: Mutex::default() });
             let id = streams.next.fetch_add(1, Ordering::Relaxed);
             lock(&streams.parked).insert(id, Arc::downgrade(&slot));
             (id, slot)

@@ -143,7 +143,7 @@ impl DataService {
         let target = self.target(&request, Access::Read).await?;
         let rows = target.table.read_rows_encoded(&request, large_rows, target.view());
         let rows = rows.map_err(|error| from_error(&error))?;
-        let answer = self.streams.answer(connection);
+        let answer = self.streams.answer(connection, hold);
         let clock = Arc::clone(&self.clock);
         // In a place of its own from the start: it is moved half a dozen times before its first message.
         Ok(Response::new(Box::pin(row_messages(RowMessages {
@@ -152,7 +152,6 @@ impl DataService {
             has_ended: false,
             answer,
             clock,
-            _hold: hold,
         }))))
     }
 
@@ -265,8 +264,8 @@ impl DataService {
         self.allow(&request.table_name, &request.app_profile_id, Access::ChangeStream)?;
         // All clusters are this server, and a stream is that of one: a change is said to come from it.
         let cluster = self.instances.cluster(&request.table_name, &request.app_profile_id);
-        let answer = self.streams.answer(connection);
-        let changes = self.changes.read(&request, cluster, answer, hold).await;
+        let answer = self.streams.answer(connection, hold);
+        let changes = self.changes.read(&request, cluster, answer).await;
         changes.map(Response::new).map_err(|error| from_error(&error))
     }
 
@@ -329,8 +328,6 @@ struct RowMessages {
     has_ended: bool,
     answer: Answer,
     clock: Arc<dyn Clock>,
-    /// The keys and the filter that are read are parts of the request.
-    _hold: Option<Hold>,
 }
 
 /// Pulls messages one at a time, as fast as the client takes them; dropped with the stream when the client

@@ -1,0 +1,234 @@
+//! Requests at the gate: what passes, what waits, what is refused, and who holds the room.
+
+use super::super::{Gated, Streams};
+use super::*;
+use crate::call::Terms;
+use crate::limits::CLOSE_STALLED_AFTER;
+use futures::FutureExt as _;
+use http_body_util::BodyExt as _;
+
+/// A body of these parts, behind the gate.
+fn body(gate: &Arc<Gate>, parts: Vec<Vec<u8>>) -> (GatedBody, Hold) {
+    let frames = parts.into_iter().map(|part| Ok::<_, Status>(Frame::data(Bytes::from(part))));
+    let inner =
+        tonic::body::Body::new(http_body_util::StreamBody::new(futures::stream::iter(frames)));
+    let hold = Hold::default();
+    (GatedBody::new(inner, (Arc::clone(gate), u64::MAX), hold.clone(), None, None), hold)
+}
+
+fn message(bytes: usize) -> Vec<u8> {
+    let mut message = vec![0];
+    message.extend((bytes as u32).to_be_bytes());
+    message.extend(std::iter::repeat_n(7, bytes));
+    message
+}
+
+#[tokio::test]
+async fn a_message_passes_unchanged_however_it_is_divided_and_holds_its_room() {
+    let gate = Arc::new(Gate::new(1 << 20, 1 << 20));
+    let whole = message(1_000);
+    for cut in [1, 3, 5, 6, 500, 1_005] {
+        let parts = whole.chunks(cut).map(<[u8]>::to_vec).collect();
+        let (body, hold) = body(&gate, parts);
+        assert_eq!(body.collect().await.unwrap().to_bytes(), whole, "{cut}");
+        assert!(gate.figures().bytes >= 1_500, "held while it is carried out");
+        drop(hold);
+        assert_eq!(gate.figures().bytes, 0);
+    }
+}
+
+#[tokio::test]
+async fn the_rest_of_a_large_message_is_not_read_before_there_is_room() {
+    let gate = Arc::new(Gate::new(4 << 20, 4 << 20));
+    let large = || vec![message(1 << 20)];
+    let (first, held) = body(&gate, large());
+    first.collect().await.unwrap();
+    let (mut second, _) = body(&gate, large());
+    let mut waits = Box::pin(second.frame());
+    let (third, _) = body(&gate, vec![message(1_000)]);
+    assert!(waits.as_mut().now_or_never().is_none(), "there is room for one of the two");
+    assert_eq!(gate.figures().waiting, 1);
+    third.collect().await.expect("a small one does not wait behind large ones");
+    drop(held);
+    waits.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_finds_no_room_in_time_is_refused_with_a_hint() {
+    let gate = Arc::new(Gate::new(2 << 20, 2 << 20));
+    let (first, _held) = body(&gate, vec![message(900 << 10)]);
+    first.collect().await.unwrap();
+    let (second, _) = body(&gate, vec![message(900 << 10)]);
+    let refused = second.collect().await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+    assert!(!refused.details().is_empty());
+    assert_eq!(gate.figures().refused, 1);
+}
+
+/// A service that reads the message and then works for this long.
+#[derive(Clone)]
+struct Working(Duration);
+
+impl tower_service::Service<http::Request<tonic::body::Body>> for Working {
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Status;
+    type Future = BoxFuture<'static, Result<Self::Response, Status>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
+        let takes = self.0;
+        Box::pin(async move {
+            let (head, body) = request.into_parts();
+            body.collect().await?;
+            let metadata = tonic::metadata::MetadataMap::from_headers(head.headers);
+            let request = tonic::Request::from_parts(metadata, head.extensions, ());
+            let work = async {
+                tokio::time::sleep(takes).await;
+                Ok(tonic::Response::new(()))
+            };
+            let done = Terms::of(&request).unary(work).await;
+            done.map(|_| http::Response::new(tonic::body::Body::empty()))
+        })
+    }
+}
+
+/// How a request ends whose client waits for so long, and sends half of a message at once and the rest `later`; and
+/// after how long.
+async fn ends(gate: &Arc<Gate>, timeout: &str, later: Duration) -> (tonic::Code, Duration) {
+    let began = tokio::time::Instant::now();
+    let whole = Bytes::from(message(900 << 10));
+    let (first, rest) = (whole.slice(..1_000), whole.slice(1_000..));
+    let first = futures::stream::iter([Ok::<_, Status>(Frame::data(first))]);
+    let rest = futures::stream::once(async move {
+        tokio::time::sleep(later).await;
+        Ok(Frame::data(rest))
+    });
+    let parts = http_body_util::StreamBody::new(futures::StreamExt::chain(first, rest));
+    let mut request = http::Request::new(tonic::body::Body::new(parts));
+    request.headers_mut().insert("grpc-timeout", timeout.parse().unwrap());
+    let mut service = Gated::new(
+        Working(Duration::from_millis(50)),
+        Arc::clone(gate),
+        usize::MAX,
+        Arc::default(),
+    );
+    let done = tower_service::Service::call(&mut service, request).await;
+    (done.map_or_else(|status| status.code(), |_| tonic::Code::Ok), began.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_counts_from_the_arrival_of_the_requests_head() {
+    let gate = Arc::new(Gate::new(2 << 20, 2 << 20));
+    let later = Duration::from_millis(80);
+    let soon = |(code, took): (_, Duration)| (code, took.as_millis());
+    let ended = soon(ends(&gate, "50m", later).await);
+    assert!(ended.0 == tonic::Code::DeadlineExceeded && ended.1 < 55, "{ended:?}: in the midst");
+    let ended = soon(ends(&gate, "100m", later).await);
+    assert!(ended.0 == tonic::Code::DeadlineExceeded && ended.1 < 105, "{ended:?}: at work");
+    let ended = soon(ends(&gate, "200m", later).await);
+    assert_eq!(ended.0, tonic::Code::Ok);
+
+    let (first, _held) = body(&gate, vec![message(900 << 10)]);
+    first.collect().await.unwrap();
+    let ended = soon(ends(&gate, "100m", later).await);
+    assert!(ended.0 == tonic::Code::DeadlineExceeded && ended.1 < 105, "{ended:?}: no room");
+    assert_eq!(gate.figures().waiting, 0);
+    let (code, took) = ends(&gate, "9S", later).await;
+    assert_eq!(code, tonic::Code::ResourceExhausted, "after {took:?}");
+}
+
+/// A body of these bytes whose client never says that it is all.
+fn endless(gate: &Arc<Gate>, bytes: &[u8], deadline: Option<Deadline>) -> GatedBody {
+    let part = Ok::<_, Status>(Frame::data(Bytes::copy_from_slice(bytes)));
+    let part = futures::stream::iter((!bytes.is_empty()).then_some(part));
+    let never = futures::StreamExt::chain(part, futures::stream::pending());
+    let inner = tonic::body::Body::new(http_body_util::StreamBody::new(never));
+    GatedBody::new(inner, (Arc::clone(gate), u64::MAX), Hold::default(), None, deadline)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_keeps_the_rest_or_the_end_of_its_message_gives_its_room_back() {
+    let gate = Arc::new(Gate::new(4 << 20, 4 << 20));
+    let whole = message(2 << 20);
+    for (n, bytes) in [&whole[..1000], &whole[..], &whole[..3]].into_iter().enumerate() {
+        let ended = endless(&gate, bytes, None).collect().await.unwrap_err();
+        assert_eq!(ended.code(), tonic::Code::DeadlineExceeded);
+        assert_eq!((gate.figures().bytes, gate.figures().paused), (0, n as u64 + 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_ends_a_request_of_which_only_the_head_came() {
+    let gate = Arc::new(Gate::new(4 << 20, 4 << 20));
+    let timeout = [(http::HeaderName::from_static("grpc-timeout"), "70m".parse().unwrap())];
+    let began = tokio::time::Instant::now();
+    let ended = endless(&gate, &[], Deadline::of(&timeout.into_iter().collect()));
+    let ended = ended.collect().await.unwrap_err();
+    assert_eq!(ended.code(), tonic::Code::DeadlineExceeded);
+    assert!(began.elapsed().as_millis() < 75, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn what_is_too_large_or_more_than_a_message_is_refused_before_it_is_read() {
+    let gate = Arc::new(Gate::new(1 << 20, 512 << 10));
+    let (large, _) = body(&gate, vec![message(600 << 10)[..5].to_vec()]);
+    let refused = large.collect().await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    assert!(refused.message().contains(&gate.message_bytes_max().to_string()), "{refused}");
+    let two = [message(10), message(10)].concat();
+    for parts in [vec![two.clone()], two.chunks(4).map(<[u8]>::to_vec).collect()] {
+        let refused = body(&gate, parts).0.collect().await.unwrap_err();
+        assert_eq!(refused.message(), "a request is one message");
+    }
+}
+
+/// The message of a request that has room from now on.
+async fn admitted(gate: &Arc<Gate>, bytes: usize) -> Hold {
+    let (body, hold) = body(gate, vec![message(bytes)]);
+    body.collect().await.unwrap();
+    hold
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_that_their_client_leaves_are_ended_where_others_wait_in_vain_for_their_requests_room()
+ {
+    // Of which messages of more than 64 KiB have 12 MiB.
+    let gate = Arc::new(Gate::new(16 << 20, 16 << 20));
+    let streams = Arc::new(Streams::new(64 << 20));
+    let (left, other) = (streams.connection(), streams.connection());
+    let mut reads = Vec::new();
+    for connection in [&left, &left, &left, &other, &left, &left] {
+        let hold = admitted(&gate, 1 << 20).await;
+        let mut read = streams.answer(Some(Arc::clone(connection)), Some(hold));
+        read.make_room().await.unwrap();
+        read.cover(64 << 10).await.unwrap();
+        read.park(None, 0);
+        reads.push((connection, read));
+    }
+    let late = CLOSE_STALLED_AFTER.as_micros() as u64;
+    streams.relieve(late, false, &gate);
+    assert_eq!(streams.figures().closed, 0, "nobody waits for it");
+    let bulk = || async { body(&gate, vec![message(4 << 20)]).0.collect().await };
+    let refused = bulk().await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+    streams.relieve(late - 1, false, &gate);
+    assert_eq!(streams.figures().closed, 0, "it is not long enough");
+    bulk().await.unwrap_err();
+    streams.relieve(late, false, &gate);
+    assert_eq!(streams.figures().closed, 1);
+    let is_closed = |connection: &Arc<Connection>| connection.closed.load(Ordering::Relaxed);
+    assert!(is_closed(&left) && !is_closed(&other), "the one with most of them");
+    // Its reads go with it.
+    reads.retain(|(connection, _)| !is_closed(connection));
+    bulk().await.unwrap();
+    // One that is left and holds little is not what the next one waits for.
+    let at_work = [admitted(&gate, 3 << 20).await, admitted(&gate, 3 << 20).await];
+    bulk().await.unwrap_err();
+    streams.relieve(late, false, &gate);
+    assert_eq!(streams.figures().closed, 1);
+    drop((reads, at_work));
+    assert_eq!(gate.figures().bytes, 0);
+}
