@@ -59,9 +59,9 @@ pub(crate) fn relieve(engine: &Engine) {
     }
 }
 
-/// Whether a compaction by shape is due.
+/// Whether a compaction by shape waits for a thread.
 pub(crate) fn is_behind(engine: &Engine) -> bool {
-    engine.tablets().iter().any(|tablet| tablet.compaction_score() >= 1.0)
+    engine.tablets().iter().any(|tablet| tablet.awaits_thread())
 }
 
 /// A thread keeps the engine only while it works: one that its owner lets go without closing it ends.

@@ -71,12 +71,22 @@ impl Tablet {
         self.view.load().shape.score()
     }
 
+    /// Whether a compaction by shape is due that could run beside those that do.
+    pub(crate) fn awaits_thread(&self) -> bool {
+        self.compaction_score() >= 1.0 && self.pick_by_shape(&mut self.jobs()).is_some()
+    }
+
     /// Claims the most urgent compaction by shape that can run beside those that do.
     pub(crate) fn claim_by_shape(self: &Arc<Self>) -> Option<Claim> {
         if self.compaction_score() < 1.0 {
             return None;
         }
         let mut jobs = self.jobs();
+        let pick = self.pick_by_shape(&mut jobs)?;
+        Some(self.claim(&mut jobs, pick))
+    }
+
+    fn pick_by_shape(&self, jobs: &mut super::Jobs) -> Option<Pick> {
         jobs.forget_failures(self.core.env.clock.monotonic_micros());
         let view = self.view.load_full();
         let seen = (Arc::clone(&view.version), jobs.busy_changes);
@@ -87,17 +97,14 @@ impl Tablet {
             return None;
         }
         let options = &self.core.options;
-        let blocked = self.blocked(&jobs);
-        match pick::pick_by_shape(&view.version, &view.shape, options, &blocked) {
-            Some(pick) => Some(self.claim(&mut jobs, pick)),
-            None => {
-                // What failed or was put off comes back with time, and neither of the two tells of that.
-                let ends_with_time =
-                    !jobs.failed_until.is_empty() || jobs.column_too_large.is_some();
-                jobs.nothing_free = (!ends_with_time).then_some(seen);
-                None
-            }
+        let blocked = self.blocked(jobs);
+        let pick = pick::pick_by_shape(&view.version, &view.shape, options, &blocked);
+        if pick.is_none() {
+            // What failed or was put off comes back with time, and neither of the two tells of that.
+            let ends_with_time = !jobs.failed_until.is_empty() || jobs.column_too_large.is_some();
+            jobs.nothing_free = (!ends_with_time).then_some(seen);
         }
+        pick
     }
 
     /// Claims the compaction of level 0 that is due, if it reads no more than so many bytes and can run beside those that do.

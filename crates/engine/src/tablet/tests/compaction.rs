@@ -178,6 +178,32 @@ fn garbage_of_value_files_and_of_cells_goes_in_turn() {
 }
 
 #[test]
+fn values_are_moved_at_leisure_beside_a_compaction_of_a_level_that_has_a_thread() {
+    let (rig, files, clock) = rig_with_sparse_values();
+    let core = Arc::clone(&rig.tablet.core);
+    let other = rig.engine.create_tablet(RowRange::all()).unwrap();
+    other.set_schema(rig.tablet.schema.load_full().unwrap());
+    while other.compaction_score() < 1.0 {
+        block_on(other.apply(batch("a", &["a"]))).unwrap();
+        block_on(other.flush()).unwrap();
+    }
+    assert!(crate::background::is_behind(&rig.engine), "it waits for a thread");
+    let running = other.claim_by_shape().unwrap();
+    // Each read of a value takes a millisecond, and somebody else has one beside it.
+    files.before_read(Some(Arc::new(move |path| {
+        if path.starts_with("/data/values") {
+            clock.advance_micros(1000);
+            assert!(core.store.cache().get(FileId::MAX, 0).is_none());
+        }
+    })));
+    rig.tablet.claim_to_reclaim().unwrap().run().unwrap();
+    files.before_read(None);
+    assert!(other.compaction_score() >= 1.0, "the other one is not over");
+    drop(running);
+    assert!(rig.engine.metrics().compaction_rested_micros.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
 fn values_are_not_moved_at_leisure_while_somebody_waits_to_merge_everything() {
     for awaited in [false, true] {
         let (rig, files, clock) = rig_with_sparse_values();
