@@ -15,7 +15,7 @@
 //!   before it. Jobs that began later read what is cut already: to cut what they write once more would
 //!   leave files in ever more pieces for as long as some job runs.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -149,19 +149,22 @@ impl RunningJob<'_> {
             let before = usize::try_from(self.began.saturating_sub(jobs.drops_before));
             jobs.drops.iter().skip(before.unwrap_or(usize::MAX)).cloned().collect()
         };
+        if drops.is_empty() {
+            return outputs;
+        }
+        let opened: HashMap<FileId, _> = opened.iter().map(|open| (open.id(), open)).collect();
         let mut left = outputs;
         for drop in &drops {
-            left = left
-                .into_iter()
-                .flat_map(|file| {
-                    if file.max_seq <= drop.seq {
-                        let open = opened.iter().find(|open| open.id() == file.id);
-                        cut_sized(open, &file, &drop.range)
-                    } else {
-                        vec![file]
-                    }
-                })
-                .collect();
+            let mut cut = Vec::with_capacity(left.len());
+            for file in left {
+                if file.max_seq <= drop.seq && file.overlaps(&drop.range) {
+                    let open = opened.get(&file.id).copied();
+                    cut.extend(cut_sized(open, &file, &drop.range));
+                } else {
+                    cut.push(file);
+                }
+            }
+            left = cut;
         }
         left
     }
@@ -184,7 +187,7 @@ impl Drop for RunningJob<'_> {
 /// What is left of `file`, which is `open`, each part with its bytes: those of the data blocks that lie in it as a whole. A
 /// block that is cut counts for nothing, so that what a drop hides is never overlooked.
 fn cut_sized(open: Option<&Arc<SstFile>>, file: &SstRef, dropped: &RowRange) -> Vec<SstRef> {
-    if !file.span().overlaps(dropped) {
+    if !file.overlaps(dropped) {
         return vec![file.clone()];
     }
     let mut parts = job::cut(file, dropped);

@@ -11,19 +11,24 @@ use crate::schema::GcRule;
 /// SSTs of a tablet of some 6 TB.
 const FILES: u64 = 100_000;
 
+/// So many SSTs of the last level: the only one that there is under other names, each with a row of its own.
+fn many_of(only: &SstRef, files: u64) -> Vec<SstRef> {
+    let named = |n: u64| SstRef {
+        id: only.id + n,
+        level: 6,
+        first_row: Bytes::from(format!("{n:08}")),
+        last_row: Bytes::from(format!("{n:08}")),
+        ..only.clone()
+    };
+    (1..=files).map(named).collect()
+}
+
 impl Rig {
-    /// Puts so many SSTs into the last level: the only one that there is under other names, each with a row of its own.
+    /// Puts so many SSTs in the place of the only one that there is.
     fn multiply(&self, files: u64) {
         let view = self.tablet.view.load_full();
         let only = view.version.ssts().next().unwrap();
-        let named = |n: u64| SstRef {
-            id: only.id + n,
-            level: 6,
-            first_row: Bytes::from(format!("{n:08}")),
-            last_row: Bytes::from(format!("{n:08}")),
-            ..only.as_ref().clone()
-        };
-        let add = (1..=files).map(named).collect();
+        let add = many_of(only, files);
         let remove = vec![(only.level, only.id)];
         let edit = VersionEdit { add, remove, ..VersionEdit::default() };
         let version = self.tablet.lock_manifest().append(&edit).unwrap();
@@ -51,6 +56,23 @@ fn rows_of_a_hundred_thousand_ssts_are_dropped_by_one_edit() {
     let version = rig.tablet.version();
     let left: Vec<_> = version.ssts().map(|file| file.first_visible().clone()).collect();
     assert_eq!(left, ["00100000"]);
+}
+
+#[test]
+fn rows_that_are_dropped_meanwhile_are_cut_out_of_a_hundred_thousand_outputs() {
+    let rig = rig();
+    rig.write(&["r"]);
+    let view = rig.tablet.hold();
+    let only = view.version.ssts().next().unwrap();
+    let job = rig.tablet.begin_job();
+    for (start, end) in [("", "00000003"), ("00000002", "00000004"), ("00100000", "01")] {
+        block_on(rig.tablet.drop_rows(RowRange::new(start, end))).unwrap();
+    }
+    let open = view.file(only.id).unwrap();
+    let opened: Vec<_> = (0..FILES).map(|_| Arc::clone(open)).collect();
+    let outputs = many_of(only, FILES);
+    let left = job.cut_by_drops(outputs.clone(), &opened);
+    assert_eq!(left, outputs[3..FILES as usize - 1]);
 }
 
 #[test]
