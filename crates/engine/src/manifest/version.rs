@@ -298,6 +298,14 @@ impl Version {
         self.levels.iter().flatten()
     }
 
+    /// Whether it has this SST just so, at its place in the order of its level.
+    pub fn has(&self, sst: &SstRef) -> bool {
+        let ssts = self.level(usize::from(sst.level));
+        let at = ssts.partition_point(|other| in_level(other, sst).is_lt());
+        let mut equals = ssts.iter().skip(at).take_while(|other| in_level(other, sst).is_eq());
+        equals.any(|other| other.as_ref() == sst)
+    }
+
     /// Number of live SSTs.
     pub fn sst_count(&self) -> u64 {
         self.levels.iter().map(|ssts| ssts.len() as u64).sum()
@@ -369,6 +377,18 @@ pub(super) mod tests {
         assert_eq!((v.sst_count(), v.level_bytes(2), v.total_bytes()), (5, 210, 527));
         assert_eq!(v.last_seq(), 14, "the clock starts above every record");
         assert_eq!(ids(v.level(7)), [0; 0]);
+    }
+
+    #[test]
+    fn a_version_has_an_sst_as_long_as_it_shows_the_same_rows_on_the_same_level() {
+        let cut =
+            |level, start, end| SstRef { visible: range(start, end), ..sst(1, level, "a", "z") };
+        for level in [0, 1] {
+            let pieces = [cut(level, "", "c"), cut(level, "d", "f"), cut(level, "g", "")];
+            let v = built(&pieces);
+            assert!(pieces.iter().all(|piece| v.has(piece)));
+            assert!(!v.has(&cut(level, "d", "e")) && !v.has(&cut(level + 1, "d", "f")));
+        }
     }
 
     #[test]

@@ -363,7 +363,7 @@ impl Claim {
         }
         let job = tablet.begin_job();
         let view = tablet.view.load_full();
-        if !self.inputs_unchanged(&view) {
+        if !self.inputs_unchanged(&view.version) {
             return Ok(());
         }
         let is_level_zero = matches!(pick.reason, Reason::L0 | Reason::WithinL0);
@@ -521,8 +521,8 @@ impl Claim {
     /// Whether the version still has the inputs as they were picked. Rows that are dropped from here on
     /// are in the tablet's list of drops; those dropped between the pick and here show in the version,
     /// and then the pick is made anew.
-    fn inputs_unchanged(&self, view: &View) -> bool {
-        self.pick.inputs.iter().all(|input| view.version.ssts().any(|file| file == input))
+    pub(super) fn inputs_unchanged(&self, version: &Version) -> bool {
+        self.pick.inputs.iter().all(|input| version.has(input))
     }
 
     /// The inputs that the version still names: rows dropped in the meantime may have removed some.

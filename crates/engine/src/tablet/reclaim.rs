@@ -1,6 +1,6 @@
 //! Value files of a tablet: what compactions read through, and claiming the compaction that frees those with much garbage.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use crate::compaction::pick::Pick;
@@ -59,13 +59,12 @@ impl Tablet {
     pub(super) fn value_inputs(&self, view: &View, pick: &Pick) -> ValueInputs {
         let mut files = ValueFiles::new();
         let mut named: BTreeMap<FileId, u64> = BTreeMap::new();
-        let mut seen = Vec::new();
+        let mut seen = HashSet::new();
         for input in &pick.inputs {
             // A file that is cut has several references.
-            if seen.contains(&input.id) {
+            if !seen.insert(input.id) {
                 continue;
             }
-            seen.push(input.id);
             let Some(sst) = view.files.get(&input.id) else { continue };
             for (file, bytes) in sst.value_files() {
                 *named.entry(file.id()).or_default() += *bytes;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::view::View;
 use super::*;
+use crate::compaction::pick::{Busy, Pick};
 use crate::manifest::SstRef;
 use crate::schema::GcRule;
 
@@ -40,6 +41,11 @@ impl Rig {
         self.tablet.view.store(Arc::new(view));
     }
 
+    /// The compaction of all SSTs.
+    fn pick_full(&self) -> Pick {
+        pick::pick_full(&self.tablet.version(), &Busy::default()).unwrap()
+    }
+
     /// Cells may go as soon as they are old.
     fn expire(&self) {
         let family = FamilyOptions { gc: Some(GcRule::MaxAge(1)), aggregate: None };
@@ -73,6 +79,28 @@ fn rows_that_are_dropped_meanwhile_are_cut_out_of_a_hundred_thousand_outputs() {
     let outputs = many_of(only, FILES);
     let left = job.cut_by_drops(outputs.clone(), &opened);
     assert_eq!(left, outputs[3..FILES as usize - 1]);
+}
+
+#[test]
+fn a_compaction_finds_its_hundred_thousand_inputs_in_the_version() {
+    let rig = rig();
+    rig.write(&["r"]);
+    rig.multiply(FILES);
+    let pick = rig.pick_full();
+    assert_eq!(pick.inputs.len() as u64, FILES);
+    let claim = rig.tablet.claim(&mut rig.tablet.jobs(), pick);
+    assert!(claim.inputs_unchanged(&rig.tablet.version()));
+    block_on(rig.tablet.drop_rows(RowRange::row(b"00100000"))).unwrap();
+    assert!(!claim.inputs_unchanged(&rig.tablet.version()));
+}
+
+#[test]
+fn a_compaction_asks_each_of_its_hundred_thousand_inputs_for_its_values() {
+    let rig = rig();
+    rig.write(&["r"]);
+    rig.multiply(FILES);
+    let values = rig.tablet.value_inputs(&rig.tablet.hold(), &rig.pick_full());
+    assert!(values.to_move.is_empty());
 }
 
 #[test]
