@@ -56,6 +56,19 @@ fn in_level(a: &SstRef, b: &SstRef) -> Ordering {
     }
 }
 
+/// Puts SSTs, which are in order, among those of their level, each behind its equals. Each of both is moved once.
+fn insert_all(ssts: &mut Vec<Arc<SstRef>>, added: &[Arc<SstRef>]) {
+    let mut all = Vec::with_capacity(ssts.len() + added.len());
+    let mut rest = std::mem::take(ssts).into_iter();
+    for sst in added {
+        let before = rest.as_slice().partition_point(|other| in_level(other, sst).is_le());
+        all.extend(rest.by_ref().take(before));
+        all.push(Arc::clone(sst));
+    }
+    all.extend(rest);
+    *ssts = all;
+}
+
 impl Version {
     /// The version of a tablet that holds nothing.
     pub fn empty(range: RowRange) -> Self {
@@ -170,11 +183,10 @@ impl Version {
         }
         // Most edits have them in order: a snapshot puts each behind those before it.
         added.sort_by(|a, b| a.level.cmp(&b.level).then_with(|| in_level(a, b)));
-        for sst in &added {
+        for added in added.chunk_by(|a, b| a.level == b.level) {
+            let Some(sst) = added.first() else { continue };
             let ssts = self.levels.get_mut(usize::from(sst.level));
-            let ssts = ssts.ok_or_else(|| refuse_sst(sst, "there is no such level"))?;
-            let at = ssts.partition_point(|other| in_level(other, sst).is_le());
-            ssts.insert(at, Arc::clone(sst));
+            insert_all(ssts.ok_or_else(|| refuse_sst(sst, "there is no such level"))?, added);
         }
         self.check_live_once(&added)?;
         added.iter().filter(|sst| sst.level > 0).try_for_each(|sst| self.check_neighbours(sst))
@@ -389,6 +401,15 @@ pub(super) mod tests {
             assert!(pieces.iter().all(|piece| v.has(piece)));
             assert!(!v.has(&cut(level, "d", "e")) && !v.has(&cut(level + 1, "d", "f")));
         }
+    }
+
+    #[test]
+    fn a_million_ssts_are_put_in_front_of_a_million() {
+        let [first, second] = [sst(1, 1, "a", "a"), sst(2, 1, "b", "b")].map(Arc::new);
+        let mut ssts = vec![second; 1_000_000];
+        insert_all(&mut ssts, &vec![first; 1_000_000]);
+        let runs = ssts.chunk_by(|a, b| a.id == b.id).map(|run| (run[0].id, run.len()));
+        assert_eq!(runs.collect::<Vec<_>>(), [(1, 1_000_000), (2, 1_000_000)]);
     }
 
     #[test]
