@@ -4,6 +4,7 @@
 //! for a compaction, which may take seconds, and falls behind by less than its share suggests, since a writer that is refused
 //! for it ([`crate::pressure`]) leaves it the processor.
 
+use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -20,6 +21,10 @@ const IDLE_WAIT: Duration = Duration::from_secs(1);
 /// Bytes of the inputs of a compaction that a thread does in the midst of another, at most: 2 GiB, some seconds, and more than
 /// a level 0 in good order with what it meets below. With more, that thread's own compaction would wait for long in turn.
 const LENT_BYTES_MAX: u64 = 2 << 30;
+
+/// Flushes before it is looked anew what is to be flushed: with more, a large memtable would wait behind as many small ones,
+/// each some milliseconds; with fewer, thousands of tablets would be looked at for next to no work.
+pub(crate) const FLUSHES_PER_ROUND: usize = 64;
 
 /// Does what a thread is there for, and says when there will be more, where it knows.
 pub(crate) type Work = fn(&Engine) -> Option<Duration>;
@@ -92,22 +97,36 @@ impl Drop for OnPanic<'_> {
     }
 }
 
-/// Flushes the waiting memtables of all tablets, one of each in turn: a tablet that is written to without
-/// pause must not keep the others waiting.
+/// Flushes the waiting memtables of all tablets, some in each round.
 fn flush(engine: &Engine) -> Option<Duration> {
-    loop {
-        let mut flushed = false;
-        for tablet in engine.tablets() {
-            match tablet.flush_when_due() {
-                Ok(more) => flushed |= more,
-                // The engine is read-only now and has said why.
-                Err(_) => return None,
-            }
-        }
-        if !flushed || engine.core().stopping() {
-            return None;
+    // After an error the engine is read-only and has said why.
+    while flush_round(engine).is_ok_and(|flushed| flushed > 0) && !engine.core().stopping() {}
+    None
+}
+
+/// Flushes a memtable of each tablet that has one waiting, of [`FLUSHES_PER_ROUND`] at most, in this [order](flush_order). How
+/// many were flushed.
+pub(crate) fn flush_round(engine: &Engine) -> Result<usize> {
+    let mut flushed = 0;
+    for tablet in flush_order(engine.tablets()) {
+        flushed += usize::from(tablet.flush_when_due()?);
+        if flushed == FLUSHES_PER_ROUND || engine.core().stopping() {
+            break;
         }
     }
+    Ok(flushed)
+}
+
+/// The tablets with memtables that wait: where most waits first, since that gives most memory back and is nearest to refusing
+/// writes. Ahead of all goes what has waited longest, so that it does not wait for ever.
+pub(crate) fn flush_order(mut tablets: Vec<Arc<Tablet>>) -> Vec<Arc<Tablet>> {
+    tablets.retain(|tablet| tablet.has_waiting());
+    tablets.sort_by_cached_key(|tablet| Reverse(tablet.waiting_bytes()));
+    let oldest = (0..tablets.len()).min_by_key(|at| tablets.get(*at)?.waiting_since());
+    if let Some(through) = oldest.and_then(|at| tablets.get_mut(..=at)) {
+        through.rotate_right(1);
+    }
+    tablets
 }
 
 /// Lends a hand with compactions that run, unless a level 0 is due; lets files go that have expired as a whole, which

@@ -11,19 +11,23 @@ use crate::tablet::TabletId;
 
 impl Engine {
     /// Sends the largest memtables to be flushed where those that take writes have grown too much: as many as bring the others
-    /// below that, since of thousands of small ones each is next to nothing. What waits for its flush is as good as gone.
+    /// below that, since of thousands of small ones each is next to nothing. What waits for its flush is as good as gone; so a
+    /// tablet counts by how much more takes writes there than waits, and is left alone where that is nothing. Else, of
+    /// thousands that are equal, the same few would be sent in each round, and refuse writes for how many of theirs wait.
     pub(crate) fn bound_memory(&self) {
         let core = self.core();
         core.looking_at_memory();
         let tablets = self.tablets();
-        let mut sizes: Vec<_> = tablets.iter().map(|t| (t.active_bytes(), t)).collect();
-        let mut active: u64 = sizes.iter().map(|(bytes, _)| bytes).sum();
+        let mut sizes: Vec<_> =
+            tablets.iter().map(|t| (t.active_bytes(), t.waiting_bytes(), t)).collect();
+        let mut active: u64 = sizes.iter().map(|(bytes, ..)| bytes).sum();
         let flush_from = core.options.flush_from_bytes();
         if active <= flush_from {
             return;
         }
-        sizes.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
-        for (bytes, tablet) in sizes {
+        sizes.retain(|(bytes, waiting, _)| bytes > waiting);
+        sizes.sort_unstable_by_key(|(bytes, waiting, _)| Reverse(bytes - waiting));
+        for (bytes, _, tablet) in sizes {
             if active <= flush_from {
                 break;
             }

@@ -95,6 +95,16 @@ impl Tablet {
         if view.active.is_empty() { 0 } else { view.active.allocated_bytes() }
     }
 
+    /// Bytes of the memtables that wait for their flush.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        self.view.load().waiting.iter().map(|memtable| memtable.allocated_bytes()).sum()
+    }
+
+    /// The first sequence that waits for its flush.
+    pub(crate) fn waiting_since(&self) -> Option<Seq> {
+        self.view.load().waiting.first()?.seq_range().map(|(first, _)| first)
+    }
+
     /// Flushes the memtables that wait. Blocks. A failure makes the engine read-only, since memory can
     /// no longer be given back; but for one that may pass (no room on the disk, too many open files), after which the memtable
     /// waits on and nothing is left of the flush.

@@ -1,6 +1,7 @@
 //! The memory of memtables: what counts, and which of them goes to be flushed.
 
 use super::*;
+use crate::background;
 
 #[test]
 fn memory_of_memtables_counts_until_the_last_reader_lets_go() {
@@ -86,4 +87,77 @@ fn as_many_small_memtables_go_at_once_as_bring_the_others_below_the_limit() {
     assert_eq!(80 - waiting, flush_from / one, "no more of them than that takes");
     rig.engine.bound_memory();
     assert_eq!(tablets.iter().filter(|tablet| tablet.has_waiting()).count() as u64, waiting);
+}
+
+#[test]
+fn of_equal_memtables_those_go_that_do_not_wait_already() {
+    let (rig, tablets) = rig_of_small_memory(80);
+    let write = |tablet: &Arc<Tablet>| {
+        block_on(tablet.apply(batch("a", &["a"]))).unwrap();
+    };
+    let waiting = |tablet: &Arc<Tablet>| tablet.view.load().waiting.len();
+    tablets.iter().for_each(write);
+    let mut sent = 0;
+    while sent < 80 {
+        rig.engine.bound_memory();
+        let now = tablets.iter().filter(|tablet| tablet.has_waiting()).count();
+        assert!(now > sent, "{sent} and no more");
+        sent = now;
+        assert!(tablets.iter().all(|tablet| waiting(tablet) <= 1), "{sent} were sent");
+        tablets.iter().filter(|t| t.active_bytes() == 0).for_each(write);
+    }
+    // All wait, and as much again takes writes: it goes when that is flushed.
+    rig.engine.bound_memory();
+    assert!(tablets.iter().all(|tablet| waiting(tablet) == 1));
+    tablets[..40].iter().for_each(|tablet| tablet.flush_waiting().unwrap());
+    rig.engine.bound_memory();
+    assert!(tablets[..40].iter().any(|tablet| waiting(tablet) == 1));
+    assert!(tablets[40..].iter().all(|tablet| waiting(tablet) == 1));
+}
+
+/// Fills the memtable of a tablet with some hundred KiB.
+fn fill(tablet: &Tablet) {
+    let bytes = tablet.active_bytes();
+    for row in 0.. {
+        if tablet.active_bytes() >= bytes + (200 << 10) {
+            break;
+        }
+        block_on(tablet.apply(batch(&format!("row-{row:06}"), &["a"]))).unwrap();
+    }
+}
+
+#[test]
+fn a_tablet_that_has_grown_since_goes_though_a_small_memtable_waits() {
+    let (rig, tablets) = rig_of_small_memory(40);
+    for tablet in &tablets {
+        block_on(tablet.apply(batch("a", &["a"]))).unwrap();
+    }
+    let hot = &tablets[39];
+    hot.rotate_now();
+    fill(hot);
+    rig.engine.bound_memory();
+    assert_eq!(hot.view.load().waiting.len(), 2);
+    assert!(!tablets[..39].iter().any(|tablet| tablet.has_waiting()));
+}
+
+#[test]
+fn what_is_large_or_has_waited_longest_is_flushed_before_thousands_of_small_memtables() {
+    let (rig, tablets) = rig_of_small_memory(100);
+    let order = || background::flush_order(rig.engine.tablets());
+    for tablet in tablets.iter().rev() {
+        block_on(tablet.apply(batch("a", &["a"]))).unwrap();
+        tablet.rotate_now();
+    }
+    assert!(Arc::ptr_eq(&order()[0], &tablets[99]), "written first");
+    assert_eq!(background::flush_round(&rig.engine).unwrap(), background::FLUSHES_PER_ROUND);
+    let left = order();
+    assert_eq!(left.len(), 100 - background::FLUSHES_PER_ROUND);
+    // It has become large after the others were sent.
+    fill(&tablets[99]);
+    tablets[99].rotate_now();
+    let now = order();
+    assert_eq!(now.len(), left.len() + 1);
+    assert!(Arc::ptr_eq(&now[1], &tablets[99]));
+    while background::flush_round(&rig.engine).unwrap() > 0 {}
+    assert!(order().is_empty());
 }
