@@ -349,7 +349,10 @@ impl CommitLog for LocalLog {
             return Ok(());
         }
         let mut queue = self.lock_started()?;
-        queue.sync_asked = true;
+        // Who asks after the store of a sync is not told by it any more.
+        if !is_synced() {
+            queue.sync_asked = queue.sync_asked.max(through);
+        }
         self.wait_turned(queue, |_| is_synced())
     }
 

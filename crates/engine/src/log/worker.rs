@@ -89,8 +89,8 @@ pub(super) struct Queue {
     pub(super) held: Option<String>,
     pub(super) rotations_asked: u64,
     pub(super) rotations_done: u64,
-    /// Somebody waits for a sync.
-    pub(super) sync_asked: bool,
+    /// Somebody waits until everything up to here, which is in the log, is synced; 0 for nobody.
+    pub(super) sync_asked: Seq,
     pub(super) failed: Option<Error>,
 }
 
@@ -110,7 +110,7 @@ impl Queue {
 
     /// Whether a caller waits for more than its batches.
     fn is_asked(&self) -> bool {
-        self.sync_asked || self.rotations_asked > self.rotations_done
+        self.sync_asked > 0 || self.rotations_asked > self.rotations_done
     }
 
     /// Whether nothing can be appended any more, and why.
@@ -255,8 +255,8 @@ struct State {
     has_batch: bool,
     /// The last sequence in the log.
     written: Seq,
-    /// Somebody waits for the next sync.
-    sync_asked: bool,
+    /// What somebody waited for, to be synced, when the group began.
+    sync_asked: Seq,
     /// When the oldest batch that is not synced was written.
     dirty_since: Option<u64>,
     /// When the last sync ended after which no marker was written.
@@ -342,7 +342,7 @@ impl Worker {
         let (entries, rotations_asked) = {
             let mut queue = lock(&self.shared.queue);
             let rotate = queue.rotations_asked > queue.rotations_done;
-            self.state.sync_asked = std::mem::take(&mut queue.sync_asked);
+            self.state.sync_asked = queue.sync_asked;
             let entries = queue.take(&mut self.spare);
             (entries, rotate.then_some(queue.rotations_asked))
         };
@@ -460,7 +460,7 @@ impl Worker {
 
     /// Under load the timer never gets its turn, and what is due is done between two groups; so is what is asked for.
     fn sync_if_due(&mut self) -> Result<()> {
-        if self.state.sync_asked {
+        if self.state.sync_asked > self.shared.synced.load(Ordering::Relaxed) {
             return self.sync();
         }
         let Some(deadline) = self.state.dirty_since.and_then(|_| self.deadline()) else {
@@ -483,12 +483,21 @@ impl Worker {
         self.writer.sync()?;
         self.shared.metrics.sync(clock.monotonic_micros().saturating_sub(began));
         self.shared.synced.store(self.state.written, Ordering::Release);
-        if std::mem::take(&mut self.state.sync_asked) {
-            // Whoever looked before the store sleeps once the lock is free.
-            drop(lock(&self.shared.queue));
-            self.shared.turned.notify_all();
+        // Where each group is synced, what is published is: nobody asks for that meanwhile, and the lock is left to commits.
+        if self.state.sync_asked > 0 || self.shared.options.sync != SyncMode::Always {
+            self.tell_synced();
         }
         Ok(())
+    }
+
+    /// Wakes who waits for a sync, where this was it: also those who asked while it was under way.
+    fn tell_synced(&self) {
+        let mut queue = lock(&self.shared.queue);
+        if (1..=self.state.written).contains(&queue.sync_asked) {
+            queue.sync_asked = 0;
+            drop(queue);
+            self.shared.turned.notify_all();
+        }
     }
 
     fn on_timer(&mut self) -> Result<()> {

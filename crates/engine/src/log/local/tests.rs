@@ -429,6 +429,41 @@ fn a_log_that_is_held_says_so_and_does_not_keep_a_server_from_closing() {
     assert_eq!(found, (1..=found.len() as u64).collect::<Vec<_>>());
 }
 
+#[test]
+fn a_sync_asked_for_during_another_is_done_with_it_though_no_segment_can_follow() {
+    let world = World::new();
+    let opened = world.open(options(SyncMode::Never, 1 << 20)).unwrap();
+    let (log, watch) = (&opened.log, start(&opened.log));
+    log.append(append(7, 1)).unwrap();
+    watch.wait(1).unwrap();
+    let gate = Arc::new(SyncGate::default());
+    std::thread::scope(|scope| {
+        let guard = gate.close(&world.files);
+        let (retries, syncs) = (log.figures().segment_retries, log.figures().syncs);
+        let rotation = scope.spawn(|| log.rotate());
+        gate.wait_arrived(1);
+        let sync = scope.spawn(|| log.sync(1));
+        until(|| lock(&log.shared.queue).sync_asked > 0);
+        world.files.inject(Fault::new(FaultOp::Create).kind(ErrorKind::Exhausted).sticky());
+        drop(guard);
+        until(|| log.figures().segment_retries > retries);
+        let is_told = lock(&log.shared.queue).sync_asked == 0;
+        let syncs = log.figures().syncs - syncs;
+        assert!(!rotation.is_finished());
+        if !is_told {
+            world.files.heal();
+        }
+        sync.join().unwrap().unwrap();
+        world.files.heal();
+        rotation.join().unwrap().unwrap();
+        assert!(is_told, "it waits for the segment");
+        assert_eq!(syncs, 1);
+    });
+    let syncs = log.figures().syncs;
+    log.sync(1).unwrap();
+    assert_eq!(log.figures().syncs, syncs);
+}
+
 /// Tries to write when it hears of a failure.
 #[derive(Debug)]
 struct Bystander {
