@@ -196,8 +196,8 @@ pub const METRICS_TIMEOUT: Duration = Duration::from_secs(10);
 /// is no longer than health checks wait.
 pub const METRICS_ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// The part of the budget of requests, of small ones or of others, that answers which their clients do not take may keep while others are refused
-/// for want of it: a half. They go on by the keys and the filters of their
+/// The part of the budget of requests, of small ones or of others, that the reads of connections with answers which their clients do not take may
+/// keep while others wait in vain for it: a half. They go on by the keys and the filters of their
 /// requests. Smaller, and a few pauses close connections where writes are
 /// more than the memory has room for anyway; larger, and they leave too little to those writes.
 pub const STALLED_REQUESTS_PART: u64 = 2;

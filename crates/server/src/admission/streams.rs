@@ -17,7 +17,7 @@
 //! expected what the connection's reads began with of late; where there is no room for that, one read of the
 //! connection at a time goes on with little, and the next when the message of that one is covered, or long in coming.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -59,6 +59,7 @@ pub struct Streams {
     waiting: AtomicU64,
     /// Bytes of messages that were made and not taken.
     bytes: Arc<AtomicU64>,
+    /// Answers that are parked, or were, or wait for room.
     parked: Arc<Mutex<HashMap<u64, Weak<Slot>>>>,
     next: AtomicU64,
     suspended: AtomicU64,
@@ -66,7 +67,7 @@ pub struct Streams {
     closed: AtomicU64,
 }
 
-/// Where an answer is between two messages.
+/// Where an answer is between two messages, or before its first.
 #[derive(Debug)]
 struct Slot {
     connection: Arc<Connection>,
@@ -177,8 +178,9 @@ impl Streams {
 
     /// Suspends the reads whose clients have stalled, and those that have waited as long for room. Where answers wait
     /// for the budget, closes the connection that holds most of it with messages that its client does not take. Where requests waited in vain for
-    /// theirs at the `gate`, and such answers keep [`STALLED_REQUESTS_PART`] of it, closes the connection whose answers keep most. One in
-    /// each call, since others may go on by that. `now` is the monotonic clock, in microseconds.
+    /// theirs at the `gate`, and the reads of connections with such answers keep [`STALLED_REQUESTS_PART`] of it, closes the one whose reads keep
+    /// most: what waits for room behind those answers keeps it as well. One in each call, since others may go on by that. `now` is the
+    /// monotonic clock, in microseconds.
     ///
     /// Where the memory of memtables is `short`, it suspends all reads that are between two messages: an old read
     /// keeps memtables that were flushed long ago, and a slow one would keep them from writers.
@@ -205,11 +207,18 @@ impl Streams {
         if self.waiting.load(Ordering::Relaxed) > 0 && self.units.available_permits() < share {
             return self.close_one(stuck.into_iter());
         }
+        let left: HashSet<_> =
+            stuck.iter().map(|(slot, _)| Arc::as_ptr(&slot.connection)).collect();
         for pool in gate.pools().into_iter().filter(|pool| pool.was_short()) {
-            let kept =
-                |(slot, _): &(&Slot, u64)| slot.hold.as_ref().map_or(0, |hold| pool.bytes_of(hold));
-            if stuck.iter().map(kept).sum::<u64>() >= pool.bytes() / STALLED_REQUESTS_PART {
-                return self.close_one(stuck.iter().map(|stuck| (stuck.0, kept(stuck))));
+            let kept = slots.iter().filter(|slot| left.contains(&Arc::as_ptr(&slot.connection)));
+            let kept = kept.map(|slot| {
+                (slot.as_ref(), slot.hold.as_ref().map_or(0, |hold| pool.bytes_of(hold)))
+            });
+            let kept: Vec<_> = kept.collect();
+            if kept.iter().map(|(_, bytes)| bytes).sum::<u64>()
+                >= pool.bytes() / STALLED_REQUESTS_PART
+            {
+                return self.close_one(kept.into_iter());
             }
         }
     }
@@ -297,7 +306,7 @@ pub struct Answer {
     charge: Option<Charge>,
     /// Where its first message is being made in less room than it is expected to take.
     turn: Option<OwnedSemaphorePermit>,
-    /// Since it was first parked.
+    /// Since it was first parked, or waited for room.
     slot: Option<(u64, Arc<Slot>)>,
     last_bytes: u64,
     /// Bytes of the messages behind the one that the transport has, where the next of them is whole.
@@ -327,6 +336,7 @@ impl Answer {
 
     /// Room for a first message, for which there is none at once.
     async fn make_room_in_turn(&mut self) -> Result<()> {
+        self.slot();
         let _waiting = Waiting::new(&self.streams.waiting);
         let mut deadline = Instant::now() + ANSWER_WAIT;
         let turn = {
@@ -472,6 +482,7 @@ impl Answer {
     async fn charge(&mut self, units: u32) -> Result<()> {
         self.charge = self.try_charge(units);
         if self.charge.is_none() {
+            self.slot();
             let _waiting = Waiting::new(&self.streams.waiting);
             self.charge = Some(self.wait(units, Instant::now() + ANSWER_WAIT).await?);
         }
@@ -499,8 +510,8 @@ impl Answer {
         bytes < TRANSPORT_BATCH_BYTES
     }
 
-    /// A message is with the client from now on. A read is put aside until its client asks for more.
-    pub fn park(&mut self, rows: Option<ReadRows>, now: u64) {
+    /// Where it is seen by who relieves others; from the first call on.
+    fn slot(&mut self) -> &Slot {
         let (streams, connection, hold) = (&self.streams, &self.connection, &self.hold);
         let (_, slot) = self.slot.get_or_insert_with(|| {
             let (connection, hold) = (Arc::clone(connection), hold.clone());
@@ -509,9 +520,14 @@ impl Answer {
             lock(&streams.parked).insert(id, Arc::downgrade(&slot));
             (id, slot)
         });
+        slot
+    }
+
+    /// A message is with the client from now on. A read is put aside until its client asks for more.
+    pub fn park(&mut self, rows: Option<ReadRows>, now: u64) {
         let bytes = self.charge.as_ref().map_or(0, |charge| charge.bytes);
         let behind_bytes = self.behind_bytes;
-        *lock(&slot.state) =
+        *lock(&self.slot().state) =
             Parked { waits: true, rows, since: now, bytes, behind_bytes, suspended: false };
     }
 

@@ -232,3 +232,36 @@ async fn reads_that_their_client_leaves_are_ended_where_others_wait_in_vain_for_
     drop((reads, at_work));
     assert_eq!(gate.figures().bytes, 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn reads_that_wait_behind_those_that_their_client_leaves_keep_the_room_of_requests_too() {
+    // Of which messages of more than 64 KiB have 12 MiB, and the answers of a connection 8.
+    let gate = Arc::new(Gate::new(16 << 20, 16 << 20));
+    let streams = Arc::new(Streams::new(64 << 20));
+    let connection = streams.connection();
+    let read = || async {
+        streams.answer(Some(Arc::clone(&connection)), Some(admitted(&gate, 1 << 20).await))
+    };
+    let (mut second, mut first) = (read().await, read().await);
+    second.make_room().await.unwrap();
+    second.cover(64 << 10).await.unwrap();
+    second.taken();
+    let (mut left, mut also_left) = (read().await, read().await);
+    for read in [&mut left, &mut also_left] {
+        read.make_room().await.unwrap();
+        read.cover(4 << 20).await.unwrap();
+        read.park(None, 0);
+    }
+    // One waits for its second message, one for its first. It takes all four to keep half of the room.
+    let mut second = Box::pin(second.make_room());
+    let mut first = Box::pin(first.make_room());
+    assert!(second.as_mut().now_or_never().is_none() && first.as_mut().now_or_never().is_none());
+    let late = CLOSE_STALLED_AFTER.as_micros() as u64;
+    for (now, closed) in [(late - 1, 0), (late, 1)] {
+        let refused = body(&gate, vec![message(4 << 20)]).0.collect().await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+        streams.relieve(now, false, &gate);
+        assert_eq!(streams.figures().closed, closed);
+    }
+    assert!(connection.closed.load(Ordering::Relaxed));
+}
