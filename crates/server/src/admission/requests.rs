@@ -59,7 +59,7 @@ pub struct Gate {
 pub(super) struct Pool {
     free: Arc<Semaphore>,
     units: u32,
-    /// Somebody waited in vain since this was asked last.
+    /// A request waited in vain since this was asked last.
     was_short: AtomicBool,
 }
 
@@ -86,7 +86,7 @@ impl Pool {
         room.map_or(0, |room| room.num_permits() as u64 * UNIT_BYTES)
     }
 
-    /// Whether a request was refused since this was asked last because there was no room in time.
+    /// Whether a request waited in vain for room since this was asked last: it was refused, or its client gave up.
     pub(super) fn was_short(&self) -> bool {
         self.was_short.swap(false, Ordering::Relaxed)
     }
@@ -175,13 +175,11 @@ impl Gate {
             }
             let pool = gate.pool(message_bytes);
             let room = Arc::clone(&pool.free).acquire_many_owned(units);
-            match tokio::time::timeout(REQUEST_WAIT, room).await {
-                Ok(permit) => Ok(permit.expect("the budget is never closed")),
-                Err(_) => {
-                    pool.was_short.store(true, Ordering::Relaxed);
-                    Err(gate.refuse())
-                }
-            }
+            let mut wait = Wait { pool, is_in_vain: true };
+            let room = tokio::time::timeout(REQUEST_WAIT, room).await;
+            wait.is_in_vain = room.is_err();
+            let permit = room.map_err(|_| gate.refuse())?;
+            Ok(permit.expect("the budget is never closed"))
         }))
     }
 
@@ -209,6 +207,21 @@ fn held_bytes(message_bytes: u64) -> u64 {
 /// The largest message that takes no more than this.
 fn largest_message(held: u64) -> u64 {
     held.saturating_sub(OVERHEAD_BYTES) / 3 * 2
+}
+
+/// Tells the pool where a wait for room ends without it. It may be dropped long before its time: many a client's deadline is shorter, and its
+/// reset is here no later than that passes.
+struct Wait<'a> {
+    pool: &'a Pool,
+    is_in_vain: bool,
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if self.is_in_vain {
+            self.pool.was_short.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 type Room = BoxFuture<'static, Result<OwnedSemaphorePermit, Status>>;

@@ -265,3 +265,34 @@ async fn reads_that_wait_behind_those_that_their_client_leaves_keep_the_room_of_
     }
     assert!(connection.closed.load(Ordering::Relaxed));
 }
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_their_clients_give_up_tell_of_the_want_of_room_too() {
+    let gate = Arc::new(Gate::new(2 << 20, 2 << 20));
+    let streams = Arc::new(Streams::new(64 << 20));
+    let late = CLOSE_STALLED_AFTER.as_micros() as u64;
+    let mut read = streams.answer(None, Some(admitted(&gate, 900 << 10).await));
+    read.make_room().await.unwrap();
+    read.cover(64 << 10).await.unwrap();
+    read.park(None, 0);
+    let ended = ends(&gate, "100m", Duration::ZERO).await;
+    assert_eq!(ended.0, tonic::Code::DeadlineExceeded);
+    streams.relieve(late, false, &gate);
+    assert_eq!(streams.figures().closed, 1, "the deadline passed here");
+    let (request, _) = body(&gate, vec![message(900 << 10)]);
+    assert!(request.collect().now_or_never().is_none());
+    streams.relieve(late, false, &gate);
+    assert_eq!(streams.figures().closed, 2, "the client was the first to say so");
+    // One that had its room in time tells nothing.
+    let (request, _) = body(&gate, vec![message(900 << 10)]);
+    let mut request = Box::pin(request.collect());
+    assert!(request.as_mut().now_or_never().is_none());
+    drop(read);
+    request.await.unwrap();
+    let mut read = streams.answer(None, Some(admitted(&gate, 900 << 10).await));
+    read.make_room().await.unwrap();
+    read.cover(64 << 10).await.unwrap();
+    read.park(None, 0);
+    streams.relieve(late, false, &gate);
+    assert_eq!(streams.figures().closed, 2);
+}
