@@ -155,23 +155,27 @@ fn each_piece_of_a_text_is_a_text() {
         (format!("a{}", "gr\u{fc}n \u{20ac} \u{1f600}".repeat(500_000)), true),
         (format!("a{}", "\u{1f600}".repeat(2_000_000)), true),
         ("plain ".repeat(1_500_000), true),
+        // In most of its paragraphs neither; in three of them one does.
+        (format!("{}\n", "\u{4e2d}".repeat(5_000)).repeat(500), true),
     ] {
         let pieces = pieces(text);
         assert_eq!(pieces.len(), 3);
         assert!(pieces.iter().all(|piece| std::str::from_utf8(piece).is_ok()));
         let (_, full) = pieces.split_last().unwrap();
-        assert!(full.iter().all(|piece| piece.len() > VALUE_PIECE_BYTES_MAX - (1 << 10)));
+        assert!(full.iter().all(|piece| VALUE_PIECE_BYTES_MAX - piece.len() <= 3 * TEXT_ENDS_MAX));
         // Google's client for Node joins them as base64, where it is told to.
         assert_eq!(full.iter().all(|piece| piece.len() % 3 == 0), in_threes);
     }
 }
 
 #[test]
-fn what_is_no_text_is_cut_at_the_limit_whatever_stands_there() {
+fn what_is_no_text_at_the_end_of_a_piece_is_cut_at_the_limit_whatever_stands_there() {
     let mut value = "a".repeat(VALUE_PIECE_BYTES_MAX - 1).into_bytes();
     value.extend("\u{20ac}".repeat(1_000).bytes());
     assert_eq!(pieces(value.clone())[0].len(), VALUE_PIECE_BYTES_MAX - 3, "a text");
-    value[0] = 0xff;
+    value[VALUE_PIECE_BYTES_MAX - TEXT_LOOK_BYTES - 1] = 0xff;
+    assert_eq!(pieces(value.clone())[0].len(), VALUE_PIECE_BYTES_MAX - 3, "what is before it");
+    value[VALUE_PIECE_BYTES_MAX - TEXT_LOOK_BYTES] = 0xff;
     assert_eq!(pieces(value)[0].len(), VALUE_PIECE_BYTES_MAX);
 }
 
