@@ -1,13 +1,13 @@
 //! Threads for what blocks: commits to the meta store, drops of rows, reads of old changes, sweeps. Each piece of work has a
 //! thread of its own while there are no more than may be; then it waits for one.
 //!
-//! The first thread starts with the pool and stays, so that a pool that has started does its work whatever the system
-//! has left later: where it refuses another thread, work waits for those there are. (tokio's own threads for this
+//! The first thread starts with the pool, and one of those that are idle stays, so that a pool that has started does its work whatever
+//! the system has left later: where it refuses another thread, work waits for those there are. (tokio's own threads for this
 //! leave when they are idle, and its `spawn_blocking` panics where the next is refused.)
 //!
 //! ```text
 //!  run ──► queue ──► a thread that is idle, or a new one ──► the result, to whoever waits
-//!                    (the first stays, the others leave after WORKER_IDLE)
+//!                    (one that is idle stays, others leave after WORKER_IDLE)
 //! ```
 
 use std::cell::RefCell;
@@ -173,8 +173,8 @@ impl Shared {
             let (back, waited) = woken.unwrap_or_else(PoisonError::into_inner);
             state = back;
             state.idle -= 1;
-            // One stays: the system may have no other when there is work.
-            if waited.timed_out() && state.queue.is_empty() && state.threads > 1 {
+            // One that is idle stays: the system may have no other when there is work.
+            if waited.timed_out() && state.queue.is_empty() && state.idle > 0 {
                 break;
             }
         }
@@ -217,6 +217,7 @@ pub async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
 mod tests {
     use std::sync::mpsc;
 
+    use futures::FutureExt as _;
     use tepui_bigtable::error::Error;
     use tepui_engine::ErrorKind;
     use tepui_engine::io::{JoinHandle, ThreadSpawner};
@@ -308,6 +309,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_only_idle_thread_stays_while_the_others_are_busy() {
+        let workers = Workers::with_idle(few(9).0, "tepui-work", 2, Duration::ZERO).unwrap();
+        let (go, may_go) = mpsc::channel::<()>();
+        let busy = workers.run(move || may_go.recv());
+        assert_eq!(workers.run(|| 1).await, Some(1));
+        // It is idle for too long at each look.
+        for _ in 0..100_000 {
+            assert_eq!(workers.shared.lock().threads, 2);
+            std::thread::yield_now();
+        }
+        drop(go);
+        assert!(busy.await.is_some());
+    }
+
+    #[tokio::test]
     async fn work_that_panics_fails_alone() {
         let workers = Workers::start(few(1).0, "tepui-work", 1).unwrap();
         assert_eq!(workers.run(|| -> u8 { panic!("of this work") }).await, None);
@@ -331,7 +347,7 @@ mod tests {
         assert_eq!(second.await, None);
         drop(go);
         workers.end(FOREVER);
-        assert_eq!(first.await, Some(1));
+        assert_eq!(first.now_or_never(), Some(Some(1)), "it is done");
         ends.recv().unwrap();
         assert_eq!(workers.run(|| 3).await, None, "none begins after the end");
     }
