@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn small_obsolete_files_go_many_at_a_time() {
-        let (store, files, clock) = store(&[10_000; 5_000]);
+        let (store, files, clock) = store(&vec![10_000; 5_000]);
         let mut waits = 0;
         // Each takes ten microseconds of it, so that a hundred of them are worth a wait.
         while let Some(wait) = store.remove_doomed(1_000_000_000) {
