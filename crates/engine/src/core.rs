@@ -1,6 +1,8 @@
 //! What all tablets of an engine share: the seams, the commit pipeline, the open SSTs, the engine's
 //! health, and the bell that wakes background work.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -12,14 +14,16 @@ use crate::compaction::pace::{Pace, Urgency};
 use crate::compaction::parts::Offers;
 use crate::compaction::space::Space;
 use crate::db::Engine;
-use crate::db::Health;
+use crate::db::{Health, HeldBy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Env;
 use crate::layout::Layout;
 use crate::log::CommitPipeline;
+use crate::manifest::is_shortage;
 use crate::memtable::{Memtable, MemtableMemory};
 use crate::options::EngineOptions;
 use crate::pressure::{Behind, Pressure, Refusals};
+use crate::setbacks::Setbacks;
 use crate::store::SstStore;
 use crate::wall_clock::WallClock;
 
@@ -52,10 +56,14 @@ pub(crate) struct Core {
     pub(crate) memtables: MemtableMemory,
     /// Writes that were refused because background work is behind.
     pub(crate) refusals: Refusals,
+    /// Why flushes and compactions fail.
+    pub(crate) setbacks: Setbacks,
     /// Bytes of memtables at which the housekeeper is to look which of them has to go.
     look_at_bytes: AtomicU64,
     stopping: AtomicBool,
     failure: Mutex<Option<Error>>,
+    /// Directories of which a sync has failed.
+    unsafe_dirs: Mutex<BTreeSet<PathBuf>>,
     /// By what cells and changes expire.
     pub(crate) wall_clock: WallClock,
 }
@@ -126,9 +134,11 @@ impl Core {
             metrics: EngineMetrics::default(),
             memtables,
             refusals: Refusals::default(),
+            setbacks: Setbacks::default(),
             look_at_bytes: AtomicU64::new(look_at_bytes),
             stopping: AtomicBool::new(false),
             failure: Mutex::new(None),
+            unsafe_dirs: Mutex::default(),
             wall_clock,
         }
     }
@@ -194,6 +204,24 @@ impl Core {
         self.room.notify_waiters();
     }
 
+    /// Makes the names in a directory durable: whoever syncs one while the engine is open does it here. A failure makes the engine
+    /// read-only, but for a shortage. A second sync would succeed and prove nothing, of nobody's names in that directory: it is
+    /// refused, to jobs that were under way too.
+    pub(crate) fn sync_dir(&self, dir: &Path) -> Result<()> {
+        // Locked over the sync, so that no other comes between a failed one and the note of it.
+        let mut unsafe_dirs = self.unsafe_dirs.lock().unwrap_or_else(PoisonError::into_inner);
+        if unsafe_dirs.contains(dir) {
+            let text = format!("{}: a sync has failed, and another proves nothing", dir.display());
+            return Err(Error::new(ErrorKind::ReadOnly, text));
+        }
+        self.env.files.sync_dir(dir).inspect_err(|error| {
+            if !is_shortage(error) {
+                unsafe_dirs.insert(dir.to_owned());
+                self.fail(error);
+            }
+        })
+    }
+
     /// An error if writes are not taken.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.stopping() {
@@ -213,12 +241,13 @@ impl Core {
         failure.or_else(|| self.pipeline.failed())
     }
 
-    /// Whether writes are taken.
+    /// Whether the log takes writes.
     pub(crate) fn health(&self) -> Health {
-        match self.failed() {
-            Some(error) => Health::ReadOnly(error.message().to_owned()),
-            None => self.pipeline.log().held().map_or(Health::Serving, Health::Held),
+        if let Some(error) = self.failed() {
+            return Health::ReadOnly(error.message().to_owned());
         }
+        let held = |reason| Health::Held { by: HeldBy::Log, reason };
+        self.pipeline.log().held().map_or(Health::Serving, held)
     }
 
     /// Waits until background work may write so many bytes more, or until `stop` says so.

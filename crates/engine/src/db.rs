@@ -47,10 +47,50 @@ const REPLAY_TOLD_BYTES: u64 = 32 << 20;
 pub enum Health {
     /// All is well.
     Serving,
-    /// Writes wait, and go on by themselves once the system has what they take, as an open file; the reason.
-    Held(String),
+    /// Writes wait or are refused, and go on by themselves once the system has what they take, as room on the disk.
+    Held {
+        /// What does not get on.
+        by: HeldBy,
+        /// Why.
+        reason: String,
+    },
     /// A failed write or sync made it read-only; the reason.
     ReadOnly(String),
+}
+
+impl Health {
+    /// Whether nothing is new to somebody who knows `other`: a reason may have other figures each time.
+    pub fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Held { by, .. }, Self::Held { by: other, .. }) => by == other,
+            _ => self == other,
+        }
+    }
+}
+
+/// What does not get on, so that writes wait or are refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldBy {
+    /// The commit log has no next segment.
+    Log,
+    /// A flush fails, and memory for writes is full.
+    Flush,
+    /// A table's compactions fail, and its level 0 is full.
+    Compaction,
+}
+
+impl HeldBy {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Log, Self::Flush, Self::Compaction];
+
+    /// A name for metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Log => "log",
+            Self::Flush => "flush_fails",
+            Self::Compaction => "compaction_fails",
+        }
+    }
 }
 
 /// What opening found.
@@ -170,7 +210,8 @@ impl Engine {
         };
         let lists_lost = lists_lost || !backups.damaged.is_empty();
         for id in unfinished {
-            remove_tablet(files.as_ref(), &layout, id)?;
+            remove_tablet(files.as_ref(), &layout.tablet(id))?;
+            files.sync_dir(&layout.tablets())?;
         }
 
         // Sequences on disk are all in the past, or order would be lost: file and tablet numbers too.
@@ -234,8 +275,7 @@ impl Engine {
         let gate_bytes = options.gate_bytes();
         let pipeline = CommitPipeline::with_queue(Arc::new(log), hlc, recorded, gate_bytes)?;
         let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::with_options(options.cache()));
-        let pinned_levels = options.pinned_levels;
-        let store = SstStore::new(env.clone(), layout.clone(), Arc::clone(&cache), pinned_levels);
+        let store = SstStore::new(env.clone(), layout.clone(), Arc::clone(&cache));
         let backups = Backups::open(backups, &store);
         let core = Arc::new(Core::new(env, layout, options, pipeline, store, changes, memtables));
         let tablets: BTreeMap<TabletId, Arc<Tablet>> = manifests
@@ -348,7 +388,7 @@ impl Engine {
         let dir = self.core.layout.tablet(id);
         files.create_dir_all(&dir)?;
         let manifest = TabletManifest::create(Arc::clone(files), &dir, range, initial)?;
-        files.sync_dir(&self.core.layout.tablets())?;
+        self.core.sync_dir(&self.core.layout.tablets())?;
         let seed = self.core.env.rng.next_u64();
         let memory = self.core.memtables.clone();
         let replay = Replay::new(0, self.core.options.memtable_bytes, seed, memory);
@@ -372,7 +412,8 @@ impl Engine {
         let Some(tablet) = self.write_tablets().remove(&id) else { return Ok(()) };
         tablet.doom();
         drop(tablet);
-        remove_tablet(self.core.env.files.as_ref(), &self.core.layout, id)
+        remove_tablet(self.core.env.files.as_ref(), &self.core.layout.tablet(id))?;
+        self.core.sync_dir(&self.core.layout.tablets())
     }
 
     /// Removes every tablet that is not listed.
@@ -411,7 +452,13 @@ impl Engine {
 
     /// Whether writes are taken.
     pub fn health(&self) -> Health {
-        self.core.health()
+        let health = self.core.health();
+        if health != Health::Serving {
+            return health;
+        }
+        let failing = self.core.setbacks.tablets();
+        let mut tablets = failing.into_iter().filter_map(|id| self.tablet(id));
+        tablets.find_map(|tablet| tablet.held()).unwrap_or(Health::Serving)
     }
 
     /// Counters of reads; `None` where the files do not count them.
@@ -618,13 +665,11 @@ fn check_versions<'a>(tablets: impl Iterator<Item = &'a Arc<Tablet>>) -> Result<
 }
 
 /// Removes a tablet's directory. A crash leaves it with its manifest, without, or not at all.
-fn remove_tablet(files: &dyn Files, layout: &Layout, id: TabletId) -> Result<()> {
-    let dir = layout.tablet(id);
-    for entry in files.list(&dir)? {
+fn remove_tablet(files: &dyn Files, dir: &Path) -> Result<()> {
+    for entry in files.list(dir)? {
         files.remove(&dir.join(&entry.name))?;
     }
-    files.remove_dir(&dir)?;
-    files.sync_dir(&layout.tablets())
+    files.remove_dir(dir)
 }
 
 fn remove_orphans(

@@ -126,6 +126,7 @@ pub mod pressure;
 pub mod read;
 pub mod relay;
 pub mod schema;
+mod setbacks;
 pub mod sst;
 mod store;
 pub mod tablet;

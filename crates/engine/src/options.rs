@@ -52,9 +52,10 @@ pub struct EngineOptions {
     /// Percent of the block cache that index and filter partitions may take; see
     /// [`PARTITION_SHARE_PERCENT`].
     pub partition_share_percent: u32,
-    /// Levels, from 0 on, whose SSTs have their whole index and filter in memory; 0 pins none. Level 0 is asked
-    /// by every read and holds the newest rows, and with level 1 it is a few percent of the data at most, so
-    /// of the memory. More levels would pin memory by the terabyte that the clock spends better.
+    /// Levels whose SSTs have their whole index and filter in memory: level 0, then those from the base level on, into
+    /// which level 0 goes; never the last. 0 pins none. Level 0 is asked by every read and holds the newest rows, and the
+    /// base level has a tenth to a thousandth of the data, the less the more there is, so of the memory. More levels would pin
+    /// memory by the terabyte that the clock spends better.
     pub pinned_levels: u32,
     /// Bytes that memtables, block cache and compactions may take together; 0 sets no bound. The engine
     /// refuses to start where its parts do not fit.

@@ -105,7 +105,7 @@ impl Behind {
             }
             Self::LevelZero => "its compactions are behind the writes",
             Self::Log => "its commit log is behind the writes",
-            Self::Failing => "the tablet's compaction fails; the server's log says why",
+            Self::Failing => "its compaction fails; the server's log says why",
         }
     }
 }
@@ -204,10 +204,13 @@ impl Refusals {
 }
 
 /// The refusal of a write to a tablet whose compaction fails: it is the operator's turn, so the client is
-/// told to wait for as long as a hint ever says.
-pub(crate) fn failing() -> Error {
-    let text = format!("the tablet takes no writes: {}", Behind::Failing.text());
-    Error::overloaded(text, RETRY_AFTER_MAX)
+/// told to wait for as long as a hint ever says, and why, where that is known still.
+pub(crate) fn failing(why: Option<&Error>) -> Error {
+    let text = why.map_or_else(
+        || Behind::Failing.text().to_owned(),
+        |error| format!("its compaction fails: {error}"),
+    );
+    Error::overloaded(format!("the tablet takes no writes: {text}"), RETRY_AFTER_MAX)
 }
 
 /// Whether the error is a refusal for pressure: the same write may succeed later.
@@ -285,7 +288,9 @@ mod tests {
     fn a_refusal_is_an_error_with_a_hint() {
         let error = at(1.0).refuses(Priority::High, || 5).unwrap();
         assert!(is_refusal(&error) && error.retry_after().is_some());
-        assert!(is_refusal(&failing()) && failing().retry_after() == Some(RETRY_AFTER_MAX));
+        let failing = failing(Some(&Error::new(ErrorKind::NoSpace, "the disk is full")));
+        assert!(is_refusal(&failing) && failing.retry_after() == Some(RETRY_AFTER_MAX));
+        assert!(failing.message().contains("the disk is full"), "{failing}");
         let refusals = Refusals::default();
         for behind in Behind::ALL {
             refusals.count(behind);

@@ -23,8 +23,6 @@ pub(crate) struct SstStore {
     env: Env,
     layout: Layout,
     cache: Arc<dyn BlockCache>,
-    /// Levels, from 0 on, whose SSTs are pinned.
-    pinned_levels: u32,
     holdings: Mutex<Holdings<SstFile>>,
     removable: Arc<Mutex<Removable>>,
     values: Arc<ValueStore>,
@@ -91,16 +89,11 @@ pub(crate) struct Outputs {
 }
 
 impl SstStore {
-    pub(crate) fn new(
-        env: Env,
-        layout: Layout,
-        cache: Arc<dyn BlockCache>,
-        pinned_levels: u32,
-    ) -> Arc<Self> {
+    pub(crate) fn new(env: Env, layout: Layout, cache: Arc<dyn BlockCache>) -> Arc<Self> {
         let removable: Arc<Mutex<Removable>> = Arc::default();
         let values = ValueStore::new(env.clone(), layout.clone(), Arc::clone(&removable));
         let holdings = Mutex::default();
-        Arc::new(Self { env, layout, cache, pinned_levels, holdings, removable, values })
+        Arc::new(Self { env, layout, cache, holdings, removable, values })
     }
 
     pub(crate) fn cache(&self) -> &Arc<dyn BlockCache> {
@@ -111,17 +104,14 @@ impl SstStore {
         &self.values
     }
 
-    /// The SST for one more owner, at this level; opened where it was not. Damage is logged here and kept for the readers to
-    /// meet.
-    pub(crate) fn open(self: &Arc<Self>, id: FileId, level: u8) -> Arc<SstFile> {
+    /// The SST for one more owner; opened where it was not. Damage is logged here and kept for the readers to meet.
+    pub(crate) fn open(self: &Arc<Self>, id: FileId) -> Arc<SstFile> {
         let known = self.owned(id, None);
         // Read without the lock, which those who let go of files take.
-        let file = known.unwrap_or_else(|| {
+        known.unwrap_or_else(|| {
             let read = self.read(id);
             self.owned(id, Some(&read)).unwrap_or(read)
-        });
-        file.pin_at(level);
-        file
+        })
     }
 
     /// The file with one more owner: the one that is open or else `read`, which is from then on.
@@ -182,7 +172,7 @@ impl SstStore {
         ssts: &[SstRef],
         values: &[FileId],
     ) -> Result<Outputs> {
-        let ssts: Vec<_> = ssts.iter().map(|file| self.open(file.id, file.level)).collect();
+        let ssts: Vec<_> = ssts.iter().map(|file| self.open(file.id)).collect();
         let outputs = Outputs { ssts, values: values.to_vec() };
         match outputs.open_error() {
             None => Ok(outputs),
@@ -198,7 +188,7 @@ impl SstStore {
     pub(crate) fn open_present(self: &Arc<Self>, ssts: &[SstRef]) -> Result<Outputs> {
         let mut present = Outputs::default();
         for sst in ssts {
-            let file = self.open(sst.id, sst.level);
+            let file = self.open(sst.id);
             let error = file.open_error();
             present.ssts.push(file);
             let lost = [ErrorKind::Corruption, ErrorKind::NotFound];
@@ -308,25 +298,23 @@ impl SstFile {
         errors.find(|error| error.kind() == ErrorKind::InvalidArgument)
     }
 
-    /// The file stands at this level now: its index and filter are pinned where that is an upper one. Blocks for
-    /// a read of them where they were not.
-    fn pin_at(&self, level: u8) {
+    /// Reads its whole index and filter, and keeps them. Blocks.
+    pub(crate) fn pin(&self) {
         let Ok(reader) = &self.reader else { return };
-        if u32::from(level) >= self.store.pinned_levels {
-            reader.unpin();
-        } else if let Err(error) = reader.pin() {
+        if let Err(error) = reader.pin() {
             tracing::warn!(%error, "an index and filter cannot be kept in memory");
         }
     }
 
-    /// The file stands at this level now, and perhaps stood above it: what was pinned for an upper level is
-    /// let go for a deeper one. Does no I/O.
-    pub(crate) fn moved_to(&self, level: u8) {
-        if u32::from(level) >= self.store.pinned_levels
-            && let Ok(reader) = &self.reader
-            && reader.is_pinned()
-        {
-            reader.unpin();
+    /// Whether its index and filter are to stay in memory from now on: what of them is there, and what reads bring, as far
+    /// as the cache's budget goes. Does no I/O.
+    pub(crate) fn keep_pinned(&self, pinned: bool) {
+        let Ok(reader) = &self.reader else { return };
+        match (pinned, reader.is_pinned()) {
+            // Reads meet the damage that it may find.
+            (true, false) => drop(reader.promise()),
+            (false, true) => reader.unpin(),
+            _ => {}
         }
     }
 
@@ -410,7 +398,7 @@ mod tests {
         let cache = Arc::new(QuickBlockCache::with_options(cache));
         let layout = Layout::new(Path::new("/data"));
         files.create_dir_all(&layout.ssts()).unwrap();
-        let store = SstStore::new(env, layout, cache, 0);
+        let store = SstStore::new(env, layout, cache);
         for (id, bytes) in (1..).zip(sizes) {
             let path = store.layout.sst(id);
             drop(files.create(&path).unwrap());

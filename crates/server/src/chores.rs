@@ -102,7 +102,8 @@ impl Chores {
             tokio::select! {
                 _ = health_tick.tick() => {
                     let now = self.sources.engine.health();
-                    if told != now {
+                    // Figures in the reason may differ from try to try.
+                    if !told.is_like(&now) {
                         tell(&self.health, &now).await;
                         told = now;
                     }
@@ -195,7 +196,7 @@ pub async fn tell(reporter: &HealthReporter, health: &Health) {
             tracing::error!(reason, "the engine is read-only until it is restarted");
             set_all(reporter, ServingStatus::NotServing).await;
         }
-        Health::Held(reason) => {
+        Health::Held { reason, .. } => {
             tracing::error!(reason, "the engine takes no writes for now");
             set_all(reporter, ServingStatus::NotServing).await;
         }

@@ -33,6 +33,8 @@ mod authorized_views;
 mod change_stream_bounds;
 #[path = "server/change_streams.rs"]
 mod change_streams;
+#[path = "server/damage.rs"]
+mod damage;
 #[path = "server/given_up.rs"]
 mod given_up;
 #[path = "server/iam.rs"]

@@ -234,7 +234,7 @@ impl Tepui {
     fn check_serving(&self) -> Result<()> {
         match self.engine.health() {
             Health::Serving => Ok(()),
-            Health::ReadOnly(reason) | Health::Held(reason) => Err(Error::failed(reason)),
+            Health::ReadOnly(reason) | Health::Held { reason, .. } => Err(Error::failed(reason)),
         }
     }
 }

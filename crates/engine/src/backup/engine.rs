@@ -1,7 +1,6 @@
 //! What an engine does with backups: making, copying, restoring, deleting.
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Backup, BackupId, BackupList, read, write};
@@ -147,6 +146,9 @@ impl Engine {
             // It may be on disk; then the next start removes it, since no catalog names it. Files that it lists and that
             // are gone by then do not matter.
             backup.delete();
+            if error.kind() == ErrorKind::Io {
+                core.fail(&error);
+            }
             return Err(error);
         }
         self.backups_map().lock().insert(id, Arc::clone(&backup));
@@ -236,7 +238,7 @@ impl Engine {
             files.remove(&path)?;
         }
         // Durably before any file goes: else the next start would find a list of files that are not there.
-        files.sync_dir(path.parent().unwrap_or(Path::new(".")))?;
+        core.sync_dir(&core.layout.backups())?;
         let Some(backup) = backup else { return Ok(()) };
         backup.delete();
         self.backups_map().lock().remove(&id);

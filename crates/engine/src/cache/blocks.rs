@@ -8,7 +8,10 @@ use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter};
 
 use super::steps::{DataShare, HOT_PART, REMEMBERED_PART, STEPS, Steps};
-use super::{BlockCache, CacheOptions, CacheStats, FilterStats, Flights, KindStats, PartitionPool};
+use super::{
+    BlockCache, CacheOptions, CacheStats, FilterStats, Flights, KindStats, PartitionPool,
+    ROOM_FOR_ALL_DIVISOR,
+};
 use crate::sst::{Block, Counter, FileId, KindMetrics, SstMetrics};
 
 /// Bytes of a typical cached block, from which the number of entries, and so of shards and remembered keys, is
@@ -97,6 +100,8 @@ pub struct QuickBlockCache {
     flights: Arc<Flights>,
     metrics: Arc<SstMetrics>,
     epoch: Arc<Epoch>,
+    /// Bytes that the data blocks of open files would take.
+    open_bytes: AtomicU64,
 }
 
 impl QuickBlockCache {
@@ -135,7 +140,8 @@ impl QuickBlockCache {
         let resize = Box::new(move |bytes| resized.set_capacity(bytes));
         let rest = DataShare::new(capacity_bytes, steps, resize);
         let partitions = PartitionPool::new(partition_share_percent, Arc::clone(&metrics), rest);
-        Self { capacity_bytes, blocks, partitions, flights: Arc::default(), metrics, epoch }
+        let (flights, open_bytes) = (Arc::default(), AtomicU64::new(0));
+        Self { capacity_bytes, blocks, partitions, flights, metrics, epoch, open_bytes }
     }
 }
 
@@ -182,6 +188,18 @@ impl BlockCache for QuickBlockCache {
         let (_, block) = self.blocks.remove(&(file, offset))?;
         block.residence().leave(&block);
         Some(block)
+    }
+
+    fn opened(&self, data_bytes: u64) {
+        self.open_bytes.fetch_add(data_bytes, Ordering::Relaxed);
+    }
+
+    fn closed(&self, data_bytes: u64) {
+        self.open_bytes.fetch_sub(data_bytes, Ordering::Relaxed);
+    }
+
+    fn has_room_for_all(&self) -> bool {
+        self.open_bytes.load(Ordering::Relaxed) <= self.capacity_bytes / ROOM_FOR_ALL_DIVISOR
     }
 
     fn partitions(&self) -> &PartitionPool {

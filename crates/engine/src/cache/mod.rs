@@ -44,6 +44,10 @@ pub(crate) use slots::{ARC_BYTES, DataSlots, Residence, SLOT_BYTES};
 /// that is large enough never comes to the limit, since partitions are about 2 % of the data.
 pub const PARTITION_SHARE_PERCENT: u32 = 80;
 
+/// The part of the budget below which the data blocks of open files are taken to fit all: the rest is for their fields, for index
+/// and filter partitions, and for values that have files of their own.
+const ROOM_FOR_ALL_DIVISOR: u64 = 2;
+
 /// How a cache divides its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheOptions {
@@ -134,6 +138,12 @@ pub trait BlockCache: Send + Sync + fmt::Debug {
     fn insert(&self, file: FileId, offset: u64, block: Arc<Block>);
     /// Takes a block out, if it is in.
     fn take(&self, file: FileId, offset: u64) -> Option<Arc<Block>>;
+    /// A file is open, whose data blocks have so many bytes in memory.
+    fn opened(&self, data_bytes: u64);
+    /// It is closed.
+    fn closed(&self, data_bytes: u64);
+    /// Whether the data blocks of all open files fit, so that none that is brought in has to go for another.
+    fn has_room_for_all(&self) -> bool;
     /// The memory of partitions.
     fn partitions(&self) -> &PartitionPool;
     /// Figures.

@@ -79,7 +79,7 @@ impl ChangeLog {
             }
             let Some(file) = writer.finish()? else { return Ok(None) };
             files.rename(&unfinished, &self.dir.join(file.name()))?;
-            files.sync_dir(&self.dir)?;
+            core.sync_dir(&self.dir)?;
             Ok(Some(file))
         };
         match copied() {

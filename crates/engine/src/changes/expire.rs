@@ -105,7 +105,7 @@ impl ChangeLog {
             bytes -= file.bytes;
             given_up.push(file.segment);
         }
-        self.horizons.raise(files, &self.dir, &horizons)?;
+        self.horizons.raise(files, &self.dir, &horizons, || core.sync_dir(&self.dir))?;
         if dropped_bytes > 0 {
             self.dropped_bytes.fetch_add(dropped_bytes, Ordering::Relaxed);
             tracing::warn!(

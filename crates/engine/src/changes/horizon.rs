@@ -90,12 +90,14 @@ impl Horizons {
         state.of_tablets.values().copied().max().unwrap_or(0).max(state.of_all)
     }
 
-    /// Durably says of tablets, or of all (`None`), that their changes are not here any more up to a sequence each. Blocks.
+    /// Durably says of tablets, or of all (`None`), that their changes are not here any more up to a sequence each. `sync` makes
+    /// the names in `dir` durable. Blocks.
     pub(super) fn raise(
         &self,
         files: &dyn Files,
         dir: &Path,
         to: &BTreeMap<Option<u64>, Seq>,
+        sync: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let (mut added, mut outdated) = (Vec::new(), Vec::new());
         {
@@ -128,7 +130,7 @@ impl Horizons {
                 files.create(&path)?;
             }
         }
-        files.sync_dir(dir)?;
+        sync()?;
         {
             let mut state = self.lock();
             for (tablet, seq) in to {
@@ -205,7 +207,8 @@ mod tests {
         files.create_dir_all(dir).unwrap();
         let horizons = Horizons::open(&files, dir).unwrap();
         let raise = |horizons: &Horizons, to: &[(Option<u64>, Seq)]| {
-            horizons.raise(&files, dir, &to.iter().copied().collect()).unwrap();
+            let to = to.iter().copied().collect();
+            horizons.raise(&files, dir, &to, || files.sync_dir(dir)).unwrap();
         };
         raise(&horizons, &[(Some(1), 50), (Some(2), 50)]);
         raise(&horizons, &[(Some(2), 70)]);

@@ -81,7 +81,7 @@ pub(crate) fn sst_options(options: &EngineOptions, output_level: u8) -> SstOptio
 }
 
 /// Merges `cursors` by `spec` into SSTs for `output_level`, cut at rows by `cuts`. On failure the files that were
-/// begun are removed.
+/// begun are removed. What it made is synced, but for the names in their directories.
 pub(crate) fn run(
     context: &JobContext<'_>,
     cursors: Vec<Box<dyn Cursor>>,
@@ -180,9 +180,6 @@ fn merge(
         let file = describe(writer.finish()?, output_level);
         dues.push((file.id, file_dues));
         files.push(file);
-    }
-    if !files.is_empty() {
-        context.env.files.sync_dir(&context.layout.ssts())?;
     }
     // Last, as nothing can fail after it that would leave value files behind.
     let values = separator.finish()?;

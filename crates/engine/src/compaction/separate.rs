@@ -212,13 +212,10 @@ impl<'a> Separator<'a> {
         self.output.written + self.writer.as_ref().map_or(0, ValueFileWriter::bytes)
     }
 
-    /// Ends and syncs the value files.
+    /// Ends and syncs the value files, but for their names.
     pub(crate) fn finish(&mut self) -> Result<ValueOutput> {
         if let Some(writer) = self.writer.take() {
             self.finish_file(writer)?;
-        }
-        if !self.paths.is_empty() {
-            self.env.files.sync_dir(&self.layout.values())?;
         }
         self.paths.clear();
         Ok(std::mem::take(&mut self.output))

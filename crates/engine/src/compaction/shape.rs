@@ -137,6 +137,17 @@ impl Shape {
 }
 
 impl Targets {
+    /// Whether the SSTs of a level have their whole index and filter in memory, where so many levels have: level 0 and those
+    /// from the base level on. Never the last, which has most of the data.
+    pub(crate) fn pins(&self, level: u8, pinned_levels: u32) -> bool {
+        let above = match level {
+            0 => Some(0),
+            LAST_LEVEL => None,
+            _ => level.checked_sub(self.base_level).map(|below| u32::from(below) + 1),
+        };
+        above.is_some_and(|above| above < pinned_levels)
+    }
+
     /// Bytes that a level should hold at most.
     pub(crate) fn at(&self, level: u8) -> u64 {
         self.bytes.get(usize::from(level)).copied().unwrap_or(0)

@@ -1,8 +1,8 @@
 //! A file system that fails where a test tells it to, over any other.
 //!
 //! A [`Fault`] picks the n-th operation of a kind whose path contains a text, and the error that it
-//! gets, once or from then on; or the byte of a file that no read gets. A byte quota makes the disk full; a hook runs before every file sync, to
-//! hold it back or slow it down. Everything else goes through, and is counted.
+//! gets, once or from then on; or the byte of a file that no read gets. A byte quota makes the disk full; hooks run before every append, sync and
+//! read of a file, to hold it back or slow it down. Everything else goes through, and is counted.
 //!
 //! A failing read is what the device answered to one attempt: whoever reads tries once more, so that a
 //! single [`FaultOp::Read`] fault is a retry and a sticky one an error.
@@ -122,6 +122,9 @@ impl Fault {
 /// What runs before a file is read or synced.
 pub type FileHook = Arc<dyn Fn(&Path) + Send + Sync>;
 
+/// What runs before so many bytes are appended to a file.
+pub type AppendHook = Arc<dyn Fn(&Path, usize) + Send + Sync>;
+
 /// The file system. Clones share their faults.
 #[derive(Clone)]
 pub struct FaultFiles {
@@ -137,6 +140,7 @@ struct Plan {
     counts: HashMap<FaultOp, u64>,
     quota_bytes: Option<u64>,
     free_bytes: Option<u64>,
+    before_append: Option<AppendHook>,
     before_sync: Option<FileHook>,
     before_read: Option<FileHook>,
 }
@@ -209,6 +213,12 @@ impl FaultFiles {
     /// Says that so many bytes are free, whatever is written. `None` asks the files within.
     pub fn set_free_bytes(&self, free: Option<u64>) {
         lock(&self.plan).free_bytes = free;
+    }
+
+    /// Runs `hook` before every append to a file, on the thread that appends, with the bytes of it: to block it, or to be a device
+    /// that takes only so many in a second.
+    pub fn before_append(&self, hook: Option<AppendHook>) {
+        lock(&self.plan).before_append = hook;
     }
 
     /// Runs `hook` before every file sync, on the thread that syncs: to block it, or to delay it.
@@ -349,6 +359,10 @@ impl FaultWritable {
 
 impl WritableFile for FaultWritable {
     fn append(&mut self, data: &[u8]) -> Result<()> {
+        let hook = lock(&self.files.plan).before_append.clone();
+        if let Some(hook) = hook {
+            hook(&self.path, data.len());
+        }
         if let Err(error) = self.files.check(FaultOp::Append, &self.path) {
             self.inner.append(data.get(..data.len() / 2).unwrap_or_default())?;
             return Err(error);
@@ -566,6 +580,24 @@ mod tests {
         assert!(reader.read_at(0, 1).is_err());
         files.heal();
         assert_eq!(reader.try_read_at(0, 1).unwrap().unwrap(), "x");
+    }
+
+    #[test]
+    fn an_append_waits_for_its_hook_which_is_told_of_its_bytes() {
+        let (memory, files) = both();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (log, disk) = (Arc::clone(&seen), memory.clone());
+        let hook = move |path: &Path, bytes: usize| {
+            log.lock().unwrap().push((bytes, disk.contents(path).unwrap().len()));
+        };
+        files.before_append(Some(Arc::new(hook)));
+        let mut file = files.create(Path::new("f")).unwrap();
+        file.append(b"abc").unwrap();
+        file.append(b"de").unwrap();
+        files.before_append(None);
+        file.append(b"f").unwrap();
+        assert_eq!(*seen.lock().unwrap(), [(3, 0), (2, 3)], "bytes, and those that were there");
+        assert_eq!(memory.contents(Path::new("f")).unwrap(), b"abcdef");
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(crate) use aligned::OWNED_BYTES;
 pub use clock::{ManualClock, SystemClock};
 pub use device::{Attempt, DeviceFile};
 pub use engine::{InlineIo, PREAD_QUEUE_READS_MAX, PreadPool};
-pub use fault::{Fault, FaultFiles, FaultOp, FileHook};
+pub use fault::{AppendHook, Fault, FaultFiles, FaultOp, FileHook};
 pub use local::LocalFiles;
 pub use memory::{CrashMode, MemoryFiles};
 pub use metrics::{IoFigures, IoMetrics};

@@ -450,6 +450,29 @@ mod tests {
     }
 
     #[test]
+    fn on_a_full_disk_a_removal_beyond_the_reserve_is_refused_and_smaller_ones_are_taken() {
+        let files = FaultFiles::new(Arc::new(MemoryFiles::new()));
+        files.set_quota_bytes(Some(1 << 30));
+        let store = LocalMetaStore::open(Arc::new(files.clone()), dir()).unwrap();
+        let keys: Vec<String> = (0..2000).map(|n| format!("{n:0>90}")).collect();
+        let puts: Vec<_> = keys.iter().map(|key| put(key, MetaExpect::Absent, "value")).collect();
+        store.commit(&puts).unwrap();
+        files.set_quota_bytes(Some(0));
+        let before = all(&store);
+        let deletes: Vec<_> = keys.iter().map(|key| delete(key, MetaExpect::Any)).collect();
+        let full = store.commit(&deletes).unwrap_err();
+        assert!(full.kind() == ErrorKind::NoSpace && !full.is_in_doubt(), "{full:?}");
+        assert_eq!(all(&store), before);
+        for some in deletes.chunks(100).take(4) {
+            store.commit(some).unwrap();
+        }
+        // And when there is room again all at once.
+        files.set_quota_bytes(None);
+        store.commit(&deletes).unwrap();
+        assert!(store.list("").unwrap().is_empty());
+    }
+
+    #[test]
     fn lists_are_by_prefix_and_in_order() {
         let store = open(&TestFiles::default()).unwrap();
         let keys = ["t/b", "t/a", "t", "t0", "u/a", "t/a/x", "é/1"];

@@ -21,7 +21,8 @@
 //! where the disk is full: space for a change is reserved, where the file system can, before anything of it is written.
 //!
 //! On a full disk a series may go on for a while: behind what is written there is a reserve of space
-//! ([`Series::reserve_bytes`]). Changes that give space back are written into it; others are refused where they would.
+//! ([`Series::reserve_bytes`]). Changes that give space back are written into it; others are refused where they would, and so is
+//! one that it does not hold.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -90,7 +91,8 @@ pub(crate) fn may_pass(error: &Error) -> bool {
     wrote_nothing(error) && is_shortage(error)
 }
 
-fn is_shortage(error: &Error) -> bool {
+/// Whether there was too little of something that there may be enough of again.
+pub(crate) fn is_shortage(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Exhausted | ErrorKind::NoSpace)
 }
 
@@ -109,24 +111,25 @@ fn unknown_unless_short(error: Error) -> Error {
     if is_shortage(&error) { error } else { unknown(error) }
 }
 
-/// Writes a change into the file that there is.
+/// Writes a change into the file that there is, where there is space for all of it: found out by a write, the want of it would
+/// leave the outcome unknown.
 fn append_to(
     journal: &mut Journal,
     change: &[u8],
     effect: Effect,
     reserve_bytes: u64,
 ) -> Result<()> {
-    // Found out by a write, it would leave the outcome unknown.
-    if let Err(error) = journal.keep_spare(change.len(), reserve_bytes)
-        && effect == Effect::Takes
-    {
-        let full = if reserve_bytes > 0 {
-            "the disk is full, and what is left is kept for removals"
-        } else {
-            "the disk is full"
-        };
-        return Err(error.context(full));
-    }
+    let room = journal.keep_spare(change.len(), reserve_bytes).or_else(|error| match effect {
+        Effect::Frees => journal.keep_spare(change.len(), 0).map_err(|error| {
+            error
+                .context("the disk is full, and what is kept for removals has no room for this one")
+        }),
+        Effect::Takes if reserve_bytes > 0 => {
+            Err(error.context("the disk is full, and what is left is kept for removals"))
+        }
+        Effect::Takes => Err(error.context("the disk is full")),
+    });
+    room?;
     journal.append_sync(change).map_err(unknown)
 }
 

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::edit::VersionEdit;
-use super::journal::{Journal, Record, sync_parent};
+use super::journal::{Journal, Record};
 use super::rotation::{Effect, Found, RotatingJournal, Series};
 use super::version::Version;
 use crate::cell::RowRange;
@@ -44,8 +44,8 @@ pub struct TabletManifest {
 }
 
 impl TabletManifest {
-    /// Creates the manifest of a new tablet in `dir`, which is created too, durably. `AlreadyExists` where
-    /// there is one.
+    /// Creates the manifest of a new tablet in `dir`, durably. The directory is created too; its name is durable once its parent is
+    /// synced. `AlreadyExists` where there is one.
     pub fn create(
         files: Arc<dyn Files>,
         dir: &Path,
@@ -68,8 +68,7 @@ impl TabletManifest {
         let version = Version::empty(range).apply(initial)?;
         files.create_dir_all(dir)?;
         let snapshot = encoded(&version.snapshot());
-        let journal = RotatingJournal::create(Arc::clone(&files), dir, series, &snapshot)?;
-        sync_parent(files.as_ref(), dir)?;
+        let journal = RotatingJournal::create(files, dir, series, &snapshot)?;
         Ok(Self { journal, version: Arc::new(version) })
     }
 

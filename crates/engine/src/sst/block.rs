@@ -263,8 +263,13 @@ impl BlockRequest {
         false
     }
 
-    /// Whether the cursor can go on without: the block lies ahead. Where it cannot be read, that is an error
-    /// only once the cursor comes to it and asks again.
+    /// The same for a block that is read because it lies beside one that is needed.
+    pub(super) fn ahead(self) -> Self {
+        Self { ahead: true, ..self }
+    }
+
+    /// Whether the read can go on without: the block lies ahead, or beside. Where it cannot be read, that is an error
+    /// only once somebody comes to it and asks again.
     pub fn is_ahead(&self) -> bool {
         self.ahead
     }

@@ -409,8 +409,7 @@ impl SstCursor {
             left = rest;
             let supplied = self.supplied.iter().any(|h| h.handle == handle);
             if !supplied && self.reader.peek(None, handle).is_none() {
-                let request = self.reader.request_data(handle, self.fill);
-                self.want.push(BlockRequest { ahead: true, ..request });
+                self.want.push(self.reader.request_data(handle, self.fill).ahead());
             }
         }
         Ok(())

@@ -76,7 +76,7 @@ pub use block::{Block, BlockKind, BlockRequest, load_blocks, load_blocks_blockin
 pub use compare::FilterComparison;
 pub use cursor::{CursorOptions, SstCursor};
 pub use metrics::{Counter, KindMetrics, SstMetrics};
-pub(crate) use point::{Loaded, PointRow, PointStage};
+pub(crate) use point::{Loaded, PointRow, PointStage, add_loaded};
 pub use probe::RowProbe;
 pub use properties::{FamilyProperties, FilterFigures, SstProperties};
 pub use reader::SstReader;

@@ -11,6 +11,10 @@
 //! Index ──► Data ────┴──► Found (the row's first record)
 //!                    └──► Wide  (the row begins or goes on in a later block: a cursor reads it)
 //! ```
+//!
+//! Where the cache has room for all data blocks there are, one that is missing is read with its neighbours: they will be asked for
+//! too, and to read 32 KiB takes little longer than 4. So small data is in memory again soon after a start, or after a
+//! compaction wrote it anew.
 
 use std::sync::Arc;
 
@@ -25,8 +29,12 @@ use super::probe::RowProbe;
 use super::reader::SstReader;
 use super::rows::RowInBlock;
 use crate::cache::{PartitionId, Resident};
-use crate::codec::Malformed;
+use crate::codec::{Malformed, Parsed};
 use crate::error::Result;
+
+/// Bytes of the file that are read around a missing block where all blocks fit into memory: the stretch between two multiples of it
+/// that the block begins in. More takes a device longer than it saves, since the read that waits needs but one.
+const AROUND_BYTES: u64 = 32 << 10;
 
 /// How far a lookup is.
 #[derive(Debug)]
@@ -66,6 +74,21 @@ pub(crate) struct PointRow {
 
 /// Blocks that a read has loaded.
 pub(crate) type Loaded = [(BlockRequest, Arc<Block>)];
+
+/// Adds what came of the requests of a step, with those that are only beside what is needed left to the cache: where such a one cannot
+/// be read, that fails whoever comes there.
+pub(crate) fn add_loaded(
+    loaded: &mut Vec<(BlockRequest, Arc<Block>)>,
+    requests: impl IntoIterator<Item = BlockRequest>,
+    blocks: Vec<Result<Arc<Block>>>,
+) -> Result<()> {
+    for (request, block) in requests.into_iter().zip(blocks) {
+        if !request.is_ahead() {
+            loaded.push((request, block?));
+        }
+    }
+    Ok(())
+}
 
 impl PointRow {
     /// The row, to be walked over; `reader` is the file that it was found in.
@@ -210,7 +233,7 @@ impl SstReader {
             want.push(self.request_partition(id, partition, Fill::Keep));
             return Ok(None);
         };
-        let place = || {
+        let mut place = || {
             let index = block.index()?;
             let at = index.find(target, false)?;
             if at >= index.len() {
@@ -221,7 +244,11 @@ impl SstReader {
             // unless nothing follows at all.
             let is_last = top_at + 1 == self.top().len() && at + 1 == index.len();
             let goes_on = !is_last && index.begins_with(at, target)?;
-            Ok(Some(PointBlock { handle, block: self.data_block(&block, at, handle), goes_on }))
+            let data = self.data_block(&block, at, handle);
+            if data.is_none() && self.cache().has_room_for_all() {
+                self.ask_around(index, at, handle, want)?;
+            }
+            Ok(Some(PointBlock { handle, block: data, goes_on }))
         };
         let found = place().map_err(|m: Malformed| self.damaged(partition.offset, m.what))?;
         Ok(Some(match found {
@@ -229,5 +256,31 @@ impl SstReader {
             None => PointStage::Wide,
             Some(block) => PointStage::Data(block),
         }))
+    }
+
+    /// Asks for the block at entry `at` of an index partition and for those around it that are missing too, as far as they are one
+    /// read.
+    fn ask_around(
+        self: &Arc<Self>,
+        index: &IndexBlock,
+        at: usize,
+        handle: Handle,
+        want: &mut Vec<BlockRequest>,
+    ) -> Parsed<()> {
+        want.push(self.request_data(handle, Fill::Keep));
+        let stretch = handle.offset / AROUND_BYTES;
+        for places in
+            [&mut (0..at).rev() as &mut dyn Iterator<Item = usize>, &mut (at + 1..index.len())]
+        {
+            for place in places {
+                let handle = index.handle(place, self.blocks_end())?;
+                let is_near = handle.offset / AROUND_BYTES == stretch;
+                if !is_near || self.peek(None, handle).is_some() {
+                    break;
+                }
+                want.push(self.request_data(handle, Fill::Keep).ahead());
+            }
+        }
+        Ok(())
     }
 }

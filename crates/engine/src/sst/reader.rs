@@ -41,7 +41,7 @@ pub struct SstReader {
     dictionary: Option<DecoderDictionary<'static>>,
     cache: Arc<dyn BlockCache>,
     pub(super) directory: Arc<Directory>,
-    /// Bytes promised for its partitions while they are pinned.
+    /// Bytes promised for its partitions while they are pinned; 0 until that was reckoned.
     pub(super) reserved_bytes: AtomicU64,
     /// Whether it was said that a filter partition is damaged.
     filter_told: Once,
@@ -109,6 +109,7 @@ impl SstReader {
             filter_told: Once::new(),
         };
         reader.cache.partitions().hold(reader.resident_bytes());
+        reader.cache.opened(reader.data_memory_bytes());
         Ok(Arc::new(reader))
     }
 
@@ -140,6 +141,11 @@ impl SstReader {
         let dictionary = self.dictionary.as_ref().map_or(0, |d| d.as_ddict().sizeof());
         let slots = self.directory.slot_bytes();
         (self.top.bytes() + filters + dictionary + size_of::<Self>()) as u64 + slots
+    }
+
+    /// Bytes that its data blocks take in memory, at most: all that is in them, uncompressed.
+    fn data_memory_bytes(&self) -> u64 {
+        self.properties.key_bytes.saturating_add(self.properties.value_bytes)
     }
 
     /// A cursor over the file. Does no I/O.
@@ -409,5 +415,6 @@ impl Drop for SstReader {
         let reserved = self.reserved_bytes.load(Ordering::Relaxed);
         self.cache.partitions().forget(&self.directory, reserved);
         self.cache.partitions().release(self.resident_bytes());
+        self.cache.closed(self.data_memory_bytes());
     }
 }

@@ -89,20 +89,31 @@ impl SstReader {
         Ok(all)
     }
 
+    /// Keeps what of its index and filter is in memory, and what reads bring there, until [`SstReader::unpin`]; false where
+    /// the cache's budget does not allow it. Does no I/O.
+    pub(crate) fn promise(&self) -> Result<bool> {
+        let mut bytes = self.reserved_bytes.load(Ordering::Relaxed);
+        if bytes == 0 {
+            let all = self.partitions()?;
+            let unloaded: u64 = all.iter().map(|(id, handle)| unloaded_bytes(*id, *handle)).sum();
+            bytes = unloaded.saturating_add(slot_bytes(self.properties().data_blocks));
+            // The same whoever comes first, and there before anybody can unpin it.
+            self.reserved_bytes.store(bytes, Ordering::Relaxed);
+        }
+        Ok(self.cache().partitions().pin(&self.directory, bytes))
+    }
+
     /// Loads the whole index and filter and keeps them until [`SstReader::unpin`]; false where the cache's
     /// budget does not allow it. Blocks for a read of about 2 % of the file, in pieces of a megabyte. What
     /// cannot be read is left to the reads that need it.
     pub(crate) fn pin(&self) -> Result<bool> {
-        let mut wanted = self.partitions()?;
-        let unloaded: u64 = wanted.iter().map(|(id, handle)| unloaded_bytes(*id, *handle)).sum();
-        let bytes = unloaded.saturating_add(slot_bytes(self.properties().data_blocks));
-        if self.directory.is_pinned() {
+        if self.is_pinned() {
             return Ok(true);
         }
-        if !self.cache().partitions().pin(&self.directory, bytes) {
+        if !self.promise()? {
             return Ok(false);
         }
-        self.reserved_bytes.store(bytes, Ordering::Relaxed);
+        let mut wanted = self.partitions()?;
         wanted.retain(|(id, _)| self.directory.peek(*id).is_none());
         wanted.sort_by_key(|(_, handle)| handle.offset);
         for run in runs(wanted) {

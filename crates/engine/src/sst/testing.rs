@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 use proptest::collection::SizeRange;
 use proptest::prelude::*;
 
-use super::point::PointStage;
+use super::point::{PointStage, add_loaded};
 use super::probe::RowProbe;
 use super::{Block, BlockRequest, SstReader, load_blocks_blocking};
 use crate::cell::{
@@ -45,9 +45,7 @@ pub(super) async fn look_up_with<L: Future<Output = Vec<Result<Arc<Block>>>>>(
             return Ok(stage);
         }
         let blocks = load(wanted.clone()).await;
-        for (request, block) in wanted.into_iter().zip(blocks) {
-            loaded.push((request, block?));
-        }
+        add_loaded(&mut loaded, wanted, blocks)?;
     }
 }
 

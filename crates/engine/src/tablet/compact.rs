@@ -19,7 +19,9 @@ use crate::core::EngineMetrics;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{SstRef, Version, VersionEdit};
 use crate::options::CompactionStyle;
+use crate::pressure::Behind;
 use crate::schema::TabletSchema;
+use crate::setbacks::Work;
 use crate::sst::FileId;
 use crate::store::Outputs;
 
@@ -263,6 +265,28 @@ impl Tablet {
         busy
     }
 
+    /// The work of this tablet has failed.
+    pub(super) fn note_setback(&self, work: Work, error: &Error) {
+        self.core.setbacks.failed(work, self.id, error);
+        // Whoever drops it marks it first, so that one of the two sees the other.
+        if self.is_dropped() {
+            self.core.setbacks.forget(self.id);
+        }
+    }
+
+    /// Why the work fails that is to relieve it of what is behind, if it does. What failed below level 0 stands in its way where nothing
+    /// of level 0 is under way.
+    pub(super) fn setback(&self, behind: Behind) -> Option<Error> {
+        let own = self.core.setbacks.of(self.id, behind);
+        if own.is_some() || behind != Behind::LevelZero {
+            return own;
+        }
+        let below = self.core.setbacks.last(Work::Below, self.id)?;
+        let view = self.view.load();
+        let jobs = self.jobs();
+        (!jobs.any_under_way(view.version.level(0))).then_some(below)
+    }
+
     /// Whether compaction of level 0 has failed lately, so that waiting for it makes no room.
     pub(super) fn level_zero_is_stuck(&self, view: &View) -> bool {
         let now = self.core.env.clock.monotonic_micros();
@@ -271,7 +295,7 @@ impl Tablet {
         let level_zero = view.version.level(0);
         // Where its column does not fit on the disk, its files are merged with each other as long as there are some.
         let waits = jobs.column_too_large.is_some_and(|(_, until)| until > now)
-            && !level_zero.iter().any(|file| jobs.busy.files.contains(&file.id));
+            && !jobs.any_under_way(level_zero);
         waits || level_zero.iter().any(|file| failed(file.id))
     }
 
@@ -319,6 +343,7 @@ impl Claim {
     pub(crate) fn run(self) -> Result<()> {
         let tablet = Arc::clone(&self.tablet);
         let result = self.merge();
+        let of_level_zero = self.pick.inputs.iter().any(|file| file.level == 0);
         if let Err(error) = &result
             && !Tablet::is_stop(error)
             && !tablet.is_dropped()
@@ -333,6 +358,12 @@ impl Claim {
             }
             let now = tablet.core.env.clock.monotonic_micros();
             let until = now + FAILED_WAIT_MICROS;
+            // A damaged file below keeps nobody from writing.
+            let concerns_writers = of_level_zero || error.kind() != ErrorKind::Corruption;
+            if concerns_writers && !(put_off && self.pick.reason == Reason::Full) {
+                let work = if of_level_zero { Work::LevelZero } else { Work::Below };
+                tablet.note_setback(work, error);
+            }
             let mut jobs = tablet.jobs();
             jobs.forget_failures(now);
             match self.pick.reason {
@@ -342,6 +373,12 @@ impl Claim {
                     jobs.column_too_large = Some((self.pick.input_bytes(), until));
                 }
                 _ => jobs.failed_until.extend(self.pick.inputs.iter().map(|f| (f.id, until))),
+            }
+        }
+        if result.is_ok() {
+            tablet.core.setbacks.done(Work::Below, tablet.id);
+            if of_level_zero {
+                tablet.core.setbacks.done(Work::LevelZero, tablet.id);
             }
         }
         drop(self);
@@ -390,7 +427,7 @@ impl Claim {
             let mut jobs = tablet.jobs();
             jobs.rests_until.extend(output.files.iter().map(|f| (f.id, until)));
         }
-        let opened = tablet.core.store.open_outputs(&output.files, &output.values.files)?;
+        let opened = tablet.open_outputs(&output)?;
         let mut manifest = tablet.lock_manifest();
         if tablet.lacks_in_silence(&schema, &output.stats) {
             // The inputs stay, and are picked again.

@@ -6,15 +6,17 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use crate::cell::{RowRange, Seq};
 use crate::compaction::CompactionSpec;
 use crate::compaction::cuts::CutRule;
-use crate::compaction::job::{self, JobContext};
+use crate::compaction::job::{self, JobContext, JobOutput};
 use crate::compaction::pace::Urgency;
 use crate::compaction::separate::ValueInputs;
 use crate::core::EngineMetrics;
 use crate::cursor::Cursor;
 use crate::db::Health;
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::VersionEdit;
+use crate::manifest::{VersionEdit, is_shortage};
 use crate::memtable::Memtable;
+use crate::setbacks::Work;
+use crate::store::Outputs;
 
 use super::Tablet;
 
@@ -141,6 +143,7 @@ impl Tablet {
         match result {
             Ok(()) => {
                 *retry = Retry::default();
+                self.core.setbacks.done(Work::Flush, self.id);
                 self.core.bell.ring();
                 Ok(true)
             }
@@ -160,14 +163,14 @@ impl Tablet {
     /// an edit for which there is no room is not begun, and one that failed with an outcome that is not known has made the
     /// engine read-only.
     fn may_pass(&self, error: &Error) -> bool {
-        matches!(error.kind(), ErrorKind::Exhausted | ErrorKind::NoSpace)
-            && !matches!(self.core.health(), Health::ReadOnly(_))
+        is_shortage(error) && !matches!(self.core.health(), Health::ReadOnly(_))
     }
 
     fn flush_again(&self, retry: &mut Retry, error: &Error) {
         retry.pause_micros = (retry.pause_micros * 2).clamp(RETRY_MICROS, RETRY_MICROS_MAX);
         retry.at_micros = self.core.env.clock.monotonic_micros() + retry.pause_micros;
         EngineMetrics::add(&self.core.metrics.flush_retries, 1);
+        self.note_setback(Work::Flush, error);
         tracing::error!(
             tablet = self.id.0,
             %error,
@@ -203,12 +206,12 @@ impl Tablet {
         let values = ValueInputs::none();
         let context = JobContext { pace: &pace, ..self.job_context(&values) };
         let cuts = CutRule::new(&version, &self.core.options, view.shape.style, 0);
-        let output = job::run(&context, cursors, spec, 0, &cuts)?;
+        let output = self.run_job(&context, cursors, spec, 0, &cuts)?;
         self.count_values(&output.values);
         let written: u64 = output.files.iter().map(|f| f.bytes).sum();
         EngineMetrics::add(&self.core.metrics.flush_bytes, written);
         EngineMetrics::add(&self.core.metrics.flushes, 1);
-        let opened = self.core.store.open_outputs(&output.files, &output.values.files)?;
+        let opened = self.open_outputs(&output)?;
         let mut manifest = self.lock_manifest();
         if self.lacks_in_silence(&schema, &output.stats) {
             // The memtable waits still, and is flushed again.
@@ -227,6 +230,26 @@ impl Tablet {
         Ok(())
     }
 
+    /// Runs a job and makes the names of what it made durable. Of a failure nothing is left.
+    pub(super) fn run_job(
+        &self,
+        context: &JobContext<'_>,
+        cursors: Vec<Box<dyn Cursor>>,
+        spec: CompactionSpec,
+        output_level: u8,
+        cuts: &CutRule,
+    ) -> Result<JobOutput> {
+        let output = job::run(context, cursors, spec, output_level, cuts)?;
+        let has_ssts = !output.files.is_empty();
+        let has_values = !output.values.files.is_empty();
+        let layout = &self.core.layout;
+        let dirs = [(has_ssts, layout.ssts()), (has_values, layout.values())];
+        for (_, dir) in dirs.iter().filter(|(is_written, _)| *is_written) {
+            self.core.sync_dir(dir).inspect_err(|_| job::discard(context, &output))?;
+        }
+        Ok(output)
+    }
+
     pub(super) fn job_context<'a>(&'a self, values: &'a ValueInputs) -> JobContext<'a> {
         JobContext {
             env: &self.core.env,
@@ -237,6 +260,19 @@ impl Tablet {
             stop: &|| false,
             pace: &|_| (),
         }
+    }
+
+    /// Opens what a job has written, and reads the indexes and filters that are to be pinned, before locks are taken to install
+    /// it.
+    pub(super) fn open_outputs(&self, output: &JobOutput) -> Result<Outputs> {
+        let opened = self.core.store.open_outputs(&output.files, &output.values.files)?;
+        let view = self.view.load();
+        for (sst, file) in output.files.iter().zip(&opened.ssts) {
+            if view.shape.targets.pins(sst.level, self.core.options.pinned_levels) {
+                file.pin();
+            }
+        }
+        Ok(opened)
     }
 
     /// The error of a job that was told to stop.

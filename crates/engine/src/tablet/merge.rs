@@ -9,7 +9,7 @@ use crate::cell::RowRange;
 use crate::compaction::CompactionSpec;
 use crate::compaction::cuts::CutRule;
 use crate::compaction::input::RunCursor;
-use crate::compaction::job::{self, JobContext, JobOutput};
+use crate::compaction::job::{JobContext, JobOutput};
 use crate::compaction::pace::Urgency;
 use crate::compaction::pick::{Pick, Reason};
 use crate::compaction::rest::Rests;
@@ -83,8 +83,8 @@ impl Merge {
         };
         let context =
             JobContext { stop: &stop, pace: &pace, ..self.tablet.job_context(&self.values) };
-        let made =
-            job::run(&context, cursors, self.spec.clone(), self.pick.output_level, &self.cuts);
+        let (spec, level) = (self.spec.clone(), self.pick.output_level);
+        let made = self.tablet.run_job(&context, cursors, spec, level, &self.cuts);
         made.map_err(|stopped| no_room.take().unwrap_or(stopped))
     }
 

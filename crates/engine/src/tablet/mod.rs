@@ -45,7 +45,9 @@ use crate::compaction::pick::Busy;
 use crate::compaction::{CompactionStats, ages};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::{Excised, TabletManifest, Version, VersionEdit, may_pass, wrote_nothing};
+use crate::manifest::{
+    Excised, SstRef, TabletManifest, Version, VersionEdit, may_pass, wrote_nothing,
+};
 use crate::options::CompactionStyle;
 use crate::schema::TabletSchema;
 use crate::sst::{FileId, FilterComparison, IndexMemory};
@@ -160,6 +162,11 @@ struct Jobs {
 }
 
 impl Jobs {
+    /// Whether a job has any of these files.
+    fn any_under_way(&self, files: &[Arc<SstRef>]) -> bool {
+        files.iter().any(|file| self.busy.files.contains(&file.id))
+    }
+
     /// Forgets failures whose time is over.
     fn forget_failures(&mut self, now: u64) {
         self.failed_until.retain(|_, until| *until > now);
@@ -188,11 +195,12 @@ impl Tablet {
         }
         let mut files = HashMap::new();
         for file in version.ssts() {
-            files.entry(file.id).or_insert_with(|| core.store.open(file.id, file.level));
+            files.entry(file.id).or_insert_with(|| core.store.open(file.id));
         }
         let options = &core.options;
         let view =
             View::new(active, waiting, Arc::clone(&version), files, options, options.compaction);
+        view.load_pinned(options);
         Arc::new(Self {
             id,
             range: version.range().clone(),
@@ -245,6 +253,7 @@ impl Tablet {
         let (active, waiting) = (Arc::clone(&view.active), view.waiting.clone());
         let (version, files) = (Arc::clone(&view.version), view.files.as_ref().clone());
         let next = View::new(active, waiting, version, files, &self.core.options, style);
+        next.keep_pinned(&self.core.options);
         self.view.store(Arc::new(next));
         drop((view, writer, manifest));
         // What is due is another question now.
@@ -333,6 +342,7 @@ impl Tablet {
         self.core.room.notify_waiters();
         self.changed.notify_waiters();
         self.core.changes.forget(self.id);
+        self.core.setbacks.forget(self.id);
     }
 
     /// The time by which its cells and changes expire, in microseconds since 1970: what the wall clock reads, unless that is in doubt.
@@ -458,13 +468,13 @@ impl Tablet {
         known.extend(outputs.ssts.into_iter().map(|file| (file.id(), file)));
         for file in version.ssts() {
             if let Some(open) = known.remove(&file.id) {
-                open.moved_to(file.level);
                 files.insert(file.id, open);
             }
         }
         let (active, options, style) =
             (Arc::clone(&view.active), &self.core.options, view.shape.style);
         let next = View::new(active, Vec::new(), version, files, options, style);
+        next.keep_pinned(options);
         {
             let _writer = self.lock_writer();
             let view = self.view.load();

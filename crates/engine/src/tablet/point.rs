@@ -28,7 +28,7 @@ use crate::read::{Assembler, Projection, RowPart};
 use crate::schema::TabletSchema;
 use crate::sst::{
     Block, BlockRequest, CursorOptions, PointRow, PointStage, RowInBlock, RowProbe, SstReader,
-    load_blocks,
+    add_loaded, load_blocks,
 };
 
 use crate::values::{FoundRow, ValueSource};
@@ -282,9 +282,7 @@ impl Tablet {
             let wanted = Want { row, projection, schema: &schema, seq: snapshot.seq };
             while !want.is_empty() {
                 let blocks = load_blocks(&*self.core.env.io, want.clone()).await;
-                for (request, block) in want.drain(..).zip(blocks) {
-                    read.loaded.push((request, block?));
-                }
+                add_loaded(&mut read.loaded, want.drain(..), blocks)?;
                 read.step(&snapshot.view, wanted, &mut want)?;
             }
             match read.finish(&snapshot.view, wanted)? {

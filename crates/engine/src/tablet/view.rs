@@ -95,6 +95,26 @@ impl View {
         }
     }
 
+    /// Reads the indexes and filters of the upper levels, and keeps them. Blocks.
+    pub(super) fn load_pinned(&self, options: &EngineOptions) {
+        let pinned = |sst: &&Arc<SstRef>| self.shape.targets.pins(sst.level, options.pinned_levels);
+        for sst in self.version.ssts().filter(pinned) {
+            if let Some(file) = self.files.get(&sst.id) {
+                file.pin();
+            }
+        }
+    }
+
+    /// Has the indexes and filters of the upper levels stay in memory, and the others come and go, now that the levels are
+    /// as they are: a file may have moved down, and the base level with what the last one holds. Does no I/O.
+    pub(super) fn keep_pinned(&self, options: &EngineOptions) {
+        for sst in self.version.ssts() {
+            if let Some(file) = self.files.get(&sst.id) {
+                file.keep_pinned(self.shape.targets.pins(sst.level, options.pinned_levels));
+            }
+        }
+    }
+
     /// Whether there may be tombstones.
     pub(crate) fn may_have_tombstones(&self) -> bool {
         self.tombstones || self.memtables().any(|memtable| memtable.tombstones() > 0)

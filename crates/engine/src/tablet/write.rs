@@ -8,6 +8,7 @@ use futures::future::{try_join, try_join_all};
 use crate::cell::{KeyView, RowBatch, Seq, Timestamp, encode_row};
 use crate::changes::ChangeLog;
 use crate::compaction::shape::sublevels_max;
+use crate::db::{Health, HeldBy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{CommitDone, EncodedBatch, Permit, Source, encode_batch_of};
 use crate::memtable::MemtableWriter;
@@ -263,12 +264,39 @@ impl Tablet {
         }
         let pressure = self.pressure();
         let Some(refusal) = refusal(&pressure) else { return Ok(()) };
-        if pressure.behind == Behind::LevelZero && self.level_zero_is_stuck(&self.view.load()) {
+        // Where few writes are refused, they are for a load that is too high, whatever has failed.
+        let held_up = pressure.refused_share() >= PATIENCE;
+        let setback = if held_up { self.setback(pressure.behind) } else { None };
+        if pressure.behind == Behind::LevelZero
+            && (setback.is_some() || self.level_zero_is_stuck(&self.view.load()))
+        {
             self.core.refusals.count(Behind::Failing);
-            return Err(pressure::failing());
+            return Err(pressure::failing(setback.as_ref()));
         }
         self.core.refusals.count(pressure.behind);
-        Err(refusal)
+        Err(match setback {
+            Some(error) => refusal.context(format_args!("a flush fails ({error})")),
+            None => refusal,
+        })
+    }
+
+    /// Why writes are refused until the machine has what flushes or compactions of this tablet lack, if it is so. A damaged
+    /// file is the trouble of one table: its refusals tell of it, and the others are served.
+    pub(crate) fn held(&self) -> Option<Health> {
+        let pressure = self.pressure();
+        if pressure.refused_share() < PATIENCE {
+            return None;
+        }
+        let error = self.setback(pressure.behind)?;
+        if !self.core.setbacks.is_of_machine(&error) {
+            return None;
+        }
+        let (by, what) = if pressure.behind == Behind::LevelZero {
+            (HeldBy::Compaction, "writes to a table are refused until its compactions get on")
+        } else {
+            (HeldBy::Flush, "memory is full, and writes are refused until a flush gets on")
+        };
+        Some(Health::Held { by, reason: format!("{what}: {error}") })
     }
 
     /// Applies mutations as [`Self::apply`] does, but waits, without a thread, until it is let in: for programs
@@ -299,15 +327,17 @@ impl Tablet {
                 return Ok(());
             }
             if self.level_zero_is_stuck(&self.view.load()) {
-                return Err(pressure::failing());
+                let setback = self.setback(Behind::LevelZero);
+                return Err(pressure::failing(setback.as_ref()));
             }
             room.await;
         }
     }
 }
 
-/// The share of refusals at which [`Tablet::apply_when_room`] waits: late enough that flushes always find work, and
-/// early enough for what was let in together.
+/// The share of refusals at which [`Tablet::apply_when_room`] waits, and from which on a tablet whose flushes or compactions
+/// fail counts as one that takes no writes: late enough that flushes always find work, and early enough for what was let in
+/// together.
 const PATIENCE: f64 = 0.5;
 
 /// How deep level 0 is, as reads and compactions meet it.

@@ -20,7 +20,9 @@ use tepui_engine::offline::{CatalogEntry, TableTablets};
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::{ReadView, ScanOptions, Tablet, TabletId};
 
-use crate::harness::{Model, Rig, START_MICROS, env, plain_schema, put, scan, tiny_options};
+use crate::harness::{
+    Model, Rig, START_MICROS, env, open_started, plain_schema, put, scan, tiny_options,
+};
 
 fn batch(row: &str, value: &str) -> RowBatch {
     RowBatch { row: row.as_bytes().to_vec().into(), mutations: vec![put(1, "q", 1000, value)] }
@@ -171,13 +173,7 @@ fn faulty_within(disk: &Arc<MemoryFiles>, options: EngineOptions, left: Option<u
     faults.set_quota_bytes(left);
     let clock = Arc::new(ManualClock::new(START_MICROS));
     let environment = env(Arc::clone(&faults) as Arc<dyn Files>, clock, 1);
-    let engine = Engine::open(environment, Path::new("/data"), options).unwrap();
-    let tablet = match engine.tablets().first() {
-        Some(tablet) => Arc::clone(tablet),
-        None => engine.create_tablet(RowRange::all()).unwrap(),
-    };
-    tablet.set_schema(Arc::new(plain_schema()));
-    engine.start().unwrap();
+    let (engine, tablet) = open_started(environment, options);
     Faulty { faults, engine, tablet }
 }
 

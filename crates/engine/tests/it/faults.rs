@@ -2,7 +2,6 @@
 //! log, flushes and compacts: nothing that was acknowledged is lost, nothing that was not is shown while the engine
 //! lives, the engine says why it takes no writes, and the next start is whole.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use futures::executor::block_on;
@@ -16,7 +15,8 @@ use tepui_engine::io::{
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::{ReadView, Tablet};
 
-use crate::harness::{START_MICROS, env, plain_schema, put, tiny_options};
+use crate::changes::{Kept, fill};
+use crate::harness::{START_MICROS, env, open_started, put, tiny_options};
 
 /// Writes of a history.
 const WRITES: usize = 36;
@@ -42,14 +42,7 @@ fn options() -> EngineOptions {
 
 fn open(files: Arc<dyn Files>) -> (Arc<Engine>, Arc<Tablet>) {
     let clock = Arc::new(ManualClock::new(START_MICROS));
-    let engine = Engine::open(env(files, clock, 1), Path::new("/data"), options()).unwrap();
-    let tablet = match engine.tablets().first() {
-        Some(tablet) => Arc::clone(tablet),
-        None => engine.create_tablet(RowRange::all()).unwrap(),
-    };
-    tablet.set_schema(Arc::new(plain_schema()));
-    engine.start().unwrap();
-    (engine, tablet)
+    open_started(env(files, clock, 1), options())
 }
 
 fn row(n: usize) -> String {
@@ -196,4 +189,92 @@ fn a_disk_that_is_full_at_any_byte_keeps_what_was_acknowledged() {
         }
         write(&tablet, WRITES).unwrap();
     }
+}
+
+/// Something that syncs a directory; it calls the other just before.
+type Act = fn(&Kept, &dyn Fn());
+
+#[test]
+fn a_directory_whose_sync_has_failed_once_is_not_trusted_before_a_restart() {
+    let acts: [(&str, u64, Act); 8] = [
+        ("/sst", 1, compact),
+        ("/values", 1, compact),
+        ("/changes", 1, |kept, begin| {
+            begin();
+            fill(kept, 60);
+        }),
+        ("/changes", 1, |kept, begin| {
+            fill(kept, 60);
+            kept.clock.advance_micros(86_000 * 1_000_000);
+            kept.engine.run_background().unwrap();
+            begin();
+            kept.clock.advance_micros(1_100 * 1_000_000);
+            drop(kept.engine.run_background());
+        }),
+        // The first is of the new tablet's own directory.
+        ("/tablets", 2, |kept, begin| {
+            begin();
+            kept.engine.create_tablet(RowRange::all()).unwrap_err();
+        }),
+        ("/tablets", 1, |kept, begin| {
+            begin();
+            kept.engine.drop_tablet(kept.other.id()).unwrap_err();
+        }),
+        ("/backups", 1, |kept, begin| {
+            begin();
+            block_on(kept.engine.create_backup(&[kept.tablet.id()])).unwrap_err();
+        }),
+        ("/backups", 1, |kept, begin| {
+            let backup = block_on(kept.engine.create_backup(&[kept.tablet.id()])).unwrap();
+            begin();
+            kept.engine.delete_backup(backup.id()).unwrap_err();
+        }),
+    ];
+    for (at, (dir, nth, act)) in acts.into_iter().enumerate() {
+        for kind in [ErrorKind::Io, ErrorKind::Exhausted] {
+            let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+            let log_segment_bytes = 2_000;
+            let within = EngineOptions { log_segment_bytes, separate_values_bytes: 0, ..options() };
+            let kept = Kept::open(Arc::new(faults.clone()), within.clone()).unwrap();
+            for n in 0..20 {
+                write(&kept.tablet, n).unwrap();
+                if n % 10 == 9 {
+                    block_on(kept.tablet.flush()).unwrap();
+                }
+            }
+            kept.engine.close().unwrap();
+            drop(kept);
+            // Now a compaction has values to separate.
+            let outside = EngineOptions { separate_values_bytes: 12, ..within };
+            let kept = Kept::open(Arc::new(faults.clone()), outside).unwrap();
+            act(&kept, &|| {
+                faults.inject(Fault::new(FaultOp::SyncDir).on_path(dir).nth(nth).kind(kind));
+            });
+            let case = format!("{at}: {dir}, {kind:?}");
+            let left = faults.count(FaultOp::SyncDir);
+            match kept.engine.health() {
+                Health::ReadOnly(reason) => {
+                    assert!(kind == ErrorKind::Io && reason.contains(dir), "{case}: {reason}");
+                    // Nothing is built on the next sync, which succeeds.
+                    let refused = kept.engine.compact_fully().unwrap_err();
+                    assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{case}");
+                    assert_eq!(faults.count(FaultOp::SyncDir), left, "{case}");
+                    // Nor by the housekeeper, once it tries again; it has no other directory to sync than that of changes.
+                    if dir == "/changes" {
+                        kept.clock.advance_micros(100 * 1_000_000);
+                        drop(kept.engine.run_background());
+                        assert_eq!(faults.count(FaultOp::SyncDir), left, "{case}");
+                    }
+                }
+                health => {
+                    assert_eq!((kind, health), (ErrorKind::Exhausted, Health::Serving), "{case}");
+                }
+            }
+        }
+    }
+}
+
+fn compact(kept: &Kept, begin: &dyn Fn()) {
+    begin();
+    kept.engine.compact_fully().unwrap_err();
 }

@@ -49,6 +49,18 @@ pub fn tiny_options() -> EngineOptions {
     options
 }
 
+/// An engine at `/data` with its tablet, which is made where there is none, in the schema of [`plain_schema`], started.
+pub fn open_started(environment: Env, options: EngineOptions) -> (Arc<Engine>, Arc<Tablet>) {
+    let engine = Engine::open(environment, Path::new("/data"), options).unwrap();
+    let tablet = match engine.tablets().first() {
+        Some(tablet) => Arc::clone(tablet),
+        None => engine.create_tablet(RowRange::all()).unwrap(),
+    };
+    tablet.set_schema(Arc::new(plain_schema()));
+    engine.start().unwrap();
+    (engine, tablet)
+}
+
 /// Families 1 to 3, without rules.
 pub fn plain_schema() -> TabletSchema {
     let families = (1..=3).map(|id| (FamilyId(id), FamilyOptions::default())).collect();

@@ -20,6 +20,7 @@ mod newest;
 mod offline;
 mod salvage;
 mod shortages;
+mod slow_disk;
 mod values;
 mod versions;
 mod widths;

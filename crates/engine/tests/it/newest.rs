@@ -11,7 +11,7 @@ use crate::harness::{Rig, plain_schema, put, tiny_options};
 
 /// A tablet whose index and filters are in memory.
 fn rig() -> Rig {
-    let options = EngineOptions { l0_compaction_files: 20, pinned_levels: 7, ..tiny_options() };
+    let options = EngineOptions { l0_compaction_files: 20, pinned_levels: 6, ..tiny_options() };
     Rig::new(options, plain_schema(), 5)
 }
 

@@ -9,14 +9,14 @@ use futures::executor::block_on;
 
 use tepui_engine::ErrorKind;
 use tepui_engine::cell::{RowBatch, RowRange};
-use tepui_engine::db::{Engine, EngineOptions, Health};
+use tepui_engine::db::{Engine, EngineOptions, Health, HeldBy};
 use tepui_engine::io::{Fault, FaultFiles, FaultOp, Files, ManualClock, MemoryFiles};
 use tepui_engine::manifest::{MetaChange, MetaExpect};
 use tepui_engine::offline::{CatalogEntry, TableBackup};
 use tepui_engine::read::Projection;
 use tepui_engine::tablet::{ReadView, Tablet};
 
-use crate::harness::{START_MICROS, env, plain_schema, put, tiny_options};
+use crate::harness::{START_MICROS, env, open_started, plain_schema, put, tiny_options};
 
 /// Values of this size are separated; nothing else is.
 const VALUE_BYTES: usize = 1000;
@@ -55,13 +55,7 @@ fn open_with(disk: Arc<MemoryFiles>, met: &[Fault], options: EngineOptions) -> R
     }
     let clock = Arc::new(ManualClock::new(START_MICROS));
     let environment = env(Arc::new(faults.clone()), Arc::clone(&clock), 1);
-    let engine = Engine::open(environment, Path::new("/data"), options).unwrap();
-    let tablet = match engine.tablets().first() {
-        Some(tablet) => Arc::clone(tablet),
-        None => engine.create_tablet(RowRange::all()).unwrap(),
-    };
-    tablet.set_schema(Arc::new(plain_schema()));
-    engine.start().unwrap();
+    let (engine, tablet) = open_started(environment, options);
     Rig { disk, faults, clock, engine, tablet }
 }
 
@@ -325,12 +319,13 @@ fn a_flush_that_meets_the_limit_while_the_log_is_held_is_tried_again_too() {
     rig.faults.inject(shortage(".log").sticky());
     std::thread::scope(|scope| {
         let writes = scope.spawn(|| rig.write(3..ROWS, 0));
-        while !matches!(rig.engine.health(), Health::Held(_)) {
+        let held = || matches!(rig.engine.health(), Health::Held { by: HeldBy::Log, .. });
+        while !held() {
             std::thread::yield_now();
         }
         rig.faults.inject(shortage("/data/sst"));
         block_on(rig.tablet.flush()).unwrap_err();
-        assert!(matches!(rig.engine.health(), Health::Held(_)));
+        assert!(held());
         rig.faults.heal();
         writes.join().unwrap();
     });

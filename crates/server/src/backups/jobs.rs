@@ -435,7 +435,7 @@ impl Backups {
     /// An error where nothing is written before a restart.
     fn check_writable(&self) -> Result<()> {
         match self.engine.health() {
-            Health::Serving | Health::Held(_) => Ok(()),
+            Health::Serving | Health::Held { .. } => Ok(()),
             Health::ReadOnly(reason) => Err(Error::unavailable(reason)),
         }
     }

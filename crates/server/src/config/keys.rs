@@ -82,8 +82,8 @@ const PARTITION_SHARE_PERCENT_MAX: usize = 95;
 const FILTER_BITS_MIN: usize = 4;
 const FILTER_BITS_MAX: usize = 20;
 
-/// Levels that are pinned, at most: there are no more.
-const PINNED_LEVELS_MAX: usize = 7;
+/// Levels that are pinned, at most: all but the last.
+const PINNED_LEVELS_MAX: usize = 6;
 
 /// Milliseconds between syncs, at most: what a crash may lose should stay a short time.
 const SYNC_INTERVAL_MS_MAX: u64 = 60_000;
@@ -272,7 +272,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "engine.pinned_levels",
         default: "2",
-        about: "levels of new files whose whole index and filter stay in memory",
+        about: "upper levels of files whose whole index and filter stay in memory",
         set: |config, value| {
             config.engine.pinned_levels = values::whole_number(value, PINNED_LEVELS_MAX)? as u32;
             Ok(())

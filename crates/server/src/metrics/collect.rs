@@ -10,7 +10,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use tepui_engine::cache::KindStats;
-use tepui_engine::db::{Engine, Health};
+use tepui_engine::db::{Engine, Health, HeldBy};
 use tepui_engine::log::SYNC_BUCKETS_MICROS;
 use tepui_engine::pressure::Behind;
 use tepui_engine::tablet::TabletStats;
@@ -152,12 +152,14 @@ impl Sources {
         let version = label("version", env!("CARGO_PKG_VERSION"));
         out.gauges(("build", "1, with the server's version"), [(version, 1.0)])?;
         let (held, read_only, reason) = match self.engine.health() {
-            Health::Serving => (0.0, 0.0, String::new()),
-            Health::Held(_) => (1.0, 0.0, String::new()),
-            Health::ReadOnly(reason) => (0.0, 1.0, reason),
+            Health::Serving => (None, 0.0, String::new()),
+            Health::Held { by, .. } => (Some(by), 0.0, String::new()),
+            Health::ReadOnly(reason) => (None, 1.0, reason),
         };
-        let help = "1 where writes wait until the system has an open file or memory for the log";
-        out.gauge("writes_held", help, held)?;
+        let help = "1 where writes wait or are refused until the system has what they take, by what lacks it";
+        let is_held = |by| if held == Some(by) { 1.0 } else { 0.0 };
+        let holds = HeldBy::ALL.map(|by| (label("reason", by.name()), is_held(by)));
+        out.gauges(("writes_held", help), holds)?;
         out.gauges(
             ("read_only", "1 where a failed write has made the server read-only, with the reason"),
             [(label("reason", reason), read_only)],

@@ -96,7 +96,7 @@ fn answer(request: &Request<Incoming>, sources: &Sources) -> Response<String> {
         },
         "/health" => match sources.engine.health() {
             Health::Serving => response(StatusCode::OK, "text/plain", "serving\n".to_owned()),
-            Health::ReadOnly(reason) | Health::Held(reason) => {
+            Health::ReadOnly(reason) | Health::Held { reason, .. } => {
                 response(StatusCode::SERVICE_UNAVAILABLE, "text/plain", format!("{reason}\n"))
             }
         },

@@ -33,6 +33,59 @@ async fn health_says_serving_until_the_server_stops_and_a_ping_is_answered() {
     assert_eq!(heard, (NOT_SERVING, true));
 }
 
+#[tokio::test]
+async fn a_disk_without_room_for_flushes_is_told_until_it_has_some() {
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_client::HealthClient;
+    let (env, faults) = with_faults(&memory());
+    let server = start_with(&env, |config| {
+        serve_metrics(config);
+        config.engine.memtable_bytes = 1 << 20;
+    })
+    .await;
+    server.create(&[]).await;
+    let mut health = HealthClient::new(server.channel.clone());
+    let mut watch = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert_eq!(watch.message().await.unwrap().unwrap().status, 1, "SERVING");
+    faults.inject(
+        Fault::new(FaultOp::Create)
+            .on_path("/tepui/sst")
+            .kind(tepui_engine::ErrorKind::NoSpace)
+            .sticky(),
+    );
+    let value = vec![7; 64 << 10];
+    let mut refusals = 0;
+    let heard = loop {
+        tokio::select! {
+            heard = watch.message() => break heard.unwrap().unwrap().status,
+            written = server.set("r", &value) => refusals += u64::from(written.is_err()),
+        }
+    };
+    assert_eq!(heard, 2, "NOT_SERVING");
+    assert!(refusals > 0);
+    let refused = loop {
+        if let Err(refused) = server.set("r", &value).await {
+            break refused;
+        }
+    };
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("injected"), "{refused}");
+    let (status, told) = scrape(&server, "/health").await;
+    assert!(status.contains("503") && told.contains("injected"), "{status} {told}");
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    assert_eq!(sample(&metrics, "tepui_writes_held{reason=\"flush_fails\"}"), 1, "{metrics}");
+    assert_eq!(sample(&metrics, "tepui_writes_held{reason=\"log\"}"), 0);
+    assert_eq!(sample(&metrics, "tepui_read_only"), 0);
+
+    faults.heal();
+    assert_eq!(watch.message().await.unwrap().unwrap().status, 1, "SERVING by itself");
+    assert!(scrape(&server, "/health").await.0.contains("200"));
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    assert_eq!(sample(&metrics, "tepui_writes_held{reason=\"flush_fails\"}"), 0);
+    drop((watch, health));
+    server.stop().await;
+}
+
 /// Names of everything that is served besides reflection, each with one of its RPCs.
 const SERVICES: [(&str, &str); 4] = [
     ("google.bigtable.admin.v2.BigtableInstanceAdmin", "CreateInstance"),

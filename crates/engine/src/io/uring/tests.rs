@@ -2,6 +2,7 @@
 //! the runtime, the kernel and the device. A kernel that forbids io_uring leaves what needs a ring untested.
 
 use std::path::Path;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc;
 
 use futures::FutureExt as _;
@@ -354,6 +355,46 @@ fn only_a_single_threaded_runtime_is_attached_and_once() {
         let _second = other.io.attach().unwrap();
         tokio::join!(rig.read(10), other.read(10));
     });
+}
+
+/// Counts what is logged.
+struct Told(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for Told {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn where_io_uring_is_forbidden_the_log_says_so_once_however_many_threads_attach() {
+    let mut rig = Rig::new(IoMode::Direct);
+    let metrics = rig.files.metrics().unwrap();
+    let forbidden: fn() -> std::io::Result<IoUring> = || Err(Errno::PERM.into());
+    rig.io = Arc::new(UringIo::with_set_up(Arc::new(ThreadSpawner), metrics, forbidden));
+    let told = Arc::new(AtomicUsize::new(0));
+    let threads = (0..4).map(|_| {
+        let (io, told) = (Arc::clone(&rig.io), Arc::clone(&told));
+        let attach = move || {
+            tracing::subscriber::with_default(Told(told), || {
+                runtime().block_on(async { drop(io.attach().unwrap()) });
+                drop(io.attach_blocking().unwrap());
+            });
+        };
+        ThreadSpawner.spawn("attaches", Box::new(attach)).unwrap()
+    });
+    threads.for_each(|thread| thread.join());
+    assert_eq!(told.load(Ordering::Relaxed), 1);
 }
 
 #[test]

@@ -125,9 +125,32 @@ fn a_hundred_readers_of_one_cold_row_read_each_of_its_blocks_once() {
         assert_eq!(value.unwrap().unwrap(), vec![123; 50]);
     }
     assert_eq!(io.reads().len(), 3, "filter, index, data: {:?}", io.reads());
-    assert_eq!(reader.metrics().blocks_read.get(), 3);
+    assert_eq!(reader.metrics().blocks_read.get(), 2 + cache.stats().blocks);
     assert!(cache.stats().loads_shared >= 99);
     assert_eq!(cache.flights().len(), 0);
+}
+
+#[test]
+fn where_all_blocks_fit_a_missing_one_comes_with_those_around_it_in_one_read() {
+    let files = file_of(5_000);
+    let reads_of = |cache_bytes| {
+        let cache = cache(cache_bytes);
+        let reader = open(&files, &cache);
+        let io = GateIo::new();
+        io.open();
+        for i in 0..200 {
+            assert_eq!(now(get(&reader, &io, &row(i))).unwrap().unwrap(), vec![i as u8; 50]);
+        }
+        let data_reads =
+            io.reads().len() as u64 - cache.stats().index.misses - cache.stats().filter.misses;
+        (data_reads, cache.stats().blocks)
+    };
+    // Some 400 kB of records.
+    let (reads, blocks) = reads_of(8 << 20);
+    assert!(blocks >= 20, "{blocks}");
+    assert!(reads <= blocks / 5, "{reads} reads of {blocks} blocks");
+    let (reads, blocks) = reads_of(600 << 10);
+    assert_eq!(reads, blocks, "each by itself, where another may have to go for it");
 }
 
 #[test]

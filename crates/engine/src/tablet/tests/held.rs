@@ -1,0 +1,199 @@
+//! Writes that are refused for what a disk lacks: what is told of it, and that they go on by themselves.
+
+use super::*;
+use crate::db::HeldBy;
+use crate::io::{Fault, FaultFiles, FaultOp};
+use crate::options::EngineOptions;
+use crate::setbacks::Work;
+
+/// Longer than a compaction or a flush that failed is left alone.
+const A_MINUTE_MICROS: u64 = 60_000_000;
+
+struct Held {
+    rig: Rig,
+    faults: FaultFiles,
+    clock: Arc<ManualClock>,
+}
+
+/// A tablet whose level 0 is empty, and is due for compaction with two files.
+fn empty() -> Held {
+    Held::new(EngineOptions { l0_compaction_files: 2, ..EngineOptions::default() })
+}
+
+/// The same with a full level 0.
+fn full() -> Held {
+    let full = empty();
+    full.fill();
+    full
+}
+
+impl Held {
+    fn new(options: EngineOptions) -> Self {
+        let files = Arc::new(MemoryFiles::new());
+        let faults = FaultFiles::new(Arc::clone(&files) as Arc<dyn Files>);
+        let clock = Arc::new(ManualClock::new(START_MICROS));
+        let rig = rig_over(options, Arc::clone(&clock) as _, files, Arc::new(faults.clone()));
+        Self { rig, faults, clock }
+    }
+
+    fn fill(&self) {
+        for n in 0..self.rig.tablet.core.options.l0_stop_files {
+            self.rig.write(&["row-00", &format!("row-{n:02}")]);
+        }
+    }
+
+    fn compact(&self) -> Result<()> {
+        self.clock.advance_micros(A_MINUTE_MICROS);
+        self.rig.tablet.claim_by_shape().expect("level 0 is full").run()
+    }
+
+    /// Why a write is refused.
+    fn refused(&self) -> Error {
+        self.rig.tablet.core.background.store(true, Ordering::Release);
+        let refused = self.rig.tablet.admit().unwrap_err();
+        self.rig.tablet.core.background.store(false, Ordering::Release);
+        assert_eq!(refused.kind(), ErrorKind::Overloaded, "{refused}");
+        refused
+    }
+
+    /// By what writes are held, and why.
+    fn held(&self) -> Option<(HeldBy, String)> {
+        match self.rig.engine.health() {
+            Health::Held { by, reason } => Some((by, reason)),
+            _ => None,
+        }
+    }
+}
+
+/// What goes wrong with the disk.
+type Wrong = fn(&Held);
+
+#[test]
+fn a_disk_that_is_full_or_fails_for_compactions_is_named_until_it_does_no_more() {
+    let fail: [(&str, Wrong); 2] = [
+        ("free", |held| held.faults.set_free_bytes(Some(1))),
+        ("injected", |held| {
+            let failing = Fault::new(FaultOp::Create).on_path("/data/sst");
+            held.faults.inject(failing.kind(ErrorKind::Exhausted).sticky());
+        }),
+    ];
+    for (reason, fail) in fail {
+        let full = full();
+        assert_eq!(full.held(), None, "compactions are behind, no more");
+        fail(&full);
+        for _ in 0..2 {
+            let error = full.compact().unwrap_err();
+            assert!(error.message().contains(reason), "{error}");
+            let refused = full.refused();
+            assert!(refused.message().contains(error.message()), "{refused}");
+            let (by, told) = full.held().expect("no write is taken");
+            assert!(by == HeldBy::Compaction && told.contains(error.message()), "{told}");
+            // It is told while the next try is awaited, too.
+            full.clock.advance_micros(A_MINUTE_MICROS);
+            assert!(full.held().is_some());
+            assert!(full.refused().message().contains(error.message()));
+        }
+        full.faults.heal();
+        full.faults.set_free_bytes(None);
+        full.compact().unwrap();
+        assert_eq!(full.held(), None);
+        full.rig.tablet.admit().unwrap();
+    }
+}
+
+#[test]
+fn a_damaged_file_is_the_trouble_of_its_table_alone() {
+    let full = full();
+    let file = full.rig.tablet.version().level(0)[0].id;
+    let path = full.rig.tablet.core.layout.sst(file);
+    let mut bytes = full.rig.files.contents(&path).unwrap();
+    bytes[3] ^= 0x40;
+    full.rig.files.put_contents(&path, bytes);
+    let error = full.compact().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    assert!(full.refused().message().contains(error.message()));
+    assert_eq!(full.held(), None);
+}
+
+#[test]
+fn a_file_that_one_table_cannot_read_is_its_trouble_and_many_tables_that_cannot_are_the_machines() {
+    let full = full();
+    let file = full.rig.tablet.version().level(0)[0].id;
+    let path = full.rig.tablet.core.layout.sst(file);
+    let bad_sector = Fault::new(FaultOp::Read).on_path(path.to_str().unwrap()).kind(ErrorKind::Io);
+    full.faults.inject(bad_sector.sticky());
+    let error = full.compact().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(full.refused().message().contains(error.message()));
+    assert_eq!(full.held(), None);
+    let other = full.rig.engine.create_tablet(RowRange::all()).unwrap();
+    other.note_setback(Work::Below, &error);
+    assert!(full.held().is_some());
+}
+
+#[test]
+fn a_failure_below_level_0_is_over_with_the_next_compaction_there() {
+    let held = empty();
+    held.rig.write(&["a", "b"]);
+    held.rig.engine.compact_fully().unwrap();
+    let failing = Fault::new(FaultOp::Create).on_path("/data/sst").kind(ErrorKind::Exhausted);
+    held.faults.inject(failing.sticky());
+    held.rig.engine.compact_fully().unwrap_err();
+    held.faults.heal();
+    held.clock.advance_micros(A_MINUTE_MICROS);
+    held.rig.engine.compact_fully().unwrap();
+    held.fill();
+    assert_eq!(held.held(), None, "behind, no more");
+    let refused = held.refused();
+    assert!(!refused.message().contains("injected"), "{refused}");
+}
+
+#[test]
+fn a_directory_whose_sync_has_failed_is_not_synced_again() {
+    let full = full();
+    let core = &full.rig.tablet.core;
+    let (ssts, values) = (core.layout.ssts(), core.layout.values());
+    full.faults.inject(Fault::new(FaultOp::SyncDir).on_path("/data/sst").kind(ErrorKind::Io));
+    assert_eq!(core.sync_dir(&ssts).unwrap_err().kind(), ErrorKind::Io);
+    let syncs = full.faults.count(FaultOp::SyncDir);
+    assert_eq!(core.sync_dir(&ssts).unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(full.faults.count(FaultOp::SyncDir), syncs);
+    core.sync_dir(&values).unwrap();
+}
+
+#[test]
+fn a_dropped_tablet_holds_nothing() {
+    let full = full();
+    full.faults.set_free_bytes(Some(1));
+    full.compact().unwrap_err();
+    assert!(full.held().is_some());
+    full.rig.engine.drop_tablet(full.rig.tablet.id()).unwrap();
+    assert_eq!(full.held(), None);
+    assert!(full.rig.tablet.core.setbacks.tablets().is_empty());
+    // Work that was under way fails a moment later.
+    let error = Error::new(ErrorKind::NoSpace, "no space");
+    full.rig.tablet.note_setback(Work::Flush, &error);
+    assert!(full.rig.tablet.core.setbacks.tablets().is_empty());
+}
+
+#[test]
+fn a_disk_without_room_for_flushes_is_named_once_memory_is_full() {
+    let held = Held::new(EngineOptions { memtables_waiting_max: 1, ..EngineOptions::default() });
+    let tablet = &held.rig.tablet;
+    let no_room = Fault::new(FaultOp::Create).on_path("/data/sst").kind(ErrorKind::NoSpace);
+    held.faults.inject(no_room.sticky());
+    block_on(tablet.apply(batch("a", &["a"]))).unwrap();
+    let error = block_on(tablet.flush()).unwrap_err();
+    assert_eq!(held.held(), None, "there is memory for more");
+    block_on(tablet.apply(batch("b", &["a"]))).unwrap();
+    tablet.rotate_now();
+    let refused = held.refused();
+    assert!(refused.message().contains(error.message()), "{refused}");
+    let (by, told) = held.held().expect("no write is taken");
+    assert!(by == HeldBy::Flush && told.contains(error.message()), "{told}");
+
+    held.faults.heal();
+    block_on(tablet.flush()).unwrap();
+    assert_eq!(held.held(), None);
+    tablet.admit().unwrap();
+}
