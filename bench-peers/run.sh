@@ -2,21 +2,20 @@
 # Runs the comparison with RocksDB: run.sh distro|newest [arguments of bench-peers]
 #
 # Installs what is missing where it may (Debian, as root), else says what to install. `newest` compiles RocksDB from
-# source the first time: 20 to 30 minutes on two cores, kept in the target directory. TASK=test|clippy|build runs
-# that instead of the program.
-set -euo pipefail
+# source the first time: 20 to 40 minutes on two cores, kept in the target directory. TASK=test|clippy|build runs
+# that instead of the program. Exits with 1 when a bar is short, with 2 when it could not run.
+set -Eeuo pipefail
+trap 'exit 2' ERR
 
-usage="usage: $0 distro|newest [arguments of bench-peers]"
-peer=${1:?$usage}
-shift
-case $peer in distro | newest) ;; *) echo "$usage" >&2; exit 2 ;; esac
+peer=${1:-}
+case $peer in distro | newest) shift ;; *) echo "usage: $0 distro|newest [arguments of bench-peers]" >&2; exit 2 ;; esac
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-calling_dir=$PWD
-target=${CARGO_TARGET_DIR:-$here/target}
+target=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-$here/target}")
 cargo=${CARGO:-cargo}
 
-# Package and the file that shows it is there. libclang reads RocksDB's header for the bindings.
-needs=("fio=/usr/bin/fio" "libclang-dev=/usr/lib/llvm-*/lib/libclang*.so*")
+# Package and the file that shows it is there. libclang reads RocksDB's header for the bindings, with headers of its own: the library
+# alone (libclang.so.1) is in another package.
+needs=("fio=/usr/bin/fio" "libclang-dev=/usr/lib/llvm-*/lib/libclang.so")
 if [[ $peer == distro ]]; then
     needs+=("librocksdb-dev=/usr/include/rocksdb/c.h")
 else
@@ -42,15 +41,16 @@ fi
 if [[ $peer == distro ]]; then
     manifest=$here/Cargo.toml
     binary=bench-peers
-    # On Debian the library is in the folder of the machine's triplet.
-    library=$(ldconfig -p | awk '/librocksdb\.so / {print $NF; exit}')
-    ROCKSDB_LIB_DIR=$(dirname "${library:?librocksdb.so is not known to ldconfig}")
+    # On Debian the library is in the folder of the machine's triplet, and ldconfig not on the path of an ordinary user.
+    library=$(PATH=$PATH:/usr/sbin:/sbin ldconfig -p | awk '!found && /librocksdb\.so / {found = $NF} END {print found}')
+    [[ -n $library ]] || { echo "librocksdb.so is not known to ldconfig" >&2; exit 2; }
+    ROCKSDB_LIB_DIR=$(dirname "$library")
     export ROCKSDB_LIB_DIR ROCKSDB_INCLUDE_DIR=/usr/include
 else
     manifest=$here/newest/Cargo.toml
     binary=bench-peers-newest
     # Elsewhere where somebody wants to keep it apart from what is rebuilt more often.
-    built=${ROCKSDB_TARGET_DIR:-$target/librocksdb}
+    built=$(realpath --canonicalize-missing "${ROCKSDB_TARGET_DIR:-$target/librocksdb}")
     # For this processor, as RocksDB's own Makefile compiles it: its filters and checksums want AVX2 and PCLMUL.
     (
         export CARGO_TARGET_DIR=$built CXXFLAGS="${CXXFLAGS:+$CXXFLAGS }-march=native"
@@ -71,5 +71,4 @@ case ${TASK:-run} in
     clippy) exec "$cargo" clippy --locked --manifest-path "$manifest" --all-targets -- -D warnings ;;
     *) echo "TASK is one of run, build, test, clippy" >&2; exit 2 ;;
 esac
-cd "$calling_dir"
 exec "$target/release/$binary" "$@"

@@ -2,8 +2,9 @@
 
 The messages are those of the installed Python packages, so no protoc and no copies of .proto files are
 needed. Those packages carry no service descriptors; the services are added from the table that the server
-is generated from (crates/server/src/rpcs.rs), each in a file of its own. Source positions and comments
-are left out, which keeps the file small. To renew it, from the root of the project:
+is generated from (crates/server/src/rpcs.rs), each in a file of its own. Messages that the packages lack
+are added from SESSION. RPCs without messages in the table, which are not served, are left out. So are
+source positions and comments, which keeps the file small. To renew it, from the root of the project:
 
     python3 -m venv /tmp/descriptors
     /tmp/descriptors/bin/pip install google-cloud-bigtable==2.50.2 grpcio-health-checking
@@ -38,6 +39,21 @@ PACKAGES = {
     "admin": "google.bigtable.admin.v2",
     "iam": "google.iam.v1",
     "longrunning": "google.longrunning",
+    "session": "google.bigtable.v2",
+    "spelled_out": "google.bigtable.admin.v2",
+    "instances": "google.bigtable.admin.v2",
+}
+# What crates/server/src/api/session.rs has of the messages that the packages lack: (field, number, type, choice)
+# by message. A type in capitals is one of protobuf's own.
+SESSION = {
+    "GetClientConfigurationRequest": [
+        ("instance_name", 1, "STRING", None),
+        ("app_profile_id", 2, "STRING", None),
+    ],
+    "ClientConfiguration": [
+        ("session_configuration", 2, "SessionClientConfiguration", None),
+        ("stop_polling", 3, "BOOL", "polling"),
+    ],
 }
 
 
@@ -83,6 +99,31 @@ def full(path):
     return f"{PACKAGES[package]}.{name}"
 
 
+def session_file(home):
+    """The file of the messages of SESSION; `home` says in which file each known one is."""
+    file = descriptor_pb2.FileDescriptorProto()
+    file.name = "google/bigtable/v2/client_configuration.proto"
+    file.package = PACKAGES["session"]
+    file.syntax = "proto3"
+    for name, fields in SESSION.items():
+        if f"{file.package}.{name}" in home:
+            sys.exit(f"the packages have {name} now: take it out of SESSION")
+        message = file.message_type.add(name=name)
+        for field_name, number, kind, choice in fields:
+            field = message.field.add(name=field_name, number=number)
+            field.label = field.LABEL_OPTIONAL
+            if kind.isupper():
+                field.type = getattr(field, f"TYPE_{kind}")
+            else:
+                field.type = field.TYPE_MESSAGE
+                field.type_name = f".{file.package}.{kind}"
+                file.dependency.append(home[f"{file.package}.{kind}"])
+            if choice is not None:
+                field.oneof_index = len(message.oneof_decl)
+                message.oneof_decl.add(name=choice)
+    return file
+
+
 def main():
     out = descriptor_pb2.FileDescriptorSet()
     done = set()
@@ -100,6 +141,8 @@ def main():
 
     for name, file in sorted(root_files().items()):
         add(file)
+    known = {f"{f.package}.{m.name}": f.name for f in out.file for m in f.message_type}
+    out.file.append(session_file(known))
     home = {f"{f.package}.{m.name}": f.name for f in out.file for m in f.message_type}
     for package, name, rpcs in services():
         if any(f.package == package and s.name == name for f in out.file for s in f.service):

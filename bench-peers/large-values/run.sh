@@ -8,11 +8,15 @@
 #
 # Installs nothing. Needs, by Debian's names: erlang-bitcask, libtokyocabinet-dev, librocksdb-dev, gcc; and root, or
 # systemd-run, for the control group. Variables: DATA_BYTES (4 GB), MEMORY_BYTES (1 GB), VALUE_BYTES, OPERATIONS, TEPUI (the
-# binary), STORES. Exits with 1 when a bar is short, with 2 when it could not run.
+# binary), STORES; TASK=check says only what is missing. Exits with 1 when a bar is short, with 2 when it could not run.
 set -Eeuo pipefail
 trap 'exit 2' ERR
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-directory=${1:?usage: $0 DIRECTORY}
+if (($# == 0)); then
+    echo "usage: $0 DIRECTORY" >&2
+    exit 2
+fi
+directory=$1
 data=${DATA_BYTES:-4000000000}
 memory=${MEMORY_BYTES:-1000000000}
 value=${VALUE_BYTES:-10000}
@@ -55,33 +59,57 @@ if ((${#missing[@]})); then
 fi
 [[ -x $tepui ]] || { echo "no $tepui: build it with make build, or name it by TEPUI" >&2; exit 2; }
 
+# What makes the control group: version 1 or 2 of them by hand, else systemd.
+groups=/sys/fs/cgroup
+cannot=()
+if [[ -w $groups/memory ]]; then
+    by=version-1
+elif [[ -w $groups ]] && grep -qsw memory "$groups/cgroup.subtree_control"; then
+    by=version-2
+elif command -v systemd-run >/dev/null && [[ -d /run/systemd/system ]]; then
+    by=systemd
+else
+    if [[ -d $groups/memory ]]; then cannot+=("$groups/memory cannot be written"); fi
+    if [[ ! -w $groups ]]; then
+        cannot+=("$groups cannot be written")
+    elif [[ ! -d $groups/memory ]]; then
+        cannot+=("memory is not in $groups/cgroup.subtree_control")
+    fi
+    cannot+=("systemd does not run here, or there is no systemd-run")
+    printf 'no control group can limit memory here: %s\n' "${cannot[@]}" >&2
+    echo "Run this as root; a container has to be given the groups of its host (docker run --privileged --cgroupns=host)" >&2
+    exit 2
+fi
+
+if [[ ${TASK:-run} == check ]]; then exit 0; fi
 mkdir "$directory"
 group=tepui-large-values-$$
 finish() {
     rm -rf "$directory"
-    rmdir "/sys/fs/cgroup/memory/$group" "/sys/fs/cgroup/$group" 2>/dev/null || true
+    rmdir "$groups/memory/$group" "$groups/$group" 2>/dev/null || true
 }
 trap finish EXIT
 
-# Runs a command within the limit: by control groups version 2 or 1, else by systemd.
+# Runs a command within the limit.
 limited() {
     local procs
-    if [[ -w /sys/fs/cgroup/memory ]]; then
-        mkdir -p "/sys/fs/cgroup/memory/$group"
-        echo "$memory" >"/sys/fs/cgroup/memory/$group/memory.limit_in_bytes"
-        procs=/sys/fs/cgroup/memory/$group/cgroup.procs
-    elif grep -qs memory /sys/fs/cgroup/cgroup.subtree_control && [[ -w /sys/fs/cgroup ]]; then
-        mkdir -p "/sys/fs/cgroup/$group"
-        echo "$memory" >"/sys/fs/cgroup/$group/memory.max"
-        echo 0 >"/sys/fs/cgroup/$group/memory.swap.max" 2>/dev/null || true
-        procs=/sys/fs/cgroup/$group/cgroup.procs
-    elif command -v systemd-run >/dev/null; then
+    case $by in
+    version-1)
+        mkdir -p "$groups/memory/$group"
+        echo "$memory" >"$groups/memory/$group/memory.limit_in_bytes"
+        procs=$groups/memory/$group/cgroup.procs
+        ;;
+    version-2)
+        mkdir -p "$groups/$group"
+        echo "$memory" >"$groups/$group/memory.max"
+        echo 0 >"$groups/$group/memory.swap.max" 2>/dev/null || true
+        procs=$groups/$group/cgroup.procs
+        ;;
+    systemd)
         systemd-run --quiet --scope --property="MemoryMax=$memory" --property=MemorySwapMax=0 "$@"
         return
-    else
-        echo "no control group can be made here: run this as root" >&2
-        return 2
-    fi
+        ;;
+    esac
     (echo $BASHPID >"$procs" && exec "$@")
 }
 

@@ -24,11 +24,12 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tepui_bench::bars::{Verdicts, exit_code};
 use tepui_bench::counters::Machine;
-use tepui_bench::{Error, Progress, Result};
+use tepui_bench::files::Files;
+use tepui_bench::{Error, Progress, Result, interrupt};
 
 use crate::bars::{Bench, GROUPS, Group, Sizes, Suite};
 use crate::report::Report;
-use crate::rocks::{Rocks, Settings};
+use crate::rocks::{Rocks, Settings, Writing};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -96,7 +97,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    exit_code(run(&Args::parse()))
+    let args = Args::parse();
+    let progress = Progress::visible();
+    let stopped = progress.clone();
+    exit_code(interrupt::on_signal(move || stopped.stop()).and_then(|()| run(&args, progress)))
 }
 
 fn failed(what: &std::path::Path, e: &std::io::Error) -> Error {
@@ -104,7 +108,7 @@ fn failed(what: &std::path::Path, e: &std::io::Error) -> Error {
 }
 
 /// Runs what was asked for; how many bars are short.
-fn run(args: &Args) -> Result<usize> {
+fn run(args: &Args, progress: Progress) -> Result<usize> {
     if matches!(args.command, Some(Command::Groups)) {
         for group in GROUPS {
             let suite = match group.suite {
@@ -125,6 +129,7 @@ fn run(args: &Args) -> Result<usize> {
     if args.rounds == 0 {
         return Err(Error::failed("0 rounds measure nothing"));
     }
+    let files = Files::new(args.json.as_deref(), args.markdown.as_deref())?;
     std::fs::create_dir_all(&args.dir).map_err(|e| failed(&args.dir, &e))?;
     let dir = args.dir.canonicalize().map_err(|e| failed(&args.dir, &e))?;
     let sizes = Sizes {
@@ -141,7 +146,7 @@ fn run(args: &Args) -> Result<usize> {
     };
     sizes.narrow().validate()?;
     sizes.wide().validate()?;
-    let mut bench = Bench::new(&dir, sizes, !args.without_fjall, Progress::visible());
+    let mut bench = Bench::new(&dir, sizes, !args.without_fjall, progress);
     let mut report = Report {
         verdicts: Verdicts {
             machine: Machine::here(&dir),
@@ -151,30 +156,34 @@ fn run(args: &Args) -> Result<usize> {
         series: Vec::new(),
     };
     print!("{}", report.verdicts.heading());
-    if matches!(args.command, Some(Command::Tune)) {
-        tune::run(&mut bench)?;
-    } else {
-        for group in groups {
-            if args.only.is_empty() || args.only.iter().any(|name| name == group.name) {
-                bench.run(group)?;
-            }
-        }
-    }
+    let measured = measure(args, &groups, &mut bench);
     report.verdicts.lines = bench.lines;
     report.series = bench.series;
-    if let Some(path) = &args.json {
-        let text = serde_json::to_string_pretty(&report)
-            .map_err(|e| Error::failed(format!("the report as JSON: {e}")))?;
-        std::fs::write(path, text).map_err(|e| failed(path, &e))?;
-    }
-    if let Some(path) = &args.markdown {
-        std::fs::write(path, report.markdown()).map_err(|e| failed(path, &e))?;
-    }
     println!("\n{}", report.table());
-    if !report.verdicts.lines.is_empty() {
-        println!("{}", report.summary());
+    match &measured {
+        Ok(()) if report.verdicts.lines.is_empty() => {}
+        Ok(()) => println!("{}", report.summary()),
+        Err(error) => report.verdicts.ended_early(error),
     }
-    Ok(report.verdicts.short())
+    // A run that measured nothing leaves the files of another one alone.
+    let nothing = measured.is_err() && report.verdicts.lines.is_empty() && report.series.is_empty();
+    let written = if nothing { Ok(()) } else { files.write(&report, &report.markdown()) };
+    measured.and(written).map(|()| report.verdicts.short())
+}
+
+/// Runs the groups that were asked for, or compares settings; what they found is in the bench, however they ended.
+fn measure(args: &Args, groups: &[&Group], bench: &mut Bench) -> Result<()> {
+    if matches!(args.command, Some(Command::Tune)) {
+        return tune::run(bench);
+    }
+    for group in groups {
+        if args.only.is_empty() || args.only.iter().any(|name| name == group.name) {
+            bench.run(group)?;
+            // What Ctrl-C ends of a peer's own programs is an error of the group, not of this program.
+            bench.progress.check()?;
+        }
+    }
+    Ok(())
 }
 
 /// What is compared, and how it is set.
@@ -190,7 +199,10 @@ fn settings(bench: &Bench, suite: Suite) -> Result<Vec<(String, String)>> {
             ("rows".to_owned(), rows),
             ("runs".to_owned(), runs),
             ("Tepui".to_owned(), stores::tepui_settings()),
-            (format!("RocksDB {}", Rocks::version_here(&bench.dir)?), Settings::best().to_string()),
+            (
+                format!("RocksDB {}", Rocks::version_here(&bench.dir)?),
+                Settings::for_writes(Writing::default()).to_string(),
+            ),
         ]);
     }
     let rows = format!(

@@ -7,7 +7,9 @@ use tepui_bench::{
 };
 
 use crate::fjall::Fjall;
-use crate::rocks::{Filter, How, Layout, Rocks, ScanReadahead, Settings, Waiting, Writing};
+use crate::rocks::{
+    Columns, Filter, How, Layout, Rocks, ScanReadahead, Settings, Waiting, Writing,
+};
 
 /// Enough for several blocks and a partition; few enough to read in no time.
 const ROWS: u64 = 2000;
@@ -79,9 +81,11 @@ fn rocksdb_gives_back_what_was_written_however_it_is_used() {
         let rocks = loaded(dir.path(), &settings(), &dataset);
         for waiting in [Waiting::Threads, Waiting::MultiGet] {
             for readahead in [ScanReadahead::Auto, ScanReadahead::Bytes(32 << 10)] {
-                check(&rocks.used(How { waiting, readahead, sync: true }), &dataset);
+                let how = How { waiting, readahead, sync: true, ..How::default() };
+                check(&rocks.used(how), &dataset);
             }
         }
+        check(&rocks.used(How { columns: Columns::Iterator, ..How::default() }), &dataset);
         assert!(rocks.version().starts_with(|c: char| c.is_ascii_digit()), "{}", rocks.version());
     }
 }
@@ -108,7 +112,8 @@ fn the_newest_rocksdb_reads_asynchronously() {
     let dataset = dataset(1);
     let settings = Settings { interpolation: true, hyper_clock: true, ..settings() };
     let rocks = loaded(dir.path(), &settings, &dataset);
-    let how = How { waiting: Waiting::MultiGetAsync, readahead: ScanReadahead::Async, sync: false };
+    let how =
+        How { waiting: Waiting::MultiGetAsync, readahead: ScanReadahead::Async, ..How::default() };
     check(&rocks.used(how), &dataset);
 }
 
@@ -125,13 +130,31 @@ fn rocksdb_says_how_large_its_index_and_filters_are() {
 #[test]
 fn rocksdb_writes_its_logs_again_in_place_where_writes_are_measured() {
     let dir = tempfile::tempdir().unwrap();
-    let settings = Settings { writing: Some(Writing::default()), ..settings() };
+    let settings = Settings { direct: false, ..Settings::for_writes(Writing::default()) };
     let rocks = Rocks::open(dir.path(), &settings, CACHE_BYTES).unwrap();
     drop(rocks);
     // What it made of its settings, by its own log.
     let log = std::fs::read_to_string(dir.path().join("LOG")).unwrap();
     let line = log.lines().find_map(|l| l.split_once("Options.recycle_log_file_num:")).unwrap();
     assert_eq!(line.1.trim(), "4", "{log}");
+}
+
+#[test]
+fn rocksdb_writes_no_more_than_its_rows_where_writes_are_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = Settings { direct: false, ..Settings::for_writes(Writing::default()) };
+    // Rows of a kilobyte, of which three would be all of a block that ends with its page.
+    let dataset = Dataset { value_bytes: 974, ..dataset(1) };
+    let rocks = Rocks::open(dir.path(), &settings, CACHE_BYTES).unwrap();
+    rocks.load(&dataset, &Progress::hidden()).unwrap();
+    rocks.flush().unwrap();
+    rocks.rest(&Progress::hidden()).unwrap();
+    let on_disk = rocks.figures().into_iter().find(|f| f.name == "sst_bytes").unwrap().value;
+    let written = rocks.close_written_bytes().unwrap();
+    let data = dataset.bytes() as f64;
+    assert!(on_disk > data && on_disk < data * 1.1, "{on_disk} for {data}");
+    // One flush, and nothing to compact.
+    assert!((written - on_disk).abs() < 0.5, "{written} for {on_disk}");
 }
 
 #[test]

@@ -16,7 +16,8 @@ use tepui_bench::bars::{Verdicts, exit_code};
 use tepui_bench::child::Child;
 use tepui_bench::contest::{self, Contest, Entrant, Report};
 use tepui_bench::counters::Machine;
-use tepui_bench::{Dataset, Error, Limit, OpKind, Progress, Result, Store, Workload};
+use tepui_bench::files::Files;
+use tepui_bench::{Dataset, Error, Limit, OpKind, Progress, Result, Store, Workload, interrupt};
 
 use crate::shape::{CONNECTIONS, IN_FLIGHT, THREADS};
 
@@ -134,34 +135,36 @@ fn failed(what: &Path, error: &std::io::Error) -> Error {
 }
 
 fn main() -> ExitCode {
-    exit_code(run(&Args::parse()))
+    let args = Args::parse();
+    let progress = Progress::visible();
+    let stopped = progress.clone();
+    exit_code(interrupt::on_signal(move || stopped.stop()).and_then(|()| run(&args, &progress)))
 }
 
 /// Runs the contest; how many bars are short.
-fn run(args: &Args) -> Result<usize> {
+fn run(args: &Args, progress: &Progress) -> Result<usize> {
     let positive = |seconds: f64| seconds.is_finite() && seconds > 0.0;
     if args.rounds == 0 || !positive(args.seconds) || !positive(args.warm_up) {
         return Err(Error::failed("no rounds, or no seconds: nothing would be measured"));
     }
+    let files = Files::new(args.json.as_deref(), args.markdown.as_deref())?;
     std::fs::create_dir(&args.dir).map_err(|e| failed(&args.dir, &e))?;
+    let mut report = Report {
+        verdicts: Verdicts {
+            machine: Machine::here(&args.dir),
+            settings: Vec::new(),
+            lines: Vec::new(),
+        },
+        runs: Vec::new(),
+    };
     let measured = args
         .dir
         .canonicalize()
         .map_err(|e| failed(&args.dir, &e))
-        .and_then(|dir| measure(args, &dir));
+        .and_then(|dir| measure(args, &dir, progress, &mut report));
     let removed = std::fs::remove_dir_all(&args.dir).map_err(|e| failed(&args.dir, &e));
-    let report = measured?;
-    removed?;
-    if let Some(file) = &args.json {
-        let text =
-            serde_json::to_string_pretty(&report).map_err(|e| Error::failed(e.to_string()))?;
-        write(file, &text)?;
-    }
-    if let Some(file) = &args.markdown {
-        write(file, &report.markdown())?;
-    }
-    println!("{}", report.summary());
-    Ok(report.verdicts.short())
+    let short = report.end(measured, files)?;
+    removed.map(|()| short)
 }
 
 /// A server that has come up.
@@ -200,10 +203,10 @@ fn start(args: &Args, dir: &Path, dataset: &Dataset, progress: &Progress) -> Res
     Ok(servers)
 }
 
-fn measure(args: &Args, dir: &Path) -> Result<Report> {
-    let progress = Progress::visible();
+/// Runs the contest; what it found is in the report, however it ended.
+fn measure(args: &Args, dir: &Path, progress: &Progress, report: &mut Report) -> Result<()> {
     let dataset = contest::rows_of_ten(args.rows);
-    let mut servers = start(args, dir, &dataset, &progress)?;
+    let mut servers = start(args, dir, &dataset, progress)?;
     let names: Vec<&str> = servers.iter().map(|server| server.store.name()).collect();
     let settings = [
         ("servers", format!("{}, each syncs a write before it answers", names.join(", "))),
@@ -216,11 +219,8 @@ fn measure(args: &Args, dir: &Path) -> Result<Report> {
         ),
         ("runs", format!("{} rounds of {} s each, in turns", args.rounds, args.seconds)),
     ];
-    let mut verdicts = Verdicts {
-        machine: Machine::here(dir),
-        settings: settings.map(|(name, value)| (name.to_owned(), value)).into(),
-        lines: Vec::new(),
-    };
+    let verdicts = &mut report.verdicts;
+    verdicts.settings = settings.map(|(name, value)| (name.to_owned(), value)).into();
     print!("{}", verdicts.heading());
     let contest = Contest {
         dataset: &dataset,
@@ -231,18 +231,18 @@ fn measure(args: &Args, dir: &Path) -> Result<Report> {
             ..Workload::of("shape", OpKind::GetFamily)
         },
         rounds: args.rounds,
-        progress: &progress,
+        progress,
     };
     let mut entrants: Vec<Entrant<'_>> = servers
         .iter_mut()
         .map(|server| Entrant::new(&*server.store, Some(&mut server.child)))
         .collect();
     contest.warm_up_all(&mut entrants, args.warm_up)?;
-    let runs = contest.run(GROUP, &mut entrants, &mut |line| {
+    report.runs = contest.run(GROUP, &mut entrants, &mut |line| {
         println!("{}", line.text());
         verdicts.lines.push(line);
     })?;
-    Ok(Report { verdicts, runs })
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use tepui_bench::child::Child;
 use tepui_bench::grpc::connection::Endpoint;
+use tepui_bench::grpc::retry::WhenRefused;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
 use tepui_bench::{Progress, Result};
 
@@ -25,6 +26,7 @@ pub fn start(program: &Path, dir: &Path, progress: &Progress) -> Result<(Child, 
         load_threads: THREADS,
         load_batch_rows: LOAD_ROWS,
         load_in_flight: LOAD_IN_FLIGHT,
+        when_refused: WhenRefused::Again,
         process: Some(child.process()),
     })?;
     server.ensure_table()?;

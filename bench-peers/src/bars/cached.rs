@@ -1,10 +1,11 @@
 //! Point reads from memory: a core's speed beside RocksDB's, and what more reader threads add.
 
-use tepui_bench::{OpKind, Result};
+use tepui_bench::{Error, OpKind, Result};
 
-use super::{Bench, Entrant, nth, per_second, whole_cache};
+use super::{Bench, Entrant, fjall_line, nth, per_second, whole_cache};
 use crate::report::{Bar, Line};
 use crate::rocks::Settings;
+use crate::sample::fastest;
 use crate::stores;
 
 /// Threads of the run that is compared with one: more than there are cores, as a server's could be.
@@ -15,25 +16,37 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let cache = whole_cache(&dataset);
     let tepui = stores::tepui(bench, &dataset, true, cache)?;
     let rocks = stores::rocks(bench, &dataset, &Settings::best(), cache)?;
+    // A block of index and one of filters for each file are the faster way where all of them are in memory.
+    let whole = stores::rocks(bench, &dataset, &Settings::unpartitioned(), cache)?;
     let fjall = stores::fjall(bench, &dataset, cache)?;
     bench.warm_whole(&tepui, &dataset)?;
     bench.warm_whole(&rocks, &dataset)?;
+    bench.warm_whole(&whole, &dataset)?;
     let one = bench.workload("get-cached", OpKind::Get, 1, 1);
-    let mut entrants = vec![Entrant::Store(&tepui, &one), Entrant::Store(&rocks, &one)];
+    let mut entrants = vec![
+        Entrant::Store(&tepui, &one),
+        Entrant::Store(&rocks, &one),
+        Entrant::Store(&whole, &one),
+    ];
     if let Some(fjall) = &fjall {
         bench.warm_whole(fjall, &dataset)?;
         entrants.push(Entrant::Store(fjall, &one));
     }
     let all = bench.contest(&dataset, &entrants)?;
-    let (ours, theirs) = (nth(&all, 0)?, nth(&all, 1)?);
+    let ours = nth(&all, 0)?;
+    let theirs =
+        fastest(all.iter().skip(1).take(2)).ok_or_else(|| Error::failed("RocksDB took no part"))?;
     let note = format!(
-        "{:.2} us beside {:.2} us of processor time",
+        "{:.2} us beside {:.2} us of processor time of {}",
         ours.spread(|s| s.cpu_us).median,
-        theirs.spread(|s| s.cpu_us).median
+        theirs.spread(|s| s.cpu_us).median,
+        theirs.store
     );
     let figure = ours.over(theirs, per_second);
     let name = "cached get, one core: rate over RocksDB";
     bench.say(Line::new("cached", name, figure, Bar::AtLeast(1.5)).note(note));
+    let name = "cached get, one core: rate over fjall".to_owned();
+    fjall_line(bench, "cached", name, ours, all.get(3));
 
     let many = bench.workload("get-cached", OpKind::Get, MANY_THREADS, MANY_THREADS);
     let entrants = [

@@ -13,6 +13,7 @@ use super::{Bench, Entrant, THREADS, nth, per_second};
 use crate::report::{Bar, Line};
 use crate::rocks::{How, Rocks, Settings, Writing};
 use crate::sample::{Sample, Series, Spread, fastest};
+use crate::stores::remove;
 
 /// What a sync takes longer where it is to be slow, as on the disk of a cloud.
 const SLOW_SYNC: Duration = Duration::from_millis(2);
@@ -32,14 +33,6 @@ pub(super) fn fresh(bench: &Bench, name: &str) -> Result<PathBuf> {
     let dir = bench.dir.join(name);
     remove(&dir)?;
     Ok(dir)
-}
-
-pub(super) fn remove(dir: &std::path::Path) -> Result<()> {
-    if dir.exists() {
-        std::fs::remove_dir_all(dir)
-            .map_err(|e| Error::failed(format!("{}: {e}", dir.display())))?;
-    }
-    Ok(())
 }
 
 /// Tepui with a sync before each answer, empty.
@@ -121,7 +114,7 @@ pub fn run_sync(bench: &mut Bench) -> Result<()> {
         ("unpipelined", Writing { pipelined: false, ..Writing::default() }),
     ] {
         let dir = fresh(bench, &format!("rocksdb-sync-{name}"))?;
-        let settings = Settings { writing: Some(writing), ..Settings::best() };
+        let settings = Settings::for_writes(writing);
         let rocks = Rocks::open(&dir, &settings, CACHE_BYTES)?
             .used(How { sync: true, ..How::default() })
             .named(&format!("RocksDB {name}"));

@@ -3,7 +3,7 @@
 use tepui_bench::{Result, Store};
 
 use super::{Bench, whole_cache};
-use crate::figures::{self, INDEX_FILTER_BYTES, PINNED_BYTES};
+use crate::figures::{self, INDEX_FILTER_BYTES, Levels, PINNED_BYTES};
 use crate::report::{Bar, Line};
 use crate::rocks::Settings;
 use crate::sample::Spread;
@@ -20,7 +20,7 @@ fn figure(store: &dyn Store, name: &str) -> Option<f64> {
 pub fn run(bench: &mut Bench) -> Result<()> {
     let dataset = bench.sizes.narrow();
     let per_gb = |bytes: f64| Spread::exact(bytes / MB / (dataset.bytes() as f64 / GB));
-    let tepui = stores::tepui(bench, &dataset, true, whole_cache(&dataset))?;
+    let tepui = stores::tepui_at_rest(bench, &dataset, whole_cache(&dataset))?;
     bench.warm_whole(&tepui, &dataset)?;
     let asked = [
         ("pinned", PINNED_BYTES, Bar::AtMost(1.0)),
@@ -28,8 +28,12 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     ];
     for (what, figure_name, bar) in asked {
         let name = format!("memory of index and filters for a GB of data: {what}");
+        let levels = Levels::now(&tepui);
         bench.say(match figure(&tepui, figure_name) {
-            Some(bytes) => Line::new(GROUP, name, per_gb(bytes), bar).unit("MB"),
+            Some(bytes) => {
+                let line = Line::new(GROUP, name, per_gb(bytes), bar).unit("MB");
+                line.note(levels.to_string()).unless(levels.doubt())
+            }
             None => Line::missing(GROUP, name, bar, figures::missing(figure_name)),
         });
     }

@@ -28,7 +28,7 @@ use tepui_bench::{
 
 use crate::fio::Fio;
 use crate::report::{Bar, Line};
-use crate::rocks::{How, Rocks, ScanReadahead, Waiting};
+use crate::rocks::{Columns, How, Rocks, ScanReadahead, Waiting};
 use crate::sample::{Sample, Series};
 
 /// Threads of the device's shape: one for each core here.
@@ -331,13 +331,23 @@ impl Bench {
     }
 }
 
-/// RocksDB in every way to have many reads under way that this build of it has.
-fn waiting_ways(rocks: &Rocks) -> Vec<Rocks> {
-    let mut ways = vec![Waiting::Threads, Waiting::MultiGet];
-    if cfg!(feature = "newest") {
-        ways.push(Waiting::MultiGetAsync);
+/// RocksDB with a thread for each read, in every way to read a row.
+fn thread_ways(rocks: &Rocks, dataset: &Dataset) -> Vec<Rocks> {
+    let mut ways = vec![Columns::MultiGet];
+    if dataset.columns > 1 {
+        ways.push(Columns::Iterator);
     }
-    ways.into_iter().map(|waiting| rocks.used(How { waiting, ..How::default() })).collect()
+    ways.into_iter().map(|columns| rocks.used(How { columns, ..How::default() })).collect()
+}
+
+/// RocksDB in every way to have many reads under way that this build of it has.
+fn waiting_ways(rocks: &Rocks, dataset: &Dataset) -> Vec<Rocks> {
+    let mut batches = vec![Waiting::MultiGet];
+    if cfg!(feature = "newest") {
+        batches.push(Waiting::MultiGetAsync);
+    }
+    let batches = batches.into_iter().map(|waiting| rocks.used(How { waiting, ..How::default() }));
+    thread_ways(rocks, dataset).into_iter().chain(batches).collect()
 }
 
 /// RocksDB in every way to read ahead; `bytes` are those of a whole scan.
@@ -352,6 +362,22 @@ fn readahead_ways(rocks: &Rocks, bytes: usize) -> Vec<Rocks> {
 /// Series number `at` of a contest.
 fn nth(series: &[Series], at: usize) -> Result<&Series> {
     series.get(at).ok_or_else(|| tepui_bench::Error::failed("a contest without this entrant"))
+}
+
+/// The rate over fjall's, without a bar, where it takes part.
+fn fjall_line(
+    bench: &mut Bench,
+    group: &'static str,
+    name: String,
+    ours: &Series,
+    fjall: Option<&Series>,
+) {
+    if let Some(fjall) = fjall {
+        let rates = [ours, fjall].map(|series| series.spread(per_second).median);
+        let note = format!("{:.0} beside {:.0} a second", rates[0], rates[1]);
+        let line = Line::new(group, name, ours.over(fjall, per_second), Bar::Published);
+        bench.say(line.note(note));
+    }
 }
 
 fn per_second(sample: &Sample) -> f64 {

@@ -2,8 +2,11 @@
 
 use tepui_bench::{Error, OpKind, Result, Store};
 
-use super::{Bench, Entrant, IN_FLIGHT, THREADS, nth, per_second, readahead_ways, whole_cache};
+use super::{
+    Bench, Entrant, IN_FLIGHT, THREADS, fjall_line, nth, per_second, readahead_ways, whole_cache,
+};
 use crate::fio::{BLOCK_BYTES, Fio};
+use crate::fjall::Fjall;
 use crate::report::{Bar, Line};
 use crate::rocks::{Rocks, Settings};
 use crate::sample::fastest;
@@ -26,9 +29,11 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         let whole = label == "cached";
         let tepui = stores::tepui(bench, &dataset, true, cache)?;
         let rocks = stores::rocks(bench, &dataset, &Settings::best(), cache)?;
+        let fjall = stores::fjall(bench, &dataset, cache)?;
         if whole {
             bench.warm_whole(&tepui, &dataset)?;
             bench.warm_whole(&rocks, &dataset)?;
+            fjall.iter().try_for_each(|fjall| bench.warm_whole(fjall, &dataset))?;
         }
         let device = if whole { None } else { Some(Fio::prepare(&bench.dir, dataset.bytes())?) };
         // A scan begins and ends within blocks.
@@ -38,7 +43,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         for reverse in [false, true] {
             let ways: &[Rocks] =
                 if whole || reverse { ways.get(..1).unwrap_or_default() } else { &ways };
-            scan(bench, label, reverse, &tepui, ways, device)?;
+            scan(bench, (label, reverse), &tepui, ways, fjall.as_ref(), device)?;
         }
     }
     Ok(())
@@ -46,10 +51,10 @@ pub fn run(bench: &mut Bench) -> Result<()> {
 
 fn scan(
     bench: &mut Bench,
-    label: &str,
-    reverse: bool,
+    (label, reverse): (&str, bool),
     tepui: &dyn Store,
     ways: &[Rocks],
+    fjall: Option<&Fjall>,
     device: Option<(&Fio, u64)>,
 ) -> Result<()> {
     let dataset = bench.sizes.narrow();
@@ -61,6 +66,8 @@ fn scan(
     let mut entrants = vec![Entrant::Store(tepui, &workload)];
     entrants.extend(ways.iter().map(|way| Entrant::Store(way, &workload)));
     entrants.extend(device.map(|(fio, bytes)| Entrant::Device(fio, &workload, bytes)));
+    let before_fjall = entrants.len();
+    entrants.extend(fjall.map(|fjall| Entrant::Store(fjall, &workload)));
     let all = bench.contest(&dataset, &entrants)?;
     let best = fastest(all.iter().skip(1).take(ways.len()))
         .ok_or_else(|| Error::failed("RocksDB took no part"))?;
@@ -81,5 +88,8 @@ fn scan(
         let note = format!("of reads of {bytes} bytes");
         bench.say(Line::new("scans", name, rate, Bar::Published).note(note).unless(doubt));
     }
+    let from = if label == "cached" { "" } else { " from the page cache" };
+    let name = format!("scan of 100 rows, {label}, {direction}: rate over fjall{from}");
+    fjall_line(bench, "scans", name, ours, all.get(before_fjall));
     Ok(())
 }

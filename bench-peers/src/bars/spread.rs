@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use tepui_bench::tepui::{Slow, Tepui, TepuiOptions, load_spread};
-use tepui_bench::{Dataset, Error, OpKind, Result};
+use tepui_bench::{Dataset, OpKind, Result};
 
 use super::{Bench, Entrant, nth};
 use crate::report::{Bar, Line};
+use crate::stores::remove;
 
 /// SSTs that a row lies in, each with one of its columns.
 const SSTS: u32 = 8;
@@ -22,10 +23,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let dataset = Dataset { rows: narrow.rows.min(ROWS_MAX), columns: SSTS, ..narrow };
     let dir = bench.dir.join("tepui-spread");
     // Written anew each time: it is small, and must be in these SSTs and no others.
-    if dir.exists() {
-        std::fs::remove_dir_all(&dir)
-            .map_err(|e| Error::failed(format!("{}: {e}", dir.display())))?;
-    }
+    remove(&dir)?;
     let options = |name: &str, one_by_one| {
         let mut options = TepuiOptions::new(&dir, dataset.bytes() / CACHE_PART);
         options.name = format!("Tepui, reads {name}");
@@ -53,5 +51,5 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     );
     let name = "row in 8 SSTs, 1 ms a read: p50 with prefetch over without";
     bench.say(Line::new("spread", name, figure, Bar::AtMost(0.2)).note(note));
-    std::fs::remove_dir_all(&dir).map_err(|e| Error::failed(format!("{}: {e}", dir.display())))
+    remove(&dir)
 }

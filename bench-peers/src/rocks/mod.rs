@@ -7,4 +7,4 @@ mod store;
 #[cfg(test)]
 pub use settings::Layout;
 pub use settings::{Filter, LOAD_JOBS, Settings, Writing};
-pub use store::{How, Rocks, ScanReadahead, Waiting};
+pub use store::{Columns, How, Rocks, ScanReadahead, Waiting};

@@ -5,7 +5,7 @@ use tepui_bench::check::ScanCheck;
 use tepui_bench::{Dataset, Depth, Error, Found, Lane, Op, Result, Ticket};
 
 use super::settings::Layout;
-use super::store::{How, ScanReadahead, Shared, Waiting, failed, push_column};
+use super::store::{Columns, How, ScanReadahead, Shared, Waiting, failed, push_column};
 
 /// The default column family, which every database has.
 const FAMILY: &str = "default";
@@ -47,8 +47,11 @@ impl<'a> Reader<'a> {
         let depth = ticket.depth;
         let columns = self.dataset.columns;
         match &ticket.op {
+            Op::Get { row } | Op::GetAbsent { row } if self.how.columns == Columns::Iterator => {
+                self.whole_row(*row, columns, depth)
+            }
             Op::Get { row } | Op::GetAbsent { row } => self.row(*row, 0..columns, depth),
-            Op::GetFamily { row } | Op::GetRow { row } => self.whole_row(*row, depth),
+            Op::GetFamily { row } | Op::GetRow { row } => self.whole_row(*row, u32::MAX, depth),
             Op::GetColumns { row, first, count } => self.row(*row, *first..first + count, depth),
             Op::MultiGet { rows } => self.rows(rows, depth),
             Op::Scan { row, rows, reverse } => self.scan(*row, *rows, *reverse, depth),
@@ -98,8 +101,8 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
-    /// A row whose columns are not named: a scan of its keys where it has several.
-    fn whole_row(&mut self, row: u64, depth: Depth) -> Result<Found> {
+    /// A row by a scan of its keys where it has several: up to `most` of them, where it is known how many there are.
+    fn whole_row(&mut self, row: u64, most: u32, depth: Depth) -> Result<Found> {
         if self.single() {
             return self.row(row, 0..self.dataset.columns, depth);
         }
@@ -115,6 +118,10 @@ impl<'a> Reader<'a> {
             self.dataset.check(row, column, value, depth)?;
             column += 1;
             found = Found { rows: 1, value_bytes: found.value_bytes + value.len() as u64 };
+            // Not a step further, as in a scan.
+            if column == most {
+                break;
+            }
             iterator.next();
         }
         iterator.status().map_err(failed("reading"))?;

@@ -13,6 +13,8 @@ use tepui_bench::{Error, Result};
 pub const BLOCK_BYTES: usize = 4096;
 /// What Tepui's memtables have.
 const WRITE_BUFFER_BYTES: usize = 64 << 20;
+/// Memtables that the base level takes: four, as by RocksDB's defaults, and Tepui's.
+const BASE_LEVEL_MEMTABLES: u64 = 4;
 /// RocksDB's default and large enough that few files, and so few top-level lookups, are left.
 const FILE_BYTES: u64 = 64 << 20;
 /// RocksDB's default: the 12 rows of a block are one interval, and the hash index leads to it.
@@ -68,13 +70,11 @@ pub struct Writing {
     pub recycled: bool,
     /// Flushes and compactions at once.
     pub jobs: i32,
-    /// Bytes written are counted.
-    pub counted: bool,
 }
 
 impl Default for Writing {
     fn default() -> Self {
-        Self { pipelined: true, recycled: true, jobs: BACKGROUND_JOBS, counted: false }
+        Self { pipelined: true, recycled: true, jobs: BACKGROUND_JOBS }
     }
 }
 
@@ -100,12 +100,14 @@ pub struct Settings {
     pub direct: bool,
     /// Layout of rows with several columns.
     pub layout: Layout,
+    /// Bytes of a memtable; the base level has those of some.
+    pub memtable_bytes: usize,
     /// Where writes are what is measured.
     pub writing: Option<Writing>,
 }
 
 impl Settings {
-    /// The settings of the bars, as `tune` found them.
+    /// The settings of the bars about reads, as `tune` found them.
     pub fn best() -> Self {
         Self {
             partitioned: true,
@@ -117,6 +119,7 @@ impl Settings {
             hyper_clock: false,
             direct: true,
             layout: Layout::KeyPerColumn,
+            memtable_bytes: WRITE_BUFFER_BYTES,
             writing: None,
         }
     }
@@ -131,6 +134,19 @@ impl Settings {
     /// The same with an index block and a filter block per file, as RocksDB's own comparison has it.
     pub fn unpartitioned() -> Self {
         Self { partitioned: false, ..Self::best() }
+    }
+
+    /// The settings of the bars about writes: nothing is paid for reads that nobody makes. Rows of a kilobyte in blocks that end
+    /// with a page leave a quarter of it empty, and that is written by every compaction; a ribbon filter takes several
+    /// times the time of a Bloom filter to build; a hash index is built for every block.
+    pub fn for_writes(writing: Writing) -> Self {
+        Self {
+            filter: Filter::Bloom(10.0),
+            aligned: false,
+            hash_index: false,
+            writing: Some(writing),
+            ..Self::best()
+        }
     }
 
     fn table(&self, cache: &Cache) -> BlockBasedOptions {
@@ -173,7 +189,8 @@ impl Settings {
         options.set_max_open_files(-1);
         options.set_use_direct_reads(self.direct);
         options.set_use_direct_io_for_flush_and_compaction(self.direct);
-        options.set_write_buffer_size(WRITE_BUFFER_BYTES);
+        options.set_write_buffer_size(self.memtable_bytes);
+        options.set_max_bytes_for_level_base(self.memtable_bytes as u64 * BASE_LEVEL_MEMTABLES);
         options.set_target_file_size_base(FILE_BYTES);
         options.set_level_compaction_dynamic_level_bytes(true);
         options.set_max_background_jobs(BACKGROUND_JOBS);
@@ -199,9 +216,6 @@ impl Settings {
             options.set_allow_concurrent_memtable_write(true);
             options.set_max_write_buffer_number(WRITE_BUFFERS);
             options.set_max_background_jobs(writing.jobs);
-            if writing.counted {
-                options.enable_statistics();
-            }
             if writing.recycled {
                 options.set_recycle_log_file_num(RECYCLED_LOGS);
                 // RocksDB 7 sets it to 0 again, without a word, beside the default mode of recovery, which only a start after

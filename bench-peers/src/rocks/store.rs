@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rocksdb::{
-    BottommostLevelCompaction, Cache, CompactOptions, DB, Options, WriteBatch, WriteOptions,
-};
+use rocksdb::{BottommostLevelCompaction, Cache, CompactOptions, DB, WriteBatch, WriteOptions};
 use tepui_bench::clock;
 use tepui_bench::{Dataset, Error, Figure, Progress, Result, Run, Store};
 
@@ -33,8 +31,10 @@ const BUSY: [&str; 5] = [
     "rocksdb.num-running-compactions",
     "rocksdb.num-immutable-mem-table",
 ];
-/// What is written to files, by RocksDB's names.
-const WRITTEN: [&str; 2] = ["rocksdb.flush.write.bytes", "rocksdb.compact.write.bytes"];
+/// What RocksDB writes to its log of events when a flush or a compaction has made a file.
+const FILE_MADE: &str = "\"event\": \"table_file_creation\"";
+/// The field of such an event with the bytes of the file.
+const FILE_BYTES: &str = "\"file_size\": ";
 /// The only column family.
 const FAMILY: &str = "default";
 
@@ -61,11 +61,22 @@ pub enum ScanReadahead {
     Async,
 }
 
+/// How the columns of a row are read, each of which is a key of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Columns {
+    /// By one MultiGet of their keys.
+    MultiGet,
+    /// By an iterator from the first of them on, which finds its place once.
+    Iterator,
+}
+
 /// How a database is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct How {
     /// Reads under way at once.
     pub waiting: Waiting,
+    /// How a row of several columns is read.
+    pub columns: Columns,
     /// Read-ahead of scans.
     pub readahead: ScanReadahead,
     /// Writes are synced before they are answered.
@@ -74,7 +85,12 @@ pub struct How {
 
 impl Default for How {
     fn default() -> Self {
-        Self { waiting: Waiting::Threads, readahead: ScanReadahead::Auto, sync: false }
+        Self {
+            waiting: Waiting::Threads,
+            columns: Columns::MultiGet,
+            readahead: ScanReadahead::Auto,
+            sync: false,
+        }
     }
 }
 
@@ -83,8 +99,6 @@ pub(super) struct Shared {
     pub(super) layout: Layout,
     cache: Cache,
     path: PathBuf,
-    /// What it was opened with: its statistics are asked of them.
-    options: Options,
     /// Written while it is measured: a load then has a log, and compactions do not wait for its end.
     writing: bool,
 }
@@ -126,7 +140,6 @@ impl Rocks {
             layout: settings.layout,
             cache,
             path: path.to_owned(),
-            options,
             writing: settings.writing.is_some(),
         };
         let name = if settings.partitioned { "RocksDB" } else { "RocksDB unpartitioned" };
@@ -140,16 +153,19 @@ impl Rocks {
             Waiting::MultiGet => " MultiGet",
             Waiting::MultiGetAsync => " MultiGet async_io",
         };
+        let columns = match how.columns {
+            Columns::MultiGet => "",
+            Columns::Iterator => " iterator",
+        };
         let readahead = match how.readahead {
             ScanReadahead::Auto => String::new(),
             ScanReadahead::Bytes(bytes) => format!(" readahead {bytes}"),
             ScanReadahead::Async => " async readahead".to_owned(),
         };
         let base = self.name.split(" with").next().unwrap_or("RocksDB");
-        let name = match (waiting, readahead.as_str()) {
-            ("", "") => base.to_owned(),
-            _ => format!("{base} with{waiting}{readahead}"),
-        };
+        let how_used = format!("{waiting}{columns}{readahead}");
+        let with = if how_used.is_empty() { "" } else { " with" };
+        let name = format!("{base}{with}{how_used}");
         Self { name, shared: Arc::clone(&self.shared), how }
     }
 
@@ -183,14 +199,16 @@ impl Rocks {
         self.shared.db.flush().map_err(failed("flushing"))
     }
 
-    /// Bytes that flushes and compactions wrote; not a number where they are not counted.
-    fn written_bytes(&self) -> f64 {
-        let Some(text) = self.shared.options.get_statistics() else { return f64::NAN };
-        let count = |name: &str| {
-            let line = text.lines().find(|line| line.split_whitespace().next() == Some(name))?;
-            line.rsplit(':').next()?.trim().parse::<f64>().ok()
-        };
-        WRITTEN.iter().map(|name| count(name).unwrap_or(f64::NAN)).sum()
+    /// Closes it; bytes of all files that flushes and compactions made, by its own log, which is complete then. Its
+    /// statistics would count them too, and every write would pay for that.
+    pub fn close_written_bytes(self) -> Result<f64> {
+        let path = self.shared.path.join("LOG");
+        if Arc::into_inner(self.shared).is_none() {
+            return Err(Error::failed("RocksDB is used elsewhere and cannot be closed"));
+        }
+        let log = std::fs::read_to_string(&path)
+            .map_err(|e| Error::failed(format!("{}: {e}", path.display())))?;
+        Ok(files_made_bytes(&log))
     }
 
     fn property(&self, name: &str) -> f64 {
@@ -223,6 +241,16 @@ impl Rocks {
         }
         self.shared.db.write_opt(batch, options).map_err(failed("writing"))
     }
+}
+
+/// Bytes of the files that a log of events says were made.
+fn files_made_bytes(log: &str) -> f64 {
+    let made = log.lines().filter(|line| line.contains(FILE_MADE));
+    let bytes = made.filter_map(|line| {
+        let (_, rest) = line.split_once(FILE_BYTES)?;
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<f64>().ok()
+    });
+    bytes.sum()
 }
 
 /// The number after `name` and `=`, with or without text such as `(estimated)` between them.
@@ -328,7 +356,6 @@ impl Store for Rocks {
         vec![
             Figure::gauge("cache_bytes", self.shared.cache.get_usage() as f64),
             Figure::gauge("cache_pinned_bytes", self.shared.cache.get_pinned_usage() as f64),
-            Figure::gauge("written_bytes", self.written_bytes()),
             Figure::gauge("sst_bytes", self.property("rocksdb.total-sst-files-size")),
             Figure::gauge("index_bytes", index),
             Figure::gauge("filter_bytes", filter),

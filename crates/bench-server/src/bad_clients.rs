@@ -25,10 +25,13 @@ const STALLED_FOR: Duration = Duration::from_secs(3);
 const CANCELLED_AT_ONCE: usize = 16;
 /// Large requests under way at a time, each on a connection of its own.
 const LARGE_AT_ONCE: usize = 4;
-/// Bytes of a large request: what Bigtable documents as the most.
-const LARGE_BYTES: usize = 256 << 20;
-/// Bytes of a value of a large request that could be carried out: four of them, which the server has room for in turns.
-const LARGE_ROW_BYTES: usize = 4 << 20;
+/// Bytes of the largest request, at most: what Bigtable documents.
+pub const LARGEST_BYTES: usize = 256 << 20;
+/// Bytes of a value of a large request: so much less than 4 MiB that as many of them as it takes, with their names, are no more than
+/// the largest may have.
+const LARGE_ROW_BYTES: usize = (4 << 20) - (4 << 10);
+/// Rows of the largest request, and of one of 32 MB.
+const LARGEST_ROWS: usize = LARGEST_BYTES / (4 << 20);
 const LARGE_ROWS: usize = 8;
 /// Their thread's niceness: what is measured is what they do to the server, and elsewhere they would have processors of their
 /// own to send from.
@@ -66,6 +69,7 @@ pub struct BadClients {
     stop: watch::Sender<bool>,
     thread: Option<Box<dyn JoinHandle>>,
     done: Arc<AtomicU64>,
+    largest: Arc<AtomicU64>,
 }
 
 impl BadClients {
@@ -73,14 +77,15 @@ impl BadClients {
     pub fn start(kind: Kind, endpoint: Endpoint, table: String) -> Result<Self> {
         let (stop, mut stopped) = watch::channel(false);
         let done = Arc::new(AtomicU64::new(0));
-        let count = Arc::clone(&done);
+        let largest = Arc::new(AtomicU64::new(0));
+        let (count, count_largest) = (Arc::clone(&done), Arc::clone(&largest));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| Error::failed(format!("runtime: {error}")))?;
         let work = move || {
             be_nice();
-            let bad = Bad { endpoint, table, done: count };
+            let bad = Bad { endpoint, table, done: count, largest: count_largest };
             let until_stopped = async {
                 // Nobody left to say so means that it is over, too.
                 let _ = stopped.wait_for(|stop| *stop).await;
@@ -89,12 +94,17 @@ impl BadClients {
             runtime.block_on(select(std::pin::pin!(until_stopped), work));
         };
         let thread = ThreadSpawner.spawn("bad-clients", Box::new(work))?;
-        Ok(Self { stop, thread: Some(thread), done })
+        Ok(Self { stop, thread: Some(thread), done, largest })
     }
 
     /// Requests that came to an end, or were made to: 0 means that they did nothing.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
+    }
+
+    /// Of these, the requests of [`LARGEST_BYTES`] that the server had room for: it read and answered them.
+    pub fn largest(&self) -> u64 {
+        self.largest.load(Ordering::Relaxed)
     }
 }
 
@@ -152,6 +162,7 @@ struct Bad {
     endpoint: Endpoint,
     table: String,
     done: Arc<AtomicU64>,
+    largest: Arc<AtomicU64>,
 }
 
 type Client = v2::bigtable_client::BigtableClient<Connection>;
@@ -163,11 +174,11 @@ impl Bad {
                 join_all((0..STALLED_CONNECTIONS).map(|_| self.do_not_read())).await;
             }),
             Kind::SendTooMuch => Box::pin(async {
-                let too_large = self.request(LARGE_BYTES / LARGE_ROW_BYTES);
-                let large = self.request(LARGE_ROWS);
-                let requests = [too_large, large];
-                let requests = requests.iter().cycle().take(LARGE_AT_ONCE);
-                join_all(requests.map(|request| self.send(request))).await;
+                let ends = [&self.largest, &AtomicU64::new(0)];
+                let requests = [LARGEST_ROWS, LARGE_ROWS].map(|rows| self.request(rows));
+                let requests = requests.iter().zip(ends).cycle().take(LARGE_AT_ONCE);
+                join_all(requests.map(|(request, carried_out)| self.send(request, carried_out)))
+                    .await;
             }),
             Kind::Cancel => Box::pin(async {
                 join_all((0..CANCELLED_AT_ONCE).map(|_| self.cancel())).await;
@@ -256,8 +267,8 @@ impl Bad {
         framed.freeze()
     }
 
-    /// Sends the same request again and again, whatever comes back.
-    async fn send(&self, request: &Bytes) {
+    /// Sends the same request again and again, whatever comes back, and counts how often it was carried out.
+    async fn send(&self, request: &Bytes, carried_out: &AtomicU64) {
         let uri = format!("{}google.bigtable.v2.Bigtable/MutateRows", self.endpoint.origin());
         let mut connection = self.connect().await;
         loop {
@@ -269,8 +280,13 @@ impl Bad {
                 .expect("a path and headers that are constant");
             match connection.call(call).await {
                 Ok(response) => {
-                    // To its end: the outcomes of the entries, or the status.
-                    let _ = http_body_util::BodyExt::collect(response.into_body()).await;
+                    // To its end: the outcomes of the entries, or the status, which a refusal has in place of them.
+                    let answer = http_body_util::BodyExt::collect(response.into_body()).await;
+                    let status = answer.ok().and_then(|answer| answer.trailers().cloned());
+                    let status = status.as_ref().and_then(|trailers| trailers.get("grpc-status"));
+                    if status.is_some_and(|status| status == "0") {
+                        carried_out.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
                 Err(_) => connection = self.connect().await,
             }

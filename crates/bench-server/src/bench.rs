@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use tepui_bench::bars::Line;
 use tepui_bench::counters::Process;
 use tepui_bench::grpc::connection::Endpoint;
+use tepui_bench::grpc::retry::WhenRefused;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
 use tepui_bench::quiet::quietest;
 use tepui_bench::report::{self, RunReport};
@@ -47,6 +48,8 @@ pub struct Bench {
     pub sizes: Sizes,
     /// The binary of `tepui serve`, for servers in a process of their own.
     pub tepui: PathBuf,
+    /// This program, which serves over a slow disk as a process of its own.
+    pub own: PathBuf,
     /// Google's emulator, where it is to take part.
     pub emulator: Option<PathBuf>,
     /// For a person to see and to stop.
@@ -134,7 +137,17 @@ impl Bench {
         table: &str,
         process: Option<Process>,
     ) -> Result<Grpc> {
-        Grpc::new(GrpcOptions {
+        Grpc::new(Self::options(name, endpoint, table, process))
+    }
+
+    /// How such clients speak to it.
+    pub fn options(
+        name: &str,
+        endpoint: Endpoint,
+        table: &str,
+        process: Option<Process>,
+    ) -> GrpcOptions {
+        GrpcOptions {
             name: name.to_owned(),
             endpoint,
             table: table.to_owned(),
@@ -142,8 +155,9 @@ impl Bench {
             load_threads: THREADS,
             load_batch_rows: 200,
             load_in_flight: 16,
+            when_refused: WhenRefused::Again,
             process,
-        })
+        }
     }
 
     /// Warms up and measures, again where the host took much of it; `used` tells what the server has used so far.

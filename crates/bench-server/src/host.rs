@@ -24,6 +24,7 @@ const SETTLED_LOOK: Duration = Duration::from_millis(100);
 pub struct Host {
     running: Running,
     slow: Option<FaultFiles>,
+    cores: usize,
 }
 
 /// How a server is to be.
@@ -65,7 +66,12 @@ impl Host {
             env.files = Arc::new(slow.clone());
         }
         let running = server::start(env, &config).map_err(|e| Error::failed(e.message()))?;
-        Ok(Self { running, slow })
+        Ok(Self { running, slow, cores: config.core_count() })
+    }
+
+    /// The cores that it serves on: all of the machine.
+    pub fn cores(&self) -> usize {
+        self.cores
     }
 
     /// Where it listens.

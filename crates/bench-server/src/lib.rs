@@ -1,6 +1,7 @@
 //! `bench-server`: the bars of Tepui's server, measured over gRPC with the clients of `tepui bench server`.
 //!
 //! * [`host`]: a server in this process, as `tepui serve` runs one, whose threads are told from the clients'.
+//! * [`slow_disk`]: one in a process of its own, whose disk takes few bytes a second.
 //! * [`threads`]: what the threads of a kind use: processor time, and allocations ([`counting`]).
 //! * [`echo`]: what tonic can do at best: the same messages without a database.
 //! * [`bad_clients`]: clients that do not read, send too much, or go away.
@@ -14,4 +15,5 @@ pub mod echo;
 pub mod emulator;
 pub mod groups;
 pub mod host;
+pub mod slow_disk;
 pub mod threads;

@@ -34,6 +34,7 @@ fn the_syncs_of_a_run_are_its_own() {
         dir: dir.path().to_owned(),
         sizes,
         tepui: PathBuf::new(),
+        own: PathBuf::new(),
         emulator: None,
         progress: Progress::hidden(),
         lines: Vec::new(),

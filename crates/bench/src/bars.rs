@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::counters::Machine;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Exit code when a bar is short.
 const SHORT: u8 = 1;
@@ -201,6 +201,11 @@ impl Verdicts {
             let _ = writeln!(text, "{what}: {how}");
         }
         text
+    }
+
+    /// Says in what is written of the run that it is not all, and why.
+    pub fn ended_early(&mut self, error: &Error) {
+        self.settings.push(("ended early".to_owned(), error.to_string()));
     }
 
     /// The last line for a terminal.

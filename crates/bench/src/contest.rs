@@ -16,6 +16,7 @@ use crate::bars::{Bar, Line, Spread, Verdicts, number};
 use crate::child::Child;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
+use crate::files::Files;
 use crate::network::SERVER_CPU_MICROS;
 use crate::progress::Progress;
 use crate::quiet::{self, quietest};
@@ -29,7 +30,7 @@ pub const KEY_BYTES: usize = 24;
 /// A warm-up takes this part of a measured run.
 const WARM_UP_PART: f64 = 0.5;
 /// Our rate over a peer's, at least.
-const RATE_MIN: f64 = 2.0;
+pub const RATE_MIN: f64 = 2.0;
 /// Our p99 over a peer's, at most.
 const P99_MAX: f64 = 1.0;
 
@@ -240,6 +241,19 @@ impl Report {
     pub fn summary(&self) -> String {
         let shares = self.runs.iter().map(|run| run.stolen_share);
         format!("{}\n{}", quiet::summary(shares), self.verdicts.summary())
+    }
+
+    /// Shows what is to be shown and writes what there is, however the run ended; how many bars are short.
+    #[expect(clippy::print_stdout, reason = "the report is what the program is for")]
+    pub fn end(mut self, measured: Result<()>, files: Files<'_>) -> Result<usize> {
+        match &measured {
+            Ok(()) => println!("{}", self.summary()),
+            Err(error) => self.verdicts.ended_early(error),
+        }
+        // A run that measured nothing leaves the files of another one alone.
+        let nothing = measured.is_err() && self.verdicts.lines.is_empty() && self.runs.is_empty();
+        let written = if nothing { Ok(()) } else { files.write(&self, &self.markdown()) };
+        measured.and(written).map(|()| self.verdicts.short())
     }
 
     /// The tables of `docs/benchmarks.md`.

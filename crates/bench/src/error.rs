@@ -9,6 +9,8 @@ pub enum ErrorKind {
     Mismatch,
     /// The person asked for it.
     Interrupted,
+    /// The store refused one operation, which is not to be made again: the run goes on without it.
+    Refused,
 }
 
 /// An error, for the person who runs the benchmark.
@@ -35,6 +37,11 @@ impl Error {
     /// The person asked to stop.
     pub fn interrupted() -> Self {
         Self { kind: ErrorKind::Interrupted, message: "interrupted".to_owned() }
+    }
+
+    /// The store refused an operation.
+    pub fn refused() -> Self {
+        Self { kind: ErrorKind::Refused, message: "refused".to_owned() }
     }
 
     /// Puts what was being done before the message.

@@ -12,13 +12,13 @@
 //! * [`contest`]: YCSB on several servers in turns.
 //! * [`counters`], [`clock`]: what the kernel says that a run cost.
 //! * [`bars`]: figures with what they must be.
-//! * [`report`], [`plot`]: a run as JSON, in a table, as a curve.
+//! * [`report`], [`plot`], [`files`]: a run as JSON, in a table, as a curve, and where they go.
 //! * [`presets`]: workloads by name.
 //! * [`ycsb`]: workloads of a server by name.
 //! * [`kept`]: data that the next run finds again.
 //! * [`tepui`]: the engine as a store.
 //! * `grpc`: a server of the Bigtable API as a store (with the feature of that name).
-//! * [`progress`]: what a person sees meanwhile, and how they end it.
+//! * [`progress`], [`interrupt`]: what a person sees meanwhile, and how they end it.
 
 pub mod bars;
 pub mod check;
@@ -28,8 +28,10 @@ pub mod contest;
 pub mod counters;
 pub mod dataset;
 pub mod error;
+pub mod files;
 #[cfg(feature = "grpc")]
 pub mod grpc;
+pub mod interrupt;
 pub mod kept;
 pub mod network;
 pub mod plot;

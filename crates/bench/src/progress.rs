@@ -1,7 +1,7 @@
 //! What a person sees of a benchmark under way, and how they end it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -16,6 +16,7 @@ const TICK: Duration = Duration::from_millis(200);
 pub struct Progress {
     visible: bool,
     stop: Arc<AtomicBool>,
+    repeats: Arc<AtomicU32>,
 }
 
 impl Progress {
@@ -43,6 +44,12 @@ impl Progress {
     /// `Interrupted` where it should end.
     pub fn check(&self) -> Result<()> {
         if self.stopped() { Err(Error::interrupted()) } else { Ok(()) }
+    }
+
+    /// Whether something may be done once more, of so many times in all; it counts as done.
+    pub fn may_repeat(&self, repeats_max: u32) -> bool {
+        let one_more = |done: u32| (done < repeats_max).then(|| done + 1);
+        self.repeats.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
     /// A bar; without a total it only counts. `unit` is what it counts.

@@ -140,6 +140,8 @@ pub struct RunReport {
     pub unsent: u64,
     /// Operations that were begun and had not ended ten seconds after the run's time.
     pub given_up: u64,
+    /// Operations that the store refused and that were not made again: they are in no latency.
+    pub refused: u64,
     /// Rows that were inserted.
     pub inserts: u64,
     /// The first tenth of the operations, where their number was given.
@@ -222,7 +224,7 @@ fn take(
     let used = Usage::now(device).since(usage);
     let measured = run.finish();
     result.map_err(|error| error.context(format_args!("{} on {}", workload.name, store.name())))?;
-    if measured.ops == 0 {
+    if measured.ops + measured.refused == 0 {
         return Err(if measured.interrupted {
             Error::interrupted()
         } else {
@@ -325,6 +327,7 @@ impl RunReport {
             write_curve: curve(&measured.writes),
             unsent: measured.unsent,
             given_up: measured.given_up,
+            refused: measured.refused,
             inserts: measured.inserts,
             first_tenth: measured.tenths.as_ref().map(|tenths| TenthFigures::of(&tenths.first)),
             last_tenth: measured.tenths.as_ref().map(|tenths| TenthFigures::of(&tenths.last)),
@@ -367,7 +370,7 @@ impl RunReport {
     /// begun.
     pub fn left_out(&self) -> Option<String> {
         self.given_up_text().or_else(|| {
-            let due = self.ops + self.given_up + self.unsent;
+            let due = self.ops + self.refused + self.given_up + self.unsent;
             (self.unsent as f64 > due as f64 * UNSENT_SHARE_MAX).then(|| {
                 let name = &self.workload.name;
                 format!("{} of {due} operations of {name} were due and never begun", self.unsent)

@@ -77,6 +77,8 @@ pub struct Measured {
     pub unsent: u64,
     /// Operations that were begun, and not waited for any longer after the run's time: they are in no latency.
     pub given_up: u64,
+    /// Operations that the store refused and that were not made again: they are in no latency.
+    pub refused: u64,
     /// Rows that were inserted, or given to inserts that did not end.
     pub inserts: u64,
     /// The first and the last tenth of the operations, where their number was given.
@@ -103,6 +105,7 @@ impl Measured {
             writes: latencies(),
             unsent: 0,
             given_up: 0,
+            refused: 0,
             inserts: 0,
             tenths: None,
             timeline: Vec::new(),
@@ -201,6 +204,7 @@ impl<'a> Run<'a> {
             found: Found::default(),
             written: 0,
             given_up: 0,
+            refused: 0,
             interrupted: false,
             late_from: None,
             tenths: Tenths::of(self.workload.limit),
@@ -276,6 +280,7 @@ pub struct Lane<'a> {
     found: Found,
     written: u64,
     given_up: u64,
+    refused: u64,
     interrupted: bool,
     /// In an open loop: the number of the operation that was due next when time was up.
     late_from: Option<u64>,
@@ -370,6 +375,12 @@ impl<'a> Lane<'a> {
         Ok(now)
     }
 
+    /// Reports an operation that the store refused, and that is not made again.
+    pub fn refuse(&mut self) {
+        self.last_nanos = self.run.timer.nanos();
+        self.refused += 1;
+    }
+
     /// Reports operations that were begun and are not waited for any longer.
     pub fn give_up(&mut self, operations: u64) {
         // Until now nothing came of them, so until now the run went on.
@@ -385,7 +396,7 @@ fn check_rows(op: &Op, rows: u64) -> Result<()> {
         | Op::GetRow { .. }
         | Op::GetColumns { .. }
         | Op::ReadUpdate { .. } => rows == 1,
-        Op::GetAbsent { .. } => rows == 0,
+        Op::GetAbsent { .. } | Op::GetAbsentRow { .. } | Op::GetLackedFamily { .. } => rows == 0,
         Op::MultiGet { rows: asked } => rows == asked.len() as u64,
         // Fewer where the table ends; the row that it starts from is always there.
         Op::Scan { rows: asked, .. } => (1..=u64::from(*asked)).contains(&rows),
@@ -403,6 +414,7 @@ impl Drop for Lane<'_> {
         measured.value_bytes_read += self.found.value_bytes;
         measured.rows_written += self.written;
         measured.given_up += self.given_up;
+        measured.refused += self.refused;
         measured.interrupted |= self.interrupted;
         if let (Some(from), Some(rate)) = (self.late_from, self.run.workload.rate) {
             // Those of this lane's numbers that were due before the end.

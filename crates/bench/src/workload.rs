@@ -43,6 +43,16 @@ pub enum Op {
         /// The row; at least [`Dataset::rows`].
         row: u64,
     },
+    /// Reads a row that was never loaded, naming nothing but the row.
+    GetAbsentRow {
+        /// The row; at least [`Dataset::rows`].
+        row: u64,
+    },
+    /// Reads of a row a family that it lacks, naming no column.
+    GetLackedFamily {
+        /// The row.
+        row: u64,
+    },
     /// Reads a row, naming its family and no column.
     GetFamily {
         /// The row.
@@ -135,6 +145,10 @@ pub enum OpKind {
     Get,
     /// [`Op::GetAbsent`].
     GetAbsent,
+    /// [`Op::GetAbsentRow`].
+    GetAbsentRow,
+    /// [`Op::GetLackedFamily`].
+    GetLackedFamily,
     /// [`Op::GetFamily`].
     GetFamily,
     /// [`Op::GetRow`].
@@ -499,6 +513,8 @@ impl Ops {
         match self.kind(number) {
             OpKind::Get => Op::Get { row },
             OpKind::GetAbsent => Op::GetAbsent { row: row + self.rows },
+            OpKind::GetAbsentRow => Op::GetAbsentRow { row: row + self.rows },
+            OpKind::GetLackedFamily => Op::GetLackedFamily { row },
             OpKind::GetFamily => Op::GetFamily { row },
             OpKind::GetRow => Op::GetRow { row },
             OpKind::GetColumns(count) => {

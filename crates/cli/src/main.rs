@@ -6,7 +6,6 @@ mod config;
 mod export;
 mod import;
 mod inspect;
-mod interrupt;
 mod offline_env;
 mod repair;
 mod serve;

@@ -14,12 +14,11 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tepui_bench::interrupt;
 use tepui_transfer::client::{Stop, Target};
 use tepui_transfer::error::{Error, ErrorKind, Result};
 use tepui_transfer::format;
 use tepui_transfer::format::csv;
-
-use crate::interrupt;
 
 /// The exit code of an import that set records aside.
 pub const EXIT_REJECTED: u8 = 3;
@@ -130,7 +129,8 @@ pub fn bar(what: &'static str, template: &str) -> ProgressBar {
 pub fn stop_on_signal() -> Result<Stop> {
     let stop = Stop::default();
     let stopping = stop.clone();
-    interrupt::on_signal(move || stopping.stop()).map_err(Error::failed)?;
+    interrupt::on_signal(move || stopping.stop())
+        .map_err(|error| Error::failed(error.to_string()))?;
     Ok(stop)
 }
 

@@ -1,13 +1,16 @@
 //! What everybody else sees of clients that do not read, send too much, or cancel: reads and writes of rows at a modest
-//! rate, with nobody else, beside threads that only use the processors, and beside each kind of bad clients.
+//! rate, with nobody else, beside threads that only use the processors, and beside each kind of bad clients. The server is a process
+//! of its own, so that what it takes of memory, which has room for several of the largest requests, is its alone.
 
 use tepui_bench::bars::{Bar, Line, Spread};
+use tepui_bench::child::Child;
 use tepui_bench::grpc::INSTANCE;
+use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::{OpKind, Result, Share, Store as _, Workload};
 
-use crate::bad_clients::{BadClients, Kind, Spinning};
+use crate::bad_clients::{BadClients, Kind, LARGEST_BYTES, Spinning};
 use crate::bench::{Bench, Sample};
-use crate::host::{Host, Settings};
+use crate::threads::Used;
 
 const GROUP: &str = "bad-clients";
 const TABLE: &str = "bystanders";
@@ -19,15 +22,22 @@ const RATE: f64 = 2_000.0;
 /// Operations that may be under way in the open loop.
 const IN_FLIGHT: usize = 1024;
 
+/// The budget of memory of the server: the least with room for two requests of 256 MiB at once. Requests have an eighth of it, and
+/// three quarters of that is for large ones; each takes half as much again for what it is decoded into.
+const MEMORY_BYTES: u64 = 8 << 30;
+/// What the process may have over its budget.
+const MEMORY_RATIO_MAX: f64 = 1.1;
+
 pub fn run(bench: &mut Bench) -> Result<()> {
     let dataset = bench.rows_of_ten(bench.sizes.rows);
-    let settings = Settings::with_cache(bench.cache_for(&dataset));
-    let host = Host::start(&bench.dir.join("bad-clients"), settings)?;
-    let clients = bench.clients("tepui", host.endpoint()?, TABLE)?;
-    if clients.ensure_table()? || !clients.holds(&dataset)? {
-        clients.load(&dataset, &bench.progress)?;
-    }
-    host.settle(&bench.progress)?;
+    let config = format!("memory = {MEMORY_BYTES}\n");
+    let dir = bench.dir.join(GROUP);
+    let (server, port) = Child::tepui(&bench.tepui, &dir, &config, &bench.progress)?;
+    let endpoint = Endpoint::parse(&format!("127.0.0.1:{port}"))?;
+    let process = server.process();
+    let clients = bench.clients_of("tepui", endpoint.clone(), TABLE, Some(process))?;
+    clients.load(&dataset, &bench.progress)?;
+    clients.settle(&bench.progress)?;
     let share = |kind| Share { kind, weight: 1 };
     let bystanders = bench.workload(Workload {
         mix: vec![share(OpKind::GetFamily), share(OpKind::Update)],
@@ -35,25 +45,27 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         ..Workload::of("bystanders", OpKind::GetFamily)
     });
     let bystanders = Workload { in_flight: IN_FLIGHT, ..bystanders };
-    let (mut calm, mut spinning) = (Vec::new(), Vec::new());
+    let (mut calm, mut spinning, mut largest) = (Vec::new(), Vec::new(), 0);
     let mut beside = Kind::ALL.map(|kind| (kind, Vec::new(), 0));
     for _ in 0..bench.sizes.rounds {
-        calm.push(bench.sample(&clients, &|| host.used(), &dataset, &bystanders)?);
+        calm.push(bench.sample(&clients, &Used::default, &dataset, &bystanders)?);
         let spinners = Spinning::start(PROCESSORS)?;
         let named = Workload { name: "beside spinning threads".to_owned(), ..bystanders.clone() };
-        spinning.push(bench.sample(&clients, &|| host.used(), &dataset, &named)?);
+        spinning.push(bench.sample(&clients, &Used::default, &dataset, &named)?);
         drop(spinners);
         for (kind, samples, done) in &mut beside {
             let table = format!("{INSTANCE}/tables/{TABLE}");
-            let bad = BadClients::start(*kind, host.endpoint()?, table)?;
+            let bad = BadClients::start(*kind, endpoint.clone(), table)?;
             let named = Workload { name: format!("beside {}", kind.name()), ..bystanders.clone() };
-            samples.push(bench.sample(&clients, &|| host.used(), &dataset, &named)?);
+            samples.push(bench.sample(&clients, &Used::default, &dataset, &named)?);
             *done += bad.done();
+            largest += bad.largest();
             drop(bad);
-            host.settle(&bench.progress)?;
+            clients.settle(&bench.progress)?;
         }
     }
-    host.stop()?;
+    let peak = process.figures().rss_peak_bytes;
+    drop(server);
     let ratio = spinning.iter().zip(&calm).map(|(beside, alone)| p99(beside) / p99(alone));
     let name = format!("bystanders' p99 beside {PROCESSORS} threads that only spin, over alone");
     bench.say(Line::new(GROUP, name, Spread::of(ratio), Bar::Published));
@@ -75,11 +87,47 @@ pub fn run(bench: &mut Bench) -> Result<()> {
                 .unless(doubt),
         );
     }
+    bench.say(memory(peak, largest));
     Ok(())
+}
+
+/// What the process had at most, which says something of large requests where two of them were there at once.
+fn memory(peak: u64, largest: u64) -> Line {
+    let mib = |bytes: u64| bytes >> 20;
+    let two = 2 * LARGEST_BYTES as u64;
+    let doubt = (largest < 2 || peak < two)
+        .then(|| "no two requests of 256 MB were in the server at once".to_owned());
+    let note = format!(
+        "{} MiB at most, of {}; {largest} requests of 256 MB read and answered",
+        mib(peak),
+        mib(MEMORY_BYTES)
+    );
+    let ratio = Spread::exact(peak as f64 / MEMORY_BYTES as f64);
+    let name = "memory of the process beside bad clients over its budget";
+    Line::new(GROUP, name, ratio, Bar::AtMost(MEMORY_RATIO_MAX)).note(note).unless(doubt)
 }
 
 /// The slower tail of reads and writes.
 fn p99(sample: &Sample) -> f64 {
     let reads = sample.run.latency_micros.p99;
     sample.run.write_latency_micros.map_or(reads, |writes| writes.p99.max(reads))
+}
+
+#[cfg(test)]
+mod tests {
+    use tepui_bench::bars::Verdict;
+
+    use super::*;
+
+    #[test]
+    fn memory_says_something_only_where_two_of_the_largest_requests_were_there() {
+        for (peak, largest, verdict) in [
+            (2 << 30, 2, Verdict::Ok),
+            (2 << 30, 1, Verdict::Short),
+            (500 << 20, 2, Verdict::Short),
+            (9 << 30, 2, Verdict::Short),
+        ] {
+            assert_eq!(memory(peak, largest).verdict, verdict, "{peak} {largest}");
+        }
+    }
 }

@@ -7,7 +7,7 @@
 
 mod bad_clients;
 mod emulated;
-mod overload;
+pub mod overload;
 mod reads;
 mod slow_sync;
 mod ycsb;
@@ -44,12 +44,12 @@ pub const GROUPS: &[Group] = &[
     },
     Group {
         name: "overload",
-        about: "twice the rate that the server sustains: gaps between writes, refusals",
+        about: "twice the rate that the server sustains: what reached it, gaps between writes, refusals",
         run: overload::processor,
     },
     Group {
         name: "overload-disk",
-        about: "the same with a disk that takes 8 MiB/s of flushes and compactions",
+        about: "the same with a disk that takes 32 MiB/s of log, flushes and compactions together",
         run: overload::disk,
     },
     Group {

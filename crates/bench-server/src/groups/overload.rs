@@ -1,10 +1,18 @@
 //! Twice what the server can take, for long: writes go on without a pause, and what is refused is told when to come back.
-//! Once with the processor as the limit, and once, as a group of its own, with a disk that takes little, where flushes and
-//! compactions fall behind. The server is a process of its own, so that what it takes of memory is its alone.
+//! Once with the processor as the limit, and once, as a group of its own, with a disk that takes little of the log, flushes and
+//! compactions alike, which fall behind. The server is a process of its own, so that what it takes of memory is its alone.
+//!
+//! ```text
+//! fill       closed loop until memory for writes has been filled: what follows is no burst
+//! sustained  closed loop, refusals obeyed: the rate that the server sustains
+//! overload   open loop of twice that rate; a refused write is over, and the next one is due all the same
+//! ```
 
 use tepui_bench::bars::{Bar, Line, Spread};
 use tepui_bench::child::Child;
 use tepui_bench::grpc::connection::Endpoint;
+use tepui_bench::grpc::retry::WhenRefused;
+use tepui_bench::grpc::{Grpc, GrpcOptions};
 use tepui_bench::{Limit, OpKind, Result, Workload, report};
 
 use crate::bench::Bench;
@@ -13,54 +21,80 @@ const TABLE: &str = "overload";
 const GAP_MS_MAX: f64 = 1_000.0;
 /// Over the sustainable rate.
 const OVER: f64 = 2.0;
-/// Operations that may be under way in the open loop: beyond it clients would need more memory than servers.
-const IN_FLIGHT: usize = 4096;
-/// The sustainable rate is taken over this part of the overload, and over no more seconds than that: by then memory has been
-/// filled many times, and what compacts has its pace.
+/// What must have been asked of the server, over the sustainable rate: less is another load than the bars are about.
+const OVER_MIN: f64 = 1.9;
+/// Operations that may be under way in the open loop: a quarter of a second of 65,000 a second, which is what twice the rate of two
+/// cores is. Fewer, and a server that thinks before it answers is asked for less; more would have clients need more memory
+/// than servers.
+pub const IN_FLIGHT: usize = 16_384;
+/// Operations under way in the closed loop: the server always has more to do than it does at once, also while some of them wait
+/// as long as it asked for.
+pub const SUSTAINED_IN_FLIGHT: usize = 1_024;
+/// Connections: half of the requests that a server lets one have under way are on each.
+pub const CONNECTIONS: usize = 32;
+/// The sustainable rate is taken over this part of the overload, and over no more seconds than that.
 const SUSTAINED_PART: f64 = 0.5;
 const SUSTAINED_SECONDS_MAX: f64 = 120.0;
-/// What flushes and compactions may write in a second on the slow disk.
-const SLOW_DISK_BYTES_PER_SECOND: u64 = 8 << 20;
+/// Shorter than this a rate is chance.
+const SUSTAINED_SECONDS_MIN: f64 = 1.0;
 /// The budget of memory: small, so that its limits are met within the run and not after an hour.
 const MEMORY_BYTES: u64 = 512 << 20;
 /// The block cache, of which writes need nothing.
 const CACHE_BYTES: u64 = 64 << 20;
+/// What is written before the rate is taken: more than memtables and the log's queue may have of the budget.
+const FILL_BYTES: u64 = MEMORY_BYTES - CACHE_BYTES;
 /// What the process may have over its budget.
 const MEMORY_RATIO_MAX: f64 = 1.1;
 /// What is told apart in the JSON: a second, or of long runs so many parts.
 const INTERVAL_SECONDS_MIN: f64 = 1.0;
 const INTERVALS: f64 = 300.0;
 
+/// Cores that serve requests: half of the machine's. Clients on the same machine could not ask for twice of what all of them do.
+pub fn serving_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
+}
+
 /// The processor is the limit.
 pub fn processor(bench: &mut Bench) -> Result<()> {
-    overload(bench, "overload", "the processor is the limit", 0)
+    let server = bench.tepui.clone();
+    overload(bench, "overload", "the processor is the limit", &server)
 }
 
 /// The disk is the limit.
 pub fn disk(bench: &mut Bench) -> Result<()> {
-    overload(bench, "overload-disk", "the disk is the limit", SLOW_DISK_BYTES_PER_SECOND)
+    let server = bench.own.clone();
+    overload(bench, "overload-disk", "the disk is the limit", &server)
 }
 
 fn overload(
     bench: &mut Bench,
     group: &'static str,
     limit: &str,
-    background_bytes_per_second: u64,
+    server: &std::path::Path,
 ) -> Result<()> {
     let dataset = bench.rows_of_one(bench.sizes.rows_large);
     let config = format!(
-        "memory = {MEMORY_BYTES}\n[engine]\nblock_cache_bytes = {CACHE_BYTES}\nbackground_bytes_per_second = {background_bytes_per_second}\n"
+        "memory = {MEMORY_BYTES}\n[server]\ncores = {}\n[engine]\nblock_cache_bytes = {CACHE_BYTES}\n",
+        serving_cores()
     );
     let dir = bench.dir.join(group);
-    let (server, port) = Child::tepui(&bench.tepui, &dir, &config, &bench.progress)?;
+    let (server, port) = Child::tepui(server, &dir, &config, &bench.progress)?;
     let endpoint = Endpoint::parse(&format!("127.0.0.1:{port}"))?;
-    let clients = bench.clients_of("tepui", endpoint, TABLE, Some(server.process()))?;
-    clients.ensure_table()?;
+    let options = Bench::options("tepui", endpoint, TABLE, Some(server.process()));
+    let options = GrpcOptions { connections: CONNECTIONS, ..options };
+    let obeying = Grpc::new(options.clone())?;
+    let insisting = Grpc::new(GrpcOptions { when_refused: WhenRefused::Over, ..options })?;
+    obeying.ensure_table()?;
+
     let seconds = bench.sizes.overload_seconds;
     let sustained_seconds = (seconds * SUSTAINED_PART).min(SUSTAINED_SECONDS_MAX);
     let closed = bench.workload(Workload::of("writes, closed loop", OpKind::Put));
+    let closed = Workload { in_flight: SUSTAINED_IN_FLIGHT, ..closed };
+    let filled = dataset.rows.min(FILL_BYTES.div_ceil(dataset.row_bytes().max(1)));
+    let fill = Workload { limit: Limit::Ops(filled), ..closed.clone() };
+    report::warm_up(&obeying, &dataset, &fill, &bench.progress)?;
     let closed = Workload { limit: Limit::Seconds(sustained_seconds), ..closed };
-    let sustained = report::measure(&clients, &dataset, &closed, None, &bench.progress)?;
+    let sustained = report::measure(&obeying, &dataset, &closed, None, &bench.progress)?;
     bench.progress.check()?;
     let rate = sustained.ops_per_second;
     let open = Workload {
@@ -71,7 +105,7 @@ fn overload(
         ..closed
     };
     let over = report::measure_over_time(
-        &clients,
+        &insisting,
         &dataset,
         &open,
         None,
@@ -80,22 +114,31 @@ fn overload(
     )?;
     bench.progress.check()?;
     drop(server);
+
+    let asked = Asked {
+        rate,
+        seconds: over.seconds,
+        acknowledged: over.ops,
+        refused: over.refused,
+        unsent: over.unsent,
+    };
+    let small = (filled * dataset.row_bytes() < FILL_BYTES)
+        .then(|| format!("{filled} rows do not fill its memory: --rows-large"));
+    let short = (sustained_seconds < SUSTAINED_SECONDS_MIN).then(|| "too short to tell".to_owned());
+    // What the server was asked for is for all figures to stand on; what was given up is a gap that nobody saw the end of.
+    let doubt = short.or(small);
+    bench.say(asked.line(group, limit).unless(doubt.clone()));
+    let doubt = doubt.or_else(|| asked.too_little()).or_else(|| over.given_up_text());
     let gap = over.longest_write_gap_ms.unwrap_or(f64::NAN);
-    let figure = |name| over.figure(name).unwrap_or(f64::NAN);
     let note = format!(
-        "{rate:.0} writes a second in a closed loop; offered {:.0}, acknowledged {:.0} a second over {:.0} s; {:.0} refusals; the host took {:.1} % of the processors",
-        rate * OVER,
-        over.ops_per_second,
-        over.seconds,
-        figure("refused"),
+        "the host took {:.1} % of the processors, {:.1} % while the rate was taken",
         over.stolen_share * 100.0,
+        sustained.stolen_share * 100.0,
     );
-    // What was never begun is what the overload is for; what was given up is a gap that nobody saw the end of.
-    let doubt = (sustained_seconds < 1.0).then(|| "too short to tell".to_owned());
-    let doubt = doubt.or_else(|| over.given_up_text());
     let name = format!("twice the rate, {limit}: longest time without an acknowledged write");
     let line = Line::new(group, name, Spread::exact(gap), Bar::AtMost(GAP_MS_MAX));
     bench.say(line.unit("ms").note(note).unless(doubt));
+    let figure = |name| over.figure(name).unwrap_or(f64::NAN);
     bench.say(Line::new(
         group,
         format!("twice the rate, {limit}: refusals without RetryInfo"),
@@ -107,6 +150,78 @@ fn overload(
     let note = format!("{:.0} MiB at most", peak / f64::from(1 << 20));
     let ratio = Spread::exact(peak / MEMORY_BYTES as f64);
     bench.say(Line::new(group, name, ratio, Bar::AtMost(MEMORY_RATIO_MAX)).note(note));
-    bench.runs.push(over);
+    bench.runs.extend([sustained, over]);
     Ok(())
+}
+
+/// What the server was asked for, and what it answered.
+struct Asked {
+    /// The sustainable rate.
+    rate: f64,
+    /// Until the last answer: what waited in the clients until the time was over is no more than came through.
+    seconds: f64,
+    acknowledged: u64,
+    refused: u64,
+    /// Was due and never begun.
+    unsent: u64,
+}
+
+impl Asked {
+    fn a_second(&self, writes: u64) -> f64 {
+        writes as f64 / self.seconds
+    }
+
+    /// Over the sustainable rate.
+    fn over(&self) -> f64 {
+        self.a_second(self.acknowledged + self.refused) / self.rate
+    }
+
+    /// Why the load is another one than the bars are about, where it is.
+    fn too_little(&self) -> Option<String> {
+        (self.over() < OVER_MIN).then(|| {
+            format!(
+                "the server answered {:.2} times the rate: {} writes were due and never begun, since all {IN_FLIGHT} places were \
+                 taken or the clients had no more of the processors, which are the server's too",
+                self.over(),
+                self.unsent,
+            )
+        })
+    }
+
+    fn line(&self, group: &'static str, limit: &str) -> Line {
+        let note = format!(
+            "{:.0} writes a second sustained; {:.0} due, {:.0} attempted: {:.0} acknowledged, {:.0} refused, over {:.0} s",
+            self.rate,
+            self.rate * OVER,
+            self.a_second(self.acknowledged + self.refused),
+            self.a_second(self.acknowledged),
+            self.a_second(self.refused),
+            self.seconds,
+        );
+        let name = format!("twice the rate, {limit}: attempts over the sustainable rate");
+        let line = Line::new(group, name, Spread::exact(self.over()), Bar::AtLeast(OVER_MIN));
+        line.note(note).unless(self.too_little())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tepui_bench::bars::Verdict;
+
+    use super::*;
+
+    #[test]
+    fn a_load_that_never_reached_the_server_is_short_and_says_why() {
+        let asked =
+            Asked { rate: 100.0, seconds: 10.0, acknowledged: 900, refused: 1_000, unsent: 100 };
+        let line = asked.line("overload", "a limit");
+        assert_eq!((line.verdict, asked.too_little()), (Verdict::Ok, None), "{}", line.text());
+        assert!(line.note.contains("190 attempted: 90 acknowledged, 100 refused"), "{}", line.note);
+        // Most of what was due has waited for a place.
+        let asked = Asked { refused: 400, unsent: 700, ..asked };
+        let line = asked.line("overload", "a limit");
+        assert_eq!(line.verdict, Verdict::Short, "{}", line.text());
+        assert!(line.note.starts_with("the server answered 1.30 times the rate: 700 writes"));
+        assert!(asked.too_little().is_some());
+    }
 }

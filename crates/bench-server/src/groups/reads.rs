@@ -3,7 +3,7 @@
 use tepui_bench::bars::{Bar, Line, Spread};
 use tepui_bench::{Dataset, Distribution, OpKind, Result, Store as _, Workload};
 
-use crate::bench::{Bench, Sample, THREADS};
+use crate::bench::{Bench, Sample};
 use crate::echo::{self, EchoServer};
 use crate::host::{Host, Settings};
 use crate::threads::used;
@@ -31,7 +31,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         }
         host.compact(&bench.progress)?;
         let row = ROWS / 2;
-        let server = EchoServer::start(echo::message(&dataset, row), THREADS)?;
+        let server = EchoServer::start(echo::message(&dataset, row), host.cores())?;
         let bare = bench.clients("bare gRPC echo", server.endpoint()?, TABLE)?;
         let single = bench.workload(Workload {
             distribution: Distribution::Single,

@@ -1,6 +1,7 @@
 //! What the tests of several programs share.
 
 use tepui_bench::grpc::connection::Endpoint;
+use tepui_bench::grpc::retry::WhenRefused;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
 
 /// Clients of the table `t` of a server.
@@ -13,6 +14,7 @@ pub fn clients(endpoint: Endpoint) -> Grpc {
         load_threads: 1,
         load_batch_rows: 100,
         load_in_flight: 2,
+        when_refused: WhenRefused::Again,
         process: None,
     })
     .unwrap()

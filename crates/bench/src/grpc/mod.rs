@@ -20,7 +20,7 @@ use futures::future::select;
 use self::ask::Asks;
 use self::client::{Client, Failure};
 use self::connection::Endpoint;
-use self::retry::Refusals;
+use self::retry::{Refusals, WhenRefused};
 use self::rows::ChunkCheck;
 use self::worker::Worker;
 use crate::check::{Expected, RowsCheck};
@@ -57,6 +57,8 @@ pub struct GrpcOptions {
     pub load_batch_rows: u64,
     /// Requests under way while loading.
     pub load_in_flight: usize,
+    /// What becomes of operations of a run that the server refuses. Those of a load are always made again.
+    pub when_refused: WhenRefused,
     /// The server's process, where it runs on this machine.
     pub process: Option<Process>,
 }
@@ -180,6 +182,7 @@ impl Store for Grpc {
             dataset: run.dataset(),
             known: run.dataset().with_inserts(),
             refusals: &self.refusals,
+            when_refused: self.options.when_refused,
         };
         let crews = self.crews(run.workload().threads)?;
         network::run(run, crews, async |client, ticket: &Ticket| {
@@ -217,6 +220,7 @@ mod tests {
             load_threads: 1,
             load_batch_rows: 1,
             load_in_flight: 1,
+            when_refused: WhenRefused::Again,
             process: None,
         });
         let dataset = Dataset { rows: 1, key_bytes: 20, columns: 1, value_bytes: 1, seed: 0 };

@@ -15,6 +15,15 @@ const DELAY_DEFAULT: Duration = Duration::from_millis(10);
 const DELAY_MAX: Duration = Duration::from_mins(1);
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
+/// What becomes of an operation that the server refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenRefused {
+    /// It is made again after the time that the server asks for, and all of that is in its latency.
+    Again,
+    /// It is over, and counts as refused: the server is asked for what the workload says, however much it refuses.
+    Over,
+}
+
 /// How often a server refused.
 #[derive(Debug, Default)]
 pub struct Refusals {

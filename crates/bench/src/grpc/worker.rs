@@ -2,11 +2,11 @@
 
 use super::ask::{Asks, Naming};
 use super::client::{Client, Failure, Outcome};
-use super::retry::Refusals;
+use super::retry::{Refusals, WhenRefused};
 use super::rows::ChunkCheck;
 use crate::check::{Expected, RowsCheck, ScanCheck};
 use crate::dataset::{Dataset, Depth};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::run::{Found, Ticket};
 use crate::workload::Op;
 
@@ -20,15 +20,21 @@ pub struct Worker<'a> {
     pub known: Dataset,
     /// What the server refused.
     pub refusals: &'a Refusals,
+    /// And what becomes of that.
+    pub when_refused: WhenRefused,
 }
 
 impl Worker<'_> {
-    /// Carries out an operation, however often the server refuses it.
+    /// Carries out an operation, however often the server refuses it; or [refused](crate::ErrorKind::Refused), where that is
+    /// its end.
     pub async fn carry_out(&self, mut client: Client, ticket: &Ticket) -> Result<Found> {
         loop {
             match self.attempt(&mut client, ticket).await {
                 Ok(found) => return Ok(found),
                 Err(Failure::Failed(error)) => return Err(error),
+                Err(Failure::Refused(_)) if self.when_refused == WhenRefused::Over => {
+                    return Err(Error::refused());
+                }
                 // What it waits is in its latency: the client has not been served yet.
                 Err(Failure::Refused(delay)) => tokio::time::sleep(delay).await,
             }
@@ -43,7 +49,10 @@ impl Worker<'_> {
             Op::GetFamily { row } | Op::GetAbsent { row } => {
                 self.read(client, &[*row], Naming::Family, 0..columns, depth).await
             }
-            Op::GetRow { row } => self.read(client, &[*row], Naming::Row, 0..columns, depth).await,
+            Op::GetRow { row } | Op::GetAbsentRow { row } => {
+                self.read(client, &[*row], Naming::Row, 0..columns, depth).await
+            }
+            op @ Op::GetLackedFamily { .. } => Err(op.unsupported("a server").into()),
             Op::GetColumns { row, first, count } => {
                 let naming = Naming::Neighbours(*first, *count);
                 self.read(client, &[*row], naming, *first..first + count, depth).await

@@ -6,6 +6,8 @@
 //! open loop:    an operation begins when it is due, or, with too many under way, when one has ended; then its
 //!               latency counts from when it was due (see crate::run)
 //! ```
+//!
+//! An operation that ends as [refused](ErrorKind::Refused) counts as such and gives its place to the next.
 
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
 
 use super::pacer::Pacer;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::run::{Found, Lane, Ticket};
 
 /// How soon after it has begun operations of an open loop a thread wakes up for the next ones, at the earliest: those that are
@@ -93,7 +95,12 @@ async fn drive_and_drain<C: Clone>(
         let (due, tick) = (std::pin::pin!(due), std::pin::pin!(ticks.tick()));
         match select(std::pin::pin!(done), select(due, tick)).await {
             Either::Left(((ticket, found), _)) => {
-                lane.end(&ticket, found?)?;
+                match found {
+                    Ok(found) => drop(lane.end(&ticket, found)?),
+                    // Its place is free: in an open loop for what is due next.
+                    Err(error) if error.kind() == ErrorKind::Refused => lane.refuse(),
+                    Err(error) => return Err(error),
+                }
             }
             Either::Right((Either::Left((due, _)), _)) => due?,
             Either::Right((Either::Right(_), _)) => {
@@ -121,6 +128,26 @@ mod tests {
     use crate::progress::Progress;
     use crate::run::Run;
     use crate::workload::{Limit, OpKind, Workload};
+
+    #[test]
+    fn refused_operations_end_and_leave_their_places_to_what_is_due_next() {
+        let dataset = Dataset { rows: 100, key_bytes: 24, columns: 1, value_bytes: 10, seed: 1 };
+        let workload =
+            Workload { in_flight: 4, limit: Limit::Ops(100), ..Workload::of("w", OpKind::Put) };
+        let progress = Progress::hidden();
+        let run = Run::new(&dataset, &workload, &progress).unwrap();
+        let asked = std::cell::Cell::new(0);
+        // The server takes one of ten.
+        let answer = async |(): (), _: &Ticket| {
+            asked.set(asked.get() + 1);
+            if asked.get() % 10 == 0 { Ok(Found::default()) } else { Err(Error::refused()) }
+        };
+        let driven = drive(run.lane(0, 1), 4, &[()], &answer);
+        runtime().unwrap().block_on(driven).unwrap();
+        let measured = run.finish();
+        assert_eq!((asked.get(), measured.ops, measured.refused), (100, 10, 90));
+        assert_eq!((measured.writes.len(), measured.unsent, measured.given_up), (10, 0, 0));
+    }
 
     #[test]
     fn what_a_server_that_stops_for_good_owes_is_counted() {

@@ -15,7 +15,7 @@ use tepui_engine::cell::{Row, RowRange};
 use tepui_engine::read::{FamilyProjection, Projection};
 use tepui_engine::tablet::{ReadView, ScanOptions};
 
-use super::{FAMILY, Tepui, increment, load};
+use super::{FAMILY, LACKED, Tepui, increment, load};
 use crate::check::ScanCheck;
 use crate::dataset::{Dataset, Depth};
 use crate::error::{Error, Result};
@@ -31,6 +31,7 @@ const TURN_NANOS: u64 = 50_000;
 struct Asks {
     named: Projection,
     family: Projection,
+    lacked: Projection,
     row: Projection,
     counter: Projection,
     /// By number of columns: neighbours, by the first of them.
@@ -48,10 +49,12 @@ impl Asks {
                 _ => None,
             })
             .collect();
-        let family = FamilyProjection { family: FAMILY, qualifiers: Vec::new() };
+        let whole =
+            |family| newest(Some(vec![FamilyProjection { family, qualifiers: Vec::new() }]));
         Self {
             named: exactly(&all),
-            family: newest(Some(vec![family])),
+            family: whole(FAMILY),
+            lacked: whole(LACKED),
             row: newest(None),
             counter: increment::ask(),
             neighbours,
@@ -179,7 +182,12 @@ impl Worker<'_> {
             Op::GetFamily { row } => {
                 self.get(*row, &self.asks.family, self.all(), depth, key).await
             }
-            Op::GetRow { row } => self.get(*row, &self.asks.row, self.all(), depth, key).await,
+            Op::GetRow { row } | Op::GetAbsentRow { row } => {
+                self.get(*row, &self.asks.row, self.all(), depth, key).await
+            }
+            Op::GetLackedFamily { row } => {
+                self.get(*row, &self.asks.lacked, 0..0, depth, key).await
+            }
             Op::GetColumns { row, first, count } => {
                 let asked = *first..first + count;
                 self.get(*row, self.asks.neighbours(*first, *count), asked, depth, key).await

@@ -1,5 +1,6 @@
 //! Loading rows: a few threads, each with many writes under way, so that the log writes large groups.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -24,7 +25,7 @@ const BATCHES_IN_FLIGHT: usize = 8;
 const CHUNK_ROWS: u64 = 4096;
 
 /// Columns `first..last` of a row, as a batch.
-pub(super) fn batch(dataset: &Dataset, row: u64, columns: std::ops::Range<u32>) -> RowBatch {
+pub(super) fn batch(dataset: &Dataset, row: u64, columns: Range<u32>) -> RowBatch {
     let mutations = columns
         .map(|column| Mutation::Put {
             family: FAMILY,
@@ -36,31 +37,27 @@ pub(super) fn batch(dataset: &Dataset, row: u64, columns: std::ops::Range<u32>) 
     RowBatch { row: Bytes::from(dataset.key(row)), mutations }
 }
 
-/// Writes all rows, every column.
-pub(super) fn load(tablet: &Arc<Tablet>, dataset: &Dataset, progress: &Progress) -> Result<()> {
-    load_columns(tablet, dataset, 0..dataset.columns, progress)
-}
-
-/// Writes some columns of all rows.
-pub(super) fn load_columns(
+/// Writes some columns of some rows.
+pub(super) fn load(
     tablet: &Arc<Tablet>,
     dataset: &Dataset,
-    columns: std::ops::Range<u32>,
+    rows: Range<u64>,
+    columns: Range<u32>,
     progress: &Progress,
 ) -> Result<()> {
-    let bar = progress.bar("load", "rows", Some(dataset.rows));
-    let next = AtomicU64::new(0);
+    let bar = progress.bar("load", "rows", Some(rows.end.saturating_sub(rows.start)));
+    let next = AtomicU64::new(rows.start);
     let failed = AtomicBool::new(false);
     let write = || -> Result<()> {
         pollster::block_on(async {
             let mut under_way = FuturesUnordered::new();
             loop {
                 let from = next.fetch_add(CHUNK_ROWS, Ordering::Relaxed);
-                if from >= dataset.rows || failed.load(Ordering::Relaxed) {
+                if from >= rows.end || failed.load(Ordering::Relaxed) {
                     break;
                 }
                 progress.check()?;
-                let to = from.saturating_add(CHUNK_ROWS).min(dataset.rows);
+                let to = from.saturating_add(CHUNK_ROWS).min(rows.end);
                 for first in (from..to).step_by(BATCH_ROWS as usize) {
                     if under_way.len() >= BATCHES_IN_FLIGHT
                         && let Some(done) = under_way.next().await

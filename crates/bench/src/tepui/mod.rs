@@ -14,6 +14,7 @@ mod spread;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,6 +44,8 @@ pub use tepui_engine::io::IoMode;
 
 /// The family of every cell.
 const FAMILY: FamilyId = FamilyId(1);
+/// A family that no row has a cell of.
+const LACKED: FamilyId = FamilyId(2);
 
 /// Rows whose filters are asked in a round of [`Tepui::filter_access`]: some ten milliseconds of work.
 const FILTER_ACCESS_ROWS: u64 = 20_000;
@@ -147,7 +150,7 @@ impl Tepui {
                 Some(tablet) => tablet,
                 None => engine.create_tablet(RowRange::all())?,
             };
-            let families = [(FAMILY, FamilyOptions::default())].into();
+            let families = [FAMILY, LACKED].map(|f| (f, FamilyOptions::default())).into();
             tablet.set_schema(Arc::new(TabletSchema { families }));
             Ok(tablet)
         };
@@ -191,6 +194,22 @@ impl Tepui {
         let store = Self::open(options, dataset)?;
         store.load(dataset, progress)?;
         Ok(store)
+    }
+
+    /// Writes some of the rows, every column; again where they are there.
+    pub fn load_rows(
+        &self,
+        dataset: &Dataset,
+        rows: Range<u64>,
+        progress: &Progress,
+    ) -> Result<()> {
+        load::load(&self.tablet, dataset, rows, 0..dataset.columns, progress)
+    }
+
+    /// Merges everything into one sorted run, as nobody's compactions leave it and some peers read it best. What is in
+    /// memory has been flushed by [`Store::settle`].
+    pub fn merge(&self) -> Result<()> {
+        Ok(self.engine.compact_fully()?)
     }
 
     /// The engine.
@@ -252,15 +271,13 @@ impl Store for Tepui {
     }
 
     fn load(&self, dataset: &Dataset, progress: &Progress) -> Result<()> {
-        load::load(&self.tablet, dataset, progress)
+        self.load_rows(dataset, 0..dataset.rows, progress)
     }
 
     fn settle(&self, progress: &Progress) -> Result<()> {
         pollster::block_on(self.tablet.flush())?;
         pollster::block_on(self.counters.flush())?;
-        self.rest(progress)?;
-        // What is left above the last level is merged into it, as peers are left with one sorted run.
-        Ok(self.engine.compact_fully()?)
+        self.rest(progress)
     }
 
     fn rest(&self, progress: &Progress) -> Result<()> {

@@ -49,7 +49,7 @@ pub fn load_spread(
     tablet.set_schema(Arc::new(TabletSchema { families }));
     engine.start()?;
     for column in 0..dataset.columns {
-        load::load_columns(&tablet, dataset, column..column + 1, progress)?;
+        load::load(&tablet, dataset, 0..dataset.rows, column..column + 1, progress)?;
         block_on(tablet.flush())?;
     }
     let files = tablet.stats().sst_count;

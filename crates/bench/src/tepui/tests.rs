@@ -50,6 +50,47 @@ fn every_workload_reads_back_what_was_loaded() {
 }
 
 #[test]
+fn a_load_settles_into_the_tree_that_compactions_leave_and_is_merged_where_it_is_asked_for() {
+    let dataset = dataset(1);
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = small(dir.path());
+    // None of level 0 is due.
+    options.engine.l0_compaction_files = 100;
+    let store = Tepui::open(&options, &dataset).unwrap();
+    let progress = Progress::hidden();
+    store.load(&dataset, &progress).unwrap();
+    store.settle(&progress).unwrap();
+    store.load_rows(&dataset, 0..100, &progress).unwrap();
+    store.settle(&progress).unwrap();
+    let levels = || store.tablet.stats().level_files;
+    let (first, deeper) = (levels()[0], levels()[1..].iter().sum::<usize>());
+    assert!(first >= 2 && deeper == 0, "{:?}", levels());
+    store.merge().unwrap();
+    assert_eq!(levels()[0], 0, "{:?}", levels());
+    let workload = Workload {
+        limit: Limit::Ops(500),
+        verify: Verify::All,
+        ..Workload::of("get", OpKind::Get)
+    };
+    measure(&store, &dataset, &workload, None, &progress).unwrap();
+}
+
+#[test]
+fn filters_keep_out_absent_rows_and_families_that_a_row_lacks() {
+    let dataset = dataset(3);
+    let dir = tempfile::tempdir().unwrap();
+    let store = loaded(dir.path(), &dataset);
+    for kind in [OpKind::GetAbsentRow, OpKind::GetLackedFamily] {
+        let workload = Workload { limit: Limit::Ops(1000), ..Workload::of("w", kind) };
+        let run = measure(&store, &dataset, &workload, None, &Progress::hidden()).unwrap();
+        assert_eq!((run.ops, run.value_bytes_read), (1000, 0), "{kind:?}");
+        let figure = |name| run.figure(name).unwrap();
+        let (asked, kept_out) = (figure("filter_lookups"), figure("filter_negatives"));
+        assert!(asked >= 900.0 && kept_out > asked * 0.9, "{kind:?} {kept_out} of {asked}");
+    }
+}
+
+#[test]
 fn increments_of_one_row_are_all_counted_and_share_the_syncs_of_a_slow_disk() {
     let dataset = dataset(1);
     let dir = tempfile::tempdir().unwrap();

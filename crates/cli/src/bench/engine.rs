@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use tepui_bench::counters::{Device, Machine};
+use tepui_bench::files::{check_writable, write};
 use tepui_bench::kept::Kept;
 use tepui_bench::plot;
 use tepui_bench::report::{self, Report, RunReport};
 use tepui_bench::tepui::{IoMode, SyncMode, Tepui, TepuiOptions};
 use tepui_bench::{
-    Dataset, Error, Limit, OpKind, Progress, Result, Share, Store as _, Workload, presets,
+    Dataset, Limit, OpKind, Progress, Result, Share, Store as _, Workload, interrupt, presets,
 };
 use tepui_engine::db::{CompressionPolicy, SEPARATE_VALUES_BYTES};
 
 use super::flags::{Rows, Runs, Usual};
-use super::output::{self, check_writable, write};
+use super::output;
 use super::place::Place;
-use crate::interrupt;
 
 /// Seconds that a run warms up for where the cache does not hold all rows: it fills the cache's share for
 /// index and filters, and more of its data blocks would only replace each other.
@@ -241,7 +241,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let progress = Progress::visible();
     let stopped = progress.clone();
-    interrupt::on_signal(move || stopped.stop()).map_err(Error::failed)?;
+    interrupt::on_signal(move || stopped.stop())?;
     let place = Place::of(options.data.as_deref())?;
     let mut report = Report {
         machine: Machine::here(Path::new(".")),

@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use tepui_bench::clock::Timer;
 use tepui_bench::counters::ProcessFigures;
 use tepui_bench::grpc::connection::Endpoint;
+use tepui_bench::grpc::retry::WhenRefused;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
 use tepui_bench::network::QUIET_SECONDS;
-use tepui_bench::{Dataset, Error, Limit, OpKind, Progress, Store as _, Verify, Workload, report};
+use tepui_bench::{
+    Dataset, Error, Limit, OpKind, Progress, Store as _, Verify, Workload, interrupt, report,
+};
 
 use super::child::Server;
-use crate::interrupt;
 
 /// Point reads under way at once.
 const POINT_READS_IN_FLIGHT: usize = 64;
@@ -81,7 +83,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     }
     let progress = if options.json { Progress::hidden() } else { Progress::visible() };
     let stopped = progress.clone();
-    interrupt::on_signal(move || stopped.stop())?;
+    interrupt::on_signal(move || stopped.stop()).map_err(|error| error.to_string())?;
     let server = Server::start(&options.data, options.config.as_deref())?;
     let result = measure(options, &server, &progress).map_err(|error| error.to_string());
     let stopped = server.stop();
@@ -110,6 +112,7 @@ fn measure(options: &Options, server: &Server, progress: &Progress) -> Result<Re
         load_threads: 1,
         load_batch_rows: options.batch,
         load_in_flight: options.in_flight,
+        when_refused: WhenRefused::Again,
         process: Some(server.process()),
     })?;
     let mut report = Report {

@@ -2,25 +2,10 @@
 
 use std::path::Path;
 
+use tepui_bench::Result;
+use tepui_bench::files::write;
 use tepui_bench::plot::Series;
 use tepui_bench::report::{Report, RunReport};
-use tepui_bench::{Error, Result};
-
-/// Refuses a file that cannot be written: hours later would be late to learn that.
-pub fn check_writable(file: &Path) -> Result<()> {
-    let parent = file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if file.is_dir() || !parent.is_dir() {
-        return Err(Error::failed(format!("cannot write {}: no such directory", file.display())));
-    }
-    Ok(())
-}
-
-/// Writes a file of a report.
-#[expect(clippy::disallowed_methods, reason = "a report for a person, not the engine's data")]
-pub fn write(file: &Path, text: &str) -> Result<()> {
-    std::fs::write(file, text)
-        .map_err(|error| Error::failed(format!("cannot write {}: {error}", file.display())))
-}
 
 /// Writes the report as JSON where that is asked for, and shows `text` unless JSON took its place.
 #[expect(clippy::print_stdout, reason = "the report is what the command is for")]

@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use tepui_bench::counters::{Device, Machine, Process};
+use tepui_bench::files::{check_writable, write};
 use tepui_bench::grpc::connection::Endpoint;
+use tepui_bench::grpc::retry::WhenRefused;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
 use tepui_bench::plot;
 use tepui_bench::report::{self, Report, RunReport};
 use tepui_bench::{
-    Dataset, Distribution, Error, Limit, Progress, Result, Store as _, Workload, ycsb,
+    Dataset, Distribution, Error, Limit, Progress, Result, Store as _, Workload, interrupt, ycsb,
 };
 
 use super::child::Server;
 use super::flags::{Rows, Runs, Usual};
-use super::output::{check_writable, write};
 use super::place::Place;
 use super::{output, server_table};
-use crate::interrupt;
 
 /// Points of a plot over time, roughly: enough to show a stall, few enough to be lines.
 const PLOT_POINTS: f64 = 100.0;
@@ -157,7 +157,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let progress = Progress::visible();
     let stopped = progress.clone();
-    interrupt::on_signal(move || stopped.stop()).map_err(Error::failed)?;
+    interrupt::on_signal(move || stopped.stop())?;
     let target = options.target()?;
     let grpc = Grpc::new(options.grpc(&target)?)?;
     let mut report = Report {
@@ -252,6 +252,7 @@ impl Options {
             load_threads: self.runs.threads,
             load_batch_rows: self.load_batch,
             load_in_flight: self.load_in_flight,
+            when_refused: WhenRefused::Again,
             process,
         })
     }
