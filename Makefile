@@ -1,11 +1,16 @@
 # The one task runner: what CI runs is `make test`. `make` alone lists the targets.
 #
-# Rust, Go, Python 3.11+, Node 20.11+, a JDK 17+ with Maven and a C compiler are all that must be there, and a C++ compiler for fuzz
-# and soak; everything else is fetched from package registries into .cache/ in this directory, and into the caches of Go and Cargo.
+# What must be there is in the README, and scripts/needs.sh says what is missing; everything else is fetched from package registries
+# into .cache/ in this directory, and into the caches of Go and Cargo.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+
+# Targets and what they depend on are lists of words to make: one with a blank is two, and would be removed as two.
+ifneq ($(words x$(CURDIR)x),1)
+$(error the path of this directory has a blank, which make cannot do: $(CURDIR))
+endif
 
 CARGO ?= cargo
 CACHE := $(CURDIR)/.cache
@@ -32,23 +37,53 @@ BENCH_READ_DIR ?= $(CACHE)/bench-read
 WRITE_ROWS ?= 1000000
 WRITE_SECONDS ?= 2
 BENCH_WRITE_DIR ?= $(CACHE)/bench-write
-# make bench-server ARGS='--rows 1000000 --seconds 20'; EMULATOR= leaves Google's emulator out
+# make bench-server ARGS='--rows 1000000 --seconds 20'. What an earlier run left in the directory below is removed; another one, named by
+# BENCH_SERVER_DIR, must not exist.
 BENCH_SERVER_DIR ?= $(CACHE)/bench-server
 EMULATOR_VERSION := v1.58.0
 # The last Go module that carries cbt and is on the module proxy; its own repository has later ones.
 CBT_VERSION := v1.13.0
 CBT := $(CACHE)/cbt-$(CBT_VERSION)/cbt
-EMULATOR ?= $(if $(shell command -v go),$(CACHE)/emulator-$(EMULATOR_VERSION)/emulator)
+EMULATOR ?= $(if $(filter emulator,$(LEFT_OUT)),,$(CACHE)/emulator-$(EMULATOR_VERSION)/emulator)
 # make run ARGS='--data /srv/tepui'; make bench ARGS='--help'
 ARGS ?=
+# make bench-server SKIP='emulator peers'; make bench-write SKIP=large-values. With --only or --help among the ARGS nothing else runs.
+SKIP ?=
+LEFT_OUT := $(SKIP) $(if $(findstring --only,$(ARGS))$(findstring --help,$(ARGS)),peers large-values $(if $(findstring emulator,$(ARGS)),,emulator))
+ifneq ($(filter-out emulator peers large-values,$(SKIP)),)
+$(error SKIP takes emulator, peers and large-values: $(SKIP))
+endif
+# For recipes that run several commands whatever came of the first: `run COMMAND` keeps the worst exit code, with which the end exits.
+IN_TURN = trap 'exit 130' INT; worst=0; run() { "$$@" || { code=$$?; ((code <= worst)) || worst=$$code; }; }
+END_WITHOUT = echo "$@: $(if $(1),left out: $(1),nothing was left out)"; exit $$worst
+
+SERVERS_PEERS = env TEPUI="$(RELEASE_BINARY)" bench-peers/servers/run.sh $(CACHE)/servers-peers
+LARGE_VALUES = env TEPUI="$(RELEASE_BINARY)" bench-peers/large-values/run.sh $(CACHE)/large-values
 
 # Each target uses every core by itself, and its closing lines are to be read.
 .NOTPARALLEL:
 
-.PHONY: help run build test-binary fmt lint test unit process crash clients bench bench-read bench-write bench-read-test bench-server bench-servers-peers bench-large-values bench-backup bench-transfer demo soak fuzz clean
+.PHONY: help needs-test needs-soak needs-fuzz needs-server needs-peers run build test-binary fmt lint test unit process crash clients bench bench-read bench-write bench-read-test bench-server bench-servers-peers bench-large-values bench-backup bench-transfer demo soak fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# Said before anything is built or fetched.
+needs-test:
+	@CARGO="$(CARGO)" scripts/needs.sh rust clippy python node go $(if $(CLIENTS),$(filter java,$(CLIENTS)),java)
+
+needs-soak:
+	@CARGO="$(CARGO)" scripts/needs.sh rust python cxx
+
+needs-fuzz:
+	@CARGO="$(CARGO)" scripts/needs.sh rust cxx
+
+needs-server:
+	@CARGO="$(CARGO)" scripts/needs.sh rust $(if $(EMULATOR),$(if $(wildcard $(EMULATOR)),,go)) $(if $(filter peers,$(LEFT_OUT)),,jdk17) \
+		|| { echo "SKIP='emulator peers' leaves out Google's emulator, Cassandra and HBase" >&2; exit 2; }
+
+needs-peers:
+	@CARGO="$(CARGO)" scripts/needs.sh rust jdk17
 
 run: ## build and start a server on 127.0.0.1:8086, data in ./tepui-data
 	$(CARGO) run --locked --release --bin tepui -- serve $(ARGS)
@@ -69,68 +104,77 @@ lint: ## check the formatting and the lock files, run clippy with warnings as er
 	python3 scripts/check_readme.py
 	python3 scripts/check_exceptions.py
 
-test: lint unit process crash clients ## all that CI runs: lint, unit, process, crash, clients
+test: needs-test lint unit process crash clients ## all that CI runs: lint, unit, process, crash, clients
 
-unit: ## the Rust tests, and those of the benchmarks' reports
+unit: ## the Rust tests, those of the benchmarks' reports and of the clients' runner
 	$(CARGO) test --workspace
 	cd bench-peers/large-values && python3 -m unittest -q
+	cd tests/clients/python/system && python3 -m unittest -q
 
 process: test-binary $(VENV)/.done ## what an operator meets: start, stop, damage, a full disk
-	HARNESS_BINARY=$(TEST_BINARY) $(PYTHON) -m pytest -q tests/process
+	HARNESS_BINARY="$(TEST_BINARY)" $(PYTHON) -m pytest -q tests/process
 
 crash: test-binary $(VENV)/.done ## SIGKILL the server under load, CRASH_ROUNDS times, and check every acknowledged write
-	$(PYTHON) tests/crash/crash.py --rounds $(CRASH_ROUNDS) --binary $(TEST_BINARY)
+	$(PYTHON) tests/crash/crash.py --rounds $(CRASH_ROUNDS) --binary "$(TEST_BINARY)"
 
-clients: test-binary $(VENV)/.done $(SYSTEM_VENV)/.done $(CACHE)/node/.done $(CBT) ## the official clients and their own suites against the real server; CLIENTS picks suites
+clients: needs-test test-binary $(VENV)/.done $(SYSTEM_VENV)/.done $(CACHE)/node/.done $(CBT) ## the official clients and their own suites against the real server; CLIENTS picks suites
 	NODE_PATH=$(CACHE)/node/node_modules PYTHON=$(PYTHON) CBT=$(CBT) SYSTEM_PYTHON=$(SYSTEM_VENV)/bin/python \
-		python3 tests/harness.py --binary $(TEST_BINARY) -- tests/clients/run.sh
+		python3 tests/harness.py --binary "$(TEST_BINARY)" -- tests/clients/run.sh
 
 bench: ## the benchmarks of docs/benchmarks.md; ARGS picks one
 	$(CARGO) run --locked --release --bin tepui -- bench $(ARGS)
 
 bench-read: ## the read path beside RocksDB and the device, a line a bar; ROWS, SECONDS_EACH, ROUNDS, PEER=distro|newest, ARGS
-	BENCH_READ_DIR=$(BENCH_READ_DIR) bench-peers/run.sh $(PEER) --rows $(ROWS) --seconds $(SECONDS_EACH) \
+	BENCH_READ_DIR="$(BENCH_READ_DIR)" bench-peers/run.sh $(PEER) --rows $(ROWS) --seconds $(SECONDS_EACH) \
 		--rounds $(ROUNDS) $(ARGS)
 
-bench-write: ## the write path beside RocksDB, a line a bar; WRITE_ROWS, WRITE_SECONDS, ROUNDS, PEER=distro|newest, ARGS
-	bench-peers/run.sh $(PEER) write --dir $(BENCH_WRITE_DIR) --rows $(WRITE_ROWS) --seconds $(WRITE_SECONDS) \
-		--rounds $(ROUNDS) $(ARGS)
+bench-write: $(if $(filter large-values,$(LEFT_OUT)),,build) ## the write path beside RocksDB, a line a bar, then bench-large-values; WRITE_ROWS, WRITE_SECONDS, ROUNDS, PEER=distro|newest, SKIP, ARGS
+	mkdir -p $(CACHE) && rm -rf "$(CACHE)/large-values"
+	$(if $(filter large-values,$(LEFT_OUT)),,TASK=check $(LARGE_VALUES))
+	$(IN_TURN); \
+	run bench-peers/run.sh $(PEER) write --dir "$(BENCH_WRITE_DIR)" --rows $(WRITE_ROWS) --seconds $(WRITE_SECONDS) --rounds $(ROUNDS) $(ARGS); \
+	$(if $(filter large-values,$(LEFT_OUT)),,run $(LARGE_VALUES);) \
+	$(call END_WITHOUT,$(filter large-values,$(LEFT_OUT)))
 
 bench-read-test: ## that the peers of make bench-read and bench-write do what they are asked: reads compared byte by byte
 	TASK=test bench-peers/run.sh $(PEER)
 
-bench-server: $(EMULATOR) ## the server beside a bare echo, hot rows, a slow device, Google's emulator, a line a bar; EMULATOR, ARGS
+bench-server: needs-server $(EMULATOR) ## the server beside a bare echo, hot rows, a slow device, Google's emulator, a line a bar, then bench-servers-peers; EMULATOR, SKIP, ARGS
 	$(CARGO) build --locked --release --bin tepui --bin bench-server
-	mkdir -p $(dir $(BENCH_SERVER_DIR)) && rm -rf $(BENCH_SERVER_DIR)
-	$(TARGET_DIR)/release/bench-server --dir $(BENCH_SERVER_DIR) $(if $(EMULATOR),--emulator $(EMULATOR)) $(ARGS)
+	mkdir -p $(CACHE) && rm -rf "$(CACHE)/bench-server"
+	$(IN_TURN); \
+	run "$(TARGET_DIR)/release/bench-server" --dir "$(BENCH_SERVER_DIR)" $(if $(EMULATOR),--emulator "$(EMULATOR)") \
+		$(if $(filter emulator,$(LEFT_OUT)),--skip emulator) $(ARGS); \
+	$(if $(filter peers,$(LEFT_OUT)),,run $(SERVERS_PEERS);) \
+	$(call END_WITHOUT,$(filter emulator peers,$(LEFT_OUT)))
 
-bench-servers-peers: build ## the server beside Cassandra and HBase, a line a workload and peer; needs a JDK 17+ with Maven; ARGS
-	TEPUI=$(RELEASE_BINARY) bench-peers/servers/run.sh $(CACHE)/servers-peers $(ARGS)
+bench-servers-peers: needs-peers build ## the server beside Cassandra and HBase, a line a workload and peer; needs a JDK 17 with Maven; ARGS
+	$(SERVERS_PEERS) $(ARGS)
 
 bench-large-values: build ## values of 10 KB beside Bitcask, Tokyo Cabinet and RocksDB; DATA_BYTES, MEMORY_BYTES, STORES
-	mkdir -p $(CACHE) && rm -rf $(CACHE)/large-values
-	TEPUI=$(RELEASE_BINARY) bench-peers/large-values/run.sh $(CACHE)/large-values
+	mkdir -p $(CACHE) && rm -rf "$(CACHE)/large-values"
+	$(LARGE_VALUES)
 
 bench-backup: build $(VENV)/.done ## time a backup and its restore; ROWS of a kilobyte each
-	python3 tests/harness.py --binary $(RELEASE_BINARY) -- bash -c \
-		'$(PYTHON) scripts/bench_backup.py --binary $(RELEASE_BINARY) --host $$BIGTABLE_EMULATOR_HOST --rows $(ROWS)'
+	python3 tests/harness.py --binary "$(RELEASE_BINARY)" -- bash -c \
+		'$(PYTHON) scripts/bench_backup.py --binary "$(RELEASE_BINARY)" --host $$BIGTABLE_EMULATOR_HOST --rows $(ROWS)'
 
 bench-transfer: build ## time `tepui export` and `tepui import` of each format; ROWS of a kilobyte each
-	python3 scripts/bench_transfer.py --binary $(RELEASE_BINARY) --rows $(ROWS)
+	python3 scripts/bench_transfer.py --binary "$(RELEASE_BINARY)" --rows $(ROWS)
 
 demo: build $(VENV)/.demo ## load 336,776 flights, kill the server, read them back
-	$(PYTHON) scripts/demo.py --binary $(RELEASE_BINARY)
+	$(PYTHON) scripts/demo.py --binary "$(RELEASE_BINARY)"
 
-soak: test-binary $(VENV)/.done ## SOAK_ROUNDS rounds of the crash test, then every fuzz target for FUZZ_SECONDS
-	$(PYTHON) tests/crash/crash.py --rounds $(SOAK_ROUNDS) --binary $(TEST_BINARY)
+soak: needs-soak test-binary $(VENV)/.done ## SOAK_ROUNDS rounds of the crash test, then every fuzz target for FUZZ_SECONDS
+	$(PYTHON) tests/crash/crash.py --rounds $(SOAK_ROUNDS) --binary "$(TEST_BINARY)"
 	$(MAKE) fuzz
 
-fuzz: ## every fuzz target for FUZZ_SECONDS
+fuzz: needs-fuzz ## every fuzz target for FUZZ_SECONDS
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 clean: ## remove what was built and fetched
 	$(CARGO) clean
-	rm -rf $(CACHE) fuzz/target bench-peers/target bench-peers/servers/target
+	rm -rf "$(CACHE)" fuzz/target bench-peers/target bench-peers/servers/target
 
 $(VENV)/.done: tests/clients/python/requirements.txt
 $(SYSTEM_VENV)/.done: tests/clients/python/system/requirements.txt

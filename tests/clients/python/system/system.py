@@ -29,6 +29,18 @@ PART_SECONDS_MAX = 1500
 TEST_SECONDS_MAX = 180
 
 
+def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, into: pathlib.Path) -> None:
+    """Unpacks a file or a directory of the archive below `into`. Python before 3.11.4 (Debian 12 has 3.11.2) cannot refuse
+    what would go elsewhere, and `filter` is an error there; so it is refused by hand."""
+    if hasattr(tarfile, "data_filter"):
+        archive.extract(member, into, filter="data")
+        return
+    path = pathlib.PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
+        raise ValueError(f"{member.name} of the archive is no plain file below its directory")
+    archive.extract(member, into)
+
+
 def sources() -> pathlib.Path:
     """The source package of the pinned version, unpacked, without the client itself: the installed one is tested."""
     pinned = next(line.strip() for line in (HERE / "requirements.txt").read_text().splitlines()
@@ -43,7 +55,7 @@ def sources() -> pathlib.Path:
             for member in archive.getmembers():
                 _, _, member.name = member.name.partition("/")
                 if member.name.startswith("tests/"):
-                    archive.extract(member, into, filter="data")
+                    extract(archive, member, into)
     return into
 
 
