@@ -45,7 +45,7 @@ use bytes::Bytes;
 
 use super::ages::ages;
 use super::level_zero::LevelZero;
-use super::shape::{LAST_LEVEL, Shape, is_over_something, level_files, sublevels_max};
+use super::shape::{LAST_LEVEL, Shape, is_over_something, level_bytes, level_files, sublevels_max};
 use super::sublevels::{self, overlapping};
 use crate::cell::RowRange;
 use crate::manifest::{SstRef, Version};
@@ -305,7 +305,7 @@ fn pick_l0(
             .find(|l| overlapping(level_files(version, *l), &span).next().is_some())
             .unwrap_or(base);
         let Some(pick) = complete(version, reason, upper, output, busy) else { continue };
-        let pick = deepen(version, pick, busy);
+        let pick = deepen(version, shape, pick, busy);
         if busy.column_bytes_max.is_some_and(|max| pick.input_bytes() > max) {
             continue;
         }
@@ -321,16 +321,26 @@ fn pick_l0(
     best.map(|(_, pick)| pick)
 }
 
-/// The pick with what it meets in the level below its output, and that as its output, where it is as large as what
-/// it meets there: it would be most of what the next compaction from that level moves.
-fn deepen(version: &Version, pick: Pick, busy: &Busy) -> Pick {
-    if pick.reason != Reason::L0 || pick.output_level >= LAST_LEVEL || pick.is_move() {
-        return pick;
+/// The pick with what it meets in the levels below its output, and the deepest of these as its output, where that is
+/// cheaper than to stop above: what does not fit there goes down again, with its share of what it meets.
+///
+/// Of `taken` bytes that come to where `target` should stay, over `met` in the next level, that share is
+/// `1 - target / taken`. So to stop costs `taken + (1 - target / taken) (taken + met)`, and to go on `taken + met`.
+fn deepen(version: &Version, shape: &Shape, mut pick: Pick, busy: &Busy) -> Pick {
+    while pick.reason == Reason::L0 && pick.output_level < LAST_LEVEL && !pick.is_move() {
+        let (inputs, output) = (pick.inputs.clone(), pick.output_level + 1);
+        let Some(deeper) = complete(version, pick.reason, inputs, output, busy) else { break };
+        let (taken, both) = (pick.input_bytes(), deeper.input_bytes());
+        // Rows are spread as the next level has them.
+        let part = both.saturating_sub(taken) as f64 / level_bytes(version, output).max(1) as f64;
+        let target = shape.targets.at(pick.output_level) as f64 * part.min(1.0);
+        let is_cheaper = target * (both as f64) < (taken as f64).powi(2);
+        if !is_cheaper || both > shape.deep_bytes_max.max(taken.saturating_mul(2)) {
+            break;
+        }
+        pick = deeper;
     }
-    let (inputs, output) = (pick.inputs.clone(), pick.output_level + 1);
-    complete(version, pick.reason, inputs, output, busy)
-        .filter(|deep| deep.input_bytes() < pick.input_bytes().saturating_mul(2))
-        .unwrap_or(pick)
+    pick
 }
 
 /// The newest files of level 0 merged with each other: those that no running compaction has. They are next to

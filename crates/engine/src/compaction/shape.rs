@@ -46,6 +46,10 @@ const DENSE_TOMBSTONES_MIN: u64 = 64;
 /// than live ones.
 const DENSE_SHARE: u64 = 4;
 
+/// Times what level 0 may hold, which a column is merged with at once: twice, 3 GiB by default. Writers fill level 0 while it goes
+/// down, so that a larger one would have them wait for its end.
+const DEEP_LEVELS_ZERO: u64 = 2;
+
 /// What compaction wants to know of a file's contents; from its properties.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Contents {
@@ -76,6 +80,9 @@ pub(crate) struct Shape {
     pub(crate) sublevels: Vec<Run>,
     /// How heavy level 0 is; from 1.0 on it is due whatever its depth.
     pub(super) weight: f64,
+    /// Bytes of a column of level 0 with all that it is merged with below the level that it comes to; of columns that are
+    /// larger by themselves, twice what they are.
+    pub(super) deep_bytes_max: u64,
     /// Levels that are over their targets, the most urgent first; 1.0 is "at its target".
     pub(crate) scores: Vec<(f64, u8)>,
     /// Files with more tombstones than they should have; see the module.
@@ -118,6 +125,10 @@ impl Shape {
         scores.sort_by(|a, b| b.0.total_cmp(&a.0));
         Self {
             debt_bytes: debt(version, &targets, options, style),
+            deep_bytes_max: options
+                .memtable_bytes
+                .saturating_mul(options.l0_stop_files as u64)
+                .saturating_mul(DEEP_LEVELS_ZERO),
             style,
             dense: dense(version, &targets, contents),
             tattered: tattered(version),

@@ -223,7 +223,8 @@ fn a_tiered_tablet_is_written_less_often_and_keeps_few_runs() {
         ..EngineOptions::default()
     };
     let tiered = EngineOptions { compaction: CompactionStyle::Tiered, ..options.clone() };
-    for speed in [1, 20] {
+    // Where level 0 is as deep as it may be, columns of either skip the levels between.
+    for speed in [5, 20] {
         let leveled = Load::new(options.clone()).run(1 << 30, speed);
         let tiered = Load::new(tiered.clone()).run(1 << 30, speed);
         assert!(tiered.write_amplification < leveled.write_amplification, "{leveled:?} {tiered:?}");
@@ -247,4 +248,19 @@ fn a_load_of_random_rows_is_written_a_bounded_number_of_times() {
     let slow = Load::new(options.clone()).run(1 << 30, 20);
     assert!(slow.write_amplification < 11.5, "{slow:?}");
     assert!(slow.sublevels_max <= options.l0_compaction_files + 2, "{slow:?}");
+}
+
+#[test]
+fn a_small_load_of_random_rows_is_hardly_written_to_a_level_on_the_way() {
+    // A twentieth of everything: as a load of 1 GiB.
+    let options = EngineOptions {
+        memtable_bytes: 64 * MIB / 20,
+        base_level_bytes: 256 * MIB / 20,
+        target_file_bytes: 64 * MIB / 20,
+        ..EngineOptions::default()
+    };
+    for speed in [1, 5, 20] {
+        let cost = Load::new(options.clone()).run((1 << 30) / 20, speed);
+        assert!(cost.write_amplification < 3.6, "{speed}: {cost:?}");
+    }
 }
