@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use tepui_bench::child::Child;
+use tepui_bench::grpc::ask::Table;
 use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::grpc::retry::WhenRefused;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
@@ -21,7 +22,7 @@ pub fn start(program: &Path, dir: &Path, progress: &Progress) -> Result<(Child, 
     let server = Grpc::new(GrpcOptions {
         name: "Tepui".to_owned(),
         endpoint: Endpoint::parse(&format!("127.0.0.1:{port}"))?,
-        table: "usertable".to_owned(),
+        table: Table::new("usertable"),
         connections: CONNECTIONS,
         load_threads: THREADS,
         load_batch_rows: LOAD_ROWS,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use tepui_bench::bars::Line;
 use tepui_bench::counters::Process;
+use tepui_bench::grpc::ask::Table;
 use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::grpc::retry::WhenRefused;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
@@ -150,7 +151,7 @@ impl Bench {
         GrpcOptions {
             name: name.to_owned(),
             endpoint,
-            table: table.to_owned(),
+            table: Table::new(table),
             connections: CONNECTIONS,
             load_threads: THREADS,
             load_batch_rows: 200,

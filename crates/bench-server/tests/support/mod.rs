@@ -1,5 +1,6 @@
 //! What the tests of several programs share.
 
+use tepui_bench::grpc::ask::Table;
 use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::grpc::retry::WhenRefused;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
@@ -9,7 +10,7 @@ pub fn clients(endpoint: Endpoint) -> Grpc {
     Grpc::new(GrpcOptions {
         name: "test".to_owned(),
         endpoint,
-        table: "t".to_owned(),
+        table: Table::new("t"),
         connections: 2,
         load_threads: 1,
         load_batch_rows: 100,

@@ -6,6 +6,7 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::mutation::{Mutati
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::row_filter::{Chain, Filter};
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::row_range::{EndKey, StartKey};
 
+use super::INSTANCE;
 use crate::dataset::{Dataset, TIMESTAMP_MICROS};
 
 /// The family of the values.
@@ -17,10 +18,34 @@ const COUNTER: &[u8] = b"count";
 /// The server's time is the timestamp: a write replaces what is there, as YCSB's does.
 const NOW: i64 = -1;
 
+/// A table of an instance, and the app profile that requests name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    /// `projects/P/instances/I`.
+    pub instance: String,
+    /// Its name within the instance.
+    pub id: String,
+    /// The app profile; empty for the instance's own choice.
+    pub app_profile: String,
+}
+
+impl Table {
+    /// A table of the benchmarks' own instance.
+    pub fn new(id: impl Into<String>) -> Self {
+        Self { instance: INSTANCE.to_owned(), id: id.into(), app_profile: String::new() }
+    }
+
+    /// Its full name.
+    pub fn name(&self) -> String {
+        format!("{}/tables/{}", self.instance, self.id)
+    }
+}
+
 /// What operations ask of a table.
 #[derive(Debug)]
 pub struct Asks {
     table: String,
+    app_profile: String,
     dataset: Dataset,
     /// Newest cells of the family.
     family: v2::RowFilter,
@@ -70,9 +95,10 @@ fn named(columns: std::ops::Range<u32>) -> v2::RowFilter {
 
 impl Asks {
     /// Requests for a table with the rows of a data set.
-    pub fn new(table: &str, dataset: &Dataset) -> Self {
+    pub fn new(table: &Table, dataset: &Dataset) -> Self {
         Self {
-            table: table.to_owned(),
+            table: table.name(),
+            app_profile: table.app_profile.clone(),
             dataset: *dataset,
             family: newest(vec![Filter::FamilyNameRegexFilter(FAMILY.to_owned())]),
             named: named(0..dataset.columns),
@@ -92,6 +118,7 @@ impl Asks {
     fn read(&self, rows: v2::RowSet, naming: Naming) -> v2::ReadRowsRequest {
         v2::ReadRowsRequest {
             table_name: self.table.clone(),
+            app_profile_id: self.app_profile.clone(),
             rows: Some(rows),
             filter: Some(self.filter(naming)),
             ..Default::default()
@@ -140,6 +167,7 @@ impl Asks {
     pub fn write(&self, row: u64, columns: std::ops::Range<u32>) -> v2::MutateRowRequest {
         v2::MutateRowRequest {
             table_name: self.table.clone(),
+            app_profile_id: self.app_profile.clone(),
             row_key: self.dataset.key(row).into(),
             mutations: columns.map(|column| self.set(row, column, NOW)).collect(),
             ..Default::default()
@@ -157,6 +185,7 @@ impl Asks {
         };
         v2::MutateRowsRequest {
             table_name: self.table.clone(),
+            app_profile_id: self.app_profile.clone(),
             entries: rows.map(entry).collect(),
             ..Default::default()
         }
@@ -171,9 +200,36 @@ impl Asks {
         };
         v2::ReadModifyWriteRowRequest {
             table_name: self.table.clone(),
+            app_profile_id: self.app_profile.clone(),
             row_key: self.dataset.key(row).into(),
             rules: vec![rule],
             ..Default::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_request_names_the_table_of_the_instance_and_the_app_profile() {
+        let dataset = Dataset { rows: 10, key_bytes: 24, columns: 1, value_bytes: 1, seed: 0 };
+        let instance = "projects/p/instances/i".to_owned();
+        let table = Table { instance, id: "t".to_owned(), app_profile: "batch".to_owned() };
+        let asks = Asks::new(&table, &dataset);
+        let read = |r: v2::ReadRowsRequest| (r.table_name, r.app_profile_id);
+        let (write, load) = (asks.write(1, 0..1), asks.load(0..2));
+        let increment = asks.increment(1);
+        let named = [
+            read(asks.rows(&[1], Naming::Row)),
+            read(asks.scan(1, 5, false)),
+            read(asks.everything()),
+            (write.table_name, write.app_profile_id),
+            (load.table_name, load.app_profile_id),
+            (increment.table_name, increment.app_profile_id),
+        ];
+        let expected = ("projects/p/instances/i/tables/t".to_owned(), "batch".to_owned());
+        assert!(named.iter().all(|named| *named == expected), "{named:?}");
     }
 }

@@ -7,7 +7,7 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use tonic::codegen::http::uri::Uri;
 use tonic::{Code, Status};
 
-use super::ask::{Asks, COUNTERS, FAMILY};
+use super::ask::{Asks, COUNTERS, FAMILY, Table};
 use super::connection::Connection;
 use super::retry::Refusals;
 use super::rows::ChunkCheck;
@@ -143,7 +143,7 @@ impl Client {
 
     /// Makes sure that a table is there, with the families that benchmarks use; whether it was made. Families come by
     /// `ModifyColumnFamilies` on any server: Google's emulator collects nothing before it has seen one.
-    pub async fn ensure_table(&self, instance: &str, table: &str) -> Result<bool> {
+    pub async fn ensure_table(&self, table: &Table) -> Result<bool> {
         let mut client = admin::bigtable_table_admin_client::BigtableTableAdminClient::with_origin(
             self.connection.clone(),
             self.origin.clone(),
@@ -152,8 +152,8 @@ impl Client {
         let one = admin::GcRule { rule: Some(admin::gc_rule::Rule::MaxNumVersions(1)) };
         let family = admin::ColumnFamily { gc_rule: Some(one), ..Default::default() };
         let request = admin::CreateTableRequest {
-            parent: instance.to_owned(),
-            table_id: table.to_owned(),
+            parent: table.instance.clone(),
+            table_id: table.id.clone(),
             table: Some(admin::Table::default()),
             ..Default::default()
         };
@@ -162,7 +162,7 @@ impl Client {
             Err(status) if status.code() == Code::AlreadyExists => false,
             Err(status) => return Err(text("CreateTable", &status)),
         };
-        let name = format!("{instance}/tables/{table}");
+        let name = table.name();
         let request = admin::GetTableRequest { name: name.clone(), ..Default::default() };
         let there = client.get_table(request).await.map_err(|s| text("GetTable", &s))?.into_inner();
         let modifications: Vec<_> = [FAMILY, COUNTERS]

@@ -17,7 +17,7 @@ use std::pin::pin;
 
 use futures::future::select;
 
-use self::ask::Asks;
+use self::ask::{Asks, Table};
 use self::client::{Client, Failure};
 use self::connection::Endpoint;
 use self::retry::{Refusals, WhenRefused};
@@ -33,7 +33,7 @@ use crate::progress::Progress;
 use crate::run::{Run, Ticket};
 use crate::store::{Figure, Store};
 
-/// The instance of the benchmarks' tables.
+/// The instance of the benchmarks' tables, where no other one is named.
 pub const INSTANCE: &str = "projects/bench/instances/bench";
 /// Connections at most: a port has no more of them.
 pub const CONNECTIONS_MAX: usize = 10_000;
@@ -48,7 +48,7 @@ pub struct GrpcOptions {
     /// Where it is.
     pub endpoint: Endpoint,
     /// The table.
-    pub table: String,
+    pub table: Table,
     /// Connections of a run, over all threads.
     pub connections: usize,
     /// Threads that load.
@@ -86,10 +86,6 @@ impl Grpc {
         Ok(Self { options, refusals: Refusals::default() })
     }
 
-    fn table_name(&self) -> String {
-        format!("{INSTANCE}/tables/{}", self.options.table)
-    }
-
     async fn connect(&self) -> Result<Client> {
         let endpoint = &self.options.endpoint;
         Ok(Client::new(endpoint.connect().await?, endpoint.origin()))
@@ -101,9 +97,7 @@ impl Grpc {
 
     /// Makes sure that the table is there.
     pub fn ensure_table(&self) -> Result<bool> {
-        runtime()?.block_on(async {
-            self.connect().await?.ensure_table(INSTANCE, &self.options.table).await
-        })
+        runtime()?.block_on(async { self.connect().await?.ensure_table(&self.options.table).await })
     }
 
     /// Whether the table holds the data set, as far as a look at three of its rows shows. `Mismatch` where
@@ -114,17 +108,17 @@ impl Grpc {
         let expected = Expected::Rows(&rows);
         let check = RowsCheck::new(dataset, expected, 0..dataset.columns, Depth::Full);
         let check = ChunkCheck::new(check);
-        let asks = Asks::new(&self.table_name(), dataset);
+        let asks = Asks::new(&self.options.table, dataset);
         let found =
             runtime()?.block_on(async { self.connect().await?.has(&asks, check, &rows).await });
-        found.map_err(|e| e.context(format_args!("table {}", self.options.table)))
+        found.map_err(|e| e.context(format_args!("table {}", self.options.table.id)))
     }
 
     /// Reads the whole table in one scan and compares every byte; the rows. `Interrupted` soon after the wish to stop.
     pub fn scan_everything(&self, dataset: &Dataset, progress: &Progress) -> Result<u64> {
         let check = RowsCheck::new(dataset, Expected::All, 0..dataset.columns, Depth::Full);
         let check = ChunkCheck::new(check);
-        let asks = Asks::new(&self.table_name(), dataset);
+        let asks = Asks::new(&self.options.table, dataset);
         let scan = async {
             let mut client = self.connect().await.map_err(Failure::Failed)?;
             client.read(asks.everything(), check, &self.refusals).await
@@ -152,7 +146,7 @@ impl Store for Grpc {
 
     fn load(&self, dataset: &Dataset, progress: &Progress) -> Result<()> {
         self.ensure_table()?;
-        let asks = Asks::new(&self.table_name(), dataset);
+        let asks = Asks::new(&self.options.table, dataset);
         let rows_by_bytes = (LOAD_REQUEST_BYTES / dataset.row_bytes().max(1)).max(1);
         let batch = self.options.load_batch_rows.min(rows_by_bytes);
         let crews = self.crews(self.options.load_threads)?;
@@ -176,7 +170,7 @@ impl Store for Grpc {
     }
 
     fn run(&self, run: &Run<'_>) -> Result<()> {
-        let asks = Asks::new(&self.table_name(), run.dataset());
+        let asks = Asks::new(&self.options.table, run.dataset());
         let worker = Worker {
             asks: &asks,
             dataset: run.dataset(),
@@ -215,7 +209,7 @@ mod tests {
         let grpc = Grpc::new(GrpcOptions {
             name: "silent".to_owned(),
             endpoint: Endpoint::parse(&endpoint).unwrap(),
-            table: "t".to_owned(),
+            table: Table::new("t"),
             connections: 1,
             load_threads: 1,
             load_batch_rows: 1,

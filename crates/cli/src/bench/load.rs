@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use tepui_bench::clock::Timer;
 use tepui_bench::counters::ProcessFigures;
+use tepui_bench::grpc::ask::Table;
 use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::grpc::retry::WhenRefused;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
@@ -107,7 +108,7 @@ fn measure(options: &Options, server: &Server, progress: &Progress) -> Result<Re
     let grpc = Grpc::new(GrpcOptions {
         name: "tepui".to_owned(),
         endpoint: Endpoint::parse(&server.endpoint)?,
-        table: "usertable".to_owned(),
+        table: Table::new("usertable"),
         connections: options.connections,
         load_threads: 1,
         load_batch_rows: options.batch,

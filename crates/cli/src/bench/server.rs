@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use tepui_bench::counters::{Device, Machine, Process};
 use tepui_bench::files::{check_writable, write};
+use tepui_bench::grpc::ask::Table;
 use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::grpc::retry::WhenRefused;
-use tepui_bench::grpc::{Grpc, GrpcOptions};
+use tepui_bench::grpc::{Grpc, GrpcOptions, INSTANCE};
 use tepui_bench::plot;
 use tepui_bench::report::{self, Report, RunReport};
 use tepui_bench::{
@@ -49,6 +50,12 @@ pub struct Options {
     /// The table
     #[arg(long, default_value = "usertable", value_name = "ID")]
     table: String,
+    /// The instance of the table. It must exist where the server does not make instances by itself
+    #[arg(long, default_value = INSTANCE, value_name = "projects/P/instances/I")]
+    instance: String,
+    /// The app profile that requests name [default: none, the instance's own]
+    #[arg(long, value_name = "ID")]
+    app_profile: Option<String>,
     /// The data directory of the server to start; kept
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -247,7 +254,11 @@ impl Options {
         Ok(GrpcOptions {
             name,
             endpoint,
-            table: self.table.clone(),
+            table: Table {
+                instance: self.instance.clone(),
+                id: self.table.clone(),
+                app_profile: self.app_profile.clone().unwrap_or_default(),
+            },
             connections: self.connections,
             load_threads: self.runs.threads,
             load_batch_rows: self.load_batch,

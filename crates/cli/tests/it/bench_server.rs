@@ -98,6 +98,13 @@ fn a_server_that_runs_is_loaded_once_and_one_with_other_rows_is_refused() {
     assert!(text(&other.stderr).contains("where 99 were written"), "{}", text(&other.stderr));
     let never = run(&["--seed=7", "--load=never"]);
     assert!(text(&never.stderr).contains("found 0 rows"), "{}", text(&never.stderr));
+
+    // Another instance has a table of its own.
+    let elsewhere = ["--instance=projects/p/instances/elsewhere", "--value-bytes=99"];
+    let elsewhere = report(&run(&elsewhere));
+    assert!(elsewhere["settings"]["load"].as_str().unwrap().starts_with("500 rows"));
+    let instance = run(&["--instance=elsewhere"]);
+    assert!(text(&instance.stderr).contains("projects/"), "{}", text(&instance.stderr));
 }
 
 #[test]
