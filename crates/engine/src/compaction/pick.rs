@@ -133,11 +133,15 @@ pub(crate) struct Busy {
     pub(crate) files: HashSet<FileId>,
     /// Where they write: level and rows.
     pub(crate) outputs: Vec<(u8, RowRange)>,
-    /// Bytes of a column of level 0, at most, where the disk had no room for a larger one.
-    pub(crate) column_bytes_max: Option<u64>,
+    /// Bytes of a compaction of level 0, at most: where the disk had no room for a larger one, or who asks has no time for it.
+    pub(crate) level_zero_bytes_max: Option<u64>,
 }
 
 impl Busy {
+    fn allows(&self, bytes: u64) -> bool {
+        self.level_zero_bytes_max.is_none_or(|max| bytes <= max)
+    }
+
     fn keeps_from(&self, inputs: &[Arc<SstRef>], output_level: u8, span: &RowRange) -> bool {
         inputs.iter().any(|s| self.files.contains(&s.id))
             || self
@@ -225,15 +229,13 @@ pub(crate) fn pick_by_shape(
     })
 }
 
-/// The compaction of level 0 that is due, of at most so many bytes of inputs.
+/// The compaction of level 0 that is due.
 pub(crate) fn pick_level_zero(
     version: &Version,
     shape: &Shape,
     options: &EngineOptions,
     busy: &Busy,
-    bytes_max: u64,
 ) -> Option<Pick> {
-    let fits = |pick: &Pick| pick.input_bytes() <= bytes_max;
     let deep = shape.sublevels.len() >= sublevels_max(options, shape.style);
     let heavy = shape.weight >= 1.0;
     let tiered = shape.style == CompactionStyle::Tiered;
@@ -246,7 +248,7 @@ pub(crate) fn pick_level_zero(
         CompactionStyle::Tiered => None,
         CompactionStyle::Leveled => pick_within_l0(version, shape, options, busy),
     };
-    down().filter(fits).or_else(|| across().filter(fits))
+    down().or_else(|| across().filter(|pick| busy.allows(pick.input_bytes())))
 }
 
 /// One file of a level below 0 into `output_level`; of level 0, its column into the base level.
@@ -306,7 +308,7 @@ fn pick_l0(
             .unwrap_or(base);
         let Some(pick) = complete(version, reason, upper, output, busy) else { continue };
         let pick = deepen(version, shape, pick, busy);
-        if busy.column_bytes_max.is_some_and(|max| pick.input_bytes() > max) {
+        if !busy.allows(pick.input_bytes()) {
             continue;
         }
         let cost = pick.input_bytes() as f64 / own.max(1) as f64;
@@ -335,7 +337,8 @@ fn deepen(version: &Version, shape: &Shape, mut pick: Pick, busy: &Busy) -> Pick
         let part = both.saturating_sub(taken) as f64 / level_bytes(version, output).max(1) as f64;
         let target = shape.targets.at(pick.output_level) as f64 * part.min(1.0);
         let is_cheaper = target * (both as f64) < (taken as f64).powi(2);
-        if !is_cheaper || both > shape.deep_bytes_max.max(taken.saturating_mul(2)) {
+        let most = shape.deep_bytes_max.max(taken.saturating_mul(2));
+        if !is_cheaper || both > most || !busy.allows(both) {
             break;
         }
         pick = deeper;

@@ -117,9 +117,11 @@ impl Tablet {
         let mut jobs = self.jobs();
         let view = self.view.load_full();
         let is_due = view.shape.scores.iter().any(|(_, level)| *level == 0);
-        let blocked = is_due.then(|| self.blocked(&jobs))?;
+        let mut blocked = is_due.then(|| self.blocked(&jobs))?;
+        let most = blocked.level_zero_bytes_max.map_or(bytes_max, |most| most.min(bytes_max));
+        blocked.level_zero_bytes_max = Some(most);
         let options = &self.core.options;
-        let pick = pick::pick_level_zero(&view.version, &view.shape, options, &blocked, bytes_max)?;
+        let pick = pick::pick_level_zero(&view.version, &view.shape, options, &blocked)?;
         Some(self.claim(&mut jobs, pick))
     }
 
@@ -261,7 +263,7 @@ impl Tablet {
         let mut busy = jobs.busy.clone();
         busy.files.extend(failed.map(|(id, _)| *id));
         let too_large = jobs.column_too_large.filter(|(_, until)| *until > now);
-        busy.column_bytes_max = too_large.map(|(bytes, _)| bytes.saturating_sub(1));
+        busy.level_zero_bytes_max = too_large.map(|(bytes, _)| bytes.saturating_sub(1));
         busy
     }
 

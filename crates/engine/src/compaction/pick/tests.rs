@@ -6,7 +6,7 @@
 //!                                          a file: id, first and last row, bytes; visible from a up to i; with
 //!                                          70 tombstones, and 80 rows in all; with 500 bytes in value files
 //! sublevels                                how level 0 is arranged, the newest sublevel first
-//! pick shape | full [busy=ID,ID] [writing=LEVEL:START,END]
+//! pick shape | full [busy=ID,ID] [writing=LEVEL:START,END] [most=BYTES]
 //! pick collect [idle] [garbage=ID,ID] [versions=ID,ID] [resting=ID,ID] [later=ID,ID] [expired=ID,ID] [runs=ID,ID]
 //!     [old=ID,ID] [data=ID:BYTES,ID:BYTES+VALUES]
 //!                                          and the arguments above
@@ -174,7 +174,9 @@ impl Tree {
     }
 
     fn pick(&self, words: &[&str]) -> String {
-        let mut busy = Busy { files: ids(words, "busy"), ..Busy::default() };
+        let level_zero_bytes_max = argument(words, "most").map(|text| text.parse().unwrap());
+        let files = ids(words, "busy");
+        let mut busy = Busy { files, level_zero_bytes_max, ..Busy::default() };
         if let Some(text) = argument(words, "writing") {
             let (level, rows) = text.split_once(':').unwrap();
             busy.outputs.push((level.strip_prefix('L').unwrap().parse().unwrap(), range(rows)));
