@@ -41,6 +41,7 @@ pub mod quiet;
 pub mod report;
 pub mod run;
 pub mod store;
+pub mod tables;
 pub mod tenths;
 pub mod tepui;
 pub mod timeline;

@@ -1,7 +1,6 @@
 //! What a run came to, as JSON and as a table.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use crate::counters::{Device, Machine, Usage};
 use crate::dataset::Dataset;
@@ -382,6 +381,16 @@ impl RunReport {
     pub fn figure(&self, name: &str) -> Option<f64> {
         self.figures.get(name).copied()
     }
+
+    /// A figure for each operation.
+    pub fn per_op(&self, name: &str) -> Option<f64> {
+        self.share(name, self.ops as f64)
+    }
+
+    /// A figure as a share of `whole`, of which there is some.
+    pub fn share(&self, name: &str, whole: f64) -> Option<f64> {
+        self.figure(name).filter(|_| whole > 0.0).map(|figure| figure / whole)
+    }
 }
 
 /// The middle of several numbers, the mean of two; 0 of none.
@@ -394,155 +403,6 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     } else {
         f64::midpoint(at(middle.saturating_sub(1)), at(middle))
     }
-}
-
-/// A row of the table: the runs of one workload on one store.
-#[derive(Debug)]
-pub struct Line<'a> {
-    /// Its repetitions.
-    pub runs: Vec<&'a RunReport>,
-}
-
-/// A column of the table: its heading and how to write its figure.
-pub type Column = (&'static str, fn(&Line<'_>) -> String);
-
-impl Line<'_> {
-    /// The median over the repetitions.
-    pub fn median(&self, of: impl Fn(&RunReport) -> f64) -> f64 {
-        median(self.runs.iter().map(|run| of(run)).collect())
-    }
-
-    /// Of the first repetition.
-    pub fn first<T>(&self, of: impl Fn(&RunReport) -> T) -> Option<T> {
-        self.runs.first().map(|run| of(run))
-    }
-}
-
-/// Three digits that matter.
-pub fn short(value: f64) -> String {
-    let decimals = match value.abs() {
-        v if v >= 100.0 => 0,
-        v if v >= 10.0 => 1,
-        v if v >= 1.0 => 2,
-        _ => 3,
-    };
-    format!("{value:.decimals$}")
-}
-
-const COLUMNS: &[Column] = &[
-    ("workload", |line| line.first(|r| r.workload.name.clone()).unwrap_or_default()),
-    ("store", |line| line.first(|r| r.store.clone()).unwrap_or_default()),
-    ("threads", |line| {
-        line.first(|r| {
-            format!("{}x{}", r.workload.threads, r.workload.in_flight / r.workload.threads.max(1))
-        })
-        .unwrap_or_default()
-    }),
-    ("ops/s", |line| format!("{:.0}", line.median(|r| r.ops_per_second))),
-    ("p50 us", |line| short(line.median(|r| r.latency().p50))),
-    ("p90", |line| short(line.median(|r| r.latency().p90))),
-    ("p99", |line| short(line.median(|r| r.latency().p99))),
-    ("p99.9", |line| short(line.median(|r| r.latency().p99_9))),
-    ("max", |line| short(line.median(|r| r.latency().max))),
-    ("reads/op", |line| match line.first(|r| r.disk.is_some()) {
-        Some(true) => short(line.median(|r| r.disk.map_or(0.0, |d| d.reads_per_op))),
-        _ => "-".to_owned(),
-    }),
-    ("bytes/op", |line| match line.first(|r| r.disk.is_some()) {
-        Some(true) => {
-            format!("{:.0}", line.median(|r| r.disk.map_or(0.0, |d| d.read_bytes_per_op)))
-        }
-        _ => "-".to_owned(),
-    }),
-    ("io/op", |line| match line.first(|r| r.figure("io_reads").is_some()) {
-        Some(true) => {
-            short(line.median(|r| r.figure("io_reads").unwrap_or(0.0) / (r.ops.max(1)) as f64))
-        }
-        _ => "-".to_owned(),
-    }),
-    ("log B/mut", |line| match line.first(|r| log_bytes_per_mutation(r).is_some()) {
-        Some(true) => format!("{:.0}", line.median(|r| log_bytes_per_mutation(r).unwrap_or(0.0))),
-        _ => "-".to_owned(),
-    }),
-    ("cpu us/op", |line| short(line.median(|r| r.cpu_micros_per_op))),
-    ("hit %", |line| match line.first(|r| cache_hit_share(r).is_some()) {
-        Some(true) => format!("{:.1}", 100.0 * line.median(|r| cache_hit_share(r).unwrap_or(0.0))),
-        _ => "-".to_owned(),
-    }),
-    ("rss MiB", |line| format!("{:.0}", line.median(|r| r.rss_bytes as f64 / f64::from(1 << 20)))),
-    ("stolen %", stolen_percent),
-    ("spread", spread),
-];
-
-/// What the host took of the processors.
-pub fn stolen_percent(line: &Line<'_>) -> String {
-    format!("{:.1}", 100.0 * line.median(|run| run.stolen_share))
-}
-
-/// The share of block lookups that the store's cache answered, where it counts them.
-fn cache_hit_share(run: &RunReport) -> Option<f64> {
-    let (hits, misses) = (run.figure("cache_hits")?, run.figure("cache_misses")?);
-    (hits + misses > 0.0).then(|| hits / (hits + misses))
-}
-
-/// Bytes of the commit log for a mutation, where there were any.
-fn log_bytes_per_mutation(run: &RunReport) -> Option<f64> {
-    let (bytes, mutations) = (run.figure("log_bytes")?, run.figure("log_mutations")?);
-    (mutations > 0.0).then(|| bytes / mutations)
-}
-
-/// The runs as a table, a line for each workload and store with the medians of its repetitions. `spread` is
-/// the fastest repetition over the slowest.
-pub fn table(runs: &[RunReport]) -> String {
-    table_of(COLUMNS, runs)
-}
-
-/// The fastest repetition over the slowest; a dash where there is one.
-pub fn spread(line: &Line<'_>) -> String {
-    let least = line.runs.iter().map(|r| r.ops_per_second).fold(f64::INFINITY, f64::min);
-    let most = line.runs.iter().map(|r| r.ops_per_second).fold(0.0, f64::max);
-    if line.runs.len() < 2 { "-".to_owned() } else { format!("{:.2}", most / least) }
-}
-
-/// The runs as a table with columns of the caller's; the first three hold names, the others figures.
-pub fn table_of(columns: &[Column], runs: &[RunReport]) -> String {
-    let mut lines: Vec<Line<'_>> = Vec::new();
-    for run in runs {
-        let same = |line: &&mut Line<'_>| {
-            line.runs.first().is_some_and(|r| r.store == run.store && r.workload == run.workload)
-        };
-        match lines.iter_mut().find(same) {
-            Some(line) => line.runs.push(run),
-            None => lines.push(Line { runs: vec![run] }),
-        }
-    }
-    let mut cells: Vec<Vec<String>> =
-        vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect()];
-    cells.extend(lines.iter().map(|line| columns.iter().map(|(_, of)| of(line)).collect()));
-    let width = |at: usize| {
-        cells
-            .iter()
-            .filter_map(|row| row.get(at))
-            .map(|cell| cell.chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
-    let mut out = String::new();
-    for row in &cells {
-        let mut text = String::new();
-        for (at, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            // Names to the left, figures to the right.
-            let _ = match at {
-                0 => write!(text, "{cell:width$}"),
-                1 | 2 => write!(text, "  {cell:width$}"),
-                _ => write!(text, "  {cell:>width$}"),
-            };
-        }
-        out.push_str(text.trim_end());
-        out.push('\n');
-    }
-    out
 }
 
 impl Report {
@@ -653,29 +513,6 @@ mod tests {
         ];
         let grown = grown(&before, after);
         assert_eq!((grown["hits"], grown["bytes"], grown["new"]), (15.0, 7.0, 3.0));
-    }
-
-    #[test]
-    fn the_table_has_a_line_for_each_workload_with_the_median_of_its_rounds() {
-        let run = |name: &str, nanos: u64| {
-            let mut reads = latencies();
-            reads.record_n(nanos, 100).unwrap();
-            let measured =
-                Measured { ops: 100, rows_read: 100, seconds: 1.0, reads, ..Measured::nothing() };
-            RunReport::new(
-                "t",
-                &Workload::of(name, OpKind::Get),
-                &measured,
-                Usage::default(),
-                BTreeMap::new(),
-            )
-        };
-        let runs = [run("a", 1000), run("b", 7000), run("a", 3000), run("a", 50_000)];
-        let text = table(&runs);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 3, "{text}");
-        assert!(lines[1].starts_with("a ") && lines[1].contains(" 3.00 "), "{text}");
-        assert!(lines[2].starts_with("b ") && lines[2].contains(" 7.00 "), "{text}");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use tepui_bench::files::{check_writable, write};
 use tepui_bench::kept::Kept;
 use tepui_bench::plot;
 use tepui_bench::report::{self, Report, RunReport};
+use tepui_bench::tables;
 use tepui_bench::tepui::{IoMode, SyncMode, Tepui, TepuiOptions};
 use tepui_bench::{
     Dataset, Limit, OpKind, Progress, Result, Share, Store as _, Workload, interrupt, presets,
@@ -255,7 +256,8 @@ pub fn run(options: &Options) -> Result<()> {
         return result;
     }
     report.machine = Machine::here(place.dir());
-    let text = format!("{}\n{}", heading(&report), report::table(&report.runs));
+    let (table, cache) = (tables::table(&report.runs), tables::cache_table(&report.runs));
+    let text = format!("{}\n{table}\n{cache}", heading(&report));
     output::publish(&report, options.runs.json.as_deref(), text)?;
     if let Some(file) = &options.plot {
         let curves = output::curves(&report.runs);

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use tepui_bench::report::{self, Column, Line, Report, RunReport, short};
+use tepui_bench::report::{LatencyFigures, Report, RunReport};
+use tepui_bench::tables::{self, Column, Line, short};
 
 const MICROS_PER_SECOND: f64 = 1e6;
 
@@ -17,14 +18,14 @@ fn known(line: &Line<'_>, name: &str, of: impl Fn(f64, &RunReport) -> String) ->
     }
 }
 
-fn of_writes(line: &Line<'_>, of: fn(&report::LatencyFigures) -> f64) -> String {
+fn of_writes(line: &Line<'_>, of: fn(&LatencyFigures) -> f64) -> String {
     if line.runs.iter().all(|run| run.write_latency_micros.is_none()) {
         return "-".to_owned();
     }
     short(line.median(|run| run.write_latency_micros.as_ref().map_or(0.0, of)))
 }
 
-fn of_reads(line: &Line<'_>, of: fn(&report::LatencyFigures) -> f64) -> String {
+fn of_reads(line: &Line<'_>, of: fn(&LatencyFigures) -> f64) -> String {
     if line.runs.iter().all(|run| run.reads == 0) {
         return "-".to_owned();
     }
@@ -77,8 +78,8 @@ const COLUMNS: &[Column] = &[
     ("rss MiB", |line| {
         known(line, "server_rss_bytes", |bytes, _| format!("{:.0}", bytes / f64::from(1 << 20)))
     }),
-    ("stolen %", report::stolen_percent),
-    ("spread", report::spread),
+    ("stolen %", tables::stolen_percent),
+    ("spread", tables::spread),
 ];
 
 /// Machine, rows, settings and the runs.
@@ -107,7 +108,7 @@ pub fn table(report: &Report) -> String {
     if let Some(load) = report.settings.get("load") {
         let _ = writeln!(text, "load: {load}");
     }
-    text.push_str(&report::table_of(COLUMNS, &report.runs));
+    text.push_str(&tables::table_of(COLUMNS, &report.runs));
     let silent: f64 =
         report.runs.iter().filter_map(|run| run.figure("refused_without_retry_info")).sum();
     if silent > 0.0 {

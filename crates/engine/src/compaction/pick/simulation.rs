@@ -214,14 +214,19 @@ impl Load {
     }
 }
 
-#[test]
-fn a_tiered_tablet_is_written_less_often_and_keeps_few_runs() {
-    let options = EngineOptions {
+/// A twentieth of everything: 1 GiB under the default ratios is as a load of 20 GiB.
+fn twentieth() -> EngineOptions {
+    EngineOptions {
         memtable_bytes: 64 * MIB / 20,
         base_level_bytes: 256 * MIB / 20,
         target_file_bytes: 64 * MIB / 20,
         ..EngineOptions::default()
-    };
+    }
+}
+
+#[test]
+fn a_tiered_tablet_is_written_less_often_and_keeps_few_runs() {
+    let options = twentieth();
     let tiered = EngineOptions { compaction: CompactionStyle::Tiered, ..options.clone() };
     // Where level 0 is as deep as it may be, columns of either skip the levels between.
     for speed in [5, 20] {
@@ -234,13 +239,7 @@ fn a_tiered_tablet_is_written_less_often_and_keeps_few_runs() {
 
 #[test]
 fn a_load_of_random_rows_is_written_a_bounded_number_of_times() {
-    // A twentieth of everything: 1 GiB under the default ratios is as a 20 GiB load.
-    let options = EngineOptions {
-        memtable_bytes: 64 * MIB / 20,
-        base_level_bytes: 256 * MIB / 20,
-        target_file_bytes: 64 * MIB / 20,
-        ..EngineOptions::default()
-    };
+    let options = twentieth();
     // As fast as compaction lets it: level 0 is as deep as it may be, so most goes down at once.
     let eager = Load::new(options.clone()).run(1 << 30, 1);
     assert!(eager.write_amplification < 6.5, "{eager:?}");
@@ -252,13 +251,8 @@ fn a_load_of_random_rows_is_written_a_bounded_number_of_times() {
 
 #[test]
 fn a_small_load_of_random_rows_is_hardly_written_to_a_level_on_the_way() {
-    // A twentieth of everything: as a load of 1 GiB.
-    let options = EngineOptions {
-        memtable_bytes: 64 * MIB / 20,
-        base_level_bytes: 256 * MIB / 20,
-        target_file_bytes: 64 * MIB / 20,
-        ..EngineOptions::default()
-    };
+    // As a load of 1 GiB.
+    let options = twentieth();
     for speed in [1, 5, 20] {
         let cost = Load::new(options.clone()).run((1 << 30) / 20, speed);
         assert!(cost.write_amplification < 3.6, "{speed}: {cost:?}");
