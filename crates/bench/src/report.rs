@@ -384,7 +384,7 @@ impl RunReport {
 
     /// A figure for each operation.
     pub fn per_op(&self, name: &str) -> Option<f64> {
-        self.share(name, self.ops as f64)
+        self.share(name, self.ops.max(1) as f64)
     }
 
     /// A figure as a share of `whole`, of which there is some.

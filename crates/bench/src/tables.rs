@@ -59,31 +59,14 @@ const COLUMNS: &[Column] = &[
     ("p99", |line| short(line.median(|r| r.latency().p99))),
     ("p99.9", |line| short(line.median(|r| r.latency().p99_9))),
     ("max", |line| short(line.median(|r| r.latency().max))),
-    ("reads/op", |line| match line.first(|r| r.disk.is_some()) {
-        Some(true) => short(line.median(|r| r.disk.map_or(0.0, |d| d.reads_per_op))),
-        _ => "-".to_owned(),
-    }),
-    ("bytes/op", |line| match line.first(|r| r.disk.is_some()) {
-        Some(true) => {
-            format!("{:.0}", line.median(|r| r.disk.map_or(0.0, |d| d.read_bytes_per_op)))
-        }
-        _ => "-".to_owned(),
-    }),
-    ("io/op", |line| match line.first(|r| r.figure("io_reads").is_some()) {
-        Some(true) => {
-            short(line.median(|r| r.figure("io_reads").unwrap_or(0.0) / (r.ops.max(1)) as f64))
-        }
-        _ => "-".to_owned(),
-    }),
-    ("log B/mut", |line| match line.first(|r| log_bytes_per_mutation(r).is_some()) {
-        Some(true) => format!("{:.0}", line.median(|r| log_bytes_per_mutation(r).unwrap_or(0.0))),
-        _ => "-".to_owned(),
+    ("reads/op", |line| median_or_dash(line, short, |r| Some(r.disk?.reads_per_op))),
+    ("bytes/op", |line| median_or_dash(line, whole, |r| Some(r.disk?.read_bytes_per_op))),
+    ("io/op", |line| median_or_dash(line, short, |r| r.per_op("io_reads"))),
+    ("log B/mut", |line| {
+        median_or_dash(line, whole, |r| r.share("log_bytes", r.figure("log_mutations")?))
     }),
     ("cpu us/op", |line| short(line.median(|r| r.cpu_micros_per_op))),
-    ("hit %", |line| match line.first(|r| cache_hit_share(r).is_some()) {
-        Some(true) => format!("{:.1}", 100.0 * line.median(|r| cache_hit_share(r).unwrap_or(0.0))),
-        _ => "-".to_owned(),
-    }),
+    ("hit %", |line| hit_percent(line, percent, "cache_hits", "cache_misses")),
     ("rss MiB", |line| format!("{:.0}", line.median(|r| r.rss_bytes as f64 / f64::from(1 << 20)))),
     ("stolen %", stolen_percent),
     ("spread", spread),
@@ -93,18 +76,22 @@ const CACHE_COLUMNS: &[Column] = &[
     NAMES[0],
     NAMES[1],
     NAMES[2],
-    ("data hit %", |line| hit_percent(line, "data_hits", "data_misses")),
-    ("index hit %", |line| hit_percent(line, "index_hits", "index_misses")),
-    ("filter hit %", |line| hit_percent(line, "filter_hits", "filter_misses")),
+    ("data hit %", |line| hit_percent(line, fine_percent, "data_hits", "data_misses")),
+    ("index hit %", |line| hit_percent(line, fine_percent, "index_hits", "index_misses")),
+    ("filter hit %", |line| hit_percent(line, fine_percent, "filter_hits", "filter_misses")),
     ("SSTs/op", |line| median_or_dash(line, short, |r| r.per_op("filter_lookups"))),
     ("filtered %", |line| {
-        median_or_dash(line, percent, |r| r.share("filter_probes", r.figure("filter_lookups")?))
+        median_or_dash(line, fine_percent, |r| {
+            r.share("filter_probes", r.figure("filter_lookups")?)
+        })
     }),
     ("kept out %", |line| {
-        median_or_dash(line, percent, |r| r.share("filter_negatives", r.figure("filter_probes")?))
+        median_or_dash(line, fine_percent, |r| {
+            r.share("filter_negatives", r.figure("filter_probes")?)
+        })
     }),
     ("false %", |line| {
-        median_or_dash(line, percent, |r| {
+        median_or_dash(line, fine_percent, |r| {
             let wrong = r.figure("filter_false_positives")?;
             r.share("filter_false_positives", wrong + r.figure("filter_negatives")?)
         })
@@ -115,7 +102,16 @@ const CACHE_COLUMNS: &[Column] = &[
     }),
 ];
 
+fn whole(value: f64) -> String {
+    format!("{value:.0}")
+}
+
 fn percent(share: f64) -> String {
+    format!("{:.1}", 100.0 * share)
+}
+
+/// A share that may be far below a percent.
+fn fine_percent(share: f64) -> String {
     short(100.0 * share)
 }
 
@@ -124,8 +120,8 @@ fn mebibytes(bytes: f64) -> String {
 }
 
 /// The share of lookups that found their block.
-fn hit_percent(line: &Line<'_>, hits: &str, misses: &str) -> String {
-    median_or_dash(line, percent, |r| r.share(hits, r.figure(hits)? + r.figure(misses)?))
+fn hit_percent(line: &Line<'_>, write: fn(f64) -> String, hits: &str, misses: &str) -> String {
+    median_or_dash(line, write, |r| r.share(hits, r.figure(hits)? + r.figure(misses)?))
 }
 
 /// The median of a figure over the repetitions that have it; a dash where none has.
@@ -140,19 +136,7 @@ fn median_or_dash(
 
 /// What the host took of the processors.
 pub fn stolen_percent(line: &Line<'_>) -> String {
-    format!("{:.1}", 100.0 * line.median(|run| run.stolen_share))
-}
-
-/// The share of block lookups that the store's cache answered, where it counts them.
-fn cache_hit_share(run: &RunReport) -> Option<f64> {
-    let (hits, misses) = (run.figure("cache_hits")?, run.figure("cache_misses")?);
-    (hits + misses > 0.0).then(|| hits / (hits + misses))
-}
-
-/// Bytes of the commit log for a mutation, where there were any.
-fn log_bytes_per_mutation(run: &RunReport) -> Option<f64> {
-    let (bytes, mutations) = (run.figure("log_bytes")?, run.figure("log_mutations")?);
-    (mutations > 0.0).then(|| bytes / mutations)
+    percent(line.median(|run| run.stolen_share))
 }
 
 /// The runs as a table, a line for each workload and store with the medians of its repetitions. `spread` is

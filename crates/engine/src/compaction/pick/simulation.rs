@@ -228,8 +228,7 @@ fn twentieth() -> EngineOptions {
 fn a_tiered_tablet_is_written_less_often_and_keeps_few_runs() {
     let options = twentieth();
     let tiered = EngineOptions { compaction: CompactionStyle::Tiered, ..options.clone() };
-    // Where level 0 is as deep as it may be, columns of either skip the levels between.
-    for speed in [5, 20] {
+    for speed in [1, 5, 20] {
         let leveled = Load::new(options.clone()).run(1 << 30, speed);
         let tiered = Load::new(tiered.clone()).run(1 << 30, speed);
         assert!(tiered.write_amplification < leveled.write_amplification, "{leveled:?} {tiered:?}");
