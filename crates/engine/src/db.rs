@@ -387,7 +387,7 @@ impl Engine {
         let files = &self.core.env.files;
         let dir = self.core.layout.tablet(id);
         files.create_dir_all(&dir)?;
-        let manifest = TabletManifest::create(Arc::clone(files), &dir, range, initial)?;
+        let manifest = TabletManifest::create(Arc::clone(files), &dir, id, range, initial)?;
         self.core.sync_dir(&self.core.layout.tablets())?;
         let seed = self.core.env.rng.next_u64();
         let memory = self.core.memtables.clone();
@@ -642,7 +642,7 @@ fn open_manifests(
             continue;
         };
         let id = TabletId(number);
-        match TabletManifest::open(Arc::clone(&env.files), &layout.tablet(id)) {
+        match TabletManifest::open(Arc::clone(&env.files), &layout.tablet(id), id) {
             Ok((manifest, _)) => {
                 manifests.insert(id, manifest);
             }

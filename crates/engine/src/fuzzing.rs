@@ -20,11 +20,14 @@ use crate::manifest::{
     LocalMetaStore, MetaRecord, TabletManifest, Version, VersionEdit, dump_manifest, dump_meta,
 };
 use crate::sst::Compression;
+use crate::tablet::TabletId;
 use crate::values::{ValueFileWriter, ValuePointer, ValueReader, ValueWindows, decode_footer};
 
 /// The number of the files.
 const ID: u64 = 1;
 const DIR: &str = "/fuzz";
+/// Whose manifest it is.
+const TABLET: TabletId = TabletId(1);
 const MANIFEST: (&str, Magic) = ("MANIFEST-0000000000000001", *b"TEPUIMAN");
 const META: (&str, Magic) = ("META-0000000000000001", *b"TEPUIMTA");
 
@@ -140,7 +143,7 @@ pub fn manifest_file(data: &[u8]) {
                 edits.for_each(drop);
             }
             let _ = dump_meta(&*files, &path);
-            let _ = TabletManifest::open(Arc::clone(&files), Path::new(DIR));
+            let _ = TabletManifest::open(Arc::clone(&files), Path::new(DIR), TABLET);
             let _ = LocalMetaStore::open(files, Path::new(DIR));
         }
     }
@@ -193,7 +196,8 @@ mod tests {
     fn edit() -> Vec<u8> {
         let mut out = Vec::new();
         let range = Some(RowRange::all());
-        VersionEdit { range, last_seq: Some(300), ..Default::default() }.encode(&mut out);
+        let tablet = Some(TABLET);
+        VersionEdit { range, last_seq: Some(300), tablet, ..Default::default() }.encode(&mut out);
         out
     }
 
@@ -257,11 +261,11 @@ mod tests {
         }
         let (files, path) = disk(MANIFEST.0, manifest());
         assert_eq!(dump_manifest(&*files, &path).unwrap().flatten().count(), 2);
-        assert!(TabletManifest::open(files, Path::new(DIR)).is_ok());
+        assert!(TabletManifest::open(files, Path::new(DIR), TABLET).is_ok());
         assert!(VersionEdit::decode(Bytes::from(edit())).is_ok());
         // A record and a file made of an edit get past the checksums to it.
         let (files, _) = disk(MANIFEST.0, first_image(MANIFEST.1, ID, &edit()));
-        assert!(TabletManifest::open(files, Path::new(DIR)).is_ok());
+        assert!(TabletManifest::open(files, Path::new(DIR), TABLET).is_ok());
         assert!(sealed_opens(&valid_thirds()));
         assert!(BackupList::decode(Bytes::from(backup())).is_ok());
         assert!(ValuePointer::decode(&value_pointer()).is_ok());

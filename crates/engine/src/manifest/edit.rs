@@ -13,6 +13,7 @@
 //!   5  add excised     start bytes | end bytes | seq                                0..n
 //!   6  remove excised  start bytes | end bytes | seq                                0..n
 //!   7  last seq        seq                                                          0..1
+//!   8  tablet          number                                                       0..1
 //! ```
 //!
 //! Fields stand in the order of their tags. An unknown tag is refused rather than skipped: who does not
@@ -25,6 +26,7 @@ use crate::cell::{RowRange, Seq};
 use crate::codec::{BytesReader, Malformed, put_bytes, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sst::FileId;
+use crate::tablet::TabletId;
 
 /// Levels of a tablet. With each ten times the one above, seven hold more than a machine's disks.
 pub const LEVELS: usize = 7;
@@ -37,6 +39,7 @@ mod tag {
     pub const ADD_EXCISED: u64 = 5;
     pub const REMOVE_EXCISED: u64 = 6;
     pub const LAST_SEQ: u64 = 7;
+    pub const TABLET: u64 = 8;
 }
 
 /// A live SST of a tablet: which file, where in the tree, and which of its rows are the tablet's.
@@ -141,6 +144,9 @@ pub struct VersionEdit {
     /// all edits counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_seq: Option<Seq>,
+    /// Whose manifest it is in. Snapshots of manifests say it, but for those that earlier versions wrote.
+    #[serde(serialize_with = "optional_tablet_as_text", skip_serializing_if = "Option::is_none")]
+    pub tablet: Option<TabletId>,
 }
 
 impl VersionEdit {
@@ -177,6 +183,9 @@ impl VersionEdit {
         if let Some(seq) = self.last_seq {
             field(tag::LAST_SEQ, &|b| put_u64(b, seq));
         }
+        if let Some(tablet) = self.tablet {
+            field(tag::TABLET, &|b| put_u64(b, tablet.0));
+        }
     }
 
     /// Decodes a whole edit. `Corruption` where it is malformed, `InvalidArgument` where it holds what a
@@ -191,7 +200,7 @@ impl VersionEdit {
             let tag = reader.u64()?;
             let mut body = BytesReader::new(reader.bytes()?);
             let body_at = reader.position() - body.remaining();
-            if !(tag::RANGE..=tag::LAST_SEQ).contains(&tag) {
+            if !(tag::RANGE..=tag::TABLET).contains(&tag) {
                 return Err(Error::new(
                     ErrorKind::InvalidArgument,
                     format!("byte {start}: field {tag} was written by a newer version"),
@@ -200,7 +209,8 @@ impl VersionEdit {
             if tag < last_tag {
                 return Err(at("fields are out of order").into());
             }
-            if tag == last_tag && matches!(tag, tag::RANGE | tag::FLUSHED_SEQ | tag::LAST_SEQ) {
+            let once = [tag::RANGE, tag::FLUSHED_SEQ, tag::LAST_SEQ, tag::TABLET];
+            if tag == last_tag && once.contains(&tag) {
                 return Err(at("field is there twice").into());
             }
             last_tag = tag;
@@ -219,7 +229,8 @@ impl VersionEdit {
             tag::FLUSHED_SEQ => self.flushed_seq = Some(body.u64()?),
             tag::ADD_EXCISED => self.add_excised.push(read_excised(body)?),
             tag::REMOVE_EXCISED => self.remove_excised.push(read_excised(body)?),
-            _ => self.last_seq = Some(body.u64()?),
+            tag::LAST_SEQ => self.last_seq = Some(body.u64()?),
+            _ => self.tablet = Some(TabletId(body.u64()?)),
         }
         Ok(())
     }
@@ -297,6 +308,18 @@ fn optional_range_as_text<S: Serializer>(
     }
 }
 
+/// As in the name of its directory.
+#[expect(clippy::ref_option, reason = "serde hands over a reference to the field")]
+fn optional_tablet_as_text<S: Serializer>(
+    tablet: &Option<TabletId>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match tablet {
+        Some(tablet) => serializer.collect_str(&format_args!("{:016x}", tablet.0)),
+        None => serializer.serialize_none(),
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use proptest::prelude::*;
@@ -330,12 +353,19 @@ pub(super) mod tests {
             proptest::option::of(range()),
             vec(sst(), 0..4),
             vec((0..LEVELS as u8, any::<u64>()), 0..4),
-            any::<[Option<u64>; 2]>(),
+            any::<[Option<u64>; 3]>(),
             vec(excised(), 0..3),
             vec(excised(), 0..3),
         )
             .prop_map(
-                |(range, add, remove, [flushed_seq, last_seq], add_excised, remove_excised)| {
+                |(
+                    range,
+                    add,
+                    remove,
+                    [flushed_seq, last_seq, tablet],
+                    add_excised,
+                    remove_excised,
+                )| {
                     VersionEdit {
                         range,
                         add,
@@ -344,6 +374,7 @@ pub(super) mod tests {
                         add_excised,
                         remove_excised,
                         last_seq,
+                        tablet: tablet.map(TabletId),
                     }
                 },
             )
@@ -404,6 +435,7 @@ pub(super) mod tests {
             add_excised: vec![Excised { range: RowRange::prefix(b"p"), seq: 9 }],
             remove_excised: vec![Excised { range: RowRange::all(), seq: 8 }],
             last_seq: Some(u64::MAX),
+            tablet: Some(TabletId(0x1_0000)),
         }
     }
 
@@ -418,7 +450,13 @@ pub(super) mod tests {
         let unknown = VersionEdit::decode(Bytes::from_static(&[4, 1, 0, 99, 0])).unwrap_err();
         assert_eq!(unknown.kind(), ErrorKind::InvalidArgument);
         assert_eq!(unknown.message(), "byte 3: field 99 was written by a newer version");
-        for bad in [&[4, 1, 0, 4, 1, 0][..], &[7, 1, 0, 4, 1, 0], &[4, 2, 0, 0], &[3, 2, 7, 1]] {
+        for bad in [
+            &[4, 1, 0, 4, 1, 0][..],
+            &[8, 1, 1, 8, 1, 1],
+            &[7, 1, 0, 4, 1, 0],
+            &[4, 2, 0, 0],
+            &[3, 2, 7, 1],
+        ] {
             let error = VersionEdit::decode(Bytes::copy_from_slice(bad)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corruption, "{bad:?}");
         }
@@ -427,7 +465,12 @@ pub(super) mod tests {
     #[test]
     fn json_shows_rows_as_escaped_text() {
         let json = serde_json::to_string(&full_edit()).unwrap();
-        for part in [r#""range":["a","z"]"#, r#""first_row":"a\\x00""#, r#""last_row":"x\\xff""#] {
+        for part in [
+            r#""range":["a","z"]"#,
+            r#""first_row":"a\\x00""#,
+            r#""last_row":"x\\xff""#,
+            r#""tablet":"0000000000010000""#,
+        ] {
             assert!(json.contains(part), "{part} in {json}");
         }
         assert_eq!(serde_json::to_string(&VersionEdit::default()).unwrap(), "{}");

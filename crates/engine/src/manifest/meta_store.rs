@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::journal::sync_parent;
+use super::journal::{Record, sync_parent};
 use super::meta_record::{self, MetaRecord};
 use super::rotation::{Effect, Found, RotatingJournal, Series, may_pass};
 use super::{MetaChange, MetaEntry, MetaExpect, MetaStore};
@@ -147,6 +147,18 @@ impl State {
         Err(Error::overloaded(what, META_FULL_RETRY))
     }
 
+    /// The state that the records of the file at `path` make.
+    fn read(path: &Path, records: Vec<Record>) -> Result<Self> {
+        let mut state = Self::default();
+        for (i, record) in records.into_iter().enumerate() {
+            let offset = record.offset;
+            MetaRecord::decode(record.payload)
+                .and_then(|record| state.replay(record, i == 0))
+                .map_err(|e| e.context(format!("{}: record at offset {offset}", path.display())))?;
+        }
+        Ok(state)
+    }
+
     fn replay(&mut self, record: MetaRecord, first: bool) -> Result<()> {
         let corrupt = |what: &str| Err(Error::new(ErrorKind::Corruption, what));
         match record {
@@ -238,19 +250,10 @@ impl LocalMetaStore {
         series: Series,
     ) -> Result<Self> {
         files.create_dir_all(dir)?;
-        let (mut journal, found) = RotatingJournal::open(Arc::clone(&files), dir, series)?;
-        let mut state = State::default();
-        match found {
-            Found::State(path, records) => {
-                for (i, record) in records.into_iter().enumerate() {
-                    let offset = record.offset;
-                    MetaRecord::decode(record.payload)
-                        .and_then(|record| state.replay(record, i == 0))
-                        .map_err(|e| {
-                            e.context(format!("{}: record at offset {offset}", path.display()))
-                        })?;
-                }
-            }
+        let (mut journal, found) =
+            RotatingJournal::open(Arc::clone(&files), dir, series, State::read)?;
+        let state = match found {
+            Found::State(state) => state,
             Found::Damaged(path) => {
                 let what = "the snapshot does not verify, and there is no other file of the store; \
                             restore it, or run `tepui repair` on the data directory";
@@ -261,11 +264,13 @@ impl LocalMetaStore {
                     return Err(missing(dir, &data));
                 }
                 // At once, not with the first commit: from now on a store that is not there is lost.
+                let state = State::default();
                 let snapshot = state.encode_snapshot();
                 journal = RotatingJournal::create(Arc::clone(&files), dir, series, &snapshot)?;
                 sync_parent(files.as_ref(), dir)?;
+                state
             }
-        }
+        };
         let closed = AtomicBool::new(false);
         Ok(Self { journal: Mutex::new(journal), closed, state: RwLock::new(state) })
     }

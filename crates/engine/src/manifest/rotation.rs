@@ -72,9 +72,9 @@ impl Series {
 
 /// What [`RotatingJournal::open`] found.
 #[derive(Debug)]
-pub enum Found {
-    /// The newest whole file: where it is, its snapshot and its changes.
-    State(PathBuf, Vec<Record>),
+pub enum Found<T> {
+    /// What the newest whole file holds.
+    State(T),
     /// Files, and none whose first record is whole; the newest.
     Damaged(PathBuf),
     /// No files at all.
@@ -170,8 +170,14 @@ impl RotatingJournal {
         Ok(journal)
     }
 
-    /// Finds the state in `dir`, makes it durable and removes files that do not count.
-    pub fn open(files: Arc<dyn Files>, dir: &Path, series: Series) -> Result<(Self, Found)> {
+    /// Finds the state in `dir`, makes it durable and removes files that do not count. `read` makes it of the newest whole
+    /// file: where that is, its snapshot and its changes. With what it refuses nothing is done to any file.
+    pub fn open<T>(
+        files: Arc<dyn Files>,
+        dir: &Path,
+        series: Series,
+        read: impl FnOnce(&Path, Vec<Record>) -> Result<T>,
+    ) -> Result<(Self, Found<T>)> {
         let mut ids: Vec<u64> =
             files.list(dir)?.iter().filter_map(|entry| series.parse(&entry.name)).collect();
         ids.sort_unstable();
@@ -188,9 +194,10 @@ impl RotatingJournal {
         let found = match state {
             None if ids.is_empty() => Found::Nothing,
             None => Found::Damaged(series.path(dir, newest)),
-            Some((id, path, contents)) => {
+            Some((id, path, mut contents)) => {
+                let state = read(&path, std::mem::take(&mut contents.records))?;
                 settle(files.as_ref(), dir, series, &path, id, &contents, &ids)?;
-                Found::State(path, contents.records)
+                Found::State(state)
             }
         };
         let journal = Self {

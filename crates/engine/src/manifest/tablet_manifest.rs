@@ -9,6 +9,8 @@
 //! crash the version is the last one that was returned, or the one that was being written. An edit that
 //! does not fit the version is refused before anything is written.
 //!
+//! Each snapshot says whose it is: a manifest in the directory of another tablet is `Corruption`, and neither is changed.
+//!
 //! A *failed* append is one whose outcome is not known, but for those that are refused before anything counts: files that its edit adds or removes must stay
 //! until the tablet is opened again.
 
@@ -22,6 +24,7 @@ use super::version::Version;
 use crate::cell::RowRange;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
+use crate::tablet::TabletId;
 
 /// Bytes of edits at which a manifest is rewritten as a snapshot, if they exceed the snapshot too. An edit
 /// takes a few hundred bytes, so this is thousands of flushes and compactions. At the next start each takes a look at the
@@ -40,24 +43,27 @@ pub(crate) const SERIES: Series = Series {
 #[derive(Debug)]
 pub struct TabletManifest {
     journal: RotatingJournal,
+    tablet: TabletId,
     version: Arc<Version>,
 }
 
 impl TabletManifest {
-    /// Creates the manifest of a new tablet in `dir`, durably. The directory is created too; its name is durable once its parent is
+    /// Creates the manifest of a new tablet in its directory `dir`, durably. The directory is created too; its name is durable once its parent is
     /// synced. `AlreadyExists` where there is one.
     pub fn create(
         files: Arc<dyn Files>,
         dir: &Path,
+        tablet: TabletId,
         range: RowRange,
         initial: &VersionEdit,
     ) -> Result<Self> {
-        Self::create_in(files, dir, range, initial, SERIES)
+        Self::create_in(files, dir, tablet, range, initial, SERIES)
     }
 
     fn create_in(
         files: Arc<dyn Files>,
         dir: &Path,
+        tablet: TabletId,
         range: RowRange,
         initial: &VersionEdit,
         series: Series,
@@ -67,21 +73,31 @@ impl TabletManifest {
         }
         let version = Version::empty(range).apply(initial)?;
         files.create_dir_all(dir)?;
-        let snapshot = encoded(&version.snapshot());
+        let snapshot = encode_snapshot(&version, tablet);
         let journal = RotatingJournal::create(files, dir, series, &snapshot)?;
-        Ok(Self { journal, version: Arc::new(version) })
+        Ok(Self { journal, tablet, version: Arc::new(version) })
     }
 
-    /// Opens the manifest in `dir`, and the version that it describes. `NotFound` where there is none:
+    /// Opens the manifest of a tablet in its directory `dir`, and the version that it describes. `NotFound` where there is none:
     /// the creation or the removal of the tablet was cut short, or the file is lost.
-    pub fn open(files: Arc<dyn Files>, dir: &Path) -> Result<(Self, Arc<Version>)> {
-        Self::open_in(files, dir, SERIES)
+    pub fn open(
+        files: Arc<dyn Files>,
+        dir: &Path,
+        tablet: TabletId,
+    ) -> Result<(Self, Arc<Version>)> {
+        Self::open_in(files, dir, tablet, SERIES)
     }
 
-    fn open_in(files: Arc<dyn Files>, dir: &Path, series: Series) -> Result<(Self, Arc<Version>)> {
-        let (journal, found) = RotatingJournal::open(files, dir, series)?;
-        let (path, records) = match found {
-            Found::State(path, records) => (path, records),
+    fn open_in(
+        files: Arc<dyn Files>,
+        dir: &Path,
+        tablet: TabletId,
+        series: Series,
+    ) -> Result<(Self, Arc<Version>)> {
+        let read = |path: &Path, records| replay(path, records, tablet);
+        let (journal, found) = RotatingJournal::open(files, dir, series, read)?;
+        let version = match found {
+            Found::State(version) => Arc::new(version),
             Found::Nothing => {
                 let message = format!("{}: holds no manifest", dir.display());
                 return Err(Error::new(ErrorKind::NotFound, message));
@@ -92,8 +108,7 @@ impl TabletManifest {
                 return Err(Error::corruption(path.display(), 0, what));
             }
         };
-        let version = Arc::new(replay(&path, records)?);
-        Ok((Self { journal, version: Arc::clone(&version) }, version))
+        Ok((Self { journal, tablet, version: Arc::clone(&version) }, version))
     }
 
     /// The version now.
@@ -109,7 +124,8 @@ impl TabletManifest {
             return Ok(self.version());
         }
         let next = Arc::new(self.version.apply(edit)?);
-        self.journal.append(&encoded(edit), Effect::Takes, || encoded(&next.snapshot()))?;
+        let snapshot = || encode_snapshot(&next, self.tablet);
+        self.journal.append(&encoded(edit), Effect::Takes, snapshot)?;
         self.version = Arc::clone(&next);
         Ok(next)
     }
@@ -119,6 +135,11 @@ fn encoded(edit: &VersionEdit) -> Vec<u8> {
     let mut out = Vec::new();
     edit.encode(&mut out);
     out
+}
+
+/// The first record of a manifest file.
+pub(crate) fn encode_snapshot(version: &Version, tablet: TabletId) -> Vec<u8> {
+    encoded(&VersionEdit { tablet: Some(tablet), ..version.snapshot() })
 }
 
 fn decode(path: &Path, record: Record) -> Result<(u64, VersionEdit)> {
@@ -131,11 +152,18 @@ fn decode(path: &Path, record: Record) -> Result<(u64, VersionEdit)> {
     Ok((offset, edit))
 }
 
-/// The version that the records of the manifest at `path` make.
-pub(crate) fn replay(path: &Path, records: Vec<Record>) -> Result<Version> {
+/// The version that the records of the manifest at `path`, in the directory of `tablet`, make.
+pub(crate) fn replay(path: &Path, records: Vec<Record>, tablet: TabletId) -> Result<Version> {
     let mut version: Option<Version> = None;
     for record in records {
         let (offset, edit) = decode(path, record)?;
+        if let Some(other) = edit.tablet.filter(|other| *other != tablet) {
+            let what = format!(
+                "it is the manifest of tablet {:016x}, in the directory of tablet {:016x}; put back that of this one",
+                other.0, tablet.0
+            );
+            return Err(Error::corruption(path.display(), offset, what));
+        }
         let mut next = match (version, &edit.range) {
             (Some(version), _) => version,
             (None, Some(range)) => Version::empty(range.clone()),
@@ -200,22 +228,29 @@ mod tests {
         Path::new("t/1")
     }
 
+    const TABLET: TabletId = TabletId(1);
+
     fn shared(files: &TestFiles) -> Arc<dyn Files> {
         Arc::new(files.clone())
     }
 
     fn open(files: &TestFiles) -> Result<(TabletManifest, Arc<Version>)> {
-        TabletManifest::open(shared(files), dir())
+        TabletManifest::open(shared(files), dir(), TABLET)
     }
 
     /// A manifest that rotates after a few edits.
     fn open_small(files: &TestFiles) -> Result<(TabletManifest, Arc<Version>)> {
-        TabletManifest::open_in(shared(files), dir(), Series { rotate_bytes: 150, ..SERIES })
+        TabletManifest::open_in(
+            shared(files),
+            dir(),
+            TABLET,
+            Series { rotate_bytes: 150, ..SERIES },
+        )
     }
 
     fn create(files: &TestFiles) -> TabletManifest {
         let edit = VersionEdit { last_seq: Some(1), ..Default::default() };
-        TabletManifest::create(shared(files), dir(), RowRange::all(), &edit).unwrap()
+        TabletManifest::create(shared(files), dir(), TABLET, RowRange::all(), &edit).unwrap()
     }
 
     /// Edits that fit one after the other: flushes, moves down, drops.
@@ -410,12 +445,52 @@ mod tests {
     }
 
     #[test]
+    fn a_manifest_of_another_tablet_is_refused_and_the_own_one_stays() {
+        let files = TestFiles::default();
+        create(&files);
+        let own = only_file(&files);
+        // The other one's, which counts as the newer of the two.
+        let (there, other) = (TestFiles::default(), TabletId(2));
+        let edit = VersionEdit::default();
+        let created = TabletManifest::create(shared(&there), dir(), other, RowRange::all(), &edit);
+        let opened = created.and_then(|_| TabletManifest::open(shared(&there), dir(), other));
+        opened.unwrap().0.append(&edits(1).remove(0)).unwrap();
+        let misplaced = only_file(&there);
+        assert!(misplaced > own);
+        files.put(&misplaced, &there.contents(&misplaced));
+
+        let refused = open(&files).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Corruption);
+        let text = refused.to_string();
+        assert!(text.contains(misplaced.to_str().unwrap()), "{text}");
+        assert!(text.contains("tablet 0000000000000002"), "{text}");
+        assert_eq!(files.names().len(), 2);
+        files.remove(&misplaced).unwrap();
+        assert_eq!(open(&files).unwrap().1.range(), &RowRange::all());
+        assert_eq!(only_file(&files), own);
+    }
+
+    #[test]
+    fn a_manifest_that_does_not_say_whose_it_is_is_opened_and_says_it_with_the_next_change() {
+        let files = TestFiles::default();
+        let path = SERIES.path(dir(), 1);
+        let snapshot = encoded(&Version::empty(RowRange::all()).snapshot());
+        Journal::create(&files, &path, SERIES.magic, 1, &snapshot).unwrap();
+        let (mut manifest, _) = open(&files).unwrap();
+        manifest.append(&edits(1).remove(0)).unwrap();
+        let refused = TabletManifest::open(shared(&files), dir(), TabletId(2)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Corruption);
+        open(&files).unwrap();
+    }
+
+    #[test]
     fn a_crash_while_a_tablet_is_created_leaves_it_or_nothing() {
         for fail_after in 0.. {
             let files = TestFiles::default();
             files.fail_after(fail_after);
             let edit = VersionEdit::default();
-            let created = TabletManifest::create(shared(&files), dir(), RowRange::all(), &edit);
+            let created =
+                TabletManifest::create(shared(&files), dir(), TABLET, RowRange::all(), &edit);
             for crash in CRASHES {
                 let disk = files.crash(crash);
                 match open(&disk) {
@@ -480,14 +555,14 @@ mod tests {
             edits.iter().enumerate().map(record).collect::<Vec<_>>()
         };
         let mut edits: Vec<VersionEdit> = [snapshot].into_iter().chain(edits).collect();
-        let version = replay(dir(), records(&edits)).unwrap();
+        let version = replay(dir(), records(&edits), TABLET).unwrap();
         assert_eq!(version.sst_count(), SSTS);
         assert_eq!(version.ssts().filter(|sst| sst.id > 2 * SSTS).count() as u64, EDITS);
         // An edit in the midst that does not fit is named, though one after it removes what it adds.
         let wrong = VersionEdit { add: vec![sst(9, 5, "a", "z")], ..Default::default() };
         let right = VersionEdit { remove: vec![(5, 9)], ..Default::default() };
         edits.splice(99..99, [wrong, right]);
-        let error = replay(dir(), records(&edits)).unwrap_err();
+        let error = replay(dir(), records(&edits), TABLET).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corruption);
         assert!(error.message().contains("live twice"), "{error}");
         assert!(error.to_string().contains("99"), "{error}");
@@ -497,8 +572,13 @@ mod tests {
     fn a_second_creation_is_refused() {
         let files = TestFiles::default();
         create(&files);
-        let again =
-            TabletManifest::create(shared(&files), dir(), RowRange::all(), &Default::default());
+        let again = TabletManifest::create(
+            shared(&files),
+            dir(),
+            TABLET,
+            RowRange::all(),
+            &Default::default(),
+        );
         assert_eq!(again.unwrap_err().kind(), ErrorKind::AlreadyExists);
     }
 

@@ -268,6 +268,7 @@ impl Version {
             add_excised: self.excised.clone(),
             remove_excised: Vec::new(),
             last_seq: Some(self.last_seq),
+            tablet: None,
         }
     }
 

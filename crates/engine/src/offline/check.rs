@@ -32,7 +32,7 @@ use crate::io::{Env, Files};
 use crate::layout::Layout;
 use crate::log::segment::list_segments;
 use crate::manifest::journal::DRAFT_SUFFIX;
-use crate::manifest::{MANIFEST_SERIES, SstRef, Version};
+use crate::manifest::{SstRef, Version};
 use crate::sst::{FileId, Piece, SstReader};
 use crate::tablet::TabletId;
 use crate::values::ValueReader;
@@ -260,7 +260,7 @@ impl Check<'_> {
         let mut there = HashSet::new();
         for id in list_tablets(self.files, self.layout)? {
             let dir = self.layout.tablet(id);
-            let read = journals::read_manifest(self.files, &dir, MANIFEST_SERIES);
+            let read = journals::read_manifest(self.files, self.layout, id);
             self.advance_dir(&dir)?;
             match read {
                 Ok(Some(read)) => {

@@ -8,9 +8,13 @@ use super::Meta;
 use super::salvaged_version::SalvagedVersion;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
+use crate::layout::Layout;
 use crate::log::record::{FILE_HEADER_BYTES, Record, Salvage};
 use crate::manifest::journal::{Contents, Journal, Tail};
-use crate::manifest::{META_SERIES, MetaRecord, Series, Version, VersionEdit, replay_manifest};
+use crate::manifest::{
+    MANIFEST_SERIES, META_SERIES, MetaRecord, Series, Version, VersionEdit, replay_manifest,
+};
+use crate::tablet::TabletId;
 
 /// A state that was read.
 pub(super) struct Read<T> {
@@ -121,14 +125,14 @@ fn apply_meta(meta: &mut Meta, record: MetaRecord) {
     }
 }
 
-/// The version that the manifest in `dir` describes; `None` where there is no manifest, as of a tablet whose
+/// The version that the manifest of a tablet describes; `None` where there is no manifest, as of a tablet whose
 /// creation or removal was cut short.
 pub(super) fn read_manifest(
     files: &dyn Files,
-    dir: &Path,
-    series: Series,
+    layout: &Layout,
+    tablet: TabletId,
 ) -> Result<Option<Read<Version>>> {
-    let (path, contents) = match newest(files, dir, series)? {
+    let (path, contents) = match newest(files, &layout.tablet(tablet), MANIFEST_SERIES)? {
         Newest::Nothing => return Ok(None),
         Newest::Damaged(path) => {
             let what = "the snapshot does not verify, and there is no other manifest";
@@ -136,7 +140,7 @@ pub(super) fn read_manifest(
         }
         Newest::State(path, contents) => (path, contents),
     };
-    let state = replay_manifest(&path, contents.records)?;
+    let state = replay_manifest(&path, contents.records, tablet)?;
     let torn = contents.tail != Tail::Clean;
     Ok(Some(Read { path, state, torn }))
 }
@@ -198,15 +202,17 @@ pub(super) fn salvage_meta(files: &dyn Files, dir: &Path) -> Result<Option<Salva
 }
 
 /// The newest manifest with a readable snapshot: that, and every edit that can be read, as far as each fits; see
-/// [`SalvagedVersion`]. SSTs that an edit adds count while they are in `existing`: others were compacted away later.
+/// [`SalvagedVersion`]. A snapshot of another tablet is none. SSTs that an edit adds count while they are in `existing`: others were
+/// compacted away later.
 pub(super) fn salvage_manifest(
     files: &dyn Files,
-    dir: &Path,
-    series: Series,
+    layout: &Layout,
+    tablet: TabletId,
     existing: &HashSet<u64>,
 ) -> Result<Option<Salvaged<Version>>> {
-    for (id, path) in series_files(files, dir, series)?.into_iter().rev() {
-        let (records, mut damaged) = salvage(files, &path, series, id)?;
+    let dir = layout.tablet(tablet);
+    for (id, path) in series_files(files, &dir, MANIFEST_SERIES)?.into_iter().rev() {
+        let (records, mut damaged) = salvage(files, &path, MANIFEST_SERIES, id)?;
         let mut version: Option<SalvagedVersion> = None;
         let gaps: Vec<u64> = damaged.iter().map(|range| range.start).collect();
         let mut gaps = gaps.into_iter().peekable();
@@ -216,7 +222,10 @@ pub(super) fn salvage_manifest(
             }
             let usable = match (VersionEdit::decode(record.payload.clone()), &mut version) {
                 (Ok(edit), Some(version)) => version.apply(edit, existing),
-                (Ok(snapshot), None) if record.offset == FILE_HEADER_BYTES => {
+                (Ok(snapshot), None)
+                    if record.offset == FILE_HEADER_BYTES
+                        && snapshot.tablet.is_none_or(|whose| whose == tablet) =>
+                {
                     version = SalvagedVersion::new(snapshot, existing);
                     version.is_some()
                 }

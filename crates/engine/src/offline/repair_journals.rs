@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::manifest::journal::Journal;
 use crate::manifest::{
     MANIFEST_SERIES, META_SERIES, Series, TabletManifest, Version, VersionEdit,
-    encode_meta_snapshot,
+    encode_manifest_snapshot, encode_meta_snapshot,
 };
 use crate::tablet::TabletId;
 
@@ -116,8 +116,7 @@ impl Repair<'_> {
 
     /// The version of a tablet whose manifest is whole.
     pub(super) fn version(&self, id: TabletId) -> Result<Option<Version>> {
-        let dir = self.layout.tablet(id);
-        let read = journals::read_manifest(self.env.files.as_ref(), &dir, MANIFEST_SERIES)?;
+        let read = journals::read_manifest(self.env.files.as_ref(), self.layout, id)?;
         Ok(read.map(|read| read.state))
     }
 
@@ -139,11 +138,9 @@ impl Repair<'_> {
                 Err(_) => {}
             }
             self.forgot = true;
-            let salvaged =
-                journals::salvage_manifest(files.as_ref(), &dir, MANIFEST_SERIES, &existing)?;
+            let salvaged = journals::salvage_manifest(files.as_ref(), self.layout, id, &existing)?;
             if let Some(salvaged) = salvaged {
-                let mut snapshot = Vec::new();
-                salvaged.state.snapshot().encode(&mut snapshot);
+                let snapshot = encode_manifest_snapshot(&salvaged.state, id);
                 self.replace_journal(&dir, MANIFEST_SERIES, &snapshot)?;
                 let path = salvaged.path.display();
                 let ssts = salvaged.state.sst_count();
@@ -217,7 +214,7 @@ impl Repair<'_> {
         // The clock of the next start must be beyond whatever the lost manifest knew.
         let last_seq = Some(self.next_id);
         let edit = VersionEdit { last_seq, ..VersionEdit::default() };
-        let manifest = TabletManifest::create(files.clone(), &dir, range.clone(), &edit)?;
+        let manifest = TabletManifest::create(files.clone(), &dir, id, range.clone(), &edit)?;
         files.sync_dir(&self.layout.tablets())?;
         self.forgot = true;
         self.did(format_args!("{}: recreated empty", dir.display()));

@@ -102,7 +102,7 @@ impl Repair<'_> {
         let edit = self.edit_of(Holder::Tablet(tablet), version, fates)?;
         if edit != VersionEdit::default() {
             let dir = self.layout.tablet(tablet);
-            let (mut manifest, _) = TabletManifest::open(self.files(), &dir)?;
+            let (mut manifest, _) = TabletManifest::open(self.files(), &dir, tablet)?;
             manifest.append(&edit)?;
             self.did(format_args!(
                 "{}: {} SSTs taken out, {} put in",

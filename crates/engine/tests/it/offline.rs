@@ -1146,6 +1146,34 @@ fn a_list_under_the_name_of_another_costs_that_backup_and_is_not_taken_for_a_new
 }
 
 #[test]
+fn a_manifest_in_the_directory_of_another_tablet_is_damage_and_its_own_tablet_loses_nothing() {
+    let place = place();
+    let manifests = files_in(&place.files, "tablets");
+    let (other, of) = (&manifests[0], &manifests[1]);
+    let misplaced = other.with_file_name(of.file_name().unwrap());
+    place.files.remove(other).unwrap();
+    place.files.put_contents(&misplaced, place.files.contents(of).unwrap());
+    let [other, of] = place.tablets.map(|tablet| format!("{:016x}", tablet.0));
+    let text = format!("it is the manifest of tablet {of}, in the directory of tablet {other};");
+
+    let found = check(&place.files);
+    let told = |text: &str| found.damage.iter().any(|f| f.to_string().contains(text));
+    assert!(told(&text) && told(misplaced.to_str().unwrap()), "{:?}", found.damage);
+    let before = contents(&place.files);
+    let refused = Engine::open(environment(&place.files), dir(), tiny_options()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Corruption);
+    assert!(refused.to_string().contains(&text), "{refused}");
+    assert!(contents(&place.files) == before, "a refused start changes nothing");
+
+    let report = repair(&place.files, false);
+    assert!(report.opens(), "{report:#?}");
+    let rows = rows_of(&place.files, place.tablets);
+    let mut of_it = place.rows.range(row(ROWS / 2)..);
+    assert!(of_it.all(|(row, value)| rows.get(row) == Some(value)), "{rows:?}");
+    assert!(rows.iter().all(|(row, value)| place.rows.get(row) == Some(value)), "{rows:?}");
+}
+
+#[test]
 fn a_manifest_that_is_another_file_is_damage_and_a_repair_mends_what_it_can() {
     for catalog in [false, true] {
         let place = place();
