@@ -228,11 +228,12 @@ impl Bench {
         }
     }
 
-    /// Runs a group. What ends it early is a line that is short; only a person ends the program.
+    /// Runs a group. What ends it early is a line that is short; only a person ends the program, by a signal or by the directory
+    /// that was named.
     pub fn run(&mut self, group: &Group) -> Result<()> {
         println!("\n{}: {}", group.name, group.about);
         match (group.run)(self) {
-            Err(e) if e.kind() == ErrorKind::Interrupted => Err(e),
+            Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::Occupied) => Err(e),
             Err(e) => {
                 let name = format!("{} ended early", group.name);
                 self.say(Line::missing(group.name, name, Bar::AtMost(0.0), e.to_string()));

@@ -9,6 +9,8 @@ pub enum ErrorKind {
     Mismatch,
     /// The person asked for it.
     Interrupted,
+    /// The place of its data holds something else, which stays.
+    Occupied,
     /// The store refused one operation, which is not to be made again: the run goes on without it.
     Refused,
 }
@@ -27,6 +29,11 @@ impl Error {
     /// The store, the device or the arguments failed.
     pub fn failed(message: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Failed, message: message.into() }
+    }
+
+    /// The place of its data holds something else.
+    pub fn occupied(message: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Occupied, message: message.into() }
     }
 
     /// A store gave back something else than was written.

@@ -76,7 +76,7 @@ impl Kept {
                     return Ok(State::Complete);
                 }
                 if found.complete {
-                    return Err(Error::failed(format!(
+                    return Err(Error::occupied(format!(
                         "{} holds other data ({}); name another directory, or remove this one",
                         self.data.display(),
                         text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -87,7 +87,7 @@ impl Kept {
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 if self.data.exists() {
-                    return Err(Error::failed(format!(
+                    return Err(Error::occupied(format!(
                         "{} exists and no benchmark wrote it: name another directory",
                         self.data.display()
                     )));
@@ -104,7 +104,7 @@ impl Kept {
     pub fn prepare_anew(&self) -> Result<()> {
         match self.prepare()? {
             State::Empty => Ok(()),
-            State::Complete => Err(Error::failed(format!(
+            State::Complete => Err(Error::occupied(format!(
                 "{} holds rows that have settled; name another directory, or remove this one",
                 self.data.display()
             ))),
@@ -158,6 +158,7 @@ mod tests {
     #![allow(clippy::disallowed_methods, reason = "a test that makes files")]
 
     use super::*;
+    use crate::error::ErrorKind;
 
     fn dataset(seed: u64) -> Dataset {
         Dataset { rows: 10, key_bytes: 50, columns: 1, value_bytes: 10, seed }
@@ -194,7 +195,9 @@ mod tests {
         kept.complete().unwrap();
         for (seed, format) in [(2, "f"), (1, "g")] {
             let other = Kept::new(dir.path(), "s", &dataset(seed), format);
-            assert!(other.prepare().unwrap_err().to_string().contains("holds other data"));
+            let refused = other.prepare().unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Occupied);
+            assert!(refused.to_string().contains("holds other data"));
         }
         std::fs::create_dir(dir.path().join("t")).unwrap();
         let stranger = Kept::new(dir.path(), "t", &dataset(1), "f");
