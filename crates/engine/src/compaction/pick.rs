@@ -338,7 +338,9 @@ fn deepen(version: &Version, shape: &Shape, mut pick: Pick, busy: &Busy) -> Pick
         let target = shape.targets.at(pick.output_level) as f64 * part.min(1.0);
         let is_cheaper = target * (both as f64) < (taken as f64).powi(2);
         let most = shape.deep_bytes_max.max(taken.saturating_mul(2));
-        if !is_cheaper || both > most || !busy.allows(both) {
+        // Above the base level nothing is to stay.
+        let is_above = pick.output_level < shape.targets.base_level;
+        if !(is_above || (is_cheaper && both <= most)) || !busy.allows(both) {
             break;
         }
         pick = deeper;

@@ -11,6 +11,14 @@
 //! L0 compacts into the base level, skipping the levels above it.
 //! ```
 //!
+//! While writers are ahead, level 0 holds more than the base level should. A column of it would be merged there, and nearly all of it
+//! go down again; so no level is smaller than level 0 is now: the base level lies deeper for as long, and what is in the levels above goes
+//! down before.
+//!
+//! ```text
+//! the same with 4 GiB in L0:   L6 30 GiB | L5 3 GiB < 4 GiB = base level; L4 and L3 are due
+//! ```
+//!
 //! # Tiered
 //!
 //! Of a [tiered](CompactionStyle::Tiered) tablet the base level is the last, and level 0 is due for one of two
@@ -75,7 +83,10 @@ pub(crate) struct Targets {
 pub(crate) struct Shape {
     /// By which it was made.
     pub(crate) style: CompactionStyle,
+    /// With what level 0 holds now.
     pub(crate) targets: Targets,
+    /// With nothing in level 0: the same from one flush to the next.
+    pub(crate) at_rest: Targets,
     /// Level 0, the oldest sublevel first.
     pub(crate) sublevels: Vec<Run>,
     /// How heavy level 0 is; from 1.0 on it is due whatever its depth.
@@ -103,6 +114,7 @@ impl Shape {
         style: CompactionStyle,
         contents: &dyn Fn(&SstRef) -> Contents,
     ) -> Self {
+        let at_rest = targets_over(0, version, options, style);
         let targets = targets(version, options, style);
         let sublevels = sublevels::arrange(version.level(0));
         let mut scores: Vec<(f64, u8)> = Vec::with_capacity(LEVELS);
@@ -112,9 +124,14 @@ impl Shape {
         for level in 1..LAST_LEVEL {
             let bytes = level_bytes(version, level);
             if bytes > 0 {
-                // A level above the base level should be empty: whatever it holds is over its target.
+                let of = |targets: &Targets| bytes as f64 / targets.at(level).max(1) as f64;
                 let score = match style {
-                    CompactionStyle::Leveled => bytes as f64 / targets.at(level).max(1) as f64,
+                    // Level 0 takes it along, where it is the smaller one: it goes first where it is not.
+                    CompactionStyle::Leveled if level < targets.base_level => {
+                        let share = bytes as f64 / level_bytes(version, 0).max(1) as f64;
+                        of(&at_rest).max(share * depth.max(weight))
+                    }
+                    CompactionStyle::Leveled => of(&targets),
                     // What another style has left is due, but writers wait for none of it.
                     CompactionStyle::Tiered => 1.0,
                 };
@@ -124,7 +141,7 @@ impl Shape {
         scores.retain(|(score, _)| *score >= 1.0);
         scores.sort_by(|a, b| b.0.total_cmp(&a.0));
         Self {
-            debt_bytes: debt(version, &targets, options, style),
+            debt_bytes: debt(version, &at_rest, options, style),
             deep_bytes_max: options
                 .memtable_bytes
                 .saturating_mul(options.l0_stop_files as u64)
@@ -133,6 +150,7 @@ impl Shape {
             dense: dense(version, &targets, contents),
             tattered: tattered(version),
             targets,
+            at_rest,
             sublevels,
             weight,
             scores,
@@ -206,6 +224,17 @@ pub(super) fn targets(
     options: &EngineOptions,
     style: CompactionStyle,
 ) -> Targets {
+    targets_over(level_bytes(version, 0), version, options, style)
+}
+
+/// The targets where level 0 holds so many bytes.
+fn targets_over(
+    level_zero: u64,
+    version: &Version,
+    options: &EngineOptions,
+    style: CompactionStyle,
+) -> Targets {
+    let base_bytes = options.base_level_bytes.max(level_zero);
     let mut bytes = [0; LEVELS];
     let largest = (1..=LAST_LEVEL).map(|l| level_bytes(version, l)).max().unwrap_or(0);
     let mut target = largest.max(options.base_level_bytes);
@@ -220,7 +249,7 @@ pub(super) fn targets(
         if let Some(slot) = bytes.get_mut(usize::from(level)) {
             *slot = target;
         }
-        if target <= options.base_level_bytes || level == 1 {
+        if target <= base_bytes || level == 1 {
             return Targets { base_level: level, bytes };
         }
         target = (target / options.level_ratio.max(2)).max(1);

@@ -268,7 +268,7 @@ impl Tablet {
         let opened = self.core.store.open_outputs(&output.files, &output.values.files)?;
         let view = self.view.load();
         for (sst, file) in output.files.iter().zip(&opened.ssts) {
-            if view.shape.targets.pins(sst.level, self.core.options.pinned_levels) {
+            if view.shape.at_rest.pins(sst.level, self.core.options.pinned_levels) {
                 file.pin();
             }
         }

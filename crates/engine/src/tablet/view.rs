@@ -97,7 +97,7 @@ impl View {
 
     /// Reads the indexes and filters of the upper levels, and keeps them. Blocks.
     pub(super) fn load_pinned(&self, options: &EngineOptions) {
-        let pinned = |sst: &&Arc<SstRef>| self.shape.targets.pins(sst.level, options.pinned_levels);
+        let pinned = |sst: &&Arc<SstRef>| self.shape.at_rest.pins(sst.level, options.pinned_levels);
         for sst in self.version.ssts().filter(pinned) {
             if let Some(file) = self.files.get(&sst.id) {
                 file.pin();
@@ -110,7 +110,7 @@ impl View {
     pub(super) fn keep_pinned(&self, options: &EngineOptions) {
         for sst in self.version.ssts() {
             if let Some(file) = self.files.get(&sst.id) {
-                file.keep_pinned(self.shape.targets.pins(sst.level, options.pinned_levels));
+                file.keep_pinned(self.shape.at_rest.pins(sst.level, options.pinned_levels));
             }
         }
     }

@@ -10,6 +10,9 @@ use crate::manifest::VersionEdit;
 
 const MIB: u64 = 1 << 20;
 
+/// Files' worth of a compaction that is divided among threads, roughly.
+const DIVIDED_FILES: u64 = 4;
+
 /// Rows between 0 and 1.
 const SCALE: f64 = 1e15;
 
@@ -142,11 +145,20 @@ impl Load {
         }
     }
 
-    fn claim(&mut self) -> bool {
-        let shape = self.shape();
-        let Some(pick) = pick_by_shape(&self.version, &shape, &self.options, &self.busy()) else {
-            return false;
+    /// As threads do: one that is free helps with what runs, where that can be divided, unless level 0 is due.
+    fn claim_beside(&mut self) -> bool {
+        let divides = |(pick, _): &(Pick, f64)| {
+            pick.input_bytes() >= DIVIDED_FILES * self.options.target_file_bytes
         };
+        let shape = self.shape();
+        let pick = if !self.running.iter().any(divides) {
+            pick_by_shape(&self.version, &shape, &self.options, &self.busy())
+        } else if shape.score() >= 1.0 {
+            pick_level_zero(&self.version, &shape, &self.options, &self.busy())
+        } else {
+            None
+        };
+        let Some(pick) = pick else { return false };
         let work = if pick.is_move() { 0.0 } else { pick.input_bytes() as f64 };
         self.running.push((pick, work));
         true
@@ -173,7 +185,7 @@ impl Load {
     fn work(&mut self, mut bytes: f64) -> f64 {
         let threads = self.options.compaction_threads;
         loop {
-            while self.running.len() < threads && self.claim() {}
+            while self.running.len() < threads && self.claim_beside() {}
             let Some(least) = self.running.iter().map(|(_, left)| *left).min_by(f64::total_cmp)
             else {
                 return bytes;
@@ -241,7 +253,7 @@ fn a_load_of_random_rows_is_written_a_bounded_number_of_times() {
     let options = twentieth();
     // As fast as compaction lets it: level 0 is as deep as it may be, so most goes down at once.
     let eager = Load::new(options.clone()).run(1 << 30, 1);
-    assert!(eager.write_amplification < 6.5, "{eager:?}");
+    assert!(eager.write_amplification < 5.5, "{eager:?}");
     // So slowly that level 0 is compacted whenever it is due.
     let slow = Load::new(options.clone()).run(1 << 30, 20);
     assert!(slow.write_amplification < 11.5, "{slow:?}");

@@ -74,14 +74,14 @@ fn level_0_and_the_base_level_are_pinned_as_the_base_level_moves_and_after_a_res
     assert_eq!(pinned_levels(&rig.tablet), [0; 0], "the last level alone");
     let middle = rig.write_at(5, 'b', 1000);
     rig.write_at(0, 'c', 1000);
-    assert_eq!(rig.tablet.hold().shape.targets.base_level, 5);
+    assert_eq!(rig.tablet.hold().shape.at_rest.base_level, 5);
     assert_eq!(pinned_levels(&rig.tablet), [0, 5]);
     let three_levels = stats();
     assert_eq!(three_levels, rig.engine.index_memory().pinned_bytes);
 
     // The last level grows: another level comes before level 5, whose partitions come and go from now on.
     rig.write_at(6, 'd', BASE_LEVEL_BYTES * 5 / 4);
-    assert_eq!(rig.tablet.hold().shape.targets.base_level, 4);
+    assert_eq!(rig.tablet.hold().shape.at_rest.base_level, 4);
     assert_eq!(pinned_levels(&rig.tablet), [0]);
     assert!(stats() < three_levels);
     rig.write_at(4, 'e', 1000);
@@ -89,7 +89,7 @@ fn level_0_and_the_base_level_are_pinned_as_the_base_level_moves_and_after_a_res
 
     // It shrinks: level 5 is the base level again. Level 4 is to be empty.
     block_on(rig.tablet.drop_rows(RowRange::new("d", "f"))).unwrap();
-    assert_eq!(rig.tablet.hold().shape.targets.base_level, 5);
+    assert_eq!(rig.tablet.hold().shape.at_rest.base_level, 5);
     assert_eq!(pinned_levels(&rig.tablet), [0, 5]);
     assert_eq!(rig.cells("b00001"), 1);
     let memory = rig.tablet.hold().file(middle).unwrap().reader().unwrap().index_memory();
