@@ -300,13 +300,17 @@ fn pick_l0(
             continue;
         }
         let own: u64 = upper.iter().map(|file| file.bytes).sum();
-        // A level between L0 and the base that still holds files (the options changed) comes first, or
-        // older data would lie above newer.
+        let most = shape.level_zero_bytes_max(own);
+        let fits = |pick: &Pick| pick.input_bytes() <= most && busy.allows(pick.input_bytes());
         let base = shape.targets.base_level;
-        let output = (1..base)
-            .find(|l| overlapping(level_files(version, *l), &span).next().is_some())
-            .unwrap_or(base);
-        let Some(pick) = complete(version, reason, upper, output, busy) else { continue };
+        let through = || pick_through(version, base, &upper, reason, busy).filter(fits);
+        // Where that is too large, or needs a file that is busy, the column stops above.
+        let stopping = || {
+            let level = first_met(version, shape.at_rest.base_level, &span);
+            complete(version, reason, upper.clone(), level, busy)
+        };
+        let down = if reason == Reason::L0 { through() } else { None };
+        let Some(pick) = down.or_else(stopping) else { continue };
         let pick = deepen(version, shape, pick, busy);
         if !busy.allows(pick.input_bytes()) {
             continue;
@@ -323,6 +327,27 @@ fn pick_l0(
     best.map(|(_, pick)| pick)
 }
 
+/// Where a column of these rows comes to on its way to the base level: a level between that holds files comes first, or older
+/// data would lie above newer.
+fn first_met(version: &Version, base: u8, span: &RowRange) -> u8 {
+    let holds = |level: &u8| overlapping(level_files(version, *level), span).next().is_some();
+    (1..base).find(holds).unwrap_or(base)
+}
+
+/// A column of level 0 into the base level, with all that it meets on its way.
+fn pick_through(
+    version: &Version,
+    base: u8,
+    upper: &[Arc<SstRef>],
+    reason: Reason,
+    busy: &Busy,
+) -> Option<Pick> {
+    let first = first_met(version, base, &span_of(upper)?);
+    let pick = complete(version, reason, upper.to_vec(), first, busy)?;
+    (first + 1..=base)
+        .try_fold(pick, |pick, level| complete(version, reason, pick.inputs, level, busy))
+}
+
 /// The pick with what it meets in the levels below its output, and the deepest of these as its output, where that is
 /// cheaper than to stop above: what does not fit there goes down again, with its share of what it meets.
 ///
@@ -337,10 +362,7 @@ fn deepen(version: &Version, shape: &Shape, mut pick: Pick, busy: &Busy) -> Pick
         let part = both.saturating_sub(taken) as f64 / level_bytes(version, output).max(1) as f64;
         let target = shape.targets.at(pick.output_level) as f64 * part.min(1.0);
         let is_cheaper = target * (both as f64) < (taken as f64).powi(2);
-        let most = shape.deep_bytes_max.max(taken.saturating_mul(2));
-        // Above the base level nothing is to stay.
-        let is_above = pick.output_level < shape.targets.base_level;
-        if !(is_above || (is_cheaper && both <= most)) || !busy.allows(both) {
+        if !is_cheaper || both > shape.level_zero_bytes_max(taken) || !busy.allows(both) {
             break;
         }
         pick = deeper;

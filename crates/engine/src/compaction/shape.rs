@@ -12,11 +12,11 @@
 //! ```
 //!
 //! While writers are ahead, level 0 holds more than the base level should. A column of it would be merged there, and nearly all of it
-//! go down again; so no level is smaller than level 0 is now: the base level lies deeper for as long, and what is in the levels above goes
-//! down before.
+//! go down again. So the base level is the first one below which all should hold more than level 0 holds now; columns take along what
+//! is above it, unless that is more than level 0 itself, which goes down before.
 //!
 //! ```text
-//! the same with 4 GiB in L0:   L6 30 GiB | L5 3 GiB < 4 GiB = base level; L4 and L3 are due
+//! the same with 4 GiB in L0:   L6 30 GiB | L5 3 GiB < 4 GiB = base level
 //! ```
 //!
 //! # Tiered
@@ -91,9 +91,8 @@ pub(crate) struct Shape {
     pub(crate) sublevels: Vec<Run>,
     /// How heavy level 0 is; from 1.0 on it is due whatever its depth.
     pub(super) weight: f64,
-    /// Bytes of a column of level 0 with all that it is merged with below the level that it comes to; of columns that are
-    /// larger by themselves, twice what they are.
-    pub(super) deep_bytes_max: u64,
+    /// See [`Self::level_zero_bytes_max`].
+    deep_bytes_max: u64,
     /// Levels that are over their targets, the most urgent first; 1.0 is "at its target".
     pub(crate) scores: Vec<(f64, u8)>,
     /// Files with more tombstones than they should have; see the module.
@@ -126,10 +125,14 @@ impl Shape {
             if bytes > 0 {
                 let of = |targets: &Targets| bytes as f64 / targets.at(level).max(1) as f64;
                 let score = match style {
-                    // Level 0 takes it along, where it is the smaller one: it goes first where it is not.
+                    // Level 0 takes it along, where that is the larger one. What no tree would have there is due in any case.
                     CompactionStyle::Leveled if level < targets.base_level => {
                         let share = bytes as f64 / level_bytes(version, 0).max(1) as f64;
-                        of(&at_rest).max(share * depth.max(weight))
+                        if level < at_rest.base_level {
+                            of(&at_rest)
+                        } else {
+                            share * depth.max(weight)
+                        }
                     }
                     CompactionStyle::Leveled => of(&targets),
                     // What another style has left is due, but writers wait for none of it.
@@ -155,6 +158,12 @@ impl Shape {
             weight,
             scores,
         }
+    }
+
+    /// Bytes of a column of level 0 with all that it is merged with below the level that it comes to, or on its way to a base level
+    /// that is deeper than at rest; of columns that are larger by themselves, with their `own` bytes, twice what they are.
+    pub(super) fn level_zero_bytes_max(&self, own: u64) -> u64 {
+        self.deep_bytes_max.max(own.saturating_mul(2))
     }
 
     /// How urgent its most urgent compaction is; below 1.0 none is due.
