@@ -303,7 +303,7 @@ fn pick_l0(
         let most = shape.level_zero_bytes_max(own);
         let fits = |pick: &Pick| pick.input_bytes() <= most && busy.allows(pick.input_bytes());
         let base = shape.targets.base_level;
-        let through = || pick_through(version, base, &upper, reason, busy).filter(fits);
+        let through = || pick_through(version, base, &upper, busy).filter(fits);
         // Where that is too large, or needs a file that is busy, the column stops above.
         let stopping = || {
             let level = first_met(version, shape.at_rest.base_level, &span);
@@ -335,17 +335,11 @@ fn first_met(version: &Version, base: u8, span: &RowRange) -> u8 {
 }
 
 /// A column of level 0 into the base level, with all that it meets on its way.
-fn pick_through(
-    version: &Version,
-    base: u8,
-    upper: &[Arc<SstRef>],
-    reason: Reason,
-    busy: &Busy,
-) -> Option<Pick> {
+fn pick_through(version: &Version, base: u8, upper: &[Arc<SstRef>], busy: &Busy) -> Option<Pick> {
     let first = first_met(version, base, &span_of(upper)?);
-    let pick = complete(version, reason, upper.to_vec(), first, busy)?;
+    let pick = complete(version, Reason::L0, upper.to_vec(), first, busy)?;
     (first + 1..=base)
-        .try_fold(pick, |pick, level| complete(version, reason, pick.inputs, level, busy))
+        .try_fold(pick, |pick, level| complete(version, Reason::L0, pick.inputs, level, busy))
 }
 
 /// The pick with what it meets in the levels below its output, and the deepest of these as its output, where that is

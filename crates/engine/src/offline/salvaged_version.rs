@@ -71,8 +71,17 @@ impl SalvagedVersion {
 
     /// Takes in the next edit that can be read, as far as it fits; `false` where it cannot be used.
     pub(super) fn apply(&mut self, edit: VersionEdit, existing: &HashSet<FileId>) -> bool {
-        let VersionEdit { range, add, remove, flushed_seq, .. } = edit;
-        let VersionEdit { add_excised, remove_excised, last_seq, .. } = edit;
+        let VersionEdit {
+            range,
+            add,
+            remove,
+            flushed_seq,
+            add_excised,
+            remove_excised,
+            last_seq,
+            // Whose it is was looked at before.
+            tablet: _,
+        } = edit;
         let known = self.rest.excised();
         let of_rest = VersionEdit {
             range: range.clone(),
