@@ -183,7 +183,7 @@ impl Default for EngineOptions {
             filters: FilterPolicy::ByLevel,
             compaction: CompactionStyle::Leveled,
             l0_compaction_files: 4,
-            l0_stop_files: 24,
+            l0_stop_files: 48,
             base_level_bytes: 256 << 20,
             level_ratio: 10,
             target_file_bytes: 64 << 20,
@@ -199,7 +199,7 @@ impl Default for EngineOptions {
     }
 }
 
-/// Memory of one flush or compaction, in bytes: a dozen inputs that read 1 MiB ahead, the output's two buffers and
+/// Memory of one flush or compaction, in bytes: 24 MiB of windows that its inputs read ahead, the output's two buffers and
 /// the blocks that a dictionary is trained with, and the index and filter of the output until it is written.
 pub const JOB_BYTES: u64 = 32 << 20;
 

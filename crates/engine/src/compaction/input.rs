@@ -17,18 +17,21 @@ pub(crate) struct RunCursor {
     /// Those that are to come, the next one last.
     files: Vec<(Arc<SstFile>, RowRange)>,
     io: Arc<dyn IoEngine>,
+    /// Bytes that a walk reads at once.
+    window_bytes: u64,
     current: Option<SstWalk>,
 }
 
 impl RunCursor {
-    /// Over the rows of these files, in row order, that lie in `bounds`.
+    /// Over the rows of these files, in row order, that lie in `bounds`; read in windows of so many bytes.
     pub(crate) fn new(
         files: impl DoubleEndedIterator<Item = (Arc<SstFile>, Arc<SstRef>)>,
         io: &Arc<dyn IoEngine>,
         bounds: &RowRange,
+        window_bytes: u64,
     ) -> Self {
         let files = files.rev().map(|(file, sst)| (file, sst.span().intersect(bounds))).collect();
-        Self { files, io: Arc::clone(io), current: None }
+        Self { files, io: Arc::clone(io), window_bytes, current: None }
     }
 
     /// Goes on to the file behind while this one has nothing to show.
@@ -37,7 +40,7 @@ impl RunCursor {
             self.current = None;
             let Some((file, span)) = self.files.pop() else { break };
             let reader = Arc::clone(file.reader()?);
-            let walk = SstWalk::new(reader, Arc::clone(&self.io), &span)?;
+            let walk = SstWalk::new(reader, Arc::clone(&self.io), &span, self.window_bytes)?;
             let step = self.current.insert(walk).seek(target)?;
             debug_assert!(step == Step::Ready, "a walk is never blocked");
         }

@@ -55,8 +55,8 @@ use crate::sst::FileId;
 /// Sublevels that a merge within level 0 makes one of, at least. Fewer would not make reads noticeably cheaper.
 const WITHIN_L0_DEPTH_MIN: usize = 4;
 
-/// Memtables that a file may hold to be merged within level 0: larger ones were merged before, and the same
-/// bytes would be written again and again.
+/// Memtables that the files of one age may hold to be merged within level 0: larger ones were merged before, and the
+/// same bytes would be written again and again.
 const WITHIN_L0_MEMTABLES_MAX: u64 = 2;
 
 /// Why a compaction was picked.
@@ -377,12 +377,14 @@ fn pick_within_l0(
         return None;
     }
     let bytes_max = options.memtable_bytes.saturating_mul(WITHIN_L0_MEMTABLES_MAX);
-    let free = |file: &&Arc<SstRef>| !busy.files.contains(&file.id) && file.bytes <= bytes_max;
     let files = level_files(version, 0);
-    let mut inputs: Vec<Arc<SstRef>> = files.iter().take_while(free).cloned().collect();
-    // An age is taken with all of its files or not at all, and so are the pieces of a file that dropped rows have cut.
-    let age = ages(files).into_iter().find(|age| age.contains(&inputs.len()));
-    inputs.truncate(age.map_or(inputs.len(), |age| age.start));
+    // With all of its files or not at all, and so the pieces of a file that dropped rows have cut.
+    let is_small = |age: &&[Arc<SstRef>]| {
+        let bytes: u64 = age.iter().map(|file| file.bytes).sum();
+        bytes <= bytes_max && !age.iter().any(|file| busy.files.contains(&file.id))
+    };
+    let ages = ages(files).into_iter().filter_map(|age| files.get(age));
+    let inputs: Vec<Arc<SstRef>> = ages.take_while(is_small).flatten().cloned().collect();
     let span = span_of(&inputs)?;
     let few = sublevels::arrange(&inputs).len() < WITHIN_L0_DEPTH_MIN;
     if few || busy.keeps_from(&inputs, 0, &span) {

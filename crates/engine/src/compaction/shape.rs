@@ -54,10 +54,6 @@ const DENSE_TOMBSTONES_MIN: u64 = 64;
 /// than live ones.
 const DENSE_SHARE: u64 = 4;
 
-/// Times what level 0 may hold, which a column is merged with at once: twice, 3 GiB by default. Writers fill level 0 while it goes
-/// down, so that a larger one would have them wait for its end.
-const DEEP_LEVELS_ZERO: u64 = 2;
-
 /// What compaction wants to know of a file's contents; from its properties.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Contents {
@@ -145,10 +141,7 @@ impl Shape {
         scores.sort_by(|a, b| b.0.total_cmp(&a.0));
         Self {
             debt_bytes: debt(version, &at_rest, options, style),
-            deep_bytes_max: options
-                .memtable_bytes
-                .saturating_mul(options.l0_stop_files as u64)
-                .saturating_mul(DEEP_LEVELS_ZERO),
+            deep_bytes_max: options.memtable_bytes.saturating_mul(options.l0_stop_files as u64),
             style,
             dense: dense(version, &targets, contents),
             tattered: tattered(version),
@@ -161,7 +154,8 @@ impl Shape {
     }
 
     /// Bytes of a column of level 0 with all that it is merged with below the level that it comes to, or on its way to a base level
-    /// that is deeper than at rest; of columns that are larger by themselves, with their `own` bytes, twice what they are.
+    /// that is deeper than at rest: as much as level 0 may hold, 3 GiB by default, since writers fill it meanwhile and a larger one
+    /// would have them wait for its end. Of columns that are larger by themselves, with their `own` bytes, twice what they are.
     pub(super) fn level_zero_bytes_max(&self, own: u64) -> u64 {
         self.deep_bytes_max.max(own.saturating_mul(2))
     }

@@ -30,9 +30,22 @@ use crate::cursor::{Cursor, Entry, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{IoEngine, RandomFile, ReadRequest};
 
-/// Bytes of a window, of which a walk has two. Smaller ones cost a wake-up each for little; larger ones would, with a
-/// dozen inputs and more, be most of what a compaction may hold.
-const WINDOW_BYTES: u64 = 512 << 10;
+/// Bytes of the windows of all walks of one merge, two each: most of what a compaction may hold.
+const WINDOWS_BYTES: u64 = 24 << 20;
+
+/// Bytes of a window, at least, however many walks there are: smaller ones cost a wake-up each, and a device that writes
+/// meanwhile takes nearly as long for them.
+const WINDOW_BYTES_MIN: u64 = 256 << 10;
+
+/// Bytes of a window, at most: a device reads these at its full rate beside writes.
+const WINDOW_BYTES_MAX: u64 = 2 << 20;
+
+/// Bytes of a window of each of so many walks that are merged: a power of two, so that one's memory fits another.
+pub(crate) fn window_bytes(walks: usize) -> u64 {
+    let each = WINDOWS_BYTES / 2 / (walks as u64).max(1);
+    let power = 1 << each.max(1).ilog2();
+    u64::clamp(power, WINDOW_BYTES_MIN, WINDOW_BYTES_MAX)
+}
 
 /// Bytes of index partitions that are read at once: those of some megabytes of data.
 const INDEX_BYTES: u64 = 64 << 10;
@@ -66,6 +79,8 @@ struct Windows {
     next: Option<Window>,
     /// Nothing is read ahead from here on.
     limit: u64,
+    /// Bytes of a window.
+    window_bytes: u64,
 }
 
 /// A piece of the file that is being read.
@@ -76,8 +91,13 @@ struct Window {
 }
 
 impl Windows {
-    fn new(file: Arc<dyn RandomFile>, io: Arc<dyn IoEngine>, limit: u64) -> Self {
-        Self { file, io, offset: 0, bytes: Bytes::new(), next: None, limit }
+    fn new(
+        file: Arc<dyn RandomFile>,
+        io: Arc<dyn IoEngine>,
+        limit: u64,
+        window_bytes: u64,
+    ) -> Self {
+        Self { file, io, offset: 0, bytes: Bytes::new(), next: None, limit, window_bytes }
     }
 
     /// Where the window in memory ends.
@@ -86,7 +106,7 @@ impl Windows {
     }
 
     fn begin(&self, offset: u64) -> Option<Window> {
-        let len = self.limit.checked_sub(offset).filter(|len| *len > 0)?.min(WINDOW_BYTES);
+        let len = self.limit.checked_sub(offset).filter(|len| *len > 0)?.min(self.window_bytes);
         let file = Arc::clone(&self.file);
         let request = ReadRequest { file, offset, len: len as usize };
         Some(Window { offset, len, reading: self.io.read_batch(vec![request]) })
@@ -108,7 +128,7 @@ impl Windows {
     /// The bytes of a frame.
     fn frame(&mut self, handle: Handle) -> Result<Bytes> {
         let (start, end) = (handle.offset, handle.end());
-        if u64::from(handle.len) > WINDOW_BYTES || end > self.limit {
+        if u64::from(handle.len) > self.window_bytes || end > self.limit {
             return self.file.read_at(start, handle.len as usize);
         }
         // Padding may lie between two frames, and with it the end of a window.
@@ -133,11 +153,12 @@ impl Windows {
 }
 
 impl SstWalk {
-    /// A walk over the rows in `bounds`, before its first record.
+    /// A walk over the rows in `bounds`, before its first record, in windows of so many bytes.
     pub(crate) fn new(
         reader: Arc<SstReader>,
         io: Arc<dyn IoEngine>,
         bounds: &RowRange,
+        window_bytes: u64,
     ) -> Result<Self> {
         let end = if bounds.end.is_empty() { Vec::new() } else { row_prefix(&bounds.end) };
         let top = reader.top();
@@ -148,7 +169,7 @@ impl SstWalk {
             0 => 0,
             _ => reader.at_top(reader.top_entry(last))?.data_end,
         };
-        let windows = Windows::new(Arc::clone(reader.file()), io, limit);
+        let windows = Windows::new(Arc::clone(reader.file()), io, limit, window_bytes);
         Ok(Self {
             start: row_prefix(&bounds.start),
             end,
@@ -369,6 +390,8 @@ mod tests {
     use crate::sst::{Compression, SstOptions, SstWriter};
 
     const ID: u64 = 7;
+    /// Of a walk in these tests.
+    const WINDOW_BYTES: u64 = 512 << 10;
 
     fn written(files: &dyn Files, records: &[Sample], options: SstOptions) -> Arc<SstReader> {
         let path = Path::new("sst");
@@ -382,7 +405,7 @@ mod tests {
     }
 
     fn walked(reader: &Arc<SstReader>, bounds: &RowRange, target: &[u8]) -> Result<Vec<Sample>> {
-        let mut walk = SstWalk::new(Arc::clone(reader), Arc::new(InlineIo), bounds)?;
+        let mut walk = SstWalk::new(Arc::clone(reader), Arc::new(InlineIo), bounds, WINDOW_BYTES)?;
         let mut step = walk.seek(target)?;
         let mut out = Vec::new();
         loop {
@@ -408,6 +431,16 @@ mod tests {
             Sample { key, value }
         };
         (0..3_000).map(record).collect()
+    }
+
+    #[test]
+    fn windows_are_as_large_as_the_memory_of_a_merge_allows() {
+        let kib = |walks: usize| window_bytes(walks) >> 10;
+        assert_eq!([1, 6, 7, 12, 13, 24, 48].map(kib), [2048, 2048, 1024, 1024, 512, 512, 256]);
+        assert_eq!([0, 1_000].map(kib), [2048, 256]);
+        for walks in 1..=48 {
+            assert!(2 * window_bytes(walks) * walks as u64 <= WINDOWS_BYTES, "{walks}");
+        }
     }
 
     proptest! {
@@ -474,7 +507,8 @@ mod tests {
         let files = FaultFiles::new(Arc::new(MemoryFiles::new()));
         let reader = written(&files, &many(), SstOptions::default());
         files.inject(Fault::new(FaultOp::Read).nth(3).sticky());
-        let mut walk = SstWalk::new(reader, Arc::new(InlineIo), &RowRange::all()).unwrap();
+        let mut walk =
+            SstWalk::new(reader, Arc::new(InlineIo), &RowRange::all(), WINDOW_BYTES).unwrap();
         let mut step = walk.seek(b"");
         let mut shown = 0;
         while matches!(step, Ok(Step::Ready)) && walk.entry().is_some() {

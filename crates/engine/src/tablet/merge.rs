@@ -20,6 +20,7 @@ use crate::compaction::sublevels;
 use crate::core::EngineMetrics;
 use crate::cursor::Cursor;
 use crate::error::Result;
+use crate::sst::window_bytes;
 
 use super::Tablet;
 use super::view::{OpenFiles, open_file};
@@ -147,14 +148,16 @@ impl Merge {
             run.sort_by(|a, b| a.first_visible().cmp(b.first_visible()));
             runs.push(run);
         }
+        runs.retain(|run| !run.is_empty());
+        let window_bytes = window_bytes(runs.len());
         let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
-        for run in runs.iter().filter(|run| !run.is_empty()) {
+        for run in &runs {
             let mut files = Vec::with_capacity(run.len());
             for file in run {
                 files.push((Arc::clone(open_file(&self.files, file.id)?), Arc::clone(file)));
             }
             let io = &self.tablet.core.env.io;
-            cursors.push(Box::new(RunCursor::new(files.into_iter(), io, rows)));
+            cursors.push(Box::new(RunCursor::new(files.into_iter(), io, rows, window_bytes)));
         }
         Ok(cursors)
     }

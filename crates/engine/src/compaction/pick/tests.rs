@@ -113,7 +113,7 @@ fn tree(words: &[&str], levels: &[&str]) -> Tree {
         base_level_bytes: number(words, "base", 100),
         level_ratio: number(words, "ratio", 10),
         l0_compaction_files: number(words, "l0", 4) as usize,
-        l0_stop_files: number(words, "stop", 24) as usize,
+        l0_stop_files: number(words, "stop", 48) as usize,
         memtable_bytes: 100,
         ..EngineOptions::default()
     };
