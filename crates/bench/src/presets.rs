@@ -7,7 +7,7 @@ use crate::workload::{Distribution, Limit, OpKind, Share, Workload, ZIPFIAN_THET
 /// Rows of a scan.
 const SCAN_ROWS: u32 = 100;
 /// Rows of a read of many keys.
-const MULTI_GET_ROWS: u32 = 16;
+const MULTI_ROWS: u32 = 16;
 
 /// A name, what it means, and its workload.
 type Preset = (&'static str, &'static str, fn(&str, &Dataset) -> Workload);
@@ -34,7 +34,7 @@ const PRESETS: &[Preset] = &[
         }
     }),
     ("multi-get", "16 rows at random in one read", |name, _| {
-        Workload::of(name, OpKind::MultiGet(MULTI_GET_ROWS))
+        Workload::of(name, OpKind::MultiGet(MULTI_ROWS))
     }),
     ("scan-100", "100 rows in order from a random one", |name, _| {
         Workload::of(name, OpKind::Scan { rows: SCAN_ROWS, reverse: false })
@@ -51,6 +51,9 @@ const PRESETS: &[Preset] = &[
         ..Workload::of(name, OpKind::Get)
     }),
     ("put", "overwrites rows at random", |name, _| Workload::of(name, OpKind::Put)),
+    ("multi-put", "overwrites 16 rows at random in one write", |name, _| {
+        Workload::of(name, OpKind::MultiPut(MULTI_ROWS))
+    }),
     ("increment", "adds one to a counter in rows at random", |name, _| {
         Workload::of(name, OpKind::Increment)
     }),

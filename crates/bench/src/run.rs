@@ -400,7 +400,8 @@ fn check_rows(op: &Op, rows: u64) -> Result<()> {
         Op::MultiGet { rows: asked } => rows == asked.len() as u64,
         // Fewer where the table ends; the row that it starts from is always there.
         Op::Scan { rows: asked, .. } => (1..=u64::from(*asked)).contains(&rows),
-        Op::Put { .. } | Op::Update { .. } | Op::Insert { .. } | Op::Increment { .. } => true,
+        Op::Put { .. } | Op::MultiPut { .. } | Op::Update { .. } | Op::Insert { .. } => true,
+        Op::Increment { .. } => true,
     };
     if right { Ok(()) } else { Err(Error::mismatch(format!("{op:?} found {rows} rows"))) }
 }

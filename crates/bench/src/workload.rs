@@ -16,8 +16,8 @@ use crate::zipf::Zipf;
 pub const THREADS_MAX: usize = 1024;
 /// Operations under way at once.
 pub const IN_FLIGHT_MAX: usize = 65_536;
-/// Rows of one [`Op::MultiGet`].
-pub const MULTI_GET_ROWS_MAX: u32 = 4096;
+/// Rows of one [`Op::MultiGet`] or [`Op::MultiPut`].
+pub const MULTI_ROWS_MAX: u32 = 4096;
 /// Rows of one [`Op::Scan`].
 pub const SCAN_ROWS_MAX: u32 = 1 << 20;
 /// Operations a second that can be asked for, at least: one in a quarter of an hour.
@@ -91,6 +91,11 @@ pub enum Op {
         /// The row.
         row: u64,
     },
+    /// Writes several rows again in one call. A row may occur twice.
+    MultiPut {
+        /// The rows.
+        rows: Box<[u64]>,
+    },
     /// Writes one column of a row again, with the value that it has.
     Update {
         /// The row.
@@ -124,6 +129,7 @@ impl Op {
         matches!(
             self,
             Self::Put { .. }
+                | Self::MultiPut { .. }
                 | Self::Update { .. }
                 | Self::Insert { .. }
                 | Self::ReadUpdate { .. }
@@ -168,6 +174,8 @@ pub enum OpKind {
     ScanUpTo(u32),
     /// [`Op::Put`].
     Put,
+    /// [`Op::MultiPut`] of so many rows.
+    MultiPut(u32),
     /// [`Op::Update`].
     Update,
     /// [`Op::Insert`].
@@ -181,7 +189,15 @@ pub enum OpKind {
 impl OpKind {
     /// Whether it writes.
     pub fn writes(self) -> bool {
-        matches!(self, Self::Put | Self::Update | Self::Insert | Self::ReadUpdate | Self::Increment)
+        matches!(
+            self,
+            Self::Put
+                | Self::MultiPut(_)
+                | Self::Update
+                | Self::Insert
+                | Self::ReadUpdate
+                | Self::Increment
+        )
     }
 }
 
@@ -339,9 +355,9 @@ impl Workload {
                     (1..=dataset.columns).contains(&count),
                     format!("{count} columns of {}", dataset.columns),
                 )?,
-                OpKind::MultiGet(rows) => check(
-                    (1..=MULTI_GET_ROWS_MAX).contains(&rows),
-                    format!("{rows} rows at once: from 1 to {MULTI_GET_ROWS_MAX}"),
+                OpKind::MultiGet(rows) | OpKind::MultiPut(rows) => check(
+                    (1..=MULTI_ROWS_MAX).contains(&rows),
+                    format!("{rows} rows at once: from 1 to {MULTI_ROWS_MAX}"),
                 )?,
                 OpKind::Scan { rows, .. } | OpKind::ScanUpTo(rows) => check(
                     (1..=SCAN_ROWS_MAX).contains(&rows),
@@ -466,6 +482,11 @@ impl Ops {
         }
     }
 
+    /// The rows of an operation on several.
+    fn rows_of(&self, number: u64, rows: u32) -> Box<[u64]> {
+        (0..u64::from(rows)).map(|part| self.row(number, part)).collect()
+    }
+
     /// A row of the hot set for this share of the operations. Its rows lie scattered, since keys do.
     fn hot_or_not(&self, ops: f64, number: u64, part: u64, random: u64) -> u64 {
         let toss = self.random(number, part ^ HOT_SET_PART) as f64 / u64::MAX as f64;
@@ -522,9 +543,8 @@ impl Ops {
                 let first = below(self.random(number, 1), places) as u32;
                 Op::GetColumns { row, first, count }
             }
-            OpKind::MultiGet(rows) => Op::MultiGet {
-                rows: (0..u64::from(rows)).map(|part| self.row(number, part)).collect(),
-            },
+            OpKind::MultiGet(rows) => Op::MultiGet { rows: self.rows_of(number, rows) },
+            OpKind::MultiPut(rows) => Op::MultiPut { rows: self.rows_of(number, rows) },
             OpKind::Scan { rows, reverse } => Op::Scan { row, rows, reverse },
             OpKind::ScanUpTo(most) => {
                 let rows = 1 + below(self.random(number, 1), u64::from(most)) as u32;
@@ -661,7 +681,8 @@ mod tests {
 
     #[test]
     fn operations_stay_within_the_data() {
-        let kinds = [OpKind::GetAbsent, OpKind::GetColumns(3), OpKind::MultiGet(16)];
+        let many = [OpKind::MultiGet(16), OpKind::MultiPut(16)];
+        let kinds = [OpKind::GetAbsent, OpKind::GetColumns(3)].into_iter().chain(many);
         for kind in kinds {
             let ops = Ops::new(&dataset(), &Workload::of("w", kind)).unwrap();
             let mut firsts = std::collections::BTreeSet::new();
@@ -672,7 +693,7 @@ mod tests {
                         firsts.insert(first);
                         assert!(row < 1000 && first <= 7);
                     }
-                    Op::MultiGet { rows } => {
+                    Op::MultiGet { rows } | Op::MultiPut { rows } => {
                         assert!(rows.len() == 16 && rows.iter().all(|row| *row < 1000));
                         let distinct: std::collections::BTreeSet<_> = rows.iter().collect();
                         assert!(distinct.len() > 8, "{rows:?}");
@@ -703,6 +724,7 @@ mod tests {
             (of(OpKind::ScanUpTo(0)), "scans"),
             (of(OpKind::GetColumns(11)), "columns"),
             (of(OpKind::MultiGet(0)), "rows at once"),
+            (of(OpKind::MultiPut(MULTI_ROWS_MAX + 1)), "rows at once"),
             (of(OpKind::Scan { rows: 0, reverse: false }), "scans"),
         ];
         for (workload, word) in bad {

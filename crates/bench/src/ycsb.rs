@@ -12,6 +12,8 @@ use crate::workload::{Distribution, OpKind, Share, Workload, ZIPFIAN_THETA};
 const SCAN_ROWS: u32 = 100;
 /// Rows of a read of many keys.
 const MULTI_GET_ROWS: u32 = 16;
+/// Rows of a write of many.
+pub const MULTI_PUT_ROWS: u32 = 16;
 /// The hot set of YCSB: this share of the rows gets that share of the operations.
 pub const HOT_SET: Distribution = Distribution::HotSet { rows: 0.2, ops: 0.8 };
 /// Few rows often, as YCSB draws them.
@@ -96,6 +98,12 @@ const PRESETS: &[Preset] = &[
         name: "put",
         about: "writes of every column of a row, all rows alike",
         mix: &[(OpKind::Put, 100)],
+        rows: Distribution::Uniform,
+    },
+    Preset {
+        name: "put-many",
+        about: "the same of 16 rows in one MutateRows",
+        mix: &[(OpKind::MultiPut(MULTI_PUT_ROWS), 100)],
         rows: Distribution::Uniform,
     },
 ];

@@ -7,12 +7,16 @@
 //! sustained  closed loop, refusals obeyed: the rate that the server sustains
 //! overload   open loop of twice that rate; a refused write is over, and the next one is due all the same
 //! ```
+//!
+//! Where the processor is the limit, writes come in bulks: a client that sends each row by itself takes as much of the
+//! processor, which both share, as a server that answers it, and cannot ask for twice of what that does.
 
 use tepui_bench::bars::{Bar, Line, Spread};
 use tepui_bench::child::Child;
 use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::grpc::retry::WhenRefused;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
+use tepui_bench::ycsb::MULTI_PUT_ROWS;
 use tepui_bench::{Limit, OpKind, Result, Workload, report};
 
 use crate::bench::Bench;
@@ -23,10 +27,12 @@ const GAP_MS_MAX: f64 = 1_000.0;
 const OVER: f64 = 2.0;
 /// What must have been asked of the server, over the sustainable rate: less is another load than the bars are about.
 const OVER_MIN: f64 = 1.9;
-/// Operations that may be under way in the open loop: a quarter of a second of 65,000 a second, which is what twice the rate of two
+/// Writes that may be under way in the open loop: a quarter of a second of 65,000 a second, which is what twice the rate of two
 /// cores is. Fewer, and a server that thinks before it answers is asked for less; more would have clients need more memory
 /// than servers.
 pub const IN_FLIGHT: usize = 16_384;
+/// Bulks, likewise: of 16 rows, a quarter of a second of 260,000 rows a second.
+pub const BULKS_IN_FLIGHT: usize = 4_096;
 /// Operations under way in the closed loop: the server always has more to do than it does at once, also while some of them wait
 /// as long as it asked for.
 pub const SUSTAINED_IN_FLIGHT: usize = 1_024;
@@ -57,19 +63,20 @@ pub fn serving_cores() -> usize {
 /// The processor is the limit.
 pub fn processor(bench: &mut Bench) -> Result<()> {
     let server = bench.tepui.clone();
-    overload(bench, "overload", "the processor is the limit", &server)
+    overload(bench, "overload", "the processor is the limit", MULTI_PUT_ROWS, &server)
 }
 
 /// The disk is the limit.
 pub fn disk(bench: &mut Bench) -> Result<()> {
     let server = bench.own.clone();
-    overload(bench, "overload-disk", "the disk is the limit", &server)
+    overload(bench, "overload-disk", "the disk is the limit", 1, &server)
 }
 
 fn overload(
     bench: &mut Bench,
     group: &'static str,
     limit: &str,
+    rows: u32,
     server: &std::path::Path,
 ) -> Result<()> {
     let dataset = bench.rows_of_one(bench.sizes.rows_large);
@@ -88,19 +95,21 @@ fn overload(
 
     let seconds = bench.sizes.overload_seconds;
     let sustained_seconds = (seconds * SUSTAINED_PART).min(SUSTAINED_SECONDS_MAX);
-    let closed = bench.workload(Workload::of("writes, closed loop", OpKind::Put));
+    let kind = if rows == 1 { OpKind::Put } else { OpKind::MultiPut(rows) };
+    let closed = bench.workload(Workload::of("writes, closed loop", kind));
     let closed = Workload { in_flight: SUSTAINED_IN_FLIGHT, ..closed };
     let filled = dataset.rows.min(FILL_BYTES.div_ceil(dataset.row_bytes().max(1)));
-    let fill = Workload { limit: Limit::Ops(filled), ..closed.clone() };
+    let fill = Workload { limit: Limit::Ops(filled.div_ceil(u64::from(rows))), ..closed.clone() };
     report::warm_up(&obeying, &dataset, &fill, &bench.progress)?;
     let closed = Workload { limit: Limit::Seconds(sustained_seconds), ..closed };
     let sustained = report::measure(&obeying, &dataset, &closed, None, &bench.progress)?;
     bench.progress.check()?;
     let rate = sustained.ops_per_second;
+    let in_flight = if rows == 1 { IN_FLIGHT } else { BULKS_IN_FLIGHT };
     let open = Workload {
         name: format!("writes at twice the rate, {limit}"),
         rate: Some(rate * OVER),
-        in_flight: IN_FLIGHT,
+        in_flight,
         limit: Limit::Seconds(seconds),
         ..closed
     };
@@ -115,12 +124,14 @@ fn overload(
     bench.progress.check()?;
     drop(server);
 
+    let each = u64::from(rows);
     let asked = Asked {
-        rate,
+        rate: rate * f64::from(rows),
         seconds: over.seconds,
-        acknowledged: over.ops,
-        refused: over.refused,
-        unsent: over.unsent,
+        acknowledged: over.ops * each,
+        refused: over.refused * each,
+        unsent: over.unsent * each,
+        in_flight,
     };
     let small = (filled * dataset.row_bytes() < FILL_BYTES)
         .then(|| format!("{filled} rows do not fill its memory: --rows-large"));
@@ -154,7 +165,7 @@ fn overload(
     Ok(())
 }
 
-/// What the server was asked for, and what it answered.
+/// What the server was asked for, and what it answered, in rows.
 struct Asked {
     /// The sustainable rate.
     rate: f64,
@@ -164,6 +175,8 @@ struct Asked {
     refused: u64,
     /// Was due and never begun.
     unsent: u64,
+    /// Operations that could be under way.
+    in_flight: usize,
 }
 
 impl Asked {
@@ -180,10 +193,11 @@ impl Asked {
     fn too_little(&self) -> Option<String> {
         (self.over() < OVER_MIN).then(|| {
             format!(
-                "the server answered {:.2} times the rate: {} writes were due and never begun, since all {IN_FLIGHT} places were \
+                "the server answered {:.2} times the rate: {} writes were due and never begun, since all {} places were \
                  taken or the clients had no more of the processors, which are the server's too",
                 self.over(),
                 self.unsent,
+                self.in_flight,
             )
         })
     }
@@ -212,8 +226,14 @@ mod tests {
 
     #[test]
     fn a_load_that_never_reached_the_server_is_short_and_says_why() {
-        let asked =
-            Asked { rate: 100.0, seconds: 10.0, acknowledged: 900, refused: 1_000, unsent: 100 };
+        let asked = Asked {
+            rate: 100.0,
+            seconds: 10.0,
+            acknowledged: 900,
+            refused: 1_000,
+            unsent: 100,
+            in_flight: 5,
+        };
         let line = asked.line("overload", "a limit");
         assert_eq!((line.verdict, asked.too_little()), (Verdict::Ok, None), "{}", line.text());
         assert!(line.note.contains("190 attempted: 90 acknowledged, 100 refused"), "{}", line.note);

@@ -65,6 +65,10 @@ impl Worker<'_> {
                 client.read(request, ChunkCheck::new(check), self.refusals).await
             }
             Op::Put { row } | Op::Insert { row } => self.write(client, *row, 0..columns).await,
+            Op::MultiPut { rows } => {
+                client.load(self.asks, &mut rows.to_vec(), self.refusals).await?;
+                Ok(Found::default())
+            }
             Op::Update { row, column } => self.write(client, *row, *column..column + 1).await,
             Op::ReadUpdate { row, column } => {
                 let found = self.read(client, &[*row], Naming::Family, 0..columns, depth).await?;

@@ -199,6 +199,11 @@ impl Worker<'_> {
                 self.store.tablet.apply_when_room(batch).await?;
                 Ok(Found::default())
             }
+            Op::MultiPut { rows } => {
+                let batches = rows.iter().map(|row| load::batch(self.dataset, *row, self.all()));
+                self.store.tablet.apply_rows_when_room(batches.collect()).await?;
+                Ok(Found::default())
+            }
             Op::Increment { row } => {
                 self.dataset.key_into(*row, key);
                 increment::increment(&self.store.counters, key, &self.asks.counter).await?;

@@ -26,7 +26,7 @@ const SMALL: [&str; 4] = ["--rows=500", "--ops=200", "--warm-up=0", "--verify"];
 fn every_workload_runs_on_a_server_of_its_own_and_is_reported_in_every_form() {
     let dir = tempfile::tempdir().unwrap();
     let mut args = SMALL.to_vec();
-    args.push("--workload=a,b,c,d,e,f,increment,increment-row,read,read-many,update,put");
+    args.push("--workload=a,b,c,d,e,f,increment,increment-row,read,read-many,update,put,put-many");
     args.extend(["--json=r.json", "--plot=time.svg", "--plot-latency=latency.svg"]);
     let output = bench(dir.path(), &args);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -34,7 +34,7 @@ fn every_workload_runs_on_a_server_of_its_own_and_is_reported_in_every_form() {
     let json = std::fs::read_to_string(dir.path().join("r.json")).unwrap();
     let report: Value = serde_json::from_str(&json).unwrap();
     let runs = report["runs"].as_array().unwrap();
-    assert_eq!(runs.len(), 12);
+    assert_eq!(runs.len(), 13);
     for run in runs {
         let name = run["workload"]["name"].as_str().unwrap();
         assert!(table.contains(&format!("\n{name} ")), "{name} is missing from {table}");
@@ -46,7 +46,8 @@ fn every_workload_runs_on_a_server_of_its_own_and_is_reported_in_every_form() {
         assert!(!points.is_empty(), "{name}");
         let writes = run["writes"].as_u64().unwrap();
         let only_reads = matches!(name, "c" | "read" | "read-many");
-        let only_writes = matches!(name, "increment" | "increment-row" | "update" | "put");
+        let only_writes =
+            matches!(name, "increment" | "increment-row" | "update" | "put" | "put-many");
         assert_eq!(writes == 0, only_reads, "{name}");
         assert_eq!(writes == 200, only_writes, "{name}");
         assert_eq!(run["write_latency_micros"].is_null(), only_reads, "{name}");
