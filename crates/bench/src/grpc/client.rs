@@ -119,8 +119,9 @@ impl Client {
         let request = asks.load(rows.iter().copied());
         let failure = |status| Self::failure("MutateRows", &status, refusals);
         let mut stream = self.data.mutate_rows(request).await.map_err(failure)?.into_inner();
-        let mut delay = None;
         let mut refused = Vec::new();
+        let mut told = true;
+        let mut delay = None;
         while let Some(response) = stream.message().await.map_err(failure)? {
             for entry in response.entries {
                 let Some(status) = entry.status.filter(|status| status.code != 0) else { continue };
@@ -131,14 +132,19 @@ impl Client {
                     return Err(Error::failed(message).into());
                 }
                 let row = usize::try_from(entry.index).ok().and_then(|at| rows.get(at));
-                refused.extend(row);
-                if delay.is_none() {
-                    delay = Some(refusals.count_entry(&status));
-                }
+                let unknown =
+                    || Error::mismatch(format!("entry {} of {}", entry.index, rows.len()));
+                refused.push(*row.ok_or_else(unknown)?);
+                let said = Refusals::delay(&status);
+                told &= said.is_some();
+                delay = delay.max(said);
             }
         }
         *rows = refused;
-        delay.map_or(Ok(()), |delay| Err(Failure::Refused(delay)))
+        if rows.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::Refused(refusals.count_entries(delay.filter(|_| told))))
     }
 
     /// Makes sure that a table is there, with the families that benchmarks use; whether it was made. Families come by

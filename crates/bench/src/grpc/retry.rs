@@ -47,9 +47,15 @@ impl Refusals {
         }
     }
 
-    /// Counts the refusal of an entry; how long to wait before the next attempt.
-    pub fn count_entry(&self, status: &rpc::Status) -> Duration {
-        self.take(retry_delay(status))
+    /// What the status of an entry says: how long to wait.
+    pub fn delay(status: &rpc::Status) -> Option<Duration> {
+        retry_delay(status)
+    }
+
+    /// Counts the refusal of entries of one request, by the longest delay that they say where each of them says one; how long
+    /// to wait before the next attempt.
+    pub fn count_entries(&self, said: Option<Duration>) -> Duration {
+        self.take(said)
     }
 
     fn take(&self, said: Option<Duration>) -> Duration {

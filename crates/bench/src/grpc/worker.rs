@@ -28,8 +28,12 @@ impl Worker<'_> {
     /// Carries out an operation, however often the server refuses it; or [refused](crate::ErrorKind::Refused), where that is
     /// its end.
     pub async fn carry_out(&self, mut client: Client, ticket: &Ticket) -> Result<Found> {
+        let mut left = match &ticket.op {
+            Op::MultiPut { rows } => rows.to_vec(),
+            _ => Vec::new(),
+        };
         loop {
-            match self.attempt(&mut client, ticket).await {
+            match self.attempt(&mut client, ticket, &mut left).await {
                 Ok(found) => return Ok(found),
                 Err(Failure::Failed(error)) => return Err(error),
                 Err(Failure::Refused(_)) if self.when_refused == WhenRefused::Over => {
@@ -41,7 +45,13 @@ impl Worker<'_> {
         }
     }
 
-    async fn attempt(&self, client: &mut Client, ticket: &Ticket) -> Outcome<Found> {
+    /// Carries it out once; `left` are the rows of a write of many that are still to be written.
+    async fn attempt(
+        &self,
+        client: &mut Client,
+        ticket: &Ticket,
+        left: &mut Vec<u64>,
+    ) -> Outcome<Found> {
         let columns = self.dataset.columns;
         let depth = ticket.depth;
         match &ticket.op {
@@ -65,8 +75,8 @@ impl Worker<'_> {
                 client.read(request, ChunkCheck::new(check), self.refusals).await
             }
             Op::Put { row } | Op::Insert { row } => self.write(client, *row, 0..columns).await,
-            Op::MultiPut { rows } => {
-                client.load(self.asks, &mut rows.to_vec(), self.refusals).await?;
+            Op::MultiPut { .. } => {
+                client.load(self.asks, left, self.refusals).await?;
                 Ok(Found::default())
             }
             Op::Update { row, column } => self.write(client, *row, *column..column + 1).await,

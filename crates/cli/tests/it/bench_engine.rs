@@ -33,7 +33,7 @@ fn a_small_run_of_every_workload_reports_as_table_json_and_plot() {
         for field in positive {
             assert!(run[field].as_f64().unwrap() > 0.0, "{name} {field}");
         }
-        let only_writes = matches!(name, "put" | "increment" | "increment-single");
+        let only_writes = matches!(name, "put" | "multi-put" | "increment" | "increment-single");
         let (latencies, curve) = if only_writes {
             ("write_latency_micros", "write_curve")
         } else {
