@@ -27,7 +27,7 @@ LOCKED_MANIFESTS := $(addsuffix /Cargo.toml,. fuzz bench-peers bench-peers/newes
 CRASH_ROUNDS ?= 3
 SOAK_ROUNDS ?= 50
 FUZZ_SECONDS ?= 60
-# make bench-read ROWS=10000000 SECONDS_EACH=10 PEER=newest: the full run; distro is quicker to build
+# make bench-read ROWS=10000000 SECONDS_EACH=3 PEER=newest: the full run; distro is quicker to build
 ROWS ?= 1000000
 SECONDS_EACH ?= 2
 ROUNDS ?= 3

@@ -33,9 +33,6 @@ const LARGE_ROW_BYTES: usize = (4 << 20) - (4 << 10);
 /// Rows of the largest request, and of one of 32 MB.
 const LARGEST_ROWS: usize = LARGEST_BYTES / (4 << 20);
 const LARGE_ROWS: usize = 8;
-/// Their thread's niceness: what is measured is what they do to the server, and elsewhere they would have processors of their
-/// own to send from.
-const NICE: i32 = 19;
 /// After a refusal: a bad client does not wait as it is told, but it does not spin either.
 const AFTER_REFUSAL: Duration = Duration::from_millis(20);
 
@@ -84,7 +81,7 @@ impl BadClients {
             .build()
             .map_err(|error| Error::failed(format!("runtime: {error}")))?;
         let work = move || {
-            be_nice();
+            run_when_idle();
             let bad = Bad { endpoint, table, done: count, largest: count_largest };
             let until_stopped = async {
                 // Nobody left to say so means that it is over, too.
@@ -133,7 +130,7 @@ impl Spinning {
         for _ in 0..threads {
             let stop = Arc::clone(&stop);
             let work = move || {
-                be_nice();
+                run_when_idle();
                 while !stop.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
@@ -153,9 +150,12 @@ impl Drop for Spinning {
     }
 }
 
-/// Of the thread, on Linux. Where it fails bad clients are only worse.
-fn be_nice() {
-    let _ = rustix::process::setpriority_process(None, NICE);
+/// The thread has the processors that nobody else wants, and gives them back at once: what is measured is what bad clients do to the
+/// server, and elsewhere they would have processors of their own to send from. Where it fails they are only worse.
+fn run_when_idle() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel reads the parameters, which live through the call, and changes nothing but how it schedules this thread.
+    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
 }
 
 struct Bad {

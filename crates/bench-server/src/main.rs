@@ -119,12 +119,11 @@ fn run(args: &Args, progress: &Progress) -> Result<usize> {
 /// A report in which nothing is measured yet.
 fn report(args: &Args) -> Report {
     let shape = format!(
-        "{IN_FLIGHT} requests in flight, {THREADS} client threads, {CONNECTIONS} connections, in the server's process; overloads: {}, {} (of bulks {}), {THREADS} and {}, {} of the cores serve, a process of its own",
+        "{IN_FLIGHT} requests in flight, {THREADS} client threads, {CONNECTIONS} connections, in the server's process; overloads: {}, {} (of bulks {}), {THREADS} and {}, a process of its own on half of the cores, they on the others",
         format_args!("{} in the closed loop", overload::SUSTAINED_IN_FLIGHT),
         format_args!("{} in the open one", overload::IN_FLIGHT),
         overload::BULKS_IN_FLIGHT,
         overload::CONNECTIONS,
-        overload::serving_cores(),
     );
     let runs = format!(
         "{} rounds of {} s each, in turns; an overload of {} s",

@@ -25,6 +25,7 @@ pub mod check;
 pub mod child;
 pub mod clock;
 pub mod contest;
+pub mod cores;
 pub mod counters;
 pub mod dataset;
 pub mod error;

@@ -8,11 +8,12 @@
 //! overload   open loop of twice that rate; a refused write is over, and the next one is due all the same
 //! ```
 //!
-//! Where the processor is the limit, writes come in bulks: a client that sends each row by itself takes as much of the
-//! processor, which both share, as a server that answers it, and cannot ask for twice of what that does.
+//! Server and clients have half of the cores each. Where the processor is the limit, writes come in bulks: a client that sends
+//! each row by itself takes as much processor time as a server that answers it, and cannot ask for twice of what that does.
 
 use tepui_bench::bars::{Bar, Line, Spread};
 use tepui_bench::child::Child;
+use tepui_bench::cores::Cores;
 use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::grpc::retry::WhenRefused;
 use tepui_bench::grpc::{Grpc, GrpcOptions};
@@ -55,11 +56,6 @@ const MEMORY_RATIO_MAX: f64 = 1.1;
 const INTERVAL_SECONDS_MIN: f64 = 1.0;
 const INTERVALS: f64 = 300.0;
 
-/// Cores that serve requests: half of the machine's. Clients on the same machine could not ask for twice of what all of them do.
-pub fn serving_cores() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
-}
-
 /// The processor is the limit.
 pub fn processor(bench: &mut Bench) -> Result<()> {
     let server = bench.tepui.clone();
@@ -80,12 +76,13 @@ fn overload(
     server: &std::path::Path,
 ) -> Result<()> {
     let dataset = bench.rows_of_one(bench.sizes.rows_large);
-    let config = format!(
-        "memory = {MEMORY_BYTES}\n[server]\ncores = {}\n[engine]\nblock_cache_bytes = {CACHE_BYTES}\n",
-        serving_cores()
-    );
+    let config = format!("memory = {MEMORY_BYTES}\n[engine]\nblock_cache_bytes = {CACHE_BYTES}\n");
     let dir = bench.dir.join(group);
+    let cores = Cores::of_this_thread()?;
+    let half = cores.count() / 2;
+    cores.choose(0..half.max(1))?;
     let (server, port) = Child::tepui(server, &dir, &config, &bench.progress)?;
+    cores.choose(half..cores.count())?;
     let endpoint = Endpoint::parse(&format!("127.0.0.1:{port}"))?;
     let options = Bench::options("tepui", endpoint, TABLE, Some(server.process()));
     let options = GrpcOptions { connections: CONNECTIONS, ..options };
@@ -122,7 +119,7 @@ fn overload(
         &bench.progress,
     )?;
     bench.progress.check()?;
-    drop(server);
+    drop((server, cores));
 
     let each = u64::from(rows);
     let asked = Asked {

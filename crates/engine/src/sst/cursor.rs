@@ -39,7 +39,7 @@ use crate::codec::{Malformed, Parsed};
 use crate::cursor::{Cursor, Entry, Step};
 use crate::error::Result;
 
-/// Bytes that the first read-ahead asks for: two blocks.
+/// Bytes that the first read-ahead asks for: eight blocks of a page.
 const AHEAD_BYTES_MIN: u64 = 32 << 10;
 
 /// Bytes that a read-ahead asks for at most. It is also what a cursor holds besides its own block.
