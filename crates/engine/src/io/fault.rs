@@ -453,6 +453,10 @@ impl RandomFile for FaultRandom {
     }
 
     fn try_read_at(&self, offset: u64, len: usize) -> Option<Result<Bytes>> {
+        if lock(&self.files.plan).before_read.is_some() {
+            // The hook may block.
+            return None;
+        }
         let checked =
             retry_once(&self.files.metrics, || self.files.check_read(self.path(), offset, len));
         if let Err(error) = checked {

@@ -16,10 +16,14 @@ use crate::cell::{FamilyId, Mutation, RowBatch};
 use crate::compaction::pick;
 use crate::db::{Engine, EngineOptions, Health, TIERED_RUNS_MAX};
 use crate::error::ErrorKind;
-use crate::io::{Clock, Env, Files, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
+use crate::io::{
+    Clock, Env, FaultFiles, Files, InlineIo, IoEngine, ManualClock, MemoryFiles, SeededRng,
+    ThreadSpawner,
+};
 use crate::log::encode_batch;
 use crate::read::Projection;
 use crate::schema::FamilyOptions;
+use crate::sst::testing::TestIo;
 
 mod collector;
 mod compaction;
@@ -61,13 +65,14 @@ fn rig_over(
     files: Arc<MemoryFiles>,
     seen: Arc<dyn Files>,
 ) -> Rig {
-    let env = Env {
-        files: seen,
-        io: Arc::new(InlineIo),
-        clock,
-        rng: Arc::new(SeededRng::new(1)),
-        spawner: Arc::new(ThreadSpawner),
-    };
+    rig_in(options, files, env(seen, Arc::new(InlineIo), clock))
+}
+
+fn env(files: Arc<dyn Files>, io: Arc<dyn IoEngine>, clock: Arc<dyn Clock>) -> Env {
+    Env { files, io, clock, rng: Arc::new(SeededRng::new(1)), spawner: Arc::new(ThreadSpawner) }
+}
+
+fn rig_in(options: EngineOptions, files: Arc<MemoryFiles>, env: Env) -> Rig {
     let options = EngineOptions { background: false, ..options };
     let engine = Engine::open(env, Path::new("/data"), options).unwrap();
     let tablet = engine.create_tablet(RowRange::all()).unwrap();
@@ -576,4 +581,28 @@ fn rows_that_wait_for_their_locks_hold_no_place_in_the_logs_queue() {
     drop(lock);
     block_on(writing).unwrap();
     assert_eq!(rig.cells("r"), 1);
+}
+
+#[test]
+fn a_read_of_cached_files_is_done_when_it_is_first_asked_and_reads_nothing() {
+    let io = Arc::new(TestIo::default());
+    let memory = Arc::new(MemoryFiles::new());
+    let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
+    // No read is done at once from memory, as those that bypass the page cache.
+    files.before_read(Some(Arc::new(|_| {})));
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let rig = rig_in(EngineOptions::default(), memory, env(files, io.clone(), clock));
+    // Two files, with the row in both.
+    for _ in 0..2 {
+        rig.write(&["a", "b", "c"]);
+    }
+    assert_eq!(rig.tablet.version().level(0).len(), 2);
+    let projection = Projection::all();
+    let read = || rig.tablet.read_row(b"b", &projection, ReadView::Durable).now_or_never();
+    read().unwrap().unwrap();
+    let reads = || io.reads.load(Ordering::Relaxed);
+    let before = reads();
+    assert!(before > 0, "blocks come from the device first");
+    let row = read().expect("nothing is waited for").unwrap().unwrap();
+    assert_eq!((row.cells.len(), reads()), (2, before));
 }

@@ -82,6 +82,11 @@ const PARTITION_SHARE_PERCENT_MAX: usize = 95;
 const FILTER_BITS_MIN: usize = 4;
 const FILTER_BITS_MAX: usize = 20;
 
+/// Bytes of a partition of an index or a filter, at least and at most: below it what stays in memory of each outgrows it, and
+/// beyond it a read that does not find it there moves more of it than of data.
+const PARTITION_BYTES_MIN: u64 = 1 << 10;
+const PARTITION_BYTES_MAX: u64 = 1 << 20;
+
 /// Levels that are pinned, at most: all but the last.
 const PINNED_LEVELS_MAX: usize = 6;
 
@@ -266,6 +271,26 @@ pub const KEYS: &[Key] = &[
         set: |config, value| {
             let percent = values::whole_number(value, PARTITION_SHARE_PERCENT_MAX)?;
             config.engine.partition_share_percent = percent as u32;
+            Ok(())
+        },
+    },
+    Key {
+        name: "engine.index_partition_bytes",
+        default: "4KiB",
+        about: "size of the pieces that the indexes of new files are read in",
+        set: |config, value| {
+            let bytes = values::size(value, PARTITION_BYTES_MIN, PARTITION_BYTES_MAX)?;
+            config.engine.sst.index_partition_bytes = bytes as usize;
+            Ok(())
+        },
+    },
+    Key {
+        name: "engine.filter_partition_bytes",
+        default: "4KiB",
+        about: "size of the pieces that the filters of new files are read in",
+        set: |config, value| {
+            let bytes = values::size(value, PARTITION_BYTES_MIN, PARTITION_BYTES_MAX)?;
+            config.engine.sst.filter_partition_bytes = bytes as usize;
             Ok(())
         },
     },
@@ -459,7 +484,12 @@ mod tests {
             engine: EngineOptions {
                 partition_share_percent: 0,
                 pinned_levels: 0,
-                sst: SstOptions { filter_bits_per_key: 0, ..SstOptions::default() },
+                sst: SstOptions {
+                    filter_bits_per_key: 0,
+                    index_partition_bytes: 0,
+                    filter_partition_bytes: 0,
+                    ..SstOptions::default()
+                },
                 log_segment_bytes: 0,
                 log_bytes_max: 0,
                 compaction_threads: 0,

@@ -338,6 +338,7 @@ mod tests {
              changes_bytes_max = \"2GiB\"\n\
             [engine]\nmemtable_bytes = 8388608\nmemtables_total_bytes = \"32MiB\"\n\
             block_cache_bytes = \"2GiB\"\npartition_share_percent = 50\npinned_levels = 1\n\
+            index_partition_bytes = 8192\nfilter_partition_bytes = \"16KiB\"\n\
             filter_bits_per_key = 8\ncompression = \"lz4\"\ncompaction_threads = 1\n\
             background_bytes_per_second = \"100MiB\"\ndelete_bytes_per_second = 0\nrewrite_days = 7\n\
             separate_values_bytes = 0\nio = \"buffered\"\ntiered_tables = \"*/tables/a\"\n\
@@ -365,6 +366,8 @@ mod tests {
                 ("TEPUI_ENGINE_BLOCK_CACHE_BYTES", "2GiB"),
                 ("TEPUI_ENGINE_IO", "buffered"),
                 ("TEPUI_ENGINE_PARTITION_SHARE_PERCENT", "50"),
+                ("TEPUI_ENGINE_INDEX_PARTITION_BYTES", "8KiB"),
+                ("TEPUI_ENGINE_FILTER_PARTITION_BYTES", "16KiB"),
                 ("TEPUI_ENGINE_PINNED_LEVELS", "1"),
                 ("TEPUI_ENGINE_FILTER_BITS_PER_KEY", "8"),
                 ("TEPUI_MEMORY", "8GiB"),
@@ -391,7 +394,12 @@ mod tests {
             change_log_bytes_max: 2 << 30,
             partition_share_percent: 50,
             pinned_levels: 1,
-            sst: SstOptions { filter_bits_per_key: 8, ..SstOptions::default() },
+            sst: SstOptions {
+                index_partition_bytes: 8 << 10,
+                filter_partition_bytes: 16 << 10,
+                filter_bits_per_key: 8,
+                ..SstOptions::default()
+            },
             compression: CompressionPolicy::Lz4,
             background_bytes_per_second: 100 << 20,
             delete_bytes_per_second: 0,
