@@ -15,6 +15,8 @@ use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::codegen::{Service as _, http};
 
+use crate::priority::run_when_idle;
+
 /// Streams that one connection leaves unread: more than the server's part of a connection has room for.
 const STALLED_STREAMS: usize = 32;
 /// Connections of stalled streams.
@@ -115,7 +117,7 @@ impl Drop for BadClients {
     }
 }
 
-/// Threads that use all the processors have and talk to nobody, at the priority of bad clients, until dropped: what these do
+/// Threads that use all that their cores have and talk to nobody, at the priority of bad clients, until dropped: what these do
 /// to others' latencies is the machine's.
 pub struct Spinning {
     stop: Arc<AtomicBool>,
@@ -148,14 +150,6 @@ impl Drop for Spinning {
             thread.join();
         }
     }
-}
-
-/// The thread has the processors that nobody else wants, and gives them back at once: what is measured is what bad clients do to the
-/// server, and elsewhere they would have processors of their own to send from. Where it fails they are only worse.
-fn run_when_idle() {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the kernel reads the parameters, which live through the call, and changes nothing but how it schedules this thread.
-    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
 }
 
 struct Bad {

@@ -4,7 +4,7 @@
 //! * [`slow_disk`]: one in a process of its own, whose disk takes few bytes a second.
 //! * [`threads`]: what the threads of a kind use: processor time, and allocations ([`counting`]).
 //! * [`echo`]: what tonic can do at best: the same messages without a database.
-//! * [`bad_clients`]: clients that do not read, send too much, or go away.
+//! * [`bad_clients`]: clients that do not read, send too much, or go away; [`priority`]: whose threads go first.
 //! * [`emulator`]: Google's emulator as another process.
 //! * [`groups`]: the bars; [`bench`] what they share.
 
@@ -15,5 +15,6 @@ pub mod echo;
 pub mod emulator;
 pub mod groups;
 pub mod host;
+pub mod priority;
 pub mod slow_disk;
 pub mod threads;

@@ -1,23 +1,28 @@
 //! What everybody else sees of clients that do not read, send too much, or cancel: reads and writes of rows at a modest
 //! rate, with nobody else, beside threads that only use the processors, and beside each kind of bad clients. The server is a process
 //! of its own, so that what it takes of memory, which has room for several of the largest requests, is its alone.
+//!
+//! Server and clients have half of the cores each, and of theirs the bystanders take what they need before the others get any: what is
+//! measured is what bad clients do to the server, and not to those who share a machine with them.
+
+use std::cell::Cell;
 
 use tepui_bench::bars::{Bar, Line, Spread};
 use tepui_bench::child::Child;
+use tepui_bench::cores::Cores;
 use tepui_bench::grpc::INSTANCE;
 use tepui_bench::grpc::connection::Endpoint;
 use tepui_bench::{OpKind, Result, Share, Store as _, Workload};
 
 use crate::bad_clients::{BadClients, Kind, LARGEST_BYTES, Spinning};
 use crate::bench::{Bench, Sample};
+use crate::priority::First;
 use crate::threads::Used;
 
 const GROUP: &str = "bad-clients";
 const TABLE: &str = "bystanders";
 const P99_MAX: f64 = 2.0;
-/// Threads that only spin: the least processors that a benchmark of this kind runs on.
-const PROCESSORS: usize = 2;
-/// Operations a second of the bystanders: a tenth of what two cores do, so that what they see is the others.
+/// Operations a second of the bystanders: a tenth of what a core does, so that what they see is the others.
 const RATE: f64 = 2_000.0;
 /// Operations that may be under way in the open loop.
 const IN_FLIGHT: usize = 1024;
@@ -32,7 +37,12 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let dataset = bench.rows_of_ten(bench.sizes.rows);
     let config = format!("memory = {MEMORY_BYTES}\n");
     let dir = bench.dir.join(GROUP);
+    let cores = Cores::of_this_thread()?;
+    let half = cores.count() / 2;
+    cores.choose(0..half.max(1))?;
     let (server, port) = Child::tepui(&bench.tepui, &dir, &config, &bench.progress)?;
+    cores.choose(half..cores.count())?;
+    let spinners = cores.count() - half;
     let endpoint = Endpoint::parse(&format!("127.0.0.1:{port}"))?;
     let process = server.process();
     let clients = bench.clients_of("tepui", endpoint.clone(), TABLE, Some(process))?;
@@ -47,17 +57,23 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let bystanders = Workload { in_flight: IN_FLIGHT, ..bystanders };
     let (mut calm, mut spinning, mut largest) = (Vec::new(), Vec::new(), 0);
     let mut beside = Kind::ALL.map(|kind| (kind, Vec::new(), 0));
+    let first = Cell::new(false);
+    let sample = |bench: &mut Bench, workload: &Workload| {
+        let bystander = First::of_this_thread();
+        first.set(bystander.granted);
+        bench.sample(&clients, &Used::default, &dataset, workload)
+    };
     for _ in 0..bench.sizes.rounds {
-        calm.push(bench.sample(&clients, &Used::default, &dataset, &bystanders)?);
-        let spinners = Spinning::start(PROCESSORS)?;
+        calm.push(sample(bench, &bystanders)?);
+        let spun = Spinning::start(spinners)?;
         let named = Workload { name: "beside spinning threads".to_owned(), ..bystanders.clone() };
-        spinning.push(bench.sample(&clients, &Used::default, &dataset, &named)?);
-        drop(spinners);
+        spinning.push(sample(bench, &named)?);
+        drop(spun);
         for (kind, samples, done) in &mut beside {
             let table = format!("{INSTANCE}/tables/{TABLE}");
             let bad = BadClients::start(*kind, endpoint.clone(), table)?;
             let named = Workload { name: format!("beside {}", kind.name()), ..bystanders.clone() };
-            samples.push(bench.sample(&clients, &Used::default, &dataset, &named)?);
+            samples.push(sample(bench, &named)?);
             *done += bad.done();
             largest += bad.largest();
             drop(bad);
@@ -65,20 +81,27 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         }
     }
     let peak = process.figures().rss_peak_bytes;
-    drop(server);
+    drop((server, cores));
     let ratio = spinning.iter().zip(&calm).map(|(beside, alone)| p99(beside) / p99(alone));
-    let name = format!("bystanders' p99 beside {PROCESSORS} threads that only spin, over alone");
-    bench.say(Line::new(GROUP, name, Spread::of(ratio), Bar::Published));
+    let name = "bystanders' p99 beside threads that only spin, over alone";
+    let line = Line::new(GROUP, name, Spread::of(ratio), Bar::Published);
+    bench.say(if first.get() {
+        line
+    } else {
+        line.note("bystanders wait for others' turns: to go first takes root or RLIMIT_RTPRIO")
+    });
     for (kind, samples, done) in &beside {
         let ratio = samples.iter().zip(&calm).map(|(beside, alone)| p99(beside) / p99(alone));
-        let middle = |of: &[Sample]| Spread::of(of.iter().map(p99)).median;
+        let middle = |of: &[Sample], p99: fn(&Sample) -> f64| Spread::of(of.iter().map(p99)).median;
         let doubt = (*done == 0).then(|| "the bad clients got nothing done".to_owned());
         let left_out = || samples.iter().find_map(|sample| sample.run.left_out());
         let doubt = doubt.or_else(left_out);
         let note = format!(
-            "p99 {:.0} us beside them, {:.0} us alone; {done} requests of theirs",
-            middle(samples),
-            middle(&calm)
+            "p99 of reads {:.0} and of writes {:.0} us beside them, {:.0} and {:.0} us alone; {done} requests of theirs",
+            middle(samples, read_p99),
+            middle(samples, write_p99),
+            middle(&calm, read_p99),
+            middle(&calm, write_p99)
         );
         let name = format!("bystanders' p99 beside {}, over alone", kind.name());
         bench.say(
@@ -109,8 +132,15 @@ fn memory(peak: u64, largest: u64) -> Line {
 
 /// The slower tail of reads and writes.
 fn p99(sample: &Sample) -> f64 {
-    let reads = sample.run.latency_micros.p99;
-    sample.run.write_latency_micros.map_or(reads, |writes| writes.p99.max(reads))
+    read_p99(sample).max(write_p99(sample))
+}
+
+fn read_p99(sample: &Sample) -> f64 {
+    sample.run.latency_micros.p99
+}
+
+fn write_p99(sample: &Sample) -> f64 {
+    sample.run.write_latency_micros.map_or(0.0, |writes| writes.p99)
 }
 
 #[cfg(test)]
