@@ -7,7 +7,7 @@ being an emulator and administers instances, backups and views too.
 
 The test starts an emulator in its own process through the package `bttest`. In a copy of the module that
 package is exchanged for one of the same shape that starts nothing and gives the server's address. What is
-asserted stays as it is; `prepare` makes the two edits that an outside server needs.
+asserted stays as it is; `prepare` makes the edits that an outside server needs, and one for a race of the test's own.
 
 Each test runs in a process of its own, so that a panic fails one test. Ends with
 `N passed, N failed, N skipped` and exits with 1 when a test was skipped that expected_skips.txt does not name,
@@ -82,6 +82,9 @@ def prepare(module: pathlib.Path) -> pathlib.Path:
     edit(copy / "admin" / "apiv2" / "table_admin_integration_test.go", "option.WithEndpoint(emulatorHost),",
          "option.WithEndpoint(emulatorHost), option.WithoutAuthentication(),")
     edit(copy / "export_test.go", 'config.Table = "mytable"', 'config.Table = os.Getenv("BIGTABLE_TEST_TABLE")')
+    # Subtests that run at the same time fill one array with chance, and two of them may then name their profiles alike.
+    edit(copy / "integration_test.go", "\t\t\tcryptorand.Read(uniqueID)\n",
+         "\t\t\tuniqueID := append([]byte(nil), uniqueID...)\n\t\t\tcryptorand.Read(uniqueID)\n")
     return copy
 
 
