@@ -56,7 +56,8 @@ pub struct Hot {
 /// What was measured.
 #[derive(Debug)]
 pub struct HotTablets {
-    cores: Vec<Arc<Working>>,
+    cores: usize,
+    threads: Vec<Arc<Working>>,
     state: Mutex<State>,
 }
 
@@ -66,22 +67,22 @@ struct State {
     start_micros: Option<i64>,
     /// How often was looked in it.
     looks: u64,
-    /// At how many cores a tablet was found in these, together.
+    /// At how many threads a tablet was found in these, together.
     found: HashMap<TabletId, u64>,
     /// By the time of their beginning, ascending unless the clock was set back.
     intervals: VecDeque<(i64, BTreeMap<TabletId, Hot>)>,
 }
 
 impl HotTablets {
-    /// Looks at this many cores.
-    pub fn new(cores: usize) -> Self {
-        let cores = (0..cores).map(|_| Arc::default()).collect();
-        Self { cores, state: Mutex::default() }
+    /// Looks at so many threads for each of this many cores.
+    pub fn new(cores: usize, threads_each: usize) -> Self {
+        let threads = (0..cores * threads_each).map(|_| Arc::default()).collect();
+        Self { cores, threads, state: Mutex::default() }
     }
 
-    /// What each core publishes.
-    pub fn cores(&self) -> &[Arc<Working>] {
-        &self.cores
+    /// What each thread publishes: those of one core, then those of the next.
+    pub fn threads(&self) -> &[Arc<Working>] {
+        &self.threads
     }
 
     /// Looks once.
@@ -90,11 +91,11 @@ impl HotTablets {
         let start = *state.start_micros.get_or_insert(now_micros);
         // A clock that was set back begins a new window.
         if now_micros < start || now_micros - start >= WINDOW_MICROS {
-            state.close_window(start, now_micros, self.cores.len());
+            state.close_window(start, now_micros, self.cores);
             state.start_micros = Some(now_micros);
         }
         state.looks += 1;
-        for tablet in self.cores.iter().filter_map(|core| core.on()) {
+        for tablet in self.threads.iter().filter_map(|thread| thread.on()) {
             *state.found.entry(tablet).or_default() += 1;
         }
     }
@@ -132,7 +133,8 @@ impl State {
         }
         let Some((_, hottest)) = self.intervals.back_mut() else { return };
         for (tablet, count) in found {
-            let cpu_percent = 100.0 * count as f32 / chances;
+            // Threads of one core that wait for each other are at work, all of them.
+            let cpu_percent = (100.0 * count as f32 / chances).min(100.0);
             let hot = Hot { tablet, start_micros, end_micros, cpu_percent };
             let is_hotter = hottest.get(&tablet).is_none_or(|old| old.cpu_percent < cpu_percent);
             let has_room =
@@ -173,6 +175,7 @@ pub fn asked_span(start: Option<i64>, end: Option<i64>, now_micros: i64) -> Resu
 mod tests {
     use tepui_bigtable::activity;
     use tepui_bigtable::error::Code;
+    use tepui_engine::io::{Spawner as _, ThreadSpawner};
 
     use super::*;
 
@@ -193,8 +196,8 @@ mod tests {
 
     #[test]
     fn a_tablet_is_as_hot_as_it_is_found_and_once_in_an_interval() {
-        let hot = HotTablets::new(2);
-        activity::publish(Arc::clone(&hot.cores()[0]));
+        let hot = HotTablets::new(2, 1);
+        activity::publish(Arc::clone(&hot.threads()[0]));
         window(&hot, T, 7, 2);
         window(&hot, T + WINDOW_MICROS, 7, 4);
         window(&hot, T + 2 * WINDOW_MICROS, 8, 1);
@@ -213,6 +216,25 @@ mod tests {
         hot.look(T + KEPT_MICROS + 2 * INTERVAL_MICROS);
         hot.look(T + KEPT_MICROS + 3 * INTERVAL_MICROS);
         assert!(hot.list(0, i64::MAX).is_empty());
+    }
+
+    #[test]
+    fn a_tablet_that_both_threads_of_a_core_work_for_takes_all_of_it_and_no_more() {
+        let hot = HotTablets::new(1, 2);
+        let other = Arc::clone(&hot.threads()[1]);
+        let work = move || {
+            activity::publish(other);
+            // It is seen so from now on.
+            activity::turn_to(TabletId(7));
+        };
+        ThreadSpawner.spawn("other", Box::new(work)).unwrap().join();
+        activity::publish(Arc::clone(&hot.threads()[0]));
+        window(&hot, T, 7, 4);
+        hot.look(T + WINDOW_MICROS);
+        let told: Vec<_> =
+            hot.list(T, T).iter().map(|hot| (hot.tablet.0, hot.cpu_percent)).collect();
+        assert_eq!(told, [(7, 100.0)]);
+        activity::rest();
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub mod health;
 pub mod hot_tablets;
 pub mod iam;
 pub mod instances;
+pub mod large;
 pub mod limits;
 pub mod listener;
 pub mod logging;

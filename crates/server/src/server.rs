@@ -35,6 +35,7 @@ use crate::health::Watched;
 use crate::hot_tablets::HotTablets;
 use crate::iam::policies::Policies;
 use crate::instances::Instances;
+use crate::large::{self, Helper};
 use crate::limits::{
     ADMIN_REQUEST_BYTES_MAX, BLOCKING_THREADS_MAX, CLOCK_AHEAD_MAX, CLOCK_BEHIND_MAX, CLOSE,
     REQUEST_MESSAGE_BYTES_MAX, SWEEP_THREADS_MAX,
@@ -55,6 +56,9 @@ use crate::services::{
     DataService, Iam, InstanceAdminService, OperationsService, TableAdminService, Tables, timestamp,
 };
 use crate::workers::{self, Workers};
+
+/// Threads of a core that carry out requests: its own, and its helper.
+const THREADS_EACH: usize = 2;
 
 /// The file descriptors of everything served, for reflection; see `scripts/descriptors.py`.
 const DESCRIPTORS: &[u8] = include_bytes!("../descriptors.bin");
@@ -224,7 +228,7 @@ fn start_over(
     let workers = Workers::start(Arc::clone(&env.spawner), "tepui-work", workers_max)?;
     let workers = Arc::new(workers);
     let sweepers = Workers::start(Arc::clone(&env.spawner), "tepui-sweep", SWEEP_THREADS_MAX)?;
-    let hot_tablets = Arc::new(HotTablets::new(listeners.len()));
+    let hot_tablets = Arc::new(HotTablets::new(listeners.len(), THREADS_EACH));
     let connections = Connections::new(open_files::connections_max(open_files::max()));
     let doors = Door::all(listeners.len(), &connections);
     for (i, (listener, door)) in listeners.into_iter().zip(doors).enumerate() {
@@ -249,14 +253,18 @@ fn start_over(
         let services = serving.services(core)?;
         let draining = draining.clone();
         let (io, streams) = (Arc::clone(&env.io), Arc::clone(&streams));
-        let working = hot_tablets.cores().get(i).map(Arc::clone).unwrap_or_default();
+        let mut working = hot_tablets.threads().iter().skip(i * THREADS_EACH).map(Arc::clone);
+        let mut working = || working.next().unwrap_or_default();
         let runtime = runtime::build_core().map_err(cannot_run)?;
         let workers = Arc::clone(&workers);
-        let core = runtime::Core { services, streams, windows, door, working };
+        let core = runtime::Core { services, streams, windows, door, working: working() };
+        let (name, alive) = (format!("tepui-large-{i}"), Alive::new(&one_ended));
+        let (helper, thread) = Helper::start(env.spawner.as_ref(), &name, working(), alive)?;
+        threads.push(thread);
         let alive = Alive::new(&one_ended);
         let work = move || {
             let _alive = alive;
-            let _lent = workers::lend(workers);
+            let _lent = (workers::lend(workers), large::lend(helper));
             core.run(runtime, listener, draining, io.as_ref());
         };
         threads.push(env.spawner.spawn(&format!("tepui-core-{i}"), Box::new(work))?);

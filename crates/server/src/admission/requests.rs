@@ -261,6 +261,22 @@ impl Hold {
         *self.0.room.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
     }
 
+    /// Bytes of the budget that the request holds.
+    pub fn room_bytes(&self) -> u64 {
+        let room = self.0.room.lock().unwrap_or_else(PoisonError::into_inner);
+        room.as_ref().map_or(0, |room| room.num_permits() as u64 * UNIT_BYTES)
+    }
+
+    /// One of so many bytes, of nobody else's budget.
+    #[cfg(test)]
+    pub(crate) fn of_bytes(bytes: u64) -> Self {
+        let pool = Pool::new(bytes);
+        let permit = Arc::clone(&pool.free).try_acquire_many_owned(pool.units);
+        let hold = Self::default();
+        hold.keep(permit.expect("nobody else takes of it"));
+        hold
+    }
+
     /// The request is carried out, and counted, from now on.
     pub fn begin<T>(request: &tonic::Request<T>) {
         if let Some(Self(held)) = request.extensions().get() {

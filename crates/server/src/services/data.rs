@@ -32,6 +32,7 @@ use crate::catalog::authorized_views::AuthorizedViews;
 use crate::change_streams::ChangeStreams;
 use crate::instances::Instances;
 use crate::instances::profiles::Access;
+use crate::large;
 use crate::limits::{MUTATE_ROWS_MESSAGE_BYTES_MAX, SAMPLINGS_MAX};
 use crate::metrics::rpc::Recorder;
 use crate::names;
@@ -175,10 +176,11 @@ impl DataService {
         &self,
         request: Request<kept::MutateRowRequest>,
     ) -> Result<Response<MutateRowResponse>, Status> {
+        let large = large::hold_of(&request);
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let target = self.target_of(&request, &request.row_key, Access::Write).await?;
-        let done = target.table.mutate_row(&request, target.view()).await;
-        done.map_err(|error| from_error(&error))?;
+        let work = async move { target.table.mutate_row(&request, target.view()).await };
+        large::carry_out(large, work).await?.map_err(|error| from_error(&error))?;
         Ok(Response::new(MutateRowResponse {}))
     }
 
@@ -187,10 +189,16 @@ impl DataService {
         request: Request<kept::MutateRowsRequest>,
     ) -> Result<Response<Stream<MutateRowsResponse>>, Status> {
         let wants_rate = rate::is_wanted(request.metadata());
+        let large = large::hold_of(&request);
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let target = self.target(&request, Access::Write).await?;
         let count = request.entries.len();
-        let failed = target.table.mutate_rows(request, target.priority, target.view()).await;
+        let work = async move {
+            let Target { table, priority, .. } = &target;
+            let failed = table.mutate_rows(request, *priority, target.view()).await;
+            (failed, target)
+        };
+        let (failed, target) = large::carry_out(large, work).await?;
         let failed = failed.map_err(|error| from_error(&error))?;
         let mut messages = in_messages(outcomes(count, failed));
         if wants_rate {
@@ -209,10 +217,13 @@ impl DataService {
         &self,
         request: Request<kept::CheckAndMutateRowRequest>,
     ) -> Result<Response<CheckAndMutateRowResponse>, Status> {
+        let large = large::hold_of(&request);
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let row = &request.request.row_key;
         let target = self.target_of(&request, row, Access::Transaction).await?;
-        let done = target.table.check_and_mutate_row_encoded(&request, target.view()).await;
+        let work =
+            async move { target.table.check_and_mutate_row_encoded(&request, target.view()).await };
+        let done = large::carry_out(large, work).await?;
         done.map(Response::new).map_err(|error| from_error(&error))
     }
 
@@ -220,9 +231,11 @@ impl DataService {
         &self,
         request: Request<kept::ReadModifyWriteRowRequest>,
     ) -> Result<Response<ReadModifyWriteRowResponse>, Status> {
+        let large = large::hold_of(&request);
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let target = self.target_of(&request, &request.row_key, Access::Transaction).await?;
-        let done = target.table.read_modify_write_row(&request, target.view()).await;
+        let work = async move { target.table.read_modify_write_row(&request, target.view()).await };
+        let done = large::carry_out(large, work).await?;
         done.map(Response::new).map_err(|error| from_error(&error))
     }
 

@@ -1,0 +1,195 @@
+//! Requests so large that a core would be busy with one of them for longer than others are to wait: values of megabytes are copied into
+//! the log's record and into a memtable in one piece. Each core has a second thread for them, which gives way to it.
+//!
+//! ```text
+//!  core ─── reads and decodes the request ──────────────────── sends the answer
+//!                                          └─► its helper ──┘
+//!                                              carries it out, beside other large ones, when the cores have nothing better to do
+//! ```
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use tepui_bigtable::activity::{self, Working};
+use tepui_bigtable::error::{Error, Result};
+use tepui_engine::io::{JoinHandle, Spawner};
+use tepui_engine::relay;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+use tonic::{Request, Status};
+
+use crate::admission::Hold;
+use crate::limits::LARGE_REQUEST_ROOM_BYTES;
+use crate::runtime::{self, Alive};
+
+/// A core's second thread, which ends when this is dropped, and the requests that it carries out with it.
+#[derive(Debug)]
+pub struct Helper {
+    runtime: Handle,
+    _stop: oneshot::Sender<()>,
+}
+
+impl Helper {
+    /// Starts one, which tells which tablet it works for, and that it has ended.
+    pub fn start(
+        spawner: &dyn Spawner,
+        name: &str,
+        working: Arc<Working>,
+        alive: Alive,
+    ) -> Result<(Self, Box<dyn JoinHandle>)> {
+        let runtime = runtime::build_core().map_err(|error| {
+            Error::internal(format!("cannot start a helper's runtime: {error}"))
+        })?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let work = move || {
+            let _alive = alive;
+            activity::publish(working);
+            drop(runtime.spawn(relay::serve()));
+            // Nothing is ever sent.
+            let _ = runtime.block_on(stopped);
+        };
+        let thread = spawner.spawn_yielding(name, Box::new(work))?;
+        Ok((Self { runtime: handle, _stop: stop }, thread))
+    }
+}
+
+thread_local! {
+    static OWN: RefCell<Option<Helper>> = const { RefCell::new(None) };
+}
+
+/// This thread has a helper until this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Lent(());
+
+/// Lends a helper to this thread, for [`carry_out`].
+pub fn lend(helper: Helper) -> Lent {
+    OWN.with(|own| own.replace(Some(helper)));
+    Lent(())
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        drop(OWN.with(RefCell::take));
+    }
+}
+
+/// What a request holds of the budget, where it is a large one.
+pub fn hold_of<T>(request: &Request<T>) -> Option<Hold> {
+    let hold = request.extensions().get::<Hold>()?;
+    (hold.room_bytes() >= LARGE_REQUEST_ROOM_BYTES).then(|| hold.clone())
+}
+
+/// Carries out a request: a large one, which holds its room until nothing of it is left, on this thread's helper. Whoever stops waiting
+/// ends it at the next step, as it ends any other.
+pub async fn carry_out<T: Send + 'static>(
+    large: Option<Hold>,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Status> {
+    let helper = || OWN.with(|own| own.borrow().as_ref().map(|helper| helper.runtime.clone()));
+    let Some((hold, helper)) = large.and_then(|hold| Some((hold, helper()?))) else {
+        return Ok(work.await);
+    };
+    let done = helper.spawn(async move {
+        let _hold = hold;
+        work.await
+    });
+    let _end = End(done.abort_handle());
+    // It panicked, which is on stderr, or the server ends.
+    done.await
+        .map_err(|_| Status::internal("the request failed unexpectedly; see the server's log"))
+}
+
+struct End(AbortHandle);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::{self, ThreadId};
+
+    use tepui_engine::io::ThreadSpawner;
+    use tokio::sync::{oneshot, watch};
+
+    use super::*;
+
+    fn request_of(bytes: u64) -> Request<()> {
+        let mut request = Request::new(());
+        request.extensions_mut().insert(Hold::of_bytes(bytes));
+        request
+    }
+
+    /// What `work` says of a request of so many bytes, on a thread with a helper.
+    fn on_a_core<T: 'static>(work: impl AsyncFnOnce() -> T) -> T {
+        let (one_ended, _) = watch::channel(false);
+        let alive = Alive::new(&one_ended);
+        let (helper, thread) =
+            Helper::start(&ThreadSpawner, "helper", Arc::default(), alive).unwrap();
+        let lent = lend(helper);
+        let said = runtime::build_core().unwrap().block_on(work());
+        drop(lent);
+        // Without its helper's end this would wait for ever.
+        thread.join();
+        said
+    }
+
+    async fn thread_of(bytes: u64) -> ThreadId {
+        let large = hold_of(&request_of(bytes));
+        carry_out(large, async { thread::current().id() }).await.unwrap()
+    }
+
+    #[test]
+    fn large_requests_are_carried_out_beside_the_core_and_others_on_it() {
+        let threads = on_a_core(async || {
+            [
+                thread_of(LARGE_REQUEST_ROOM_BYTES).await,
+                thread_of(LARGE_REQUEST_ROOM_BYTES / 2).await,
+            ]
+        });
+        let here = thread::current().id();
+        assert_ne!(threads[0], here);
+        assert_eq!(threads[1], here);
+        // A thread that has no helper does everything itself.
+        let alone = runtime::build_core().unwrap().block_on(thread_of(LARGE_REQUEST_ROOM_BYTES));
+        assert_eq!(alone, here);
+    }
+
+    #[test]
+    fn a_large_request_whose_client_goes_away_ends_and_gives_its_room_back() {
+        on_a_core(async || {
+            let request = request_of(LARGE_REQUEST_ROOM_BYTES);
+            let (begin, begun) = oneshot::channel();
+            // Dropped with the work, and with nothing else.
+            let (held, ended) = oneshot::channel::<()>();
+            let work = async move {
+                let _ = begin.send(());
+                std::future::pending::<()>().await;
+                drop(held);
+            };
+            let mut call = Box::pin(carry_out(hold_of(&request), work));
+            tokio::select! {
+                _ = &mut call => panic!("it never ends"),
+                begun = begun => begun.unwrap(),
+            }
+            drop((request, call));
+            assert!(ended.await.is_err(), "nothing was sent");
+        });
+    }
+
+    #[test]
+    fn a_large_request_that_panics_fails_alone() {
+        on_a_core(async || {
+            let large = hold_of(&request_of(LARGE_REQUEST_ROOM_BYTES));
+            let failed: Result<(), _> = carry_out(large, async { panic!("of this request") }).await;
+            let failed = failed.unwrap_err();
+            assert_eq!(failed.code(), tonic::Code::Internal, "{failed:?}");
+            assert_ne!(thread_of(LARGE_REQUEST_ROOM_BYTES).await, thread::current().id());
+        });
+    }
+}
