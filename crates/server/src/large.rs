@@ -82,16 +82,17 @@ pub fn hold_of<T>(request: &Request<T>) -> Option<Hold> {
     (hold.room_bytes() >= LARGE_REQUEST_ROOM_BYTES).then(|| hold.clone())
 }
 
-/// Carries out a request: a large one, which holds its room until nothing of it is left, on this thread's helper. Whoever stops waiting
-/// ends it at the next step, as it ends any other.
-pub async fn carry_out<T: Send + 'static>(
+/// Carries out a request, of which `work` makes the future, where it is to stay: a large one, which holds its room until nothing of it is
+/// left, on this thread's helper. Whoever stops waiting ends it at the next step, as it ends any other.
+pub async fn carry_out<F: Future<Output: Send> + Send + 'static>(
     large: Option<Hold>,
-    work: impl Future<Output = T> + Send + 'static,
-) -> Result<T, Status> {
+    work: impl FnOnce() -> F,
+) -> Result<F::Output, Status> {
     let helper = || OWN.with(|own| own.borrow().as_ref().map(|helper| helper.runtime.clone()));
     let Some((hold, helper)) = large.and_then(|hold| Some((hold, helper()?))) else {
-        return Ok(work.await);
+        return Ok(work().await);
     };
+    let work = work();
     let done = helper.spawn(async move {
         let _hold = hold;
         work.await
@@ -141,7 +142,7 @@ mod tests {
 
     async fn thread_of(bytes: u64) -> ThreadId {
         let large = hold_of(&request_of(bytes));
-        carry_out(large, async { thread::current().id() }).await.unwrap()
+        carry_out(large, || async { thread::current().id() }).await.unwrap()
     }
 
     #[test]
@@ -167,7 +168,7 @@ mod tests {
             let (begin, begun) = oneshot::channel();
             // Dropped with the work, and with nothing else.
             let (held, ended) = oneshot::channel::<()>();
-            let work = async move {
+            let work = || async move {
                 let _ = begin.send(());
                 std::future::pending::<()>().await;
                 drop(held);
@@ -186,7 +187,8 @@ mod tests {
     fn a_large_request_that_panics_fails_alone() {
         on_a_core(async || {
             let large = hold_of(&request_of(LARGE_REQUEST_ROOM_BYTES));
-            let failed: Result<(), _> = carry_out(large, async { panic!("of this request") }).await;
+            let failed: Result<(), _> =
+                carry_out(large, || async { panic!("of this request") }).await;
             let failed = failed.unwrap_err();
             assert_eq!(failed.code(), tonic::Code::Internal, "{failed:?}");
             assert_ne!(thread_of(LARGE_REQUEST_ROOM_BYTES).await, thread::current().id());

@@ -179,7 +179,7 @@ impl DataService {
         let large = large::hold_of(&request);
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let target = self.target_of(&request, &request.row_key, Access::Write).await?;
-        let work = async move { target.table.mutate_row(&request, target.view()).await };
+        let work = move || async move { target.table.mutate_row(&request, target.view()).await };
         large::carry_out(large, work).await?.map_err(|error| from_error(&error))?;
         Ok(Response::new(MutateRowResponse {}))
     }
@@ -193,7 +193,7 @@ impl DataService {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let target = self.target(&request, Access::Write).await?;
         let count = request.entries.len();
-        let work = async move {
+        let work = move || async move {
             let Target { table, priority, .. } = &target;
             let failed = table.mutate_rows(request, *priority, target.view()).await;
             (failed, target)
@@ -221,8 +221,9 @@ impl DataService {
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let row = &request.request.row_key;
         let target = self.target_of(&request, row, Access::Transaction).await?;
-        let work =
-            async move { target.table.check_and_mutate_row_encoded(&request, target.view()).await };
+        let work = move || async move {
+            target.table.check_and_mutate_row_encoded(&request, target.view()).await
+        };
         let done = large::carry_out(large, work).await?;
         done.map(Response::new).map_err(|error| from_error(&error))
     }
@@ -234,7 +235,9 @@ impl DataService {
         let large = large::hold_of(&request);
         let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
         let target = self.target_of(&request, &request.row_key, Access::Transaction).await?;
-        let work = async move { target.table.read_modify_write_row(&request, target.view()).await };
+        let work = move || async move {
+            target.table.read_modify_write_row(&request, target.view()).await
+        };
         let done = large::carry_out(large, work).await?;
         done.map(Response::new).map_err(|error| from_error(&error))
     }
