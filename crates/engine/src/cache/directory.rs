@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use arc_swap::{ArcSwapOption, Guard};
 
 use crate::sst::{Block, BlockKind};
+use crate::touch::Whereabouts;
 
 /// `Slot::ring_at` of a partition that the pool's clock does not know: empty, or pinned.
 pub(super) const NOT_IN_RING: u32 = u32::MAX;
@@ -31,6 +32,8 @@ pub(super) struct Slot {
     used: AtomicBool,
     /// Where the partition stands in the pool's ring. Only used under the pool's lock.
     ring_at: AtomicU32,
+    /// Where a search of the partition looks.
+    searched: Whereabouts,
 }
 
 impl Default for Slot {
@@ -39,6 +42,7 @@ impl Default for Slot {
             block: ArcSwapOption::empty(),
             used: AtomicBool::new(false),
             ring_at: AtomicU32::new(NOT_IN_RING),
+            searched: Whereabouts::default(),
         }
     }
 }
@@ -63,6 +67,9 @@ impl Slot {
 
     pub(super) fn put(&self, block: Option<Arc<Block>>) -> Option<Arc<Block>> {
         self.used.store(false, Ordering::Relaxed);
+        // Of a filter each question looks at other bytes.
+        let index = block.as_ref().filter(|block| block.kind() == BlockKind::Index);
+        self.searched.note(index.map_or(&[], |block| block.searched()));
         self.block.swap(block)
     }
 }
@@ -142,6 +149,7 @@ impl Directory {
     #[inline]
     pub fn get(&self, id: PartitionId) -> Option<Resident> {
         let slot = self.slots.get(self.place(id))?;
+        slot.searched.fetch();
         let found = Resident::new(slot.block.load())?;
         // A store only where it changes something: else all readers would pull the line back and forth.
         if !slot.used.load(Ordering::Relaxed) {

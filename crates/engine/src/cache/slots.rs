@@ -21,7 +21,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwapOption, Guard};
 
 use crate::sst::Block;
 
@@ -75,18 +75,23 @@ impl DataSlots {
         Self::bytes_of(self.len)
     }
 
-    /// The block in a slot.
+    /// The block in a slot. What is looked at in it is on its way into the processor's cache before the reference is counted: the
+    /// processor waits for the line of the count, and begins nothing meanwhile.
     #[inline]
     pub(crate) fn get(&self, at: usize) -> Option<Arc<Block>> {
-        self.slots.get()?.get(at)?.load_full()
+        let slot = self.slots.get()?.get(at)?.load();
+        let block = slot.as_ref()?;
+        block.fetch_fields();
+        block.fetch_searched();
+        Guard::into_inner(slot)
     }
 
-    /// Begins to fetch the block in a slot into the processor's cache.
+    /// Begins to fetch the fields of the block in a slot into the processor's cache.
     #[inline]
     pub(crate) fn fetch(&self, at: usize) {
         let Some(slot) = self.slots.get().and_then(|slots| slots.get(at)) else { return };
         if let Some(block) = slot.load().as_ref() {
-            block.fetch();
+            block.fetch_fields();
         }
     }
 

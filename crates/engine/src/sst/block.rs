@@ -38,7 +38,7 @@ use crate::cache::{
 use crate::codec::{Malformed, Parsed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{IoEngine, OWNED_BYTES, RandomFile, ReadRequest};
-use crate::touch::fetch_value;
+use crate::touch::{fetch, fetch_value};
 
 /// Bytes of neighbouring blocks that are read together at most: beyond 1 MiB a device gains nothing, and
 /// the buffer lives until the last of its blocks is copied out.
@@ -184,14 +184,36 @@ impl Block {
         }
     }
 
+    /// The data block that entry `at` of an index partition names, if it has it in its slot. Best asked before the entry is read:
+    /// what is in the slot then comes from memory meanwhile.
+    pub(super) fn in_slot(&self, at: usize) -> Option<Arc<Self>> {
+        self.data_slots()?.get(at)
+    }
+
     /// Where it stands in the cache.
     pub(crate) fn residence(&self) -> &Residence {
         &self.residence
     }
 
+    /// Of its bytes, those that are looked at whatever is sought in it: all but the values of a data block, and of an index partition
+    /// all up to the end of its heads.
+    pub(crate) fn searched(&self) -> &[u8] {
+        match &self.content {
+            Content::Data(block) => block.searched(),
+            Content::Index(block, _) => block.searched(),
+            Content::Filter(_) | Content::Value(_) => &[],
+        }
+    }
+
+    /// Begins to fetch these into the processor's cache.
+    #[inline]
+    pub(crate) fn fetch_searched(&self) {
+        fetch(self.searched());
+    }
+
     /// Begins to fetch its fields into the processor's cache.
     #[inline]
-    pub(crate) fn fetch(&self) {
+    pub(crate) fn fetch_fields(&self) {
         fetch_value(self);
     }
 

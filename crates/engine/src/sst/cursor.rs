@@ -437,7 +437,9 @@ impl SstCursor {
     ) -> Option<Arc<Block>> {
         self.supplied(handle).or_else(|| match self.fill {
             Fill::Nothing => self.reader.peek(None, handle),
-            Fill::Probation | Fill::Keep => self.reader.data_block(partition, at, handle),
+            Fill::Probation | Fill::Keep => {
+                self.reader.data_block(partition, at, handle, partition.in_slot(at))
+            }
         })
     }
 

@@ -42,7 +42,6 @@ use crate::cell::{
     encode_suffix,
 };
 use crate::codec::{Malformed, Parsed, Reader, slice};
-use crate::touch::fetch;
 
 pub(super) const LAYOUT: u8 = 1;
 pub(super) const HEADER_LEN: usize = 40;
@@ -385,10 +384,10 @@ impl DataBlock {
         self.decode(record, false)
     }
 
-    /// Begins to fetch what searches and walks look at: all but the values.
+    /// What searches and walks look at: all but the values.
     #[inline]
-    pub(super) fn fetch(&self) {
-        fetch(self.data.get(..self.values_at).unwrap_or_default());
+    pub(super) fn searched(&self) -> &[u8] {
+        self.data.get(..self.values_at).unwrap_or_default()
     }
 
     /// Groups in the block.

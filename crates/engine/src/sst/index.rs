@@ -229,6 +229,12 @@ impl IndexBlock {
         self.data.get(HEADER_LEN..HEADER_LEN + usize::from(self.common_len)).unwrap_or_default()
     }
 
+    /// All up to the end of the heads, which is what every search looks at.
+    pub(super) fn searched(&self) -> &[u8] {
+        let heads_len = self.len() * usize::from(self.head);
+        self.data.get(..self.heads_at as usize + heads_len).unwrap_or_default()
+    }
+
     #[inline]
     fn heads(&self) -> &[u8] {
         let start = self.heads_at as usize;
@@ -288,9 +294,11 @@ impl IndexBlock {
 
     /// How the separator of an entry compares with a key.
     pub(super) fn compare(&self, index: usize, target: &[u8]) -> Parsed<Ordering> {
-        match target.strip_prefix(self.common()) {
-            Some(rest) => self.compare_rest(index, rest),
-            None => Ok(self.common().cmp(target)),
+        let common = self.common();
+        let Some(rest) = target.strip_prefix(common) else { return Ok(common.cmp(target)) };
+        match self.compare_heads(index, rest) {
+            Ordering::Equal => self.compare_rest(index, rest),
+            order => Ok(order),
         }
     }
 
@@ -298,6 +306,10 @@ impl IndexBlock {
     pub(super) fn begins_with(&self, index: usize, prefix: &[u8]) -> Parsed<bool> {
         let common = self.common();
         let Some(rest) = prefix.strip_prefix(common) else { return Ok(common.starts_with(prefix)) };
+        let is_head_whole = rest.len() >= usize::from(self.head);
+        if is_head_whole && self.compare_heads(index, rest) != Ordering::Equal {
+            return Ok(false);
+        }
         let (head, tail) = self.parts(index)?;
         Ok(match rest.strip_prefix(head) {
             Some(rest) => tail.starts_with(rest),
@@ -305,7 +317,22 @@ impl IndexBlock {
         })
     }
 
-    /// The same behind the common prefix.
+    /// How the head of a separator compares with what a key has behind the common prefix. Nearly all differ there, and the heads
+    /// are in the processor's cache since they were searched; what else a separator has is in lines of its own.
+    #[inline]
+    fn compare_heads(&self, index: usize, rest: &[u8]) -> Ordering {
+        let head = head_of(rest);
+        let order = if self.head == 8 {
+            let heads = self.heads().as_chunks::<8>().0;
+            heads.get(index).map(|stored| u64::from_be_bytes(*stored).cmp(&head))
+        } else {
+            let heads = self.heads().as_chunks::<4>().0;
+            heads.get(index).map(|stored| u32::from_be_bytes(*stored).cmp(&((head >> 32) as u32)))
+        };
+        order.unwrap_or(Ordering::Equal)
+    }
+
+    /// How a separator compares with a key, of both what is behind the common prefix.
     fn compare_rest(&self, index: usize, rest: &[u8]) -> Parsed<Ordering> {
         let (head, tail) = self.parts(index)?;
         let (start, end) = rest.split_at(head.len().min(rest.len()));

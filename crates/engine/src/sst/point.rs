@@ -126,11 +126,7 @@ impl PointStage {
                         want.push(reader.request_data(*handle, Fill::Keep));
                         return Ok(());
                     };
-                    let find = || {
-                        let data = block.data()?;
-                        data.fetch();
-                        data.find_row(&probe.row_prefix)
-                    };
+                    let find = || block.data()?.find_row(&probe.row_prefix);
                     if *goes_on {
                         Self::Wide
                     } else if let Some(first) =
@@ -239,12 +235,13 @@ impl SstReader {
             if at >= index.len() {
                 return Ok(None);
             }
+            let in_slot = block.in_slot(at);
             let handle = index.handle(at, self.blocks_end())?;
+            let data = self.data_block(&block, at, handle, in_slot);
             // The separator lies behind all keys of the block: more of the row may follow where it is the row's,
             // unless nothing follows at all.
             let is_last = top_at + 1 == self.top().len() && at + 1 == index.len();
             let goes_on = !is_last && index.begins_with(at, target)?;
-            let data = self.data_block(&block, at, handle);
             if data.is_none() && self.cache().has_room_for_all() {
                 self.ask_around(index, at, handle, want)?;
             }

@@ -311,22 +311,23 @@ impl SstReader {
         found
     }
 
-    /// The data block that entry `at` of an index partition names, at this handle.
+    /// The data block that entry `at` of an index partition names, at this handle; `in_slot` is what [`Block::in_slot`] says
+    /// of it.
     pub(super) fn data_block(
         &self,
         partition: &Block,
         at: usize,
         handle: Handle,
+        in_slot: Option<Arc<Block>>,
     ) -> Option<Arc<Block>> {
-        let slots = partition.data_slots()?;
-        if let Some(block) = slots.get(at) {
-            self.cache.found(self.id, handle.offset, &block);
-            return Some(block);
+        if let Some(block) = &in_slot {
+            self.cache.found(self.id, handle.offset, block);
+            return in_slot;
         }
         let block = self.cache.get(self.id, handle.offset)?;
-        slots.put(at, &block, || {
-            self.cache.peek(self.id, handle.offset).is_some_and(|owned| Arc::ptr_eq(&owned, &block))
-        });
+        let owned = || self.cache.peek(self.id, handle.offset);
+        let is_owned = || owned().is_some_and(|owned| Arc::ptr_eq(&owned, &block));
+        partition.data_slots()?.put(at, &block, is_owned);
         Some(block)
     }
 

@@ -332,9 +332,6 @@ impl SstCursor {
         let Some(block) = self.find_data(&partition.block, part_at, handle) else {
             return Ok(None);
         };
-        if let Ok(data) = block.data() {
-            data.fetch();
-        }
         let partition = is_other.then(|| partition.clone());
         Ok(Some(Beside { top_at, part_at, partition, held: Held { handle, block } }))
     }

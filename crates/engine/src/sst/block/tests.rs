@@ -461,7 +461,10 @@ fn a_block_in_use_by_its_slot_alone_outlives_blocks_that_are_read_once() {
     let handle = reader.data_entry(partition.index().unwrap(), 0).unwrap().handle;
     for i in 0..1000 {
         // Found in its slot each time; the policy hears of it once an epoch.
-        assert!(reader.data_block(&partition, 0, handle).is_some(), "evicted before block {i}");
+        assert!(
+            reader.data_block(&partition, 0, handle, partition.in_slot(0)).is_some(),
+            "evicted before block {i}"
+        );
         cache.insert(7, i * 4096, Arc::new(crate::sst::testing::filter_block(4096)));
     }
     assert!(cache.stats().filter.evictions > 500, "{:?}", cache.stats());
@@ -474,7 +477,7 @@ fn values_that_were_read_outlive_the_cache_and_the_file() {
     read_all(&reader);
     let partition = reader.index_slot(0).unwrap().to_arc();
     let handle = reader.data_entry(partition.index().unwrap(), 0).unwrap().handle;
-    let lease = reader.data_block(&partition, 0, handle).unwrap().lease();
+    let lease = reader.data_block(&partition, 0, handle, partition.in_slot(0)).unwrap().lease();
     let (copy, part) = (lease.to_vec(), lease.slice(40..));
     drop((lease, partition, reader, cache));
     assert_eq!(part, copy[40..]);
