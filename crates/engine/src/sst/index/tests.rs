@@ -104,6 +104,11 @@ proptest! {
                 for target in [&target, *separator] {
                     let order = separator.as_slice().cmp(target);
                     prop_assert_eq!(block.compare(i, target).unwrap(), order);
+                    let begins = separator.starts_with(target);
+                    prop_assert_eq!(block.begins_with(i, target).unwrap(), begins);
+                }
+                for end in 0..separator.len() {
+                    prop_assert!(block.begins_with(i, &separator[..end]).unwrap());
                 }
             }
             let greater = all.iter().position(|s| **s > target).unwrap_or(all.len());
