@@ -51,11 +51,11 @@ impl Whereabouts {
         self.0.store(noted, Ordering::Relaxed);
     }
 
-    /// The addresses of the lines that they take up.
+    /// An address in each of the lines that they take up.
     #[inline]
     fn lines(&self) -> impl Iterator<Item = usize> {
         let noted = self.0.load(Ordering::Relaxed);
-        let address = (noted & ((1 << Self::ADDRESS_BITS) - 1)) as usize & !(LINE_BYTES - 1);
+        let address = (noted & ((1 << Self::ADDRESS_BITS) - 1)) as usize;
         (0..(noted >> Self::ADDRESS_BITS) as usize).map(move |line| address + line * LINE_BYTES)
     }
 

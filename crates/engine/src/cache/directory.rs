@@ -67,9 +67,7 @@ impl Slot {
 
     pub(super) fn put(&self, block: Option<Arc<Block>>) -> Option<Arc<Block>> {
         self.used.store(false, Ordering::Relaxed);
-        // Of a filter each question looks at other bytes.
-        let index = block.as_ref().filter(|block| block.kind() == BlockKind::Index);
-        self.searched.note(index.map_or(&[], |block| block.searched()));
+        self.searched.note(block.as_ref().map_or(&[], |block| block.searched()));
         self.block.swap(block)
     }
 }

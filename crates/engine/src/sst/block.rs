@@ -196,7 +196,7 @@ impl Block {
     }
 
     /// Of its bytes, those that are looked at whatever is sought in it: all but the values of a data block, and of an index partition
-    /// all up to the end of its heads.
+    /// all up to the end of its heads. Of a filter each question looks at others.
     pub(crate) fn searched(&self) -> &[u8] {
         match &self.content {
             Content::Data(block) => block.searched(),

@@ -230,6 +230,7 @@ impl IndexBlock {
     }
 
     /// All up to the end of the heads, which is what every search looks at.
+    #[inline]
     pub(super) fn searched(&self) -> &[u8] {
         let heads_len = self.len() * usize::from(self.head);
         self.data.get(..self.heads_at as usize + heads_len).unwrap_or_default()
@@ -237,8 +238,7 @@ impl IndexBlock {
 
     #[inline]
     fn heads(&self) -> &[u8] {
-        let start = self.heads_at as usize;
-        self.data.get(start..start + self.len() * usize::from(self.head)).unwrap_or_default()
+        self.searched().get(self.heads_at as usize..).unwrap_or_default()
     }
 
     /// A value of a column, less its base.

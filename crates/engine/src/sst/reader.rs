@@ -325,9 +325,10 @@ impl SstReader {
             return in_slot;
         }
         let block = self.cache.get(self.id, handle.offset)?;
-        let owned = || self.cache.peek(self.id, handle.offset);
-        let is_owned = || owned().is_some_and(|owned| Arc::ptr_eq(&owned, &block));
-        partition.data_slots()?.put(at, &block, is_owned);
+        if let Some(slots) = partition.data_slots() {
+            let owned = || self.cache.peek(self.id, handle.offset);
+            slots.put(at, &block, || owned().is_some_and(|owned| Arc::ptr_eq(&owned, &block)));
+        }
         Some(block)
     }
 
