@@ -1,5 +1,4 @@
-//! Generates the server side of the gRPC services from the table in `src/rpcs.rs`: the traits by
-//! `tonic_build::manual`, and for each service the dispatch of its RPCs to the type that serves it.
+//! Generates, for each gRPC service of the table in `src/rpcs.rs`, the dispatch of its RPCs to the type that serves it.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,9 +10,6 @@ mod rpcs;
 fn main() {
     println!("cargo:rerun-if-changed=src/rpcs.rs");
     println!("cargo:rerun-if-changed=build.rs");
-    let services: Vec<_> = rpcs::SERVICES.iter().map(describe).collect();
-    tonic_build::manual::Builder::new().build_client(false).compile(&services);
-
     let mut code = String::new();
     let mut first = 0;
     for service in rpcs::SERVICES {
@@ -25,85 +21,87 @@ fn main() {
     std::fs::write(Path::new(&out).join("dispatch.rs"), code).expect("OUT_DIR can be written");
 }
 
-/// The service as tonic's generator takes it.
-fn describe(service: &rpcs::Service) -> tonic_build::manual::Service {
-    let mut builder =
-        tonic_build::manual::Service::builder().name(service.name).package(service.package);
-    for rpc in service.rpcs {
-        let mut method = tonic_build::manual::Method::builder()
-            .name(snake_case(rpc.name))
-            .route_name(rpc.name)
-            .input_type(format!("crate::api::{}", rpc.input))
-            .output_type(format!("crate::api::{}", rpc.output))
-            .codec_path("tonic_prost::ProstCodec");
-        if rpc.streams {
-            method = method.server_streaming();
-        }
-        if rpc.takes_stream {
-            method = method.client_streaming();
-        }
-        builder = builder.method(method.build());
-    }
-    builder.build()
-}
-
-/// Writes the implementation of the generated trait. `first` is the number of the service's first RPC.
+/// Writes how a service carries out what a path names. `first` is the number of its first RPC.
 fn dispatch(service: &rpcs::Service, first: usize, code: &mut String) {
-    let module = snake_case(service.name);
-    let result = writeln!(
-        code,
-        "#[tonic::async_trait]\nimpl {module}_server::{} for crate::{} {{",
-        service.name, service.served_by
-    );
-    result.expect("a String can be written");
+    let name = format!("{}.{}", service.package, service.name);
+    let served_by = service.served_by;
+    let mut arms = String::new();
     for (number, rpc) in (first..).zip(service.rpcs) {
-        let method = snake_case(rpc.name);
-        let output = if rpc.streams {
-            let item = rpc.output;
-            let name = rpc.name;
-            writeln!(code, "    type {name}Stream = crate::services::Stream<crate::api::{item}>;")
-                .expect("a String can be written");
-            format!("Self::{}Stream", rpc.name)
-        } else {
-            format!("crate::api::{}", rpc.output)
-        };
-        let body = if rpc.supported {
-            let way = if rpc.streams { "streaming" } else { "unary" };
-            // Clients measure the data API alone.
-            let metrics = if service.name == "Bigtable" {
-                ".with_metrics(&self.recorder, &self.instances, &request)"
-            } else {
-                ""
-            };
-            format!(
-                "crate::admission::Hold::begin(&request); \
-                 let terms = crate::call::Terms::of(&request){metrics}; \
-                 crate::metrics::rpc::{way}(&self.recorder, {number}, \
-                 terms.{way}(self.on_{method}(request))).await"
-            )
-        } else {
-            let name = format!("{}.{}", service.name, rpc.name);
-            let status = match rpc.instead {
-                Some(instead) => format!("withdrawn(\"{name}\", \"{instead}\")"),
-                None => format!("unsupported(\"{name}\")"),
-            };
-            format!(
-                "crate::admission::Hold::begin(&request); crate::metrics::rpc::unary(&self.recorder, {number}, \
-                 async {{ Err(crate::status::{status}) }}).await"
-            )
-        };
-        let mut input = format!("crate::api::{}", rpc.input);
-        if rpc.takes_stream {
-            input = format!("tonic::Streaming<{input}>");
-        }
-        writeln!(
-            code,
-            "    async fn {method}(&self, request: tonic::Request<{input}>) \
-             -> Result<tonic::Response<{output}>, tonic::Status> {{ {body} }}"
+        let (way, steps) = if rpc.supported { call(service, rpc) } else { refusal(service, rpc) };
+        write!(
+            arms,
+            "
+            \"/{name}/{}\" => Box::pin(async move {{
+                let answered = async {{
+                    {steps}
+                    crate::metrics::rpc::{way}(&service.recorder, {number}, call).await
+                }};
+                crate::grpc::{way}(answered.await)
+            }}),",
+            rpc.name
         )
         .expect("a String can be written");
     }
-    code.push_str("}\n");
+    write!(
+        code,
+        "
+impl crate::grpc::Rpcs for crate::{served_by} {{
+    const NAME: &'static str = \"{name}\";
+
+    fn carry_out<B: crate::grpc::RequestBody>(
+        self: std::sync::Arc<Self>,
+        request: http::Request<B>,
+    ) -> futures::future::BoxFuture<'static, crate::grpc::Answer> {{
+        let service = self;
+        match request.uri().path() {{{arms}
+            path => Box::pin(std::future::ready(crate::grpc::no_rpc(path))),
+        }}
+    }}
+}}
+"
+    )
+    .expect("a String can be written");
+}
+
+/// How an RPC that is served is called: the kind of its answer, and what makes `call` of `request`.
+fn call(service: &rpcs::Service, rpc: &rpcs::Rpc) -> (&'static str, String) {
+    let way = if rpc.streams { "streaming" } else { "unary" };
+    // Clients measure the data API alone.
+    let metrics = if service.name == "Bigtable" {
+        ".with_metrics(&service.recorder, &service.instances, &request)"
+    } else {
+        ""
+    };
+    let steps = format!(
+        "let request = crate::grpc::receive::<crate::api::{}>(request).await?;
+                    crate::admission::Hold::begin(request.extensions());
+                    let terms = crate::call::Terms::of(&request){metrics};
+                    let call = terms.{way}(service.on_{}(request));",
+        rpc.input,
+        snake_case(rpc.name)
+    );
+    (way, steps)
+}
+
+/// The same for one that is not served. A message is taken in first, as a client may not read before it has sent it; who sends a
+/// stream reads meanwhile.
+fn refusal(service: &rpcs::Service, rpc: &rpcs::Rpc) -> (&'static str, String) {
+    let name = format!("{}.{}", service.name, rpc.name);
+    let status = match rpc.instead {
+        Some(instead) => format!("withdrawn(\"{name}\", \"{instead}\")"),
+        None => format!("unsupported(\"{name}\")"),
+    };
+    let receive = if rpc.takes_stream {
+        "unread(request)"
+    } else {
+        "receive::<crate::api::Empty>(request).await?"
+    };
+    let steps = format!(
+        "let request = crate::grpc::{receive};
+                    crate::admission::Hold::begin(request.extensions());
+                    let call = async {{ Err::<tonic::Response<crate::api::Empty>, _>(crate::status::{status}) }};"
+    );
+    ("unary", steps)
 }
 
 /// `CheckAndMutateRow` as `check_and_mutate_row`.

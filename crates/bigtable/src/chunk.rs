@@ -141,13 +141,16 @@ impl Chunker {
     pub fn push_row(&mut self, key: &Bytes, mut cells: Vec<FilteredCell>) -> usize {
         cells.retain(|cell| self.families.get(cell.family).is_some());
         let Self { families, large_rows, messages } = self;
-        let mut bytes = 0;
-        chunks(families, key, &cells, |chunk| bytes += chunk.bytes_in_message());
+        let (mut bytes, mut shared_bytes) = (0, 0);
+        chunks(families, key, &cells, |chunk| {
+            bytes += chunk.bytes_in_message();
+            shared_bytes += chunk.shared_bytes();
+        });
         if messages.open.len() + bytes > messages.target_bytes {
             messages.flush();
         }
         if bytes <= MESSAGE_BYTES_MAX || *large_rows == LargeRows::Whole {
-            messages.open.reserve(bytes.min(MESSAGE_BYTES_TARGET));
+            messages.open.reserve((bytes - shared_bytes).min(MESSAGE_BYTES_TARGET));
             chunks(families, key, &cells, |chunk| messages.open.push(&chunk));
         } else {
             let mut within_value = false;

@@ -6,6 +6,7 @@ use tepui_engine::cell::FamilyId;
 
 use super::*;
 use crate::chunk_decoder::{DecodedCell, DecodedRow, Decoder};
+use crate::frame::{Framed as _, HEADER_BYTES};
 use crate::schema::{FamilySchema, TableSchema};
 
 const FAMILY_COUNT: u32 = 3;
@@ -41,10 +42,11 @@ fn drain(chunker: &mut Chunker) -> Vec<v2::ReadRowsResponse> {
 /// The messages that are ready, as a client decodes them; their bytes are those that protobuf's own encoder writes.
 fn ready(chunker: &mut Chunker) -> Vec<v2::ReadRowsResponse> {
     let decoded = |message: ReadRowsMessage| {
-        let bytes = message.encode_to_vec();
-        assert_eq!(bytes.len(), message.len());
-        let message = v2::ReadRowsResponse::decode(bytes.as_slice()).unwrap();
-        assert!(message.encode_to_vec() == bytes);
+        let bytes = message.len();
+        let frame = message.into_frame();
+        assert_eq!(frame.len(), HEADER_BYTES + bytes);
+        let message = v2::ReadRowsResponse::decode(&frame[HEADER_BYTES..]).unwrap();
+        assert!(message.clone().into_frame() == frame);
         message
     };
     std::iter::from_fn(|| chunker.pop()).map(decoded).collect()
@@ -53,7 +55,7 @@ fn ready(chunker: &mut Chunker) -> Vec<v2::ReadRowsResponse> {
 fn decode(messages: &[v2::ReadRowsResponse]) -> Vec<DecodedRow> {
     let mut decoder = Decoder::new(false);
     for message in messages {
-        decoder.push(message).unwrap();
+        decoder.push(message.clone().into_frame()).unwrap();
     }
     decoder.finish().unwrap()
 }
@@ -374,7 +376,7 @@ proptest! {
         }
         let mut decoder = Decoder::new(false);
         for message in &messages {
-            decoder.push(message).map_err(TestCaseError::fail)?;
+            decoder.push(message.clone().into_frame()).map_err(TestCaseError::fail)?;
         }
         prop_assert_eq!(decoder.scanned.len(), scanned);
         let got = decoder.finish().map_err(TestCaseError::fail)?;

@@ -1,9 +1,13 @@
 //! Entry points for fuzz targets; not a stable API. Each takes any bytes and must return.
 
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use prost::Message as _;
 use tepui_engine::cell::{Cell, FamilyId, Row};
 use tepui_engine::io::SeededRng;
 
-use crate::filter::Filter;
+use crate::bounded::Bounded;
+use crate::filter::{Filter, WithFilter};
+use crate::frame::{HEADER_BYTES, Incoming};
 use crate::regex::{Budget, Regex};
 use crate::sketch::{Sketch, ValueType};
 
@@ -34,6 +38,28 @@ pub fn regex(data: &[u8]) {
     let (pattern, text) = data.split_at(data.len() / 2);
     if let Ok(regex) = Regex::compile(pattern, &mut Budget::default()) {
         let _ = regex.is_match(text);
+    }
+}
+
+/// Takes a request's frame in, cut where the first byte says, and decodes its message.
+pub fn request_frame(data: &[u8]) {
+    /// Longer ones are refused before.
+    const BYTES_MAX: u32 = 1 << 20;
+    let Some((cut, frame)) = data.split_first() else { return };
+    let length = frame.get(1..HEADER_BYTES).and_then(|length| length.try_into().ok());
+    if length.map(u32::from_be_bytes).is_some_and(|length| length > BYTES_MAX) {
+        return;
+    }
+    let (mut whole, mut in_parts) = (Incoming::default(), Incoming::default());
+    whole.push(frame);
+    let (first, rest) = frame.split_at(frame.len().min(usize::from(*cut)));
+    in_parts.push(first);
+    in_parts.push(rest);
+    let whole = whole.message();
+    assert_eq!(whole, in_parts.message(), "wherever it is cut");
+    if let Ok(message) = whole {
+        drop(Bounded::<WithFilter<v2::ReadRowsRequest>>::decode(message.clone()));
+        drop(Bounded::<v2::MutateRowsRequest>::decode(message));
     }
 }
 
@@ -72,6 +98,15 @@ mod tests {
             super::regex(&data);
             super::sketch(&data);
             super::change_token(&data);
+            super::request_frame(&data);
+        }
+
+        #[test]
+        fn any_message_is_answered(
+            cut in any::<u8>(),
+            message in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            super::request_frame(&[&[cut, 0, 0, 0, 0, message.len() as u8], &message[..]].concat());
         }
     }
 }

@@ -27,6 +27,7 @@ pub mod changes;
 pub mod chunk;
 pub mod error;
 pub mod filter;
+pub mod frame;
 pub mod fuzzing;
 pub mod gc;
 pub mod idempotency;

@@ -7,6 +7,7 @@ use tepui_engine::cell::{Cell, FamilyId};
 
 use super::*;
 use crate::chunk_decoder::Decoder;
+use crate::frame::{Framed as _, HEADER_BYTES};
 use crate::schema::{FamilySchema, TableSchema};
 use crate::selection::FilterSource;
 
@@ -45,7 +46,8 @@ fn row(i: usize, shown: bool) -> Seen {
 }
 
 fn drain(responder: &mut Responder) -> Vec<v2::ReadRowsResponse> {
-    let decode = |m: ReadRowsMessage| v2::ReadRowsResponse::decode(m.encode_to_vec().as_slice());
+    let decode =
+        |m: ReadRowsMessage| v2::ReadRowsResponse::decode(m.into_frame().slice(HEADER_BYTES..));
     std::iter::from_fn(|| responder.pop()).map(|message| decode(message).unwrap()).collect()
 }
 
@@ -65,7 +67,7 @@ fn the_limit_counts_rows_that_were_sent() {
     responder.finish();
     let mut decoder = Decoder::new(false);
     for message in drain(&mut responder) {
-        decoder.push(&message).unwrap();
+        decoder.push(message.into_frame()).unwrap();
     }
     let keys: Vec<_> = decoder.finish().unwrap().into_iter().map(|r| r.key).collect();
     assert_eq!(keys, [key(0), key(3)]);
@@ -223,7 +225,7 @@ fn of_what_a_filter_drops_no_more_than_a_little_memory_is_held() {
     let (mut decoder, mut held_max) = (Decoder::new(false), 0);
     let mut decode = |responder: &mut Responder| {
         for message in drain(responder) {
-            decoder.push(&message).unwrap();
+            decoder.push(message.into_frame()).unwrap();
         }
     };
     for read in 0..READS {

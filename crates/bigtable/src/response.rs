@@ -1,10 +1,12 @@
 //! Messages of a `ReadRows` stream in the form in which they are sent. A scan sends a chunk for each cell; to make a
 //! message of objects first, and that into bytes, would cost as much as reading the cells.
 
-use bytes::{Buf, BufMut, Bytes};
-use prost::encoding::{DecodeContext, WireType, encode_key, encode_varint, encoded_len_varint};
-use prost::{DecodeError, Message};
+use bytes::{BufMut, Bytes};
+use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use tepui_engine::memtable::SHARED_VALUE_BYTES_MIN;
+
+use crate::frame::{self, Framed, HEADER_BYTES};
 
 /// Fields of `google.bigtable.v2.ReadRowsResponse` and of its `CellChunk`.
 mod field {
@@ -74,12 +76,17 @@ impl Chunk<'_> {
     pub fn bytes_in_message(&self) -> usize {
         delimited(self.encoded_len())
     }
+
+    /// Bytes of its value that stay where they are.
+    pub fn shared_bytes(&self) -> usize {
+        if self.value_len < SHARED_VALUE_BYTES_MIN { 0 } else { self.value_len }
+    }
 }
 
 /// A `google.bigtable.v2.ReadRowsResponse` as it is sent; on the wire it is the same message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadRowsMessage {
-    /// All of it but for what is shared.
+    /// All of it but for what is shared, behind room for the header of its frame.
     own: Vec<u8>,
     /// Large values, each with the bytes of `own` that are sent before it.
     shared: Vec<(usize, Bytes)>,
@@ -91,22 +98,30 @@ pub struct ReadRowsMessage {
 impl ReadRowsMessage {
     /// The same as another message type says.
     pub fn of(message: &impl Message) -> Self {
-        Self { own: message.encode_to_vec(), ..Self::default() }
+        let mut of = Self::default();
+        of.reserve(message.encoded_len());
+        message.encode_raw(&mut of.own);
+        of
     }
 
     /// Whether nothing is in it.
     pub fn is_empty(&self) -> bool {
-        self.own.is_empty()
+        self.own.len() <= HEADER_BYTES
     }
 
-    /// Bytes that are sent.
+    /// Bytes that are sent, without the header of the frame.
     pub fn len(&self) -> usize {
-        self.own.len() + self.shared_bytes
+        self.own.len().saturating_sub(HEADER_BYTES) + self.shared_bytes
     }
 
-    /// Takes memory for this many bytes more, of which values that are shared take none.
+    /// Takes memory for this many bytes more, without those of values that are shared.
     pub fn reserve(&mut self, bytes: usize) {
-        self.own.reserve(bytes);
+        if self.own.is_empty() {
+            self.own.reserve(HEADER_BYTES + bytes);
+            self.own.put_slice(&[0; HEADER_BYTES]);
+        } else {
+            self.own.reserve(bytes);
+        }
     }
 
     /// Moves what is shared into memory of its own, for a message that waits for long: a slice keeps all of the memory that
@@ -121,6 +136,7 @@ impl ReadRowsMessage {
 
     /// Appends a chunk.
     pub fn push(&mut self, chunk: &Chunk<'_>) {
+        self.reserve(0);
         self.key(field::CHUNKS, WireType::LengthDelimited);
         encode_varint(chunk.encoded_len() as u64, &mut self.own);
         if !chunk.row_key.is_empty() {
@@ -185,50 +201,27 @@ impl ReadRowsMessage {
     }
 }
 
-impl Message for ReadRowsMessage {
-    fn encode_raw(&self, buf: &mut impl BufMut) {
+impl Framed for ReadRowsMessage {
+    fn into_frame(mut self) -> Bytes {
+        self.reserve(0);
+        let header = frame::header(self.len());
+        if let Some(room) = self.own.get_mut(..HEADER_BYTES) {
+            room.copy_from_slice(&header);
+        }
+        if self.shared.is_empty() {
+            return self.own.into();
+        }
+        let mut frame = Vec::with_capacity(HEADER_BYTES + self.len());
         let mut rest = self.own.as_slice();
         let mut sent = 0;
         for (at, value) in &self.shared {
             let (before, behind) = rest.split_at(at - sent);
-            buf.put_slice(before);
-            buf.put_slice(value);
+            frame.put_slice(before);
+            frame.put_slice(value);
             (rest, sent) = (behind, *at);
         }
-        buf.put_slice(rest);
-    }
-
-    /// Takes a field over as it is, whatever it says.
-    fn merge_field(
-        &mut self,
-        tag: u32,
-        wire_type: WireType,
-        buf: &mut impl Buf,
-        ctx: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        match wire_type {
-            WireType::LengthDelimited => {
-                let mut bytes = Bytes::new();
-                prost::encoding::bytes::merge(wire_type, &mut bytes, buf, ctx)?;
-                self.bytes(tag, &bytes);
-            }
-            WireType::Varint => {
-                let mut number = 0;
-                prost::encoding::uint64::merge(wire_type, &mut number, buf, ctx)?;
-                self.varint(tag, number);
-            }
-            // None of its fields has another type.
-            _ => prost::encoding::skip_field(wire_type, tag, buf, ctx)?,
-        }
-        Ok(())
-    }
-
-    fn encoded_len(&self) -> usize {
-        self.len()
-    }
-
-    fn clear(&mut self) {
-        *self = Self::default();
+        frame.put_slice(rest);
+        frame.into()
     }
 }
 
@@ -249,13 +242,13 @@ mod tests {
         }
         let at: Vec<_> = message.shared.iter().map(|(_, shared)| shared.as_ptr()).collect();
         assert_eq!(at, [value[7..].as_ptr(), value[100..].as_ptr()]);
-        let bytes = message.encode_to_vec();
-        assert_eq!(bytes.len(), message.encoded_len());
-        let decoded = v2::ReadRowsResponse::decode(bytes.as_slice()).unwrap();
+        let bytes = message.len();
+        let frame = message.into_frame();
+        assert_eq!(frame.len(), HEADER_BYTES + bytes);
+        let decoded = v2::ReadRowsResponse::decode(&frame[HEADER_BYTES..]).unwrap();
         let values: Vec<_> = decoded.chunks.iter().map(|chunk| chunk.value.clone()).collect();
         assert_eq!(values, pieces.map(|(at, len)| value.slice(at..at + len)));
-        // Decoded and sent on it is what it was.
-        assert_eq!(ReadRowsMessage::decode(bytes.as_slice()).unwrap().encode_to_vec(), bytes);
+        assert!(decoded.into_frame() == frame);
     }
 
     #[test]
@@ -276,10 +269,10 @@ mod tests {
         };
         push(&mut message, &memory);
         push(&mut message, &memory.slice(1..9_000));
-        let bytes = message.encode_to_vec();
+        let frame = message.clone().into_frame();
         message.own_values();
         assert!(memory.is_unique());
-        assert!(message.encode_to_vec() == bytes);
+        assert!(message.clone().into_frame() == frame);
         let first = places(&message);
         push(&mut message, &memory);
         message.own_values();
@@ -325,7 +318,7 @@ mod tests {
             };
             let chunks = vec![same];
             let want = v2::ReadRowsResponse { chunks, ..v2::ReadRowsResponse::default() };
-            assert_eq!(message.encode_to_vec(), want.encode_to_vec());
+            assert_eq!(message.into_frame(), want.into_frame());
         }
     }
 }

@@ -20,6 +20,7 @@ use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use prost::Message;
 use tepui_bigtable::authorized_view::AuthorizedView;
 use tepui_bigtable::filter::WithFilter;
+use tepui_bigtable::frame::{Framed as _, HEADER_BYTES};
 use tepui_bigtable::response::ReadRowsMessage;
 use tepui_bigtable::schema::{FamilySchema, TableSchema};
 use tepui_bigtable::table::Table;
@@ -120,8 +121,8 @@ impl Fixture {
         let mut rows = self.table.read_rows(request).unwrap();
         while let Some(message) = rows.next().await {
             let message = message.unwrap();
-            assert!(message.encoded_len() <= chunk::MESSAGE_BYTES_MAX);
-            decoder.push(&message).unwrap();
+            assert!(message.len() <= chunk::MESSAGE_BYTES_MAX);
+            decoder.push(message.into_frame()).unwrap();
         }
         decoder.finish().unwrap()
     }
@@ -1111,7 +1112,7 @@ async fn figures_of_a_read_come_last_where_they_are_asked_for() {
         let mut decoder = Decoder::new(false);
         let mut read = fixture.table.read_rows(request).unwrap();
         while let Some(message) = read.next().await {
-            decoder.push(&message.unwrap()).unwrap();
+            decoder.push(message.unwrap().into_frame()).unwrap();
         }
         let stats = decoder.stats.unwrap();
         assert_eq!((stats.rows_returned_count, stats.cells_returned_count), (seen, cells));
@@ -1134,7 +1135,7 @@ async fn figures_count_what_the_filter_refused() {
     let mut decoder = Decoder::new(false);
     let mut read = fixture.table.read_rows(request).unwrap();
     while let Some(message) = read.next().await {
-        decoder.push(&message.unwrap()).unwrap();
+        decoder.push(message.unwrap().into_frame()).unwrap();
     }
     let expected = v2::ReadIterationStats {
         rows_seen_count: 3,
@@ -1164,7 +1165,7 @@ async fn filters_that_are_kept_as_they_arrived_decide_the_same() {
         let mut read =
             fixture.table.read_rows_encoded(&request, chunk::LargeRows::Split, None).unwrap();
         while let Some(message) = read.next().await {
-            decoder.push(&message.unwrap()).unwrap();
+            decoder.push(message.unwrap().into_frame()).unwrap();
         }
         assert_eq!(keys(&decoder.finish().unwrap()), ["ba", "bz"]);
     }
@@ -1195,7 +1196,7 @@ async fn a_read_that_is_suspended_between_messages_goes_on_where_it_was() {
         let mut decoder = Decoder::new(reversed);
         let mut messages = 0;
         while let Some(message) = read.next().await {
-            decoder.push(&message.unwrap()).unwrap();
+            decoder.push(message.unwrap().into_frame()).unwrap();
             read.suspend();
             messages += 1;
         }
@@ -1226,7 +1227,7 @@ async fn a_read_that_is_suspended_keeps_no_memtable() {
         let whole = texts(&fixture.read(request.clone()).await);
         let mut read = fixture.table.read_rows(request.clone()).unwrap();
         let mut decoder = Decoder::new(request.reversed);
-        decoder.push(&read.next().await.unwrap().unwrap()).unwrap();
+        decoder.push(read.next().await.unwrap().unwrap().into_frame()).unwrap();
         assert!(read.ready_bytes() > 0, "a value is left over");
         read.suspend();
         fixture.flush().await;
@@ -1238,7 +1239,7 @@ async fn a_read_that_is_suspended_keeps_no_memtable() {
             std::thread::yield_now();
         }
         while let Some(message) = read.next().await {
-            decoder.push(&message.unwrap()).unwrap();
+            decoder.push(message.unwrap().into_frame()).unwrap();
         }
         assert_eq!(texts(&decoder.finish().unwrap()), whole);
     }
@@ -1334,7 +1335,7 @@ async fn a_read_of_many_empty_ranges_gives_its_thread_to_others_and_says_how_far
         while let (pauses, Some(message)) = pauses(read.next()).await {
             all_pauses += pauses;
             let message = message.unwrap();
-            decoder.push(&message).unwrap();
+            decoder.push(message.clone().into_frame()).unwrap();
             said.push(decoded(&message).last_scanned_row_key);
         }
         said.retain(|key| !key.is_empty());
@@ -1364,7 +1365,7 @@ async fn a_read_whose_filter_works_long_on_each_row_gives_its_thread_to_others()
 }
 
 fn decoded(message: &ReadRowsMessage) -> v2::ReadRowsResponse {
-    v2::ReadRowsResponse::decode(message.encode_to_vec().as_slice()).unwrap()
+    v2::ReadRowsResponse::decode(message.clone().into_frame().slice(HEADER_BYTES..)).unwrap()
 }
 
 /// Rows that start with `r1`; all of `f`, and of `g` the column `q` and those that start with `p`.
@@ -1409,7 +1410,7 @@ impl Fixture {
         let whole = chunk::LargeRows::Split;
         let mut rows = self.table.read_rows_encoded(&request, whole, Some(view))?;
         while let Some(message) = rows.next().await {
-            decoder.push(&message?).unwrap();
+            decoder.push(message?.into_frame()).unwrap();
         }
         Ok(texts(&decoder.finish().unwrap()))
     }

@@ -1,6 +1,5 @@
-//! Every RPC of the four services, in one table: `build.rs` includes this file and generates the server
-//! traits and their dispatch from it, and a test holds `docs/compatibility.md` to it. 84 RPCs of Bigtable and 5 of
-//! long-running operations.
+//! Every RPC of the four services, in one table: `build.rs` includes this file and generates their dispatch from
+//! it, and a test holds `docs/compatibility.md` to it. 84 RPCs of Bigtable and 5 of long-running operations.
 //!
 //! A supported RPC dispatches to the method `on_<rpc in snake case>` of its service; any other answers
 //! UNIMPLEMENTED with its name, and one that Bigtable has withdrawn with what to call instead.

@@ -31,6 +31,7 @@ use crate::change_streams::ChangeStreams;
 use crate::chores::{self, Chores};
 use crate::config::Config;
 use crate::dispatch::Dispatch;
+use crate::grpc;
 use crate::health::Watched;
 use crate::hot_tablets::HotTablets;
 use crate::iam::policies::Policies;
@@ -48,10 +49,6 @@ use crate::open_files;
 use crate::operations::Operations;
 use crate::placement::{Connections, Door};
 use crate::runtime::{self, Alive};
-use crate::services::generated::bigtable::bigtable_server::BigtableServer;
-use crate::services::generated::instance_admin::bigtable_instance_admin_server::BigtableInstanceAdminServer;
-use crate::services::generated::operations::operations_server::OperationsServer;
-use crate::services::generated::table_admin::bigtable_table_admin_server::BigtableTableAdminServer;
 use crate::services::{
     DataService, Iam, InstanceAdminService, OperationsService, TableAdminService, Tables, timestamp,
 };
@@ -367,7 +364,7 @@ fn listen_address(config: &Config) -> Result<SocketAddr> {
 }
 
 /// The services of a core: those of rows first.
-type DataFirst = Dispatch<Gated<BigtableServer<DataService>>>;
+type DataFirst = Dispatch<Gated<grpc::Server<DataService>>>;
 
 /// What the services of all cores share.
 struct Serving<'a> {
@@ -437,20 +434,18 @@ impl Serving<'_> {
         };
         let bad = |error| Error::internal(format!("descriptors for reflection: {error}"));
         let gate = || Arc::clone(self.gate);
-        let data = BigtableServer::new(data).max_decoding_message_size(REQUEST_MESSAGE_BYTES_MAX);
         let rpcs = || recorder.rpcs();
         let admin_max = ADMIN_REQUEST_BYTES_MAX;
-        let tables =
-            BigtableTableAdminServer::new(table_admin).max_decoding_message_size(admin_max);
-        let instances =
-            BigtableInstanceAdminServer::new(instance_admin).max_decoding_message_size(admin_max);
-        let longrunning = OperationsServer::new(longrunning).max_decoding_message_size(admin_max);
+        let tables = grpc::Server::new(table_admin);
+        let instances = grpc::Server::new(instance_admin);
+        let longrunning = grpc::Server::new(longrunning);
         let rest = Routes::new(Gated::new(tables, gate(), admin_max, rpcs()))
             .add_service(Gated::new(instances, gate(), admin_max, rpcs()))
             .add_service(Gated::new(longrunning, gate(), admin_max, rpcs()))
             .add_service(HealthServer::new(health))
             .add_service(reflection().build_v1().map_err(bad)?)
             .add_service(reflection().build_v1alpha().map_err(bad)?);
+        let data = grpc::Server::new(data);
         Ok(Dispatch::new(Gated::new(data, gate(), REQUEST_MESSAGE_BYTES_MAX, rpcs()), rest))
     }
 }

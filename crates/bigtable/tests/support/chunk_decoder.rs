@@ -51,10 +51,17 @@ impl Decoder {
         Self { reversed, ..Self::default() }
     }
 
-    /// Takes one message, of whichever type it is.
-    pub fn push(&mut self, message: &impl Message) -> Result<(), String> {
-        let bytes = message.encode_to_vec();
-        let response = ReadRowsResponse::decode(bytes.as_slice()).map_err(|e| e.to_string())?;
+    /// Takes one message, in its frame.
+    pub fn push(&mut self, frame: impl AsRef<[u8]>) -> Result<(), String> {
+        let ([0, length @ ..], bytes) =
+            frame.as_ref().split_first_chunk::<5>().ok_or("no frame")?
+        else {
+            return Err("a message that is flagged as compressed".into());
+        };
+        if u32::from_be_bytes(*length) as usize != bytes.len() {
+            return Err("not as long as its frame says".into());
+        }
+        let response = ReadRowsResponse::decode(bytes).map_err(|e| e.to_string())?;
         if response.encode_to_vec() != bytes {
             return Err("not as protobuf writes it".into());
         }

@@ -39,7 +39,7 @@ impl<S: NamedService> NamedService for Gated<S> {
 impl<S> tower_service::Service<http::Request<tonic::body::Body>> for Gated<S>
 where
     S: tower_service::Service<
-            http::Request<tonic::body::Body>,
+            http::Request<GatedBody>,
             Response = http::Response<tonic::body::Body>,
         >,
 {
@@ -69,8 +69,7 @@ where
             // Where it is dropped before it has an answer.
             code: Code::Cancelled,
         };
-        let request = http::Request::from_parts(head, tonic::body::Body::new(body));
-        Holding { inner: self.inner.call(request), early }
+        Holding { inner: self.inner.call(http::Request::from_parts(head, body)), early }
     }
 }
 

@@ -278,8 +278,8 @@ impl Hold {
     }
 
     /// The request is carried out, and counted, from now on.
-    pub fn begin<T>(request: &tonic::Request<T>) {
-        if let Some(Self(held)) = request.extensions().get() {
+    pub fn begin(extensions: &http::Extensions) {
+        if let Some(Self(held)) = extensions.get() {
             held.has_begun.store(true, Ordering::Relaxed);
         }
     }
@@ -291,7 +291,7 @@ impl Hold {
 }
 
 /// The body of a request, which is one message.
-pub(super) struct GatedBody {
+pub struct GatedBody {
     inner: tonic::body::Body,
     gate: Arc<Gate>,
     /// Bytes of the message, at most.

@@ -373,7 +373,7 @@ fn row_messages(
         match next {
             Ok(mut message) => {
                 // With those behind it, which are in memory too.
-                let bytes = (message.encoded_len() + rows.ready_bytes()) as u64;
+                let bytes = (message.len() + rows.ready_bytes()) as u64;
                 if !messages.answer.covers(bytes) {
                     rows.suspend();
                     message.own_values();

@@ -1,4 +1,4 @@
-//! The gRPC services. Their traits and their dispatch are generated from `crate::rpcs`: an RPC that is
+//! The gRPC services. Their dispatch is generated from `crate::rpcs`: an RPC that is
 //! supported calls the method `on_<rpc>` of its service, any other answers UNIMPLEMENTED.
 
 mod authorized_views;
@@ -36,30 +36,8 @@ pub type Tables = Catalog<EngineHost>;
 /// A streamed response.
 pub type Stream<T> = Pin<Box<dyn futures::Stream<Item = Result<T, Status>> + Send>>;
 
-/// The generated server traits and their dispatch.
-#[expect(
-    missing_docs,
-    clippy::pedantic,
-    clippy::allow_attributes_without_reason,
-    reason = "generated code"
-)]
-pub mod generated {
-    pub mod bigtable {
-        include!(concat!(env!("OUT_DIR"), "/google.bigtable.v2.Bigtable.rs"));
-    }
-    pub mod table_admin {
-        include!(concat!(env!("OUT_DIR"), "/google.bigtable.admin.v2.BigtableTableAdmin.rs"));
-    }
-    pub mod instance_admin {
-        include!(concat!(env!("OUT_DIR"), "/google.bigtable.admin.v2.BigtableInstanceAdmin.rs"));
-    }
-    pub mod operations {
-        include!(concat!(env!("OUT_DIR"), "/google.longrunning.Operations.rs"));
-    }
-    use bigtable::bigtable_server;
-    use instance_admin::bigtable_instance_admin_server;
-    use operations::operations_server;
-    use table_admin::bigtable_table_admin_server;
+/// The dispatch of each service.
+mod generated {
     include!(concat!(env!("OUT_DIR"), "/dispatch.rs"));
 }
 

@@ -69,7 +69,7 @@ async fn a_request_that_finds_no_room_in_time_is_refused_with_a_hint() {
 #[derive(Clone)]
 struct Working(Duration);
 
-impl tower_service::Service<http::Request<tonic::body::Body>> for Working {
+impl tower_service::Service<http::Request<GatedBody>> for Working {
     type Response = http::Response<tonic::body::Body>;
     type Error = Status;
     type Future = BoxFuture<'static, Result<Self::Response, Status>>;
@@ -78,7 +78,7 @@ impl tower_service::Service<http::Request<tonic::body::Body>> for Working {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
+    fn call(&mut self, request: http::Request<GatedBody>) -> Self::Future {
         let takes = self.0;
         Box::pin(async move {
             let (head, body) = request.into_parts();
