@@ -459,13 +459,13 @@ impl Responder {
                 self.cells_looked_at += records;
                 (key.or_else(|| self.passed.take()), false, false)
             }
-            Seen::Row(row) => {
-                let key = row.key.clone();
-                let seen = row.cells.len();
-                let seen_bytes = value_bytes(row.cells.iter().map(|cell| &cell.value));
+            Seen::Row(Row { key, cells }) => {
+                let seen = cells.len();
+                let seen_bytes = value_bytes(cells.iter().map(|cell| &cell.value));
                 self.cells_looked_at += seen as u64;
                 let families = self.chunker.families();
-                let (cells, steps) = self.selection.apply(row, families, self.rng.as_ref())?;
+                let (cells, steps) =
+                    self.selection.apply(&key, cells, families, self.rng.as_ref())?;
                 self.filter_steps += steps;
                 let passed_bytes = value_bytes(cells.iter().map(|cell| &cell.value));
                 self.dropped_bytes += seen_bytes.saturating_sub(passed_bytes);

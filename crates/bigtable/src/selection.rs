@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
-use tepui_engine::cell::{FamilyId, Row};
+use tepui_engine::cell::{Cell, FamilyId};
 use tepui_engine::io::Rng;
 use tepui_engine::read::{FamilyProjection, Projection};
 
@@ -100,13 +101,14 @@ impl Selection {
     /// The cells of a row that are wanted, and how many cells the steps of the filter went through for them.
     pub fn apply(
         &self,
-        row: Row,
+        key: &Bytes,
+        cells: Vec<Cell>,
         families: &FamilyNames,
         rng: &dyn Rng,
     ) -> Result<(Vec<FilteredCell>, u64)> {
         match &self.filter {
-            Some(filter) => filter.apply_counting(row, families, rng),
-            None => Ok((row.cells.into_iter().map(FilteredCell::from).collect(), 0)),
+            Some(filter) => filter.apply_counting(key, cells, families, rng),
+            None => Ok((cells.into_iter().map(FilteredCell::from).collect(), 0)),
         }
     }
 }

@@ -288,7 +288,8 @@ impl Table {
         let matched = async {
             let found = tablet.read_row(row, predicate.projection(), ReadView::Pending).await?;
             let Some(found) = found else { return Ok(false) };
-            let (cells, _) = predicate.apply(found, &families, self.rng.as_ref())?;
+            let Row { key, cells } = found;
+            let (cells, _) = predicate.apply(&key, cells, &families, self.rng.as_ref())?;
             Ok(!cells.is_empty())
         };
         let (lock, predicate_matched) = read_pending(tablet, lock, matched).await?;

@@ -142,21 +142,22 @@ impl Filter {
         families: &dyn FamilyNames,
         rng: &dyn Rng,
     ) -> Result<Vec<FilteredCell>> {
-        self.apply_counting(row, families, rng).map(|(cells, _)| cells)
+        self.apply_counting(&row.key, row.cells, families, rng).map(|(cells, _)| cells)
     }
 
     /// The same, with the number of cells that the steps of the filter went through, each counted for each step.
     pub(crate) fn apply_counting(
         &self,
-        row: Row,
+        key: &Bytes,
+        cells: Vec<Cell>,
         families: &dyn FamilyNames,
         rng: &dyn Rng,
     ) -> Result<(Vec<FilteredCell>, u64)> {
-        if row.cells.is_empty() || !self.may_match(&row.key) {
+        if cells.is_empty() || !self.may_match(key) {
             return Ok((Vec::new(), 0));
         }
-        let cells = row.cells.into_iter().map(FilteredCell::from).collect();
-        eval::Evaluation::new(&row.key, families, rng).run(&self.root, cells, self.duplicates)
+        let cells = cells.into_iter().map(FilteredCell::from).collect();
+        eval::Evaluation::new(key, families, rng).run(&self.root, cells, self.duplicates)
     }
 
     /// Whether a row with this key can have any output. Costs no more than its patterns on the key, and
