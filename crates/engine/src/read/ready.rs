@@ -43,12 +43,33 @@ impl ReadyRows {
     }
 
     pub(super) fn push(&mut self, found: FoundRow) {
-        let row = self.returned + self.rows.len() as u64;
-        for place in found.elsewhere {
+        self.rows.push_back(found.row);
+        self.fetch(found.elsewhere);
+    }
+
+    /// Adds a row that is made in its place, if it is to be kept. Rows of scans are: to move what was just written costs as much
+    /// as to make it.
+    #[inline]
+    pub(super) fn push_with(
+        &mut self,
+        make: impl FnOnce(&mut Row) -> Result<bool>,
+    ) -> Result<bool> {
+        self.rows.push_back(Row { key: Bytes::new(), cells: Vec::new() });
+        let is_kept = self.rows.back_mut().map_or(Ok(false), make);
+        if !matches!(is_kept, Ok(true)) {
+            self.rows.pop_back();
+        }
+        is_kept
+    }
+
+    /// Says which values the last row lacks.
+    #[inline]
+    pub(super) fn fetch(&mut self, elsewhere: Vec<Elsewhere>) {
+        for place in elsewhere {
+            let row = self.returned + self.rows.len() as u64 - 1;
             self.fetch_bytes += u64::from(place.pointer.value_len);
             self.lacking.push_back(Lacking { row, place });
         }
-        self.rows.push_back(found.row);
     }
 
     /// The first row, if it has all its values.

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use crate::cell::{Cell, FAMILY_NONE, FamilyId, Kind, Row, Seq, Timestamp, unescape_into};
+use crate::cell::{Cell, FAMILY_NONE, FamilyId, Kind, Seq, Timestamp, unescape_into};
 use crate::error::Result;
 use crate::memtable::MemtableRow;
 use crate::read::plan::in_ranges;
@@ -14,7 +14,7 @@ use crate::read::ready::ReadyRows;
 use crate::read::{Projection, QualifierRange, RowPart};
 use crate::schema::TabletSchema;
 use crate::sst::{RowInBlock, RowSink};
-use crate::values::{Elsewhere, FoundRow, ValuePointer};
+use crate::values::{Elsewhere, ValuePointer};
 
 /// Rows that are taken at once at most: some ten blocks of small rows, which wait in memory. More would gain
 /// nothing, since what a turn costs is spread over enough of them; and a caller that stops early has had less
@@ -69,37 +69,50 @@ impl<'a> Assembler<'a> {
     /// The cells of a row, perhaps none, without the values that lie elsewhere; `None` where it takes the general
     /// way.
     pub(crate) fn cells(&mut self, row: &RowInBlock<'_>) -> Result<Option<Vec<Cell>>> {
-        let all = self.assemble(row, false)?;
-        Ok(all.map(|row| row.cells))
+        let mut cells = Vec::new();
+        Ok(self.cells_into(row, &mut cells)?.then_some(cells))
+    }
+
+    /// The same, into their place; false where it takes the general way, and what is in their place is then of no use.
+    pub(crate) fn cells_into(
+        &mut self,
+        row: &RowInBlock<'_>,
+        cells: &mut Vec<Cell>,
+    ) -> Result<bool> {
+        let mut so_far = self.begin(cells, row.records_hint(), false);
+        self.assemble(row, &mut so_far)
     }
 
     /// The same as one part of a row, to be joined with others; `None` also where values lie elsewhere.
     pub(crate) fn part(&mut self, row: &RowInBlock<'_>) -> Result<Option<RowPart>> {
-        let all = self.assemble(row, true)?;
-        Ok(all.filter(|_| self.elsewhere.is_empty()))
+        let mut cells = Vec::new();
+        let mut so_far = self.begin(&mut cells, row.records_hint(), true);
+        let is_all = self.assemble(row, &mut so_far)? && self.elsewhere.is_empty();
+        let SoFar { seqs, bytes, .. } = so_far;
+        Ok(is_all.then_some(RowPart { cells, seqs, bytes }))
     }
 
     #[inline]
-    fn assemble(&mut self, row: &RowInBlock<'_>, as_part: bool) -> Result<Option<RowPart>> {
-        let mut so_far = self.begin(row.records_hint(), as_part);
+    fn assemble(&mut self, row: &RowInBlock<'_>, so_far: &mut SoFar<'_>) -> Result<bool> {
         let mut onward = Onward::Record;
         if self.wants_any() {
             row.walk(|record| {
-                onward = self.take(&mut so_far, &record);
+                onward = self.take(so_far, &record);
                 !matches!(onward, Onward::Nowhere | Onward::General)
             })?;
         }
-        Ok((!matches!(onward, Onward::General)).then_some(so_far.part))
+        Ok(!matches!(onward, Onward::General))
     }
 
     /// What a memtable has of a row, as [`Self::part`].
     pub(crate) fn part_in_memory(&mut self, mut row: MemtableRow<'_>) -> Option<RowPart> {
-        let mut so_far = self.begin(0, true);
+        let mut cells = Vec::new();
+        let mut so_far = self.begin(&mut cells, 0, true);
         let mut in_vain = 0;
         while self.wants_any() {
-            let found = so_far.part.cells.len();
+            let found = so_far.cells.len();
             let onward = self.take(&mut so_far, &row);
-            in_vain += usize::from(so_far.part.cells.len() == found);
+            in_vain += usize::from(so_far.cells.len() == found);
             let goes_on = match onward {
                 Onward::General => return None,
                 _ if in_vain > IN_VAIN_MAX => return None,
@@ -113,21 +126,37 @@ impl<'a> Assembler<'a> {
                 break;
             }
         }
-        self.elsewhere.is_empty().then_some(so_far.part)
+        let SoFar { seqs, bytes, .. } = so_far;
+        self.elsewhere.is_empty().then_some(RowPart { cells, seqs, bytes })
     }
 
     fn wants_any(&self) -> bool {
         self.projection.versions_max > 0 && self.projection.cells_per_row_max > 0
     }
 
-    fn begin(&mut self, cells_expected: usize, as_part: bool) -> SoFar {
+    fn begin<'c>(
+        &mut self,
+        cells: &'c mut Vec<Cell>,
+        cells_expected: usize,
+        as_part: bool,
+    ) -> SoFar<'c> {
         self.elsewhere.clear();
-        SoFar { cells_expected, as_part, ..SoFar::default() }
+        SoFar {
+            cells,
+            seqs: Vec::new(),
+            bytes: 0,
+            cells_expected,
+            as_part,
+            column_wanted: false,
+            qualifier: None,
+            versions: 0,
+            last_timestamp: None,
+        }
     }
 
     /// Takes in the next record of a row.
     #[inline(always)]
-    fn take(&mut self, so_far: &mut SoFar, record: &impl RecordInRow) -> Onward {
+    fn take(&mut self, so_far: &mut SoFar<'_>, record: &impl RecordInRow) -> Onward {
         let projection = self.projection;
         let kind = record.kind();
         if kind == Kind::RowTombstone {
@@ -175,7 +204,7 @@ impl<'a> Assembler<'a> {
             None if is_last => record.qualifier(),
             None => so_far.qualifier.insert(record.qualifier()).clone(),
         };
-        let part = &mut so_far.part;
+        let cells = &mut *so_far.cells;
         let is_read = projection.values || kind == Kind::ValueElsewhere;
         let mut value = if is_read { record.value() } else { Bytes::new() };
         let mut value_len = value.len();
@@ -185,22 +214,22 @@ impl<'a> Assembler<'a> {
             (value, value_len) = (Bytes::new(), 0);
             if projection.values {
                 value_len = pointer.value_len as usize;
-                self.elsewhere.push(Elsewhere { cell: part.cells.len(), pointer });
+                self.elsewhere.push(Elsewhere { cell: cells.len(), pointer });
             }
         }
-        part.bytes += (qualifier.len() + value_len + size_of::<Cell>()) as u64;
-        if part.bytes > self.row_bytes_max {
+        so_far.bytes += (qualifier.len() + value_len + size_of::<Cell>()) as u64;
+        if so_far.bytes > self.row_bytes_max {
             return Onward::General;
         }
-        if part.cells.is_empty() {
-            part.cells.reserve_exact(so_far.cells_expected);
+        if cells.is_empty() {
+            cells.reserve_exact(so_far.cells_expected);
         }
-        part.cells.push(Cell { family: self.family, qualifier, timestamp, value });
+        cells.push(Cell { family: self.family, qualifier, timestamp, value });
         if so_far.as_part {
-            part.seqs.push(record.seq());
+            so_far.seqs.push(record.seq());
         }
         so_far.versions += 1;
-        if part.cells.len() as u64 >= u64::from(projection.cells_per_row_max) {
+        if cells.len() as u64 >= u64::from(projection.cells_per_row_max) {
             return Onward::Nowhere;
         }
         if is_last { Onward::Column } else { Onward::Cell }
@@ -243,9 +272,13 @@ pub(crate) trait RecordInRow {
 }
 
 /// What of a row is assembled so far.
-#[derive(Debug, Default)]
-struct SoFar {
-    part: RowPart,
+#[derive(Debug)]
+struct SoFar<'c> {
+    cells: &'c mut Vec<Cell>,
+    /// The sequence of each, where it is to be joined.
+    seqs: Vec<Seq>,
+    /// Bytes that the cells count as.
+    bytes: u64,
     cells_expected: usize,
     /// Whether it is to be joined with other parts, which takes sequences.
     as_part: bool,
@@ -292,16 +325,26 @@ pub(super) struct RowTaker<'a> {
 
 impl RowSink for RowTaker<'_> {
     fn take(&mut self, row_prefix: &[u8], row: &RowInBlock<'_>) -> Result<bool> {
-        let Some(cells) = self.assembler.cells(row)? else { return Ok(false) };
+        let (assembler, keys) = (&mut self.assembler, &mut self.keys);
+        let mut is_taken = false;
+        let is_kept = self.rows.push_with(|found| {
+            is_taken = assembler.cells_into(row, &mut found.cells)?;
+            let is_kept = is_taken && !found.cells.is_empty();
+            if is_kept {
+                found.key = keys.key(row_prefix);
+            }
+            Ok(is_kept)
+        })?;
+        if !is_taken {
+            return Ok(false);
+        }
         self.looked_at += row.records_hint() as u64;
-        if self.keeps_last || cells.is_empty() {
+        if self.keeps_last || !is_kept {
             self.last.clear();
             self.last.extend_from_slice(row_prefix);
         }
-        if !cells.is_empty() {
-            let key = self.keys.key(row_prefix);
-            let elsewhere = self.assembler.take_elsewhere();
-            self.rows.push(FoundRow { row: Row { key, cells }, elsewhere });
+        if is_kept {
+            self.rows.fetch(self.assembler.take_elsewhere());
         }
         Ok(true)
     }

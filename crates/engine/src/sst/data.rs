@@ -104,6 +104,14 @@ pub(super) struct Record {
     row: RowRef,
 }
 
+/// A column as records name it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ColumnRef {
+    family: FamilyId,
+    /// As in [`Record`].
+    qualifier: usize,
+}
+
 /// A row as a group stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RowRef {
@@ -113,9 +121,33 @@ struct RowRef {
 }
 
 impl Record {
+    /// What a first record is decoded from.
+    fn before_all() -> Self {
+        Self {
+            fresh: Fresh::Row,
+            family: FamilyId(0),
+            timestamp: 0,
+            seq: 0,
+            origin: 0,
+            kind: Kind::Value,
+            qualifier: 0,
+            value_at: 0,
+            value_len: 0,
+            group: 0,
+            left: 0,
+            next_at: 0,
+            row: RowRef { shared: 0, tail_at: 0, tail_len: 0 },
+        }
+    }
+
     /// Records of its group after it.
     pub(super) fn left(&self) -> usize {
         self.left as usize
+    }
+
+    /// The column that it is of.
+    pub(super) fn column(&self) -> ColumnRef {
+        ColumnRef { family: self.family, qualifier: self.qualifier }
     }
 
     /// The group that it is in.
@@ -233,54 +265,63 @@ impl DataBlock {
     }
 
     pub(super) fn first_of_group(&self, group: usize) -> Parsed<Record> {
-        let mut input = self.group_input(group)?;
-        let row = self.row_ref(&mut input)?;
-        self.first_behind(group, row, input)
+        let mut first = Record::before_all();
+        self.go_to_group(group, &mut first)?;
+        Ok(first)
     }
 
-    /// The first record of the row after that of `record`, whichever of its row that is; `None` where the block
-    /// ends with the row.
+    /// Makes `record` the first of a group.
     #[inline]
-    pub(super) fn first_of_next_row(&self, record: &Record) -> Parsed<Option<Record>> {
+    pub(super) fn go_to_group(&self, group: usize, record: &mut Record) -> Parsed<()> {
+        let mut input = self.group_input(group)?;
+        let row = self.row_ref(&mut input)?;
+        self.first_behind(group, row, input, record)
+    }
+
+    /// Makes `next` the first record of the row after that of `record`, whichever of its row that is. False, and `next` is as
+    /// it was, where the block ends with the row.
+    #[inline]
+    pub(super) fn first_of_next_row(&self, record: &Record, next: &mut Record) -> Parsed<bool> {
         for group in record.group + 1..self.groups {
             let mut input = self.group_input(group)?;
             let row = self.row_ref(&mut input)?;
             if !self.are_one_row(row, record.row) {
-                return self.first_behind(group, row, input).map(Some);
+                self.first_behind(group, row, input, next)?;
+                return Ok(true);
             }
         }
-        Ok(None)
+        Ok(false)
     }
 
-    /// The first record of a group, of which `input` has read the row.
+    /// Makes `record` the first of a group, of which `input` has read the row.
     #[inline]
-    fn first_behind(&self, group: usize, row: RowRef, mut input: Reader<'_>) -> Parsed<Record> {
-        let records = input.u64()?;
-        let value_offset = input.usize()?;
-        let before = Record {
-            fresh: Fresh::Row,
-            family: FamilyId(0),
-            timestamp: self.base_timestamp,
-            seq: self.base_seq,
-            origin: 0,
-            kind: Kind::Value,
-            qualifier: 0,
-            value_at: self.values_at.saturating_add(value_offset),
-            value_len: 0,
-            group,
-            left: records,
-            next_at: input.position(),
-            row,
-        };
-        let first = self.decode(&before, true)?;
-        Ok(Record { fresh: Fresh::Row, ..first })
+    fn first_behind(
+        &self,
+        group: usize,
+        row: RowRef,
+        mut input: Reader<'_>,
+        record: &mut Record,
+    ) -> Parsed<()> {
+        record.left = input.u64()?;
+        record.value_at = self.values_at.saturating_add(input.usize()?);
+        record.value_len = 0;
+        record.next_at = input.position();
+        record.timestamp = self.base_timestamp;
+        record.seq = self.base_seq;
+        record.group = group;
+        record.row = row;
+        self.decode(record, true)?;
+        record.fresh = Fresh::Row;
+        Ok(())
     }
 
     /// The record after `record`; `None` at the end of the block.
     #[inline]
     pub(super) fn after(&self, record: &Record) -> Parsed<Option<Record>> {
         if record.left > 0 {
-            return self.decode(record, false).map(Some);
+            let mut next = *record;
+            self.within_group(&mut next)?;
+            return Ok(Some(next));
         }
         if record.group + 1 >= self.groups {
             return Ok(None);
@@ -292,12 +333,14 @@ impl DataBlock {
         Ok(Some(next))
     }
 
-    /// Decodes the record that begins at `before.next_at`.
+    /// Goes on from a record, or from what comes before the first of its group, to the record that begins at its `next_at`.
+    ///
+    /// In place: a record is a hundred bytes, and to hand it from one to the next costs as much as to decode it.
     #[inline]
-    fn decode(&self, before: &Record, first: bool) -> Parsed<Record> {
-        let left = before.left.checked_sub(1).ok_or(Malformed::whole("a group without records"))?;
+    fn decode(&self, record: &mut Record, first: bool) -> Parsed<()> {
+        let left = record.left.checked_sub(1).ok_or(Malformed::whole("a group without records"))?;
         let mut input =
-            Reader::at(self.data.get(..self.values_at).unwrap_or_default(), before.next_at);
+            Reader::at(self.data.get(..self.values_at).unwrap_or_default(), record.next_at);
         let flags = input.u8()?;
         let kind =
             Kind::from_u8(flags & KIND_MASK).ok_or(Malformed::whole("a record of no kind"))?;
@@ -305,46 +348,35 @@ impl DataBlock {
         if flags & FLAG_RESERVED != 0 || (first && continues) {
             return Err(Malformed::whole("bad flags of a record"));
         }
-        let (mut family, mut qualifier, mut fresh) =
-            (before.family, before.qualifier, Fresh::Version);
+        record.fresh = Fresh::Version;
         if flags & FLAG_SAME_COLUMN == 0 {
-            fresh = Fresh::Column;
+            record.fresh = Fresh::Column;
             if flags & FLAG_SAME_FAMILY == 0 {
-                family = FamilyId(input.u32()?);
+                record.family = FamilyId(input.u32()?);
             }
-            qualifier = input.usize()?;
-            if qualifier > self.qualifiers {
+            record.qualifier = input.usize()?;
+            if record.qualifier > self.qualifiers {
                 return Err(Malformed::whole("a record names a qualifier that is not there"));
             }
         }
-        let timestamp = if flags & FLAG_TIMESTAMP_MAX != 0 {
+        record.timestamp = if flags & FLAG_TIMESTAMP_MAX != 0 {
             TIMESTAMP_MAX
         } else {
-            before.timestamp.wrapping_add(input.i64()?)
+            record.timestamp.wrapping_add(input.i64()?)
         };
-        let seq = before.seq.wrapping_add(input.i64()? as u64);
-        let origin = if flags & FLAG_ORIGIN != 0 { input.fixed_u16()? } else { 0 };
+        record.seq = record.seq.wrapping_add(input.i64()? as u64);
+        record.origin = if flags & FLAG_ORIGIN != 0 { input.fixed_u16()? } else { 0 };
         let value_len = input.usize()?;
         // Saturating, so that a made-up length ends outside the block instead of wrapping around.
-        let value_at = before.value_at.saturating_add(before.value_len);
+        let value_at = record.value_at.saturating_add(record.value_len);
         if value_at.saturating_add(value_len) > self.data.len() {
             return Err(Malformed::whole("a value reaches past the end of its block"));
         }
-        Ok(Record {
-            fresh,
-            family,
-            timestamp,
-            seq,
-            origin,
-            kind,
-            qualifier,
-            value_at,
-            value_len,
-            group: before.group,
-            left,
-            next_at: input.position(),
-            row: before.row,
-        })
+        (record.value_at, record.value_len) = (value_at, value_len);
+        record.kind = kind;
+        record.left = left;
+        record.next_at = input.position();
+        Ok(())
     }
 
     /// The value of a record.
@@ -372,15 +404,16 @@ impl DataBlock {
         Ok((self.qualifiers_at + start, len))
     }
 
-    fn qualifier(&self, record: &Record) -> Parsed<Option<&[u8]>> {
-        let Some(index) = record.qualifier.checked_sub(1) else { return Ok(None) };
+    /// The qualifier of this number: 0 none, else 1 + place in the dictionary.
+    fn qualifier(&self, number: usize) -> Parsed<Option<&[u8]>> {
+        let Some(index) = number.checked_sub(1) else { return Ok(None) };
         let (at, len) = self.qualifier_range(index)?;
         Ok(Some(self.range(at, len)))
     }
 
-    /// The record after `record`, which must not be the last of its group.
+    /// Goes on to the next record of its group, of which `record` must not be the last.
     #[inline]
-    pub(super) fn within_group(&self, record: &Record) -> Parsed<Record> {
+    pub(super) fn within_group(&self, record: &mut Record) -> Parsed<()> {
         self.decode(record, false)
     }
 
@@ -421,11 +454,12 @@ impl DataBlock {
         }
     }
 
-    /// Whether two records of one row are of one column.
-    pub(super) fn same_column(&self, a: &Record, b: &Record) -> Parsed<bool> {
+    /// Whether two columns are one.
+    pub(super) fn same_column(&self, a: ColumnRef, b: ColumnRef) -> Parsed<bool> {
         // The dictionary may hold a qualifier twice.
         Ok(a.family == b.family
-            && (a.qualifier == b.qualifier || self.qualifier(a)? == self.qualifier(b)?))
+            && (a.qualifier == b.qualifier
+                || self.qualifier(a.qualifier)? == self.qualifier(b.qualifier)?))
     }
 
     /// The qualifier of a record, as a part of `memory`; empty without one.
@@ -445,7 +479,7 @@ impl DataBlock {
     /// Appends family and column part, for a key that ends with its row prefix.
     pub(super) fn push_column(&self, record: &Record, key: &mut Vec<u8>) -> Parsed<()> {
         encode_family(record.family, key);
-        encode_qualifier(self.qualifier(record)?, key);
+        encode_qualifier(self.qualifier(record.qualifier)?, key);
         Ok(())
     }
 
@@ -486,7 +520,7 @@ impl DataBlock {
                     if record.left == 0 {
                         break;
                     }
-                    record = self.decode(&record, false)?;
+                    self.within_group(&mut record)?;
                 }
             }
         }
@@ -561,7 +595,7 @@ impl DataBlock {
         if let Some(order) = pieces.piece(&record.family.0.to_be_bytes()) {
             return Ok(order);
         }
-        let order = match self.qualifier(record)? {
+        let order = match self.qualifier(record.qualifier)? {
             None => pieces.piece(&[0x00, 0x00]),
             Some(raw) => pieces.escaped(raw).or_else(|| pieces.piece(&[0x00, 0x01])),
         };

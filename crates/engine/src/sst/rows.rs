@@ -77,18 +77,21 @@ impl<'a> RowInBlock<'a> {
         if !each(RowRecord { data, memory, record: self.first, same_column: false }) {
             return Ok(());
         }
+        if self.first.left() == 0 && self.first.group() + 1 >= self.end_group {
+            return Ok(());
+        }
         let mut record = *self.first;
         loop {
-            let next = if record.left() > 0 {
-                data.within_group(&record).map_err(damaged)?
+            let before = record.column();
+            if record.left() > 0 {
+                data.within_group(&mut record).map_err(damaged)?;
             } else if record.group() + 1 < self.end_group {
-                data.first_of_group(record.group() + 1).map_err(damaged)?
+                data.go_to_group(record.group() + 1, &mut record).map_err(damaged)?;
             } else {
                 return Ok(());
-            };
-            let same_column = next.fresh == Fresh::Version
-                || data.same_column(&record, &next).map_err(damaged)?;
-            record = next;
+            }
+            let same_column = record.fresh == Fresh::Version
+                || data.same_column(before, record.column()).map_err(damaged)?;
             if !each(RowRecord { data, memory, record: &record, same_column }) {
                 return Ok(());
             }
@@ -171,6 +174,9 @@ impl SstCursor {
         let (Some(mut first), Some(held)) = (self.record, self.data.clone()) else {
             return Ok(Step::Ready);
         };
+        // Neither is moved: the two change places.
+        let mut other = first;
+        let (mut first, mut next) = (&mut first, &mut other);
         let left = self.in_data(held.block.data())?.groups() - first.group();
         let mut source = Source::new(self, held, false, left, sink.room())?;
         let mut moved = false;
@@ -180,20 +186,20 @@ impl SstCursor {
             if sink.room() == 0 || (!before.is_empty() && row >= before) {
                 break;
             }
-            let next = self.in_data(data.first_of_next_row(&first))?;
-            let end_group = next.as_ref().map_or(data.groups(), Record::group);
-            if next.is_none() && self.row_goes_on(row)? {
+            let is_followed = self.in_data(data.first_of_next_row(first, next))?;
+            let end_group = if is_followed { next.group() } else { data.groups() };
+            if !is_followed && self.row_goes_on(row)? {
                 break;
             }
             let (reader, offset) = (self.reader.as_ref(), source.held.handle.offset);
             let memory = &source.memory;
-            let here = RowInBlock { reader, offset, data, memory, first: &first, end_group };
+            let here = RowInBlock { reader, offset, data, memory, first, end_group };
             if !sink.take(row, &here)? {
                 break;
             }
             moved = true;
-            if let Some(next) = next {
-                first = next;
+            if is_followed {
+                std::mem::swap(&mut first, &mut next);
             } else {
                 let Some(held) = self.step(&mut source, false)? else {
                     // Beyond the last block, or not in memory.
@@ -201,13 +207,13 @@ impl SstCursor {
                     return self.start(Pending::Walk);
                 };
                 let data = self.in_data(held.block.data())?;
-                first = self.in_data(data.first())?;
+                self.in_data(data.go_to_group(0, first))?;
                 let groups = data.groups();
                 source = Source::new(self, held, false, groups, sink.room())?;
             }
             let data = self.in_data(source.held.block.data())?;
             self.key.clear();
-            data.push_row(&first, &mut self.key);
+            data.push_row(first, &mut self.key);
             self.row_len = self.key.len();
             if !self.end.is_empty() && self.key >= self.end {
                 self.record = None;
@@ -216,7 +222,7 @@ impl SstCursor {
         }
         if moved {
             first.fresh = Fresh::Row;
-            let landed = self.land(first);
+            let landed = self.land(*first);
             if landed.is_err() {
                 self.record = None;
             }
@@ -262,7 +268,7 @@ impl SstCursor {
                 source = Source::new(self, held, true, end_group, sink.room())?;
             }
             let data = self.in_data(source.held.block.data())?;
-            first = self.in_data(data.row_start(end_group.saturating_sub(1)))?;
+            self.in_data(data.go_to_row_of(end_group.saturating_sub(1), &mut first))?;
             row.clear();
             data.push_row(&first, &mut row);
             if first.group() == 0 && self.row_began_before(&row)? {
@@ -373,15 +379,15 @@ impl DataBlock {
         Ok(end)
     }
 
-    /// The first record that the block has of the row of group `last`.
-    fn row_start(&self, last: usize) -> Parsed<Record> {
-        let mut first = self.first_of_group(last)?;
+    /// Makes `first` the first record that the block has of the row of group `last`.
+    fn go_to_row_of(&self, last: usize, first: &mut Record) -> Parsed<()> {
+        self.go_to_group(last, first)?;
         while let Some(before) = first.group().checked_sub(1) {
-            if !self.is_of_row(before, &first)? {
+            if !self.is_of_row(before, first)? {
                 break;
             }
-            first = self.first_of_group(before)?;
+            self.go_to_group(before, first)?;
         }
-        Ok(first)
+        Ok(())
     }
 }
