@@ -62,10 +62,16 @@ impl Incoming {
     }
 }
 
+/// Bytes of the message behind a header.
+pub fn message_bytes(header: [u8; HEADER_BYTES]) -> u32 {
+    let [_, length @ ..] = header;
+    u32::from_be_bytes(length)
+}
+
 /// Bytes of a frame that begins with these, once there are enough of them to tell.
 fn frame_bytes(begin: &[u8]) -> Option<usize> {
-    let [_, length @ ..] = begin.first_chunk::<HEADER_BYTES>()?;
-    Some(HEADER_BYTES + u32::from_be_bytes(*length) as usize)
+    let header = begin.first_chunk::<HEADER_BYTES>()?;
+    Some(HEADER_BYTES + message_bytes(*header) as usize)
 }
 
 impl<M: Message> Framed for M {

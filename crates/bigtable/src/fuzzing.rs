@@ -7,7 +7,7 @@ use tepui_engine::io::SeededRng;
 
 use crate::bounded::Bounded;
 use crate::filter::{Filter, WithFilter};
-use crate::frame::{HEADER_BYTES, Incoming};
+use crate::frame::{Incoming, message_bytes};
 use crate::regex::{Budget, Regex};
 use crate::sketch::{Sketch, ValueType};
 
@@ -46,8 +46,7 @@ pub fn request_frame(data: &[u8]) {
     /// Longer ones are refused before.
     const BYTES_MAX: u32 = 1 << 20;
     let Some((cut, frame)) = data.split_first() else { return };
-    let length = frame.get(1..HEADER_BYTES).and_then(|length| length.try_into().ok());
-    if length.map(u32::from_be_bytes).is_some_and(|length| length > BYTES_MAX) {
+    if frame.first_chunk().is_some_and(|header| message_bytes(*header) > BYTES_MAX) {
         return;
     }
     let (mut whole, mut in_parts) = (Incoming::default(), Incoming::default());

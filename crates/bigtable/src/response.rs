@@ -100,6 +100,7 @@ impl ReadRowsMessage {
     pub fn of(message: &impl Message) -> Self {
         let mut of = Self::default();
         of.reserve(message.encoded_len());
+        of.begin();
         message.encode_raw(&mut of.own);
         of
     }
@@ -116,12 +117,13 @@ impl ReadRowsMessage {
 
     /// Takes memory for this many bytes more, without those of values that are shared.
     pub fn reserve(&mut self, bytes: usize) {
-        if self.own.is_empty() {
-            self.own.reserve(HEADER_BYTES + bytes);
-            self.own.put_slice(&[0; HEADER_BYTES]);
-        } else {
-            self.own.reserve(bytes);
-        }
+        let of_header = HEADER_BYTES.saturating_sub(self.own.len());
+        self.own.reserve(of_header + bytes);
+    }
+
+    /// Leaves room for the header before anything is written.
+    fn begin(&mut self) {
+        self.own.resize(self.own.len().max(HEADER_BYTES), 0);
     }
 
     /// Moves what is shared into memory of its own, for a message that waits for long: a slice keeps all of the memory that
@@ -136,7 +138,7 @@ impl ReadRowsMessage {
 
     /// Appends a chunk.
     pub fn push(&mut self, chunk: &Chunk<'_>) {
-        self.reserve(0);
+        self.begin();
         self.key(field::CHUNKS, WireType::LengthDelimited);
         encode_varint(chunk.encoded_len() as u64, &mut self.own);
         if !chunk.row_key.is_empty() {
@@ -157,7 +159,12 @@ impl ReadRowsMessage {
         if let Some(value) = chunk.value
             && chunk.value_len > 0
         {
-            self.value(value, chunk.value_at, chunk.value_len);
+            let place = chunk.value_at..chunk.value_at + chunk.value_len;
+            if chunk.shared_bytes() > 0 {
+                self.share(value.slice(place));
+            } else {
+                self.bytes(field::VALUE, value.get(place).unwrap_or_default());
+            }
         }
         if chunk.value_size != 0 {
             self.varint(field::VALUE_SIZE, chunk.value_size as u64);
@@ -190,20 +197,17 @@ impl ReadRowsMessage {
         }
     }
 
-    fn value(&mut self, value: &Bytes, at: usize, len: usize) {
-        if len < SHARED_VALUE_BYTES_MIN {
-            return self.bytes(field::VALUE, value.get(at..at + len).unwrap_or_default());
-        }
+    fn share(&mut self, value: Bytes) {
         self.key(field::VALUE, WireType::LengthDelimited);
-        encode_varint(len as u64, &mut self.own);
-        self.shared.push((self.own.len(), value.slice(at..at + len)));
-        self.shared_bytes += len;
+        encode_varint(value.len() as u64, &mut self.own);
+        self.shared_bytes += value.len();
+        self.shared.push((self.own.len(), value));
     }
 }
 
 impl Framed for ReadRowsMessage {
     fn into_frame(mut self) -> Bytes {
-        self.reserve(0);
+        self.begin();
         let header = frame::header(self.len());
         if let Some(room) = self.own.get_mut(..HEADER_BYTES) {
             room.copy_from_slice(&header);

@@ -74,28 +74,26 @@ impl<'a> RowInBlock<'a> {
     pub(crate) fn walk(&self, mut each: impl FnMut(RowRecord<'_>) -> bool) -> Result<()> {
         let damaged = |m: Malformed| self.reader.damaged(self.offset, m.what);
         let (data, memory) = (self.data, self.memory);
-        if !each(RowRecord { data, memory, record: self.first, same_column: false }) {
-            return Ok(());
-        }
-        if self.first.left() == 0 && self.first.group() + 1 >= self.end_group {
+        let is_last = |record: &Record| record.left() == 0 && record.group() + 1 >= self.end_group;
+        let first = RowRecord { data, memory, record: self.first, same_column: false };
+        let mut goes_on = each(first) && !is_last(self.first);
+        if !goes_on {
             return Ok(());
         }
         let mut record = *self.first;
-        loop {
+        while goes_on {
             let before = record.column();
             if record.left() > 0 {
                 data.within_group(&mut record).map_err(damaged)?;
-            } else if record.group() + 1 < self.end_group {
-                data.go_to_group(record.group() + 1, &mut record).map_err(damaged)?;
             } else {
-                return Ok(());
+                data.go_to_group(record.group() + 1, &mut record).map_err(damaged)?;
             }
             let same_column = record.fresh == Fresh::Version
                 || data.same_column(before, record.column()).map_err(damaged)?;
-            if !each(RowRecord { data, memory, record: &record, same_column }) {
-                return Ok(());
-            }
+            goes_on =
+                each(RowRecord { data, memory, record: &record, same_column }) && !is_last(&record);
         }
+        Ok(())
     }
 }
 

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body::{Body, Frame, SizeHint};
 use tepui_bigtable::error::Error;
+use tepui_bigtable::frame::{self, HEADER_BYTES};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
 use tonic::Status;
@@ -29,9 +30,6 @@ use crate::limits::{
     SMALL_REQUEST_BYTES_MAX,
 };
 use crate::status::from_error;
-
-/// Bytes before a gRPC message: a flag and its length.
-const HEADER_BYTES: usize = 5;
 
 /// Bytes of a unit of the budget.
 const UNIT_BYTES: u64 = 256;
@@ -353,8 +351,7 @@ impl GatedBody {
             self.left = self.left.saturating_sub(rest.len() as u64);
             return if excess { Err(more_than_one()) } else { Ok(Some(part)) };
         }
-        let [_, length @ ..] = self.header;
-        let message_bytes = u64::from(u32::from_be_bytes(length));
+        let message_bytes = u64::from(frame::message_bytes(self.header));
         if message_bytes > self.message_bytes_max {
             return Err(self.gate.refuse_size(message_bytes, self.message_bytes_max));
         }
