@@ -28,6 +28,8 @@ fn dispatch(service: &rpcs::Service, first: usize, code: &mut String) {
     let mut arms = String::new();
     for (number, rpc) in (first..).zip(service.rpcs) {
         let (way, steps) = if rpc.supported { call(service, rpc) } else { refusal(service, rpc) };
+        let output = if rpc.supported { rpc.output } else { "Empty" };
+        let types = format!("{}crate::api::{output}", if way == "streaming" { "_, " } else { "" });
         write!(
             arms,
             "
@@ -36,7 +38,7 @@ fn dispatch(service: &rpcs::Service, first: usize, code: &mut String) {
                     {steps}
                     crate::metrics::rpc::{way}(&service.recorder, {number}, call).await
                 }};
-                crate::grpc::{way}(answered.await)
+                crate::grpc::{way}::<{types}>(answered.await)
             }}),",
             rpc.name
         )

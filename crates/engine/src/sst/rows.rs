@@ -76,12 +76,11 @@ impl<'a> RowInBlock<'a> {
         let (data, memory) = (self.data, self.memory);
         let is_last = |record: &Record| record.left() == 0 && record.group() + 1 >= self.end_group;
         let first = RowRecord { data, memory, record: self.first, same_column: false };
-        let mut goes_on = each(first) && !is_last(self.first);
-        if !goes_on {
+        if !each(first) || is_last(self.first) {
             return Ok(());
         }
         let mut record = *self.first;
-        while goes_on {
+        loop {
             let before = record.column();
             if record.left() > 0 {
                 data.within_group(&mut record).map_err(damaged)?;
@@ -90,10 +89,11 @@ impl<'a> RowInBlock<'a> {
             }
             let same_column = record.fresh == Fresh::Version
                 || data.same_column(before, record.column()).map_err(damaged)?;
-            goes_on =
-                each(RowRecord { data, memory, record: &record, same_column }) && !is_last(&record);
+            let next = RowRecord { data, memory, record: &record, same_column };
+            if !each(next) || is_last(&record) {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 }
 
