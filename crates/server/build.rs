@@ -29,7 +29,10 @@ fn dispatch(service: &rpcs::Service, first: usize, code: &mut String) {
     for (number, rpc) in (first..).zip(service.rpcs) {
         let (way, steps) = if rpc.supported { call(service, rpc) } else { refusal(service, rpc) };
         let output = if rpc.supported { rpc.output } else { "Empty" };
-        let types = format!("{}crate::api::{output}", if way == "streaming" { "_, " } else { "" });
+        let answer = match way {
+            "streaming" => "crate::grpc::streaming".to_owned(),
+            _ => format!("crate::grpc::unary::<crate::api::{output}>"),
+        };
         write!(
             arms,
             "
@@ -38,7 +41,7 @@ fn dispatch(service: &rpcs::Service, first: usize, code: &mut String) {
                     {steps}
                     crate::metrics::rpc::{way}(&service.recorder, {number}, call).await
                 }};
-                crate::grpc::{way}::<{types}>(answered.await)
+                {answer}(answered.await)
             }}),",
             rpc.name
         )
@@ -50,9 +53,9 @@ fn dispatch(service: &rpcs::Service, first: usize, code: &mut String) {
 impl crate::grpc::Rpcs for crate::{served_by} {{
     const NAME: &'static str = \"{name}\";
 
-    fn carry_out<B: crate::grpc::RequestBody>(
+    fn carry_out<B: crate::admission::Inbound>(
         self: std::sync::Arc<Self>,
-        request: http::Request<B>,
+        request: http::Request<crate::admission::GatedBody<B>>,
     ) -> futures::future::BoxFuture<'static, crate::grpc::Answer> {{
         let service = self;
         match request.uri().path() {{{arms}
@@ -74,11 +77,16 @@ fn call(service: &rpcs::Service, rpc: &rpcs::Rpc) -> (&'static str, String) {
     } else {
         ""
     };
+    let frames = if rpc.streams {
+        format!(".map_ok(crate::grpc::frames::<crate::api::{}>)", rpc.output)
+    } else {
+        String::new()
+    };
     let steps = format!(
         "let request = crate::grpc::receive::<crate::api::{}>(request).await?;
-                    crate::admission::Hold::begin(request.extensions());
+                    request.hold().begin();
                     let terms = crate::call::Terms::of(&request){metrics};
-                    let call = terms.{way}(service.on_{}(request));",
+                    let call = terms.{way}(service.on_{}(request){frames});",
         rpc.input,
         snake_case(rpc.name)
     );
@@ -100,7 +108,7 @@ fn refusal(service: &rpcs::Service, rpc: &rpcs::Rpc) -> (&'static str, String) {
     };
     let steps = format!(
         "let request = crate::grpc::{receive};
-                    crate::admission::Hold::begin(request.extensions());
+                    request.hold().begin();
                     let call = async {{ Err::<tonic::Response<crate::api::Empty>, _>(crate::status::{status}) }};"
     );
     ("unary", steps)

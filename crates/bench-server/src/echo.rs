@@ -1,5 +1,5 @@
-//! What gRPC costs without a database: tonic with one method that streams one message back, on the runtimes, sockets
-//! and limits of Tepui's server. Requests and responses are those of `ReadRows` of one row, byte for byte.
+//! What gRPC costs without a database: a service of tonic's with one method that streams one message back, on the runtimes, sockets,
+//! transport and limits of Tepui's server. Requests and responses are those of `ReadRows` of one row, byte for byte.
 
 use std::future::{Future, Ready, ready};
 use std::pin::Pin;
@@ -14,6 +14,7 @@ use tepui_server::admission::Streams;
 use tepui_server::api::v2;
 use tepui_server::api::v2::read_rows_response::CellChunk;
 use tepui_server::api::v2::read_rows_response::cell_chunk::RowStatus;
+use tepui_server::dispatch::Others;
 use tepui_server::listener;
 use tepui_server::placement::{Connections, Door};
 use tepui_server::runtime::{self, Core, Windows};
@@ -115,7 +116,7 @@ impl EchoServer {
         let mut threads = Vec::new();
         let doors = Door::all(listeners.len(), &Connections::new(usize::MAX));
         for (index, (listener, door)) in listeners.into_iter().zip(doors).enumerate() {
-            let services = Routes::new(echo.clone()).prepare();
+            let services = Others::new(Routes::new(echo.clone()));
             let (io, draining) = (Arc::clone(&env.io), draining.clone());
             let streams = Arc::new(Streams::new(BUFFERS_BYTES));
             let windows = Windows::within(BUFFERS_BYTES);

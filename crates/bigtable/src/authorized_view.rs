@@ -31,7 +31,7 @@ use crate::error::{Error, Result, Shown, ShownBytes};
 use crate::filter::Filter;
 use crate::filter::range::{self, ByteRange};
 use crate::limits;
-use crate::rowset::{self, RowSpan};
+use crate::rowset::{self, RowSpan, RowSpans};
 use crate::schema::FamilyNames;
 
 /// Bytes of an encoded `SubsetView`, at most. All views are in memory, thousands to a table; a view is gone
@@ -78,7 +78,7 @@ impl AuthorizedView {
     }
 
     /// The parts of a read's rows that it lets through.
-    pub(crate) fn narrow(&self, spans: &[RowSpan]) -> Vec<RowSpan> {
+    pub(crate) fn narrow(&self, spans: &[RowSpan]) -> RowSpans {
         rowset::intersect(spans, &self.rows)
     }
 

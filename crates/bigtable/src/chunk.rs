@@ -106,9 +106,11 @@ pub struct Chunker {
 /// Messages, of which the last is being filled.
 #[derive(Debug)]
 struct Messages {
-    /// Full ones, oldest first.
-    ready: VecDeque<ReadRowsMessage>,
-    /// Bytes of all of these.
+    /// The oldest full one. It has a place of its own, since most answers are one message.
+    next: Option<ReadRowsMessage>,
+    /// Those behind it, oldest first.
+    behind: VecDeque<ReadRowsMessage>,
+    /// Bytes of all full ones.
     ready_bytes: usize,
     /// The one being filled.
     open: ReadRowsMessage,
@@ -122,7 +124,8 @@ impl Chunker {
     /// A chunker for rows of a table with these families.
     pub fn new(families: FamilyNames, large_rows: LargeRows) -> Self {
         let messages = Messages {
-            ready: VecDeque::new(),
+            next: None,
+            behind: VecDeque::new(),
             ready_bytes: 0,
             open: ReadRowsMessage::default(),
             target_bytes: FIRST_MESSAGE_BYTES,
@@ -194,26 +197,27 @@ impl Chunker {
 
     /// Moves the values that the messages hold slices of into memory of their own.
     pub fn own_values(&mut self) {
-        let Messages { ready, open, .. } = &mut self.messages;
-        for message in ready.iter_mut().chain([open]) {
+        let Messages { next, behind, open, .. } = &mut self.messages;
+        for message in next.iter_mut().chain(behind).chain([open]) {
             message.own_values();
         }
     }
 
     /// Whether nothing is left that was not handed out.
     pub fn is_empty(&self) -> bool {
-        self.messages.ready.is_empty() && self.messages.open.is_empty()
+        !self.has_ready() && self.messages.open.is_empty()
     }
 
     /// Whether there is a message that is full or was flushed.
     pub fn has_ready(&self) -> bool {
-        !self.messages.ready.is_empty()
+        self.messages.next.is_some()
     }
 
     /// The next message that is full or was flushed.
     pub fn pop(&mut self) -> Option<ReadRowsMessage> {
-        let message = self.messages.ready.pop_front()?;
-        self.messages.ready_bytes -= message.len();
+        let Messages { next, behind, ready_bytes, .. } = &mut self.messages;
+        let message = std::mem::replace(next, behind.pop_front())?;
+        *ready_bytes -= message.len();
         Some(message)
     }
 }
@@ -306,7 +310,11 @@ impl Messages {
 
     fn make_ready(&mut self, message: ReadRowsMessage) {
         self.ready_bytes += message.len();
-        self.ready.push_back(message);
+        if self.next.is_none() {
+            self.next = Some(message);
+        } else {
+            self.behind.push_back(message);
+        }
     }
 }
 

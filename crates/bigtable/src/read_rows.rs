@@ -30,7 +30,7 @@ use crate::read_stats::ReadStats;
 use crate::response::ReadRowsMessage;
 use crate::schema::FamilyNames;
 use crate::selection::Selection;
-use crate::tablets::Piece;
+use crate::tablets::{Piece, Pieces};
 use crate::turn::{Turn, others_first};
 
 /// Single rows that are read at once, at most. Enough to keep a disk's queue filled; more would only
@@ -81,8 +81,8 @@ enum Seen {
 
 /// What to read, and how.
 pub(crate) struct Plan {
-    /// In the order of the read.
-    pub pieces: VecDeque<Piece<Arc<Tablet>>>,
+    /// What of which tablet.
+    pub pieces: Pieces<Arc<Tablet>>,
     /// The cells that are wanted.
     pub selection: Selection,
     /// The names of the table's families.
@@ -115,7 +115,7 @@ impl ReadRows {
         let Plan { pieces, selection, families, rng, reverse, .. } = plan;
         let reader = RowReader {
             pieces,
-            projection: Arc::clone(selection.projection()),
+            shared_projection: None,
             reverse,
             points: None,
             asked: VecDeque::new(),
@@ -166,7 +166,8 @@ impl ReadRows {
                 others_first().await;
                 reader.turn_to_scan();
             }
-            let seen = reader.next(self.responder.rows_left()).await.map_err(Error::from);
+            let (wanted, selection) = (self.responder.rows_left(), &self.responder.selection);
+            let seen = reader.next(wanted, selection.projection()).await.map_err(Error::from);
             match &seen {
                 Ok(Some(Seen::Row(row))) => self.turn.row(row_bytes(row)),
                 Ok(Some(Seen::Nothing(_) | Seen::Mark(_))) => self.turn.row(0),
@@ -231,8 +232,9 @@ type PointRead = BoxFuture<'static, tepui_engine::Result<Seen>>;
 
 /// Rows out of the engine, piece by piece.
 struct RowReader {
-    pieces: VecDeque<Piece<Arc<Tablet>>>,
-    projection: Arc<Projection>,
+    pieces: Pieces<Arc<Tablet>>,
+    /// What the engine is asked for, as `points` have it.
+    shared_projection: Option<Arc<Projection>>,
     reverse: bool,
     /// Single rows being read, in order; made for the first run of them. Empty while `scan` is some.
     points: Option<FuturesOrdered<PointRead>>,
@@ -291,17 +293,19 @@ impl RowReader {
     /// Puts everything that is under way back among the pieces.
     fn suspend(&mut self) {
         if let Some(rest) = self.scan.take().and_then(|scan| scan.rest(self.reverse)) {
-            self.pieces.push_front(rest);
+            self.pieces.push(rest);
         }
         self.points = None;
-        for piece in self.asked.drain(..).rev() {
-            self.pieces.push_front(piece);
-        }
+        self.pieces.extend(self.asked.drain(..).rev());
     }
 
     /// What comes next; `None` at the end. `wanted` is the number of rows that the caller may still
-    /// take.
-    async fn next(&mut self, wanted: Option<u64>) -> tepui_engine::Result<Option<Seen>> {
+    /// take. The engine is asked for the same in all calls.
+    async fn next(
+        &mut self,
+        wanted: Option<u64>,
+        projection: &Projection,
+    ) -> tepui_engine::Result<Option<Seen>> {
         loop {
             if let Some(scan) = &mut self.scan {
                 if let Some(row) = scan.rows.next().await? {
@@ -315,7 +319,8 @@ impl RowReader {
                     return Ok(Some(scan.end()));
                 }
             }
-            self.read_ahead(point_window(self.point_reads_max, self.largest_row_bytes, wanted));
+            let window = point_window(self.point_reads_max, self.largest_row_bytes, wanted);
+            self.read_ahead(window, projection);
             if let Some(points) = &mut self.points
                 && let Some(seen) = points.next().await
             {
@@ -327,17 +332,16 @@ impl RowReader {
                 }
                 return Ok(Some(seen));
             }
-            match self.pieces.pop_front() {
+            match self.pieces.pop() {
                 None => return Ok(None),
                 // The only single row of its run: read without a box around the future.
                 Some(Piece::Row(tablet, row)) => {
-                    return read_point(tablet, row, &self.projection).await.map(Some);
+                    return read_point(tablet, row, projection).await.map(Some);
                 }
                 Some(Piece::Range(tablet, range)) => {
-                    let projection = self.projection.as_ref().clone();
                     let options = ScanOptions {
                         range: range.clone(),
-                        projection,
+                        projection: projection.clone(),
                         reverse: self.reverse,
                         rows_hint: wanted.and_then(|n| usize::try_from(n).ok()),
                         snapshot: None,
@@ -352,24 +356,19 @@ impl RowReader {
 
     /// Starts reads of the single rows at the head of the pieces, where there is more than one of them,
     /// until `window` are under way.
-    fn read_ahead(&mut self, window: usize) {
+    fn read_ahead(&mut self, window: usize, projection: &Projection) {
         let is_run = self.points.as_ref().is_some_and(|points| !points.is_empty())
-            || matches!(
-                (self.pieces.front(), self.pieces.get(1)),
-                (Some(Piece::Row(..)), Some(Piece::Row(..)))
-            );
+            || matches!(&self.pieces[..], [.., Piece::Row(..), Piece::Row(..)]);
         if !is_run || window < 2 {
             return;
         }
         let points = self.points.get_or_insert_default();
         while points.len() < window {
-            let Some(Piece::Row(tablet, row)) =
-                self.pieces.pop_front_if(|piece| matches!(piece, Piece::Row(..)))
-            else {
-                return;
-            };
+            let Some(Piece::Row(tablet, row)) = self.pieces.last().cloned() else { return };
+            self.pieces.pop();
             self.asked.push_back(Piece::Row(Arc::clone(&tablet), row.clone()));
-            let projection = Arc::clone(&self.projection);
+            let shared = self.shared_projection.get_or_insert_with(|| Arc::new(projection.clone()));
+            let projection = Arc::clone(shared);
             points.push_back(Box::pin(async move { read_point(tablet, row, &projection).await }));
         }
     }

@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::row_range::{EndKey, StartKey};
+use smallvec::{SmallVec, smallvec};
 use tepui_engine::cell::RowRange;
 
 use crate::error::{Error, Result};
@@ -21,6 +22,9 @@ pub enum RowSpan {
     Range(RowRange),
 }
 
+/// Spans that are disjoint and ascend. Most reads are of one.
+pub type RowSpans = SmallVec<[RowSpan; 1]>;
+
 impl RowSpan {
     fn start(&self) -> &Bytes {
         match self {
@@ -32,11 +36,11 @@ impl RowSpan {
 
 /// The spans of a row set, disjoint and ascending. No set, and a set without rows and ranges, mean
 /// every row; a set of empty ranges alone means none.
-pub fn normalize(rows: Option<&v2::RowSet>) -> Result<Vec<RowSpan>> {
+pub fn normalize(rows: Option<&v2::RowSet>) -> Result<RowSpans> {
     let Some(rows) = rows.filter(|r| !(r.row_keys.is_empty() && r.row_ranges.is_empty())) else {
-        return Ok(vec![RowSpan::Range(RowRange::all())]);
+        return Ok(smallvec![RowSpan::Range(RowRange::all())]);
     };
-    let mut spans = Vec::with_capacity(rows.row_keys.len() + rows.row_ranges.len());
+    let mut spans = RowSpans::with_capacity(rows.row_keys.len() + rows.row_ranges.len());
     for (index, row) in rows.row_keys.iter().enumerate() {
         limits::check_row_key(row).map_err(|e| in_element("row_keys", index, e.message()))?;
         spans.push(RowSpan::Row(row.clone()));
@@ -64,8 +68,8 @@ pub fn normalize(rows: Option<&v2::RowSet>) -> Result<Vec<RowSpan>> {
 
 /// The parts of spans that lie in some of the ranges; both are disjoint and ascend, and so does what
 /// is returned.
-pub fn intersect(spans: &[RowSpan], ranges: &[RowRange]) -> Vec<RowSpan> {
-    let mut parts = Vec::with_capacity(spans.len());
+pub fn intersect(spans: &[RowSpan], ranges: &[RowRange]) -> RowSpans {
+    let mut parts = RowSpans::with_capacity(spans.len());
     // Ranges before this one end before the span in hand, and so before all that follow.
     let mut first = 0;
     for span in spans {
@@ -188,7 +192,7 @@ mod tests {
 
     #[test]
     fn no_set_and_an_empty_set_mean_every_row() {
-        let all = Ok(vec![RowSpan::Range(RowRange::all())]);
+        let all = Ok(smallvec![RowSpan::Range(RowRange::all())]);
         assert_eq!(normalize(None), all);
         assert_eq!(normalize(Some(&v2::RowSet::default())), all);
         assert_eq!(normalize(Some(&set(&[], &[range(None, None)]))), all);
@@ -206,7 +210,7 @@ mod tests {
         );
         assert_eq!(
             normalize(Some(&given)),
-            Ok(vec![
+            Ok(smallvec![
                 span("a", "f"),
                 RowSpan::Row(key("m")),
                 span("p\0", "q\0"),
@@ -223,7 +227,7 @@ mod tests {
         ];
         for range in given {
             let normal = normalize(Some(&set(&[], &[range])));
-            assert_eq!(normal, Ok(vec![RowSpan::Range(RowRange::all())]));
+            assert_eq!(normal, Ok(smallvec![RowSpan::Range(RowRange::all())]));
         }
     }
 
@@ -231,10 +235,10 @@ mod tests {
     fn a_range_of_no_rows_is_no_span_and_does_not_mean_all() {
         let nothing =
             range(Some(StartKey::StartKeyClosed(key("a"))), Some(EndKey::EndKeyOpen(key("a"))));
-        assert_eq!(normalize(Some(&set(&[], &[nothing]))), Ok(vec![]));
+        assert_eq!(normalize(Some(&set(&[], &[nothing]))), Ok(smallvec![]));
         let one =
             range(Some(StartKey::StartKeyClosed(key("a"))), Some(EndKey::EndKeyClosed(key("a"))));
-        assert_eq!(normalize(Some(&set(&[], &[one]))), Ok(vec![RowSpan::Row(key("a"))]));
+        assert_eq!(normalize(Some(&set(&[], &[one]))), Ok(smallvec![RowSpan::Row(key("a"))]));
     }
 
     #[test]

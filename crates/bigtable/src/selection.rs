@@ -1,8 +1,6 @@
 //! What a request wants of each row: its filter, or everything, of what its authorized view lets through. The one
 //! place where rows of the engine meet filters.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use tepui_engine::cell::{Cell, FamilyId};
@@ -12,7 +10,7 @@ use tepui_engine::read::{FamilyProjection, Projection};
 use crate::authorized_view::AuthorizedView;
 use crate::error::Result;
 use crate::filter::{self, Filter, FilteredCell};
-use crate::rowset::{self, RowSpan};
+use crate::rowset::{self, RowSpan, RowSpans};
 use crate::schema::FamilyNames;
 
 /// A request's filter as it arrived.
@@ -30,7 +28,7 @@ pub struct Selection {
     filter: Option<Filter>,
     /// The columns that a view lets through; `None` without one.
     within: Option<Vec<FamilyProjection>>,
-    projection: Arc<Projection>,
+    projection: Projection,
 }
 
 impl Selection {
@@ -53,7 +51,7 @@ impl Selection {
             Some(filter) => filter.projection(families.iter().collect(), within.as_deref()),
             None => everything(within.clone()),
         };
-        Ok(Self { filter, within, projection: Arc::new(projection) })
+        Ok(Self { filter, within, projection })
     }
 
     /// Compiles the filter of a predicate, of which only matters whether any cell passes; without
@@ -66,7 +64,7 @@ impl Selection {
         let mut selection = Self::of_read(source, families, view)?;
         if selection.filter.is_none() {
             let projection = everything(selection.within.clone());
-            selection.projection = Arc::new(Projection { cells_per_row_max: 1, ..projection });
+            selection.projection = Projection { cells_per_row_max: 1, ..projection };
         }
         Ok(selection)
     }
@@ -74,16 +72,16 @@ impl Selection {
     /// Asks the engine for every cell of the rows that are read, also for those that the filter is known
     /// to refuse; but for none outside of the view.
     pub fn look_at_all_cells(&mut self) {
-        self.projection = Arc::new(everything(self.within.clone()));
+        self.projection = everything(self.within.clone());
     }
 
     /// What the engine is asked for.
-    pub fn projection(&self) -> &Arc<Projection> {
+    pub fn projection(&self) -> &Projection {
         &self.projection
     }
 
     /// Leaves out of a row set what the filter refuses by the row keys alone, so that it is not read.
-    pub fn narrow(&self, spans: Vec<RowSpan>) -> Vec<RowSpan> {
+    pub fn narrow(&self, spans: RowSpans) -> RowSpans {
         let Some(filter) = &self.filter else {
             return spans;
         };

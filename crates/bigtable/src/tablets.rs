@@ -6,9 +6,8 @@
 //! pieces:         b    [ e─ g )[ g ──── k )         [ o p )[ p r )
 //! ```
 
-use std::collections::VecDeque;
-
 use bytes::Bytes;
+use smallvec::SmallVec;
 use tepui_engine::cell::RowRange;
 
 use crate::error::{Error, Result};
@@ -29,6 +28,9 @@ pub enum Piece<T> {
     /// A range within the tablet's own.
     Range(T, RowRange),
 }
+
+/// The pieces of a read as a stack: the one that is answered next is the last. Most reads are of one.
+pub type Pieces<T> = SmallVec<[Piece<T>; 1]>;
 
 impl<T> TabletMap<T> {
     /// A map of tablets in any order. `INTERNAL` where their ranges leave a gap or overlap: rows would
@@ -80,21 +82,21 @@ impl<T> TabletMap<T> {
 }
 
 impl<T: Clone> TabletMap<T> {
-    /// Spans that are disjoint and ascend, laid over the tablets: the pieces in the order in which a
-    /// read answers them, which is descending where `reverse`.
-    pub fn lay_out(&self, spans: &[RowSpan], reverse: bool) -> VecDeque<Piece<T>> {
-        let mut pieces = VecDeque::with_capacity(spans.len());
+    /// Spans that are disjoint and ascend, laid over the tablets: the pieces of a read, which answers them
+    /// descending where `reverse`.
+    pub fn lay_out(&self, spans: &[RowSpan], reverse: bool) -> Pieces<T> {
+        let mut pieces = Pieces::with_capacity(spans.len());
         for span in spans {
             match span {
                 RowSpan::Row(row) => {
-                    pieces.push_back(Piece::Row(self.get(row).clone(), row.clone()));
+                    pieces.push(Piece::Row(self.get(row).clone(), row.clone()));
                 }
                 RowSpan::Range(range) => pieces
                     .extend(self.overlapping(range).map(|(part, t)| Piece::Range(t.clone(), part))),
             }
         }
-        if reverse {
-            pieces.make_contiguous().reverse();
+        if !reverse {
+            pieces.reverse();
         }
         pieces
     }
@@ -144,9 +146,9 @@ mod tests {
             Piece::Range(1, range("o", "p")),
             Piece::Range(2, range("p", "")),
         ];
-        assert_eq!(map.lay_out(&spans, false), pieces);
+        assert_eq!(map.lay_out(&spans, true).as_slice(), pieces);
         pieces.reverse();
-        assert_eq!(map.lay_out(&spans, true), pieces);
+        assert_eq!(map.lay_out(&spans, false).as_slice(), pieces);
     }
 
     #[test]

@@ -120,21 +120,26 @@ impl Kind {
     }
 }
 
-/// Appends `raw` with each 00 escaped to 00 FF.
-fn escape_into(raw: &[u8], out: &mut Vec<u8>) {
+/// Gives out `raw` with each 00 escaped to 00 FF, part by part.
+fn escape(raw: &[u8], mut append: impl FnMut(&[u8])) {
     for (i, part) in raw.split(|b| *b == 0).enumerate() {
         if i > 0 {
-            out.extend_from_slice(&[0x00, 0xFF]);
+            append(&[0x00, 0xFF]);
         }
-        out.extend_from_slice(part);
+        append(part);
     }
 }
 
-/// Appends the row prefix of `row`: the escaped row and its terminator. Every key of the row starts
+/// Gives out the row prefix of `row`, part by part: the escaped row and its terminator. Every key of the row starts
 /// with it and no key of another row does.
+pub fn row_prefix_parts(row: &[u8], mut append: impl FnMut(&[u8])) {
+    escape(row, &mut append);
+    append(&TERMINATOR);
+}
+
+/// Appends the row prefix of `row`.
 pub fn encode_row(row: &[u8], out: &mut Vec<u8>) {
-    escape_into(row, out);
-    out.extend_from_slice(&TERMINATOR);
+    row_prefix_parts(row, |part| out.extend_from_slice(part));
 }
 
 /// The row prefix of `row`.
@@ -153,7 +158,7 @@ pub fn encode_family(family: FamilyId, out: &mut Vec<u8>) {
 pub fn encode_qualifier(qualifier: Option<&[u8]>, out: &mut Vec<u8>) {
     match qualifier {
         Some(qualifier) => {
-            escape_into(qualifier, out);
+            escape(qualifier, |part| out.extend_from_slice(part));
             out.extend_from_slice(&TERMINATOR);
         }
         None => out.extend_from_slice(&NO_QUALIFIER),

@@ -27,6 +27,7 @@ use tonic::{Response, Status};
 use crate::api::kept;
 use crate::api::session::GetClientConfigurationRequest;
 use crate::api::v2;
+use crate::grpc::Request;
 use crate::instances::Instances;
 use crate::metrics::rpc::Recorder;
 
@@ -109,7 +110,7 @@ impl<R: Addressed> Addressed for Bounded<R> {
     }
 }
 
-/// Until when a client waits for its answer; in the extensions of a request that says so.
+/// Until when a client waits for its answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline(Instant);
 
@@ -148,8 +149,8 @@ struct Metrics {
 
 impl Terms {
     /// Those of a request: its deadline counts from its arrival, which the gate saw.
-    pub fn of<T>(request: &tonic::Request<T>) -> Self {
-        Self { deadline: request.extensions().get::<Deadline>().copied(), metrics: None }
+    pub fn of<T>(request: &Request<T>) -> Self {
+        Self { deadline: request.hold().deadline(), metrics: None }
     }
 
     /// With the headers that clients' metrics read.
@@ -157,7 +158,7 @@ impl Terms {
         self,
         recorder: &Recorder,
         instances: &Instances,
-        request: &tonic::Request<R>,
+        request: &Request<R>,
     ) -> Self {
         let address = request.get_ref().address();
         let metrics = Metrics {
@@ -356,17 +357,17 @@ mod tests {
     use tepui_engine::io::{Clock, ManualClock};
 
     use super::*;
+    use crate::admission::{Hold, Streams};
     use crate::api::v2::ResponseParams;
     use crate::catalog::memory_meta::MemoryMeta;
     use crate::catalog::resources::Resources;
     use crate::metrics::rpc::CoreRpcs;
 
-    fn request(timeout: &str) -> tonic::Request<()> {
-        let mut request = tonic::Request::new(());
+    fn request(timeout: &str) -> Request<()> {
         let headers = [(http::HeaderName::from_static("grpc-timeout"), timeout.parse().unwrap())];
         let deadline = Deadline::of(&headers.into_iter().collect()).unwrap();
-        request.extensions_mut().insert(deadline);
-        request
+        let streams = Streams::new(1 << 20);
+        Request::holding((), Hold::new(streams.connection(), Some(deadline)))
     }
 
     #[test]
@@ -390,7 +391,7 @@ mod tests {
         ] {
             assert_eq!(parse_timeout(text), want, "{text}");
         }
-        assert!(Terms::of(&tonic::Request::new(())).deadline.is_none());
+        assert!(Terms::of(&Request::new(())).deadline.is_none());
     }
 
     #[tokio::test(start_paused = true)]
@@ -446,7 +447,7 @@ mod tests {
         let resources = Resources::open(Arc::<MemoryMeta>::default()).unwrap();
         let instances = Instances::new(Arc::new(resources), Arc::clone(&clock) as _, false);
         let terms = || {
-            let request = tonic::Request::new(v2::ReadRowsRequest::default());
+            let request = Request::new(v2::ReadRowsRequest::default());
             Terms::of(&request).with_metrics(&recorder, &instances, &request)
         };
         let slow = terms().unary(async {

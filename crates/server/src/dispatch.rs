@@ -1,27 +1,29 @@
-//! Which service a request is for. Reads and writes of rows come far more often than anything else, so their
-//! service is looked for first, by a comparison of the path; tonic's router, which has several boxes and clones for
-//! each request, has the others.
+//! Which service a request is for: each is asked in turn by a comparison of the path. Reads and writes of rows come far more
+//! often than anything else, so their service is asked first. Those that are not ours come last, by the router of the library
+//! that they are of, with several boxes and clones for each request.
 
 use std::convert::Infallible;
-use std::task::{Context, Poll};
 
-use futures::future::Either;
+use futures::future::{BoxFuture, Either};
+use hyper::service::Service;
 use tonic::body::Body;
-use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 use tonic::service::Routes;
 
-/// All services of a core. Cheap to clone: every connection has one.
+use crate::admission::{Arrived, Inbound};
+use crate::grpc::{Answer, Reply};
+
+/// A service before others. Cheap to clone: every connection has one.
 #[derive(Debug, Clone)]
-pub struct Dispatch<S> {
+pub struct Dispatch<S, R> {
     first: S,
-    rest: Routes,
+    rest: R,
 }
 
-impl<S> Dispatch<S> {
-    /// Looks for `first` before all others.
-    pub fn new(first: S, rest: Routes) -> Self {
-        Self { first, rest: rest.prepare() }
+impl<S, R> Dispatch<S, R> {
+    /// Looks for `first` before the rest.
+    pub fn new(first: S, rest: R) -> Self {
+        Self { first, rest }
     }
 }
 
@@ -32,30 +34,46 @@ fn is_of(path: &str, service: &str) -> bool {
         .is_some_and(|method| method.starts_with('/'))
 }
 
-impl<S> Service<http::Request<Body>> for Dispatch<S>
+impl<S, R, B> Service<http::Request<Arrived<B>>> for Dispatch<S, R>
 where
-    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
+    S: Service<http::Request<Arrived<B>>, Response = http::Response<Reply>, Error = Infallible>
         + NamedService,
+    R: Service<http::Request<Arrived<B>>, Response = http::Response<Reply>, Error = Infallible>,
 {
-    type Response = http::Response<Body>;
+    type Response = http::Response<Reply>;
     type Error = Infallible;
-    type Future = Either<S::Future, <Routes as Service<http::Request<Body>>>::Future>;
+    type Future = Either<S::Future, R::Future>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        match self.first.poll_ready(context) {
-            Poll::Ready(Ok(())) => {
-                Service::<http::Request<Body>>::poll_ready(&mut self.rest, context)
-            }
-            other => other,
-        }
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+    fn call(&self, request: http::Request<Arrived<B>>) -> Self::Future {
         if is_of(request.uri().path(), S::NAME) {
             Either::Left(self.first.call(request))
         } else {
             Either::Right(self.rest.call(request))
         }
+    }
+}
+
+/// Services of tonic's. What names none of them either is answered UNIMPLEMENTED.
+#[derive(Debug, Clone)]
+pub struct Others(Routes);
+
+impl Others {
+    /// Serves these.
+    pub fn new(routes: Routes) -> Self {
+        Self(routes.prepare())
+    }
+}
+
+impl<B: Inbound> Service<http::Request<Arrived<B>>> for Others {
+    type Response = http::Response<Reply>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Answer>;
+
+    fn call(&self, request: http::Request<Arrived<B>>) -> Self::Future {
+        let request = request.map(|arrived| Body::new(arrived.body));
+        // A router is always ready.
+        let answer = tonic::codegen::Service::call(&mut self.0.clone(), request);
+        Box::pin(async { Ok(answer.await?.map(Reply::Other)) })
     }
 }
 

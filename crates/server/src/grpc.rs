@@ -6,27 +6,33 @@
 //! refused    headers: grpc-status                             end
 //! ```
 //!
-//! The library that the transport is of (tonic) has a server for this too, which takes every message through a buffer that
-//! begins with 8 KiB and grows by doubling, on both ways. Here a request is in as much memory as it takes, and
-//! a message is sent from the memory that it was made in. `build.rs` generates the dispatch of each service, which is in terms of what is
-//! here.
+//! What is over HTTP/2 is here and nowhere else: a request is in as much memory as it takes, and a message is sent from the memory
+//! that it was made in. `build.rs` generates the dispatch of each service, which is in terms of what is here.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::future::poll_fn;
+use std::marker::PhantomData;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt as _};
 use http::{HeaderMap, HeaderValue, header};
 use http_body::{Body, Frame};
-use pin_project_lite::pin_project;
+use hyper::service::Service;
 use prost::Message;
 use tepui_bigtable::frame::{Framed, Incoming};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::server::NamedService;
 use tonic::{Response, Status};
+
+use crate::admission::{GatedBody, Hold, Inbound};
+use crate::call::Within;
+use crate::metrics::rpc::Counted;
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 
@@ -35,13 +41,102 @@ const ENCODING: &str = "grpc-encoding";
 const ACCEPT_ENCODING: &str = "grpc-accept-encoding";
 const NOT_COMPRESSED: &str = "identity";
 
-/// What comes in. Its length is bounded by the gate ([`crate::admission`]).
-pub trait RequestBody: Body<Data = Bytes, Error = Status> + Send + 'static {}
-
-impl<B: Body<Data = Bytes, Error = Status> + Send + 'static> RequestBody for B {}
-
 /// What goes out, once the headers are known.
-pub type Answer = Result<http::Response<tonic::body::Body>, Infallible>;
+pub type Answer = Result<http::Response<Reply>, Infallible>;
+
+/// A request whose message has come.
+#[derive(Debug)]
+pub struct Request<M> {
+    message: M,
+    head: Head,
+}
+
+/// What came with the message of a request.
+#[derive(Debug, Default)]
+pub struct Head {
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// What else is known of it.
+    pub extensions: http::Extensions,
+    /// Its room, and where and until when it is waited for.
+    pub hold: Hold,
+}
+
+impl<M> Request<M> {
+    /// One that came by nothing and holds nothing.
+    #[cfg(test)]
+    pub(crate) fn new(message: M) -> Self {
+        Self::holding(message, Hold::default())
+    }
+
+    /// One without headers that holds this.
+    #[cfg(test)]
+    pub(crate) fn holding(message: M, hold: Hold) -> Self {
+        Self { message, head: Head { hold, ..Head::default() } }
+    }
+
+    /// What it holds.
+    pub fn hold(&self) -> &Hold {
+        &self.head.hold
+    }
+
+    /// What else is known of it.
+    pub fn extensions(&self) -> &http::Extensions {
+        &self.head.extensions
+    }
+
+    /// Its message.
+    pub fn get_ref(&self) -> &M {
+        &self.message
+    }
+
+    /// Its message alone.
+    pub fn into_inner(self) -> M {
+        self.message
+    }
+
+    /// What came with its message, and that.
+    pub fn into_parts(self) -> (Head, M) {
+        (self.head, self.message)
+    }
+}
+
+impl Head {
+    /// An answer to the request, whose headers are in the memory that those of the request were in.
+    pub fn answer<T>(self, message: T) -> Response<T> {
+        let mut headers = self.headers;
+        headers.clear();
+        Response::from_parts(MetadataMap::from_headers(headers), message, http::Extensions::new())
+    }
+}
+
+/// Messages as they are sent.
+pub type Frames = BoxStream<'static, Result<Bytes, Status>>;
+
+/// The messages of an answer, which are of this type.
+pub struct Messages<M> {
+    frames: Frames,
+    of: PhantomData<fn(M)>,
+}
+
+impl<M: Framed + 'static> Messages<M> {
+    /// Those of a stream, which has a place of its own from here on.
+    pub fn new(messages: impl Stream<Item = Result<M, Status>> + Send + 'static) -> Self {
+        let frames = messages.map(|message| message.map(M::into_frame));
+        Self { frames: Box::pin(frames), of: PhantomData }
+    }
+}
+
+impl<M> fmt::Debug for Messages<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Messages")
+    }
+}
+
+/// An answer with messages of this type, as it is sent.
+pub fn frames<M>(response: Response<Messages<M>>) -> Response<Frames> {
+    response.map(|messages| messages.frames)
+}
 
 /// The RPCs of a service.
 pub trait Rpcs: Send + Sync + 'static {
@@ -49,9 +144,9 @@ pub trait Rpcs: Send + Sync + 'static {
     const NAME: &'static str;
 
     /// Carries out the RPC that a request's path names.
-    fn carry_out<B: RequestBody>(
+    fn carry_out<B: Inbound>(
         self: Arc<Self>,
-        request: http::Request<B>,
+        request: http::Request<GatedBody<B>>,
     ) -> BoxFuture<'static, Answer>;
 }
 
@@ -76,16 +171,12 @@ impl<S: Rpcs> NamedService for Server<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S: Rpcs, B: RequestBody> tower_service::Service<http::Request<B>> for Server<S> {
-    type Response = http::Response<tonic::body::Body>;
+impl<S: Rpcs, B: Inbound> Service<http::Request<GatedBody<B>>> for Server<S> {
+    type Response = http::Response<Reply>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Answer>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+    fn call(&self, request: http::Request<GatedBody<B>>) -> Self::Future {
         Arc::clone(&self.0).carry_out(request)
     }
 }
@@ -99,20 +190,24 @@ pub fn no_rpc(path: &str) -> Answer {
 
 /// Takes in the message of a request.
 pub async fn receive<M: Message + Default>(
-    request: http::Request<impl RequestBody>,
-) -> Result<tonic::Request<M>, Status> {
-    let (head, body) = request.into_parts();
+    request: http::Request<GatedBody<impl Inbound>>,
+) -> Result<Request<M>, Status> {
+    let (head, body) = head_of(request);
     check_encoding(&head.headers)?;
     let message = whole(body).await?;
     let message = M::decode(message).map_err(|error| Status::internal(error.to_string()))?;
-    let metadata = MetadataMap::from_headers(head.headers);
-    Ok(tonic::Request::from_parts(metadata, head.extensions, message))
+    Ok(Request { message, head })
 }
 
 /// A request whose messages are not taken in.
-pub fn unread<B>(request: http::Request<B>) -> tonic::Request<()> {
-    let (head, _) = request.into_parts();
-    tonic::Request::from_parts(MetadataMap::from_headers(head.headers), head.extensions, ())
+pub fn unread(request: http::Request<GatedBody<impl Inbound>>) -> Request<()> {
+    let (head, _) = head_of(request);
+    Request { message: (), head }
+}
+
+fn head_of<B: Inbound>(request: http::Request<GatedBody<B>>) -> (Head, GatedBody<B>) {
+    let (http::request::Parts { headers, extensions, .. }, body) = request.into_parts();
+    (Head { headers, extensions, hold: body.hold().clone() }, body)
 }
 
 /// Whether messages come as they are: compressed ones are not served.
@@ -131,7 +226,7 @@ fn check_encoding(headers: &HeaderMap) -> Result<(), Status> {
 }
 
 /// The message of a body, once the client has said that this is all.
-async fn whole(body: impl RequestBody) -> Result<Bytes, Status> {
+async fn whole(body: GatedBody<impl Inbound>) -> Result<Bytes, Status> {
     let mut body = pin!(body);
     let mut incoming = Incoming::default();
     while let Some(part) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
@@ -144,25 +239,20 @@ async fn whole(body: impl RequestBody) -> Result<Bytes, Status> {
 }
 
 /// The answer of an RPC with one message.
-pub fn unary<M: Framed + Send + 'static>(answered: Result<Response<M>, Status>) -> Answer {
-    streaming(
-        answered.map(|response| {
-            response.map(|message| futures::stream::iter([Ok::<_, Status>(message)]))
-        }),
-    )
+pub fn unary<M: Framed>(answered: Result<Response<M>, Status>) -> Answer {
+    answer(answered, |message| Reply::Message(message.into_frame()))
 }
 
 /// The answer of an RPC with a stream of messages.
-pub fn streaming<S, M>(answered: Result<Response<S>, Status>) -> Answer
-where
-    S: futures::Stream<Item = Result<M, Status>> + Send + 'static,
-    M: Framed + 'static,
-{
+pub fn streaming(answered: Result<Response<Counted<Within<Frames>>>, Status>) -> Answer {
+    answer(answered, Reply::Messages)
+}
+
+fn answer<T>(answered: Result<Response<T>, Status>, reply: impl FnOnce(T) -> Reply) -> Answer {
     Ok(match answered {
         Ok(response) => {
-            let (metadata, messages, _) = response.into_parts();
-            let frames = Frames { messages, are_over: false };
-            let mut answer = http::Response::new(tonic::body::Body::new(frames));
+            let (metadata, body, _) = response.into_parts();
+            let mut answer = http::Response::new(reply(body));
             *answer.headers_mut() = metadata.into_headers();
             answer.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
             answer
@@ -171,40 +261,57 @@ where
     })
 }
 
-pin_project! {
-    /// Messages, each a frame, and behind them how it ended.
-    struct Frames<S> {
-        #[pin]
-        messages: S,
-        are_over: bool,
+/// The body of an answer: its messages, each a frame, and behind them how it ended.
+#[derive(Default)]
+pub enum Reply {
+    /// One that is to be sent.
+    Message(Bytes),
+    /// Those that are to be sent.
+    Messages(Counted<Within<Frames>>),
+    /// All was sent but that it is all.
+    Sent,
+    /// It is over.
+    #[default]
+    Over,
+    /// What a service of tonic's has to send.
+    Other(tonic::body::Body),
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply").field("is_over", &self.is_end_stream()).finish_non_exhaustive()
     }
 }
 
-impl<S, M> Body for Frames<S>
-where
-    S: futures::Stream<Item = Result<M, Status>>,
-    M: Framed,
-{
+impl Body for Reply {
     type Data = Bytes;
     type Error = Status;
 
     fn poll_frame(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let this = self.project();
-        if *this.are_over {
-            return Poll::Ready(None);
+        let message = match &mut *self {
+            Self::Message(message) => {
+                let message = std::mem::take(message);
+                *self = Self::Sent;
+                return Poll::Ready(Some(Ok(Frame::data(message))));
+            }
+            Self::Messages(messages) => ready!(messages.poll_next_unpin(context)),
+            Self::Sent => None,
+            Self::Over => return Poll::Ready(None),
+            Self::Other(body) => return Pin::new(body).poll_frame(context),
+        };
+        if !matches!(message, Some(Ok(_))) {
+            *self = Self::Over;
         }
-        Poll::Ready(Some(match ready!(this.messages.poll_next(context)) {
-            Some(Ok(message)) => Ok(Frame::data(message.into_frame())),
+        Poll::Ready(Some(match message {
+            Some(Ok(message)) => Ok(Frame::data(message)),
             Some(Err(status)) => {
-                *this.are_over = true;
                 let mut trailers = HeaderMap::new();
                 status.add_header(&mut trailers).map(|()| Frame::trailers(trailers))
             }
             None => {
-                *this.are_over = true;
                 let mut trailers = HeaderMap::with_capacity(1);
                 trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
                 Ok(Frame::trailers(trailers))
@@ -213,22 +320,46 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.are_over
+        match self {
+            Self::Over => true,
+            Self::Other(body) => body.is_end_stream(),
+            Self::Message(_) | Self::Messages(_) | Self::Sent => false,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admission::Gate;
     use crate::api::v2::{MutateRowResponse, PingAndWarmRequest};
+    use crate::call::Terms;
+    use crate::metrics::{self, rpc::Recorder};
     use http_body_util::{BodyExt as _, StreamBody};
     use tepui_bigtable::frame::HEADER_BYTES;
+    use tepui_engine::io::ManualClock;
     use tonic::Code;
 
     type Parts = Vec<Result<Frame<Bytes>, Status>>;
 
-    fn request(parts: Parts) -> http::Request<impl RequestBody> {
-        http::Request::new(StreamBody::new(futures::stream::iter(parts)))
+    fn request(parts: Parts) -> http::Request<GatedBody<impl Inbound>> {
+        let body = StreamBody::new(futures::stream::iter(parts));
+        let gate = Arc::new(Gate::new(1 << 20, 1 << 20));
+        http::Request::new(GatedBody::new(body, (gate, 1 << 20), Hold::default()))
+    }
+
+    /// An answer's stream of messages.
+    async fn streamed<M: Framed + Send + 'static>(
+        messages: Vec<Result<M, Status>>,
+        head: Head,
+    ) -> http::Response<Reply> {
+        let messages = Messages::new(futures::stream::iter(messages));
+        let call = std::future::ready(Ok(frames(head.answer(messages))));
+        let terms = Terms::of(&Request::new(()));
+        let recorder = Recorder::new(Arc::default(), Arc::new(ManualClock::new(1)));
+        let answered = metrics::rpc::streaming(&recorder, 0, terms.streaming(call)).await;
+        let Ok(answer) = streaming(answered);
+        answer
     }
 
     fn cut(frame: &Bytes, at: &[usize]) -> Parts {
@@ -276,7 +407,7 @@ mod tests {
             (vec![data(b"\0\0\0\0\x02"), data(b"a")], Code::Internal, "ends within its message"),
             (vec![data(b"\x01\0\0\0\x01a")], Code::Internal, "flagged as compressed"),
             (vec![data(b"\x07\0\0\0\0")], Code::Internal, "the flag 7"),
-            (vec![data(b"\0\0\0\0\0a")], Code::Internal, "more than a message"),
+            (vec![data(b"\0\0\0\0\0a")], Code::InvalidArgument, "one message"),
             // A field that is longer than the message.
             (vec![data(b"\0\0\0\0\x02\x0a\x09")], Code::Internal, "decode"),
             (vec![data(b"\0\0\0\0\x02"), late], Code::DeadlineExceeded, "late"),
@@ -303,10 +434,7 @@ mod tests {
         for (end, code, says) in [(None, "0", None), (Some(lost), "15", Some("a%20b"))] {
             let messages = [message.clone(), message.clone()].map(Ok).into_iter();
             let items: Vec<_> = messages.chain(end.map(Err)).collect();
-            let mut response = Response::new(futures::stream::iter(items));
-            response.metadata_mut().insert("told", "x".parse().unwrap());
-            let Ok(answer) = streaming(Ok(response));
-            assert_eq!(answer.headers()["told"], "x");
+            let answer = streamed(items, Head::default()).await;
             assert_eq!(answer.headers()["content-type"], "application/grpc");
             let answer = answer.into_body().collect().await.unwrap();
             let trailers = answer.trailers().unwrap();
@@ -316,12 +444,32 @@ mod tests {
             let frame = message.clone().into_frame();
             assert_eq!(answer.to_bytes(), [frame.clone(), frame].concat());
         }
-        let Ok(answer) = unary(Ok(Response::new(MutateRowResponse {})));
+        let mut response = Response::new(MutateRowResponse {});
+        response.metadata_mut().insert("told", "x".parse().unwrap());
+        let Ok(answer) = unary(Ok(response));
+        assert_eq!(answer.headers()["told"], "x");
+        assert!(!answer.body().is_end_stream());
         let answer = answer.into_body().collect().await.unwrap();
         assert_eq!(answer.trailers().unwrap()["grpc-status"], "0");
         assert_eq!(answer.to_bytes(), [0; HEADER_BYTES].as_slice());
         let Ok(refused) = unary(Err::<Response<MutateRowResponse>, _>(Status::not_found("no")));
         assert_eq!(refused.headers()["grpc-status"], "5");
         assert!(refused.into_body().is_end_stream());
+    }
+
+    #[tokio::test]
+    async fn nothing_of_a_requests_headers_is_in_its_answer() {
+        let mut sent = request(vec![Ok(Frame::data(Bytes::from_static(&[0; HEADER_BYTES])))]);
+        for (name, value) in [("authorization", "secret"), ("content-type", "application/grpc")] {
+            sent.headers_mut().append(name, value.parse().unwrap());
+            sent.headers_mut().append(name, "another".parse().unwrap());
+        }
+        let request = receive::<MutateRowResponse>(sent).await.unwrap();
+        assert_eq!(request.head.headers["authorization"], "secret");
+        let (head, message) = request.into_parts();
+        let answer = streamed(vec![Ok(message)], head).await;
+        let headers: Vec<_> =
+            answer.headers().iter().map(|(name, value)| (name.as_str(), value)).collect();
+        assert_eq!(headers, [("content-type", &CONTENT_TYPE)]);
     }
 }

@@ -3,6 +3,7 @@
 
 use std::task::Poll;
 
+use futures::stream::BoxStream;
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_server::Health;
@@ -10,7 +11,6 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use tonic_health::server::{HealthReporter, HealthService};
 
 use crate::runtime::{Signal, given};
-use crate::services;
 
 /// The service.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Watched {
 
 #[tonic::async_trait]
 impl Health for Watched {
-    type WatchStream = services::Stream<HealthCheckResponse>;
+    type WatchStream = BoxStream<'static, Result<HealthCheckResponse, Status>>;
 
     async fn check(
         &self,

@@ -17,9 +17,10 @@ use tepui_engine::relay;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
-use tonic::{Request, Status};
+use tonic::Status;
 
 use crate::admission::Hold;
+use crate::grpc::Request;
 use crate::limits::LARGE_REQUEST_ROOM_BYTES;
 use crate::runtime::{self, Alive};
 
@@ -78,7 +79,7 @@ impl Drop for Lent {
 
 /// What a request holds of the budget, where it is a large one.
 pub fn hold_of<T>(request: &Request<T>) -> Option<Hold> {
-    let hold = request.extensions().get::<Hold>()?;
+    let hold = request.hold();
     (hold.room_bytes() >= LARGE_REQUEST_ROOM_BYTES).then(|| hold.clone())
 }
 
@@ -121,9 +122,7 @@ mod tests {
     use super::*;
 
     fn request_of(bytes: u64) -> Request<()> {
-        let mut request = Request::new(());
-        request.extensions_mut().insert(Hold::of_bytes(bytes));
-        request
+        Request::holding((), Hold::of_bytes(bytes))
     }
 
     /// What `work` says of a request of so many bytes, on a thread with a helper.

@@ -6,18 +6,23 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use futures::future::MapOk;
+use futures::{StreamExt as _, TryFutureExt as _};
+use hyper::body::Incoming;
+use hyper::rt::Executor as _;
+use hyper::server::conn::http2;
+use hyper::service::Service;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
 use tepui_bigtable::activity::{self, Working};
 use tepui_engine::io::IoEngine;
 use tepui_engine::relay;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
-use tonic::body::Body;
-use tonic::codegen::{Service, http};
-use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
-use crate::admission::{Accepted, Pacing, Streams};
+use crate::admission::{Accepted, Arrived, Connection, Paced, Streams};
+use crate::grpc::Reply;
 use crate::limits::{
     BAD_FRAMES_MAX, CONNECTION_WINDOW_BYTES, CONNECTION_WINDOW_BYTES_MIN, CONNECTION_WINDOW_PART,
     DRAIN, HEADERS_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, RESET_STREAMS_MAX,
@@ -104,14 +109,50 @@ fn builder() -> Builder {
     builder
 }
 
-impl<S> Core<S>
-where
-    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
-    S::Future: Send,
+/// What serves the requests of a connection.
+pub trait Serves:
+    Service<
+        http::Request<Arrived<Incoming>>,
+        Response = http::Response<Reply>,
+        Error = Infallible,
+        Future: Send,
+    > + Clone
+    + Send
+    + 'static
 {
+}
+
+impl<S> Serves for S where
+    S: Service<
+            http::Request<Arrived<Incoming>>,
+            Response = http::Response<Reply>,
+            Error = Infallible,
+            Future: Send,
+        > + Clone
+        + Send
+        + 'static
+{
+}
+
+/// The services, for the requests of one connection.
+struct Front<S> {
+    services: S,
+    connection: Arc<Connection>,
+}
+
+impl<S: Serves> Service<http::Request<Incoming>> for Front<S> {
+    type Response = http::Response<Paced<Reply>>;
+    type Error = Infallible;
+    type Future = MapOk<S::Future, fn(http::Response<Reply>) -> Self::Response>;
+
+    fn call(&self, request: http::Request<Incoming>) -> Self::Future {
+        let connection = Arc::clone(&self.connection);
+        let request = request.map(|body| Arrived { body, connection });
+        self.services.call(request).map_ok(|answer| answer.map(Paced::new))
+    }
+}
+
+impl<S: Serves> Core<S> {
     /// Serves a core on its runtime, which is of [`build_core`], until `drain` is given and the requests under way are done, or
     /// [`DRAIN`] has passed. The reads of its requests are made by `io`, which may keep something for the core's thread.
     pub fn run(self, runtime: Runtime, listener: TcpListener, drain: Signal, io: &dyn IoEngine) {
@@ -145,34 +186,63 @@ where
         self,
         listener: TcpListener,
         drain: impl Future<Output = ()>,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    ) -> std::io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let incoming = TcpIncoming::from(listener)
             .with_nodelay(Some(true))
             .with_keepalive(Some(KEEPALIVE_INTERVAL));
         let Core { services, streams, windows, door, .. } = self;
-        let incoming = door
-            .connections(incoming)
-            .map(|accepted| accepted.map(|(stream, seat)| Accepted::new(stream, seat, &streams)));
-        Server::builder()
-            .initial_stream_window_size(windows.stream_bytes)
-            .initial_connection_window_size(windows.connection_bytes)
-            .http2_adaptive_window(Some(false))
-            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-            .http2_max_header_list_size(HEADERS_BYTES_MAX)
-            .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
-            .http2_max_pending_accept_reset_streams(Some(RESET_STREAMS_MAX))
-            .http2_max_local_error_reset_streams(Some(BAD_FRAMES_MAX))
-            .serve_with_incoming_shutdown(Pacing(services), incoming, drain)
-            .await?;
+        let mut incoming = door.connections(incoming).take_until(Box::pin(drain));
+        let (tasks, transport) = (TokioExecutor::new(), transport(windows));
+        let draining = GracefulShutdown::new();
+        while let Some(accepted) = incoming.next().await {
+            let accepted = match accepted {
+                Ok((stream, seat)) => Accepted::new(stream, seat, &streams),
+                Err(error) => {
+                    tracing::debug!(%error, "a connection was not accepted");
+                    continue;
+                }
+            };
+            let connection = Arc::clone(accepted.connection());
+            let front = Front { services: services.clone(), connection };
+            let served = transport.serve_connection(TokioIo::new(accepted), front);
+            let served = draining.watch(served);
+            tasks.execute(async {
+                if let Err(error) = served.await {
+                    tracing::debug!(%error, "a connection ended");
+                }
+            });
+        }
+        // Nobody is to wait for an answer at a socket that nobody accepts from.
+        drop(incoming);
+        draining.shutdown().await;
         Ok(())
     }
+}
+
+/// HTTP/2 as it is spoken on every connection.
+fn transport(windows: Windows) -> http2::Builder<TokioExecutor> {
+    let mut transport = http2::Builder::new(TokioExecutor::new());
+    transport
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(windows.stream_bytes)
+        .initial_connection_window_size(windows.connection_bytes)
+        .adaptive_window(false)
+        .keep_alive_interval(Some(KEEPALIVE_INTERVAL))
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .max_header_list_size(HEADERS_BYTES_MAX)
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        .max_pending_accept_reset_streams(Some(RESET_STREAMS_MAX))
+        .max_local_error_reset_streams(Some(BAD_FRAMES_MAX))
+        // No client of gRPC asks what time it is here.
+        .auto_date_header(false);
+    transport
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dispatch::Others;
     use crate::placement::Connections;
     use tepui_engine::io::{Env, IoMode, Spawner as _, ThreadSpawner};
     use tokio::io::AsyncReadExt as _;
@@ -194,12 +264,13 @@ mod tests {
             .zip(Door::all(2, &Connections::new(100)))
             .map(|(listener, door)| {
                 let service = HealthService::from_health_reporter(health.clone());
-                let (routes, drain) = (Routes::new(HealthServer::new(service)), draining.clone());
+                let services = Others::new(Routes::new(HealthServer::new(service)));
+                let drain = draining.clone();
                 let io = Arc::clone(&env.io);
                 let windows = Windows::within(1 << 20);
                 let streams = Arc::new(Streams::new(1 << 20));
                 let working = Arc::default();
-                let core = Core { services: routes.prepare(), streams, windows, door, working };
+                let core = Core { services, streams, windows, door, working };
                 let runtime = build_core().unwrap();
                 let work = move || core.run(runtime, listener, drain, io.as_ref());
                 ThreadSpawner.spawn("core", Box::new(work)).unwrap()
@@ -230,7 +301,7 @@ mod tests {
         let connections = Connections::new(1);
         let service = HealthService::from_health_reporter(HealthReporter::new());
         let core = Core {
-            services: Routes::new(HealthServer::new(service)).prepare(),
+            services: Others::new(Routes::new(HealthServer::new(service))),
             streams: Arc::new(Streams::new(1 << 20)),
             windows: Windows::within(1 << 20),
             door: Door::all(1, &connections).remove(0),

@@ -30,7 +30,7 @@ use crate::catalog::resources::Resources;
 use crate::change_streams::ChangeStreams;
 use crate::chores::{self, Chores};
 use crate::config::Config;
-use crate::dispatch::Dispatch;
+use crate::dispatch::{Dispatch, Others};
 use crate::grpc;
 use crate::health::Watched;
 use crate::hot_tablets::HotTablets;
@@ -48,7 +48,7 @@ use crate::metrics::rpc::{CoreRpcs, Recorder};
 use crate::open_files;
 use crate::operations::Operations;
 use crate::placement::{Connections, Door};
-use crate::runtime::{self, Alive};
+use crate::runtime::{self, Alive, Serves};
 use crate::services::{
     DataService, Iam, InstanceAdminService, OperationsService, TableAdminService, Tables, timestamp,
 };
@@ -363,9 +363,6 @@ fn listen_address(config: &Config) -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// The services of a core: those of rows first.
-type DataFirst = Dispatch<Gated<grpc::Server<DataService>>>;
-
 /// What the services of all cores share.
 struct Serving<'a> {
     tables: &'a Arc<Tables>,
@@ -386,7 +383,7 @@ struct Serving<'a> {
 
 impl Serving<'_> {
     /// The services of one core, which count into `core`.
-    fn services(&self, core: Arc<CoreRpcs>) -> Result<DataFirst> {
+    fn services(&self, core: Arc<CoreRpcs>) -> Result<impl Serves + use<>> {
         let clock = || Arc::clone(self.clock);
         let recorder = Recorder::new(core, clock());
         let tables = || Arc::clone(self.tables);
@@ -433,20 +430,20 @@ impl Serving<'_> {
                 .register_encoded_file_descriptor_set(DESCRIPTORS)
         };
         let bad = |error| Error::internal(format!("descriptors for reflection: {error}"));
-        let gate = || Arc::clone(self.gate);
-        let rpcs = || recorder.rpcs();
-        let admin_max = ADMIN_REQUEST_BYTES_MAX;
-        let tables = grpc::Server::new(table_admin);
-        let instances = grpc::Server::new(instance_admin);
-        let longrunning = grpc::Server::new(longrunning);
-        let rest = Routes::new(Gated::new(tables, gate(), admin_max, rpcs()))
-            .add_service(Gated::new(instances, gate(), admin_max, rpcs()))
-            .add_service(Gated::new(longrunning, gate(), admin_max, rpcs()))
-            .add_service(HealthServer::new(health))
+        let others = Routes::new(HealthServer::new(health))
             .add_service(reflection().build_v1().map_err(bad)?)
             .add_service(reflection().build_v1alpha().map_err(bad)?);
-        let data = grpc::Server::new(data);
-        Ok(Dispatch::new(Gated::new(data, gate(), REQUEST_MESSAGE_BYTES_MAX, rpcs()), rest))
+        let admin_max = ADMIN_REQUEST_BYTES_MAX;
+        let services = Others::new(others);
+        let services = Dispatch::new(self.gated(longrunning, admin_max, &recorder), services);
+        let services = Dispatch::new(self.gated(instance_admin, admin_max, &recorder), services);
+        let services = Dispatch::new(self.gated(table_admin, admin_max, &recorder), services);
+        let data = self.gated(data, REQUEST_MESSAGE_BYTES_MAX, &recorder);
+        Ok(Dispatch::new(data, services))
+    }
+
+    fn gated<S>(&self, service: S, bytes_max: usize, to: &Recorder) -> Gated<grpc::Server<S>> {
+        Gated::new(grpc::Server::new(service), Arc::clone(self.gate), bytes_max, to.rpcs())
     }
 }
 

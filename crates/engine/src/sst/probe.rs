@@ -1,13 +1,18 @@
 //! Row probes: what a point read asks of filters, hashed once for all SSTs of the read.
 
+use smallvec::SmallVec;
+
 use super::filter::{column_id, row_entry, row_tombstone_entry};
-use crate::cell::{FamilyId, encode_family, encode_qualifier, row_prefix};
+use crate::cell::{FamilyId, encode_family, encode_qualifier, row_prefix_parts};
+
+/// Bytes of a row's prefix that need no memory of their own: most rows have shorter keys, and each read has one of these.
+const ROW_PREFIX_BYTES: usize = 64;
 
 /// What a point read wants of one row. An SST whose filter says that it holds none of it, and no tombstone
 /// that could hide any of it, is not read. The probe says when an SST can be skipped and narrows nothing else.
 #[derive(Debug, Clone)]
 pub struct RowProbe {
-    pub(super) row_prefix: Vec<u8>,
+    pub(super) row_prefix: SmallVec<[u8; ROW_PREFIX_BYTES]>,
     pub(super) row_entry: u64,
     pub(super) row_tombstone_entry: u64,
     pub(super) wants: Wants,
@@ -52,7 +57,8 @@ impl RowProbe {
 
     /// Anything of the row.
     pub fn row(row: &[u8]) -> Self {
-        let prefix = row_prefix(row);
+        let mut prefix = SmallVec::new();
+        row_prefix_parts(row, |part| prefix.extend_from_slice(part));
         let entry = row_entry(&prefix);
         Self {
             row_prefix: prefix,
@@ -84,7 +90,7 @@ impl RowProbe {
     }
 
     fn family_want(&self, family: FamilyId) -> FamilyWant {
-        let mut prefix = self.row_prefix.clone();
+        let mut prefix = self.row_prefix.to_vec();
         encode_family(family, &mut prefix);
         FamilyWant { family, prefix }
     }

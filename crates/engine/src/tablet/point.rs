@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use smallvec::SmallVec;
 
 use crate::cell::{Cell, Row, RowRange, SEQ_MAX, Seq};
 use crate::cursor::Cursor;
@@ -54,7 +55,8 @@ struct PointRead {
     newest: Option<NewestOf>,
     /// Those that have records of the row, by their numbers in the view, newest first.
     memtables: Vec<usize>,
-    sources: Vec<Source>,
+    /// Newest first. Most reads have one, after compaction.
+    sources: SmallVec<[Source; 1]>,
     loaded: Vec<(BlockRequest, Arc<Block>)>,
 }
 
@@ -111,7 +113,7 @@ impl PointRead {
     fn new(view: &View, wanted: Want<'_>) -> Self {
         let Want { row, projection, schema, seq: _ } = wanted;
         let probe = probe(row, projection);
-        let mut sources = Vec::new();
+        let mut sources = SmallVec::new();
         view.levels.for_row(row, |place| {
             sources.push(Source { place, stage: PointStage::Filter });
         });

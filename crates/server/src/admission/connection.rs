@@ -14,7 +14,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::Sleep;
-use tonic::transport::server::Connected;
 
 use super::Streams;
 use super::streams::Expected;
@@ -22,7 +21,7 @@ use crate::gather::Gathered;
 use crate::limits::{PREFACE_BYTES, PREFACE_TIMEOUT};
 use crate::placement::Seat;
 
-/// A connection as its requests see it: in the extensions of each.
+/// A connection as its requests see it.
 #[derive(Debug)]
 pub struct Connection {
     /// What its answers may still take of the budget.
@@ -54,6 +53,15 @@ impl Connection {
         self.closed.store(true, Ordering::Release);
         self.reader.wake();
     }
+}
+
+/// The body of a request, and the connection that it comes by.
+#[derive(Debug)]
+pub struct Arrived<B> {
+    /// The body.
+    pub body: B,
+    /// The connection.
+    pub connection: Arc<Connection>,
 }
 
 /// Bytes that a connection sends and receives before others of its core have their turn: some 50 microseconds. Without it a
@@ -99,6 +107,11 @@ impl Accepted {
         }
     }
 
+    /// It, as its requests see it.
+    pub fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
     /// So many bytes were read. An error where the preface is still to come and its time is over.
     fn check_preface(&mut self, context: &mut Context<'_>, read: usize) -> io::Result<()> {
         let Some(preface) = &mut self.preface else { return Ok(()) };
@@ -142,14 +155,6 @@ impl Accepted {
             ));
         }
         Ok(())
-    }
-}
-
-impl Connected for Accepted {
-    type ConnectInfo = Arc<Connection>;
-
-    fn connect_info(&self) -> Arc<Connection> {
-        Arc::clone(&self.connection)
     }
 }
 
@@ -270,7 +275,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_is_closed_ends_a_read_that_waits() {
         let (_client, mut accepted) = accept(&Connections::new(1)).await;
-        let connection = accepted.connect_info();
+        let connection = Arc::clone(accepted.connection());
         let mut buffer = [0; 8];
         let read = accepted.read(&mut buffer);
         let close = async {

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::uri::PathAndQuery;
+use hyper::service::Service;
 use pin_project_lite::pin_project;
 use tonic::server::NamedService;
 use tonic::{Code, Status};
 
-use super::Connection;
-use super::requests::{Gate, GatedBody, Hold};
+use super::connection::Arrived;
+use super::requests::{Gate, GatedBody, Hold, Inbound};
 use crate::call::Deadline;
 use crate::metrics::rpc::CoreRpcs;
 
@@ -36,32 +37,20 @@ impl<S: NamedService> NamedService for Gated<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S> tower_service::Service<http::Request<tonic::body::Body>> for Gated<S>
+impl<S, B, R> Service<http::Request<Arrived<B>>> for Gated<S>
 where
-    S: tower_service::Service<
-            http::Request<GatedBody>,
-            Response = http::Response<tonic::body::Body>,
-        >,
+    B: Inbound,
+    S: Service<http::Request<GatedBody<B>>, Response = http::Response<R>>,
 {
     type Response = S::Response;
     type Error = S::Error;
     type Future = Holding<S::Future>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
-        let hold = Hold::default();
-        let (mut head, body) = request.into_parts();
-        head.extensions.insert(hold.clone());
-        let connection = head.extensions.get::<Arc<Connection>>().cloned();
-        let deadline = Deadline::of(&head.headers);
-        if let Some(deadline) = deadline {
-            head.extensions.insert(deadline);
-        }
+    fn call(&self, request: http::Request<Arrived<B>>) -> Self::Future {
+        let (head, Arrived { body, connection }) = request.into_parts();
+        let hold = Hold::new(connection, Deadline::of(&head.headers));
         let gate = (Arc::clone(&self.gate), self.message_bytes_max);
-        let body = GatedBody::new(body, gate, hold.clone(), connection, deadline);
+        let body = GatedBody::new(body, gate, hold.clone());
         let early = Early {
             hold,
             path: head.uri.path_and_query().cloned(),
@@ -91,7 +80,7 @@ impl Drop for Early {
 }
 
 /// The code that an answer begins with, where that is its end.
-fn code_of(answer: &http::Response<tonic::body::Body>) -> Code {
+fn code_of<R>(answer: &http::Response<R>) -> Code {
     let told = answer.headers().get(Status::GRPC_STATUS);
     told.map_or(Code::Unknown, |code| Code::from_bytes(code.as_bytes()))
 }
@@ -106,9 +95,9 @@ pin_project! {
     }
 }
 
-impl<E, F> Future for Holding<F>
+impl<R, E, F> Future for Holding<F>
 where
-    F: Future<Output = Result<http::Response<tonic::body::Body>, E>>,
+    F: Future<Output = Result<http::Response<R>, E>>,
 {
     type Output = F::Output;
 

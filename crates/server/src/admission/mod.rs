@@ -20,8 +20,8 @@ pub mod rate;
 pub mod requests;
 pub mod streams;
 
-pub use connection::{Accepted, Connection};
+pub use connection::{Accepted, Arrived, Connection};
 pub use gated::Gated;
-pub use paced::Pacing;
-pub use requests::{Gate, Hold};
+pub use paced::Paced;
+pub use requests::{Gate, GatedBody, Hold, Inbound};
 pub use streams::{Answer, Streams};

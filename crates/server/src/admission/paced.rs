@@ -16,49 +16,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use futures::future::{MapOk, TryFutureExt as _};
 use futures::task::AtomicWaker;
 use http_body::{Body, Frame, SizeHint};
-use tonic::Status;
-use tonic::codegen::Service;
 
 use crate::limits::UNPACED_BYTES_MAX;
 
-type Response<B> = http::Response<B>;
-
-/// A service whose answers are paced.
-#[derive(Debug, Clone)]
-pub struct Pacing<S>(pub S);
-
-impl<S, R> Service<R> for Pacing<S>
-where
-    S: Service<R, Response = Response<tonic::body::Body>>,
-{
-    type Response = Response<Paced>;
-    type Error = S::Error;
-    type Future = MapOk<S::Future, fn(Response<tonic::body::Body>) -> Response<Paced>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(context)
-    }
-
-    fn call(&mut self, request: R) -> Self::Future {
-        self.0.call(request).map_ok(|response| response.map(Paced::new))
-    }
-}
-
 /// A body whose next frame comes when the last ones, if these are large, were sent.
 #[derive(Debug)]
-pub struct Paced {
-    inner: tonic::body::Body,
+pub struct Paced<B> {
+    inner: B,
     /// Bytes of the frames since the last of which it is known that it was sent.
     unpaced_bytes: usize,
     /// Since the first large frame.
     transit: Option<Arc<Transit>>,
 }
 
-impl Paced {
-    fn new(inner: tonic::body::Body) -> Self {
+impl<B> Paced<B> {
+    /// Paces this body.
+    pub fn new(inner: B) -> Self {
         Self { inner, unpaced_bytes: 0, transit: None }
     }
 
@@ -75,14 +50,14 @@ impl Paced {
     }
 }
 
-impl Body for Paced {
+impl<B: Body<Data = Bytes> + Unpin> Body for Paced<B> {
     type Data = Bytes;
-    type Error = Status;
+    type Error = B::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         if let Some(transit) = &self.transit {
             ready!(transit.poll_over(context));
         }
@@ -145,18 +120,20 @@ mod tests {
     use bytes::Buf as _;
     use futures::FutureExt as _;
     use http_body_util::BodyExt as _;
+    use std::convert::Infallible;
 
-    fn body(frames: &[usize]) -> Paced {
-        let frames: Vec<_> = frames
-            .iter()
-            .map(|bytes| Ok::<_, Status>(Frame::data(Bytes::from(vec![1; *bytes]))))
-            .collect();
-        let frames = http_body_util::StreamBody::new(futures::stream::iter(frames));
-        Paced::new(tonic::body::Body::new(frames))
+    fn body(
+        frames: &[usize],
+    ) -> Paced<impl Body<Data = Bytes, Error = Infallible> + Unpin + use<>> {
+        let frames: Vec<_> =
+            frames.iter().map(|bytes| Ok(Frame::data(Bytes::from(vec![1; *bytes])))).collect();
+        Paced::new(http_body_util::StreamBody::new(futures::stream::iter(frames)))
     }
 
     /// The data that comes next.
-    fn next(body: &mut Paced) -> Poll<Option<Bytes>> {
+    fn next(
+        body: &mut Paced<impl Body<Data = Bytes, Error = Infallible> + Unpin>,
+    ) -> Poll<Option<Bytes>> {
         let frame = body.frame().now_or_never();
         frame.map_or(Poll::Pending, |frame| {
             Poll::Ready(frame.map(|frame| frame.unwrap().into_data().unwrap()))
@@ -164,7 +141,7 @@ mod tests {
     }
 
     /// The same, which is to be had now.
-    fn ready(body: &mut Paced) -> Bytes {
+    fn ready(body: &mut Paced<impl Body<Data = Bytes, Error = Infallible> + Unpin>) -> Bytes {
         match next(body) {
             Poll::Ready(Some(bytes)) => bytes,
             other => panic!("{other:?}"),

@@ -20,9 +20,9 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use http::HeaderMap;
 use prost::Message as _;
 use tepui_engine::pressure::{Pressure, Priority};
-use tonic::metadata::MetadataMap;
 
 use crate::api::v2::{FeatureFlags, RateLimitInfo};
 
@@ -47,9 +47,9 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// Whether a client goes by what it is told.
-pub fn is_wanted(metadata: &MetadataMap) -> bool {
-    let header = metadata.get(FEATURES_HEADER);
-    let flags = header.and_then(|header| BASE64.decode(header.as_encoded_bytes()).ok());
+pub fn is_wanted(headers: &HeaderMap) -> bool {
+    let header = headers.get(FEATURES_HEADER);
+    let flags = header.and_then(|header| BASE64.decode(header.as_bytes()).ok());
     let flags = flags.and_then(|flags| FeatureFlags::decode(flags.as_slice()).ok());
     flags.is_some_and(|flags| flags.mutate_rows_rate_limit || flags.mutate_rows_rate_limit2)
 }
@@ -93,9 +93,9 @@ mod tests {
             if !pad {
                 text.retain(|c| c != '=');
             }
-            let mut metadata = MetadataMap::new();
-            metadata.insert(FEATURES_HEADER, text.parse().unwrap());
-            is_wanted(&metadata)
+            let mut headers = HeaderMap::new();
+            headers.insert(FEATURES_HEADER, text.parse().unwrap());
+            is_wanted(&headers)
         };
         let none = FeatureFlags { reverse_scans: true, retry_info: true, ..Default::default() };
         for pad in [true, false] {
@@ -104,10 +104,10 @@ mod tests {
             assert!(wanted(FeatureFlags { mutate_rows_rate_limit2: true, ..none }, pad));
         }
         for bad in ["", "*", "_____w", "qgEC"] {
-            let mut metadata = MetadataMap::new();
-            metadata.insert(FEATURES_HEADER, bad.parse().unwrap());
-            assert!(!is_wanted(&metadata), "{bad}");
+            let mut headers = HeaderMap::new();
+            headers.insert(FEATURES_HEADER, bad.parse().unwrap());
+            assert!(!is_wanted(&headers), "{bad}");
         }
-        assert!(!is_wanted(&MetadataMap::new()));
+        assert!(!is_wanted(&HeaderMap::new()));
     }
 }

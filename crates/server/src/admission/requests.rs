@@ -7,6 +7,7 @@
 //!
 //! Small messages have a part of the budget of their own, so that they never wait behind large ones.
 
+use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +18,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body::{Body, Frame, SizeHint};
-use tepui_bigtable::error::Error;
 use tepui_bigtable::frame::{self, HEADER_BYTES};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
@@ -183,7 +183,7 @@ impl Gate {
 
     fn refuse(&self) -> Status {
         self.refused.fetch_add(1, Ordering::Relaxed);
-        from_error(&Error::overloaded(
+        from_error(&tepui_bigtable::error::Error::overloaded(
             "the server is overloaded: its memory for requests is full",
             RETRY_AFTER,
         ))
@@ -191,7 +191,7 @@ impl Gate {
 
     fn refuse_size(&self, message_bytes: u64, limit: u64) -> Status {
         self.too_large.fetch_add(1, Ordering::Relaxed);
-        from_error(&Error::invalid_argument(format!(
+        from_error(&tepui_bigtable::error::Error::invalid_argument(format!(
             "Request is too large: {message_bytes} bytes provided; limit {limit} bytes"
         )))
     }
@@ -244,7 +244,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Room that a request holds; in its extensions. Whoever keeps a clone keeps the room.
+/// Room that a request holds, and where and until when it is waited for. Whoever keeps a clone keeps the room.
 #[derive(Debug, Clone, Default)]
 pub struct Hold(Arc<Held>);
 
@@ -252,9 +252,27 @@ pub struct Hold(Arc<Held>);
 struct Held {
     room: Mutex<Option<OwnedSemaphorePermit>>,
     has_begun: AtomicBool,
+    /// `None` for a request that came by none.
+    connection: Option<Arc<Connection>>,
+    deadline: Option<Deadline>,
 }
 
 impl Hold {
+    /// That of a request which has no room yet.
+    pub fn new(connection: Arc<Connection>, deadline: Option<Deadline>) -> Self {
+        Self(Arc::new(Held { connection: Some(connection), deadline, ..Held::default() }))
+    }
+
+    /// The connection that the request came by.
+    pub fn connection(&self) -> Option<&Arc<Connection>> {
+        self.0.connection.as_ref()
+    }
+
+    /// Until when its client waits.
+    pub fn deadline(&self) -> Option<Deadline> {
+        self.0.deadline
+    }
+
     fn keep(&self, permit: OwnedSemaphorePermit) {
         *self.0.room.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
     }
@@ -276,10 +294,8 @@ impl Hold {
     }
 
     /// The request is carried out, and counted, from now on.
-    pub fn begin(extensions: &http::Extensions) {
-        if let Some(Self(held)) = extensions.get() {
-            held.has_begun.store(true, Ordering::Relaxed);
-        }
+    pub fn begin(&self) {
+        self.0.has_begun.store(true, Ordering::Relaxed);
     }
 
     /// Whether the request has come as far as that.
@@ -288,14 +304,24 @@ impl Hold {
     }
 }
 
+/// The body of a request as the transport has it.
+pub trait Inbound:
+    Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static
+{
+}
+
+impl<B> Inbound for B where
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static
+{
+}
+
 /// The body of a request, which is one message.
-pub struct GatedBody {
-    inner: tonic::body::Body,
+pub struct GatedBody<B> {
+    inner: B,
     gate: Arc<Gate>,
     /// Bytes of the message, at most.
     message_bytes_max: u64,
     hold: Hold,
-    connection: Option<Arc<Connection>>,
     /// What has come of the header.
     header: [u8; HEADER_BYTES],
     header_len: usize,
@@ -305,36 +331,31 @@ pub struct GatedBody {
     parked: Option<(Bytes, Room)>,
     /// Ends the request where the rest of it does not come.
     pause: Option<Pin<Box<Sleep>>>,
-    /// Until when the client waits.
-    deadline: Option<Deadline>,
-    /// Ends the request then; set once it had to wait.
+    /// Ends the request when its client waits no longer; set once it had to wait.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl GatedBody {
+impl<B: Inbound> GatedBody<B> {
     /// The body of a request to a service that takes messages of so many bytes, as far as the gate does.
-    pub(super) fn new(
-        inner: tonic::body::Body,
-        (gate, message_bytes_max): (Arc<Gate>, u64),
-        hold: Hold,
-        connection: Option<Arc<Connection>>,
-        deadline: Option<Deadline>,
-    ) -> Self {
+    pub(crate) fn new(inner: B, (gate, message_bytes_max): (Arc<Gate>, u64), hold: Hold) -> Self {
         let header = [0; HEADER_BYTES];
         Self {
             message_bytes_max: message_bytes_max.min(gate.message_bytes_max),
             inner,
             gate,
             hold,
-            connection,
             header,
             header_len: 0,
             left: 0,
             parked: None,
             pause: None,
-            deadline,
             timer: None,
         }
+    }
+
+    /// What its request holds.
+    pub fn hold(&self) -> &Hold {
+        &self.hold
     }
 
     /// Looks at a part of the body as it passes. Gives it back, or parks it until there is room.
@@ -360,7 +381,7 @@ impl GatedBody {
             return Err(more_than_one());
         }
         self.left = message_bytes - rest;
-        match self.gate.room(message_bytes, self.connection.as_ref()) {
+        match self.gate.room(message_bytes, self.hold.connection()) {
             Ok(permit) => {
                 self.hold.keep(permit);
                 Ok(Some(part))
@@ -385,7 +406,7 @@ impl GatedBody {
 
     /// Whether the client waits no longer for a request that waits itself: for room, or for the client.
     fn is_past_deadline(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(deadline) = self.deadline else { return false };
+        let Some(deadline) = self.hold.deadline() else { return false };
         let timer = self.timer.get_or_insert_with(|| Box::pin(deadline.timer()));
         timer.as_mut().poll(context).is_ready()
     }
@@ -406,7 +427,10 @@ impl GatedBody {
             }
             let frame = match Pin::new(&mut self.inner).poll_frame(context) {
                 Poll::Ready(Some(Ok(frame))) => frame,
-                Poll::Ready(other) => return Poll::Ready(other),
+                Poll::Ready(Some(Err(error))) => {
+                    return Poll::Ready(Some(Err(Status::from_error(error.into()))));
+                }
+                Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Pending if self.has_paused(context) => {
                     self.gate.paused.fetch_add(1, Ordering::Relaxed);
                     let status = Status::deadline_exceeded("the rest of the request did not come");
@@ -432,7 +456,7 @@ fn more_than_one() -> Status {
     Status::invalid_argument("a request is one message")
 }
 
-impl Body for GatedBody {
+impl<B: Inbound> Body for GatedBody<B> {
     type Data = Bytes;
     type Error = Status;
 

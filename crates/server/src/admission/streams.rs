@@ -71,7 +71,7 @@ pub struct Streams {
 #[derive(Debug)]
 struct Slot {
     connection: Arc<Connection>,
-    hold: Option<Hold>,
+    hold: Hold,
     state: Mutex<Parked>,
 }
 
@@ -134,19 +134,15 @@ impl Streams {
     }
 
     /// A new connection.
-    pub(super) fn connection(&self) -> Arc<Connection> {
+    pub(crate) fn connection(&self) -> Arc<Connection> {
         let units = (self.units_max / ANSWERS_PER_CONNECTION_PART).max(1);
         Connection::new(units, Expected::first(u64::from(units) * UNIT_BYTES))
     }
 
-    /// An answer to a request on this connection; a request that came without one counts as alone on its own. It keeps the
+    /// An answer to a request that holds this; one that came by no connection counts as alone on its own. It keeps the
     /// request's room, since it is made from parts of the request: keys, and a filter.
-    pub fn answer(
-        self: &Arc<Self>,
-        connection: Option<Arc<Connection>>,
-        hold: Option<Hold>,
-    ) -> Answer {
-        let connection = connection.unwrap_or_else(|| self.connection());
+    pub fn answer(self: &Arc<Self>, hold: Hold) -> Answer {
+        let connection = hold.connection().map_or_else(|| self.connection(), Arc::clone);
         Answer {
             streams: Arc::clone(self),
             connection,
@@ -211,9 +207,7 @@ impl Streams {
             stuck.iter().map(|(slot, _)| Arc::as_ptr(&slot.connection)).collect();
         for pool in gate.pools().into_iter().filter(|pool| pool.was_short()) {
             let kept = slots.iter().filter(|slot| left.contains(&Arc::as_ptr(&slot.connection)));
-            let kept = kept.map(|slot| {
-                (slot.as_ref(), slot.hold.as_ref().map_or(0, |hold| pool.bytes_of(hold)))
-            });
+            let kept = kept.map(|slot| (slot.as_ref(), pool.bytes_of(&slot.hold)));
             let kept: Vec<_> = kept.collect();
             if kept.iter().map(|(_, bytes)| bytes).sum::<u64>()
                 >= pool.bytes() / STALLED_REQUESTS_PART
@@ -301,7 +295,7 @@ pub struct Answer {
     streams: Arc<Streams>,
     connection: Arc<Connection>,
     /// That of its request.
-    hold: Option<Hold>,
+    hold: Hold,
     /// For the message that the transport has, and those behind it.
     charge: Option<Charge>,
     /// Where its first message is being made in less room than it is expected to take.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tepui_bigtable::authorized_view::AuthorizedView;
 use tepui_bigtable::error::{Error, Result as TepuiResult};
-use tonic::{Request, Response, Status};
+use tonic::{Response, Status};
 
 use super::changes::{Changes as _, finished};
 use super::tables::TableAdminService;
@@ -19,6 +19,7 @@ use crate::api::longrunning::Operation;
 use crate::catalog::authorized_views::{ViewRecord, find_within};
 use crate::catalog::record::TableRecord;
 use crate::catalog::resources::{Change, Stored};
+use crate::grpc::Request;
 use crate::limits::VIEWS_PER_TABLE_MAX;
 use crate::names;
 use crate::status::from_error;

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use tepui_bigtable::error::Result as TepuiResult;
-use tonic::{Request, Response, Status};
+use tonic::{Response, Status};
 
 use super::{TableAdminService, blocking, blocking_asked, invalid};
 use crate::api::admin;
 use crate::api::admin::restore_table_request::Source;
 use crate::api::longrunning::Operation;
 use crate::backups::Listing;
+use crate::grpc::Request;
 use crate::limits::{OPERATION_ANSWER_WAIT, PAGE_SIZE_DEFAULT};
 use crate::names;
 use crate::status::from_error;

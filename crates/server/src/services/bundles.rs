@@ -2,13 +2,14 @@
 
 use prost_types::FieldMask;
 use tepui_bigtable::error::Error;
-use tonic::{Request, Response, Status};
+use tonic::{Response, Status};
 
 use super::changes::{Changes as _, finished};
 use super::{TableAdminService, invalid, page, page_size};
 use crate::api::admin;
 use crate::api::longrunning::Operation;
 use crate::bundles::{Schema, split};
+use crate::grpc::Request;
 use crate::names;
 use crate::status::from_error;
 

@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use http::HeaderMap;
 use prost::Message as _;
 use tepui_bigtable::authorized_view::AuthorizedView;
 use tepui_bigtable::chunk::LargeRows;
@@ -13,11 +14,10 @@ use tepui_bigtable::turn::others_first;
 use tepui_engine::io::Clock;
 use tepui_engine::pressure::Priority;
 use tokio::sync::Semaphore;
-use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status};
+use tonic::{Response, Status};
 
-use super::{Stream, Tables, blocking};
-use crate::admission::{Answer, Connection, Hold, Streams, rate};
+use super::{Tables, blocking};
+use crate::admission::{Answer, Streams, rate};
 use crate::api::kept;
 use crate::api::session::{ClientConfiguration, GetClientConfigurationRequest};
 use crate::api::v2::mutate_rows_response::Entry;
@@ -30,6 +30,7 @@ use crate::api::v2::{
 use crate::call::{Address, Addressed};
 use crate::catalog::authorized_views::AuthorizedViews;
 use crate::change_streams::ChangeStreams;
+use crate::grpc::{Messages, Request};
 use crate::instances::Instances;
 use crate::instances::profiles::Access;
 use crate::large;
@@ -131,36 +132,28 @@ impl DataService {
     pub(super) async fn on_read_rows(
         &self,
         request: Request<kept::ReadRowsRequest>,
-    ) -> Result<
-        Response<
-            impl futures::Stream<Item = Result<kept::ReadRowsResponse, Status>> + Send + use<>,
-        >,
-        Status,
-    > {
-        let large_rows = large_rows(request.metadata());
-        let connection = request.extensions().get::<Arc<Connection>>().cloned();
-        let hold = request.extensions().get::<Hold>().cloned();
-        let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
+    ) -> Result<Response<Messages<kept::ReadRowsResponse>>, Status> {
+        let (head, request) = request.into_parts();
+        let request = request.checked().map_err(|error| from_error(&error))?;
         let target = self.target(&request, Access::Read).await?;
+        let large_rows = large_rows(&head.headers);
         let rows = target.table.read_rows_encoded(&request, large_rows, target.view());
         let rows = rows.map_err(|error| from_error(&error))?;
-        let answer = self.streams.answer(connection, hold);
-        let clock = Arc::clone(&self.clock);
-        // In a place of its own from the start: it is moved half a dozen times before its first message.
-        Ok(Response::new(Box::pin(row_messages(RowMessages {
+        let messages = row_messages(RowMessages {
             rows: Some(rows),
             is_under_way: false,
             has_ended: false,
-            answer,
-            clock,
-        }))))
+            answer: self.streams.answer(head.hold.clone()),
+            clock: Arc::clone(&self.clock),
+        });
+        Ok(head.answer(Messages::new(messages)))
     }
 
     pub(super) async fn on_sample_row_keys(
         &self,
         request: Request<kept::SampleRowKeysRequest>,
-    ) -> Result<Response<Stream<SampleRowKeysResponse>>, Status> {
-        let request = request.into_inner();
+    ) -> Result<Response<Messages<SampleRowKeysResponse>>, Status> {
+        let (head, request) = request.into_parts();
         let target = self.target(&request, Access::Read).await?;
         // What waits for its turn goes with its request.
         let turn = Arc::clone(&self.samplings).acquire_owned().await;
@@ -169,7 +162,7 @@ impl DataService {
             target.table.sample_row_keys(target.view(), request.row_range.as_ref())
         })
         .await?;
-        Ok(Response::new(Box::pin(futures::stream::iter(samples.into_iter().map(Ok)))))
+        Ok(head.answer(Messages::new(futures::stream::iter(samples.into_iter().map(Ok)))))
     }
 
     pub(super) async fn on_mutate_row(
@@ -177,20 +170,21 @@ impl DataService {
         request: Request<kept::MutateRowRequest>,
     ) -> Result<Response<MutateRowResponse>, Status> {
         let large = large::hold_of(&request);
-        let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
+        let (head, request) = request.into_parts();
+        let request = request.checked().map_err(|error| from_error(&error))?;
         let target = self.target_of(&request, &request.row_key, Access::Write).await?;
         let work = move || async move { target.table.mutate_row(&request, target.view()).await };
         large::carry_out(large, work).await?.map_err(|error| from_error(&error))?;
-        Ok(Response::new(MutateRowResponse {}))
+        Ok(head.answer(MutateRowResponse {}))
     }
 
     pub(super) async fn on_mutate_rows(
         &self,
         request: Request<kept::MutateRowsRequest>,
-    ) -> Result<Response<Stream<MutateRowsResponse>>, Status> {
-        let wants_rate = rate::is_wanted(request.metadata());
+    ) -> Result<Response<Messages<MutateRowsResponse>>, Status> {
         let large = large::hold_of(&request);
-        let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
+        let (head, request) = request.into_parts();
+        let request = request.checked().map_err(|error| from_error(&error))?;
         let target = self.target(&request, Access::Write).await?;
         let count = request.entries.len();
         let work = move || async move {
@@ -201,7 +195,7 @@ impl DataService {
         let (failed, target) = large::carry_out(large, work).await?;
         let failed = failed.map_err(|error| from_error(&error))?;
         let mut messages = in_messages(outcomes(count, failed));
-        if wants_rate {
+        if rate::is_wanted(&head.headers) {
             // In each: the Java client takes one without for a server that gives none any more.
             let pressure = target.table.pressure();
             let info = pressure.map(|pressure| rate::advice(pressure, target.priority));
@@ -210,7 +204,7 @@ impl DataService {
             }
         }
         let messages = messages.into_iter().map(Ok);
-        Ok(Response::new(Box::pin(futures::stream::iter(messages))))
+        Ok(head.answer(Messages::new(futures::stream::iter(messages))))
     }
 
     pub(super) async fn on_check_and_mutate_row(
@@ -218,14 +212,15 @@ impl DataService {
         request: Request<kept::CheckAndMutateRowRequest>,
     ) -> Result<Response<CheckAndMutateRowResponse>, Status> {
         let large = large::hold_of(&request);
-        let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
+        let (head, request) = request.into_parts();
+        let request = request.checked().map_err(|error| from_error(&error))?;
         let row = &request.request.row_key;
         let target = self.target_of(&request, row, Access::Transaction).await?;
         let work = move || async move {
             target.table.check_and_mutate_row_encoded(&request, target.view()).await
         };
         let done = large::carry_out(large, work).await?;
-        done.map(Response::new).map_err(|error| from_error(&error))
+        done.map(|done| head.answer(done)).map_err(|error| from_error(&error))
     }
 
     pub(super) async fn on_read_modify_write_row(
@@ -233,13 +228,14 @@ impl DataService {
         request: Request<kept::ReadModifyWriteRowRequest>,
     ) -> Result<Response<ReadModifyWriteRowResponse>, Status> {
         let large = large::hold_of(&request);
-        let request = request.into_inner().checked().map_err(|error| from_error(&error))?;
+        let (head, request) = request.into_parts();
+        let request = request.checked().map_err(|error| from_error(&error))?;
         let target = self.target_of(&request, &request.row_key, Access::Transaction).await?;
         let work = move || async move {
             target.table.read_modify_write_row(&request, target.view()).await
         };
         let done = large::carry_out(large, work).await?;
-        done.map(Response::new).map_err(|error| from_error(&error))
+        done.map(|done| head.answer(done)).map_err(|error| from_error(&error))
     }
 
     /// Sessions are not served, so clients are told not to open any, and not to ask again.
@@ -257,32 +253,28 @@ impl DataService {
     pub(super) async fn on_generate_initial_change_stream_partitions(
         &self,
         request: Request<GenerateInitialChangeStreamPartitionsRequest>,
-    ) -> Result<Response<Stream<GenerateInitialChangeStreamPartitionsResponse>>, Status> {
+    ) -> Result<Response<Messages<GenerateInitialChangeStreamPartitionsResponse>>, Status> {
         let request = request.into_inner();
         self.allow(&request.table_name, &request.app_profile_id, Access::ChangeStream)?;
         let partitions = self.changes.partitions(&request.table_name);
         let partitions = partitions.map_err(|error| from_error(&error))?;
-        Ok(Response::new(Box::pin(futures::stream::iter(partitions.into_iter().map(Ok)))))
+        let partitions = futures::stream::iter(partitions.into_iter().map(Ok));
+        Ok(Response::new(Messages::new(partitions)))
     }
 
     pub(super) async fn on_read_change_stream(
         &self,
         request: Request<ReadChangeStreamRequest>,
-    ) -> Result<
-        Response<
-            impl futures::Stream<Item = Result<ReadChangeStreamResponse, Status>> + Send + use<>,
-        >,
-        Status,
-    > {
-        let connection = request.extensions().get::<Arc<Connection>>().cloned();
-        let hold = request.extensions().get::<Hold>().cloned();
+    ) -> Result<Response<Messages<ReadChangeStreamResponse>>, Status> {
+        let answer = self.streams.answer(request.hold().clone());
         let request = request.into_inner();
         self.allow(&request.table_name, &request.app_profile_id, Access::ChangeStream)?;
         // All clusters are this server, and a stream is that of one: a change is said to come from it.
         let cluster = self.instances.cluster(&request.table_name, &request.app_profile_id);
-        let answer = self.streams.answer(connection, hold);
         let changes = self.changes.read(&request, cluster, answer).await;
-        changes.map(Response::new).map_err(|error| from_error(&error))
+        changes
+            .map(|changes| Response::new(Messages::new(changes)))
+            .map_err(|error| from_error(&error))
     }
 
     /// Nothing is cold: tables are opened at the start. Clients use it to open their connections.
@@ -319,15 +311,15 @@ impl Target {
 /// ends within a row for the end of a broken stream. On an emulator all that it says of itself is gRPC's
 /// `user-agent: grpc-go/1.83.2`, and `bigtable-features`, which programs over the generated client, who
 /// read the stream by themselves, have no reason to send.
-fn large_rows(metadata: &MetadataMap) -> LargeRows {
-    let text = |name| metadata.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
+fn large_rows(headers: &HeaderMap) -> LargeRows {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
     let names_version = |part: &str| part.starts_with("gccl/") && part.contains("-data");
     let api_client = text("x-goog-api-client");
     if api_client.contains("gl-python/") && api_client.split(' ').any(names_version) {
         return LargeRows::SplitNamed;
     }
     let is_go = text("user-agent").split(' ').any(|part| part.starts_with("grpc-go/"));
-    if is_go && metadata.contains_key("bigtable-features") {
+    if is_go && headers.contains_key("bigtable-features") {
         LargeRows::Whole
     } else {
         LargeRows::Split
@@ -459,11 +451,11 @@ mod tests {
     #[test]
     fn the_go_client_gets_large_rows_whole_and_the_python_client_with_their_names() {
         let of = |headers: &[(&'static str, &str)]| {
-            let mut metadata = MetadataMap::new();
+            let mut all = HeaderMap::new();
             for (name, value) in headers {
-                metadata.insert(*name, value.parse().unwrap());
+                all.insert(*name, value.parse().unwrap());
             }
-            large_rows(&metadata)
+            large_rows(&all)
         };
         let features = ("bigtable-features", "qgEC");
         assert_eq!(of(&[("user-agent", "grpc-go/1.83.2"), features]), LargeRows::Whole);

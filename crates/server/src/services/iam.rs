@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tepui_bigtable::error::{Error, Result};
-use tonic::{Request, Response, Status};
+use tonic::{Response, Status};
 
 use super::instances::InstanceAdminService;
 use super::tables::TableAdminService;
@@ -12,6 +12,7 @@ use crate::api::iam;
 use crate::backups::record::BackupRecord;
 use crate::bundles::Bundles;
 use crate::catalog::authorized_views::AuthorizedViews;
+use crate::grpc::Request;
 use crate::iam::permissions::{Kind, check_permission, kind_of};
 use crate::iam::policies::{Policies, in_version};
 use crate::iam::{Principal, authorize, check_version};

@@ -8,7 +8,7 @@ use tepui_bigtable::error::{Error, Result as TepuiResult};
 use tepui_engine::cell::RowRange;
 use tepui_engine::io::Clock;
 use tepui_engine::tablet::TabletId;
-use tonic::{Request, Response, Status};
+use tonic::{Response, Status};
 
 use super::changes::{Changes as _, finished};
 use super::{Iam, Tables, invalid, page, page_size, timestamp};
@@ -16,6 +16,7 @@ use crate::api::longrunning::Operation;
 use crate::api::{admin, instances as api};
 use crate::backups::times;
 use crate::catalog::authorized_views::AuthorizedViews;
+use crate::grpc::Request;
 use crate::hot_tablets::{self, Hot, HotTablets};
 use crate::instances::{Instances, clusters};
 use crate::metrics::rpc::Recorder;

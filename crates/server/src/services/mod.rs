@@ -12,7 +12,6 @@ mod operations;
 mod tables;
 pub(crate) mod views;
 
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use prost::Message;
@@ -33,11 +32,10 @@ pub use tables::TableAdminService;
 /// The catalog as the services use it.
 pub type Tables = Catalog<EngineHost>;
 
-/// A streamed response.
-pub type Stream<T> = Pin<Box<dyn futures::Stream<Item = Result<T, Status>> + Send>>;
-
 /// The dispatch of each service.
 mod generated {
+    use futures::TryFutureExt as _;
+
     include!(concat!(env!("OUT_DIR"), "/dispatch.rs"));
 }
 

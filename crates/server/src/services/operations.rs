@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tepui_bigtable::error::{Error, Shown};
-use tonic::{Request, Response, Status};
+use tonic::{Response, Status};
 
 use super::{blocking, invalid, page, page_size};
 use crate::api::longrunning::{
     CancelOperationRequest, DeleteOperationRequest, GetOperationRequest, ListOperationsRequest,
     ListOperationsResponse, Operation, WaitOperationRequest,
 };
+use crate::grpc::Request;
 use crate::limits::OPERATION_WAIT_MAX;
 use crate::metrics::rpc::Recorder;
 use crate::operations::Operations;

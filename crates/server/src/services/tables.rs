@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use tepui_bigtable::error::{Error, Result as TepuiResult};
 use tepui_engine::io::Clock;
-use tonic::{Request, Response, Status};
+use tonic::{Response, Status};
 
 use super::changes::{Changes as _, finished};
 use super::{Asked, Iam, Tables, blocking, blocking_asked, invalid, page, page_size, views};
@@ -20,6 +20,7 @@ use crate::bundles::{Bundles, Linked};
 use crate::catalog::authorized_views::AuthorizedViews;
 use crate::catalog::record::{FamilyRecord, TableRecord};
 use crate::catalog::{NewTable, families, settings};
+use crate::grpc::Request;
 use crate::instances::Instances;
 use crate::limits::TABLET_DROPS_MAX;
 use crate::metrics::rpc::Recorder;

@@ -1,19 +1,25 @@
 //! Requests at the gate: what passes, what waits, what is refused, and who holds the room.
 
-use super::super::{Gated, Streams};
+use super::super::{Arrived, Gated, Streams};
 use super::*;
 use crate::call::Terms;
+use crate::grpc::Request;
 use crate::limits::CLOSE_STALLED_AFTER;
 use futures::FutureExt as _;
 use http_body_util::BodyExt as _;
+use hyper::service::Service as _;
 
 /// A body of these parts, behind the gate.
-fn body(gate: &Arc<Gate>, parts: Vec<Vec<u8>>) -> (GatedBody, Hold) {
-    let frames = parts.into_iter().map(|part| Ok::<_, Status>(Frame::data(Bytes::from(part))));
-    let inner =
-        tonic::body::Body::new(http_body_util::StreamBody::new(futures::stream::iter(frames)));
+fn body(gate: &Arc<Gate>, parts: Vec<Vec<u8>>) -> (GatedBody<impl Inbound>, Hold) {
     let hold = Hold::default();
-    (GatedBody::new(inner, (Arc::clone(gate), u64::MAX), hold.clone(), None, None), hold)
+    (body_of(gate, parts, hold.clone()), hold)
+}
+
+/// The same for a request that holds this.
+fn body_of(gate: &Arc<Gate>, parts: Vec<Vec<u8>>, hold: Hold) -> GatedBody<impl Inbound> {
+    let frames = parts.into_iter().map(|part| Ok::<_, Status>(Frame::data(Bytes::from(part))));
+    let inner = http_body_util::StreamBody::new(futures::stream::iter(frames));
+    GatedBody::new(inner, (Arc::clone(gate), u64::MAX), hold)
 }
 
 fn message(bytes: usize) -> Vec<u8> {
@@ -69,28 +75,23 @@ async fn a_request_that_finds_no_room_in_time_is_refused_with_a_hint() {
 #[derive(Clone)]
 struct Working(Duration);
 
-impl tower_service::Service<http::Request<GatedBody>> for Working {
-    type Response = http::Response<tonic::body::Body>;
+impl<B: Inbound> hyper::service::Service<http::Request<GatedBody<B>>> for Working {
+    type Response = http::Response<()>;
     type Error = Status;
     type Future = BoxFuture<'static, Result<Self::Response, Status>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<GatedBody>) -> Self::Future {
+    fn call(&self, request: http::Request<GatedBody<B>>) -> Self::Future {
         let takes = self.0;
         Box::pin(async move {
-            let (head, body) = request.into_parts();
+            let body = request.into_body();
+            let request = Request::holding((), body.hold().clone());
             body.collect().await?;
-            let metadata = tonic::metadata::MetadataMap::from_headers(head.headers);
-            let request = tonic::Request::from_parts(metadata, head.extensions, ());
             let work = async {
                 tokio::time::sleep(takes).await;
                 Ok(tonic::Response::new(()))
             };
             let done = Terms::of(&request).unary(work).await;
-            done.map(|_| http::Response::new(tonic::body::Body::empty()))
+            done.map(|_| http::Response::new(()))
         })
     }
 }
@@ -107,15 +108,16 @@ async fn ends(gate: &Arc<Gate>, timeout: &str, later: Duration) -> (tonic::Code,
         Ok(Frame::data(rest))
     });
     let parts = http_body_util::StreamBody::new(futures::StreamExt::chain(first, rest));
-    let mut request = http::Request::new(tonic::body::Body::new(parts));
+    let connection = Streams::new(1 << 20).connection();
+    let mut request = http::Request::new(Arrived { body: Box::pin(parts), connection });
     request.headers_mut().insert("grpc-timeout", timeout.parse().unwrap());
-    let mut service = Gated::new(
+    let service = Gated::new(
         Working(Duration::from_millis(50)),
         Arc::clone(gate),
         usize::MAX,
         Arc::default(),
     );
-    let done = tower_service::Service::call(&mut service, request).await;
+    let done = service.call(request).await;
     (done.map_or_else(|status| status.code(), |_| tonic::Code::Ok), began.elapsed())
 }
 
@@ -141,12 +143,13 @@ async fn a_deadline_counts_from_the_arrival_of_the_requests_head() {
 }
 
 /// A body of these bytes whose client never says that it is all.
-fn endless(gate: &Arc<Gate>, bytes: &[u8], deadline: Option<Deadline>) -> GatedBody {
+fn endless(gate: &Arc<Gate>, bytes: &[u8], deadline: Option<Deadline>) -> GatedBody<impl Inbound> {
     let part = Ok::<_, Status>(Frame::data(Bytes::copy_from_slice(bytes)));
     let part = futures::stream::iter((!bytes.is_empty()).then_some(part));
     let never = futures::StreamExt::chain(part, futures::stream::pending());
-    let inner = tonic::body::Body::new(http_body_util::StreamBody::new(never));
-    GatedBody::new(inner, (Arc::clone(gate), u64::MAX), Hold::default(), None, deadline)
+    let inner = http_body_util::StreamBody::new(never);
+    let hold = Hold::new(Streams::new(1 << 20).connection(), deadline);
+    GatedBody::new(inner, (Arc::clone(gate), u64::MAX), hold)
 }
 
 #[tokio::test(start_paused = true)]
@@ -187,8 +190,12 @@ async fn what_is_too_large_or_more_than_a_message_is_refused_before_it_is_read()
 
 /// The message of a request that has room from now on.
 async fn admitted(gate: &Arc<Gate>, bytes: usize) -> Hold {
-    let (body, hold) = body(gate, vec![message(bytes)]);
-    body.collect().await.unwrap();
+    admitted_on(gate, bytes, Hold::default()).await
+}
+
+/// The same of one that holds this.
+async fn admitted_on(gate: &Arc<Gate>, bytes: usize, hold: Hold) -> Hold {
+    body_of(gate, vec![message(bytes)], hold.clone()).collect().await.unwrap();
     hold
 }
 
@@ -201,8 +208,8 @@ async fn reads_that_their_client_leaves_are_ended_where_others_wait_in_vain_for_
     let (left, other) = (streams.connection(), streams.connection());
     let mut reads = Vec::new();
     for connection in [&left, &left, &left, &other, &left, &left] {
-        let hold = admitted(&gate, 1 << 20).await;
-        let mut read = streams.answer(Some(Arc::clone(connection)), Some(hold));
+        let hold = Hold::new(Arc::clone(connection), None);
+        let mut read = streams.answer(admitted_on(&gate, 1 << 20, hold).await);
         read.make_room().await.unwrap();
         read.cover(64 << 10).await.unwrap();
         read.park(None, 0);
@@ -240,7 +247,8 @@ async fn reads_that_wait_behind_those_that_their_client_leaves_keep_the_room_of_
     let streams = Arc::new(Streams::new(64 << 20));
     let connection = streams.connection();
     let read = || async {
-        streams.answer(Some(Arc::clone(&connection)), Some(admitted(&gate, 1 << 20).await))
+        let hold = Hold::new(Arc::clone(&connection), None);
+        streams.answer(admitted_on(&gate, 1 << 20, hold).await)
     };
     let (mut second, mut first) = (read().await, read().await);
     second.make_room().await.unwrap();
@@ -271,7 +279,7 @@ async fn requests_that_their_clients_give_up_tell_of_the_want_of_room_too() {
     let gate = Arc::new(Gate::new(2 << 20, 2 << 20));
     let streams = Arc::new(Streams::new(64 << 20));
     let late = CLOSE_STALLED_AFTER.as_micros() as u64;
-    let mut read = streams.answer(None, Some(admitted(&gate, 900 << 10).await));
+    let mut read = streams.answer(admitted(&gate, 900 << 10).await);
     read.make_room().await.unwrap();
     read.cover(64 << 10).await.unwrap();
     read.park(None, 0);
@@ -289,7 +297,7 @@ async fn requests_that_their_clients_give_up_tell_of_the_want_of_room_too() {
     assert!(request.as_mut().now_or_never().is_none());
     drop(read);
     request.await.unwrap();
-    let mut read = streams.answer(None, Some(admitted(&gate, 900 << 10).await));
+    let mut read = streams.answer(admitted(&gate, 900 << 10).await);
     read.make_room().await.unwrap();
     read.cover(64 << 10).await.unwrap();
     read.park(None, 0);
