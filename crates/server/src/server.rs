@@ -227,7 +227,8 @@ fn start_over(
     let sweepers = Workers::start(Arc::clone(&env.spawner), "tepui-sweep", SWEEP_THREADS_MAX)?;
     let hot_tablets = Arc::new(HotTablets::new(listeners.len(), THREADS_EACH));
     let connections = Connections::new(open_files::connections_max(open_files::max()));
-    let doors = Door::all(listeners.len(), &connections);
+    let cores_count = listeners.len();
+    let doors = Door::all(cores_count, &connections);
     for (i, (listener, door)) in listeners.into_iter().zip(doors).enumerate() {
         let core = Arc::new(CoreRpcs::default());
         cores.push(Arc::clone(&core));
@@ -264,7 +265,8 @@ fn start_over(
             let _lent = (workers::lend(workers), large::lend(helper));
             core.run(runtime, listener, draining, io.as_ref());
         };
-        threads.push(env.spawner.spawn(&format!("tepui-core-{i}"), Box::new(work))?);
+        let name = format!("tepui-core-{i}");
+        threads.push(env.spawner.spawn_core(&name, (i, cores_count), Box::new(work))?);
     }
     let memory_bytes = config.budget.total_bytes;
     let sources = Sources {

@@ -17,6 +17,7 @@ use tepui_engine::tablet::{ReadView, ScanOptions};
 
 use super::{FAMILY, LACKED, Tepui, increment, load};
 use crate::check::ScanCheck;
+use crate::cores::Cores;
 use crate::dataset::{Dataset, Depth};
 use crate::error::{Error, Result};
 use crate::run::{Found, Lane, Run, Ticket};
@@ -91,13 +92,18 @@ pub(super) fn run(store: &Tepui, run: &Run<'_>) -> Result<()> {
                 return pollster::block_on(worker.work(false));
             }
         }
+        // What does not divide goes to the first threads.
+        let loops =
+            workload.in_flight / threads + usize::from(index < workload.in_flight % threads);
+        // A core of its own, as a server's threads have one.
+        let cores = Cores::of_this_thread()?;
+        if threads == cores.count() && loops > 1 {
+            cores.choose(index..index + 1)?;
+        }
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| Error::failed(format!("runtime: {error}")))?;
-        // What does not divide goes to the first threads.
-        let loops =
-            workload.in_flight / threads + usize::from(index < workload.in_flight % threads);
         runtime.block_on(async {
             let _attached = io.attach()?;
             if loops <= 1 {

@@ -324,6 +324,18 @@ pub trait Spawner: Send + Sync + Debug {
     ) -> Result<Box<dyn JoinHandle>> {
         self.spawn(name, work)
     }
+
+    /// The same for one of the cores that share nothing, by its place among so many: where the process may use exactly as
+    /// many processors, each core has one to itself. The scheduler wakes a thread where the device's interrupt came in, behind what runs there, and may let it wait
+    /// for milliseconds while another processor has nothing to do.
+    fn spawn_core(
+        &self,
+        name: &str,
+        _place: (usize, usize),
+        work: Box<dyn FnOnce() + Send>,
+    ) -> Result<Box<dyn JoinHandle>> {
+        self.spawn(name, work)
+    }
 }
 
 /// A running thread.

@@ -30,6 +30,67 @@ fn give_way() {
 #[cfg(not(target_os = "linux"))]
 fn give_way() {}
 
+/// Keeping threads to processors. A thread starts with those of the one that starts it, so whoever is started by one that is kept to its
+/// own gets those that it had before.
+#[cfg(target_os = "linux")]
+mod processors {
+    use std::cell::Cell;
+
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+    thread_local! {
+        /// Those that this thread had before it was kept to one of them.
+        static BEFORE: Cell<Option<CpuSet>> = const { Cell::new(None) };
+    }
+
+    /// What is to be given to a thread that this one starts.
+    pub(super) struct Given(Option<CpuSet>);
+
+    pub(super) fn to_give() -> Given {
+        Given(BEFORE.get())
+    }
+
+    impl Given {
+        pub(super) fn take(self) {
+            if let Some(all) = self.0 {
+                let _ = sched_setaffinity(None, &all);
+            }
+        }
+    }
+
+    /// Keeps this thread to the processor at this place, where it may use exactly as many as there are places: with fewer
+    /// places the others would be somebody else's, with more they would have to be shared. Where it is refused, the thread is like any other.
+    pub(super) fn keep_to(place: usize, places: usize) {
+        let Ok(all) = sched_getaffinity(None) else { return };
+        if all.count() as usize != places {
+            return;
+        }
+        let number = (0..CpuSet::MAX_CPU).filter(|number| all.is_set(*number)).nth(place);
+        let Some(number) = number else { return };
+        let mut own = CpuSet::new();
+        own.set(number);
+        if sched_setaffinity(None, &own).is_ok() {
+            BEFORE.set(Some(all));
+        }
+    }
+}
+
+/// Elsewhere the system knows best.
+#[cfg(not(target_os = "linux"))]
+mod processors {
+    pub(super) struct Given;
+
+    pub(super) fn to_give() -> Given {
+        Given
+    }
+
+    impl Given {
+        pub(super) fn take(self) {}
+    }
+
+    pub(super) fn keep_to(_place: usize, _places: usize) {}
+}
+
 /// Threads of the operating system.
 #[derive(Debug, Default)]
 pub struct ThreadSpawner;
@@ -48,6 +109,11 @@ impl Spawner for ThreadSpawner {
     #[expect(clippy::disallowed_types, reason = "this is the thread seam")]
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> Result<Box<dyn JoinHandle>> {
         debug_assert!(name.len() <= 15, "Linux cuts thread names at 15 bytes");
+        let given = processors::to_give();
+        let work = move || {
+            given.take();
+            work();
+        };
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(work)
@@ -65,6 +131,19 @@ impl Spawner for ThreadSpawner {
             work();
         };
         self.spawn(name, Box::new(yielding))
+    }
+
+    fn spawn_core(
+        &self,
+        name: &str,
+        (place, places): (usize, usize),
+        work: Box<dyn FnOnce() + Send>,
+    ) -> Result<Box<dyn JoinHandle>> {
+        let kept = move || {
+            processors::keep_to(place, places);
+            work();
+        };
+        self.spawn(name, Box::new(kept))
     }
 }
 
@@ -170,6 +249,35 @@ mod tests {
         ThreadSpawner.spawn_yielding("tepui-low", Box::new(work)).unwrap().join();
         assert_eq!(*seen.lock().unwrap(), (before + NICE).min(NICE_MAX));
         assert_eq!(nice(), before);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn cores_have_a_processor_each_where_there_are_as_many_and_what_they_start_has_all() {
+        use rustix::thread::{CpuSet, sched_getaffinity};
+        fn numbers() -> Vec<usize> {
+            let set = sched_getaffinity(None).unwrap();
+            (0..CpuSet::MAX_CPU).filter(|number| set.is_set(*number)).collect()
+        }
+        fn of_core(place: usize, places: usize) -> [Vec<usize>; 2] {
+            let (say, said) = std::sync::mpsc::channel();
+            let work = move || {
+                let own = numbers();
+                let inner = say.clone();
+                let work = move || inner.send(numbers()).unwrap();
+                ThreadSpawner.spawn("tepui-inner", Box::new(work)).unwrap().join();
+                say.send(own).unwrap();
+            };
+            let core = ThreadSpawner.spawn_core("tepui-core", (place, places), Box::new(work));
+            core.unwrap().join();
+            [said.recv().unwrap(), said.recv().unwrap()]
+        }
+        let all = numbers();
+        for (place, number) in all.iter().enumerate() {
+            assert_eq!(of_core(place, all.len()), [all.clone(), vec![*number]]);
+        }
+        assert_eq!(of_core(0, all.len() + 1), [all.clone(), all.clone()], "they share");
+        assert_eq!(numbers(), all);
     }
 
     #[test]

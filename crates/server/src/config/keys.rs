@@ -373,7 +373,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "server.cores",
         default: "0",
-        about: "cores that serve requests; 0 means all",
+        about: "cores that serve requests; 0 means all; where there are as many as processors, each keeps to one",
         set: |config, value| {
             config.cores = values::whole_number(value, CORES_MAX)?;
             Ok(())
