@@ -25,13 +25,14 @@ use http::{HeaderMap, HeaderValue, header};
 use http_body::{Body, Frame};
 use hyper::service::Service;
 use prost::Message;
-use tepui_bigtable::frame::{Framed, Incoming};
+use tepui_bigtable::frame::{Framed, HEADER_BYTES, Incoming};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::server::NamedService;
 use tonic::{Response, Status};
 
 use crate::admission::{GatedBody, Hold, Inbound};
 use crate::call::Within;
+use crate::limits::ENDS_AT_ONCE_BYTES;
 use crate::metrics::rpc::Counted;
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
@@ -245,7 +246,7 @@ pub fn unary<M: Framed>(answered: Result<Response<M>, Status>) -> Answer {
 
 /// The answer of an RPC with a stream of messages.
 pub fn streaming(answered: Result<Response<Counted<Within<Frames>>>, Status>) -> Answer {
-    answer(answered, Reply::Messages)
+    answer(answered, |messages| Reply::Messages(Ahead { messages, next: Poll::Pending }))
 }
 
 fn answer<T>(answered: Result<Response<T>, Status>, reply: impl FnOnce(T) -> Reply) -> Answer {
@@ -267,7 +268,7 @@ pub enum Reply {
     /// One that is to be sent.
     Message(Bytes),
     /// Those that are to be sent.
-    Messages(Counted<Within<Frames>>),
+    Messages(Ahead),
     /// All was sent but that it is all.
     Sent,
     /// It is over.
@@ -275,6 +276,28 @@ pub enum Reply {
     Over,
     /// What a service of tonic's has to send.
     Other(tonic::body::Body),
+}
+
+/// The messages of an answer, and what comes behind a small one where that is known: an answer of one is over when that is made, and
+/// keeps nothing while its client has not taken it.
+pub struct Ahead {
+    messages: Counted<Within<Frames>>,
+    next: Poll<Option<Result<Bytes, Status>>>,
+}
+
+impl Ahead {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        if let Poll::Ready(next) = std::mem::replace(&mut self.next, Poll::Pending) {
+            return Poll::Ready(next);
+        }
+        let message = ready!(self.messages.poll_next_unpin(context));
+        if let Some(Ok(frame)) = &message
+            && ((frame.len() - HEADER_BYTES) as u64) < ENDS_AT_ONCE_BYTES
+        {
+            self.next = self.messages.poll_next_unpin(context);
+        }
+        Poll::Ready(message)
+    }
 }
 
 impl fmt::Debug for Reply {
@@ -297,7 +320,13 @@ impl Body for Reply {
                 *self = Self::Sent;
                 return Poll::Ready(Some(Ok(Frame::data(message))));
             }
-            Self::Messages(messages) => ready!(messages.poll_next_unpin(context)),
+            Self::Messages(messages) => {
+                let message = ready!(messages.poll_next(context));
+                if matches!(messages.next, Poll::Ready(None)) {
+                    *self = Self::Sent;
+                }
+                message
+            }
             Self::Sent => None,
             Self::Over => return Poll::Ready(None),
             Self::Other(body) => return Pin::new(body).poll_frame(context),
@@ -336,7 +365,6 @@ mod tests {
     use crate::call::Terms;
     use crate::metrics::{self, rpc::Recorder};
     use http_body_util::{BodyExt as _, StreamBody};
-    use tepui_bigtable::frame::HEADER_BYTES;
     use tepui_engine::io::ManualClock;
     use tonic::Code;
 
@@ -353,7 +381,14 @@ mod tests {
         messages: Vec<Result<M, Status>>,
         head: Head,
     ) -> http::Response<Reply> {
-        let messages = Messages::new(futures::stream::iter(messages));
+        streamed_by(futures::stream::iter(messages), head).await
+    }
+
+    async fn streamed_by<M: Framed + Send + 'static>(
+        messages: impl Stream<Item = Result<M, Status>> + Send + 'static,
+        head: Head,
+    ) -> http::Response<Reply> {
+        let messages = Messages::new(messages);
         let call = std::future::ready(Ok(frames(head.answer(messages))));
         let terms = Terms::of(&Request::new(()));
         let recorder = Recorder::new(Arc::default(), Arc::new(ManualClock::new(1)));
@@ -455,6 +490,43 @@ mod tests {
         let Ok(refused) = unary(Err::<Response<MutateRowResponse>, _>(Status::not_found("no")));
         assert_eq!(refused.headers()["grpc-status"], "5");
         assert!(refused.into_body().is_end_stream());
+    }
+
+    /// A stream of messages of these sizes which ends, and whether it is still there.
+    async fn held(sizes: &[usize]) -> (http::Response<Reply>, Arc<()>) {
+        let held = Arc::new(());
+        let holds = Arc::clone(&held);
+        let message = |bytes: &usize| {
+            Ok(PingAndWarmRequest { name: "n".repeat(*bytes), ..Default::default() })
+        };
+        let messages: Vec<_> = sizes.iter().map(message).collect();
+        let messages = futures::stream::iter(messages).inspect(move |_| _ = &holds);
+        (streamed_by(messages, Head::default()).await, held)
+    }
+
+    #[tokio::test]
+    async fn an_answer_of_one_small_message_keeps_nothing_until_its_client_takes_it() {
+        const SMALL: usize = ENDS_AT_ONCE_BYTES as usize - 10;
+        const LARGE: usize = ENDS_AT_ONCE_BYTES as usize;
+        for (sizes, is_kept) in [
+            (&[SMALL][..], false),
+            (&[LARGE], true),
+            // The second is there when the first is sent, the end is not.
+            (&[SMALL, SMALL], true),
+            (&[LARGE, SMALL], true),
+        ] {
+            let (answer, held) = held(sizes).await;
+            let mut body = answer.into_body();
+            body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!(Arc::strong_count(&held) > 1, is_kept, "{sizes:?}");
+            for _ in 1..sizes.len() {
+                body.frame().await.unwrap().unwrap().into_data().unwrap();
+            }
+            let trailers = body.frame().await.unwrap().unwrap().into_trailers().unwrap();
+            assert_eq!(trailers["grpc-status"], "0");
+            assert_eq!(Arc::strong_count(&held), 1);
+            assert!(body.frame().await.is_none());
+        }
     }
 
     #[tokio::test]

@@ -179,9 +179,10 @@ pub const CLOSE_STALLED_BYTES: u64 = tepui_bigtable::limits::RESPONSE_BYTES_MAX 
 /// follows in as few calls as can be. To ask costs two allocations and a wake-up.
 pub const UNPACED_BYTES_MAX: usize = 96 << 10;
 
-/// Bytes of messages, with the five before each, at which the transport (tonic) hands on what it has before it asks for more: 32 KiB, less
-/// those five. An answer of fewer is over when its first piece is made; one of more is there for as long as its client takes nothing.
-pub const TRANSPORT_BATCH_BYTES: u64 = (32 << 10) - 5;
+/// Bytes of a message with which it is asked what is behind it before it is handed on: fewer. An answer of one such message is over when
+/// that is made, and keeps nothing however long its client takes; a larger one is there until it was taken. More would let each
+/// frozen stream keep so much where nobody looks; with less, more answers would be looked for.
+pub const ENDS_AT_ONCE_BYTES: u64 = 32 << 10;
 
 /// How often stalled reads are looked for.
 pub const RELIEF_INTERVAL: Duration = Duration::from_millis(250);

@@ -31,8 +31,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::{Connection, Gate, Hold};
 use crate::limits::{
     ANSWER_WAIT, ANSWERS_PER_CONNECTION_PART, CLOSE_STALLED_AFTER, CLOSE_STALLED_BYTES,
-    FIRST_MESSAGE_TURN, FIRST_MESSAGE_TURN_BYTES, STALLED_AFTER, STALLED_REQUESTS_PART,
-    TRANSPORT_BATCH_BYTES,
+    ENDS_AT_ONCE_BYTES, FIRST_MESSAGE_TURN, FIRST_MESSAGE_TURN_BYTES, STALLED_AFTER,
+    STALLED_REQUESTS_PART,
 };
 
 /// Bytes of a unit of the budget: what it is counted in.
@@ -498,10 +498,10 @@ impl Answer {
         Error::overloaded(what, RETRY_AFTER)
     }
 
-    /// Whether an answer that is one message of so many bytes is over as soon as that is made: the transport asks what is behind it
-    /// before it hands it on. One that is larger holds its room until its client takes it, and has to be parked.
+    /// Whether an answer that is one message of so many bytes is over as soon as that is made: it is asked what is behind it
+    /// before it is handed on ([`crate::grpc`]). One that is larger holds its room until its client takes it, and has to be parked.
     pub fn is_over_at_once(bytes: u64) -> bool {
-        bytes < TRANSPORT_BATCH_BYTES
+        bytes < ENDS_AT_ONCE_BYTES
     }
 
     /// Where it is seen by who relieves others; from the first call on.
