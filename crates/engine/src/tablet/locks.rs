@@ -1,43 +1,50 @@
-//! Row locks: every write takes the lock of its row, so that a read-modify-write excludes all others of
-//! the row between its read and its place in the log. Locks are striped: rows share a fixed number of
-//! mutexes by hash. A holder never waits for a second lock, so stripes cannot deadlock.
+//! Row locks: a read-modify-write has the lock of its row from its read to its place in the log, and excludes all other writes of
+//! the row meanwhile. Writes that have read nothing share the lock: their order is that of the log, whichever it is, and of a hot row
+//! none has to wait for another, which may be on a thread that is not running. Locks are striped: rows share a fixed number of
+//! them by hash. A holder never waits for a second lock, so stripes cannot deadlock.
 //!
 //! A lock that is let go is free for who comes first, which may be a write that has not waited: it is on a thread that runs,
 //! where the one that waits longest may have to be woken on another. Handed to that one instead, a lock held for microseconds is
-//! taken for as long as a wake-up takes, and all writes of a hot row queue for it. Who has waited for half a millisecond goes
-//! before those that come (the mutex's own rule), so that none waits for good.
+//! taken for as long as a wake-up takes, and all read-modify-writes of a hot row queue for it. Who has waited for half a millisecond goes
+//! before those that come (the lock's own rule), and before those that would share it, so that none waits for good.
 
 use std::sync::{Arc, OnceLock};
 
-use async_lock::{Mutex, MutexGuard, MutexGuardArc};
+use async_lock::{RwLock, RwLockReadGuard, RwLockReadGuardArc, RwLockWriteGuardArc};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Stripes per tablet. Fewer make unrelated rows wait for each other across a read-modify-write's disk
-/// read; more only cost memory (about 40 bytes each).
+/// read; more only cost memory (about 64 bytes each).
 const ROW_LOCK_STRIPES: usize = 1024;
 
 /// The lock table of one tablet. Made with the first lock: thousands of tablets may be idle, or deleted and kept for a while.
 #[derive(Debug, Default)]
 pub(crate) struct RowLocks {
-    stripes: OnceLock<Box<[Arc<Mutex<()>>]>>,
+    stripes: OnceLock<Box<[Arc<RwLock<()>>]>>,
 }
 
 /// Excludes every other write of its row while it lives.
 #[derive(Debug)]
 pub struct RowLock {
-    _guard: MutexGuardArc<()>,
+    _guard: RwLockWriteGuardArc<()>,
 }
 
-/// The locks of several rows, which are taken without waiting ([`RowLocks::try_lock_beside`]).
+/// Excludes every read-modify-write of its row while it lives.
+#[derive(Debug)]
+pub(super) struct RowShare {
+    _guard: RwLockReadGuardArc<()>,
+}
+
+/// Shares of the locks of several rows, which are taken without waiting ([`RowLocks::try_share_beside`]).
 #[derive(Debug, Default)]
-pub(crate) struct HeldLocks<'a> {
+pub(super) struct HeldShares<'a> {
     /// Of the guards, in their order; few enough to be looked through.
     stripes: Vec<usize>,
-    guards: Vec<MutexGuard<'a, ()>>,
+    guards: Vec<RwLockReadGuard<'a, ()>>,
 }
 
 impl RowLocks {
-    fn stripes(&self) -> &[Arc<Mutex<()>>] {
+    fn stripes(&self) -> &[Arc<RwLock<()>>] {
         self.stripes.get_or_init(|| (0..ROW_LOCK_STRIPES).map(|_| Arc::default()).collect())
     }
 
@@ -45,22 +52,27 @@ impl RowLocks {
         xxh3_64(row) as usize % ROW_LOCK_STRIPES
     }
 
-    /// Waits until the row is free.
-    pub(crate) async fn lock(&self, row: &[u8]) -> RowLock {
-        let stripe = Self::stripe(row);
-        let mutex = self.stripes().get(stripe).expect("the remainder is below the count");
-        RowLock { _guard: mutex.lock_arc().await }
+    fn of(&self, row: &[u8]) -> &Arc<RwLock<()>> {
+        self.stripes().get(Self::stripe(row)).expect("the remainder is below the count")
     }
 
-    /// Takes the lock of a row beside others, unless that would have to wait.
-    pub(crate) fn try_lock_beside<'a>(&'a self, held: &mut HeldLocks<'a>, row: &[u8]) -> bool {
+    /// Waits until the row is free.
+    pub(super) async fn lock(&self, row: &[u8]) -> RowLock {
+        RowLock { _guard: self.of(row).write_arc().await }
+    }
+
+    /// Waits until no read-modify-write has the row.
+    pub(super) async fn share(&self, row: &[u8]) -> RowShare {
+        RowShare { _guard: self.of(row).read_arc().await }
+    }
+
+    /// Takes a share of the lock of a row beside others, unless that would have to wait.
+    pub(super) fn try_share_beside<'a>(&'a self, held: &mut HeldShares<'a>, row: &[u8]) -> bool {
         let stripe = Self::stripe(row);
         if held.stripes.contains(&stripe) {
             return true;
         }
-        let Some(Some(guard)) = self.stripes().get(stripe).map(|mutex| mutex.try_lock()) else {
-            return false;
-        };
+        let Some(guard) = self.of(row).try_read() else { return false };
         held.stripes.push(stripe);
         held.guards.push(guard);
         true
@@ -68,10 +80,10 @@ impl RowLocks {
 
     /// Waits until nobody holds a row's lock, and excludes all writes while the locks live. Taken in
     /// order, so two that take all of them do not wait for each other in a circle.
-    pub(crate) async fn lock_all(&self) -> Vec<RowLock> {
+    pub(super) async fn lock_all(&self) -> Vec<RowLock> {
         let mut locks = Vec::with_capacity(ROW_LOCK_STRIPES);
-        for mutex in self.stripes() {
-            locks.push(RowLock { _guard: mutex.lock_arc().await });
+        for stripe in self.stripes() {
+            locks.push(RowLock { _guard: stripe.write_arc().await });
         }
         locks
     }
@@ -92,8 +104,30 @@ mod tests {
         let all = block_on(locks.lock_all());
         let mut row = pin!(locks.lock(b"row"));
         assert!(row.as_mut().now_or_never().is_none());
-        assert!(!locks.try_lock_beside(&mut HeldLocks::default(), b"row"));
+        let mut share = pin!(locks.share(b"row"));
+        assert!(share.as_mut().now_or_never().is_none());
+        assert!(!locks.try_share_beside(&mut HeldShares::default(), b"row"));
         drop(all);
         assert!(row.now_or_never().is_some());
+        assert!(share.now_or_never().is_some());
+    }
+
+    #[test]
+    fn who_shares_a_row_waits_for_whom_has_it_and_not_for_each_other() {
+        let locks = RowLocks::default();
+        let shares = [block_on(locks.share(b"row")), block_on(locks.share(b"row"))];
+        let mut held = HeldShares::default();
+        assert!(locks.try_share_beside(&mut held, b"row"));
+        // Who wants it for itself is not passed by those that come after.
+        let mut own = pin!(locks.lock(b"row"));
+        assert!(own.as_mut().now_or_never().is_none());
+        assert!(!locks.try_share_beside(&mut HeldShares::default(), b"row"));
+        let mut late = pin!(locks.share(b"row"));
+        assert!(late.as_mut().now_or_never().is_none());
+        drop((shares, held));
+        let own = own.now_or_never().expect("nobody shares it any more");
+        assert!(late.as_mut().now_or_never().is_none());
+        drop(own);
+        assert!(late.now_or_never().is_some());
     }
 }

@@ -14,21 +14,26 @@ use crate::log::{CommitDone, EncodedBatch, Permit, Source, encode_batch_of};
 use crate::memtable::MemtableWriter;
 use crate::pressure::{self, Behind, Pressure, Priority};
 
-use super::locks::HeldLocks;
+use super::locks::HeldShares;
 use super::view::View;
 use super::{RowLock, Tablet};
 
 impl Tablet {
     /// Applies mutations to one row, in order and atomically; resolves when they are durable and visible, or with an error:
     /// one that is [in doubt](Error::in_doubt) where they may have been applied.
-    /// Takes and releases the row's lock. Cells with [`TIMESTAMP_OF_WRITE`](crate::cell::TIMESTAMP_OF_WRITE) get the time at
-    /// which it has that lock. `Overloaded`, at once and with a hint when to try again, where the
+    /// Shares the row's lock with other writes that have read nothing. Cells with [`TIMESTAMP_OF_WRITE`](crate::cell::TIMESTAMP_OF_WRITE) get the time at
+    /// which no read-modify-write has it. `Overloaded`, at once and with a hint when to try again, where the
     /// write is among those that are refused because background work is behind ([`crate::pressure`]).
     pub async fn apply(&self, batch: RowBatch) -> Result<Seq> {
         self.admit()?;
+        self.apply_admitted(batch).await
+    }
+
+    /// The same for a write that was let in.
+    async fn apply_admitted(&self, batch: RowBatch) -> Result<Seq> {
         let encoded = self.encode(&batch, Source::User)?;
-        let lock = self.lock_row(&batch.row).await;
-        self.commit(lock, batch, encoded).await
+        let share = self.locks.share(&batch.row).await;
+        self.commit(share, batch, encoded).await
     }
 
     /// Waits for and takes the lock of a row.
@@ -44,7 +49,7 @@ impl Tablet {
         self.commit(lock, batch, encoded).await
     }
 
-    async fn commit(&self, lock: RowLock, batch: RowBatch, encoded: EncodedBatch) -> Result<Seq> {
+    async fn commit<L>(&self, lock: L, batch: RowBatch, encoded: EncodedBatch) -> Result<Seq> {
         let permit = self.core.pipeline.admit(encoded.len()).await?;
         let done = self.enqueue([encoded], permit, &mut [batch])?;
         drop(lock);
@@ -70,10 +75,10 @@ impl Tablet {
             rows.push((batch, encoded));
         }
         let permit = self.core.pipeline.admit_all(rows.len(), bytes).await?;
-        let mut held = HeldLocks::default();
+        let mut held = HeldShares::default();
         // Rows in the midst of a read-modify-write are left for later: to wait for their locks would let others wait for ours.
         let busy: Vec<_> = rows
-            .extract_if(.., |(batch, _)| !self.locks.try_lock_beside(&mut held, &batch.row))
+            .extract_if(.., |(batch, _)| !self.locks.try_share_beside(&mut held, &batch.row))
             .collect();
         let (mut batches, encoded): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
         self.fetch_rows(&batches);
@@ -85,10 +90,7 @@ impl Tablet {
             Some(self.enqueue(encoded, permit, &mut batches)?)
         };
         drop(held);
-        let alone = busy.into_iter().map(|(batch, _)| async {
-            let lock = self.lock_row(&batch.row).await;
-            self.apply_locked(lock, batch).await
-        });
+        let alone = busy.into_iter().map(|(batch, _)| self.apply_admitted(batch));
         let together = async {
             match done {
                 Some(done) => done.await.map(|_| ()),
@@ -132,7 +134,7 @@ impl Tablet {
         self.core.pipeline.wait_visible(last?).await
     }
 
-    /// Gives batches, whose rows are locked, their time and their place in the log, and puts them into the memtable. `encoded` are
+    /// Gives batches, whose rows are locked or shared, their time and their place in the log, and puts them into the memtable. `encoded` are
     /// `batches`.
     pub(super) fn enqueue<E>(
         &self,
@@ -182,8 +184,8 @@ impl Tablet {
         Ok(commit.applied())
     }
 
-    /// The time for a cell that is written now, in microseconds, whole milliseconds. Taken with the row locked, it is not before
-    /// that of any cell that was written to the row with such a time earlier, unless the wall clock went back by more than a minute.
+    /// The time for a cell that is written now, in microseconds, whole milliseconds. Taken with the row locked or shared, it is not before
+    /// that of any cell of a write to the row that was over by then, unless the wall clock went back by more than a minute.
     pub fn time_of_write(&self) -> Timestamp {
         self.core.pipeline.hlc().time_of_write()
     }
@@ -303,8 +305,7 @@ impl Tablet {
     /// that embed the engine and have nobody to send away. Those who wait are the caller's to bound.
     pub async fn apply_when_room(&self, batch: RowBatch) -> Result<Seq> {
         self.wait_for_room().await?;
-        let lock = self.lock_row(&batch.row).await;
-        self.apply_locked(lock, batch).await
+        self.apply_admitted(batch).await
     }
 
     /// Applies batches as [`Self::apply_rows`] does, but waits as [`Self::apply_when_room`].
