@@ -3,7 +3,7 @@
 //! * [`host`]: a server in this process, as `tepui serve` runs one, whose threads are told from the clients'.
 //! * [`slow_disk`]: one in a process of its own, whose disk takes few bytes a second.
 //! * [`threads`]: what the threads of a kind use: processor time, and allocations ([`counting`]).
-//! * [`echo`]: what tonic can do at best: the same messages without a database.
+//! * [`echo`]: what gRPC costs at least: the same messages without a database.
 //! * [`bad_clients`]: clients that do not read, send too much, or go away; [`priority`]: whose threads go first.
 //! * [`emulator`]: Google's emulator as another process.
 //! * [`groups`]: the bars; [`bench`] what they share.

@@ -364,8 +364,10 @@ impl RowReader {
         }
         let points = self.points.get_or_insert_default();
         while points.len() < window {
-            let Some(Piece::Row(tablet, row)) = self.pieces.last().cloned() else { return };
-            self.pieces.pop();
+            if !matches!(self.pieces.last(), Some(Piece::Row(..))) {
+                return;
+            }
+            let Some(Piece::Row(tablet, row)) = self.pieces.pop() else { return };
             self.asked.push_back(Piece::Row(Arc::clone(&tablet), row.clone()));
             let shared = self.shared_projection.get_or_insert_with(|| Arc::new(projection.clone()));
             let projection = Arc::clone(shared);

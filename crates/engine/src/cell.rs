@@ -69,7 +69,7 @@ pub type Timestamp = i64;
 pub const TIMESTAMP_MAX: Timestamp = i64::MAX;
 
 /// In a batch that is to be written, the timestamp of a [`Mutation::Put`] that is to have the time of its write: whole
-/// milliseconds, which are filled in when the row is locked, so that what is written later is not older. Never a cell's own.
+/// milliseconds, which are filled in when the row is locked or shared, so that a write that begins when another is over is not older. Never a cell's own.
 pub const TIMESTAMP_OF_WRITE: Timestamp = Timestamp::MIN;
 
 /// Bytes of a key after its column prefix.

@@ -25,14 +25,14 @@ use http::{HeaderMap, HeaderValue, header};
 use http_body::{Body, Frame};
 use hyper::service::Service;
 use prost::Message;
-use tepui_bigtable::frame::{Framed, HEADER_BYTES, Incoming};
+use tepui_bigtable::frame::{Framed, Incoming};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::server::NamedService;
 use tonic::{Response, Status};
 
 use crate::admission::{GatedBody, Hold, Inbound};
 use crate::call::Within;
-use crate::limits::ENDS_AT_ONCE_BYTES;
+use crate::limits::HEADERS_REUSED_MAX;
 use crate::metrics::rpc::Counted;
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
@@ -103,16 +103,28 @@ impl<M> Request<M> {
 }
 
 impl Head {
-    /// An answer to the request, whose headers are in the memory that those of the request were in.
+    /// An answer to the request, whose headers are in the memory that those of the request were in, unless that is much: nobody
+    /// counts it while the answer waits for its client.
     pub fn answer<T>(self, message: T) -> Response<T> {
         let mut headers = self.headers;
         headers.clear();
+        if headers.capacity() > HEADERS_REUSED_MAX {
+            headers = HeaderMap::new();
+        }
         Response::from_parts(MetadataMap::from_headers(headers), message, http::Extensions::new())
     }
 }
 
+/// A message as it is sent.
+#[derive(Debug)]
+pub struct Piece {
+    frame: Bytes,
+    /// The stream is known to end behind it.
+    is_last: bool,
+}
+
 /// Messages as they are sent.
-pub type Frames = BoxStream<'static, Result<Bytes, Status>>;
+pub type Frames = BoxStream<'static, Result<Piece, Status>>;
 
 /// The messages of an answer, which are of this type.
 pub struct Messages<M> {
@@ -123,7 +135,16 @@ pub struct Messages<M> {
 impl<M: Framed + 'static> Messages<M> {
     /// Those of a stream, which has a place of its own from here on.
     pub fn new(messages: impl Stream<Item = Result<M, Status>> + Send + 'static) -> Self {
-        let frames = messages.map(|message| message.map(M::into_frame));
+        Self::ending(messages.map(|message| message.map(|message| (message, false))))
+    }
+
+    /// The same, each with whether the stream ends behind it, at once when it is asked: such an answer is over when that
+    /// message is made, and keeps nothing however long its client takes.
+    pub fn ending(
+        messages: impl Stream<Item = Result<(M, bool), Status>> + Send + 'static,
+    ) -> Self {
+        let piece = |(message, is_last): (M, bool)| Piece { frame: message.into_frame(), is_last };
+        let frames = messages.map(move |message| message.map(piece));
         Self { frames: Box::pin(frames), of: PhantomData }
     }
 }
@@ -246,7 +267,7 @@ pub fn unary<M: Framed>(answered: Result<Response<M>, Status>) -> Answer {
 
 /// The answer of an RPC with a stream of messages.
 pub fn streaming(answered: Result<Response<Counted<Within<Frames>>>, Status>) -> Answer {
-    answer(answered, |messages| Reply::Messages(Ahead { messages, next: Poll::Pending }))
+    answer(answered, Reply::Messages)
 }
 
 fn answer<T>(answered: Result<Response<T>, Status>, reply: impl FnOnce(T) -> Reply) -> Answer {
@@ -268,7 +289,7 @@ pub enum Reply {
     /// One that is to be sent.
     Message(Bytes),
     /// Those that are to be sent.
-    Messages(Ahead),
+    Messages(Counted<Within<Frames>>),
     /// All was sent but that it is all.
     Sent,
     /// It is over.
@@ -276,28 +297,6 @@ pub enum Reply {
     Over,
     /// What a service of tonic's has to send.
     Other(tonic::body::Body),
-}
-
-/// The messages of an answer, and what comes behind a small one where that is known: an answer of one is over when that is made, and
-/// keeps nothing while its client has not taken it.
-pub struct Ahead {
-    messages: Counted<Within<Frames>>,
-    next: Poll<Option<Result<Bytes, Status>>>,
-}
-
-impl Ahead {
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
-        if let Poll::Ready(next) = std::mem::replace(&mut self.next, Poll::Pending) {
-            return Poll::Ready(next);
-        }
-        let message = ready!(self.messages.poll_next_unpin(context));
-        if let Some(Ok(frame)) = &message
-            && ((frame.len() - HEADER_BYTES) as u64) < ENDS_AT_ONCE_BYTES
-        {
-            self.next = self.messages.poll_next_unpin(context);
-        }
-        Poll::Ready(message)
-    }
 }
 
 impl fmt::Debug for Reply {
@@ -321,11 +320,14 @@ impl Body for Reply {
                 return Poll::Ready(Some(Ok(Frame::data(message))));
             }
             Self::Messages(messages) => {
-                let message = ready!(messages.poll_next(context));
-                if matches!(messages.next, Poll::Ready(None)) {
+                let piece = ready!(messages.poll_next_unpin(context));
+                // Nothing is waited for here: the message is with nobody yet, and what is behind it is to be where it can be put aside.
+                if matches!(&piece, Some(Ok(piece)) if piece.is_last)
+                    && matches!(messages.poll_next_unpin(context), Poll::Ready(None))
+                {
                     *self = Self::Sent;
                 }
-                message
+                piece.map(|piece| piece.map(|piece| piece.frame))
             }
             Self::Sent => None,
             Self::Over => return Poll::Ready(None),
@@ -365,6 +367,8 @@ mod tests {
     use crate::call::Terms;
     use crate::metrics::{self, rpc::Recorder};
     use http_body_util::{BodyExt as _, StreamBody};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tepui_bigtable::frame::HEADER_BYTES;
     use tepui_engine::io::ManualClock;
     use tonic::Code;
 
@@ -381,14 +385,13 @@ mod tests {
         messages: Vec<Result<M, Status>>,
         head: Head,
     ) -> http::Response<Reply> {
-        streamed_by(futures::stream::iter(messages), head).await
+        streamed_by(Messages::new(futures::stream::iter(messages)), head).await
     }
 
-    async fn streamed_by<M: Framed + Send + 'static>(
-        messages: impl Stream<Item = Result<M, Status>> + Send + 'static,
+    async fn streamed_by<M: Framed + 'static>(
+        messages: Messages<M>,
         head: Head,
     ) -> http::Response<Reply> {
-        let messages = Messages::new(messages);
         let call = std::future::ready(Ok(frames(head.answer(messages))));
         let terms = Terms::of(&Request::new(()));
         let recorder = Recorder::new(Arc::default(), Arc::new(ManualClock::new(1)));
@@ -492,39 +495,29 @@ mod tests {
         assert!(refused.into_body().is_end_stream());
     }
 
-    /// A stream of messages of these sizes which ends, and whether it is still there.
-    async fn held(sizes: &[usize]) -> (http::Response<Reply>, Arc<()>) {
-        let held = Arc::new(());
-        let holds = Arc::clone(&held);
-        let message = |bytes: &usize| {
-            Ok(PingAndWarmRequest { name: "n".repeat(*bytes), ..Default::default() })
-        };
-        let messages: Vec<_> = sizes.iter().map(message).collect();
-        let messages = futures::stream::iter(messages).inspect(move |_| _ = &holds);
-        (streamed_by(messages, Head::default()).await, held)
-    }
-
     #[tokio::test]
-    async fn an_answer_of_one_small_message_keeps_nothing_until_its_client_takes_it() {
-        const SMALL: usize = ENDS_AT_ONCE_BYTES as usize - 10;
-        const LARGE: usize = ENDS_AT_ONCE_BYTES as usize;
-        for (sizes, is_kept) in [
-            (&[SMALL][..], false),
-            (&[LARGE], true),
-            // The second is there when the first is sent, the end is not.
-            (&[SMALL, SMALL], true),
-            (&[LARGE, SMALL], true),
-        ] {
-            let (answer, held) = held(sizes).await;
-            let mut body = answer.into_body();
+    async fn an_answer_is_over_with_its_last_message_and_is_not_asked_for_more_behind_another() {
+        for last_is_known in [true, false] {
+            let held = Arc::new(());
+            let holds = Arc::clone(&held);
+            let message = MutateRowResponse {};
+            let messages = [(message, false), (message, last_is_known)].map(Ok);
+            let messages = futures::stream::iter(messages).inspect(move |_| _ = &holds);
+            let asked = Arc::new(AtomicUsize::new(0));
+            let asks = Arc::clone(&asked);
+            let mut messages = Box::pin(messages);
+            let messages = futures::stream::poll_fn(move |context| {
+                asks.fetch_add(1, Ordering::Relaxed);
+                messages.poll_next_unpin(context)
+            });
+            let mut body =
+                streamed_by(Messages::ending(messages), Head::default()).await.into_body();
             body.frame().await.unwrap().unwrap().into_data().unwrap();
-            assert_eq!(Arc::strong_count(&held) > 1, is_kept, "{sizes:?}");
-            for _ in 1..sizes.len() {
-                body.frame().await.unwrap().unwrap().into_data().unwrap();
-            }
+            assert_eq!(asked.load(Ordering::Relaxed), 1, "what is behind it may have to wait");
+            body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!(Arc::strong_count(&held) == 1, last_is_known, "it keeps nothing");
             let trailers = body.frame().await.unwrap().unwrap().into_trailers().unwrap();
             assert_eq!(trailers["grpc-status"], "0");
-            assert_eq!(Arc::strong_count(&held), 1);
             assert!(body.frame().await.is_none());
         }
     }

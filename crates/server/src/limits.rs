@@ -179,10 +179,14 @@ pub const CLOSE_STALLED_BYTES: u64 = tepui_bigtable::limits::RESPONSE_BYTES_MAX 
 /// follows in as few calls as can be. To ask costs two allocations and a wake-up.
 pub const UNPACED_BYTES_MAX: usize = 96 << 10;
 
-/// Bytes of a message with which it is asked what is behind it before it is handed on: fewer. An answer of one such message is over when
-/// that is made, and keeps nothing however long its client takes; a larger one is there until it was taken. More would let each
+/// Bytes of the last message of an answer with which that is over when the message is made, and keeps nothing however long its client
+/// takes: fewer. With a larger one it is there until that was taken. More would let each
 /// frozen stream keep so much where nobody looks; with less, more answers would be looked for.
 pub const ENDS_AT_ONCE_BYTES: u64 = 32 << 10;
+
+/// Headers that the memory of a request's has room for where its answer's are made in it, at most. Clients send some ten; larger
+/// tables, of hundreds of kilobytes, would stay with the transport for as long as an answer is not read.
+pub const HEADERS_REUSED_MAX: usize = 64;
 
 /// How often stalled reads are looked for.
 pub const RELIEF_INTERVAL: Duration = Duration::from_millis(250);

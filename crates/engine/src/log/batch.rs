@@ -19,8 +19,8 @@
 //! ```
 //!
 //! A batch is encoded before its place in history is known: the first sequence stands at a fixed offset
-//! and is filled in under the lock that hands sequences out. So are the timestamps that are to be the time of the write, under
-//! the lock of its row: until then each holds the place of the one before it. Decoding shares the record's memory and
+//! and is filled in under the lock that hands sequences out. So are, before that, the timestamps that are to be the time of the write, with
+//! the lock of its row, or a share of it, in hand: until then each holds the place of the one before it. Decoding shares the record's memory and
 //! copies nothing; it takes any bytes and never reserves more than they can hold.
 
 use bytes::Bytes;

@@ -51,8 +51,8 @@ impl Hlc {
     }
 
     /// The time for cells that are written now, in microseconds, whole milliseconds: that of the wall clock; where this went
-    /// back by a minute at most, that of the write before. Asked with the row locked, it is not before that of what was
-    /// written to the row earlier, unless the wall clock went back further.
+    /// back by a minute at most, that of the write before. Asked with the row locked or shared, it is not before that of a
+    /// write to the row that was over by then, unless the wall clock went back further.
     pub fn time_of_write(&self) -> Timestamp {
         let now = self.now_millis();
         let written = self.written.load(Ordering::Acquire);

@@ -6,11 +6,13 @@
 //! A lock that is let go is free for who comes first, which may be a write that has not waited: it is on a thread that runs,
 //! where the one that waits longest may have to be woken on another. Handed to that one instead, a lock held for microseconds is
 //! taken for as long as a wake-up takes, and all read-modify-writes of a hot row queue for it. Who has waited for half a millisecond goes
-//! before those that come (the lock's own rule), and before those that would share it, so that none waits for good.
+//! before those that come, whether to have the lock or to share it (the rule of the lock's own mutex), so that none waits for good.
 
 use std::sync::{Arc, OnceLock};
 
-use async_lock::{RwLock, RwLockReadGuard, RwLockReadGuardArc, RwLockWriteGuardArc};
+use async_lock::{
+    RwLock, RwLockReadGuard, RwLockReadGuardArc, RwLockUpgradableReadGuardArc, RwLockWriteGuardArc,
+};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Stripes per tablet. Fewer make unrelated rows wait for each other across a read-modify-write's disk
@@ -63,7 +65,13 @@ impl RowLocks {
 
     /// Waits until no read-modify-write has the row.
     pub(super) async fn share(&self, row: &[u8]) -> RowShare {
-        RowShare { _guard: self.of(row).read_arc().await }
+        let lock = self.of(row);
+        if let Some(guard) = lock.try_read_arc() {
+            return RowShare { _guard: guard };
+        }
+        // In one line with those who want it for themselves: shares that wait apart have no turn while others take it again and again.
+        let turn = lock.upgradable_read_arc().await;
+        RowShare { _guard: RwLockUpgradableReadGuardArc::downgrade(turn) }
     }
 
     /// Takes a share of the lock of a row beside others, unless that would have to wait.
@@ -97,6 +105,7 @@ mod tests {
     use futures::executor::block_on;
 
     use super::*;
+    use crate::io::{Clock as _, SystemClock};
 
     #[test]
     fn all_locks_exclude_rows_that_are_locked_for_the_first_time_after_them() {
@@ -109,6 +118,22 @@ mod tests {
         assert!(!locks.try_share_beside(&mut HeldShares::default(), b"row"));
         drop(all);
         assert!(row.now_or_never().is_some());
+        assert!(share.now_or_never().is_some());
+    }
+
+    #[test]
+    fn who_waits_to_share_a_row_has_a_turn_among_those_who_take_it_again_and_again() {
+        let locks = RowLocks::default();
+        let mut own = block_on(locks.lock(b"row"));
+        let mut share = pin!(locks.share(b"row"));
+        let clock = SystemClock::new();
+        loop {
+            assert!(share.as_mut().now_or_never().is_none());
+            drop(own);
+            let Some(again) = locks.lock(b"row").now_or_never() else { break };
+            own = again;
+            assert!(clock.monotonic_micros() < 10_000_000, "it is passed for ever");
+        }
         assert!(share.now_or_never().is_some());
     }
 

@@ -498,8 +498,8 @@ impl Answer {
         Error::overloaded(what, RETRY_AFTER)
     }
 
-    /// Whether an answer that is one message of so many bytes is over as soon as that is made: it is asked what is behind it
-    /// before it is handed on ([`crate::grpc`]). One that is larger holds its room until its client takes it, and has to be parked.
+    /// Whether an answer that is one message of so many bytes is over as soon as that is made: who makes it says so, and it is let go of
+    /// before the message is handed on ([`crate::grpc`]). One that is larger holds its room until its client takes it, and has to be parked.
     pub fn is_over_at_once(bytes: u64) -> bool {
         bytes < ENDS_AT_ONCE_BYTES
     }

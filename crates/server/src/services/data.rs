@@ -146,7 +146,7 @@ impl DataService {
             answer: self.streams.answer(head.hold.clone()),
             clock: Arc::clone(&self.clock),
         });
-        Ok(head.answer(Messages::new(messages)))
+        Ok(head.answer(Messages::ending(messages)))
     }
 
     pub(super) async fn on_sample_row_keys(
@@ -341,10 +341,11 @@ struct RowMessages {
 /// Pulls messages one at a time, as fast as the client takes them; dropped with the stream when the client
 /// goes away. Yields between messages, so that a scan served from memory alone leaves the core to other
 /// requests. Not before the first and not before the end: the message of a small read, and the status behind
-/// it, go out in one piece. Between two messages, the read is where it can be suspended.
+/// it, go out in one piece. Between two messages, the read is where it can be suspended. Each comes with whether it is the last of a
+/// read that is over with it.
 fn row_messages(
     messages: RowMessages,
-) -> impl futures::Stream<Item = Result<kept::ReadRowsResponse, Status>> + Send {
+) -> impl futures::Stream<Item = Result<(kept::ReadRowsResponse, bool), Status>> + Send {
     futures::stream::unfold(messages, |mut messages| async {
         if messages.has_ended {
             return None;
@@ -376,12 +377,13 @@ fn row_messages(
                 }
                 messages.has_ended = rows.has_ended();
                 // A small read is over with its only message, and is to cost no more than that.
-                if !(messages.has_ended && Answer::is_over_at_once(bytes)) {
+                let is_over = messages.has_ended && Answer::is_over_at_once(bytes);
+                if !is_over {
                     let behind = if rows.has_ready() { rows.ready_bytes() } else { 0 };
                     messages.answer.keep(behind as u64);
                     messages.answer.park(Some(rows), messages.clock.monotonic_micros());
                 }
-                Some((Ok(message), messages))
+                Some((Ok((message, is_over)), messages))
             }
             Err(error) => Some((Err(from_error(&error)), messages)),
         }
