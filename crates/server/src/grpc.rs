@@ -321,7 +321,8 @@ impl Body for Reply {
             }
             Self::Messages(messages) => {
                 let piece = ready!(messages.poll_next_unpin(context));
-                // Nothing is waited for here: the message is with nobody yet, and what is behind it is to be where it can be put aside.
+                // The end of such a stream is there at once. Any other may have to wait for what is behind a message, and is asked for it
+                // when its client has taken that.
                 if matches!(&piece, Some(Ok(piece)) if piece.is_last)
                     && matches!(messages.poll_next_unpin(context), Poll::Ready(None))
                 {

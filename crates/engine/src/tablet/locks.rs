@@ -54,18 +54,18 @@ impl RowLocks {
         xxh3_64(row) as usize % ROW_LOCK_STRIPES
     }
 
-    fn of(&self, row: &[u8]) -> &Arc<RwLock<()>> {
-        self.stripes().get(Self::stripe(row)).expect("the remainder is below the count")
+    fn lock_of(&self, stripe: usize) -> &Arc<RwLock<()>> {
+        self.stripes().get(stripe).expect("the remainder is below the count")
     }
 
     /// Waits until the row is free.
     pub(super) async fn lock(&self, row: &[u8]) -> RowLock {
-        RowLock { _guard: self.of(row).write_arc().await }
+        RowLock { _guard: self.lock_of(Self::stripe(row)).write_arc().await }
     }
 
     /// Waits until no read-modify-write has the row.
     pub(super) async fn share(&self, row: &[u8]) -> RowShare {
-        let lock = self.of(row);
+        let lock = self.lock_of(Self::stripe(row));
         if let Some(guard) = lock.try_read_arc() {
             return RowShare { _guard: guard };
         }
@@ -80,7 +80,7 @@ impl RowLocks {
         if held.stripes.contains(&stripe) {
             return true;
         }
-        let Some(guard) = self.of(row).try_read() else { return false };
+        let Some(guard) = self.lock_of(stripe).try_read() else { return false };
         held.stripes.push(stripe);
         held.guards.push(guard);
         true

@@ -7,7 +7,6 @@
 //!
 //! Small messages have a part of the budget of their own, so that they never wait behind large ones.
 
-use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,6 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body::{Body, Frame, SizeHint};
+use tepui_bigtable::error::Error;
 use tepui_bigtable::frame::{self, HEADER_BYTES};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
@@ -183,7 +183,7 @@ impl Gate {
 
     fn refuse(&self) -> Status {
         self.refused.fetch_add(1, Ordering::Relaxed);
-        from_error(&tepui_bigtable::error::Error::overloaded(
+        from_error(&Error::overloaded(
             "the server is overloaded: its memory for requests is full",
             RETRY_AFTER,
         ))
@@ -191,7 +191,7 @@ impl Gate {
 
     fn refuse_size(&self, message_bytes: u64, limit: u64) -> Status {
         self.too_large.fetch_add(1, Ordering::Relaxed);
-        from_error(&tepui_bigtable::error::Error::invalid_argument(format!(
+        from_error(&Error::invalid_argument(format!(
             "Request is too large: {message_bytes} bytes provided; limit {limit} bytes"
         )))
     }
@@ -306,12 +306,15 @@ impl Hold {
 
 /// The body of a request as the transport has it.
 pub trait Inbound:
-    Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static
+    Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin + Send + 'static
 {
 }
 
 impl<B> Inbound for B where
-    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static
+    B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>
+        + Unpin
+        + Send
+        + 'static
 {
 }
 
