@@ -26,9 +26,10 @@
 //! from the dead, with a timestamp as old as the collected one's, until a compaction found it. So a
 //! collected cell is *buried*: its newest record becomes a cell tombstone that covers exactly its
 //! timestamp, with its sequence. It hides what the record hid, it is smaller than the record, and it goes
-//! the way of all tombstones, at the bottom, once no snapshot is older than it. In a bottommost compaction
-//! nothing older can be out of sight, and the tombstone is written only if the stream keeps an older
-//! record of the cell for a snapshot.
+//! the way of all tombstones, once nothing that it hides can be beneath and no snapshot is older than it. Where no cell
+//! with its timestamp can be out of sight ([`super::Beneath`]: nothing lies beneath, or only what was written at
+//! earlier times, as in a flush of rows that are written all the time), the tombstone is written only if the
+//! stream keeps an older record of the cell for a snapshot.
 //!
 //! Writing the same cell again after that works as ever: the new record has a greater sequence. An operand
 //! that arrives after its cell was collected starts from nothing, as though the collection had come just

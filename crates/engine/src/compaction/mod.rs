@@ -1,10 +1,11 @@
 //! Compaction: merging runs of records into fewer, without what no reader can see any more.
 //!
-//! `input` reads the runs; [`stream`](CompactionStream) decides record by record what lives on; [`gc`] decides which live cells a
+//! `input` reads the runs; [`stream`](CompactionStream) decides record by record what lives on, and [`Beneath`] whether what it hides may be elsewhere; [`gc`] decides which live cells a
 //! family's rules collect, and `candidates` which of a tablet whose changes are kept; `filter_policy` which filter the files of a level get; `separate` which values lie outside
 //! of the SSTs, and `reclaim` which SST is rewritten to free value files.
 
 pub(crate) mod ages;
+pub(crate) mod beneath;
 pub(crate) mod candidates;
 pub(crate) mod collect;
 pub(crate) mod cuts;
@@ -25,4 +26,5 @@ pub(crate) mod split;
 mod stream;
 pub(crate) mod sublevels;
 
+pub use beneath::Beneath;
 pub use stream::{CompactionSpec, CompactionStats, CompactionStream};

@@ -19,9 +19,9 @@
 //!
 //! # Tombstones
 //!
-//! A tombstone must outlive everything older in its scope. Out of sight, older data can be anywhere
-//! below, so a tombstone is dropped only in a *bottommost* compaction, and only in stripe 0: older
-//! records in sight are then of stripe 0 too, and dropped as hidden.
+//! A tombstone must outlive everything older in its scope. So it is dropped only where nothing in its scope can be
+//! *beneath*, out of sight ([`Beneath`]), and only in stripe 0: older records in sight are then of stripe 0 too,
+//! and dropped as hidden.
 //!
 //! # Operands
 //!
@@ -44,6 +44,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::cell::{FAMILY_NONE, FamilyId, KeyView, Kind, SUFFIX_LEN, Seq, Timestamp};
+use crate::compaction::Beneath;
 use crate::compaction::gc::{ColumnGc, Verdict};
 use crate::cursor::{Cursor, Entry, Step};
 use crate::error::Result;
@@ -58,8 +59,8 @@ pub struct CompactionSpec {
     pub schema: Arc<TabletSchema>,
     /// Open snapshots, ascending.
     pub snapshots: Vec<Seq>,
-    /// No older data of these rows exists outside the inputs.
-    pub bottommost: bool,
+    /// Older data of these rows outside the inputs.
+    pub beneath: Beneath,
     /// Dropped ranges.
     pub excised: Arc<[Excised]>,
     /// The time by which ages are measured: microseconds since 1970.
@@ -398,16 +399,16 @@ impl CompactionStream {
                 // The pseudo-family and its one column are entered already.
                 self.family_hiders.add(stripe, seq);
                 self.column_hiders.add(stripe, seq);
-                self.decide_tombstone(record, stripe);
+                self.decide_tombstone(record, stripe, Timestamp::MIN);
             }
             Kind::FamilyTombstone => {
                 self.family_hiders.add(stripe, seq);
                 self.column_hiders.add(stripe, seq);
-                self.decide_tombstone(record, stripe);
+                self.decide_tombstone(record, stripe, Timestamp::MIN);
             }
             Kind::ColumnTombstone => {
                 self.column_hiders.add(stripe, seq);
-                self.decide_tombstone(record, stripe);
+                self.decide_tombstone(record, stripe, Timestamp::MIN);
             }
             Kind::CellTombstone => match aggregate::decode(&record.value) {
                 Some(start) => {
@@ -417,7 +418,7 @@ impl CompactionStream {
                         self.stats.hidden += 1;
                         self.recycle(record);
                     } else {
-                        self.decide_tombstone(record, stripe);
+                        self.decide_tombstone(record, stripe, start);
                     }
                 }
                 // Malformed: kept, so that a read reports it.
@@ -442,8 +443,9 @@ impl CompactionStream {
         self.gc.judge(rule, self.timestamp, live, in_snapshot, self.spec.now_micros)
     }
 
-    fn decide_tombstone(&mut self, record: Record, stripe: usize) {
-        if self.spec.bottommost && stripe == 0 {
+    /// A tombstone of the current family (of the row, where that is none), which hides timestamps from `from` on.
+    fn decide_tombstone(&mut self, record: Record, stripe: usize, from: Timestamp) {
+        if stripe == 0 && !self.spec.beneath.may_have(self.family, from) {
             self.stats.tombstones_dropped += 1;
             self.recycle(record);
         } else {
@@ -503,12 +505,12 @@ impl CompactionStream {
             *kind = Kind::CellTombstone as u8;
         }
         record.value = Bytes::copy_from_slice(&self.timestamp.to_be_bytes());
-        if self.spec.bottommost {
-            self.held = record;
-            self.cell.held = Some(Held::Burial);
-        } else {
+        if self.spec.beneath.may_have(self.family, self.timestamp) {
             self.stats.buried += 1;
             self.emit(record);
+        } else {
+            self.held = record;
+            self.cell.held = Some(Held::Burial);
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::cell::{RowRange, SEQ_COUNTER_BITS, SEQ_MAX};
-use crate::compaction::CompactionSpec;
+use crate::compaction::beneath::files_beneath;
 use crate::compaction::collect::{self, CollectInputs, Freed};
 use crate::compaction::cuts::CutRule;
 use crate::compaction::job::{self, JobOutput};
@@ -15,6 +15,7 @@ use crate::compaction::pick::{self, Busy, Pick, Reason};
 use crate::compaction::separate::ValueInputs;
 use crate::compaction::space::Promise;
 use crate::compaction::split::{self, FILES_PER_PART, PART_BYTES_MAX, PARTS_PER_THREAD};
+use crate::compaction::{Beneath, CompactionSpec};
 use crate::core::EngineMetrics;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{SstRef, Version, VersionEdit};
@@ -412,7 +413,7 @@ impl Claim {
         let spec = CompactionSpec {
             schema: Arc::clone(&schema),
             snapshots: Vec::new(),
-            bottommost: pick.bottommost,
+            beneath: Beneath::of(files_beneath(&view.version, pick), &|sst| view.properties(sst)),
             excised: Arc::default(),
             now_micros: tablet.core.expiry_micros(),
         };

@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use crate::cell::{RowRange, Seq};
-use crate::compaction::CompactionSpec;
 use crate::compaction::cuts::CutRule;
 use crate::compaction::job::{self, JobContext, JobOutput};
 use crate::compaction::pace::Urgency;
 use crate::compaction::separate::ValueInputs;
+use crate::compaction::{Beneath, CompactionSpec};
 use crate::core::EngineMetrics;
 use crate::cursor::Cursor;
 use crate::db::Health;
@@ -197,7 +197,7 @@ impl Tablet {
         let spec = CompactionSpec {
             schema: Arc::clone(&schema),
             snapshots: Vec::new(),
-            bottommost: version.ssts().next().is_none(),
+            beneath: Beneath::of(version.ssts().map(AsRef::as_ref), &|sst| view.properties(sst)),
             excised: version.excised().into(),
             now_micros: self.core.expiry_micros(),
         };

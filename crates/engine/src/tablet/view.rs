@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{SstRef, Version};
 use crate::memtable::Memtable;
 use crate::options::{CompactionStyle, EngineOptions};
-use crate::sst::FileId;
+use crate::sst::{FileId, SstProperties};
 use crate::store::SstFile;
 use crate::values::ValueFiles;
 
@@ -128,6 +128,11 @@ impl View {
     /// The open file of an SST.
     pub(crate) fn file(&self, id: FileId) -> Result<&Arc<SstFile>> {
         open_file(&self.files, id)
+    }
+
+    /// What is known of an SST without reading it; `None` where it is not open.
+    pub(super) fn properties(&self, sst: &SstRef) -> Option<&SstProperties> {
+        self.files.get(&sst.id)?.reader().ok().map(|reader| reader.properties())
     }
 
     /// Bytes of memory in memtables.

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::compaction::ages;
+use crate::compaction::beneath::files_beneath;
 use crate::compaction::shape::Contents;
 use crate::manifest::VersionEdit;
 
@@ -200,13 +201,12 @@ impl Model {
         }
     }
 
-    /// A pick that lets tombstones go has everything that is older.
+    /// A pick knows of everything that is older, be it among its inputs or beneath them.
     fn check_pick(&self, pick: &Pick) {
-        if !pick.bottommost {
-            return;
-        }
-        let taken: HashSet<FileId> = pick.inputs.iter().map(|file| file.id).collect();
-        let outside = self.version.ssts().filter(|file| !taken.contains(&file.id));
+        let inputs = pick.inputs.iter().map(AsRef::as_ref);
+        let known = inputs.chain(files_beneath(&self.version, pick)).map(|file| file.id);
+        let known: HashSet<FileId> = known.collect();
+        let outside = self.version.ssts().filter(|file| !known.contains(&file.id));
         for (row, seq) in outside.flat_map(|file| self.first_seqs(file)) {
             let newest =
                 pick.inputs.iter().filter_map(|file| self.contents[&file.id].get(&row)?.last());

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::collection::vec;
@@ -11,11 +12,11 @@ use crate::read::testing::{Record as Rec, VecCursor, cursors, read};
 use crate::read::{Projection, ReadSpec};
 use crate::schema::GcRule;
 
-fn spec(snapshots: Vec<Seq>, bottommost: bool) -> CompactionSpec {
+fn spec(snapshots: Vec<Seq>, beneath: Beneath) -> CompactionSpec {
     CompactionSpec {
         schema: schema(None),
         snapshots,
-        bottommost,
+        beneath,
         excised: Arc::from([]),
         now_micros: 0,
     }
@@ -88,23 +89,42 @@ fn pick_snapshots(history: &History, picks: &[prop::sample::Index]) -> Vec<Seq> 
     seqs
 }
 
+/// What runs have, as the properties of their SSTs would say, or as if those were not known.
+fn beneath(runs: &[Arc<Vec<Rec>>], is_known: bool) -> Beneath {
+    if !is_known && !runs.is_empty() {
+        return Beneath::Anything;
+    }
+    let mut newest = BTreeMap::new();
+    for (key, _) in runs.iter().flat_map(|run| run.iter()) {
+        let key = KeyView::parse(key).unwrap();
+        if !key.kind().is_tombstone() {
+            let known = newest.entry(key.family()).or_insert(Timestamp::MIN);
+            *known = key.timestamp().max(*known);
+        }
+    }
+    Beneath::Cells(newest)
+}
+
+/// A pick of neighbouring runs, and whether it is known what lies beneath.
+type AnyPick = (Index, Index, bool);
+
 /// Compacts neighbouring runs, as picked, until one is left; `check` sees the runs after each.
 fn compact_down(
     mut runs: Vec<Arc<Vec<Rec>>>,
-    picks: &[(prop::sample::Index, prop::sample::Index)],
-    spec: impl Fn(bool) -> CompactionSpec,
+    picks: &[AnyPick],
+    spec: impl Fn(Beneath) -> CompactionSpec,
     blocking: bool,
     mut check: impl FnMut(&[Arc<Vec<Rec>>]),
 ) -> Arc<Vec<Rec>> {
-    for (a, b) in picks {
+    for (a, b, is_known) in picks {
         let (a, b) = (a.index(runs.len()), b.index(runs.len()));
         let (first, last) = (a.min(b), a.max(b));
-        let bottommost = last == runs.len() - 1;
-        let (out, _) = compact(&runs[first..=last], spec(bottommost), blocking);
+        let beneath = beneath(&runs[last + 1..], *is_known);
+        let (out, _) = compact(&runs[first..=last], spec(beneath), blocking);
         runs.splice(first..=last, [out]);
         check(&runs);
     }
-    let (out, _) = compact(&runs, spec(true), blocking);
+    let (out, _) = compact(&runs, spec(Beneath::NOTHING), blocking);
     check(std::slice::from_ref(&out));
     out
 }
@@ -135,14 +155,14 @@ proptest! {
         history in any_history(),
         cuts in vec(any::<Index>(), 0..6),
         snapshots in vec(any::<Index>(), 0..4),
-        picks in vec((any::<Index>(), any::<Index>()), 0..5),
+        picks in vec(any::<AnyPick>(), 0..5),
         blocking in any::<bool>(),
     ) {
         let snapshots = pick_snapshots(&history, &snapshots);
         let excised = history.excised();
-        let spec = |bottommost| CompactionSpec {
+        let spec = |beneath| CompactionSpec {
             excised: Arc::clone(&excised),
-            ..spec(snapshots.clone(), bottommost)
+            ..spec(snapshots.clone(), beneath)
         };
         let views: Vec<Seq> = snapshots.iter().copied().chain([SEQ_MAX]).collect();
         let one = compact_down(cut(&history, &cuts), &picks, spec, blocking, |runs| {
@@ -167,7 +187,7 @@ proptest! {
             );
         } else {
             // Once the snapshots are closed, another compaction gets there.
-            let (rest, _) = compact(&[one], CompactionSpec { snapshots: vec![], ..spec(true) }, false);
+            let (rest, _) = compact(&[one], CompactionSpec { snapshots: vec![], ..spec(Beneath::NOTHING) }, false);
             prop_assert!(!rest.iter().any(is_tombstone));
         }
     }
@@ -177,16 +197,16 @@ proptest! {
         history in any_history(),
         cuts in vec(any::<Index>(), 0..6),
         snapshots in vec(any::<Index>(), 0..3),
-        picks in vec((any::<Index>(), any::<Index>()), 0..5),
+        picks in vec(any::<AnyPick>(), 0..5),
         rule in any_rule(),
     ) {
         let snapshots = pick_snapshots(&history, &snapshots);
         let excised = history.excised();
-        let spec = |bottommost| CompactionSpec {
+        let spec = |beneath| CompactionSpec {
             schema: schema(Some(rule.clone())),
             excised: Arc::clone(&excised),
             now_micros: NOW,
-            ..spec(snapshots.clone(), bottommost)
+            ..spec(snapshots.clone(), beneath)
         };
         let latest = history.rows(SEQ_MAX, &schema(None));
         // The newer cells that a compaction may have counted before some of them were deleted.
@@ -231,7 +251,7 @@ proptest! {
         });
 
         // All at once, without snapshots: exactly what the rule does not collect is left.
-        let all = CompactionSpec { snapshots: Vec::new(), ..spec(true) };
+        let all = CompactionSpec { snapshots: Vec::new(), ..spec(Beneath::NOTHING) };
         let (one, _) = compact(&cut(&history, &cuts), all.clone(), false);
         let kept: Vec<Row> = latest
             .iter()
@@ -263,10 +283,10 @@ proptest! {
     ) {
         let snapshots = pick_snapshots(&history, &snapshots);
         let runs = cut(&history, &cuts);
-        let (whole, _) = compact(&runs, spec(snapshots.clone(), true), false);
+        let (whole, _) = compact(&runs, spec(snapshots.clone(), Beneath::NOTHING), false);
         let bound = row_prefix(b"a\0");
         let mut stream =
-            CompactionStream::new(cursors(&runs, false), spec(snapshots, true), &bound);
+            CompactionStream::new(cursors(&runs, false), spec(snapshots, Beneath::NOTHING), &bound);
         let mut upper: Vec<Rec> =
             whole.iter().filter(|(key, _)| *key < bound).cloned().collect();
         while let Some(entry) = stream.next().unwrap() {
@@ -299,7 +319,7 @@ fn all(records: Vec<Rec>, spec: CompactionSpec) -> Result<Vec<Rec>> {
 #[test]
 fn a_million_operands_of_one_cell_become_one() {
     let records = (1..=1_000_000).map(|seq| merge(&[0, 0, 0, 0, 0, 0, 0, 1], seq)).collect();
-    let out = all(records, spec(Vec::new(), false)).unwrap();
+    let out = all(records, spec(Vec::new(), Beneath::Anything)).unwrap();
     assert_eq!(out.len(), 1);
     assert_eq!(out[0].1.as_ref(), 1_000_000_i64.to_be_bytes());
     let key = KeyView::parse(&out[0].0).unwrap();
@@ -322,7 +342,7 @@ fn malformed_operands_and_tombstones_pass_through_for_a_read_to_report() {
         merge(&[0, 0, 0, 0, 0, 0, 0, 2], 2),
         merge(&[0, 0, 0, 0, 0, 0, 0, 1], 1),
     ];
-    let out = all(records.clone(), spec(Vec::new(), true)).unwrap();
+    let out = all(records.clone(), spec(Vec::new(), Beneath::NOTHING)).unwrap();
     // The two below the malformed operand combine; nothing else changes.
     records.pop();
     records[3].1 = Bytes::copy_from_slice(&3_i64.to_be_bytes());
@@ -336,7 +356,7 @@ fn a_value_elsewhere_hides_and_is_hidden_as_a_value_is() {
         *record.0.last_mut().unwrap() = Kind::ValueElsewhere as u8;
         record
     };
-    let out = |records| all(records, spec(Vec::new(), true)).unwrap();
+    let out = |records| all(records, spec(Vec::new(), Beneath::NOTHING)).unwrap();
     let (new, old) = (elsewhere(2), elsewhere(1));
     assert_eq!(out(vec![new.clone(), old.clone()]), std::slice::from_ref(&new));
     assert_eq!(out(vec![new.clone(), merge(&[0; 8], 1)]), [new], "it ends its cell");

@@ -26,7 +26,7 @@ use crate::cell::{
     FamilyId, KeyView, Kind, Mutation, RowRange, SEQ_MAX, Seq, TIMESTAMP_MAX, Timestamp,
     TimestampRange,
 };
-use crate::compaction::{CompactionSpec, CompactionStream};
+use crate::compaction::{Beneath, CompactionSpec, CompactionStream};
 use crate::read::testing::model::{Event, History, schema};
 use crate::read::testing::{Record, cursors, read};
 use crate::read::{Projection, ReadSpec};
@@ -270,7 +270,11 @@ impl Script {
                 .filter(|s| !s.is_empty())
                 .map(|s| s.parse().unwrap())
                 .collect(),
-            bottommost: words.contains(&"bottommost"),
+            beneath: if words.contains(&"bottommost") {
+                Beneath::NOTHING
+            } else {
+                Beneath::Anything
+            },
             excised: self.history.excised(),
             now_micros: argument(words, "now").map_or(0, number),
         };

@@ -22,6 +22,26 @@ impl Rig {
         self.tablet.set_schema(Arc::new(TabletSchema { families }));
     }
 
+    /// Writes one column of row `r` at these times, one after the other, and flushes.
+    fn write_versions(&self, timestamps: impl IntoIterator<Item = i64>) {
+        for timestamp in timestamps {
+            let value = Bytes::from(format!("written at {timestamp}"));
+            let (family, qualifier) = (FamilyId(1), Bytes::from_static(b"q"));
+            let put = Mutation::Put { family, qualifier, timestamp, value };
+            let row = RowBatch { row: Bytes::from_static(b"r"), mutations: vec![put] };
+            block_on(self.tablet.apply(row)).unwrap();
+        }
+        block_on(self.tablet.flush()).unwrap();
+    }
+
+    /// Cells and tombstones of the files of level 0, the newest last.
+    fn of_level_zero(&self) -> Vec<(u64, u64)> {
+        let view = self.tablet.view.load_full();
+        let files = view.version.level(0).iter().rev();
+        let properties = files.map(|file| view.properties(file).unwrap());
+        properties.map(|p| (p.cells, p.tombstones())).collect()
+    }
+
     /// Has the one file above the last level changed to another, as the pick of a level over its target would.
     fn move_to(&self, output_level: u8, bottommost: bool) {
         let version = self.tablet.version();
@@ -64,6 +84,37 @@ fn tombstones_with_nothing_below_do_not_move_to_the_last_level() {
     assert_eq!(rig.tablet.version().level(5).len(), 1, "moved");
     rig.move_to(6, true);
     assert_eq!(rig.tablet.version().sst_count(), 0, "nothing is left of it");
+}
+
+#[test]
+fn versions_that_a_flush_collects_leave_tombstones_only_where_they_could_come_back() {
+    let rig = rig();
+    rig.rule(GcRule::MaxVersions(1));
+    rig.write_versions([1_000]);
+    rig.write_versions(2_000..2_100);
+    assert_eq!(rig.of_level_zero(), [(1, 0), (1, 0)], "nothing beneath is as new as what went");
+    assert_eq!(rig.cells("r"), 2, "one of each file");
+    rig.write_versions([2_099, 1_000, 2_100, 2_101]);
+    assert_eq!(rig.of_level_zero()[2], (1, 2), "2,100 needs none");
+    assert_eq!(rig.cells("r"), 1, "neither 1,000 nor 2,099 came back");
+    rig.engine.compact_fully().unwrap();
+    assert_eq!(rig.cells("r"), 1);
+}
+
+#[test]
+fn merges_within_level_zero_look_at_what_is_older_there() {
+    let rig = rig();
+    rig.rule(GcRule::MaxVersions(1));
+    rig.write_versions([1_000]);
+    rig.write_versions([1_000]);
+    rig.write_versions([1_001]);
+    let inputs: Vec<_> = rig.tablet.version().level(0)[..2].to_vec();
+    let reason = pick::Reason::WithinL0;
+    let pick = pick::Pick { reason, inputs, output_level: 0, bottommost: false };
+    let claim = rig.tablet.claim(&mut rig.tablet.jobs(), pick);
+    claim.run().unwrap();
+    assert_eq!(rig.of_level_zero(), [(1, 0), (1, 1)], "the first one's would come back");
+    assert_eq!(rig.cells("r"), 1);
 }
 
 #[test]

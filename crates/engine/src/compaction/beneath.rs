@@ -1,0 +1,78 @@
+//! What lies beneath a compaction: older data of its rows that it does not read.
+//!
+//! A record that hides others must stay while something that it hides may be there. Of a file not read that is known
+//! without a look into it: each SST says how large the timestamps of a family's cells are at most. Rows that are
+//! written again and again get timestamps that grow, so that what a flush collects of them is newer than all that was
+//! flushed before, and nothing need be left in its place:
+//!
+//! ```text
+//! memtable  r: a@9 a@8 a@7     one version is kept: a@8 and a@7 go
+//! L0        r: a@4             largest 4: no a@7 that would come back
+//! L6        r: a@2             largest 3
+//! ```
+
+use std::collections::{BTreeMap, HashSet};
+
+use crate::cell::{FAMILY_NONE, FamilyId, Timestamp};
+use crate::compaction::pick::Pick;
+use crate::manifest::{SstRef, Version};
+use crate::sst::SstProperties;
+
+/// Older data of the rows of a compaction that is not among its inputs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Beneath {
+    /// There may be anything.
+    Anything,
+    /// Cells of these families, with timestamps that are no larger.
+    Cells(BTreeMap<FamilyId, Timestamp>),
+}
+
+impl Beneath {
+    /// There is none.
+    pub const NOTHING: Self = Self::Cells(BTreeMap::new());
+
+    /// What files have; `properties` gives those of a file, `None` where they are not known.
+    pub(crate) fn of<'f, 'p>(
+        files: impl IntoIterator<Item = &'f SstRef>,
+        properties: &dyn Fn(&SstRef) -> Option<&'p SstProperties>,
+    ) -> Self {
+        let mut newest: BTreeMap<FamilyId, Timestamp> = BTreeMap::new();
+        for file in files {
+            let Some(properties) = properties(file) else { return Self::Anything };
+            let with_cells = properties.families.iter().filter(|(_, family)| family.cells > 0);
+            for (id, family) in with_cells {
+                let known = newest.entry(*id).or_insert(Timestamp::MIN);
+                *known = family.timestamp_max.max(*known);
+            }
+        }
+        Self::Cells(newest)
+    }
+
+    /// Whether a cell of `family`, or of any for [`FAMILY_NONE`], with a timestamp from `from` on may be there.
+    pub(super) fn may_have(&self, family: FamilyId, from: Timestamp) -> bool {
+        match self {
+            Self::Anything => true,
+            Self::Cells(newest) if family == FAMILY_NONE => !newest.is_empty(),
+            Self::Cells(newest) => newest.get(&family).is_some_and(|newest| *newest >= from),
+        }
+    }
+}
+
+/// The files with older data of the rows of `pick` that are not its inputs: below where it writes, and where that is level 0
+/// also in it.
+pub(crate) fn files_beneath<'v>(version: &'v Version, pick: &Pick) -> Vec<&'v SstRef> {
+    if pick.bottommost {
+        return Vec::new();
+    }
+    let span = pick.span();
+    let taken: HashSet<_> = pick.inputs.iter().map(|file| file.id).collect();
+    let newest = pick.inputs.iter().map(|file| file.max_seq).max();
+    let is_beneath = |file: &SstRef| match pick.output_level {
+        0 if file.level == 0 => {
+            !taken.contains(&file.id) && newest.is_none_or(|newest| file.min_seq <= newest)
+        }
+        output_level => file.level > output_level,
+    };
+    let files = version.ssts().map(AsRef::as_ref);
+    files.filter(|file| is_beneath(file) && file.span().overlaps(&span)).collect()
+}
