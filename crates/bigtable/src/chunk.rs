@@ -42,7 +42,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 
-use crate::filter::FilteredCell;
+use crate::filter::RowCell;
 use crate::limits;
 use crate::response::{Chunk, ReadRowsMessage};
 use crate::schema::FamilyNames;
@@ -141,9 +141,13 @@ impl Chunker {
 
     /// Adds a row. Cells come grouped by family and column. Returns how many cells are sent: a
     /// row without any is not. Cells of families that are unknown (dropped meanwhile) are left out.
-    pub fn push_row(&mut self, key: &Bytes, mut cells: Vec<FilteredCell>) -> usize {
-        cells.retain(|cell| self.families.get(cell.family).is_some());
+    pub fn push_row<C: RowCell>(&mut self, key: &Bytes, mut cells: Vec<C>) -> usize {
+        cells.retain(|cell| self.families.get(cell.family()).is_some());
         let Self { families, large_rows, messages } = self;
+        if messages.has_room_for(families, key, &cells) {
+            chunks(families, key, &cells, |chunk| messages.open.push(&chunk));
+            return cells.len();
+        }
         let (mut bytes, mut shared_bytes) = (0, 0);
         chunks(families, key, &cells, |chunk| {
             bytes += chunk.bytes_in_message();
@@ -223,32 +227,32 @@ impl Chunker {
 }
 
 /// Goes through the chunks of a row. Families are known.
-fn chunks<'a>(
+fn chunks<'a, C: RowCell>(
     families: &'a FamilyNames,
     key: &'a [u8],
-    cells: &'a [FilteredCell],
+    cells: &'a [C],
     mut take: impl FnMut(Chunk<'a>),
 ) {
-    let mut previous: Option<&FilteredCell> = None;
+    let mut previous: Option<&C> = None;
     for (index, cell) in cells.iter().enumerate() {
-        let same_family = previous.is_some_and(|other| other.family == cell.family);
+        let same_family = previous.is_some_and(|other| other.family() == cell.family());
         let same_column =
-            same_family && previous.is_some_and(|other| other.qualifier == cell.qualifier);
+            same_family && previous.is_some_and(|other| other.qualifier() == cell.qualifier());
         previous = Some(cell);
-        let family = if same_family { None } else { families.get(cell.family) };
+        let family = if same_family { None } else { families.get(cell.family()) };
         let mut chunk = Chunk {
             row_key: if index == 0 { key } else { &[] },
             family: family.map(AsRef::as_ref),
-            qualifier: (!same_column).then_some(cell.qualifier.as_ref()),
-            timestamp: cell.timestamp,
-            labels: &cell.labels,
+            qualifier: (!same_column).then_some(cell.qualifier().as_ref()),
+            timestamp: cell.timestamp(),
+            labels: cell.labels(),
             ..Chunk::default()
         };
-        let whole = cell.value.len();
+        let whole = cell.value().len();
         let mut at = 0;
-        while let Some(value_len) = piece_len(cell.value.get(at..).unwrap_or_default()) {
+        while let Some(value_len) = piece_len(cell.value().get(at..).unwrap_or_default()) {
             take(Chunk {
-                value: Some(&cell.value),
+                value: Some(cell.value()),
                 value_at: at,
                 value_len,
                 value_size: whole as i32, // Values are limited to 100 MiB.
@@ -258,7 +262,7 @@ fn chunks<'a>(
             at += value_len;
         }
         take(Chunk {
-            value: Some(&cell.value),
+            value: Some(cell.value()),
             value_at: at,
             value_len: whole - at,
             ends_row: index + 1 == cells.len(),
@@ -295,6 +299,29 @@ fn piece_len(rest: &[u8]) -> Option<usize> {
 }
 
 impl Messages {
+    /// Whether a row surely fits behind those of the open message, which then has memory for it. That is known sooner than how
+    /// much it takes; the first row of a message is counted, since many answers are no more and get no more memory than they need.
+    fn has_room_for<C: RowCell>(
+        &mut self,
+        families: &FamilyNames,
+        key: &Bytes,
+        cells: &[C],
+    ) -> bool {
+        if self.open.is_empty() {
+            return false;
+        }
+        let (mut at_most, mut shared_bytes) = (0, 0);
+        chunks(families, key, cells, |chunk| {
+            at_most += chunk.bytes_in_message_at_most();
+            shared_bytes += chunk.shared_bytes();
+        });
+        let fits = self.open.len() + at_most < self.target_bytes;
+        if fits {
+            self.open.reserve(at_most - shared_bytes);
+        }
+        fits
+    }
+
     fn flush(&mut self) {
         if self.open.is_empty() {
             return;

@@ -6,6 +6,7 @@ use tepui_engine::cell::FamilyId;
 
 use super::*;
 use crate::chunk_decoder::{DecodedCell, DecodedRow, Decoder};
+use crate::filter::FilteredCell;
 use crate::frame::{Framed as _, HEADER_BYTES};
 use crate::schema::{FamilySchema, TableSchema};
 
@@ -111,7 +112,7 @@ fn chunks_say_only_what_changed() {
 #[test]
 fn a_row_without_cells_is_not_sent() {
     let mut chunker = Chunker::new(families(), LargeRows::Split);
-    assert_eq!(chunker.push_row(&"row".into(), vec![]), 0);
+    assert_eq!(chunker.push_row(&"row".into(), Vec::<FilteredCell>::new()), 0);
     let dropped = cell(99, b"q", 0, "dropped family");
     assert_eq!(chunker.push_row(&"row".into(), vec![dropped]), 0);
     assert_eq!(drain(&mut chunker), []);

@@ -25,6 +25,7 @@ use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
 use crate::activity;
 use crate::chunk::{Chunker, LargeRows};
 use crate::error::{Error, Result};
+use crate::filter::{Passed, RowCell};
 use crate::limits;
 use crate::read_stats::ReadStats;
 use crate::response::ReadRowsMessage;
@@ -452,6 +453,13 @@ impl Responder {
         self.rows_left
     }
 
+    /// Adds what passed the filter of a row whose values had so many bytes; returns how many cells are sent.
+    fn push_row<C: RowCell>(&mut self, key: &Bytes, cells: Vec<C>, seen_bytes: usize) -> usize {
+        let passed_bytes = value_bytes(cells.iter().map(C::value));
+        self.dropped_bytes += seen_bytes.saturating_sub(passed_bytes);
+        self.chunker.push_row(key, cells)
+    }
+
     /// Takes what was seen; returns whether more is wanted.
     fn push(&mut self, seen: Seen) -> Result<bool> {
         self.rows_looked_at += 1;
@@ -468,9 +476,10 @@ impl Responder {
                 let (cells, steps) =
                     self.selection.apply(&key, cells, families, self.rng.as_ref())?;
                 self.filter_steps += steps;
-                let passed_bytes = value_bytes(cells.iter().map(|cell| &cell.value));
-                self.dropped_bytes += seen_bytes.saturating_sub(passed_bytes);
-                let sent = self.chunker.push_row(&key, cells);
+                let sent = match cells {
+                    Passed::Plain(cells) => self.push_row(&key, cells, seen_bytes),
+                    Passed::Labelled(cells) => self.push_row(&key, cells, seen_bytes),
+                };
                 self.stats.count_row(seen, sent);
                 if self.dropped_bytes >= DROPPED_BYTES_MAX {
                     self.chunker.own_values();

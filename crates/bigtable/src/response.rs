@@ -48,6 +48,15 @@ pub struct Chunk<'a> {
     pub ends_row: bool,
 }
 
+/// Bytes of a tag, of a field below 16 as all of these are.
+const TAG_BYTES: usize = 1;
+
+/// Bytes of a number, at most.
+const VARINT_BYTES_MAX: usize = 10;
+
+/// Tags and numbers of a chunk, and of the messages that wrap names in it, but for labels: no more than ten of each.
+const CHUNK_OVERHEAD_BYTES_MAX: usize = 10 * (TAG_BYTES + VARINT_BYTES_MAX);
+
 /// Bytes of a field whose tag is one byte.
 fn delimited(len: usize) -> usize {
     1 + encoded_len_varint(len as u64) + len
@@ -75,6 +84,15 @@ impl Chunk<'_> {
     /// Bytes that it takes in a message.
     pub fn bytes_in_message(&self) -> usize {
         delimited(self.encoded_len())
+    }
+
+    /// The same or more, without counting each.
+    pub fn bytes_in_message_at_most(&self) -> usize {
+        let labels: usize =
+            self.labels.iter().map(|l| l.len() + TAG_BYTES + VARINT_BYTES_MAX).sum();
+        let names = self.row_key.len() + self.family.map_or(0, str::len);
+        let column = self.qualifier.map_or(0, <[u8]>::len);
+        CHUNK_OVERHEAD_BYTES_MAX + names + column + labels + self.value_len
     }
 
     /// Bytes of its value that stay where they are.
@@ -139,8 +157,7 @@ impl ReadRowsMessage {
     /// Appends a chunk.
     pub fn push(&mut self, chunk: &Chunk<'_>) {
         self.begin();
-        self.key(field::CHUNKS, WireType::LengthDelimited);
-        encode_varint(chunk.encoded_len() as u64, &mut self.own);
+        self.tagged(field::CHUNKS, WireType::LengthDelimited, chunk.encoded_len() as u64);
         if !chunk.row_key.is_empty() {
             self.bytes(field::ROW_KEY, chunk.row_key);
         }
@@ -174,32 +191,36 @@ impl ReadRowsMessage {
         }
     }
 
-    fn key(&mut self, tag: u32, wire_type: WireType) {
-        encode_key(tag, wire_type, &mut self.own);
+    /// A field's tag and a number, which it has for a value or a length: written aside and appended in one piece, since each
+    /// piece asks whether there is room.
+    #[inline]
+    fn tagged(&mut self, tag: u32, wire_type: WireType, number: u64) {
+        let mut piece = [0; TAG_BYTES + VARINT_BYTES_MAX];
+        let mut left = &mut piece[..];
+        encode_key(tag, wire_type, &mut left);
+        encode_varint(number, &mut left);
+        let len = TAG_BYTES + VARINT_BYTES_MAX - left.len();
+        self.own.extend_from_slice(piece.get(..len).unwrap_or_default());
     }
 
     fn varint(&mut self, tag: u32, number: u64) {
-        self.key(tag, WireType::Varint);
-        encode_varint(number, &mut self.own);
+        self.tagged(tag, WireType::Varint, number);
     }
 
     fn bytes(&mut self, tag: u32, bytes: &[u8]) {
-        self.key(tag, WireType::LengthDelimited);
-        encode_varint(bytes.len() as u64, &mut self.own);
+        self.tagged(tag, WireType::LengthDelimited, bytes.len() as u64);
         self.own.extend_from_slice(bytes);
     }
 
     fn wrapped(&mut self, tag: u32, bytes: &[u8]) {
-        self.key(tag, WireType::LengthDelimited);
-        encode_varint(delimited_if_any(bytes.len()) as u64, &mut self.own);
+        self.tagged(tag, WireType::LengthDelimited, delimited_if_any(bytes.len()) as u64);
         if !bytes.is_empty() {
             self.bytes(field::WRAPPED, bytes);
         }
     }
 
     fn share(&mut self, value: Bytes) {
-        self.key(field::VALUE, WireType::LengthDelimited);
-        encode_varint(value.len() as u64, &mut self.own);
+        self.tagged(field::VALUE, WireType::LengthDelimited, value.len() as u64);
         self.shared_bytes += value.len();
         self.shared.push((self.own.len(), value));
     }
@@ -309,6 +330,7 @@ mod tests {
             let mut message = ReadRowsMessage::default();
             message.push(&chunk);
             assert_eq!(message.len(), chunk.bytes_in_message());
+            assert!(chunk.bytes_in_message() <= chunk.bytes_in_message_at_most());
             let commit = v2::read_rows_response::cell_chunk::RowStatus::CommitRow(true);
             let same = v2::read_rows_response::CellChunk {
                 row_key: "r".into(),

@@ -9,7 +9,7 @@ use tepui_engine::read::{FamilyProjection, Projection};
 
 use crate::authorized_view::AuthorizedView;
 use crate::error::Result;
-use crate::filter::{self, Filter, FilteredCell};
+use crate::filter::{self, Filter, Passed};
 use crate::rowset::{self, RowSpan, RowSpans};
 use crate::schema::FamilyNames;
 
@@ -97,16 +97,16 @@ impl Selection {
     }
 
     /// The cells of a row that are wanted, and how many cells the steps of the filter went through for them.
-    pub fn apply(
+    pub(crate) fn apply(
         &self,
         key: &Bytes,
         cells: Vec<Cell>,
         families: &FamilyNames,
         rng: &dyn Rng,
-    ) -> Result<(Vec<FilteredCell>, u64)> {
+    ) -> Result<(Passed, u64)> {
         match &self.filter {
             Some(filter) => filter.apply_counting(key, cells, families, rng),
-            None => Ok((cells.into_iter().map(FilteredCell::from).collect(), 0)),
+            None => Ok((Passed::Plain(cells), 0)),
         }
     }
 }

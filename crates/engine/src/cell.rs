@@ -300,10 +300,15 @@ impl<'a> KeyView<'a> {
     }
 
     /// The qualifier, unescaped. Empty without one.
-    pub fn qualifier(self) -> Vec<u8> {
-        let mut out = Vec::new();
-        self.qualifier_into(&mut out);
-        out
+    pub fn qualifier(self) -> Bytes {
+        let part = self.column_part();
+        let escaped = part.get(..part.len() - 2).unwrap_or_default();
+        if !escaped.contains(&0) {
+            return Bytes::copy_from_slice(escaped);
+        }
+        let mut out = Vec::with_capacity(escaped.len());
+        unescape_into(escaped, &mut out);
+        Bytes::from(out)
     }
 
     fn array<const N: usize>(self, at: usize) -> [u8; N] {

@@ -50,7 +50,7 @@ pub trait Cursor: Send {
     /// prefix); an empty `bound` means the last row of all. For reverse scans.
     fn seek_row_before(&mut self, bound: &[u8]) -> Result<Step>;
 
-    /// Hands over whole rows, from the one under the cursor on, while each lies in one block in memory, sorts
+    /// Hands over whole rows, from the one under the cursor on, while each lies in one block in memory, or in a memtable, sorts
     /// before `before` (a row prefix; empty for no bound), and the sink takes it. Ends on the first record
     /// of the first row that was not handed over, or on the way there. The cursor must be on the first
     /// record of a row. A cursor that has no such rows hands over none.
@@ -59,7 +59,14 @@ pub trait Cursor: Send {
         Ok(Step::Ready)
     }
 
-    /// The same backward, after a `seek_row_before`: the row under the cursor, and those before it that
+    /// Shows the row under the cursor to the sink and stays where it is; whether that took it. The cursor must be on the first
+    /// record of a row, of which it shows none that it would not hand over.
+    fn show_row(&self, sink: &mut dyn RowSink) -> Result<bool> {
+        let _ = sink;
+        Ok(false)
+    }
+
+    /// The same as [`Cursor::take_rows`] backward, after a `seek_row_before`: the row under the cursor, and those before it that
     /// sort after `after` (empty for no bound). The cursor does not move: the next
     /// `seek_row_before` is to name the last row that was handed over.
     fn take_rows_back(&mut self, after: &[u8], sink: &mut dyn RowSink) -> Result<()> {
@@ -77,7 +84,7 @@ pub trait Cursor: Send {
 
     /// The qualifier under the cursor, unescaped; shared where the cursor can.
     fn qualifier_bytes(&self) -> Bytes {
-        self.entry().map_or_else(Bytes::new, |e| Bytes::from(e.key.qualifier()))
+        self.entry().map_or_else(Bytes::new, |e| e.key.qualifier())
     }
 
     /// While blocked: appends the blocks that the cursor waits for.

@@ -18,7 +18,7 @@ use tepui_engine::io::Rng;
 use tepui_engine::limits::ROW_READ_BYTES_MAX;
 
 use super::node::Node;
-use super::{FamilyNames, FilteredCell};
+use super::{FamilyNames, RowCell};
 use crate::error::{Error, Result, ShownBytes};
 
 /// Cells that the copies of one row may come to within a filter. Interleaves in a chain multiply: a few
@@ -38,18 +38,18 @@ const CELLS_GONE_THROUGH_MAX: u64 = 64 * CELLS_MAX as u64;
 /// Bytes of a value or qualifier that compare with a pattern in the time of one cell's step, roughly.
 const BYTES_A_CELL: usize = 128;
 
-pub(super) struct Evaluation<'a> {
+pub(super) struct Evaluation<'a, C> {
     key: &'a [u8],
     families: &'a dyn FamilyNames,
     rng: &'a dyn Rng,
     /// What sinks took.
-    sunk: Vec<FilteredCell>,
+    sunk: Vec<C>,
     /// Cells that wait while a copy of them, or of others, is worked on.
     waiting: usize,
     gone_through: u64,
 }
 
-impl<'a> Evaluation<'a> {
+impl<'a, C: RowCell> Evaluation<'a, C> {
     pub(super) fn new(key: &'a [u8], families: &'a dyn FamilyNames, rng: &'a dyn Rng) -> Self {
         Self { key, families, rng, sunk: Vec::new(), waiting: 0, gone_through: 0 }
     }
@@ -59,9 +59,9 @@ impl<'a> Evaluation<'a> {
     pub(super) fn run(
         mut self,
         node: &Node,
-        mut cells: Vec<FilteredCell>,
+        mut cells: Vec<C>,
         duplicates: bool,
-    ) -> Result<(Vec<FilteredCell>, u64)> {
+    ) -> Result<(Vec<C>, u64)> {
         self.apply(node, &mut cells)?;
         if !self.sunk.is_empty() {
             cells.append(&mut self.sunk);
@@ -69,7 +69,7 @@ impl<'a> Evaluation<'a> {
         }
         // Without copies, the row is no larger than the engine lets a read be.
         if duplicates {
-            let bytes: u64 = cells.iter().map(FilteredCell::bytes).sum();
+            let bytes: u64 = cells.iter().map(C::bytes).sum();
             if bytes > ROW_READ_BYTES_MAX {
                 return Err(self
                     .too_large(format_args!("makes more than {ROW_READ_BYTES_MAX} bytes of it")));
@@ -79,15 +79,15 @@ impl<'a> Evaluation<'a> {
     }
 
     /// Recursion is bounded by the depth that compilation allows.
-    fn apply(&mut self, node: &Node, cells: &mut Vec<FilteredCell>) -> Result<()> {
+    fn apply(&mut self, node: &Node, cells: &mut Vec<C>) -> Result<()> {
         self.go_through(match node {
             // Their parts are counted, and the copies that they make.
             Node::Chain(_) | Node::Interleave(_) | Node::Condition { .. } => 0,
             Node::ValueRegex(_) => {
-                cells.iter().map(|cell| 1 + cell.value.len() / BYTES_A_CELL).sum()
+                cells.iter().map(|cell| 1 + cell.value().len() / BYTES_A_CELL).sum()
             }
             Node::QualifierRegex(_) => {
-                cells.iter().map(|cell| 1 + cell.qualifier.len() / BYTES_A_CELL).sum()
+                cells.iter().map(|cell| 1 + cell.qualifier().len() / BYTES_A_CELL).sum()
             }
             _ => cells.len(),
         })?;
@@ -139,10 +139,10 @@ impl<'a> Evaluation<'a> {
                 self.retain_families(cells, |name| name == family);
                 retain_columns(cells, |_, qualifier| qualifiers.contains(qualifier));
             }
-            Node::Timestamps(range) => cells.retain(|cell| range.contains(cell.timestamp)),
-            Node::ValueRegex(regex) => cells.retain(|cell| regex.is_match(&cell.value)),
-            Node::ValueRange(range) => cells.retain(|cell| range.contains(&cell.value)),
-            Node::ValueBitmask(mask) => cells.retain(|cell| has_bits(&cell.value, mask)),
+            Node::Timestamps(range) => cells.retain(|cell| range.contains(cell.timestamp())),
+            Node::ValueRegex(regex) => cells.retain(|cell| regex.is_match(cell.value())),
+            Node::ValueRange(range) => cells.retain(|cell| range.contains(cell.value())),
+            Node::ValueBitmask(mask) => cells.retain(|cell| has_bits(cell.value(), mask)),
             Node::RowOffset(count) => {
                 cells.drain(..(*count).min(cells.len()));
             }
@@ -150,19 +150,19 @@ impl<'a> Evaluation<'a> {
             Node::ColumnLimit(count) => limit_columns(cells, *count),
             Node::StripValue => {
                 for cell in cells {
-                    cell.value = Bytes::new();
+                    cell.strip_value();
                 }
             }
             Node::Label(label) => {
                 for cell in cells {
-                    cell.labels.push(label.clone());
+                    cell.label(label);
                 }
             }
         }
         Ok(())
     }
 
-    fn interleave(&mut self, branches: &[Node], cells: &mut Vec<FilteredCell>) -> Result<()> {
+    fn interleave(&mut self, branches: &[Node], cells: &mut Vec<C>) -> Result<()> {
         let input = std::mem::take(cells);
         let reached = branches.iter().filter(|branch| {
             let reach = branch.reach(self.key);
@@ -187,12 +187,7 @@ impl<'a> Evaluation<'a> {
     }
 
     /// Adds to `pooled`, which waits meanwhile, what a branch makes of its cells. Returns 1 where that is any, else 0.
-    fn pool(
-        &mut self,
-        branch: &Node,
-        mut output: Vec<FilteredCell>,
-        pooled: &mut Vec<FilteredCell>,
-    ) -> Result<usize> {
+    fn pool(&mut self, branch: &Node, mut output: Vec<C>, pooled: &mut Vec<C>) -> Result<usize> {
         self.apply(branch, &mut output)?;
         self.check_count(pooled.len() + output.len())?;
         self.waiting += output.len();
@@ -202,7 +197,7 @@ impl<'a> Evaluation<'a> {
     }
 
     /// A copy of cells that wait.
-    fn copy(&mut self, cells: &[FilteredCell]) -> Result<Vec<FilteredCell>> {
+    fn copy(&mut self, cells: &[C]) -> Result<Vec<C>> {
         if self.waiting + self.sunk.len() + cells.len() > CELLS_HELD_MAX {
             let what = format_args!("holds more than {CELLS_HELD_MAX} cells of it at once");
             return Err(self.too_large(what));
@@ -235,13 +230,13 @@ impl<'a> Evaluation<'a> {
     }
 
     /// Keeps the cells of families whose name `keep` accepts. A family without a name was dropped.
-    fn retain_families(&self, cells: &mut Vec<FilteredCell>, keep: impl Fn(&str) -> bool) {
+    fn retain_families(&self, cells: &mut Vec<C>, keep: impl Fn(&str) -> bool) {
         let mut last: Option<(FamilyId, bool)> = None;
         cells.retain(|cell| match last {
-            Some((family, kept)) if family == cell.family => kept,
+            Some((family, kept)) if family == cell.family() => kept,
             _ => {
-                let kept = self.families.family_name(cell.family).is_some_and(&keep);
-                last = Some((cell.family, kept));
+                let kept = self.families.family_name(cell.family()).is_some_and(&keep);
+                last = Some((cell.family(), kept));
                 kept
             }
         });
@@ -257,47 +252,55 @@ fn has_bits(value: &[u8], mask: &[u8]) -> bool {
     value.len() == mask.len() && value.iter().zip(mask).all(|(v, m)| v & m == *m)
 }
 
-fn sort(cells: &mut [FilteredCell]) {
+fn sort<C: RowCell>(cells: &mut [C]) {
     cells.sort_by(|a, b| {
-        (a.family, &a.qualifier, Reverse(a.timestamp)).cmp(&(
-            b.family,
-            &b.qualifier,
-            Reverse(b.timestamp),
+        (a.family(), a.qualifier(), Reverse(a.timestamp())).cmp(&(
+            b.family(),
+            b.qualifier(),
+            Reverse(b.timestamp()),
         ))
     });
 }
 
 /// Keeps the cells of columns that `keep` accepts, asking it once for each run of one column.
-fn retain_columns(cells: &mut Vec<FilteredCell>, keep: impl Fn(FamilyId, &[u8]) -> bool) {
+fn retain_columns<C: RowCell>(cells: &mut Vec<C>, keep: impl Fn(FamilyId, &[u8]) -> bool) {
     let mut last: Option<(FamilyId, Bytes, bool)> = None;
     cells.retain(|cell| match &last {
         Some((family, qualifier, kept))
-            if *family == cell.family && *qualifier == cell.qualifier =>
+            if *family == cell.family() && qualifier == cell.qualifier() =>
         {
             *kept
         }
         _ => {
-            let kept = keep(cell.family, &cell.qualifier);
-            last = Some((cell.family, cell.qualifier.clone(), kept));
+            let kept = keep(cell.family(), cell.qualifier());
+            last = Some((cell.family(), cell.qualifier().clone(), kept));
             kept
         }
     });
 }
 
 /// Keeps the first `count` cells of each column.
-fn limit_columns(cells: &mut Vec<FilteredCell>, count: usize) {
+fn limit_columns<C: RowCell>(cells: &mut Vec<C>, count: usize) {
+    // Mostly there are no more, since the engine reads none that is not wanted where it can tell.
+    if cells.chunk_by(same_column).all(|column| column.len() <= count) {
+        return;
+    }
     let mut column: Option<(FamilyId, Bytes)> = None;
     let mut seen = 0;
     cells.retain(|cell| {
         let same = column.as_ref().is_some_and(|(family, qualifier)| {
-            *family == cell.family && *qualifier == cell.qualifier
+            *family == cell.family() && qualifier == cell.qualifier()
         });
         if same {
             seen += 1;
         } else {
-            column = Some((cell.family, cell.qualifier.clone()));
+            column = Some((cell.family(), cell.qualifier().clone()));
             seen = 1;
         }
         seen <= count
     });
+}
+
+fn same_column<C: RowCell>(a: &C, b: &C) -> bool {
+    a.family() == b.family() && a.qualifier() == b.qualifier()
 }

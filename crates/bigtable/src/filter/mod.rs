@@ -41,6 +41,8 @@ pub struct Filter {
     reach: Option<Reach>,
     /// Whether a cell can come out more than once.
     duplicates: bool,
+    /// Whether cells can come out with labels.
+    labels: bool,
 }
 
 /// A cell that a filter let through.
@@ -58,11 +60,107 @@ pub struct FilteredCell {
     pub labels: Vec<String>,
 }
 
-impl FilteredCell {
+/// A cell within a filter: the engine's own, or one that can have labels. Most filters give none, and then cells stay where
+/// they were read to.
+pub trait RowCell: Clone {
+    /// Its family.
+    fn family(&self) -> FamilyId;
+    /// Its qualifier.
+    fn qualifier(&self) -> &Bytes;
+    /// Its timestamp in microseconds.
+    fn timestamp(&self) -> Timestamp;
+    /// Its value; empty where the filter stripped it.
+    fn value(&self) -> &Bytes;
+    /// Its labels.
+    fn labels(&self) -> &[String];
+    /// Empties its value.
+    fn strip_value(&mut self);
+    /// Adds a label, where it can have any.
+    fn label(&mut self, label: &str);
+
     /// Bytes that the cell takes in a response, less framing.
     fn bytes(&self) -> u64 {
-        let labels: usize = self.labels.iter().map(String::len).sum();
-        (self.qualifier.len() + self.value.len() + labels) as u64
+        let labels: usize = self.labels().iter().map(String::len).sum();
+        (self.qualifier().len() + self.value().len() + labels) as u64
+    }
+}
+
+impl RowCell for Cell {
+    fn family(&self) -> FamilyId {
+        self.family
+    }
+
+    fn qualifier(&self) -> &Bytes {
+        &self.qualifier
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        self.timestamp
+    }
+
+    fn value(&self) -> &Bytes {
+        &self.value
+    }
+
+    fn labels(&self) -> &[String] {
+        &[]
+    }
+
+    fn strip_value(&mut self) {
+        self.value = Bytes::new();
+    }
+
+    fn label(&mut self, _label: &str) {
+        debug_assert!(false, "a filter with labels is given cells that can have them");
+    }
+}
+
+impl RowCell for FilteredCell {
+    fn family(&self) -> FamilyId {
+        self.family
+    }
+
+    fn qualifier(&self) -> &Bytes {
+        &self.qualifier
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        self.timestamp
+    }
+
+    fn value(&self) -> &Bytes {
+        &self.value
+    }
+
+    fn labels(&self) -> &[String] {
+        &self.labels
+    }
+
+    fn strip_value(&mut self) {
+        self.value = Bytes::new();
+    }
+
+    fn label(&mut self, label: &str) {
+        self.labels.push(label.to_owned());
+    }
+}
+
+/// What came out of a filter.
+#[derive(Debug)]
+pub(crate) enum Passed {
+    /// Of a filter that gives no labels.
+    Plain(Vec<Cell>),
+    /// Of one that does.
+    Labelled(Vec<FilteredCell>),
+}
+
+impl Passed {
+    /// Whether nothing came out.
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Self::Plain(cells) => cells.is_empty(),
+            Self::Labelled(cells) => cells.is_empty(),
+        }
     }
 }
 
@@ -127,6 +225,7 @@ impl Filter {
         Ok(Self {
             reach: (!root.asks_key()).then(|| root.reach(&[])),
             duplicates: root.duplicates(),
+            labels: root.labels(),
             root,
         })
     }
@@ -142,7 +241,11 @@ impl Filter {
         families: &dyn FamilyNames,
         rng: &dyn Rng,
     ) -> Result<Vec<FilteredCell>> {
-        self.apply_counting(&row.key, row.cells, families, rng).map(|(cells, _)| cells)
+        let (cells, _) = self.apply_counting(&row.key, row.cells, families, rng)?;
+        Ok(match cells {
+            Passed::Plain(cells) => cells.into_iter().map(FilteredCell::from).collect(),
+            Passed::Labelled(cells) => cells,
+        })
     }
 
     /// The same, with the number of cells that the steps of the filter went through, each counted for each step.
@@ -152,12 +255,19 @@ impl Filter {
         cells: Vec<Cell>,
         families: &dyn FamilyNames,
         rng: &dyn Rng,
-    ) -> Result<(Vec<FilteredCell>, u64)> {
+    ) -> Result<(Passed, u64)> {
         if cells.is_empty() || !self.may_match(key) {
-            return Ok((Vec::new(), 0));
+            return Ok((Passed::Plain(Vec::new()), 0));
         }
-        let cells = cells.into_iter().map(FilteredCell::from).collect();
-        eval::Evaluation::new(key, families, rng).run(&self.root, cells, self.duplicates)
+        let Self { root, duplicates, .. } = self;
+        if self.labels {
+            let cells = cells.into_iter().map(FilteredCell::from).collect();
+            let passed = eval::Evaluation::new(key, families, rng).run(root, cells, *duplicates);
+            passed.map(|(cells, steps)| (Passed::Labelled(cells), steps))
+        } else {
+            let passed = eval::Evaluation::new(key, families, rng).run(root, cells, *duplicates);
+            passed.map(|(cells, steps)| (Passed::Plain(cells), steps))
+        }
     }
 
     /// Whether a row with this key can have any output. Costs no more than its patterns on the key, and

@@ -9,7 +9,7 @@ use crate::cell::{FamilyId, Kind, RowRange, Seq, Timestamp, row_prefix};
 use crate::cursor::{Cursor, Entry, Step};
 use crate::error::Result;
 use crate::read::RecordInRow;
-use crate::sst::{Block, BlockRequest};
+use crate::sst::{Block, BlockRequest, RowSink};
 
 /// Bytes from which [`Cursor::value_bytes`] shares the memtable's memory instead of copying. A shared
 /// value keeps the whole memtable alive for as long as a client takes to read it, so small ones, which
@@ -26,16 +26,18 @@ pub struct MemtableCursor {
     upper: Vec<u8>,
     /// The row prefix that `seek_row_before` seeks, kept for its memory.
     row: Vec<u8>,
+    has_tombstones: bool,
 }
 
 impl MemtableCursor {
-    pub(super) fn new(list: Arc<SkipList>, bounds: &RowRange) -> Self {
+    pub(super) fn new(list: Arc<SkipList>, bounds: &RowRange, has_tombstones: bool) -> Self {
         let upper = if bounds.end.is_empty() { Vec::new() } else { row_prefix(&bounds.end) };
         Self {
             place: ListCursor::new(list),
             lower: row_prefix(&bounds.start),
             upper,
             row: Vec::new(),
+            has_tombstones,
         }
     }
 
@@ -78,6 +80,32 @@ impl Cursor for MemtableCursor {
             _ => self.place.clear(),
         }
         Ok(Step::Ready)
+    }
+
+    fn take_rows(&mut self, before: &[u8], sink: &mut dyn RowSink) -> Result<Step> {
+        let has_tombstones = self.has_tombstones;
+        while sink.room() > 0 {
+            let is_passed = self.place.pass_row(|place| {
+                let prefix = place.record().key.row_prefix();
+                if !before.is_empty() && prefix >= before {
+                    return Ok(None);
+                }
+                let mut row = MemtableRow::new(place, has_tombstones);
+                let is_taken = sink.take_in_memory(prefix, &mut row)?;
+                Ok(is_taken.then_some(row.place))
+            })?;
+            if !is_passed {
+                break;
+            }
+            let _ = self.keep_in_bounds();
+        }
+        Ok(Step::Ready)
+    }
+
+    fn show_row(&self, sink: &mut dyn RowSink) -> Result<bool> {
+        let Some(place) = self.place.row() else { return Ok(false) };
+        let prefix = place.record().key.row_prefix();
+        sink.take_in_memory(prefix, &mut MemtableRow::new(place, self.has_tombstones))
     }
 
     fn entry(&self) -> Option<Entry<'_>> {
@@ -169,7 +197,7 @@ impl RecordInRow for MemtableRow<'_> {
     }
 
     fn qualifier(&self) -> Bytes {
-        Bytes::from(self.record.key.qualifier())
+        self.record.key.qualifier()
     }
 
     fn value(&self) -> Bytes {

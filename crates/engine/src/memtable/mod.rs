@@ -170,9 +170,10 @@ impl Memtable {
         self.list.fetch_paths(row_prefixes);
     }
 
-    /// A cursor over the records of the rows in `bounds`, on no record yet.
+    /// A cursor over the records of the rows in `bounds`, on no record yet. Rows that it hands over whole are looked through for
+    /// tombstones where there are any by now.
     pub fn cursor(self: &Arc<Self>, bounds: RowRange) -> MemtableCursor {
-        MemtableCursor::new(Arc::clone(&self.list), &bounds)
+        MemtableCursor::new(Arc::clone(&self.list), &bounds, self.tombstones() > 0)
     }
 }
 

@@ -46,6 +46,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use super::arena::{ALIGN, Arena, Bump, MemtableMemory};
 use crate::cell::{KeyView, RowRange, SUFFIX_LEN};
+use crate::error::Result;
 use crate::touch::{LINE_BYTES, fetch_at};
 
 /// Levels at most. With one node in [`BRANCHING`] reaching the next level, 12 levels keep searches
@@ -373,6 +374,12 @@ impl<'a> RowPlace<'a> {
     /// Moves behind the records whose keys begin with the first `prefix_len` bytes of this one's, at least the row's;
     /// `false` where the row has no more.
     pub(super) fn advance_past(&mut self, prefix_len: usize) -> bool {
+        let node = self.behind(prefix_len);
+        self.move_to(node)
+    }
+
+    /// The first node behind those; null for none.
+    fn behind(&self, prefix_len: usize) -> NodePtr {
         // SAFETY: a published node of `list`, which is borrowed for all of `'a`.
         let prefix = unsafe { key(self.node) }.get(..prefix_len).unwrap_or_default();
         // SAFETY: for a node that is not null, as above.
@@ -384,12 +391,10 @@ impl<'a> RowPlace<'a> {
             // SAFETY: as above, and every node is on level 0.
             node = unsafe { next(node, 0) };
             if !is_passed(node) {
-                return self.move_to(node);
+                return node;
             }
         }
-        let behind = RowRange::prefix(prefix).end;
-        let node = self.list.find(&behind, None);
-        self.move_to(node)
+        self.list.find(&RowRange::prefix(prefix).end, None)
     }
 
     fn move_to(&mut self, node: NodePtr) -> bool {
@@ -622,6 +627,25 @@ impl ListCursor {
             // SAFETY: `node` is a published node of `list`, and every node is on level 0.
             self.node = unsafe { next(self.node, 0) };
         }
+    }
+
+    /// The row of the record, from there on.
+    pub(super) fn row(&self) -> Option<RowPlace<'_>> {
+        let row_len = self.record()?.key.row_len();
+        Some(RowPlace { list: &self.list, node: self.node, row_len })
+    }
+
+    /// Has `walk` walk over the row of the record and moves to the next row, unless it gives no place in it; whether it moved.
+    pub(super) fn pass_row(
+        &mut self,
+        walk: impl for<'a> FnOnce(RowPlace<'a>) -> Result<Option<RowPlace<'a>>>,
+    ) -> Result<bool> {
+        let Some(row) = self.row() else { return Ok(false) };
+        let row_len = row.row_len;
+        // A place that outlives nothing but this borrow is one in this list.
+        let Some(last) = walk(row)? else { return Ok(false) };
+        self.node = last.behind(row_len);
+        Ok(true)
     }
 
     /// Begins to fetch the record behind the one under the cursor, which lies anywhere in memory: for whoever

@@ -161,6 +161,10 @@ impl Cursor for LevelCursor {
         self.settle(step)
     }
 
+    fn show_row(&self, sink: &mut dyn RowSink) -> Result<bool> {
+        self.current.as_ref().map_or(Ok(false), |cursor| cursor.show_row(sink))
+    }
+
     fn take_rows_back(&mut self, after: &[u8], sink: &mut dyn RowSink) -> Result<()> {
         self.current.as_mut().map_or(Ok(()), |cursor| cursor.take_rows_back(after, sink))
     }

@@ -40,10 +40,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::cursor::{Cursor, Entry, Step};
 use crate::error::Result;
+use crate::read::single::PassOne;
 use crate::sst::{Block, BlockRequest, RowSink};
+
+/// Children with the same row that take no memory to remember: more have it hardly ever.
+const CHILDREN_INLINE: usize = 8;
 
 /// What is to be done once no child is blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,7 +160,46 @@ impl MergeCursor {
         self.settle(result)
     }
 
-    /// The same backward, after [`MergeCursor::last_row_before`]: the row shown, and those before it. Go on with
+    /// Shows the row under the merge to the sink by each child that has something of it, and moves on to the next row where it
+    /// took them all; `None` where one was not taken, or there is but one. The merge must be on the first record of a row.
+    pub(crate) fn take_joined(&mut self, sink: &mut dyn RowSink) -> Result<Option<Step>> {
+        let of_row = match self.current().and_then(Cursor::entry) {
+            Some(entry) if self.only_row.is_none() => self.children_on(entry.key.row_prefix()),
+            _ => return Ok(None),
+        };
+        if of_row.len() < 2 {
+            return Ok(None);
+        }
+        for number in of_row.iter().copied() {
+            if !self.child(number).show_row(sink)? {
+                return Ok(None);
+            }
+        }
+        let result = self.pass_row(&of_row);
+        self.settle(result).map(Some)
+    }
+
+    /// Children whose record is of a row.
+    fn children_on(&self, row_prefix: &[u8]) -> SmallVec<[usize; CHILDREN_INLINE]> {
+        let is_on = |number: &usize| {
+            self.child(*number).entry().is_some_and(|entry| entry.key.row_prefix() == row_prefix)
+        };
+        self.heap.iter().copied().filter(is_on).collect()
+    }
+
+    /// Moves children on from their row, which each of them has shown.
+    fn pass_row(&mut self, of_row: &[usize]) -> Result<Step> {
+        for number in of_row.iter().copied() {
+            let step = self.child_mut(number).take_rows(&[], &mut PassOne::default())?;
+            if step == Step::Blocked {
+                self.blocked.push(number);
+            }
+        }
+        self.rebuild();
+        Ok(self.end_move())
+    }
+
+    /// The same as [`MergeCursor::take_single`] backward, after [`MergeCursor::last_row_before`]: the row shown, and those before it. Go on with
     /// [`MergeCursor::passed_back`], `last_row_before` and the last row that was handed over.
     pub(crate) fn take_single_back(&mut self, sink: &mut dyn RowSink) -> Result<()> {
         let (1, true) = (self.heap.len(), self.blocked.is_empty()) else { return Ok(()) };

@@ -25,6 +25,9 @@ pub(super) const ROWS_TAKEN_MAX: usize = 128;
 /// them: more than a read that fits this one meets.
 const IN_VAIN_MAX: usize = 256;
 
+/// Cells for which memory is taken at once, at most, since the row of a memtable before had so many.
+const CELLS_HINT_MAX: usize = 32;
+
 /// Assembles rows, one after the other.
 #[derive(Debug)]
 pub(crate) struct Assembler<'a> {
@@ -39,6 +42,10 @@ pub(crate) struct Assembler<'a> {
     elsewhere: Vec<Elsewhere>,
     /// Of its qualifiers, these; `None` for all.
     ranges: Option<&'a [QualifierRange]>,
+    /// Records of the last row of a memtable that were looked at.
+    walked: usize,
+    /// Cells of the last one, which the next is taken to have as well.
+    cells_hint: usize,
 }
 
 impl<'a> Assembler<'a> {
@@ -58,6 +65,8 @@ impl<'a> Assembler<'a> {
             left_out: Some(Onward::Record),
             ranges: None,
             elsewhere: Vec::new(),
+            walked: 0,
+            cells_hint: 0,
         }
     }
 
@@ -104,18 +113,34 @@ impl<'a> Assembler<'a> {
         Ok(!matches!(onward, Onward::General))
     }
 
-    /// What a memtable has of a row, as [`Self::part`].
-    pub(crate) fn part_in_memory(&mut self, mut row: MemtableRow<'_>) -> Option<RowPart> {
+    /// What a memtable has of a row, as [`Self::part`]; the row is left at the last record that was looked at.
+    pub(crate) fn part_in_memory(&mut self, row: &mut MemtableRow<'_>) -> Option<RowPart> {
         let mut cells = Vec::new();
         let mut so_far = self.begin(&mut cells, 0, true);
+        let is_all = self.assemble_in_memory(row, &mut so_far) && self.elsewhere.is_empty();
+        let SoFar { seqs, bytes, .. } = so_far;
+        is_all.then_some(RowPart { cells, seqs, bytes })
+    }
+
+    /// The same as [`Self::cells_into`].
+    fn cells_in_memory(&mut self, row: &mut MemtableRow<'_>, cells: &mut Vec<Cell>) -> bool {
+        let mut so_far = self.begin(cells, self.cells_hint, false);
+        let is_all = self.assemble_in_memory(row, &mut so_far);
+        self.cells_hint = cells.len().min(CELLS_HINT_MAX);
+        is_all
+    }
+
+    fn assemble_in_memory(&mut self, row: &mut MemtableRow<'_>, so_far: &mut SoFar<'_>) -> bool {
         let mut in_vain = 0;
+        self.walked = 0;
         while self.wants_any() {
             let found = so_far.cells.len();
-            let onward = self.take(&mut so_far, &row);
+            let onward = self.take(so_far, row);
+            self.walked += 1;
             in_vain += usize::from(so_far.cells.len() == found);
             let goes_on = match onward {
-                Onward::General => return None,
-                _ if in_vain > IN_VAIN_MAX => return None,
+                Onward::General => return false,
+                _ if in_vain > IN_VAIN_MAX => return false,
                 Onward::Nowhere => false,
                 Onward::Record => row.advance(),
                 Onward::Cell => row.advance_cell(),
@@ -126,8 +151,7 @@ impl<'a> Assembler<'a> {
                 break;
             }
         }
-        let SoFar { seqs, bytes, .. } = so_far;
-        self.elsewhere.is_empty().then_some(RowPart { cells, seqs, bytes })
+        true
     }
 
     fn wants_any(&self) -> bool {
@@ -323,22 +347,27 @@ pub(super) struct RowTaker<'a> {
     pub(super) looked_at: u64,
 }
 
-impl RowSink for RowTaker<'_> {
-    fn take(&mut self, row_prefix: &[u8], row: &RowInBlock<'_>) -> Result<bool> {
+impl RowTaker<'_> {
+    /// Takes the row with this prefix, whose cells `assemble` puts into their place. It says how many records it looked at, about;
+    /// `None` where they take the general way.
+    #[inline]
+    fn take_with(
+        &mut self,
+        row_prefix: &[u8],
+        assemble: impl FnOnce(&mut Assembler<'_>, &mut Vec<Cell>) -> Result<Option<usize>>,
+    ) -> Result<bool> {
         let (assembler, keys) = (&mut self.assembler, &mut self.keys);
-        let mut is_taken = false;
+        let mut taken = None;
         let is_kept = self.rows.push_with(|found| {
-            is_taken = assembler.cells_into(row, &mut found.cells)?;
-            let is_kept = is_taken && !found.cells.is_empty();
+            taken = assemble(assembler, &mut found.cells)?;
+            let is_kept = taken.is_some() && !found.cells.is_empty();
             if is_kept {
                 found.key = keys.key(row_prefix);
             }
             Ok(is_kept)
         })?;
-        if !is_taken {
-            return Ok(false);
-        }
-        self.looked_at += row.records_hint() as u64;
+        let Some(records) = taken else { return Ok(false) };
+        self.looked_at += records as u64;
         if self.keeps_last || !is_kept {
             self.last.clear();
             self.last.extend_from_slice(row_prefix);
@@ -349,11 +378,108 @@ impl RowSink for RowTaker<'_> {
         Ok(true)
     }
 
+    /// Takes a row that several places have, each a part of it; see [`PartTaker`].
+    pub(super) fn take_joined(&mut self, row_prefix: &[u8], joined: Joined) -> Result<()> {
+        self.assembler.elsewhere.clear();
+        let Joined { row, records } = joined;
+        self.take_with(row_prefix, |_, cells| {
+            *cells = row.cells;
+            Ok(Some(records))
+        })?;
+        Ok(())
+    }
+}
+
+impl RowSink for RowTaker<'_> {
+    fn take(&mut self, row_prefix: &[u8], row: &RowInBlock<'_>) -> Result<bool> {
+        self.take_with(row_prefix, |assembler, cells| {
+            Ok(assembler.cells_into(row, cells)?.then_some(row.records_hint()))
+        })
+    }
+
+    fn take_in_memory(&mut self, row_prefix: &[u8], row: &mut MemtableRow<'_>) -> Result<bool> {
+        self.take_with(row_prefix, |assembler, cells| {
+            Ok(assembler.cells_in_memory(row, cells).then_some(assembler.walked))
+        })
+    }
+
     fn room(&self) -> usize {
         if self.rows.fetch_bytes() >= self.fetch_max {
             return 0;
         }
         self.rows_max.saturating_sub(self.rows.len())
+    }
+}
+
+/// A row of several places, joined.
+#[derive(Debug, Default)]
+pub(super) struct Joined {
+    row: RowPart,
+    /// Records of all parts, about.
+    records: usize,
+}
+
+/// Joins the parts of one row that several cursors show.
+#[derive(Debug)]
+pub(super) struct PartTaker<'a, 's> {
+    assembler: &'a mut Assembler<'s>,
+    joined: Joined,
+}
+
+impl<'a, 's> PartTaker<'a, 's> {
+    pub(super) fn new(assembler: &'a mut Assembler<'s>) -> Self {
+        Self { assembler, joined: Joined::default() }
+    }
+
+    pub(super) fn into_joined(self) -> Joined {
+        self.joined
+    }
+
+    fn join(&mut self, part: Option<RowPart>, records: usize) -> bool {
+        let Some(part) = part else { return false };
+        let Joined { row, records: all } = std::mem::take(&mut self.joined);
+        let row = row.join(part, self.assembler.projection);
+        let fits = row.bytes <= self.assembler.row_bytes_max;
+        self.joined = Joined { row, records: all + records };
+        fits
+    }
+}
+
+impl RowSink for PartTaker<'_, '_> {
+    fn take(&mut self, _row_prefix: &[u8], row: &RowInBlock<'_>) -> Result<bool> {
+        let part = self.assembler.part(row)?;
+        Ok(self.join(part, row.records_hint()))
+    }
+
+    fn take_in_memory(&mut self, _row_prefix: &[u8], row: &mut MemtableRow<'_>) -> Result<bool> {
+        let part = self.assembler.part_in_memory(row);
+        Ok(self.join(part, self.assembler.walked))
+    }
+
+    fn room(&self) -> usize {
+        1
+    }
+}
+
+/// Lets one row pass without a look at it.
+#[derive(Debug, Default)]
+pub(super) struct PassOne {
+    has_passed: bool,
+}
+
+impl RowSink for PassOne {
+    fn take(&mut self, _row_prefix: &[u8], _row: &RowInBlock<'_>) -> Result<bool> {
+        self.has_passed = true;
+        Ok(true)
+    }
+
+    fn take_in_memory(&mut self, _row_prefix: &[u8], _row: &mut MemtableRow<'_>) -> Result<bool> {
+        self.has_passed = true;
+        Ok(true)
+    }
+
+    fn room(&self) -> usize {
+        usize::from(!self.has_passed)
     }
 }
 

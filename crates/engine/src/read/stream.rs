@@ -14,8 +14,8 @@
 //! Rows whose values lie elsewhere are gathered, as far as that goes without waiting for blocks, until their values are
 //! worth a batch of reads.
 //!
-//! Rows that lie whole in one block of one source take a short cut from Between: they are assembled straight
-//! from the block, a block's worth at a time.
+//! Rows that lie whole in one block, or in a memtable, take a short cut from Between: they are assembled straight
+//! from there, a block's worth at a time. One that several sources have is joined from what each has of it.
 //!
 //! A stream over [`RowRange::row`] ends with its row, without looking for the next.
 
@@ -31,10 +31,11 @@ use crate::limits::{SCAN_PROGRESS_RECORDS, SKIP_BEFORE_SEEK};
 use crate::read::merge::MergeCursor;
 use crate::read::plan::{Plan, target_after};
 use crate::read::ready::ReadyRows;
-use crate::read::single::{Assembler, ROWS_TAKEN_MAX, RowKeys, RowTaker};
+use crate::read::single::{Assembler, PartTaker, ROWS_TAKEN_MAX, RowKeys, RowTaker};
 use crate::read::visible::{Action, VisibleRow};
 use crate::read::{EncodedExcised, Excised, Projection};
 use crate::schema::TabletSchema;
+use crate::sst::RowSink;
 use crate::values::{FETCH_BYTES_MAX, FoundRow, ValueSource};
 
 /// Bytes of values elsewhere that the first rows of a stream are gathered for. It doubles with every batch, up to
@@ -122,6 +123,8 @@ pub struct RowStream {
     /// the range is one row.
     single_source: Option<SingleSource>,
     keys: RowKeys,
+    /// The prefix of the last row that was joined, kept for its memory.
+    shared_row: Vec<u8>,
     /// Rows that were taken and not returned yet.
     ready: ReadyRows,
     values: ValueSource,
@@ -193,6 +196,7 @@ impl RowStream {
             scratch: Vec::new(),
             single_source,
             keys: RowKeys::default(),
+            shared_row: Vec::new(),
             ready: ReadyRows::default(),
             values: ValueSource::none(),
             fetch_max: FETCH_BYTES_FIRST,
@@ -400,7 +404,27 @@ impl RowStream {
         if self.reverse {
             self.merge.take_single_back(&mut taker)?;
         } else {
-            step = self.merge.take_single(&self.end, &mut taker)?;
+            // A row that several sources have is joined, and what comes after it is one source's again.
+            loop {
+                step = self.merge.take_single(&self.end, &mut taker)?;
+                if step == Step::Blocked || taker.room() == 0 {
+                    break;
+                }
+                let row = self.merge.entry().map_or(&[][..], |entry| entry.key.row_prefix());
+                if row.is_empty() || (!self.end.is_empty() && row >= self.end.as_slice()) {
+                    break;
+                }
+                self.shared_row.clear();
+                self.shared_row.extend_from_slice(row);
+                let mut parts = PartTaker::new(&mut taker.assembler);
+                let Some(joined) = self.merge.take_joined(&mut parts)? else { break };
+                let parts = parts.into_joined();
+                taker.take_joined(&self.shared_row, parts)?;
+                step = joined;
+                if step == Step::Blocked || taker.room() == 0 {
+                    break;
+                }
+            }
         }
         let looked_at = taker.looked_at;
         if looked_at > 0 && self.reverse {

@@ -595,6 +595,10 @@ impl Cursor for SstCursor {
         self.take_rows_forward(before, sink)
     }
 
+    fn show_row(&self, sink: &mut dyn RowSink) -> Result<bool> {
+        self.show_row_here(sink)
+    }
+
     fn take_rows_back(&mut self, after: &[u8], sink: &mut dyn RowSink) -> Result<()> {
         self.take_rows_backward(after, sink)
     }

@@ -13,6 +13,7 @@ use crate::cell::{FamilyId, Kind, Seq, Timestamp};
 use crate::codec::{Malformed, Parsed};
 use crate::cursor::Step;
 use crate::error::Result;
+use crate::memtable::MemtableRow;
 use crate::read::RecordInRow;
 
 /// What [`RowInBlock::records_hint`] says at most, whatever a block claims: a group's worth.
@@ -22,6 +23,8 @@ const RECORDS_HINT_MAX: usize = 32;
 pub trait RowSink {
     /// Takes the row with this prefix. False: it does not, for the row takes merging; nothing of it was kept.
     fn take(&mut self, row_prefix: &[u8], row: &RowInBlock<'_>) -> Result<bool>;
+    /// The same of a row in a memtable, which is walked over.
+    fn take_in_memory(&mut self, row_prefix: &[u8], row: &mut MemtableRow<'_>) -> Result<bool>;
     /// How many rows it wants still, before it has enough for now.
     fn room(&self) -> usize;
 }
@@ -227,6 +230,20 @@ impl SstCursor {
             landed?;
         }
         Ok(Step::Ready)
+    }
+
+    /// Shows the row under the cursor; see [`Cursor::show_row`](crate::cursor::Cursor::show_row).
+    pub(super) fn show_row_here(&self, sink: &mut dyn RowSink) -> Result<bool> {
+        let (Some(first), Some(held)) = (&self.record, &self.data) else { return Ok(false) };
+        let data = self.in_data(held.block.data())?;
+        let row = self.key.get(..self.row_len).unwrap_or_default();
+        let end_group = self.in_data(data.row_end(first.group()))?;
+        if end_group == data.groups() && self.row_goes_on(row)? {
+            return Ok(false);
+        }
+        let (reader, offset) = (self.reader.as_ref(), held.handle.offset);
+        let memory = &held.block.lease();
+        sink.take(row, &RowInBlock { reader, offset, data, memory, first, end_group })
     }
 
     /// Hands over the row under the cursor and those before it; see

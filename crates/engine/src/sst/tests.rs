@@ -338,7 +338,7 @@ proptest! {
                     let mut seen = Vec::new();
                     let row = found.row(&reader).unwrap();
                     row.walk(|r| {
-                        let (qualifier, value) = (r.qualifier().to_vec(), r.value().to_vec());
+                        let (qualifier, value) = (r.qualifier(), r.value().to_vec());
                         seen.push((r.timestamp(), r.seq(), qualifier, value));
                         true
                     })
@@ -352,8 +352,8 @@ proptest! {
             // by whoever asks for a column of the family.
             let family = if key.kind() == Kind::RowTombstone { FamilyId(77) } else { key.family() };
             ask(RowProbe::families(&row, &[FamilyId(99), family]));
-            let qualifier = if key.has_qualifier() { key.qualifier() } else { b"other".to_vec() };
-            let columns = vec![(FamilyId(99), b"no".to_vec()), (family, qualifier)];
+            let qualifier = if key.has_qualifier() { key.qualifier() } else { Bytes::from_static(b"other") };
+            let columns = vec![(FamilyId(99), b"no".to_vec()), (family, qualifier.to_vec())];
             ask(RowProbe::columns(&row, columns));
         }
     }

@@ -202,8 +202,8 @@ impl PointRead {
         }
         let mut assembler = wanted.assembler();
         let mut joined = RowPart::default();
-        for row in self.of_memory(view).filter_map(|m| m.row(self.probe.row_prefix())) {
-            let Some(part) = assembler.part_in_memory(row) else { return Ok(None) };
+        for mut row in self.of_memory(view).filter_map(|m| m.row(self.probe.row_prefix())) {
+            let Some(part) = assembler.part_in_memory(&mut row) else { return Ok(None) };
             joined = joined.join(part, wanted.projection);
         }
         for file in self.files() {

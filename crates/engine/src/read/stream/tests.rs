@@ -1,4 +1,5 @@
 use std::ops::Bound;
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -7,13 +8,18 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::cache::QuickBlockCache;
 use crate::cell::{FamilyId, Mutation, SEQ_MAX, TimestampRange};
 use crate::error::ErrorKind;
+use crate::io::Files as _;
+use crate::memtable::Memtable;
 use crate::read::testing::model::{
     Event, History, any_history, any_qualifier, any_range, any_timestamps, project, record, schema,
 };
 use crate::read::testing::{NoIo, Record, VecCursor, cursors, read};
 use crate::read::{FamilyProjection, QualifierRange};
+use crate::sst::testing::{TestFiles, TestIo};
+use crate::sst::{CursorOptions, SstOptions, SstReader, SstWriter};
 
 fn spec(snapshot: Seq) -> ReadSpec {
     ReadSpec {
@@ -128,6 +134,89 @@ proptest! {
             rows.reverse();
             prop_assert_eq!(&read(&runs, &spec, blocking).unwrap(), &rows);
         }
+    }
+}
+
+/// Where a run of records lies.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Vector,
+    Memtable,
+    /// With blocks of so many bytes.
+    Sst(usize),
+}
+
+fn any_place() -> impl Strategy<Value = Place> {
+    let sst = prop_oneof![Just(32), Just(256), Just(4096)];
+    prop_oneof![1 => Just(Place::Vector), 3 => Just(Place::Memtable), 3 => sst.prop_map(Place::Sst)]
+}
+
+fn cursor_at(place: Place, id: u64, run: &Arc<Vec<Record>>, range: &RowRange) -> Box<dyn Cursor> {
+    let records = run.iter().map(|(key, value)| (KeyView::parse(key).unwrap(), value));
+    match place {
+        Place::Sst(block_bytes) if !run.is_empty() => {
+            let (files, path) = (TestFiles::default(), Path::new("/1.sst"));
+            let options =
+                SstOptions { block_bytes, read_bytes: block_bytes, ..SstOptions::default() };
+            let mut writer = SstWriter::new(files.create(path).unwrap(), path, id, options, 0);
+            for (key, value) in records {
+                writer.add(key, value).unwrap();
+            }
+            writer.finish().unwrap();
+            let cache = Arc::new(QuickBlockCache::new(1 << 20));
+            let reader = SstReader::open(&files, path, id, cache).unwrap();
+            let bounds = range.clone();
+            Box::new(reader.cursor(CursorOptions { bounds, fill_cache: true, expected_bytes: 0 }))
+        }
+        Place::Memtable => {
+            let memtable = Memtable::new(1);
+            for (key, value) in records {
+                memtable.insert(key, value);
+            }
+            Box::new(memtable.cursor(range.clone()))
+        }
+        _ => Box::new(VecCursor::shared(Arc::clone(run), false)),
+    }
+}
+
+proptest! {
+    #[test]
+    fn rows_of_memtables_and_ssts_show_what_the_history_says(
+        history in any_history(),
+        hands in vec((any::<u8>(), 0..10_u8), 1..20),
+        places in vec(any_place(), 4),
+        range in prop_oneof![Just(RowRange::all()), any_range()],
+        projection in prop_oneof![Just(Projection::all()), any_projection()],
+        snapshot in any::<prop::sample::Index>(),
+        rows_hint in prop::option::of(1..4_usize),
+        reverse in any::<bool>(),
+    ) {
+        let runs = deal(&history, &hands);
+        let snapshot = snapshot.index(history.0.len() + 1) as Seq;
+        let spec = ReadSpec {
+            excised: history.excised(),
+            range: range.clone(),
+            projection: projection.clone(),
+            rows_hint,
+            reverse,
+            ..spec(snapshot)
+        };
+        let mut rows = history.rows(snapshot, &spec.schema);
+        rows.retain(|row| range.contains(&row.key));
+        let mut rows = project(rows, &projection);
+        if reverse {
+            rows.reverse();
+        }
+        let places = places.iter().zip(1..).zip(&runs);
+        let cursors = places.map(|((place, id), run)| cursor_at(*place, id, run, &range));
+        let io = Arc::new(TestIo::default());
+        let mut stream = RowStream::new(cursors.collect(), spec, io, Box::new(()));
+        let mut found = Vec::new();
+        while let Some(row) = stream.next().now_or_never().expect("files are in memory").unwrap() {
+            found.push(row);
+        }
+        found.retain(|row| !row.cells.is_empty());
+        prop_assert_eq!(found, rows);
     }
 }
 
