@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use prost::Message;
-use tepui_engine::cell::FamilyId;
+use tepui_engine::cell::{Cell, FamilyId};
 
 use super::*;
 use crate::chunk_decoder::{DecodedCell, DecodedRow, Decoder};
@@ -69,6 +69,28 @@ fn decoded(cell: &FilteredCell) -> DecodedCell {
         labels: cell.labels.clone(),
         value: cell.value.to_vec(),
     }
+}
+
+#[test]
+fn cells_as_they_were_read_make_the_same_messages_as_those_that_can_have_labels() {
+    let mut chunkers = [(); 2].map(|()| Chunker::new(families(), LargeRows::Split));
+    for row in 0..300_u32 {
+        let key = Bytes::from(format!("row-{row}"));
+        let columns = (0..row % 4).map(|column| {
+            cell(1 + column / 2, &[b'a'; 3], i64::from(row) * 1_000, vec![7; 100 * row as usize])
+        });
+        let filtered: Vec<FilteredCell> = columns.collect();
+        let read = |cell: FilteredCell| {
+            let FilteredCell { family, qualifier, timestamp, value, labels: _ } = cell;
+            Cell { family, qualifier, timestamp, value }
+        };
+        let plain: Vec<Cell> = filtered.iter().cloned().map(read).collect();
+        let [of_plain, of_filtered] = &mut chunkers;
+        assert_eq!(of_plain.push_row(&key, plain), of_filtered.push_row(&key, filtered));
+    }
+    let [plain, filtered] = chunkers.each_mut().map(drain);
+    assert!(plain.len() > 10);
+    assert_eq!(plain, filtered);
 }
 
 #[test]

@@ -5,8 +5,8 @@
 //!                                       engine reads  filter, limit, chunks, progress
 //! ```
 //!
-//! Nothing runs unless it is pulled, so a slow client slows the read down and no more than one row and
-//! one message wait for it. Runs of single rows are the exception: a few are read at once, so that
+//! Nothing runs unless it is pulled, so a slow client slows the read down and no more than the rows that the engine takes at
+//! once and one message wait for it. Runs of single rows are the exception: a few are read at once, so that
 //! their disk reads overlap.
 
 use std::collections::VecDeque;

@@ -60,7 +60,7 @@ pub trait Cursor: Send {
     }
 
     /// Shows the row under the cursor to the sink and stays where it is; whether that took it. The cursor must be on the first
-    /// record of a row, of which it shows none that it would not hand over.
+    /// record of a row. A row that it shows is one that [`Cursor::take_rows`] hands over to a sink that takes it.
     fn show_row(&self, sink: &mut dyn RowSink) -> Result<bool> {
         let _ = sink;
         Ok(false)

@@ -39,6 +39,10 @@ impl Beneath {
         let mut newest: BTreeMap<FamilyId, Timestamp> = BTreeMap::new();
         for file in files {
             let Some(properties) = properties(file) else { return Self::Anything };
+            let of_families = properties.families.values().map(|family| family.cells);
+            if of_families.fold(0, u64::saturating_add) != properties.cells {
+                return Self::Anything;
+            }
             let with_cells = properties.families.iter().filter(|(_, family)| family.cells > 0);
             for (id, family) in with_cells {
                 let known = newest.entry(*id).or_insert(Timestamp::MIN);

@@ -100,7 +100,7 @@ pub(crate) struct Pick {
     /// The files, newest level first.
     pub(crate) inputs: Vec<Arc<SstRef>>,
     pub(crate) output_level: u8,
-    /// No older data of these rows exists outside the inputs, so tombstones may go.
+    /// No level below the output has anything of these rows, so all tombstones may go; see [`super::beneath`] for others.
     pub(crate) bottommost: bool,
 }
 

@@ -163,14 +163,17 @@ impl MergeCursor {
     /// Shows the row under the merge to the sink by each child that has something of it, and moves on to the next row where it
     /// took them all; `None` where one was not taken, or there is but one. The merge must be on the first record of a row.
     pub(crate) fn take_joined(&mut self, sink: &mut dyn RowSink) -> Result<Option<Step>> {
-        let of_row = match self.current().and_then(Cursor::entry) {
+        let mut of_row = match self.current().and_then(Cursor::entry) {
             Some(entry) if self.only_row.is_none() => self.children_on(entry.key.row_prefix()),
             _ => return Ok(None),
         };
         if of_row.len() < 2 {
             return Ok(None);
         }
-        for number in of_row.iter().copied() {
+        // Children are sorted by age, and those beneath can tell sooner that they show nothing, before the memtables have made
+        // copies.
+        of_row.sort_unstable();
+        for number in of_row.iter().rev().copied() {
             if !self.child(number).show_row(sink)? {
                 return Ok(None);
             }
@@ -190,7 +193,9 @@ impl MergeCursor {
     /// Moves children on from their row, which each of them has shown.
     fn pass_row(&mut self, of_row: &[usize]) -> Result<Step> {
         for number in of_row.iter().copied() {
-            let step = self.child_mut(number).take_rows(&[], &mut PassOne::default())?;
+            let mut pass = PassOne::default();
+            let step = self.child_mut(number).take_rows(&[], &mut pass)?;
+            debug_assert!(pass.has_passed(), "what shows a row hands it over");
             if step == Step::Blocked {
                 self.blocked.push(number);
             }

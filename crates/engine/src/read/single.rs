@@ -1,5 +1,6 @@
 //! Rows that lie whole in one block of one SST, which is what most point reads and scans find: their cells in
-//! one walk over the block, with no merge and no keys built. What a memtable has of a row is walked over in the same way.
+//! one walk over the block, with no merge and no keys built. What a memtable has of a row is walked over in the same way, and
+//! the parts that several places have of a row are joined.
 //!
 //! Only values are handled here. A tombstone, an operand of an aggregate, or a row beyond the size limit sends
 //! the read to the general way, which knows all of that; the two agree on everything else.
@@ -20,6 +21,9 @@ use crate::values::{Elsewhere, ValuePointer};
 /// nothing, since what a turn costs is spread over enough of them; and a caller that stops early has had less
 /// work done in vain.
 pub(super) const ROWS_TAKEN_MAX: usize = 128;
+
+/// Bytes of rows that are taken at once at most: of a memtable they are copies. As much as a message of a scan that is under way.
+pub(super) const BYTES_TAKEN_MAX: u64 = 1 << 20;
 
 /// Records of a row in a memtable that show nothing, all together, before it is left to the general way, which seeks past
 /// them: more than a read that fits this one meets.
@@ -345,6 +349,10 @@ pub(super) struct RowTaker<'a> {
     pub(super) last: &'a mut Vec<u8>,
     /// Records of all rows that were taken, at least one each.
     pub(super) looked_at: u64,
+    /// Records after which it has looked at enough, whatever it found.
+    pub(super) look_at_max: u64,
+    /// Bytes of the rows that wait.
+    pub(super) bytes: u64,
 }
 
 impl RowTaker<'_> {
@@ -356,11 +364,14 @@ impl RowTaker<'_> {
         row_prefix: &[u8],
         assemble: impl FnOnce(&mut Assembler<'_>, &mut Vec<Cell>) -> Result<Option<usize>>,
     ) -> Result<bool> {
-        let (assembler, keys) = (&mut self.assembler, &mut self.keys);
+        let (assembler, keys, bytes) = (&mut self.assembler, &mut self.keys, &mut self.bytes);
         let mut taken = None;
         let is_kept = self.rows.push_with(|found| {
             taken = assemble(assembler, &mut found.cells)?;
             let is_kept = taken.is_some() && !found.cells.is_empty();
+            if is_kept {
+                *bytes += found.cells.iter().map(bytes_of).sum::<u64>();
+            }
             if is_kept {
                 found.key = keys.key(row_prefix);
             }
@@ -378,8 +389,8 @@ impl RowTaker<'_> {
         Ok(true)
     }
 
-    /// Takes a row that several places have, each a part of it; see [`PartTaker`].
-    pub(super) fn take_joined(&mut self, row_prefix: &[u8], joined: Joined) -> Result<()> {
+    /// Takes a row that several places had parts of; see [`PartTaker`].
+    pub(super) fn take_parts(&mut self, row_prefix: &[u8], joined: Joined) -> Result<()> {
         self.assembler.elsewhere.clear();
         let Joined { row, records } = joined;
         self.take_with(row_prefix, |_, cells| {
@@ -404,11 +415,19 @@ impl RowSink for RowTaker<'_> {
     }
 
     fn room(&self) -> usize {
-        if self.rows.fetch_bytes() >= self.fetch_max {
+        if self.rows.fetch_bytes() >= self.fetch_max
+            || self.bytes >= BYTES_TAKEN_MAX
+            || self.looked_at >= self.look_at_max
+        {
             return 0;
         }
         self.rows_max.saturating_sub(self.rows.len())
     }
+}
+
+/// Memory of a cell, whose value may still have to be fetched.
+fn bytes_of(cell: &Cell) -> u64 {
+    (cell.qualifier.len() + cell.value.len() + size_of::<Cell>()) as u64
 }
 
 /// A row of several places, joined.
@@ -465,6 +484,13 @@ impl RowSink for PartTaker<'_, '_> {
 #[derive(Debug, Default)]
 pub(super) struct PassOne {
     has_passed: bool,
+}
+
+impl PassOne {
+    /// Whether one has.
+    pub(super) fn has_passed(&self) -> bool {
+        self.has_passed
+    }
 }
 
 impl RowSink for PassOne {

@@ -31,7 +31,9 @@ use crate::limits::{SCAN_PROGRESS_RECORDS, SKIP_BEFORE_SEEK};
 use crate::read::merge::MergeCursor;
 use crate::read::plan::{Plan, target_after};
 use crate::read::ready::ReadyRows;
-use crate::read::single::{Assembler, PartTaker, ROWS_TAKEN_MAX, RowKeys, RowTaker};
+use crate::read::single::{
+    Assembler, BYTES_TAKEN_MAX, PartTaker, ROWS_TAKEN_MAX, RowKeys, RowTaker,
+};
 use crate::read::visible::{Action, VisibleRow};
 use crate::read::{EncodedExcised, Excised, Projection};
 use crate::schema::TabletSchema;
@@ -119,7 +121,7 @@ pub struct RowStream {
     /// Records looked at since the last row or mark was returned.
     records: u64,
     scratch: Vec<u8>,
-    /// What rows that lie whole in one block are assembled by; `None` where dropped rows are to be hidden, or
+    /// What rows that are taken at once are assembled by; `None` where dropped rows are to be hidden, or
     /// the range is one row.
     single_source: Option<SingleSource>,
     keys: RowKeys,
@@ -127,6 +129,8 @@ pub struct RowStream {
     shared_row: Vec<u8>,
     /// Rows that were taken and not returned yet.
     ready: ReadyRows,
+    /// Bytes of those, and of others that were taken since there were none.
+    ready_bytes: u64,
     values: ValueSource,
     /// Bytes of values for which rows are gathered.
     fetch_max: u64,
@@ -198,6 +202,7 @@ impl RowStream {
             keys: RowKeys::default(),
             shared_row: Vec::new(),
             ready: ReadyRows::default(),
+            ready_bytes: 0,
             values: ValueSource::none(),
             fetch_max: FETCH_BYTES_FIRST,
             gather_rows: spec.rows_hint.unwrap_or(usize::MAX).max(1),
@@ -266,6 +271,7 @@ impl RowStream {
             && !self.blocked
             && self.failure.is_none()
             && self.ready.fetch_bytes() < self.fetch_max
+            && self.ready_bytes < BYTES_TAKEN_MAX
             && self.ready.len() < ROWS_TAKEN_MAX.min(self.gather_rows)
     }
 
@@ -384,12 +390,15 @@ impl RowStream {
         }
     }
 
-    /// Takes rows that lie whole in one block of one source. `None` where there is nothing to return yet: the
+    /// Takes rows that lie whole in one block or in a memtable, and joins those that several sources have so. `None` where there is nothing to return yet: the
     /// row that the merge is on then, if it is on one, takes the general way.
     fn take_rows(&mut self) -> Result<Option<Turn>> {
         let Some(source) = &self.single_source else { return Ok(None) };
         let (snapshot, row_bytes_max) = (source.snapshot, source.row_bytes_max);
         let before = self.ready.len();
+        if before == 0 {
+            self.ready_bytes = 0;
+        }
         let mut taker = RowTaker {
             assembler: Assembler::new(snapshot, &source.schema, &source.projection, row_bytes_max),
             keys: &mut self.keys,
@@ -399,6 +408,8 @@ impl RowStream {
             keeps_last: self.reverse,
             last: &mut self.scratch,
             looked_at: 0,
+            look_at_max: SCAN_PROGRESS_RECORDS.saturating_sub(self.records),
+            bytes: self.ready_bytes,
         };
         let mut step = Step::Ready;
         if self.reverse {
@@ -417,16 +428,17 @@ impl RowStream {
                 self.shared_row.clear();
                 self.shared_row.extend_from_slice(row);
                 let mut parts = PartTaker::new(&mut taker.assembler);
-                let Some(joined) = self.merge.take_joined(&mut parts)? else { break };
+                let Some(passed) = self.merge.take_joined(&mut parts)? else { break };
                 let parts = parts.into_joined();
-                taker.take_joined(&self.shared_row, parts)?;
-                step = joined;
+                taker.take_parts(&self.shared_row, parts)?;
+                step = passed;
                 if step == Step::Blocked || taker.room() == 0 {
                     break;
                 }
             }
         }
         let looked_at = taker.looked_at;
+        self.ready_bytes = taker.bytes;
         if looked_at > 0 && self.reverse {
             self.merge.passed_back(&self.scratch);
             self.visible.pass(&self.scratch);

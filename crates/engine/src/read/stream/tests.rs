@@ -362,6 +362,70 @@ fn rows_without_cells_mark_progress_once_per_limit_of_records() {
     }
 }
 
+/// A stream over one memtable.
+fn of_memtable(records: &[Record], spec: ReadSpec) -> (Arc<Memtable>, RowStream) {
+    let memtable = Memtable::new(1);
+    for (key, value) in records {
+        memtable.insert(KeyView::parse(key).unwrap(), value);
+    }
+    let cursors: Vec<Box<dyn Cursor>> = vec![Box::new(memtable.cursor(RowRange::all()))];
+    (memtable, RowStream::new(cursors, spec, Arc::new(NoIo), Box::new(())))
+}
+
+#[test]
+fn rows_of_memtables_without_cells_mark_progress_too() {
+    let rows = 2 * SCAN_PROGRESS_RECORDS + 10;
+    let (_, mut stream) = of_memtable(&hidden_rows(rows, 1), spec(9));
+    let mut marks = Vec::new();
+    let mut found = Vec::new();
+    while let Some(row) = step(&mut stream).unwrap() {
+        if row.cells.is_empty() { marks.push(row.key) } else { found.push(row.key) }
+    }
+    assert_eq!(found, ["z"]);
+    assert_eq!(
+        marks,
+        [SCAN_PROGRESS_RECORDS, 2 * SCAN_PROGRESS_RECORDS].map(|rows| format!("r{:06}", rows - 1))
+    );
+}
+
+#[test]
+fn no_more_rows_are_taken_at_once_than_take_a_bounded_memory() {
+    let value = vec![7; 2_000];
+    let cells =
+        |row: u32| (0..200).map(move |column: u32| (format!("r{row:02}"), column.to_string()));
+    let cells = (0..50).flat_map(cells);
+    let records: Vec<_> = cells.map(|(row, column)| put(&row, 1, &column, 1, &value, 1)).collect();
+    let (_, mut stream) = of_memtable(&records, spec(9));
+    let mut rows = 0;
+    while let Some(row) = step(&mut stream).unwrap() {
+        assert_eq!(row.cells.len(), 200);
+        rows += 1;
+        assert!(stream.ready.len() <= 2, "{} rows of 400 KB wait", stream.ready.len());
+    }
+    assert_eq!(rows, 50);
+}
+
+#[test]
+fn what_comes_after_the_snapshot_changes_nothing_of_what_a_memtable_hands_over() {
+    let spec = ReadSpec { tombstones: false, ..spec(9) };
+    let (memtable, mut stream) =
+        of_memtable(&[put("a", 1, "q", 1, b"old", 1), put("b", 1, "q", 1, b"old", 2)], spec);
+    for later in [
+        record(b"a", &Mutation::DeleteRow, 10),
+        put("a", 1, "q", 2, b"new", 11),
+        put("b", 1, "a", 1, b"new", 12),
+        put("b", 1, "q", 1, b"new", 13),
+    ] {
+        memtable.insert(KeyView::parse(&later.0).unwrap(), &later.1);
+    }
+    for row in ["a", "b"] {
+        let found = step(&mut stream).unwrap().unwrap();
+        let values: Vec<_> = found.cells.iter().map(|cell| cell.value.clone()).collect();
+        assert_eq!((found.key, values), (Bytes::from(row), vec![Bytes::from("old")]));
+    }
+    assert!(step(&mut stream).unwrap().is_none());
+}
+
 #[test]
 fn a_point_read_gives_no_marks() {
     let records: Vec<_> = hidden_rows(1, SCAN_PROGRESS_RECORDS + 1);
