@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2 as admin;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
-use tonic::codegen::http::uri::Uri;
-use tonic::{Code, Status};
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::{PathAndQuery, Uri};
+use tonic::{Code, Request, Status};
 
 use super::ask::{Asks, COUNTERS, FAMILY, Table};
+use super::chunks::{ReadRowsCodec, each_chunk};
 use super::connection::Connection;
 use super::retry::Refusals;
 use super::rows::ChunkCheck;
@@ -16,6 +18,8 @@ use crate::run::Found;
 
 /// Largest message that is taken: servers keep responses under 4 MiB, single rows excepted.
 const RESPONSE_BYTES_MAX: usize = 300 << 20;
+
+const READ_ROWS: &str = "/google.bigtable.v2.Bigtable/ReadRows";
 
 /// What went wrong with one request.
 #[derive(Debug)]
@@ -44,6 +48,8 @@ fn text(what: &str, status: &Status) -> Error {
 #[derive(Debug, Clone)]
 pub struct Client {
     data: v2::bigtable_client::BigtableClient<Connection>,
+    /// The same for `ReadRows`.
+    reads: Grpc<Connection>,
     connection: Connection,
     origin: Uri,
 }
@@ -54,7 +60,9 @@ impl Client {
         let data =
             v2::bigtable_client::BigtableClient::with_origin(connection.clone(), origin.clone())
                 .max_decoding_message_size(RESPONSE_BYTES_MAX);
-        Self { data, connection, origin }
+        let reads = Grpc::with_origin(connection.clone(), origin.clone())
+            .max_decoding_message_size(RESPONSE_BYTES_MAX);
+        Self { data, reads, connection, origin }
     }
 
     fn failure(what: &str, status: &Status, refusals: &Refusals) -> Failure {
@@ -73,11 +81,14 @@ impl Client {
         refusals: &Refusals,
     ) -> Outcome<Found> {
         let failure = |status| Self::failure("ReadRows", &status, refusals);
-        let mut stream = self.data.read_rows(request).await.map_err(failure)?.into_inner();
+        let unready = |error: hyper::Error| failure(Status::from_error(Box::new(error)));
+        self.reads.ready().await.map_err(unready)?;
+        let path = PathAndQuery::from_static(READ_ROWS);
+        let request = Request::new(request);
+        let response = self.reads.server_streaming(request, path, ReadRowsCodec).await;
+        let mut stream = response.map_err(failure)?.into_inner();
         while let Some(response) = stream.message().await.map_err(failure)? {
-            for chunk in &response.chunks {
-                check.chunk(chunk)?;
-            }
+            each_chunk(&response, |chunk| check.chunk(chunk))?;
         }
         Ok(check.found())
     }

@@ -6,6 +6,7 @@
 //! * [`worker`]: what an operation asks for; [`crate::network`] has many of them under way.
 
 pub mod ask;
+pub mod chunks;
 pub mod client;
 pub mod connection;
 pub mod retry;

@@ -1,9 +1,7 @@
 //! Follows the chunks of a read and compares every row with what was written.
 
-use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::CellChunk;
-use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::cell_chunk::RowStatus;
-
 use super::ask::FAMILY;
+use super::chunks::Chunk;
 use crate::check::RowsCheck;
 use crate::error::Result;
 use crate::run::Found;
@@ -30,39 +28,38 @@ impl<'a> ChunkCheck<'a> {
     }
 
     /// Takes the next chunk.
-    pub fn chunk(&mut self, chunk: &CellChunk) -> Result<()> {
+    pub fn chunk(&mut self, chunk: &Chunk<'_>) -> Result<()> {
         // A message that goes on with a row may name it again.
-        if !chunk.row_key.is_empty() && !self.rows.is_at(&chunk.row_key) {
-            self.rows.begin(&chunk.row_key)?;
+        if !chunk.row_key.is_empty() && !self.rows.is_at(chunk.row_key) {
+            self.rows.begin(chunk.row_key)?;
             self.of_family = false;
         }
-        if let Some(family) = &chunk.family_name {
-            self.of_family = family == FAMILY;
+        if let Some(family) = chunk.family {
+            self.of_family = family == FAMILY.as_bytes();
         }
-        if let Some(qualifier) = &chunk.qualifier
+        if let Some(qualifier) = chunk.qualifier
             && self.of_family
         {
             self.rows.qualifier(qualifier)?;
         }
         if chunk.value_size > 0 {
-            self.pieces.extend_from_slice(&chunk.value);
+            self.pieces.extend_from_slice(chunk.value);
         } else if self.pieces.is_empty() {
-            self.value(&chunk.value)?;
+            self.value(chunk.value)?;
         } else {
             let mut whole = std::mem::take(&mut self.pieces);
-            whole.extend_from_slice(&chunk.value);
+            whole.extend_from_slice(chunk.value);
             self.value(&whole)?;
         }
-        match chunk.row_status {
-            Some(RowStatus::CommitRow(true)) => self.rows.end(),
-            // What came of the row so far is void; it comes again.
-            Some(RowStatus::ResetRow(true)) => {
-                self.rows.reset();
-                self.pieces.clear();
-                Ok(())
-            }
-            _ => Ok(()),
+        if chunk.commits {
+            return self.rows.end();
         }
+        if chunk.resets {
+            // What came of the row so far is void; it comes again.
+            self.rows.reset();
+            self.pieces.clear();
+        }
+        Ok(())
     }
 
     fn value(&mut self, value: &[u8]) -> Result<()> {
@@ -73,10 +70,15 @@ impl<'a> ChunkCheck<'a> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+    use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::CellChunk;
+    use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::cell_chunk::RowStatus;
+    use prost::Message as _;
 
     use super::*;
     use crate::check::Expected;
     use crate::dataset::{Dataset, Depth};
+    use crate::grpc::chunks::each_chunk;
 
     fn dataset() -> Dataset {
         Dataset { rows: 100, key_bytes: 24, columns: 2, value_bytes: 10, seed: 1 }
@@ -97,7 +99,8 @@ mod tests {
         let dataset = dataset();
         let check = RowsCheck::new(&dataset, Expected::Rows(rows), 0..2, Depth::Full);
         let mut check = ChunkCheck::new(check);
-        chunks.iter().try_for_each(|chunk| check.chunk(chunk))?;
+        let response = v2::ReadRowsResponse { chunks: chunks.to_vec(), ..Default::default() };
+        each_chunk(&response.encode_to_vec(), |chunk| check.chunk(chunk))?;
         Ok(check.found())
     }
 
