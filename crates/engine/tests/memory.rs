@@ -72,6 +72,10 @@ fn schema() -> Arc<TabletSchema> {
 fn settled() -> i64 {
     loop {
         let live = LIVE.load(Ordering::Relaxed);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "nothing tells when another thread has let go"
+        )]
         std::thread::sleep(Duration::from_millis(20));
         if live == LIVE.load(Ordering::Relaxed) {
             return live;
