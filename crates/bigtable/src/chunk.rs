@@ -144,10 +144,6 @@ impl Chunker {
     pub fn push_row<C: RowCell>(&mut self, key: &Bytes, mut cells: Vec<C>) -> usize {
         cells.retain(|cell| self.families.get(cell.family()).is_some());
         let Self { families, large_rows, messages } = self;
-        if messages.has_room_for(families, key, &cells) {
-            chunks(families, key, &cells, |chunk| messages.open.push(&chunk));
-            return cells.len();
-        }
         let (mut bytes, mut shared_bytes) = (0, 0);
         chunks(families, key, &cells, |chunk| {
             bytes += chunk.bytes_in_message();
@@ -299,29 +295,6 @@ fn piece_len(rest: &[u8]) -> Option<usize> {
 }
 
 impl Messages {
-    /// Whether a row surely fits behind those of the open message, which then has memory for it. That is known sooner than how
-    /// much it takes; the first row of a message is counted, since many answers are no more and get no more memory than they need.
-    fn has_room_for<C: RowCell>(
-        &mut self,
-        families: &FamilyNames,
-        key: &Bytes,
-        cells: &[C],
-    ) -> bool {
-        if self.open.is_empty() {
-            return false;
-        }
-        let (mut at_most, mut shared_bytes) = (0, 0);
-        chunks(families, key, cells, |chunk| {
-            at_most += chunk.bytes_in_message_at_most();
-            shared_bytes += chunk.shared_bytes();
-        });
-        let fits = self.open.len() + at_most < self.target_bytes;
-        if fits {
-            self.open.reserve(at_most - shared_bytes);
-        }
-        fits
-    }
-
     fn flush(&mut self) {
         if self.open.is_empty() {
             return;

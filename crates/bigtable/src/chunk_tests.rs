@@ -22,13 +22,12 @@ fn families() -> FamilyNames {
 }
 
 fn cell(family: u32, qualifier: &[u8], timestamp: i64, value: impl Into<Bytes>) -> FilteredCell {
-    FilteredCell {
+    FilteredCell::from(Cell {
         family: FamilyId(family),
         qualifier: Bytes::copy_from_slice(qualifier),
         timestamp,
         value: value.into(),
-        labels: Default::default(),
-    }
+    })
 }
 
 fn drain(chunker: &mut Chunker) -> Vec<v2::ReadRowsResponse> {
@@ -63,11 +62,11 @@ fn decode(messages: &[v2::ReadRowsResponse]) -> Vec<DecodedRow> {
 
 fn decoded(cell: &FilteredCell) -> DecodedCell {
     DecodedCell {
-        family: format!("family-{}", cell.family.0),
-        qualifier: cell.qualifier.to_vec(),
-        timestamp: cell.timestamp,
+        family: format!("family-{}", cell.cell.family.0),
+        qualifier: cell.cell.qualifier.to_vec(),
+        timestamp: cell.cell.timestamp,
         labels: cell.labels.clone(),
-        value: cell.value.to_vec(),
+        value: cell.cell.value.to_vec(),
     }
 }
 
@@ -80,11 +79,7 @@ fn cells_as_they_were_read_make_the_same_messages_as_those_that_can_have_labels(
             cell(1 + column / 2, &[b'a'; 3], i64::from(row) * 1_000, vec![7; 100 * row as usize])
         });
         let filtered: Vec<FilteredCell> = columns.collect();
-        let read = |cell: FilteredCell| {
-            let FilteredCell { family, qualifier, timestamp, value, labels: _ } = cell;
-            Cell { family, qualifier, timestamp, value }
-        };
-        let plain: Vec<Cell> = filtered.iter().cloned().map(read).collect();
+        let plain: Vec<Cell> = filtered.iter().map(|cell| cell.cell.clone()).collect();
         let [of_plain, of_filtered] = &mut chunkers;
         assert_eq!(of_plain.push_row(&key, plain), of_filtered.push_row(&key, filtered));
     }
@@ -361,7 +356,11 @@ fn any_cell() -> impl Strategy<Value = FilteredCell> {
 fn any_rows() -> impl Strategy<Value = Vec<Vec<FilteredCell>>> {
     let row = prop::collection::vec(any_cell(), 1..6).prop_map(|mut cells| {
         cells.sort_by(|a, b| {
-            (a.family, &a.qualifier, b.timestamp).cmp(&(b.family, &b.qualifier, a.timestamp))
+            (a.cell.family, &a.cell.qualifier, b.cell.timestamp).cmp(&(
+                b.cell.family,
+                &b.cell.qualifier,
+                a.cell.timestamp,
+            ))
         });
         cells
     });

@@ -54,9 +54,6 @@ const TAG_BYTES: usize = 1;
 /// Bytes of a number, at most.
 const VARINT_BYTES_MAX: usize = 10;
 
-/// Tags and numbers of a chunk, and of the messages that wrap names in it, but for labels: no more than ten of each.
-const CHUNK_OVERHEAD_BYTES_MAX: usize = 10 * (TAG_BYTES + VARINT_BYTES_MAX);
-
 /// Bytes of a field whose tag is one byte.
 fn delimited(len: usize) -> usize {
     1 + encoded_len_varint(len as u64) + len
@@ -84,15 +81,6 @@ impl Chunk<'_> {
     /// Bytes that it takes in a message.
     pub fn bytes_in_message(&self) -> usize {
         delimited(self.encoded_len())
-    }
-
-    /// The same or more, without counting each.
-    pub fn bytes_in_message_at_most(&self) -> usize {
-        let labels: usize =
-            self.labels.iter().map(|l| l.len() + TAG_BYTES + VARINT_BYTES_MAX).sum();
-        let names = self.row_key.len() + self.family.map_or(0, str::len);
-        let column = self.qualifier.map_or(0, <[u8]>::len);
-        CHUNK_OVERHEAD_BYTES_MAX + names + column + labels + self.value_len
     }
 
     /// Bytes of its value that stay where they are.
@@ -330,7 +318,6 @@ mod tests {
             let mut message = ReadRowsMessage::default();
             message.push(&chunk);
             assert_eq!(message.len(), chunk.bytes_in_message());
-            assert!(chunk.bytes_in_message() <= chunk.bytes_in_message_at_most());
             let commit = v2::read_rows_response::cell_chunk::RowStatus::CommitRow(true);
             let same = v2::read_rows_response::CellChunk {
                 row_key: "r".into(),

@@ -150,7 +150,7 @@ impl<'a, C: RowCell> Evaluation<'a, C> {
             Node::ColumnLimit(count) => limit_columns(cells, *count),
             Node::StripValue => {
                 for cell in cells {
-                    cell.strip_value();
+                    cell.cell_mut().value = Bytes::new();
                 }
             }
             Node::Label(label) => {
@@ -279,28 +279,12 @@ fn retain_columns<C: RowCell>(cells: &mut Vec<C>, keep: impl Fn(FamilyId, &[u8])
     });
 }
 
-/// Keeps the first `count` cells of each column.
+/// Keeps the first `count` cells of each column, at least one.
 fn limit_columns<C: RowCell>(cells: &mut Vec<C>, count: usize) {
-    // Mostly there are no more, since the engine reads none that is not wanted where it can tell.
-    if cells.chunk_by(same_column).all(|column| column.len() <= count) {
-        return;
-    }
-    let mut column: Option<(FamilyId, Bytes)> = None;
-    let mut seen = 0;
-    cells.retain(|cell| {
-        let same = column.as_ref().is_some_and(|(family, qualifier)| {
-            *family == cell.family() && qualifier == cell.qualifier()
-        });
-        if same {
-            seen += 1;
-        } else {
-            column = Some((cell.family(), cell.qualifier().clone()));
-            seen = 1;
-        }
-        seen <= count
+    let mut seen = 1;
+    cells.dedup_by(|cell, kept| {
+        let is_same = kept.family() == cell.family() && kept.qualifier() == cell.qualifier();
+        seen = if is_same { seen + 1 } else { 1 };
+        seen > count
     });
-}
-
-fn same_column<C: RowCell>(a: &C, b: &C) -> bool {
-    a.family() == b.family() && a.qualifier() == b.qualifier()
 }

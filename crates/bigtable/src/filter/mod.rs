@@ -48,14 +48,8 @@ pub struct Filter {
 /// A cell that a filter let through.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilteredCell {
-    /// Its family.
-    pub family: FamilyId,
-    /// Its qualifier.
-    pub qualifier: Bytes,
-    /// Its timestamp in microseconds.
-    pub timestamp: Timestamp,
-    /// Its value; empty where the filter stripped it.
-    pub value: Bytes,
+    /// The cell; its value is empty where the filter stripped it.
+    pub cell: Cell,
     /// Its labels, at most one today.
     pub labels: Vec<String>,
 }
@@ -63,20 +57,34 @@ pub struct FilteredCell {
 /// A cell within a filter: the engine's own, or one that can have labels. Most filters give none, and then cells stay where
 /// they were read to.
 pub trait RowCell: Clone {
-    /// Its family.
-    fn family(&self) -> FamilyId;
-    /// Its qualifier.
-    fn qualifier(&self) -> &Bytes;
-    /// Its timestamp in microseconds.
-    fn timestamp(&self) -> Timestamp;
-    /// Its value; empty where the filter stripped it.
-    fn value(&self) -> &Bytes;
+    /// The cell.
+    fn cell(&self) -> &Cell;
+    /// The cell, to be changed.
+    fn cell_mut(&mut self) -> &mut Cell;
     /// Its labels.
     fn labels(&self) -> &[String];
-    /// Empties its value.
-    fn strip_value(&mut self);
     /// Adds a label, where it can have any.
     fn label(&mut self, label: &str);
+
+    /// Its family.
+    fn family(&self) -> FamilyId {
+        self.cell().family
+    }
+
+    /// Its qualifier.
+    fn qualifier(&self) -> &Bytes {
+        &self.cell().qualifier
+    }
+
+    /// Its timestamp in microseconds.
+    fn timestamp(&self) -> Timestamp {
+        self.cell().timestamp
+    }
+
+    /// Its value; empty where the filter stripped it.
+    fn value(&self) -> &Bytes {
+        &self.cell().value
+    }
 
     /// Bytes that the cell takes in a response, less framing.
     fn bytes(&self) -> u64 {
@@ -86,28 +94,16 @@ pub trait RowCell: Clone {
 }
 
 impl RowCell for Cell {
-    fn family(&self) -> FamilyId {
-        self.family
+    fn cell(&self) -> &Cell {
+        self
     }
 
-    fn qualifier(&self) -> &Bytes {
-        &self.qualifier
-    }
-
-    fn timestamp(&self) -> Timestamp {
-        self.timestamp
-    }
-
-    fn value(&self) -> &Bytes {
-        &self.value
+    fn cell_mut(&mut self) -> &mut Cell {
+        self
     }
 
     fn labels(&self) -> &[String] {
         &[]
-    }
-
-    fn strip_value(&mut self) {
-        self.value = Bytes::new();
     }
 
     fn label(&mut self, _label: &str) {
@@ -116,28 +112,16 @@ impl RowCell for Cell {
 }
 
 impl RowCell for FilteredCell {
-    fn family(&self) -> FamilyId {
-        self.family
+    fn cell(&self) -> &Cell {
+        &self.cell
     }
 
-    fn qualifier(&self) -> &Bytes {
-        &self.qualifier
-    }
-
-    fn timestamp(&self) -> Timestamp {
-        self.timestamp
-    }
-
-    fn value(&self) -> &Bytes {
-        &self.value
+    fn cell_mut(&mut self) -> &mut Cell {
+        &mut self.cell
     }
 
     fn labels(&self) -> &[String] {
         &self.labels
-    }
-
-    fn strip_value(&mut self) {
-        self.value = Bytes::new();
     }
 
     fn label(&mut self, label: &str) {
@@ -166,8 +150,7 @@ impl Passed {
 
 impl From<Cell> for FilteredCell {
     fn from(cell: Cell) -> Self {
-        let Cell { family, qualifier, timestamp, value } = cell;
-        Self { family, qualifier, timestamp, value, labels: Vec::new() }
+        Self { cell, labels: Vec::new() }
     }
 }
 

@@ -578,10 +578,8 @@ impl Claim {
     /// nothing else would see to that until the files are old.
     fn has_idle_tombstones(&self) -> bool {
         let view = self.tablet.view.load_full();
-        let tombstones = |file: &Arc<SstRef>| {
-            let reader = view.file(file.id).and_then(|file| file.reader());
-            reader.is_ok_and(|reader| reader.properties().tombstones() > 0)
-        };
+        let tombstones =
+            |file: &Arc<SstRef>| view.properties(file).is_some_and(|p| p.tombstones() > 0);
         self.pick.bottommost && self.pick.inputs.iter().any(tombstones)
     }
 

@@ -25,6 +25,10 @@ pub(super) fn open_file(files: &OpenFiles, id: FileId) -> Result<&Arc<SstFile>> 
     })
 }
 
+fn properties_of<'f>(files: &'f OpenFiles, sst: &SstRef) -> Option<&'f SstProperties> {
+    files.get(&sst.id)?.reader().ok().map(|reader| reader.properties())
+}
+
 /// Memtables and SSTs of a tablet at one moment.
 #[derive(Debug)]
 pub(crate) struct View {
@@ -57,8 +61,7 @@ impl View {
         style: CompactionStyle,
     ) -> Self {
         let contents = |sst: &SstRef| {
-            let reader = files.get(&sst.id).and_then(|file| file.reader().ok());
-            reader.map(|reader| reader.properties()).map_or_else(Contents::default, |p| Contents {
+            properties_of(&files, sst).map_or_else(Contents::default, |p| Contents {
                 rows: p.rows,
                 tombstones: p.tombstones(),
                 value_bytes: p
@@ -132,7 +135,7 @@ impl View {
 
     /// What is known of an SST without reading it; `None` where it is not open.
     pub(super) fn properties(&self, sst: &SstRef) -> Option<&SstProperties> {
-        self.files.get(&sst.id)?.reader().ok().map(|reader| reader.properties())
+        properties_of(&self.files, sst)
     }
 
     /// Bytes of memory in memtables.

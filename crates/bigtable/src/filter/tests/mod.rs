@@ -60,12 +60,12 @@ fn row(key: &str, cells: &[&str]) -> Row {
 /// The cells as [`row`] writes them, with `#label` where they have one.
 fn written(cells: &[FilteredCell]) -> Vec<String> {
     let write = |cell: &FilteredCell| {
-        let family = FAMILIES.iter().find(|(id, _)| *id == cell.family).unwrap().1;
-        let qualifier = cell.qualifier.escape_ascii();
-        let value = cell.value.escape_ascii();
+        let family = FAMILIES.iter().find(|(id, _)| *id == cell.cell.family).unwrap().1;
+        let qualifier = cell.cell.qualifier.escape_ascii();
+        let value = cell.cell.value.escape_ascii();
         let labels: Vec<String> = cell.labels.iter().map(|label| format!("#{label}")).collect();
         let labels = labels.concat();
-        format!("{family}:{qualifier}@{}={value}{labels}", cell.timestamp)
+        format!("{family}:{qualifier}@{}={value}{labels}", cell.cell.timestamp)
     };
     cells.iter().map(write).collect()
 }

@@ -42,7 +42,7 @@ pub(super) fn model(
         input.iter().filter(|cell| test(cell)).cloned().collect::<Vec<_>>()
     };
     let name = |cell: &FilteredCell| {
-        FAMILIES.iter().find(|(id, _)| *id == cell.family).unwrap().1.to_owned()
+        FAMILIES.iter().find(|(id, _)| *id == cell.cell.family).unwrap().1.to_owned()
     };
     let whole = |kept: bool| if kept { input.clone() } else { Vec::new() };
     let Some(kind) = &filter.kind else { return input };
@@ -82,21 +82,21 @@ pub(super) fn model(
             keep(&|cell| matches(pattern.as_bytes(), name(cell).as_bytes()))
         }
         Kind::ColumnQualifierRegexFilter(pattern) => {
-            keep(&|cell| matches(pattern, &cell.qualifier))
+            keep(&|cell| matches(pattern, &cell.cell.qualifier))
         }
-        Kind::ValueRegexFilter(pattern) => keep(&|cell| matches(pattern, &cell.value)),
+        Kind::ValueRegexFilter(pattern) => keep(&|cell| matches(pattern, &cell.cell.value)),
         Kind::ColumnRangeFilter(range) => {
             use v2::column_range::{EndQualifier, StartQualifier};
             keep(&|cell| {
                 name(cell) == range.family_name
                     && match &range.start_qualifier {
-                        Some(StartQualifier::StartQualifierClosed(s)) => cell.qualifier >= *s,
-                        Some(StartQualifier::StartQualifierOpen(s)) => cell.qualifier > *s,
+                        Some(StartQualifier::StartQualifierClosed(s)) => cell.cell.qualifier >= *s,
+                        Some(StartQualifier::StartQualifierOpen(s)) => cell.cell.qualifier > *s,
                         None => true,
                     }
                     && match &range.end_qualifier {
-                        Some(EndQualifier::EndQualifierClosed(e)) => cell.qualifier <= *e,
-                        Some(EndQualifier::EndQualifierOpen(e)) => cell.qualifier < *e,
+                        Some(EndQualifier::EndQualifierClosed(e)) => cell.cell.qualifier <= *e,
+                        Some(EndQualifier::EndQualifierOpen(e)) => cell.cell.qualifier < *e,
                         None => true,
                     }
             })
@@ -105,23 +105,25 @@ pub(super) fn model(
             use v2::value_range::{EndValue, StartValue};
             keep(&|cell| {
                 (match &range.start_value {
-                    Some(StartValue::StartValueClosed(s)) => cell.value >= *s,
-                    Some(StartValue::StartValueOpen(s)) => cell.value > *s,
+                    Some(StartValue::StartValueClosed(s)) => cell.cell.value >= *s,
+                    Some(StartValue::StartValueOpen(s)) => cell.cell.value > *s,
                     None => true,
                 }) && match &range.end_value {
-                    Some(EndValue::EndValueClosed(e)) => cell.value <= *e,
-                    Some(EndValue::EndValueOpen(e)) => cell.value < *e,
+                    Some(EndValue::EndValueClosed(e)) => cell.cell.value <= *e,
+                    Some(EndValue::EndValueOpen(e)) => cell.cell.value < *e,
                     None => true,
                 }
             })
         }
         Kind::TimestampRangeFilter(range) => keep(&|cell| {
-            cell.timestamp >= range.start_timestamp_micros
-                && (range.end_timestamp_micros == 0 || cell.timestamp < range.end_timestamp_micros)
+            cell.cell.timestamp >= range.start_timestamp_micros
+                && (range.end_timestamp_micros == 0
+                    || cell.cell.timestamp < range.end_timestamp_micros)
         }),
         Kind::ValueBitmaskFilter(bitmask) => keep(&|cell| {
-            cell.value.len() == bitmask.mask.len()
-                && (0..cell.value.len()).all(|i| cell.value[i] | bitmask.mask[i] == cell.value[i])
+            cell.cell.value.len() == bitmask.mask.len()
+                && (0..cell.cell.value.len())
+                    .all(|i| cell.cell.value[i] | bitmask.mask[i] == cell.cell.value[i])
         }),
         Kind::CellsPerRowOffsetFilter(count) => input.into_iter().skip(*count as usize).collect(),
         Kind::CellsPerRowLimitFilter(count) => input.into_iter().take(*count as usize).collect(),
@@ -129,7 +131,7 @@ pub(super) fn model(
             let mut seen: HashMap<(FamilyId, Bytes), i32> = HashMap::new();
             let mut kept = Vec::new();
             for cell in input {
-                let seen = seen.entry((cell.family, cell.qualifier.clone())).or_default();
+                let seen = seen.entry((cell.cell.family, cell.cell.qualifier.clone())).or_default();
                 *seen += 1;
                 if *seen <= *count {
                     kept.push(cell);
@@ -138,7 +140,11 @@ pub(super) fn model(
             kept
         }
         Kind::StripValueTransformer(_) => {
-            input.into_iter().map(|cell| FilteredCell { value: Bytes::new(), ..cell }).collect()
+            let strip = |mut cell: FilteredCell| {
+                cell.cell.value = Bytes::new();
+                cell
+            };
+            input.into_iter().map(strip).collect()
         }
         Kind::ApplyLabelTransformer(label) => input
             .into_iter()
@@ -148,7 +154,9 @@ pub(super) fn model(
 }
 
 fn sorted(mut cells: Vec<FilteredCell>) -> Vec<FilteredCell> {
-    cells.sort_by_key(|c| (c.family, c.qualifier.clone(), std::cmp::Reverse(c.timestamp)));
+    cells.sort_by_key(|c| {
+        (c.cell.family, c.cell.qualifier.clone(), std::cmp::Reverse(c.cell.timestamp))
+    });
     cells
 }
 
