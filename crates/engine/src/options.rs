@@ -1,6 +1,6 @@
 //! Options of an engine, each default with its reason.
 
-use crate::cache::{CacheOptions, PARTITION_SHARE_PERCENT};
+use crate::cache::{COARSE_SHARE_PERCENT, CacheOptions, PARTITION_SHARE_PERCENT};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::LOG_QUEUE_BYTES_MAX;
 use crate::sst::SstOptions;
@@ -52,6 +52,9 @@ pub struct EngineOptions {
     /// Percent of the block cache that index and filter partitions may take; see
     /// [`PARTITION_SHARE_PERCENT`].
     pub partition_share_percent: u32,
+    /// Percent of the block cache that the coarse filters of open files may take, a bit and a half for each row; see
+    /// [`COARSE_SHARE_PERCENT`].
+    pub coarse_share_percent: u32,
     /// Levels whose SSTs have their whole index and filter in memory: level 0, then those from the base level on, into
     /// which level 0 goes; never the last. 0 pins none. Level 0 is asked by every read and holds the newest rows, and the
     /// base level has a tenth to a thousandth of the data, the less the more there is, so of the memory. More levels would pin
@@ -176,6 +179,7 @@ impl Default for EngineOptions {
             log_queue_bytes: 2 * u64::from(LOG_QUEUE_BYTES_MAX),
             block_cache_bytes: 512 << 20,
             partition_share_percent: PARTITION_SHARE_PERCENT,
+            coarse_share_percent: COARSE_SHARE_PERCENT,
             pinned_levels: 2,
             memory_bytes: 0,
             sst: SstOptions::default(),
@@ -216,6 +220,7 @@ impl EngineOptions {
         CacheOptions {
             capacity_bytes: self.block_cache_bytes,
             partition_share_percent: self.partition_share_percent,
+            coarse_share_percent: self.coarse_share_percent,
         }
     }
 
@@ -234,6 +239,12 @@ impl EngineOptions {
             return refuse(format!(
                 "partition_share_percent is {}: at most {share_max}, since data blocks need some of the cache",
                 self.partition_share_percent
+            ));
+        }
+        if self.coarse_share_percent > 100 {
+            return refuse(format!(
+                "coarse_share_percent is {}: at most 100, all of the cache",
+                self.coarse_share_percent
             ));
         }
         if self.log_queue_bytes == 0 {
@@ -317,5 +328,7 @@ mod tests {
         options.validate().unwrap();
         options.partition_share_percent = 0;
         options.validate().unwrap();
+        options.coarse_share_percent = 101;
+        assert!(refused(&options).contains("at most 100"));
     }
 }

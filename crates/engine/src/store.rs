@@ -394,7 +394,7 @@ mod tests {
             rng: Arc::new(SeededRng::new(1)),
             spawner: Arc::new(ThreadSpawner),
         };
-        let cache = CacheOptions { capacity_bytes: 1, partition_share_percent: 0 };
+        let cache = CacheOptions { partition_share_percent: 0, ..CacheOptions::new(1) };
         let cache = Arc::new(QuickBlockCache::with_options(cache));
         let layout = Layout::new(Path::new("/data"));
         files.create_dir_all(&layout.ssts()).unwrap();

@@ -105,7 +105,7 @@ pub struct QuickBlockCache {
 }
 
 impl QuickBlockCache {
-    /// A cache of at most `capacity_bytes`, with the default share for partitions.
+    /// A cache of at most `capacity_bytes`, with the default shares.
     pub fn new(capacity_bytes: u64) -> Self {
         Self::with_options(CacheOptions::new(capacity_bytes))
     }
@@ -113,7 +113,7 @@ impl QuickBlockCache {
     /// A cache. The budget of data blocks is divided among shards, and a block larger than a shard's part is
     /// not kept; its readers hold it as long as they need it.
     pub fn with_options(options: CacheOptions) -> Self {
-        let CacheOptions { capacity_bytes, partition_share_percent } = options;
+        let capacity_bytes = options.capacity_bytes;
         let metrics = Arc::new(SstMetrics::default());
         let shards = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX).next_power_of_two();
         let steps = Steps::new(capacity_bytes, shards, BLOCK_BYTES_TYPICAL);
@@ -139,7 +139,7 @@ impl QuickBlockCache {
         let resized = Arc::clone(&blocks);
         let resize = Box::new(move |bytes| resized.set_capacity(bytes));
         let rest = DataShare::new(capacity_bytes, steps, resize);
-        let partitions = PartitionPool::new(partition_share_percent, Arc::clone(&metrics), rest);
+        let partitions = PartitionPool::new(&options, Arc::clone(&metrics), rest);
         let (flights, open_bytes) = (Arc::default(), AtomicU64::new(0));
         Self { capacity_bytes, blocks, partitions, flights, metrics, epoch, open_bytes }
     }
@@ -233,6 +233,7 @@ impl BlockCache for QuickBlockCache {
                 lookups: m.point_lookups.get(),
                 probes,
                 negatives,
+                coarse_negatives: m.filter_coarse_negatives.get(),
                 positives: probes.saturating_sub(negatives),
                 false_positives: m.filter_false_positives.get(),
             },

@@ -44,6 +44,11 @@ pub(crate) use slots::{ARC_BYTES, DataSlots, Residence, SLOT_BYTES};
 /// that is large enough never comes to the limit, since partitions are about 2 % of the data.
 pub const PARTITION_SHARE_PERCENT: u32 = 80;
 
+/// The part of the budget that the coarse filters of open files may take, in percent. They halve the reads of absent rows where the
+/// cache is smaller than the filters, for a tenth of their memory, and are there whether or not anybody asks for such rows; a
+/// quarter is enough for 400 times as much data as the cache has, and leaves the rest to what is asked for.
+pub const COARSE_SHARE_PERCENT: u32 = 25;
+
 /// The part of the budget below which the data blocks of open files are taken to fit all: the rest is for their fields, for index
 /// and filter partitions, and for values that have files of their own.
 const ROOM_FOR_ALL_DIVISOR: u64 = 2;
@@ -55,12 +60,18 @@ pub struct CacheOptions {
     pub capacity_bytes: u64,
     /// Percent of these that partitions may take; at most 100.
     pub partition_share_percent: u32,
+    /// Percent of these that the coarse filters of open files may take; at most 100.
+    pub coarse_share_percent: u32,
 }
 
 impl CacheOptions {
-    /// With the default share for partitions.
+    /// With the default shares.
     pub fn new(capacity_bytes: u64) -> Self {
-        Self { capacity_bytes, partition_share_percent: PARTITION_SHARE_PERCENT }
+        Self {
+            capacity_bytes,
+            partition_share_percent: PARTITION_SHARE_PERCENT,
+            coarse_share_percent: COARSE_SHARE_PERCENT,
+        }
     }
 }
 
@@ -113,6 +124,8 @@ pub struct FilterStats {
     pub probes: u64,
     /// Of the probes: it said no, and the SST was not read.
     pub negatives: u64,
+    /// Of these: by the coarse filter, without a look at a partition.
+    pub coarse_negatives: u64,
     /// Of the probes: it said perhaps.
     pub positives: u64,
     /// Of the positives: the row was not there.

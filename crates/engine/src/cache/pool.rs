@@ -19,6 +19,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::CacheOptions;
 use super::directory::{Directory, NOT_IN_RING, PartitionId};
 use super::steps::DataShare;
 use crate::sst::{Block, BlockKind, SstMetrics};
@@ -57,6 +58,8 @@ impl PartitionBytes {
 pub struct PartitionPool {
     /// Bytes that all partitions together may have.
     share_bytes: u64,
+    /// Bytes that coarse filters may have.
+    coarse_share_bytes: u64,
     ring: Mutex<Ring>,
     /// What data blocks have.
     rest: DataShare,
@@ -76,6 +79,8 @@ struct Ring {
     reserved_bytes: u64,
     /// What open files keep outside of the cache, and its budget has to pay for.
     held_bytes: u64,
+    /// Of these: coarse filters.
+    coarse_bytes: u64,
 }
 
 /// A resident partition.
@@ -154,11 +159,13 @@ impl Ring {
 }
 
 impl PartitionPool {
-    /// Of a cache's budget, which `rest` divides, at most `share_percent` for partitions.
-    pub(super) fn new(share_percent: u32, metrics: Arc<SstMetrics>, rest: DataShare) -> Self {
-        let share = u128::from(rest.budget_bytes()) * u128::from(share_percent.min(100)) / 100;
+    /// Of a cache's budget, which `rest` divides.
+    pub(super) fn new(options: &CacheOptions, metrics: Arc<SstMetrics>, rest: DataShare) -> Self {
+        let budget = u128::from(rest.budget_bytes());
+        let share = |percent: u32| (budget * u128::from(percent.min(100)) / 100) as u64;
         Self {
-            share_bytes: share as u64,
+            share_bytes: share(options.partition_share_percent),
+            coarse_share_bytes: share(options.coarse_share_percent),
             ring: Mutex::default(),
             rest,
             metrics,
@@ -298,6 +305,27 @@ impl PartitionPool {
                 );
             });
         }
+    }
+
+    /// The same for a file's coarse filter; false where those of open files have their share.
+    pub fn hold_coarse(&self, bytes: u64) -> bool {
+        let mut ring = self.lock();
+        let coarse_bytes = ring.coarse_bytes.saturating_add(bytes);
+        if coarse_bytes > self.coarse_share_bytes {
+            return false;
+        }
+        ring.coarse_bytes = coarse_bytes;
+        drop(ring);
+        self.hold(bytes);
+        true
+    }
+
+    /// It is not kept any longer.
+    pub fn release_coarse(&self, bytes: u64) {
+        let mut ring = self.lock();
+        ring.coarse_bytes = ring.coarse_bytes.saturating_sub(bytes);
+        drop(ring);
+        self.release(bytes);
     }
 
     /// The file is closed.

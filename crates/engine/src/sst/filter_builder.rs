@@ -13,6 +13,7 @@
 //! Whether a partition can list its columns is known when it is full, so its rows are kept apart until then:
 //! at most what a partition of row entries covers, some 3,000 rows.
 
+use super::coarse::CoarseBuilder;
 use super::filter::{Ask, COMMON_COLUMNS_MAX, FilterEntries, FilterForm, listed};
 use super::key::{Change, separator};
 use crate::cell::{FamilyId, KeyView};
@@ -32,6 +33,18 @@ pub(super) struct FilterPartition {
     /// Between its last key and the key that follows.
     pub(super) separator: Vec<u8>,
     pub(super) block: Vec<u8>,
+}
+
+/// The filter of a file.
+#[derive(Debug)]
+pub(super) struct FinishedFilter {
+    pub(super) partitions: Vec<FilterPartition>,
+    /// The rows, for a filter that stays in memory.
+    pub(super) coarse: CoarseBuilder,
+    /// Entries of all partitions.
+    pub(super) entries: u64,
+    /// Partitions that list common columns.
+    pub(super) common_partitions: u64,
 }
 
 /// Something of a row that a list of common columns may stand for.
@@ -111,6 +124,7 @@ pub(super) struct FilterBuilder {
     /// Entries of a partition with as many listed as `common` has, worked out when that changes.
     common_max: (usize, usize),
     entries: FilterEntries,
+    coarse: CoarseBuilder,
     /// The entry of the last row.
     row: u64,
     rows: Vec<Row>,
@@ -135,6 +149,7 @@ impl FilterBuilder {
             entries_max: form.entries_max(0),
             common_max: (0, form.entries_max(0)),
             entries: FilterEntries::default(),
+            coarse: CoarseBuilder::default(),
             row: 0,
             rows: Vec::new(),
             own: Vec::new(),
@@ -164,6 +179,7 @@ impl FilterBuilder {
         entries.of(change, key, |_, ask| match ask {
             Ask::Row(entry) => {
                 self.own.push(entry);
+                self.coarse.add(entry);
                 self.row = entry;
                 if let Some(row) = self.rows.last_mut() {
                     row.entry = entry;
@@ -335,13 +351,17 @@ impl FilterBuilder {
         self.done_bytes + entries as u64 * self.form.bits_per_entry() / 8
     }
 
-    /// Ends the last partition, behind `last_key`. The partitions, the entries in all of them, and how many of
-    /// them list common columns.
-    pub(super) fn finish(mut self, last_key: &[u8]) -> (Vec<FilterPartition>, u64, u64) {
+    /// Ends the last partition, behind `last_key`.
+    pub(super) fn finish(mut self, last_key: &[u8]) -> FinishedFilter {
         if !self.rows.is_empty() {
             self.flush_rows(self.rows.len(), &separator(last_key, None));
         }
-        (self.done, self.entries_total, self.common_partitions)
+        FinishedFilter {
+            partitions: self.done,
+            coarse: self.coarse,
+            entries: self.entries_total,
+            common_partitions: self.common_partitions,
+        }
     }
 }
 
@@ -372,8 +392,9 @@ mod tests {
                 last = key;
             }
         }
-        let (partitions, ..) = builder.finish(&last);
-        partitions
+        let finished = builder.finish(&last);
+        finished
+            .partitions
             .into_iter()
             .map(|p| {
                 let filter = FilterBlock::parse(Bytes::from(p.block)).unwrap();

@@ -216,12 +216,12 @@ pub(crate) fn opens(bytes: &[u8]) -> (bool, bool) {
     (accepts(bytes.to_vec()), accepts(sealed(bytes)))
 }
 
-/// Whether a file that is sealed from these bytes opens, whatever its blocks are.
+/// Whether a file that is sealed from these bytes opens, with a coarse filter, whatever its blocks are.
 #[cfg(test)]
 pub(crate) fn sealed_opens(bytes: &[u8]) -> bool {
     let files = MemoryFiles::new();
     files.put_contents(Path::new(PATH), sealed(bytes));
-    open(&files).is_ok()
+    open(&files).is_ok_and(|reader| reader.coarse().is_some())
 }
 
 /// Valid encodings: a data block, an index block, a filter partition and a file.
@@ -264,11 +264,25 @@ pub(crate) fn valid() -> [Vec<u8>; 4] {
 /// Bytes whose thirds are properties, a top-level index and a filter index: see [`sealed`].
 #[cfg(test)]
 pub(crate) fn valid_thirds() -> Vec<u8> {
+    use super::frame::TRAILER_LEN;
+    use crate::codec::{put_bytes, put_u64};
+
     let [_, top, _, _] = valid();
     let mut filters = top.clone();
     filters[0] = Level::Filter as u8;
-    let mut properties = vec![6, 1, 9, 99];
-    crate::codec::put_u64(&mut properties, (top.len() - 6) as u64);
+    let mut properties = vec![6, 1, 9];
+    // The frame of the top-level index is a coarse filter as well as any other.
+    let frame = (top.len() + TRAILER_LEN) as u64;
+    for tag in [25, 26] {
+        let mut field = Vec::new();
+        put_u64(&mut field, frame);
+        put_u64(&mut properties, tag);
+        put_bytes(&mut properties, &field);
+    }
+    // An unknown tag takes up the rest, with a length of two bytes.
+    properties.push(99);
+    let rest = top.len() - properties.len() - 2;
+    put_u64(&mut properties, rest as u64);
     properties.resize(top.len(), 0);
     [properties, top, filters].concat()
 }

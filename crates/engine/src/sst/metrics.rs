@@ -116,6 +116,8 @@ pub struct SstMetrics {
     pub filter_probes: Counter,
     /// Of these: answers that saved reading the SST.
     pub filter_negatives: Counter,
+    /// Of these: answers that the coarse filter gave, which needs no partition.
+    pub filter_coarse_negatives: Counter,
     /// Of these: "perhaps", and then the first seek found no record of the row. A column that is missing
     /// from a row that is there is not counted, since only the caller sees it.
     pub filter_false_positives: Counter,

@@ -39,6 +39,7 @@
 
 mod block;
 mod checks;
+mod coarse;
 mod compare;
 mod cursor;
 mod data;

@@ -166,6 +166,10 @@ impl SstReader {
             self.metrics().point_lookups.increment();
             return Ok(Some(true));
         };
+        if self.coarse().is_some_and(|coarse| !coarse.may_contain(probe.row_entry)) {
+            self.metrics().filter_coarse_negatives.increment();
+            return Ok(Some(self.filter_said(false)));
+        }
         let find = |at| self.filter_partition(filters, loaded, at);
         let perhaps = match self.at_filters(ask_filter(self, filters, probe, find))? {
             Ok(perhaps) => perhaps,
@@ -178,12 +182,17 @@ impl SstReader {
                 return Ok(None);
             }
         };
+        Ok(Some(self.filter_said(perhaps)))
+    }
+
+    /// Counts an answer of the filter.
+    fn filter_said(&self, perhaps: bool) -> bool {
         self.metrics().point_lookups.increment();
         self.metrics().filter_probes.increment();
         if !perhaps {
             self.metrics().filter_negatives.increment();
         }
-        Ok(Some(perhaps))
+        perhaps
     }
 
     /// Whether each column that the probe names may be here, by the filter partitions that the read has loaded or

@@ -12,6 +12,8 @@
 //! 17 index bytes       19 filter partitions        21 filter entries   23 filter kinds: bit k for kind k
 //! 18 padding bytes     20 with common columns      22 filter bytes     24 tombstones in a row, max
 //!
+//! 25 offset of the coarse filter   26 bytes of its frame
+//!
 //! 33 value file, repeated:   1 file   2 bytes that the SST's pointers name in it
 //! ```
 //!
@@ -24,6 +26,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::FileId;
+use super::footer::Handle;
 use super::key::Change;
 use crate::cell::{FAMILY_NONE, FamilyId, KeyView, Kind, SEQ_MAX, Seq, Timestamp};
 use crate::codec::{Malformed, Parsed, Reader, put_bytes, put_u64, zigzag};
@@ -85,10 +88,14 @@ pub struct FilterFigures {
     pub common_partitions: u64,
     /// Entries of all partitions.
     pub entries: u64,
-    /// Bytes of all partitions and of the filter index in the file.
+    /// Bytes of all partitions, of the filter index and of the coarse filter in the file.
     pub bytes: u64,
     /// Bit `k` is set where a partition is of kind `k`: 1 blocked Bloom, 2 and 3 binary fuse of 8 and 16 bits.
     pub kinds: u64,
+    /// Where the coarse filter is in the file.
+    pub coarse_offset: u64,
+    /// Bytes of its frame; 0 without one.
+    pub coarse_bytes: u64,
 }
 
 /// What an SST holds of one family.
@@ -106,6 +113,15 @@ pub struct FamilyProperties {
     pub timestamp_max: Timestamp,
     /// The most cells that one column has.
     pub column_versions_max: u64,
+}
+
+impl FilterFigures {
+    /// Where the coarse filter is, if there is one; all before `end`.
+    pub(super) fn coarse(&self, end: u64) -> Parsed<Option<Handle>> {
+        (self.coarse_bytes > 0)
+            .then(|| Handle::checked(self.coarse_offset, self.coarse_bytes, end))
+            .transpose()
+    }
 }
 
 impl SstProperties {
@@ -142,6 +158,8 @@ impl SstProperties {
             (22, self.filter.bytes),
             (23, self.filter.kinds),
             (24, self.tombstone_run_max),
+            (25, self.filter.coarse_offset),
+            (26, self.filter.coarse_bytes),
         ] {
             put_number(out, tag, value);
         }
@@ -195,6 +213,8 @@ impl SstProperties {
                 22 => &mut properties.filter.bytes,
                 23 => &mut properties.filter.kinds,
                 24 => &mut properties.tombstone_run_max,
+                25 => &mut properties.filter.coarse_offset,
+                26 => &mut properties.filter.coarse_bytes,
                 12 => {
                     properties.first_row = Bytes::copy_from_slice(field);
                     return Ok(());
@@ -421,6 +441,8 @@ mod tests {
                 entries: 9000,
                 bytes: 16_000,
                 kinds: 6,
+                coarse_offset: 70_000,
+                coarse_bytes: 500,
             },
             families: [(FamilyId(1), family), (FamilyId(u32::MAX), family)].into(),
             value_files: [(9, 1 << 33), (u64::MAX, 0)].into(),

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use zstd::dict::DecoderDictionary;
 
 use super::block::{Block, BlockKind, BlockRequest, Fill};
+use super::coarse::CoarseFilter;
 use super::cursor::{CursorOptions, SstCursor};
 use super::footer::{FOOTER_LEN, Footer, Handle};
 use super::frame::open_frame;
@@ -38,6 +39,7 @@ pub struct SstReader {
     properties: SstProperties,
     top: IndexBlock,
     filters: Option<IndexBlock>,
+    coarse: Option<CoarseFilter>,
     dictionary: Option<DecoderDictionary<'static>>,
     cache: Arc<dyn BlockCache>,
     pub(super) directory: Arc<Directory>,
@@ -93,7 +95,7 @@ impl SstReader {
             })?),
         };
         let directory = Directory::new(top.len(), filters.as_ref().map_or(0, IndexBlock::len));
-        let reader = Self {
+        let mut reader = Self {
             id,
             path: path.to_owned(),
             file,
@@ -102,15 +104,51 @@ impl SstReader {
             properties,
             top,
             filters,
+            coarse: None,
             dictionary,
             cache,
             directory,
             reserved_bytes: AtomicU64::new(0),
             filter_told: Once::new(),
         };
-        reader.cache.partitions().hold(reader.resident_bytes());
+        reader.cache.partitions().hold(reader.own_bytes());
         reader.cache.opened(reader.data_memory_bytes());
+        reader.coarse = reader.open_coarse()?;
         Ok(Arc::new(reader))
+    }
+
+    /// Its coarse filter; none where the cache has no room for it, or where it is damaged, which costs reads and no data.
+    fn open_coarse(&self) -> Result<Option<CoarseFilter>> {
+        let Some(handle) = self.coarse_handle()? else { return Ok(None) };
+        let bytes = CoarseFilter::bytes_in(handle) as u64;
+        if !self.cache.partitions().hold_coarse(bytes) {
+            return Ok(None);
+        }
+        let read = self.read_coarse(handle);
+        if read.is_err() {
+            self.cache.partitions().release_coarse(bytes);
+        }
+        match read {
+            Err(error) if error.kind() == ErrorKind::Corruption => {
+                self.filter_is_damaged(&error);
+                Ok(None)
+            }
+            read => read.map(Some),
+        }
+    }
+
+    /// Where its coarse filter is, if it has one.
+    pub(super) fn coarse_handle(&self) -> Result<Option<Handle>> {
+        let handle = self.properties.filter.coarse(self.blocks_end());
+        handle.map_err(|m| self.damaged(self.footer.properties.offset, m.what))
+    }
+
+    /// Reads its coarse filter. Blocks.
+    pub(super) fn read_coarse(&self, handle: Handle) -> Result<CoarseFilter> {
+        let frame = self.file.read_at(handle.offset, handle.len as usize)?;
+        open_frame(&frame, self.id, handle.offset, None, true)
+            .and_then(|bits| CoarseFilter::new(bits, handle))
+            .map_err(|m| self.damaged(handle.offset, m.what))
     }
 
     /// Its number.
@@ -134,8 +172,17 @@ impl SstReader {
     }
 
     /// Bytes of memory that the open file keeps outside the block cache: its top-level index, its filter index,
-    /// its dictionary, and a slot for each partition. Looks at none of them: their sizes are known.
+    /// its coarse filter, its dictionary, and a slot for each partition. Looks at none of them: their sizes are known.
     pub fn resident_bytes(&self) -> u64 {
+        self.own_bytes() + self.coarse_bytes()
+    }
+
+    fn coarse_bytes(&self) -> u64 {
+        self.coarse.as_ref().map_or(0, CoarseFilter::bytes) as u64
+    }
+
+    /// The same without its coarse filter.
+    fn own_bytes(&self) -> u64 {
         let filters = self.filters.as_ref().map_or(0, IndexBlock::bytes);
         // Not only the text: zstd makes tables of it, which take more.
         let dictionary = self.dictionary.as_ref().map_or(0, |d| d.as_ddict().sizeof());
@@ -235,6 +282,10 @@ impl SstReader {
 
     pub(super) fn filters(&self) -> Option<&IndexBlock> {
         self.filters.as_ref()
+    }
+
+    pub(super) fn coarse(&self) -> Option<&CoarseFilter> {
+        self.coarse.as_ref()
     }
 
     pub(super) fn footer(&self) -> &Footer {
@@ -378,11 +429,11 @@ impl SstReader {
         &self.cache
     }
 
-    /// A filter partition cannot be used. It holds no data: reads go on without, and it is said once.
+    /// A part of the filter cannot be used. It holds no data: reads go on without, and it is said once.
     pub(super) fn filter_is_damaged(&self, error: &Error) {
         self.metrics().filter_damaged.increment();
         self.filter_told.call_once(|| {
-            tracing::error!(%error, "a filter partition is damaged; reads of its rows look at the data instead");
+            tracing::error!(%error, "a part of a filter is damaged; reads of its rows look at the data instead");
         });
     }
 
@@ -416,7 +467,8 @@ impl Drop for SstReader {
     fn drop(&mut self) {
         let reserved = self.reserved_bytes.load(Ordering::Relaxed);
         self.cache.partitions().forget(&self.directory, reserved);
-        self.cache.partitions().release(self.resident_bytes());
+        self.cache.partitions().release_coarse(self.coarse_bytes());
+        self.cache.partitions().release(self.own_bytes());
         self.cache.closed(self.data_memory_bytes());
     }
 }

@@ -33,6 +33,8 @@ pub struct SstPlaces {
     pub top_index: (u64, u64),
     /// The filter index.
     pub filter_index: Option<(u64, u64)>,
+    /// The coarse filter.
+    pub coarse_filter: Option<(u64, u64)>,
     /// The compression dictionary.
     pub dictionary: Option<(u64, u64)>,
 }
@@ -74,7 +76,7 @@ pub struct Lost {
     pub offset: u64,
     /// Bytes that cannot be read with it: for an index partition, its data blocks.
     pub bytes: u64,
-    /// Records in it, as far as the index tells. 0 for a filter partition, with which no record is lost.
+    /// Records in it, as far as the index tells. 0 for a part of the filter, with which no record is lost.
     pub records: u64,
     /// No row in it is less.
     pub from_row: Bytes,
@@ -126,6 +128,7 @@ impl SstReader {
             properties: place(footer.properties),
             top_index: place(footer.top_index),
             filter_index: footer.filter_index.map(place),
+            coarse_filter: self.coarse_handle().ok().flatten().map(place),
             dictionary: footer.dictionary.map(place),
         }
     }
@@ -149,19 +152,27 @@ impl SstReader {
             let (offset, bytes) = place(handle);
             match self.read_block(handle, BlockKind::Filter) {
                 Ok(_) => (walk.on)(Piece::Filter(offset, bytes))?,
-                Err(error) => {
-                    let none = Bytes::new();
-                    let (from_row, to_row) = (none.clone(), none);
-                    let lost = Lost { offset, bytes, records: 0, from_row, to_row, error };
-                    (walk.on)(Piece::Lost(lost))?;
-                }
+                Err(error) => walk.filter_lost(handle, error)?,
             }
+        }
+        if let Some(handle) = self.coarse_handle()?
+            && let Err(error) = self.read_coarse(handle)
+        {
+            walk.filter_lost(handle, error)?;
         }
         Ok(())
     }
 }
 
 impl Walk<'_> {
+    /// A part of the filter cannot be read.
+    fn filter_lost(&mut self, handle: Handle, error: Error) -> Result<()> {
+        let (offset, bytes) = place(handle);
+        let (from_row, to_row) = (Bytes::new(), Bytes::new());
+        let lost = Lost { offset, bytes, records: 0, from_row, to_row, error };
+        (self.on)(Piece::Lost(lost))
+    }
+
     /// The greatest row before a separator.
     fn to_row(&self, separator: &[u8], last: bool) -> Bytes {
         if last {

@@ -19,6 +19,7 @@ use crate::error::{ErrorKind, Result};
 use crate::io::Files;
 use crate::read::RecordInRow;
 
+mod coarse;
 mod pages;
 
 const ID: FileId = 42;

@@ -206,6 +206,12 @@ impl Check<'_> {
         key: KeyView<'_>,
         ask: Ask,
     ) -> Result<()> {
+        if let (Ask::Row(entry), Some(coarse)) = (ask, self.reader.coarse())
+            && !coarse.may_contain(entry)
+        {
+            let offset = self.reader.properties().filter.coarse_offset;
+            return self.wrong(offset, "the coarse filter does not know a row that is there");
+        }
         let prefix_len = match under {
             Under::Row => key.row_len(),
             Under::Family => key.row_len() + 4,
@@ -248,6 +254,14 @@ impl Check<'_> {
                 self.figures.kinds |= 1 << filter.kind();
                 self.figures.bytes += u64::from(handle.len);
             }
+        }
+        if let Some(handle) = reader.coarse_handle()? {
+            self.adjoins(handle)?;
+            // The file is opened without where it is damaged.
+            reader.read_coarse(handle)?;
+            self.figures.coarse_offset = handle.offset;
+            self.figures.coarse_bytes = u64::from(handle.len);
+            self.figures.bytes += self.figures.coarse_bytes;
         }
         // These were verified when the file was opened.
         let resident = [

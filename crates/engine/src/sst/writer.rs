@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 
 use super::data_builder::DataBlockBuilder;
 use super::filter::FilterForm;
-use super::filter_builder::{FilterBuilder, FilterPartition};
+use super::filter_builder::{FilterBuilder, FilterPartition, FinishedFilter};
 use super::footer::{FOOTER_LEN, Footer, Handle};
 use super::frame::{Framer, Method, TRAILER_LEN, WORTH_RATIO, seal_plain};
 use super::index::{BlockStats, IndexEntry, Level};
@@ -463,8 +463,8 @@ impl SstWriter {
         let mut written = FilterFigures::default();
         let filter = self.filter.take().map(|filter| filter.finish(&self.last_key));
         let has_filter = filter.is_some();
-        if let Some((partitions, entries, common)) = filter {
-            (written.entries, written.common_partitions) = (entries, common);
+        if let Some(FinishedFilter { partitions, coarse, entries, common_partitions }) = filter {
+            (written.entries, written.common_partitions) = (entries, common_partitions);
             for FilterPartition { separator, block } in partitions {
                 written.partitions += 1;
                 written.kinds |= 1 << block.first().copied().unwrap_or(0).min(63);
@@ -472,6 +472,14 @@ impl SstWriter {
                 written.bytes += u64::from(handle.len);
                 let data_end = handle.end();
                 filters.add(&separator, &IndexEntry { handle, stats: BlockStats::NONE, data_end });
+            }
+            // One partition by itself is asked by whoever comes.
+            let worth = written.partitions > 1;
+            if let Some(coarse) = worth.then(|| coarse.finish(self.offset())).flatten() {
+                let handle = self.write(&coarse)?;
+                (written.coarse_offset, written.coarse_bytes) =
+                    (handle.offset, u64::from(handle.len));
+                written.bytes += written.coarse_bytes;
             }
         }
         let dictionary = match self.dictionary.take() {

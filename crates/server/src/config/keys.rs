@@ -77,6 +77,9 @@ const MEMORY_PERCENTS: RangeInclusive<u32> = 1..=90;
 /// Percent of the block cache for indexes and filters, at most: rows that are read again need some of it too.
 const PARTITION_SHARE_PERCENT_MAX: usize = 95;
 
+/// All of it: what is not left to blocks is the operator's choice.
+const COARSE_SHARE_PERCENT_MAX: usize = 100;
+
 /// Bits of a filter per entry, at least and at most, where there are filters: fewer rule out too little, more
 /// rule out no more.
 const FILTER_BITS_MIN: usize = 4;
@@ -271,6 +274,16 @@ pub const KEYS: &[Key] = &[
         set: |config, value| {
             let percent = values::whole_number(value, PARTITION_SHARE_PERCENT_MAX)?;
             config.engine.partition_share_percent = percent as u32;
+            Ok(())
+        },
+    },
+    Key {
+        name: "engine.coarse_share_percent",
+        default: "25",
+        about: "percent of the block cache that may go to a filter of a bit and a half a row, always in memory, which halves reads of absent rows",
+        set: |config, value| {
+            config.engine.coarse_share_percent =
+                values::whole_number(value, COARSE_SHARE_PERCENT_MAX)? as u32;
             Ok(())
         },
     },
@@ -483,6 +496,7 @@ mod tests {
             shares,
             engine: EngineOptions {
                 partition_share_percent: 0,
+                coarse_share_percent: 0,
                 pinned_levels: 0,
                 sst: SstOptions {
                     filter_bits_per_key: 0,

@@ -305,6 +305,8 @@ impl Sources {
         out.counter("filter_probes", "of these: a filter was asked", filters.probes)?;
         let help = "of the probes: the filter said no, and spared the file";
         out.counter("filter_negatives", help, filters.negatives)?;
+        let help = "of the negatives: the part of the filter that is always in memory said no";
+        out.counter("filter_coarse_negatives", help, filters.coarse_negatives)?;
         let help = "of the probes: the filter said perhaps, and the row was not there";
         out.counter("filter_false_positives", help, filters.false_positives)?;
         let help = "share of the lookups that a filter served";

@@ -19,7 +19,24 @@ fn pool(share_percent: u32) -> (PartitionPool, Arc<AtomicU64>) {
     let resize = Box::new(move |bytes| tell.store(bytes, Ordering::Relaxed));
     let metrics = Arc::new(SstMetrics::default());
     let rest = DataShare::new(BUDGET, steps(), resize);
-    (PartitionPool::new(share_percent, metrics, rest), told)
+    let options =
+        CacheOptions { partition_share_percent: share_percent, ..CacheOptions::new(BUDGET) };
+    (PartitionPool::new(&options, metrics, rest), told)
+}
+
+#[test]
+fn coarse_filters_have_a_share_of_the_budget_and_what_is_given_back_can_be_had_again() {
+    let (pool, told) = pool(50);
+    let before = told.load(Ordering::Relaxed);
+    assert!(pool.hold_coarse(BUDGET / 8) && pool.hold_coarse(BUDGET / 8));
+    assert!(!pool.hold_coarse(1), "a quarter");
+    assert!(told.load(Ordering::Relaxed) < before, "data blocks have less");
+    pool.release_coarse(BUDGET / 8);
+    assert!(!pool.hold_coarse(BUDGET / 8 + 1));
+    assert!(pool.hold_coarse(BUDGET / 8));
+    pool.release_coarse(BUDGET / 8);
+    pool.release_coarse(BUDGET / 8);
+    assert_eq!(told.load(Ordering::Relaxed), before);
 }
 
 /// Bytes that each block of these tests is charged with.

@@ -127,6 +127,7 @@ impl fmt::Display for SstHead {
         writeln!(f, "  properties    {}", at(Some(self.places.properties)))?;
         writeln!(f, "  top index     {}", at(Some(self.places.top_index)))?;
         writeln!(f, "  filter index  {}", at(self.places.filter_index))?;
+        writeln!(f, "  coarse filter {}", at(self.places.coarse_filter))?;
         write!(f, "  dictionary    {}", at(self.places.dictionary))?;
         self.families.iter().try_for_each(|family| {
             let [min, max] = family.timestamps;

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Values that do not compress.
-fn noise_rows(count: usize, columns: usize, value_len: usize) -> Vec<Sample> {
+pub(super) fn noise_rows(count: usize, columns: usize, value_len: usize) -> Vec<Sample> {
     let mut all: Vec<_> = (0..count)
         .flat_map(|row| {
             let key = String::from_utf8(measure::random_row(row as u64)).unwrap();
