@@ -35,7 +35,7 @@ fn tepui_options(partitions: bool, cache_bytes: u64) -> TepuiOptions {
     let mut options = TepuiOptions::new(std::path::Path::new(""), cache_bytes);
     options.io = IoMode::Direct;
     // Rows are asked for alike, of which so small a cache as some runs have holds next to none.
-    options.engine.coarse_share_percent = 100;
+    options.engine.coarse_share_percent = 95;
     "Tepui".clone_into(&mut options.name);
     if partitions {
         return options;

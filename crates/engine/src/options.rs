@@ -204,7 +204,8 @@ impl Default for EngineOptions {
 }
 
 /// Memory of one flush or compaction, in bytes: 24 MiB of windows that its inputs read ahead, the output's two buffers and
-/// the blocks that a dictionary is trained with, and the index and filter of the output until it is written.
+/// the blocks that a dictionary is trained with, the index and filter of the output until it is written, and
+/// 4 MiB at most for its rows.
 pub const JOB_BYTES: u64 = 32 << 20;
 
 /// Percent of `memtables_total_bytes` above which the largest memtable is flushed. What is flushed is in memory until
@@ -241,9 +242,9 @@ impl EngineOptions {
                 self.partition_share_percent
             ));
         }
-        if self.coarse_share_percent > 100 {
+        if self.coarse_share_percent > share_max {
             return refuse(format!(
-                "coarse_share_percent is {}: at most 100, all of the cache",
+                "coarse_share_percent is {}: at most {share_max}, since blocks need some of the cache",
                 self.coarse_share_percent
             ));
         }
@@ -328,7 +329,7 @@ mod tests {
         options.validate().unwrap();
         options.partition_share_percent = 0;
         options.validate().unwrap();
-        options.coarse_share_percent = 101;
-        assert!(refused(&options).contains("at most 100"));
+        options.coarse_share_percent = 96;
+        assert!(refused(&options).contains("at most 95"));
     }
 }

@@ -45,8 +45,8 @@ pub(crate) use slots::{ARC_BYTES, DataSlots, Residence, SLOT_BYTES};
 pub const PARTITION_SHARE_PERCENT: u32 = 80;
 
 /// The part of the budget that the coarse filters of open files may take, in percent. They halve the reads of absent rows where the
-/// cache is smaller than the filters, for a tenth of their memory, and are there whether or not anybody asks for such rows; a
-/// quarter is enough for 400 times as much data as the cache has, and leaves the rest to what is asked for.
+/// cache is smaller than the filters, for a sixth of their memory, and are there whether or not anybody asks for such rows; a
+/// quarter is enough for some 300 times as much data as the cache has, and leaves the rest to what is asked for.
 pub const COARSE_SHARE_PERCENT: u32 = 25;
 
 /// The part of the budget below which the data blocks of open files are taken to fit all: the rest is for their fields, for index

@@ -300,7 +300,7 @@ impl PartitionPool {
                 tracing::warn!(
                     cache_bytes = self.rest.budget_bytes(),
                     held_bytes,
-                    "the top-level indexes and dictionaries of open files take more than half of the block cache; \
+                    "the top-level indexes, dictionaries and coarse filters of open files take more than half of the block cache; \
                      so much data needs more memory"
                 );
             });

@@ -34,44 +34,64 @@ const FILE_BYTES_PER_BYTE: u64 = 1024;
 /// absent rows.
 const WORTH_SHARE: u64 = 2;
 
-/// Rows of a file that has one, at most: their hashes are kept until the file is complete, 16 MiB then.
-const ROWS_MAX: usize = 4 << 20;
+/// Rows of a file that has one, at most: their hashes, 4 MiB then, are kept until the file is complete. A file of 64 MiB
+/// has 670,000 of the shortest rows for which it is worth it.
+const ROWS_MAX: usize = 1 << 20;
+
+/// Rows after which it is asked whether it will be worth it: before, a file has hardly begun.
+const ROWS_TOLD_BY: usize = 64 << 10;
 
 /// The rows of a file that is written.
 #[derive(Debug, Default)]
 pub(super) struct CoarseBuilder {
-    /// The high half of each row's entry.
-    rows: Vec<u32>,
-    /// There are more than may be kept.
-    many: bool,
+    /// The high half of each row's entry; `None` where there will be no filter.
+    rows: Option<Vec<u32>>,
 }
 
 impl CoarseBuilder {
+    /// Of no rows yet.
+    pub(super) fn new() -> Self {
+        Self { rows: Some(Vec::new()) }
+    }
+
     /// Adds a row by its entry.
     pub(super) fn add(&mut self, row_entry: u64) {
-        if self.rows.len() < ROWS_MAX {
-            self.rows.push(high(row_entry));
-        } else {
-            self.many = true;
+        if let Some(rows) = &mut self.rows {
+            if rows.len() < ROWS_MAX {
+                rows.push(high(row_entry));
+            } else {
+                self.rows = None;
+            }
+        }
+    }
+
+    /// Lets go of the rows where, as the file of so many bytes is by now, they are too short.
+    pub(super) fn review(&mut self, file_bytes: u64) {
+        let rows = self.rows.as_ref().map_or(0, Vec::len);
+        if rows >= ROWS_TOLD_BY && filter_bytes(rows, file_bytes) == 0 {
+            self.rows = None;
         }
     }
 
     /// The filter for a file of so many bytes; `None` where it is not worth its memory.
     pub(super) fn finish(self, file_bytes: u64) -> Option<Vec<u8>> {
-        let wanted = (self.rows.len() as u64 * SIXTEENTHS_PER_ROW).div_ceil(16 * 8);
-        let bytes = wanted.min(file_bytes / FILE_BYTES_PER_BYTE);
-        if self.many || bytes == 0 || bytes * WORTH_SHARE < wanted {
-            return None;
-        }
-        let mut filter = vec![0; bytes as usize];
-        for row in self.rows {
+        let rows = self.rows?;
+        let mut filter = vec![0; filter_bytes(rows.len(), file_bytes)];
+        for row in rows {
             let (byte, bit) = place(row, filter.len());
             if let Some(byte) = filter.get_mut(byte) {
                 *byte |= bit;
             }
         }
-        Some(filter)
+        (!filter.is_empty()).then_some(filter)
     }
+}
+
+/// Bytes of the filter for so many rows in a file of so many bytes; 0 where it is not worth it.
+fn filter_bytes(rows: usize, file_bytes: u64) -> usize {
+    let wanted = (rows as u64 * SIXTEENTHS_PER_ROW).div_ceil(16 * 8);
+    let bytes = wanted.min(file_bytes / FILE_BYTES_PER_BYTE);
+    if bytes * WORTH_SHARE < wanted { 0 } else { bytes as usize }
 }
 
 /// The coarse filter of an open file.
@@ -129,7 +149,7 @@ mod tests {
     }
 
     fn filter(count: usize, file_bytes: u64) -> Option<CoarseFilter> {
-        let mut builder = CoarseBuilder::default();
+        let mut builder = CoarseBuilder::new();
         rows(0, count).for_each(|row| builder.add(row));
         builder.finish(file_bytes).map(|bits| {
             let handle = Handle { offset: 0, len: (bits.len() + TRAILER_LEN) as u32 };
@@ -158,5 +178,17 @@ mod tests {
     fn more_rows_than_are_kept_have_none() {
         assert!(filter(ROWS_MAX, 2 << 30).is_some());
         assert!(filter(ROWS_MAX + 1, 2 << 30).is_none());
+    }
+
+    #[test]
+    fn rows_that_turn_out_too_short_are_let_go_of_and_others_are_not() {
+        let kept = |count: usize, bytes_per_row: u64| {
+            let mut builder = CoarseBuilder::new();
+            rows(0, count).for_each(|row| builder.add(row));
+            builder.review(count as u64 * bytes_per_row);
+            builder.rows.is_some()
+        };
+        assert!(kept(ROWS_TOLD_BY, 101) && !kept(ROWS_TOLD_BY, 99));
+        assert!(kept(ROWS_TOLD_BY - 1, 0), "too few to tell");
     }
 }

@@ -149,7 +149,7 @@ impl FilterBuilder {
             entries_max: form.entries_max(0),
             common_max: (0, form.entries_max(0)),
             entries: FilterEntries::default(),
-            coarse: CoarseBuilder::default(),
+            coarse: CoarseBuilder::new(),
             row: 0,
             rows: Vec::new(),
             own: Vec::new(),
@@ -339,6 +339,11 @@ impl FilterBuilder {
         for part in &self.parts {
             self.common.add(*part);
         }
+    }
+
+    /// The file has so many bytes by now.
+    pub(super) fn review(&mut self, file_bytes: u64) {
+        self.coarse.review(file_bytes);
     }
 
     /// Bytes of all partitions if they were finished now, roughly.

@@ -56,7 +56,7 @@ impl fmt::Debug for SstReader {
 }
 
 impl SstReader {
-    /// Opens a file: verifies and keeps its footer, properties, dictionary and top-level indexes. Blocks.
+    /// Opens a file: verifies and keeps its footer, properties, dictionary and top-level indexes, and its coarse filter. Blocks.
     /// A file that is not an SST, is damaged, was cut short, or is another file than `id`, is `Corruption`; one that a newer
     /// version wrote is `InvalidArgument`.
     pub fn open(
@@ -113,28 +113,26 @@ impl SstReader {
         };
         reader.cache.partitions().hold(reader.own_bytes());
         reader.cache.opened(reader.data_memory_bytes());
-        reader.coarse = reader.open_coarse()?;
+        reader.coarse = reader.open_coarse();
         Ok(Arc::new(reader))
     }
 
-    /// Its coarse filter; none where the cache has no room for it, or where it is damaged, which costs reads and no data.
-    fn open_coarse(&self) -> Result<Option<CoarseFilter>> {
-        let Some(handle) = self.coarse_handle()? else { return Ok(None) };
-        let bytes = CoarseFilter::bytes_in(handle) as u64;
+    /// Its coarse filter; none where the cache has no room for it, or where it cannot be read, which costs reads and no data.
+    fn open_coarse(&self) -> Option<CoarseFilter> {
+        let handle = self.coarse_handle().ok().flatten();
+        let bytes = handle.map_or(0, CoarseFilter::bytes_in) as u64;
         if !self.cache.partitions().hold_coarse(bytes) {
-            return Ok(None);
+            return None;
         }
-        let read = self.read_coarse(handle);
-        if read.is_err() {
+        let read = self.read_coarse().unwrap_or_else(|error| {
+            self.metrics().filter_damaged.increment();
+            tracing::error!(%error, "a coarse filter cannot be read; reads go on without");
+            None
+        });
+        if read.is_none() {
             self.cache.partitions().release_coarse(bytes);
         }
-        match read {
-            Err(error) if error.kind() == ErrorKind::Corruption => {
-                self.filter_is_damaged(&error);
-                Ok(None)
-            }
-            read => read.map(Some),
-        }
+        read
     }
 
     /// Where its coarse filter is, if it has one.
@@ -143,11 +141,13 @@ impl SstReader {
         handle.map_err(|m| self.damaged(self.footer.properties.offset, m.what))
     }
 
-    /// Reads its coarse filter. Blocks.
-    pub(super) fn read_coarse(&self, handle: Handle) -> Result<CoarseFilter> {
+    /// Reads its coarse filter, if it has one. Blocks.
+    pub(super) fn read_coarse(&self) -> Result<Option<CoarseFilter>> {
+        let Some(handle) = self.coarse_handle()? else { return Ok(None) };
         let frame = self.file.read_at(handle.offset, handle.len as usize)?;
         open_frame(&frame, self.id, handle.offset, None, true)
             .and_then(|bits| CoarseFilter::new(bits, handle))
+            .map(Some)
             .map_err(|m| self.damaged(handle.offset, m.what))
     }
 
@@ -429,11 +429,11 @@ impl SstReader {
         &self.cache
     }
 
-    /// A part of the filter cannot be used. It holds no data: reads go on without, and it is said once.
+    /// A filter partition cannot be used. It holds no data: reads go on without, and it is said once.
     pub(super) fn filter_is_damaged(&self, error: &Error) {
         self.metrics().filter_damaged.increment();
         self.filter_told.call_once(|| {
-            tracing::error!(%error, "a part of a filter is damaged; reads of its rows look at the data instead");
+            tracing::error!(%error, "a filter partition is damaged; reads of its rows look at the data instead");
         });
     }
 

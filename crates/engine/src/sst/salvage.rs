@@ -155,10 +155,9 @@ impl SstReader {
                 Err(error) => walk.filter_lost(handle, error)?,
             }
         }
-        if let Some(handle) = self.coarse_handle()?
-            && let Err(error) = self.read_coarse(handle)
-        {
-            walk.filter_lost(handle, error)?;
+        if let Err(error) = self.read_coarse() {
+            let handle = self.coarse_handle().ok().flatten();
+            walk.filter_lost(handle.unwrap_or(self.footer().properties), error)?;
         }
         Ok(())
     }

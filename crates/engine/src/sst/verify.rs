@@ -2,6 +2,7 @@
 
 use super::PAGE_BYTES;
 use super::block::BlockKind;
+use super::coarse::CoarseFilter;
 use super::data::{DataBlock, Fresh, Record};
 use super::filter::{Ask, FilterBlock, FilterEntries, Under};
 use super::footer::Handle;
@@ -19,8 +20,11 @@ impl SstReader {
     /// blocks, separators, the figures of the index, the properties, and that the filter knows every record.
     /// `progress` is called with the bytes read by each step.
     pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        // The file may be open without it.
+        let coarse = self.read_coarse()?;
         let mut check = Check {
             reader: self,
+            coarse,
             progress,
             next_offset: 0,
             last_key: Vec::new(),
@@ -41,6 +45,7 @@ impl SstReader {
 
 struct Check<'a> {
     reader: &'a SstReader,
+    coarse: Option<CoarseFilter>,
     progress: &'a mut dyn FnMut(u64),
     /// Where the next block must begin.
     next_offset: u64,
@@ -206,7 +211,7 @@ impl Check<'_> {
         key: KeyView<'_>,
         ask: Ask,
     ) -> Result<()> {
-        if let (Ask::Row(entry), Some(coarse)) = (ask, self.reader.coarse())
+        if let (Ask::Row(entry), Some(coarse)) = (ask, &self.coarse)
             && !coarse.may_contain(entry)
         {
             let offset = self.reader.properties().filter.coarse_offset;
@@ -257,8 +262,6 @@ impl Check<'_> {
         }
         if let Some(handle) = reader.coarse_handle()? {
             self.adjoins(handle)?;
-            // The file is opened without where it is damaged.
-            reader.read_coarse(handle)?;
             self.figures.coarse_offset = handle.offset;
             self.figures.coarse_bytes = u64::from(handle.len);
             self.figures.bytes += self.figures.coarse_bytes;

@@ -1,7 +1,7 @@
 //! Writing an SST: records in, a file out.
 //!
-//! Data blocks are written as they fill; index and filter partitions are kept (1 % of the data) and written
-//! after them, so that data blocks lie one after the other and a scan reads ahead in straight lines.
+//! Data blocks are written as they fill; index and filter partitions are kept, and four bytes for each row (2 % of the
+//! data), and written after them, so that data blocks lie one after the other and a scan reads ahead in straight lines.
 //!
 //! ```text
 //! add ─► data block ─ full ─► [first 1 MiB: kept, to train a dictionary] ─► frame ─► place ─► buffer ─► file
@@ -436,6 +436,9 @@ impl SstWriter {
     fn flush_buffer(&mut self) -> Result<()> {
         self.file.append(&self.buffer)?;
         self.flushed += self.buffer.len() as u64;
+        if let Some(filter) = &mut self.filter {
+            filter.review(self.flushed);
+        }
         self.buffer.clear();
         // One huge block must not keep its memory for the rest of the file.
         self.buffer.shrink_to(2 * WRITE_BUFFER_BYTES);

@@ -74,11 +74,8 @@ const MEMORY_BYTES_MIN: u64 = 64 << 20;
 /// Percents of the machine's memory for a server: with more, the kernel and its page cache have too little.
 const MEMORY_PERCENTS: RangeInclusive<u32> = 1..=90;
 
-/// Percent of the block cache for indexes and filters, at most: rows that are read again need some of it too.
-const PARTITION_SHARE_PERCENT_MAX: usize = 95;
-
-/// All of it: what is not left to blocks is the operator's choice.
-const COARSE_SHARE_PERCENT_MAX: usize = 100;
+/// Percent of the block cache for indexes and filters, and for coarse filters, at most: rows that are read again need some of it too.
+const SHARE_PERCENT_MAX: usize = 95;
 
 /// Bits of a filter per entry, at least and at most, where there are filters: fewer rule out too little, more
 /// rule out no more.
@@ -272,7 +269,7 @@ pub const KEYS: &[Key] = &[
         default: "80",
         about: "percent of the block cache that indexes and filters may take",
         set: |config, value| {
-            let percent = values::whole_number(value, PARTITION_SHARE_PERCENT_MAX)?;
+            let percent = values::whole_number(value, SHARE_PERCENT_MAX)?;
             config.engine.partition_share_percent = percent as u32;
             Ok(())
         },
@@ -283,7 +280,7 @@ pub const KEYS: &[Key] = &[
         about: "percent of the block cache that may go to a filter of a bit and a half a row, always in memory, which halves reads of absent rows",
         set: |config, value| {
             config.engine.coarse_share_percent =
-                values::whole_number(value, COARSE_SHARE_PERCENT_MAX)? as u32;
+                values::whole_number(value, SHARE_PERCENT_MAX)? as u32;
             Ok(())
         },
     },

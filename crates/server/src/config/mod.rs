@@ -337,7 +337,7 @@ mod tests {
             [log]\nsync = \"5ms\"\nsegment_bytes = \"16MiB\"\nbytes_max = \"1GiB\"\n\
              changes_bytes_max = \"2GiB\"\n\
             [engine]\nmemtable_bytes = 8388608\nmemtables_total_bytes = \"32MiB\"\n\
-            block_cache_bytes = \"2GiB\"\npartition_share_percent = 50\ncoarse_share_percent = 100\npinned_levels = 1\n\
+            block_cache_bytes = \"2GiB\"\npartition_share_percent = 50\ncoarse_share_percent = 95\npinned_levels = 1\n\
             index_partition_bytes = 8192\nfilter_partition_bytes = \"16KiB\"\n\
             filter_bits_per_key = 8\ncompression = \"lz4\"\ncompaction_threads = 1\n\
             background_bytes_per_second = \"100MiB\"\ndelete_bytes_per_second = 0\nrewrite_days = 7\n\
@@ -366,7 +366,7 @@ mod tests {
                 ("TEPUI_ENGINE_BLOCK_CACHE_BYTES", "2GiB"),
                 ("TEPUI_ENGINE_IO", "buffered"),
                 ("TEPUI_ENGINE_PARTITION_SHARE_PERCENT", "50"),
-                ("TEPUI_ENGINE_COARSE_SHARE_PERCENT", "100"),
+                ("TEPUI_ENGINE_COARSE_SHARE_PERCENT", "95"),
                 ("TEPUI_ENGINE_INDEX_PARTITION_BYTES", "8KiB"),
                 ("TEPUI_ENGINE_FILTER_PARTITION_BYTES", "16KiB"),
                 ("TEPUI_ENGINE_PINNED_LEVELS", "1"),
@@ -394,7 +394,7 @@ mod tests {
             sync: SyncMode::IntervalMs(5),
             change_log_bytes_max: 2 << 30,
             partition_share_percent: 50,
-            coarse_share_percent: 100,
+            coarse_share_percent: 95,
             pinned_levels: 1,
             sst: SstOptions {
                 index_partition_bytes: 8 << 10,

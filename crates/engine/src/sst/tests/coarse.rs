@@ -2,6 +2,8 @@
 
 use super::pages::noise_rows;
 use super::*;
+use crate::error::ErrorKind;
+use crate::io::{Fault, FaultFiles, FaultOp};
 
 const ROWS: usize = 20_000;
 
@@ -107,8 +109,26 @@ fn verify_notices_one_that_does_not_know_a_row() {
     frame::Framer::new(Compression::None).frame(&empty, method, ID, offset, &mut frame);
     bytes[start..start + len].copy_from_slice(&frame);
     files.put(&path(), bytes);
-    let error = open(&files, 1 << 20).unwrap().verify(&mut |_| ()).unwrap_err();
-    assert!(error.message().contains("the coarse filter does not know a row"), "{error}");
+    // Also where the cache has no room for it.
+    for cache_bytes in [1 << 20, 1] {
+        let error = open(&files, cache_bytes).unwrap().verify(&mut |_| ()).unwrap_err();
+        assert!(error.message().contains("the coarse filter does not know a row"), "{error}");
+    }
+}
+
+#[test]
+fn one_that_the_device_cannot_read_fails_nothing_but_a_check() {
+    let (files, records) = rows_of_300_bytes();
+    let offset = open(&files, 1 << 20).unwrap().properties().filter.coarse_offset;
+    let files = FaultFiles::new(Arc::new(files));
+    files.inject(Fault::new(FaultOp::Read).at(offset).sticky());
+    let cache = Arc::new(QuickBlockCache::new(1 << 20));
+    let reader = SstReader::open(&files, &path(), ID, cache).unwrap();
+    for record in records.iter().step_by(500) {
+        assert!(is_there(&reader, &RowProbe::row(&row_of(record))));
+        assert!(!is_there(&reader, &absent(record)));
+    }
+    assert_eq!(reader.verify(&mut |_| ()).unwrap_err().kind(), ErrorKind::Io);
 }
 
 #[test]
