@@ -73,6 +73,9 @@ const TEXT_LOOK_BYTES: usize = 1 << 10;
 /// twenty pages. Fewer, and texts of long paragraphs are missed; more would find little else.
 const TEXT_ENDS_MAX: usize = 16 << 10;
 
+/// Bytes of a chunk beside its names and value, at most, and more than those of a label's: tags, lengths and a timestamp.
+const FRAMING_BYTES_MAX: usize = 48;
+
 /// Bytes of a message, at most. Only a message of a single row is larger than
 /// [`MESSAGE_BYTES_TARGET`]; as large as clients accept, since a row that does not fit has to be divided.
 pub const MESSAGE_BYTES_MAX: usize = limits::RESPONSE_BYTES_MAX;
@@ -142,10 +145,40 @@ impl Chunker {
     /// Adds a row. Cells come grouped by family and column. Returns how many cells are sent: a
     /// row without any is not. Cells of families that are unknown (dropped meanwhile) are left out.
     pub fn push_row<C: RowCell>(&mut self, key: &Bytes, mut cells: Vec<C>) -> usize {
-        cells.retain(|cell| self.families.get(cell.family()).is_some());
+        match self.bytes_at_most(key, &cells) {
+            None => cells.retain(|cell| self.families.get(cell.family()).is_some()),
+            // The first one is measured: a message of one row then has memory for it and no more.
+            Some(_) if self.messages.open.is_empty() => {}
+            Some(bytes) if self.messages.open.len() + bytes >= self.messages.target_bytes => {}
+            Some(_) => {
+                let Self { families, messages, .. } = self;
+                chunks(families, key, &cells, |chunk| messages.open.push(&chunk));
+                return cells.len();
+            }
+        }
+        self.push_measured(key, &cells)
+    }
+
+    /// Bytes that a row takes in a message at most; `None` where a family is unknown.
+    fn bytes_at_most<C: RowCell>(&self, key: &[u8], cells: &[C]) -> Option<usize> {
+        let mut bytes = key.len();
+        let mut family = None;
+        for cell in cells {
+            if family != Some(cell.family()) {
+                family = Some(cell.family());
+                bytes += self.families.get(cell.family())?.len();
+            }
+            let framing = FRAMING_BYTES_MAX * (1 + cell.labels().len());
+            bytes += framing + cell.bytes() as usize;
+        }
+        Some(bytes)
+    }
+
+    /// Adds a row of families that are known, in a message of its own where that is begun has no room for it.
+    fn push_measured<C: RowCell>(&mut self, key: &Bytes, cells: &[C]) -> usize {
         let Self { families, large_rows, messages } = self;
         let (mut bytes, mut shared_bytes) = (0, 0);
-        chunks(families, key, &cells, |chunk| {
+        chunks(families, key, cells, |chunk| {
             bytes += chunk.bytes_in_message();
             shared_bytes += chunk.shared_bytes();
         });
@@ -154,10 +187,10 @@ impl Chunker {
         }
         if bytes <= MESSAGE_BYTES_MAX || *large_rows == LargeRows::Whole {
             messages.open.reserve((bytes - shared_bytes).min(MESSAGE_BYTES_TARGET));
-            chunks(families, key, &cells, |chunk| messages.open.push(&chunk));
+            chunks(families, key, cells, |chunk| messages.open.push(&chunk));
         } else {
             let mut within_value = false;
-            chunks(families, key, &cells, |mut chunk| {
+            chunks(families, key, cells, |mut chunk| {
                 if messages.open.len() + chunk.bytes_in_message() > messages.target_bytes {
                     messages.flush();
                 }
@@ -233,7 +266,7 @@ fn chunks<'a, C: RowCell>(
     for (index, cell) in cells.iter().enumerate() {
         let same_family = previous.is_some_and(|other| other.family() == cell.family());
         let same_column =
-            same_family && previous.is_some_and(|other| other.qualifier() == cell.qualifier());
+            same_family && previous.is_some_and(|other| same(other.qualifier(), cell.qualifier()));
         previous = Some(cell);
         let family = if same_family { None } else { families.get(cell.family()) };
         let mut chunk = Chunk {
@@ -265,6 +298,12 @@ fn chunks<'a, C: RowCell>(
             ..chunk
         });
     }
+}
+
+/// Whether two names are the same. Those of neighbours often have the same length and differ in the last byte, which costs less to
+/// look at than a comparison.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.last() == b.last() && a == b
 }
 
 /// Bytes of the next piece of what is left of a value; `None` where that is one piece.

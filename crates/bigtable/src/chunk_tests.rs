@@ -409,4 +409,20 @@ proptest! {
             prop_assert!(row.cells == expected, "row {} differs", i);
         }
     }
+
+    #[test]
+    fn no_row_takes_more_than_is_reckoned_for_it(rows in any_rows(), timestamp in any::<i64>()) {
+        let chunker = Chunker::new(families(), LargeRows::Split);
+        let key = [7; 4096];
+        for mut cells in rows {
+            for cell in &mut cells {
+                cell.cell.timestamp = timestamp;
+            }
+            let mut bytes = 0;
+            chunks(&chunker.families, &key, &cells, |chunk| bytes += chunk.bytes_in_message());
+            // A value of several chunks is more than a message has room for.
+            let most = chunker.bytes_at_most(&key, &cells).unwrap();
+            prop_assert!(bytes <= most || most > MESSAGE_BYTES_TARGET, "{} of {}", bytes, most);
+        }
+    }
 }

@@ -3,7 +3,7 @@
 
 use bytes::{BufMut, Bytes};
 use prost::Message;
-use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
+use prost::encoding::{WireType, encoded_len_varint};
 use tepui_engine::memtable::SHARED_VALUE_BYTES_MIN;
 
 use crate::frame::{self, Framed, HEADER_BYTES};
@@ -47,12 +47,6 @@ pub struct Chunk<'a> {
     /// The row is whole.
     pub ends_row: bool,
 }
-
-/// Bytes of a tag, of a field below 16 as all of these are.
-const TAG_BYTES: usize = 1;
-
-/// Bytes of a number, at most.
-const VARINT_BYTES_MAX: usize = 10;
 
 /// Bytes of a field whose tag is one byte.
 fn delimited(len: usize) -> usize {
@@ -145,72 +139,107 @@ impl ReadRowsMessage {
     /// Appends a chunk.
     pub fn push(&mut self, chunk: &Chunk<'_>) {
         self.begin();
-        self.tagged(field::CHUNKS, WireType::LengthDelimited, chunk.encoded_len() as u64);
+        let len = chunk.encoded_len();
+        let shared_bytes = chunk.shared_bytes();
+        let start = self.own.len();
+        // Room for all of it at once: each field by itself would ask whether there is some.
+        self.own.resize(start + delimited(len) - shared_bytes, 0);
+        let mut room = Room(self.own.get_mut(start..).unwrap_or_default());
+        room.delimited(field::CHUNKS, len);
         if !chunk.row_key.is_empty() {
-            self.bytes(field::ROW_KEY, chunk.row_key);
+            room.bytes(field::ROW_KEY, chunk.row_key);
         }
         if let Some(name) = chunk.family {
-            self.wrapped(field::FAMILY_NAME, name.as_bytes());
+            room.wrapped(field::FAMILY_NAME, name.as_bytes());
         }
         if let Some(qualifier) = chunk.qualifier {
-            self.wrapped(field::QUALIFIER, qualifier);
+            room.wrapped(field::QUALIFIER, qualifier);
         }
         if chunk.timestamp != 0 {
-            self.varint(field::TIMESTAMP_MICROS, chunk.timestamp as u64);
+            room.varint(field::TIMESTAMP_MICROS, chunk.timestamp as u64);
         }
         for label in chunk.labels {
-            self.bytes(field::LABELS, label.as_bytes());
+            room.bytes(field::LABELS, label.as_bytes());
         }
+        let mut behind_value = None;
         if let Some(value) = chunk.value
             && chunk.value_len > 0
         {
             let place = chunk.value_at..chunk.value_at + chunk.value_len;
-            if chunk.shared_bytes() > 0 {
-                self.share(value.slice(place));
+            if shared_bytes > 0 {
+                room.delimited(field::VALUE, chunk.value_len);
+                behind_value = Some((room.0.len(), value.slice(place)));
             } else {
-                self.bytes(field::VALUE, value.get(place).unwrap_or_default());
+                room.bytes(field::VALUE, value.get(place).unwrap_or_default());
             }
         }
         if chunk.value_size != 0 {
-            self.varint(field::VALUE_SIZE, chunk.value_size as u64);
+            room.varint(field::VALUE_SIZE, chunk.value_size as u64);
         }
         if chunk.ends_row {
-            self.varint(field::COMMIT_ROW, 1);
+            room.varint(field::COMMIT_ROW, 1);
+        }
+        debug_assert!(room.0.is_empty(), "a chunk is as long as was reckoned");
+        if let Some((behind, value)) = behind_value {
+            self.shared_bytes += value.len();
+            self.shared.push((self.own.len() - behind, value));
+        }
+    }
+}
+
+/// What is left of the room for a chunk.
+struct Room<'a>(&'a mut [u8]);
+
+impl Room<'_> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        let room = std::mem::take(&mut self.0);
+        if let Some((here, behind)) = room.split_at_mut_checked(bytes.len()) {
+            here.copy_from_slice(bytes);
+            self.0 = behind;
         }
     }
 
-    /// A field's tag and a number, which it has for a value or a length: written aside and appended in one piece, since each
-    /// piece asks whether there is room.
     #[inline]
-    fn tagged(&mut self, tag: u32, wire_type: WireType, number: u64) {
-        let mut piece = [0; TAG_BYTES + VARINT_BYTES_MAX];
-        let mut left = &mut piece[..];
-        encode_key(tag, wire_type, &mut left);
-        encode_varint(number, &mut left);
-        let len = TAG_BYTES + VARINT_BYTES_MAX - left.len();
-        self.own.extend_from_slice(piece.get(..len).unwrap_or_default());
+    fn tag(&mut self, tag: u32, wire_type: WireType) {
+        const { assert!(field::COMMIT_ROW < 16) };
+        self.put(&[(tag << 3) as u8 | wire_type as u8]);
     }
 
+    #[inline]
+    fn number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.put(&[number as u8 | 0x80]);
+            number >>= 7;
+        }
+        self.put(&[number as u8]);
+    }
+
+    #[inline]
     fn varint(&mut self, tag: u32, number: u64) {
-        self.tagged(tag, WireType::Varint, number);
+        self.tag(tag, WireType::Varint);
+        self.number(number);
     }
 
+    /// The tag and length of a field.
+    #[inline]
+    fn delimited(&mut self, tag: u32, len: usize) {
+        self.tag(tag, WireType::LengthDelimited);
+        self.number(len as u64);
+    }
+
+    #[inline]
     fn bytes(&mut self, tag: u32, bytes: &[u8]) {
-        self.tagged(tag, WireType::LengthDelimited, bytes.len() as u64);
-        self.own.extend_from_slice(bytes);
+        self.delimited(tag, bytes.len());
+        self.put(bytes);
     }
 
+    #[inline]
     fn wrapped(&mut self, tag: u32, bytes: &[u8]) {
-        self.tagged(tag, WireType::LengthDelimited, delimited_if_any(bytes.len()) as u64);
+        self.delimited(tag, delimited_if_any(bytes.len()));
         if !bytes.is_empty() {
             self.bytes(field::WRAPPED, bytes);
         }
-    }
-
-    fn share(&mut self, value: Bytes) {
-        self.tagged(field::VALUE, WireType::LengthDelimited, value.len() as u64);
-        self.shared_bytes += value.len();
-        self.shared.push((self.own.len(), value));
     }
 }
 
