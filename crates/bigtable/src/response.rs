@@ -194,6 +194,7 @@ impl Room<'_> {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         let room = std::mem::take(&mut self.0);
+        debug_assert!(bytes.len() <= room.len(), "a chunk is as long as was reckoned");
         if let Some((here, behind)) = room.split_at_mut_checked(bytes.len()) {
             here.copy_from_slice(bytes);
             self.0 = behind;

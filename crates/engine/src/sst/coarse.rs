@@ -35,14 +35,11 @@ const FILE_BYTES_PER_BYTE: u64 = 1024;
 const WORTH_SHARE: u64 = 2;
 
 /// Rows of a file that has one, at most: their hashes, 4 MiB then, are kept until the file is complete. A file of 64 MiB
-/// has 670,000 of the shortest rows for which it is worth it.
+/// has 670,000 of the shortest rows for which it is worth it; larger ones are of level 0, whose filters stay in memory.
 const ROWS_MAX: usize = 1 << 20;
 
-/// Rows after which it is asked whether it will be worth it: before, a file has hardly begun.
-const ROWS_TOLD_BY: usize = 64 << 10;
-
 /// The rows of a file that is written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct CoarseBuilder {
     /// The high half of each row's entry; `None` where there will be no filter.
     rows: Option<Vec<u32>>,
@@ -62,14 +59,6 @@ impl CoarseBuilder {
             } else {
                 self.rows = None;
             }
-        }
-    }
-
-    /// Lets go of the rows where, as the file of so many bytes is by now, they are too short.
-    pub(super) fn review(&mut self, file_bytes: u64) {
-        let rows = self.rows.as_ref().map_or(0, Vec::len);
-        if rows >= ROWS_TOLD_BY && filter_bytes(rows, file_bytes) == 0 {
-            self.rows = None;
         }
     }
 
@@ -178,17 +167,5 @@ mod tests {
     fn more_rows_than_are_kept_have_none() {
         assert!(filter(ROWS_MAX, 2 << 30).is_some());
         assert!(filter(ROWS_MAX + 1, 2 << 30).is_none());
-    }
-
-    #[test]
-    fn rows_that_turn_out_too_short_are_let_go_of_and_others_are_not() {
-        let kept = |count: usize, bytes_per_row: u64| {
-            let mut builder = CoarseBuilder::new();
-            rows(0, count).for_each(|row| builder.add(row));
-            builder.review(count as u64 * bytes_per_row);
-            builder.rows.is_some()
-        };
-        assert!(kept(ROWS_TOLD_BY, 101) && !kept(ROWS_TOLD_BY, 99));
-        assert!(kept(ROWS_TOLD_BY - 1, 0), "too few to tell");
     }
 }

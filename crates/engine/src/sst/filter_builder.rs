@@ -341,11 +341,6 @@ impl FilterBuilder {
         }
     }
 
-    /// The file has so many bytes by now.
-    pub(super) fn review(&mut self, file_bytes: u64) {
-        self.coarse.review(file_bytes);
-    }
-
     /// Bytes of all partitions if they were finished now, roughly.
     pub(super) fn estimated_bytes(&self) -> u64 {
         let entries = if self.has_common_columns() {

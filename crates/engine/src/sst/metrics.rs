@@ -121,7 +121,7 @@ pub struct SstMetrics {
     /// Of these: "perhaps", and then the first seek found no record of the row. A column that is missing
     /// from a row that is there is not counted, since only the caller sees it.
     pub filter_false_positives: Counter,
-    /// Parts of filters that could not be used for damage: the reads went on without.
+    /// Parts of filters that are damaged, and coarse filters that could not be read: the reads went on without.
     pub filter_damaged: Counter,
     /// Blocks read from files.
     pub blocks_read: Counter,

@@ -19,7 +19,7 @@
 //! | Index partitions, the top-level index | `index.rs`, `index_builder.rs` |
 //! | Filter partitions and their entries | `filter.rs`, `filter_builder.rs` |
 //! | Binary fuse filters | `fuse.rs` |
-//! | The filter of rows that is always in memory | `coarse.rs` |
+//! | The small filter of rows that stays in memory | `coarse.rs` |
 //! | What a point read asks of a filter | `probe.rs`, `checks.rs` |
 //! | Properties, footer | `properties.rs`, `footer.rs` |
 //! | Writing a file | `writer.rs` |
@@ -32,7 +32,7 @@
 //! | What the directory of partitions is worth | `compare.rs` |
 //! | Checking a whole file | `verify.rs` |
 //!
-//! The life of a point read (`point.rs`): the coarse filter rules out half of the rows that are not there. Else the resident filter index names the partition, which is asked for the
+//! The life of a point read (`point.rs`): the coarse filter, where the cache has room for it, rules out half of the rows that are not there. Else the resident filter index names the partition, which is asked for the
 //! row (and families, and columns), and when that says no, the lookup is over. Else the resident top-level
 //! index gives the index partition, that the data block, and that the record. Partitions in memory are found by
 //! their position alone (`crate::cache`), and stay there before any data block; so an uncached row costs one

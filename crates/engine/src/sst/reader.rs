@@ -119,16 +119,16 @@ impl SstReader {
 
     /// Its coarse filter; none where the cache has no room for it, or where it cannot be read, which costs reads and no data.
     fn open_coarse(&self) -> Option<CoarseFilter> {
-        let handle = self.coarse_handle().ok().flatten();
-        let bytes = handle.map_or(0, CoarseFilter::bytes_in) as u64;
+        let told = |error: Error| {
+            self.metrics().filter_damaged.increment();
+            tracing::error!(%error, "a coarse filter cannot be read; reads go on without");
+        };
+        let handle = self.coarse_handle().map_err(told).ok().flatten()?;
+        let bytes = CoarseFilter::bytes_in(handle) as u64;
         if !self.cache.partitions().hold_coarse(bytes) {
             return None;
         }
-        let read = self.read_coarse().unwrap_or_else(|error| {
-            self.metrics().filter_damaged.increment();
-            tracing::error!(%error, "a coarse filter cannot be read; reads go on without");
-            None
-        });
+        let read = self.read_coarse().map_err(told).ok().flatten();
         if read.is_none() {
             self.cache.partitions().release_coarse(bytes);
         }
@@ -467,7 +467,9 @@ impl Drop for SstReader {
     fn drop(&mut self) {
         let reserved = self.reserved_bytes.load(Ordering::Relaxed);
         self.cache.partitions().forget(&self.directory, reserved);
-        self.cache.partitions().release_coarse(self.coarse_bytes());
+        if self.coarse.is_some() {
+            self.cache.partitions().release_coarse(self.coarse_bytes());
+        }
         self.cache.partitions().release(self.own_bytes());
         self.cache.closed(self.data_memory_bytes());
     }

@@ -20,8 +20,11 @@ impl SstReader {
     /// blocks, separators, the figures of the index, the properties, and that the filter knows every record.
     /// `progress` is called with the bytes read by each step.
     pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<()> {
-        // The file may be open without it.
-        let coarse = self.read_coarse()?;
+        // The file may be open without it. Where it is damaged, the data comes first.
+        let (coarse, damage) = match self.read_coarse() {
+            Ok(coarse) => (coarse, None),
+            Err(error) => (None, Some(error)),
+        };
         let mut check = Check {
             reader: self,
             coarse,
@@ -39,6 +42,7 @@ impl SstReader {
             figures: FilterFigures::default(),
         };
         check.data()?;
+        damage.map_or(Ok(()), Err)?;
         check.rest()
     }
 }

@@ -436,9 +436,6 @@ impl SstWriter {
     fn flush_buffer(&mut self) -> Result<()> {
         self.file.append(&self.buffer)?;
         self.flushed += self.buffer.len() as u64;
-        if let Some(filter) = &mut self.filter {
-            filter.review(self.flushed);
-        }
         self.buffer.clear();
         // One huge block must not keep its memory for the rest of the file.
         self.buffer.shrink_to(2 * WRITE_BUFFER_BYTES);

@@ -312,7 +312,7 @@ impl Sources {
         let help = "share of the lookups that a filter served";
         out.gauge("filter_utilisation_ratio", help, filters.utilisation())?;
         let damaged = self.engine.cache().sst_metrics().filter_damaged.get();
-        out.counter("filters_damaged", "filters that could not be used for damage", damaged)
+        out.counter("filters_damaged", "filters that are damaged or could not be read", damaged)
     }
 
     fn background(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
