@@ -187,7 +187,7 @@ impl ReadRowsMessage {
     }
 }
 
-/// What is left of the room for a chunk.
+/// What is left of the room for a chunk. Written byte by byte, since the encoders of prost cost a scan a twelfth more of the server here.
 struct Room<'a>(&'a mut [u8]);
 
 impl Room<'_> {
