@@ -212,7 +212,7 @@ pub(crate) fn pick_by_shape(
         CompactionStyle::Leveled => shape.scores.iter().find_map(|(_, level)| match level {
             0 => pick_l0(version, shape, Reason::L0, None, busy)
                 .or_else(|| pick_within_l0(version, shape, options, busy)),
-            _ => pick_from_level(version, *level, busy),
+            _ => pick_from_level(version, shape, *level, busy),
         }),
     };
     if pick.is_some() {
@@ -300,7 +300,7 @@ fn pick_l0(
             continue;
         }
         let own: u64 = upper.iter().map(|file| file.bytes).sum();
-        let most = shape.level_zero_bytes_max(own);
+        let most = shape.merge_bytes_max(own);
         let fits = |pick: &Pick| pick.input_bytes() <= most && busy.allows(pick.input_bytes());
         let base = shape.targets.base_level;
         let through = || pick_through(version, base, &upper, busy).filter(fits);
@@ -348,7 +348,8 @@ fn pick_through(version: &Version, base: u8, upper: &[Arc<SstRef>], busy: &Busy)
 /// Of `taken` bytes that come to where `target` should stay, over `met` in the next level, that share is
 /// `1 - target / taken`. So to stop costs `taken + (1 - target / taken) (taken + met)`, and to go on `taken + met`.
 fn deepen(version: &Version, shape: &Shape, mut pick: Pick, busy: &Busy) -> Pick {
-    while pick.reason == Reason::L0 && pick.output_level < LAST_LEVEL && !pick.is_move() {
+    let goes_on = matches!(pick.reason, Reason::L0 | Reason::Size);
+    while goes_on && pick.output_level < LAST_LEVEL && !pick.is_move() {
         let (inputs, output) = (pick.inputs.clone(), pick.output_level + 1);
         let Some(deeper) = complete(version, pick.reason, inputs, output, busy) else { break };
         let (taken, both) = (pick.input_bytes(), deeper.input_bytes());
@@ -356,7 +357,7 @@ fn deepen(version: &Version, shape: &Shape, mut pick: Pick, busy: &Busy) -> Pick
         let part = both.saturating_sub(taken) as f64 / level_bytes(version, output).max(1) as f64;
         let target = shape.targets.at(pick.output_level) as f64 * part.min(1.0);
         let is_cheaper = target * (both as f64) < (taken as f64).powi(2);
-        if !is_cheaper || both > shape.level_zero_bytes_max(taken) || !busy.allows(both) {
+        if !is_cheaper || both > shape.merge_bytes_max(taken) || !busy.allows(both) {
             break;
         }
         pick = deeper;
@@ -414,7 +415,7 @@ fn pick_tiered(
         return down().or_else(across);
     }
     across()
-        .or_else(|| between.iter().find_map(|level| pick_from_level(version, *level, busy)))
+        .or_else(|| between.iter().find_map(|level| pick_from_level(version, shape, *level, busy)))
         .or_else(down)
 }
 
@@ -479,7 +480,7 @@ fn merge_runs(runs: &[AgeRun], busy: &Busy) -> Option<Pick> {
 
 /// The file of `level` that drags along the fewest bytes per byte of its own, with those beside it that drag
 /// along nothing more.
-fn pick_from_level(version: &Version, level: u8, busy: &Busy) -> Option<Pick> {
+fn pick_from_level(version: &Version, shape: &Shape, level: u8, busy: &Busy) -> Option<Pick> {
     let mut candidates: Vec<(f64, &Arc<SstRef>)> = Vec::new();
     for file in level_files(version, level) {
         if busy.files.contains(&file.id) {
@@ -493,7 +494,7 @@ fn pick_from_level(version: &Version, level: u8, busy: &Busy) -> Option<Pick> {
     candidates.sort_by(|a, b| a.0.total_cmp(&b.0));
     candidates.into_iter().find_map(|(_, file)| {
         let pick = complete(version, Reason::Size, twins(version, file), level + 1, busy)?;
-        Some(widen(version, pick, level, busy))
+        Some(deepen(version, shape, widen(version, pick, level, busy), busy))
     })
 }
 

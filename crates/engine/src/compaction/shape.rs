@@ -54,6 +54,11 @@ const DENSE_TOMBSTONES_MIN: u64 = 64;
 /// than live ones.
 const DENSE_SHARE: u64 = 4;
 
+/// Bytes of a merge of files that are larger by themselves than level 0 may be, over theirs: three times. A column of a tree that
+/// has two levels under it then reaches the last one, where each holds about what the column does, as a load leaves them. With more
+/// writers wait for longer, and hardly fewer bytes are written.
+const DEEP_SHARE_MAX: u64 = 3;
+
 /// What compaction wants to know of a file's contents; from its properties.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Contents {
@@ -87,7 +92,7 @@ pub(crate) struct Shape {
     pub(crate) sublevels: Vec<Run>,
     /// How heavy level 0 is; from 1.0 on it is due whatever its depth.
     pub(super) weight: f64,
-    /// See [`Self::level_zero_bytes_max`].
+    /// See [`Self::merge_bytes_max`].
     deep_bytes_max: u64,
     /// Levels that are over their targets, the most urgent first; 1.0 is "at its target".
     pub(crate) scores: Vec<(f64, u8)>,
@@ -154,10 +159,11 @@ impl Shape {
     }
 
     /// Bytes of a column of level 0 with all that it is merged with below the level that it comes to, or on its way to a base level
-    /// that is deeper than at rest: as much as level 0 may hold, 3 GiB by default, since writers fill it meanwhile and a larger one
-    /// would have them wait for its end. Of columns that are larger by themselves, with their `own` bytes, twice what they are.
-    pub(super) fn level_zero_bytes_max(&self, own: u64) -> u64 {
-        self.deep_bytes_max.max(own.saturating_mul(2))
+    /// that is deeper than at rest, and of files of other levels that go down more than one: as much as level 0 may hold, 3 GiB by
+    /// default, since writers fill it meanwhile and a larger one would have them wait for its end. Of what is larger by itself, with its
+    /// `own` bytes, [`DEEP_SHARE_MAX`] times that.
+    pub(super) fn merge_bytes_max(&self, own: u64) -> u64 {
+        self.deep_bytes_max.max(own.saturating_mul(DEEP_SHARE_MAX))
     }
 
     /// How urgent its most urgent compaction is; below 1.0 none is due.
