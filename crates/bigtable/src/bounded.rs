@@ -45,11 +45,6 @@ impl Repeats for v2::MutateRowRequest {
     const FIELDS: &'static [u32] = &[3];
 }
 
-impl Repeats for v2::MutateRowsRequest {
-    const FIELDS: &'static [u32] = &[2];
-    const WITHIN: &'static [u32] = &[2];
-}
-
 impl Repeats for WithFilter<v2::CheckAndMutateRowRequest> {
     const FIELDS: &'static [u32] = &[4, 5];
     /// Each of its two lists may have as many as any. Which has more is found out when they are compiled.
@@ -150,47 +145,32 @@ mod tests {
     use super::*;
     use crate::error::Code;
 
-    fn bulk(entries: usize, mutations: usize) -> v2::MutateRowsRequest {
-        let mutations = vec![v2::Mutation::default(); mutations];
-        let entry = v2::mutate_rows_request::Entry {
-            row_key: Bytes::from_static(b"row"),
-            mutations,
-            ..Default::default()
-        };
-        v2::MutateRowsRequest {
-            table_name: "t".into(),
-            app_profile_id: "p".into(),
-            entries: vec![entry; entries],
+    fn write(mutations: usize) -> v2::MutateRowRequest {
+        v2::MutateRowRequest {
+            row_key: Bytes::from_static(b"r"),
+            mutations: vec![v2::Mutation::default(); mutations],
             ..Default::default()
         }
     }
 
+    type BoundedWrite = Bounded<v2::MutateRowRequest>;
+
     #[test]
     fn a_request_within_the_limit_is_decoded_unchanged() {
-        for request in [bulk(0, 0), bulk(3, 2), bulk(100, 1_000)] {
-            let bounded = Bounded::<v2::MutateRowsRequest>::decode(&*request.encode_to_vec());
+        for request in [write(0), write(5), write(limits::MUTATIONS_MAX)] {
+            let bounded = BoundedWrite::decode(&*request.encode_to_vec());
             assert_eq!(bounded.unwrap().checked().unwrap(), request);
         }
-        let request = v2::MutateRowRequest {
-            row_key: Bytes::from_static(b"r"),
-            mutations: vec![v2::Mutation::default(); 5],
-            ..Default::default()
-        };
-        let bounded = Bounded::<v2::MutateRowRequest>::decode(&*request.encode_to_vec());
-        assert_eq!(bounded.unwrap().checked().unwrap(), request);
     }
 
     #[test]
     fn what_is_beyond_the_limit_is_not_kept_and_the_request_is_refused() {
-        for request in [bulk(2, limits::MUTATIONS_MAX), bulk(limits::MUTATIONS_MAX + 1, 0)] {
-            let bounded =
-                Bounded::<v2::MutateRowsRequest>::decode(&*request.encode_to_vec()).unwrap();
-            let kept: usize = bounded.request.entries.iter().map(|e| e.mutations.len()).sum();
-            assert!(kept.max(bounded.request.entries.len()) <= limits::MUTATIONS_MAX);
-            let error = bounded.checked().unwrap_err();
-            assert_eq!(error.kind(), Code::InvalidArgument);
-            assert!(error.message().starts_with("Too many mutations"), "{error}");
-        }
+        let request = write(limits::MUTATIONS_MAX + 1);
+        let bounded = BoundedWrite::decode(&*request.encode_to_vec()).unwrap();
+        assert!(bounded.request.mutations.len() <= limits::MUTATIONS_MAX);
+        let error = bounded.checked().unwrap_err();
+        assert_eq!(error.kind(), Code::InvalidArgument);
+        assert!(error.message().starts_with("Too many mutations"), "{error}");
     }
 
     #[test]
@@ -258,9 +238,9 @@ mod tests {
     }
 
     #[test]
-    fn damage_within_an_entry_is_an_error_as_ever() {
-        let mut bytes = bulk(1, 3).encode_to_vec();
+    fn damage_within_a_part_is_an_error_as_ever() {
+        let mut bytes = write(3).encode_to_vec();
         bytes.truncate(bytes.len() - 1);
-        assert!(Bounded::<v2::MutateRowsRequest>::decode(&*bytes).is_err());
+        assert!(BoundedWrite::decode(&*bytes).is_err());
     }
 }

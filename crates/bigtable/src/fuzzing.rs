@@ -6,6 +6,7 @@ use tepui_engine::cell::{Cell, FamilyId, Row};
 use tepui_engine::io::SeededRng;
 
 use crate::bounded::Bounded;
+use crate::bulk::Bulk;
 use crate::filter::{Filter, WithFilter};
 use crate::frame::{Incoming, message_bytes};
 use crate::regex::{Budget, Regex};
@@ -58,7 +59,18 @@ pub fn request_frame(data: &[u8]) {
     assert_eq!(whole, in_parts.message(), "wherever it is cut");
     if let Ok(message) = whole {
         drop(Bounded::<WithFilter<v2::ReadRowsRequest>>::decode(message.clone()));
-        drop(Bounded::<v2::MutateRowsRequest>::decode(message));
+        let plain = v2::MutateRowsRequest::decode(message.clone()).ok();
+        let bulk = Bulk::decode(message).ok();
+        assert!(plain.is_none() || bulk.is_some(), "what is none to one is none to the other");
+        if let Some(bulk) = bulk.filter(|bulk| bulk.check().is_ok()) {
+            let rows: Vec<_> = bulk.rows().map(<[u8]>::to_vec).collect();
+            let whole = bulk.decoded().ok();
+            // Nested to the limit, what is decoded by itself may still be a message.
+            assert!(plain.is_none() || plain == whole, "whenever it is decoded");
+            if let Some(whole) = whole {
+                assert!(whole.entries.iter().map(|entry| &entry.row_key).eq(&rows));
+            }
+        }
     }
 }
 
@@ -90,7 +102,30 @@ pub fn change_token(data: &[u8]) {
 mod tests {
     use proptest::prelude::*;
 
+    use super::*;
+
+    /// The message of a bulk of three rows.
+    fn bulk() -> Vec<u8> {
+        let cell = v2::mutation::SetCell { family_name: "f".into(), ..Default::default() };
+        let mutation = v2::Mutation { mutation: Some(v2::mutation::Mutation::SetCell(cell)) };
+        let entry = |row: &'static str| v2::mutate_rows_request::Entry {
+            row_key: row.into(),
+            mutations: vec![mutation.clone(); 2],
+            ..Default::default()
+        };
+        let entries = ["a", "bb", "ccc"].map(entry).into();
+        v2::MutateRowsRequest { table_name: "t".into(), entries, ..Default::default() }
+            .encode_to_vec()
+    }
+
     proptest! {
+        #[test]
+        fn a_damaged_bulk_is_answered(at: prop::sample::Index, byte: u8) {
+            let mut message = bulk();
+            message[at.index(bulk().len())] = byte;
+            request_frame(&[&[0, 0, 0, 0, 0, message.len() as u8], &message[..]].concat());
+        }
+
         #[test]
         fn any_bytes_are_answered(data in prop::collection::vec(any::<u8>(), 0..200)) {
             super::row_filter(&data);

@@ -23,6 +23,7 @@
 pub mod activity;
 pub mod authorized_view;
 pub mod bounded;
+pub mod bulk;
 pub mod changes;
 pub mod chunk;
 pub mod error;

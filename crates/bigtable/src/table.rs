@@ -27,6 +27,7 @@ use tepui_engine::tablet::{ReadView, RowLock, ScanOptions, Tablet, TabletId};
 
 use crate::activity;
 use crate::authorized_view::AuthorizedView;
+use crate::bulk::Bulk;
 use crate::chunk::LargeRows;
 use crate::error::{Error, Result};
 use crate::filter::WithFilter;
@@ -192,14 +193,58 @@ impl Table {
         priority: Priority,
         view: Option<&AuthorizedView>,
     ) -> Result<Vec<(usize, Error)>> {
+        let rows = request.entries.iter().map(|entry| entry.row_key.as_ref());
+        let refused = self.refusals(rows, priority)?;
+        self.mutate_admitted_rows(request, refused, priority, view).await
+    }
+
+    /// The same for a request whose entries are decoded once it is let in.
+    pub async fn mutate_rows_encoded(
+        &self,
+        bulk: Bulk,
+        priority: Priority,
+        view: Option<&AuthorizedView>,
+    ) -> Result<Vec<(usize, Error)>> {
+        let refused = self.refusals(bulk.rows(), priority)?;
+        self.mutate_admitted_rows(bulk.decoded()?, refused, priority, view).await
+    }
+
+    /// The tablets that do not let in what a bulk writes to these rows, each with what it says; an error where none lets any of it
+    /// in. What else is wrong with a tablet shows when it is written to.
+    fn refusals<'a>(
+        &self,
+        rows: impl Iterator<Item = &'a [u8]>,
+        priority: Priority,
+    ) -> Result<HashMap<TabletId, Error>> {
+        let chance = self.rng.next_u64();
+        let (mut refused, mut asked) = (HashMap::new(), HashSet::new());
+        for row in rows {
+            let tablet = self.tablets.get(row);
+            if !asked.insert(tablet.id()) {
+                continue;
+            }
+            if let Err(error) = tablet.admit_by(priority, chance)
+                && pressure::is_refusal(&error)
+            {
+                refused.insert(tablet.id(), Error::from(error));
+            }
+        }
+        if refused.len() < asked.len() {
+            return Ok(refused);
+        }
+        refused.into_values().max_by_key(Error::retry_after).map_or(Ok(HashMap::new()), Err)
+    }
+
+    async fn mutate_admitted_rows(
+        &self,
+        request: v2::MutateRowsRequest,
+        refused: HashMap<TabletId, Error>,
+        priority: Priority,
+        view: Option<&AuthorizedView>,
+    ) -> Result<Vec<(usize, Error)>> {
         let BulkPlan { rows, mut failed } =
             BulkPlan::new(&self.schema(), &request.entries, self.clock.now_micros(), view)?;
         let writes = bulk_writes(rows, &self.tablets, |tablet| tablet.id());
-        let refused = refusals(&writes, priority, self.rng.as_ref());
-        if !writes.is_empty() && writes.iter().all(|w| refused.contains_key(&w.tablet.id())) {
-            let last = refused.into_values().max_by_key(Error::retry_after);
-            return last.map_or(Ok(failed), Err);
-        }
         let in_flight = bulk_writes_in_flight(&writes);
         let mut turn = Turn::default();
         let writes = writes.into_iter().map(|BulkWrite { tablet, rows, entries, bytes }| {
@@ -624,23 +669,6 @@ fn bulk_writes<T: Clone, I: Eq + Hash>(
         }
     }
     writes
-}
-
-/// The tablets, by their ids, that do not let in what a bulk writes to them, each with what it says. What else is wrong with a
-/// tablet shows when it is written to.
-fn refusals(
-    writes: &[BulkWrite<Arc<Tablet>>],
-    priority: Priority,
-    rng: &dyn Rng,
-) -> HashMap<TabletId, Error> {
-    let chance = rng.next_u64();
-    let mut asked = HashSet::new();
-    let new = writes.iter().filter(|write| asked.insert(write.tablet.id()));
-    let refusal = |write: &BulkWrite<Arc<Tablet>>| {
-        let refusal = write.tablet.admit_by(priority, chance).err();
-        Some((write.tablet.id(), refusal.filter(pressure::is_refusal)?.into()))
-    };
-    new.filter_map(refusal).collect()
 }
 
 /// Writes of a bulk that are under way at once.

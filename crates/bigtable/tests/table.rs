@@ -19,6 +19,7 @@ use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2::auth
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use prost::Message;
 use tepui_bigtable::authorized_view::AuthorizedView;
+use tepui_bigtable::bulk::Bulk;
 use tepui_bigtable::filter::WithFilter;
 use tepui_bigtable::frame::{Framed as _, HEADER_BYTES};
 use tepui_bigtable::response::ReadRowsMessage;
@@ -689,6 +690,10 @@ async fn a_bulk_is_let_in_or_refused_once_and_what_its_tablet_has_no_room_for_is
     assert!((rows / 2..rows).contains(&failed.len()), "{}", failed.len());
     assert!(failed.iter().all(|(_, e)| e.kind() == Code::Unavailable && says_when(e)));
     let refused = bulk(Chance::GOOD, bulk_of(&["g"], 1)).await.unwrap_err();
+    assert_eq!(refused.kind(), Code::ResourceExhausted);
+    // What is refused is not decoded before: the entry, of field 2, is not as long as it says.
+    let damaged = Bulk::decode(&[0x12, 2, 0x0a, 9][..]).unwrap();
+    let refused = table.mutate_rows_encoded(damaged, Priority::High, None).await.unwrap_err();
     assert_eq!(refused.kind(), Code::ResourceExhausted);
     drop(go);
     engine.close().unwrap();

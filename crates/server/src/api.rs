@@ -52,7 +52,7 @@ pub mod kept {
     /// `google.bigtable.v2.MutateRowRequest`.
     pub type MutateRowRequest = Bounded<v2::MutateRowRequest>;
     /// `google.bigtable.v2.MutateRowsRequest`.
-    pub type MutateRowsRequest = Bounded<v2::MutateRowsRequest>;
+    pub type MutateRowsRequest = tepui_bigtable::bulk::Bulk;
     /// `google.bigtable.v2.ReadModifyWriteRowRequest`.
     pub type ReadModifyWriteRowRequest = Bounded<v2::ReadModifyWriteRowRequest>;
 }

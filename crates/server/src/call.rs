@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use pin_project_lite::pin_project;
 use tepui_bigtable::bounded::Bounded;
+use tepui_bigtable::bulk::Bulk;
 use tepui_bigtable::filter::WithFilter;
 use tokio::time::{Instant, Sleep};
 use tonic::metadata::{AsciiMetadataValue, BinaryMetadataValue, MetadataMap};
@@ -101,6 +102,12 @@ addressed! {
 impl<R: Addressed> Addressed for WithFilter<R> {
     fn address(&self) -> Address<'_> {
         self.request.address()
+    }
+}
+
+impl Addressed for Bulk {
+    fn address(&self) -> Address<'_> {
+        self.head().address()
     }
 }
 

@@ -184,12 +184,12 @@ impl DataService {
     ) -> Result<Response<Messages<MutateRowsResponse>>, Status> {
         let large = large::hold_of(&request);
         let (head, request) = request.into_parts();
-        let request = request.checked().map_err(|error| from_error(&error))?;
+        request.check().map_err(|error| from_error(&error))?;
         let target = self.target(&request, Access::Write).await?;
-        let count = request.entries.len();
+        let count = request.entry_count();
         let work = move || async move {
             let Target { table, priority, .. } = &target;
-            let failed = table.mutate_rows(request, *priority, target.view()).await;
+            let failed = table.mutate_rows_encoded(request, *priority, target.view()).await;
             (failed, target)
         };
         let (failed, target) = large::carry_out(large, work).await?;

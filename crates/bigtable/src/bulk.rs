@@ -1,0 +1,207 @@
+//! `MutateRows` requests whose entries are decoded once it is known that the request is let in: under a load that is too high most are
+//! refused, and to decode hundreds of mutations for that takes longer than all else of a refusal.
+//!
+//! Of each entry the mutations are counted and the row is found as it comes. As in [`bounded`](crate::bounded), nothing is kept of what
+//! is beyond the limit.
+
+use std::ops::Range;
+
+use bytes::{Buf, BufMut, Bytes};
+use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use prost::encoding::{self, DecodeContext, WireType};
+use prost::{DecodeError, Message};
+
+use crate::error::{Error, Result};
+use crate::limits;
+
+/// The field of a request that has its entries.
+const ENTRIES: u32 = 2;
+/// The fields of an entry that have its row and its mutations.
+const ROW_KEY: u32 = 1;
+const MUTATIONS: u32 = 2;
+
+/// A request as it came; the same message on the wire as `v2::MutateRowsRequest`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Bulk {
+    /// All but its entries.
+    head: v2::MutateRowsRequest,
+    entries: Vec<Part>,
+    /// All that came, kept or not.
+    count: usize,
+    mutations: usize,
+}
+
+/// An entry, and where the row lies in it.
+#[derive(Debug, Clone, PartialEq)]
+struct Part {
+    entry: Bytes,
+    row: Range<usize>,
+}
+
+impl Bulk {
+    /// The request without its entries.
+    pub fn head(&self) -> &v2::MutateRowsRequest {
+        &self.head
+    }
+
+    /// How many entries it has.
+    pub fn entry_count(&self) -> usize {
+        self.count
+    }
+
+    /// The rows of its entries, one for each; of an entry that is none, any.
+    pub fn rows(&self) -> impl Iterator<Item = &[u8]> {
+        self.entries.iter().map(|part| part.entry.get(part.row.clone()).unwrap_or_default())
+    }
+
+    /// `INVALID_ARGUMENT` where there is more in it than the limit allows.
+    pub fn check(&self) -> Result<()> {
+        limits::check_mutation_count_max(self.count.max(self.mutations))
+    }
+
+    /// The whole request; an error where an entry is none, or where there is more in it than the limit allows.
+    pub fn decoded(self) -> Result<v2::MutateRowsRequest> {
+        self.check()?;
+        let entry = |part: Part| v2::mutate_rows_request::Entry::decode(part.entry);
+        let entries = self.entries.into_iter().map(entry).collect::<Result<_, DecodeError>>();
+        let entries = entries.map_err(|error| Error::internal(error.to_string()))?;
+        Ok(v2::MutateRowsRequest { entries, ..self.head })
+    }
+}
+
+impl Message for Bulk {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        self.head.encode_raw(buf);
+        for part in &self.entries {
+            encoding::bytes::encode(ENTRIES, &part.entry, buf);
+        }
+    }
+
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> std::result::Result<(), DecodeError> {
+        if tag != ENTRIES {
+            return self.head.merge_field(tag, wire_type, buf, ctx);
+        }
+        let mut entry = Bytes::new();
+        encoding::bytes::merge(wire_type, &mut entry, buf, ctx)?;
+        let (row, mutations) = look_at(&entry);
+        self.count += 1;
+        self.mutations += mutations;
+        if self.count.max(self.mutations) <= limits::MUTATIONS_MAX {
+            self.entries.push(Part { entry, row });
+        }
+        Ok(())
+    }
+
+    fn encoded_len(&self) -> usize {
+        let entry = |part: &Part| encoding::bytes::encoded_len(ENTRIES, &part.entry);
+        self.head.encoded_len() + self.entries.iter().map(entry).sum::<usize>()
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Where the row of an entry lies in it, and how many mutations it has. What is no message is looked at as far as it is one; decoding
+/// it will fail.
+fn look_at(entry: &[u8]) -> (Range<usize>, usize) {
+    let (mut rest, mut row, mut mutations) = (entry, 0..0, 0);
+    while rest.has_remaining() {
+        let Ok((tag, wire_type)) = encoding::decode_key(&mut rest) else { break };
+        let start = entry.len() - rest.remaining();
+        mutations += usize::from(tag == MUTATIONS);
+        let skipped = encoding::skip_field(wire_type, tag, &mut rest, DecodeContext::default());
+        if skipped.is_err() {
+            break;
+        }
+        if tag == ROW_KEY && wire_type == WireType::LengthDelimited {
+            let end = entry.len() - rest.remaining();
+            let mut field = entry.get(start..end).unwrap_or_default();
+            // The length goes before; it was read to skip the field.
+            let len = encoding::decode_varint(&mut field).unwrap_or_default() as usize;
+            row = end.saturating_sub(len)..end;
+        }
+    }
+    (row, mutations)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Code;
+
+    fn request(entries: usize, mutations: usize) -> v2::MutateRowsRequest {
+        let entry = |n| v2::mutate_rows_request::Entry {
+            row_key: format!("row{n}").into(),
+            mutations: vec![v2::Mutation::default(); mutations],
+            ..Default::default()
+        };
+        v2::MutateRowsRequest {
+            table_name: "t".into(),
+            app_profile_id: "p".into(),
+            entries: (0..entries).map(entry).collect(),
+            ..Default::default()
+        }
+    }
+
+    fn bulk(request: &v2::MutateRowsRequest) -> Bulk {
+        Bulk::decode(Bytes::from(request.encode_to_vec())).unwrap()
+    }
+
+    #[test]
+    fn a_request_within_the_limit_is_decoded_unchanged_and_tells_its_rows_before() {
+        for request in [request(0, 0), request(3, 2), request(100, 1_000)] {
+            let bulk = bulk(&request);
+            let rows: Vec<_> = request.entries.iter().map(|entry| entry.row_key.as_ref()).collect();
+            assert_eq!(bulk.rows().collect::<Vec<_>>(), rows);
+            assert_eq!((bulk.head().table_name.as_str(), bulk.entry_count()), ("t", rows.len()));
+            assert_eq!(bulk.encode_to_vec(), bulk.clone().encode_to_vec());
+            assert_eq!(Bulk::decode(Bytes::from(bulk.encode_to_vec())).unwrap(), bulk);
+            assert_eq!(bulk.decoded().unwrap(), request);
+        }
+    }
+
+    #[test]
+    fn what_is_beyond_the_limit_is_not_kept_and_the_request_is_refused() {
+        for request in [request(2, limits::MUTATIONS_MAX), request(limits::MUTATIONS_MAX + 1, 0)] {
+            let bulk = bulk(&request);
+            assert!(bulk.entries.len() <= limits::MUTATIONS_MAX);
+            let error = bulk.check().unwrap_err();
+            assert_eq!(error.kind(), Code::InvalidArgument);
+            assert!(error.message().starts_with("Too many mutations"), "{error}");
+            assert_eq!(bulk.decoded().unwrap_err(), error);
+        }
+    }
+
+    #[test]
+    fn an_entry_whose_row_comes_twice_has_the_last_one() {
+        let mut entry = Vec::new();
+        for row in ["first", "last"] {
+            encoding::bytes::encode(ROW_KEY, &Bytes::from(row), &mut entry);
+        }
+        let mut message = Vec::new();
+        encoding::bytes::encode(ENTRIES, &Bytes::from(entry), &mut message);
+        let bulk = Bulk::decode(Bytes::from(message)).unwrap();
+        assert_eq!(bulk.rows().collect::<Vec<_>>(), [b"last"]);
+        assert_eq!(bulk.decoded().unwrap().entries[0].row_key, "last");
+    }
+
+    #[test]
+    fn damage_within_an_entry_is_an_error() {
+        // The entry is as long as it says, its last mutation is not.
+        let mut entry = request(1, 3).entries[0].encode_to_vec();
+        *entry.last_mut().unwrap() = 9;
+        let mut message = Vec::new();
+        encoding::bytes::encode(ENTRIES, &Bytes::from(entry), &mut message);
+        let bulk = Bulk::decode(Bytes::from(message.clone())).unwrap();
+        assert_eq!(bulk.decoded().unwrap_err().kind(), Code::Internal);
+        message.pop();
+        assert!(Bulk::decode(Bytes::from(message)).is_err());
+    }
+}
