@@ -64,7 +64,9 @@ impl Bulk {
         self.check()?;
         let entry = |part: Part| v2::mutate_rows_request::Entry::decode(part.entry);
         let entries = self.entries.into_iter().map(entry).collect::<Result<_, DecodeError>>();
-        let entries = entries.map_err(|error| Error::internal(error.to_string()))?;
+        let entries = entries.map_err(|error| {
+            Error::invalid_argument(format!("Error in field 'entries' : not a message: {error}"))
+        })?;
         Ok(v2::MutateRowsRequest { entries, ..self.head })
     }
 }
@@ -200,7 +202,7 @@ mod tests {
         let mut message = Vec::new();
         encoding::bytes::encode(ENTRIES, &Bytes::from(entry), &mut message);
         let bulk = Bulk::decode(Bytes::from(message.clone())).unwrap();
-        assert_eq!(bulk.decoded().unwrap_err().kind(), Code::Internal);
+        assert_eq!(bulk.decoded().unwrap_err().kind(), Code::InvalidArgument);
         message.pop();
         assert!(Bulk::decode(Bytes::from(message)).is_err());
     }

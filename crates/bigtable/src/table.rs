@@ -184,8 +184,8 @@ impl Table {
     /// each of which is applied by itself, at any time. Returns the entries that failed, by index, each with its
     /// error; fails as a whole where nothing was tried.
     ///
-    /// It is let in or refused once, with this priority: `RESOURCE_EXHAUSTED` as a whole, with a hint when to try again, where all
-    /// tablets that it writes to refuse it. Entries of a tablet that refuses while others do not, or that is at its limit by the time
+    /// It is let in or refused once, with this priority, and before its mutations are looked at: `RESOURCE_EXHAUSTED` as a whole, with a
+    /// hint when to try again, where all tablets of its rows refuse it. Entries of a tablet that refuses while others do not, or that is at its limit by the time
     /// their turn comes, are `UNAVAILABLE` with such a hint.
     pub async fn mutate_rows(
         &self,
@@ -194,7 +194,7 @@ impl Table {
         view: Option<&AuthorizedView>,
     ) -> Result<Vec<(usize, Error)>> {
         let rows = request.entries.iter().map(|entry| entry.row_key.as_ref());
-        let refused = self.refusals(rows, priority)?;
+        let refused = self.refusals(rows, priority, view)?;
         self.mutate_admitted_rows(request, refused, priority, view).await
     }
 
@@ -205,20 +205,25 @@ impl Table {
         priority: Priority,
         view: Option<&AuthorizedView>,
     ) -> Result<Vec<(usize, Error)>> {
-        let refused = self.refusals(bulk.rows(), priority)?;
+        let refused = self.refusals(bulk.rows(), priority, view)?;
         self.mutate_admitted_rows(bulk.decoded()?, refused, priority, view).await
     }
 
     /// The tablets that do not let in what a bulk writes to these rows, each with what it says; an error where none lets any of it
-    /// in. What else is wrong with a tablet shows when it is written to.
+    /// in. Rows that cannot be written to ask nobody. What else is wrong with a tablet shows when it is written to.
     fn refusals<'a>(
         &self,
         rows: impl Iterator<Item = &'a [u8]>,
         priority: Priority,
+        view: Option<&AuthorizedView>,
     ) -> Result<HashMap<TabletId, Error>> {
         let chance = self.rng.next_u64();
         let (mut refused, mut asked) = (HashMap::new(), HashSet::new());
-        for row in rows {
+        let is_writable = |row: &&[u8]| {
+            limits::check_row_key(row).is_ok()
+                && view.is_none_or(|view| view.check_row(row).is_ok())
+        };
+        for row in rows.filter(is_writable) {
             let tablet = self.tablets.get(row);
             if !asked.insert(tablet.id()) {
                 continue;

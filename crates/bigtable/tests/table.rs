@@ -691,10 +691,14 @@ async fn a_bulk_is_let_in_or_refused_once_and_what_its_tablet_has_no_room_for_is
     assert!(failed.iter().all(|(_, e)| e.kind() == Code::Unavailable && says_when(e)));
     let refused = bulk(Chance::GOOD, bulk_of(&["g"], 1)).await.unwrap_err();
     assert_eq!(refused.kind(), Code::ResourceExhausted);
-    // What is refused is not decoded before: the entry, of field 2, is not as long as it says.
-    let damaged = Bulk::decode(&[0x12, 2, 0x0a, 9][..]).unwrap();
+    // What is refused is not decoded before: the mutation of this entry is not as long as it says.
+    let damaged = Bulk::decode(&[0x12, 5, 0x0a, 1, b'g', 0x12, 9][..]).unwrap();
     let refused = table.mutate_rows_encoded(damaged, Priority::High, None).await.unwrap_err();
     assert_eq!(refused.kind(), Code::ResourceExhausted);
+    // What can never be written is said to be so.
+    let failed = bulk(Chance::GOOD, bulk_of(&[&"x".repeat(5_000)], 1)).await.unwrap();
+    let kinds: Vec<_> = failed.iter().map(|(index, error)| (*index, error.kind())).collect();
+    assert_eq!(kinds, [(0, Code::InvalidArgument)]);
     drop(go);
     engine.close().unwrap();
 }

@@ -16,7 +16,7 @@ pub type Empty = ();
 
 /// Requests that are decoded with care; the same messages on the wire as in [`v2`]. A row filter is kept as the bytes
 /// that arrived: it is decoded, and refused where it must be, by `tepui_bigtable::filter`. Mutations, and the keys and
-/// ranges of row sets, are counted as they are decoded.
+/// ranges of row sets, are counted as they are decoded, those of a bulk before.
 pub mod kept {
     use tepui_bigtable::bounded::Bounded;
     use tepui_bigtable::filter::WithFilter;

@@ -2,7 +2,7 @@
 //! the log's record and into a memtable in one piece. Each core has a second thread for them, which gives way to it.
 //!
 //! ```text
-//!  core ─── reads and decodes the request ──────────────────── sends the answer
+//!  core ─── reads and decodes the request (a bulk: reads it) ── sends the answer
 //!                                          └─► its helper ──┘
 //!                                              carries it out, beside other large ones, when the cores have nothing better to do
 //! ```

@@ -114,6 +114,15 @@ impl Pick {
         self.inputs.iter().map(|s| s.bytes).sum()
     }
 
+    /// The inputs to leave alone for a while after it failed. Of one that goes down more than a level by its own choice those where
+    /// it goes, so that the next stops above them: that may have room, or meet no damage.
+    pub(crate) fn gives_up(&self) -> impl Iterator<Item = &Arc<SstRef>> {
+        let is_deep = self.reason == Reason::Size
+            && self.inputs.iter().any(|file| file.level + 1 < self.output_level);
+        let output_level = self.output_level;
+        self.inputs.iter().filter(move |file| !is_deep || file.level == output_level)
+    }
+
     /// Whether the one input can change its level without being rewritten. From level 0 not to the last one,
     /// whose files are compressed more tightly: nothing would rewrite it there.
     pub(crate) fn is_move(&self) -> bool {
@@ -133,7 +142,8 @@ pub(crate) struct Busy {
     pub(crate) files: HashSet<FileId>,
     /// Where they write: level and rows.
     pub(crate) outputs: Vec<(u8, RowRange)>,
-    /// Bytes of a compaction of level 0, at most: where the disk had no room for a larger one, or who asks has no time for it.
+    /// Bytes of a compaction of level 0, and of what others take along beyond the next level, at most: where the disk had no room for
+    /// a larger one, or who asks has no time for it.
     pub(crate) level_zero_bytes_max: Option<u64>,
 }
 
@@ -479,7 +489,7 @@ fn merge_runs(runs: &[AgeRun], busy: &Busy) -> Option<Pick> {
 }
 
 /// The file of `level` that drags along the fewest bytes per byte of its own, with those beside it that drag
-/// along nothing more.
+/// along nothing more; down as many levels as is cheaper than to stop.
 fn pick_from_level(version: &Version, shape: &Shape, level: u8, busy: &Busy) -> Option<Pick> {
     let mut candidates: Vec<(f64, &Arc<SstRef>)> = Vec::new();
     for file in level_files(version, level) {

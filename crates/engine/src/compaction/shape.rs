@@ -54,9 +54,9 @@ const DENSE_TOMBSTONES_MIN: u64 = 64;
 /// than live ones.
 const DENSE_SHARE: u64 = 4;
 
-/// Bytes of a merge of files that are larger by themselves than level 0 may be, over theirs: three times. A column of a tree that
-/// has two levels under it then reaches the last one, where each holds about what the column does, as a load leaves them. With more
-/// writers wait for longer, and hardly fewer bytes are written.
+/// Bytes of a merge that goes on to a level, over those that it has so far, where that is more than level 0 may hold: three times, so that
+/// a load's column of all of level 0, over levels that hold about as much each, may go to the last one at once. Over two levels that
+/// is up to nine times; what is merged is busy for as long, and level 0 has merges within itself meanwhile.
 const DEEP_SHARE_MAX: u64 = 3;
 
 /// What compaction wants to know of a file's contents; from its properties.
@@ -158,10 +158,8 @@ impl Shape {
         }
     }
 
-    /// Bytes of a column of level 0 with all that it is merged with below the level that it comes to, or on its way to a base level
-    /// that is deeper than at rest, and of files of other levels that go down more than one: as much as level 0 may hold, 3 GiB by
-    /// default, since writers fill it meanwhile and a larger one would have them wait for its end. Of what is larger by itself, with its
-    /// `own` bytes, [`DEEP_SHARE_MAX`] times that.
+    /// Bytes of a merge, at most, that takes along what it meets further down than it must go, where it has `own` so far: as much as
+    /// level 0 may hold, 3 GiB by default, since writers fill it meanwhile, and with a gibibyte or more [`DEEP_SHARE_MAX`] times that.
     pub(super) fn merge_bytes_max(&self, own: u64) -> u64 {
         self.deep_bytes_max.max(own.saturating_mul(DEEP_SHARE_MAX))
     }

@@ -384,8 +384,10 @@ impl SstCursor {
     }
 
     /// Asks for blocks beyond the one at the place, in the way that the cursor goes.
+    /// A block counts with the padding between it and the one before it in that way, which is read with it.
     fn ask_ahead(&mut self, index: &IndexBlock) -> Result<()> {
         let mut left = self.ahead_bytes;
+        let mut last = self.in_partition(index.handle(self.part_at, self.reader.blocks_end()))?;
         self.ahead_bytes = (self.ahead_bytes * 2).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX);
         for step in 1..=AHEAD_BLOCKS_MAX {
             let at = if self.backward {
@@ -405,8 +407,13 @@ impl SstCursor {
                 break;
             }
             let handle = self.in_partition(index.handle(at, self.reader.blocks_end()))?;
-            let Some(rest) = left.checked_sub(u64::from(handle.len)) else { break };
-            left = rest;
+            let step_bytes = if self.backward {
+                last.offset.saturating_sub(handle.offset)
+            } else {
+                handle.end().saturating_sub(last.end())
+            };
+            let Some(rest) = left.checked_sub(step_bytes) else { break };
+            (left, last) = (rest, handle);
             let supplied = self.supplied.iter().any(|h| h.handle == handle);
             if !supplied && self.reader.peek(None, handle).is_none() {
                 self.want.push(self.reader.request_data(handle, self.fill).ahead());

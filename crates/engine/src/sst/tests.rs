@@ -622,6 +622,37 @@ fn a_scan_reads_ahead_and_joins_neighbours_into_one_read() {
 }
 
 #[test]
+fn a_scan_of_known_length_reads_no_pages_beyond_it_for_what_pads_them() {
+    // A row a page, of nine tenths of it.
+    let value = [7; PAGE_BYTES * 9 / 10];
+    let row = |i: usize| cell(&format!("row-{i:08}"), 1, "q", 5, &value);
+    let records: Vec<_> = (0..100).map(row).collect();
+    let options = SstOptions { compression: Compression::None, ..SstOptions::default() };
+    let reader = written(&records, options);
+    for backward in [false, true] {
+        let options =
+            CursorOptions { expected_bytes: 20 * PAGE_BYTES as u64, ..CursorOptions::default() };
+        let mut cursor = reader.cursor(options);
+        let target = &records[50].key;
+        let mut step =
+            if backward { cursor.seek_row_before(target) } else { cursor.seek(target) }.unwrap();
+        let mut loaded = 0;
+        while step == Step::Blocked {
+            let mut requests = Vec::new();
+            cursor.wanted(&mut requests);
+            let blocks = load_blocks(&TestIo::default(), requests.clone()).now_or_never().unwrap();
+            for (request, block) in requests.iter().zip(blocks) {
+                cursor.supply(request, &block.unwrap());
+            }
+            loaded += requests.iter().filter(|r| r.partition.is_none()).count();
+            step = cursor.resume().unwrap();
+        }
+        assert!(cursor.entry().is_some());
+        assert_eq!(loaded, 21, "the first, and twenty pages");
+    }
+}
+
+#[test]
 fn the_same_block_is_loaded_once_however_often_it_is_asked_for() {
     let records = many_rows(100);
     let reader = written(&records, SstOptions::default());

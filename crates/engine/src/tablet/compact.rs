@@ -375,7 +375,7 @@ impl Claim {
                 Reason::L0 if put_off => {
                     jobs.column_too_large = Some((self.pick.input_bytes(), until));
                 }
-                _ => jobs.failed_until.extend(self.pick.inputs.iter().map(|f| (f.id, until))),
+                _ => jobs.failed_until.extend(self.pick.gives_up().map(|f| (f.id, until))),
             }
         }
         if result.is_ok() {

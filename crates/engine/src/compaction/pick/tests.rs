@@ -257,6 +257,19 @@ impl Tree {
 }
 
 #[test]
+fn of_a_pick_that_failed_further_down_than_it_must_go_the_files_there_are_left_alone() {
+    let levels = ["L4: 1[a-c]6", "L5: 2[a-c]20 3[d-m]40", "L6: 4[a-c]30 5[d-z]270"];
+    let tree = tree(&["base=3"], &levels);
+    let mut busy = Busy::default();
+    for (output_level, given_up) in [(6, vec![4]), (5, vec![1, 2])] {
+        let pick = pick_by_shape(&tree.version, &tree.shape(), &tree.options, &busy).unwrap();
+        let left: Vec<_> = pick.gives_up().map(|file| file.id).collect();
+        assert_eq!((pick.output_level, left), (output_level, given_up));
+        busy.files.extend(pick.gives_up().map(|file| file.id));
+    }
+}
+
+#[test]
 fn picks() {
     let mut current = tree(&[], &[]);
     run_cases("picks.txt", |command, input| {
