@@ -185,8 +185,8 @@ impl Table {
     /// error; fails as a whole where nothing was tried.
     ///
     /// It is let in or refused once, with this priority, and before its mutations are looked at: `RESOURCE_EXHAUSTED` as a whole, with a
-    /// hint when to try again, where all tablets of its rows refuse it. Entries of a tablet that refuses while others do not, or that is at its limit by the time
-    /// their turn comes, are `UNAVAILABLE` with such a hint.
+    /// hint when to try again, where all tablets of its rows refuse it. Entries of a tablet that refuses while others do not, or that is
+    /// at its limit by the time their turn comes, are `UNAVAILABLE` with such a hint.
     pub async fn mutate_rows(
         &self,
         request: v2::MutateRowsRequest,
@@ -220,8 +220,7 @@ impl Table {
         let chance = self.rng.next_u64();
         let (mut refused, mut asked) = (HashMap::new(), HashSet::new());
         let is_writable = |row: &&[u8]| {
-            limits::check_row_key(row).is_ok()
-                && view.is_none_or(|view| view.check_row(row).is_ok())
+            limits::check_row_key(row).and_then(|()| check_write(view, row, &[])).is_ok()
         };
         for row in rows.filter(is_writable) {
             let tablet = self.tablets.get(row);

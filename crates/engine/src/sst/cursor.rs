@@ -357,7 +357,7 @@ impl SstCursor {
                 self.ahead_bytes = 0;
                 return Ok(None);
             }
-            self.ask_ahead(index)?;
+            self.ask_ahead(index, handle)?;
             return Ok(None);
         };
         self.hold(Held { handle, block: Arc::clone(&block) });
@@ -383,11 +383,10 @@ impl SstCursor {
         to == (from.0, from.1 + 1) || to.0 == from.0 + 1
     }
 
-    /// Asks for blocks beyond the one at the place, in the way that the cursor goes.
-    /// A block counts with the padding between it and the one before it in that way, which is read with it.
-    fn ask_ahead(&mut self, index: &IndexBlock) -> Result<()> {
+    /// Asks for blocks beyond the one at the place, which is `last`, in the way that the cursor goes. A block counts with the padding
+    /// between it and the one before it in that way, which is read with it.
+    fn ask_ahead(&mut self, index: &IndexBlock, mut last: Handle) -> Result<()> {
         let mut left = self.ahead_bytes;
-        let mut last = self.in_partition(index.handle(self.part_at, self.reader.blocks_end()))?;
         self.ahead_bytes = (self.ahead_bytes * 2).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX);
         for step in 1..=AHEAD_BLOCKS_MAX {
             let at = if self.backward {
