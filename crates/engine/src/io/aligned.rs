@@ -6,100 +6,93 @@
 //! ptr (aligned)                                                    ptr + capacity
 //! ```
 //!
-//! Memory of large buffers is kept for the next ones: given anew by the system, it costs a page fault for every four
-//! kilobytes, as much as the device's work on them.
+//! Memory of several pages is cut from [regions](super::regions), where it lies in one piece for the device as well.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use std::collections::VecDeque;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 
-/// Bytes from which on a buffer's memory is kept: windows of compactions and of writes, which come one after the other.
-const KEPT_FROM_BYTES: usize = 256 << 10;
-/// Memory of such buffers is a multiple of this, so that one fits in for another.
-const KEPT_UNIT_BYTES: usize = 64 << 10;
-/// Bytes that are kept, at most: some of each size in use. More would only lie there between two compactions.
-const KEPT_BYTES_MAX: usize = 8 << 20;
+#[cfg(target_os = "linux")]
+use super::regions::{self, Piece, REGION_BYTES};
+
+/// Pages of most systems.
+pub(super) const PAGE_BYTES: usize = 4 << 10;
+/// Bytes from which on a buffer's memory is lent where nothing is aligned, for files that are read through the page cache: given anew by the
+/// system, it costs a page fault for every four kilobytes, as much as the copy.
+#[cfg(target_os = "linux")]
+const UNALIGNED_LENT_FROM_BYTES: usize = 256 << 10;
 
 /// Bytes that [`bytes::Bytes`] takes besides a buffer's own where it owns one: the buffer's fields, and a count.
 pub(crate) const OWNED_BYTES: usize = size_of::<AlignedBuf>() + size_of::<usize>();
 
-/// Memory that no buffer has.
-static KEPT: Mutex<Kept> = Mutex::new(Kept { memory: VecDeque::new(), bytes: 0 });
-
-struct Kept {
-    /// The longest unused first.
-    memory: VecDeque<Memory>,
-    bytes: usize,
-}
-
 /// Memory with one owner.
-struct Memory {
-    ptr: NonNull<u8>,
-    layout: Layout,
+enum Memory {
+    Heap(NonNull<u8>, Layout),
+    #[cfg(target_os = "linux")]
+    Lent(Piece),
 }
 
 // SAFETY: plain memory, not tied to a thread.
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// Memory as kept, or new. `None` where none can be so large.
+    /// Lent memory, or else the heap's. `None` where none can be so large.
     fn take(bytes: usize, align: usize) -> Option<Self> {
-        // An allocation of nothing is not allowed; one byte more costs nothing.
-        let mut layout = Layout::from_size_align(bytes.max(1), align).ok()?;
-        if bytes >= KEPT_FROM_BYTES {
-            let bytes = bytes.checked_next_multiple_of(KEPT_UNIT_BYTES)?;
-            layout = Layout::from_size_align(bytes, align).ok()?;
-            let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-            let newest = kept.memory.iter().rposition(|memory| memory.layout == layout);
-            if let Some(memory) = newest.and_then(|at| kept.memory.remove(at)) {
-                kept.bytes -= bytes;
-                return Some(memory);
-            }
+        #[cfg(target_os = "linux")]
+        if lends(bytes, align)
+            && let Some(piece) = regions::take(bytes)
+        {
+            return Some(Self::Lent(piece));
         }
+        // A page for the device, and not the halves of two.
+        let align = if align > 1 && bytes >= PAGE_BYTES { align.max(PAGE_BYTES) } else { align };
+        // An allocation of nothing is not allowed; one byte more costs nothing.
+        let layout = Layout::from_size_align(bytes.max(1), align).ok()?;
         // SAFETY: the layout's size is not zero.
         let ptr = unsafe { alloc(layout) };
         let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
-        Some(Self { ptr, layout })
+        Some(Self::Heap(ptr, layout))
     }
 
-    /// Keeps the memory, or frees it.
-    fn give(self) {
-        let bytes = self.layout.size();
-        if bytes < KEPT_FROM_BYTES {
-            return;
+    fn ptr(&self) -> NonNull<u8> {
+        match self {
+            Self::Heap(ptr, _) => *ptr,
+            #[cfg(target_os = "linux")]
+            Self::Lent(piece) => piece.ptr(),
         }
-        let mut too_many = Vec::new();
-        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.memory.push_back(self);
-        kept.bytes += bytes;
-        while kept.bytes > KEPT_BYTES_MAX
-            && let Some(oldest) = kept.memory.pop_front()
-        {
-            kept.bytes -= oldest.layout.size();
-            too_many.push(oldest);
-        }
-        // What is too much is freed after the lock is.
-        drop(kept);
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated in `take` with this layout, and this is its only owner.
-        unsafe { dealloc(self.ptr.as_ptr(), self.layout) }
+        if let Self::Heap(ptr, layout) = self {
+            // SAFETY: allocated in `take` with this layout, and this is its only owner.
+            unsafe { dealloc(ptr.as_ptr(), *layout) }
+        }
     }
+}
+
+/// Whether a read of so many bytes, for a device that wants memory aligned so, is into memory that is lent: what stays is to be copied.
+#[cfg(target_os = "linux")]
+pub(crate) fn lends(bytes: usize, align: usize) -> bool {
+    let from = if align > 1 { PAGE_BYTES + 1 } else { UNALIGNED_LENT_FROM_BYTES };
+    align <= PAGE_BYTES && (from..=REGION_BYTES).contains(&bytes)
+}
+
+/// The same: nothing is.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn lends(_bytes: usize, _align: usize) -> bool {
+    false
 }
 
 /// The buffer. Its bytes do not move while it lives, wherever the value itself moves to.
 pub(super) struct AlignedBuf {
-    /// Until it is dropped.
-    memory: Option<Memory>,
+    /// Holds it.
+    _memory: Memory,
     ptr: NonNull<u8>,
     capacity: usize,
     filled: usize,
@@ -115,7 +108,7 @@ impl AlignedBuf {
     /// be so large.
     pub(super) fn new(capacity: usize, align: usize) -> Option<Self> {
         let memory = Memory::take(capacity, align)?;
-        Some(Self { ptr: memory.ptr, memory: Some(memory), capacity, filled: 0 })
+        Some(Self { ptr: memory.ptr(), _memory: memory, capacity, filled: 0 })
     }
 
     /// Bytes that are filled.
@@ -185,14 +178,6 @@ impl AsRef<[u8]> for AlignedBuf {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the first `filled` bytes are initialised and within the allocation.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.filled) }
-    }
-}
-
-impl Drop for AlignedBuf {
-    fn drop(&mut self) {
-        if let Some(memory) = self.memory.take() {
-            memory.give();
-        }
     }
 }
 

@@ -14,6 +14,8 @@ mod fault;
 mod local;
 mod memory;
 mod metrics;
+#[cfg(target_os = "linux")]
+mod regions;
 mod spawn;
 #[cfg(target_os = "linux")]
 mod uring;
@@ -28,7 +30,7 @@ use futures::future::BoxFuture;
 
 use crate::error::Result;
 
-pub(crate) use aligned::OWNED_BYTES;
+pub(crate) use aligned::{OWNED_BYTES, lends};
 pub use clock::{ManualClock, SystemClock};
 pub use device::{Attempt, DeviceFile};
 pub use engine::{InlineIo, PREAD_QUEUE_READS_MAX, PreadPool};
@@ -36,6 +38,8 @@ pub use fault::{AppendHook, Fault, FaultFiles, FaultOp, FileHook};
 pub use local::LocalFiles;
 pub use memory::{CrashMode, MemoryFiles};
 pub use metrics::{IoFigures, IoMetrics};
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) use regions::is_lent;
 pub use spawn::{SeededRng, SystemRng, ThreadSpawner};
 #[cfg(target_os = "linux")]
 pub use uring::UringIo;

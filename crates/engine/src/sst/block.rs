@@ -37,7 +37,7 @@ use crate::cache::{
 };
 use crate::codec::{Malformed, Parsed};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{IoEngine, OWNED_BYTES, RandomFile, ReadRequest};
+use crate::io::{IoEngine, OWNED_BYTES, RandomFile, ReadRequest, lends};
 use crate::touch::{fetch, fetch_value};
 
 /// Bytes of neighbouring blocks that are read together at most: beyond 1 MiB a device gains nothing, and
@@ -371,19 +371,21 @@ impl BlockRequest {
         self.reader.damaged(offset, "a read came back short")
     }
 
-    /// Whether a read of the block alone takes noticeably more memory than the block has bytes: a device that reads whole units of
-    /// 4 KiB takes two of them for a block of 2 KiB that lies across their boundary.
-    fn buffer_is_larger(&self) -> bool {
+    /// Whether a read of the block alone is into memory that is only lent, or noticeably more of it than the block has bytes: a device
+    /// that reads whole units of 4 KiB takes two of them for a block of 2 KiB that lies across their boundary.
+    fn buffer_must_go(&self) -> bool {
         let Some(device) = self.reader.file().device() else { return false };
         let Handle { offset, len, .. } = self.handle;
         let span = device.span(offset, self.handle.end());
-        (span.end - span.start) > u64::from(len) + u64::from(len) / BUFFER_EXCESS_DIVISOR
+        let read = span.end - span.start;
+        lends(read as usize, device.memory_align)
+            || read > u64::from(len) + u64::from(len) / BUFFER_EXCESS_DIVISOR
     }
 
     /// What was read becomes a block, in its place in memory. `many`: with others, so that its bytes are part of a larger buffer.
     fn decode(&self, read: Result<Bytes>, many: bool) -> Result<Arc<Block>> {
         // What enters no cache goes soon, and the buffer with the last of it.
-        let shared = self.fill != Fill::Nothing && (many || self.buffer_is_larger());
+        let shared = self.fill != Fill::Nothing && (many || self.buffer_must_go());
         let decoded = read
             .and_then(|bytes| self.reader.decode_block(self.handle, self.kind(), &bytes, shared));
         match decoded {

@@ -251,3 +251,38 @@ fn blocks_in_memory_do_not_keep_whole_units_of_a_device_for_less() {
         assert!(if shares { held > blocks / 2 } else { held == 0 }, "{held} of {blocks}");
     }
 }
+
+/// Blocks of four pages of a file that is read past the page cache.
+#[cfg(target_os = "linux")]
+#[test]
+fn blocks_of_several_pages_do_not_keep_the_memory_that_they_were_read_into() {
+    use crate::io::{IoMode, LocalFiles, is_lent};
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("42.sst");
+    let files = LocalFiles::new(IoMode::Direct);
+    let options =
+        SstOptions { block_bytes: 16 << 10, read_bytes: 16 << 10, ..SstOptions::default() };
+    let mut writer = SstWriter::new(files.create(&path).unwrap(), &path, ID, options, 1234);
+    let records = noise_rows(200, 40, 256);
+    for record in &records {
+        writer.add(record.view(), &record.value).unwrap();
+    }
+    writer.finish().unwrap();
+    // One of twice the rows would read their neighbours with them, and keep copies in any case.
+    let cache = Arc::new(QuickBlockCache::new(3 << 20));
+    let reader = SstReader::open(&files, &path, ID, Arc::clone(&cache) as _).unwrap();
+    let blocks = blocks(&reader);
+    let (offset, len, _) = *blocks.iter().find(|block| pages(**block) > 2).unwrap();
+    if reader.file().device().is_none_or(|device| device.memory_align == 1) {
+        return; // This file system has no direct reads.
+    }
+    let read = reader.file().read_at(offset, len as usize).unwrap();
+    assert!(is_lent(&read), "or what follows would say nothing");
+    for record in records.iter().step_by(40) {
+        look_up(&reader, &RowProbe::row(&record.view().row())).unwrap();
+    }
+    let cached: Vec<_> = blocks.iter().filter_map(|block| cache.peek(ID, block.0)).collect();
+    assert!(cached.len() > 100, "{}", cached.len());
+    assert!(cached.iter().all(|block| !is_lent(&block.lease())));
+}
