@@ -44,13 +44,15 @@ pub fn run(args: &Args) -> Result<()> {
         tracing::warn!("{warning}");
     }
     open_files::raise_and_tell();
+    // Memory of buffers is taken here, in huge pages in any case: it is little, and stays as it is.
+    let env = Env::local(effective.config.io)?;
     if effective.config.budget.total_bytes < HUGE_PAGES_FROM_BYTES {
         without_huge_pages();
     }
     // Taken before there is anything to stop, so that no signal finds the default handler: the first process of a container
     // would not even end by that.
     let mut signals = signals::Signals::take()?;
-    let (env, config) = (Env::local(effective.config.io)?, effective.config);
+    let config = effective.config;
     let data = config.data.clone();
     let running = signals.exit_during(move || server::start(env, &config))?;
     tracing::info!(address = %running.address(), data = %data.display(), "serving");

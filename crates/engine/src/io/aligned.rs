@@ -21,11 +21,6 @@ use super::regions::{self, Piece, REGION_BYTES};
 
 /// Pages of most systems.
 pub(super) const PAGE_BYTES: usize = 4 << 10;
-/// Bytes from which on a buffer's memory is lent where nothing is aligned, for files that are read through the page cache: given anew by the
-/// system, it costs a page fault for every four kilobytes, as much as the copy.
-#[cfg(target_os = "linux")]
-const UNALIGNED_LENT_FROM_BYTES: usize = 256 << 10;
-
 /// Bytes that [`bytes::Bytes`] takes besides a buffer's own where it owns one: the buffer's fields, and a count.
 pub(crate) const OWNED_BYTES: usize = size_of::<AlignedBuf>() + size_of::<usize>();
 
@@ -69,18 +64,21 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let Self::Heap(ptr, layout) = self {
+        match self {
             // SAFETY: allocated in `take` with this layout, and this is its only owner.
-            unsafe { dealloc(ptr.as_ptr(), *layout) }
+            Self::Heap(ptr, layout) => unsafe { dealloc(ptr.as_ptr(), *layout) },
+            #[cfg(target_os = "linux")]
+            Self::Lent(_) => {}
         }
     }
 }
 
-/// Whether a read of so many bytes, for a device that wants memory aligned so, is into memory that is lent: what stays is to be copied.
+/// Whether a read of so many bytes, from a device that wants memory aligned so, is into memory that is lent, if there is room.
 #[cfg(target_os = "linux")]
 pub(crate) fn lends(bytes: usize, align: usize) -> bool {
-    let from = if align > 1 { PAGE_BYTES + 1 } else { UNALIGNED_LENT_FROM_BYTES };
-    align <= PAGE_BYTES && (from..=REGION_BYTES).contains(&bytes)
+    // The page cache copies whatever lies where.
+    let from_device = align > 1 && align <= PAGE_BYTES;
+    from_device && bytes > PAGE_BYTES && bytes <= REGION_BYTES
 }
 
 /// The same: nothing is.
@@ -91,9 +89,7 @@ pub(crate) fn lends(_bytes: usize, _align: usize) -> bool {
 
 /// The buffer. Its bytes do not move while it lives, wherever the value itself moves to.
 pub(super) struct AlignedBuf {
-    /// Holds it.
-    _memory: Memory,
-    ptr: NonNull<u8>,
+    memory: Memory,
     capacity: usize,
     filled: usize,
 }
@@ -108,7 +104,7 @@ impl AlignedBuf {
     /// be so large.
     pub(super) fn new(capacity: usize, align: usize) -> Option<Self> {
         let memory = Memory::take(capacity, align)?;
-        Some(Self { ptr: memory.ptr(), _memory: memory, capacity, filled: 0 })
+        Some(Self { memory, capacity, filled: 0 })
     }
 
     /// Bytes that are filled.
@@ -142,7 +138,7 @@ impl AlignedBuf {
     /// `capacity - filled` bytes as long as the buffer lives.
     pub(super) fn spare_ptr(&mut self) -> *mut u8 {
         // SAFETY: `filled` is at most the capacity, so the result lies within the allocation or at its end.
-        unsafe { self.ptr.as_ptr().add(self.filled) }
+        unsafe { self.memory.ptr().as_ptr().add(self.filled) }
     }
 
     /// Counts `len` bytes of the spare part as filled.
@@ -177,7 +173,7 @@ impl AlignedBuf {
 impl AsRef<[u8]> for AlignedBuf {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the first `filled` bytes are initialised and within the allocation.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.filled) }
+        unsafe { std::slice::from_raw_parts(self.memory.ptr().as_ptr(), self.filled) }
     }
 }
 
@@ -207,6 +203,30 @@ mod tests {
         assert!(AlignedBuf::new(usize::MAX, 512).is_none());
         assert!(AlignedBuf::new(16, 3).is_none());
         assert!(AlignedBuf::new(0, 512).unwrap().as_ref().is_empty());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_is_lent_for_what_a_device_reads_in_several_pages() {
+        const PAGE: usize = PAGE_BYTES;
+        for (bytes, align, lent) in [
+            (PAGE, 512, false),
+            (PAGE + 1, 512, true),
+            (10 * PAGE, PAGE, true),
+            (REGION_BYTES, 512, true),
+            (REGION_BYTES + 1, 512, false),
+            (10 * PAGE, 1, false),
+            (10 * PAGE, 2 * PAGE, false),
+        ] {
+            assert_eq!(lends(bytes, align), lent, "{bytes} by {align}");
+            let mut buf = AlignedBuf::new(bytes, align).unwrap();
+            assert_eq!(buf.capacity(), bytes);
+            let at = buf.spare_ptr() as usize;
+            // Where there is no room, other tests have it all: the heap serves, by the same alignment.
+            assert!(lent || matches!(buf.memory, Memory::Heap(..)), "{bytes} by {align}");
+            let page = if align > 1 && bytes >= PAGE { align.max(PAGE) } else { align };
+            assert_eq!(at % page, 0, "{bytes} by {align}");
+        }
     }
 
     #[test]

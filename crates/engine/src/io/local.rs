@@ -57,6 +57,10 @@ pub struct LocalFiles {
 impl LocalFiles {
     /// Files whose immutable ones are written and read in this mode.
     pub fn new(mode: IoMode) -> Self {
+        #[cfg(target_os = "linux")]
+        if mode == IoMode::Direct {
+            super::regions::prepare();
+        }
         Self { mode, ..Self::default() }
     }
 

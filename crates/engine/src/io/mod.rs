@@ -44,6 +44,15 @@ pub use spawn::{SeededRng, SystemRng, ThreadSpawner};
 #[cfg(target_os = "linux")]
 pub use uring::UringIo;
 
+/// Bytes of memory for buffers of reads and writes past the page cache that were taken from the system for good, or for large ones
+/// in use.
+pub fn buffer_bytes() -> u64 {
+    #[cfg(target_os = "linux")]
+    return regions::mapped_bytes();
+    #[cfg(not(target_os = "linux"))]
+    return 0;
+}
+
 /// Threads of a [`PreadPool`] on the real machine. More than cores, since they wait for the disk: this
 /// many reads keep an SSD busy.
 pub const PREAD_THREADS: usize = 32;
@@ -203,7 +212,8 @@ pub trait RandomFile: Send + Sync + Debug {
     fn path(&self) -> &Path;
     /// Bytes in the file.
     fn len(&self) -> Result<u64>;
-    /// Reads exactly `len` bytes at `offset`; a shorter file is `Corruption`. Blocks.
+    /// Reads exactly `len` bytes at `offset`; a shorter file is `Corruption`. Blocks. The bytes may lie in memory that
+    /// is lent for reads, of which there is little: what stays for long is to be copied out of it.
     fn read_at(&self, offset: u64, len: usize) -> Result<Bytes>;
     /// The same if it can be done from memory without blocking; `None` where it cannot or cannot tell.
     fn try_read_at(&self, offset: u64, len: usize) -> Option<Result<Bytes>>;
@@ -232,7 +242,7 @@ pub struct ReadRequest {
 
 /// Carries out block reads: a ring per core, or a pool of threads.
 pub trait IoEngine: Send + Sync + Debug {
-    /// Submits all reads at once; resolves when every one is done, with results in the same order. A read
+    /// Submits all reads at once, each as [`RandomFile::read_at`] does it; resolves when every one is done, with results in the same order. A read
     /// that the device refuses is tried once more before its error is given.
     fn read_batch(&self, requests: Vec<ReadRequest>) -> BoxFuture<'static, Vec<Result<Bytes>>>;
 

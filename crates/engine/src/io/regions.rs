@@ -9,18 +9,21 @@
 //! ```
 //!
 //! A buffer takes the first gap that it fits in, so that a few regions serve all and stay in the processor's cache, from the region
-//! that the thread was given on. Some regions that are wholly free are kept: to get one anew takes the system a
-//! tenth of a millisecond.
+//! of its thread on. The first regions are there from the beginning and stay. More come for large buffers, which are those of
+//! compactions and long scans, and go when nothing is in them: to zero a new one takes the system milliseconds at worst, which a
+//! point read should not wait for.
 //!
-//! Buffers are lent: what stays for long (a block in the cache) is copied out of them, or it would keep a region that others wait for.
+//! Buffers are lent: what stays for long (a block in the cache) is copied out of them, or it would keep room that others look for. Where
+//! there is none, the heap serves.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use super::aligned::PAGE_BYTES;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::aligned::PAGE_BYTES;
 
 /// Buffers begin at multiples of this, and are as many of it as they need.
 const UNIT_BYTES: usize = PAGE_BYTES;
@@ -28,20 +31,34 @@ const UNIT_BYTES: usize = PAGE_BYTES;
 pub(super) const REGION_BYTES: usize = 2 << 20;
 const UNITS: usize = REGION_BYTES / UNIT_BYTES;
 
-/// Regions for each core, at most: a compaction there has windows of a dozen files and two buffers of what it writes, some 8 MiB, and
-/// reads have the rest. Buffers beyond that are the heap's.
-const REGIONS_PER_CORE: usize = 6;
-/// Regions that are kept though nothing is in them, at most: more would only lie there between two compactions.
-const KEPT_FREE_MAX: usize = 4;
+/// Regions for each core, at most: 32 MiB, which is what a compaction may hold. It is for those that more regions come.
+const REGIONS_PER_CORE: usize = 16;
+/// Regions that stay: one for each core, within these bounds. The reads that a device has at once fit into fewer.
+const STAYING_MIN: usize = 4;
+const STAYING_MAX: usize = 16;
+
+/// Bytes of a buffer that another region is taken from the system for.
+const MAPS_FROM_BYTES: usize = 256 << 10;
 
 static REGIONS: LazyLock<Regions> = LazyLock::new(|| {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Regions::new(cores.saturating_mul(REGIONS_PER_CORE), KEPT_FREE_MAX)
+    let regions = cores.saturating_mul(REGIONS_PER_CORE).max(STAYING_MIN);
+    Regions::new(regions, cores.clamp(STAYING_MIN, STAYING_MAX))
 });
+
+/// Takes the regions that stay from the system, before anything waits for them.
+pub(super) fn prepare() {
+    LazyLock::force(&REGIONS);
+}
 
 /// A buffer's memory, for as long as it lives; `None` where there is no room, and for sizes that are not lent.
 pub(super) fn take(bytes: usize) -> Option<Piece> {
     REGIONS.take(bytes)
+}
+
+/// Bytes of all regions.
+pub(super) fn mapped_bytes() -> u64 {
+    (REGIONS.mapped.load(Ordering::Relaxed) * REGION_BYTES) as u64
 }
 
 /// Whether these bytes begin in lent memory.
@@ -52,44 +69,70 @@ pub(crate) fn is_lent(bytes: &[u8]) -> bool {
 
 /// Places for regions, each of which may have one.
 struct Regions {
-    places: Vec<Mutex<Place>>,
-    /// Regions that nothing is in.
-    free: AtomicUsize,
-    kept_free_max: usize,
+    places: Vec<Place>,
+    /// The first so many have one that stays.
+    staying: usize,
+    /// Places that have one, or are about to.
+    mapped: AtomicUsize,
     threads: AtomicUsize,
 }
 
+/// A place. What threads look at is apart from that of its neighbours.
 #[derive(Default)]
+#[repr(align(64))]
 struct Place {
+    /// Free units of its region, none without one: a hint for whom there is no room.
+    free: AtomicUsize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
     region: Option<Mapping>,
     used: Units,
 }
 
-impl Regions {
-    fn new(regions_max: usize, kept_free_max: usize) -> Self {
-        Self {
-            places: std::iter::repeat_with(Mutex::default).take(regions_max).collect(),
-            free: AtomicUsize::new(0),
-            kept_free_max,
-            threads: AtomicUsize::new(0),
-        }
+impl Place {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn place(&self, at: usize) -> Option<MutexGuard<'_, Place>> {
-        Some(self.places.get(at)?.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Takes the region, unless there is one.
+    fn furnish(&self, region: &mut Option<Mapping>) -> bool {
+        let mut state = self.lock();
+        if state.region.is_some() || region.is_none() {
+            return false;
+        }
+        state.region = region.take();
+        self.free.store(UNITS, Ordering::Relaxed);
+        true
+    }
+}
+
+impl Regions {
+    fn new(regions_max: usize, staying: usize) -> Self {
+        let regions = Self {
+            places: std::iter::repeat_with(Place::default).take(regions_max).collect(),
+            staying,
+            mapped: AtomicUsize::new(0),
+            threads: AtomicUsize::new(0),
+        };
+        for place in regions.places.iter().take(staying) {
+            place.furnish(&mut regions.map());
+        }
+        regions
     }
 
     /// The place where this thread looks first.
     fn home(&self) -> usize {
         thread_local!(static THREAD: Cell<Option<usize>> = const { Cell::new(None) });
-        // None while the thread ends.
-        let thread = THREAD.try_with(|thread| {
-            let number =
-                thread.get().unwrap_or_else(|| self.threads.fetch_add(1, Ordering::Relaxed));
+        let number = |thread: &Cell<Option<usize>>| {
+            let next = || self.threads.fetch_add(1, Ordering::Relaxed);
+            let number = thread.get().unwrap_or_else(next);
             thread.set(Some(number));
             number
-        });
-        thread.unwrap_or(0) % self.places.len().max(1)
+        };
+        THREAD.try_with(number).unwrap_or(0) % self.staying.max(1)
     }
 
     fn take(&'static self, bytes: usize) -> Option<Piece> {
@@ -98,51 +141,70 @@ impl Regions {
             return None;
         }
         let home = self.home();
+        let places = || (home..self.places.len()).chain(0..home);
         // Another region only where those that are there have no room.
-        for may_map in [false, true] {
-            for at in (home..self.places.len()).chain(0..home) {
-                let mut place = self.place(at)?;
-                if place.region.is_none() {
-                    if !may_map {
-                        continue;
-                    }
-                    place.region = Some(Mapping::new()?);
-                    self.free.fetch_add(1, Ordering::Relaxed);
-                }
-                let Place { region: Some(region), used } = &mut *place else { continue };
-                let was_free = used.is_none();
-                let Some(first) = used.take(units) else { continue };
-                if was_free {
-                    self.free.fetch_sub(1, Ordering::Relaxed);
-                }
-                let ptr = region.unit(first);
-                return Some(Piece { regions: self, ptr, at, first, units });
-            }
+        if let Some(piece) = places().find_map(|at| self.cut(at, units)) {
+            return Some(piece);
         }
-        None
+        if bytes < MAPS_FROM_BYTES {
+            return None;
+        }
+        // Nobody is kept from a place meanwhile.
+        let mut region = Some(self.map()?);
+        places().find_map(|at| {
+            let furnished = self.places.get(at)?.furnish(&mut region);
+            // Others may have been here first, and left no room.
+            if furnished { self.cut(at, units) } else { None }
+        })
+    }
+
+    /// Takes so many units of the region at a place, if it has them in a row.
+    fn cut(&'static self, at: usize, units: usize) -> Option<Piece> {
+        let place = self.places.get(at)?;
+        if place.free.load(Ordering::Relaxed) < units {
+            return None;
+        }
+        let mut state = place.lock();
+        let State { region, used } = &mut *state;
+        let region = region.as_ref()?;
+        let first = used.take(units)?;
+        place.free.fetch_sub(units, Ordering::Relaxed);
+        Some(Piece { regions: self, ptr: region.unit(first), at, first, units })
     }
 
     fn give(&self, piece: &Piece) {
-        let Some(mut place) = self.place(piece.at) else { return };
-        place.used.give(piece.first, piece.units);
-        if !place.used.is_none() {
+        let Some(place) = self.places.get(piece.at) else { return };
+        let mut state = place.lock();
+        state.used.give(piece.first, piece.units);
+        place.free.fetch_add(piece.units, Ordering::Relaxed);
+        if piece.at < self.staying || !state.used.is_none() {
             return;
         }
-        if self.free.fetch_add(1, Ordering::Relaxed) < self.kept_free_max {
-            return;
-        }
-        self.free.fetch_sub(1, Ordering::Relaxed);
-        let region = place.region.take();
-        // The system takes it back after the lock is free.
-        drop(place);
+        let region = state.region.take();
+        place.free.store(0, Ordering::Relaxed);
+        drop(state);
+        // The system takes it back while nobody waits for the place.
         drop(region);
+        self.mapped.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A region from the system, for one of the places that have none.
+    fn map(&self) -> Option<Mapping> {
+        let next = |mapped: usize| (mapped < self.places.len()).then_some(mapped + 1);
+        self.mapped.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
+        let region = Mapping::new();
+        if region.is_none() {
+            self.mapped.fetch_sub(1, Ordering::Relaxed);
+        }
+        region
     }
 
     #[cfg(test)]
     fn has(&self, address: usize) -> bool {
-        (0..self.places.len()).filter_map(|at| self.place(at)).any(|place| {
-            let region = place.region.as_ref();
-            region.is_some_and(|r| (address.wrapping_sub(r.0.as_ptr() as usize)) < REGION_BYTES)
+        self.places.iter().any(|place| {
+            let state = place.lock();
+            let region = state.region.as_ref();
+            region.is_some_and(|r| address.wrapping_sub(r.0.as_ptr() as usize) < REGION_BYTES)
         })
     }
 }
@@ -236,7 +298,7 @@ impl Mapping {
         let mapped = unsafe {
             mmap_anonymous(std::ptr::null_mut(), 2 * REGION_BYTES, protection, flags).ok()?
         };
-        let before = mapped.cast::<u8>().align_offset(REGION_BYTES);
+        let before = (mapped as usize).next_multiple_of(REGION_BYTES) - mapped as usize;
         // SAFETY: the region lies within what was mapped, and what is before and behind it belongs to nobody.
         unsafe {
             let region = mapped.cast::<u8>().add(before);
@@ -272,12 +334,15 @@ mod tests {
 
     use super::*;
 
-    fn regions(regions_max: usize, kept_free_max: usize) -> &'static Regions {
-        Box::leak(Box::new(Regions::new(regions_max, kept_free_max)))
+    fn regions(regions_max: usize, staying: usize) -> &'static Regions {
+        Box::leak(Box::new(Regions::new(regions_max, staying)))
     }
 
+    /// Regions that are there, of which as many are counted.
     fn mapped(regions: &Regions) -> usize {
-        regions.places.iter().filter(|place| place.lock().unwrap().region.is_some()).count()
+        let mapped = regions.places.iter().filter(|place| place.lock().region.is_some()).count();
+        assert_eq!(regions.mapped.load(Ordering::Relaxed), mapped);
+        mapped
     }
 
     proptest! {
@@ -331,30 +396,31 @@ mod tests {
     }
 
     #[test]
-    fn no_more_regions_than_allowed_are_taken_and_few_free_ones_are_kept() {
+    fn more_regions_come_for_large_buffers_as_many_as_allowed_and_go_with_them() {
         let regions = regions(3, 1);
+        assert_eq!(mapped(regions), 1);
         assert!(regions.take(UNIT_BYTES).is_none(), "a page is in one piece anyway");
         assert!(regions.take(REGION_BYTES + 1).is_none());
-        let mut whole: Vec<_> = (0..3).map(|_| regions.take(REGION_BYTES).unwrap()).collect();
-        assert!(regions.take(2 * UNIT_BYTES).is_none());
-        assert_eq!(mapped(regions), 3);
-        whole.pop();
-        // What is there is used before anything is mapped or given back.
+        let first = regions.take(REGION_BYTES).unwrap();
+        assert!(regions.take(2 * UNIT_BYTES).is_none(), "a small one takes what is there");
+        let second = regions.take(MAPS_FROM_BYTES).unwrap();
         let small = regions.take(2 * UNIT_BYTES).unwrap();
+        let third = regions.take(REGION_BYTES).unwrap();
         assert_eq!(mapped(regions), 3);
-        drop((whole, small));
-        assert_eq!((mapped(regions), regions.free.load(Ordering::Relaxed)), (1, 1));
-        drop(regions.take(2 * UNIT_BYTES));
-        assert_eq!((mapped(regions), regions.free.load(Ordering::Relaxed)), (1, 1));
+        assert!(regions.take(REGION_BYTES).is_none());
+        drop((first, second, third));
+        assert_eq!(mapped(regions), 2, "the one that stays, and the one of the small buffer");
+        drop(small);
+        assert_eq!(mapped(regions), 1);
     }
 
     #[test]
-    fn threads_have_regions_of_their_own_and_free_each_others_buffers() {
-        let regions = regions(4, 4);
+    fn buffers_are_freed_by_other_threads_while_regions_come_and_go() {
+        let regions = regions(4, 1);
         let (give, taken) = std::sync::mpsc::channel::<(Piece, u8)>();
         let fill = |mark: u8, give: std::sync::mpsc::Sender<(Piece, u8)>| {
             for n in 0..2_000 {
-                let bytes = UNIT_BYTES * (2 + n % 30);
+                let bytes = UNIT_BYTES * (2 + n % 200);
                 // Without room the heap's turn would come.
                 let Some(piece) = regions.take(bytes) else { continue };
                 // SAFETY: the piece has so many bytes, and nobody else has it.
@@ -377,6 +443,8 @@ mod tests {
             }
         });
         assert!(seen[1] > 0 && seen[2] > 0, "{seen:?}");
-        assert_eq!(mapped(regions), regions.free.load(Ordering::Relaxed));
+        assert_eq!(mapped(regions), 1);
+        let free: Vec<_> = regions.places.iter().map(|p| p.free.load(Ordering::Relaxed)).collect();
+        assert_eq!(free, [UNITS, 0, 0, 0]);
     }
 }

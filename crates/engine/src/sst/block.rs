@@ -45,7 +45,7 @@ use crate::touch::{fetch, fetch_value};
 const RUN_BYTES_MAX: usize = 1 << 20;
 
 /// The part of a block by which the buffer that it was read into may be larger, and stay with it in the cache. A copy costs
-/// less than a microsecond, so what is not charged is better kept small; none at all would copy every block.
+/// less than a microsecond, so what is not charged is better kept small; none at all would copy every block of one page.
 const BUFFER_EXCESS_DIVISOR: u64 = 8;
 
 /// Bytes that a cached block costs besides its own: its fields, what keeps the buffer that it was read into, and what the

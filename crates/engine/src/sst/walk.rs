@@ -40,7 +40,7 @@ const WINDOW_BYTES_MIN: u64 = 256 << 10;
 /// Bytes of a window, at most: a device reads these at its full rate beside writes.
 const WINDOW_BYTES_MAX: u64 = 2 << 20;
 
-/// Bytes of a window of each of so many walks that are merged: a power of two, so that one's memory fits another.
+/// Bytes of a window of each of so many walks that are merged: a power of two, since windows end at multiples of it.
 pub(crate) fn window_bytes(walks: usize) -> u64 {
     let each = WINDOWS_BYTES / 2 / (walks as u64).max(1);
     let power = 1 << each.max(1).ilog2();
@@ -106,7 +106,9 @@ impl Windows {
     }
 
     fn begin(&self, offset: u64) -> Option<Window> {
-        let len = self.limit.checked_sub(offset).filter(|len| *len > 0)?.min(self.window_bytes);
+        // The first one ends where all others begin, so that none reaches into one unit of the device more than it has bytes for.
+        let len = self.window_bytes - offset % self.window_bytes;
+        let len = self.limit.checked_sub(offset).filter(|len| *len > 0)?.min(len);
         let file = Arc::clone(&self.file);
         let request = ReadRequest { file, offset, len: len as usize };
         Some(Window { offset, len, reading: self.io.read_batch(vec![request]) })

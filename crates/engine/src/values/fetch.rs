@@ -212,8 +212,8 @@ impl ValueSource {
                     return Err(reader.damaged(pointer, "a read came back short"));
                 }
                 let keep = self.fill && pointer.value_len as usize <= CACHED_BYTES_MAX;
-                // What is kept must not keep the larger buffer that was read.
-                let value = reader.decode(pointer, &bytes.slice(start..end), keep)?;
+                // It goes to a cache or to a client, who may be slow; what was read holds others as well, in memory that is lent.
+                let value = reader.decode(pointer, &bytes.slice(start..end), true)?;
                 if keep && let Some(cache) = &self.cache {
                     let block = Arc::new(Block::of_value(value.clone()));
                     cache.insert(pointer.file, pointer.offset, block);

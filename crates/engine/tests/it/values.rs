@@ -462,6 +462,16 @@ fn rows_wider_than_a_batch_of_values_come_whole() {
 }
 
 #[test]
+fn a_value_that_a_scan_returns_keeps_no_others_in_memory() {
+    let rig = Rig::new(options(), plain_schema(), 10);
+    write(&rig, 0..50, 0);
+    let rows = rig.scan(RowRange::all(), false, None);
+    assert_eq!(rows.len(), 50);
+    // They are read together.
+    assert!(rows.iter().all(|row| row.cells[0].value.is_unique()));
+}
+
+#[test]
 fn sampled_rows_divide_a_tablet_by_the_values_that_its_rows_have() {
     let rig = Rig::new(options(), plain_schema(), 10);
     write(&rig, 0..200, 0);

@@ -281,7 +281,10 @@ impl Sources {
             "resident_memory_bytes",
             "memory of the process, as the system counts it",
             resident,
-        )
+        )?;
+        let buffers = tepui_engine::io::buffer_bytes() as f64;
+        let help = "memory for reads and writes past the page cache: some that stays, and what compactions use";
+        out.gauge("io_buffer_bytes", help, buffers)
     }
 
     fn cache(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {

@@ -15,7 +15,7 @@ use super::{
 use crate::error::{Error, Result};
 use crate::io::RandomFile;
 
-/// Bytes read at once. Smaller costs system calls, larger memory that small records keep alive.
+/// Bytes read at once. Smaller costs system calls, larger memory.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// What the reader knows about a file's end.
@@ -92,6 +92,8 @@ impl Window {
         if digest(self.file_id, offset, &payload) != header.digest {
             return Ok(None);
         }
+        // Some stay for as long as the process runs: a row key of a manifest would keep the whole chunk.
+        let payload = Bytes::copy_from_slice(&payload);
         Ok(Some(Record { offset, durable: header.durable, payload }))
     }
 

@@ -54,6 +54,16 @@ fn damaged(files: &MemoryFiles, change: impl FnOnce(&mut Vec<u8>)) -> MemoryFile
     copy
 }
 
+#[test]
+fn a_record_keeps_nothing_of_the_file_in_memory() {
+    let (files, _) = write(&[&[b"a row", b"another", b"a third"]], 0);
+    let file = files.open(path()).unwrap();
+    let mut reader = RecordReader::open(file, MAGIC, ID, Tail::Sealed).unwrap();
+    let records: Vec<_> = std::iter::from_fn(|| reader.next_record().unwrap()).collect();
+    assert_eq!(records.len(), 3);
+    assert!(records.iter().all(|record| record.payload.is_unique()));
+}
+
 fn all(groups: &[&[&[u8]]]) -> Vec<Vec<u8>> {
     groups.concat().into_iter().map(<[u8]>::to_vec).collect()
 }
