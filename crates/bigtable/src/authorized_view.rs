@@ -220,6 +220,18 @@ fn qualifiers(columns: &FamilySubsets) -> Result<Vec<ByteRange>> {
     Ok(range::union(exact.chain(open).collect()))
 }
 
+/// Refuses what a view does not let through. What is not even a row key is left to be refused for that.
+pub(crate) fn check_write(
+    view: Option<&AuthorizedView>,
+    row: &[u8],
+    mutations: &[v2::Mutation],
+) -> Result<()> {
+    let Some(view) = view else { return Ok(()) };
+    limits::check_row_key(row)?;
+    view.check_row(row)?;
+    mutations.iter().try_for_each(|mutation| view.check_mutation(mutation))
+}
+
 #[cfg(test)]
 #[path = "authorized_view_tests.rs"]
 mod tests;

@@ -24,6 +24,7 @@ pub mod activity;
 pub mod authorized_view;
 pub mod bounded;
 pub mod bulk;
+mod bulk_writes;
 pub mod changes;
 pub mod chunk;
 pub mod error;
