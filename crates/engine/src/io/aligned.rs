@@ -24,6 +24,15 @@ pub(super) const PAGE_BYTES: usize = 4 << 10;
 /// Bytes that [`bytes::Bytes`] takes besides a buffer's own where it owns one: the buffer's fields, and a count.
 pub(crate) const OWNED_BYTES: usize = size_of::<AlignedBuf>() + size_of::<usize>();
 
+/// Whether a thread may wait for memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Haste {
+    /// It serves others as well.
+    AtOnce,
+    /// It blocks anyway.
+    MayWait,
+}
+
 /// Memory with one owner.
 enum Memory {
     Heap(NonNull<u8>, Layout),
@@ -36,10 +45,10 @@ unsafe impl Send for Memory {}
 
 impl Memory {
     /// Lent memory, or else the heap's. `None` where none can be so large.
-    fn take(bytes: usize, align: usize) -> Option<Self> {
+    fn take(bytes: usize, align: usize, haste: Haste) -> Option<Self> {
         #[cfg(target_os = "linux")]
         if lends(bytes, align)
-            && let Some(piece) = regions::take(bytes)
+            && let Some(piece) = regions::take(bytes, haste)
         {
             return Some(Self::Lent(piece));
         }
@@ -73,9 +82,9 @@ impl Drop for Memory {
     }
 }
 
-/// Whether a read of so many bytes, from a device that wants memory aligned so, is into memory that is lent, if there is room.
+/// Whether a buffer of so many bytes, for a device that wants memory aligned so, is in memory that is lent, if there is room.
 #[cfg(target_os = "linux")]
-pub(crate) fn lends(bytes: usize, align: usize) -> bool {
+pub(super) fn lends(bytes: usize, align: usize) -> bool {
     // The page cache copies whatever lies where.
     let from_device = align > 1 && align <= PAGE_BYTES;
     from_device && bytes > PAGE_BYTES && bytes <= REGION_BYTES
@@ -83,7 +92,7 @@ pub(crate) fn lends(bytes: usize, align: usize) -> bool {
 
 /// The same: nothing is.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn lends(_bytes: usize, _align: usize) -> bool {
+pub(super) fn lends(_bytes: usize, _align: usize) -> bool {
     false
 }
 
@@ -102,8 +111,8 @@ unsafe impl Sync for AlignedBuf {}
 impl AlignedBuf {
     /// `capacity` bytes at a multiple of `align`, which must be a power of two. `None` where no buffer can
     /// be so large.
-    pub(super) fn new(capacity: usize, align: usize) -> Option<Self> {
-        let memory = Memory::take(capacity, align)?;
+    pub(super) fn new(capacity: usize, align: usize, haste: Haste) -> Option<Self> {
+        let memory = Memory::take(capacity, align, haste)?;
         Some(Self { memory, capacity, filled: 0 })
     }
 
@@ -196,13 +205,13 @@ mod tests {
     #[test]
     fn a_buffer_begins_where_the_device_needs_it_and_impossible_ones_are_refused() {
         for align in [1, 4, 512, 4096] {
-            let mut buf = AlignedBuf::new(8192, align).unwrap();
+            let mut buf = AlignedBuf::new(8192, align, Haste::MayWait).unwrap();
             assert_eq!(buf.spare_ptr() as usize % align, 0);
             assert_eq!((buf.filled(), buf.capacity()), (0, 8192));
         }
-        assert!(AlignedBuf::new(usize::MAX, 512).is_none());
-        assert!(AlignedBuf::new(16, 3).is_none());
-        assert!(AlignedBuf::new(0, 512).unwrap().as_ref().is_empty());
+        assert!(AlignedBuf::new(usize::MAX, 512, Haste::MayWait).is_none());
+        assert!(AlignedBuf::new(16, 3, Haste::MayWait).is_none());
+        assert!(AlignedBuf::new(0, 512, Haste::MayWait).unwrap().as_ref().is_empty());
     }
 
     #[cfg(target_os = "linux")]
@@ -219,11 +228,18 @@ mod tests {
             (10 * PAGE, 2 * PAGE, false),
         ] {
             assert_eq!(lends(bytes, align), lent, "{bytes} by {align}");
-            let mut buf = AlignedBuf::new(bytes, align).unwrap();
+            let mut buf = AlignedBuf::new(bytes, align, Haste::MayWait).unwrap();
             assert_eq!(buf.capacity(), bytes);
             let at = buf.spare_ptr() as usize;
             // Where there is no room, other tests have it all: the heap serves, by the same alignment.
             assert!(lent || matches!(buf.memory, Memory::Heap(..)), "{bytes} by {align}");
+            // In time there is some.
+            let mut is_lent = std::iter::repeat_with(|| {
+                std::thread::yield_now();
+                let buf = AlignedBuf::new(bytes, align, Haste::MayWait).unwrap();
+                matches!(buf.memory, Memory::Lent(_))
+            });
+            assert!(!lent || is_lent.by_ref().take(100_000).any(|is_lent| is_lent), "{bytes}");
             let page = if align > 1 && bytes >= PAGE { align.max(PAGE) } else { align };
             assert_eq!(at % page, 0, "{bytes} by {align}");
         }
@@ -233,7 +249,7 @@ mod tests {
     fn reads_append_to_what_is_filled_and_stop_at_the_capacity() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"0123456789").unwrap();
-        let mut buf = AlignedBuf::new(8, 512).unwrap();
+        let mut buf = AlignedBuf::new(8, 512, Haste::MayWait).unwrap();
         assert_eq!(buf.pread(file.as_fd(), 0, 4), Ok(4));
         assert_eq!(buf.pread(file.as_fd(), 4, 100), Ok(4));
         assert_eq!(buf.pread(file.as_fd(), 8, 100), Ok(0));

@@ -20,7 +20,7 @@ use std::os::fd::BorrowedFd;
 use bytes::{Buf as _, Bytes};
 use rustix::io::Errno;
 
-use super::aligned::AlignedBuf;
+use super::aligned::{AlignedBuf, Haste, lends};
 use super::{IoMetrics, RandomFile};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -54,6 +54,12 @@ impl DeviceFile<'_> {
     pub(crate) fn span(&self, start: u64, end: u64) -> Range<u64> {
         let unit = self.offset_align as u64;
         start - start % unit..end.next_multiple_of(unit)
+    }
+
+    /// Whether a read of the bytes from `start` to `end` is into memory that is lent: what stays of them is to be copied.
+    pub(crate) fn lends(&self, start: u64, end: u64) -> bool {
+        let span = self.span(start, end);
+        usize::try_from(span.end - span.start).is_ok_and(|bytes| lends(bytes, self.memory_align))
     }
 }
 
@@ -114,6 +120,7 @@ impl Read {
         device: &DeviceFile<'_>,
         offset: u64,
         len: usize,
+        haste: Haste,
     ) -> Result<Self> {
         let end = offset.checked_add(len as u64).filter(|end| i64::try_from(*end).is_ok());
         let Some(end) = end else { return Err(too_short(file, offset, len)) };
@@ -123,7 +130,7 @@ impl Read {
         let span = device.span(offset, end);
         let skip = (offset - span.start) as usize;
         // Cannot overflow: the sum is at most `len` and two units.
-        let buf = AlignedBuf::new((span.end - span.start) as usize, device.memory_align)
+        let buf = AlignedBuf::new((span.end - span.start) as usize, device.memory_align, haste)
             .ok_or_else(|| too_short(file, offset, len))?;
         let offset_align = device.offset_align;
         Ok(Self { offset, len, skip, offset_align, buf, retried: false, interruptions: 0 })
@@ -269,7 +276,7 @@ pub(super) fn read_blocking(
     offset: u64,
     len: usize,
 ) -> Result<Bytes> {
-    let mut read = Read::new(file, device, offset, len)?;
+    let mut read = Read::new(file, device, offset, len, Haste::MayWait)?;
     while !read.is_complete() {
         let before = read.filled();
         let attempt = file.answer(read.attempt_blocking(device.fd));
@@ -326,7 +333,7 @@ mod tests {
                 memory_align: 512,
                 metrics: &self.metrics,
             };
-            Read::new(self.file.as_ref(), &device, offset, len)
+            Read::new(self.file.as_ref(), &device, offset, len, Haste::AtOnce)
         }
 
         /// The device writes `wrote` bytes and answers `attempt`.

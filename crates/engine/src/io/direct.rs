@@ -34,7 +34,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::WritableFile;
-use super::aligned::AlignedBuf;
+use super::aligned::{AlignedBuf, Haste};
 use super::local::{failed, reserve};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -191,7 +191,7 @@ impl DirectWritable {
         align: usize,
         refusal: Arc<Refusal>,
     ) -> Option<Self> {
-        let buf = AlignedBuf::new(WRITE_BYTES, align)?;
+        let buf = AlignedBuf::new(WRITE_BYTES, align, Haste::MayWait)?;
         let align = AtomicUsize::new(align);
         let target = Arc::new(Target { file, path: path.to_owned(), align, refusal });
         Some(Self { target, buf, written: 0, synced: 0, behind: None })
@@ -214,7 +214,7 @@ impl DirectWritable {
             }
             None => {
                 let align = self.target.align.load(Ordering::Relaxed);
-                AlignedBuf::new(WRITE_BYTES, align)
+                AlignedBuf::new(WRITE_BYTES, align, Haste::MayWait)
                     .ok_or_else(|| Error::new(ErrorKind::Io, "no memory is aligned so"))?
             }
         };

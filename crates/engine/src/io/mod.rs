@@ -30,7 +30,7 @@ use futures::future::BoxFuture;
 
 use crate::error::Result;
 
-pub(crate) use aligned::{OWNED_BYTES, lends};
+pub(crate) use aligned::OWNED_BYTES;
 pub use clock::{ManualClock, SystemClock};
 pub use device::{Attempt, DeviceFile};
 pub use engine::{InlineIo, PREAD_QUEUE_READS_MAX, PreadPool};

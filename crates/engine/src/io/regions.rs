@@ -8,22 +8,22 @@
 //! region   ├─ buffer ─┤├─ buffer ──────────┤ free ├─ buffer ─┤ free         2 MiB: 512 units, a bit for each
 //! ```
 //!
-//! A buffer takes the first gap that it fits in, so that a few regions serve all and stay in the processor's cache, from the region
-//! of its thread on. The first regions are there from the beginning and stay. More come for large buffers, which are those of
-//! compactions and long scans, and go when nothing is in them: to zero a new one takes the system milliseconds at worst, which a
-//! point read should not wait for.
+//! A buffer takes the first gap that it fits in, so that a few regions serve all and stay in the processor's cache. The first regions
+//! are there from the beginning and stay, for the reads of cores, each thread from one of its own on. Large buffers, which are mostly those
+//! of compactions and of files that are written, are cut from others, that come for them and go when nothing is in them; a few are kept. To zero a new
+//! one takes the system milliseconds at worst: a thread that serves others takes what is there.
 //!
-//! Buffers are lent: what stays for long (a block in the cache) is copied out of them, or it would keep room that others look for. Where
-//! there is none, the heap serves.
+//! Buffers are lent: what outlives the read or the job that it is for (a block in the cache, a value on its way to a client) is
+//! copied out of them, or it would keep room that others look for. Where there is none, the heap serves.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::aligned::PAGE_BYTES;
+use super::aligned::{Haste, PAGE_BYTES};
 
 /// Buffers begin at multiples of this, and are as many of it as they need.
 const UNIT_BYTES: usize = PAGE_BYTES;
@@ -31,40 +31,47 @@ const UNIT_BYTES: usize = PAGE_BYTES;
 pub(super) const REGION_BYTES: usize = 2 << 20;
 const UNITS: usize = REGION_BYTES / UNIT_BYTES;
 
-/// Regions for each core, at most: 32 MiB, which is what a compaction may hold. It is for those that more regions come.
+/// Regions for each core, at most: 32 MiB, which is what a compaction may hold.
 const REGIONS_PER_CORE: usize = 16;
 /// Regions that stay: one for each core, within these bounds. The reads that a device has at once fit into fewer.
 const STAYING_MIN: usize = 4;
-const STAYING_MAX: usize = 16;
+const STAYING_MAX: usize = 8;
+/// Others that are kept though nothing is in them, at most: more would only lie there between two compactions.
+const SPARE_MAX: usize = 4;
 
-/// Bytes of a buffer that another region is taken from the system for.
-const MAPS_FROM_BYTES: usize = 256 << 10;
+/// Bytes from which on a buffer is large.
+const LARGE_FROM_BYTES: usize = 256 << 10;
 
-static REGIONS: LazyLock<Regions> = LazyLock::new(|| {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let regions = cores.saturating_mul(REGIONS_PER_CORE).max(STAYING_MIN);
-    Regions::new(regions, cores.clamp(STAYING_MIN, STAYING_MAX))
-});
+static REGIONS: OnceLock<Regions> = OnceLock::new();
+
+fn regions() -> &'static Regions {
+    REGIONS.get_or_init(|| {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let regions = cores.saturating_mul(REGIONS_PER_CORE);
+        Regions::new(regions, cores.clamp(STAYING_MIN, STAYING_MAX), SPARE_MAX)
+    })
+}
 
 /// Takes the regions that stay from the system, before anything waits for them.
 pub(super) fn prepare() {
-    LazyLock::force(&REGIONS);
+    regions();
 }
 
 /// A buffer's memory, for as long as it lives; `None` where there is no room, and for sizes that are not lent.
-pub(super) fn take(bytes: usize) -> Option<Piece> {
-    REGIONS.take(bytes)
+pub(super) fn take(bytes: usize, haste: Haste) -> Option<Piece> {
+    regions().take(bytes, haste)
 }
 
 /// Bytes of all regions.
 pub(super) fn mapped_bytes() -> u64 {
-    (REGIONS.mapped.load(Ordering::Relaxed) * REGION_BYTES) as u64
+    let regions = REGIONS.get().map_or(0, |regions| regions.mapped.load(Ordering::Relaxed));
+    (regions * REGION_BYTES) as u64
 }
 
 /// Whether these bytes begin in lent memory.
 #[cfg(test)]
 pub(crate) fn is_lent(bytes: &[u8]) -> bool {
-    REGIONS.has(bytes.as_ptr() as usize)
+    regions().has(bytes.as_ptr() as usize)
 }
 
 /// Places for regions, each of which may have one.
@@ -74,6 +81,9 @@ struct Regions {
     staying: usize,
     /// Places that have one, or are about to.
     mapped: AtomicUsize,
+    /// Regions behind those that stay in which there is nothing.
+    spare: AtomicUsize,
+    spare_max: usize,
     threads: AtomicUsize,
 }
 
@@ -81,7 +91,8 @@ struct Regions {
 #[derive(Default)]
 #[repr(align(64))]
 struct Place {
-    /// Free units of its region, none without one: a hint for whom there is no room.
+    /// Whether it has a region, and how many units of that are free: so that nobody asks for the lock in vain.
+    furnished: AtomicBool,
     free: AtomicUsize,
     state: Mutex<State>,
 }
@@ -97,24 +108,27 @@ impl Place {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the region, unless there is one.
+    /// Takes the region, unless it has one.
     fn furnish(&self, region: &mut Option<Mapping>) -> bool {
         let mut state = self.lock();
         if state.region.is_some() || region.is_none() {
             return false;
         }
         state.region = region.take();
+        self.furnished.store(true, Ordering::Relaxed);
         self.free.store(UNITS, Ordering::Relaxed);
         true
     }
 }
 
 impl Regions {
-    fn new(regions_max: usize, staying: usize) -> Self {
+    fn new(regions_max: usize, staying: usize, spare_max: usize) -> Self {
         let regions = Self {
             places: std::iter::repeat_with(Place::default).take(regions_max).collect(),
             staying,
             mapped: AtomicUsize::new(0),
+            spare: AtomicUsize::new(0),
+            spare_max,
             threads: AtomicUsize::new(0),
         };
         for place in regions.places.iter().take(staying) {
@@ -135,27 +149,19 @@ impl Regions {
         THREAD.try_with(number).unwrap_or(0) % self.staying.max(1)
     }
 
-    fn take(&'static self, bytes: usize) -> Option<Piece> {
+    fn take(&'static self, bytes: usize, haste: Haste) -> Option<Piece> {
         let units = bytes.div_ceil(UNIT_BYTES);
         if !(2..=UNITS).contains(&units) {
             return None;
         }
         let home = self.home();
-        let places = || (home..self.places.len()).chain(0..home);
-        // Another region only where those that are there have no room.
-        if let Some(piece) = places().find_map(|at| self.cut(at, units)) {
-            return Some(piece);
+        let staying = || (home..self.staying).chain(0..home).find_map(|at| self.cut(at, units));
+        let others = || (self.staying..self.places.len()).find_map(|at| self.cut(at, units));
+        if bytes < LARGE_FROM_BYTES {
+            return staying().or_else(others);
         }
-        if bytes < MAPS_FROM_BYTES {
-            return None;
-        }
-        // Nobody is kept from a place meanwhile.
-        let mut region = Some(self.map()?);
-        places().find_map(|at| {
-            let furnished = self.places.get(at)?.furnish(&mut region);
-            // Others may have been here first, and left no room.
-            if furnished { self.cut(at, units) } else { None }
-        })
+        let new = || if haste == Haste::MayWait { self.cut_new(units) } else { None };
+        others().or_else(new).or_else(staying)
     }
 
     /// Takes so many units of the region at a place, if it has them in a row.
@@ -167,9 +173,31 @@ impl Regions {
         let mut state = place.lock();
         let State { region, used } = &mut *state;
         let region = region.as_ref()?;
+        let was_empty = used.is_none();
         let first = used.take(units)?;
+        if was_empty && at >= self.staying {
+            self.spare.fetch_sub(1, Ordering::Relaxed);
+        }
         place.free.fetch_sub(units, Ordering::Relaxed);
         Some(Piece { regions: self, ptr: region.unit(first), at, first, units })
+    }
+
+    /// The same from a region that the system is asked for, while nobody is kept from a place.
+    fn cut_new(&'static self, units: usize) -> Option<Piece> {
+        let mut region = Some(self.map()?);
+        let others = self.places.iter().enumerate().skip(self.staying);
+        for (at, place) in others.filter(|(_, place)| !place.furnished.load(Ordering::Relaxed)) {
+            // Counted before anybody can take from it.
+            self.spare.fetch_add(1, Ordering::Relaxed);
+            if place.furnish(&mut region) {
+                // Others may have been faster and left no room.
+                return self.cut(at, units);
+            }
+            self.spare.fetch_sub(1, Ordering::Relaxed);
+        }
+        drop(region);
+        self.mapped.fetch_sub(1, Ordering::Relaxed);
+        None
     }
 
     fn give(&self, piece: &Piece) {
@@ -180,8 +208,13 @@ impl Regions {
         if piece.at < self.staying || !state.used.is_none() {
             return;
         }
+        if self.spare.fetch_add(1, Ordering::Relaxed) < self.spare_max {
+            return;
+        }
+        self.spare.fetch_sub(1, Ordering::Relaxed);
         let region = state.region.take();
         place.free.store(0, Ordering::Relaxed);
+        place.furnished.store(false, Ordering::Relaxed);
         drop(state);
         // The system takes it back while nobody waits for the place.
         drop(region);
@@ -306,9 +339,11 @@ impl Mapping {
                 let _ = munmap(mapped, before);
             }
             let _ = munmap(region.add(REGION_BYTES).cast(), REGION_BYTES - before);
-            // Hints: a system without the one or the other gives memory page by page, when it is written to.
+            // Hints. A system without the second one gives a huge page at the first write, and one without huge pages page by page.
             let _ = madvise(region.cast(), REGION_BYTES, Advice::LinuxHugepage);
-            let _ = madvise(region.cast(), REGION_BYTES, Advice::LinuxPopulateWrite);
+            if madvise(region.cast(), REGION_BYTES, Advice::LinuxPopulateWrite).is_err() {
+                region.write_volatile(0);
+            }
             NonNull::new(region).map(Self)
         }
     }
@@ -334,8 +369,10 @@ mod tests {
 
     use super::*;
 
-    fn regions(regions_max: usize, staying: usize) -> &'static Regions {
-        Box::leak(Box::new(Regions::new(regions_max, staying)))
+    use Haste::{AtOnce, MayWait};
+
+    fn regions(regions_max: usize, staying: usize, spare_max: usize) -> &'static Regions {
+        Box::leak(Box::new(Regions::new(regions_max, staying, spare_max)))
     }
 
     /// Regions that are there, of which as many are counted.
@@ -376,11 +413,11 @@ mod tests {
 
     #[test]
     fn buffers_lie_within_one_region_and_apart_from_each_other() {
-        let regions = regions(3, 1);
+        let regions = regions(4, 1, 0);
         let mut pieces = Vec::new();
         for bytes in [UNIT_BYTES + 1, 40 << 10, 256 << 10, 1 << 20, REGION_BYTES, 12 << 10, 1 << 20]
         {
-            let piece = regions.take(bytes).unwrap();
+            let piece = regions.take(bytes, MayWait).unwrap();
             let start = piece.ptr().as_ptr() as usize;
             assert_eq!(start % UNIT_BYTES, 0);
             assert_eq!(start / REGION_BYTES, (start + bytes - 1) / REGION_BYTES, "{bytes}");
@@ -392,37 +429,55 @@ mod tests {
                 others.into_iter().all(|(_, (o, _))| o.end <= range.start || range.end <= o.start)
             );
         }
-        assert_eq!(mapped(regions), 3);
+        assert_eq!(mapped(regions), 4);
     }
 
     #[test]
-    fn more_regions_come_for_large_buffers_as_many_as_allowed_and_go_with_them() {
-        let regions = regions(3, 1);
+    fn more_regions_come_for_large_buffers_as_many_as_allowed_and_few_are_kept() {
+        let regions = regions(4, 1, 1);
         assert_eq!(mapped(regions), 1);
-        assert!(regions.take(UNIT_BYTES).is_none(), "a page is in one piece anyway");
-        assert!(regions.take(REGION_BYTES + 1).is_none());
-        let first = regions.take(REGION_BYTES).unwrap();
-        assert!(regions.take(2 * UNIT_BYTES).is_none(), "a small one takes what is there");
-        let second = regions.take(MAPS_FROM_BYTES).unwrap();
-        let small = regions.take(2 * UNIT_BYTES).unwrap();
-        let third = regions.take(REGION_BYTES).unwrap();
-        assert_eq!(mapped(regions), 3);
-        assert!(regions.take(REGION_BYTES).is_none());
-        drop((first, second, third));
-        assert_eq!(mapped(regions), 2, "the one that stays, and the one of the small buffer");
-        drop(small);
-        assert_eq!(mapped(regions), 1);
+        assert!(regions.take(UNIT_BYTES, MayWait).is_none(), "a page is in one piece anyway");
+        assert!(regions.take(REGION_BYTES + 1, MayWait).is_none());
+        // Who waits leaves the one that stays to those who do not.
+        let large: Vec<_> =
+            (0..3).map(|_| regions.take(REGION_BYTES - UNIT_BYTES, MayWait).unwrap()).collect();
+        assert_eq!(mapped(regions), 4);
+        assert!(large.iter().all(|piece| piece.at > 0));
+        let small = regions.take(2 * UNIT_BYTES, AtOnce).unwrap();
+        assert_eq!(small.at, 0);
+        let last = regions.take(REGION_BYTES - 2 * UNIT_BYTES, MayWait).unwrap();
+        assert_eq!(last.at, 0);
+        assert!(regions.take(2 * UNIT_BYTES, MayWait).is_none());
+        drop((large, last));
+        assert_eq!((mapped(regions), regions.spare.load(Ordering::Relaxed)), (2, 1));
+        // It is used again.
+        let again = regions.take(REGION_BYTES, MayWait).unwrap();
+        assert_eq!((mapped(regions), regions.spare.load(Ordering::Relaxed)), (2, 0));
+        drop((again, small));
+        assert_eq!((mapped(regions), regions.spare.load(Ordering::Relaxed)), (2, 1));
+    }
+
+    #[test]
+    fn threads_that_serve_others_take_what_is_there() {
+        let regions = regions(3, 1, 0);
+        let large = regions.take(REGION_BYTES, AtOnce).unwrap();
+        assert_eq!(large.at, 0);
+        assert!(regions.take(REGION_BYTES, AtOnce).is_none());
+        assert!(regions.take(2 * UNIT_BYTES, MayWait).is_none(), "small ones bring none either");
+        let other = regions.take(LARGE_FROM_BYTES, MayWait).unwrap();
+        assert_eq!(regions.take(2 * UNIT_BYTES, AtOnce).unwrap().at, other.at);
+        assert_eq!(mapped(regions), 2);
     }
 
     #[test]
     fn buffers_are_freed_by_other_threads_while_regions_come_and_go() {
-        let regions = regions(4, 1);
+        let regions = regions(4, 1, 0);
         let (give, taken) = std::sync::mpsc::channel::<(Piece, u8)>();
         let fill = |mark: u8, give: std::sync::mpsc::Sender<(Piece, u8)>| {
             for n in 0..2_000 {
                 let bytes = UNIT_BYTES * (2 + n % 200);
                 // Without room the heap's turn would come.
-                let Some(piece) = regions.take(bytes) else { continue };
+                let Some(piece) = regions.take(bytes, MayWait) else { continue };
                 // SAFETY: the piece has so many bytes, and nobody else has it.
                 unsafe { piece.ptr().write_bytes(mark, bytes) };
                 give.send((piece, mark)).unwrap();

@@ -37,7 +37,7 @@ use crate::cache::{
 };
 use crate::codec::{Malformed, Parsed};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{IoEngine, OWNED_BYTES, RandomFile, ReadRequest, lends};
+use crate::io::{IoEngine, OWNED_BYTES, RandomFile, ReadRequest};
 use crate::touch::{fetch, fetch_value};
 
 /// Bytes of neighbouring blocks that are read together at most: beyond 1 MiB a device gains nothing, and
@@ -378,7 +378,7 @@ impl BlockRequest {
         let Handle { offset, len, .. } = self.handle;
         let span = device.span(offset, self.handle.end());
         let read = span.end - span.start;
-        lends(read as usize, device.memory_align)
+        device.lends(offset, self.handle.end())
             || read > u64::from(len) + u64::from(len) / BUFFER_EXCESS_DIVISOR
     }
 

@@ -90,6 +90,13 @@ struct Window {
     reading: BoxFuture<'static, Vec<Result<Bytes>>>,
 }
 
+/// Bytes of a window from `offset` on, below `limit`. The first one ends where all others begin, at a multiple of their size, so that
+/// none takes a unit of the device more than it has bytes for.
+fn window_len(offset: u64, window_bytes: u64, limit: u64) -> Option<u64> {
+    let whole = window_bytes - offset % window_bytes;
+    limit.checked_sub(offset).filter(|len| *len > 0).map(|len| len.min(whole))
+}
+
 impl Windows {
     fn new(
         file: Arc<dyn RandomFile>,
@@ -106,9 +113,7 @@ impl Windows {
     }
 
     fn begin(&self, offset: u64) -> Option<Window> {
-        // The first one ends where all others begin, so that none reaches into one unit of the device more than it has bytes for.
-        let len = self.window_bytes - offset % self.window_bytes;
-        let len = self.limit.checked_sub(offset).filter(|len| *len > 0)?.min(len);
+        let len = window_len(offset, self.window_bytes, self.limit)?;
         let file = Arc::clone(&self.file);
         let request = ReadRequest { file, offset, len: len as usize };
         Some(Window { offset, len, reading: self.io.read_batch(vec![request]) })
@@ -433,6 +438,22 @@ mod tests {
             Sample { key, value }
         };
         (0..3_000).map(record).collect()
+    }
+
+    #[test]
+    fn windows_end_at_multiples_of_their_size_or_where_nothing_more_is_wanted() {
+        for (offset, limit, len) in [
+            (0, 100, Some(8)),
+            (8, 100, Some(8)),
+            (7, 100, Some(1)),
+            (13, 100, Some(3)),
+            (96, 100, Some(4)),
+            (13, 15, Some(2)),
+            (100, 100, None),
+            (101, 100, None),
+        ] {
+            assert_eq!(window_len(offset, 8, limit), len, "{offset} of {limit}");
+        }
     }
 
     #[test]

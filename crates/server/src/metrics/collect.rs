@@ -283,7 +283,7 @@ impl Sources {
             resident,
         )?;
         let buffers = tepui_engine::io::buffer_bytes() as f64;
-        let help = "memory for reads and writes past the page cache: some that stays, and what compactions use";
+        let help = "memory for reads and writes past the page cache";
         out.gauge("io_buffer_bytes", help, buffers)
     }
 

@@ -25,6 +25,7 @@ use rustix::io::Errno;
 
 use super::batch::{Batch, closed};
 use crate::error::{Error, Result};
+use crate::io::aligned::Haste;
 use crate::io::device::{Next, Read};
 use crate::io::{IoMetrics, ReadRequest};
 
@@ -260,7 +261,8 @@ impl Ring {
             }
             let planned = match request.file.device() {
                 Some(device) => {
-                    Read::new(request.file.as_ref(), &device, request.offset, request.len)
+                    let ReadRequest { file, offset, len } = &request;
+                    Read::new(file.as_ref(), &device, *offset, *len, Haste::AtOnce)
                 }
                 // Files that have no descriptor are not sent here.
                 None => Err(closed()),

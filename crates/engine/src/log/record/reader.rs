@@ -18,6 +18,9 @@ use crate::io::RandomFile;
 /// Bytes read at once. Smaller costs system calls, larger memory.
 const CHUNK_BYTES: u64 = 1 << 20;
 
+/// Bytes of a payload that is copied out of its chunk, at most.
+const COPIED_BYTES_MAX: u64 = 2 * CHUNK_BYTES;
+
 /// What the reader knows about a file's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
@@ -92,8 +95,10 @@ impl Window {
         if digest(self.file_id, offset, &payload) != header.digest {
             return Ok(None);
         }
-        // Some stay for as long as the process runs: a row key of a manifest would keep the whole chunk.
-        let payload = Bytes::copy_from_slice(&payload);
+        // Some stay for as long as the process runs: a row key of a manifest would keep the whole chunk. One that has a chunk to
+        // itself is that.
+        let is_alone = payload.len() as u64 > COPIED_BYTES_MAX;
+        let payload = if is_alone { payload } else { Bytes::copy_from_slice(&payload) };
         Ok(Some(Record { offset, durable: header.durable, payload }))
     }
 

@@ -256,7 +256,7 @@ fn blocks_in_memory_do_not_keep_whole_units_of_a_device_for_less() {
 #[cfg(target_os = "linux")]
 #[test]
 fn blocks_of_several_pages_do_not_keep_the_memory_that_they_were_read_into() {
-    use crate::io::{IoMode, LocalFiles, is_lent, lends};
+    use crate::io::{IoMode, LocalFiles, is_lent};
 
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("42.sst");
@@ -281,8 +281,7 @@ fn blocks_of_several_pages_do_not_keep_the_memory_that_they_were_read_into() {
     // Memory is lent for them, and they nearly fill what they are read into.
     for (offset, len, _) in blocks.iter().rev().skip(1) {
         let span = device.span(*offset, offset + len);
-        let bytes = span.end - span.start;
-        assert!(lends(bytes as usize, device.memory_align) && bytes <= len + len / 8);
+        assert!(device.lends(*offset, offset + len) && span.end - span.start <= len + len / 8);
     }
     for record in records.iter().step_by(40) {
         look_up(&reader, &RowProbe::row(&record.view().row())).unwrap();
