@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> Result<()> {
         tracing::warn!("{warning}");
     }
     open_files::raise_and_tell();
-    // Memory of buffers is taken here, in huge pages in any case: it is little, and stays as it is.
+    // Takes memory for buffers, which stays in huge pages if the system has any at this moment: it is little.
     let env = Env::local(effective.config.io)?;
     if effective.config.budget.total_bytes < HUGE_PAGES_FROM_BYTES {
         without_huge_pages();

@@ -17,7 +17,7 @@ use std::ptr::NonNull;
 use rustix::io::Errno;
 
 #[cfg(target_os = "linux")]
-use super::regions::{self, Piece, REGION_BYTES};
+use super::regions::{self, Piece};
 
 /// Pages of most systems.
 pub(super) const PAGE_BYTES: usize = 4 << 10;
@@ -87,7 +87,7 @@ impl Drop for Memory {
 pub(super) fn lends(bytes: usize, align: usize) -> bool {
     // The page cache copies whatever lies where.
     let from_device = align > 1 && align <= PAGE_BYTES;
-    from_device && bytes > PAGE_BYTES && bytes <= REGION_BYTES
+    from_device && regions::lends(bytes)
 }
 
 /// The same: nothing is.
@@ -217,6 +217,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn memory_is_lent_for_what_a_device_reads_in_several_pages() {
+        use regions::REGION_BYTES;
         const PAGE: usize = PAGE_BYTES;
         for (bytes, align, lent) in [
             (PAGE, 512, false),

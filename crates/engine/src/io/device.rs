@@ -56,9 +56,8 @@ impl DeviceFile<'_> {
         start - start % unit..end.next_multiple_of(unit)
     }
 
-    /// Whether a read of the bytes from `start` to `end` is into memory that is lent: what stays of them is to be copied.
-    pub(crate) fn lends(&self, start: u64, end: u64) -> bool {
-        let span = self.span(start, end);
+    /// Whether a read of a [span](Self::span) is into memory that is lent: what stays of it is to be copied.
+    pub(crate) fn lends(&self, span: &Range<u64>) -> bool {
         usize::try_from(span.end - span.start).is_ok_and(|bytes| lends(bytes, self.memory_align))
     }
 }

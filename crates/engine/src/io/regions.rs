@@ -57,6 +57,11 @@ pub(super) fn prepare() {
     regions();
 }
 
+/// Whether buffers of so many bytes are lent: a page is in one piece anyway, and a region is the most.
+pub(super) fn lends(bytes: usize) -> bool {
+    (2..=UNITS).contains(&bytes.div_ceil(UNIT_BYTES))
+}
+
 /// A buffer's memory, for as long as it lives; `None` where there is no room, and for sizes that are not lent.
 pub(super) fn take(bytes: usize, haste: Haste) -> Option<Piece> {
     regions().take(bytes, haste)
@@ -150,10 +155,10 @@ impl Regions {
     }
 
     fn take(&'static self, bytes: usize, haste: Haste) -> Option<Piece> {
-        let units = bytes.div_ceil(UNIT_BYTES);
-        if !(2..=UNITS).contains(&units) {
+        if !lends(bytes) {
             return None;
         }
+        let units = bytes.div_ceil(UNIT_BYTES);
         let home = self.home();
         let staying = || (home..self.staying).chain(0..home).find_map(|at| self.cut(at, units));
         let others = || (self.staying..self.places.len()).find_map(|at| self.cut(at, units));

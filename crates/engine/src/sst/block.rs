@@ -377,9 +377,8 @@ impl BlockRequest {
         let Some(device) = self.reader.file().device() else { return false };
         let Handle { offset, len, .. } = self.handle;
         let span = device.span(offset, self.handle.end());
-        let read = span.end - span.start;
-        device.lends(offset, self.handle.end())
-            || read > u64::from(len) + u64::from(len) / BUFFER_EXCESS_DIVISOR
+        device.lends(&span)
+            || span.end - span.start > u64::from(len) + u64::from(len) / BUFFER_EXCESS_DIVISOR
     }
 
     /// What was read becomes a block, in its place in memory. `many`: with others, so that its bytes are part of a larger buffer.

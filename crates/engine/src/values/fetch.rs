@@ -213,9 +213,11 @@ impl ValueSource {
                 }
                 let keep = self.fill && pointer.value_len as usize <= CACHED_BYTES_MAX;
                 // It goes to a cache or to a client, who may be slow: it must keep neither what was read with it nor memory that is lent.
-                let device = reader.file().device();
-                let is_lent = device.is_some_and(|device| device.lends(run.offset, run.end));
-                let copy = keep || !run.is_one() || is_lent;
+                let is_lent = || {
+                    let device = reader.file().device();
+                    device.is_some_and(|device| device.lends(&device.span(run.offset, run.end)))
+                };
+                let copy = keep || !run.is_one() || is_lent();
                 let value = reader.decode(pointer, &bytes.slice(start..end), copy)?;
                 if keep && let Some(cache) = &self.cache {
                     let block = Arc::new(Block::of_value(value.clone()));

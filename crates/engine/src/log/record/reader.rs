@@ -95,8 +95,8 @@ impl Window {
         if digest(self.file_id, offset, &payload) != header.digest {
             return Ok(None);
         }
-        // Some stay for as long as the process runs: a row key of a manifest would keep the whole chunk. One that has a chunk to
-        // itself is that.
+        // Some stay for as long as the process runs: a row key of a manifest would keep the whole chunk. One that is
+        // larger has it to itself, and it is too large to be memory that is lent.
         let is_alone = payload.len() as u64 > COPIED_BYTES_MAX;
         let payload = if is_alone { payload } else { Bytes::copy_from_slice(&payload) };
         Ok(Some(Record { offset, durable: header.durable, payload }))

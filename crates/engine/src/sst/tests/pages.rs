@@ -281,7 +281,7 @@ fn blocks_of_several_pages_do_not_keep_the_memory_that_they_were_read_into() {
     // Memory is lent for them, and they nearly fill what they are read into.
     for (offset, len, _) in blocks.iter().rev().skip(1) {
         let span = device.span(*offset, offset + len);
-        assert!(device.lends(*offset, offset + len) && span.end - span.start <= len + len / 8);
+        assert!(device.lends(&span) && span.end - span.start <= len + len / 8);
     }
     for record in records.iter().step_by(40) {
         look_up(&reader, &RowProbe::row(&record.view().row())).unwrap();
