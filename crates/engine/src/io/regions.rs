@@ -477,10 +477,12 @@ mod tests {
     #[test]
     fn buffers_are_freed_by_other_threads_while_regions_come_and_go() {
         let regions = regions(4, 1, 0);
-        let (give, taken) = std::sync::mpsc::channel::<(Piece, u8)>();
-        let fill = |mark: u8, give: std::sync::mpsc::Sender<(Piece, u8)>| {
+        // So few are on their way, each smaller than the larger half of what another one leaves of a region, that there
+        // is room for a thread while the others wait.
+        let (give, taken) = std::sync::mpsc::sync_channel::<(Piece, u8)>(2);
+        let fill = |mark: u8, give: std::sync::mpsc::SyncSender<(Piece, u8)>| {
             for n in 0..2_000 {
-                let bytes = UNIT_BYTES * (2 + n % 200);
+                let bytes = UNIT_BYTES * (2 + n % 150);
                 // Without room the heap's turn would come.
                 let Some(piece) = regions.take(bytes, MayWait) else { continue };
                 // SAFETY: the piece has so many bytes, and nobody else has it.
