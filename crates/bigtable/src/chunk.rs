@@ -41,6 +41,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
+use tepui_engine::cell::FamilyId;
 
 use crate::filter::RowCell;
 use crate::limits;
@@ -144,7 +145,12 @@ impl Chunker {
 
     /// Adds a row. Cells come grouped by family and column. Returns how many cells are sent: a
     /// row without any is not. Cells of families that are unknown (dropped meanwhile) are left out.
-    pub fn push_row<C: RowCell>(&mut self, key: &Bytes, mut cells: Vec<C>) -> usize {
+    pub fn push_row<C: RowCell>(
+        &mut self,
+        key: &Bytes,
+        mut cells: Vec<C>,
+        memory: &C::Memory,
+    ) -> usize {
         match self.bytes_at_most(key, &cells) {
             None => cells.retain(|cell| self.families.get(cell.family()).is_some()),
             // The first one is measured: a message of one row then has memory for it and no more.
@@ -152,11 +158,11 @@ impl Chunker {
             Some(bytes) if self.messages.open.len() + bytes >= self.messages.target_bytes => {}
             Some(_) => {
                 let Self { families, messages, .. } = self;
-                chunks(families, key, &cells, |chunk| messages.open.push(&chunk));
+                chunks(families, key, &cells, memory, |chunk| messages.open.push(&chunk));
                 return cells.len();
             }
         }
-        self.push_measured(key, &cells)
+        self.push_measured(key, &cells, memory)
     }
 
     /// Bytes that a row takes in a message at most; `None` where a family is unknown.
@@ -175,10 +181,10 @@ impl Chunker {
     }
 
     /// Adds a row of families that are known, in a message of its own where that is begun has no room for it.
-    fn push_measured<C: RowCell>(&mut self, key: &Bytes, cells: &[C]) -> usize {
+    fn push_measured<C: RowCell>(&mut self, key: &Bytes, cells: &[C], memory: &C::Memory) -> usize {
         let Self { families, large_rows, messages } = self;
         let (mut bytes, mut shared_bytes) = (0, 0);
-        chunks(families, key, cells, |chunk| {
+        chunks(families, key, cells, memory, |chunk| {
             bytes += chunk.bytes_in_message();
             shared_bytes += chunk.shared_bytes();
         });
@@ -187,10 +193,10 @@ impl Chunker {
         }
         if bytes <= MESSAGE_BYTES_MAX || *large_rows == LargeRows::Whole {
             messages.open.reserve((bytes - shared_bytes).min(MESSAGE_BYTES_TARGET));
-            chunks(families, key, cells, |chunk| messages.open.push(&chunk));
+            chunks(families, key, cells, memory, |chunk| messages.open.push(&chunk));
         } else {
             let mut within_value = false;
-            chunks(families, key, cells, |mut chunk| {
+            chunks(families, key, cells, memory, |mut chunk| {
                 if messages.open.len() + chunk.bytes_in_message() > messages.target_bytes {
                     messages.flush();
                 }
@@ -260,29 +266,32 @@ fn chunks<'a, C: RowCell>(
     families: &'a FamilyNames,
     key: &'a [u8],
     cells: &'a [C],
+    memory: &'a C::Memory,
     mut take: impl FnMut(Chunk<'a>),
 ) {
-    let mut previous: Option<&C> = None;
+    let mut previous: Option<(FamilyId, &[u8])> = None;
     for (index, cell) in cells.iter().enumerate() {
-        let same_family = previous.is_some_and(|other| other.family() == cell.family());
-        let same_column =
-            same_family && previous.is_some_and(|other| same(other.qualifier(), cell.qualifier()));
-        previous = Some(cell);
+        let qualifier = cell.qualifier(memory);
+        let same_family = previous.is_some_and(|(other, _)| other == cell.family());
+        let same_column = same_family && previous.is_some_and(|(_, other)| same(other, qualifier));
+        previous = Some((cell.family(), qualifier));
         let family = if same_family { None } else { families.get(cell.family()) };
         let mut chunk = Chunk {
             row_key: if index == 0 { key } else { &[] },
             family: family.map(AsRef::as_ref),
-            qualifier: (!same_column).then_some(cell.qualifier().as_ref()),
+            qualifier: (!same_column).then_some(qualifier),
             timestamp: cell.timestamp(),
             labels: cell.labels(),
             ..Chunk::default()
         };
-        let whole = cell.value().len();
+        let whole = cell.value_len();
+        let (value, start) = cell.value_memory(memory).unzip();
+        let start = start.unwrap_or_default();
         let mut at = 0;
-        while let Some(value_len) = piece_len(cell.value().get(at..).unwrap_or_default()) {
+        while let Some(value_len) = piece_len(cell.value(memory).get(at..).unwrap_or_default()) {
             take(Chunk {
-                value: Some(cell.value()),
-                value_at: at,
+                value,
+                value_at: start + at,
                 value_len,
                 value_size: whole as i32, // Values are limited to 100 MiB.
                 ..chunk
@@ -291,8 +300,8 @@ fn chunks<'a, C: RowCell>(
             at += value_len;
         }
         take(Chunk {
-            value: Some(cell.value()),
-            value_at: at,
+            value,
+            value_at: start + at,
             value_len: whole - at,
             ends_row: index + 1 == cells.len(),
             ..chunk

@@ -2,12 +2,13 @@
 
 use proptest::prelude::*;
 use prost::Message;
-use tepui_engine::cell::{Cell, FamilyId};
+use tepui_engine::cell::{Cell, FamilyId, Row};
 
 use super::*;
 use crate::chunk_decoder::{DecodedCell, DecodedRow, Decoder};
 use crate::filter::FilteredCell;
 use crate::frame::{Framed as _, HEADER_BYTES};
+use crate::in_place::pinned;
 use crate::schema::{FamilySchema, TableSchema};
 
 const FAMILY_COUNT: u32 = 3;
@@ -71,8 +72,8 @@ fn decoded(cell: &FilteredCell) -> DecodedCell {
 }
 
 #[test]
-fn cells_as_they_were_read_make_the_same_messages_as_those_that_can_have_labels() {
-    let mut chunkers = [(); 2].map(|()| Chunker::new(families(), LargeRows::Split));
+fn cells_make_the_same_messages_as_they_were_read_in_place_and_with_room_for_labels() {
+    let mut chunkers = [(); 3].map(|()| Chunker::new(families(), LargeRows::Split));
     for row in 0..300_u32 {
         let key = Bytes::from(format!("row-{row}"));
         let columns = (0..row % 4).map(|column| {
@@ -80,12 +81,16 @@ fn cells_as_they_were_read_make_the_same_messages_as_those_that_can_have_labels(
         });
         let filtered: Vec<FilteredCell> = columns.collect();
         let plain: Vec<Cell> = filtered.iter().map(|cell| cell.cell.clone()).collect();
-        let [of_plain, of_filtered] = &mut chunkers;
-        assert_eq!(of_plain.push_row(&key, plain), of_filtered.push_row(&key, filtered));
+        let in_place = pinned(&Row { key: key.clone(), cells: plain.clone() });
+        let [of_plain, of_filtered, of_pinned] = &mut chunkers;
+        let sent = of_plain.push_row(&key, plain, &());
+        assert_eq!(of_filtered.push_row(&key, filtered, &()), sent);
+        assert_eq!(of_pinned.push_row(&key, in_place.cells, &in_place.memories), sent);
     }
-    let [plain, filtered] = chunkers.each_mut().map(drain);
+    let [plain, filtered, pinned] = chunkers.each_mut().map(drain);
     assert!(plain.len() > 10);
     assert_eq!(plain, filtered);
+    assert_eq!(plain, pinned);
 }
 
 #[test]
@@ -97,8 +102,8 @@ fn chunks_say_only_what_changed() {
         cell(1, b"b", 1_000, ""),
         cell(2, b"b", 0, "x"),
     ];
-    assert_eq!(chunker.push_row(&"row1".into(), cells), 4);
-    assert_eq!(chunker.push_row(&"row2".into(), vec![cell(2, b"b", 0, "y")]), 1);
+    assert_eq!(chunker.push_row(&"row1".into(), cells, &()), 4);
+    assert_eq!(chunker.push_row(&"row2".into(), vec![cell(2, b"b", 0, "y")], &()), 1);
     let messages = drain(&mut chunker);
     assert_eq!(messages.len(), 1);
     let said: Vec<_> = messages[0]
@@ -129,16 +134,16 @@ fn chunks_say_only_what_changed() {
 #[test]
 fn a_row_without_cells_is_not_sent() {
     let mut chunker = Chunker::new(families(), LargeRows::Split);
-    assert_eq!(chunker.push_row(&"row".into(), Vec::<FilteredCell>::new()), 0);
+    assert_eq!(chunker.push_row(&"row".into(), Vec::<FilteredCell>::new(), &()), 0);
     let dropped = cell(99, b"q", 0, "dropped family");
-    assert_eq!(chunker.push_row(&"row".into(), vec![dropped]), 0);
+    assert_eq!(chunker.push_row(&"row".into(), vec![dropped], &()), 0);
     assert_eq!(drain(&mut chunker), []);
 }
 
 #[test]
 fn cells_of_unknown_families_are_left_out_and_the_row_is_still_committed() {
     let mut chunker = Chunker::new(families(), LargeRows::Split);
-    chunker.push_row(&"row".into(), vec![cell(1, b"q", 0, "v"), cell(99, b"q", 0, "gone")]);
+    chunker.push_row(&"row".into(), vec![cell(1, b"q", 0, "v"), cell(99, b"q", 0, "gone")], &());
     let rows = decode(&drain(&mut chunker));
     assert_eq!(rows.len(), 1);
     assert_eq!(rows[0].cells, [decoded(&cell(1, b"q", 0, "v"))]);
@@ -148,7 +153,7 @@ fn cells_of_unknown_families_are_left_out_and_the_row_is_still_committed() {
 fn large_values_are_split() {
     let value = Bytes::from(vec![7; 2 * VALUE_PIECE_BYTES_MAX + 5]);
     let mut chunker = Chunker::new(families(), LargeRows::Split);
-    chunker.push_row(&"row".into(), vec![cell(1, b"q", 5_000, value.clone())]);
+    chunker.push_row(&"row".into(), vec![cell(1, b"q", 5_000, value.clone())], &());
     let messages = drain(&mut chunker);
     let chunks: Vec<_> = messages.iter().flat_map(|m| &m.chunks).collect();
     let whole = value.len() as i32;
@@ -161,7 +166,7 @@ fn large_values_are_split() {
 fn pieces(value: impl Into<Bytes>) -> Vec<Bytes> {
     let value = value.into();
     let mut chunker = Chunker::new(families(), LargeRows::Split);
-    chunker.push_row(&"row".into(), vec![cell(1, b"q", 5_000, value.clone())]);
+    chunker.push_row(&"row".into(), vec![cell(1, b"q", 5_000, value.clone())], &());
     let messages = drain(&mut chunker);
     assert_eq!(decode(&messages)[0].cells, [decoded(&cell(1, b"q", 5_000, value))]);
     messages.into_iter().flat_map(|message| message.chunks).map(|chunk| chunk.value).collect()
@@ -202,7 +207,7 @@ fn what_is_no_text_at_the_end_of_a_piece_is_cut_at_the_limit_whatever_stands_the
 #[test]
 fn a_value_of_exactly_one_piece_is_not_split() {
     let mut chunker = Chunker::new(families(), LargeRows::Split);
-    chunker.push_row(&"row".into(), vec![cell(1, b"q", 0, vec![1; VALUE_PIECE_BYTES_MAX])]);
+    chunker.push_row(&"row".into(), vec![cell(1, b"q", 0, vec![1; VALUE_PIECE_BYTES_MAX])], &());
     let messages = drain(&mut chunker);
     assert_eq!(messages.len(), 1);
     assert_eq!(messages[0].chunks[0].value_size, 0);
@@ -212,7 +217,11 @@ fn a_value_of_exactly_one_piece_is_not_split() {
 fn messages_start_small_and_grow() {
     let mut chunker = Chunker::new(families(), LargeRows::Split);
     for i in 0..6_000_u32 {
-        chunker.push_row(&i.to_be_bytes().to_vec().into(), vec![cell(1, b"q", 0, vec![0; 1_000])]);
+        chunker.push_row(
+            &i.to_be_bytes().to_vec().into(),
+            vec![cell(1, b"q", 0, vec![0; 1_000])],
+            &(),
+        );
     }
     let sizes: Vec<_> = drain(&mut chunker).iter().map(Message::encoded_len).collect();
     assert!(sizes[0] <= FIRST_MESSAGE_BYTES && sizes[0] > FIRST_MESSAGE_BYTES - 2_000);
@@ -234,7 +243,7 @@ fn the_largest_possible_chunk_fits_a_message() {
     let value = vec![b'v'; VALUE_PIECE_BYTES_MAX * 2];
     let mut large = cell(1, &qualifier, i64::MAX, value);
     large.labels = vec!["a-label-as-long".to_owned()];
-    chunker.push_row(&row, vec![large.clone(), large]);
+    chunker.push_row(&row, vec![large.clone(), large], &());
     for message in drain(&mut chunker) {
         assert!(message.encoded_len() <= MESSAGE_BYTES_MAX, "{}", message.encoded_len());
     }
@@ -252,10 +261,10 @@ fn a_row_that_fits_a_message_is_not_divided() {
     for i in 0..50_u32 {
         // Rows of two and of sixty cells, so that neither ends where a message would be full.
         let cells = if i % 7 == 3 { 60 } else { 2 };
-        chunker.push_row(&i.to_be_bytes().to_vec().into(), vec![small(); cells]);
+        chunker.push_row(&i.to_be_bytes().to_vec().into(), vec![small(); cells], &());
     }
     let almost = vec![cell(1, b"q", 0, vec![0; MESSAGE_BYTES_MAX / 4 - 100]); 4];
-    chunker.push_row(&"z".into(), almost);
+    chunker.push_row(&"z".into(), almost, &());
     let messages = drain(&mut chunker);
     assert!(messages.len() > 10);
     assert!(ends_rows(&messages));
@@ -270,7 +279,7 @@ fn a_larger_row_spans_messages_unless_it_must_be_whole() {
     let rows = |large_rows| {
         let mut chunker = Chunker::new(families(), large_rows);
         for (key, value) in [("a", "v".into()), ("b", value.clone()), ("c", "v".into())] {
-            chunker.push_row(&key.into(), vec![cell(1, b"q", 0, value)]);
+            chunker.push_row(&key.into(), vec![cell(1, b"q", 0, value)], &());
         }
         drain(&mut chunker)
     };
@@ -288,7 +297,7 @@ fn a_message_that_goes_on_with_a_row_names_it_again() {
     let mut chunker = Chunker::new(families(), LargeRows::Split);
     for row in ["row1", "row2"] {
         let cells = (0..400).map(|i| cell(1, b"q", -i, vec![b'v'; FIRST_MESSAGE_BYTES / 4]));
-        chunker.push_row(&row.into(), cells.collect());
+        chunker.push_row(&row.into(), cells.collect(), &());
     }
     let messages = drain(&mut chunker);
     assert!(messages.len() > 4);
@@ -308,8 +317,8 @@ fn a_message_that_goes_on_with_a_value_names_the_row_only_for_who_needs_it() {
     {
         let mut chunker = Chunker::new(families(), large_rows);
         let value = vec![b'v'; MESSAGE_BYTES_MAX + 1];
-        chunker.push_row(&"a".into(), vec![cell(1, b"q", 0, "v")]);
-        chunker.push_row(&"row".into(), vec![cell(1, b"q", 0, value)]);
+        chunker.push_row(&"a".into(), vec![cell(1, b"q", 0, "v")], &());
+        chunker.push_row(&"row".into(), vec![cell(1, b"q", 0, value)], &());
         let messages = drain(&mut chunker);
         assert!(messages.iter().all(|m| m.encoded_len() <= MESSAGE_BYTES_MAX));
         let keys: Vec<_> = messages.iter().flat_map(|m| &m.chunks).map(|c| &c.row_key).collect();
@@ -320,9 +329,9 @@ fn a_message_that_goes_on_with_a_value_names_the_row_only_for_who_needs_it() {
 #[test]
 fn scanned_keys_travel_alone_after_the_rows_before_them() {
     let mut chunker = Chunker::new(families(), LargeRows::Split);
-    chunker.push_row(&"a".into(), vec![cell(1, b"q", 0, "v")]);
+    chunker.push_row(&"a".into(), vec![cell(1, b"q", 0, "v")], &());
     chunker.push_scanned("m".into());
-    chunker.push_row(&"z".into(), vec![cell(1, b"q", 0, "v")]);
+    chunker.push_row(&"z".into(), vec![cell(1, b"q", 0, "v")], &());
     let messages = drain(&mut chunker);
     let keys: Vec<_> = messages.iter().map(|m| m.last_scanned_row_key.as_ref()).collect();
     assert_eq!(keys, [b"".as_slice(), b"m", b""]);
@@ -380,7 +389,7 @@ proptest! {
         let mut messages = Vec::new();
         let mut scanned = 0;
         for (i, cells) in rows.iter().enumerate() {
-            chunker.push_row(&format!("row-{i:03}").into(), cells.clone());
+            chunker.push_row(&format!("row-{i:03}").into(), cells.clone(), &());
             if i % scanned_every == 0 {
                 chunker.push_scanned(format!("row-{i:03}-after").into());
                 scanned += 1;
@@ -419,7 +428,7 @@ proptest! {
                 cell.cell.timestamp = timestamp;
             }
             let mut bytes = 0;
-            chunks(&chunker.families, &key, &cells, |chunk| bytes += chunk.bytes_in_message());
+            chunks(&chunker.families, &key, &cells, &(), |chunk| bytes += chunk.bytes_in_message());
             // A value of several chunks is more than a message has room for.
             let most = chunker.bytes_at_most(&key, &cells).unwrap();
             prop_assert!(bytes <= most || most > MESSAGE_BYTES_TARGET, "{} of {}", bytes, most);

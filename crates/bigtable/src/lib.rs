@@ -55,3 +55,5 @@ pub use error::{Code, Error, Result};
 #[cfg(test)]
 #[path = "../tests/support/chunk_decoder.rs"]
 mod chunk_decoder;
+#[cfg(test)]
+mod in_place;

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
-use tepui_engine::cell::{Row, RowRange};
+use tepui_engine::cell::{PinnedRow, ReadRow, Row, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::read::{FamilyProjection, Projection, RowStream};
 use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
@@ -67,6 +67,8 @@ const DROPPED_BYTES_MAX: usize = 2 << 20;
 enum Seen {
     /// A row with cells.
     Row(Row),
+    /// The same, in the memory that it was read from.
+    Pinned(PinnedRow),
     /// A row that was asked for and has no cells.
     Nothing(Bytes),
     /// Every row up to this one was looked at, and that took long.
@@ -78,6 +80,26 @@ enum Seen {
         /// Records that were looked at behind the last row that was seen.
         records: u64,
     },
+}
+
+impl Seen {
+    /// A row of a scan, or the mark of progress that one without cells is.
+    fn of(row: ReadRow) -> Self {
+        match row {
+            ReadRow::Merged(row) if row.cells.is_empty() => Self::Mark(row.key),
+            ReadRow::Merged(row) => Self::Row(row),
+            ReadRow::Pinned(row) => Self::Pinned(row),
+        }
+    }
+
+    /// Bytes of the cells.
+    fn row_bytes(&self) -> usize {
+        match self {
+            Self::Row(row) => row_bytes(&row.cells),
+            Self::Pinned(row) => row_bytes(&row.cells),
+            Self::Nothing(_) | Self::Mark(_) | Self::RangeEnd { .. } => 0,
+        }
+    }
 }
 
 /// What to read, and how.
@@ -170,12 +192,11 @@ impl ReadRows {
             let (wanted, selection) = (self.responder.rows_left(), &self.responder.selection);
             let seen = reader.next(wanted, selection.projection()).await.map_err(Error::from);
             match &seen {
-                Ok(Some(Seen::Row(row))) => self.turn.row(row_bytes(row)),
-                Ok(Some(Seen::Nothing(_) | Seen::Mark(_))) => self.turn.row(0),
                 Ok(Some(Seen::RangeEnd { records, .. })) => {
                     self.turn.row(reader.scan_start_bytes);
                     self.turn.steps(*records);
                 }
+                Ok(Some(seen)) => self.turn.row(seen.row_bytes()),
                 Ok(None) | Err(_) => {}
             }
             let more =
@@ -309,11 +330,9 @@ impl RowReader {
     ) -> tepui_engine::Result<Option<Seen>> {
         loop {
             if let Some(scan) = &mut self.scan {
-                if let Some(row) = scan.rows.next().await? {
-                    scan.last = Some(row.key.clone());
-                    let seen =
-                        if row.cells.is_empty() { Seen::Mark(row.key) } else { Seen::Row(row) };
-                    return Ok(Some(seen));
+                if let Some(row) = scan.rows.next_in_place().await? {
+                    scan.last = Some(row.key().clone());
+                    return Ok(Some(Seen::of(row)));
                 }
                 // What comes behind the last range is the end of the read.
                 if let Some(scan) = self.scan.take().filter(|_| !self.pieces.is_empty()) {
@@ -328,9 +347,7 @@ impl RowReader {
                 self.asked.pop_front();
                 self.point_reads_max = (self.point_reads_max * 2).min(POINT_READS_MAX);
                 let seen = seen?;
-                if let Seen::Row(row) = &seen {
-                    self.largest_row_bytes = self.largest_row_bytes.max(row_bytes(row));
-                }
+                self.largest_row_bytes = self.largest_row_bytes.max(seen.row_bytes());
                 return Ok(Some(seen));
             }
             match self.pieces.pop() {
@@ -383,8 +400,11 @@ async fn read_point(
     projection: &Projection,
 ) -> tepui_engine::Result<Seen> {
     activity::turn_to(tablet.id());
-    let found = tablet.read_row(&row, projection, ReadView::Durable).await?;
-    Ok(found.filter(|row| !row.cells.is_empty()).map_or(Seen::Nothing(row), Seen::Row))
+    let found = tablet.read_row_in_place(&row, projection, ReadView::Durable).await?;
+    Ok(match found.map(Seen::of) {
+        Some(Seen::Mark(_)) | None => Seen::Nothing(row),
+        Some(seen) => seen,
+    })
 }
 
 /// Bytes of the ranges of columns in it.
@@ -393,12 +413,12 @@ fn projection_bytes(projection: &Projection) -> usize {
     columns.map(|family| 1 + family.qualifiers.len()).sum::<usize>() * size_of::<FamilyProjection>()
 }
 
-fn value_bytes<'a>(values: impl Iterator<Item = &'a Bytes>) -> usize {
-    values.map(Bytes::len).sum()
+fn value_bytes<C: RowCell>(cells: &[C]) -> usize {
+    cells.iter().map(C::value_len).sum()
 }
 
-fn row_bytes(row: &Row) -> usize {
-    row.cells.iter().map(|cell| cell.qualifier.len() + cell.value.len()).sum()
+fn row_bytes<C: RowCell>(cells: &[C]) -> usize {
+    cells.iter().map(|cell| cell.bytes() as usize).sum()
 }
 
 /// Single rows to read at once, `max` at most, where the largest so far had `largest_row_bytes` and the caller
@@ -454,10 +474,42 @@ impl Responder {
     }
 
     /// Adds what passed the filter of a row whose values had so many bytes; returns how many cells are sent.
-    fn push_row<C: RowCell>(&mut self, key: &Bytes, cells: Vec<C>, seen_bytes: usize) -> usize {
-        let passed_bytes = value_bytes(cells.iter().map(C::value));
+    fn push_passed<C: RowCell>(
+        &mut self,
+        key: &Bytes,
+        cells: Vec<C>,
+        memory: &C::Memory,
+        seen_bytes: usize,
+    ) -> usize {
+        let passed_bytes = value_bytes(&cells);
         self.dropped_bytes += seen_bytes.saturating_sub(passed_bytes);
-        self.chunker.push_row(key, cells)
+        self.chunker.push_row(key, cells, memory)
+    }
+
+    /// Adds what passes the filter of a row; returns how many cells are sent.
+    fn push_row<C: RowCell>(
+        &mut self,
+        key: &Bytes,
+        cells: Vec<C>,
+        memory: &C::Memory,
+    ) -> Result<usize> {
+        let seen = cells.len();
+        let seen_bytes = value_bytes(&cells);
+        self.cells_looked_at += seen as u64;
+        let families = self.chunker.families();
+        let (cells, steps) =
+            self.selection.apply(key, cells, memory, families, self.rng.as_ref())?;
+        self.filter_steps += steps;
+        let sent = match cells {
+            Passed::Plain(cells) => self.push_passed(key, cells, memory, seen_bytes),
+            Passed::Labelled(cells) => self.push_passed(key, cells, memory, seen_bytes),
+        };
+        self.stats.count_row(seen, sent);
+        if self.dropped_bytes >= DROPPED_BYTES_MAX {
+            self.chunker.own_values();
+            self.dropped_bytes = 0;
+        }
+        Ok(sent)
     }
 
     /// Takes what was seen; returns whether more is wanted.
@@ -469,22 +521,11 @@ impl Responder {
                 (key.or_else(|| self.passed.take()), false, false)
             }
             Seen::Row(Row { key, cells }) => {
-                let seen = cells.len();
-                let seen_bytes = value_bytes(cells.iter().map(|cell| &cell.value));
-                self.cells_looked_at += seen as u64;
-                let families = self.chunker.families();
-                let (cells, steps) =
-                    self.selection.apply(&key, cells, families, self.rng.as_ref())?;
-                self.filter_steps += steps;
-                let sent = match cells {
-                    Passed::Plain(cells) => self.push_row(&key, cells, seen_bytes),
-                    Passed::Labelled(cells) => self.push_row(&key, cells, seen_bytes),
-                };
-                self.stats.count_row(seen, sent);
-                if self.dropped_bytes >= DROPPED_BYTES_MAX {
-                    self.chunker.own_values();
-                    self.dropped_bytes = 0;
-                }
+                let sent = self.push_row(&key, cells, &())?;
+                ((sent == 0).then_some(key), sent > 0, false)
+            }
+            Seen::Pinned(PinnedRow { key, memories, cells }) => {
+                let sent = self.push_row(&key, cells, &memories)?;
                 ((sent == 0).then_some(key), sent > 0, false)
             }
             Seen::Nothing(key) => {

@@ -3,7 +3,7 @@
 
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use prost::Message as _;
-use tepui_engine::cell::{Cell, FamilyId};
+use tepui_engine::cell::{Cell, FamilyId, PinnedCell, Place};
 
 use super::*;
 use crate::chunk_decoder::Decoder;
@@ -234,10 +234,20 @@ fn of_what_a_filter_drops_no_more_than_a_little_memory_is_held() {
         bytes[read * VALUE_BYTES] = b'z';
         let buffer = Bytes::from_owner(Buffer { bytes, _there: Arc::clone(&there) });
         for i in 0..VALUES {
-            let value = buffer.slice(i * VALUE_BYTES..(i + 1) * VALUE_BYTES);
-            let cell = Cell { family: FamilyId(1), qualifier: "q".into(), timestamp: 0, value };
-            let row = Row { key: key(read * VALUES + i), cells: vec![cell] };
-            responder.push(Seen::Row(row)).unwrap();
+            let (family, key) = (FamilyId(1), key(read * VALUES + i));
+            responder
+                .push(if read % 2 == 0 {
+                    let value = buffer.slice(i * VALUE_BYTES..(i + 1) * VALUE_BYTES);
+                    let cell = Cell { family, qualifier: "q".into(), timestamp: 0, value };
+                    Seen::Row(Row { key, cells: vec![cell] })
+                } else {
+                    let value = Place::new(0, i * VALUE_BYTES, VALUE_BYTES).unwrap();
+                    let qualifier = Place::default();
+                    let cell = PinnedCell { family, qualifier, timestamp: 0, value };
+                    let memories = std::iter::once(buffer.clone()).collect();
+                    Seen::Pinned(PinnedRow { key, memories, cells: vec![cell] })
+                })
+                .unwrap();
             decode(&mut responder);
         }
         drop(buffer);

@@ -3,13 +3,13 @@
 
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
-use tepui_engine::cell::{Cell, FamilyId};
+use tepui_engine::cell::FamilyId;
 use tepui_engine::io::Rng;
 use tepui_engine::read::{FamilyProjection, Projection};
 
 use crate::authorized_view::AuthorizedView;
 use crate::error::Result;
-use crate::filter::{self, Filter, Passed};
+use crate::filter::{self, Filter, Passed, RowCell};
 use crate::rowset::{self, RowSpan, RowSpans};
 use crate::schema::FamilyNames;
 
@@ -97,15 +97,16 @@ impl Selection {
     }
 
     /// The cells of a row that are wanted, and how many cells the steps of the filter went through for them.
-    pub(crate) fn apply(
+    pub(crate) fn apply<C: RowCell>(
         &self,
         key: &Bytes,
-        cells: Vec<Cell>,
+        cells: Vec<C>,
+        memory: &C::Memory,
         families: &FamilyNames,
         rng: &dyn Rng,
-    ) -> Result<(Passed, u64)> {
+    ) -> Result<(Passed<C>, u64)> {
         match &self.filter {
-            Some(filter) => filter.apply_counting(key, cells, families, rng),
+            Some(filter) => filter.apply_counting(key, cells, memory, families, rng),
             None => Ok((Passed::Plain(cells), 0)),
         }
     }

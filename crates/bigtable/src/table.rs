@@ -327,7 +327,7 @@ impl Table {
             let found = tablet.read_row(row, predicate.projection(), ReadView::Pending).await?;
             let Some(found) = found else { return Ok(false) };
             let Row { key, cells } = found;
-            let (cells, _) = predicate.apply(&key, cells, &families, self.rng.as_ref())?;
+            let (cells, _) = predicate.apply(&key, cells, &(), &families, self.rng.as_ref())?;
             Ok(!cells.is_empty())
         };
         let (lock, predicate_matched) = read_pending(tablet, lock, matched).await?;

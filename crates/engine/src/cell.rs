@@ -28,6 +28,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -300,15 +301,15 @@ impl<'a> KeyView<'a> {
     }
 
     /// The qualifier, unescaped. Empty without one.
-    pub fn qualifier(self) -> Bytes {
+    pub fn qualifier(self) -> Cow<'a, [u8]> {
         let part = self.column_part();
         let escaped = part.get(..part.len() - 2).unwrap_or_default();
         if !escaped.contains(&0) {
-            return Bytes::copy_from_slice(escaped);
+            return Cow::Borrowed(escaped);
         }
         let mut out = Vec::with_capacity(escaped.len());
         unescape_into(escaped, &mut out);
-        Bytes::from(out)
+        Cow::Owned(out)
     }
 
     fn array<const N: usize>(self, at: usize) -> [u8; N] {
@@ -468,6 +469,167 @@ pub struct Row {
     pub key: Bytes,
     /// Its cells. A scan may return a row without cells: a mark of progress, see `read::RowStream`.
     pub cells: Vec<Cell>,
+}
+
+/// Pieces of memory that a row lies in: one, if all of it comes from one place.
+pub type Memories = SmallVec<[Bytes; 1]>;
+
+/// A row in the memory that it was read from: its cells say where, and of none of them a reference is counted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PinnedRow {
+    /// The row key.
+    pub key: Bytes,
+    /// What the cells lie in.
+    pub memories: Memories,
+    /// Its cells, in the order of those of a [`Row`].
+    pub cells: Vec<PinnedCell>,
+}
+
+/// A cell of a [`PinnedRow`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PinnedCell {
+    /// Its family.
+    pub family: FamilyId,
+    /// Where its qualifier is.
+    pub qualifier: Place,
+    /// Its timestamp in microseconds.
+    pub timestamp: Timestamp,
+    /// Where its value is.
+    pub value: Place,
+}
+
+/// Where bytes lie among [`Memories`]. By itself: nowhere, with no bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Place {
+    memory: u32,
+    at: u32,
+    len: u32,
+}
+
+impl Place {
+    /// The place of `len` bytes from `at` on in memory number `memory`; `None` where no memory is so large.
+    pub fn new(memory: usize, at: usize, len: usize) -> Option<Self> {
+        let small = |number: usize| u32::try_from(number).ok();
+        Some(Self { memory: small(memory)?, at: small(at)?, len: small(len)? })
+    }
+
+    /// How many bytes it has.
+    pub fn len(self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// Where it begins in its memory.
+    pub fn start(self) -> usize {
+        self.at as usize
+    }
+
+    /// The memory that it is in.
+    pub fn memory(self, memories: &[Bytes]) -> Option<&Bytes> {
+        memories.get(self.memory as usize)
+    }
+
+    /// What is there; nothing where there is no such place.
+    #[inline]
+    pub fn of(self, memories: &[Bytes]) -> &[u8] {
+        let memory = self.memory(memories).map_or(&[][..], |memory| memory);
+        memory.get(self.start()..self.start() + self.len()).unwrap_or_default()
+    }
+
+    /// The same, as a part of its memory.
+    fn part_of(self, memories: &[Bytes]) -> Bytes {
+        self.memory(memories).map_or_else(Bytes::new, |memory| memory.slice_ref(self.of(memories)))
+    }
+
+    /// The same place once there are so many memories before its own.
+    fn behind(self, memories: usize) -> Self {
+        Self { memory: self.memory.saturating_add(memories as u32), ..self }
+    }
+}
+
+impl PinnedCell {
+    /// The same cell once there are so many memories before its own.
+    pub(crate) fn behind(self, memories: usize) -> Self {
+        let (qualifier, value) = (self.qualifier.behind(memories), self.value.behind(memories));
+        Self { qualifier, value, ..self }
+    }
+}
+
+impl From<PinnedRow> for Row {
+    fn from(row: PinnedRow) -> Self {
+        let PinnedRow { key, memories, cells } = row;
+        let cell = |PinnedCell { family, qualifier, timestamp, value }: PinnedCell| Cell {
+            family,
+            qualifier: qualifier.part_of(&memories),
+            timestamp,
+            value: value.part_of(&memories),
+        };
+        Self { key, cells: cells.into_iter().map(cell).collect() }
+    }
+}
+
+/// A row as a read meets it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReadRow {
+    /// As it lies in memory.
+    Pinned(PinnedRow),
+    /// Of records that were merged, or with values that were fetched.
+    Merged(Row),
+}
+
+impl ReadRow {
+    /// The row key.
+    pub fn key(&self) -> &Bytes {
+        match self {
+            Self::Pinned(row) => &row.key,
+            Self::Merged(row) => &row.key,
+        }
+    }
+
+    /// Its cells, in order.
+    pub fn cells(&self) -> impl Iterator<Item = CellView<'_>> {
+        (0..).map_while(|at| self.cell(at))
+    }
+
+    fn cell(&self, at: usize) -> Option<CellView<'_>> {
+        Some(match self {
+            Self::Pinned(row) => {
+                let PinnedCell { family, qualifier, timestamp, value } = *row.cells.get(at)?;
+                let (qualifier, value) = (qualifier.of(&row.memories), value.of(&row.memories));
+                CellView { family, qualifier, timestamp, value }
+            }
+            Self::Merged(row) => {
+                let Cell { family, qualifier, timestamp, value } = row.cells.get(at)?;
+                CellView { family: *family, qualifier, timestamp: *timestamp, value }
+            }
+        })
+    }
+}
+
+/// A cell of a [`ReadRow`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CellView<'a> {
+    /// Its family.
+    pub family: FamilyId,
+    /// Its qualifier.
+    pub qualifier: &'a [u8],
+    /// Its timestamp in microseconds.
+    pub timestamp: Timestamp,
+    /// Its value.
+    pub value: &'a [u8],
+}
+
+impl From<ReadRow> for Row {
+    fn from(row: ReadRow) -> Self {
+        match row {
+            ReadRow::Pinned(row) => row.into(),
+            ReadRow::Merged(row) => row,
+        }
+    }
 }
 
 /// One change to a row. Timestamps are microseconds.

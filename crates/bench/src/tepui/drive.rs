@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use tepui_engine::cell::{Row, RowRange};
+use tepui_engine::cell::{ReadRow, RowRange};
 use tepui_engine::read::{FamilyProjection, Projection};
 use tepui_engine::tablet::{ReadView, ScanOptions};
 
@@ -232,7 +232,7 @@ impl Worker<'_> {
         key: &mut Vec<u8>,
     ) -> Result<Found> {
         self.dataset.key_into(row, key);
-        match self.store.tablet.read_row(key, ask, ReadView::Durable).await? {
+        match self.store.tablet.read_row_in_place(key, ask, ReadView::Durable).await? {
             Some(found) => self.check(row, &found, &columns, depth),
             None => Ok(Found::default()),
         }
@@ -281,13 +281,13 @@ impl Worker<'_> {
         let mut check = ScanCheck::new(self.dataset, row, reverse, depth);
         let mut total = Found::default();
         while total.rows < u64::from(rows)
-            && let Some(found) = stream.next().await?
+            && let Some(found) = stream.next_in_place().await?
         {
-            if found.cells.is_empty() {
+            if found.cells().next().is_none() {
                 continue;
             }
             total.rows += 1;
-            total.value_bytes += match check.row(&found.key)? {
+            total.value_bytes += match check.row(found.key())? {
                 Some(number) => self.check(number, &found, &self.all(), depth)?.value_bytes,
                 None => self.lengths(&found)?,
             };
@@ -299,42 +299,43 @@ impl Worker<'_> {
     fn check(
         &self,
         row: u64,
-        found: &Row,
+        found: &ReadRow,
         columns: &std::ops::Range<u32>,
         depth: Depth,
     ) -> Result<Found> {
-        if depth == Depth::Full && found.key != self.dataset.key(row) {
+        if depth == Depth::Full && *found.key() != self.dataset.key(row) {
             return Err(Error::mismatch(format!(
                 "row {row} came back under the key {:?}",
-                found.key
+                found.key()
             )));
         }
         let expected = self.store.columns.sorted.iter().filter(|(_, c)| columns.contains(c));
-        let mut cells = found.cells.iter();
+        let mut cells = found.cells();
         let mut value_bytes = 0;
         for (qualifier, column) in expected {
             let cell =
                 cells.next().filter(|cell| cell.qualifier == qualifier).ok_or_else(|| {
                     Error::mismatch(format!("row {row} came back without column {column}"))
                 })?;
-            self.dataset.check(row, *column, &cell.value, depth)?;
+            self.dataset.check(row, *column, cell.value, depth)?;
             value_bytes += cell.value.len() as u64;
         }
         match cells.next() {
             Some(extra) => {
-                Err(Error::mismatch(format!("row {row} has a cell {:?} too many", extra.qualifier)))
+                let extra = extra.qualifier.escape_ascii();
+                Err(Error::mismatch(format!("row {row} has a cell \"{extra}\" too many")))
             }
             None => Ok(Found { rows: 1, value_bytes }),
         }
     }
 
     /// The bytes of a row's values, whose number must be right.
-    fn lengths(&self, found: &Row) -> Result<u64> {
-        let value_bytes: usize = found.cells.iter().map(|cell| cell.value.len()).sum();
+    fn lengths(&self, found: &ReadRow) -> Result<u64> {
+        let value_bytes: usize = found.cells().map(|cell| cell.value.len()).sum();
         if value_bytes != self.dataset.columns as usize * self.dataset.value_bytes {
             return Err(Error::mismatch(format!(
                 "{:?} came back with {value_bytes} bytes of values",
-                found.key
+                found.key()
             )));
         }
         Ok(value_bytes as u64)

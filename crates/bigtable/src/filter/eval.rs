@@ -38,8 +38,10 @@ const CELLS_GONE_THROUGH_MAX: u64 = 64 * CELLS_MAX as u64;
 /// Bytes of a value or qualifier that compare with a pattern in the time of one cell's step, roughly.
 const BYTES_A_CELL: usize = 128;
 
-pub(super) struct Evaluation<'a, C> {
+pub(super) struct Evaluation<'a, C: RowCell> {
     key: &'a [u8],
+    /// What the cells lie in.
+    memory: &'a C::Memory,
     families: &'a dyn FamilyNames,
     rng: &'a dyn Rng,
     /// What sinks took.
@@ -50,8 +52,13 @@ pub(super) struct Evaluation<'a, C> {
 }
 
 impl<'a, C: RowCell> Evaluation<'a, C> {
-    pub(super) fn new(key: &'a [u8], families: &'a dyn FamilyNames, rng: &'a dyn Rng) -> Self {
-        Self { key, families, rng, sunk: Vec::new(), waiting: 0, gone_through: 0 }
+    pub(super) fn new(
+        key: &'a [u8],
+        memory: &'a C::Memory,
+        families: &'a dyn FamilyNames,
+        rng: &'a dyn Rng,
+    ) -> Self {
+        Self { key, memory, families, rng, sunk: Vec::new(), waiting: 0, gone_through: 0 }
     }
 
     /// The output for a row of these cells, and how many cells the steps went through. `duplicates` says whether the filter
@@ -65,7 +72,7 @@ impl<'a, C: RowCell> Evaluation<'a, C> {
         self.apply(node, &mut cells)?;
         if !self.sunk.is_empty() {
             cells.append(&mut self.sunk);
-            sort(&mut cells);
+            sort(&mut cells, self.memory);
         }
         // Without copies, the row is no larger than the engine lets a read be.
         if duplicates {
@@ -80,14 +87,16 @@ impl<'a, C: RowCell> Evaluation<'a, C> {
 
     /// Recursion is bounded by the depth that compilation allows.
     fn apply(&mut self, node: &Node, cells: &mut Vec<C>) -> Result<()> {
+        let memory = self.memory;
         self.go_through(match node {
             // Their parts are counted, and the copies that they make.
             Node::Chain(_) | Node::Interleave(_) | Node::Condition { .. } => 0,
             Node::ValueRegex(_) => {
-                cells.iter().map(|cell| 1 + cell.value().len() / BYTES_A_CELL).sum()
+                cells.iter().map(|cell| 1 + cell.value_len() / BYTES_A_CELL).sum()
             }
             Node::QualifierRegex(_) => {
-                cells.iter().map(|cell| 1 + cell.qualifier().len() / BYTES_A_CELL).sum()
+                let len = |cell: &C| cell.qualifier(memory).len();
+                cells.iter().map(|cell| 1 + len(cell) / BYTES_A_CELL).sum()
             }
             _ => cells.len(),
         })?;
@@ -133,24 +142,24 @@ impl<'a, C: RowCell> Evaluation<'a, C> {
                 self.retain_families(cells, |name| regex.is_match(name.as_bytes()));
             }
             Node::QualifierRegex(regex) => {
-                retain_columns(cells, |_, qualifier| regex.is_match(qualifier));
+                retain_columns(cells, memory, |qualifier| regex.is_match(qualifier));
             }
             Node::ColumnRange { family, qualifiers } => {
                 self.retain_families(cells, |name| name == family);
-                retain_columns(cells, |_, qualifier| qualifiers.contains(qualifier));
+                retain_columns(cells, memory, |qualifier| qualifiers.contains(qualifier));
             }
             Node::Timestamps(range) => cells.retain(|cell| range.contains(cell.timestamp())),
-            Node::ValueRegex(regex) => cells.retain(|cell| regex.is_match(cell.value())),
-            Node::ValueRange(range) => cells.retain(|cell| range.contains(cell.value())),
-            Node::ValueBitmask(mask) => cells.retain(|cell| has_bits(cell.value(), mask)),
+            Node::ValueRegex(regex) => cells.retain(|cell| regex.is_match(cell.value(memory))),
+            Node::ValueRange(range) => cells.retain(|cell| range.contains(cell.value(memory))),
+            Node::ValueBitmask(mask) => cells.retain(|cell| has_bits(cell.value(memory), mask)),
             Node::RowOffset(count) => {
                 cells.drain(..(*count).min(cells.len()));
             }
             Node::RowLimit(count) => cells.truncate(*count),
-            Node::ColumnLimit(count) => limit_columns(cells, *count),
+            Node::ColumnLimit(count) => limit_columns(cells, memory, *count),
             Node::StripValue => {
                 for cell in cells {
-                    cell.cell_mut().value = Bytes::new();
+                    cell.strip_value();
                 }
             }
             Node::Label(label) => {
@@ -181,7 +190,7 @@ impl<'a, C: RowCell> Evaluation<'a, C> {
         self.waiting -= cells.len();
         if outputs > 1 {
             self.go_through(cells.len())?;
-            sort(cells);
+            sort(cells, self.memory);
         }
         Ok(())
     }
@@ -252,38 +261,43 @@ fn has_bits(value: &[u8], mask: &[u8]) -> bool {
     value.len() == mask.len() && value.iter().zip(mask).all(|(v, m)| v & m == *m)
 }
 
-fn sort<C: RowCell>(cells: &mut [C]) {
+fn sort<C: RowCell>(cells: &mut [C], memory: &C::Memory) {
     cells.sort_by(|a, b| {
-        (a.family(), a.qualifier(), Reverse(a.timestamp())).cmp(&(
+        (a.family(), a.qualifier(memory), Reverse(a.timestamp())).cmp(&(
             b.family(),
-            b.qualifier(),
+            b.qualifier(memory),
             Reverse(b.timestamp()),
         ))
     });
 }
 
 /// Keeps the cells of columns that `keep` accepts, asking it once for each run of one column.
-fn retain_columns<C: RowCell>(cells: &mut Vec<C>, keep: impl Fn(FamilyId, &[u8]) -> bool) {
-    let mut last: Option<(FamilyId, Bytes, bool)> = None;
-    cells.retain(|cell| match &last {
-        Some((family, qualifier, kept))
-            if *family == cell.family() && qualifier == cell.qualifier() =>
-        {
-            *kept
-        }
-        _ => {
-            let kept = keep(cell.family(), cell.qualifier());
-            last = Some((cell.family(), cell.qualifier().clone(), kept));
-            kept
+fn retain_columns<C: RowCell>(
+    cells: &mut Vec<C>,
+    memory: &C::Memory,
+    keep: impl Fn(&[u8]) -> bool,
+) {
+    let mut kept = None;
+    let mut last = Vec::new();
+    cells.retain(|cell| {
+        let qualifier = cell.qualifier(memory);
+        match kept {
+            Some(kept) if last == qualifier => kept,
+            _ => {
+                last.clear();
+                last.extend_from_slice(qualifier);
+                *kept.insert(keep(qualifier))
+            }
         }
     });
 }
 
 /// Keeps the first `count` cells of each column, at least one.
-fn limit_columns<C: RowCell>(cells: &mut Vec<C>, count: usize) {
+fn limit_columns<C: RowCell>(cells: &mut Vec<C>, memory: &C::Memory, count: usize) {
     let mut seen = 1;
     cells.dedup_by(|cell, kept| {
-        let is_same = kept.family() == cell.family() && kept.qualifier() == cell.qualifier();
+        let is_same =
+            kept.family() == cell.family() && kept.qualifier(memory) == cell.qualifier(memory);
         seen = if is_same { seen + 1 } else { 1 };
         seen > count
     });

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use prost::Message;
-use tepui_engine::cell::{Cell, FamilyId, Row, RowRange, Timestamp};
+use tepui_engine::cell::{Cell, FamilyId, PinnedCell, Place, Row, RowRange, Timestamp};
 use tepui_engine::io::Rng;
 use tepui_engine::read::{FamilyProjection, Projection};
 
@@ -47,77 +47,153 @@ pub struct Filter {
 
 /// A cell that a filter let through.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FilteredCell {
+pub struct FilteredCell<C = Cell> {
     /// The cell; its value is empty where the filter stripped it.
-    pub cell: Cell,
+    pub cell: C,
     /// Its labels, at most one today.
     pub labels: Vec<String>,
 }
 
-/// A cell within a filter: the engine's own, or one that can have labels. Most filters give none, and then cells stay where
+/// A cell within a filter: one of the engine's, or that with labels. Most filters give none, and then cells stay where
 /// they were read to.
 pub trait RowCell: Clone {
-    /// The cell.
-    fn cell(&self) -> &Cell;
-    /// The cell, to be changed.
-    fn cell_mut(&mut self) -> &mut Cell;
-    /// Its labels.
-    fn labels(&self) -> &[String];
-    /// Adds a label, where it can have any.
-    fn label(&mut self, label: &str);
+    /// What the cells of a row lie in, where they do not have it themselves.
+    type Memory: ?Sized;
 
     /// Its family.
-    fn family(&self) -> FamilyId {
-        self.cell().family
-    }
-
+    fn family(&self) -> FamilyId;
     /// Its qualifier.
-    fn qualifier(&self) -> &Bytes {
-        &self.cell().qualifier
-    }
-
+    fn qualifier<'a>(&'a self, memory: &'a Self::Memory) -> &'a [u8];
     /// Its timestamp in microseconds.
-    fn timestamp(&self) -> Timestamp {
-        self.cell().timestamp
-    }
-
+    fn timestamp(&self) -> Timestamp;
+    /// What its value lies in, and where it begins there; `None` where it is empty.
+    fn value_memory<'a>(&'a self, memory: &'a Self::Memory) -> Option<(&'a Bytes, usize)>;
     /// Its value; empty where the filter stripped it.
-    fn value(&self) -> &Bytes {
-        &self.cell().value
-    }
-
+    fn value<'a>(&'a self, memory: &'a Self::Memory) -> &'a [u8];
+    /// Bytes of that.
+    fn value_len(&self) -> usize;
+    /// Strips it of its value.
+    fn strip_value(&mut self);
     /// Bytes that the cell takes in a response, less framing.
-    fn bytes(&self) -> u64 {
-        let labels: usize = self.labels().iter().map(String::len).sum();
-        (self.qualifier().len() + self.value().len() + labels) as u64
-    }
-}
+    fn bytes(&self) -> u64;
 
-impl RowCell for Cell {
-    fn cell(&self) -> &Cell {
-        self
-    }
-
-    fn cell_mut(&mut self) -> &mut Cell {
-        self
-    }
-
+    /// Its labels.
     fn labels(&self) -> &[String] {
         &[]
     }
 
+    /// Adds a label, where it can have any.
     fn label(&mut self, _label: &str) {
         debug_assert!(false, "a filter with labels is given cells that can have them");
     }
 }
 
-impl RowCell for FilteredCell {
-    fn cell(&self) -> &Cell {
-        &self.cell
+impl RowCell for Cell {
+    type Memory = ();
+
+    fn family(&self) -> FamilyId {
+        self.family
     }
 
-    fn cell_mut(&mut self) -> &mut Cell {
-        &mut self.cell
+    fn qualifier<'a>(&'a self, _memory: &'a ()) -> &'a [u8] {
+        &self.qualifier
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        self.timestamp
+    }
+
+    fn value_memory<'a>(&'a self, _memory: &'a ()) -> Option<(&'a Bytes, usize)> {
+        Some((&self.value, 0))
+    }
+
+    fn value<'a>(&'a self, _memory: &'a ()) -> &'a [u8] {
+        &self.value
+    }
+
+    fn value_len(&self) -> usize {
+        self.value.len()
+    }
+
+    fn strip_value(&mut self) {
+        self.value = Bytes::new();
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.qualifier.len() + self.value.len()) as u64
+    }
+}
+
+impl RowCell for PinnedCell {
+    type Memory = [Bytes];
+
+    fn family(&self) -> FamilyId {
+        self.family
+    }
+
+    fn qualifier<'a>(&'a self, memory: &'a [Bytes]) -> &'a [u8] {
+        self.qualifier.of(memory)
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        self.timestamp
+    }
+
+    fn value_memory<'a>(&'a self, memory: &'a [Bytes]) -> Option<(&'a Bytes, usize)> {
+        Some((self.value.memory(memory)?, self.value.start()))
+    }
+
+    fn value<'a>(&'a self, memory: &'a [Bytes]) -> &'a [u8] {
+        self.value.of(memory)
+    }
+
+    fn value_len(&self) -> usize {
+        self.value.len()
+    }
+
+    fn strip_value(&mut self) {
+        self.value = Place::default();
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.qualifier.len() + self.value.len()) as u64
+    }
+}
+
+impl<C: RowCell> RowCell for FilteredCell<C> {
+    type Memory = C::Memory;
+
+    fn family(&self) -> FamilyId {
+        self.cell.family()
+    }
+
+    fn qualifier<'a>(&'a self, memory: &'a C::Memory) -> &'a [u8] {
+        self.cell.qualifier(memory)
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        self.cell.timestamp()
+    }
+
+    fn value_memory<'a>(&'a self, memory: &'a C::Memory) -> Option<(&'a Bytes, usize)> {
+        self.cell.value_memory(memory)
+    }
+
+    fn value<'a>(&'a self, memory: &'a C::Memory) -> &'a [u8] {
+        self.cell.value(memory)
+    }
+
+    fn value_len(&self) -> usize {
+        self.cell.value_len()
+    }
+
+    fn strip_value(&mut self) {
+        self.cell.strip_value();
+    }
+
+    fn bytes(&self) -> u64 {
+        let labels: usize = self.labels.iter().map(String::len).sum();
+        self.cell.bytes() + labels as u64
     }
 
     fn labels(&self) -> &[String] {
@@ -131,14 +207,14 @@ impl RowCell for FilteredCell {
 
 /// What came out of a filter.
 #[derive(Debug)]
-pub(crate) enum Passed {
+pub(crate) enum Passed<C> {
     /// Of a filter that gives no labels.
-    Plain(Vec<Cell>),
+    Plain(Vec<C>),
     /// Of one that does.
-    Labelled(Vec<FilteredCell>),
+    Labelled(Vec<FilteredCell<C>>),
 }
 
-impl Passed {
+impl<C> Passed<C> {
     /// Whether nothing came out.
     pub(crate) fn is_empty(&self) -> bool {
         match self {
@@ -148,8 +224,8 @@ impl Passed {
     }
 }
 
-impl From<Cell> for FilteredCell {
-    fn from(cell: Cell) -> Self {
+impl<C> From<C> for FilteredCell<C> {
+    fn from(cell: C) -> Self {
         Self { cell, labels: Vec::new() }
     }
 }
@@ -224,7 +300,7 @@ impl Filter {
         families: &dyn FamilyNames,
         rng: &dyn Rng,
     ) -> Result<Vec<FilteredCell>> {
-        let (cells, _) = self.apply_counting(&row.key, row.cells, families, rng)?;
+        let (cells, _) = self.apply_counting(&row.key, row.cells, &(), families, rng)?;
         Ok(match cells {
             Passed::Plain(cells) => cells.into_iter().map(FilteredCell::from).collect(),
             Passed::Labelled(cells) => cells,
@@ -232,24 +308,27 @@ impl Filter {
     }
 
     /// The same, with the number of cells that the steps of the filter went through, each counted for each step.
-    pub(crate) fn apply_counting(
+    pub(crate) fn apply_counting<C: RowCell>(
         &self,
         key: &Bytes,
-        cells: Vec<Cell>,
+        cells: Vec<C>,
+        memory: &C::Memory,
         families: &dyn FamilyNames,
         rng: &dyn Rng,
-    ) -> Result<(Passed, u64)> {
+    ) -> Result<(Passed<C>, u64)> {
         if cells.is_empty() || !self.may_match(key) {
             return Ok((Passed::Plain(Vec::new()), 0));
         }
         let Self { root, duplicates, .. } = self;
         if self.labels {
             let cells = cells.into_iter().map(FilteredCell::from).collect();
-            let passed = eval::Evaluation::new(key, families, rng).run(root, cells, *duplicates);
-            passed.map(|(cells, steps)| (Passed::Labelled(cells), steps))
+            let evaluation = eval::Evaluation::new(key, memory, families, rng);
+            let (cells, steps) = evaluation.run(root, cells, *duplicates)?;
+            Ok((Passed::Labelled(cells), steps))
         } else {
-            let passed = eval::Evaluation::new(key, families, rng).run(root, cells, *duplicates);
-            passed.map(|(cells, steps)| (Passed::Plain(cells), steps))
+            let evaluation = eval::Evaluation::new(key, memory, families, rng);
+            let (cells, steps) = evaluation.run(root, cells, *duplicates)?;
+            Ok((Passed::Plain(cells), steps))
         }
     }
 

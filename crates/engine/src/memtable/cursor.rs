@@ -1,14 +1,15 @@
 //! Ways over a memtable: a cursor over the records of a range of rows, never blocked, and a walk over one row.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::skiplist::{ListCursor, Record, RowPlace, SharedValue, SkipList};
-use crate::cell::{FamilyId, Kind, RowRange, Seq, Timestamp, row_prefix};
+use crate::cell::{FamilyId, Kind, Place, RowRange, Seq, Timestamp, row_prefix};
 use crate::cursor::{Cursor, Entry, Step};
 use crate::error::Result;
-use crate::read::RecordInRow;
+use crate::read::{Pins, RecordInRow};
 use crate::sst::{Block, BlockRequest, RowSink};
 
 /// Bytes from which [`Cursor::value_bytes`] shares the memtable's memory instead of copying. A shared
@@ -196,12 +197,26 @@ impl RecordInRow for MemtableRow<'_> {
         self.record.key.timestamp()
     }
 
-    fn qualifier(&self) -> Bytes {
+    fn qualifier(&self) -> Cow<'_, [u8]> {
         self.record.key.qualifier()
     }
 
-    fn value(&self) -> Bytes {
-        bytes_of(self.record.value, || Some(self.place.shared_value()))
+    fn value(&self) -> &[u8] {
+        self.record.value
+    }
+
+    /// Copied.
+    fn pin_qualifier(&self, pins: &mut Pins) -> Option<Place> {
+        pins.copy(&self.record.key.qualifier())
+    }
+
+    /// Copied, or of larger ones a share.
+    fn pin_value(&self, pins: &mut Pins) -> Option<Place> {
+        let value = self.record.value;
+        if value.len() < SHARED_VALUE_BYTES_MIN {
+            return pins.copy(value);
+        }
+        pins.share(Bytes::from_owner(self.place.shared_value()))
     }
 
     fn is_of_same_column(&self) -> bool {

@@ -185,7 +185,7 @@ proptest! {
             for leave in leave.iter().cycle() {
                 let (Some(row), Some(key)) = (&mut walk, expected.get(at)) else { break };
                 let key = KeyView::parse(key).unwrap();
-                prop_assert_eq!(&row.value(), key.bytes());
+                prop_assert_eq!(row.value(), key.bytes());
                 prop_assert_eq!(row.seq(), key.seq());
                 let column = key.column_prefix().len();
                 // To the next record, cell, column, family.

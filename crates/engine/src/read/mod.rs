@@ -42,7 +42,7 @@ pub(crate) use level::{LevelCursor, LevelFile, LevelOptions};
 pub use merge::MergeCursor;
 pub(crate) use part::RowPart;
 pub(crate) use range_tombstones::RangeTombstones;
-pub(crate) use single::{Assembler, RecordInRow};
+pub(crate) use single::{Assembler, Pins, RecordInRow};
 pub use stream::{ReadSpec, RowStream};
 
 /// A range of qualifiers within a family.

@@ -17,37 +17,40 @@
 
 use std::cmp::Ordering;
 
-use crate::cell::{Cell, Seq};
+use bytes::Bytes;
+
+use crate::cell::{PinnedCell, PinnedRow, Seq};
 use crate::read::Projection;
 
-/// Cells of a row, by family, qualifier, and timestamp descending.
+/// A row without its key, and what joining it with others takes.
 #[derive(Debug, Default)]
 pub(crate) struct RowPart {
-    pub(crate) cells: Vec<Cell>,
-    /// The sequence of each.
+    pub(crate) row: PinnedRow,
+    /// The sequence of each cell.
     pub(crate) seqs: Vec<Seq>,
-    /// Bytes that they count as.
+    /// Bytes that the cells count as.
     pub(crate) bytes: u64,
 }
 
 impl RowPart {
     /// What `projection` wants of the row that has the cells of both.
     pub(crate) fn join(self, other: Self, projection: &Projection) -> Self {
-        if self.cells.is_empty() || other.cells.is_empty() {
-            return if self.cells.is_empty() { other } else { self };
+        if self.row.cells.is_empty() || other.row.cells.is_empty() {
+            return if self.row.cells.is_empty() { other } else { self };
         }
-        let all = self.cells.len() + other.cells.len();
-        let mut joined = Self {
-            cells: Vec::with_capacity(all),
-            seqs: Vec::with_capacity(all),
-            bytes: self.bytes.saturating_add(other.bytes),
-        };
-        let mut ours = self.cells.into_iter().zip(self.seqs).peekable();
-        let mut theirs = other.cells.into_iter().zip(other.seqs).peekable();
+        let PinnedRow { key, mut memories, cells: ours } = self.row;
+        let before = memories.len();
+        memories.extend(other.row.memories);
+        let all = ours.len() + other.row.cells.len();
+        let mut cells: Vec<PinnedCell> = Vec::with_capacity(all);
+        let mut seqs = Vec::with_capacity(all);
+        let mut ours = ours.into_iter().zip(self.seqs).peekable();
+        let theirs = other.row.cells.into_iter().map(|cell| cell.behind(before));
+        let mut theirs = theirs.zip(other.seqs).peekable();
         let mut versions = 0;
-        while (joined.cells.len() as u64) < u64::from(projection.cells_per_row_max) {
+        while (cells.len() as u64) < u64::from(projection.cells_per_row_max) {
             let order = match (ours.peek(), theirs.peek()) {
-                (Some((a, _)), Some((b, _))) => order(a, b),
+                (Some((a, _)), Some((b, _))) => order(a, b, &memories),
                 (Some(_), None) => Ordering::Less,
                 (None, _) => Ordering::Greater,
             };
@@ -60,34 +63,36 @@ impl RowPart {
                 }
             };
             let Some((cell, seq)) = next else { break };
-            let same_column =
-                |last: &Cell| last.family == cell.family && last.qualifier == cell.qualifier;
-            versions = if joined.cells.last().is_some_and(same_column) { versions + 1 } else { 1 };
+            let is_same_column = |last: &PinnedCell| by_column(last, &cell, &memories).is_eq();
+            versions = if cells.last().is_some_and(is_same_column) { versions + 1 } else { 1 };
             if versions <= projection.versions_max {
-                joined.cells.push(cell);
-                joined.seqs.push(seq);
+                cells.push(cell);
+                seqs.push(seq);
             }
         }
-        joined
+        let bytes = self.bytes.saturating_add(other.bytes);
+        Self { row: PinnedRow { key, memories, cells }, seqs, bytes }
     }
 }
 
 /// The order of cells within a row.
-fn order(a: &Cell, b: &Cell) -> Ordering {
-    let by_family = a.family.cmp(&b.family);
-    let by_column = by_family.then_with(|| a.qualifier.cmp(&b.qualifier));
-    by_column.then_with(|| b.timestamp.cmp(&a.timestamp))
+fn order(a: &PinnedCell, b: &PinnedCell, memories: &[Bytes]) -> Ordering {
+    by_column(a, b, memories).then_with(|| b.timestamp.cmp(&a.timestamp))
+}
+
+fn by_column(a: &PinnedCell, b: &PinnedCell, memories: &[Bytes]) -> Ordering {
+    let qualifiers = || a.qualifier.of(memories).cmp(b.qualifier.of(memories));
+    a.family.cmp(&b.family).then_with(qualifiers)
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use bytes::Bytes;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cell::{FamilyId, Timestamp};
+    use crate::cell::{FamilyId, Place, Row, Timestamp};
 
     type Key = (u32, u8, std::cmp::Reverse<Timestamp>);
 
@@ -99,15 +104,21 @@ mod tests {
             let version = versions.entry((*family, *qualifier)).or_default();
             *version += 1;
             if *version > projection.versions_max
-                || part.cells.len() as u64 >= u64::from(projection.cells_per_row_max)
+                || part.row.cells.len() as u64 >= u64::from(projection.cells_per_row_max)
             {
                 continue;
             }
-            part.cells.push(Cell {
+            let PinnedRow { memories, cells, .. } = &mut part.row;
+            let mut pin = |bytes: Vec<u8>| {
+                let place = Place::new(memories.len(), 0, bytes.len()).unwrap();
+                memories.push(bytes.into());
+                place
+            };
+            cells.push(PinnedCell {
                 family: FamilyId(*family),
-                qualifier: Bytes::copy_from_slice(&[*qualifier]),
+                qualifier: pin(vec![*qualifier]),
                 timestamp: timestamp.0,
-                value: Bytes::from(seq.to_string()),
+                value: pin(seq.to_string().into()),
             });
             part.seqs.push(*seq);
         }
@@ -140,7 +151,7 @@ mod tests {
                 joined = joined.join(wanted(&here, &projection), &projection);
             }
             let expected = wanted(&all, &projection);
-            prop_assert_eq!(joined.cells, expected.cells);
+            prop_assert_eq!(Row::from(joined.row), Row::from(expected.row));
             prop_assert_eq!(joined.seqs, expected.seqs);
         }
     }

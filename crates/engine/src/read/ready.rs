@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::cell::Row;
+use crate::cell::{PinnedRow, ReadRow};
 use crate::error::Result;
 use crate::values::{Elsewhere, FoundRow, ValuePointer, batch_len};
 
@@ -19,7 +19,7 @@ struct Lacking {
 /// Rows in the order in which they are returned, numbered through.
 #[derive(Debug, Default)]
 pub(super) struct ReadyRows {
-    rows: VecDeque<Row>,
+    rows: VecDeque<ReadRow>,
     /// Rows that were returned: the number of the first.
     returned: u64,
     /// In the order of the rows.
@@ -43,7 +43,7 @@ impl ReadyRows {
     }
 
     pub(super) fn push(&mut self, found: FoundRow) {
-        self.rows.push_back(found.row);
+        self.rows.push_back(ReadRow::Merged(found.row));
         self.fetch(found.elsewhere);
     }
 
@@ -52,9 +52,9 @@ impl ReadyRows {
     #[inline]
     pub(super) fn push_with(
         &mut self,
-        make: impl FnOnce(&mut Row) -> Result<bool>,
+        make: impl FnOnce(&mut ReadRow) -> Result<bool>,
     ) -> Result<bool> {
-        self.rows.push_back(Row { key: Bytes::new(), cells: Vec::new() });
+        self.rows.push_back(ReadRow::Pinned(PinnedRow::default()));
         let is_kept = self.rows.back_mut().map_or(Ok(false), make);
         if !matches!(is_kept, Ok(true)) {
             self.rows.pop_back();
@@ -73,7 +73,7 @@ impl ReadyRows {
     }
 
     /// The first row, if it has all its values.
-    pub(super) fn pop(&mut self) -> Option<Row> {
+    pub(super) fn pop(&mut self) -> Option<ReadRow> {
         if self.lacking.front().is_some_and(|first| first.row == self.returned) {
             return None;
         }
@@ -97,8 +97,8 @@ impl ReadyRows {
             self.fetch_bytes -= u64::from(place.pointer.value_len);
             match value {
                 Ok(value) => {
-                    let cell = self.rows.get_mut(at).and_then(|r| r.cells.get_mut(place.cell));
-                    if let Some(cell) = cell {
+                    let Some(ReadRow::Merged(row)) = self.rows.get_mut(at) else { continue };
+                    if let Some(cell) = row.cells.get_mut(place.cell) {
                         cell.value = value;
                     }
                 }

@@ -5,9 +5,14 @@
 //! Only values are handled here. A tombstone, an operand of an aggregate, or a row beyond the size limit sends
 //! the read to the general way, which knows all of that; the two agree on everything else.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
-use crate::cell::{Cell, FAMILY_NONE, FamilyId, Kind, Seq, Timestamp, unescape_into};
+use crate::cell::{
+    Cell, FAMILY_NONE, FamilyId, Kind, Memories, PinnedCell, PinnedRow, Place, ReadRow, Row, Seq,
+    Timestamp, unescape_into,
+};
 use crate::error::Result;
 use crate::memtable::MemtableRow;
 use crate::read::plan::in_ranges;
@@ -32,6 +37,9 @@ const IN_VAIN_MAX: usize = 256;
 /// Cells for which memory is taken at once, at most, since the row of a memtable before had so many.
 const CELLS_HINT_MAX: usize = 32;
 
+/// Bytes for which memory is taken at once, at most, likewise.
+const COPIED_HINT_MAX: usize = 4 << 10;
+
 /// Assembles rows, one after the other.
 #[derive(Debug)]
 pub(crate) struct Assembler<'a> {
@@ -46,10 +54,14 @@ pub(crate) struct Assembler<'a> {
     elsewhere: Vec<Elsewhere>,
     /// Of its qualifiers, these; `None` for all.
     ranges: Option<&'a [QualifierRange]>,
+    /// Bytes that the last row counts as, and the sequences of its cells where it is a part.
+    bytes: u64,
+    seqs: Vec<Seq>,
     /// Records of the last row of a memtable that were looked at.
     walked: usize,
-    /// Cells of the last one, which the next is taken to have as well.
+    /// Cells of the last one, and bytes of it that were copied, which the next is taken to have as well.
     cells_hint: usize,
+    copied_hint: usize,
 }
 
 impl<'a> Assembler<'a> {
@@ -69,40 +81,53 @@ impl<'a> Assembler<'a> {
             left_out: Some(Onward::Record),
             ranges: None,
             elsewhere: Vec::new(),
+            bytes: 0,
+            seqs: Vec::new(),
             walked: 0,
             cells_hint: 0,
+            copied_hint: 0,
         }
     }
 
-    /// Which values of the row that [`Self::cells`] gave last are to be fetched.
+    /// Which values of the last row are to be fetched.
     pub(crate) fn take_elsewhere(&mut self) -> Vec<Elsewhere> {
         std::mem::take(&mut self.elsewhere)
     }
 
-    /// The cells of a row, perhaps none, without the values that lie elsewhere; `None` where it takes the general
-    /// way.
-    pub(crate) fn cells(&mut self, row: &RowInBlock<'_>) -> Result<Option<Vec<Cell>>> {
-        let mut cells = Vec::new();
-        Ok(self.cells_into(row, &mut cells)?.then_some(cells))
+    /// A row with its cells, perhaps none, and with no key, without the values that lie elsewhere; `None` where it takes the
+    /// general way.
+    pub(crate) fn row(&mut self, row: &RowInBlock<'_>) -> Result<Option<PinnedRow>> {
+        let mut pinned = PinnedRow::default();
+        Ok(self.row_into(row, &mut pinned, false)?.then_some(pinned))
     }
 
-    /// The same, into their place; false where it takes the general way, and what is in their place is then of no use.
-    pub(crate) fn cells_into(
+    /// The same, into its place; false where it takes the general way, and what is in its place is then of no use. `as_part`: with the
+    /// sequences of the cells.
+    #[inline]
+    fn row_into(
         &mut self,
         row: &RowInBlock<'_>,
-        cells: &mut Vec<Cell>,
+        pinned: &mut PinnedRow,
+        as_part: bool,
     ) -> Result<bool> {
-        let mut so_far = self.begin(cells, row.records_hint(), false);
-        self.assemble(row, &mut so_far)
+        pinned.memories.push(row.memory().clone());
+        let mut so_far = self.begin(pinned, row.records_hint(), Vec::new(), as_part);
+        let is_all = self.assemble(row, &mut so_far)?;
+        (self.bytes, self.seqs) = (so_far.bytes, so_far.seqs);
+        Ok(is_all)
     }
 
     /// The same as one part of a row, to be joined with others; `None` also where values lie elsewhere.
     pub(crate) fn part(&mut self, row: &RowInBlock<'_>) -> Result<Option<RowPart>> {
-        let mut cells = Vec::new();
-        let mut so_far = self.begin(&mut cells, row.records_hint(), true);
-        let is_all = self.assemble(row, &mut so_far)? && self.elsewhere.is_empty();
-        let SoFar { seqs, bytes, .. } = so_far;
-        Ok(is_all.then_some(RowPart { cells, seqs, bytes }))
+        let mut pinned = PinnedRow::default();
+        let is_all = self.row_into(row, &mut pinned, true)?;
+        Ok(self.as_part(pinned, is_all))
+    }
+
+    /// The part that the last row is, if that is all of it.
+    fn as_part(&mut self, row: PinnedRow, is_all: bool) -> Option<RowPart> {
+        let seqs = std::mem::take(&mut self.seqs);
+        (is_all && self.elsewhere.is_empty()).then_some(RowPart { row, seqs, bytes: self.bytes })
     }
 
     #[inline]
@@ -110,7 +135,7 @@ impl<'a> Assembler<'a> {
         let mut onward = Onward::Record;
         if self.wants_any() {
             row.walk(|record| {
-                onward = self.take(so_far, &record);
+                onward = self.take(so_far, record);
                 !matches!(onward, Onward::Nowhere | Onward::General)
             })?;
         }
@@ -119,18 +144,30 @@ impl<'a> Assembler<'a> {
 
     /// What a memtable has of a row, as [`Self::part`]; the row is left at the last record that was looked at.
     pub(crate) fn part_in_memory(&mut self, row: &mut MemtableRow<'_>) -> Option<RowPart> {
-        let mut cells = Vec::new();
-        let mut so_far = self.begin(&mut cells, 0, true);
-        let is_all = self.assemble_in_memory(row, &mut so_far) && self.elsewhere.is_empty();
-        let SoFar { seqs, bytes, .. } = so_far;
-        is_all.then_some(RowPart { cells, seqs, bytes })
+        let mut pinned = PinnedRow::default();
+        let is_all = self.in_memory_into(row, &mut pinned, true);
+        self.as_part(pinned, is_all)
     }
 
-    /// The same as [`Self::cells_into`].
-    fn cells_in_memory(&mut self, row: &mut MemtableRow<'_>, cells: &mut Vec<Cell>) -> bool {
-        let mut so_far = self.begin(cells, self.cells_hint, false);
+    /// The same as [`Self::row_into`].
+    fn in_memory_into(
+        &mut self,
+        row: &mut MemtableRow<'_>,
+        pinned: &mut PinnedRow,
+        as_part: bool,
+    ) -> bool {
+        // What is copied of it.
+        pinned.memories.push(Bytes::new());
+        let copied = Vec::with_capacity(self.copied_hint);
+        let mut so_far = self.begin(pinned, self.cells_hint, copied, as_part);
         let is_all = self.assemble_in_memory(row, &mut so_far);
-        self.cells_hint = cells.len().min(CELLS_HINT_MAX);
+        let copied = so_far.pins.copied;
+        (self.bytes, self.seqs) = (so_far.bytes, so_far.seqs);
+        self.cells_hint = pinned.cells.len().min(CELLS_HINT_MAX);
+        self.copied_hint = copied.len().min(COPIED_HINT_MAX);
+        if let Some(memory) = pinned.memories.first_mut() {
+            *memory = copied.into();
+        }
         is_all
     }
 
@@ -164,19 +201,20 @@ impl<'a> Assembler<'a> {
 
     fn begin<'c>(
         &mut self,
-        cells: &'c mut Vec<Cell>,
+        row: &'c mut PinnedRow,
         cells_expected: usize,
+        copied: Vec<u8>,
         as_part: bool,
     ) -> SoFar<'c> {
         self.elsewhere.clear();
         SoFar {
-            cells,
+            pins: Pins { memories: &mut row.memories, copied },
+            cells: &mut row.cells,
             seqs: Vec::new(),
             bytes: 0,
             cells_expected,
             as_part,
             column_wanted: false,
-            qualifier: None,
             versions: 0,
             last_timestamp: None,
         }
@@ -201,13 +239,8 @@ impl<'a> Assembler<'a> {
             return Onward::General;
         }
         if !same_column {
-            so_far.qualifier = None;
-            so_far.column_wanted = true;
-            if let Some(ranges) = self.ranges {
-                let raw = record.qualifier();
-                so_far.column_wanted = in_ranges(ranges, &raw);
-                so_far.qualifier = Some(raw);
-            }
+            let ranges = self.ranges;
+            so_far.column_wanted = ranges.is_none_or(|r| in_ranges(r, &record.qualifier()));
             so_far.versions = 0;
             so_far.last_timestamp = None;
         }
@@ -227,24 +260,26 @@ impl<'a> Assembler<'a> {
         }
         so_far.last_timestamp = Some(timestamp);
         let is_last = so_far.versions + 1 == projection.versions_max;
-        let qualifier = match &so_far.qualifier {
-            Some(known) => known.clone(),
-            None if is_last => record.qualifier(),
-            None => so_far.qualifier.insert(record.qualifier()).clone(),
+        let (cells, pins) = (&mut *so_far.cells, &mut so_far.pins);
+        let qualifier = match cells.last() {
+            Some(last) if so_far.versions > 0 => Some(last.qualifier),
+            _ => record.pin_qualifier(pins),
         };
-        let cells = &mut *so_far.cells;
-        let is_read = projection.values || kind == Kind::ValueElsewhere;
-        let mut value = if is_read { record.value() } else { Bytes::new() };
-        let mut value_len = value.len();
-        if kind == Kind::ValueElsewhere {
+        let (value, value_len) = if kind == Kind::ValueElsewhere {
             // One that is malformed is for the general way to report.
-            let Ok(pointer) = ValuePointer::decode(&value) else { return Onward::General };
-            (value, value_len) = (Bytes::new(), 0);
+            let Ok(pointer) = ValuePointer::decode(record.value()) else { return Onward::General };
             if projection.values {
-                value_len = pointer.value_len as usize;
                 self.elsewhere.push(Elsewhere { cell: cells.len(), pointer });
             }
-        }
+            let fetched = if projection.values { pointer.value_len as usize } else { 0 };
+            (Some(Place::default()), fetched)
+        } else if projection.values {
+            let value = record.pin_value(pins);
+            (value, value.map_or(0, Place::len))
+        } else {
+            (Some(Place::default()), 0)
+        };
+        let (Some(qualifier), Some(value)) = (qualifier, value) else { return Onward::General };
         so_far.bytes += (qualifier.len() + value_len + size_of::<Cell>()) as u64;
         if so_far.bytes > self.row_bytes_max {
             return Onward::General;
@@ -252,7 +287,7 @@ impl<'a> Assembler<'a> {
         if cells.is_empty() {
             cells.reserve_exact(so_far.cells_expected);
         }
-        cells.push(Cell { family: self.family, qualifier, timestamp, value });
+        cells.push(PinnedCell { family: self.family, qualifier, timestamp, value });
         if so_far.as_part {
             so_far.seqs.push(record.seq());
         }
@@ -292,17 +327,46 @@ pub(crate) trait RecordInRow {
     /// Its timestamp, in microseconds.
     fn timestamp(&self) -> Timestamp;
     /// Its qualifier, unescaped.
-    fn qualifier(&self) -> Bytes;
+    fn qualifier(&self) -> Cow<'_, [u8]>;
     /// Its value.
-    fn value(&self) -> Bytes;
+    fn value(&self) -> &[u8];
+    /// Its qualifier where it can stay; `None` where there is no such place.
+    fn pin_qualifier(&self, pins: &mut Pins<'_>) -> Option<Place>;
+    /// The same of its value.
+    fn pin_value(&self, pins: &mut Pins<'_>) -> Option<Place>;
     /// Whether the record before it in the walk is of the same column.
     fn is_of_same_column(&self) -> bool;
+}
+
+/// What the cells of a row are pinned in.
+#[derive(Debug)]
+pub(crate) struct Pins<'c> {
+    /// The first is that of a block, or what is copied.
+    memories: &'c mut Memories,
+    copied: Vec<u8>,
+}
+
+impl Pins<'_> {
+    /// Where a copy is.
+    pub(crate) fn copy(&mut self, bytes: &[u8]) -> Option<Place> {
+        let at = self.copied.len();
+        self.copied.extend_from_slice(bytes);
+        Place::new(0, at, bytes.len())
+    }
+
+    /// Where memory of its own is.
+    pub(crate) fn share(&mut self, bytes: Bytes) -> Option<Place> {
+        let place = Place::new(self.memories.len(), 0, bytes.len());
+        self.memories.push(bytes);
+        place
+    }
 }
 
 /// What of a row is assembled so far.
 #[derive(Debug)]
 struct SoFar<'c> {
-    cells: &'c mut Vec<Cell>,
+    pins: Pins<'c>,
+    cells: &'c mut Vec<PinnedCell>,
     /// The sequence of each, where it is to be joined.
     seqs: Vec<Seq>,
     /// Bytes that the cells count as.
@@ -311,7 +375,7 @@ struct SoFar<'c> {
     /// Whether it is to be joined with other parts, which takes sequences.
     as_part: bool,
     column_wanted: bool,
-    qualifier: Option<Bytes>,
+    /// Cells of the column so far.
     versions: u32,
     last_timestamp: Option<Timestamp>,
 }
@@ -356,28 +420,32 @@ pub(super) struct RowTaker<'a> {
 }
 
 impl RowTaker<'_> {
-    /// Takes the row with this prefix, whose cells `assemble` puts into their place. It says how many records it looked at, about;
-    /// `None` where they take the general way.
+    /// Takes the row with this prefix, which `assemble` puts into its place. It says how many records it looked at, about, and
+    /// how many bytes the row counts as; `None` where it takes the general way.
     #[inline]
     fn take_with(
         &mut self,
         row_prefix: &[u8],
-        assemble: impl FnOnce(&mut Assembler<'_>, &mut Vec<Cell>) -> Result<Option<usize>>,
+        assemble: impl FnOnce(&mut Assembler<'_>, &mut PinnedRow) -> Result<Option<(usize, u64)>>,
     ) -> Result<bool> {
         let (assembler, keys, bytes) = (&mut self.assembler, &mut self.keys, &mut self.bytes);
         let mut taken = None;
         let is_kept = self.rows.push_with(|found| {
-            taken = assemble(assembler, &mut found.cells)?;
-            let is_kept = taken.is_some() && !found.cells.is_empty();
-            if is_kept {
-                *bytes += found.cells.iter().map(bytes_of).sum::<u64>();
+            let ReadRow::Pinned(row) = found else { return Ok(false) };
+            taken = assemble(assembler, row)?;
+            let Some((_, of_row)) = taken.filter(|_| !row.cells.is_empty()) else {
+                return Ok(false);
+            };
+            row.key = keys.key(row_prefix);
+            *bytes += of_row;
+            if !assembler.elsewhere.is_empty() {
+                let to_fetch = assembler.elsewhere.iter().map(|e| u64::from(e.pointer.value_len));
+                *bytes -= to_fetch.sum::<u64>();
+                *found = ReadRow::Merged(Row::from(std::mem::take(row)));
             }
-            if is_kept {
-                found.key = keys.key(row_prefix);
-            }
-            Ok(is_kept)
+            Ok(true)
         })?;
-        let Some(records) = taken else { return Ok(false) };
+        let Some((records, _)) = taken else { return Ok(false) };
         self.looked_at += records as u64;
         if self.keeps_last || !is_kept {
             self.last.clear();
@@ -393,9 +461,9 @@ impl RowTaker<'_> {
     pub(super) fn take_parts(&mut self, row_prefix: &[u8], joined: Joined) -> Result<()> {
         self.assembler.elsewhere.clear();
         let Joined { row, records } = joined;
-        self.take_with(row_prefix, |_, cells| {
-            *cells = row.cells;
-            Ok(Some(records))
+        self.take_with(row_prefix, |_, pinned| {
+            *pinned = row.row;
+            Ok(Some((records, row.bytes)))
         })?;
         Ok(())
     }
@@ -403,14 +471,16 @@ impl RowTaker<'_> {
 
 impl RowSink for RowTaker<'_> {
     fn take(&mut self, row_prefix: &[u8], row: &RowInBlock<'_>) -> Result<bool> {
-        self.take_with(row_prefix, |assembler, cells| {
-            Ok(assembler.cells_into(row, cells)?.then_some(row.records_hint()))
+        self.take_with(row_prefix, |assembler, pinned| {
+            let is_all = assembler.row_into(row, pinned, false)?;
+            Ok(is_all.then_some((row.records_hint(), assembler.bytes)))
         })
     }
 
     fn take_in_memory(&mut self, row_prefix: &[u8], row: &mut MemtableRow<'_>) -> Result<bool> {
-        self.take_with(row_prefix, |assembler, cells| {
-            Ok(assembler.cells_in_memory(row, cells).then_some(assembler.walked))
+        self.take_with(row_prefix, |assembler, pinned| {
+            let is_all = assembler.in_memory_into(row, pinned, false);
+            Ok(is_all.then_some((assembler.walked, assembler.bytes)))
         })
     }
 
@@ -423,11 +493,6 @@ impl RowSink for RowTaker<'_> {
         }
         self.rows_max.saturating_sub(self.rows.len())
     }
-}
-
-/// Memory of a cell, whose value may still have to be fetched.
-fn bytes_of(cell: &Cell) -> u64 {
-    (cell.qualifier.len() + cell.value.len() + size_of::<Cell>()) as u64
 }
 
 /// A row of several places, joined.

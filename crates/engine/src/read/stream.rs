@@ -23,7 +23,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::cell::{KeyView, Row, RowRange, Seq, row_prefix};
+use crate::cell::{KeyView, ReadRow, Row, RowRange, Seq, row_prefix};
 use crate::cursor::{Cursor, Step};
 use crate::error::{Error, Result};
 use crate::io::IoEngine;
@@ -226,6 +226,11 @@ impl RowStream {
     /// Awaits only where a block must be loaded. A future that is dropped unfinished loses nothing: the
     /// next call goes on where it stood.
     pub async fn next(&mut self) -> Result<Option<Row>> {
+        Ok(self.next_in_place().await?.map(Row::from))
+    }
+
+    /// The same, in the form in which it was met.
+    pub async fn next_in_place(&mut self) -> Result<Option<ReadRow>> {
         loop {
             if let Some(row) = self.ready.pop() {
                 return Ok(Some(row));
@@ -245,7 +250,7 @@ impl RowStream {
                 return Err(error);
             }
             match self.advance() {
-                Ok(Turn::Row(row)) => return Ok(Some(row)),
+                Ok(Turn::Row(row)) => return Ok(Some(ReadRow::Merged(row))),
                 Ok(Turn::Ready) => {}
                 Ok(Turn::End) if self.ready.is_empty() => return Ok(None),
                 Ok(Turn::End) => {}

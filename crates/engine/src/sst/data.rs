@@ -38,7 +38,7 @@ use std::cmp::Ordering;
 use bytes::Bytes;
 
 use crate::cell::{
-    FamilyId, Kind, Origin, Seq, TIMESTAMP_MAX, Timestamp, encode_family, encode_qualifier,
+    FamilyId, Kind, Origin, Place, Seq, TIMESTAMP_MAX, Timestamp, encode_family, encode_qualifier,
     encode_suffix,
 };
 use crate::codec::{Malformed, Parsed, Reader, slice};
@@ -153,6 +153,12 @@ impl Record {
     /// The group that it is in.
     pub(super) fn group(&self) -> usize {
         self.group
+    }
+
+    /// Where its value is, in a block that is memory number `memory`.
+    #[inline]
+    pub(super) fn value_place(&self, memory: usize) -> Option<Place> {
+        Place::new(memory, self.value_at, self.value_len)
     }
 
     /// Its value, as a part of `memory`: the block's own, or a lease of it.
@@ -462,11 +468,24 @@ impl DataBlock {
                 || self.qualifier(a.qualifier)? == self.qualifier(b.qualifier)?))
     }
 
-    /// The qualifier of a record, as a part of `memory`; empty without one.
+    /// The qualifier of a record; empty without one.
+    #[inline]
+    pub(super) fn qualifier_of(&self, record: &Record) -> &[u8] {
+        self.qualifier(record.qualifier).ok().flatten().unwrap_or_default()
+    }
+
+    /// The same, as a part of `memory`.
     #[inline]
     pub(super) fn qualifier_bytes(&self, memory: &Bytes, record: &Record) -> Bytes {
         let Some(index) = record.qualifier.checked_sub(1) else { return Bytes::new() };
         self.qualifier_range(index).and_then(|(at, len)| slice(memory, at, len)).unwrap_or_default()
+    }
+
+    /// The same in a block that is memory number `memory`: where it is. `None` where the block does not say.
+    #[inline]
+    pub(super) fn qualifier_place(&self, record: &Record, memory: usize) -> Option<Place> {
+        let Some(index) = record.qualifier.checked_sub(1) else { return Some(Place::default()) };
+        self.qualifier_range(index).ok().and_then(|(at, len)| Place::new(memory, at, len))
     }
 
     /// Appends the record's row prefix.

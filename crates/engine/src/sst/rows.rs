@@ -1,6 +1,7 @@
 //! Rows that lie whole in one block, handed over one by one without building a key for each record: what most
 //! of a scan meets once a tablet has settled, and what a point read finds.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use bytes::Bytes;
@@ -9,12 +10,12 @@ use super::block::Block;
 use super::cursor::{Held, Pending, SstCursor};
 use super::data::{DataBlock, Fresh, Record};
 use super::reader::SstReader;
-use crate::cell::{FamilyId, Kind, Seq, Timestamp};
+use crate::cell::{FamilyId, Kind, Place, Seq, Timestamp};
 use crate::codec::{Malformed, Parsed};
 use crate::cursor::Step;
 use crate::error::Result;
 use crate::memtable::MemtableRow;
-use crate::read::RecordInRow;
+use crate::read::{Pins, RecordInRow};
 
 /// What [`RowInBlock::records_hint`] says at most, whatever a block claims: a group's worth.
 const RECORDS_HINT_MAX: usize = 32;
@@ -46,7 +47,6 @@ pub struct RowInBlock<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowRecord<'a> {
     data: &'a DataBlock,
-    memory: &'a Bytes,
     record: &'a Record,
     /// Of the same column as the record before.
     same_column: bool,
@@ -68,18 +68,23 @@ impl<'a> RowInBlock<'a> {
         Ok(Self { reader, offset, data, memory, first, end_group })
     }
 
+    /// The block's memory: where the row's qualifiers and values lie, as memory number 0.
+    pub(crate) fn memory(&self) -> &Bytes {
+        self.memory
+    }
+
     /// Records of the row, as far as they are known without looking: at least one.
     pub(crate) fn records_hint(&self) -> usize {
         (self.first.left() + 1).min(RECORDS_HINT_MAX)
     }
 
     /// Shows the records of the row in order until `each` says that it has seen enough.
-    pub(crate) fn walk(&self, mut each: impl FnMut(RowRecord<'_>) -> bool) -> Result<()> {
+    pub(crate) fn walk(&self, mut each: impl FnMut(&RowRecord<'_>) -> bool) -> Result<()> {
         let damaged = |m: Malformed| self.reader.damaged(self.offset, m.what);
-        let (data, memory) = (self.data, self.memory);
+        let data = self.data;
         let is_last = |record: &Record| record.left() == 0 && record.group() + 1 >= self.end_group;
-        let first = RowRecord { data, memory, record: self.first, same_column: false };
-        if !each(first) || is_last(self.first) {
+        let first = RowRecord { data, record: self.first, same_column: false };
+        if !each(&first) || is_last(self.first) {
             return Ok(());
         }
         let mut record = *self.first;
@@ -92,8 +97,8 @@ impl<'a> RowInBlock<'a> {
             }
             let same_column = record.fresh == Fresh::Version
                 || data.same_column(before, record.column()).map_err(damaged)?;
-            let next = RowRecord { data, memory, record: &record, same_column };
-            if !each(next) || is_last(&record) {
+            let next = RowRecord { data, record: &record, same_column };
+            if !each(&next) || is_last(&record) {
                 return Ok(());
             }
         }
@@ -117,14 +122,20 @@ impl RecordInRow for RowRecord<'_> {
         self.record.timestamp
     }
 
-    /// Shares the block's memory.
-    fn qualifier(&self) -> Bytes {
-        self.data.qualifier_bytes(self.memory, self.record)
+    fn qualifier(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self.data.qualifier_of(self.record))
     }
 
-    /// Shares the block's memory.
-    fn value(&self) -> Bytes {
-        self.record.value_bytes(self.memory)
+    fn value(&self) -> &[u8] {
+        self.data.value(self.record)
+    }
+
+    fn pin_qualifier(&self, _pins: &mut Pins) -> Option<Place> {
+        self.data.qualifier_place(self.record, 0)
+    }
+
+    fn pin_value(&self, _pins: &mut Pins) -> Option<Place> {
+        self.record.value_place(0)
     }
 
     fn is_of_same_column(&self) -> bool {

@@ -177,7 +177,7 @@ fn current(cursor: &SstCursor) -> Option<Sample> {
     let parsed = KeyView::parse(entry.key.bytes()).unwrap();
     assert_eq!(parsed, entry.key);
     assert_eq!(cursor.value_bytes(), entry.value);
-    assert_eq!(cursor.qualifier_bytes(), parsed.qualifier());
+    assert_eq!(cursor.qualifier_bytes(), &parsed.qualifier()[..]);
     Some(Sample { key: entry.key.bytes().to_vec(), value: entry.value.to_vec() })
 }
 
@@ -332,14 +332,14 @@ proptest! {
             let expected: Vec<_> = records
                 .iter()
                 .filter(|r| r.view().row_prefix() == key.row_prefix())
-                .map(|r| (r.view().timestamp(), r.view().seq(), r.view().qualifier(), r.value.clone()))
+                .map(|r| (r.view().timestamp(), r.view().seq(), r.view().qualifier().into_owned(), r.value.clone()))
                 .collect();
             let ask = |probe: RowProbe| match look_up(&reader, &probe).unwrap() {
                 PointStage::Found(found) => {
                     let mut seen = Vec::new();
                     let row = found.row(&reader).unwrap();
                     row.walk(|r| {
-                        let (qualifier, value) = (r.qualifier(), r.value().to_vec());
+                        let (qualifier, value) = (r.qualifier().into_owned(), r.value().to_vec());
                         seen.push((r.timestamp(), r.seq(), qualifier, value));
                         true
                     })
@@ -353,8 +353,8 @@ proptest! {
             // by whoever asks for a column of the family.
             let family = if key.kind() == Kind::RowTombstone { FamilyId(77) } else { key.family() };
             ask(RowProbe::families(&row, &[FamilyId(99), family]));
-            let qualifier = if key.has_qualifier() { key.qualifier() } else { Bytes::from_static(b"other") };
-            let columns = vec![(FamilyId(99), b"no".to_vec()), (family, qualifier.to_vec())];
+            let qualifier = if key.has_qualifier() { key.qualifier().into_owned() } else { b"other".to_vec() };
+            let columns = vec![(FamilyId(99), b"no".to_vec()), (family, qualifier)];
             ask(RowProbe::columns(&row, columns));
         }
     }

@@ -419,7 +419,7 @@ mod tests {
             assert_eq!(step, Step::Ready);
             let Some(entry) = walk.entry() else { return Ok(out) };
             assert_eq!(walk.value_bytes(), entry.value);
-            assert_eq!(walk.qualifier_bytes(), entry.key.qualifier());
+            assert_eq!(walk.qualifier_bytes(), &entry.key.qualifier()[..]);
             out.push(Sample { key: entry.key.bytes().to_vec(), value: entry.value.to_vec() });
             step = walk.next()?;
         }

@@ -13,7 +13,7 @@
 //! At equal timestamps the younger place wins, by its sequence. An SST with tombstones is never left out: what they
 //! hide is older still, but may be in a file that is read. Aggregates are the sum of all places, so they take no part.
 
-use crate::cell::Cell;
+use crate::cell::{FamilyId, Timestamp};
 use crate::read::Projection;
 use crate::schema::TabletSchema;
 use crate::sst::{Loaded, RowProbe, SstReader};
@@ -44,16 +44,22 @@ impl NewestOf {
     }
 
     /// Whether `cells`, which a place younger than `older` has, leave nothing to find there.
-    pub(super) fn spares(self, cells: &[Cell], older: &SstReader) -> bool {
+    pub(super) fn spares(
+        self,
+        cells: impl Iterator<Item = (FamilyId, Timestamp)>,
+        older: &SstReader,
+    ) -> bool {
         if older.properties().tombstones() > 0 {
             return false;
         }
         let families = &older.properties().families;
-        let newer = |cell: &Cell| {
-            let known = families.get(&cell.family).filter(|family| family.cells > 0);
-            known.is_none_or(|family| family.timestamp_max <= cell.timestamp)
+        let newer = |(family, timestamp)| {
+            let known = families.get(&family).filter(|family| family.cells > 0);
+            known.is_none_or(|family| family.timestamp_max <= timestamp)
         };
-        cells.len() == self.columns && cells.iter().all(newer)
+        let mut found = 0;
+        let all_newer = cells.inspect(|_| found += 1).all(newer);
+        all_newer && found == self.columns
     }
 
     /// Whether whatever `younger` has of the columns would spare `older`.

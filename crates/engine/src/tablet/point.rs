@@ -20,7 +20,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use smallvec::SmallVec;
 
-use crate::cell::{Cell, Row, RowRange, SEQ_MAX, Seq};
+use crate::cell::{PinnedRow, ReadRow, Row, RowRange, SEQ_MAX, Seq};
 use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::ROW_READ_BYTES_MAX;
@@ -62,7 +62,7 @@ struct PointRead {
 
 /// What a look at what is in memory came to.
 enum Look {
-    Done(Option<Row>),
+    Done(Option<PinnedRow>),
     /// Of the row, values lie elsewhere.
     Values(ValueSource, FoundRow),
     /// Blocks are missing.
@@ -75,7 +75,9 @@ enum Look {
 
 /// What a finished lookup shows.
 enum Found {
-    Row(Option<FoundRow>),
+    Row(Option<PinnedRow>),
+    /// Values lie elsewhere.
+    Values(FoundRow),
     General,
 }
 
@@ -144,8 +146,10 @@ impl PointRead {
             };
             match stage {
                 PointStage::Found(found) => {
-                    let cells = wanted.assembler().cells(&found.row(younger)?)?;
-                    if cells.is_some_and(|cells| newest.spares(&cells, reader)) {
+                    let row = wanted.assembler().row(&found.row(younger)?)?;
+                    let cells = row.iter().flat_map(|row| &row.cells);
+                    let cells = cells.map(|cell| (cell.family, cell.timestamp));
+                    if row.is_some() && newest.spares(cells, reader) {
                         source.stage = PointStage::Absent;
                         want.truncate(missing);
                     }
@@ -178,25 +182,28 @@ impl PointRead {
             return Ok(Found::General);
         }
         let mut assembler = wanted.assembler();
-        let cells = match first {
+        let row = match first {
             Some(only) if alone => {
                 let row = only.row(view)?;
-                row.map(|row| assembler.cells(&row)).transpose()?.flatten()
+                row.map(|row| assembler.row(&row)).transpose()?.flatten()
             }
             _ => self.join(view, wanted)?,
         };
-        Ok(match cells {
-            Some(cells) if cells.is_empty() => Found::Row(None),
-            Some(cells) => {
-                let row = Row { key: Bytes::copy_from_slice(wanted.row), cells };
-                Found::Row(Some(FoundRow { row, elsewhere: assembler.take_elsewhere() }))
-            }
-            None => Found::General,
+        let Some(row) = row else { return Ok(Found::General) };
+        if row.cells.is_empty() {
+            return Ok(Found::Row(None));
+        }
+        let row = PinnedRow { key: Bytes::copy_from_slice(wanted.row), ..row };
+        let elsewhere = assembler.take_elsewhere();
+        Ok(if elsewhere.is_empty() {
+            Found::Row(Some(row))
+        } else {
+            Found::Values(FoundRow { row: row.into(), elsewhere })
         })
     }
 
-    /// The cells of the row that memory and the SSTs have; `None` where that takes merging.
-    fn join(&self, view: &View, wanted: Want<'_>) -> Result<Option<Vec<Cell>>> {
+    /// What memory and the SSTs have of the row; `None` where that takes merging.
+    fn join(&self, view: &View, wanted: Want<'_>) -> Result<Option<PinnedRow>> {
         if self.files().any(|file| file.found().is_none()) {
             return Ok(None);
         }
@@ -211,7 +218,7 @@ impl PointRead {
             let Some(part) = assembler.part(&row)? else { return Ok(None) };
             joined = joined.join(part, wanted.projection);
         }
-        Ok((joined.bytes <= ROW_READ_BYTES_MAX).then_some(joined.cells))
+        Ok((joined.bytes <= ROW_READ_BYTES_MAX).then_some(joined.row))
     }
 
     /// The SSTs that may have something of the row, newest first.
@@ -252,9 +259,19 @@ impl Tablet {
         projection: &Projection,
         view: ReadView<'_>,
     ) -> Result<Option<Row>> {
+        Ok(self.read_row_in_place(row, projection, view).await?.map(Row::from))
+    }
+
+    /// The same, in the form in which it was met.
+    pub async fn read_row_in_place(
+        &self,
+        row: &[u8],
+        projection: &Projection,
+        view: ReadView<'_>,
+    ) -> Result<Option<ReadRow>> {
         // The range of the row is made where it is needed: most reads end before.
         let (snapshot, mut read, mut want) = match self.look(row, projection, view)? {
-            Look::Done(row) => return Ok(row),
+            Look::Done(row) => return Ok(row.map(ReadRow::Pinned)),
             Look::Values(values, found) => return self.fill(values, found).await,
             Look::Merge(snapshot, read) => (snapshot, read, Vec::new()),
             Look::Wait(snapshot, read, want) => (snapshot, read, want),
@@ -267,10 +284,11 @@ impl Tablet {
                     let sst = snapshot.view.levels.get(source.place);
                     let reader = sst.map(|sst| sst.file.reader());
                     // One that cannot be opened is to fail the read only where it is needed; it says so below.
+                    let cells = cells.iter().map(|cell| (cell.family, cell.timestamp));
                     !matches!(reader, Some(Ok(older)) if newest.spares(cells, older))
                 });
                 if read.sources.is_empty() {
-                    return Ok(found);
+                    return Ok(found.map(ReadRow::Merged));
                 }
                 let schema = self.require_schema()?;
                 let wanted = Want { row, projection, schema: &schema, seq: snapshot.seq };
@@ -288,8 +306,8 @@ impl Tablet {
                 read.step(&snapshot.view, wanted, &mut want)?;
             }
             match read.finish(&snapshot.view, wanted)? {
-                Found::Row(None) => return Ok(None),
-                Found::Row(Some(found)) => {
+                Found::Row(row) => return Ok(row.map(ReadRow::Pinned)),
+                Found::Values(found) => {
                     return self.fill(self.value_source(&snapshot.view, true), found).await;
                 }
                 Found::General => {}
@@ -298,7 +316,7 @@ impl Tablet {
         let range = RowRange::row(row);
         let cursors = read.cursors(&snapshot.view, &range)?;
         drop(read);
-        self.merged(&snapshot, &range, projection, cursors).await
+        Ok(self.merged(&snapshot, &range, projection, cursors).await?.map(ReadRow::Merged))
     }
 
     /// [`Self::merge`], boxed, so that reads that take none stay small.
@@ -313,12 +331,10 @@ impl Tablet {
     }
 
     /// The row with the values that lie elsewhere.
-    async fn fill(&self, values: ValueSource, found: FoundRow) -> Result<Option<Row>> {
-        if found.elsewhere.is_empty() {
-            return Ok(Some(found.row));
-        }
+    async fn fill(&self, values: ValueSource, found: FoundRow) -> Result<Option<ReadRow>> {
         // Boxed, so that reads of rows without such values stay small.
-        Box::pin(values.fill_row(&*self.core.env.io, found)).await.map(Some)
+        let row = Box::pin(values.fill_row(&*self.core.env.io, found)).await?;
+        Ok(Some(ReadRow::Merged(row)))
     }
 
     /// The row as `cursors` together have it.
@@ -379,9 +395,8 @@ impl Tablet {
             return Ok(Look::Wait(snapshot(), read, want));
         }
         Ok(match read.finish(view, wanted)? {
-            Found::Row(None) => Look::Done(None),
-            Found::Row(Some(found)) if found.elsewhere.is_empty() => Look::Done(Some(found.row)),
-            Found::Row(Some(found)) => Look::Values(self.value_source(view, true), found),
+            Found::Row(row) => Look::Done(row),
+            Found::Values(found) => Look::Values(self.value_source(view, true), found),
             Found::General => Look::Merge(snapshot(), read),
         })
     }

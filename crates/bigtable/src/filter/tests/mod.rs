@@ -8,12 +8,13 @@ mod validity;
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use prost::Message;
-use tepui_engine::cell::{Cell, FamilyId, Row};
+use tepui_engine::cell::{Cell, FamilyId, PinnedRow, Row};
 use tepui_engine::io::Rng;
 
 use super::wire::{Condition, Filters, Kind, RowFilter, ValueBitmask};
-use super::{Filter, FilteredCell};
+use super::{Filter, FilteredCell, Passed};
 use crate::error::{Error, Result};
+use crate::in_place::pinned;
 
 /// Always the same number.
 #[derive(Debug)]
@@ -38,7 +39,23 @@ fn compile(filter: &RowFilter) -> Result<Filter> {
 }
 
 fn apply(filter: &RowFilter, row: &Row) -> Vec<FilteredCell> {
-    compile(filter).unwrap().apply(row.clone(), &names(), &Fixed(0)).unwrap()
+    let filter = compile(filter).unwrap();
+    let cells = filter.apply(row.clone(), &names(), &Fixed(0)).unwrap();
+    assert_eq!(apply_in_place(&filter, row), cells);
+    cells
+}
+
+/// The same of a row in place.
+fn apply_in_place(filter: &Filter, row: &Row) -> Vec<FilteredCell> {
+    let PinnedRow { key, memories, cells } = pinned(row);
+    let (passed, _) =
+        filter.apply_counting(&key, cells, &memories[..], &names(), &Fixed(0)).unwrap();
+    let (cells, labels): (Vec<_>, Vec<_>) = match passed {
+        Passed::Plain(cells) => cells.into_iter().map(|cell| (cell, Vec::new())).unzip(),
+        Passed::Labelled(cells) => cells.into_iter().map(|c| (c.cell, c.labels)).unzip(),
+    };
+    let row = Row::from(PinnedRow { key, memories, cells });
+    row.cells.into_iter().zip(labels).map(|(cell, labels)| FilteredCell { cell, labels }).collect()
 }
 
 /// A row of cells written `family:qualifier@timestamp=value`, in the engine's order.
