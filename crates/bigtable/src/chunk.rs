@@ -288,7 +288,9 @@ fn chunks<'a, C: RowCell>(
         let (value, start) = cell.value_memory(memory).unzip();
         let start = start.unwrap_or_default();
         let mut at = 0;
-        while let Some(value_len) = piece_len(cell.value(memory).get(at..).unwrap_or_default()) {
+        while whole > VALUE_PIECE_BYTES_MAX
+            && let Some(value_len) = piece_len(cell.value(memory).get(at..).unwrap_or_default())
+        {
             take(Chunk {
                 value,
                 value_at: start + at,

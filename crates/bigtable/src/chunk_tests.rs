@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use prost::Message;
-use tepui_engine::cell::{Cell, FamilyId, Row};
+use tepui_engine::cell::{Cell, FamilyId, PinnedRow, Row};
 
 use super::*;
 use crate::chunk_decoder::{DecodedCell, DecodedRow, Decoder};
@@ -383,13 +383,24 @@ proptest! {
         rows in any_rows(),
         pop_early in any::<bool>(),
         whole in any::<bool>(),
+        in_place in any::<bool>(),
         scanned_every in 1..6_usize,
     ) {
         let mut chunker = Chunker::new(families(), if whole { LargeRows::Whole } else { LargeRows::Split });
         let mut messages = Vec::new();
         let mut scanned = 0;
         for (i, cells) in rows.iter().enumerate() {
-            chunker.push_row(&format!("row-{i:03}").into(), cells.clone(), &());
+            let key = format!("row-{i:03}").into();
+            if in_place {
+                let cells = cells.iter().map(|cell| cell.cell.clone()).collect();
+                let PinnedRow { key, memories, cells: pinned } = pinned(&Row { key, cells });
+                let labels = rows[i].iter().map(|cell| cell.labels.clone());
+                let labelled = pinned.into_iter().zip(labels);
+                let labelled = labelled.map(|(cell, labels)| FilteredCell { cell, labels }).collect();
+                chunker.push_row(&key, labelled, &memories);
+            } else {
+                chunker.push_row(&key, cells.clone(), &());
+            }
             if i % scanned_every == 0 {
                 chunker.push_scanned(format!("row-{i:03}-after").into());
                 scanned += 1;

@@ -86,7 +86,7 @@ impl Seen {
     /// A row of a scan, or the mark of progress that one without cells is.
     fn of(row: ReadRow) -> Self {
         match row {
-            ReadRow::Merged(row) if row.cells.is_empty() => Self::Mark(row.key),
+            row if row.is_mark() => Self::Mark(row.key().clone()),
             ReadRow::Merged(row) => Self::Row(row),
             ReadRow::Pinned(row) => Self::Pinned(row),
         }

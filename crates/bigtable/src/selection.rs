@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
-use tepui_engine::cell::FamilyId;
+use tepui_engine::cell::{FamilyId, PinnedRow, ReadRow, Row};
 use tepui_engine::io::Rng;
 use tepui_engine::read::{FamilyProjection, Projection};
 
@@ -109,6 +109,23 @@ impl Selection {
             Some(filter) => filter.apply_counting(key, cells, memory, families, rng),
             None => Ok((Passed::Plain(cells), 0)),
         }
+    }
+
+    /// Whether anything of a row is wanted.
+    pub(crate) fn passes_any(
+        &self,
+        row: ReadRow,
+        families: &FamilyNames,
+        rng: &dyn Rng,
+    ) -> Result<bool> {
+        Ok(match row {
+            ReadRow::Pinned(PinnedRow { key, memories, cells }) => {
+                !self.apply(&key, cells, &memories, families, rng)?.0.is_empty()
+            }
+            ReadRow::Merged(Row { key, cells }) => {
+                !self.apply(&key, cells, &(), families, rng)?.0.is_empty()
+            }
+        })
     }
 }
 

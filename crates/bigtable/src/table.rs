@@ -18,7 +18,7 @@ use futures::StreamExt;
 use futures::future::try_join_all;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_request::RequestStatsView;
-use tepui_engine::cell::{Mutation, Row, RowBatch, RowRange};
+use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::pressure::{self, Pressure, Priority};
 use tepui_engine::read::Projection;
@@ -324,11 +324,11 @@ impl Table {
         tablet.admit()?;
         let lock = tablet.lock_row(row).await;
         let matched = async {
-            let found = tablet.read_row(row, predicate.projection(), ReadView::Pending).await?;
-            let Some(found) = found else { return Ok(false) };
-            let Row { key, cells } = found;
-            let (cells, _) = predicate.apply(&key, cells, &(), &families, self.rng.as_ref())?;
-            Ok(!cells.is_empty())
+            let projection = predicate.projection();
+            match tablet.read_row_in_place(row, projection, ReadView::Pending).await? {
+                None => Ok(false),
+                Some(found) => predicate.passes_any(found, &families, self.rng.as_ref()),
+            }
         };
         let (lock, predicate_matched) = read_pending(tablet, lock, matched).await?;
         let batch = if predicate_matched { if_true } else { if_false };
@@ -538,9 +538,9 @@ async fn delete_rows(tablet: &Tablet, mut range: RowRange) -> Result<()> {
 /// The last row of a range.
 async fn last_row(tablet: &Tablet, range: &RowRange) -> Result<Option<Bytes>> {
     let mut rows = tablet.scan(keys_of(range, true, 1))?;
-    while let Some(row) = rows.next().await? {
-        if !is_mark(&row) {
-            return Ok(Some(row.key));
+    while let Some(row) = rows.next_in_place().await? {
+        if !row.is_mark() {
+            return Ok(Some(row.key().clone()));
         }
         others_first().await;
     }
@@ -552,12 +552,12 @@ async fn last_row(tablet: &Tablet, range: &RowRange) -> Result<Option<Bytes>> {
 async fn first_rows(tablet: &Tablet, range: &RowRange) -> Result<(Vec<Bytes>, Bytes)> {
     let mut rows = tablet.scan(keys_of(range, false, DELETES_IN_FLIGHT_MAX))?;
     let mut found = Vec::new();
-    while let Some(row) = rows.next().await? {
-        if !is_mark(&row) {
-            found.push(row.key.clone());
+    while let Some(row) = rows.next_in_place().await? {
+        if !row.is_mark() {
+            found.push(row.key().clone());
         }
-        if is_mark(&row) || found.len() >= DELETES_IN_FLIGHT_MAX {
-            return Ok((found, RowRange::row(&row.key).end));
+        if row.is_mark() || found.len() >= DELETES_IN_FLIGHT_MAX {
+            return Ok((found, RowRange::row(row.key()).end));
         }
     }
     Ok((found, range.end.clone()))
@@ -568,11 +568,6 @@ fn keys_of(range: &RowRange, reverse: bool, rows_max: usize) -> ScanOptions {
     let projection = Projection { values: false, cells_per_row_max: 1, ..Projection::all() };
     let (range, rows_hint) = (range.clone(), Some(rows_max));
     ScanOptions { range, projection, reverse, rows_hint, snapshot: None }
-}
-
-/// Whether a scan says no more by it than how far it has come.
-fn is_mark(row: &Row) -> bool {
-    row.cells.is_empty()
 }
 
 /// A limit on rows as it is used: 0 means none.

@@ -498,7 +498,7 @@ pub struct PinnedCell {
     pub value: Place,
 }
 
-/// Where bytes lie among [`Memories`]. By itself: nowhere, with no bytes.
+/// Where bytes lie among [`Memories`]. The default is nowhere, with no bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Place {
     memory: u32,
@@ -575,9 +575,9 @@ impl From<PinnedRow> for Row {
 /// A row as a read meets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadRow {
-    /// As it lies in memory.
+    /// As it lies in memory; it has cells.
     Pinned(PinnedRow),
-    /// Of records that were merged, or with values that were fetched.
+    /// Of records that were merged, or a mark of progress without cells.
     Merged(Row),
 }
 
@@ -587,6 +587,32 @@ impl ReadRow {
         match self {
             Self::Pinned(row) => &row.key,
             Self::Merged(row) => &row.key,
+        }
+    }
+
+    /// Whether it has no cells: a mark of progress.
+    pub fn is_mark(&self) -> bool {
+        match self {
+            Self::Pinned(row) => row.cells.is_empty(),
+            Self::Merged(row) => row.cells.is_empty(),
+        }
+    }
+
+    /// Gives a cell its value.
+    pub(crate) fn set_value(&mut self, cell: usize, value: Bytes) {
+        match self {
+            Self::Pinned(PinnedRow { memories, cells, .. }) => {
+                let place = Place::new(memories.len(), 0, value.len());
+                if let (Some(cell), Some(place)) = (cells.get_mut(cell), place) {
+                    cell.value = place;
+                    memories.push(value);
+                }
+            }
+            Self::Merged(row) => {
+                if let Some(cell) = row.cells.get_mut(cell) {
+                    cell.value = value;
+                }
+            }
         }
     }
 

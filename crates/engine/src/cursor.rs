@@ -84,7 +84,7 @@ pub trait Cursor: Send {
 
     /// The qualifier under the cursor, unescaped; shared where the cursor can.
     fn qualifier_bytes(&self) -> Bytes {
-        self.entry().map_or_else(Bytes::new, |e| Bytes::copy_from_slice(&e.key.qualifier()))
+        self.entry().map_or_else(Bytes::new, |e| Bytes::from(e.key.qualifier().into_owned()))
     }
 
     /// While blocked: appends the blocks that the cursor waits for.

@@ -66,7 +66,7 @@ pub trait RowCell: Clone {
     fn qualifier<'a>(&'a self, memory: &'a Self::Memory) -> &'a [u8];
     /// Its timestamp in microseconds.
     fn timestamp(&self) -> Timestamp;
-    /// What its value lies in, and where it begins there; `None` where it is empty.
+    /// What its value lies in, and where it begins there; `None` where there is no such memory.
     fn value_memory<'a>(&'a self, memory: &'a Self::Memory) -> Option<(&'a Bytes, usize)>;
     /// Its value; empty where the filter stripped it.
     fn value<'a>(&'a self, memory: &'a Self::Memory) -> &'a [u8];

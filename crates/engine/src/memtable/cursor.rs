@@ -197,8 +197,8 @@ impl RecordInRow for MemtableRow<'_> {
         self.record.key.timestamp()
     }
 
-    fn qualifier(&self) -> Cow<'_, [u8]> {
-        self.record.key.qualifier()
+    fn qualifier(&self) -> Option<Cow<'_, [u8]>> {
+        Some(self.record.key.qualifier())
     }
 
     fn value(&self) -> &[u8] {

@@ -43,7 +43,7 @@ impl ReadyRows {
     }
 
     pub(super) fn push(&mut self, found: FoundRow) {
-        self.rows.push_back(ReadRow::Merged(found.row));
+        self.rows.push_back(found.row);
         self.fetch(found.elsewhere);
     }
 
@@ -52,10 +52,13 @@ impl ReadyRows {
     #[inline]
     pub(super) fn push_with(
         &mut self,
-        make: impl FnOnce(&mut ReadRow) -> Result<bool>,
+        make: impl FnOnce(&mut PinnedRow) -> Result<bool>,
     ) -> Result<bool> {
         self.rows.push_back(ReadRow::Pinned(PinnedRow::default()));
-        let is_kept = self.rows.back_mut().map_or(Ok(false), make);
+        let is_kept = match self.rows.back_mut() {
+            Some(ReadRow::Pinned(row)) => make(row),
+            _ => Ok(false),
+        };
         if !matches!(is_kept, Ok(true)) {
             self.rows.pop_back();
         }
@@ -97,9 +100,8 @@ impl ReadyRows {
             self.fetch_bytes -= u64::from(place.pointer.value_len);
             match value {
                 Ok(value) => {
-                    let Some(ReadRow::Merged(row)) = self.rows.get_mut(at) else { continue };
-                    if let Some(cell) = row.cells.get_mut(place.cell) {
-                        cell.value = value;
+                    if let Some(row) = self.rows.get_mut(at) {
+                        row.set_value(place.cell, value);
                     }
                 }
                 Err(error) => {

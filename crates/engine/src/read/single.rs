@@ -10,8 +10,8 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use crate::cell::{
-    Cell, FAMILY_NONE, FamilyId, Kind, Memories, PinnedCell, PinnedRow, Place, ReadRow, Row, Seq,
-    Timestamp, unescape_into,
+    Cell, FAMILY_NONE, FamilyId, Kind, Memories, PinnedCell, PinnedRow, Place, Seq, Timestamp,
+    unescape_into,
 };
 use crate::error::Result;
 use crate::memtable::MemtableRow;
@@ -37,8 +37,12 @@ const IN_VAIN_MAX: usize = 256;
 /// Cells for which memory is taken at once, at most, since the row of a memtable before had so many.
 const CELLS_HINT_MAX: usize = 32;
 
-/// Bytes for which memory is taken at once, at most, likewise.
-const COPIED_HINT_MAX: usize = 4 << 10;
+/// Bytes of a row that are copied into one piece of memory, at most, unless it is one value. Two pieces are held while one of them grows, and up
+/// to half of one is of no use.
+const PIECE_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes for which memory is taken at once, at least, if any is: a few small cells.
+const PIECE_BYTES_MIN: usize = 256;
 
 /// Assembles rows, one after the other.
 #[derive(Debug)]
@@ -110,10 +114,12 @@ impl<'a> Assembler<'a> {
         pinned: &mut PinnedRow,
         as_part: bool,
     ) -> Result<bool> {
-        pinned.memories.push(row.memory().clone());
-        let mut so_far = self.begin(pinned, row.records_hint(), Vec::new(), as_part);
+        let mut so_far = self.begin(pinned, row.records_hint(), as_part);
         let is_all = self.assemble(row, &mut so_far)?;
         (self.bytes, self.seqs) = (so_far.bytes, so_far.seqs);
+        if !pinned.cells.is_empty() {
+            pinned.memories.push(row.memory().clone());
+        }
         Ok(is_all)
     }
 
@@ -121,11 +127,11 @@ impl<'a> Assembler<'a> {
     pub(crate) fn part(&mut self, row: &RowInBlock<'_>) -> Result<Option<RowPart>> {
         let mut pinned = PinnedRow::default();
         let is_all = self.row_into(row, &mut pinned, true)?;
-        Ok(self.as_part(pinned, is_all))
+        Ok(self.part_of(pinned, is_all))
     }
 
     /// The part that the last row is, if that is all of it.
-    fn as_part(&mut self, row: PinnedRow, is_all: bool) -> Option<RowPart> {
+    fn part_of(&mut self, row: PinnedRow, is_all: bool) -> Option<RowPart> {
         let seqs = std::mem::take(&mut self.seqs);
         (is_all && self.elsewhere.is_empty()).then_some(RowPart { row, seqs, bytes: self.bytes })
     }
@@ -146,7 +152,7 @@ impl<'a> Assembler<'a> {
     pub(crate) fn part_in_memory(&mut self, row: &mut MemtableRow<'_>) -> Option<RowPart> {
         let mut pinned = PinnedRow::default();
         let is_all = self.in_memory_into(row, &mut pinned, true);
-        self.as_part(pinned, is_all)
+        self.part_of(pinned, is_all)
     }
 
     /// The same as [`Self::row_into`].
@@ -156,18 +162,12 @@ impl<'a> Assembler<'a> {
         pinned: &mut PinnedRow,
         as_part: bool,
     ) -> bool {
-        // What is copied of it.
-        pinned.memories.push(Bytes::new());
-        let copied = Vec::with_capacity(self.copied_hint);
-        let mut so_far = self.begin(pinned, self.cells_hint, copied, as_part);
+        let mut so_far = self.begin(pinned, self.cells_hint, as_part);
         let is_all = self.assemble_in_memory(row, &mut so_far);
-        let copied = so_far.pins.copied;
+        self.copied_hint = so_far.pins.copied.len();
+        so_far.pins.end_piece();
         (self.bytes, self.seqs) = (so_far.bytes, so_far.seqs);
         self.cells_hint = pinned.cells.len().min(CELLS_HINT_MAX);
-        self.copied_hint = copied.len().min(COPIED_HINT_MAX);
-        if let Some(memory) = pinned.memories.first_mut() {
-            *memory = copied.into();
-        }
         is_all
     }
 
@@ -203,12 +203,16 @@ impl<'a> Assembler<'a> {
         &mut self,
         row: &'c mut PinnedRow,
         cells_expected: usize,
-        copied: Vec<u8>,
         as_part: bool,
     ) -> SoFar<'c> {
         self.elsewhere.clear();
         SoFar {
-            pins: Pins { memories: &mut row.memories, copied },
+            pins: Pins {
+                memories: &mut row.memories,
+                copied: Vec::new(),
+                number: 0,
+                expected: self.copied_hint,
+            },
             cells: &mut row.cells,
             seqs: Vec::new(),
             bytes: 0,
@@ -239,8 +243,14 @@ impl<'a> Assembler<'a> {
             return Onward::General;
         }
         if !same_column {
-            let ranges = self.ranges;
-            so_far.column_wanted = ranges.is_none_or(|r| in_ranges(r, &record.qualifier()));
+            so_far.column_wanted = match self.ranges {
+                None => true,
+                // One that is malformed is for the general way to report.
+                Some(ranges) => match record.qualifier() {
+                    Some(qualifier) => in_ranges(ranges, &qualifier),
+                    None => return Onward::General,
+                },
+            };
             so_far.versions = 0;
             so_far.last_timestamp = None;
         }
@@ -266,7 +276,7 @@ impl<'a> Assembler<'a> {
             _ => record.pin_qualifier(pins),
         };
         let (value, value_len) = if kind == Kind::ValueElsewhere {
-            // One that is malformed is for the general way to report.
+            // Likewise.
             let Ok(pointer) = ValuePointer::decode(record.value()) else { return Onward::General };
             if projection.values {
                 self.elsewhere.push(Elsewhere { cell: cells.len(), pointer });
@@ -280,6 +290,7 @@ impl<'a> Assembler<'a> {
             (Some(Place::default()), 0)
         };
         let (Some(qualifier), Some(value)) = (qualifier, value) else { return Onward::General };
+        // What it would count as the general way.
         so_far.bytes += (qualifier.len() + value_len + size_of::<Cell>()) as u64;
         if so_far.bytes > self.row_bytes_max {
             return Onward::General;
@@ -326,8 +337,8 @@ pub(crate) trait RecordInRow {
     fn seq(&self) -> Seq;
     /// Its timestamp, in microseconds.
     fn timestamp(&self) -> Timestamp;
-    /// Its qualifier, unescaped.
-    fn qualifier(&self) -> Cow<'_, [u8]>;
+    /// Its qualifier, unescaped; `None` where it is malformed.
+    fn qualifier(&self) -> Option<Cow<'_, [u8]>>;
     /// Its value.
     fn value(&self) -> &[u8];
     /// Its qualifier where it can stay; `None` where there is no such place.
@@ -338,20 +349,45 @@ pub(crate) trait RecordInRow {
     fn is_of_same_column(&self) -> bool;
 }
 
-/// What the cells of a row are pinned in.
+/// What the cells of a row are pinned in. A row that lies in a block is in memory number 0, which is added once the row is known to
+/// have cells; of others, pieces are added as they come.
 #[derive(Debug)]
 pub(crate) struct Pins<'c> {
-    /// The first is that of a block, or what is copied.
     memories: &'c mut Memories,
+    /// The piece that copies go to, and its number.
     copied: Vec<u8>,
+    number: usize,
+    /// Bytes that it is taken to get.
+    expected: usize,
 }
 
 impl Pins<'_> {
     /// Where a copy is.
     pub(crate) fn copy(&mut self, bytes: &[u8]) -> Option<Place> {
+        if self.copied.len() + bytes.len() > PIECE_BYTES_MAX {
+            self.end_piece();
+        }
+        if self.copied.is_empty() {
+            if bytes.is_empty() {
+                return Some(Place::default());
+            }
+            self.copied.reserve_exact(self.expected.max(PIECE_BYTES_MIN).max(bytes.len()));
+            self.number = self.memories.len();
+            self.memories.push(Bytes::new());
+        }
         let at = self.copied.len();
         self.copied.extend_from_slice(bytes);
-        Place::new(0, at, bytes.len())
+        Place::new(self.number, at, bytes.len())
+    }
+
+    /// Puts the piece among the memories.
+    fn end_piece(&mut self) {
+        let piece = std::mem::take(&mut self.copied);
+        if !piece.is_empty()
+            && let Some(memory) = self.memories.get_mut(self.number)
+        {
+            *memory = piece.into();
+        }
     }
 
     /// Where memory of its own is.
@@ -430,19 +466,14 @@ impl RowTaker<'_> {
     ) -> Result<bool> {
         let (assembler, keys, bytes) = (&mut self.assembler, &mut self.keys, &mut self.bytes);
         let mut taken = None;
-        let is_kept = self.rows.push_with(|found| {
-            let ReadRow::Pinned(row) = found else { return Ok(false) };
+        let is_kept = self.rows.push_with(|row| {
             taken = assemble(assembler, row)?;
             let Some((_, of_row)) = taken.filter(|_| !row.cells.is_empty()) else {
                 return Ok(false);
             };
             row.key = keys.key(row_prefix);
-            *bytes += of_row;
-            if !assembler.elsewhere.is_empty() {
-                let to_fetch = assembler.elsewhere.iter().map(|e| u64::from(e.pointer.value_len));
-                *bytes -= to_fetch.sum::<u64>();
-                *found = ReadRow::Merged(Row::from(std::mem::take(row)));
-            }
+            let to_fetch = assembler.elsewhere.iter().map(|e| u64::from(e.pointer.value_len));
+            *bytes += of_row - to_fetch.sum::<u64>();
             Ok(true)
         })?;
         let Some((records, _)) = taken else { return Ok(false) };

@@ -96,7 +96,7 @@ struct SingleSource {
 /// What a turn of the loop came to.
 enum Turn {
     /// A row with all its values, and no others wait.
-    Row(Row),
+    Row(ReadRow),
     /// Rows wait.
     Ready,
     End,
@@ -229,7 +229,7 @@ impl RowStream {
         Ok(self.next_in_place().await?.map(Row::from))
     }
 
-    /// The same, in the form in which it was met.
+    /// The same, where it was found: its cells share no memory by themselves.
     pub async fn next_in_place(&mut self) -> Result<Option<ReadRow>> {
         loop {
             if let Some(row) = self.ready.pop() {
@@ -250,7 +250,7 @@ impl RowStream {
                 return Err(error);
             }
             match self.advance() {
-                Ok(Turn::Row(row)) => return Ok(Some(ReadRow::Merged(row))),
+                Ok(Turn::Row(row)) => return Ok(Some(row)),
                 Ok(Turn::Ready) => {}
                 Ok(Turn::End) if self.ready.is_empty() => return Ok(None),
                 Ok(Turn::End) => {}
@@ -451,8 +451,8 @@ impl RowStream {
         }
         self.records += looked_at;
         if self.ready.is_empty() && self.records >= SCAN_PROGRESS_RECORDS && looked_at > 0 {
-            let row = Row { key: self.keys.key(&self.scratch), cells: Vec::new() };
-            self.ready.push(FoundRow { row, elsewhere: Vec::new() });
+            let mark = Row { key: self.keys.key(&self.scratch), cells: Vec::new() };
+            self.ready.push(FoundRow { row: ReadRow::Merged(mark), elsewhere: Vec::new() });
         }
         let taken = self.ready.len() - before;
         if taken > 0 {
@@ -496,7 +496,7 @@ impl RowStream {
             return Ok(None);
         }
         let found = self.visible.finish()?;
-        if found.row.cells.is_empty() && self.single {
+        if found.row.is_mark() && self.single {
             return Ok(None);
         }
         self.records = 0;

@@ -24,8 +24,8 @@
 use bytes::Bytes;
 
 use crate::cell::{
-    Cell, FAMILY_NONE, FamilyId, KeyView, Kind, Row, SEQ_MAX, Seq, Timestamp, TimestampRange,
-    unescape_into,
+    Cell, FAMILY_NONE, FamilyId, KeyView, Kind, ReadRow, Row, SEQ_MAX, Seq, Timestamp,
+    TimestampRange, unescape_into,
 };
 use crate::cursor::{Cursor, Entry};
 use crate::error::{Error, ErrorKind, Result};
@@ -185,7 +185,7 @@ impl VisibleRow {
     pub(super) fn finish(&mut self) -> Result<FoundRow> {
         self.close_cell().map_err(|e| self.in_row(e))?;
         let row = Row { key: Bytes::from(self.row_key()), cells: std::mem::take(&mut self.cells) };
-        Ok(FoundRow { row, elsewhere: std::mem::take(&mut self.elsewhere) })
+        Ok(FoundRow { row: ReadRow::Merged(row), elsewhere: std::mem::take(&mut self.elsewhere) })
     }
 
     /// Whether the row has nothing to show so far, open operands included.

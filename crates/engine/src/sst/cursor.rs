@@ -616,15 +616,11 @@ impl Cursor for SstCursor {
     }
 
     fn value_bytes(&self) -> Bytes {
-        self.held_record()
-            .map(|(data, record)| record.value_bytes(data.memory()))
-            .unwrap_or_default()
+        self.held_record().map(|(data, record)| data.value_bytes(record)).unwrap_or_default()
     }
 
     fn qualifier_bytes(&self) -> Bytes {
-        self.held_record()
-            .map(|(data, record)| data.qualifier_bytes(data.memory(), record))
-            .unwrap_or_default()
+        self.held_record().map(|(data, record)| data.qualifier_bytes(record)).unwrap_or_default()
     }
 
     fn wanted(&self, out: &mut Vec<BlockRequest>) {

@@ -155,16 +155,10 @@ impl Record {
         self.group
     }
 
-    /// Where its value is, in a block that is memory number `memory`.
+    /// Where its value is, if the block is memory number 0.
     #[inline]
-    pub(super) fn value_place(&self, memory: usize) -> Option<Place> {
-        Place::new(memory, self.value_at, self.value_len)
-    }
-
-    /// Its value, as a part of `memory`: the block's own, or a lease of it.
-    #[inline]
-    pub(super) fn value_bytes(&self, memory: &Bytes) -> Bytes {
-        slice(memory, self.value_at, self.value_len).unwrap_or_default()
+    pub(super) fn value_place(&self) -> Option<Place> {
+        Place::new(0, self.value_at, self.value_len)
     }
 }
 
@@ -390,6 +384,11 @@ impl DataBlock {
         self.range(record.value_at, record.value_len)
     }
 
+    /// The same, as a part of the block's memory.
+    pub(super) fn value_bytes(&self, record: &Record) -> Bytes {
+        slice(&self.data, record.value_at, record.value_len).unwrap_or_default()
+    }
+
     /// The block's memory.
     pub(super) fn memory(&self) -> &Bytes {
         &self.data
@@ -468,24 +467,25 @@ impl DataBlock {
                 || self.qualifier(a.qualifier)? == self.qualifier(b.qualifier)?))
     }
 
-    /// The qualifier of a record; empty without one.
+    /// The qualifier of a record, empty without one; `None` where it is malformed.
     #[inline]
-    pub(super) fn qualifier_of(&self, record: &Record) -> &[u8] {
-        self.qualifier(record.qualifier).ok().flatten().unwrap_or_default()
+    pub(super) fn qualifier_of(&self, record: &Record) -> Option<&[u8]> {
+        self.qualifier(record.qualifier).ok().map(Option::unwrap_or_default)
     }
 
-    /// The same, as a part of `memory`.
+    /// The same, as a part of the block's memory; empty also where it is malformed.
     #[inline]
-    pub(super) fn qualifier_bytes(&self, memory: &Bytes, record: &Record) -> Bytes {
+    pub(super) fn qualifier_bytes(&self, record: &Record) -> Bytes {
         let Some(index) = record.qualifier.checked_sub(1) else { return Bytes::new() };
-        self.qualifier_range(index).and_then(|(at, len)| slice(memory, at, len)).unwrap_or_default()
+        let range = self.qualifier_range(index);
+        range.and_then(|(at, len)| slice(&self.data, at, len)).unwrap_or_default()
     }
 
-    /// The same in a block that is memory number `memory`: where it is. `None` where the block does not say.
+    /// Where that is, if the block is memory number 0; `None` where it is malformed.
     #[inline]
-    pub(super) fn qualifier_place(&self, record: &Record, memory: usize) -> Option<Place> {
+    pub(super) fn qualifier_place(&self, record: &Record) -> Option<Place> {
         let Some(index) = record.qualifier.checked_sub(1) else { return Some(Place::default()) };
-        self.qualifier_range(index).ok().and_then(|(at, len)| Place::new(memory, at, len))
+        self.qualifier_range(index).ok().and_then(|(at, len)| Place::new(0, at, len))
     }
 
     /// Appends the record's row prefix.

@@ -47,11 +47,13 @@ pub(crate) fn data_block(data: &[u8]) {
         if block.push_column(&record, &mut key).is_ok() {
             encode_suffix(record.timestamp, record.seq, record.origin, record.kind, &mut key);
         }
-        let _ = (
-            block.value(&record),
-            record.value_bytes(block.memory()),
-            block.qualifier_bytes(block.memory(), &record),
-        );
+        let memories = [block.memory().clone()];
+        let (value, qualifier) = (block.value_bytes(&record), block.qualifier_bytes(&record));
+        assert_eq!(block.value(&record), value);
+        assert_eq!(record.value_place().map(|place| place.of(&memories)), Some(&value[..]));
+        let place = block.qualifier_place(&record);
+        assert_eq!(place.map(|place| place.of(&memories)), block.qualifier_of(&record));
+        assert!(block.qualifier_of(&record).is_none_or(|same| same == qualifier));
         if keys.len() < 8 {
             keys.push(key);
         }
@@ -179,7 +181,7 @@ fn look_up(reader: &Arc<SstReader>, probe: &RowProbe) -> Result<()> {
     let PointStage::Found(found) = stage else { return Ok(()) };
     let mut seen = 0;
     found.row(reader)?.walk(|record| {
-        seen += record.qualifier().len() + record.value().len();
+        seen += record.qualifier().map_or(0, |q| q.len()) + record.value().len();
         seen < CACHE_BYTES as usize
     })
 }

@@ -68,7 +68,7 @@ impl<'a> RowInBlock<'a> {
         Ok(Self { reader, offset, data, memory, first, end_group })
     }
 
-    /// The block's memory: where the row's qualifiers and values lie, as memory number 0.
+    /// The block's memory: what the places of the row's records are in.
     pub(crate) fn memory(&self) -> &Bytes {
         self.memory
     }
@@ -122,8 +122,8 @@ impl RecordInRow for RowRecord<'_> {
         self.record.timestamp
     }
 
-    fn qualifier(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(self.data.qualifier_of(self.record))
+    fn qualifier(&self) -> Option<Cow<'_, [u8]>> {
+        self.data.qualifier_of(self.record).map(Cow::Borrowed)
     }
 
     fn value(&self) -> &[u8] {
@@ -131,11 +131,11 @@ impl RecordInRow for RowRecord<'_> {
     }
 
     fn pin_qualifier(&self, _pins: &mut Pins) -> Option<Place> {
-        self.data.qualifier_place(self.record, 0)
+        self.data.qualifier_place(self.record)
     }
 
     fn pin_value(&self, _pins: &mut Pins) -> Option<Place> {
-        self.record.value_place(0)
+        self.record.value_place()
     }
 
     fn is_of_same_column(&self) -> bool {

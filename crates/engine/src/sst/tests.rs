@@ -339,7 +339,7 @@ proptest! {
                     let mut seen = Vec::new();
                     let row = found.row(&reader).unwrap();
                     row.walk(|r| {
-                        let (qualifier, value) = (r.qualifier().into_owned(), r.value().to_vec());
+                        let (qualifier, value) = (r.qualifier().unwrap().into_owned(), r.value().to_vec());
                         seen.push((r.timestamp(), r.seq(), qualifier, value));
                         true
                     })

@@ -364,13 +364,11 @@ impl Cursor for SstWalk {
     }
 
     fn value_bytes(&self) -> Bytes {
-        self.held().map(|(data, record)| record.value_bytes(data.memory())).unwrap_or_default()
+        self.held().map(|(data, record)| data.value_bytes(record)).unwrap_or_default()
     }
 
     fn qualifier_bytes(&self) -> Bytes {
-        self.held()
-            .map(|(data, record)| data.qualifier_bytes(data.memory(), record))
-            .unwrap_or_default()
+        self.held().map(|(data, record)| data.qualifier_bytes(record)).unwrap_or_default()
     }
 
     // It is never blocked.

@@ -198,7 +198,7 @@ impl PointRead {
         Ok(if elsewhere.is_empty() {
             Found::Row(Some(row))
         } else {
-            Found::Values(FoundRow { row: row.into(), elsewhere })
+            Found::Values(FoundRow { row: ReadRow::Pinned(row), elsewhere })
         })
     }
 
@@ -209,16 +209,22 @@ impl PointRead {
         }
         let mut assembler = wanted.assembler();
         let mut joined = RowPart::default();
+        let mut join = |part: RowPart| {
+            joined = std::mem::take(&mut joined).join(part, wanted.projection);
+            joined.bytes <= ROW_READ_BYTES_MAX
+        };
         for mut row in self.of_memory(view).filter_map(|m| m.row(self.probe.row_prefix())) {
-            let Some(part) = assembler.part_in_memory(&mut row) else { return Ok(None) };
-            joined = joined.join(part, wanted.projection);
+            if !assembler.part_in_memory(&mut row).is_some_and(&mut join) {
+                return Ok(None);
+            }
         }
         for file in self.files() {
             let Some(row) = file.row(view)? else { return Ok(None) };
-            let Some(part) = assembler.part(&row)? else { return Ok(None) };
-            joined = joined.join(part, wanted.projection);
+            if !assembler.part(&row)?.is_some_and(&mut join) {
+                return Ok(None);
+            }
         }
-        Ok((joined.bytes <= ROW_READ_BYTES_MAX).then_some(joined.row))
+        Ok(Some(joined.row))
     }
 
     /// The SSTs that may have something of the row, newest first.
@@ -262,7 +268,7 @@ impl Tablet {
         Ok(self.read_row_in_place(row, projection, view).await?.map(Row::from))
     }
 
-    /// The same, in the form in which it was met.
+    /// The same, where it was found: its cells share no memory by themselves.
     pub async fn read_row_in_place(
         &self,
         row: &[u8],
@@ -333,8 +339,7 @@ impl Tablet {
     /// The row with the values that lie elsewhere.
     async fn fill(&self, values: ValueSource, found: FoundRow) -> Result<Option<ReadRow>> {
         // Boxed, so that reads of rows without such values stay small.
-        let row = Box::pin(values.fill_row(&*self.core.env.io, found)).await?;
-        Ok(Some(ReadRow::Merged(row)))
+        Box::pin(values.fill_row(&*self.core.env.io, found)).await.map(Some)
     }
 
     /// The row as `cursors` together have it.

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use super::store::unknown;
 use super::{ValueFile, ValueFiles, ValuePointer};
 use crate::cache::BlockCache;
-use crate::cell::Row;
+use crate::cell::ReadRow;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{IoEngine, ReadRequest};
 use crate::sst::Block;
@@ -41,7 +41,7 @@ pub(crate) struct Elsewhere {
 /// A row, of which some values may have to be fetched; they are empty so far.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct FoundRow {
-    pub(crate) row: Row,
+    pub(crate) row: ReadRow,
     pub(crate) elsewhere: Vec<Elsewhere>,
 }
 
@@ -87,7 +87,7 @@ impl ValueSource {
     }
 
     /// Fetches the values of a row.
-    pub(crate) async fn fill_row(&self, io: &dyn IoEngine, found: FoundRow) -> Result<Row> {
+    pub(crate) async fn fill_row(&self, io: &dyn IoEngine, found: FoundRow) -> Result<ReadRow> {
         let FoundRow { mut row, elsewhere } = found;
         let mut rest = elsewhere.as_slice();
         while !rest.is_empty() {
@@ -95,9 +95,7 @@ impl ValueSource {
             rest = later;
             let pointers: Vec<_> = now.iter().map(|e| e.pointer).collect();
             for (place, value) in now.iter().zip(self.fetch(io, &pointers).await) {
-                if let Some(cell) = row.cells.get_mut(place.cell) {
-                    cell.value = value?;
-                }
+                row.set_value(place.cell, value?);
             }
         }
         Ok(row)

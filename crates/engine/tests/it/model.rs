@@ -61,6 +61,9 @@ pub fn mutation() -> impl Strategy<Value = Mutation> {
     let value = prop_oneof![
         6 => prop::collection::vec(any::<u8>(), 0..20),
         1 => prop::collection::vec(any::<u8>(), 200..600),
+        // Around the size from which a memtable shares a value, and beyond.
+        1 => (any::<u8>(), prop_oneof![4095..=4097usize, Just(15_000)])
+            .prop_map(|(first, len)| (0..len).map(|at| first.wrapping_add((at % 251) as u8)).collect()),
     ]
     .prop_map(Bytes::from);
     let range = (0..6i64, 1..6i64, any::<bool>()).prop_map(|(start, len, open)| TimestampRange {

@@ -618,7 +618,7 @@ fn a_future_dropped_while_blocked_loses_nothing() {
         if !stream.blocked {
             match stream.advance().unwrap() {
                 Turn::Blocked => stream.blocked = true,
-                Turn::Row(row) => rows.push(row),
+                Turn::Row(row) => rows.push(Row::from(row)),
                 Turn::Ready => {}
                 Turn::End => break,
             }

@@ -26,7 +26,7 @@ fn walk(block: &DataBlock) -> Vec<(Vec<u8>, Bytes)> {
     let mut out = Vec::new();
     let mut next = Some(block.first().unwrap());
     while let Some(record) = next {
-        out.push((key_of(block, &record), record.value_bytes(block.memory())));
+        out.push((key_of(block, &record), block.value_bytes(&record)));
         next = block.after(&record).unwrap();
     }
     out
@@ -43,8 +43,8 @@ fn walk_anything(bytes: Vec<u8>, target: &[u8]) {
     while let Some(record) = next {
         block.push_row(&record, &mut key);
         let _ = block.push_column(&record, &mut key);
-        let _ = (block.value(&record), record.value_bytes(block.memory()));
-        let _ = block.qualifier_bytes(block.memory(), &record);
+        let _ = (block.value(&record), block.value_bytes(&record));
+        let _ = block.qualifier_bytes(&record);
         key.clear();
         steps += 1;
         next = if steps < 10_000 { block.after(&record).ok().flatten() } else { None };
