@@ -41,7 +41,6 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
-use tepui_engine::cell::FamilyId;
 
 use crate::filter::RowCell;
 use crate::limits;
@@ -269,17 +268,16 @@ fn chunks<'a, C: RowCell>(
     memory: &'a C::Memory,
     mut take: impl FnMut(Chunk<'a>),
 ) {
-    let mut previous: Option<(FamilyId, &[u8])> = None;
+    let mut previous: Option<&C> = None;
     for (index, cell) in cells.iter().enumerate() {
-        let qualifier = cell.qualifier(memory);
-        let same_family = previous.is_some_and(|(other, _)| other == cell.family());
-        let same_column = same_family && previous.is_some_and(|(_, other)| same(other, qualifier));
-        previous = Some((cell.family(), qualifier));
+        let same_family = previous.is_some_and(|other| other.family() == cell.family());
+        let same_column = previous.is_some_and(|other| other.is_of_column_of(cell, memory));
+        previous = Some(cell);
         let family = if same_family { None } else { families.get(cell.family()) };
         let mut chunk = Chunk {
             row_key: if index == 0 { key } else { &[] },
             family: family.map(AsRef::as_ref),
-            qualifier: (!same_column).then_some(qualifier),
+            qualifier: (!same_column).then(|| cell.qualifier(memory)),
             timestamp: cell.timestamp(),
             labels: cell.labels(),
             ..Chunk::default()
@@ -309,12 +307,6 @@ fn chunks<'a, C: RowCell>(
             ..chunk
         });
     }
-}
-
-/// Whether two names are the same. Those of neighbours often have the same length and differ in the last byte, which costs less to
-/// look at than a comparison.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.last() == b.last() && a == b
 }
 
 /// Bytes of the next piece of what is left of a value; `None` where that is one piece.

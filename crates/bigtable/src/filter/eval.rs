@@ -296,9 +296,7 @@ fn retain_columns<C: RowCell>(
 fn limit_columns<C: RowCell>(cells: &mut Vec<C>, memory: &C::Memory, count: usize) {
     let mut seen = 1;
     cells.dedup_by(|cell, kept| {
-        let is_same =
-            kept.family() == cell.family() && kept.qualifier(memory) == cell.qualifier(memory);
-        seen = if is_same { seen + 1 } else { 1 };
+        seen = if kept.is_of_column_of(cell, memory) { seen + 1 } else { 1 };
         seen > count
     });
 }

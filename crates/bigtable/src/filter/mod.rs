@@ -64,6 +64,13 @@ pub trait RowCell: Clone {
     fn family(&self) -> FamilyId;
     /// Its qualifier.
     fn qualifier<'a>(&'a self, memory: &'a Self::Memory) -> &'a [u8];
+    /// Whether it is of the same column as another. Qualifiers of neighbours often have the same length and differ
+    /// in the last byte, which costs less to look at than a comparison.
+    fn is_of_column_of(&self, other: &Self, memory: &Self::Memory) -> bool {
+        let (a, b) = (self.qualifier(memory), other.qualifier(memory));
+        self.family() == other.family() && a.len() == b.len() && a.last() == b.last() && a == b
+    }
+
     /// Its timestamp in microseconds.
     fn timestamp(&self) -> Timestamp;
     /// What its value lies in, and where it begins there; `None` where there is no such memory.
