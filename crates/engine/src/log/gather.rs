@@ -21,10 +21,19 @@
 //! A lone writer waits for nothing: its target is itself. Writers that come at their own pace, and not as the
 //! answer to an answer, arrive in a slice at the rate at which they did during the sync, so that the sum does
 //! not come out in favour of a second slice; and after a slice in which nobody came the wait is left out for
-//! a while, twice as long each time. A sync that is as short as the wake-up of a thread is not waited for at all.
+//! a while, twice as long each time.
+//!
+//! A sync that is as short as the wake-up of a thread is not worth such a wait: nobody gains time by it. But where processors are scarce,
+//! each group takes one from those who would fill the next: the writers' own threads, which the log's thread interrupts as soon as
+//! it has something to write. So there it gives its processor away once, if more writers are expected, and where somebody took it, waits a
+//! little more. Where nobody did, a processor was free, and the group is written at once.
 
 /// Syncs shorter than this are not worth a wait: slices of them would be shorter than timers are exact.
 const SYNC_MICROS_MIN: u64 = 400;
+/// For so long others must have had the processor for it to be scarce: twenty times as long as it takes to find that nobody wants it.
+pub(super) const SCARCE_MICROS: u64 = 20;
+/// For so long a group waits for writers, at most, where syncs are short and processors scarce: a tenth of what a write takes there.
+pub(super) const SCARCE_WAIT_MICROS: u64 = 100;
 /// A sync counts for so much at most, so that a device that hung for once does not make the next group wait.
 const SYNC_MICROS_MAX: u64 = 8_000;
 /// Slices of a sync, which are also the most that a group waits: a sync's time in all.
@@ -96,6 +105,11 @@ impl Gather {
         })
     }
 
+    /// Where syncs are short, for how many writers the processor is given away once when `queued` are there, if for any.
+    pub(super) fn gives_way(&self, queued: usize) -> Option<usize> {
+        (self.sync_micros < SYNC_MICROS_MIN && queued < self.target).then_some(self.target)
+    }
+
     /// Whether the wait goes on after a slice at whose end `queued` are there.
     pub(super) fn goes_on(&mut self, wait: &mut Wait, queued: usize) -> bool {
         let arrived = queued.saturating_sub(wait.queued);
@@ -143,6 +157,16 @@ mod tests {
         assert_eq!(after(1, 0, 2000).begin(10, 1), None);
         assert_eq!(after(64, 0, 50).begin(10, 1), None);
         assert_eq!(Gather::default().begin(10, 1), None);
+    }
+
+    #[test]
+    fn the_processor_is_given_away_where_syncs_are_short_and_writers_expected() {
+        assert_eq!(after(64, 0, 50).gives_way(10), Some(64));
+        assert_eq!(after(2, 3, 50).gives_way(4), Some(5));
+        assert_eq!(after(64, 0, 50).gives_way(64), None);
+        assert_eq!(after(1, 0, 50).gives_way(1), None);
+        assert_eq!(Gather::default().gives_way(1), None);
+        assert_eq!(after(64, 0, 2000).gives_way(10), None);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::batch::encode_marker;
-use super::gather::Gather;
+use super::gather::{Gather, SCARCE_MICROS, SCARCE_WAIT_MICROS};
 use super::metrics::{Group, LogMetrics};
 use super::record::{RECORD_HEADER_BYTES, RecordWriter};
 use super::segment::{Predecessor, create_segment, segment_name};
@@ -172,25 +172,22 @@ impl Shared {
 
     /// Lets the group that is queued grow while that pays.
     fn gather<'a>(
-        &self,
+        &'a self,
         mut queue: MutexGuard<'a, Queue>,
         gather: &mut Gather,
     ) -> MutexGuard<'a, Queue> {
         let now = self.clock.monotonic_micros();
-        let Some(mut wait) = gather.begin(now, queue.entries.len()) else { return queue };
+        let queued = queue.entries.len();
+        let Some(mut wait) = gather.begin(now, queued) else {
+            return match gather.gives_way(queued) {
+                Some(target) => self.give_way(queue, now, target),
+                None => queue,
+            };
+        };
         loop {
-            queue.awaited = Some(wait.target);
-            let slice = Duration::from_micros(wait.slice_micros);
-            let (still, timeout) = self
-                .wake
-                .wait_timeout_while(queue, slice, |queue| {
-                    let asked = queue.closing || queue.is_asked();
-                    queue.entries.len() < wait.target && !asked
-                })
-                .unwrap_or_else(PoisonError::into_inner);
+            let (still, timed_out) = self.await_writers(queue, wait.target, wait.slice_micros);
             queue = still;
-            queue.awaited = None;
-            if !timeout.timed_out() {
+            if !timed_out {
                 gather.reached();
                 return queue;
             }
@@ -198,6 +195,42 @@ impl Shared {
                 return queue;
             }
         }
+    }
+
+    /// Lets others have the processor, and where somebody wanted it, waits a moment until `target` writers are queued.
+    fn give_way<'a>(
+        &'a self,
+        queue: MutexGuard<'a, Queue>,
+        now: u64,
+        target: usize,
+    ) -> MutexGuard<'a, Queue> {
+        drop(queue);
+        std::thread::yield_now();
+        let gone = self.clock.monotonic_micros().saturating_sub(now);
+        let queue = lock(&self.queue);
+        if gone < SCARCE_MICROS || queue.entries.len() >= target {
+            return queue;
+        }
+        self.await_writers(queue, target, SCARCE_WAIT_MICROS).0
+    }
+
+    /// Waits until `target` writers are queued, the thread is asked for something else, or the time is over; whether it is.
+    fn await_writers<'a>(
+        &self,
+        mut queue: MutexGuard<'a, Queue>,
+        target: usize,
+        micros: u64,
+    ) -> (MutexGuard<'a, Queue>, bool) {
+        queue.awaited = Some(target);
+        let (mut queue, timeout) = self
+            .wake
+            .wait_timeout_while(queue, Duration::from_micros(micros), |queue| {
+                let asked = queue.closing || queue.is_asked();
+                queue.entries.len() < target && !asked
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        queue.awaited = None;
+        (queue, timeout.timed_out())
     }
 
     /// Waits for `pause` with what is queued, after `held` of that. False where the log is to be closed: a segment is not
