@@ -25,15 +25,18 @@
 //!
 //! A sync that is as short as the wake-up of a thread is not worth such a wait: nobody gains time by it. But where processors are scarce,
 //! each group takes one from those who would fill the next: the writers' own threads, which the log's thread interrupts as soon as
-//! it has something to write. So there it gives its processor away once, if more writers are expected, and where somebody took it, waits a
-//! little more. Where nobody did, a processor was free, and the group is written at once.
+//! it has something to write. So there it gives its processor away once, if more writers are expected, and where that took time, waits a
+//! little more. Where it took none, nobody wanted that processor, and the group is written at once.
 
 /// Syncs shorter than this are not worth a wait: slices of them would be shorter than timers are exact.
 const SYNC_MICROS_MIN: u64 = 400;
-/// For so long others must have had the processor for it to be scarce: twenty times as long as it takes to find that nobody wants it.
+/// To give the processor away takes so long where it is scarce: twenty times as long as to find that nobody wants it.
 pub(super) const SCARCE_MICROS: u64 = 20;
-/// For so long a group waits for writers, at most, where syncs are short and processors scarce: a tenth of what a write takes there.
+/// For so long a group waits for writers after that, as exactly as timers are: less than a tenth of what a write takes where 64 are under way
+/// on two processors.
 pub(super) const SCARCE_WAIT_MICROS: u64 = 100;
+/// Writers are expected for so long after an answer, where syncs are short: as long as a write takes where processors are scarce.
+const EXPECTED_MICROS: u64 = 2_000;
 /// A sync counts for so much at most, so that a device that hung for once does not make the next group wait.
 const SYNC_MICROS_MAX: u64 = 8_000;
 /// Slices of a sync, which are also the most that a group waits: a sync's time in all.
@@ -105,9 +108,27 @@ impl Gather {
         })
     }
 
-    /// Where syncs are short, for how many writers the processor is given away once when `queued` are there, if for any.
-    pub(super) fn gives_way(&self, queued: usize) -> Option<usize> {
-        (self.sync_micros < SYNC_MICROS_MIN && queued < self.target).then_some(self.target)
+    /// Whether the processor is given away before the next group is written, when `queued` are there at `now`: where syncs are short.
+    pub(super) fn gives_way(&mut self, now: u64, queued: usize) -> bool {
+        let worth = self.sync_micros < SYNC_MICROS_MIN
+            && queued < self.target
+            && now.saturating_sub(self.answered_at) < EXPECTED_MICROS;
+        if worth && self.skips > 0 {
+            self.skips -= 1;
+            return false;
+        }
+        worth
+    }
+
+    /// Notes that it was, and whether somebody came meanwhile.
+    pub(super) fn gave_way(&mut self, came: bool) {
+        self.penalty = if came { 0 } else { (self.penalty * 2 + 1).min(SKIPS_MAX) };
+        self.skips = self.penalty;
+    }
+
+    /// Writers that are expected in the next group.
+    pub(super) fn target(&self) -> usize {
+        self.target
     }
 
     /// Whether the wait goes on after a slice at whose end `queued` are there.
@@ -153,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_writer_and_a_fast_disk_wait_for_nothing() {
+    fn a_lone_writer_and_a_fast_disk_wait_for_no_slices() {
         assert_eq!(after(1, 0, 2000).begin(10, 1), None);
         assert_eq!(after(64, 0, 50).begin(10, 1), None);
         assert_eq!(Gather::default().begin(10, 1), None);
@@ -161,12 +182,31 @@ mod tests {
 
     #[test]
     fn the_processor_is_given_away_where_syncs_are_short_and_writers_expected() {
-        assert_eq!(after(64, 0, 50).gives_way(10), Some(64));
-        assert_eq!(after(2, 3, 50).gives_way(4), Some(5));
-        assert_eq!(after(64, 0, 50).gives_way(64), None);
-        assert_eq!(after(1, 0, 50).gives_way(1), None);
-        assert_eq!(Gather::default().gives_way(1), None);
-        assert_eq!(after(64, 0, 2000).gives_way(10), None);
+        assert!(after(64, 0, 300).gives_way(10, 10));
+        assert!(after(2, 3, 50).gives_way(10, 4));
+        assert!(!after(2, 3, 50).gives_way(10, 5), "all are there");
+        assert!(!after(1, 0, 50).gives_way(10, 1), "a lone writer");
+        assert!(!after(64, 0, 50).gives_way(2_000, 10), "they went elsewhere");
+        assert!(!Gather::default().gives_way(10, 1));
+        assert!(!after(64, 0, 500).gives_way(10, 10), "a slow disk");
+    }
+
+    #[test]
+    fn the_processor_is_rarely_given_away_where_nobody_comes_for_it() {
+        let mut gather = after(64, 0, 50);
+        let given_away = |gather: &mut Gather, came: bool| {
+            let give = |_: &u32| {
+                let gives = gather.gives_way(10, 10);
+                if gives {
+                    gather.gave_way(came);
+                }
+                gives
+            };
+            (0..1_000).filter(give).count()
+        };
+        assert!((1_000 / 16..80).contains(&given_away(&mut gather, false)));
+        gather.skips = 0;
+        assert_eq!(given_away(&mut gather, true), 1_000);
     }
 
     #[test]

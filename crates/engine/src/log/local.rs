@@ -315,16 +315,9 @@ impl CommitLog for LocalLog {
         if alone && self.shared.options.sync != SyncMode::Always {
             return Ok(Owes::Write);
         }
-        match queue.awaited {
-            // It looks at the queue by itself.
-            None => Ok(Owes::Nothing),
-            Some(0..=1) => Ok(Owes::Call),
-            // A wait of its own, for all who are to return.
-            Some(_) => {
-                queue.call(&self.shared.wake);
-                Ok(Owes::Nothing)
-            }
-        }
+        // Awake, the thread looks at the queue by itself.
+        let is_enough = queue.awaited.is_some_and(|count| queue.entries.len() >= count);
+        Ok(if is_enough { Owes::Call } else { Owes::Nothing })
     }
 
     fn write_queued(&self, here: bool) {

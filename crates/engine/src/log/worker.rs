@@ -143,7 +143,7 @@ impl Shared {
             let asked = queue.is_asked();
             if !queue.entries.is_empty() || asked {
                 if !asked {
-                    drop(self.gather(queue, gather));
+                    self.gather(queue, gather);
                 }
                 return Ok(Work::Group);
             }
@@ -171,47 +171,40 @@ impl Shared {
     }
 
     /// Lets the group that is queued grow while that pays.
-    fn gather<'a>(
-        &'a self,
-        mut queue: MutexGuard<'a, Queue>,
-        gather: &mut Gather,
-    ) -> MutexGuard<'a, Queue> {
+    fn gather(&self, mut queue: MutexGuard<'_, Queue>, gather: &mut Gather) {
         let now = self.clock.monotonic_micros();
         let queued = queue.entries.len();
         let Some(mut wait) = gather.begin(now, queued) else {
-            return match gather.gives_way(queued) {
-                Some(target) => self.give_way(queue, now, target),
-                None => queue,
-            };
+            if gather.gives_way(now, queued) {
+                drop(queue);
+                gather.gave_way(self.give_way(queued, gather.target()));
+            }
+            return;
         };
         loop {
             let (still, timed_out) = self.await_writers(queue, wait.target, wait.slice_micros);
             queue = still;
             if !timed_out {
                 gather.reached();
-                return queue;
+                return;
             }
             if !gather.goes_on(&mut wait, queue.entries.len()) {
-                return queue;
+                return;
             }
         }
     }
 
-    /// Lets others have the processor, and where somebody wanted it, waits a moment until `target` writers are queued.
-    fn give_way<'a>(
-        &'a self,
-        queue: MutexGuard<'a, Queue>,
-        now: u64,
-        target: usize,
-    ) -> MutexGuard<'a, Queue> {
-        drop(queue);
+    /// Lets others have the processor, and where that took as long as it does when somebody wants it, waits a moment until `target` are
+    /// queued. Whether more are than the `queued` before.
+    fn give_way(&self, queued: usize, target: usize) -> bool {
+        let from = self.clock.monotonic_micros();
         std::thread::yield_now();
-        let gone = self.clock.monotonic_micros().saturating_sub(now);
-        let queue = lock(&self.queue);
-        if gone < SCARCE_MICROS || queue.entries.len() >= target {
-            return queue;
+        let gone = self.clock.monotonic_micros().saturating_sub(from);
+        let mut queue = lock(&self.queue);
+        if gone >= SCARCE_MICROS {
+            (queue, _) = self.await_writers(queue, target, SCARCE_WAIT_MICROS);
         }
-        self.await_writers(queue, target, SCARCE_WAIT_MICROS).0
+        queue.entries.len() > queued
     }
 
     /// Waits until `target` writers are queued, the thread is asked for something else, or the time is over; whether it is.

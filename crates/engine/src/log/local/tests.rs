@@ -1,12 +1,13 @@
 use std::collections::BTreeMap;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures::FutureExt as _;
 
 use super::*;
 use crate::db::SyncMode;
-use crate::io::{CrashMode, Fault, FaultOp, MemoryFiles, SeededRng};
+use crate::io::{Clock, CrashMode, Env, Fault, FaultOp, MemoryFiles, SeededRng};
+use crate::log::gather::SCARCE_MICROS;
 use crate::log::record::FILE_HEADER_BYTES;
 use crate::log::testing::{SyncGate, Watch, World, append, batch, dir};
 use crate::log::worker::MARKER_AFTER_IDLE_MICROS;
@@ -864,4 +865,42 @@ fn without_space_for_zeros_writes_go_on_as_long_as_they_fit() {
     opened.log.append(append(1, 1)).unwrap();
     assert!(watch.wait(1).is_err());
     assert_eq!(opened.log.append(append(1, 2)).unwrap_err().kind(), ErrorKind::ReadOnly);
+}
+
+/// A clock by which everything takes a while.
+#[derive(Debug, Default)]
+struct BusyClock(AtomicU64);
+
+impl Clock for BusyClock {
+    fn now_micros(&self) -> i64 {
+        1_700_000_000_000_000
+    }
+
+    fn monotonic_micros(&self) -> u64 {
+        self.0.fetch_add(2 * SCARCE_MICROS, Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn a_group_is_written_though_writers_that_are_expected_do_not_come_where_processors_are_scarce() {
+    let world = World::new();
+    let env = Env { clock: Arc::new(BusyClock::default()), ..world.env() };
+    let (log, _) =
+        LocalLog::open(&env, dir(), always(), &mut |_, _, _| Ok(()), &mut |_| {}).unwrap();
+    let log = Arc::new(log);
+    let watch = start(&log);
+    let mut last = 0;
+    for _ in 0..20 {
+        let many = last + 1..=last + 10;
+        log.append_all(&mut many.map(|n| append(1, n)), false).unwrap();
+        log.write_queued(false);
+        watch.wait(last + 10).unwrap();
+        for n in last + 11..=last + 13 {
+            log.append(append(1, n)).unwrap();
+            watch.wait(n).unwrap();
+        }
+        log.rotate().unwrap();
+        last += 13;
+    }
+    log.close().unwrap();
 }
