@@ -283,7 +283,7 @@ impl Worker<'_> {
         while total.rows < u64::from(rows)
             && let Some(found) = stream.next_in_place().await?
         {
-            if found.cells().next().is_none() {
+            if found.is_mark() {
                 continue;
             }
             total.rows += 1;

@@ -76,7 +76,12 @@ pub trait RowCell: Clone {
     /// What its value lies in, and where it begins there; `None` where there is no such memory.
     fn value_memory<'a>(&'a self, memory: &'a Self::Memory) -> Option<(&'a Bytes, usize)>;
     /// Its value; empty where the filter stripped it.
-    fn value<'a>(&'a self, memory: &'a Self::Memory) -> &'a [u8];
+    fn value<'a>(&'a self, memory: &'a Self::Memory) -> &'a [u8] {
+        let value = self
+            .value_memory(memory)
+            .and_then(|(memory, at)| memory.get(at..at + self.value_len()));
+        value.unwrap_or_default()
+    }
     /// Bytes of that.
     fn value_len(&self) -> usize;
     /// Strips it of its value.
@@ -114,10 +119,6 @@ impl RowCell for Cell {
         Some((&self.value, 0))
     }
 
-    fn value<'a>(&'a self, _memory: &'a ()) -> &'a [u8] {
-        &self.value
-    }
-
     fn value_len(&self) -> usize {
         self.value.len()
     }
@@ -150,10 +151,6 @@ impl RowCell for PinnedCell {
         Some((self.value.memory(memory)?, self.value.start()))
     }
 
-    fn value<'a>(&'a self, memory: &'a [Bytes]) -> &'a [u8] {
-        self.value.of(memory)
-    }
-
     fn value_len(&self) -> usize {
         self.value.len()
     }
@@ -184,10 +181,6 @@ impl<C: RowCell> RowCell for FilteredCell<C> {
 
     fn value_memory<'a>(&'a self, memory: &'a C::Memory) -> Option<(&'a Bytes, usize)> {
         self.cell.value_memory(memory)
-    }
-
-    fn value<'a>(&'a self, memory: &'a C::Memory) -> &'a [u8] {
-        self.cell.value(memory)
     }
 
     fn value_len(&self) -> usize {

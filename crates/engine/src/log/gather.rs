@@ -94,8 +94,7 @@ impl Gather {
         if !worth {
             return None;
         }
-        if self.skips > 0 {
-            self.skips -= 1;
+        if self.skips_one() {
             return None;
         }
         let slice_micros = self.sync_micros / SLICES;
@@ -113,16 +112,24 @@ impl Gather {
         let worth = self.sync_micros < SYNC_MICROS_MIN
             && queued < self.target
             && now.saturating_sub(self.answered_at) < EXPECTED_MICROS;
-        if worth && self.skips > 0 {
-            self.skips -= 1;
-            return false;
-        }
-        worth
+        worth && !self.skips_one()
     }
 
     /// Notes that it was, and whether somebody came meanwhile.
     pub(super) fn gave_way(&mut self, came: bool) {
-        self.penalty = if came { 0 } else { (self.penalty * 2 + 1).min(SKIPS_MAX) };
+        self.punish(!came);
+    }
+
+    /// Whether this group is one of those that are written without a wait.
+    fn skips_one(&mut self) -> bool {
+        let skips = self.skips > 0;
+        self.skips = self.skips.saturating_sub(1);
+        skips
+    }
+
+    /// Leaves the next waits out after one in vain, more of them each time.
+    fn punish(&mut self, in_vain: bool) {
+        self.penalty = if in_vain { (self.penalty * 2 + 1).min(SKIPS_MAX) } else { 0 };
         self.skips = self.penalty;
     }
 
@@ -148,8 +155,7 @@ impl Gather {
             }
         }
         self.patience /= 2;
-        self.penalty = if in_vain { (self.penalty * 2 + 1).min(SKIPS_MAX) } else { 0 };
-        self.skips = self.penalty;
+        self.punish(in_vain);
         false
     }
 

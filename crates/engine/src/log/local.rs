@@ -315,9 +315,7 @@ impl CommitLog for LocalLog {
         if alone && self.shared.options.sync != SyncMode::Always {
             return Ok(Owes::Write);
         }
-        // Awake, the thread looks at the queue by itself.
-        let is_enough = queue.awaited.is_some_and(|count| queue.entries.len() >= count);
-        Ok(if is_enough { Owes::Call } else { Owes::Nothing })
+        Ok(if queue.is_awaited() { Owes::Call } else { Owes::Nothing })
     }
 
     fn write_queued(&self, here: bool) {

@@ -2,16 +2,20 @@
 //! observer that can be waited for.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use bytes::Bytes;
 
+use super::gather::SCARCE_MICROS;
 use super::{
     Append, EncodedBatch, LocalLog, LogObserver, LogOptions, ReplaySummary, encode_batch, lock,
 };
 use crate::cell::{FamilyId, Mutation, RowBatch, Seq};
 use crate::error::{Error, Result};
-use crate::io::{Env, FaultFiles, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner};
+use crate::io::{
+    Clock, Env, FaultFiles, InlineIo, ManualClock, MemoryFiles, SeededRng, ThreadSpawner,
+};
 
 pub(super) fn dir() -> &'static Path {
     Path::new("log")
@@ -54,6 +58,20 @@ impl World {
         let (log, summary) =
             LocalLog::open(&self.env(), dir(), options, &mut on_record, &mut |_| {})?;
         Ok(Opened { log: Arc::new(log), summary, records })
+    }
+}
+
+/// A clock by which everything takes a while.
+#[derive(Debug, Default)]
+pub(super) struct BusyClock(AtomicU64);
+
+impl Clock for BusyClock {
+    fn now_micros(&self) -> i64 {
+        1_700_000_000_000_000
+    }
+
+    fn monotonic_micros(&self) -> u64 {
+        self.0.fetch_add(2 * SCARCE_MICROS, Ordering::Relaxed)
     }
 }
 

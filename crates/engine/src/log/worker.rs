@@ -100,9 +100,14 @@ impl Queue {
         std::mem::replace(&mut self.entries, std::mem::take(spare))
     }
 
+    /// Whether the thread sleeps until so much is queued as is, and nobody has called it. Awake, it looks at the queue by itself.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.awaited.is_some_and(|count| self.entries.len() >= count)
+    }
+
     /// Calls the thread, if it sleeps, nobody has, and enough is queued.
     pub(super) fn call(&mut self, wake: &Condvar) {
-        if self.awaited.is_some_and(|count| self.entries.len() >= count) {
+        if self.is_awaited() {
             self.awaited = None;
             wake.notify_one();
         }

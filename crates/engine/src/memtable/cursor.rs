@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::skiplist::{ListCursor, Record, RowPlace, SharedValue, SkipList};
+use super::skiplist::{ListCursor, Record, RowPlace, SkipList};
 use crate::cell::{FamilyId, Kind, Place, RowRange, Seq, Timestamp, row_prefix};
 use crate::cursor::{Cursor, Entry, Step};
 use crate::error::Result;
@@ -114,8 +114,11 @@ impl Cursor for MemtableCursor {
     }
 
     fn value_bytes(&self) -> Bytes {
-        let Some(record) = self.place.record() else { return Bytes::new() };
-        bytes_of(record.value, || self.place.shared_value())
+        let Some(Record { value, .. }) = self.place.record() else { return Bytes::new() };
+        if value.len() < SHARED_VALUE_BYTES_MIN {
+            return Bytes::copy_from_slice(value);
+        }
+        self.place.shared_value().map_or_else(Bytes::new, Bytes::from_owner)
     }
 
     fn wanted(&self, _out: &mut Vec<BlockRequest>) {}
@@ -222,12 +225,4 @@ impl RecordInRow for MemtableRow<'_> {
     fn is_of_same_column(&self) -> bool {
         self.same_column
     }
-}
-
-/// A value that outlives its place: a copy, or of larger ones a share.
-fn bytes_of(value: &[u8], shared: impl FnOnce() -> Option<SharedValue>) -> Bytes {
-    if value.len() < SHARED_VALUE_BYTES_MIN {
-        return Bytes::copy_from_slice(value);
-    }
-    shared().map_or_else(Bytes::new, Bytes::from_owner)
 }

@@ -1,15 +1,14 @@
 use std::collections::BTreeMap;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::FutureExt as _;
 
 use super::*;
 use crate::db::SyncMode;
-use crate::io::{Clock, CrashMode, Env, Fault, FaultOp, MemoryFiles, SeededRng};
-use crate::log::gather::SCARCE_MICROS;
+use crate::io::{CrashMode, Env, Fault, FaultOp, MemoryFiles, SeededRng};
 use crate::log::record::FILE_HEADER_BYTES;
-use crate::log::testing::{SyncGate, Watch, World, append, batch, dir};
+use crate::log::testing::{BusyClock, SyncGate, Watch, World, append, batch, dir};
 use crate::log::worker::MARKER_AFTER_IDLE_MICROS;
 use crate::relay;
 
@@ -865,20 +864,6 @@ fn without_space_for_zeros_writes_go_on_as_long_as_they_fit() {
     opened.log.append(append(1, 1)).unwrap();
     assert!(watch.wait(1).is_err());
     assert_eq!(opened.log.append(append(1, 2)).unwrap_err().kind(), ErrorKind::ReadOnly);
-}
-
-/// A clock by which everything takes a while.
-#[derive(Debug, Default)]
-struct BusyClock(AtomicU64);
-
-impl Clock for BusyClock {
-    fn now_micros(&self) -> i64 {
-        1_700_000_000_000_000
-    }
-
-    fn monotonic_micros(&self) -> u64 {
-        self.0.fetch_add(2 * SCARCE_MICROS, Ordering::Relaxed)
-    }
 }
 
 #[test]
