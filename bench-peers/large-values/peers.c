@@ -96,7 +96,7 @@ static void phase(const char *store, const char *name, uint64_t ops, uint64_t ro
   if (!took) fail(name, "out of memory");
   int64_t began = now_nanos(), last = began;
   for (uint64_t i = 0; i < ops; i++) {
-    op(order ? mix(i ^ order) % rows : i);
+    op(order ? mix(i + (order << 32)) % rows : i);
     int64_t now = now_nanos();
     took[i] = now - last;
     last = now;
@@ -154,9 +154,9 @@ int main(int count, char **arguments) {
   else
     open_rocks(arguments[2], strtoull(arguments[6], NULL, 10));
   phase(store, "load", rows, rows, 0, put);
-  phase(store, "write", ops, rows, 0x5eed, put);
+  phase(store, "write", ops, rows, 1, put);
   /* An order of its own: a log that is read as it was written is read ahead by the system. */
-  phase(store, "read", ops, rows, 0x4ead, get);
+  phase(store, "read", ops, rows, 2, get);
   if (tokyo)
     tchdbclose(tokyo);
   else
