@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
 use futures::future::{BoxFuture, join_all, select};
-use tepui_bench::grpc::connection::{Connection, Endpoint};
+use tepui_bench::grpc::client::method::{MUTATE_ROWS, READ_ROWS};
+use tepui_bench::grpc::connection::{Answer, Connection, Endpoint, framed};
 use tepui_bench::{Error, Result};
 use tepui_engine::io::{JoinHandle, Spawner as _, ThreadSpawner};
 use tepui_server::api::v2;
 use tokio::sync::watch;
-use tonic::body::Body;
-use tonic::codegen::{Service as _, http};
 
 use crate::priority::run_when_idle;
 
@@ -159,8 +158,6 @@ struct Bad {
     largest: Arc<AtomicU64>,
 }
 
-type Client = v2::bigtable_client::BigtableClient<Connection>;
-
 impl Bad {
     fn work(&self, kind: Kind) -> BoxFuture<'_, ()> {
         match kind {
@@ -190,29 +187,22 @@ impl Bad {
         }
     }
 
-    async fn client(&self) -> Client {
-        Client::with_origin(self.connect().await, self.endpoint.origin())
-    }
-
     /// A scan of everything whose first message has come; `None` where it is refused.
-    async fn begin_scan(
-        &self,
-        client: &mut Client,
-    ) -> Option<tonic::Streaming<v2::ReadRowsResponse>> {
+    async fn begin_scan(&self, connection: &mut Connection) -> Option<Answer> {
         let request = v2::ReadRowsRequest { table_name: self.table.clone(), ..Default::default() };
-        let mut stream = client.read_rows(request).await.ok()?.into_inner();
-        stream.message().await.ok()??;
+        let mut answer = connection.call(READ_ROWS, &request).await.ok()?;
+        answer.message().await.ok()??;
         self.done.fetch_add(1, Ordering::Relaxed);
-        Some(stream)
+        Some(answer)
     }
 
     async fn do_not_read(&self) {
         loop {
-            let mut client = self.client().await;
+            let mut connection = self.connect().await;
             let mut streams = Vec::new();
             let open = async {
                 for _ in 0..STALLED_STREAMS {
-                    streams.extend(self.begin_scan(&mut client).await);
+                    streams.extend(self.begin_scan(&mut connection).await);
                 }
                 std::future::pending::<()>().await;
             };
@@ -222,18 +212,17 @@ impl Bad {
     }
 
     async fn cancel(&self) {
-        let mut client = self.client().await;
+        let mut connection = self.connect().await;
         loop {
-            if self.begin_scan(&mut client).await.is_none() {
+            if self.begin_scan(&mut connection).await.is_none() {
                 tokio::time::sleep(AFTER_REFUSAL).await;
-                client = self.client().await;
+                connection = self.connect().await;
             }
         }
     }
 
     /// A request that writes so many large rows, framed, once for all times it is sent.
     fn request(&self, rows: usize) -> Bytes {
-        use prost::Message as _;
         use v2::mutation::{Mutation, SetCell};
         let value = Bytes::from(vec![0x5a_u8; LARGE_ROW_BYTES]);
         let entry = |row| v2::mutate_rows_request::Entry {
@@ -248,41 +237,35 @@ impl Bad {
             }],
             ..Default::default()
         };
-        let message = v2::MutateRowsRequest {
+        framed(&v2::MutateRowsRequest {
             table_name: self.table.clone(),
             entries: (0..rows).map(entry).collect(),
             ..Default::default()
-        };
-        let length = message.encoded_len();
-        let mut framed = BytesMut::with_capacity(length + 5);
-        framed.put_u8(0);
-        framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-        framed.extend_from_slice(&message.encode_to_vec());
-        framed.freeze()
+        })
     }
 
     /// Sends the same request again and again, whatever comes back, and counts how often it was carried out.
     async fn send(&self, request: &Bytes, carried_out: &AtomicU64) {
-        let uri = format!("{}google.bigtable.v2.Bigtable/MutateRows", self.endpoint.origin());
         let mut connection = self.connect().await;
         loop {
-            let body = Body::new(http_body_util::Full::new(request.clone()));
-            let call = http::Request::post(&uri)
-                .header("content-type", "application/grpc")
-                .header("te", "trailers")
-                .body(body)
-                .expect("a path and headers that are constant");
-            match connection.call(call).await {
-                Ok(response) => {
-                    // To its end: the outcomes of the entries, or the status, which a refusal has in place of them.
-                    let answer = http_body_util::BodyExt::collect(response.into_body()).await;
-                    let status = answer.ok().and_then(|answer| answer.trailers().cloned());
-                    let status = status.as_ref().and_then(|trailers| trailers.get("grpc-status"));
-                    if status.is_some_and(|status| status == "0") {
+            match connection.send(MUTATE_ROWS, request.clone()).await {
+                Ok(mut answer) => {
+                    // To its end: the outcomes of the entries.
+                    let end = loop {
+                        match answer.message().await {
+                            Ok(Some(_)) => {}
+                            end => break end,
+                        }
+                    };
+                    if end.is_ok() {
                         carried_out.fetch_add(1, Ordering::Relaxed);
                     }
                 }
-                Err(_) => connection = self.connect().await,
+                // It is refused, or the connection is at its end.
+                Err(status) if status.code() == tonic::Code::Unavailable => {
+                    connection = self.connect().await;
+                }
+                Err(_) => {}
             }
             self.done.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(AFTER_REFUSAL).await;

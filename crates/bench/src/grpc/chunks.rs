@@ -6,12 +6,7 @@
 
 use std::fmt::Display;
 
-use bytes::{Buf as _, Bytes};
-use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
-use prost::Message as _;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
-use tonic::Status;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
 use crate::error::{Error, Result};
 
@@ -125,47 +120,12 @@ fn wrapped(mut rest: &[u8]) -> Result<&[u8]> {
     Ok(held)
 }
 
-/// `ReadRows` with its responses as they came.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ReadRowsCodec;
-
-impl Codec for ReadRowsCodec {
-    type Encode = v2::ReadRowsRequest;
-    type Decode = Bytes;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        *self
-    }
-
-    fn decoder(&mut self) -> Self {
-        *self
-    }
-}
-
-impl Encoder for ReadRowsCodec {
-    type Item = v2::ReadRowsRequest;
-    type Error = Status;
-
-    fn encode(&mut self, request: Self::Item, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        request.encode(out).map_err(|error| Status::internal(error.to_string()))
-    }
-}
-
-impl Decoder for ReadRowsCodec {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, response: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(response.copy_to_bytes(response.remaining())))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
     use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::CellChunk;
     use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::cell_chunk::RowStatus;
+    use prost::Message as _;
 
     use super::*;
 

@@ -4,22 +4,43 @@ use std::time::Duration;
 
 use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2 as admin;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
-use tonic::client::Grpc;
-use tonic::codegen::http::uri::{PathAndQuery, Uri};
-use tonic::{Code, Request, Status};
+use tonic::{Code, Status};
 
 use super::ask::{Asks, COUNTERS, FAMILY, Table};
-use super::chunks::{ReadRowsCodec, each_chunk};
-use super::connection::Connection;
+use super::chunks::each_chunk;
+use super::connection::{Connection, decode};
 use super::retry::Refusals;
 use super::rows::ChunkCheck;
 use crate::error::{Error, Result};
 use crate::run::Found;
 
-/// Largest message that is taken: servers keep responses under 4 MiB, single rows excepted.
-const RESPONSE_BYTES_MAX: usize = 300 << 20;
-
-const READ_ROWS: &str = "/google.bigtable.v2.Bigtable/ReadRows";
+/// Methods, by their paths.
+pub mod method {
+    macro_rules! data {
+        ($method:literal) => {
+            concat!("/google.bigtable.v2.Bigtable/", $method)
+        };
+    }
+    macro_rules! table_admin {
+        ($method:literal) => {
+            concat!("/google.bigtable.admin.v2.BigtableTableAdmin/", $method)
+        };
+    }
+    /// Reads rows.
+    pub const READ_ROWS: &str = data!("ReadRows");
+    /// Writes a row.
+    pub const MUTATE_ROW: &str = data!("MutateRow");
+    /// Writes many rows.
+    pub const MUTATE_ROWS: &str = data!("MutateRows");
+    /// Changes a row by what it holds.
+    pub const READ_MODIFY_WRITE_ROW: &str = data!("ReadModifyWriteRow");
+    /// Makes a table.
+    pub const CREATE_TABLE: &str = table_admin!("CreateTable");
+    /// Describes a table.
+    pub const GET_TABLE: &str = table_admin!("GetTable");
+    /// Makes, changes and drops families.
+    pub const MODIFY_COLUMN_FAMILIES: &str = table_admin!("ModifyColumnFamilies");
+}
 
 /// What went wrong with one request.
 #[derive(Debug)]
@@ -47,22 +68,13 @@ fn text(what: &str, status: &Status) -> Error {
 /// A client of the data API. Clones share the connection.
 #[derive(Debug, Clone)]
 pub struct Client {
-    data: v2::bigtable_client::BigtableClient<Connection>,
-    /// The same for `ReadRows`.
-    reads: Grpc<Connection>,
     connection: Connection,
-    origin: Uri,
 }
 
 impl Client {
     /// Speaks over a connection to a server.
-    pub fn new(connection: Connection, origin: Uri) -> Self {
-        let data =
-            v2::bigtable_client::BigtableClient::with_origin(connection.clone(), origin.clone())
-                .max_decoding_message_size(RESPONSE_BYTES_MAX);
-        let reads = Grpc::with_origin(connection.clone(), origin.clone())
-            .max_decoding_message_size(RESPONSE_BYTES_MAX);
-        Self { data, reads, connection, origin }
+    pub fn new(connection: Connection) -> Self {
+        Self { connection }
     }
 
     fn failure(what: &str, status: &Status, refusals: &Refusals) -> Failure {
@@ -81,12 +93,8 @@ impl Client {
         refusals: &Refusals,
     ) -> Outcome<Found> {
         let failure = |status| Self::failure("ReadRows", &status, refusals);
-        let unready = |error: hyper::Error| failure(Status::from_error(Box::new(error)));
-        self.reads.ready().await.map_err(unready)?;
-        let path = PathAndQuery::from_static(READ_ROWS);
-        let request = Request::new(request);
-        let response = self.reads.server_streaming(request, path, ReadRowsCodec).await;
-        let mut stream = response.map_err(failure)?.into_inner();
+        let answer = self.connection.call(method::READ_ROWS, &request).await;
+        let mut stream = answer.map_err(failure)?;
         while let Some(response) = stream.message().await.map_err(failure)? {
             each_chunk(&response, |chunk| check.chunk(chunk))?;
         }
@@ -100,7 +108,8 @@ impl Client {
         refusals: &Refusals,
     ) -> Outcome<()> {
         let failure = |status| Self::failure("MutateRow", &status, refusals);
-        self.data.mutate_row(request).await.map_err(failure).map(drop)
+        let done = self.connection.unary(method::MUTATE_ROW, &request).await;
+        done.map(|_: v2::MutateRowResponse| ()).map_err(failure)
     }
 
     /// Adds to a counter; its new value.
@@ -110,8 +119,9 @@ impl Client {
         refusals: &Refusals,
     ) -> Outcome<i64> {
         let failure = |status| Self::failure("ReadModifyWriteRow", &status, refusals);
-        let response = self.data.read_modify_write_row(request).await.map_err(failure)?;
-        let row = response.into_inner().row.unwrap_or_default();
+        let changed = self.connection.unary(method::READ_MODIFY_WRITE_ROW, &request).await;
+        let changed: v2::ReadModifyWriteRowResponse = changed.map_err(failure)?;
+        let row = changed.row.unwrap_or_default();
         let family = row.families.first().filter(|family| family.name == COUNTERS);
         let cell = family.and_then(|f| f.columns.first()).and_then(|c| c.cells.first());
         let count = cell.and_then(|cell| <[u8; 8]>::try_from(cell.value.as_ref()).ok());
@@ -129,11 +139,13 @@ impl Client {
     ) -> Outcome<()> {
         let request = asks.load(rows.iter().copied());
         let failure = |status| Self::failure("MutateRows", &status, refusals);
-        let mut stream = self.data.mutate_rows(request).await.map_err(failure)?.into_inner();
+        let answer = self.connection.call(method::MUTATE_ROWS, &request).await;
+        let mut stream = answer.map_err(failure)?;
         let mut refused = Vec::new();
         let mut told = true;
         let mut delay = None;
         while let Some(response) = stream.message().await.map_err(failure)? {
+            let response: v2::MutateRowsResponse = decode(response).map_err(failure)?;
             for entry in response.entries {
                 let Some(status) = entry.status.filter(|status| status.code != 0) else { continue };
                 if !Refusals::is_one(&status) {
@@ -160,11 +172,7 @@ impl Client {
 
     /// Makes sure that a table is there, with the families that benchmarks use; whether it was made. Families come by
     /// `ModifyColumnFamilies` on any server: Google's emulator collects nothing before it has seen one.
-    pub async fn ensure_table(&self, table: &Table) -> Result<bool> {
-        let mut client = admin::bigtable_table_admin_client::BigtableTableAdminClient::with_origin(
-            self.connection.clone(),
-            self.origin.clone(),
-        );
+    pub async fn ensure_table(&mut self, table: &Table) -> Result<bool> {
         // One version is what a row of YCSB has; older ones are for the garbage collection.
         let one = admin::GcRule { rule: Some(admin::gc_rule::Rule::MaxNumVersions(1)) };
         let family = admin::ColumnFamily { gc_rule: Some(one), ..Default::default() };
@@ -174,14 +182,16 @@ impl Client {
             table: Some(admin::Table::default()),
             ..Default::default()
         };
-        let made = match client.create_table(request).await {
-            Ok(_) => true,
+        let created = self.connection.unary(method::CREATE_TABLE, &request).await;
+        let made = match created.map(|_: admin::Table| ()) {
+            Ok(()) => true,
             Err(status) if status.code() == Code::AlreadyExists => false,
             Err(status) => return Err(text("CreateTable", &status)),
         };
         let name = table.name();
         let request = admin::GetTableRequest { name: name.clone(), ..Default::default() };
-        let there = client.get_table(request).await.map_err(|s| text("GetTable", &s))?.into_inner();
+        let there = self.connection.unary(method::GET_TABLE, &request).await;
+        let there: admin::Table = there.map_err(|s| text("GetTable", &s))?;
         let modifications: Vec<_> = [FAMILY, COUNTERS]
             .into_iter()
             .filter(|name| !there.column_families.contains_key(*name))
@@ -196,8 +206,8 @@ impl Client {
         if !modifications.is_empty() {
             let request =
                 admin::ModifyColumnFamiliesRequest { name, modifications, ..Default::default() };
-            let done = client.modify_column_families(request).await;
-            done.map_err(|s| text("ModifyColumnFamilies", &s))?;
+            let done = self.connection.unary(method::MODIFY_COLUMN_FAMILIES, &request).await;
+            let _: admin::Table = done.map_err(|s| text("ModifyColumnFamilies", &s))?;
         }
         Ok(made)
     }

@@ -88,8 +88,7 @@ impl Grpc {
     }
 
     async fn connect(&self) -> Result<Client> {
-        let endpoint = &self.options.endpoint;
-        Ok(Client::new(endpoint.connect().await?, endpoint.origin()))
+        Ok(Client::new(self.options.endpoint.connect().await?))
     }
 
     fn crews(&self, threads: usize) -> Result<Vec<Crew<Client>>> {
