@@ -21,6 +21,11 @@ PYTHON := $(VENV)/bin/python
 # The binary that the clients' and the crash tests run.
 TEST_BINARY := $(TARGET_DIR)/test-release/tepui
 RELEASE_BINARY := $(TARGET_DIR)/release/tepui
+# The same laid out by what it does under load, which takes ten minutes. It stands beside Cassandra and HBase, since a JVM compiles
+# them by what they do, too; make bench-servers-peers PGO=0 takes the one above.
+PGO_BINARY := $(TARGET_DIR)/pgo/tepui
+PGO ?= 1
+NEEDS_PGO := $(if $(filter 0,$(PGO)),,profdata)
 # Every workspace with a lock file; the others have to know what the crates of the first depend on.
 LOCKED_MANIFESTS := $(addsuffix /Cargo.toml,. fuzz bench-peers bench-peers/newest bench-peers/newest/librocksdb bench-peers/servers)
 # make test CRASH_ROUNDS=10; make soak SOAK_ROUNDS=200 FUZZ_SECONDS=600
@@ -57,13 +62,14 @@ endif
 IN_TURN = trap 'exit 130' INT; worst=0; run() { "$$@" || { code=$$?; ((code <= worst)) || worst=$$code; }; }
 END_WITHOUT = echo "$@: $(if $(1),left out: $(1),nothing was left out)"; exit $$worst
 
-SERVERS_PEERS = env TEPUI="$(RELEASE_BINARY)" bench-peers/servers/run.sh $(CACHE)/servers-peers
+SERVERS_PEERS_BINARY := $(if $(filter 0,$(PGO)),$(RELEASE_BINARY),$(PGO_BINARY))
+SERVERS_PEERS = env TEPUI="$(SERVERS_PEERS_BINARY)" bench-peers/servers/run.sh $(CACHE)/servers-peers
 LARGE_VALUES = env TEPUI="$(RELEASE_BINARY)" bench-peers/large-values/run.sh $(CACHE)/large-values
 
 # Each target uses every core by itself, and its closing lines are to be read.
 .NOTPARALLEL:
 
-.PHONY: help needs-test needs-soak needs-fuzz needs-server needs-peers run build test-binary fmt lint test unit process crash clients bench bench-read bench-write bench-read-test bench-server bench-servers-peers bench-large-values bench-backup bench-transfer demo soak fuzz clean
+.PHONY: help needs-test needs-soak needs-fuzz needs-server needs-peers run build build-pgo servers-peers-binary test-binary fmt lint test unit process crash clients bench bench-read bench-write bench-read-test bench-server bench-servers-peers bench-large-values bench-backup bench-transfer demo soak fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,17 +85,19 @@ needs-fuzz:
 	@CARGO="$(CARGO)" scripts/needs.sh rust cxx
 
 needs-server:
-	@CARGO="$(CARGO)" scripts/needs.sh rust $(if $(EMULATOR),$(if $(wildcard $(EMULATOR)),,go)) $(if $(filter peers,$(LEFT_OUT)),,jdk17) \
-		|| { echo "SKIP='emulator peers' leaves out Google's emulator, Cassandra and HBase" >&2; exit 2; }
+	@CARGO="$(CARGO)" scripts/needs.sh rust $(if $(EMULATOR),$(if $(wildcard $(EMULATOR)),,go)) $(if $(filter peers,$(LEFT_OUT)),,jdk17 $(NEEDS_PGO)) \
+		|| { echo "SKIP='emulator peers' leaves out Google's emulator, Cassandra and HBase; PGO=0 takes the plain build beside these" >&2; exit 2; }
 
 needs-peers:
-	@CARGO="$(CARGO)" scripts/needs.sh rust jdk17
+	@CARGO="$(CARGO)" scripts/needs.sh rust jdk17 $(NEEDS_PGO) || { echo "PGO=0 takes the plain build" >&2; exit 2; }
 
 run: ## build and start a server on 127.0.0.1:8086, data in ./tepui-data
 	$(CARGO) run --locked --release --bin tepui -- serve $(ARGS)
 
 build: ## build the release binary
 	$(CARGO) build --locked --release --bin tepui
+
+build-pgo: $(PGO_BINARY) ## build it laid out by what it does under load, in ten minutes: target/pgo/tepui
 
 test-binary: ## build the binary that the clients' and the crash tests run
 	$(CARGO) build --locked --profile test-release --bin tepui
@@ -139,7 +147,7 @@ bench-write: $(if $(filter large-values,$(LEFT_OUT)),,build) ## the write path b
 bench-read-test: ## that the peers of make bench-read and bench-write do what they are asked: reads compared byte by byte
 	TASK=test bench-peers/run.sh $(PEER)
 
-bench-server: needs-server $(EMULATOR) ## the server beside a bare echo, hot rows, a slow device, Google's emulator, a line a bar, then bench-servers-peers; EMULATOR, SKIP, ARGS
+bench-server: needs-server $(EMULATOR) $(if $(filter peers,$(LEFT_OUT)),,servers-peers-binary) ## the server beside a bare echo, hot rows, a slow device, Google's emulator, a line a bar, then bench-servers-peers; EMULATOR, SKIP, ARGS
 	$(CARGO) build --locked --release --bin tepui --bin bench-server
 	mkdir -p $(CACHE) && rm -rf "$(CACHE)/bench-server"
 	$(IN_TURN); \
@@ -148,7 +156,9 @@ bench-server: needs-server $(EMULATOR) ## the server beside a bare echo, hot row
 	$(if $(filter peers,$(LEFT_OUT)),,run $(SERVERS_PEERS);) \
 	$(call END_WITHOUT,$(filter emulator peers,$(LEFT_OUT)))
 
-bench-servers-peers: needs-peers build ## the server beside Cassandra and HBase, a line a workload and peer; needs a JDK 17 with Maven; ARGS
+servers-peers-binary: $(if $(filter 0,$(PGO)),build,$(PGO_BINARY))
+
+bench-servers-peers: needs-peers servers-peers-binary ## the server beside Cassandra and HBase, a line a workload and peer; needs a JDK 17 with Maven; PGO, ARGS
 	$(SERVERS_PEERS) $(ARGS)
 
 bench-large-values: build ## values of 10 KB beside Bitcask, Tokyo Cabinet and RocksDB; DATA_BYTES, MEMORY_BYTES, STORES
@@ -175,6 +185,9 @@ fuzz: needs-fuzz ## every fuzz target for FUZZ_SECONDS
 clean: ## remove what was built and fetched
 	$(CARGO) clean
 	rm -rf "$(CACHE)" fuzz/target bench-peers/target bench-peers/servers/target
+
+$(PGO_BINARY): scripts/build-pgo.sh Cargo.toml Cargo.lock $(shell find crates -path crates/bench-server -prune -o '(' -path '*/src/*.rs' -o -name Cargo.toml -o -name '*.bin' ')' -print)
+	CARGO="$(CARGO)" scripts/build-pgo.sh
 
 $(VENV)/.done: tests/clients/python/requirements.txt
 $(SYSTEM_VENV)/.done: tests/clients/python/system/requirements.txt

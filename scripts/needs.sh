@@ -36,6 +36,12 @@ needs_clippy() {
     works clippy "rustup component add clippy" "$cargo" clippy --version
 }
 
+# Other versions than the compiler's do not read its counts.
+needs_profdata() {
+    works "the compiler's llvm-profdata" "rustup component add llvm-tools" \
+        sh -c 'test -x "$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n "s/^host: //p")/bin/llvm-profdata"'
+}
+
 needs_python() {
     want Python 3.11 "$(version_of python3 --version)" "Debian's python3"
     works "Python's venv" "Debian's python3-venv" python3 -c "import ensurepip, venv"

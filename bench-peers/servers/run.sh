@@ -25,7 +25,7 @@ case $task in
     *) echo "TASK is one of run, build, test, clippy" >&2; exit 2 ;;
 esac
 if [[ $task == run && ! (-f ${TEPUI:-} && -x ${TEPUI:-}) ]]; then
-    echo "TEPUI=${TEPUI:-} is no program: it names the binary to measure, as make build leaves it" >&2
+    echo "TEPUI=${TEPUI:-} is no program: it names the binary to measure, as make build or make build-pgo leaves it" >&2
     exit 2
 fi
 

@@ -261,7 +261,7 @@ impl Bad {
                         carried_out.fetch_add(1, Ordering::Relaxed);
                     }
                 }
-                // It is refused, or the connection is at its end.
+                // The connection is at its end, or the server says so; one that is refused stays.
                 Err(status) if status.code() == tonic::Code::Unavailable => {
                     connection = self.connect().await;
                 }

@@ -61,8 +61,7 @@ impl From<Error> for Failure {
 pub type Outcome<T> = std::result::Result<T, Failure>;
 
 fn text(what: &str, status: &Status) -> Error {
-    let source = std::error::Error::source(status).map_or(String::new(), |s| format!(": {s}"));
-    Error::failed(format!("{what}: {:?}: {}{source}", status.code(), status.message()))
+    Error::failed(format!("{what}: {:?}: {}", status.code(), status.message()))
 }
 
 /// A client of the data API. Clones share the connection.

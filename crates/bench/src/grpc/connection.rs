@@ -101,13 +101,13 @@ impl Connection {
             self.sender.send_request(request, false).map_err(|e| broken(&e))?;
         body.send_data(framed, true).map_err(|e| broken(&e))?;
         let (head, body) = response.await.map_err(|e| broken(&e))?.into_parts();
-        if head.status != http::StatusCode::OK {
-            return Err(Status::unknown(format!("HTTP status {}", head.status)));
-        }
         let status = Status::from_header_map(&head.headers);
         let status_has_come = status.is_some();
         match status {
             Some(status) if status.code() != Code::Ok => Err(status),
+            None if head.status != http::StatusCode::OK => {
+                Err(Status::unknown(format!("HTTP status {}", head.status)))
+            }
             _ => Ok(Answer { body, whole: Bytes::new(), pieces: BytesMut::new(), status_has_come }),
         }
     }
@@ -280,9 +280,12 @@ mod tests {
     /// What a server says to a call.
     #[derive(Default)]
     struct Script {
+        http_status: http::StatusCode,
         head: HeaderMap,
         pieces: Vec<Bytes>,
         trailers: Option<HeaderMap>,
+        /// In place of trailers.
+        resets: bool,
     }
 
     /// The messages of an answer, to its end.
@@ -313,13 +316,17 @@ mod tests {
                 }
                 take.send(all.freeze()).unwrap();
                 let mut response = Response::new(());
+                *response.status_mut() = script.http_status;
                 *response.headers_mut() = script.head;
-                let ends = script.pieces.is_empty() && script.trailers.is_none();
+                let goes_on = script.trailers.is_some() || script.resets;
+                let ends = script.pieces.is_empty() && !goes_on;
                 let mut body = respond.send_response(response, ends).unwrap();
                 let last = script.pieces.len();
                 for (at, piece) in script.pieces.into_iter().enumerate() {
-                    let ends = at + 1 == last && script.trailers.is_none();
-                    body.send_data(piece, ends).unwrap();
+                    body.send_data(piece, at + 1 == last && !goes_on).unwrap();
+                }
+                if script.resets {
+                    body.send_reset(h2::Reason::INTERNAL_ERROR);
                 }
                 if let Some(trailers) = script.trailers {
                     body.send_trailers(trailers).unwrap();
@@ -363,6 +370,15 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_is_larger_than_the_windows_of_a_connection() {
+        let large = "z".repeat(1 << 20);
+        let pieces: Vec<_> = std::iter::repeat_n(framed(&large), 40).collect();
+        let script = Script { pieces, trailers: Some(status("0")), ..Script::default() };
+        let said = called(&String::new(), script).1.unwrap();
+        assert!(said.len() == 40 && said.iter().all(|message| *message == large));
+    }
+
+    #[test]
     fn what_a_server_says_in_place_of_an_answer_or_behind_it_is_the_error() {
         let whole = framed(&"one".to_owned());
         let cut = whole.slice(..whole.len() - 1);
@@ -370,21 +386,29 @@ mod tests {
         compressed[0] = 1;
         let huge = Bytes::from_static(&[0, 0xFF, 0xFF, 0xFF, 0xFF]);
         let ok = || Some(status("0"));
-        for (what, head, pieces, trailers, code) in [
-            ("refused", status("8"), vec![], None, Code::ResourceExhausted),
+        let said = Script::default;
+        for (what, script, code) in [
+            ("refused", Script { head: status("8"), ..said() }, Code::ResourceExhausted),
             (
                 "refused late",
-                HeaderMap::new(),
-                vec![whole.clone()],
-                Some(status("8")),
+                Script { pieces: vec![whole.clone()], trailers: Some(status("8")), ..said() },
                 Code::ResourceExhausted,
             ),
-            ("no status", HeaderMap::new(), vec![whole], None, Code::Unknown),
-            ("cut off", HeaderMap::new(), vec![cut], ok(), Code::Internal),
-            ("compressed", HeaderMap::new(), vec![compressed.freeze()], ok(), Code::Internal),
-            ("huge", HeaderMap::new(), vec![huge], ok(), Code::OutOfRange),
+            ("no status", Script { pieces: vec![whole.clone()], ..said() }, Code::Unknown),
+            ("cut off", Script { pieces: vec![cut], trailers: ok(), ..said() }, Code::Internal),
+            (
+                "compressed",
+                Script { pieces: vec![compressed.freeze()], trailers: ok(), ..said() },
+                Code::Internal,
+            ),
+            ("huge", Script { pieces: vec![huge], trailers: ok(), ..said() }, Code::OutOfRange),
+            ("reset", Script { pieces: vec![whole], resets: true, ..said() }, Code::Unavailable),
+            (
+                "of a proxy",
+                Script { http_status: http::StatusCode::BAD_GATEWAY, ..said() },
+                Code::Unknown,
+            ),
         ] {
-            let script = Script { head, pieces, trailers };
             assert_eq!(called(&String::new(), script).1.unwrap_err().code(), code, "{what}");
         }
         let script = Script { head: status("0"), ..Script::default() };
