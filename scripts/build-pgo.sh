@@ -42,7 +42,7 @@ rm -rf "$data"
 mkdir "$data"
 trap 'rm -rf "$data"' EXIT
 load() { LLVM_PROFILE_FILE="$counts/%p.profraw" "$binary" bench "$@"; }
-echo "counting: three loads of $rows rows" >&2
+echo "counting under loads of $rows rows and more" >&2
 load server --rows "$rows" --seconds "$seconds" --warm-up 0 --connections 4 --data "$data/server" \
     --workload a,b,c,d,e,f,increment,increment-row,read,read-many,update,put,put-many,a >&2
 load engine --rows "$rows" --seconds 1 --warm-up 0 --data "$data/engine" --columns 10 --value-bytes 100 --workload all --cache 1/60,all >&2
