@@ -20,8 +20,8 @@ if [[ $out == *[[:space:]]* ]]; then
 fi
 
 scripts/needs.sh rust profdata
-host=$(rustc -vV | sed -n 's/^host: //p')
-profdata=$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata
+host=$(rustc --print host-tuple)
+profdata=$(rustc --print target-libdir)/../bin/llvm-profdata
 
 # With a target named, build scripts and macros are built without the flags: they are no part of what is measured.
 build() { # NAME FLAG

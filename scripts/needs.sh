@@ -39,7 +39,7 @@ needs_clippy() {
 # Other versions than the compiler's do not read its counts.
 needs_profdata() {
     works "the compiler's llvm-profdata" "rustup component add llvm-tools" \
-        sh -c 'test -x "$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n "s/^host: //p")/bin/llvm-profdata"'
+        test -x "$(rustc --print target-libdir)/../bin/llvm-profdata"
 }
 
 needs_python() {

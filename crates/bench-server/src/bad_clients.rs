@@ -13,6 +13,7 @@ use tepui_bench::{Error, Result};
 use tepui_engine::io::{JoinHandle, Spawner as _, ThreadSpawner};
 use tepui_server::api::v2;
 use tokio::sync::watch;
+use tonic::{Code, Status};
 
 use crate::priority::run_when_idle;
 
@@ -248,21 +249,12 @@ impl Bad {
     async fn send(&self, request: &Bytes, carried_out: &AtomicU64) {
         let mut connection = self.connect().await;
         loop {
-            match connection.send(MUTATE_ROWS, request.clone()).await {
-                Ok(mut answer) => {
-                    // To its end: the outcomes of the entries.
-                    let end = loop {
-                        match answer.message().await {
-                            Ok(Some(_)) => {}
-                            end => break end,
-                        }
-                    };
-                    if end.is_ok() {
-                        carried_out.fetch_add(1, Ordering::Relaxed);
-                    }
+            match carry_out(&mut connection, request.clone()).await {
+                Ok(()) => {
+                    carried_out.fetch_add(1, Ordering::Relaxed);
                 }
                 // The connection is at its end, or the server says so; one that is refused stays.
-                Err(status) if status.code() == tonic::Code::Unavailable => {
+                Err(status) if status.code() == Code::Unavailable => {
                     connection = self.connect().await;
                 }
                 Err(_) => {}
@@ -271,4 +263,11 @@ impl Bad {
             tokio::time::sleep(AFTER_REFUSAL).await;
         }
     }
+}
+
+/// Sends a request, and takes in what comes back to its end: the outcomes of the entries.
+async fn carry_out(connection: &mut Connection, request: Bytes) -> Result<(), Status> {
+    let mut answer = connection.send(MUTATE_ROWS, request).await?;
+    while answer.message().await?.is_some() {}
+    Ok(())
 }

@@ -247,9 +247,10 @@ impl std::fmt::Display for Endpoint {
 mod tests {
     use std::net::SocketAddr;
 
+    use http::{HeaderMap, Response};
+
     use super::*;
     use crate::network::runtime;
-    use http::{HeaderMap, Response};
 
     #[test]
     fn endpoints_are_hosts_with_ports() {
