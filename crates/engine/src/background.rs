@@ -182,6 +182,7 @@ pub(crate) fn claim_next(core: &Core, tablets: &[Arc<Tablet>]) -> Option<Claim> 
         .iter()
         .find_map(|tablet| tablet.claim_expired())
         .or_else(|| by_urgency(tablets).iter().find_map(|tablet| tablet.claim_by_shape()))
+        .or_else(|| tablets.iter().find_map(|tablet| tablet.claim_for_reads()))
         .or_else(garbage)
 }
 
@@ -233,6 +234,7 @@ pub(crate) fn run_until_idle(engine: &Engine) -> Result<()> {
             while let Some(claim) = tablet
                 .claim_expired()
                 .or_else(|| tablet.claim_by_shape())
+                .or_else(|| tablet.claim_for_reads())
                 .or_else(|| tablet.claim_to_reclaim())
                 .or_else(|| tablet.claim_to_collect())
             {

@@ -87,6 +87,8 @@ pub struct EngineMetrics {
     pub flush_retries: AtomicU64,
     /// Compactions done.
     pub compactions: AtomicU64,
+    /// Of these, merges that reads had paid for.
+    pub compactions_for_reads: AtomicU64,
     /// Compactions that were put off, or ended before their time, since the disk had no room.
     pub compactions_put_off: AtomicU64,
     /// Microseconds for which compactions that free value files rested beside reads of the device.

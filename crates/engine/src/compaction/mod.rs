@@ -17,6 +17,7 @@ mod level_zero;
 pub(crate) mod pace;
 pub(crate) mod parts;
 pub(crate) mod pick;
+pub(crate) mod reads;
 pub(crate) mod reclaim;
 pub(crate) mod rest;
 pub(crate) mod separate;

@@ -80,6 +80,8 @@ pub(crate) enum Reason {
     Expired,
     /// Files that were written long ago.
     Old,
+    /// Places that reads look into again and again; see [`super::reads`].
+    Reads,
     /// Value files with much garbage; see [`super::reclaim`].
     Reclaim,
     /// Everything into the last level, as the operator asked.
@@ -281,7 +283,7 @@ pub(super) fn pick_file(
 
 /// The column of level 0 that drags along the fewest bytes per byte of its own, into the base level; of `seed`,
 /// where that is given.
-fn pick_l0(
+pub(super) fn pick_l0(
     version: &Version,
     shape: &Shape,
     reason: Reason,

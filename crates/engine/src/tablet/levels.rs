@@ -142,6 +142,13 @@ pub(super) struct SstPlace {
     at: usize,
 }
 
+impl SstPlace {
+    /// Whether it is in one of the first so many levels and sublevels.
+    pub(super) fn is_within(self, levels: usize) -> bool {
+        self.level < levels
+    }
+}
+
 impl Levels {
     /// The levels of `version`, whose level 0 is arranged into `sublevels` and whose files are open in `files`.
     pub(super) fn new(sublevels: &[Run], version: &Version, files: &OpenFiles) -> Self {

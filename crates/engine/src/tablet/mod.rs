@@ -22,6 +22,7 @@ mod dues;
 mod flush;
 mod levels;
 mod locks;
+mod looks;
 mod merge;
 mod newest;
 mod point;
@@ -63,6 +64,7 @@ pub use locks::RowLock;
 pub use read::{ReadView, ScanOptions, Snapshot};
 
 use locks::RowLocks;
+use looks::Looks;
 use view::View;
 
 /// A tablet's number, unique within a server and never reused.
@@ -111,6 +113,7 @@ pub struct Tablet {
     flushing: Mutex<flush::Retry>,
     jobs: Mutex<Jobs>,
     last_write_micros: AtomicU64,
+    looks: Looks,
     /// For how long its changes are kept, in microseconds; 0 where they are not. Written under the writer lock.
     changes_kept_micros: AtomicU64,
     /// Rung when a change was written that is kept, and when there are to be no more.
@@ -148,6 +151,8 @@ struct Jobs {
     failed_until: HashMap<FileId, u64>,
     /// Bytes of a column of level 0 for which the disk had no room, and until when none as large is tried (monotonic micros).
     column_too_large: Option<(u64, u64)>,
+    /// A memtable was flushed for a [merge for reads](crate::compaction::reads), which is still to come.
+    flushed_for_reads: bool,
     /// When to look for garbage next (monotonic micros).
     collect_at: u64,
     /// When to look for files of which everything has expired (monotonic micros).
@@ -213,6 +218,7 @@ impl Tablet {
             flushing: Mutex::default(),
             jobs: Mutex::default(),
             last_write_micros: AtomicU64::new(0),
+            looks: Looks::default(),
             changes_kept_micros: AtomicU64::new(0),
             changed: Notify::new(),
             dropped: AtomicBool::new(false),

@@ -36,6 +36,7 @@ use crate::values::{FoundRow, ValueSource};
 
 use super::Tablet;
 use super::levels::SstPlace;
+use super::looks::LOOKS_PER_LOAD;
 use super::newest::NewestOf;
 use super::read::{ReadView, ScanOptions, Snapshot};
 use super::view::View;
@@ -164,6 +165,15 @@ impl PointRead {
             }
         }
         Ok(())
+    }
+
+    /// Places with something of the row that a merge of level 0 would have spared.
+    fn looks_more(&self, view: &View) -> usize {
+        let files = self.files().count();
+        let sublevels = view.shape.sublevels.len();
+        let young = self.files().filter(|file| file.place.is_within(sublevels)).count();
+        let memtables = self.memtables.len();
+        (memtables + young).min((memtables + files).saturating_sub(1))
     }
 
     /// The row, where it takes no merging.
@@ -311,6 +321,7 @@ impl Tablet {
                 add_loaded(&mut read.loaded, want.drain(..), blocks)?;
                 read.step(&snapshot.view, wanted, &mut want)?;
             }
+            self.looks.add(read.looks_more(&snapshot.view) * LOOKS_PER_LOAD);
             match read.finish(&snapshot.view, wanted)? {
                 Found::Row(row) => return Ok(row.map(ReadRow::Pinned)),
                 Found::Values(found) => {
@@ -399,6 +410,7 @@ impl Tablet {
         if !want.is_empty() {
             return Ok(Look::Wait(snapshot(), read, want));
         }
+        self.looks.add(read.looks_more(view));
         Ok(match read.finish(view, wanted)? {
             Found::Row(row) => Look::Done(row),
             Found::Values(found) => Look::Values(self.value_source(view, true), found),

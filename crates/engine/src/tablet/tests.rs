@@ -31,6 +31,7 @@ mod held;
 mod many;
 mod memory;
 mod pinned;
+mod reads;
 
 /// The wall clock of tests starts here: 2026-01-01.
 const START_MICROS: i64 = 1_767_225_600_000_000;

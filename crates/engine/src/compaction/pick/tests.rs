@@ -6,7 +6,7 @@
 //!                                          a file: id, first and last row, bytes; visible from a up to i; with
 //!                                          70 tombstones, and 80 rows in all; with 500 bytes in value files
 //! sublevels                                how level 0 is arranged, the newest sublevel first
-//! pick shape | full [busy=ID,ID] [writing=LEVEL:START,END] [most=BYTES]
+//! pick shape | full | reads [looks=N] [flushed] [busy=ID,ID] [writing=LEVEL:START,END] [most=BYTES]
 //! pick collect [idle] [garbage=ID,ID] [versions=ID,ID] [resting=ID,ID] [later=ID,ID] [expired=ID,ID] [runs=ID,ID]
 //!     [old=ID,ID] [data=ID:BYTES,ID:BYTES+VALUES]
 //!                                          and the arguments above
@@ -23,6 +23,7 @@ use super::*;
 use crate::cell::FamilyId;
 use crate::compaction::collect::{self, CollectInputs, Freed};
 use crate::compaction::gc::Dues;
+use crate::compaction::reads::pick_for_reads;
 use crate::compaction::shape::Contents;
 use crate::manifest::VersionEdit;
 use crate::read::testing::script::run_cases;
@@ -190,6 +191,10 @@ impl Tree {
                 }
             }
             "full" => pick_full(&self.version, &busy),
+            "reads" => {
+                let (looks, flushed) = (number(words, "looks", 0), words.contains(&"flushed"));
+                pick_for_reads(&self.version, &self.shape(), looks, flushed, &busy)
+            }
             "collect" => self.pick_to_collect(words, &busy),
             other => panic!("pick {other}?"),
         };
