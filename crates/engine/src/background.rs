@@ -162,8 +162,8 @@ fn by_urgency(tablets: &[Arc<Tablet>]) -> Vec<&Arc<Tablet>> {
     urgent.into_iter().map(|(_, tablet)| tablet).collect()
 }
 
-/// The next compaction: what an edit does, then the most urgent tablet, then garbage: of value files and of SSTs in turn, since
-/// there may be always one more of either, and the former rest beside reads.
+/// The next compaction: what an edit does, then the most urgent tablet, then what reads have paid for and garbage in turn; of
+/// garbage that of value files and of SSTs in turn, too, since there may be always one more of each, and value files rest beside reads.
 pub(crate) fn claim_next(core: &Core, tablets: &[Arc<Tablet>]) -> Option<Claim> {
     let reclaim = || {
         let claim = tablets.iter().find_map(|tablet| tablet.claim_to_reclaim());
@@ -178,12 +178,25 @@ pub(crate) fn claim_next(core: &Core, tablets: &[Arc<Tablet>]) -> Option<Claim> 
             reclaim().or_else(collect)
         }
     };
+    let for_reads = || {
+        let mut paying: Vec<_> = tablets.iter().filter(|tablet| tablet.looks() > 0).collect();
+        paying.sort_by_cached_key(|tablet| Reverse(tablet.looks()));
+        let claim = paying.into_iter().find_map(|tablet| tablet.claim_for_reads());
+        core.has_merged_for_reads.fetch_or(claim.is_some(), Ordering::Relaxed);
+        claim
+    };
+    let for_reads_or_garbage = || {
+        if core.has_merged_for_reads.swap(false, Ordering::Relaxed) {
+            garbage().or_else(for_reads)
+        } else {
+            for_reads().or_else(garbage)
+        }
+    };
     tablets
         .iter()
         .find_map(|tablet| tablet.claim_expired())
         .or_else(|| by_urgency(tablets).iter().find_map(|tablet| tablet.claim_by_shape()))
-        .or_else(|| tablets.iter().find_map(|tablet| tablet.claim_for_reads()))
-        .or_else(garbage)
+        .or_else(for_reads_or_garbage)
 }
 
 /// Collects garbage where changes are kept. Not by those who compact: it takes the locks of rows, and a thread that gives way

@@ -51,6 +51,8 @@ pub(crate) struct Core {
     pub(crate) offers: Offers,
     /// Whether the last garbage that was claimed was of value files.
     pub(crate) has_reclaimed: AtomicBool,
+    /// The last compaction that nobody waited for was one that reads had paid for.
+    pub(crate) has_merged_for_reads: AtomicBool,
     pace: Pace,
     /// Of all tablets, whatever still holds them.
     pub(crate) memtables: MemtableMemory,
@@ -87,7 +89,9 @@ pub struct EngineMetrics {
     pub flush_retries: AtomicU64,
     /// Compactions done.
     pub compactions: AtomicU64,
-    /// Of these, merges that reads had paid for.
+    /// Places that reads looked into and a merge of level 0 would have spared.
+    pub looks: AtomicU64,
+    /// Of the compactions, merges that reads had paid for.
     pub compactions_for_reads: AtomicU64,
     /// Compactions that were put off, or ended before their time, since the disk had no room.
     pub compactions_put_off: AtomicU64,
@@ -126,6 +130,7 @@ impl Core {
             engine: OnceLock::new(),
             offers: Offers::default(),
             has_reclaimed: AtomicBool::new(false),
+            has_merged_for_reads: AtomicBool::new(false),
             options,
             pipeline,
             store,

@@ -283,12 +283,24 @@ pub(super) fn pick_file(
 
 /// The column of level 0 that drags along the fewest bytes per byte of its own, into the base level; of `seed`,
 /// where that is given.
-pub(super) fn pick_l0(
+fn pick_l0(
     version: &Version,
     shape: &Shape,
     reason: Reason,
     seed: Option<FileId>,
     busy: &Busy,
+) -> Option<Pick> {
+    pick_column(version, shape, reason, seed, busy, &|_| true)
+}
+
+/// The same, of those that pass.
+pub(super) fn pick_column(
+    version: &Version,
+    shape: &Shape,
+    reason: Reason,
+    seed: Option<FileId>,
+    busy: &Busy,
+    passes: &dyn Fn(&Pick) -> bool,
 ) -> Option<Pick> {
     let level_zero = LevelZero::new(version, shape);
     let files = level_zero.files();
@@ -324,7 +336,7 @@ pub(super) fn pick_l0(
         let down = if reason == Reason::L0 { through() } else { None };
         let Some(pick) = down.or_else(stopping) else { continue };
         let pick = deepen(version, shape, pick, busy);
-        if !busy.allows(pick.input_bytes()) {
+        if !busy.allows(pick.input_bytes()) || !passes(&pick) {
             continue;
         }
         let cost = pick.input_bytes() as f64 / own.max(1) as f64;

@@ -12,7 +12,6 @@ use crate::compaction::cuts::CutRule;
 use crate::compaction::job::{self, JobOutput};
 use crate::compaction::parts::{Parts, Shared};
 use crate::compaction::pick::{self, Busy, Pick, Reason};
-use crate::compaction::reads;
 use crate::compaction::separate::ValueInputs;
 use crate::compaction::space::Promise;
 use crate::compaction::split::{self, FILES_PER_PART, PART_BYTES_MAX, PARTS_PER_THREAD};
@@ -109,37 +108,6 @@ impl Tablet {
             jobs.nothing_free = (!ends_with_time).then_some(seen);
         }
         pick
-    }
-
-    /// Claims a merge of level 0 that reads have paid for. A memtable that is worth it is sent to be flushed first.
-    pub(crate) fn claim_for_reads(self: &Arc<Self>) -> Option<Claim> {
-        let looks = self.looks.count();
-        if !reads::are_enough(looks, 0) || self.is_dropped() || self.schema.load().is_none() {
-            return None;
-        }
-        let mut jobs = self.jobs();
-        let view = self.view.load_full();
-        // What waits comes to level 0 in a moment.
-        if view.shape.style == CompactionStyle::Tiered || !view.waiting.is_empty() {
-            return None;
-        }
-        let active = self.active_bytes();
-        let all = active.saturating_add(view.version.total_bytes());
-        let is_flushed = jobs.flushed_for_reads;
-        if !is_flushed && reads::is_worth(active, all) {
-            if reads::are_enough(looks, all) {
-                jobs.flushed_for_reads = true;
-                self.rotate_now();
-                self.core.bell.ring();
-            }
-            return None;
-        }
-        let (version, shape) = (&view.version, &view.shape);
-        let blocked = self.blocked(&jobs);
-        let pick = reads::pick_for_reads(version, shape, looks, is_flushed, &blocked)?;
-        jobs.flushed_for_reads = false;
-        self.looks.clear();
-        Some(self.claim(&mut jobs, pick))
     }
 
     /// Claims the compaction of level 0 that is due, if it reads no more than so many bytes and can run beside those that do.
@@ -384,7 +352,6 @@ impl Claim {
             && !tablet.is_dropped()
         {
             let put_off = error.kind() == ErrorKind::NoSpace && tablet.core.space.is_short();
-            let is_extra = matches!(self.pick.reason, Reason::Full | Reason::Reads);
             if put_off {
                 // Said once, where it was found out.
                 EngineMetrics::add(&tablet.core.metrics.compactions_put_off, 1);
@@ -396,15 +363,18 @@ impl Claim {
             let until = now + FAILED_WAIT_MICROS;
             // A damaged file below keeps nobody from writing.
             let concerns_writers = of_level_zero || error.kind() != ErrorKind::Corruption;
-            if concerns_writers && !(put_off && is_extra) {
+            let is_extra = self.pick.reason == Reason::Reads;
+            if concerns_writers && !is_extra && !(put_off && self.pick.reason == Reason::Full) {
                 let work = if of_level_zero { Work::LevelZero } else { Work::Below };
                 tablet.note_setback(work, error);
             }
             let mut jobs = tablet.jobs();
             jobs.forget_failures(now);
             match self.pick.reason {
-                // The operator takes it up again, or reads do; and what is smaller may go on.
-                _ if put_off && is_extra => {}
+                // Nobody takes it up again but the operator; and what is smaller may go on.
+                Reason::Full if put_off => {}
+                // Reads have to pay for it again, and writers may need the files meanwhile.
+                Reason::Reads => {}
                 Reason::L0 if put_off => {
                     jobs.column_too_large = Some((self.pick.input_bytes(), until));
                 }
@@ -415,7 +385,6 @@ impl Claim {
             tablet.core.setbacks.done(Work::Below, tablet.id);
             if of_level_zero {
                 tablet.looks.clear();
-                tablet.jobs().flushed_for_reads = false;
                 tablet.core.setbacks.done(Work::LevelZero, tablet.id);
             }
         }

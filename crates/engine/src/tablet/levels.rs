@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::view::OpenFiles;
 use crate::cell::RowRange;
-use crate::compaction::sublevels::Run;
+use crate::compaction::shape::Shape;
 use crate::manifest::{SstRef, Version};
 use crate::read::LevelFile;
 
@@ -133,6 +133,10 @@ impl LevelView {
 #[derive(Debug, Default)]
 pub(super) struct Levels {
     levels: Vec<LevelView>,
+    /// Sublevels among them, the first ones.
+    sublevels: usize,
+    /// The place of the base level, into which level 0 is merged; `None` where it has no files.
+    base: Option<usize>,
 }
 
 /// The place of an SST in [`Levels`].
@@ -142,19 +146,27 @@ pub(super) struct SstPlace {
     at: usize,
 }
 
-impl SstPlace {
-    /// Whether it is in one of the first so many levels and sublevels.
-    pub(super) fn is_within(self, levels: usize) -> bool {
-        self.level < levels
-    }
-}
-
 impl Levels {
-    /// The levels of `version`, whose level 0 is arranged into `sublevels` and whose files are open in `files`.
-    pub(super) fn new(sublevels: &[Run], version: &Version, files: &OpenFiles) -> Self {
-        let levels = sublevels.iter().rev().chain(version.levels().iter().skip(1));
-        let levels = levels.filter(|refs| !refs.is_empty());
-        Self { levels: levels.map(|refs| LevelView::new(refs, files)).collect() }
+    /// The levels of `version`, by whose `shape` level 0 is arranged, and whose files are open in `files`.
+    pub(super) fn new(shape: &Shape, version: &Version, files: &OpenFiles) -> Self {
+        let sublevels = shape.sublevels.iter().rev();
+        let mut levels: Vec<_> = sublevels.map(|refs| LevelView::new(refs, files)).collect();
+        let (sublevels, mut base) = (levels.len(), None);
+        for (level, refs) in (0..).zip(version.levels()).skip(1) {
+            if refs.is_empty() {
+                continue;
+            }
+            if level == shape.at_rest.base_level {
+                base = Some(levels.len());
+            }
+            levels.push(LevelView::new(refs, files));
+        }
+        Self { levels, sublevels, base }
+    }
+
+    /// Whether a merge of level 0 takes along what is at this place.
+    pub(super) fn is_merged(&self, place: SstPlace) -> bool {
+        place.level < self.sublevels || Some(place.level) == self.base
     }
 
     /// Calls `each` for every SST that may show something of `row`, newest level first.

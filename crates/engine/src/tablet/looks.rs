@@ -1,39 +1,70 @@
-//! How often reads look into more than one place: what [merges for reads](crate::compaction::reads) go by.
+//! How often reads look into more places than one, and the [merges](crate::compaction::reads) that they pay for with it.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Looks that a thread keeps to itself before it tells a tablet: readers on all cores write to that line.
+use super::Tablet;
+use super::compact::Claim;
+use crate::compaction::reads::{are_enough, is_worth, pick_for_reads};
+use crate::core::EngineMetrics;
+use crate::options::CompactionStyle;
+
+/// What a look costs where a block had to be loaded, in looks beyond itself: 10 us of the processor and more of waiting.
+pub(super) const LOOKS_PER_LOAD: usize = 7;
+
+/// Looks that are told at once, one time in as many: readers on all cores write to that line.
 const TOLD_TOGETHER: u64 = 64;
 
-/// What a look costs where blocks had to be loaded, in looks: 10 us of the processor and more of waiting, beside 1.6 us of one
-/// in memory.
-pub(super) const LOOKS_PER_LOAD: usize = 8;
+/// How long after a merge for reads the next one of the tablet is, at least, in microseconds. Where many cores read a small
+/// table, they pay for one several times a second, each with its syncs.
+const MERGE_WAIT_MICROS: u64 = 3_000_000;
+
+/// How long after a look at what reads have paid for that found nothing the next one is, in microseconds: it arranges all of level 0.
+const LOOK_WAIT_MICROS: u64 = 1_000_000;
+
+/// The part of a full memtable from which one is flushed for reads, as a divisor: 4 MiB of 64. Smaller ones would be many
+/// files for little.
+const MEMTABLE_PART: u64 = 16;
 
 thread_local! {
-    /// Looks that this thread has told no tablet of. Those of all its tablets: the one that it tells gets those of others now
-    /// and then, and others those of it.
-    static UNTOLD: Cell<u64> = const { Cell::new(0) };
+    /// State of the dice that say who tells.
+    static DICE: Cell<u64> = const { Cell::new(0) };
 }
 
 /// The looks of a tablet since its level 0 was merged.
 #[derive(Debug, Default)]
 pub(super) struct Looks(AtomicU64);
 
+/// The merges of a tablet that reads pay for.
+#[derive(Debug, Default)]
+pub(super) struct ForReads {
+    /// No merge before (monotonic micros).
+    at_micros: u64,
+    /// A memtable was flushed for a merge that is still to come.
+    is_flushed: bool,
+}
+
 impl Looks {
-    /// A read has looked into so many places that a merge would have spared it.
-    pub(super) fn add(&self, more: usize) {
+    /// Adds so many; of less than [`TOLD_TOGETHER`] as many on average. How many were added.
+    pub(super) fn add(&self, more: u64) -> u64 {
         if more == 0 {
-            return;
+            return 0;
         }
-        UNTOLD.with(|untold| {
-            let sum = untold.get() + more as u64;
-            let is_told = sum >= TOLD_TOGETHER;
-            untold.set(if is_told { 0 } else { sum });
-            if is_told {
-                self.0.fetch_add(sum, Ordering::Relaxed);
-            }
-        });
+        let told = if more >= TOLD_TOGETHER {
+            more
+        } else {
+            // splitmix64: cheap, and tells tablets that take turns apart.
+            let state = DICE.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
+            DICE.set(state);
+            let mut bits = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            if (bits >> 32) % TOLD_TOGETHER < more { TOLD_TOGETHER } else { 0 }
+        };
+        if told > 0 {
+            self.0.fetch_add(told, Ordering::Relaxed);
+        }
+        told
     }
 
     /// How many there were.
@@ -44,5 +75,61 @@ impl Looks {
     /// Begins anew.
     pub(super) fn clear(&self) {
         self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Tablet {
+    /// A read has looked into so many places that a merge would have spared it.
+    pub(super) fn count_looks(&self, more: usize) {
+        let told = self.looks.add(more as u64);
+        if told > 0 {
+            EngineMetrics::add(&self.core.metrics.looks, told);
+        }
+    }
+
+    /// How much reads have paid for a merge of level 0.
+    pub(crate) fn looks(&self) -> u64 {
+        self.looks.count()
+    }
+
+    /// Claims the merge of level 0 that reads have paid for. A memtable that is worth it is sent to be flushed first.
+    pub(crate) fn claim_for_reads(self: &Arc<Self>) -> Option<Claim> {
+        let looks = self.looks.count();
+        if !are_enough(looks, 0) || self.is_dropped() || self.schema.load().is_none() {
+            return None;
+        }
+        let now = self.core.env.clock.monotonic_micros();
+        let mut jobs = self.jobs();
+        let view = self.view.load_full();
+        // What is flushed or merged comes down in a moment, and so may what the operator waits for.
+        let is_under_way = !view.waiting.is_empty()
+            || jobs.any_under_way(view.version.level(0))
+            || jobs.awaited > 0;
+        let is_refused = view.shape.style == CompactionStyle::Tiered || self.core.space.is_tight();
+        if now < jobs.for_reads.at_micros || is_under_way || is_refused {
+            return None;
+        }
+        let is_flushed = jobs.for_reads.is_flushed;
+        let active = self.active_bytes();
+        if !is_flushed && active >= self.core.options.memtable_bytes / MEMTABLE_PART {
+            let values: u64 = view.values.values().map(|file| file.frame_bytes()).sum();
+            let all = active.saturating_add(view.version.total_bytes()).saturating_add(values);
+            if is_worth(active, all) {
+                if are_enough(looks, all) {
+                    jobs.for_reads.is_flushed = true;
+                    self.rotate_now();
+                    self.core.bell.ring();
+                }
+                return None;
+            }
+        }
+        let blocked = self.blocked(&jobs);
+        let pick = pick_for_reads(&view.version, &view.shape, looks, is_flushed, &blocked);
+        let wait = if pick.is_some() { MERGE_WAIT_MICROS } else { LOOK_WAIT_MICROS };
+        jobs.for_reads = ForReads { at_micros: now + wait, is_flushed: false };
+        if pick.is_some() || is_flushed {
+            self.looks.clear();
+        }
+        Some(self.claim(&mut jobs, pick?))
     }
 }

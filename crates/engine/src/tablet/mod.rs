@@ -11,9 +11,9 @@
 //! still the tablet's afterwards: it then holds every record up to that sequence, and no dropped row that
 //! was written anew by then.
 //!
-//! Three locks, taken in this order where more than one is held: `flushing` (one flush at a time),
-//! `manifest` (one edit at a time, held over its sync), `writer` (one insert or change of the view at a
-//! time, held for microseconds). No lock spans tablets.
+//! Four locks, taken in this order where more than one is held: `flushing` (one flush at a time),
+//! `manifest` (one edit at a time, held over its sync), `jobs` (who claims what is to be done), `writer` (one insert or change of
+//! the view at a time, held for microseconds). No lock spans tablets.
 
 mod collector;
 mod compact;
@@ -151,8 +151,8 @@ struct Jobs {
     failed_until: HashMap<FileId, u64>,
     /// Bytes of a column of level 0 for which the disk had no room, and until when none as large is tried (monotonic micros).
     column_too_large: Option<(u64, u64)>,
-    /// A memtable was flushed for a [merge for reads](crate::compaction::reads), which is still to come.
-    flushed_for_reads: bool,
+    /// Merges that reads pay for.
+    for_reads: looks::ForReads,
     /// When to look for garbage next (monotonic micros).
     collect_at: u64,
     /// When to look for files of which everything has expired (monotonic micros).

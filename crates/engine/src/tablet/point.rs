@@ -167,13 +167,19 @@ impl PointRead {
         Ok(())
     }
 
-    /// Places with something of the row that a merge of level 0 would have spared.
-    fn looks_more(&self, view: &View) -> usize {
-        let files = self.files().count();
-        let sublevels = view.shape.sublevels.len();
-        let young = self.files().filter(|file| file.place.is_within(sublevels)).count();
-        let memtables = self.memtables.len();
-        (memtables + young).min((memtables + files).saturating_sub(1))
+    /// Places with something of the row that a merge of level 0 would spare: all but one of those that it makes one of.
+    fn spared(&self, view: &View) -> usize {
+        let merged = self.files().filter(|file| view.levels.is_merged(file.place)).count();
+        (self.memtables.len() + merged).saturating_sub(1)
+    }
+
+    /// Those of them that wait for blocks.
+    fn waiting(&self, view: &View) -> usize {
+        let waits = |file: &&Source| {
+            let is_at_hand = matches!(file.stage, PointStage::Found(_) | PointStage::Wide);
+            !is_at_hand && view.levels.is_merged(file.place)
+        };
+        self.files().filter(waits).count().saturating_sub(1)
     }
 
     /// The row, where it takes no merging.
@@ -310,18 +316,23 @@ impl Tablet {
                 let wanted = Want { row, projection, schema: &schema, seq: snapshot.seq };
                 let mut want = Vec::new();
                 read.step(&snapshot.view, wanted, &mut want)?;
+                if want.is_empty() {
+                    self.count_looks(read.spared(&snapshot.view));
+                }
                 (snapshot, read, want)
             }
         };
         if !want.is_empty() {
             let schema = self.require_schema()?;
             let wanted = Want { row, projection, schema: &schema, seq: snapshot.seq };
+            let waiting = read.waiting(&snapshot.view);
             while !want.is_empty() {
                 let blocks = load_blocks(&*self.core.env.io, want.clone()).await;
                 add_loaded(&mut read.loaded, want.drain(..), blocks)?;
                 read.step(&snapshot.view, wanted, &mut want)?;
             }
-            self.looks.add(read.looks_more(&snapshot.view) * LOOKS_PER_LOAD);
+            let spared = read.spared(&snapshot.view);
+            self.count_looks(spared + waiting.min(spared) * LOOKS_PER_LOAD);
             match read.finish(&snapshot.view, wanted)? {
                 Found::Row(row) => return Ok(row.map(ReadRow::Pinned)),
                 Found::Values(found) => {
@@ -410,7 +421,7 @@ impl Tablet {
         if !want.is_empty() {
             return Ok(Look::Wait(snapshot(), read, want));
         }
-        self.looks.add(read.looks_more(view));
+        self.count_looks(read.spared(view));
         Ok(match read.finish(view, wanted)? {
             Found::Row(row) => Look::Done(row),
             Found::Values(found) => Look::Values(self.value_source(view, true), found),

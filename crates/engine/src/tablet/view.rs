@@ -71,7 +71,7 @@ impl View {
             })
         };
         let shape = Arc::new(Shape::new(&version, options, style, &contents));
-        let levels = Arc::new(Levels::new(&shape.sublevels, &version, &files));
+        let levels = Arc::new(Levels::new(&shape, &version, &files));
         let values = files.values().flat_map(|file| file.value_files());
         let values = Arc::new(values.map(|(file, _)| (file.id(), Arc::clone(file))).collect());
         // One that cannot be opened may have anything.

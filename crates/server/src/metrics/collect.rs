@@ -327,6 +327,9 @@ impl Sources {
         out.counter("flush_retries", help, get(&metrics.flush_retries))?;
         out.counter("flush_written_bytes", "bytes that flushes wrote", get(&metrics.flush_bytes))?;
         out.counter("compactions", "compactions done", get(&metrics.compactions))?;
+        let help =
+            "places that reads looked into and a merge of level 0 would have spared them, roughly";
+        out.counter("looks", help, get(&metrics.looks))?;
         let help = "compactions that reads had paid for by looking into several places";
         out.counter("compactions_for_reads", help, get(&metrics.compactions_for_reads))?;
         let read = get(&metrics.compaction_read_bytes);

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::compaction::ages;
 use crate::compaction::beneath::files_beneath;
+use crate::compaction::reads::pick_for_reads;
 use crate::compaction::shape::Contents;
 use crate::manifest::VersionEdit;
 
@@ -35,6 +36,8 @@ enum Step {
 enum Which {
     /// What is due by shape.
     Due,
+    /// What reads have paid for, where a memtable was flushed for it.
+    ForReads,
     /// What a file of level 0 is the seed of, by its place there.
     Seed(u8),
     /// Runs of a tiered tablet that lie next to each other, whatever they cost: the first, and how many.
@@ -58,6 +61,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let flush = (rows(), cuts());
     let which = prop_oneof![
         2 => Just(Which::Due),
+        1 => Just(Which::ForReads),
         1 => any::<u8>().prop_map(Which::Seed),
         6 => (any::<u8>(), 2u8..4).prop_map(|(first, count)| Which::Runs(first, count)),
     ];
@@ -184,6 +188,7 @@ impl Model {
         let due = || pick_by_shape(&self.version, &shape, &self.options, &busy);
         let pick = match which {
             Which::Due => due(),
+            Which::ForReads => pick_for_reads(&self.version, &shape, u64::MAX, true, &busy),
             Which::Seed(at) => l0
                 .get(usize::from(*at) % l0.len().max(1))
                 .and_then(|seed| pick_file(&self.version, &shape, Reason::Collect, seed, 0, &busy)),

@@ -43,7 +43,7 @@ impl Rig {
     }
 
     /// Has the one file above the last level changed to another, as the pick of a level over its target would.
-    fn move_to(&self, output_level: u8, bottommost: bool) {
+    pub(super) fn move_to(&self, output_level: u8, bottommost: bool) {
         let version = self.tablet.version();
         let inputs = version.ssts().filter(|file| file.level < 6).cloned().collect();
         let reason = pick::Reason::Size;

@@ -3,7 +3,10 @@
 use super::*;
 
 /// Looks that pay for any merge of these tests.
-const ENOUGH: usize = 200_000;
+const ENOUGH: u64 = 200_000;
+
+/// Reads that are enough for dice to come out even.
+const READS: u64 = 16_384;
 
 impl Rig {
     fn write_to_memory(&self) {
@@ -12,10 +15,14 @@ impl Rig {
         }
     }
 
-    fn read_all(&self, rows: &[&str]) {
-        for row in rows {
-            assert_eq!(self.cells(row), 2, "{row}");
+    /// Looks of so many reads of a row, to within a fifth.
+    fn assert_looks(&self, expected_of_each: u64) {
+        self.tablet.looks.clear();
+        for _ in 0..READS {
+            assert_eq!(self.cells("a"), 2);
         }
+        let (looks, expected) = (self.tablet.looks(), expected_of_each * READS);
+        assert!(looks.abs_diff(expected) <= expected / 5, "{looks} looks, not {expected}");
     }
 
     /// Files by level, those that have any.
@@ -30,13 +37,18 @@ impl Rig {
 }
 
 /// A table with a file in the last level, one in level 0 and a memtable, all with rows `a` and `b`.
-fn spread() -> Rig {
-    let rig = rig_with(EngineOptions::default());
+fn spread_on(clock: Arc<dyn Clock>) -> Rig {
+    let options = EngineOptions { memtable_bytes: 64 << 10, ..EngineOptions::default() };
+    let rig = rig_on(options, clock);
     rig.write(&["a", "b"]);
     rig.engine.compact_fully().unwrap();
     rig.write(&["a", "b"]);
     rig.write_to_memory();
     rig
+}
+
+fn spread() -> Rig {
+    spread_on(Arc::new(ManualClock::new(START_MICROS)))
 }
 
 #[test]
@@ -48,33 +60,69 @@ fn what_reads_look_for_in_several_places_is_merged_once_they_have_paid_for_it() 
     rig.engine.run_background().unwrap();
     assert_eq!(rig.levels(), [(6, 1)]);
     assert_eq!(rig.tablet.active_bytes(), 0, "the memtable as well");
-    assert_eq!(rig.merges_for_reads(), 1);
-    rig.read_all(&["a", "b"]);
-    assert_eq!(rig.tablet.looks.count(), 0, "begins anew");
+    assert_eq!((rig.merges_for_reads(), rig.tablet.looks()), (1, 0));
+    assert_eq!((rig.cells("a"), rig.cells("b")), (2, 2));
 }
 
 #[test]
-fn reads_count_the_places_that_they_look_into_beyond_one() {
+fn reads_count_the_places_that_a_merge_would_spare_them() {
     let rig = spread();
-    let reads = 64;
-    for _ in 0..reads {
-        rig.read_all(&["a"]);
-    }
-    assert_eq!(rig.tablet.looks.count(), 2 * reads, "level 0 and the memtable");
+    rig.assert_looks(2);
     rig.engine.compact_fully().unwrap();
-    for _ in 0..reads {
-        rig.read_all(&["a"]);
-    }
-    assert_eq!(rig.tablet.looks.count(), 0, "one place");
+    rig.assert_looks(0);
     rig.write_to_memory();
-    for _ in 0..reads {
-        rig.read_all(&["a"]);
-    }
-    assert_eq!(rig.tablet.looks.count(), reads, "the memtable");
+    rig.assert_looks(1);
+    rig.write(&["a"]);
+    rig.move_to(5, false);
+    // Two places, but none of them is merged with level 0.
+    rig.assert_looks(0);
 }
 
 #[test]
-fn a_compaction_of_level_zero_for_writers_takes_from_reads_what_they_have_paid() {
+fn looks_that_load_blocks_count_for_more() {
+    let options = EngineOptions { block_cache_bytes: 64 << 10, ..EngineOptions::default() };
+    let rig = rig_with(options);
+    let row = |number: u64| Bytes::from(format!("{number:04}"));
+    let write = || {
+        for number in 0..256 {
+            let put = Mutation::Put {
+                family: FamilyId(1),
+                qualifier: Bytes::from_static(b"q"),
+                timestamp: 1000,
+                value: Bytes::from((0..4000).map(|at| (at * number) as u8).collect::<Vec<_>>()),
+            };
+            let batch = RowBatch { row: row(number), mutations: vec![put] };
+            block_on(rig.tablet.apply(batch)).unwrap();
+        }
+        block_on(rig.tablet.flush()).unwrap();
+    };
+    write();
+    rig.engine.compact_fully().unwrap();
+    write();
+    let projection = Projection::all();
+    for number in 0..256 {
+        let row = row(number);
+        let read = rig.tablet.read_row(&row, &projection, ReadView::Durable);
+        assert!(block_on(read).unwrap().is_some());
+    }
+    let (looks, expected) = (rig.tablet.looks(), 256 * 8);
+    assert!(looks.abs_diff(expected) <= expected / 4, "{looks} looks, not {expected}");
+}
+
+#[test]
+fn tablets_that_take_turns_count_their_own_looks() {
+    let looks = [super::looks::Looks::default(), super::looks::Looks::default()];
+    for _ in 0..READS {
+        looks[0].add(1);
+        looks[1].add(3);
+    }
+    for (looks, expected) in looks.iter().zip([READS, 3 * READS]) {
+        assert!(looks.count().abs_diff(expected) <= expected / 5, "{looks:?}, not {expected}");
+    }
+}
+
+#[test]
+fn any_compaction_of_level_zero_takes_from_reads_what_they_have_paid() {
     let rig = spread();
     rig.tablet.looks.add(ENOUGH);
     rig.engine.compact_fully().unwrap();
@@ -82,6 +130,49 @@ fn a_compaction_of_level_zero_for_writers_takes_from_reads_what_they_have_paid()
     rig.engine.run_background().unwrap();
     assert_eq!(rig.merges_for_reads(), 0);
     assert!(rig.tablet.active_bytes() > 0, "not flushed for them");
+}
+
+#[test]
+fn merges_for_reads_leave_time_between_them_however_many_reads_there_are() {
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let rig = spread_on(clock.clone());
+    for (advance_micros, expected) in [(0, 1), (2_000_000, 1), (2_000_000, 2)] {
+        clock.advance_micros(advance_micros);
+        rig.write_to_memory();
+        rig.tablet.looks.add(ENOUGH);
+        rig.engine.run_background().unwrap();
+        assert_eq!(rig.merges_for_reads(), expected);
+    }
+}
+
+#[test]
+fn no_memtable_is_flushed_for_reads_while_level_zero_is_merged() {
+    let rig = spread();
+    let inputs: Vec<_> = rig.tablet.version().ssts().cloned().collect();
+    let reason = pick::Reason::L0;
+    let pick = pick::Pick { reason, inputs, output_level: 6, bottommost: true };
+    let running = rig.tablet.claim(&mut rig.tablet.jobs(), pick);
+    rig.tablet.looks.add(ENOUGH);
+    assert!(rig.tablet.claim_for_reads().is_none());
+    assert!(rig.tablet.active_bytes() > 0);
+    running.run().unwrap();
+    assert_eq!(rig.tablet.looks(), 0);
+}
+
+#[test]
+fn a_merge_for_reads_that_fails_keeps_no_compaction_for_writers_from_its_files() {
+    let rig = spread();
+    rig.tablet.looks.add(ENOUGH);
+    assert!(rig.tablet.claim_for_reads().is_none(), "the memtable is flushed first");
+    rig.tablet.flush_waiting().unwrap();
+    let claim = rig.tablet.claim_for_reads().unwrap();
+    let path = rig.tablet.core.layout.sst(rig.tablet.version().level(6)[0].id);
+    let mut bytes = rig.files.contents(&path).unwrap();
+    bytes[3] ^= 0x40;
+    rig.files.put_contents(&path, bytes);
+    assert_eq!(claim.run().unwrap_err().kind(), ErrorKind::Corruption);
+    assert!(!rig.tablet.level_zero_is_stuck(&rig.tablet.view.load()));
+    assert_eq!(rig.tablet.looks(), 0, "it is not tried again for nothing");
 }
 
 #[test]
