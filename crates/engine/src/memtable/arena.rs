@@ -121,6 +121,12 @@ impl Arena {
         self.reserved_bytes.load(Ordering::Relaxed)
     }
 
+    /// Counts bytes that belong to it and lie elsewhere.
+    pub(super) fn count(&self, bytes: usize) {
+        self.reserved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.memory.0.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     /// A new chunk of at least `bytes` (not 0): its start and its size.
     fn add_chunk(&self, bytes: usize) -> (NonNull<u8>, usize) {
         assert!(bytes > 0, "a chunk has a size");
@@ -134,8 +140,7 @@ impl Arena {
         });
         let start = chunk.start;
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner).push(chunk);
-        self.reserved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.memory.0.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.count(bytes);
         (start, bytes)
     }
 }

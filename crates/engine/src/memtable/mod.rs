@@ -16,10 +16,11 @@
 //!     └── MemtableCursor, values ─┘
 //! ```
 //!
-//! `skiplist.rs` and `arena.rs` hold the `unsafe` code; this file and the cursor are safe Rust.
+//! `skiplist.rs` and `arena.rs` hold the `unsafe` code; this file, the cursor and the hints are safe Rust.
 
 mod arena;
 mod cursor;
+mod hints;
 mod skiplist;
 
 use std::sync::atomic::{AtomicU64, Ordering};

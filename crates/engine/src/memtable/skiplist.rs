@@ -34,6 +34,8 @@
 //! * Nodes are linked from level 0 upwards and never unlinked. A reader that finds a node on a high
 //!   level before the levels below were linked cannot exist; one that misses a node on a high level
 //!   still finds it on level 0.
+//! * Of a row that a [hint](super::hints) names, the hint is its first node, or was when the reader began: it is put there once the
+//!   node is linked, before the insertion is over.
 //! * Memory is freed only with the arena. Whoever holds a node's address ([`ListCursor`],
 //!   [`SharedValue`], [`Inserter`]) holds the [`SkipList`], which holds the arena, or borrows it ([`RowPlace`]).
 //!
@@ -45,6 +47,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use super::arena::{ALIGN, Arena, Bump, MemtableMemory};
+use super::hints::Hints;
 use crate::cell::{KeyView, RowRange, SUFFIX_LEN};
 use crate::error::Result;
 use crate::touch::{LINE_BYTES, fetch_at};
@@ -59,6 +62,7 @@ pub(super) const HEIGHT_MAX: usize = 12;
 const BRANCHING: u64 = 4;
 
 /// What a node's address points at. The key follows it, then the value; the tower precedes it.
+#[derive(Debug)]
 #[repr(C)]
 struct Header {
     /// A record of the same column that sorts behind this one, as far behind as was known when it came; null for none.
@@ -194,6 +198,8 @@ pub(super) struct SkipList {
     head: NodePtr,
     /// Levels in use. Only a hint of where to start: a stale value costs a reader some steps.
     height: AtomicUsize,
+    /// Nodes that begin rows.
+    hints: Hints<Header>,
 }
 
 // SAFETY: the list is memory owned by the arena, reached through atomics by the rules at the top of
@@ -209,7 +215,8 @@ impl SkipList {
         let arena = Arc::new(Arena::counted(memory));
         let mut bump = Bump::new(Arc::clone(&arena));
         let head = new_node(&mut bump, HEIGHT_MAX, NewRecord::default());
-        let list = Arc::new(Self { arena, head, height: AtomicUsize::new(1) });
+        let (height, hints) = (AtomicUsize::new(1), Hints::default());
+        let list = Arc::new(Self { arena, head, height, hints });
         let inserter =
             Inserter { list: Arc::clone(&list), bump, random: seed, before: [head; HEIGHT_MAX] };
         (list, inserter)
@@ -218,6 +225,12 @@ impl SkipList {
     /// Bytes of memory that the list holds.
     pub(super) fn reserved_bytes(&self) -> u64 {
         self.arena.reserved_bytes()
+    }
+
+    /// Of these, bytes of hints.
+    #[cfg(test)]
+    pub(super) fn hints_bytes(&self) -> u64 {
+        self.hints.bytes()
     }
 
     /// The first node whose key is not less than `target`, or null. Writes the last node before it on
@@ -299,10 +312,14 @@ impl SkipList {
 
     /// The records of the row with this prefix, from the first on; `None` where there is none.
     pub(super) fn row(self: &Arc<Self>, row_prefix: &[u8]) -> Option<RowPlace<'_>> {
-        let node = self.find(row_prefix, None);
-        // SAFETY: not null and loaded from a link, so a published node; the list is alive.
-        let is_there = !node.is_null() && unsafe { key(node) }.starts_with(row_prefix);
-        is_there.then_some(RowPlace { list: self, node, row_len: row_prefix.len() })
+        // SAFETY: not null and loaded from a link or a hint, so a published node; the list is alive.
+        let is_there =
+            |node: NodePtr| !node.is_null() && unsafe { key(node) }.starts_with(row_prefix);
+        let mut node = self.hints.get(row_prefix);
+        if !is_there(node) {
+            node = self.find(row_prefix, None);
+        }
+        is_there(node).then_some(RowPlace { list: self, node, row_len: row_prefix.len() })
     }
 
     /// Walks to where each of `targets` is or would be, several of them at a time, so that their waits for memory
@@ -534,6 +551,7 @@ impl Inserter {
         let older = unsafe { furthest(following, new_key.column_prefix()) };
         let record = NewRecord { key: target, row_len, value: new_value, older };
         let node = new_node(&mut self.bump, height, record);
+        let last = self.before_at(0);
         for (level, slot) in self.before.iter_mut().enumerate().take(height) {
             // SAFETY: `*slot` is the last node before `target` on `level`, or the head, so its height
             // exceeds `level`; `node` has `height > level` links. This is the only writer, so what is
@@ -544,6 +562,14 @@ impl Inserter {
                 link(*slot, level).store(node, Ordering::Release);
             }
             *slot = node;
+        }
+        let row_prefix = new_key.row_prefix();
+        // SAFETY: the head, or a node of the list.
+        let is_first = last == self.list.head || !unsafe { key(last) }.starts_with(row_prefix);
+        if is_first {
+            self.list.hints.put(row_prefix, node);
+            let bytes = self.list.hints.grow(self.list.reserved_bytes());
+            self.list.arena.count(bytes);
         }
         true
     }

@@ -430,6 +430,85 @@ fn readers_beside_a_writer_see_sorted_whole_records_and_all_finished_ones() {
     });
 }
 
+/// Sequence of the record that a row begins with.
+fn begins_with(table: &Memtable, row: &[u8]) -> Option<Seq> {
+    table.row(&row_prefix(row)).map(|record| record.seq())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// In memtables so large that they remember where rows begin, and forget it as they grow.
+    #[test]
+    fn a_row_begins_with_its_first_record_whatever_is_inserted_before_it(
+        seed: u64,
+        records in proptest::collection::vec((0u8..200, 0u8..3, 0i64..30), 1..1500),
+        value_len in prop::sample::select(vec![100usize, 2500]),
+    ) {
+        let table = Memtable::new(seed);
+        let mut model: BTreeMap<u8, BTreeMap<Vec<u8>, Seq>> = BTreeMap::new();
+        let first = |records: &BTreeMap<Vec<u8>, Seq>| *records.values().next().unwrap();
+        for (seq, (row, qualifier, timestamp)) in (1..).zip(&records) {
+            let key = put_key(&[*row], 1, &[*qualifier], *timestamp, seq);
+            prop_assert!(insert(&table, &key, &vec![0; value_len]));
+            let records = model.entry(*row).or_default();
+            records.insert(key, seq);
+            prop_assert_eq!(begins_with(&table, &[*row]), Some(first(records)));
+        }
+        for row in 0..200 {
+            prop_assert_eq!(begins_with(&table, &[row]), model.get(&row).map(first));
+        }
+    }
+}
+
+#[test]
+fn readers_beside_a_writer_find_no_row_to_begin_after_a_finished_insertion() {
+    const ROWS: u64 = 50;
+    const ROUNDS: u64 = 400;
+    let table = Memtable::new(17);
+    // Per row, the last sequence whose insertion is over.
+    let finished: Vec<AtomicU64> = (0..ROWS).map(|_| AtomicU64::new(0)).collect();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut last_round = false;
+                while !last_round {
+                    last_round = done.load(Ordering::Acquire);
+                    for (row, finished) in (0..ROWS).zip(&finished) {
+                        let finished = finished.load(Ordering::Acquire);
+                        let begins = begins_with(&table, &row.to_be_bytes()).unwrap_or(0);
+                        assert!(begins >= finished, "row {row}: {begins}, after {finished}");
+                    }
+                }
+            });
+        }
+        for seq in 1..=ROWS * ROUNDS {
+            let row = seq % ROWS;
+            // Each comes before those of its row before it.
+            assert!(insert(&table, &put_key(&row.to_be_bytes(), 1, b"q", 1, seq), &[0; 200]));
+            finished[row as usize].store(seq, Ordering::Release);
+        }
+        done.store(true, Ordering::Release);
+    });
+    assert!(table.allocated_bytes() > 4 << 20, "it has grown");
+}
+
+#[test]
+fn what_is_remembered_of_rows_is_a_thirtieth_of_a_memtable_and_nothing_of_a_small_one() {
+    let fill = |records: u64, value_len: usize| {
+        let table = Memtable::new(19);
+        for n in 0..records {
+            assert!(insert(&table, &numbered(n).0, &vec![0; value_len]));
+        }
+        table
+    };
+    let (small, large) = (fill(10, 100), fill(20_000, 1000));
+    assert_eq!(small.list.hints_bytes(), 0);
+    let hints = large.list.hints_bytes();
+    assert!(hints > 500_000 && hints <= large.allocated_bytes() / 30, "{hints} bytes");
+}
+
 #[test]
 fn writers_on_several_threads_take_turns() {
     const EACH: u64 = 3000;
