@@ -116,12 +116,12 @@ impl Arena {
         Self { chunks: Mutex::default(), reserved_bytes: AtomicU64::new(0), memory }
     }
 
-    /// Bytes of all chunks, unused tails included.
+    /// Bytes of all chunks, unused tails included, and of what else was counted.
     pub(super) fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts bytes that belong to it and lie elsewhere.
+    /// Counts bytes of chunks, and of what lies elsewhere and is dropped with the arena.
     pub(super) fn count(&self, bytes: usize) {
         self.reserved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.memory.0.bytes.fetch_add(bytes as u64, Ordering::Relaxed);

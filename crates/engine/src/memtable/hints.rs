@@ -1,15 +1,18 @@
 //! Where rows begin, as far as is remembered: a search through a list of hundreds of thousands of records waits for memory ten
-//! times, a look here once.
+//! times, a look here twice.
 //!
 //! ```text
-//! hash of the row's prefix ──► slot ──► the row's first record, or that of another row, or nothing
+//! hash of the row's prefix ──► slot ──► the row's first record, or seldom that of another row, or nothing
 //! ```
 //!
-//! A slot holds what was put into it last; who looks compares the row. The one writer puts every record that begins a row, so
-//! whatever a slot says of a row is its first record: what came before it since then would have been put there. A table that
-//! has become too small is followed by a larger one, which begins empty. Whoever still looks into the one before began to before any
-//! insertion that it lacks was over.
+//! A slot holds what was put into it last, with as much of the hash as fits beside an address; who looks compares the row. The one
+//! writer puts every record that begins a row, so whatever a slot says of a row is its first record: what came before it since
+//! then would have been put there. A table that has become too small is followed by a larger one, which begins empty. It lacks
+//! nothing that it knows, and the one before is not looked into any more: whoever does so still began to before the
+//! insertions that are missing there were over.
 
+use std::fmt;
+use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -19,11 +22,11 @@ use xxhash_rust::xxh3::xxh3_64;
 /// which a writer would wait, and rows that are read often are found in this one, too.
 const SLOTS: [usize; 3] = [1 << 9, 1 << 13, 1 << 16];
 
-/// Bytes of records for a byte of hints, at least: 3 % are for them at most, and small memtables have none.
-const RECORDS_PART: u64 = 32;
+/// Bytes of records for a byte of a table, when it is begun: 3 % of a memtable are for all of them at most, and small ones have none.
+/// The last comes at 20 MiB, well after memtables of 16 MiB are full and well before those of 64.
+const RECORDS_PART: u64 = 40;
 
 /// See the module.
-#[derive(Debug)]
 pub(super) struct Hints<T> {
     tables: [OnceLock<Box<[AtomicPtr<T>]>>; SLOTS.len()],
     /// Tables that there are; the last one counts.
@@ -36,17 +39,35 @@ impl<T> Default for Hints<T> {
     }
 }
 
+impl<T> fmt::Debug for Hints<T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Hints").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
 impl<T> Hints<T> {
+    /// Bits of an address that are 0, where a part of the hash is.
+    const TAG_BITS: usize = align_of::<T>() - 1;
+
     /// The first record of the row with this prefix, or one of another row, or null.
     pub(super) fn get(&self, row_prefix: &[u8]) -> *mut T {
+        let hash = xxh3_64(row_prefix);
+        let Some(slot) = self.slot(hash) else { return ptr::null_mut() };
         // Acquire, and Release below: who sees a record's address sees the record.
-        self.slot(row_prefix).map_or(std::ptr::null_mut(), |slot| slot.load(Ordering::Acquire))
+        let held = slot.load(Ordering::Acquire);
+        if held.addr() & Self::TAG_BITS == Self::tag(hash) {
+            held.map_addr(|address| address & !Self::TAG_BITS)
+        } else {
+            ptr::null_mut()
+        }
     }
 
     /// Remembers the first record of a row; for the one writer, which says of every such record.
     pub(super) fn put(&self, row_prefix: &[u8], first: *mut T) {
-        if let Some(slot) = self.slot(row_prefix) {
-            slot.store(first, Ordering::Release);
+        let hash = xxh3_64(row_prefix);
+        if let Some(slot) = self.slot(hash) {
+            let held = first.map_addr(|address| address | Self::tag(hash));
+            slot.store(held, Ordering::Release);
         }
     }
 
@@ -71,9 +92,14 @@ impl<T> Hints<T> {
         (slots * size_of::<AtomicPtr<T>>()) as u64
     }
 
-    fn slot(&self, row_prefix: &[u8]) -> Option<&AtomicPtr<T>> {
+    fn slot(&self, hash: u64) -> Option<&AtomicPtr<T>> {
         let last = self.count.load(Ordering::Acquire).checked_sub(1)?;
         let table = self.tables.get(last)?.get()?;
-        table.get(xxh3_64(row_prefix) as usize & (table.len() - 1))
+        table.get(hash as usize & (table.len() - 1))
+    }
+
+    /// Of the hash, what no slot's number has.
+    fn tag(hash: u64) -> usize {
+        (hash >> 32) as usize & Self::TAG_BITS
     }
 }

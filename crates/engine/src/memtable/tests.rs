@@ -430,6 +430,11 @@ fn readers_beside_a_writer_see_sorted_whole_records_and_all_finished_ones() {
     });
 }
 
+/// Rows that begin one another, some of them empty, and of zeros.
+fn short_row(number: u8) -> Vec<u8> {
+    vec![number / 8 % 7; usize::from(number % 8)]
+}
+
 /// Sequence of the record that a row begins with.
 fn begins_with(table: &Memtable, row: &[u8]) -> Option<Seq> {
     table.row(&row_prefix(row)).map(|record| record.seq())
@@ -446,17 +451,22 @@ proptest! {
         value_len in prop::sample::select(vec![100usize, 2500]),
     ) {
         let table = Memtable::new(seed);
-        let mut model: BTreeMap<u8, BTreeMap<Vec<u8>, Seq>> = BTreeMap::new();
+        let mut model: BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, Seq>> = BTreeMap::new();
         let first = |records: &BTreeMap<Vec<u8>, Seq>| *records.values().next().unwrap();
-        for (seq, (row, qualifier, timestamp)) in (1..).zip(&records) {
-            let key = put_key(&[*row], 1, &[*qualifier], *timestamp, seq);
+        for (seq, (number, qualifier, timestamp)) in (1..).zip(&records) {
+            let row = short_row(*number);
+            let key = put_key(&row, 1, &[*qualifier], *timestamp, seq);
+            let remembers_rows = table.list.hints_bytes() > 0;
             prop_assert!(insert(&table, &key, &vec![0; value_len]));
-            let records = model.entry(*row).or_default();
+            let records = model.entry(row.clone()).or_default();
             records.insert(key, seq);
-            prop_assert_eq!(begins_with(&table, &[*row]), Some(first(records)));
+            prop_assert_eq!(begins_with(&table, &row), Some(first(records)));
+            if remembers_rows && first(records) == seq && value_len == 100 {
+                prop_assert!(table.list.remembers(&row_prefix(&row)));
+            }
         }
-        for row in 0..200 {
-            prop_assert_eq!(begins_with(&table, &[row]), model.get(&row).map(first));
+        for row in (0..200).map(short_row) {
+            prop_assert_eq!(begins_with(&table, &row), model.get(&row).map(first));
         }
     }
 }
@@ -466,7 +476,7 @@ fn readers_beside_a_writer_find_no_row_to_begin_after_a_finished_insertion() {
     const ROWS: u64 = 50;
     const ROUNDS: u64 = 400;
     let table = Memtable::new(17);
-    // Per row, the last sequence whose insertion is over.
+    // Per row, the last sequence whose insertion is over; it has as many records as rounds.
     let finished: Vec<AtomicU64> = (0..ROWS).map(|_| AtomicU64::new(0)).collect();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -477,8 +487,15 @@ fn readers_beside_a_writer_find_no_row_to_begin_after_a_finished_insertion() {
                     last_round = done.load(Ordering::Acquire);
                     for (row, finished) in (0..ROWS).zip(&finished) {
                         let finished = finished.load(Ordering::Acquire);
-                        let begins = begins_with(&table, &row.to_be_bytes()).unwrap_or(0);
+                        let prefix = row_prefix(&row.to_be_bytes());
+                        let mut record = table.row(&prefix);
+                        let begins = record.as_ref().map_or(0, |record| record.seq());
                         assert!(begins >= finished, "row {row}: {begins}, after {finished}");
+                        let mut records = u64::from(record.is_some());
+                        while record.as_mut().is_some_and(MemtableRow::advance) {
+                            records += 1;
+                        }
+                        assert!(records >= finished / ROWS, "row {row}: {records} records");
                     }
                 }
             });
@@ -496,17 +513,20 @@ fn readers_beside_a_writer_find_no_row_to_begin_after_a_finished_insertion() {
 
 #[test]
 fn what_is_remembered_of_rows_is_a_thirtieth_of_a_memtable_and_nothing_of_a_small_one() {
-    let fill = |records: u64, value_len: usize| {
-        let table = Memtable::new(19);
-        for n in 0..records {
-            assert!(insert(&table, &numbered(n).0, &vec![0; value_len]));
-        }
-        table
-    };
-    let (small, large) = (fill(10, 100), fill(20_000, 1000));
-    assert_eq!(small.list.hints_bytes(), 0);
-    let hints = large.list.hints_bytes();
-    assert!(hints > 500_000 && hints <= large.allocated_bytes() / 30, "{hints} bytes");
+    let table = Memtable::new(19);
+    let mut remembered = 0;
+    for n in 0..50_000 {
+        let key = numbered(n).0;
+        assert!(insert(&table, &key, &[0; 600]));
+        let hints = table.list.hints_bytes();
+        assert!(hints <= table.allocated_bytes() / 30, "{hints} of {}", table.allocated_bytes());
+        let is_remembered = table.list.remembers(KeyView::parse(&key).unwrap().row_prefix());
+        remembered += u64::from(is_remembered);
+        assert!(n >= 100 || hints == 0, "small");
+    }
+    assert!(table.list.hints_bytes() > 500_000, "it has grown");
+    // All but those before the first table, and those with which each began.
+    assert!(remembered > 49_500, "{remembered} rows");
 }
 
 #[test]

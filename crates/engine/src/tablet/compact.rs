@@ -374,7 +374,10 @@ impl Claim {
                 // Nobody takes it up again but the operator; and what is smaller may go on.
                 Reason::Full if put_off => {}
                 // Reads have to pay for it again, and writers may need the files meanwhile.
-                Reason::Reads => {}
+                Reason::Reads => {
+                    drop(jobs);
+                    tablet.forget_looks(until);
+                }
                 Reason::L0 if put_off => {
                     jobs.column_too_large = Some((self.pick.input_bytes(), until));
                 }
@@ -384,7 +387,9 @@ impl Claim {
         if result.is_ok() {
             tablet.core.setbacks.done(Work::Below, tablet.id);
             if of_level_zero {
-                tablet.looks.clear();
+                if self.pick.reason != Reason::Reads {
+                    tablet.forget_looks(0);
+                }
                 tablet.core.setbacks.done(Work::LevelZero, tablet.id);
             }
         }

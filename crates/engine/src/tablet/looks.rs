@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Tablet;
 use super::compact::Claim;
-use crate::compaction::reads::{are_enough, is_worth, pick_for_reads};
+use super::view::View;
+use crate::compaction::reads::{are_enough, is_worth, pick_for_reads, price};
 use crate::core::EngineMetrics;
 use crate::options::CompactionStyle;
 
-/// What a look costs where a block had to be loaded, in looks beyond itself: 10 us of the processor and more of waiting.
+/// What a look costs where blocks of its place and of another had to be loaded, in looks beyond itself: 10 us of the processor and
+/// more of waiting.
 pub(super) const LOOKS_PER_LOAD: usize = 7;
 
 /// Looks that are told at once, one time in as many: readers on all cores write to that line.
@@ -37,11 +39,11 @@ thread_local! {
 pub(super) struct Looks(AtomicU64);
 
 /// The merges of a tablet that reads pay for.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ForReads {
-    /// No merge before (monotonic micros).
+    /// No look at what was paid for before (monotonic micros).
     at_micros: u64,
-    /// A memtable was flushed for a merge that is still to come.
+    /// A memtable was flushed for merges that are still to come.
     is_flushed: bool,
 }
 
@@ -72,8 +74,14 @@ impl Looks {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// Takes away what was paid for.
+    fn spend(&self, looks: u64) {
+        // Looks that come meanwhile may be lost: it is a count of about so many.
+        self.0.store(self.count().saturating_sub(looks), Ordering::Relaxed);
+    }
+
     /// Begins anew.
-    pub(super) fn clear(&self) {
+    fn clear(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 }
@@ -92,44 +100,66 @@ impl Tablet {
         self.looks.count()
     }
 
-    /// Claims the merge of level 0 that reads have paid for. A memtable that is worth it is sent to be flushed first.
+    /// Level 0 was merged, or was to be and cannot: reads begin anew to pay for it, not before this moment (monotonic micros).
+    pub(super) fn forget_looks(&self, at_micros: u64) {
+        self.looks.clear();
+        self.jobs().for_reads = ForReads { at_micros, is_flushed: false };
+    }
+
+    /// Claims a merge of level 0 that reads have paid for. A memtable that is worth it is sent to be flushed first, and then merged,
+    /// column after column, for what was paid by then.
     pub(crate) fn claim_for_reads(self: &Arc<Self>) -> Option<Claim> {
         let looks = self.looks.count();
-        if !are_enough(looks, 0) || self.is_dropped() || self.schema.load().is_none() {
+        if looks == 0 || self.is_dropped() || self.schema.load().is_none() {
             return None;
         }
         let now = self.core.env.clock.monotonic_micros();
         let mut jobs = self.jobs();
-        let view = self.view.load_full();
-        // What is flushed or merged comes down in a moment, and so may what the operator waits for.
-        let is_under_way = !view.waiting.is_empty()
-            || jobs.any_under_way(view.version.level(0))
-            || jobs.awaited > 0;
-        let is_refused = view.shape.style == CompactionStyle::Tiered || self.core.space.is_tight();
-        if now < jobs.for_reads.at_micros || is_under_way || is_refused {
+        let ForReads { at_micros, is_flushed } = jobs.for_reads;
+        if now < at_micros || !(is_flushed || are_enough(looks, 0)) {
             return None;
         }
-        let is_flushed = jobs.for_reads.is_flushed;
-        let active = self.active_bytes();
-        if !is_flushed && active >= self.core.options.memtable_bytes / MEMTABLE_PART {
-            let values: u64 = view.values.values().map(|file| file.frame_bytes()).sum();
-            let all = active.saturating_add(view.version.total_bytes()).saturating_add(values);
-            if is_worth(active, all) {
-                if are_enough(looks, all) {
-                    jobs.for_reads.is_flushed = true;
-                    self.rotate_now();
-                    self.core.bell.ring();
-                }
-                return None;
-            }
+        let view = self.view.load_full();
+        let waits = !view.waiting.is_empty() || jobs.awaited > 0;
+        if waits || jobs.any_under_way(view.version.level(0)) {
+            // It comes down in a moment; the bell is rung for it.
+            return None;
+        }
+        jobs.for_reads.at_micros = now + LOOK_WAIT_MICROS;
+        if view.shape.style == CompactionStyle::Tiered || self.core.space.is_tight() {
+            return None;
         }
         let blocked = self.blocked(&jobs);
-        let pick = pick_for_reads(&view.version, &view.shape, looks, is_flushed, &blocked);
-        let wait = if pick.is_some() { MERGE_WAIT_MICROS } else { LOOK_WAIT_MICROS };
-        jobs.for_reads = ForReads { at_micros: now + wait, is_flushed: false };
-        if pick.is_some() || is_flushed {
-            self.looks.clear();
+        let is_free = blocked.files.is_empty() && blocked.outputs.is_empty();
+        let all = self.worth_with_memtable(&view).filter(|_| !is_flushed);
+        if let Some(all) = all {
+            if is_free && are_enough(looks, all) {
+                jobs.for_reads = ForReads { at_micros: now, is_flushed: true };
+                self.rotate_now();
+                self.core.bell.ring();
+            }
+            return None;
         }
-        Some(self.claim(&mut jobs, pick?))
+        let Some(pick) = pick_for_reads(&view.version, &view.shape, looks, is_flushed, &blocked)
+        else {
+            // While something is in the way, what was paid for is still to come.
+            if is_flushed && is_free {
+                drop(jobs);
+                self.forget_looks(now + MERGE_WAIT_MICROS);
+            }
+            return None;
+        };
+        self.looks.spend(price(pick.input_bytes(), is_flushed));
+        jobs.for_reads.at_micros = if is_flushed { now } else { now + MERGE_WAIT_MICROS };
+        Some(self.claim(&mut jobs, pick))
+    }
+
+    /// Bytes of the memtable and all that it could be merged with, where it is worth to be flushed for that.
+    fn worth_with_memtable(&self, view: &View) -> Option<u64> {
+        let active = self.active_bytes();
+        let values: u64 = view.values.values().map(|file| file.frame_bytes()).sum();
+        let all = active.saturating_add(view.version.total_bytes()).saturating_add(values);
+        let is_large = active >= self.core.options.memtable_bytes / MEMTABLE_PART;
+        (is_large && is_worth(active, all)).then_some(all)
     }
 }

@@ -17,7 +17,7 @@ impl Rig {
 
     /// Looks of so many reads of a row, to within a fifth.
     fn assert_looks(&self, expected_of_each: u64) {
-        self.tablet.looks.clear();
+        self.tablet.forget_looks(0);
         for _ in 0..READS {
             assert_eq!(self.cells("a"), 2);
         }
@@ -100,12 +100,13 @@ fn looks_that_load_blocks_count_for_more() {
     rig.engine.compact_fully().unwrap();
     write();
     let projection = Projection::all();
-    for number in 0..256 {
+    let rounds = 16;
+    for number in (0..256).cycle().take(256 * rounds) {
         let row = row(number);
         let read = rig.tablet.read_row(&row, &projection, ReadView::Durable);
         assert!(block_on(read).unwrap().is_some());
     }
-    let (looks, expected) = (rig.tablet.looks(), 256 * 8);
+    let (looks, expected) = (rig.tablet.looks(), 256 * rounds as u64 * 8);
     assert!(looks.abs_diff(expected) <= expected / 4, "{looks} looks, not {expected}");
 }
 
@@ -130,6 +131,46 @@ fn any_compaction_of_level_zero_takes_from_reads_what_they_have_paid() {
     rig.engine.run_background().unwrap();
     assert_eq!(rig.merges_for_reads(), 0);
     assert!(rig.tablet.active_bytes() > 0, "not flushed for them");
+}
+
+#[test]
+fn what_another_compaction_took_along_keeps_no_later_memtable_from_being_merged_for_reads() {
+    let rig = spread();
+    rig.tablet.looks.add(ENOUGH);
+    assert!(rig.tablet.claim_for_reads().is_none(), "the memtable is flushed first");
+    rig.engine.compact_fully().unwrap();
+    rig.write_to_memory();
+    rig.tablet.looks.add(ENOUGH);
+    rig.engine.run_background().unwrap();
+    assert_eq!((rig.merges_for_reads(), rig.tablet.active_bytes()), (1, 0));
+    assert_eq!(rig.levels(), [(6, 1)]);
+}
+
+#[test]
+fn what_reads_have_paid_for_is_merged_once_what_is_in_the_way_is_over() {
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let rig = spread_on(clock.clone());
+    let base_level = || {
+        let inputs: Vec<_> = rig.tablet.version().level(6).to_vec();
+        let reason = pick::Reason::Collect;
+        let pick = pick::Pick { reason, inputs, output_level: 6, bottommost: true };
+        rig.tablet.claim(&mut rig.tablet.jobs(), pick)
+    };
+    let running = base_level();
+    rig.tablet.looks.add(ENOUGH);
+    assert!(rig.tablet.claim_for_reads().is_none());
+    assert!(rig.tablet.active_bytes() > 0, "no memtable is flushed for a merge that cannot be");
+    drop(running);
+    clock.advance_micros(1_000_000);
+    assert!(rig.tablet.claim_for_reads().is_none(), "now it is");
+    assert_eq!(rig.tablet.active_bytes(), 0);
+    rig.tablet.flush_waiting().unwrap();
+    let running = base_level();
+    assert!(rig.tablet.claim_for_reads().is_none());
+    drop(running);
+    clock.advance_micros(1_000_000);
+    rig.tablet.claim_for_reads().unwrap().run().unwrap();
+    assert_eq!(rig.levels(), [(6, 1)]);
 }
 
 #[test]
@@ -172,7 +213,8 @@ fn a_merge_for_reads_that_fails_keeps_no_compaction_for_writers_from_its_files()
     rig.files.put_contents(&path, bytes);
     assert_eq!(claim.run().unwrap_err().kind(), ErrorKind::Corruption);
     assert!(!rig.tablet.level_zero_is_stuck(&rig.tablet.view.load()));
-    assert_eq!(rig.tablet.looks(), 0, "it is not tried again for nothing");
+    rig.tablet.looks.add(ENOUGH);
+    assert!(rig.tablet.claim_for_reads().is_none(), "it is not tried again at once");
 }
 
 #[test]
