@@ -387,7 +387,9 @@ impl Claim {
         if result.is_ok() {
             tablet.core.setbacks.done(Work::Below, tablet.id);
             if of_level_zero {
-                if self.pick.reason != Reason::Reads {
+                if self.pick.reason == Reason::Reads {
+                    tablet.has_merged_for_reads();
+                } else {
                     tablet.forget_looks(0);
                 }
                 tablet.core.setbacks.done(Work::LevelZero, tablet.id);

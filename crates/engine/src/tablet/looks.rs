@@ -106,6 +106,13 @@ impl Tablet {
         self.jobs().for_reads = ForReads { at_micros, is_flushed: false };
     }
 
+    /// What reads had paid for is merged: what they looked into meanwhile is gone, unless there is more to merge.
+    pub(super) fn has_merged_for_reads(&self) {
+        if !self.jobs().for_reads.is_flushed {
+            self.looks.clear();
+        }
+    }
+
     /// Claims a merge of level 0 that reads have paid for. A memtable that is worth it is sent to be flushed first, and then merged,
     /// column after column, for what was paid by then.
     pub(crate) fn claim_for_reads(self: &Arc<Self>) -> Option<Claim> {
