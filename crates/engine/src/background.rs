@@ -5,7 +5,7 @@
 //! for it ([`crate::pressure`]) leaves it the processor.
 
 use std::cmp::Reverse;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -165,38 +165,38 @@ fn by_urgency(tablets: &[Arc<Tablet>]) -> Vec<&Arc<Tablet>> {
 /// The next compaction: what an edit does, then the most urgent tablet, then what reads have paid for and garbage in turn; of
 /// garbage that of value files and of SSTs in turn, too, since there may be always one more of each, and value files rest beside reads.
 pub(crate) fn claim_next(core: &Core, tablets: &[Arc<Tablet>]) -> Option<Claim> {
-    let reclaim = || {
-        let claim = tablets.iter().find_map(|tablet| tablet.claim_to_reclaim());
-        core.has_reclaimed.fetch_or(claim.is_some(), Ordering::Relaxed);
-        claim
-    };
+    let reclaim = || tablets.iter().find_map(|tablet| tablet.claim_to_reclaim());
     let collect = || tablets.iter().find_map(|tablet| tablet.claim_to_collect());
-    let garbage = || {
-        if core.has_reclaimed.swap(false, Ordering::Relaxed) {
-            collect().or_else(reclaim)
-        } else {
-            reclaim().or_else(collect)
-        }
-    };
+    let garbage = || in_turn(&core.has_reclaimed, reclaim, collect);
     let for_reads = || {
         let mut paying: Vec<_> = tablets.iter().filter(|tablet| tablet.looks() > 0).collect();
         paying.sort_by_cached_key(|tablet| Reverse(tablet.looks()));
-        let claim = paying.into_iter().find_map(|tablet| tablet.claim_for_reads());
-        core.has_merged_for_reads.fetch_or(claim.is_some(), Ordering::Relaxed);
-        claim
+        paying.into_iter().find_map(|tablet| tablet.claim_for_reads())
     };
-    let for_reads_or_garbage = || {
-        if core.has_merged_for_reads.swap(false, Ordering::Relaxed) {
-            garbage().or_else(for_reads)
-        } else {
-            for_reads().or_else(garbage)
-        }
-    };
+    let for_reads_or_garbage = || in_turn(&core.has_merged_for_reads, for_reads, garbage);
     tablets
         .iter()
         .find_map(|tablet| tablet.claim_expired())
         .or_else(|| by_urgency(tablets).iter().find_map(|tablet| tablet.claim_by_shape()))
         .or_else(for_reads_or_garbage)
+}
+
+/// A claim of one of two kinds; of the second, where `was_first` says that the last was one of the first.
+fn in_turn(
+    was_first: &AtomicBool,
+    first: impl Fn() -> Option<Claim>,
+    second: impl Fn() -> Option<Claim>,
+) -> Option<Claim> {
+    let first = || {
+        let claim = first();
+        was_first.fetch_or(claim.is_some(), Ordering::Relaxed);
+        claim
+    };
+    if was_first.swap(false, Ordering::Relaxed) {
+        second().or_else(first)
+    } else {
+        first().or_else(second)
+    }
 }
 
 /// Collects garbage where changes are kept. Not by those who compact: it takes the locks of rows, and a thread that gives way

@@ -123,6 +123,7 @@ pub mod memtable;
 pub mod offline;
 pub mod options;
 pub mod pressure;
+mod random;
 pub mod read;
 pub mod relay;
 pub mod schema;

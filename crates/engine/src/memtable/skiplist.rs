@@ -50,6 +50,7 @@ use super::arena::{ALIGN, Arena, Bump, MemtableMemory};
 use super::hints::Hints;
 use crate::cell::{KeyView, RowRange, SUFFIX_LEN};
 use crate::error::Result;
+use crate::random::splitmix64;
 use crate::touch::{LINE_BYTES, fetch_at};
 
 /// Levels at most. With one node in [`BRANCHING`] reaching the next level, 12 levels keep searches
@@ -602,12 +603,7 @@ impl Inserter {
 
     /// From 1 to [`HEIGHT_MAX`], each one [`BRANCHING`] times rarer than the one below.
     fn random_height(&mut self) -> usize {
-        // splitmix64 (Steele, Lea, Flood 2014): cheap, and good enough for coin tosses.
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut bits = self.random;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        bits ^= bits >> 31;
+        let bits = splitmix64(&mut self.random);
         let zeros = (bits.trailing_zeros() / BRANCHING.trailing_zeros()) as usize;
         (zeros + 1).min(HEIGHT_MAX)
     }

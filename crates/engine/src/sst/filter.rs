@@ -53,11 +53,12 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::FilterKind;
-use super::frame::{TRAILER_LEN, mix64};
+use super::frame::TRAILER_LEN;
 use super::fuse::{self, SEGMENT_BITS_MAX, Shape, Width};
 use super::key::Change;
 use crate::cell::{FamilyId, KeyView, Kind};
 use crate::codec::{Malformed, Parsed, Reader};
+use crate::random::mix64;
 
 /// Bytes of a line: a cache line of the processors that matter.
 const LINE_BYTES: usize = 64;

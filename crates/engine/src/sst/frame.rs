@@ -24,6 +24,7 @@ use zstd::zstd_safe::DCtx;
 
 use super::{BLOCK_BYTES_MAX, Compression, FileId};
 use crate::codec::{Malformed, Parsed, Reader};
+use crate::random::mix64;
 
 /// Bytes after the payload.
 pub(crate) const TRAILER_LEN: usize = 1 + 8;
@@ -48,15 +49,6 @@ pub(crate) enum Method {
     Lz4 = 1,
     Zstd = 2,
     ZstdDict = 3,
-}
-
-/// The finaliser of splitmix64: every bit of the input changes half of the output's.
-pub(super) fn mix64(mut x: u64) -> u64 {
-    x ^= x >> 30;
-    x = x.wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x ^= x >> 27;
-    x = x.wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
 }
 
 /// The checksum of what a footer of `file` at `offset` has before it.

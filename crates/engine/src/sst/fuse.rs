@@ -20,7 +20,7 @@
 //! Building is peeling: a place that only one entry has is that entry's own; take the entry away, and other
 //! places become someone's own; when all are taken, give the slots their values in the opposite order.
 
-use super::frame::mix64;
+use crate::random::mix64;
 
 /// Places of an entry.
 const PLACES: u32 = 4;

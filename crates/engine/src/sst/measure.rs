@@ -13,7 +13,6 @@ use bytes::Bytes;
 use super::data::DataBlock;
 use super::data_builder::DataBlockBuilder;
 use super::filter::{Ask, FilterBlock, FilterForm, row_entry};
-use super::frame::mix64;
 use super::index::{IndexBlock, Level};
 use super::{
     Compression, FilterKind, PARTITION_UNLIMITED, SstOptions, SstReader, SstSummary, SstWriter,
@@ -21,6 +20,7 @@ use super::{
 use crate::cache::QuickBlockCache;
 use crate::cell::{FamilyId, KeyView, Kind, encode_key, row_prefix};
 use crate::io::{Clock, Files, MemoryFiles, SystemClock};
+use crate::random::mix64;
 
 /// Nanoseconds of one call, over `rounds` of them.
 pub(super) fn nanos(what: &str, rounds: usize, mut call: impl FnMut(usize)) {

@@ -486,7 +486,7 @@ fn a_record_larger_than_a_block_is_refused() {
 /// Rows that look like each other but are not compressible to nothing.
 fn many_rows(count: usize) -> Vec<Sample> {
     let text = |i: usize| {
-        let x = frame::mix64(i as u64);
+        let x = crate::random::mix64(i as u64);
         format!("{{\"user\":{},\"city\":\"city-{}\",\"score\":{}}}", x % 100_000, x % 97, x >> 40)
     };
     (0..count)

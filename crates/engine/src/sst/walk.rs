@@ -431,7 +431,7 @@ mod tests {
             encode_key(name.as_bytes(), FamilyId(1), Some(b"q"), 5, 9, Kind::Value, &mut key);
             let len = if row == 1_500 { 2 * WINDOW_BYTES as usize } else { 1_000 };
             // Noise, which no compression makes smaller.
-            let word = |at: u64| crate::sst::frame::mix64(u64::from(row) << 32 | at).to_le_bytes();
+            let word = |at: u64| crate::random::mix64(u64::from(row) << 32 | at).to_le_bytes();
             let value = (0..len as u64 / 8).flat_map(word).collect();
             Sample { key, value }
         };

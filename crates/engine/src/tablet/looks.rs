@@ -10,6 +10,7 @@ use super::view::View;
 use crate::compaction::reads::{are_enough, is_worth, pick_for_reads, price};
 use crate::core::EngineMetrics;
 use crate::options::CompactionStyle;
+use crate::random::splitmix64;
 
 /// What a look costs where blocks of its place and of another had to be loaded, in looks beyond itself: 10 us of the processor and
 /// more of waiting.
@@ -56,12 +57,11 @@ impl Looks {
         let told = if more >= TOLD_TOGETHER {
             more
         } else {
-            // splitmix64: cheap, and tells tablets that take turns apart.
-            let state = DICE.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
+            // By chance, so that tablets that take turns are told apart.
+            let mut state = DICE.get();
+            let bits = splitmix64(&mut state);
             DICE.set(state);
-            let mut bits = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            if (bits >> 32) % TOLD_TOGETHER < more { TOLD_TOGETHER } else { 0 }
+            if bits % TOLD_TOGETHER < more { TOLD_TOGETHER } else { 0 }
         };
         if told > 0 {
             self.0.fetch_add(told, Ordering::Relaxed);
@@ -138,8 +138,7 @@ impl Tablet {
         }
         let blocked = self.blocked(&jobs);
         let is_free = blocked.files.is_empty() && blocked.outputs.is_empty();
-        let all = self.worth_with_memtable(&view).filter(|_| !is_flushed);
-        if let Some(all) = all {
+        if !is_flushed && let Some(all) = self.worth_with_memtable(&view) {
             if is_free && are_enough(looks, all) {
                 jobs.for_reads = ForReads { at_micros: now, is_flushed: true };
                 self.rotate_now();

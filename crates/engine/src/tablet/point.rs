@@ -167,19 +167,21 @@ impl PointRead {
         Ok(())
     }
 
-    /// Places with something of the row that a merge of level 0 would spare: all but one of those that it makes one of.
+    /// The SSTs that may have something of the row and that a merge of level 0 takes along.
+    fn merged(&self, view: &View) -> impl Iterator<Item = &Source> {
+        self.files().filter(|file| view.levels.is_merged(file.place))
+    }
+
+    /// Places with something of the row that such a merge would spare: all but one of those that it makes one of.
     fn spared(&self, view: &View) -> usize {
-        let merged = self.files().filter(|file| view.levels.is_merged(file.place)).count();
-        (self.memtables.len() + merged).saturating_sub(1)
+        (self.memtables.len() + self.merged(view).count()).saturating_sub(1)
     }
 
     /// Those of them that wait for blocks.
     fn waiting(&self, view: &View) -> usize {
-        let waits = |file: &&Source| {
-            let is_at_hand = matches!(file.stage, PointStage::Found(_) | PointStage::Wide);
-            !is_at_hand && view.levels.is_merged(file.place)
-        };
-        self.files().filter(waits).count().saturating_sub(1)
+        let is_at_hand =
+            |file: &Source| matches!(file.stage, PointStage::Found(_) | PointStage::Wide);
+        self.merged(view).filter(|file| !is_at_hand(file)).count().saturating_sub(1)
     }
 
     /// The row, where it takes no merging.

@@ -9,7 +9,10 @@ pub(super) fn noise_rows(count: usize, columns: usize, value_len: usize) -> Vec<
             let key = String::from_utf8(measure::random_row(row as u64)).unwrap();
             (0..columns).map(move |column| {
                 let value: Vec<u8> = (0..value_len as u64)
-                    .map(|i| frame::mix64((row * 16 + column) as u64 ^ frame::mix64(i)) as u8)
+                    .map(|i| {
+                        crate::random::mix64((row * 16 + column) as u64 ^ crate::random::mix64(i))
+                            as u8
+                    })
                     .collect();
                 cell(&key, 1, &format!("field{column}"), 1000 * row as i64, &value)
             })
@@ -69,7 +72,7 @@ fn rows_of_several_columns_are_not_divided_between_blocks_where_they_need_not_be
 #[test]
 fn a_row_that_moves_into_the_next_block_makes_none_larger_than_a_page() {
     let noise = |seed: u64, len: u64| -> Vec<u8> {
-        (0..len).map(|i| frame::mix64(seed ^ frame::mix64(i)) as u8).collect()
+        (0..len).map(|i| crate::random::mix64(seed ^ crate::random::mix64(i)) as u8).collect()
     };
     // The second row begins in a block that is half full, and its next cell does not fit beside what it has there.
     let cells = |lens: &[(&str, &str, u64)]| -> Vec<Sample> {
@@ -105,7 +108,7 @@ proptest! {
             for (column, len) in lens.iter().enumerate() {
                 let seed = (row * 16 + column) as u64;
                 let value: Vec<u8> =
-                    (0..*len).map(|i| frame::mix64(seed ^ frame::mix64(i)) as u8).collect();
+                    (0..*len).map(|i| crate::random::mix64(seed ^ crate::random::mix64(i)) as u8).collect();
                 records.push(cell(&format!("{row:04}"), 1, &format!("{column}"), 1000, &value));
             }
         }
@@ -186,7 +189,7 @@ fn rows_of_the_same_columns_cost_one_filter_entry_each() {
 fn rows_of_different_columns_have_entries_for_everything() {
     let records: Vec<_> = (0..2_000u64)
         .map(|i| {
-            let column = format!("column-{}", frame::mix64(i) % 50);
+            let column = format!("column-{}", crate::random::mix64(i) % 50);
             cell(&format!("row-{i:08}"), 1, &column, 5, b"v")
         })
         .collect();
@@ -195,7 +198,7 @@ fn rows_of_different_columns_have_entries_for_everything() {
     assert_eq!((filter.entries, filter.common_partitions), (6_000, 0));
     let wrong = (0..2_000u64)
         .filter(|i| {
-            let column = format!("column-{}", (frame::mix64(*i) + 1) % 50).into_bytes();
+            let column = format!("column-{}", (crate::random::mix64(*i) + 1) % 50).into_bytes();
             let row = format!("row-{i:08}");
             let probe = RowProbe::columns(row.as_bytes(), vec![(FamilyId(1), column)]);
             !is_absent(&reader, &probe)
