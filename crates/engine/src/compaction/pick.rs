@@ -318,9 +318,10 @@ pub(super) fn pick_column(
         seen.extend(&column);
         let upper: Vec<_> = column.iter().filter_map(|at| files.get(*at).cloned()).collect();
         let Some(span) = span_of(&upper) else { continue };
-        // Where one corner is deep, the shallow ones can wait: they would drag along the most.
+        // Where one corner is deep, the shallow ones can wait: they would drag along the most. Not for a deep one that is under way
+        // while writers are refused for what the shallow ones hold.
         let depth = level_zero.depth(&column, &span);
-        if reason == Reason::L0 && depth * 2 < shape.sublevels.len() {
+        if reason == Reason::L0 && !shape.is_full() && depth * 2 < shape.sublevels.len() {
             continue;
         }
         let own: u64 = upper.iter().map(|file| file.bytes).sum();

@@ -59,6 +59,10 @@ const DENSE_SHARE: u64 = 4;
 /// is up to nine times; what is merged is busy for as long, and level 0 has merges within itself meanwhile.
 const DEEP_SHARE_MAX: u64 = 3;
 
+/// Bytes of level 0 at which every write is refused, over those that may gather before any is: as with sublevels, of which merges
+/// within level 0 make few whatever they hold.
+const FULL_SHARE: u64 = 2;
+
 /// What compaction wants to know of a file's contents; from its properties.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Contents {
@@ -94,6 +98,11 @@ pub(crate) struct Shape {
     pub(super) weight: f64,
     /// See [`Self::merge_bytes_max`].
     deep_bytes_max: u64,
+    /// Bytes of level 0.
+    pub(crate) level_zero_bytes: u64,
+    /// Bytes that level 0 may hold: [`FULL_SHARE`] of as much as it has at [`sublevels_stop`] flushes, and twice what is left there at
+    /// rest.
+    level_zero_bytes_max: u64,
     /// Levels that are over their targets, the most urgent first; 1.0 is "at its target".
     pub(crate) scores: Vec<(f64, u8)>,
     /// Files with more tombstones than they should have; see the module.
@@ -119,7 +128,10 @@ impl Shape {
         let sublevels = sublevels::arrange(version.level(0));
         let mut scores: Vec<(f64, u8)> = Vec::with_capacity(LEVELS);
         let depth = sublevels.len() as f64 / sublevels_max(options, style).max(1) as f64;
-        let weight = weight(version, options, style, contents);
+        // Files that share no rows, of a table that is written in order, are one sublevel however many they are.
+        let light = light(options, style, || bytes_with_values(version, LAST_LEVEL, contents));
+        let weight = bytes_with_values(version, 0, contents) as f64 / light.max(1) as f64;
+        let stop = sublevels_stop(options, style) as u64;
         scores.push((depth.max(weight), 0));
         for level in 1..LAST_LEVEL {
             let bytes = level_bytes(version, level);
@@ -147,6 +159,11 @@ impl Shape {
         Self {
             debt_bytes: debt(version, &at_rest, options, style),
             deep_bytes_max: options.memtable_bytes.saturating_mul(options.l0_stop_files as u64),
+            level_zero_bytes: level_bytes(version, 0),
+            level_zero_bytes_max: light
+                .saturating_mul(2)
+                .saturating_add(options.memtable_bytes.saturating_mul(stop))
+                .saturating_mul(FULL_SHARE),
             style,
             dense: dense(version, &targets, contents),
             tattered: tattered(version),
@@ -162,6 +179,19 @@ impl Shape {
     /// level 0 may hold, 3 GiB by default, since writers fill it meanwhile, and with a gibibyte or more [`DEEP_SHARE_MAX`] times that.
     pub(super) fn merge_bytes_max(&self, own: u64) -> u64 {
         self.deep_bytes_max.max(own.saturating_mul(DEEP_SHARE_MAX))
+    }
+
+    /// Bytes of level 0, with the memtables that will be some of it, at which every write is refused, where these were `before` until now.
+    /// They fall no faster than what is there: level 0 may hold much that no writer has brought too fast, from another style, an
+    /// engine that was closed, or beside a last level whose rows were dropped.
+    pub(crate) fn level_zero_bytes_max(&self, before: u64) -> u64 {
+        let held = self.level_zero_bytes.saturating_mul(FULL_SHARE);
+        self.level_zero_bytes_max.max(held.min(before))
+    }
+
+    /// Whether some writes are refused for the bytes of level 0, or would be if there were no more than it should hold.
+    pub(super) fn is_full(&self) -> bool {
+        self.level_zero_bytes >= self.level_zero_bytes_max / FULL_SHARE
     }
 
     /// How urgent its most urgent compaction is; below 1.0 none is due.
@@ -198,22 +228,17 @@ pub(crate) fn sublevels_max(options: &EngineOptions, style: CompactionStyle) -> 
     }
 }
 
-/// How heavy level 0 is. Files that share no rows, of a table that is written in order, are one sublevel however many
-/// they are.
-///
-/// A file weighs what it names in value files, too: values that newer ones hide are found to be garbage only when a
-/// compaction brings the two together, and the files of a table of large values are a two-hundredth of it.
-fn weight(
-    version: &Version,
-    options: &EngineOptions,
-    style: CompactionStyle,
-    contents: &dyn Fn(&SstRef) -> Contents,
-) -> f64 {
-    let bytes = |level: u8| {
-        let values = level_files(version, level).iter().map(|file| contents(file).value_bytes);
-        values.fold(level_bytes(version, level), u64::saturating_add)
-    };
-    bytes(0) as f64 / light(options, style, || bytes(LAST_LEVEL)).max(1) as f64
+/// Sublevels of level 0, with the memtables that will be some, at which every write is refused. A limit below what starts the work that
+/// makes room would stop writers for good.
+pub(crate) fn sublevels_stop(options: &EngineOptions, style: CompactionStyle) -> usize {
+    options.l0_stop_files.max(2 * sublevels_max(options, style)).max(2)
+}
+
+/// What a level weighs. A file weighs what it names in value files, too: values that newer ones hide are found to be garbage only when
+/// a compaction brings the two together, and the files of a table of large values are a two-hundredth of it.
+fn bytes_with_values(version: &Version, level: u8, contents: &dyn Fn(&SstRef) -> Contents) -> u64 {
+    let values = level_files(version, level).iter().map(|file| contents(file).value_bytes);
+    values.fold(level_bytes(version, level), u64::saturating_add)
 }
 
 /// Bytes of level 0 that are left there, where the last level has so many.

@@ -81,7 +81,7 @@ pub struct TabletStats {
     /// SSTs by level.
     pub level_files: Vec<usize>,
     /// Sublevels of level 0: what a read looks into before it comes to level 1. Writes are refused where there are
-    /// [`l0_stop_files`](crate::options::EngineOptions::l0_stop_files).
+    /// [`l0_stop_files`](crate::options::EngineOptions::l0_stop_files), or as many bytes as it says.
     pub sublevels: usize,
     /// Bytes that compactions still have to read and write, roughly, until every level is within its target.
     pub compaction_debt_bytes: u64,
@@ -203,8 +203,8 @@ impl Tablet {
             files.entry(file.id).or_insert_with(|| core.store.open(file.id));
         }
         let options = &core.options;
-        let view =
-            View::new(active, waiting, Arc::clone(&version), files, options, options.compaction);
+        let style = options.compaction;
+        let view = View::new(active, waiting, Arc::clone(&version), files, options, style, None);
         view.load_pinned(options);
         Arc::new(Self {
             id,
@@ -258,8 +258,9 @@ impl Tablet {
         }
         let (active, waiting) = (Arc::clone(&view.active), view.waiting.clone());
         let (version, files) = (Arc::clone(&view.version), view.files.as_ref().clone());
-        let next = View::new(active, waiting, version, files, &self.core.options, style);
-        next.keep_pinned(&self.core.options);
+        let options = &self.core.options;
+        let next = View::new(active, waiting, version, files, options, style, Some(&view));
+        next.keep_pinned(options);
         self.view.store(Arc::new(next));
         drop((view, writer, manifest));
         // What is due is another question now.
@@ -479,7 +480,7 @@ impl Tablet {
         }
         let (active, options, style) =
             (Arc::clone(&view.active), &self.core.options, view.shape.style);
-        let next = View::new(active, Vec::new(), version, files, options, style);
+        let next = View::new(active, Vec::new(), version, files, options, style, Some(&view));
         next.keep_pinned(options);
         {
             let _writer = self.lock_writer();

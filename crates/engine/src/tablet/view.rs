@@ -44,6 +44,8 @@ pub(crate) struct View {
     pub(super) levels: Arc<Levels>,
     /// What compaction thinks of the version.
     pub(crate) shape: Arc<Shape>,
+    /// See [`Shape::level_zero_bytes_max`].
+    pub(crate) level_zero_bytes_max: u64,
     /// The value files that these name.
     pub(crate) values: Arc<ValueFiles>,
     /// Whether an SST may have tombstones.
@@ -51,7 +53,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// A view of memtables and the files of a version.
+    /// A view of memtables and the files of a version, after another one where there was one.
     pub(super) fn new(
         active: Arc<Memtable>,
         waiting: Vec<Arc<Memtable>>,
@@ -59,6 +61,7 @@ impl View {
         files: OpenFiles,
         options: &EngineOptions,
         style: CompactionStyle,
+        before: Option<&Self>,
     ) -> Self {
         let contents = |sst: &SstRef| {
             properties_of(&files, sst).map_or_else(Contents::default, |p| Contents {
@@ -71,13 +74,25 @@ impl View {
             })
         };
         let shape = Arc::new(Shape::new(&version, options, style, &contents));
+        let before = before.map_or(u64::MAX, |before| before.level_zero_bytes_max);
+        let level_zero_bytes_max = shape.level_zero_bytes_max(before);
         let levels = Arc::new(Levels::new(&shape, &version, &files));
         let values = files.values().flat_map(|file| file.value_files());
         let values = Arc::new(values.map(|(file, _)| (file.id(), Arc::clone(file))).collect());
         // One that cannot be opened may have anything.
         let mut readers = files.values().map(|file| file.reader());
         let tombstones = readers.any(|r| r.map_or(true, |r| r.properties().tombstones() > 0));
-        Self { active, waiting, version, files: Arc::new(files), levels, shape, values, tombstones }
+        Self {
+            active,
+            waiting,
+            version,
+            files: Arc::new(files),
+            levels,
+            shape,
+            level_zero_bytes_max,
+            values,
+            tombstones,
+        }
     }
 
     /// The same files under other memtables.
@@ -93,6 +108,7 @@ impl View {
             files: Arc::clone(&self.files),
             levels: Arc::clone(&self.levels),
             shape: Arc::clone(&self.shape),
+            level_zero_bytes_max: self.level_zero_bytes_max,
             values: Arc::clone(&self.values),
             tombstones: self.tombstones,
         }

@@ -7,7 +7,7 @@ use futures::future::{try_join, try_join_all};
 
 use crate::cell::{KeyView, RowBatch, Seq, Timestamp, encode_row};
 use crate::changes::ChangeLog;
-use crate::compaction::shape::sublevels_max;
+use crate::compaction::shape::sublevels_stop;
 use crate::db::{Health, HeldBy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{CommitDone, EncodedBatch, Permit, Source, encode_batch_of};
@@ -219,16 +219,21 @@ impl Tablet {
     pub fn pressure(&self) -> Pressure {
         let options = &self.core.options;
         let view = self.view.load();
-        let waiting = view.waiting.len() as f64;
-        let filled = view.active.allocated_bytes() as f64 / options.memtable_bytes.max(1) as f64;
+        let memtable_bytes = options.memtable_bytes.max(1) as f64;
+        let filled = (view.active.allocated_bytes() as f64 / memtable_bytes).min(1.0);
+        // What is written counts at once and not when it has become a file: so the share of refusals grows without steps, and before
+        // all are refused hardly anything comes that would get there.
+        let memtables = view.waiting.len() as f64 + filled;
         let memtables_max = options.memtables_waiting_max.max(1) as f64 + 1.0;
-        // A limit below what starts the work that makes room would stop writers for good.
-        let due = sublevels_max(options, view.shape.style);
-        let level_zero_max = options.l0_stop_files.max(2 * due).max(2) as f64;
+        let sublevels_max = sublevels_stop(options, view.shape.style) as f64;
+        let sublevels = view.shape.sublevels.len() as f64 + memtables;
+        let bytes_max = view.level_zero_bytes_max as f64;
+        let bytes = view.shape.level_zero_bytes as f64 + memtables * memtable_bytes;
         self.core
             .pressure()
-            .or(Pressure::of(Behind::Memtables, waiting + filled.min(1.0), memtables_max))
-            .or(Pressure::of(Behind::LevelZero, level_zero_depth(&view) + waiting, level_zero_max))
+            .or(Pressure::of(Behind::Memtables, memtables, memtables_max))
+            .or(Pressure::of(Behind::LevelZero, sublevels, sublevels_max))
+            .or(Pressure::of(Behind::LevelZero, bytes, bytes_max))
     }
 
     /// Whether a write is let in now; else `Overloaded`, with a hint when to try again. To be asked before the
@@ -340,11 +345,6 @@ impl Tablet {
 /// fail counts as one that takes no writes: late enough that flushes always find work, and early enough for what was let in
 /// together.
 const PATIENCE: f64 = 0.5;
-
-/// How deep level 0 is, as reads and compactions meet it.
-fn level_zero_depth(view: &View) -> f64 {
-    view.shape.sublevels.len() as f64
-}
 
 fn dropped() -> Error {
     Error::new(ErrorKind::NotFound, "the tablet was dropped")

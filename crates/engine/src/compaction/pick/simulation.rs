@@ -207,11 +207,18 @@ impl Load {
         }
     }
 
+    /// Whether level 0 takes no more.
+    fn is_full(&self) -> bool {
+        let shape = self.shape();
+        shape.sublevels.len() >= self.options.l0_stop_files
+            || shape.level_zero_bytes >= shape.level_zero_bytes_max(0)
+    }
+
     /// Loads `bytes` of random rows and settles. `speed`: bytes that compaction moves while a byte is loaded.
     fn run(mut self, bytes: u64, speed: u64) -> Cost {
         let flush = self.options.memtable_bytes;
         while self.flushed < bytes {
-            while self.shape().sublevels.len() >= self.options.l0_stop_files {
+            while self.is_full() {
                 self.work(self.options.target_file_bytes as f64 / 4.0);
             }
             self.flush(flush);

@@ -16,6 +16,22 @@ impl Rig {
         block_on(self.tablet.flush()).unwrap();
     }
 
+    fn write_noisy(&self, n: u32) {
+        block_on(self.tablet.apply(noisy_row(n))).unwrap();
+        block_on(self.tablet.flush()).unwrap();
+    }
+
+    /// Writes that are refused, of a thousand.
+    fn refused(&self) -> u64 {
+        (self.tablet.pressure().refused_share() * 1000.0) as u64
+    }
+
+    fn compact_what_is_due(&self) {
+        while let Some(claim) = self.tablet.claim_by_shape() {
+            claim.run().unwrap();
+        }
+    }
+
     fn rule(&self, rule: GcRule) {
         let family = FamilyOptions { gc: Some(rule), aggregate: None };
         let families = [(FamilyId(1), family)].into();
@@ -166,21 +182,93 @@ fn files_that_have_expired_go_before_compactions_that_are_due() {
 /// Rows of 1.6 MB that do not compress, in a memtable.
 fn write_noise(tablet: &Tablet) {
     for row in 0..400u32 {
-        let mut row = batch(&format!("row-{row:04}"), &["a"]);
-        let mut noise = u64::from(row.row[7]);
-        let bytes = std::iter::repeat_with(|| {
-            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (noise >> 56) as u8
-        });
-        let value = bytes.take(4096).collect();
-        row.mutations.push(Mutation::Put {
-            family: FamilyId(1),
-            qualifier: Bytes::from_static(b"large"),
-            timestamp: 1000,
-            value,
-        });
-        block_on(tablet.apply(row)).unwrap();
+        block_on(tablet.apply(noisy(&format!("row-{row:04}"), 4096))).unwrap();
     }
+}
+
+/// A row with a value of so many bytes that do not compress.
+fn noisy(row: &str, len: usize) -> RowBatch {
+    let mut batch = batch(row, &["a"]);
+    let mut noise = u64::from(batch.row[batch.row.len() - 1]);
+    let bytes = std::iter::repeat_with(|| {
+        noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (noise >> 56) as u8
+    });
+    batch.mutations.push(Mutation::Put {
+        family: FamilyId(1),
+        qualifier: Bytes::from_static(b"large"),
+        timestamp: 1000,
+        value: bytes.take(len).collect(),
+    });
+    batch
+}
+
+#[test]
+fn writes_are_refused_for_the_bytes_of_level_zero_however_few_its_sublevels() {
+    let rig = rig_with(of_small_levels(CompactionStyle::Leveled));
+    let full = 2 * (2 + 8);
+    for n in 0..full {
+        // A memtable has some memory from the start.
+        assert_eq!(rig.refused() > 0, n >= full / 2, "{n}: {:?}", rig.tablet.pressure());
+        let before = rig.tablet.pressure();
+        block_on(rig.tablet.apply(noisy_row(n))).unwrap();
+        let written = rig.tablet.pressure();
+        assert!(written.level > before.level, "what is not flushed yet counts");
+        block_on(rig.tablet.flush()).unwrap();
+        let flushed = rig.tablet.pressure();
+        assert!(flushed.level < written.level + 0.01, "a step: {written:?} {flushed:?}");
+    }
+    assert_eq!(rig.tablet.stats().sublevels, 1);
+    let pressure = rig.tablet.pressure();
+    assert_eq!((pressure.behind, rig.refused()), (Behind::LevelZero, 1000), "{pressure:?}");
+    rig.compact_what_is_due();
+    assert_eq!(rig.refused(), 0, "{:?}", rig.tablet.pressure());
+    assert_eq!(rig.cells("row-000"), 2);
+}
+
+#[test]
+fn what_level_zero_holds_by_another_style_keeps_no_writer_waiting_but_what_comes_on_top_does() {
+    let rig = rig_with(of_small_levels(CompactionStyle::Tiered));
+    for n in 0..100 {
+        rig.write_noisy(n);
+    }
+    rig.engine.compact_fully().unwrap();
+    for n in 100..140 {
+        rig.write_noisy(n);
+    }
+    assert_eq!(rig.refused(), 0, "{:?}", rig.tablet.pressure());
+    rig.tablet.set_compaction(CompactionStyle::Leveled);
+    assert!(rig.refused() < 50, "{:?}", rig.tablet.pressure());
+    for n in 140..160 {
+        rig.write_noisy(n);
+    }
+    assert!(rig.refused() > 400, "{:?}", rig.tablet.pressure());
+    rig.compact_what_is_due();
+    for n in 200..220 {
+        rig.write_noisy(n);
+    }
+    assert_eq!(rig.refused(), 1000, "as any table of its style: {:?}", rig.tablet.pressure());
+}
+
+/// Of a memtable and a base level that one [`noisy_row`] fills, and 8 sublevels; of memtables so many may wait that none is refused for them.
+fn of_small_levels(compaction: CompactionStyle) -> EngineOptions {
+    EngineOptions {
+        compaction,
+        memtable_bytes: NOISY_BYTES,
+        base_level_bytes: NOISY_BYTES,
+        l0_compaction_files: 4,
+        l0_stop_files: 8,
+        memtables_waiting_max: 100,
+        separate_values_bytes: 0,
+        ..EngineOptions::default()
+    }
+}
+
+const NOISY_BYTES: u64 = 128 << 10;
+
+/// The rows are in the order of their numbers: flushed one by one, they are one sublevel.
+fn noisy_row(n: u32) -> RowBatch {
+    noisy(&format!("row-{n:03}"), NOISY_BYTES as usize)
 }
 
 /// A tablet with value files of which less than half is live, over files whose reads can be watched, and its clock.

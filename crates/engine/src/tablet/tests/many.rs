@@ -37,7 +37,7 @@ impl Rig {
         let open = version.ssts().map(|file| (file.id, Arc::clone(open))).collect();
         let options = &self.tablet.core.options;
         let (active, style) = (Arc::clone(&view.active), options.compaction);
-        let view = View::new(active, Vec::new(), version, open, options, style);
+        let view = View::new(active, Vec::new(), version, open, options, style, None);
         self.tablet.view.store(Arc::new(view));
     }
 
