@@ -78,9 +78,9 @@ pub struct EngineOptions {
     pub l0_compaction_files: usize,
     /// Sublevels of L0, with the memtables that will be some, at which every write is refused; from half of it
     /// on, more and more are. Fewer would refuse writes for what one compaction takes away at once; the more there
-    /// are, the less is written in all, since more of them go down at once, and the more a read looks into. Of bytes, it is twice what so
-    /// many memtables and two base levels hold (of tiered tablets, twice what is left in L0), at which every write is refused, since
-    /// merges within L0 make one sublevel of many: 7 GiB.
+    /// are, the less is written in all, since more of them go down at once, and the more a read looks into. Every write is also
+    /// refused at twice the bytes of so many memtables and two base levels, 7 GiB (of tiered tables twice what is left in L0 at rest in
+    /// place of the base levels), since merges within L0 make one sublevel of many.
     pub l0_stop_files: usize,
     /// Bytes of the first level under L0 before the next one is opened; four memtables, so that a
     /// compaction of L0 meets about as much as it brings.

@@ -126,6 +126,11 @@ impl Pressure {
         Self { level, behind }
     }
 
+    /// The pressure of `used` where refusing begins at `from`.
+    pub(crate) fn beyond(behind: Behind, used: f64, from: f64) -> Self {
+        Self::of(behind, used * REFUSED_FROM, from)
+    }
+
     /// The higher of two.
     pub fn or(self, other: Self) -> Self {
         if other.level > self.level { other } else { self }

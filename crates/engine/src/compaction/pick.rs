@@ -27,7 +27,7 @@
 //!
 //! Columns that share neither rows nor files go down side by side. Of those the one goes that drags along the
 //! fewest bytes of the base level per byte of its own, which is a deep one: that is why it pays to wait for
-//! several flushes. While what is older goes down and level 0 still grows too deep, the newer files are merged
+//! several flushes. Shallow ones wait for it, unless level 0 holds too much and they drag along next to nothing. While what is older goes down and level 0 still grows too deep, the newer files are merged
 //! *within* level 0.
 //!
 //! Of a tiered tablet, columns go down only while level 0 is heavy, all the way to the last level. Otherwise its *runs*,
@@ -58,6 +58,10 @@ const WITHIN_L0_DEPTH_MIN: usize = 4;
 /// Memtables that the files of one age may hold to be merged within level 0: larger ones were merged before, and the
 /// same bytes would be written again and again.
 const WITHIN_L0_MEMTABLES_MAX: u64 = 2;
+
+/// Bytes of a column of level 0 that is shallow, with those that it drags along, over its own, at most: with more, level 0 would
+/// become lighter by less than the other half of the work.
+const SHALLOW_COST_MAX: f64 = 2.0;
 
 /// Why a compaction was picked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,7 +245,8 @@ pub(crate) fn pick_by_shape(
     })
 }
 
-/// The compaction of level 0 that is due.
+/// The compaction of level 0 that is due, and that writers are better off for at once: where its depth is what they are refused for
+/// first, only of what is as deep as any. Others would put off the deepest column, which may be under way and wait for the same thread.
 pub(crate) fn pick_level_zero(
     version: &Version,
     shape: &Shape,
@@ -254,7 +259,10 @@ pub(crate) fn pick_level_zero(
     // What another style has left between goes down first.
     let is_over = (1..LAST_LEVEL).any(|level| !level_files(version, level).is_empty());
     let goes_down = if tiered { heavy && !is_over } else { heavy || deep };
-    let down = || if goes_down { pick_l0(version, shape, Reason::L0, None, busy) } else { None };
+    let depth_min =
+        if !tiered && shape.is_deep_first() { shape.sublevels.len() } else { half(shape) };
+    let column = || pick_column(version, shape, Reason::L0, None, depth_min, busy, &|_| true);
+    let down = || if goes_down { column() } else { None };
     let across = || match shape.style {
         CompactionStyle::Tiered if deep => pick_runs(version, shape, busy),
         CompactionStyle::Tiered => None,
@@ -290,15 +298,24 @@ fn pick_l0(
     seed: Option<FileId>,
     busy: &Busy,
 ) -> Option<Pick> {
-    pick_column(version, shape, reason, seed, busy, &|_| true)
+    let depth_min = if reason == Reason::L0 { half(shape) } else { 0 };
+    pick_column(version, shape, reason, seed, depth_min, busy, &|_| true)
 }
 
-/// The same, of those that pass.
+/// Sublevels that a column has at least that goes down for the depth of level 0: where one corner is deep, the shallow ones can wait,
+/// since they would drag along the most.
+fn half(shape: &Shape) -> usize {
+    shape.sublevels.len().div_ceil(2)
+}
+
+/// The same, of those that pass and have so many sublevels. Where writers are refused for what level 0 holds, shallower ones that
+/// drag along little go, too: a deep one may be under way for long.
 pub(super) fn pick_column(
     version: &Version,
     shape: &Shape,
     reason: Reason,
     seed: Option<FileId>,
+    depth_min: usize,
     busy: &Busy,
     passes: &dyn Fn(&Pick) -> bool,
 ) -> Option<Pick> {
@@ -318,10 +335,8 @@ pub(super) fn pick_column(
         seen.extend(&column);
         let upper: Vec<_> = column.iter().filter_map(|at| files.get(*at).cloned()).collect();
         let Some(span) = span_of(&upper) else { continue };
-        // Where one corner is deep, the shallow ones can wait: they would drag along the most. Not for a deep one that is under way
-        // while writers are refused for what the shallow ones hold.
-        let depth = level_zero.depth(&column, &span);
-        if reason == Reason::L0 && !shape.is_full() && depth * 2 < shape.sublevels.len() {
+        let is_shallow = level_zero.depth(&column, &span) < depth_min;
+        if is_shallow && (!shape.holds_too_much() || shape.is_deep_first()) {
             continue;
         }
         let own: u64 = upper.iter().map(|file| file.bytes).sum();
@@ -341,6 +356,9 @@ pub(super) fn pick_column(
             continue;
         }
         let cost = pick.input_bytes() as f64 / own.max(1) as f64;
+        if is_shallow && cost > SHALLOW_COST_MAX {
+            continue;
+        }
         if best.as_ref().is_none_or(|(least, _)| cost < *least) {
             best = Some((cost, pick));
         }

@@ -66,5 +66,5 @@ pub(crate) fn pick_for_reads(
         let is_paid = looks >= price(all, is_flushed_for_it);
         places > 1 && is_paid && (is_flushed_for_it || is_worth(new, all))
     };
-    pick_column(version, shape, Reason::Reads, None, busy, &pays)
+    pick_column(version, shape, Reason::Reads, None, 0, busy, &pays)
 }

@@ -37,6 +37,7 @@ use super::sublevels::{self, Run, overlapping};
 use crate::cell::RowRange;
 use crate::manifest::{LEVELS, SstRef, Version};
 use crate::options::{CompactionStyle, EngineOptions, TIERED_RUNS_MAX, TIERED_SPACE_PERCENT};
+use crate::pressure::{Behind, Pressure};
 
 /// The deepest level.
 pub(crate) const LAST_LEVEL: u8 = (LEVELS - 1) as u8;
@@ -58,10 +59,6 @@ const DENSE_SHARE: u64 = 4;
 /// a load's column of all of level 0, over levels that hold about as much each, may go to the last one at once. Over two levels that
 /// is up to nine times; what is merged is busy for as long, and level 0 has merges within itself meanwhile.
 const DEEP_SHARE_MAX: u64 = 3;
-
-/// Bytes of level 0 at which every write is refused, over those that may gather before any is: as with sublevels, of which merges
-/// within level 0 make few whatever they hold.
-const FULL_SHARE: u64 = 2;
 
 /// What compaction wants to know of a file's contents; from its properties.
 #[derive(Debug, Clone, Copy, Default)]
@@ -94,15 +91,17 @@ pub(crate) struct Shape {
     pub(crate) at_rest: Targets,
     /// Level 0, the oldest sublevel first.
     pub(crate) sublevels: Vec<Run>,
+    /// See [`sublevels_stop`].
+    pub(crate) sublevels_stop: usize,
     /// How heavy level 0 is; from 1.0 on it is due whatever its depth.
     pub(super) weight: f64,
     /// See [`Self::merge_bytes_max`].
     deep_bytes_max: u64,
-    /// Bytes of level 0.
+    /// Bytes of level 0, with what it names in value files.
     pub(crate) level_zero_bytes: u64,
-    /// Bytes that level 0 may hold: [`FULL_SHARE`] of as much as it has at [`sublevels_stop`] flushes, and twice what is left there at
-    /// rest.
-    level_zero_bytes_max: u64,
+    /// Bytes that level 0 may hold, with the memtables that will be some of it, before any write is refused: what so many flushes bring as
+    /// sublevels are refused at, and twice what is left there at rest, so that as much again may come while that is merged down.
+    unrefused_bytes: u64,
     /// Levels that are over their targets, the most urgent first; 1.0 is "at its target".
     pub(crate) scores: Vec<(f64, u8)>,
     /// Files with more tombstones than they should have; see the module.
@@ -128,10 +127,12 @@ impl Shape {
         let sublevels = sublevels::arrange(version.level(0));
         let mut scores: Vec<(f64, u8)> = Vec::with_capacity(LEVELS);
         let depth = sublevels.len() as f64 / sublevels_max(options, style).max(1) as f64;
-        // Files that share no rows, of a table that is written in order, are one sublevel however many they are.
         let light = light(options, style, || bytes_with_values(version, LAST_LEVEL, contents));
-        let weight = bytes_with_values(version, 0, contents) as f64 / light.max(1) as f64;
-        let stop = sublevels_stop(options, style) as u64;
+        let level_zero_bytes = bytes_with_values(version, 0, contents);
+        // Files that share no rows, of a table that is written in order, are one sublevel however many they are.
+        let weight = level_zero_bytes as f64 / light.max(1) as f64;
+        let sublevels_stop = sublevels_stop(options, style);
+        let flushes = options.memtable_bytes.saturating_mul(sublevels_stop as u64);
         scores.push((depth.max(weight), 0));
         for level in 1..LAST_LEVEL {
             let bytes = level_bytes(version, level);
@@ -159,39 +160,55 @@ impl Shape {
         Self {
             debt_bytes: debt(version, &at_rest, options, style),
             deep_bytes_max: options.memtable_bytes.saturating_mul(options.l0_stop_files as u64),
-            level_zero_bytes: level_bytes(version, 0),
-            level_zero_bytes_max: light
-                .saturating_mul(2)
-                .saturating_add(options.memtable_bytes.saturating_mul(stop))
-                .saturating_mul(FULL_SHARE),
+            level_zero_bytes,
+            unrefused_bytes: light.saturating_mul(2).saturating_add(flushes),
             style,
             dense: dense(version, &targets, contents),
             tattered: tattered(version),
             targets,
             at_rest,
             sublevels,
+            sublevels_stop,
             weight,
             scores,
         }
     }
 
     /// Bytes of a merge, at most, that takes along what it meets further down than it must go, where it has `own` so far: as much as
-    /// level 0 may hold, 3 GiB by default, since writers fill it meanwhile, and with a gibibyte or more [`DEEP_SHARE_MAX`] times that.
+    /// the flushes of all sublevels bring, 3 GiB by default, since writers fill level 0 meanwhile, and with a gibibyte or more
+    /// [`DEEP_SHARE_MAX`] times that.
     pub(super) fn merge_bytes_max(&self, own: u64) -> u64 {
         self.deep_bytes_max.max(own.saturating_mul(DEEP_SHARE_MAX))
     }
 
-    /// Bytes of level 0, with the memtables that will be some of it, at which every write is refused, where these were `before` until now.
-    /// They fall no faster than what is there: level 0 may hold much that no writer has brought too fast, from another style, an
-    /// engine that was closed, or beside a last level whose rows were dropped.
-    pub(crate) fn level_zero_bytes_max(&self, before: u64) -> u64 {
-        let held = self.level_zero_bytes.saturating_mul(FULL_SHARE);
-        self.level_zero_bytes_max.max(held.min(before))
+    /// Bytes that level 0 may hold, with the memtables that will be some of it, before any write is refused, where these were `before`
+    /// until now. They fall no faster than what is there: level 0 may hold much that no writer brought too fast, from another style, or
+    /// beside a last level whose rows were dropped, and writers may bring as much on top as where it is empty. Of a tablet that is
+    /// opened only where every write would be refused: it may have been closed, or have crashed, while its writers were too fast.
+    pub(crate) fn unrefused_bytes(&self, before: Option<u64>) -> u64 {
+        let own = self.unrefused_bytes;
+        let on_top = self.level_zero_bytes.saturating_add(own);
+        match before {
+            Some(before) => before.min(on_top).max(own),
+            None if self.pressure_of_bytes().refused_share() >= 1.0 => on_top,
+            None => own,
+        }
     }
 
-    /// Whether some writes are refused for the bytes of level 0, or would be if there were no more than it should hold.
-    pub(super) fn is_full(&self) -> bool {
-        self.level_zero_bytes >= self.level_zero_bytes_max / FULL_SHARE
+    fn pressure_of_bytes(&self) -> Pressure {
+        let (bytes, unrefused) = (self.level_zero_bytes as f64, self.unrefused_bytes.max(1) as f64);
+        Pressure::beyond(Behind::LevelZero, bytes, unrefused)
+    }
+
+    /// Whether it is for the depth of level 0 and not for its bytes that writes are refused first.
+    pub(super) fn is_deep_first(&self) -> bool {
+        let depth = self.sublevels.len() as f64 / self.sublevels_stop.max(1) as f64;
+        depth >= self.pressure_of_bytes().level
+    }
+
+    /// Whether level 0 holds so much that some writes are refused, or would be had it not been let in.
+    pub(super) fn holds_too_much(&self) -> bool {
+        self.level_zero_bytes >= self.unrefused_bytes
     }
 
     /// How urgent its most urgent compaction is; below 1.0 none is due.
@@ -230,7 +247,7 @@ pub(crate) fn sublevels_max(options: &EngineOptions, style: CompactionStyle) -> 
 
 /// Sublevels of level 0, with the memtables that will be some, at which every write is refused. A limit below what starts the work that
 /// makes room would stop writers for good.
-pub(crate) fn sublevels_stop(options: &EngineOptions, style: CompactionStyle) -> usize {
+fn sublevels_stop(options: &EngineOptions, style: CompactionStyle) -> usize {
     options.l0_stop_files.max(2 * sublevels_max(options, style)).max(2)
 }
 

@@ -44,8 +44,8 @@ pub(crate) struct View {
     pub(super) levels: Arc<Levels>,
     /// What compaction thinks of the version.
     pub(crate) shape: Arc<Shape>,
-    /// See [`Shape::level_zero_bytes_max`].
-    pub(crate) level_zero_bytes_max: u64,
+    /// See [`Shape::unrefused_bytes`].
+    pub(super) unrefused_bytes: u64,
     /// The value files that these name.
     pub(crate) values: Arc<ValueFiles>,
     /// Whether an SST may have tombstones.
@@ -74,8 +74,7 @@ impl View {
             })
         };
         let shape = Arc::new(Shape::new(&version, options, style, &contents));
-        let before = before.map_or(u64::MAX, |before| before.level_zero_bytes_max);
-        let level_zero_bytes_max = shape.level_zero_bytes_max(before);
+        let unrefused_bytes = shape.unrefused_bytes(before.map(|before| before.unrefused_bytes));
         let levels = Arc::new(Levels::new(&shape, &version, &files));
         let values = files.values().flat_map(|file| file.value_files());
         let values = Arc::new(values.map(|(file, _)| (file.id(), Arc::clone(file))).collect());
@@ -89,7 +88,7 @@ impl View {
             files: Arc::new(files),
             levels,
             shape,
-            level_zero_bytes_max,
+            unrefused_bytes,
             values,
             tombstones,
         }
@@ -108,7 +107,7 @@ impl View {
             files: Arc::clone(&self.files),
             levels: Arc::clone(&self.levels),
             shape: Arc::clone(&self.shape),
-            level_zero_bytes_max: self.level_zero_bytes_max,
+            unrefused_bytes: self.unrefused_bytes,
             values: Arc::clone(&self.values),
             tombstones: self.tombstones,
         }

@@ -7,7 +7,6 @@ use futures::future::{try_join, try_join_all};
 
 use crate::cell::{KeyView, RowBatch, Seq, Timestamp, encode_row};
 use crate::changes::ChangeLog;
-use crate::compaction::shape::sublevels_stop;
 use crate::db::{Health, HeldBy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{CommitDone, EncodedBatch, Permit, Source, encode_batch_of};
@@ -219,21 +218,20 @@ impl Tablet {
     pub fn pressure(&self) -> Pressure {
         let options = &self.core.options;
         let view = self.view.load();
-        let memtable_bytes = options.memtable_bytes.max(1) as f64;
-        let filled = (view.active.allocated_bytes() as f64 / memtable_bytes).min(1.0);
-        // What is written counts at once and not when it has become a file: so the share of refusals grows without steps, and before
-        // all are refused hardly anything comes that would get there.
-        let memtables = view.waiting.len() as f64 + filled;
+        let filled = view.active.allocated_bytes() as f64 / options.memtable_bytes.max(1) as f64;
+        // What is written counts at once, and not when it has become a file: so the share of refusals grows without steps, and the
+        // last of what is let in is too little to get to the limit.
+        let memtables = view.waiting.len() as f64 + filled.min(1.0);
         let memtables_max = options.memtables_waiting_max.max(1) as f64 + 1.0;
-        let sublevels_max = sublevels_stop(options, view.shape.style) as f64;
+        let sublevels_max = view.shape.sublevels_stop as f64;
         let sublevels = view.shape.sublevels.len() as f64 + memtables;
-        let bytes_max = view.level_zero_bytes_max as f64;
-        let bytes = view.shape.level_zero_bytes as f64 + memtables * memtable_bytes;
+        let bytes = view.shape.level_zero_bytes.saturating_add(view.memtable_bytes()) as f64;
+        let unrefused = view.unrefused_bytes as f64;
         self.core
             .pressure()
             .or(Pressure::of(Behind::Memtables, memtables, memtables_max))
             .or(Pressure::of(Behind::LevelZero, sublevels, sublevels_max))
-            .or(Pressure::of(Behind::LevelZero, bytes, bytes_max))
+            .or(Pressure::beyond(Behind::LevelZero, bytes, unrefused))
     }
 
     /// Whether a write is let in now; else `Overloaded`, with a hint when to try again. To be asked before the

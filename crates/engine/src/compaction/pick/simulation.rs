@@ -7,6 +7,7 @@ use super::*;
 use crate::compaction::cuts::CutRule;
 use crate::compaction::shape::Contents;
 use crate::manifest::VersionEdit;
+use crate::pressure::{Behind, Pressure};
 
 const MIB: u64 = 1 << 20;
 
@@ -207,18 +208,19 @@ impl Load {
         }
     }
 
-    /// Whether level 0 takes no more.
-    fn is_full(&self) -> bool {
+    /// Whether every write is refused for level 0.
+    fn takes_no_more(&self) -> bool {
         let shape = self.shape();
+        let (bytes, from) = (shape.level_zero_bytes as f64, shape.unrefused_bytes(Some(0)) as f64);
         shape.sublevels.len() >= self.options.l0_stop_files
-            || shape.level_zero_bytes >= shape.level_zero_bytes_max(0)
+            || Pressure::beyond(Behind::LevelZero, bytes, from).refused_share() >= 1.0
     }
 
     /// Loads `bytes` of random rows and settles. `speed`: bytes that compaction moves while a byte is loaded.
     fn run(mut self, bytes: u64, speed: u64) -> Cost {
         let flush = self.options.memtable_bytes;
         while self.flushed < bytes {
-            while self.is_full() {
+            while self.takes_no_more() {
                 self.work(self.options.target_file_bytes as f64 / 4.0);
             }
             self.flush(flush);

@@ -6,10 +6,10 @@
 //!                                          a file: id, first and last row, bytes; visible from a up to i; with
 //!                                          70 tombstones, and 80 rows in all; with 500 bytes in value files
 //! sublevels                                how level 0 is arranged, the newest sublevel first
-//! pick shape | full | reads [looks=N] [flushed] [busy=ID,ID] [writing=LEVEL:START,END] [most=BYTES]
+//! pick shape | urgent | full | reads [looks=N] [flushed] [busy=ID,ID] [writing=LEVEL:START,END] [most=BYTES]
 //! pick collect [idle] [garbage=ID,ID] [versions=ID,ID] [resting=ID,ID] [later=ID,ID] [expired=ID,ID] [runs=ID,ID]
 //!     [old=ID,ID] [data=ID:BYTES,ID:BYTES+VALUES]
-//!                                          and the arguments above
+//!                                          and the arguments above; `urgent` is of level 0, for writers
 //! ```
 //!
 //! Prints the score, the reason, the inputs with what they show, and the output's level.
@@ -190,6 +190,7 @@ impl Tree {
                     None => None,
                 }
             }
+            "urgent" => pick_level_zero(&self.version, &self.shape(), &self.options, &busy),
             "full" => pick_full(&self.version, &busy),
             "reads" => {
                 let (looks, flushed) = (number(words, "looks", 0), words.contains(&"flushed"));
