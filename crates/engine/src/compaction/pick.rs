@@ -27,8 +27,8 @@
 //!
 //! Columns that share neither rows nor files go down side by side. Of those the one goes that drags along the
 //! fewest bytes of the base level per byte of its own, which is a deep one: that is why it pays to wait for
-//! several flushes. Shallow ones wait for it, unless level 0 holds too much and they drag along next to nothing. While what is older goes down and level 0 still grows too deep, the newer files are merged
-//! *within* level 0.
+//! several flushes. Shallow ones wait for it, unless level 0 holds too much. While what is older goes
+//! down and level 0 still grows too deep, the newer files are merged *within* level 0.
 //!
 //! Of a tiered tablet, columns go down only while level 0 is heavy, all the way to the last level. Otherwise its *runs*,
 //! flushes and what became of them, are merged with each other: of all runs that are next to each other in age those
@@ -58,10 +58,6 @@ const WITHIN_L0_DEPTH_MIN: usize = 4;
 /// Memtables that the files of one age may hold to be merged within level 0: larger ones were merged before, and the
 /// same bytes would be written again and again.
 const WITHIN_L0_MEMTABLES_MAX: u64 = 2;
-
-/// Bytes of a column of level 0 that is shallow, with those that it drags along, over its own, at most: with more, level 0 would
-/// become lighter by less than the other half of the work.
-const SHALLOW_COST_MAX: f64 = 2.0;
 
 /// Why a compaction was picked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -245,8 +241,8 @@ pub(crate) fn pick_by_shape(
     })
 }
 
-/// The compaction of level 0 that is due, and that writers are better off for at once: where its depth is what they are refused for
-/// first, only of what is as deep as any. Others would put off the deepest column, which may be under way and wait for the same thread.
+/// The compaction of level 0 that is due and goes before what a thread is in the midst of, or could help with: where writers would be
+/// refused for its depth first, a column that is as deep as any. Another one would put off the deepest, which may be what that is.
 pub(crate) fn pick_level_zero(
     version: &Version,
     shape: &Shape,
@@ -298,18 +294,19 @@ fn pick_l0(
     seed: Option<FileId>,
     busy: &Busy,
 ) -> Option<Pick> {
-    let depth_min = if reason == Reason::L0 { half(shape) } else { 0 };
+    let waits = reason == Reason::L0 && !shape.holds_too_much();
+    let depth_min = if waits { half(shape) } else { 0 };
     pick_column(version, shape, reason, seed, depth_min, busy, &|_| true)
 }
 
 /// Sublevels that a column has at least that goes down for the depth of level 0: where one corner is deep, the shallow ones can wait,
-/// since they would drag along the most.
+/// since they would drag along the most. Not where writes are refused for what level 0 holds: the deep one may be under way for
+/// long, or kept from going down by damage or by a disk that has no room for it.
 fn half(shape: &Shape) -> usize {
     shape.sublevels.len().div_ceil(2)
 }
 
-/// The same, of those that pass and have so many sublevels. Where writers are refused for what level 0 holds, shallower ones that
-/// drag along little go, too: a deep one may be under way for long.
+/// The same, of those that pass and have so many sublevels.
 pub(super) fn pick_column(
     version: &Version,
     shape: &Shape,
@@ -335,8 +332,7 @@ pub(super) fn pick_column(
         seen.extend(&column);
         let upper: Vec<_> = column.iter().filter_map(|at| files.get(*at).cloned()).collect();
         let Some(span) = span_of(&upper) else { continue };
-        let is_shallow = level_zero.depth(&column, &span) < depth_min;
-        if is_shallow && (!shape.holds_too_much() || shape.is_deep_first()) {
+        if level_zero.depth(&column, &span) < depth_min {
             continue;
         }
         let own: u64 = upper.iter().map(|file| file.bytes).sum();
@@ -356,9 +352,6 @@ pub(super) fn pick_column(
             continue;
         }
         let cost = pick.input_bytes() as f64 / own.max(1) as f64;
-        if is_shallow && cost > SHALLOW_COST_MAX {
-            continue;
-        }
         if best.as_ref().is_none_or(|(least, _)| cost < *least) {
             best = Some((cost, pick));
         }

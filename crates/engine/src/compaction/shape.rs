@@ -99,8 +99,9 @@ pub(crate) struct Shape {
     deep_bytes_max: u64,
     /// Bytes of level 0, with what it names in value files.
     pub(crate) level_zero_bytes: u64,
-    /// Bytes that level 0 may hold, with the memtables that will be some of it, before any write is refused: what so many flushes bring as
-    /// sublevels are refused at, and twice what is left there at rest, so that as much again may come while that is merged down.
+    /// Bytes that level 0 may hold, with the memtables that will be some of it, before any write is refused: what as many flushes bring
+    /// as there are sublevels at which every write is, and twice what is left there at rest, so that as much again may come while that
+    /// is merged down.
     unrefused_bytes: u64,
     /// Levels that are over their targets, the most urgent first; 1.0 is "at its target".
     pub(crate) scores: Vec<(f64, u8)>,
