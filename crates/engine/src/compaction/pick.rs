@@ -294,14 +294,15 @@ fn pick_l0(
     seed: Option<FileId>,
     busy: &Busy,
 ) -> Option<Pick> {
+    // Where writes are refused for what level 0 holds, shallow ones go, too: the deep one may be under way for long, or kept from going
+    // down by damage or by a disk that has no room for it.
     let waits = reason == Reason::L0 && !shape.holds_too_much();
     let depth_min = if waits { half(shape) } else { 0 };
     pick_column(version, shape, reason, seed, depth_min, busy, &|_| true)
 }
 
 /// Sublevels that a column has at least that goes down for the depth of level 0: where one corner is deep, the shallow ones can wait,
-/// since they would drag along the most. Not where writes are refused for what level 0 holds: the deep one may be under way for
-/// long, or kept from going down by damage or by a disk that has no room for it.
+/// since they would drag along the most.
 fn half(shape: &Shape) -> usize {
     shape.sublevels.len().div_ceil(2)
 }

@@ -196,7 +196,8 @@ impl Shape {
         }
     }
 
-    fn pressure_of_bytes(&self) -> Pressure {
+    /// The pressure of the bytes of level 0 without memtables, where no more is let in than it should hold.
+    pub(super) fn pressure_of_bytes(&self) -> Pressure {
         let (bytes, unrefused) = (self.level_zero_bytes as f64, self.unrefused_bytes.max(1) as f64);
         Pressure::beyond(Behind::LevelZero, bytes, unrefused)
     }

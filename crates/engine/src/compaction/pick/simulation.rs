@@ -7,7 +7,6 @@ use super::*;
 use crate::compaction::cuts::CutRule;
 use crate::compaction::shape::Contents;
 use crate::manifest::VersionEdit;
-use crate::pressure::{Behind, Pressure};
 
 const MIB: u64 = 1 << 20;
 
@@ -211,9 +210,8 @@ impl Load {
     /// Whether every write is refused for level 0.
     fn takes_no_more(&self) -> bool {
         let shape = self.shape();
-        let (bytes, from) = (shape.level_zero_bytes as f64, shape.unrefused_bytes(Some(0)) as f64);
         shape.sublevels.len() >= self.options.l0_stop_files
-            || Pressure::beyond(Behind::LevelZero, bytes, from).refused_share() >= 1.0
+            || shape.pressure_of_bytes().refused_share() >= 1.0
     }
 
     /// Loads `bytes` of random rows and settles. `speed`: bytes that compaction moves while a byte is loaded.
