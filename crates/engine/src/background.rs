@@ -54,9 +54,16 @@ pub(crate) fn lend_threads(engine: &Arc<Engine>) {
 
 /// Does the most urgent compaction of a level 0, unless it is itself a long one: for a thread in the middle of another. One
 /// large compaction has every thread that compacts, for many minutes, and writers of other tables would be refused meanwhile.
-pub(crate) fn relieve(engine: &Engine) {
+/// Where that other one is what writers of `own` wait for, only those go first of whom more are refused.
+pub(crate) fn relieve(engine: &Engine, own: Option<&Arc<Tablet>>) {
+    let refused = |tablet: &Arc<Tablet>| tablet.pressure_of_level_zero().refused_share();
+    let least = own.map_or(0.0, refused);
+    let goes_first = |tablet: &Arc<Tablet>| {
+        least == 0.0 || refused(tablet) > least || own.is_some_and(|own| Arc::ptr_eq(own, tablet))
+    };
     let claim = by_urgency(&engine.tablets())
-        .iter()
+        .into_iter()
+        .filter(|tablet| goes_first(tablet))
         .find_map(|tablet| tablet.claim_level_zero(LENT_BYTES_MAX));
     if let Some(claim) = claim {
         // A failure is logged by the claim, and its files are left alone for a while.

@@ -41,7 +41,7 @@
 //!    writers that it has just answered return first (`log/gather.rs`).
 //! 5. The visible sequence moves over what is durable and in its memtable, and the callers are answered.
 //! 6. A full memtable is frozen, flushed into an SST of level 0 (`tablet/flush.rs`), and merged downwards by
-//!    compactions (`compaction/`, `tablet/compact.rs`), each installed by one edit of the manifest. Large values
+//!    compactions (`compaction/`, `tablet/compact.rs`), installed by edits of the manifest. Large values
 //!    go into value files beside the SSTs, and stay where they are when pointers to them are merged
 //!    (`compaction/separate.rs`, [`values`]).
 //!

@@ -14,7 +14,7 @@ use crate::compaction::pace::STEP_BYTES;
 use crate::compaction::separate::{Separator, ValueInputs, ValueOutput};
 use crate::compaction::{CompactionSpec, CompactionStats, CompactionStream};
 use crate::cursor::Cursor;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::io::Env;
 use crate::layout::Layout;
 use crate::log::Hlc;
@@ -97,6 +97,11 @@ pub(crate) fn run(
     result
 }
 
+/// The error of a job that was told to stop.
+pub(crate) fn stopped() -> Error {
+    Error::new(ErrorKind::Closed, "the engine is shutting down")
+}
+
 /// Removes what a job has written that comes to nothing.
 pub(crate) fn discard(context: &JobContext<'_>, output: &JobOutput) {
     let ssts = output.files.iter().map(|file| context.layout.sst(file.id));
@@ -136,10 +141,7 @@ fn merge(
     while let Some(entry) = stream.next()? {
         if entry.key.row_prefix() != row.as_slice() {
             if (context.stop)() {
-                return Err(crate::Error::new(
-                    crate::ErrorKind::Closed,
-                    "the engine is shutting down",
-                ));
+                return Err(stopped());
             }
             row.clear();
             row.extend_from_slice(entry.key.row_prefix());

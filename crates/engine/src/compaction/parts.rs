@@ -1,14 +1,14 @@
 //! Parts of one job, done by whichever compaction threads are free.
 //!
 //! ```text
-//! thread A   claims a job, offers its parts ──► does part 0 ──► part 2 ──► waits for part 1 ──► one edit
-//! thread B   idle ── sees the offer ──────────► does part 1 ─────────────────────┘
+//! thread A   claims a job, offers its parts ──► does part 0, hands it on ──► part 2 ──► waits for part 1, hands on both
+//! thread B   idle ── sees the offer ──────────► does part 1 ────────────────────────────────┘
 //! ```
 //!
 //! Whoever offers does parts itself until none is left that nobody has begun, so it depends on no one: without
-//! another thread it does all of them, in order. A part that another thread has begun is waited for, also
-//! where that thread panics. Once one part has failed, those that were not begun are not, and the others are
-//! told to stop.
+//! another thread it does all of them, in order. What the parts came to is handed on in their order, each as soon as
+//! those before it were. A part that another thread has begun is waited for, also where that thread panics. Once one part has
+//! failed, those that were not begun are not, and the others are told to stop.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +33,17 @@ struct State<T> {
     left: Range<usize>,
     running: usize,
     results: Vec<Option<Result<T>>>,
+    /// Results that were handed on.
+    taken: usize,
+}
+
+impl<T> State<T> {
+    /// The next result in order, once it is there.
+    fn take_next(&mut self) -> Option<Result<T>> {
+        let result = self.results.get_mut(self.taken)?.take()?;
+        self.taken += 1;
+        Some(result)
+    }
 }
 
 impl<T> std::fmt::Debug for Parts<T> {
@@ -82,7 +93,7 @@ impl<T: Send> Parts<T> {
         let results = std::iter::repeat_with(|| None).take(count).collect();
         Arc::new(Self {
             work: Box::new(work),
-            state: Mutex::new(State { left: 0..count, running: 0, results }),
+            state: Mutex::new(State { left: 0..count, running: 0, results, taken: 0 }),
             ended: Condvar::new(),
             stop: AtomicBool::new(false),
         })
@@ -108,10 +119,30 @@ impl<T: Send> Parts<T> {
         true
     }
 
-    /// Does what nobody else does and waits for the rest. What each part came to, in order; those that were
-    /// not begun since another had failed are left out.
-    pub(crate) fn finish(&self) -> Vec<Result<T>> {
-        while self.do_one() {}
+    /// What the next part in order came to: does what nobody else does until that is known. `None` after the last, and where
+    /// the next was not begun since another has failed.
+    pub(crate) fn next(&self) -> Option<Result<T>> {
+        loop {
+            if let Some(result) = self.lock().take_next() {
+                return Some(result);
+            }
+            if self.do_one() {
+                continue;
+            }
+            let mut state = self.lock();
+            loop {
+                let next = state.take_next();
+                if next.is_some() || state.running == 0 {
+                    return next;
+                }
+                state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    /// Begins no more parts, tells the others to stop, and waits for them: what was not handed on, in order.
+    pub(crate) fn stop(&self) -> Vec<Result<T>> {
+        self.stop.store(true, Ordering::Release);
         let mut state = self.lock();
         while state.running > 0 {
             state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -156,10 +187,17 @@ impl<T: Send> Drop for Begun<'_, T> {
 mod tests {
     use super::*;
 
+    /// What is handed on, and what is left.
+    fn all<T: Send>(parts: &Parts<T>) -> Vec<Result<T>> {
+        let mut results: Vec<_> = std::iter::from_fn(|| parts.next()).collect();
+        results.extend(parts.stop());
+        results
+    }
+
     #[test]
     fn alone_all_parts_are_done_in_order() {
         let parts = Parts::new(5, |part, _| Ok(part * 10));
-        let results: Vec<usize> = parts.finish().into_iter().map(|r| r.unwrap()).collect();
+        let results: Vec<usize> = all(&parts).into_iter().map(|r| r.unwrap()).collect();
         assert_eq!(results, [0, 10, 20, 30, 40]);
         assert!(!parts.help());
     }
@@ -179,7 +217,7 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| while offers.help() {});
             }
-            parts.finish()
+            all(&parts)
         });
         assert_eq!(results.len(), 100);
         assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
@@ -195,7 +233,7 @@ mod tests {
         let long = Parts::new(1, move |_, _| {
             // Meanwhile the other is done by its owner, who lets it go.
             let other = owner.lock().unwrap().take().unwrap();
-            other.finish();
+            all(&other);
             drop(other);
             assert_eq!(watched.strong_count(), 0, "what it holds is gone");
             Ok(())
@@ -207,7 +245,7 @@ mod tests {
         }
         drop(jobs);
         assert!(offers.help());
-        long.finish().remove(0).unwrap();
+        all(&long).remove(0).unwrap();
     }
 
     #[test]
@@ -216,7 +254,7 @@ mod tests {
             assert!(!stop.load(Ordering::Acquire));
             if part == 1 { Err(Error::new(ErrorKind::Io, "as a test")) } else { Ok(()) }
         });
-        let results = parts.finish();
+        let results = all(&parts);
         assert_eq!(results.len(), 2, "{results:?}");
         assert_eq!(results[1].as_ref().unwrap_err().kind(), ErrorKind::Io);
     }
@@ -231,7 +269,7 @@ mod tests {
         std::thread::scope(|scope| {
             assert!(scope.spawn(move || helper.help()).join().is_err());
         });
-        let results = parts.finish();
+        let results = all(&parts);
         assert_eq!(results.len(), 1);
         assert_eq!(results[0].as_ref().unwrap_err().kind(), ErrorKind::ReadOnly);
     }

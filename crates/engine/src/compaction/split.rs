@@ -6,9 +6,9 @@ use crate::cell::RowRange;
 /// while the others are busy with long parts has nothing to do; each part more cuts a file more.
 pub(crate) const PARTS_PER_THREAD: usize = 4;
 
-/// Bytes of the inputs of a part, about, where the job is so large that more parts than those above come of it: 1 GiB, some
-/// seconds, after which the thread looks for something more urgent.
-pub(crate) const PART_BYTES_MAX: u64 = 1 << 30;
+/// Bytes of the inputs of a part, about, where the job is so large that more parts than those above come of it: 256 MiB, a second
+/// or some, after which what it made takes its place. With less, files that are cut short would be a larger share of all.
+pub(crate) const PART_BYTES_MAX: u64 = 256 << 20;
 
 /// Files that a part writes at least, by its input: with less, the files that are cut short at its end would be
 /// a large share of all.

@@ -1,9 +1,11 @@
 //! Compacting a tablet: claiming a pick, running it, installing its result.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use bytes::Bytes;
 
 use crate::cell::{RowRange, SEQ_COUNTER_BITS, SEQ_MAX};
 use crate::compaction::beneath::files_beneath;
@@ -27,6 +29,7 @@ use crate::sst::FileId;
 use crate::store::Outputs;
 
 use super::Tablet;
+use super::drop_rows::{RunningJob, cut_sized};
 use super::merge::Merge;
 use super::view::{OpenFiles, View};
 
@@ -47,6 +50,8 @@ const MEMORY_GARBAGE_MICROS: i64 = 600_000_000;
 pub(crate) struct Claim {
     tablet: Arc<Tablet>,
     pub(super) pick: Pick,
+    /// Where it may write yet.
+    rows: RowRange,
     /// Its threads do more urgent compactions meanwhile.
     lends: bool,
 }
@@ -57,11 +62,7 @@ impl Drop for Claim {
         for file in &self.pick.inputs {
             jobs.busy.files.remove(&file.id);
         }
-        let mine = (self.pick.output_level, self.pick.span());
-        if let Some(at) = jobs.busy.outputs.iter().position(|output| *output == mine) {
-            jobs.busy.outputs.swap_remove(at);
-        }
-        jobs.busy_changes += 1;
+        self.leave(&mut jobs);
     }
 }
 
@@ -304,10 +305,24 @@ impl Tablet {
 
     pub(super) fn claim(self: &Arc<Self>, jobs: &mut super::Jobs, pick: Pick) -> Claim {
         jobs.busy.files.extend(pick.inputs.iter().map(|f| f.id));
-        jobs.busy.outputs.push((pick.output_level, pick.span()));
+        let rows = pick.span();
+        jobs.busy.outputs.push((pick.output_level, rows.clone()));
         jobs.busy_changes += 1;
-        Claim { tablet: Arc::clone(self), pick, lends: true }
+        Claim { tablet: Arc::clone(self), pick, rows, lends: true }
     }
+}
+
+/// The files of a compaction.
+pub(super) fn lock(files: &Mutex<OpenFiles>) -> MutexGuard<'_, OpenFiles> {
+    files.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is the same for all parts of a compaction that are installed.
+struct Installs<'a> {
+    job: &'a RunningJob<'a>,
+    schema: &'a Arc<TabletSchema>,
+    /// The inputs that are not done.
+    files: &'a Mutex<OpenFiles>,
 }
 
 /// While this lives, somebody waits for all files of the tablet.
@@ -341,9 +356,9 @@ impl Claim {
         self.run()
     }
 
-    /// Runs the compaction and installs its result. Blocks. Damage in an input leaves the tablet as it
-    /// was and its files alone for a while; so does a full disk.
-    pub(crate) fn run(self) -> Result<()> {
+    /// Runs the compaction and installs its result, as it goes. Blocks. Damage in an input leaves the rows from there on as they
+    /// were and the files alone for a while; so does a full disk.
+    pub(crate) fn run(mut self) -> Result<()> {
         let tablet = Arc::clone(&self.tablet);
         let result = self.merge();
         let of_level_zero = self.pick.inputs.iter().any(|file| file.level == 0);
@@ -401,8 +416,8 @@ impl Claim {
         result
     }
 
-    fn merge(&self) -> Result<()> {
-        let tablet = &self.tablet;
+    fn merge(&mut self) -> Result<()> {
+        let tablet = Arc::clone(&self.tablet);
         let pick = &self.pick;
         tablet.core.check_healthy()?;
         let schema = tablet.compaction_schema()?;
@@ -428,66 +443,62 @@ impl Claim {
             excised: Arc::default(),
             now_micros: tablet.core.expiry_micros(),
         };
-        let output = self.run_parts(view, spec, &values, room)?;
-        tablet.count_values(&output.values);
-        let written: u64 = output.files.iter().map(|f| f.bytes).sum();
+        let rows = self.divide(&view)?;
+        let files = self.open_files(&view)?;
+        let parts = self.offer_parts(&view, spec, rows.clone(), &files, &values, room);
+        // It has memtables, whose memory counts until nobody has them, and files that others free meanwhile.
+        drop(view);
+        let mut made = JobOutput::default();
+        let installs = Installs { job: &job, schema: &schema, files: &files };
+        let merged = self.merge_parts(&parts, &rows, &installs, &mut made);
+        let mut failure = None;
+        for left in parts.stop() {
+            match left {
+                Ok(output) => made.add(output),
+                // The others were told to stop by the first that failed.
+                Err(error) if failure.as_ref().is_none_or(Tablet::is_stop) => failure = Some(error),
+                Err(_) => {}
+            }
+        }
+        job::discard(&tablet.job_context(&values), &made);
+        merged.map_err(
+            |error| if Tablet::is_stop(&error) { failure.unwrap_or(error) } else { error },
+        )?;
         let metrics = &tablet.core.metrics;
         EngineMetrics::add(&metrics.compactions, 1);
-        if pick.reason == Reason::Reads {
+        if self.pick.reason == Reason::Reads {
             EngineMetrics::add(&metrics.compactions_for_reads, 1);
         }
-        EngineMetrics::add(&metrics.compaction_read_bytes, pick.input_bytes());
-        EngineMetrics::add(&metrics.compaction_write_bytes, written);
-        let in_place = pick.inputs.iter().all(|f| f.level == pick.output_level);
-        if pick.reason == Reason::Collect && in_place {
-            let until = tablet.core.env.clock.monotonic_micros() + COLLECTED_WAIT_MICROS;
-            let mut jobs = tablet.jobs();
-            jobs.rests_until.extend(output.files.iter().map(|f| (f.id, until)));
-        }
-        let opened = tablet.open_outputs(&output)?;
-        let mut manifest = tablet.lock_manifest();
-        if tablet.lacks_in_silence(&schema, &output.stats) {
-            // The inputs stay, and are picked again.
-            opened.discard(&tablet.core.store);
-            return Ok(());
-        }
-        EngineMetrics::add(&metrics.cells_collected, output.stats.collected + output.stats.buried);
-        let edit = VersionEdit {
-            add: job.cut_by_drops(output.files, &opened.ssts),
-            remove: self.still_there(&manifest.version()),
-            ..VersionEdit::default()
-        };
-        tablet.install(&mut manifest, &edit, opened, 0)?;
-        tablet.jobs().dues.by(&schema).extend(output.dues);
+        EngineMetrics::add(&metrics.compaction_read_bytes, self.pick.input_bytes());
         Ok(())
     }
 
-    /// Merges the inputs, divided by rows among this thread and those that are free. Of a failure nothing is
-    /// left.
-    fn run_parts(
+    /// The files of the inputs, until what they have is in others.
+    fn open_files(&self, view: &View) -> Result<Arc<Mutex<OpenFiles>>> {
+        let inputs = self.pick.inputs.iter();
+        let open = inputs.map(|input| Ok((input.id, Arc::clone(view.file(input.id)?))));
+        Ok(Arc::new(Mutex::new(open.collect::<Result<_>>()?)))
+    }
+
+    /// The merge of the inputs, divided by rows among this thread and those that are free.
+    fn offer_parts(
         &self,
-        view: Arc<View>,
+        view: &View,
         spec: CompactionSpec,
+        rows: Vec<RowRange>,
+        files: &Arc<Mutex<OpenFiles>>,
         values: &Arc<ValueInputs>,
         room: Arc<Promise>,
-    ) -> Result<JobOutput> {
+    ) -> Arc<Parts<JobOutput>> {
         let core = &self.tablet.core;
-        let rows = self.divide(&view)?;
-        let style = view.shape.style;
-        let cuts = CutRule::new(&view.version, &core.options, style, self.pick.output_level);
+        let (options, style) = (&core.options, view.shape.style);
         let count = rows.len();
-        let mut files = OpenFiles::new();
-        for input in &self.pick.inputs {
-            files.insert(input.id, Arc::clone(view.file(input.id)?));
-        }
-        // It has memtables, whose memory counts until nobody has them, and files that others free meanwhile.
-        drop(view);
         let merge = Merge {
             tablet: Arc::clone(&self.tablet),
-            files,
+            files: Arc::clone(files),
             pick: self.pick.clone(),
             spec,
-            cuts,
+            cuts: CutRule::new(&view.version, options, style, self.pick.output_level),
             rows,
             values: Arc::clone(values),
             room,
@@ -499,23 +510,98 @@ impl Claim {
             core.offers.add(&shared);
             core.bell.ring();
         }
-        let mut whole = JobOutput::default();
-        let mut failure: Option<Error> = None;
-        for result in parts.finish() {
-            match result {
-                Ok(output) => whole.add(output),
-                // The others were told to stop by the first that failed.
-                Err(error) if failure.as_ref().is_none_or(Tablet::is_stop) => failure = Some(error),
-                Err(_) => {}
+        parts
+    }
+
+    /// Merges the parts and installs each as soon as those before it are: level 0 becomes less while a large compaction goes on, space
+    /// comes back, and what has been done is not done again after a failure or a restart. What `made` has when it returns is in no
+    /// version. Within level 0 all comes to it at once: the files of one age are one run there.
+    fn merge_parts(
+        &mut self,
+        parts: &Parts<JobOutput>,
+        rows: &[RowRange],
+        installs: &Installs<'_>,
+        made: &mut JobOutput,
+    ) -> Result<()> {
+        for rows in rows {
+            // One that was not begun is missing since another has failed.
+            made.add(parts.next().unwrap_or_else(|| Err(job::stopped()))?);
+            let is_last = rows.end.is_empty();
+            if !is_last && self.pick.output_level == 0 {
+                continue;
+            }
+            if !self.install(installs, std::mem::take(made), &rows.end)? {
+                // The inputs stay, and are picked again.
+                return Ok(());
+            }
+            if !is_last {
+                self.go_on_after(&rows.end, installs.files);
             }
         }
-        match failure {
-            None => Ok(whole),
-            Some(error) => {
-                job::discard(&self.tablet.job_context(values), &whole);
-                Err(error)
-            }
+        Ok(())
+    }
+
+    /// Puts what was made of the rows before `end`, and not installed yet, in the place of what the inputs have of them; all
+    /// where that is empty. `false` where that must not be.
+    fn install(&self, of: &Installs<'_>, output: JobOutput, end: &Bytes) -> Result<bool> {
+        let tablet = &self.tablet;
+        let metrics = &tablet.core.metrics;
+        tablet.count_values(&output.values);
+        let written: u64 = output.files.iter().map(|f| f.bytes).sum();
+        EngineMetrics::add(&metrics.compaction_write_bytes, written);
+        let in_place = self.pick.inputs.iter().all(|f| f.level == self.pick.output_level);
+        if self.pick.reason == Reason::Collect && in_place {
+            let until = tablet.core.env.clock.monotonic_micros() + COLLECTED_WAIT_MICROS;
+            let mut jobs = tablet.jobs();
+            jobs.rests_until.extend(output.files.iter().map(|f| (f.id, until)));
         }
+        let opened = tablet.open_outputs(&output)?;
+        let mut manifest = tablet.lock_manifest();
+        if tablet.lacks_in_silence(of.schema, &output.stats) {
+            opened.discard(&tablet.core.store);
+            return Ok(false);
+        }
+        EngineMetrics::add(&metrics.cells_collected, output.stats.collected + output.stats.buried);
+        let done = RowRange::new(Bytes::new(), end.clone());
+        let version = manifest.version();
+        let remove = self.still_there(&version, &done);
+        let replaced: HashSet<_> = remove.iter().copied().collect();
+        let mut add = of.job.cut_by_drops(output.files, &opened.ssts);
+        let open = lock(of.files);
+        // Every reference to a file is replaced, since edits name files, not references.
+        for file in version.ssts().filter(|file| replaced.contains(&(file.level, file.id))) {
+            add.extend(cut_sized(open.get(&file.id), file, &done));
+        }
+        drop(open);
+        let edit = VersionEdit { add, remove, ..VersionEdit::default() };
+        tablet.install(&mut manifest, &edit, opened, 0)?;
+        tablet.jobs().dues.by(of.schema).extend(output.dues);
+        Ok(true)
+    }
+
+    /// All rows before `end` are done: others may write there again, and files of which that was all may go.
+    fn go_on_after(&mut self, end: &Bytes, files: &Mutex<OpenFiles>) {
+        let tablet = Arc::clone(&self.tablet);
+        let rest = RowRange::new(end.clone(), Bytes::new());
+        let inputs = self.pick.inputs.iter().filter(|file| file.overlaps(&rest));
+        let needed: HashSet<FileId> = inputs.map(|file| file.id).collect();
+        lock(files).retain(|id, _| needed.contains(id));
+        let mut jobs = tablet.jobs();
+        self.leave(&mut jobs);
+        self.rows = self.rows.intersect(&rest);
+        jobs.busy.outputs.push((self.pick.output_level, self.rows.clone()));
+        drop(jobs);
+        tablet.core.room.notify_waiters();
+        tablet.core.bell.ring();
+    }
+
+    /// Lets others write where it may.
+    fn leave(&self, jobs: &mut super::Jobs) {
+        let mine = (self.pick.output_level, self.rows.clone());
+        if let Some(at) = jobs.busy.outputs.iter().position(|output| *output == mine) {
+            jobs.busy.outputs.swap_remove(at);
+        }
+        jobs.busy_changes += 1;
     }
 
     /// Ranges of rows with about as many bytes of the inputs each.
@@ -549,7 +635,7 @@ impl Claim {
     fn drop_expired(&self) -> Result<()> {
         let tablet = &self.tablet;
         let mut manifest = tablet.lock_manifest();
-        let remove = self.still_there(&manifest.version());
+        let remove = self.still_there(&manifest.version(), &RowRange::all());
         // Under the lock, so that every file that is still there is open in it.
         let view = tablet.view.load_full();
         let schema = tablet.compaction_schema()?;
@@ -579,10 +665,10 @@ impl Claim {
         self.pick.inputs.iter().all(|input| version.has(input))
     }
 
-    /// The inputs that the version still names: rows dropped in the meantime may have removed some.
-    fn still_there(&self, version: &crate::manifest::Version) -> Vec<(u8, FileId)> {
-        let mut there: HashSet<(u8, FileId)> =
-            version.ssts().map(|file| (file.level, file.id)).collect();
+    /// The inputs of which the version still has some of these rows: others may be gone, done already or dropped meanwhile.
+    fn still_there(&self, version: &Version, rows: &RowRange) -> Vec<(u8, FileId)> {
+        let of_rows = version.ssts().filter(|file| file.overlaps(rows));
+        let mut there: HashSet<(u8, FileId)> = of_rows.map(|file| (file.level, file.id)).collect();
         let inputs = self.pick.inputs.iter().map(|input| (input.level, input.id));
         // Once each, however many references to the file there are.
         inputs.filter(|input| there.remove(input)).collect()
@@ -602,7 +688,7 @@ impl Claim {
         let tablet = &self.tablet;
         let mut manifest = tablet.lock_manifest();
         let version = manifest.version();
-        let remove = self.still_there(&version);
+        let remove = self.still_there(&version, &RowRange::all());
         let add = version
             .ssts()
             .filter(|f| remove.contains(&(f.level, f.id)))

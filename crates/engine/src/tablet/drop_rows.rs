@@ -186,7 +186,11 @@ impl Drop for RunningJob<'_> {
 
 /// What is left of `file`, which is `open`, each part with its bytes: those of the data blocks that lie in it as a whole. A
 /// block that is cut counts for nothing, so that what a drop hides is never overlooked.
-fn cut_sized(open: Option<&Arc<SstFile>>, file: &SstRef, dropped: &RowRange) -> Vec<SstRef> {
+pub(super) fn cut_sized(
+    open: Option<&Arc<SstFile>>,
+    file: &SstRef,
+    dropped: &RowRange,
+) -> Vec<SstRef> {
     if !file.overlaps(dropped) {
         return vec![file.clone()];
     }

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use crate::cell::RowRange;
@@ -23,6 +23,7 @@ use crate::error::Result;
 use crate::sst::window_bytes;
 
 use super::Tablet;
+use super::compact::lock;
 use super::view::{OpenFiles, open_file};
 
 /// How often a thread in the middle of a compaction looks for one that is more urgent, in microseconds. A flush takes longer, and
@@ -32,8 +33,8 @@ const LEND_EVERY_MICROS: u64 = 250_000;
 /// What the parts of a compaction share.
 pub(super) struct Merge {
     pub(super) tablet: Arc<Tablet>,
-    /// Of the inputs.
-    pub(super) files: OpenFiles,
+    /// Of the inputs that are not done.
+    pub(super) files: Arc<Mutex<OpenFiles>>,
     pub(super) pick: Pick,
     pub(super) spec: CompactionSpec,
     pub(super) cuts: CutRule,
@@ -129,7 +130,8 @@ impl Merge {
             return;
         }
         if let Some(engine) = core.engine.get().and_then(Weak::upgrade) {
-            crate::background::relieve(&engine);
+            let own = (self.pick.reason == Reason::L0).then_some(&self.tablet);
+            crate::background::relieve(&engine, own);
         }
         at.set(Some(core.env.clock.monotonic_micros()));
     }
@@ -150,11 +152,12 @@ impl Merge {
         }
         runs.retain(|run| !run.is_empty());
         let window_bytes = window_bytes(runs.len());
+        let open = lock(&self.files);
         let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
         for run in &runs {
             let mut files = Vec::with_capacity(run.len());
             for file in run {
-                files.push((Arc::clone(open_file(&self.files, file.id)?), Arc::clone(file)));
+                files.push((Arc::clone(open_file(&open, file.id)?), Arc::clone(file)));
             }
             let io = &self.tablet.core.env.io;
             cursors.push(Box::new(RunCursor::new(files.into_iter(), io, rows, window_bytes)));

@@ -217,21 +217,34 @@ impl Tablet {
     /// How far background work is behind the writes of this tablet.
     pub fn pressure(&self) -> Pressure {
         let options = &self.core.options;
-        let view = self.view.load();
-        let filled = view.active.allocated_bytes() as f64 / options.memtable_bytes.max(1) as f64;
-        // What is written counts at once, and not when it has become a file: so the share of refusals grows without steps, and the
-        // last of what is let in is too little to get to the limit.
-        let memtables = view.waiting.len() as f64 + filled.min(1.0);
+        let memtables = self.memtables(&self.view.load());
         let memtables_max = options.memtables_waiting_max.max(1) as f64 + 1.0;
-        let sublevels_max = view.shape.sublevels_stop as f64;
-        let sublevels = view.shape.sublevels.len() as f64 + memtables;
-        let bytes = view.shape.level_zero_bytes.saturating_add(view.memtable_bytes()) as f64;
-        let unrefused = view.unrefused_bytes as f64;
         self.core
             .pressure()
             .or(Pressure::of(Behind::Memtables, memtables, memtables_max))
-            .or(Pressure::of(Behind::LevelZero, sublevels, sublevels_max))
-            .or(Pressure::beyond(Behind::LevelZero, bytes, unrefused))
+            .or(self.pressure_of_level_zero())
+    }
+
+    /// How far compactions of level 0 are behind the writes of this tablet, of which nobody else's make more.
+    pub(crate) fn pressure_of_level_zero(&self) -> Pressure {
+        let view = self.view.load();
+        let sublevels_max = view.shape.sublevels_stop as f64;
+        let sublevels = view.shape.sublevels.len() as f64 + self.memtables(&view);
+        let bytes = view.shape.level_zero_bytes.saturating_add(view.memtable_bytes()) as f64;
+        let unrefused = view.unrefused_bytes as f64;
+        Pressure::of(Behind::LevelZero, sublevels, sublevels_max).or(Pressure::beyond(
+            Behind::LevelZero,
+            bytes,
+            unrefused,
+        ))
+    }
+
+    /// Memtables that hold something. What is written counts at once, and not when it has become a file: so the share of refusals grows
+    /// without steps, and the last of what is let in is too little to get to the limit.
+    fn memtables(&self, view: &View) -> f64 {
+        let memtable_bytes = self.core.options.memtable_bytes.max(1);
+        let filled = view.active.allocated_bytes() as f64 / memtable_bytes as f64;
+        view.waiting.len() as f64 + filled.min(1.0)
     }
 
     /// Whether a write is let in now; else `Overloaded`, with a hint when to try again. To be asked before the

@@ -179,7 +179,7 @@ fn a_tiered_tablet_is_written_less_often_and_may_become_leveled_and_back() {
 }
 
 #[test]
-fn a_failure_in_any_part_leaves_no_file_and_the_tablet_as_it_was() {
+fn a_failure_in_any_part_leaves_what_was_done_before_it_and_no_other_file() {
     let rig = Rig::new(many_parts(), plain_schema(), 23);
     let mut model = Model::default();
     for round in 0..3 {
@@ -191,27 +191,44 @@ fn a_failure_in_any_part_leaves_no_file_and_the_tablet_as_it_was() {
     let original = Arc::clone(&rig.files);
     let before = ssts(&original);
     drop(rig);
-    let mut failed = 0;
+    let (mut failed, mut done) = (0, 0);
     // Creations of outputs: of the first part, in the middle, of the last ones.
     for nth in [1, 2, 5, 20, 60, 100, 10_000] {
         let memory = Arc::new(original.crashed_copy(CrashMode::Strict, &SeededRng::new(1)));
         let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
         let clock = Arc::new(ManualClock::new(START_MICROS));
-        let environment = env(Arc::clone(&files) as Arc<dyn Files>, clock, 7);
-        let engine = Engine::open(environment, Path::new("/data"), many_parts()).unwrap();
-        let tablet = engine.tablet(id).unwrap();
-        tablet.set_schema(Arc::new(plain_schema()));
+        let open = || {
+            let seen = Arc::clone(&files) as Arc<dyn Files>;
+            let environment = env(seen, clock.clone(), 7);
+            let engine = Engine::open(environment, Path::new("/data"), many_parts()).unwrap();
+            let tablet = engine.tablet(id).unwrap();
+            tablet.set_schema(Arc::new(plain_schema()));
+            (engine, tablet)
+        };
+        let (mut engine, mut tablet) = open();
         let fault = Fault::new(FaultOp::Create).on_path(".sst").nth(nth);
         files.inject(fault.kind(ErrorKind::NoSpace));
-        let result = engine.compact_fully();
-        if let Err(error) = result {
+        if let Err(error) = engine.compact_fully() {
             failed += 1;
             assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
-            assert_eq!(ssts(&memory), before, "creation {nth}");
+            assert_eq!(engine.health(), Health::Serving);
+            assert!(all_rows(&tablet) == model.rows(&RowRange::all()), "creation {nth}");
+            let stats = tablet.stats();
+            assert!(stats.level_files[6] >= done && stats.level_files[0] > 0, "{stats:?}");
+            done = stats.level_files[6];
+            engine.close().unwrap();
+            drop(tablet);
+            (engine, tablet) = open();
+            assert_eq!(tablet.stats().level_files, stats.level_files, "creation {nth}");
+            assert_eq!(ssts(&memory).len(), done + stats.level_files[0], "creation {nth}");
+            assert!(done > 0 || ssts(&memory) == before, "creation {nth}");
         }
-        assert_eq!(engine.health(), Health::Serving);
         assert!(all_rows(&tablet) == model.rows(&RowRange::all()), "creation {nth}");
+        engine.compact_fully().unwrap();
+        assert!(all_rows(&tablet) == model.rows(&RowRange::all()), "creation {nth}");
+        assert_eq!(tablet.stats().level_files[0], 0, "creation {nth}");
     }
+    assert!(done > 0);
     assert!((4..7).contains(&failed), "{failed} of the creations were there to fail");
 }
 

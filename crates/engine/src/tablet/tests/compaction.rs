@@ -5,6 +5,7 @@ use std::sync::{Mutex, OnceLock};
 
 use super::*;
 use crate::io::{Fault, FaultFiles, FaultOp, Spawner as _};
+use crate::options::CompressionPolicy;
 use crate::schema::GcRule;
 use crate::tablet::compact::FAILED_WAIT_MICROS;
 
@@ -391,6 +392,153 @@ fn a_long_compaction_lends_its_thread_to_a_level_zero_that_is_due() {
     assert_eq!(rig.tablet.version().level(0).len(), 2);
     large.compact_fully().unwrap();
     assert_eq!(rig.tablet.version().level(0).len(), 0, "compacted meanwhile");
+}
+
+#[test]
+fn a_thread_finishes_what_writers_wait_for_before_it_helps_tables_that_refuse_fewer() {
+    let rig = rig();
+    let half = rig.engine.options().l0_stop_files / 2;
+    let small = |writes: usize| {
+        let tablet = rig.engine.create_tablet(RowRange::all()).unwrap();
+        tablet.set_schema(rig.tablet.schema.load_full().unwrap());
+        for _ in 0..writes {
+            block_on(tablet.apply(batch("a", &["q"]))).unwrap();
+            block_on(tablet.flush()).unwrap();
+        }
+        tablet
+    };
+    let (due, fewer, more) = (small(2), small(half + 2), small(half + 8));
+    // This one writes enough for its compaction to look around.
+    write_noise(&rig.tablet);
+    for _ in 0..half + 4 {
+        rig.write(&["row-0000"]);
+    }
+    assert!(rig.tablet.pressure_of_level_zero().refused_share() > 0.0);
+    crate::background::lend_threads(&rig.engine);
+    let claim = rig.tablet.claim_by_shape().unwrap();
+    assert_eq!(claim.pick.reason, pick::Reason::L0);
+    claim.run().unwrap();
+    let left = [&due, &fewer, &more].map(|tablet| tablet.version().level(0).len());
+    assert_eq!(left, [2, half + 2, 0], "only the one that refuses more went first");
+}
+
+/// A rig on a disk, whose compactions have many parts, with two files of level 0 that have the same 400 rows.
+fn rig_of_many_parts() -> (Rig, Arc<FaultFiles>) {
+    let memory = Arc::new(MemoryFiles::new());
+    let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
+    let options = EngineOptions {
+        target_file_bytes: 16 << 10,
+        l0_compaction_files: 2,
+        compression: CompressionPolicy::None,
+        ..EngineOptions::default()
+    };
+    let clock = Arc::new(ManualClock::new(START_MICROS));
+    let rig = rig_over(options, clock, memory, Arc::clone(&files) as Arc<dyn Files>);
+    for _ in 0..2 {
+        write_noise(&rig.tablet);
+        block_on(rig.tablet.flush()).unwrap();
+    }
+    (rig, files)
+}
+
+/// Has `look` called before every read of a file, but for those that it makes.
+fn beside_reads(files: &FaultFiles, look: impl Fn() + Send + Sync + 'static) {
+    let looking = AtomicBool::new(false);
+    files.before_read(Some(Arc::new(move |_| {
+        if !looking.swap(true, Ordering::Relaxed) {
+            look();
+            looking.store(false, Ordering::Relaxed);
+        }
+    })));
+}
+
+#[test]
+fn a_large_compaction_puts_what_it_has_done_in_its_place_as_it_goes() {
+    let (rig, files) = rig_of_many_parts();
+    let rig = Arc::new(rig);
+    let whole = rig.tablet.stats().level_bytes[0];
+    let seen = Arc::new(Mutex::new(vec![whole]));
+    let (inner, steps) = (Arc::downgrade(&rig), Arc::clone(&seen));
+    beside_reads(&files, move || {
+        let rig = inner.upgrade().unwrap();
+        let bytes = rig.tablet.stats().level_bytes;
+        let mut steps = steps.lock().unwrap();
+        if bytes[0] == *steps.last().unwrap() {
+            return;
+        }
+        // What is done is half of what went in, and the files that it came from are gone or cut.
+        let done = whole - bytes[0];
+        assert!((done / 3..=done / 3 * 2).contains(&bytes[6]), "{bytes:?} of {whole}");
+        for n in (0..400).step_by(37) {
+            assert_eq!(rig.cells(&format!("row-{n:04}")), 2, "row {n}");
+        }
+        steps.push(bytes[0]);
+    });
+    rig.engine.compact_fully().unwrap();
+    files.before_read(None);
+    let seen = seen.lock().unwrap();
+    assert!(seen.len() > 6 && seen.is_sorted_by(|a, b| a > b), "{seen:?}");
+    while rig.tablet.core.store.remove_doomed(0).is_some() {}
+    let stats = rig.tablet.stats();
+    assert_eq!((stats.level_files[0], rig.ssts()), (0, stats.level_files[6]));
+}
+
+#[test]
+fn rows_that_are_dropped_between_two_parts_of_a_compaction_stay_away_and_no_others_do() {
+    let (rig, files) = rig_of_many_parts();
+    let rig = Arc::new(rig);
+    let (inner, drops) = (Arc::downgrade(&rig), AtomicBool::new(true));
+    beside_reads(&files, move || {
+        let rig = inner.upgrade().unwrap();
+        // Of rows that are done, of those that are being done, and the end, which has the last of each input.
+        if rig.tablet.stats().level_files[6] > 20 && drops.swap(false, Ordering::Relaxed) {
+            for range in [RowRange::new("row-0002", "row-0350"), RowRange::new("row-0390", "")] {
+                block_on(rig.tablet.drop_rows(range)).unwrap();
+            }
+            rig.write(&["row-0100"]);
+        }
+    });
+    rig.engine.compact_fully().unwrap();
+    files.before_read(None);
+    let there = |n: u32| n < 2 || n == 100 || (350..390).contains(&n);
+    for n in 0..400 {
+        assert_eq!(rig.cells(&format!("row-{n:04}")) > 0, there(n), "row {n}");
+    }
+}
+
+#[test]
+fn where_a_compaction_is_done_others_go_on_beside_it() {
+    let (rig, files) = rig_of_many_parts();
+    let rig = Arc::new(rig);
+    let (inner, left) = (Arc::downgrade(&rig), Arc::new(Mutex::new(Vec::new())));
+    let seen = Arc::clone(&left);
+    beside_reads(&files, move || {
+        let rig = inner.upgrade().unwrap();
+        let under_way = rig.tablet.stats().level_files[6] > 0;
+        let mut seen = seen.lock().unwrap();
+        if !under_way || !seen.is_empty() {
+            return;
+        }
+        let before = rig.tablet.stats().level_files[0];
+        for row in ["row-0000", "row-0399"] {
+            rig.write(&[row]);
+            rig.write(&[row]);
+            let claim = rig.tablet.claim_by_shape();
+            seen.push(claim.is_some());
+            if let Some(claim) = claim {
+                claim.run().unwrap();
+                assert_eq!(rig.tablet.stats().level_files[0], before);
+            }
+        }
+    });
+    rig.engine.compact_fully().unwrap();
+    files.before_read(None);
+    assert_eq!(
+        *left.lock().unwrap(),
+        [true, false],
+        "the first rows are done, the last ones are not"
+    );
+    assert_eq!((rig.cells("row-0000"), rig.cells("row-0399")), (3, 3));
 }
 
 #[test]
