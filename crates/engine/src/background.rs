@@ -54,12 +54,19 @@ pub(crate) fn lend_threads(engine: &Arc<Engine>) {
 
 /// Does the most urgent compaction of a level 0, unless it is itself a long one: for a thread in the middle of another. One
 /// large compaction has every thread that compacts, for many minutes, and writers of other tables would be refused meanwhile.
-/// Where that other one is what writers of `own` wait for, only those go first of whom more are refused.
+/// Where that other one is what refused writers of `own` wait for, only tablets that are further behind go first, and those that let
+/// in nothing.
 pub(crate) fn relieve(engine: &Engine, own: Option<&Arc<Tablet>>) {
-    let refused = |tablet: &Arc<Tablet>| tablet.pressure_of_level_zero().refused_share();
-    let least = own.map_or(0.0, refused);
+    let own = own
+        .map(|own| (own, own.pressure_of_level_zero()))
+        .filter(|(_, pressure)| pressure.refused_share() > 0.0);
     let goes_first = |tablet: &Arc<Tablet>| {
-        least == 0.0 || refused(tablet) > least || own.is_some_and(|own| Arc::ptr_eq(own, tablet))
+        let pressure = tablet.pressure_of_level_zero();
+        own.is_none_or(|(own, least)| {
+            Arc::ptr_eq(own, tablet)
+                || pressure.level > least.level
+                || pressure.refused_share() >= 1.0
+        })
     };
     let claim = by_urgency(&engine.tablets())
         .into_iter()

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A flush is cut at boundaries of the level that it will be merged into, so that parts of level 0 can go
-//! down side by side.
+//! down side by side: the base level, or what is deeper where that has few files.
 
 use bytes::Bytes;
 
@@ -46,7 +46,7 @@ impl CutRule {
         level: u8,
     ) -> Self {
         let next = match level {
-            0 => targets(version, options, style).base_level,
+            0 => divides_flushes(version, targets(version, options, style).base_level),
             LAST_LEVEL => return Self::by_size(options),
             _ => level + 1,
         };
@@ -78,6 +78,15 @@ impl CutRule {
         let boundaries = self.rows.iter().map(|row| row_prefix(row)).collect();
         Cutter { boundaries, at: 0, passed: 0, full: self.full, least: self.least }
     }
+}
+
+/// The level at whose boundaries flushes are cut: the base level, or the first one below it where that has too few files to divide them.
+/// It may be empty, as level 0 goes on past what would hold less than itself, and what lies deeper is what level 0 is merged with then.
+fn divides_flushes(version: &Version, base_level: u8) -> u8 {
+    let files = |level: &u8| level_files(version, *level).len();
+    let enough = (base_level..LAST_LEVEL).find(|level| files(level) as u64 >= FLUSH_PARTS);
+    // The deepest of those with the most.
+    enough.or_else(|| (base_level..=LAST_LEVEL).max_by_key(files)).unwrap_or(LAST_LEVEL)
 }
 
 /// Goes along with the rows of one run.

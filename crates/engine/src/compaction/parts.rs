@@ -8,23 +8,24 @@
 //! Whoever offers does parts itself until none is left that nobody has begun, so it depends on no one: without
 //! another thread it does all of them, in order. What the parts came to is handed on in their order, each as soon as
 //! those before it were. A part that another thread has begun is waited for, also where that thread panics. Once one part has
-//! failed, those that were not begun are not, and the others are told to stop.
+//! failed, those after it are not begun, or told to stop.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
 use crate::error::{Error, ErrorKind, Result};
 
 /// What does a part: its number, and whether to stop.
-type Work<T> = dyn Fn(usize, &AtomicBool) -> Result<T> + Send + Sync;
+type Work<T> = dyn Fn(usize, &dyn Fn() -> bool) -> Result<T> + Send + Sync;
 
 /// The parts of one job.
 pub(crate) struct Parts<T> {
     work: Box<Work<T>>,
     state: Mutex<State<T>>,
     ended: Condvar,
-    stop: AtomicBool,
+    /// Parts from this one on are to stop.
+    stops_at: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -48,7 +49,7 @@ impl<T> State<T> {
 
 impl<T> std::fmt::Debug for Parts<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Parts").field("stop", &self.stop).finish_non_exhaustive()
+        f.debug_struct("Parts").field("stops_at", &self.stops_at).finish_non_exhaustive()
     }
 }
 
@@ -88,14 +89,14 @@ impl<T: Send> Parts<T> {
     /// A job of `count` parts.
     pub(crate) fn new(
         count: usize,
-        work: impl Fn(usize, &AtomicBool) -> Result<T> + Send + Sync + 'static,
+        work: impl Fn(usize, &dyn Fn() -> bool) -> Result<T> + Send + Sync + 'static,
     ) -> Arc<Self> {
         let results = std::iter::repeat_with(|| None).take(count).collect();
         Arc::new(Self {
             work: Box::new(work),
             state: Mutex::new(State { left: 0..count, running: 0, results, taken: 0 }),
             ended: Condvar::new(),
-            stop: AtomicBool::new(false),
+            stops_at: AtomicUsize::new(usize::MAX),
         })
     }
 
@@ -105,7 +106,7 @@ impl<T: Send> Parts<T> {
 
     fn begin(&self) -> Option<Begun<'_, T>> {
         let mut state = self.lock();
-        if self.stop.load(Ordering::Acquire) {
+        if self.stops(state.left.start) {
             return None;
         }
         let part = state.left.next()?;
@@ -113,9 +114,13 @@ impl<T: Send> Parts<T> {
         Some(Begun { parts: self, part, result: None })
     }
 
+    fn stops(&self, part: usize) -> bool {
+        self.stops_at.load(Ordering::Acquire) <= part
+    }
+
     fn do_one(&self) -> bool {
         let Some(mut begun) = self.begin() else { return false };
-        begun.result = Some((self.work)(begun.part, &self.stop));
+        begun.result = Some((self.work)(begun.part, &|| self.stops(begun.part)));
         true
     }
 
@@ -142,7 +147,7 @@ impl<T: Send> Parts<T> {
 
     /// Begins no more parts, tells the others to stop, and waits for them: what was not handed on, in order.
     pub(crate) fn stop(&self) -> Vec<Result<T>> {
-        self.stop.store(true, Ordering::Release);
+        self.stops_at.store(0, Ordering::Release);
         let mut state = self.lock();
         while state.running > 0 {
             state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -171,7 +176,7 @@ impl<T: Send> Drop for Begun<'_, T> {
             .take()
             .unwrap_or_else(|| Err(Error::new(ErrorKind::ReadOnly, "a part of a job panicked")));
         if result.is_err() {
-            self.parts.stop.store(true, Ordering::Release);
+            self.parts.stops_at.fetch_min(self.part, Ordering::AcqRel);
         }
         let mut state = self.parts.lock();
         state.running -= 1;
@@ -251,12 +256,42 @@ mod tests {
     #[test]
     fn after_a_failure_no_part_is_begun_and_running_ones_are_told() {
         let parts: Arc<Parts<()>> = Parts::new(4, |part, stop| {
-            assert!(!stop.load(Ordering::Acquire));
+            assert!(!stop());
             if part == 1 { Err(Error::new(ErrorKind::Io, "as a test")) } else { Ok(()) }
         });
         let results = all(&parts);
         assert_eq!(results.len(), 2, "{results:?}");
         assert_eq!(results[1].as_ref().unwrap_err().kind(), ErrorKind::Io);
+    }
+
+    #[test]
+    fn parts_before_the_one_that_fails_are_done_and_those_after_it_are_told_to_stop() {
+        let (failed, fails) = std::sync::mpsc::channel();
+        let fails = Mutex::new(Some(fails));
+        let parts: Arc<Parts<usize>> = Parts::new(3, move |part, stop| {
+            let error = || Err(Error::new(ErrorKind::Io, "as a test"));
+            match part {
+                // What it waits for is the end of the second.
+                0 => fails.lock().unwrap().take().unwrap().recv().unwrap(),
+                1 => return error(),
+                _ => {}
+            }
+            if stop() { error() } else { Ok(part) }
+        });
+        let helper = Arc::clone(&parts);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| helper.help());
+            while parts.lock().running == 0 {
+                std::thread::yield_now();
+            }
+            assert!(parts.help());
+            assert!(!parts.help(), "the third is not begun");
+            failed.send(()).unwrap();
+            assert!(first.join().unwrap());
+        });
+        assert_eq!(parts.next().unwrap().unwrap(), 0);
+        assert_eq!(parts.next().unwrap().unwrap_err().kind(), ErrorKind::Io);
+        assert!(parts.next().is_none());
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The job's value files are finished and synced before its SSTs count, since an edit of the manifest follows the
-//! whole job. Families with an aggregate keep their values: they are small, and operands combine with them.
+//! whole part of a job. Families with an aggregate keep their values: they are small, and operands combine with them.
 
 use std::collections::HashSet;
 use std::path::PathBuf;

@@ -52,7 +52,7 @@ pub struct SstRef {
     /// The rows of it that are visible; others in the file belong to another tablet, or to none.
     #[serde(serialize_with = "range_as_text")]
     pub visible: RowRange,
-    /// Bytes of the file; where dropped rows cut it, roughly those of the part that is visible.
+    /// Bytes of the file; where dropped rows, or a compaction that is done with some, cut it, roughly those of the part that is visible.
     pub bytes: u64,
     /// The first row in the file.
     #[serde(serialize_with = "row_as_text")]

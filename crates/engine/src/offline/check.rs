@@ -527,7 +527,7 @@ pub(super) fn differences(sst: &SstRef, reader: &SstReader) -> Vec<String> {
         );
         out.push(format!("rows {said}, but it holds {is}"));
     }
-    // What dropped rows left of a file has bytes by estimate.
+    // What dropped rows, or a compaction, left of a file has bytes by estimate.
     let file = RowRange::new(sst.first_row.clone(), RowRange::row(&sst.last_row).end);
     let cut = !sst.visible.contains_range(&file);
     let bytes = if cut { sst.bytes.max(reader.bytes()) } else { sst.bytes };

@@ -110,10 +110,16 @@ impl SalvagedVersion {
             .filter(|sst| sst.overlaps(self.rest.range()))
             .partition::<Vec<_>, _>(|sst| existing.contains(&sst.id));
         self.take_out_stale(&add);
-        // A compaction wrote it: what was moved, or cut by rows that were dropped, is removed by the edit, too.
-        let wrote = add.iter().any(|sst| sst.level == LAST_LEVEL && !removed.contains(&sst.id));
-        if wrote && missing.is_empty() {
-            self.take_out_merged(&add, &gone);
+        // A compaction wrote these: what was moved, cut by rows that were dropped, or left by a compaction that goes on, is removed
+        // by the edit, too.
+        let is_new = |sst: &&SstRef| !removed.contains(&sst.id);
+        let new: Vec<SstRef> = add.iter().filter(is_new).cloned().collect();
+        let wrote = new.iter().any(|sst| sst.level == LAST_LEVEL);
+        if wrote && !missing.iter().any(|sst| is_new(&sst)) {
+            let left: Vec<&SstRef> =
+                add.iter().chain(&missing).filter(|sst| !is_new(sst)).collect();
+            let merged = gone.into_iter().flat_map(|old| without(old, &left)).collect::<Vec<_>>();
+            self.take_out_merged(&new, &merged);
         }
         for sst in add.iter().chain(&missing) {
             self.doubtful.remove(&sst.id);
@@ -153,14 +159,14 @@ impl SalvagedVersion {
         }
     }
 
-    /// Takes out what a compaction of `gone` into the last level must have merged into `add`, had it been there: of the last
+    /// Takes out what a compaction of `gone` into the last level must have merged into `new`, had it been there: of the last
     /// level all between its first row and its last, of level 0 what is older than its inputs in their rows. Only of what is
     /// doubtful, and by the rows of what is not: a lost edit may have cut that.
-    fn take_out_merged(&mut self, add: &[SstRef], gone: &[SstRef]) {
+    fn take_out_merged(&mut self, new: &[SstRef], gone: &[SstRef]) {
         let doubtful = std::mem::take(&mut self.doubtful);
         let is_doubtful = |sst: &SstRef| doubtful.contains(&sst.id);
         let gone = || gone.iter().filter(|sst| !is_doubtful(sst));
-        let spans = || add.iter().chain(gone()).map(SstRef::span);
+        let spans = || new.iter().chain(gone()).map(SstRef::span);
         // Spans of SSTs have an end.
         if let (Some(start), Some(end)) =
             (spans().map(|span| span.start).min(), spans().map(|span| span.end).max())
@@ -181,6 +187,13 @@ impl SalvagedVersion {
         let add = lifted(self.ssts);
         self.rest.apply(&VersionEdit { add, ..VersionEdit::default() })
     }
+}
+
+/// What an SST has shown that `left` of it do not.
+fn without(old: SstRef, left: &[&SstRef]) -> Vec<SstRef> {
+    left.iter().filter(|sst| sst.id == old.id).fold(vec![old.clone()], |parts, left| {
+        parts.iter().flat_map(|part| cut(part, &left.span())).collect()
+    })
 }
 
 /// The SSTs, given in the order in which they were added, in levels in which none of them overlap; see the module.
@@ -297,6 +310,43 @@ mod tests {
                 (6, 2, "x\\x00..z\\x00".to_owned()),
             ]
         );
+    }
+
+    #[test]
+    fn what_a_compaction_has_not_come_to_stays_when_what_it_has_done_is_all_that_is_known_of_it() {
+        let low = [sst(1, 6, ("a", "k"), (1, 9)), sst(2, 6, ("l", "z"), (1, 9))];
+        let old = sst(8, 0, ("c", "s"), (10, 19));
+        let new = sst(3, 0, ("a", "z"), (20, 29));
+        let to = |end: &'static str| RowRange::new("", end);
+        let left = |files: &[&SstRef], end| {
+            files.iter().flat_map(|sst| cut(sst, &to(end))).collect::<Vec<_>>()
+        };
+        let mut second = left(&[&new, &low[1]], "n");
+        second.push(sst(5, 6, ("g", "m"), (1, 29)));
+        let mut first = left(&[&old, &new, &low[0]], "g");
+        first.push(sst(4, 6, ("a", "f"), (1, 29)));
+        let edits = [
+            edit(&[], &[low[0].clone(), low[1].clone(), old.clone()]),
+            edit(&[], &[sst(9, 0, ("x", "y"), (10, 19))]),
+            edit(&[], std::slice::from_ref(&new)),
+            edit(&[(0, 8), (0, 3), (6, 1)], &first),
+        ];
+        let version = salvaged(&edits, &[1], &[1, 2, 3, 4, 8]);
+        assert_eq!(places(&version, "d"), [(6, 4)]);
+        assert_eq!(places(&version, "h"), [(0, 3), (0, 8), (6, 1)]);
+        assert_eq!(places(&version, "m"), [(0, 3), (0, 8), (6, 2)]);
+        // The next part is known, too, and what it let go is not there any more.
+        let edits = [
+            edits[0].clone(),
+            edits[1].clone(),
+            edits[2].clone(),
+            edits[3].clone(),
+            edit(&[(0, 8), (0, 3), (6, 1), (6, 2)], &second),
+        ];
+        let version = salvaged(&edits, &[1], &[2, 3, 4, 5]);
+        assert_eq!(places(&version, "d"), [(6, 4)]);
+        assert_eq!(places(&version, "h"), [(6, 5)]);
+        assert_eq!(places(&version, "p"), [(0, 3), (6, 2)]);
     }
 
     #[test]

@@ -469,7 +469,6 @@ impl Claim {
         if self.pick.reason == Reason::Reads {
             EngineMetrics::add(&metrics.compactions_for_reads, 1);
         }
-        EngineMetrics::add(&metrics.compaction_read_bytes, self.pick.input_bytes());
         Ok(())
     }
 
@@ -557,9 +556,12 @@ impl Claim {
         }
         let opened = tablet.open_outputs(&output)?;
         let mut manifest = tablet.lock_manifest();
-        if tablet.lacks_in_silence(of.schema, &output.stats) {
+        // What is read-only stays as it is: the log may have failed since the part before.
+        let healthy = tablet.core.check_healthy();
+        let lacks = tablet.lacks_in_silence(of.schema, &output.stats);
+        if lacks || healthy.is_err() {
             opened.discard(&tablet.core.store);
-            return Ok(false);
+            return healthy.map(|()| false);
         }
         EngineMetrics::add(&metrics.cells_collected, output.stats.collected + output.stats.buried);
         let done = RowRange::new(Bytes::new(), end.clone());
@@ -567,15 +569,22 @@ impl Claim {
         let remove = self.still_there(&version, &done);
         let replaced: HashSet<_> = remove.iter().copied().collect();
         let mut add = of.job.cut_by_drops(output.files, &opened.ssts);
-        let open = lock(of.files);
+        // Under the lock it has every file of the version.
+        let view = tablet.view.load_full();
+        let mut read = 0;
         // Every reference to a file is replaced, since edits name files, not references.
         for file in version.ssts().filter(|file| replaced.contains(&(file.level, file.id))) {
-            add.extend(cut_sized(open.get(&file.id), file, &done));
+            let left = cut_sized(view.file(file.id).ok(), file, &done);
+            read += file.bytes - left.iter().map(|left| left.bytes).sum::<u64>().min(file.bytes);
+            add.extend(left);
         }
-        drop(open);
+        EngineMetrics::add(&metrics.compaction_read_bytes, read);
         let edit = VersionEdit { add, remove, ..VersionEdit::default() };
         tablet.install(&mut manifest, &edit, opened, 0)?;
-        tablet.jobs().dues.by(of.schema).extend(output.dues);
+        // By other rules they say nothing.
+        if tablet.compaction_schema().is_ok_and(|schema| schema == *of.schema) {
+            tablet.jobs().dues.by(of.schema).extend(output.dues);
+        }
         Ok(true)
     }
 

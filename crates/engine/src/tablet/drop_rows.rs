@@ -9,7 +9,7 @@
 //!   it covers, the flush of those memtables leaves it out, and the last such flush forgets the entry. So
 //!   does a later drop of rows around it; and where there are many, the memtables are sent to be flushed.
 //! * A flush or compaction that is running has read rows that are dropped now. It finds the drop in the
-//!   tablet's list when it is done and cuts its outputs, all of whose records are older than the drop:
+//!   tablet's list when it, or a part of it, is done and cuts its outputs, all of whose records are older than the drop:
 //!   a flush begins by waiting for drops that are under way, so that those with a sequence among its
 //!   memtable's are excised ranges by then. A drop stays in the list until every job has ended that began
 //!   before it. Jobs that began later read what is cut already: to cut what they write once more would

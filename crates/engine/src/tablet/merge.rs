@@ -1,7 +1,6 @@
 //! The merge of a compaction, part by part: what it reads, and for whom it stops, waits, works and rests between two rows.
 
 use std::cell::{Cell, RefCell};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -46,15 +45,13 @@ pub(super) struct Merge {
 
 impl Merge {
     /// Merges the rows of one part.
-    pub(super) fn run(&self, part: usize, failed: &AtomicBool) -> Result<JobOutput> {
+    pub(super) fn run(&self, part: usize, stops: &dyn Fn() -> bool) -> Result<JobOutput> {
         let core = &self.tablet.core;
         let all = RowRange::all();
         let cursors = self.cursors(self.rows.get(part).unwrap_or(&all))?;
         let no_room = RefCell::new(None);
-        let stop = || {
-            let failed = failed.load(Ordering::Acquire) || no_room.borrow().is_some();
-            failed || core.stopping() || self.tablet.is_dropped()
-        };
+        let stop =
+            || stops() || no_room.borrow().is_some() || core.stopping() || self.tablet.is_dropped();
         let urgency = match self.pick.reason {
             Reason::L0 | Reason::WithinL0 => Urgency::L0,
             _ => Urgency::Rest,

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{SstRef, Version};
 use crate::memtable::Memtable;
 use crate::options::{CompactionStyle, EngineOptions};
-use crate::sst::{FileId, SstProperties};
+use crate::sst::{FileId, SstProperties, SstReader};
 use crate::store::SstFile;
 use crate::values::ValueFiles;
 
@@ -23,10 +23,6 @@ pub(super) fn open_file(files: &OpenFiles, id: FileId) -> Result<&Arc<SstFile>> 
         let text = format!("SST {id:016x} is in the manifest but not open");
         Error::new(ErrorKind::NotFound, text)
     })
-}
-
-fn properties_of<'f>(files: &'f OpenFiles, sst: &SstRef) -> Option<&'f SstProperties> {
-    files.get(&sst.id)?.reader().ok().map(|reader| reader.properties())
 }
 
 /// Memtables and SSTs of a tablet at one moment.
@@ -52,6 +48,22 @@ pub(crate) struct View {
     tombstones: bool,
 }
 
+/// What is in the part of a file that a reference shows, where things lie evenly.
+fn contents_of(reader: &SstReader, sst: &SstRef) -> Contents {
+    let properties = reader.properties();
+    let whole = reader.data_bytes().max(1);
+    let part = |count: u64| {
+        let shown = u128::from(count) * u128::from(sst.bytes.min(whole)) / u128::from(whole);
+        u64::try_from(shown).unwrap_or(count)
+    };
+    let value_bytes = properties.value_files.values();
+    Contents {
+        rows: part(properties.rows),
+        tombstones: part(properties.tombstones()),
+        value_bytes: part(value_bytes.fold(0, |sum, bytes| sum.saturating_add(*bytes))),
+    }
+}
+
 impl View {
     /// A view of memtables and the files of a version, after another one where there was one.
     pub(super) fn new(
@@ -64,14 +76,8 @@ impl View {
         before: Option<&Self>,
     ) -> Self {
         let contents = |sst: &SstRef| {
-            properties_of(&files, sst).map_or_else(Contents::default, |p| Contents {
-                rows: p.rows,
-                tombstones: p.tombstones(),
-                value_bytes: p
-                    .value_files
-                    .values()
-                    .fold(0, |sum, bytes| sum.saturating_add(*bytes)),
-            })
+            let reader = files.get(&sst.id).and_then(|file| file.reader().ok());
+            reader.map_or_else(Contents::default, |reader| contents_of(reader, sst))
         };
         let shape = Arc::new(Shape::new(&version, options, style, &contents));
         let unrefused_bytes = shape.unrefused_bytes(before.map(|before| before.unrefused_bytes));
@@ -150,7 +156,7 @@ impl View {
 
     /// What is known of an SST without reading it; `None` where it is not open.
     pub(super) fn properties(&self, sst: &SstRef) -> Option<&SstProperties> {
-        properties_of(&self.files, sst)
+        self.files.get(&sst.id)?.reader().ok().map(|reader| reader.properties())
     }
 
     /// Bytes of memory in memtables.

@@ -61,8 +61,8 @@ pub(crate) struct ValueFile {
     store: Arc<ValueStore>,
     /// Who names it.
     names: AtomicU64,
-    /// Bytes that SSTs name in it; for a moment more than it has, as an SST that is replaced and the one in its place both
-    /// name a value.
+    /// Bytes that SSTs name in it; while a compaction goes on more than it has, as an SST that is replaced and the one in its place
+    /// both name a value.
     live_bytes: AtomicU64,
     /// A value of it could not be read: moving its values is not tried again.
     stuck: AtomicBool,

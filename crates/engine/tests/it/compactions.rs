@@ -1,5 +1,6 @@
 //! Compactions in parts, of files that were cut by rows, of tombstones and of what has expired: whatever the shape
-//! of the tree and whoever does the work, what is read is what was written, and what fails leaves nothing.
+//! of the tree and whoever does the work, what is read is what was written, and what fails leaves nothing but what it has
+//! done before.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -116,6 +117,27 @@ fn a_flush_beside_a_large_base_level_is_several_files_but_one_sublevel() {
     let stats = rig.tablet.stats();
     assert!(stats.level_files[0] > 1, "{stats:?}");
     assert_eq!(stats.sublevels, 1, "{stats:?}");
+    check(&rig, &model);
+}
+
+#[test]
+fn flushes_are_several_files_though_the_level_that_they_go_into_first_is_empty() {
+    let options = EngineOptions { l0_compaction_files: 100, ..many_parts() };
+    let rig = Rig::new(options, plain_schema(), 31);
+    let mut model = Model::default();
+    fill(&rig, &mut model, 0..1500, 0);
+    block_on(rig.tablet.flush()).unwrap();
+    rig.engine.compact_fully().unwrap();
+    // As level 0 grows, what would hold less than it is passed, one level after the other.
+    for flushes in 1..8 {
+        let before = rig.tablet.stats().level_files[0];
+        fill(&rig, &mut model, (0..1500).step_by(4), flushes);
+        block_on(rig.tablet.flush()).unwrap();
+        let stats = rig.tablet.stats();
+        assert_eq!(stats.level_files[1..6].iter().sum::<usize>(), 0, "{stats:?}");
+        assert!(stats.level_files[0] >= before + 4, "{before} before: {stats:?}");
+        assert_eq!(stats.sublevels, flushes as usize, "{stats:?}");
+    }
     check(&rig, &model);
 }
 

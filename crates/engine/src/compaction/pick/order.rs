@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::compaction::ages;
 use crate::compaction::beneath::files_beneath;
+use crate::compaction::job::cut;
 use crate::compaction::reads::pick_for_reads;
 use crate::compaction::shape::Contents;
 use crate::manifest::VersionEdit;
@@ -28,6 +29,8 @@ enum Step {
     Flush(Vec<u8>, u16),
     /// Begins a compaction; files that are left alone for now, by bits of their place in level 0.
     Begin { which: Which, alone: u16 },
+    /// A running compaction is done with the rows before this one, and cuts what it makes of them.
+    Part(u8, u8, u16),
     /// Ends a running compaction, and cuts what it makes.
     End(u8, u16),
 }
@@ -69,16 +72,40 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         2 => flush.prop_map(|(rows, cuts)| Step::Flush(rows, cuts)),
         1 => (which, alone).prop_map(|(which, alone)| Step::Begin { which, alone }),
+        1 => (any::<u8>(), 1..ROWS, cuts())
+            .prop_map(|(which, row, cuts)| Step::Part(which, row, cuts)),
         1 => (any::<u8>(), cuts()).prop_map(|(which, cuts)| Step::End(which, cuts)),
     ];
     prop::collection::vec(step, 20..100)
+}
+
+/// A compaction that is done with the rows before one.
+struct Running {
+    pick: Pick,
+    done: u8,
+}
+
+impl Running {
+    /// What of the inputs is left.
+    fn left(&self) -> Vec<SstRef> {
+        let done = rows_before(self.done);
+        self.pick.inputs.iter().flat_map(|file| cut(file, &done)).collect()
+    }
+
+    fn busy_rows(&self) -> RowRange {
+        self.pick.span().intersect(&RowRange::new(vec![self.done], Bytes::new()))
+    }
+}
+
+fn rows_before(row: u8) -> RowRange {
+    RowRange::new(Bytes::new(), vec![row])
 }
 
 struct Model {
     options: EngineOptions,
     version: Version,
     contents: HashMap<FileId, Records>,
-    running: Vec<Pick>,
+    running: Vec<Running>,
     next_id: FileId,
     next_seq: u64,
 }
@@ -131,7 +158,7 @@ impl Model {
         refs.collect()
     }
 
-    fn install(&mut self, add: Vec<SstRef>, remove: &[Arc<SstRef>]) {
+    fn install(&mut self, add: Vec<SstRef>, remove: &[SstRef]) {
         let remove = remove.iter().map(|file| (file.level, file.id)).collect();
         let edit = VersionEdit { add, remove, ..VersionEdit::default() };
         self.version = self.version.apply(&edit).unwrap();
@@ -149,24 +176,49 @@ impl Model {
                 self.install(add, &[]);
             }
             Step::Begin { which, alone } => self.begin(which, *alone),
+            Step::Part(which, row, cuts) => {
+                let Some(mut running) = self.take_running(*which) else { return };
+                // Into level 0 all comes at once.
+                if running.done < *row && running.pick.output_level > 0 {
+                    self.done(&mut running, *row, *cuts);
+                }
+                self.running.push(running);
+            }
             Step::End(which, cuts) => {
-                if self.running.is_empty() {
-                    return;
-                }
-                let pick = self.running.remove(usize::from(*which) % self.running.len());
-                let mut merged = Records::new();
-                for file in &pick.inputs {
-                    for (row, seqs) in &self.contents[&file.id] {
-                        merged.entry(*row).or_default().extend(seqs);
-                    }
-                }
-                for seqs in merged.values_mut() {
-                    seqs.sort_unstable();
-                }
-                let add = self.files(merged, pick.output_level, *cuts);
-                self.install(add, &pick.inputs);
+                let Some(mut running) = self.take_running(*which) else { return };
+                self.done(&mut running, ROWS, *cuts);
             }
         }
+    }
+
+    fn take_running(&mut self, which: u8) -> Option<Running> {
+        let count = self.running.len();
+        (count > 0).then(|| self.running.remove(usize::from(which) % count))
+    }
+
+    /// Merges the rows of a compaction before this one.
+    fn done(&mut self, running: &mut Running, row: u8, cuts: u16) {
+        let before = running.left();
+        let mut merged = Records::new();
+        for (at, seqs) in before.iter().flat_map(|file| self.shown(file)) {
+            if at < row {
+                merged.entry(at).or_default().extend(seqs);
+            }
+        }
+        for seqs in merged.values_mut() {
+            seqs.sort_unstable();
+        }
+        running.done = row;
+        let mut add = running.left();
+        add.extend(self.files(merged, running.pick.output_level, cuts));
+        self.install(add, &before);
+    }
+
+    /// What a reference shows of its file.
+    fn shown(&self, file: &SstRef) -> Vec<(u8, Vec<u64>)> {
+        let records = self.contents[&file.id].iter();
+        let visible = records.filter(|(row, _)| file.visible.contains(&[**row]));
+        visible.map(|(row, seqs)| (*row, seqs.clone())).collect()
     }
 
     fn shape(&self) -> Shape {
@@ -177,10 +229,13 @@ impl Model {
     fn begin(&mut self, which: &Which, alone: u16) {
         let l0 = level_files(&self.version, 0);
         let alone = l0.iter().enumerate().filter(|(at, _)| *at < 16 && alone >> at & 1 == 1);
-        let running = self.running.iter().flat_map(|pick| &pick.inputs).map(|file| file.id);
+        let inputs = self.running.iter().flat_map(|running| &running.pick.inputs);
+        let outputs = self.running.iter();
         let busy = Busy {
-            files: running.chain(alone.map(|(_, file)| file.id)).collect(),
-            outputs: self.running.iter().map(|pick| (pick.output_level, pick.span())).collect(),
+            files: inputs.map(|file| file.id).chain(alone.map(|(_, file)| file.id)).collect(),
+            outputs: outputs
+                .map(|running| (running.pick.output_level, running.busy_rows()))
+                .collect(),
             ..Busy::default()
         };
         let style = self.options.compaction;
@@ -202,7 +257,7 @@ impl Model {
         };
         if let Some(pick) = pick {
             self.check_pick(&pick);
-            self.running.push(pick);
+            self.running.push(Running { pick, done: 0 });
         }
     }
 
@@ -212,16 +267,11 @@ impl Model {
         let known = inputs.chain(files_beneath(&self.version, pick)).map(|file| file.id);
         let known: HashSet<FileId> = known.collect();
         let outside = self.version.ssts().filter(|file| !known.contains(&file.id));
-        for (row, seq) in outside.flat_map(|file| self.first_seqs(file)) {
-            let newest =
-                pick.inputs.iter().filter_map(|file| self.contents[&file.id].get(&row)?.last());
-            assert!(newest.max().is_none_or(|newest| *newest < seq), "row {row} in {pick:?}");
+        let inputs: Vec<_> = pick.inputs.iter().flat_map(|file| self.shown(file)).collect();
+        for (row, seqs) in outside.flat_map(|file| self.shown(file)) {
+            let newest = inputs.iter().filter(|(at, _)| *at == row).filter_map(|(_, s)| s.last());
+            assert!(newest.max().is_none_or(|newest| *newest < seqs[0]), "row {row} in {pick:?}");
         }
-    }
-
-    /// Rows of a file and the oldest that it has of each.
-    fn first_seqs(&self, file: &SstRef) -> Vec<(u8, u64)> {
-        self.contents[&file.id].iter().map(|(row, seqs)| (*row, seqs[0])).collect()
     }
 
     /// Of each row, what is looked at first is newer than all that is looked at later.
