@@ -70,7 +70,7 @@ pub(crate) enum Reason {
     Size,
     /// A file that dropped rows have cut into too many pieces.
     Tattered,
-    /// Files of which dropped rows, or a compaction that failed later on, have left little.
+    /// Files of which dropped rows, or a compaction that failed or was stopped later on, have left little.
     Hollow,
     /// Tombstones that would take away much of what they lie over.
     Dense,

@@ -82,6 +82,7 @@ impl SalvagedVersion {
             // Whose it is was looked at before.
             tablet: _,
         } = edit;
+        let drops_rows = last_seq.is_some();
         let known = self.rest.excised();
         let of_rest = VersionEdit {
             range: range.clone(),
@@ -114,10 +115,12 @@ impl SalvagedVersion {
         // by the edit, too.
         let is_new = |sst: &&SstRef| !removed.contains(&sst.id);
         let new: Vec<SstRef> = add.iter().filter(is_new).cloned().collect();
+        let left: Vec<&SstRef> = add.iter().chain(&missing).filter(|sst| !is_new(sst)).collect();
         let wrote = new.iter().any(|sst| sst.level == LAST_LEVEL);
-        if wrote && !missing.iter().any(|sst| is_new(&sst)) {
-            let left: Vec<&SstRef> =
-                add.iter().chain(&missing).filter(|sst| !is_new(sst)).collect();
+        // Of a part of a compaction of which all was deleted or had expired nothing is written.
+        let of_last = remove.iter().any(|(level, _)| *level == LAST_LEVEL);
+        let wrote_nothing = of_last && !drops_rows && new.is_empty() && !left.is_empty();
+        if (wrote || wrote_nothing) && !missing.iter().any(|sst| is_new(&sst)) {
             let merged = gone.into_iter().flat_map(|old| without(old, &left)).collect::<Vec<_>>();
             self.take_out_merged(&new, &merged);
         }
@@ -130,10 +133,12 @@ impl SalvagedVersion {
     }
 
     fn narrow(&mut self, range: &RowRange) {
-        for sst in &mut self.ssts {
-            sst.visible = sst.visible.intersect(range);
+        for ssts in [&mut self.ssts, &mut self.missing] {
+            for sst in ssts.iter_mut() {
+                sst.visible = sst.visible.intersect(range);
+            }
+            ssts.retain(|sst| sst.overlaps(range));
         }
-        self.ssts.retain(|sst| sst.overlaps(range));
     }
 
     /// Takes these rows out of the SSTs that `of` names.
@@ -347,6 +352,28 @@ mod tests {
         assert_eq!(places(&version, "d"), [(6, 4)]);
         assert_eq!(places(&version, "h"), [(6, 5)]);
         assert_eq!(places(&version, "p"), [(0, 3), (6, 2)]);
+    }
+
+    #[test]
+    fn rows_of_which_a_part_of_a_compaction_has_left_nothing_do_not_come_back() {
+        let low = [("a", "f"), ("g", "m"), ("n", "z")];
+        let low: Vec<_> = (2..).zip(low).map(|(id, rows)| sst(id, 6, rows, (1, 19))).collect();
+        let deletes = sst(5, 0, ("a", "z"), (20, 29));
+        let left = |end: &'static str| cut(&deletes, &RowRange::new("", end));
+        let mut first = left("g");
+        first.push(sst(6, 6, ("a", "c"), (1, 9)));
+        let edits = [
+            edit(&[], &[sst(1, 6, ("a", "z"), (1, 9))]),
+            // A backup keeps what this one replaces.
+            edit(&[(6, 1)], &low),
+            edit(&[], std::slice::from_ref(&deletes)),
+            edit(&[(0, 5), (6, 2)], &first),
+            edit(&[(0, 5), (6, 3)], &left("n")),
+        ];
+        let version = salvaged(&edits, &[1], &[1, 4, 5, 6]);
+        assert_eq!(places(&version, "b"), [(6, 6)]);
+        assert_eq!(places(&version, "h"), [], "all that was there is deleted");
+        assert_eq!(places(&version, "p"), [(0, 5), (6, 1)], "what nobody knows of stays");
     }
 
     #[test]

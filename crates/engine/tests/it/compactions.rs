@@ -299,7 +299,7 @@ fn after_most_rows_are_deleted_a_scan_looks_at_little_more_than_what_lives() {
 
 #[test]
 fn a_run_of_tombstones_too_small_to_matter_for_space_goes_once_writes_pause() {
-    let options = EngineOptions { memtable_bytes: 512 << 10, ..larger_files() };
+    let options = EngineOptions { memtable_bytes: 4 << 20, ..larger_files() };
     let rig = Rig::new(options, plain_schema(), 26);
     let mut model = Model::default();
     fill(&rig, &mut model, 0..6000, 0);
