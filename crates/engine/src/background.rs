@@ -61,8 +61,8 @@ pub(crate) fn relieve(engine: &Engine, own: Option<&Arc<Tablet>>) {
         .map(|own| (own, own.pressure_of_level_zero()))
         .filter(|(_, pressure)| pressure.refused_share() > 0.0);
     let goes_first = |tablet: &Arc<Tablet>| {
-        let pressure = tablet.pressure_of_level_zero();
         own.is_none_or(|(own, least)| {
+            let pressure = tablet.pressure_of_level_zero();
             Arc::ptr_eq(own, tablet)
                 || pressure.level > least.level
                 || pressure.refused_share() >= 1.0

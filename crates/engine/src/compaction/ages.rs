@@ -57,24 +57,13 @@ pub(crate) fn doubt(l0: &[Arc<SstRef>]) -> Option<(&SstRef, &SstRef)> {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cell::RowRange;
 
     fn file(rows: (u8, u8), seqs: (u64, u64)) -> Arc<SstRef> {
-        Arc::new(SstRef {
-            id: seqs.1,
-            level: 0,
-            visible: RowRange::all(),
-            bytes: 1,
-            first_row: Bytes::from(vec![rows.0]),
-            last_row: Bytes::from(vec![rows.1]),
-            min_seq: seqs.0,
-            max_seq: seqs.1,
-            entries: 1,
-        })
+        let rows = (vec![rows.0].into(), vec![rows.1].into());
+        Arc::new(SstRef { min_seq: seqs.0, ..SstRef::of_test(seqs.1, 0, rows, 1) })
     }
 
     #[test]

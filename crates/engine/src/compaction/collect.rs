@@ -3,8 +3,9 @@
 //! * *Expired*: every cell of the file is one that its family's rule lets go, or of a dropped family, and nothing
 //!   older lies below: the file goes by an edit alone. With something below, an older record of a cell would
 //!   come back.
-//! * *Hollow*: a file of which [dropped rows](crate::tablet), or a compaction that failed or was stopped later on, have left little is rewritten in place, so that it and the values
-//!   that it names go, where that frees more than it writes. Not where a backup or another tablet needs the file.
+//! * *Hollow*: a file of which [dropped rows](crate::tablet), or a compaction that failed or was stopped later on, have left
+//!   little is rewritten in place, so that it and the values that it names go, where that frees more than it writes. Not
+//!   where a backup or another tablet needs the file.
 //! * *Versions*: while a tablet is idle, files that overlap in rows and hold a family whose rule counts versions
 //!   are merged down, since only a merge sees the versions side by side.
 //! * *Garbage*: a file that, by its properties, holds cells which the rules let go is rewritten in place; where its writer

@@ -118,7 +118,7 @@ fn parts_of_flushes(version: &Version, base_level: u8) -> Vec<Bytes> {
     let all: u128 = files.iter().map(|file| u128::from(file.bytes)).sum::<u128>().max(1);
     let count = FLUSH_PARTS as u128;
     // By the part that each would begin: what lies across, how far it is from where that part should begin, and the boundary.
-    let mut best: BTreeMap<u128, (usize, u128, Bytes)> = BTreeMap::new();
+    let mut best: BTreeMap<u128, (usize, u128, &Bytes)> = BTreeMap::new();
     let mut before = 0;
     for file in files {
         // In bytes, times the number of parts.
@@ -129,11 +129,11 @@ fn parts_of_flushes(version: &Version, base_level: u8) -> Vec<Bytes> {
             continue;
         }
         let row = file.first_visible();
-        let found = (across(row), at.abs_diff(part * all), row.clone());
-        let known = best.entry(part).or_insert_with(|| found.clone());
-        *known = known.clone().min(found);
+        let found = (across(row), at.abs_diff(part * all), row);
+        let known = best.entry(part).or_insert(found);
+        *known = found.min(*known);
     }
-    best.into_values().map(|(.., row)| row).collect()
+    best.into_values().map(|(.., row)| row.clone()).collect()
 }
 
 /// The level by whose files flushes are divided: the base level, or the first one below it where that has too few of them. It may be
@@ -214,17 +214,7 @@ mod tests {
 
         fn file(&mut self, level: u8, first: u64, last: u64, bytes: u64) -> SstRef {
             self.next_id += 1;
-            SstRef {
-                id: self.next_id,
-                level,
-                visible: RowRange::all(),
-                bytes,
-                first_row: row(first),
-                last_row: row(last),
-                min_seq: self.next_id,
-                max_seq: self.next_id,
-                entries: 1,
-            }
+            SstRef::of_test(self.next_id, level, (row(first), row(last)), bytes)
         }
 
         fn edit(&mut self, edit: VersionEdit) {

@@ -149,7 +149,6 @@ fn gained(rows: &RowRange, wider: &RowRange) -> Vec<RowRange> {
 mod tests {
     use std::collections::HashSet;
 
-    use bytes::Bytes;
     use proptest::prelude::*;
 
     use super::*;
@@ -204,17 +203,9 @@ mod tests {
     fn level_zero(files: &[Drawn]) -> Version {
         let mut version = Version::empty(RowRange::all());
         for (id, (first, len, seq, more, dropped)) in files.iter().enumerate() {
-            let whole = SstRef {
-                id: id as u64,
-                level: 0,
-                visible: RowRange::all(),
-                bytes: 1,
-                first_row: Bytes::from(vec![*first]),
-                last_row: Bytes::from(vec![first + len]),
-                min_seq: *seq,
-                max_seq: seq + more,
-                entries: 1,
-            };
+            let rows = (vec![*first].into(), vec![first + len].into());
+            let (min_seq, max_seq) = (*seq, seq + more);
+            let whole = SstRef { min_seq, max_seq, ..SstRef::of_test(id as u64, 0, rows, 1) };
             let add = match dropped {
                 Some((at, len)) => {
                     let dropped = RowRange::new(vec![*at], vec![at + len]);

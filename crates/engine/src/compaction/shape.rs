@@ -401,16 +401,9 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn version(levels: &[(u8, u64)]) -> Version {
-        let file = |(id, (level, bytes)): (usize, &(u8, u64))| SstRef {
-            id: id as u64,
-            level: *level,
-            visible: RowRange::all(),
-            bytes: *bytes,
-            first_row: Bytes::from_static(b"a"),
-            last_row: Bytes::from_static(b"z"),
-            min_seq: id as u64,
-            max_seq: id as u64,
-            entries: 1,
+        let rows = (Bytes::from_static(b"a"), Bytes::from_static(b"z"));
+        let file = |(id, (level, bytes)): (usize, &(u8, u64))| {
+            SstRef::of_test(id as u64, *level, rows.clone(), *bytes)
         };
         let add = levels.iter().enumerate().map(file).collect();
         let edit = VersionEdit { add, ..VersionEdit::default() };

@@ -56,23 +56,12 @@ fn overlaps(run: &[Arc<SstRef>], span: &RowRange) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use proptest::prelude::*;
 
     use super::*;
 
     fn file(id: u64, first: u8, last: u8) -> Arc<SstRef> {
-        Arc::new(SstRef {
-            id,
-            level: 0,
-            visible: RowRange::all(),
-            bytes: 1,
-            first_row: Bytes::from(vec![first]),
-            last_row: Bytes::from(vec![last]),
-            min_seq: id,
-            max_seq: id,
-            entries: 1,
-        })
+        Arc::new(SstRef::of_test(id, 0, (vec![first].into(), vec![last].into()), 1))
     }
 
     proptest! {

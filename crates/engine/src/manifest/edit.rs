@@ -68,6 +68,30 @@ pub struct SstRef {
     pub entries: u64,
 }
 
+#[cfg(test)]
+impl SstRef {
+    /// A whole file of one record, as old as its id tells.
+    pub(crate) fn of_test(
+        id: FileId,
+        level: u8,
+        (first_row, last_row): (Bytes, Bytes),
+        bytes: u64,
+    ) -> Self {
+        let visible = RowRange::all();
+        Self {
+            id,
+            level,
+            visible,
+            bytes,
+            first_row,
+            last_row,
+            min_seq: id,
+            max_seq: id,
+            entries: 1,
+        }
+    }
+}
+
 impl SstRef {
     /// The rows that the SST can show: those of the file that are visible.
     pub fn span(&self) -> RowRange {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use crate::compaction::split::{self, FILES_PER_PART, PART_BYTES_MAX, PARTS_PER_T
 use crate::compaction::{Beneath, CompactionSpec};
 use crate::core::EngineMetrics;
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::lock;
 use crate::manifest::{SstRef, Version, VersionEdit};
 use crate::options::CompactionStyle;
 use crate::pressure::Behind;
@@ -29,7 +30,7 @@ use crate::sst::FileId;
 use crate::store::Outputs;
 
 use super::Tablet;
-use super::drop_rows::{RunningJob, cut_sized};
+use super::drop_rows::{RunningJob, cut_out};
 use super::merge::Merge;
 use super::view::{OpenFiles, View};
 
@@ -312,11 +313,6 @@ impl Tablet {
     }
 }
 
-/// The files of a compaction.
-pub(super) fn lock(files: &Mutex<OpenFiles>) -> MutexGuard<'_, OpenFiles> {
-    files.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// What is the same for all parts of a compaction that are installed.
 struct Installs<'a> {
     job: &'a RunningJob<'a>,
@@ -565,21 +561,16 @@ impl Claim {
         }
         EngineMetrics::add(&metrics.cells_collected, output.stats.collected + output.stats.buried);
         let done = RowRange::new(Bytes::new(), end.clone());
-        let version = manifest.version();
-        let remove = self.still_there(&version, &done);
-        let replaced: HashSet<_> = remove.iter().copied().collect();
-        let mut add = of.job.cut_by_drops(output.files, &opened.ssts);
+        let add = of.job.cut_by_drops(output.files, &opened.ssts);
+        let mut edit = VersionEdit { add, ..VersionEdit::default() };
+        // Others may be gone, done already or dropped meanwhile.
+        let inputs: HashSet<_> =
+            self.pick.inputs.iter().map(|file| (file.level, file.id)).collect();
+        let is_input = |file: &SstRef| inputs.contains(&(file.level, file.id));
         // Under the lock it has every file of the version.
         let view = tablet.view.load_full();
-        let mut read = 0;
-        // Every reference to a file is replaced, since edits name files, not references.
-        for file in version.ssts().filter(|file| replaced.contains(&(file.level, file.id))) {
-            let left = cut_sized(view.file(file.id).ok(), file, &done);
-            read += file.bytes - left.iter().map(|left| left.bytes).sum::<u64>().min(file.bytes);
-            add.extend(left);
-        }
+        let read = cut_out(&mut edit, &manifest.version(), &view, &done, is_input);
         EngineMetrics::add(&metrics.compaction_read_bytes, read);
-        let edit = VersionEdit { add, remove, ..VersionEdit::default() };
         tablet.install(&mut manifest, &edit, opened, 0)?;
         // By other rules they say nothing.
         if tablet.compaction_schema().is_ok_and(|schema| schema == *of.schema) {
@@ -644,7 +635,7 @@ impl Claim {
     fn drop_expired(&self) -> Result<()> {
         let tablet = &self.tablet;
         let mut manifest = tablet.lock_manifest();
-        let remove = self.still_there(&manifest.version(), &RowRange::all());
+        let remove = self.still_there(&manifest.version());
         // Under the lock, so that every file that is still there is open in it.
         let view = tablet.view.load_full();
         let schema = tablet.compaction_schema()?;
@@ -674,10 +665,10 @@ impl Claim {
         self.pick.inputs.iter().all(|input| version.has(input))
     }
 
-    /// The inputs of which the version still has some of these rows: others may be gone, done already or dropped meanwhile.
-    fn still_there(&self, version: &Version, rows: &RowRange) -> Vec<(u8, FileId)> {
-        let of_rows = version.ssts().filter(|file| file.overlaps(rows));
-        let mut there: HashSet<(u8, FileId)> = of_rows.map(|file| (file.level, file.id)).collect();
+    /// The inputs that the version still names: rows dropped in the meantime may have removed some.
+    fn still_there(&self, version: &Version) -> Vec<(u8, FileId)> {
+        let mut there: HashSet<(u8, FileId)> =
+            version.ssts().map(|file| (file.level, file.id)).collect();
         let inputs = self.pick.inputs.iter().map(|input| (input.level, input.id));
         // Once each, however many references to the file there are.
         inputs.filter(|input| there.remove(input)).collect()
@@ -697,7 +688,7 @@ impl Claim {
         let tablet = &self.tablet;
         let mut manifest = tablet.lock_manifest();
         let version = manifest.version();
-        let remove = self.still_there(&version, &RowRange::all());
+        let remove = self.still_there(&version);
         let add = version
             .ssts()
             .filter(|f| remove.contains(&(f.level, f.id)))

@@ -28,6 +28,7 @@ use crate::sst::{FileId, SstReader};
 use crate::store::{Outputs, SstFile};
 
 use super::Tablet;
+use super::view::View;
 
 /// Dropped ranges that a version remembers before the memtables that they are for are sent to be flushed. Each edit copies
 /// them, and each read of memory goes through them: more make both slow for a tablet that drops row by row, fewer make an SST
@@ -70,17 +71,7 @@ impl Tablet {
         };
         let version = manifest.version();
         let mut edit = VersionEdit { last_seq: Some(seq), ..VersionEdit::default() };
-        let mut removed: HashSet<(u8, FileId)> = HashSet::new();
-        for file in version.ssts().filter(|file| file.overlaps(&range)) {
-            if removed.insert((file.level, file.id)) {
-                edit.remove.push((file.level, file.id));
-            }
-        }
-        // Every reference to a file is replaced, since edits name files, not references.
-        for file in version.ssts().filter(|file| removed.contains(&(file.level, file.id))) {
-            let open = view.file(file.id).ok();
-            edit.add.extend(cut_sized(open, file, &range));
-        }
+        cut_out(&mut edit, &version, &view, &range, |_| true);
         // Older ones within this one hide nothing that it does not. Who reads by an older version has them there.
         let within = version.excised().iter().filter(|older| range.contains_range(&older.range));
         edit.remove_excised = within.cloned().collect();
@@ -184,13 +175,34 @@ impl Drop for RunningJob<'_> {
     }
 }
 
+/// Has an edit take rows out of the files for which `of` holds: what they show beside these rows is in place of them. `view` has
+/// them open. Tells how many bytes they show less.
+pub(super) fn cut_out(
+    edit: &mut VersionEdit,
+    version: &Version,
+    view: &View,
+    rows: &RowRange,
+    of: impl Fn(&SstRef) -> bool,
+) -> u64 {
+    let mut removed: HashSet<(u8, FileId)> = HashSet::new();
+    for file in version.ssts().filter(|file| of(file) && file.overlaps(rows)) {
+        if removed.insert((file.level, file.id)) {
+            edit.remove.push((file.level, file.id));
+        }
+    }
+    let mut bytes = 0;
+    // Every reference to a file is replaced, since edits name files, not references.
+    for file in version.ssts().filter(|file| removed.contains(&(file.level, file.id))) {
+        let left = cut_sized(view.file(file.id).ok(), file, rows);
+        bytes += file.bytes.saturating_sub(left.iter().map(|left| left.bytes).sum());
+        edit.add.extend(left);
+    }
+    bytes
+}
+
 /// What is left of `file`, which is `open`, each part with its bytes: those of the data blocks that lie in it as a whole. A
 /// block that is cut counts for nothing, so that what a drop hides is never overlooked.
-pub(super) fn cut_sized(
-    open: Option<&Arc<SstFile>>,
-    file: &SstRef,
-    dropped: &RowRange,
-) -> Vec<SstRef> {
+fn cut_sized(open: Option<&Arc<SstFile>>, file: &SstRef, dropped: &RowRange) -> Vec<SstRef> {
     if !file.overlaps(dropped) {
         return vec![file.clone()];
     }

@@ -19,10 +19,10 @@ use crate::compaction::sublevels;
 use crate::core::EngineMetrics;
 use crate::cursor::Cursor;
 use crate::error::Result;
+use crate::log::lock;
 use crate::sst::window_bytes;
 
 use super::Tablet;
-use super::compact::lock;
 use super::view::{OpenFiles, open_file};
 
 /// How often a thread in the middle of a compaction looks for one that is more urgent, in microseconds. A flush takes longer, and

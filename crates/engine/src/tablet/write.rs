@@ -216,20 +216,24 @@ impl Tablet {
 
     /// How far background work is behind the writes of this tablet.
     pub fn pressure(&self) -> Pressure {
-        let options = &self.core.options;
-        let memtables = self.memtables(&self.view.load());
-        let memtables_max = options.memtables_waiting_max.max(1) as f64 + 1.0;
+        let view = self.view.load();
+        let memtables = self.memtables(&view);
+        let memtables_max = self.core.options.memtables_waiting_max.max(1) as f64 + 1.0;
         self.core
             .pressure()
             .or(Pressure::of(Behind::Memtables, memtables, memtables_max))
-            .or(self.pressure_of_level_zero())
+            .or(Self::of_level_zero(&view, memtables))
     }
 
-    /// How far compactions of level 0 are behind the writes of this tablet, of which nobody else's make more.
+    /// How far compactions of its level 0 are behind the writes of this tablet.
     pub(crate) fn pressure_of_level_zero(&self) -> Pressure {
         let view = self.view.load();
+        Self::of_level_zero(&view, self.memtables(&view))
+    }
+
+    fn of_level_zero(view: &View, memtables: f64) -> Pressure {
         let sublevels_max = view.shape.sublevels_stop as f64;
-        let sublevels = view.shape.sublevels.len() as f64 + self.memtables(&view);
+        let sublevels = view.shape.sublevels.len() as f64 + memtables;
         let bytes = view.shape.level_zero_bytes.saturating_add(view.memtable_bytes()) as f64;
         let unrefused = view.unrefused_bytes as f64;
         Pressure::of(Behind::LevelZero, sublevels, sublevels_max).or(Pressure::beyond(

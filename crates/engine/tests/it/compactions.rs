@@ -245,6 +245,7 @@ fn a_failure_in_any_part_leaves_what_was_done_before_it_and_no_other_file() {
             assert_eq!(ssts(&memory).len(), done + stats.level_files[0], "creation {nth}");
             assert!(done > 0 || ssts(&memory) == before, "creation {nth}");
         }
+        assert_eq!(engine.health(), Health::Serving);
         assert!(all_rows(&tablet) == model.rows(&RowRange::all()), "creation {nth}");
         engine.compact_fully().unwrap();
         assert!(all_rows(&tablet) == model.rows(&RowRange::all()), "creation {nth}");

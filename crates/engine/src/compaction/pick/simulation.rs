@@ -72,17 +72,9 @@ impl Load {
 
     fn file(&mut self, level: u8, start: f64, end: f64, bytes: u64, seq: u64) -> SstRef {
         self.next_id += 1;
-        SstRef {
-            id: self.next_id,
-            level,
-            visible: RowRange::all(),
-            bytes,
-            first_row: row(start),
-            last_row: row(end.max(start)),
-            min_seq: seq,
-            max_seq: seq,
-            entries: 1,
-        }
+        let rows = (row(start), row(end.max(start)));
+        let (min_seq, max_seq) = (seq, seq);
+        SstRef { min_seq, max_seq, ..SstRef::of_test(self.next_id, level, rows, bytes) }
     }
 
     /// What evenly spread `inputs` become, cut as a job cuts them.

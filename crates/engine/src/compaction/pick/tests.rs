@@ -88,17 +88,9 @@ fn file(level: u8, text: &str) -> SstRef {
     let (bytes, _) = bytes.split_once('+').unwrap_or((bytes, ""));
     let (first, last) = rows.split_once('-').unwrap();
     let id = id.parse().unwrap();
-    SstRef {
-        id,
-        level,
-        visible: range(visible),
-        bytes: bytes.parse().unwrap(),
-        first_row: Bytes::copy_from_slice(first.as_bytes()),
-        last_row: Bytes::copy_from_slice(last.as_bytes()),
-        min_seq: id,
-        max_seq: id,
-        entries: 1,
-    }
+    let row = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+    let whole = SstRef::of_test(id, level, (row(first), row(last)), bytes.parse().unwrap());
+    SstRef { visible: range(visible), ..whole }
 }
 
 fn tree(words: &[&str], levels: &[&str]) -> Tree {

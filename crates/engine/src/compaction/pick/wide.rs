@@ -12,17 +12,8 @@ const FILES: u64 = 4000;
 
 /// A file of level 0 is as old as its id tells.
 fn file(id: FileId, level: u8, (first, last): (u64, u64), bytes: u64) -> SstRef {
-    SstRef {
-        id,
-        level,
-        visible: RowRange::all(),
-        bytes,
-        first_row: Bytes::copy_from_slice(&first.to_be_bytes()),
-        last_row: Bytes::copy_from_slice(&last.to_be_bytes()),
-        min_seq: id,
-        max_seq: id,
-        entries: 1,
-    }
+    let row = |at: u64| Bytes::copy_from_slice(&at.to_be_bytes());
+    SstRef::of_test(id, level, (row(first), row(last)), bytes)
 }
 
 /// What is picked first where level 0 is due for its weight, but for `busy` files.

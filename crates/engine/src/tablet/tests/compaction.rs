@@ -72,13 +72,17 @@ impl Rig {
 
 /// A rig on a disk whose free space can be set, and its clock.
 fn rig_on_disk() -> (Rig, Arc<FaultFiles>, Arc<ManualClock>) {
+    rig_on_disk_with(EngineOptions::default())
+}
+
+fn rig_on_disk_with(options: EngineOptions) -> (Rig, Arc<FaultFiles>, Arc<ManualClock>) {
     let memory = Arc::new(MemoryFiles::new());
     let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
     // What files reserve is counted from here on.
     files.set_quota_bytes(Some(1 << 40));
     let clock = Arc::new(ManualClock::new(START_MICROS));
     let seen = Arc::clone(&files) as Arc<dyn Files>;
-    let rig = rig_over(EngineOptions::default(), clock.clone(), memory, seen);
+    let rig = rig_over(options, clock.clone(), memory, seen);
     (rig, files, clock)
 }
 
@@ -424,16 +428,12 @@ fn a_thread_finishes_what_writers_wait_for_before_it_helps_tables_that_refuse_fe
 
 /// A rig on a disk, whose compactions have many parts, with two files of level 0 that have the same 400 rows.
 fn rig_of_many_parts() -> (Rig, Arc<FaultFiles>) {
-    let memory = Arc::new(MemoryFiles::new());
-    let files = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
-    let options = EngineOptions {
+    let (rig, files, _) = rig_on_disk_with(EngineOptions {
         target_file_bytes: 16 << 10,
         l0_compaction_files: 2,
         compression: CompressionPolicy::None,
         ..EngineOptions::default()
-    };
-    let clock = Arc::new(ManualClock::new(START_MICROS));
-    let rig = rig_over(options, clock, memory, Arc::clone(&files) as Arc<dyn Files>);
+    });
     for _ in 0..2 {
         write_noise(&rig.tablet);
         block_on(rig.tablet.flush()).unwrap();
