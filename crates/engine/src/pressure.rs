@@ -5,17 +5,19 @@
 //!
 //! ```text
 //! share refused
-//! 1.0 ┤                          ╭───── never over the limit
-//!     │                      ╭───╯
-//!     │                  ╭───╯
+//! 1.0 ┤                       ╭──────── never over the limit
+//!     │                   ╭───╯
+//!     │                  ╭╯
 //!   0 ┼──────────────────╯
 //!     0 %      kept free │ half      100 %   of what memtables, level 0 or the log's queue may hold
 //! ```
 //!
 //! Below half of a limit, which background work that keeps up never passes, nothing is refused. From there
-//! on the share of the writes that are refused rises to all of them at the limit. So a load of twice what the device
-//! takes settles where half of it is refused, and at no moment is everything refused: writers see a steady
-//! trickle of refusals, not a wall and then a flood. The hint grows with the debt for the same reason, and
+//! on the share of the writes that are refused rises to all of them at the limit, steeply at first: what is let in is the square
+//! of the part of the way that is left. So a load of twice what the device takes settles where half of it is refused, three tenths of
+//! the way, and at no moment is everything refused: writers see a steady trickle of refusals, not a wall and then a flood. While
+//! nothing goes down for minutes, as under a large compaction, what is let in falls with the square of the time, and so goes on;
+//! along a straight line it would halve every few seconds, and be nothing soon. The hint grows with the debt for the same reason, and
 //! is spread by chance over everything up to twice its middle: those who were refused together, as everybody is within
 //! moments when a load sets in, neither come back together nor all stay away for the same while.
 //!
@@ -47,9 +49,9 @@ const RETRY_AFTER_LEAST: Duration = Duration::from_millis(5);
 /// Which of the writes that come at the same time are refused first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Priority {
-    /// All are refused where of the high ones an eighth is.
+    /// All are refused where of the high ones a quarter is.
     Low,
-    /// All are refused where of the high ones half are.
+    /// All are refused where of the high ones three quarters are.
     Medium,
     /// All are refused at the limit.
     #[default]
@@ -149,7 +151,8 @@ impl Pressure {
     /// The share of writes of this priority that is refused, 0 to 1.
     pub fn refused_share_of(&self, priority: Priority) -> f64 {
         let way = (self.level - REFUSED_FROM) / (1.0 - REFUSED_FROM);
-        (way / priority.refused_at()).clamp(0.0, 1.0)
+        let left = 1.0 - (way / priority.refused_at()).clamp(0.0, 1.0);
+        1.0 - left * left
     }
 
     /// The refusal of one write, if it is among those that are refused. `chance` is a random number.
@@ -233,7 +236,7 @@ mod tests {
 
     #[test]
     fn nothing_is_refused_below_half_and_everything_at_the_limit() {
-        for (level, share) in [(0.0, 0.0), (0.5, 0.0), (0.75, 0.5), (1.0, 1.0), (7.0, 1.0)] {
+        for (level, share) in [(0.0, 0.0), (0.5, 0.0), (0.75, 0.75), (1.0, 1.0), (7.0, 1.0)] {
             assert!((at(level).refused_share() - share).abs() < 1e-9, "{level}");
         }
         for (level, headroom) in [(0.0, 1.0), (0.25, 0.5), (0.5, 0.0), (7.0, 0.0)] {
@@ -245,9 +248,20 @@ mod tests {
         assert!(all(1.0, Priority::High) && !all(0.99, Priority::High));
         assert!(all(0.6, Priority::Low) && !all(0.55, Priority::Low));
         assert!(all(0.75, Priority::Medium) && !all(0.7, Priority::Medium));
-        assert!(at(0.75).refuses(Priority::High, || u64::MAX / 4).is_some());
-        assert!(at(0.75).refuses(Priority::High, || u64::MAX / 4 * 3).is_none());
+        assert!(at(0.75).refuses(Priority::High, || u64::MAX / 8 * 5).is_some());
+        assert!(at(0.75).refuses(Priority::High, || u64::MAX / 8 * 7).is_none());
         assert!(Pressure::of(Behind::Log, 1.0, 0.0).refuses(Priority::High, || u64::MAX).is_some());
+    }
+
+    #[test]
+    fn a_trickle_is_let_in_for_as_long_as_nothing_goes_down() {
+        // Each second a twentieth of the way, times what is let in: twenty seconds would fill it.
+        let mut level = 0.5;
+        for _ in 0..600 {
+            level += 0.5 / 20.0 * (1.0 - at(level).refused_share());
+        }
+        let let_in = 1.0 - at(level).refused_share();
+        assert!((0.000_5..0.002).contains(&let_in), "{let_in}");
     }
 
     #[test]
@@ -257,8 +271,8 @@ mod tests {
         };
         for (level, expected) in [
             (0.5, [0.0, 0.0, 0.0]),
-            (0.5625, [1.0, 0.25, 0.125]),
-            (0.75, [1.0, 1.0, 0.5]),
+            (0.5625, [1.0, 0.4375, 0.234_375]),
+            (0.75, [1.0, 1.0, 0.75]),
             (1.0, [1.0, 1.0, 1.0]),
         ] {
             let close = shares(level).iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9);
