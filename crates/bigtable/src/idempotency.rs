@@ -30,6 +30,10 @@ use crate::mutation::truncate_to_granularity;
 /// How long a token protects: Bigtable's documented fifteen minutes.
 pub const WINDOW: Duration = Duration::from_mins(15);
 
+/// How far the clock of a client may be ahead of the server's, so that its tokens are kept by it: the server's may be set right while
+/// they protect. Those of a clock that is further ahead are kept for so long in addition.
+const AHEAD_MAX: Duration = Duration::from_hours(1);
+
 /// Bytes of a token, at least: Bigtable's documented limit.
 pub const TOKEN_BYTES_MIN: usize = 8;
 
@@ -45,7 +49,11 @@ pub fn family_options() -> FamilyOptions {
 }
 
 fn window_micros() -> i64 {
-    i64::try_from(WINDOW.as_micros()).unwrap_or(i64::MAX)
+    micros(WINDOW)
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
 /// A token that was checked.
@@ -54,6 +62,8 @@ pub struct Token {
     token: Bytes,
     /// The server's time of the request.
     now: Timestamp,
+    /// When the first attempt began, by the client, where it says so.
+    started: Option<Timestamp>,
 }
 
 impl Token {
@@ -77,7 +87,8 @@ impl Token {
         let started = given.start_time.map_or(0, |time| {
             time.seconds.saturating_mul(1_000_000).saturating_add(i64::from(time.nanos) / 1_000)
         });
-        if started != 0 && started < now.saturating_sub(window_micros()) {
+        let started = (started != 0).then_some(started);
+        if started.is_some_and(|started| started < now.saturating_sub(window_micros())) {
             return Err(Error::failed_precondition(format!(
                 "the first attempt of this mutation began more than {} minutes ago: whether it was \
                  applied is not known any more; read the cell before you send it anew",
@@ -85,7 +96,23 @@ impl Token {
             )));
         }
         let adds = batch.mutations.iter().any(|m| matches!(m, Mutation::Merge { .. }));
-        Ok(adds.then(|| Self { token: given.token.clone(), now: truncate_to_granularity(now) }))
+        Ok(adds.then(|| Self {
+            token: given.token.clone(),
+            now: truncate_to_granularity(now),
+            started,
+        }))
+    }
+
+    /// Whether a token that was written at this time, by the clock of then, is of the same mutation. The attempt is no older than a token
+    /// protects, where its beginning is given: whatever is there is of it, also where the clock was set right since.
+    fn is_applied(&self, seen: Timestamp, now: Timestamp) -> bool {
+        self.started.is_some() || seen >= now.saturating_sub(window_micros())
+    }
+
+    /// By when it is kept: the later one of the two clocks.
+    fn kept_from(&self) -> Timestamp {
+        let started = self.started.unwrap_or(self.now);
+        truncate_to_granularity(started.clamp(self.now, self.now.saturating_add(micros(AHEAD_MAX))))
     }
 
     /// Applies the batch, which the tablet has let in, unless one with this token was applied within [`WINDOW`].
@@ -94,15 +121,17 @@ impl Token {
         let lock = tablet.lock_row(&batch.row).await;
         let found = tablet.read_row(&batch.row, &projection, ReadView::Pending).await?;
         let newest = found.as_ref().and_then(|row| row.cells.first()).map(|cell| cell.timestamp);
-        if newest.is_some_and(|seen| seen >= self.now.saturating_sub(window_micros())) {
+        // While the clock is doubted, as after a jump, tokens stay.
+        let now = self.now.min(tablet.expiry_micros());
+        if newest.is_some_and(|seen| self.is_applied(seen, now)) {
             // Where that fails, the attempt that left it may be in the log, or lost.
             return Ok(tablet.wait_durable(lock).await.map_err(tepui_engine::Error::in_doubt)?);
         }
         drop(found);
         batch.mutations.push(Mutation::Put {
             family: FAMILY,
+            timestamp: self.kept_from(),
             qualifier: self.token,
-            timestamp: self.now,
             value: Bytes::new(),
         });
         tablet.apply_locked(lock, batch).await?;

@@ -16,7 +16,7 @@ use crate::compaction::space::Space;
 use crate::db::Engine;
 use crate::db::{Health, HeldBy};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::Env;
+use crate::io::{Env, FileLock};
 use crate::layout::Layout;
 use crate::log::CommitPipeline;
 use crate::manifest::is_shortage;
@@ -68,6 +68,8 @@ pub(crate) struct Core {
     unsafe_dirs: Mutex<BTreeSet<PathBuf>>,
     /// By what cells and changes expire.
     pub(crate) wall_clock: WallClock,
+    /// Of the directory, until it is closed. Last, so that whoever may still write there has ended before it is another's.
+    lock: Mutex<Option<Box<dyn FileLock>>>,
 }
 
 /// Counters since the engine was opened. Bytes are bytes on disk.
@@ -147,7 +149,18 @@ impl Core {
             failure: Mutex::new(None),
             unsafe_dirs: Mutex::default(),
             wall_clock,
+            lock: Mutex::default(),
         }
+    }
+
+    /// The same, which keeps the lock of its directory.
+    pub(crate) fn holding(self, lock: Box<dyn FileLock>) -> Self {
+        Self { lock: Mutex::new(Some(lock)), ..self }
+    }
+
+    /// Lets the directory go.
+    pub(crate) fn unlock(&self) {
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     /// The time by which cells expire: what the wall clock reads, unless it is doubted.

@@ -21,7 +21,7 @@ use crate::changes::{ChangeFigures, ChangeLog, commit_micros};
 use crate::core::{Core, EngineMetrics};
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity;
-use crate::io::{Clock, Env, FileLock, Files, IoFigures, JoinHandle};
+use crate::io::{Clock, Env, Files, IoFigures, JoinHandle};
 use crate::layout::{Layout, parse_number};
 use crate::log::{CommitPipeline, Hlc, LocalLog, LogFigures, LogOptions, ReplayProgress};
 use crate::manifest::{LocalMetaStore, MetaStore, TabletManifest, VersionEdit};
@@ -131,8 +131,6 @@ pub struct Engine {
     backups: Backups,
     threads: Mutex<Vec<Box<dyn JoinHandle>>>,
     summary: OpenSummary,
-    /// Until it is closed.
-    lock: Mutex<Option<Box<dyn FileLock>>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -277,7 +275,8 @@ impl Engine {
         let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::with_options(options.cache()));
         let store = SstStore::new(env.clone(), layout.clone(), Arc::clone(&cache));
         let backups = Backups::open(backups, &store);
-        let core = Arc::new(Core::new(env, layout, options, pipeline, store, changes, memtables));
+        let core = Core::new(env, layout, options, pipeline, store, changes, memtables);
+        let core = Arc::new(core.holding(lock));
         let tablets: BTreeMap<TabletId, Arc<Tablet>> = manifests
             .into_iter()
             .filter_map(|(id, manifest)| {
@@ -313,7 +312,6 @@ impl Engine {
             backups,
             threads: Mutex::default(),
             summary,
-            lock: Mutex::new(Some(lock)),
         }))
     }
 
@@ -587,7 +585,7 @@ impl Engine {
         result = result.and(self.core.pipeline.close());
         // When all else is safe: it may take long, and the next open removes what is left of them.
         while self.core.store.remove_doomed(0) == Some(Duration::ZERO) {}
-        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.core.unlock();
         result
     }
 

@@ -64,6 +64,10 @@ impl Tablet {
                 return Ok(());
             }
             self.core.check_writable()?;
+            // Nobody flushes it.
+            if self.schema.load().is_none() {
+                return Err(Self::no_schema());
+            }
             room.await;
         }
     }

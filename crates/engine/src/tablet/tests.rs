@@ -607,3 +607,29 @@ fn a_read_of_cached_files_is_done_when_it_is_first_asked_and_reads_nothing() {
     let row = read().expect("nothing is waited for").unwrap().unwrap();
     assert_eq!((row.cells.len(), reads()), (2, before));
 }
+
+#[test]
+fn a_batch_that_the_log_cannot_take_is_refused_and_harms_no_other() {
+    let rig = rig();
+    let put = |value: Bytes| {
+        let (family, qualifier) = (FamilyId(1), Bytes::new());
+        let mutations = vec![Mutation::Put { family, qualifier, timestamp: 0, value }];
+        RowBatch { row: Bytes::from_static(b"r"), mutations }
+    };
+    let large = Bytes::from(vec![0; crate::log::record::RECORD_BYTES_MAX as usize]);
+    let refused = block_on(rig.tablet.apply(put(large))).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+    block_on(rig.tablet.apply(put(Bytes::from_static(b"v")))).unwrap();
+}
+
+#[test]
+fn a_flush_of_a_tablet_without_a_schema_says_so() {
+    let rig = rig();
+    let tablet = rig.engine.create_tablet(RowRange::all()).unwrap();
+    rig.tablet.core.background.store(true, Ordering::Release);
+    let (family, qualifier, value) = (FamilyId(1), Bytes::new(), Bytes::new());
+    let mutations = vec![Mutation::Put { family, qualifier, timestamp: 0, value }];
+    block_on(tablet.apply(RowBatch { row: Bytes::from_static(b"r"), mutations })).unwrap();
+    let flushed = tablet.flush().now_or_never().expect("nobody would end it");
+    assert!(flushed.unwrap_err().message().contains("schema"));
+}

@@ -9,6 +9,7 @@ use crate::cell::{KeyView, RowBatch, Seq, Timestamp, encode_row};
 use crate::changes::ChangeLog;
 use crate::db::{Health, HeldBy};
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::record::RECORD_BYTES_MAX;
 use crate::log::{CommitDone, EncodedBatch, Permit, Source, encode_batch_of};
 use crate::memtable::MemtableWriter;
 use crate::pressure::{self, Behind, Pressure, Priority};
@@ -121,7 +122,17 @@ impl Tablet {
             return Err(Error::new(ErrorKind::InvalidArgument, "the row is not in this tablet"));
         }
         self.core.check_writable()?;
-        Ok(encode_batch_of(source, self.id.0, batch))
+        let encoded = encode_batch_of(source, self.id.0, batch);
+        if encoded.len() as u64 > RECORD_BYTES_MAX {
+            let bytes = encoded.len();
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "the mutations of one row have {bytes} bytes, and the log takes {RECORD_BYTES_MAX} at once; write fewer at a time"
+                ),
+            ));
+        }
+        Ok(encoded)
     }
 
     /// Resolves when everything that a `ReadView::Pending` read has seen so far is durable, or with an error where that is

@@ -122,7 +122,12 @@ fn an_engine_that_is_let_go_without_closing_lets_go_of_its_directory() {
     };
     let engine = open().unwrap();
     engine.start().unwrap();
+    let tablet = engine.create_tablet(RowRange::all()).unwrap();
+    tablet.set_schema(Arc::new(plain_schema()));
     drop(engine);
+    // Whoever has a tablet may still write to the log.
+    assert_eq!(open().err().map(|error| error.kind()), Some(ErrorKind::Locked));
+    drop(tablet);
     // A thread in the middle of its work ends that first.
     for _ in 0..1_000_000 {
         match open() {
