@@ -10,7 +10,7 @@
 //! A mutation with a token first takes the row's lock and looks for it among what is written and pending. If it is there,
 //! the mutation was applied and is answered as if it were now, once that is durable. So a retry does not count twice,
 //! whether the first attempt's answer was lost, or the server. Memory holds nothing for it; compaction drops tokens
-//! after [`WINDOW`].
+//! [`WINDOW`] after their time: the server's, or that at which the first attempt began by its client, up to an hour ahead.
 //!
 //! Other mutations need no token: applied twice, they leave what they leave applied once. A row that is deleted loses its
 //! tokens with its counts.
@@ -103,10 +103,11 @@ impl Token {
         }))
     }
 
-    /// Whether a token that was written at this time, by the clock of then, is of the same mutation. The attempt is no older than a token
-    /// protects, where its beginning is given: whatever is there is of it, also where the clock was set right since.
+    /// Whether a token with this timestamp is of the same mutation: of the last [`WINDOW`], or no older than the first attempt, which
+    /// was not begun longer ago; the server's clock may have been set right since.
     fn is_applied(&self, seen: Timestamp, now: Timestamp) -> bool {
-        self.started.is_some() || seen >= now.saturating_sub(window_micros())
+        let begun = self.started.map(truncate_to_granularity);
+        seen >= now.saturating_sub(window_micros()) || begun.is_some_and(|begun| seen >= begun)
     }
 
     /// By when it is kept: the later one of the two clocks.
@@ -115,7 +116,8 @@ impl Token {
         truncate_to_granularity(started.clamp(self.now, self.now.saturating_add(micros(AHEAD_MAX))))
     }
 
-    /// Applies the batch, which the tablet has let in, unless one with this token was applied within [`WINDOW`].
+    /// Applies the batch, which the tablet has let in, unless one with this token was applied within [`WINDOW`], or since its first attempt
+    /// began.
     pub async fn apply(self, tablet: &Tablet, mut batch: RowBatch) -> Result<()> {
         let projection = Projection::newest_of([(FAMILY, self.token.clone())]);
         let lock = tablet.lock_row(&batch.row).await;

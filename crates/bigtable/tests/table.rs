@@ -421,19 +421,22 @@ async fn an_addition_with_a_token_counts_once_over_retries_and_restarts() {
     // The server's clock is set right between two attempts, by more than a token is kept.
     let minute_micros = 60_000_000;
     let start = fixture.env.clock.now_micros() / 1_000_000 + 30 * 60;
-    let begun = || {
-        let start_time = Some(prost_types::Timestamp { seconds: start, nanos: 0 });
+    let begun = |seconds| {
+        let start_time = Some(prost_types::Timestamp { seconds, nanos: 0 });
         token("token-six").map(|token| v2::Idempotency { start_time, ..token })
     };
-    fixture.table.mutate_row(&add_once(begun()), None).await.unwrap();
+    fixture.table.mutate_row(&add_once(begun(start)), None).await.unwrap();
     fixture.clock.advance_micros(31 * minute_micros);
     fixture.flush().await;
     fixture.engine.compact_fully().unwrap();
-    fixture.table.mutate_row(&add_once(begun()), None).await.unwrap();
+    fixture.table.mutate_row(&add_once(begun(start)), None).await.unwrap();
     assert_eq!(fixture.dump().await, one(6));
     fixture.clock.advance_micros(15 * minute_micros);
-    let late = fixture.table.mutate_row(&add_once(begun()), None).await.unwrap_err();
+    let late = fixture.table.mutate_row(&add_once(begun(start)), None).await.unwrap_err();
     assert_eq!(late.kind(), Code::FailedPrecondition);
+    // Another mutation that comes with the token after the window is not of it, though the token is there still.
+    fixture.table.mutate_row(&add_once(begun(start + 17 * 60)), None).await.unwrap();
+    assert_eq!(fixture.dump().await, one(7));
     // A row of which only tokens are left is no row.
     fixture.mutate("r", vec![delete_cells("sum", "q", 0, 0)]).await;
     assert!(fixture.read(v2::ReadRowsRequest::default()).await.is_empty());

@@ -15,9 +15,9 @@
 //! Below half of a limit, which background work that keeps up never passes, nothing is refused. From there
 //! on the share of the writes that are refused rises to all of them at the limit, steeply at first: what is let in is the square
 //! of the part of the way that is left. So a load of twice what the device takes settles where half of it is refused, three tenths of
-//! the way, and at no moment is everything refused: writers see a steady trickle of refusals, not a wall and then a flood. While
+//! the way if those who are refused stay away as they are told, and at no moment is everything refused: writers see a steady trickle of refusals, not a wall and then a flood. While
 //! nothing goes down for minutes, as under a large compaction, what is let in falls with the square of the time, and so goes on;
-//! along a straight line it would halve every few seconds, and be nothing soon. The hint grows with the debt for the same reason, and
+//! along a straight line it would halve every ten seconds or so, and be nothing soon. The hint grows with the debt for the same reason, and
 //! is spread by chance over everything up to twice its middle: those who were refused together, as everybody is within
 //! moments when a load sets in, neither come back together nor all stay away for the same while.
 //!

@@ -490,6 +490,14 @@ impl CommitPipeline {
     }
 }
 
+impl Drop for CommitPipeline {
+    /// The log may outlive it, with a write that nobody waits for; whoever has the directory next must not meet that.
+    fn drop(&mut self) {
+        // One that cannot be closed has said so.
+        let _ = self.close();
+    }
+}
+
 impl fmt::Debug for CommitPipeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CommitPipeline").field("log", &self.log).finish_non_exhaustive()

@@ -51,6 +51,10 @@ impl Tablet {
 
     /// Waits until the memtable that was sent, and all before it, are in SSTs.
     pub(crate) async fn end_flush(&self, target: Option<Arc<Memtable>>) -> Result<()> {
+        // Nobody flushes it.
+        if target.is_some() && self.schema.load().is_none() {
+            return Err(Self::no_schema());
+        }
         if !self.core.background.load(Ordering::Acquire) {
             return self.flush_waiting();
         }
@@ -64,10 +68,6 @@ impl Tablet {
                 return Ok(());
             }
             self.core.check_writable()?;
-            // Nobody flushes it.
-            if self.schema.load().is_none() {
-                return Err(Self::no_schema());
-            }
             room.await;
         }
     }

@@ -626,10 +626,12 @@ fn a_batch_that_the_log_cannot_take_is_refused_and_harms_no_other() {
 fn a_flush_of_a_tablet_without_a_schema_says_so() {
     let rig = rig();
     let tablet = rig.engine.create_tablet(RowRange::all()).unwrap();
-    rig.tablet.core.background.store(true, Ordering::Release);
     let (family, qualifier, value) = (FamilyId(1), Bytes::new(), Bytes::new());
     let mutations = vec![Mutation::Put { family, qualifier, timestamp: 0, value }];
     block_on(tablet.apply(RowBatch { row: Bytes::from_static(b"r"), mutations })).unwrap();
-    let flushed = tablet.flush().now_or_never().expect("nobody would end it");
-    assert!(flushed.unwrap_err().message().contains("schema"));
+    for background in [true, false] {
+        rig.tablet.core.background.store(background, Ordering::Release);
+        let flushed = tablet.flush().now_or_never().expect("nobody would end it");
+        assert!(flushed.unwrap_err().message().contains("schema"), "{background}");
+    }
 }

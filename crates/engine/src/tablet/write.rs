@@ -18,6 +18,10 @@ use super::locks::HeldShares;
 use super::view::View;
 use super::{RowLock, Tablet};
 
+/// Bytes of the mutations of one row at most, as the log has them: a record of it, or of a change file, with room for what else is in
+/// there.
+const BATCH_BYTES_MAX: u64 = RECORD_BYTES_MAX - (1 << 20);
+
 impl Tablet {
     /// Applies mutations to one row, in order and atomically; resolves when they are durable and visible, or with an error:
     /// one that is [in doubt](Error::in_doubt) where they may have been applied.
@@ -123,14 +127,12 @@ impl Tablet {
         }
         self.core.check_writable()?;
         let encoded = encode_batch_of(source, self.id.0, batch);
-        if encoded.len() as u64 > RECORD_BYTES_MAX {
+        if encoded.len() as u64 > BATCH_BYTES_MAX {
             let bytes = encoded.len();
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "the mutations of one row have {bytes} bytes, and the log takes {RECORD_BYTES_MAX} at once; write fewer at a time"
-                ),
-            ));
+            let text = format!(
+                "the mutations of one row have {bytes} bytes, and the log takes {BATCH_BYTES_MAX} at once; write fewer at a time"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
         Ok(encoded)
     }

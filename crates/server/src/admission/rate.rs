@@ -6,12 +6,12 @@
 //! factor
 //! 1.3 ┤───╮
 //!     │    ╰───╮
-//! 1.0 ┤        ╰─╮
-//!     │           ╰─╮
-//! 0.7 ┤              ╰───────
-//!     └────────┬─────┬──────┬
-//!      idle    │     │      the limit: all writes are refused
-//!              │     half of them are
+//! 1.0 ┤        ╰╮
+//!     │         ╰╮
+//! 0.7 ┤          ╰───────────
+//!     └────────┬──┬─────────┬
+//!      idle    │  │         the limit: all writes are refused
+//!              │  half of them are
 //!              refusing begins
 //! ```
 
