@@ -84,10 +84,10 @@ impl Token {
                 format!("must have {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} bytes, but has {bytes}"),
             ));
         }
-        let started = given.start_time.map_or(0, |time| {
+        let started = given.start_time.map(|time| {
             time.seconds.saturating_mul(1_000_000).saturating_add(i64::from(time.nanos) / 1_000)
         });
-        let started = (started != 0).then_some(started);
+        let started = started.filter(|started| *started != 0);
         if started.is_some_and(|started| started < now.saturating_sub(window_micros())) {
             return Err(Error::failed_precondition(format!(
                 "the first attempt of this mutation began more than {} minutes ago: whether it was \
@@ -99,21 +99,21 @@ impl Token {
         Ok(adds.then(|| Self {
             token: given.token.clone(),
             now: truncate_to_granularity(now),
-            started,
+            started: started.map(truncate_to_granularity),
         }))
     }
 
     /// Whether a token with this timestamp is of the same mutation: of the last [`WINDOW`], or no older than the first attempt, which
     /// was not begun longer ago; the server's clock may have been set right since.
     fn is_applied(&self, seen: Timestamp, now: Timestamp) -> bool {
-        let begun = self.started.map(truncate_to_granularity);
-        seen >= now.saturating_sub(window_micros()) || begun.is_some_and(|begun| seen >= begun)
+        seen >= now.saturating_sub(window_micros())
+            || self.started.is_some_and(|started| seen >= started)
     }
 
     /// By when it is kept: the later one of the two clocks.
     fn kept_from(&self) -> Timestamp {
         let started = self.started.unwrap_or(self.now);
-        truncate_to_granularity(started.clamp(self.now, self.now.saturating_add(micros(AHEAD_MAX))))
+        started.clamp(self.now, self.now.saturating_add(micros(AHEAD_MAX)))
     }
 
     /// Applies the batch, which the tablet has let in, unless one with this token was applied within [`WINDOW`], or since its first attempt
