@@ -81,17 +81,17 @@ impl fmt::Display for Holder {
 /// Rows of which records were lost. Other records of these rows may still be there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostRows {
-    /// Whose they are; the first that was met, where several share the file.
+    /// Who shows them; the first that was met, where several share the file.
     pub holder: Holder,
     /// The file that held them.
     pub file: PathBuf,
     /// The bytes of that file that cannot be read.
     pub bytes: Range<u64>,
-    /// No lost row is less.
+    /// No lost row that anybody shows is less, unless the keys of a damaged block did not ascend.
     pub from_row: Bytes,
-    /// No lost row is greater.
+    /// Likewise, none is greater.
     pub to_row: Bytes,
-    /// Records, at most.
+    /// Records, at most: some may be of rows that nobody shows.
     pub records: u64,
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::repair::{Holder, Repair, is_damage};
+use super::repair::{Repair, is_damage};
 use super::repair_ssts::Fates;
 use super::{CACHE_BYTES, TableBackup, list_backups};
 use crate::backup::{self, BackupId, BackupList};
@@ -76,7 +76,7 @@ impl Repair<'_> {
             let mut changed = false;
             let mut tablets = Vec::with_capacity(list.tablets.len());
             for version in &list.tablets {
-                let edit = self.edit_of(Holder::Backup(*id), version, fates)?;
+                let edit = self.edit_of(version, fates)?;
                 changed |= edit != VersionEdit::default();
                 tablets.push(version.apply(&edit)?);
             }

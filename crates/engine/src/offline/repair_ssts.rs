@@ -17,12 +17,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::check::differences;
 use super::repair::{COPY_BYTES, Holder, LostRows, Repair, Tablets, is_damage};
 use super::repair_backups::Backups;
 use super::values::{ValueReaders, list_unfinished_values, list_values, unfinished_value};
 use super::{CACHE_BYTES, list_tablets};
 use crate::cache::{BlockCache, QuickBlockCache};
+use crate::cell::RowRange;
 use crate::compaction::job::sst_options;
 use crate::error::Result;
 use crate::manifest::{SstRef, TabletManifest, Version, VersionEdit};
@@ -31,8 +34,64 @@ use crate::sst::{FileId, Lost, Piece, SstProperties, SstReader, SstWriter};
 use crate::tablet::TabletId;
 use crate::values::{ValueReader, blank_footer};
 
-/// What becomes of the SSTs that were looked at.
-pub(super) type Fates = BTreeMap<FileId, Fate>;
+/// What becomes of the SSTs, and what of them is shown.
+pub(super) struct Fates {
+    /// Of those that were looked at.
+    of: BTreeMap<FileId, Fate>,
+    /// Of all of them: several may share one, and each show other rows of it.
+    shown: BTreeMap<FileId, Vec<Shown>>,
+}
+
+/// Rows of an SST that are shown, and by whom; the first, where several show the same.
+struct Shown {
+    rows: RowRange,
+    by: Holder,
+}
+
+impl Fates {
+    fn new(tablets: &Tablets, backups: &Backups) -> Self {
+        let mut fates = Self { of: BTreeMap::new(), shown: BTreeMap::new() };
+        for (id, version) in tablets {
+            if let Some(version) = version {
+                fates.show(version, Holder::Tablet(*id));
+            }
+        }
+        for (id, list) in backups {
+            for version in &list.tablets {
+                fates.show(version, Holder::Backup(*id));
+            }
+        }
+        fates
+    }
+
+    fn show(&mut self, version: &Version, by: Holder) {
+        for sst in version.ssts() {
+            let rows = sst.visible.intersect(version.range());
+            let shown = self.shown.entry(sst.id).or_default();
+            if !rows.is_empty() && shown.iter().all(|other| other.rows != rows) {
+                shown.push(Shown { rows, by });
+            }
+        }
+    }
+}
+
+/// Who shows a row of a lost piece, and between which rows of it those are that anybody shows. `None` where nobody does.
+fn missed(lost: &Lost, shown: &[Shown]) -> Option<(Holder, Bytes, Bytes)> {
+    if lost.from_row > lost.to_row {
+        // Its keys do not ascend: any row may have been in it.
+        return shown.first().map(|first| (first.by, lost.from_row.clone(), lost.to_row.clone()));
+    }
+    let mut pieces = shown.iter().filter_map(|Shown { rows, by }| {
+        let from = (&lost.from_row).max(&rows.start);
+        let to = if rows.end.is_empty() { &lost.to_row } else { (&lost.to_row).min(&rows.end) };
+        (from <= to && (rows.end.is_empty() || *from < rows.end)).then_some((*by, from, to))
+    });
+    let (by, mut from, mut to) = pieces.next()?;
+    for (_, other_from, other_to) in pieces {
+        (from, to) = (from.min(other_from), to.max(other_to));
+    }
+    Some((by, from.clone(), to.clone()))
+}
 
 /// What becomes of an SST.
 #[derive(Clone)]
@@ -81,7 +140,7 @@ struct Rewritten {
 impl Repair<'_> {
     /// Repairs the SSTs of all tablets and backups.
     pub(super) fn ssts(&mut self, tablets: &Tablets, backups: &Backups) -> Result<()> {
-        let mut fates = Fates::new();
+        let mut fates = Fates::new(tablets, backups);
         for (id, version) in tablets {
             if let Some(version) = version {
                 self.ssts_of(*id, version, &mut fates)?;
@@ -89,7 +148,7 @@ impl Repair<'_> {
         }
         self.ssts_of_backups(backups, &mut fates)?;
         // Only now: another tablet, or a backup, may have named the same file.
-        for (id, fate) in fates {
+        for (id, fate) in fates.of {
             let path = self.layout.sst(id);
             if matches!(fate, Fate::Replaced(_)) && self.env.files.exists(&path)? {
                 self.move_aside(&path)?;
@@ -99,7 +158,7 @@ impl Repair<'_> {
     }
 
     fn ssts_of(&mut self, tablet: TabletId, version: &Version, fates: &mut Fates) -> Result<()> {
-        let edit = self.edit_of(Holder::Tablet(tablet), version, fates)?;
+        let edit = self.edit_of(version, fates)?;
         if edit != VersionEdit::default() {
             let dir = self.layout.tablet(tablet);
             let (mut manifest, _) = TabletManifest::open(self.files(), &dir, tablet)?;
@@ -115,19 +174,15 @@ impl Repair<'_> {
     }
 
     /// What is to be changed of a version for its SSTs to be whole.
-    pub(super) fn edit_of(
-        &mut self,
-        holder: Holder,
-        version: &Version,
-        fates: &mut Fates,
-    ) -> Result<VersionEdit> {
+    pub(super) fn edit_of(&mut self, version: &Version, fates: &mut Fates) -> Result<VersionEdit> {
         let mut edit = VersionEdit::default();
         for sst in version.ssts() {
-            let fate = match fates.get(&sst.id) {
+            let fate = match fates.of.get(&sst.id) {
                 Some(fate) => fate.clone(),
                 None => {
-                    let fate = self.fate(holder, sst)?;
-                    fates.insert(sst.id, fate.clone());
+                    let shown = fates.shown.get(&sst.id).map_or(&[][..], Vec::as_slice);
+                    let fate = self.fate(sst, shown)?;
+                    fates.of.insert(sst.id, fate.clone());
                     fate
                 }
             };
@@ -146,7 +201,7 @@ impl Repair<'_> {
         Ok(edit)
     }
 
-    fn fate(&mut self, holder: Holder, sst: &SstRef) -> Result<Fate> {
+    fn fate(&mut self, sst: &SstRef, shown: &[Shown]) -> Result<Fate> {
         let files = self.files();
         let path = self.layout.sst(sst.id);
         let whole_file = || Lost {
@@ -158,7 +213,7 @@ impl Repair<'_> {
             error: crate::Error::corruption(path.display(), 0, "the file is lost"),
         };
         if !files.exists(&path)? {
-            self.lose(holder, &path, &[whole_file()]);
+            self.lose(&path, &[whole_file()], shown);
             return Ok(Fate::Replaced(None));
         }
         let cache: Arc<dyn BlockCache> = Arc::new(QuickBlockCache::new(CACHE_BYTES));
@@ -166,7 +221,7 @@ impl Repair<'_> {
             Ok(reader) => reader,
             Err(error) if !is_damage(&error) => return Err(error),
             Err(_) => {
-                self.lose(holder, &path, &[whole_file()]);
+                self.lose(&path, &[whole_file()], shown);
                 return Ok(Fate::Replaced(None));
             }
         };
@@ -191,7 +246,7 @@ impl Repair<'_> {
             return Ok(Fate::Misdescribed(described));
         }
         let Rewritten { new, lost, lost_values } = self.rewrite(&reader, sst.level, &mut values)?;
-        self.lose(holder, &path, &lost);
+        self.lose(&path, &lost, shown);
         for (id, lost) in lost_values {
             let value_path = layout.value(id);
             // One copy is enough for all SSTs that name it; it is not changed.
@@ -199,22 +254,21 @@ impl Repair<'_> {
             if !known && files.exists(&value_path)? {
                 self.copy_aside(&value_path)?;
             }
-            self.lose(holder, &value_path, &lost);
+            self.lose(&value_path, &lost, shown);
         }
         let kept = new.as_ref().map_or(0, |new| new.properties.entries);
         self.did(format_args!("{}: {kept} records kept in a new SST", path.display()));
         Ok(Fate::Replaced(new))
     }
 
-    fn lose(&mut self, holder: Holder, path: &Path, lost: &[Lost]) {
+    /// Notes what is lost of the rows that are shown: what was dropped, or went into other files, is missed by nobody.
+    fn lose(&mut self, path: &Path, lost: &[Lost], shown: &[Shown]) {
         // With a filter partition no row is lost.
-        let rows = lost.iter().filter(|lost| lost.records > 0).map(|lost| LostRows {
-            holder,
-            file: path.to_path_buf(),
-            bytes: lost.offset..lost.offset + lost.bytes,
-            from_row: lost.from_row.clone(),
-            to_row: lost.to_row.clone(),
-            records: lost.records,
+        let rows = lost.iter().filter(|lost| lost.records > 0).filter_map(|lost| {
+            let (holder, from_row, to_row) = missed(lost, shown)?;
+            let bytes = lost.offset..lost.offset + lost.bytes;
+            let (file, records) = (path.to_path_buf(), lost.records);
+            Some(LostRows { holder, file, bytes, from_row, to_row, records })
         });
         self.report.lost_rows.extend(rows);
     }
@@ -329,5 +383,48 @@ impl Repair<'_> {
         files.sync_dir(&self.layout.values())?;
         self.did(format_args!("{}: given a new footer", path.display()));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backup::BackupId;
+
+    #[test]
+    fn of_a_lost_piece_the_rows_are_named_that_somebody_shows_and_who() {
+        let lost = |from: &'static str, to: &'static str| Lost {
+            offset: 0,
+            bytes: 1,
+            records: 1,
+            from_row: from.into(),
+            to_row: to.into(),
+            error: crate::Error::corruption("file", 0, "damaged"),
+        };
+        let (tablet, backup) = (Holder::Tablet(TabletId(1)), Holder::Backup(BackupId(2)));
+        let shown = |by, start: &'static str, end: &'static str| Shown {
+            rows: RowRange::new(start, end),
+            by,
+        };
+        for (shown, want) in [
+            (vec![], None),
+            (vec![shown(tablet, "", "")], Some((tablet, "d", "k"))),
+            (vec![shown(tablet, "", "d"), shown(backup, "kk", "")], None),
+            (vec![shown(tablet, "", "da")], Some((tablet, "d", "da"))),
+            (vec![shown(tablet, "k", "")], Some((tablet, "k", "k"))),
+            (vec![shown(tablet, "x", ""), shown(backup, "", "")], Some((backup, "d", "k"))),
+            (
+                vec![shown(backup, "h", "i"), shown(tablet, "e", "f"), shown(tablet, "x", "z")],
+                Some((backup, "e", "i")),
+            ),
+        ] {
+            let rows = missed(&lost("d", "k"), &shown);
+            let want = want.map(|(by, from, to)| (by, Bytes::from(from), Bytes::from(to)));
+            assert_eq!(rows, want);
+        }
+        // A block whose keys do not ascend.
+        let rows = missed(&lost("k", "d"), &[shown(tablet, "", "b")]);
+        assert_eq!(rows, Some((tablet, "k".into(), "d".into())));
+        assert_eq!(missed(&lost("k", "d"), &[]), None);
     }
 }
