@@ -79,7 +79,7 @@ struct Args {
     /// Write everything as JSON to this file
     #[arg(global = true, long)]
     json: Option<PathBuf>,
-    /// Write the tables of docs/benchmarks.md to this file
+    /// Write the bars, and every contest, as tables of Markdown to this file
     #[arg(global = true, long)]
     markdown: Option<PathBuf>,
 }

@@ -56,7 +56,7 @@ struct Args {
     /// Write everything as JSON to this file
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Write the tables of docs/benchmarks.md to this file
+    /// Write the bars, and every contest, as tables of Markdown to this file
     #[arg(long)]
     markdown: Option<PathBuf>,
 }
