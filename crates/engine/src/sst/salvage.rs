@@ -229,26 +229,28 @@ impl Walk<'_> {
 
     fn block(&mut self, entry: &IndexEntry, to_row: Bytes) -> Result<()> {
         let (offset, bytes) = place(entry.handle);
+        let from_row = self.from_row.clone();
         let info = BlockInfo {
             offset,
             bytes,
             records: entry.stats.records,
             tombstones: entry.stats.tombstones,
-            from_row: self.from_row.clone(),
+            from_row: from_row.clone(),
             to_row: to_row.clone(),
         };
         (self.on)(Piece::Block(info))?;
         if self.records {
             let mut read = 0;
             if let Err(error) = self.records(entry.handle, &mut read)? {
-                let from_row = self.from_row.clone();
+                // Not from the last row that was read: where keys do not ascend, lost ones may come before it.
+                let from_row = from_row.clone();
                 let records = entry.stats.records.saturating_sub(read);
                 let to_row = to_row.clone();
                 let lost = Lost { offset, bytes, records, from_row, to_row, error };
                 (self.on)(Piece::Lost(lost))?;
             }
         }
-        self.from_row = self.from_row.clone().max(to_row);
+        self.from_row = from_row.max(to_row);
         Ok(())
     }
 
@@ -276,7 +278,6 @@ impl Walk<'_> {
             }
             (self.on)(Piece::Record(handle.offset, Entry { key, value: data.value(&record) }))?;
             *read += 1;
-            self.from_row = Bytes::from(key.row());
             self.last_key = bytes;
             next = match data.after(&record) {
                 Ok(next) => next,
