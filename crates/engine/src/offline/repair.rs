@@ -87,7 +87,7 @@ pub struct LostRows {
     pub file: PathBuf,
     /// The bytes of that file that cannot be read.
     pub bytes: Range<u64>,
-    /// No lost row that anybody shows is less, unless the keys of a damaged block did not ascend.
+    /// No lost row that anybody shows is less, unless the file's index is wrong.
     pub from_row: Bytes,
     /// Likewise, none is greater.
     pub to_row: Bytes,

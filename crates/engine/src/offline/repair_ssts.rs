@@ -78,7 +78,7 @@ impl Fates {
 /// Who shows a row of a lost piece, and between which rows of it those are that anybody shows. `None` where nobody does.
 fn missed(lost: &Lost, shown: &[Shown]) -> Option<(Holder, Bytes, Bytes)> {
     if lost.from_row > lost.to_row {
-        // Its keys do not ascend: any row may have been in it.
+        // Separators do not ascend: any row may have been in it.
         return shown.first().map(|first| (first.by, lost.from_row.clone(), lost.to_row.clone()));
     }
     let mut pieces = shown.iter().filter_map(|Shown { rows, by }| {
@@ -422,7 +422,7 @@ mod tests {
             let want = want.map(|(by, from, to)| (by, Bytes::from(from), Bytes::from(to)));
             assert_eq!(rows, want);
         }
-        // A block whose keys do not ascend.
+        // A block whose separators do not ascend.
         let rows = missed(&lost("k", "d"), &[shown(tablet, "", "b")]);
         assert_eq!(rows, Some((tablet, "k".into(), "d".into())));
         assert_eq!(missed(&lost("k", "d"), &[]), None);

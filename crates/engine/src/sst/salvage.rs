@@ -5,12 +5,11 @@
 //!
 //! ```text
 //! | block | block | XXXXX | block | ...
-//!    ..g     g..m   m..q     q..       rows of a lost block: from the last row read before it (or the
-//!                                      separator there) to its own separator
+//!    ..g     g..m   m..q     q..       rows of a lost block: from the separator before it to its own
 //! ```
 //!
-//! Guarantees: every record handed out verified, and records ascend. A file whose footer, properties or
-//! top-level index is damaged does not open at all, and so is not walked.
+//! Guarantees: every record handed out verified, records ascend, and none lies behind the end of its partition.
+//! A file whose footer, properties or top-level index is damaged does not open at all, and so is not walked.
 
 use bytes::Bytes;
 use serde::{Serialize, Serializer};
@@ -201,20 +200,20 @@ impl Walk<'_> {
                     to_row: to_row.clone(),
                     error,
                 };
-                self.from_row = to_row;
+                self.from_row = self.from_row.clone().max(to_row);
                 return (self.on)(Piece::Lost(lost));
             }
         };
         let count = blocks.len() as u64;
         (self.on)(Piece::Partition(PartitionInfo { offset, bytes, blocks: count }))?;
-        for (entry, to_row) in blocks {
-            self.block(&entry, to_row)?;
+        for (entry, to_row, own) in blocks {
+            self.block(&entry, to_row, own.as_slice().max(separator))?;
         }
         Ok(())
     }
 
-    /// The entries of a partition, each with the greatest row that its block can hold.
-    fn blocks(&self, handle: Handle, last: bool) -> Result<Vec<(IndexEntry, Bytes)>> {
+    /// The entries of a partition, each with the greatest row that its block can hold, and its separator.
+    fn blocks(&self, handle: Handle, last: bool) -> Result<Vec<(IndexEntry, Bytes, Vec<u8>)>> {
         let block = self.reader.read_block(handle, BlockKind::Index)?;
         let malformed = |_| self.reader.damaged(handle.offset, "an index partition is malformed");
         let index = block.index().map_err(malformed)?;
@@ -222,12 +221,14 @@ impl Walk<'_> {
             .map(|at| {
                 let entry = self.reader.data_entry(index, at).map_err(malformed)?;
                 let separator = index.separator(at).map_err(malformed)?;
-                Ok((entry, self.to_row(&separator, last && at + 1 == index.len())))
+                let to_row = self.to_row(&separator, last && at + 1 == index.len());
+                Ok((entry, to_row, separator))
             })
             .collect()
     }
 
-    fn block(&mut self, entry: &IndexEntry, to_row: Bytes) -> Result<()> {
+    /// Keys of the block are less than both its separator and that of its partition, of which `end` is the greater.
+    fn block(&mut self, entry: &IndexEntry, to_row: Bytes, end: &[u8]) -> Result<()> {
         let (offset, bytes) = place(entry.handle);
         let from_row = self.from_row.clone();
         let info = BlockInfo {
@@ -241,7 +242,7 @@ impl Walk<'_> {
         (self.on)(Piece::Block(info))?;
         if self.records {
             let mut read = 0;
-            if let Err(error) = self.records(entry.handle, &mut read)? {
+            if let Err(error) = self.records(entry.handle, end, &mut read)? {
                 // Not from the last row that was read: where keys do not ascend, lost ones may come before it.
                 let from_row = from_row.clone();
                 let records = entry.stats.records.saturating_sub(read);
@@ -255,7 +256,7 @@ impl Walk<'_> {
     }
 
     /// Hands out the records of a block and counts them. The outer error is that of `on`, the inner one damage.
-    fn records(&mut self, handle: Handle, read: &mut u64) -> Result<Result<()>> {
+    fn records(&mut self, handle: Handle, end: &[u8], read: &mut u64) -> Result<Result<()>> {
         let reader = self.reader;
         let malformed = || reader.damaged(handle.offset, "a data block is malformed");
         let block = match reader.read_block(handle, BlockKind::Data) {
@@ -275,6 +276,13 @@ impl Walk<'_> {
             let Ok(key) = KeyView::parse(&bytes) else { return Ok(Err(malformed())) };
             if bytes <= self.last_key {
                 return Ok(Err(reader.damaged(handle.offset, "keys do not ascend")));
+            }
+            // Handed out, it would leave all blocks up to it without their records. It takes two separators to say so, since one
+            // that is wrong by itself must not cost the records of its block.
+            if *bytes >= *end {
+                return Ok(Err(
+                    reader.damaged(handle.offset, "a key does not belong into the block")
+                ));
             }
             (self.on)(Piece::Record(handle.offset, Entry { key, value: data.value(&record) }))?;
             *read += 1;

@@ -21,6 +21,7 @@ use crate::read::RecordInRow;
 
 mod coarse;
 mod pages;
+mod salvage;
 
 const ID: FileId = 42;
 
