@@ -145,6 +145,7 @@ fn read_file(bytes: Vec<u8>) {
     files.put_contents(Path::new(PATH), bytes);
     if let Ok(reader) = open(&files) {
         let _ = (reader.verify(&mut |_| {}), reader.index_rows(), reader.resident_bytes());
+        let _ = reader.walk(true, &mut |_| Ok(()));
         let _ = reader.properties().tombstones();
         let _ = (reader.pin(), reader.index_memory(), reader.unpin());
         let _ = (reader.approximate_offset(b""), reader.approximate_offset(b"row\x00\x01"));
