@@ -230,13 +230,12 @@ impl Walk<'_> {
     /// Keys of the block are less than both its separator and that of its partition, of which `end` is the greater.
     fn block(&mut self, entry: &IndexEntry, to_row: Bytes, end: &[u8]) -> Result<()> {
         let (offset, bytes) = place(entry.handle);
-        let from_row = self.from_row.clone();
         let info = BlockInfo {
             offset,
             bytes,
             records: entry.stats.records,
             tombstones: entry.stats.tombstones,
-            from_row: from_row.clone(),
+            from_row: self.from_row.clone(),
             to_row: to_row.clone(),
         };
         (self.on)(Piece::Block(info))?;
@@ -244,14 +243,14 @@ impl Walk<'_> {
             let mut read = 0;
             if let Err(error) = self.records(entry.handle, end, &mut read)? {
                 // Not from the last row that was read: where keys do not ascend, lost ones may come before it.
-                let from_row = from_row.clone();
+                let from_row = self.from_row.clone();
                 let records = entry.stats.records.saturating_sub(read);
                 let to_row = to_row.clone();
                 let lost = Lost { offset, bytes, records, from_row, to_row, error };
                 (self.on)(Piece::Lost(lost))?;
             }
         }
-        self.from_row = from_row.max(to_row);
+        self.from_row = self.from_row.clone().max(to_row);
         Ok(())
     }
 

@@ -124,6 +124,16 @@ fn write(files: &TestFiles, records: &[Sample], options: SstOptions) -> SstSumma
     writer.finish().unwrap()
 }
 
+/// Puts other data of the same length into a frame, under a checksum that holds.
+fn put_frame(files: &TestFiles, offset: u64, data: &[u8]) {
+    let mut frame = Vec::new();
+    let method = frame::Method::None;
+    frame::Framer::new(Compression::None).frame(data, method, ID, offset, &mut frame);
+    let (mut bytes, start) = (files.contents(&path()), offset as usize);
+    bytes[start..start + frame.len()].copy_from_slice(&frame);
+    files.put(&path(), bytes);
+}
+
 fn open(files: &TestFiles, cache_bytes: u64) -> Result<Arc<SstReader>> {
     SstReader::open(files, &path(), ID, Arc::new(QuickBlockCache::new(cache_bytes)))
 }

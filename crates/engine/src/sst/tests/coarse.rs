@@ -1,6 +1,7 @@
 //! The coarse filter of a file: what it spares, and that a damaged one costs nothing else.
 
 use super::pages::noise_rows;
+use super::salvage::walked;
 use super::*;
 use crate::error::ErrorKind;
 use crate::io::{Fault, FaultFiles, FaultOp};
@@ -86,14 +87,8 @@ fn a_damaged_one_is_named_and_fails_no_read() {
     let error = reader.verify(&mut |_| ()).unwrap_err();
     let place = format!("offset {offset}: checksum");
     assert!(error.message().contains(&place), "{error}");
-    let mut lost = Vec::new();
-    let mut note = |piece: Piece<'_>| {
-        if let Piece::Lost(piece) = piece {
-            lost.push((piece.offset, piece.records));
-        }
-        Ok(())
-    };
-    reader.walk(true, &mut note).unwrap();
+    let (_, lost) = walked(&reader);
+    let lost: Vec<_> = lost.iter().map(|piece| (piece.offset, piece.records)).collect();
     assert_eq!(lost, [(offset, 0)]);
 }
 
@@ -101,14 +96,8 @@ fn a_damaged_one_is_named_and_fails_no_read() {
 fn verify_notices_one_that_does_not_know_a_row() {
     let (files, _) = rows_of_300_bytes();
     let filter = open(&files, 1 << 20).unwrap().properties().filter;
-    let mut bytes = files.contents(&path());
-    let (start, len) = (filter.coarse_offset as usize, filter.coarse_bytes as usize);
-    let mut frame = Vec::new();
-    let empty = vec![0; len - frame::TRAILER_LEN];
-    let (method, offset) = (frame::Method::None, filter.coarse_offset);
-    frame::Framer::new(Compression::None).frame(&empty, method, ID, offset, &mut frame);
-    bytes[start..start + len].copy_from_slice(&frame);
-    files.put(&path(), bytes);
+    let empty = vec![0; filter.coarse_bytes as usize - frame::TRAILER_LEN];
+    put_frame(&files, filter.coarse_offset, &empty);
     // Also where the cache has no room for it.
     for cache_bytes in [1 << 20, 1] {
         let error = open(&files, cache_bytes).unwrap().verify(&mut |_| ()).unwrap_err();

@@ -3,7 +3,7 @@
 use super::*;
 
 /// The keys of all records that a walk hands out, and the places of what is lost.
-fn walked(reader: &SstReader) -> (Vec<Vec<u8>>, Vec<Lost>) {
+pub(super) fn walked(reader: &SstReader) -> (Vec<Vec<u8>>, Vec<Lost>) {
     let (mut keys, mut lost) = (Vec::new(), Vec::new());
     let mut note = |piece: Piece<'_>| {
         match piece {
@@ -40,16 +40,11 @@ fn rows() -> (TestFiles, Vec<Sample>) {
 
 /// Changes the first byte of the first row that a block, or an index partition, says in full, and its checksum.
 fn change_row(files: &TestFiles, offset: u64, len: u64, byte: u8) {
-    let mut bytes = files.contents(&path());
     let (start, end) = (offset as usize, (offset + len) as usize);
-    let mut data = bytes[start..end - frame::TRAILER_LEN].to_vec();
+    let mut data = files.contents(&path())[start..end - frame::TRAILER_LEN].to_vec();
     let at = data.windows(4).position(|window| window == b"row-").unwrap();
     data[at] = byte;
-    let mut sealed = Vec::new();
-    let method = frame::Method::None;
-    frame::Framer::new(Compression::None).frame(&data, method, ID, offset, &mut sealed);
-    bytes[start..end].copy_from_slice(&sealed);
-    files.put(&path(), bytes);
+    put_frame(files, offset, &data);
 }
 
 #[test]
