@@ -243,7 +243,7 @@ fn keep_house_at(engine: &Engine, delete_bytes_per_second: u64) -> Option<Durati
     let more = engine.trim_log().then_some(Duration::ZERO);
     let core = engine.core();
     let expiry = engine.expire_changes(delete_bytes_per_second);
-    let removal = core.store.remove_doomed(delete_bytes_per_second);
+    let removal = core.remove_doomed(delete_bytes_per_second);
     // Memory that a read held is given back without anybody being told.
     core.room.notify_waiters();
     [more, expiry, removal].into_iter().flatten().min()

@@ -16,7 +16,7 @@ use crate::compaction::space::Space;
 use crate::db::Engine;
 use crate::db::{Health, HeldBy};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{Env, FileLock};
+use crate::io::{Env, FileLock, Removed};
 use crate::layout::Layout;
 use crate::log::CommitPipeline;
 use crate::manifest::is_shortage;
@@ -240,6 +240,19 @@ impl Core {
                 self.fail(error);
             }
         })
+    }
+
+    /// Gives the space of a file back whose name was removed from a directory. Where the directory cannot be synced, which makes the
+    /// engine read-only, the file may come back with a crash, and so goes as it is.
+    pub(crate) fn give_back(&self, removed: Removed, dir: &Path) {
+        if removed.is_large() && self.sync_dir(dir).is_ok() {
+            removed.give_back();
+        }
+    }
+
+    /// Removes files that nobody needs, as [`SstStore::remove_doomed`] does.
+    pub(crate) fn remove_doomed(&self, bytes_per_second: u64) -> Option<Duration> {
+        self.store.remove_doomed(bytes_per_second, &|removed, dir| self.give_back(removed, dir))
     }
 
     /// An error if writes are not taken.

@@ -583,8 +583,10 @@ impl Engine {
         // Whoever is still at work may not write into a directory that is another process's.
         self.meta.close();
         result = result.and(self.core.pipeline.close());
-        // When all else is safe: it may take long, and the next open removes what is left of them.
-        while self.core.store.remove_doomed(0) == Some(Duration::ZERO) {}
+        // When all else is safe: it may take long, and the next open removes what is left of them. Nobody is to be spared any more.
+        while self.core.store.remove_doomed(0, &|removed, _| drop(removed)) == Some(Duration::ZERO)
+        {
+        }
         self.core.unlock();
         result
     }

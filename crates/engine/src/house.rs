@@ -38,7 +38,7 @@ impl Engine {
 
     /// Removes log segments that no tablet needs, and keeps what change streams need of them; where the log is over its
     /// limit, sends the tablets that pin the oldest segment to be flushed. Whether there is more to be done at
-    /// once: what takes long is done for one segment at a time.
+    /// once: segments are removed one at a time, since that may take long.
     pub(crate) fn trim_log(&self) -> bool {
         let core = self.core();
         let segments = core.pipeline.log().segments();
@@ -77,10 +77,11 @@ impl Engine {
                         continue;
                     }
                 }
-                if let Err(error) = core.pipeline.log().remove_segment(segment.id) {
-                    tracing::warn!(segment = segment.id, %error, "cannot remove a log segment");
-                } else if !kept.is_empty() {
-                    return true;
+                match core.pipeline.log().remove_segment(segment.id) {
+                    Ok(()) => return true,
+                    Err(error) => {
+                        tracing::warn!(segment = segment.id, %error, "cannot remove a log segment");
+                    }
                 }
             } else if oldest_pinned {
                 oldest_pinned = false;

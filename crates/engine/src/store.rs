@@ -3,7 +3,7 @@
 //! backup keeps it, by the housekeeping thread, so that no request pays for it.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::cache::BlockCache;
 use crate::error::{Error, ErrorKind, Result};
 use crate::holdings::Holdings;
-use crate::io::Env;
+use crate::io::{Env, Removed};
 use crate::layout::Layout;
 use crate::manifest::SstRef;
 use crate::sst::{FileId, SstReader};
@@ -205,10 +205,14 @@ impl SstStore {
         self.removable.lock().unwrap_or_else(PoisonError::into_inner).push(path, bytes);
     }
 
-    /// Removes files that nobody needs, for [`REMOVAL_MICROS`] and one at least; of those as many as `bytes_per_second` lets go
+    /// Removes files that nobody needs, for [`REMOVAL_MICROS`] and one at least, and has their space given back; of those as many as `bytes_per_second` lets go
     /// now, 0 for any number. Says how long the next has to wait, if there is one: not at all where it is only the caller's turn to
     /// do something else. One that cannot be removed is tried again after a while.
-    pub(crate) fn remove_doomed(&self, bytes_per_second: u64) -> Option<Duration> {
+    pub(crate) fn remove_doomed(
+        &self,
+        bytes_per_second: u64,
+        give_back: &dyn Fn(Removed, &Path),
+    ) -> Option<Duration> {
         let begun = self.env.clock.monotonic_micros();
         loop {
             let now = self.env.clock.monotonic_micros();
@@ -236,7 +240,13 @@ impl SstStore {
                 removable.next_at_micros = now.saturating_add(takes);
                 (path, bytes)
             };
-            let Err(error) = self.env.files.remove(&path) else { continue };
+            let error = match self.env.files.remove_large(&path) {
+                Ok(removed) => {
+                    give_back(removed, path.parent().unwrap_or(Path::new("")));
+                    continue;
+                }
+                Err(error) => error,
+            };
             tracing::warn!(file = %path.display(), %error, "cannot remove an obsolete file");
             if error.kind() != ErrorKind::NotFound {
                 let mut removable = self.removable.lock().unwrap_or_else(PoisonError::into_inner);
@@ -416,14 +426,14 @@ mod tests {
     #[test]
     fn obsolete_files_go_at_their_pace_and_all_at_once_without_one() {
         let (store, files, clock) = store(&[64 * MIB; 4]);
-        let wait = store.remove_doomed(128 * MIB).unwrap();
+        let wait = store.remove_doomed(128 * MIB, &|_, _| {}).unwrap();
         assert_eq!((left(&files), wait), (3, Duration::from_millis(500)));
-        assert_eq!(store.remove_doomed(128 * MIB), Some(wait));
+        assert_eq!(store.remove_doomed(128 * MIB, &|_, _| {}), Some(wait));
         assert_eq!((left(&files), store.removable_bytes()), (3, 3 * 64 * MIB));
         clock.advance_micros(500_000);
-        store.remove_doomed(128 * MIB);
+        store.remove_doomed(128 * MIB, &|_, _| {});
         assert_eq!(left(&files), 2);
-        assert_eq!(store.remove_doomed(0), None);
+        assert_eq!(store.remove_doomed(0, &|_, _| {}), None);
         assert_eq!((left(&files), store.removable_bytes()), (0, 0));
     }
 
@@ -432,7 +442,7 @@ mod tests {
         let (store, files, clock) = store(&vec![10_000; 5_000]);
         let mut waits = 0;
         // Each takes ten microseconds of it, so that a hundred of them are worth a wait.
-        while let Some(wait) = store.remove_doomed(1_000_000_000) {
+        while let Some(wait) = store.remove_doomed(1_000_000_000, &|_, _| {}) {
             waits += 1;
             clock.advance_micros(u64::try_from(wait.as_micros()).unwrap());
         }
@@ -443,19 +453,23 @@ mod tests {
     #[test]
     fn a_backlog_of_obsolete_files_is_not_kept_for_the_sake_of_quiet() {
         let (store, files, _clock) = store(&[1 << 30; 7]);
-        store.remove_doomed(MIB);
+        store.remove_doomed(MIB, &|_, _| {});
         assert_eq!(left(&files), 4, "down to what may wait");
     }
 
     #[test]
     fn others_have_their_turn_while_a_large_table_is_removed() {
         let (store, files) = store_by(Arc::new(SlowDisk(ManualClock::new(1))), &[1 << 30; 1_000]);
-        assert_eq!(store.remove_doomed(MIB), Some(Duration::ZERO), "it is to be called again");
+        assert_eq!(
+            store.remove_doomed(MIB, &|_, _| {}),
+            Some(Duration::ZERO),
+            "it is to be called again"
+        );
         let some = REMOVAL_MICROS as usize / 1_000;
         assert!((1_000 - some..1_000).contains(&left(&files)), "{}", left(&files));
-        while store.remove_doomed(MIB) == Some(Duration::ZERO) {}
+        while store.remove_doomed(MIB, &|_, _| {}) == Some(Duration::ZERO) {}
         assert_eq!(left(&files), 4, "down to what may wait");
-        while store.remove_doomed(0) == Some(Duration::ZERO) {}
+        while store.remove_doomed(0, &|_, _| {}) == Some(Duration::ZERO) {}
         assert_eq!(left(&files), 0);
     }
 }

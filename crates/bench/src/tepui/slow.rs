@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use tepui_engine::Result;
 use tepui_engine::io::{
     Attached, Attempt, DeviceFile, DirEntry, FileLock, Files, IoEngine, IoMetrics, RandomFile,
-    ReadRequest, WritableFile,
+    ReadRequest, Removed, WritableFile,
 };
 
 /// How slow.
@@ -113,6 +113,10 @@ impl Files for SlowFiles {
 
     fn remove(&self, path: &Path) -> Result<()> {
         self.0.remove(path)
+    }
+
+    fn remove_large(&self, path: &Path) -> Result<Removed> {
+        self.0.remove_large(path)
     }
 
     fn remove_dir(&self, dir: &Path) -> Result<()> {

@@ -117,7 +117,7 @@ impl ChangeLog {
             );
         }
         let gone = |file: &mut Arc<ChangeFile>| given_up.contains(&file.segment);
-        // The names' removals are not synced: where a crash brings a file back, it is given up again.
+        // Where a crash brings a file back, before its removal is durable, it is given up again.
         for file in self.files().extract_if(.., gone) {
             core.store.remove_later(self.dir.join(file.name()), file.bytes);
         }

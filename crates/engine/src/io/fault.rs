@@ -17,7 +17,7 @@ use bytes::Bytes;
 use rustix::io::Errno;
 
 use super::device::{Attempt, DeviceFile, retry_once};
-use super::{DirEntry, DiskSpace, FileLock, Files, IoMetrics, RandomFile, WritableFile};
+use super::{DirEntry, DiskSpace, FileLock, Files, IoMetrics, RandomFile, Removed, WritableFile};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A kind of operation.
@@ -317,6 +317,11 @@ impl Files for FaultFiles {
         self.inner.remove(path)
     }
 
+    fn remove_large(&self, path: &Path) -> Result<Removed> {
+        self.check(FaultOp::Remove, path)?;
+        self.inner.remove_large(path)
+    }
+
     fn remove_dir(&self, dir: &Path) -> Result<()> {
         self.check(FaultOp::RemoveDir, dir)?;
         self.inner.remove_dir(dir)
@@ -387,6 +392,10 @@ impl WritableFile for FaultWritable {
             return Err(Error::new(ErrorKind::NoSpace, text));
         }
         Ok(())
+    }
+
+    fn begin_sync(&mut self) -> Result<()> {
+        self.inner.begin_sync()
     }
 
     fn sync(&mut self) -> Result<()> {

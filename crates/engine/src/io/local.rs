@@ -15,6 +15,8 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsFd;
+#[cfg(target_os = "linux")]
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +29,9 @@ use rustix::io::Errno;
 use super::device::{DeviceFile, READ_UNCHECKED_BYTES_MAX, read_blocking};
 #[cfg(target_os = "linux")]
 use super::direct::{DirectWritable, Refusal};
-use super::{DirEntry, DiskSpace, FileLock, Files, IoMetrics, IoMode, RandomFile, WritableFile};
+use super::{
+    DirEntry, DiskSpace, FileLock, Files, IoMetrics, IoMode, RandomFile, Removed, WritableFile,
+};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Alignment of direct reads where the kernel does not tell (before 6.1): the largest sector that disks
@@ -38,6 +42,10 @@ const DIRECT_ALIGN_UNKNOWN: usize = 4096;
 /// Largest alignment that is believed; a file system that asks for more is read through the page cache.
 #[cfg(target_os = "linux")]
 const DIRECT_ALIGN_MAX: u32 = 64 << 10;
+
+/// What is told ahead ends with a whole page: half a page would be written twice.
+#[cfg(target_os = "linux")]
+const PAGE_BYTES: u64 = 4096;
 
 /// What is laid out ahead, piece by piece.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -177,7 +185,7 @@ impl Files for LocalFiles {
             .create_new(true)
             .open(path)
             .map_err(|e| failed("create", path, &e))?;
-        Ok(Box::new(LocalWritable { file, path: path.to_owned(), len: 0, laid_out: 0 }))
+        Ok(Box::new(LocalWritable { file, path: path.to_owned(), len: 0, laid_out: 0, told: 0 }))
     }
 
     #[cfg(target_os = "linux")]
@@ -260,6 +268,10 @@ impl Files for LocalFiles {
         fs::remove_file(path).map_err(|e| failed("remove", path, &e))
     }
 
+    fn remove_large(&self, path: &Path) -> Result<Removed> {
+        super::pieces::remove(path).map_err(|e| failed("remove", path, &e))
+    }
+
     fn remove_dir(&self, dir: &Path) -> Result<()> {
         fs::remove_dir(dir).map_err(|e| failed("remove directory", dir, &e))
     }
@@ -322,6 +334,8 @@ struct LocalWritable {
     len: u64,
     /// Up to here the file has bytes that were appended, or zeros.
     laid_out: u64,
+    /// Up to here the device has been told of what was appended.
+    told: u64,
 }
 
 impl WritableFile for LocalWritable {
@@ -333,6 +347,28 @@ impl WritableFile for LocalWritable {
 
     fn sync(&mut self) -> Result<()> {
         self.file.sync_data().map_err(|e| failed("sync", &self.path, &e))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn begin_sync(&mut self) -> Result<()> {
+        let to = self.len - self.len % PAGE_BYTES;
+        if to <= self.told {
+            return Ok(());
+        }
+        let (from, bytes) = (self.told as libc::off64_t, (to - self.told) as libc::off64_t);
+        self.told = to;
+        let (fd, flags) = (self.file.as_raw_fd(), libc::SYNC_FILE_RANGE_WRITE);
+        // SAFETY: the descriptor is open, and no memory is involved.
+        let begun = unsafe { libc::sync_file_range(fd, from, bytes, flags) };
+        let error = if begun == 0 { return Ok(()) } else { std::io::Error::last_os_error() };
+        match error.raw_os_error() {
+            // What the disk says of these bytes may be told but once.
+            Some(libc::EIO | libc::ENOSPC | libc::EDQUOT | libc::EROFS) => {
+                Err(failed("write", &self.path, &error))
+            }
+            // A file system that knows no such thing.
+            _ => Ok(()),
+        }
     }
 
     fn len(&self) -> u64 {

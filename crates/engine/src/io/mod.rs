@@ -14,6 +14,7 @@ mod fault;
 mod local;
 mod memory;
 mod metrics;
+mod pieces;
 #[cfg(target_os = "linux")]
 mod regions;
 mod spawn;
@@ -38,6 +39,7 @@ pub use fault::{AppendHook, Fault, FaultFiles, FaultOp, FileHook};
 pub use local::LocalFiles;
 pub use memory::{CrashMode, MemoryFiles};
 pub use metrics::{IoFigures, IoMetrics};
+pub use pieces::Removed;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) use regions::is_lent;
 pub use spawn::{SeededRng, SystemRng, ThreadSpawner};
@@ -167,6 +169,11 @@ pub trait Files: Send + Sync + Debug {
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> Result<()>;
+    /// Removes a file that may be large and that nobody needs, whose space is to be [given back](Removed::give_back) once its directory is
+    /// synced. Who has it open reads on.
+    fn remove_large(&self, path: &Path) -> Result<Removed> {
+        self.remove(path).map(|()| Removed::default())
+    }
     /// Removes an empty directory.
     fn remove_dir(&self, dir: &Path) -> Result<()>;
     /// Makes the names in a directory durable.
@@ -187,6 +194,11 @@ pub trait FileLock: Send + Sync + Debug {}
 pub trait WritableFile: Send + Debug {
     /// Appends all of `data`.
     fn append(&mut self, data: &[u8]) -> Result<()>;
+    /// Has the device begin with what was appended, because a sync follows: one of megabytes would else begin with the first of them when
+    /// the last is in the page cache. May do nothing.
+    fn begin_sync(&mut self) -> Result<()> {
+        Ok(())
+    }
     /// Makes what was appended durable (`fdatasync`).
     fn sync(&mut self) -> Result<()>;
     /// Bytes appended so far.

@@ -297,6 +297,27 @@ impl Replay<'_> {
     }
 }
 
+impl LocalLog {
+    /// Makes the names in the log's directory durable, in the place of who writes the log and does so for its new segments; whether it
+    /// could be tried. A failure ends the log, as theirs does: another sync would succeed and prove nothing of their names.
+    fn sync_dir(&self) -> Result<bool> {
+        let Some(observer) = self.observer.get() else { return Ok(false) };
+        let Ok(_worker) = self.worker.lock() else { return Ok(false) };
+        if lock(&self.shared.queue).failed.is_some() {
+            return Ok(false);
+        }
+        match self.shared.files.sync_dir(&self.shared.dir) {
+            Ok(()) => Ok(true),
+            // Too few open files: nothing was synced.
+            Err(error) if error.kind() == ErrorKind::Exhausted => Ok(false),
+            Err(error) => {
+                self.shared.fail(&error, observer.as_ref());
+                Err(error)
+            }
+        }
+    }
+}
+
 impl CommitLog for LocalLog {
     fn start(&self, observer: Arc<dyn LogObserver>) -> Result<()> {
         lock(&self.shared.queue).check()?;
@@ -355,6 +376,10 @@ impl CommitLog for LocalLog {
         self.shared.metrics.figures()
     }
 
+    fn bulk_in(&self, micros: u64) -> Option<u64> {
+        self.shared.metrics.bulk_in(micros)
+    }
+
     fn remove_segment(&self, id: u64) -> Result<()> {
         let find = |segments: &[Arc<SegmentInfo>]| segments.iter().position(|s| s.id == id);
         let path = self.shared.dir.join(segment_name(id));
@@ -369,13 +394,17 @@ impl CommitLog for LocalLog {
             }
             segments.remove(at)
         };
-        // The name's removal is not synced: where a crash brings the segment back, its batches are
-        // replayed, found to be flushed, and it is removed again.
-        self.shared.files.remove(&path).inspect_err(|_| {
+        // Where a crash brings the segment back, before the directory is synced, its batches are replayed, found to be flushed, and it is
+        // removed again.
+        let removed = self.shared.files.remove_large(&path).inspect_err(|_| {
             let mut segments = lock(&self.shared.segments);
             segments.push(info);
             segments.sort_unstable_by_key(|s| s.id);
-        })
+        })?;
+        if removed.is_large() && self.sync_dir()? {
+            removed.give_back();
+        }
+        Ok(())
     }
 
     fn held(&self) -> Option<String> {

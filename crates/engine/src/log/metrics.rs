@@ -9,6 +9,13 @@ pub const SYNC_BUCKETS_MICROS: [u64; 15] = [
     1_000_000, 5_000_000,
 ];
 
+/// Bytes of a group below which its time is that of a sync.
+const SMALL_GROUP_BYTES: u64 = 32 << 10;
+/// Bytes of a group from which on the time that it takes beyond that says something of what more of them would.
+const BULK_GROUP_BYTES_MIN: u64 = 256 << 10;
+/// Bytes a second at which a group counts at most, so that one in memory that takes no time is soon forgotten.
+const BULK_RATE_MAX: u64 = 2 << 30;
+
 /// Counters since the log was opened. Written by the log's thread once a group, so plain atomics do.
 #[derive(Debug, Default)]
 pub(super) struct LogMetrics {
@@ -22,6 +29,10 @@ pub(super) struct LogMetrics {
     segments: AtomicU64,
     segment_retries: AtomicU64,
     laid_out_bytes: AtomicU64,
+    /// Bytes a second of recent large groups, beyond a small one's time; 0 before the first.
+    bulk_rate: AtomicU64,
+    /// Microseconds of recent small groups; 0 before the first.
+    small_micros: AtomicU64,
 }
 
 /// The counters at one moment.
@@ -82,6 +93,26 @@ impl LogMetrics {
         self.bytes.fetch_add(group.bytes, Ordering::Relaxed);
     }
 
+    /// A group of so many bytes took so long. One that took long after others that did not counts little.
+    pub(super) fn took(&self, bytes: u64, micros: u64) {
+        if bytes > 0 && bytes < SMALL_GROUP_BYTES {
+            follow(&self.small_micros, micros);
+        } else if bytes >= BULK_GROUP_BYTES_MIN {
+            let beyond = micros.saturating_sub(self.small_micros.load(Ordering::Relaxed)).max(1);
+            let rate = bytes.saturating_mul(1_000_000) / beyond;
+            follow(&self.bulk_rate, rate.min(BULK_RATE_MAX));
+        }
+    }
+
+    /// Bytes that a large group takes so long for, and two small ones' time: where syncs are slow, large groups have to be worth them. `None`
+    /// before there was a group of either kind: where nobody writes little, nobody waits.
+    pub(super) fn bulk_in(&self, micros: u64) -> Option<u64> {
+        let known = |of: &AtomicU64| Some(of.load(Ordering::Relaxed)).filter(|value| *value > 0);
+        let (rate, small) = (known(&self.bulk_rate)?, known(&self.small_micros)?);
+        let micros = micros.saturating_add(small.saturating_mul(2));
+        Some(rate.saturating_mul(micros) / 1_000_000)
+    }
+
     pub(super) fn sync(&self, micros: u64) {
         let bucket = SYNC_BUCKETS_MICROS.partition_point(|end| *end < micros);
         if let Some(count) = self.syncs.get(bucket) {
@@ -103,9 +134,56 @@ impl LogMetrics {
     }
 }
 
+/// Follows a figure, an eighth of the way at a time.
+fn follow(figure: &AtomicU64, now: u64) {
+    let known = match figure.load(Ordering::Relaxed) {
+        0 => now,
+        known => known,
+    };
+    figure.store((known.saturating_mul(7) / 8 + now / 8).max(1), Ordering::Relaxed);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What groups say of a disk whose syncs take `sync` microseconds, beside `rate` bytes in each, where half of what is let in is one
+    /// group, and a small one follows each.
+    fn bulk_on_a_disk(metrics: &LogMetrics, sync: u64, rate: u64) -> u64 {
+        let mut room = 8 << 20;
+        for _ in 0..200 {
+            metrics.took(1_000, sync);
+            let group = room / 2;
+            metrics.took(group, sync + group / rate);
+            room = metrics.bulk_in(8_000).unwrap().clamp(1 << 20, 8 << 20);
+        }
+        room
+    }
+
+    #[test]
+    fn bulk_is_measured_beyond_the_time_of_a_sync() {
+        let metrics = LogMetrics::default();
+        metrics.took(8 << 20, 50_000);
+        assert_eq!(metrics.bulk_in(8_000), None, "nobody writes little");
+        // A quick disk of 200 MB/s: 8 ms, and two syncs.
+        let room = bulk_on_a_disk(&metrics, 300, 200);
+        assert!((1_650_000..1_800_000).contains(&room), "{room}");
+        // 5 ms for a sync, and 500 MB/s beyond: groups of 2 MiB would take most of their time for the sync.
+        let room = bulk_on_a_disk(&metrics, 5_000, 500);
+        assert_eq!(room, 8 << 20);
+        let room = bulk_on_a_disk(&metrics, 5_000, 100);
+        assert!((1_700_000..1_900_000).contains(&room), "{room}");
+        // It does not fall by itself.
+        assert!(bulk_on_a_disk(&metrics, 2_000, 300) > 3_400_000);
+    }
+
+    #[test]
+    fn one_group_that_took_long_changes_little() {
+        let metrics = LogMetrics::default();
+        let room = bulk_on_a_disk(&metrics, 300, 200);
+        metrics.took(1 << 20, 60_000_000);
+        assert!(metrics.bulk_in(8_000).unwrap() > room * 6 / 7);
+    }
 
     #[test]
     fn syncs_are_counted_by_how_long_they_took() {

@@ -187,6 +187,9 @@ pub trait CommitLog: Send + Sync + Debug {
     fn segments(&self) -> Vec<Arc<SegmentInfo>>;
     /// Counters since it was opened.
     fn figures(&self) -> LogFigures;
+    /// Bytes of a large group that small writes wait so long for, and two syncs more, as groups were of late; `None` where that is not known,
+    /// or nobody writes little.
+    fn bulk_in(&self, micros: u64) -> Option<u64>;
     /// Removes a sealed segment whose batches nobody needs. Blocks.
     fn remove_segment(&self, id: u64) -> Result<()>;
     /// Why batches wait, where they have for a while and the log goes on by itself once it can.

@@ -54,12 +54,19 @@ use crate::relay;
 pub const LOG_QUEUE_BYTES_MAX: u32 = 64 << 20;
 
 /// Bytes from which on batches that are queued together are bulk: they take their turns among each other, so that a small
-/// write behind them waits for [`BULK_QUEUE_BYTES_MAX`] at most and not for the whole queue.
+/// write behind them waits for [some of it](BULK_QUEUE_MICROS) and not for the whole queue.
 const BULK_BYTES_MIN: u64 = 32 << 10;
 
-/// Bytes of bulk that are queued or being synced: some milliseconds of a disk's time. Fewer, and the log's thread would wait
-/// for writers between two groups.
+/// Bytes of bulk that are queued or being synced, at most: more would be no faster.
 const BULK_QUEUE_BYTES_MAX: u32 = 8 << 20;
+
+/// And at least, however slow the log is: with fewer, each group would be a few writes of bulk, and syncs would be most of what it does.
+const BULK_QUEUE_BYTES_MIN: u64 = 1 << 20;
+
+/// Between them, what the log takes so long for, and the time of two syncs, as the groups before were: a small write waits for that much, or
+/// for one larger row. Shorter, and the disk would be idle for a good part of the time, while writers hear of the last group and queue the
+/// next.
+const BULK_QUEUE_MICROS: u64 = 8_000;
 
 /// What a batch counts for beyond its bytes: its places in the queues and its waiter. Keeps a flood of
 /// tiny batches within the same memory.
@@ -311,7 +318,8 @@ impl CommitPipeline {
         let overhead = ENTRY_OVERHEAD_BYTES.saturating_mul(batches as u64);
         let bytes = (bytes as u64).saturating_add(overhead);
         let share = |most: u32| u32::try_from(bytes).unwrap_or(u32::MAX).min(most);
-        let bulk = (bytes >= BULK_BYTES_MIN).then(|| share(BULK_QUEUE_BYTES_MAX));
+        let bulk = (bytes >= BULK_BYTES_MIN)
+            .then(|| bulk_share(bytes, self.log.bulk_in(BULK_QUEUE_MICROS)));
         let bulk = match bulk {
             Some(share) => Some(self.pass(&self.shared.bulk_gate, share, bytes).await?),
             None => None,
@@ -488,6 +496,15 @@ impl CommitPipeline {
         self.shared.close_gates();
         self.log.close()
     }
+}
+
+/// What bulk of so many bytes takes of the [`BULK_QUEUE_BYTES_MAX`] of its gate, where the log takes no more than `room` in its time: then a
+/// byte counts as several.
+fn bulk_share(bytes: u64, room: Option<u64>) -> u32 {
+    let most = u64::from(BULK_QUEUE_BYTES_MAX);
+    let room = room.unwrap_or(most).clamp(BULK_QUEUE_BYTES_MIN, most);
+    let share = bytes.min(room).saturating_mul(most) / room;
+    u32::try_from(share).unwrap_or(BULK_QUEUE_BYTES_MAX)
 }
 
 impl Drop for CommitPipeline {

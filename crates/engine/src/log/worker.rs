@@ -137,6 +137,11 @@ enum Work {
 }
 
 impl Shared {
+    /// The writer of a segment, as this log syncs.
+    fn writer(&self, writer: RecordWriter) -> RecordWriter {
+        if self.options.sync == SyncMode::Always { writer.syncs_soon() } else { writer }
+    }
+
     /// The next thing to do; waits for it. An error when the log has failed elsewhere.
     fn next_work(&self, deadline_micros: Option<u64>, gather: &mut Gather) -> Result<Work> {
         let mut queue = lock(&self.queue);
@@ -252,7 +257,7 @@ impl Shared {
     }
 
     /// Ends the log with an error, once: first nothing more is taken, then everybody is told.
-    fn fail(&self, error: &Error, observer: &dyn LogObserver) {
+    pub(super) fn fail(&self, error: &Error, observer: &dyn LogObserver) {
         let dropped = {
             let mut queue = lock(&self.queue);
             if queue.failed.is_some() {
@@ -365,6 +370,7 @@ impl Worker {
     pub(super) fn new(shared: Arc<Shared>, writer: RecordWriter) -> Self {
         let written = shared.synced.load(Ordering::Relaxed);
         let state = State { written, ..State::default() };
+        let writer = shared.writer(writer);
         Self { shared, writer, state, spare: Vec::new() }
     }
 
@@ -378,12 +384,14 @@ impl Worker {
             (entries, rotate.then_some(queue.rotations_asked))
         };
         let began = self.shared.clock.monotonic_micros();
-        self.write_group(&entries)?;
+        let bytes = self.write_group(&entries)?;
+        let now = self.shared.clock.monotonic_micros();
+        let took = now.saturating_sub(began);
+        self.shared.metrics.took(bytes, took);
         if !entries.is_empty() && self.shared.options.sync == SyncMode::Always {
             // Without a sync there is nothing to share.
-            let now = self.shared.clock.monotonic_micros();
             let queued = lock(&self.shared.queue).entries.len();
-            gather.answered(now, now.saturating_sub(began), entries.len(), queued);
+            gather.answered(now, took, entries.len(), queued);
         }
         self.publish(entries, observer);
         self.sync_if_due()?;
@@ -440,9 +448,10 @@ impl Worker {
         Some(self.state.unmarked_since?.saturating_add(MARKER_AFTER_IDLE_MICROS))
     }
 
-    fn write_group(&mut self, entries: &[Append]) -> Result<()> {
+    /// Writes entries, as durable as they are to be; their bytes.
+    fn write_group(&mut self, entries: &[Append]) -> Result<u64> {
         if entries.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let mut group = Group::default();
         for entry in entries {
@@ -474,7 +483,7 @@ impl Worker {
         }
         self.shared.metrics.group(group);
         self.report(false);
-        Ok(())
+        Ok(group.bytes)
     }
 
     /// Sees to it that most syncs of small groups find the file as long as it was.
@@ -585,7 +594,7 @@ impl Worker {
         let writer = self.patiently(|log| log.begin_segment(id, previous))?;
         self.report(true);
         let bytes = writer.len();
-        self.writer = writer;
+        self.writer = self.shared.writer(writer);
         self.state.has_batch = false;
         self.shared.metrics.segment();
         lock(&self.shared.segments).push(Arc::new(SegmentInfo::new(id, bytes)));

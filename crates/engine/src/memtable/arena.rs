@@ -32,14 +32,32 @@ pub(super) const CHUNK_BYTES_FIRST: usize = 8 << 10;
 pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes from which an allocation gets a chunk of its own, so that the unused tail of a full-sized
-/// chunk stays under a sixteenth of it.
+/// chunk stays under a sixteenth of it. Values as long as that are copied before their insertion.
 pub(super) const OWN_CHUNK_BYTES: usize = CHUNK_BYTES_MAX / 16;
 
 /// One allocation from the system.
 #[derive(Debug)]
-struct Chunk {
+pub(super) struct Chunk {
     start: NonNull<u8>,
     layout: Layout,
+}
+
+impl Chunk {
+    /// At least `bytes` (not 0), uninitialised.
+    pub(super) fn new(bytes: usize) -> Self {
+        assert!(bytes > 0, "a chunk has a size");
+        let layout = Layout::from_size_align(bytes, ALIGN)
+            .expect("the sum of slice lengths that exist in memory is far below isize::MAX");
+        // SAFETY: the layout's size is not zero, as asserted above.
+        let start = unsafe { alloc(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        Self { start, layout }
+    }
+
+    /// Its first byte, aligned to [`ALIGN`].
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
 }
 
 // SAFETY: plain memory with one owner, whichever thread that is in.
@@ -129,19 +147,15 @@ impl Arena {
 
     /// A new chunk of at least `bytes` (not 0): its start and its size.
     fn add_chunk(&self, bytes: usize) -> (NonNull<u8>, usize) {
-        assert!(bytes > 0, "a chunk has a size");
-        let layout = Layout::from_size_align(bytes, ALIGN)
-            .expect("the sum of slice lengths that exist in memory is far below isize::MAX");
-        let chunk = self.memory.take(bytes).unwrap_or_else(|| {
-            // SAFETY: the layout's size is not zero, as asserted above.
-            let start = unsafe { alloc(layout) };
-            let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-            Chunk { start, layout }
-        });
-        let start = chunk.start;
+        (self.own(self.memory.take(bytes).unwrap_or_else(|| Chunk::new(bytes))), bytes)
+    }
+
+    /// Takes a chunk, which lives as long as the arena from now on; its start.
+    fn own(&self, chunk: Chunk) -> NonNull<u8> {
+        let (start, bytes) = (chunk.start, chunk.layout.size());
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner).push(chunk);
         self.count(bytes);
-        (start, bytes)
+        start
     }
 }
 
@@ -173,6 +187,11 @@ impl Bump {
     /// Starts carving.
     pub(super) fn new(arena: Arc<Arena>) -> Self {
         Self { arena, next: NonNull::dangling(), free: 0, chunk_bytes: 0 }
+    }
+
+    /// Has the arena keep a chunk that was filled elsewhere; its start.
+    pub(super) fn own(&mut self, chunk: Chunk) -> NonNull<u8> {
+        self.arena.own(chunk)
     }
 
     /// `len` fresh bytes, aligned to [`ALIGN`], uninitialised, valid until the arena is dropped.

@@ -46,7 +46,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use super::arena::{ALIGN, Arena, Bump, MemtableMemory};
+use super::arena::{ALIGN, Arena, Bump, Chunk, MemtableMemory};
 use super::hints::Hints;
 use crate::cell::{KeyView, RowRange, SUFFIX_LEN};
 use crate::error::Result;
@@ -481,33 +481,87 @@ impl<'a> Descent<'a> {
 struct NewRecord<'a> {
     key: &'a [u8],
     row_len: u32,
-    value: &'a [u8],
+    value: NewValue<'a>,
     older: NodePtr,
+}
+
+/// A value that is to be inserted.
+pub(super) enum NewValue<'a> {
+    /// It is copied then.
+    Bytes(&'a [u8]),
+    /// It was copied before.
+    Placed(Placed),
 }
 
 impl Default for NewRecord<'_> {
     fn default() -> Self {
-        Self { key: &[], row_len: 0, value: &[], older: ptr::null_mut() }
+        Self { key: &[], row_len: 0, value: NewValue::Bytes(&[]), older: ptr::null_mut() }
     }
 }
 
-/// Allocates and fills a node whose links are null.
+/// The memory of a node in which the value is where it belongs, and nothing else: for insertions that must be short. It has room for a
+/// key of one length and for the highest tower.
+///
+/// ```text
+/// | room for HEIGHT_MAX links | Header | key | value bytes |
+///   the node begins further behind, if its tower is lower
+/// ```
+#[derive(Debug)]
+pub(super) struct Placed {
+    chunk: Chunk,
+    key_len: usize,
+    value_len: usize,
+}
+
+impl Placed {
+    const TOWER_BYTES: usize = HEIGHT_MAX * LINK_BYTES;
+
+    /// Copies a value for a key of `key_len` bytes.
+    pub(super) fn new(key_len: usize, value: &[u8]) -> Self {
+        let value_at = Self::TOWER_BYTES + HEADER_BYTES + key_len;
+        let chunk = Chunk::new(value_at + value.len());
+        // SAFETY: the chunk is fresh and that long, and `value` is other memory.
+        unsafe {
+            let to = chunk.start().add(value_at);
+            ptr::copy_nonoverlapping(value.as_ptr(), to.as_ptr(), value.len());
+        }
+        Self { chunk, key_len, value_len: value.len() }
+    }
+}
+
+/// A node whose links are null, in memory of the arena: fresh memory, or that in which its value is.
 fn new_node(bump: &mut Bump, height: usize, record: NewRecord<'_>) -> NodePtr {
+    assert!(height <= HEIGHT_MAX, "a tower of {height} links");
     let NewRecord { key, row_len, value, older } = record;
     let key_len = u32::try_from(key.len()).expect("limits keep keys far below 4 GiB");
     let tower = height * LINK_BYTES;
-    let start = bump.alloc(tower + HEADER_BYTES + key.len() + value.len());
-    // SAFETY: the allocation is fresh, aligned to ALIGN, and as long as the four parts written here,
-    // which are disjoint and in the order of the drawing at the top. `key` and `value` are other memory.
+    let (start, value_len) = match value {
+        NewValue::Bytes(value) => {
+            let value_at = tower + HEADER_BYTES + key.len();
+            let start = bump.alloc(value_at + value.len());
+            // SAFETY: the allocation is fresh and that long, and `value` is other memory.
+            unsafe {
+                let to = start.add(value_at);
+                ptr::copy_nonoverlapping(value.as_ptr(), to.as_ptr(), value.len());
+            }
+            (start, value.len())
+        }
+        NewValue::Placed(Placed { chunk, key_len, value_len }) => {
+            assert_eq!(key.len(), key_len, "the value was placed behind a key of another length");
+            // SAFETY: the chunk has room for a tower of HEIGHT_MAX, and so where it begins for a lower one; it is aligned, as are links.
+            (unsafe { bump.own(chunk).add(Placed::TOWER_BYTES - tower) }, value_len)
+        }
+    };
+    // SAFETY: the memory is nobody else's, aligned to ALIGN, and holds the value behind the three parts written here, which are disjoint
+    // and in the order of the drawing at the top. `key` is other memory.
     unsafe {
         for i in 0..height {
             start.cast::<Link>().add(i).write(AtomicPtr::new(ptr::null_mut()));
         }
         let node = start.add(tower).cast::<Header>();
-        node.write(Header { older, value_len: value.len(), key_len, row_len });
+        node.write(Header { older, value_len, key_len, row_len });
         let bytes: NonNull<u8> = node.cast::<u8>().add(HEADER_BYTES);
         ptr::copy_nonoverlapping(key.as_ptr(), bytes.as_ptr(), key.len());
-        ptr::copy_nonoverlapping(value.as_ptr(), bytes.add(key.len()).as_ptr(), value.len());
         node.as_ptr()
     }
 }
@@ -530,7 +584,7 @@ unsafe impl Send for Inserter {}
 
 impl Inserter {
     /// Inserts a record; a key that is there already stays as it is, and the answer is `false`.
-    pub(super) fn insert(&mut self, new_key: KeyView<'_>, new_value: &[u8]) -> bool {
+    pub(super) fn insert(&mut self, new_key: KeyView<'_>, new_value: NewValue<'_>) -> bool {
         let target = new_key.bytes();
         let following = if self.follows_directly(target) {
             // SAFETY: `before[0]` is the head or a node of the list, all of which are on level 0.

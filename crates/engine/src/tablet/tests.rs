@@ -277,6 +277,43 @@ fn rows_written_together_are_refused_together() {
 }
 
 #[test]
+fn large_and_small_values_that_are_written_together_are_each_read_as_they_were() {
+    let rig = rig();
+    let sizes = [[200_000, 5, 65_536], [65_535, 0, 300_000], [1, 2, 3], [0, 100_000, 70_000]];
+    let value = |row: usize, column: usize, size: usize| -> Vec<u8> {
+        (0..size).map(|at| (at + 7 * row + 3 * column) as u8).collect()
+    };
+    let written = |row: usize| {
+        let sizes = sizes[row].into_iter().enumerate();
+        let put = |(column, size)| Mutation::Put {
+            family: FamilyId(1),
+            qualifier: Bytes::from(format!("{column}")),
+            timestamp: 1000,
+            value: value(row, column, size).into(),
+        };
+        // A deletion among them is no value.
+        let gone = Mutation::DeleteFamily { family: FamilyId(1) };
+        let mutations = std::iter::once(gone).chain(sizes.map(put)).collect();
+        RowBatch { row: Bytes::from(format!("r{row}")), mutations }
+    };
+    block_on(rig.tablet.apply_rows((0..4).map(written).collect())).unwrap();
+    let check = || {
+        for (row, sizes) in sizes.iter().enumerate() {
+            let name = format!("r{row}");
+            let projection = Projection::all();
+            let read = rig.tablet.read_row(name.as_bytes(), &projection, ReadView::Durable);
+            let cells = block_on(read).unwrap().unwrap().cells;
+            let read: Vec<_> = cells.iter().map(|cell| cell.value.to_vec()).collect();
+            let expected = sizes.iter().enumerate().map(|(column, size)| value(row, column, *size));
+            assert!(read.into_iter().eq(expected), "{name}");
+        }
+    };
+    check();
+    block_on(rig.tablet.flush()).unwrap();
+    check();
+}
+
+#[test]
 fn compactions_into_one_level_keep_out_of_each_others_gaps() {
     let rig = rig();
     rig.write(&["a", "d", "z"]);
@@ -442,7 +479,7 @@ fn outputs_that_the_manifest_refuses_are_removed() {
     let mut manifest = rig.tablet.lock_manifest();
     rig.tablet.install(&mut manifest, &edit, outputs, 0).unwrap_err();
     drop(manifest);
-    rig.tablet.core.store.remove_doomed(0);
+    rig.tablet.core.remove_doomed(0);
     assert_eq!(rig.ssts(), 1);
 }
 

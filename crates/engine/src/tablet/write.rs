@@ -11,7 +11,7 @@ use crate::db::{Health, HeldBy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::record::RECORD_BYTES_MAX;
 use crate::log::{CommitDone, EncodedBatch, Permit, Source, encode_batch_of};
-use crate::memtable::MemtableWriter;
+use crate::memtable::{COPIED_VALUE_BYTES_MIN, CopiedValue, MemtableWriter};
 use crate::pressure::{self, Behind, Pressure, Priority};
 
 use super::locks::HeldShares;
@@ -160,14 +160,25 @@ impl Tablet {
             + IntoIterator<Item = EncodedBatch, IntoIter: ExactSizeIterator>,
     {
         self.set_times(encoded.as_mut(), batches);
+        // What is long is done before others have to wait for it: a thread that gives way to the cores may be kept from its processor
+        // meanwhile for as long as there is something else to do.
+        let mut values = copy_large_values(encoded.as_ref(), batches)?.into_iter();
+        let keeps = || self.changes_kept_micros.load(Ordering::Relaxed) > 0;
+        let copy_all = |encoded: &[EncodedBatch]| -> Vec<_> {
+            encoded.iter().map(|batch| ChangeLog::copy(batch.bytes())).collect()
+        };
+        let mut kept = if keeps() { copy_all(encoded.as_ref()) } else { Vec::new() };
         let mut writer = self.lock_writer();
         if self.is_dropped() {
             return Err(dropped());
         }
         let view = self.view.load();
-        let keeps = self.changes_kept_micros.load(Ordering::Relaxed) > 0;
-        let kept = encoded.as_ref().iter().filter(|_| keeps);
-        let kept: Vec<_> = kept.map(|batch| ChangeLog::copy(batch.bytes())).collect();
+        match keeps() {
+            // Since a moment.
+            true if kept.is_empty() => kept = copy_all(encoded.as_ref()),
+            true => {}
+            false => kept.clear(),
+        }
         let is_users = encoded.as_ref().iter().any(|batch| batch.source() == Source::User);
         let counts = batches.iter().map(|batch| batch.mutations.len() as u32);
         let seqs = counts.clone().sum();
@@ -176,7 +187,7 @@ impl Tablet {
         let mut kept = kept.into_iter();
         let mut first_seq = commit.first_seq();
         for batch in &*batches {
-            insert(&mut table, first_seq, batch, &mut writer.key)?;
+            insert(&mut table, first_seq, batch, &mut values, &mut writer.key)?;
             let next_seq = first_seq + batch.mutations.len() as u64;
             if let Some(kept) = kept.next() {
                 self.core.changes.push(self, first_seq, next_seq - 1, kept);
@@ -378,12 +389,45 @@ fn dropped() -> Error {
     Error::new(ErrorKind::NotFound, "the tablet was dropped")
 }
 
-/// Puts a batch into a memtable. `key` is a buffer to work in.
+/// The large values of batches, in order, copied for [`insert`].
+fn copy_large_values(encoded: &[EncodedBatch], batches: &[RowBatch]) -> Result<Vec<CopiedValue>> {
+    let mut values = Vec::new();
+    for (encoded, batch) in encoded.iter().zip(batches) {
+        // Most have none, which is seen at a glance.
+        if encoded.len() >= COPIED_VALUE_BYTES_MIN {
+            for_each_record(0, batch, &mut Vec::new(), |key, value| {
+                if value.len() >= COPIED_VALUE_BYTES_MIN {
+                    values.push(CopiedValue::new(key.bytes().len(), value));
+                }
+            })?;
+        }
+    }
+    Ok(values)
+}
+
+/// Puts a batch into a memtable. Where `values` has any, they are its large values, in order; `key` is a buffer to work in.
 pub(super) fn insert(
     table: &mut MemtableWriter<'_>,
     first_seq: Seq,
     batch: &RowBatch,
+    values: &mut impl Iterator<Item = CopiedValue>,
     key: &mut Vec<u8>,
+) -> Result<()> {
+    for_each_record(first_seq, batch, key, |key, value| {
+        let copied = if value.len() >= COPIED_VALUE_BYTES_MIN { values.next() } else { None };
+        match copied {
+            Some(copied) => table.insert_copied(key, copied),
+            None => table.insert(key, value),
+        };
+    })
+}
+
+/// Calls `take` with the key and the value of each mutation. `key` is a buffer to work in.
+fn for_each_record(
+    first_seq: Seq,
+    batch: &RowBatch,
+    key: &mut Vec<u8>,
+    mut take: impl FnMut(KeyView<'_>, &[u8]),
 ) -> Result<()> {
     key.clear();
     encode_row(&batch.row, key);
@@ -391,7 +435,7 @@ pub(super) fn insert(
     for (seq, mutation) in (first_seq..).zip(&batch.mutations) {
         key.truncate(row_len);
         let value = mutation.encode_after_row(seq, key);
-        table.insert(KeyView::from_parts(key, row_len)?, &value);
+        take(KeyView::from_parts(key, row_len)?, &value);
     }
     Ok(())
 }

@@ -2,11 +2,14 @@ use std::collections::BTreeMap;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use futures::FutureExt as _;
 
 use super::*;
+use crate::cell::{FamilyId, Mutation};
 use crate::db::SyncMode;
-use crate::io::{CrashMode, Env, Fault, FaultOp, MemoryFiles, SeededRng};
+use crate::io::{CrashMode, Env, Fault, FaultFiles, FaultOp, LocalFiles, MemoryFiles, SeededRng};
+use crate::log::encode_batch;
 use crate::log::record::FILE_HEADER_BYTES;
 use crate::log::testing::{BusyClock, SyncGate, Watch, World, append, batch, dir};
 use crate::log::worker::MARKER_AFTER_IDLE_MICROS;
@@ -234,6 +237,45 @@ fn a_segment_that_cannot_be_removed_stays_listed() {
     world.files.inject(Fault::new(FaultOp::Remove));
     assert!(opened.log.remove_segment(before[0].id).is_err());
     assert_eq!(opened.log.segments(), before);
+}
+
+#[test]
+fn the_removal_of_a_large_segment_is_durable_and_one_that_cannot_be_ends_the_log() {
+    for (bytes, fails) in [(1_000, true), (5 << 20, false), (5 << 20, true)] {
+        let temp = tempfile::tempdir().unwrap();
+        let faults = FaultFiles::new(Arc::new(LocalFiles::default()));
+        let env = Env { files: Arc::new(faults.clone()), ..World::new().env() };
+        let nothing = &mut |_, _, _| Ok(());
+        let opened = LocalLog::open(&env, temp.path(), always(), nothing, &mut |_| {});
+        let log = Arc::new(opened.unwrap().0);
+        let watch = start(&log);
+        let put = Mutation::Put {
+            family: FamilyId(1),
+            qualifier: Bytes::from_static(b"q"),
+            timestamp: 1,
+            value: vec![7; bytes].into(),
+        };
+        let mut batch = encode_batch(1, &RowBatch { row: "r".into(), mutations: vec![put] });
+        batch.set_first_seq(1);
+        log.append(Append { batch, mutations: 1, last_seq: 1, permit: None }).unwrap();
+        watch.wait(1).unwrap();
+        log.rotate().unwrap();
+        let first = log.segments()[0].id;
+        let path = temp.path().join(segment_name(first));
+        let reader = faults.open(&path).unwrap();
+        let synced = faults.count(FaultOp::SyncDir);
+        if fails {
+            faults.inject(Fault::new(FaultOp::SyncDir));
+        }
+        let is_large = bytes > 1_000;
+        assert_eq!(log.remove_segment(first).is_err(), is_large && fails);
+        assert!(!faults.exists(&path).unwrap());
+        assert_eq!(faults.count(FaultOp::SyncDir) - synced, u64::from(is_large));
+        assert!(reader.len().unwrap() > bytes as u64, "who reads it reads on");
+        // With it others' names may be lost.
+        let next = log.append(append(1, 2)).and_then(|()| watch.wait(2));
+        assert_eq!(next.is_err(), is_large && fails);
+    }
 }
 
 #[test]

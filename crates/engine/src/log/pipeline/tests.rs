@@ -1,8 +1,11 @@
+use std::sync::atomic::AtomicBool;
+
+use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::join_all;
 
 use super::*;
-use crate::cell::Mutation;
+use crate::cell::{FamilyId, Mutation, RowBatch};
 use crate::db::SyncMode;
 use crate::error::ErrorKind;
 use crate::io::{CrashMode, Fault, FaultOp, Rng, SeededRng};
@@ -339,6 +342,50 @@ async fn a_small_write_does_not_wait_for_bulk_that_waits() {
     assert!(pipeline.queued_bytes() > u64::from(BULK_QUEUE_BYTES_MAX), "who waits counts too");
     drop(bulk);
     more.await.unwrap();
+}
+
+#[test]
+fn the_slower_the_log_is_the_less_bulk_is_queued() {
+    let most = u64::from(BULK_QUEUE_BYTES_MAX);
+    // Writes of so many bytes that pass the gate together.
+    let pass = |bytes, room| most / u64::from(bulk_share(bytes, room));
+    assert_eq!(pass(64 << 10, None), 128);
+    assert_eq!(pass(64 << 10, Some(u64::MAX)), 128);
+    assert_eq!(pass(64 << 10, Some(2 << 20)), 32);
+    assert_eq!(pass(64 << 10, Some(1)), 16);
+    // A row that is larger than all that passes is alone.
+    for bytes in [4 << 20, 100 << 20, u64::MAX] {
+        assert_eq!(pass(bytes, Some(2 << 20)), 1);
+    }
+}
+
+#[tokio::test]
+async fn bulk_behind_a_slow_group_passes_the_gate_in_smaller_parts() {
+    let world = World::new();
+    let clock = world.clock.clone();
+    let is_large = Arc::new(AtomicBool::new(false));
+    let pipeline = pipeline(&world);
+    // Syncs that take a millisecond for what they write, and a tenth of a second for a megabyte.
+    let large_ones = Arc::clone(&is_large);
+    world.files.before_sync(Some(Arc::new(move |_| {
+        let is_large = large_ones.load(Ordering::Relaxed);
+        clock.advance_micros(if is_large { 100_000 } else { 1_000 });
+    })));
+    let put = Mutation::Put {
+        family: FamilyId(1),
+        qualifier: Bytes::from_static(b"q"),
+        timestamp: 1,
+        value: vec![7; 1 << 20].into(),
+    };
+    begin(&pipeline, 0, 1).await.applied().await.unwrap();
+    let large = encode_batch(1, &RowBatch { row: "large".into(), mutations: vec![put] });
+    is_large.store(true, Ordering::Relaxed);
+    let permit = pipeline.admit(large.len()).await.unwrap();
+    pipeline.begin(large, 1, permit).unwrap().applied().await.unwrap();
+    let held = pipeline.admit(BULK_QUEUE_BYTES_MIN as usize).await.unwrap();
+    assert!(pipeline.admit(BULK_BYTES_MIN as usize).now_or_never().is_none());
+    pipeline.admit(1_000).now_or_never().expect("at once").unwrap();
+    drop(held);
 }
 
 #[tokio::test]

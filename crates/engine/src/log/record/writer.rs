@@ -14,6 +14,9 @@ use crate::io::{Files, WritableFile};
 /// large group, larger more memory that is held between groups.
 const WRITE_BUFFER_BYTES: usize = 1 << 20;
 
+/// Bytes of a large record that are written at a time where the device begins with them before their sync.
+const AHEAD_BYTES: usize = 512 << 10;
+
 /// A record file being written.
 #[derive(Debug)]
 pub struct RecordWriter {
@@ -27,6 +30,8 @@ pub struct RecordWriter {
     durable: u64,
     /// Up to here the file has zeros for records to come.
     laid_out: u64,
+    /// Each write is soon synced.
+    syncs_soon: bool,
     failed: Option<Error>,
 }
 
@@ -45,6 +50,7 @@ impl RecordWriter {
             len,
             durable: 0,
             laid_out: 0,
+            syncs_soon: false,
             failed: None,
         })
     }
@@ -82,6 +88,12 @@ impl RecordWriter {
     /// Bytes that the file has after a record with a payload of `payload_len` bytes is appended.
     pub fn len_with(&self, payload_len: usize) -> u64 {
         self.len + RECORD_HEADER_BYTES + payload_len as u64
+    }
+
+    /// Says that what is written from now on is soon synced: the device begins with large records meanwhile.
+    pub fn syncs_soon(mut self) -> Self {
+        self.syncs_soon = true;
+        self
     }
 
     /// Reserves space for `len` bytes in all. A hint: a failure changes nothing.
@@ -128,8 +140,12 @@ impl RecordWriter {
         if payload.len() > WRITE_BUFFER_BYTES {
             // Too large to be worth a copy.
             self.flush()?;
-            let written = self.file.append(payload);
-            self.note(written)?;
+            let piece_bytes = if self.syncs_soon { AHEAD_BYTES } else { payload.len() };
+            for piece in payload.chunks(piece_bytes) {
+                let written = self.file.append(piece);
+                self.note(written)?;
+                self.begin_sync()?;
+            }
         } else {
             self.buffer.extend_from_slice(payload);
         }
@@ -143,9 +159,22 @@ impl RecordWriter {
         if !self.buffer.is_empty() {
             let written = self.file.append(&self.buffer);
             self.note(written)?;
+            let is_large = self.buffer.len() >= AHEAD_BYTES;
             self.buffer.clear();
+            if is_large {
+                self.begin_sync()?;
+            }
         }
         Ok(())
+    }
+
+    /// Has the device begin with what was written, where that is soon synced.
+    fn begin_sync(&mut self) -> Result<()> {
+        if !self.syncs_soon {
+            return Ok(());
+        }
+        let begun = self.file.begin_sync();
+        self.note(begun)
     }
 
     /// Writes and makes everything appended so far durable.

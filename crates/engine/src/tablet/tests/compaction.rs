@@ -478,7 +478,7 @@ fn a_large_compaction_puts_what_it_has_done_in_its_place_as_it_goes() {
     files.before_read(None);
     let seen = seen.lock().unwrap();
     assert!(seen.len() > 6 && seen.is_sorted_by(|a, b| a > b), "{seen:?}");
-    while rig.tablet.core.store.remove_doomed(0).is_some() {}
+    while rig.tablet.core.remove_doomed(0).is_some() {}
     let stats = rig.tablet.stats();
     assert_eq!((stats.level_files[0], rig.ssts()), (0, stats.level_files[6]));
 }
@@ -723,7 +723,7 @@ fn a_flush_and_a_compaction_whose_edit_has_no_room_leave_nothing_and_are_done_on
     full();
     assert_eq!(block_on(rig.tablet.flush()).unwrap_err().kind(), ErrorKind::NoSpace);
     rig.tablet.core.check_writable().unwrap();
-    rig.tablet.core.store.remove_doomed(0);
+    rig.tablet.core.remove_doomed(0);
     assert_eq!((rig.ssts(), rig.cells("b")), (ssts, 1));
     block_on(rig.tablet.flush()).unwrap();
 
@@ -731,11 +731,11 @@ fn a_flush_and_a_compaction_whose_edit_has_no_room_leave_nothing_and_are_done_on
     let ssts = rig.ssts();
     assert_eq!(rig.claim_fully().run().unwrap_err().kind(), ErrorKind::NoSpace);
     rig.tablet.core.check_writable().unwrap();
-    rig.tablet.core.store.remove_doomed(0);
+    rig.tablet.core.remove_doomed(0);
     assert_eq!((rig.ssts(), rig.cells("a"), rig.cells("b")), (ssts, 2, 1));
     clock.advance_micros(FAILED_WAIT_MICROS);
     rig.engine.compact_fully().unwrap();
-    rig.tablet.core.store.remove_doomed(0);
+    rig.tablet.core.remove_doomed(0);
     assert_eq!((rig.ssts(), rig.cells("a"), rig.cells("b")), (1, 2, 1));
 }
 
