@@ -242,11 +242,12 @@ fn keep_house_at(engine: &Engine, delete_bytes_per_second: u64) -> Option<Durati
     engine.bound_memory();
     let more = engine.trim_log().then_some(Duration::ZERO);
     let core = engine.core();
+    let gone = core.pipeline.log().give_back();
     let expiry = engine.expire_changes(delete_bytes_per_second);
     let removal = core.remove_doomed(delete_bytes_per_second);
     // Memory that a read held is given back without anybody being told.
     core.room.notify_waiters();
-    [more, expiry, removal].into_iter().flatten().min()
+    [more, gone, expiry, removal].into_iter().flatten().min()
 }
 
 /// Does all work that is due, on the caller's thread, until there is none.

@@ -205,9 +205,9 @@ impl SstStore {
         self.removable.lock().unwrap_or_else(PoisonError::into_inner).push(path, bytes);
     }
 
-    /// Removes files that nobody needs, for [`REMOVAL_MICROS`] and one at least, and has their space given back; of those as many as `bytes_per_second` lets go
-    /// now, 0 for any number. Says how long the next has to wait, if there is one: not at all where it is only the caller's turn to
-    /// do something else. One that cannot be removed is tried again after a while.
+    /// Removes files that nobody needs, for [`REMOVAL_MICROS`] and one at least, and has their space given back; of those as many as
+    /// `bytes_per_second` lets go now, 0 for any number. Says how long the next has to wait, if there is one: not at all where it is only
+    /// the caller's turn to do something else. One that cannot be removed is tried again after a while.
     pub(crate) fn remove_doomed(
         &self,
         bytes_per_second: u64,

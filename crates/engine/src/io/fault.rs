@@ -39,7 +39,7 @@ pub enum FaultOp {
     CreateDir,
     /// [`Files::rename`]; the path is the source.
     Rename,
-    /// [`Files::remove`].
+    /// [`Files::remove`] and [`Files::remove_large`].
     Remove,
     /// [`Files::remove_dir`].
     RemoveDir,
@@ -49,6 +49,8 @@ pub enum FaultOp {
     Lock,
     /// [`WritableFile::append`]. Half of the data is written before the failure.
     Append,
+    /// [`WritableFile::begin_sync`].
+    BeginSync,
     /// [`WritableFile::sync`].
     Sync,
     /// [`WritableFile::reserve`].
@@ -395,6 +397,7 @@ impl WritableFile for FaultWritable {
     }
 
     fn begin_sync(&mut self) -> Result<()> {
+        self.files.check(FaultOp::BeginSync, &self.path)?;
         self.inner.begin_sync()
     }
 

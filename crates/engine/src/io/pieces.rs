@@ -35,6 +35,13 @@ const LARGE_BYTES: u64 = 4 << 20;
 pub struct Removed(Option<File>);
 
 impl Removed {
+    /// The length of the file, also once this is gone.
+    #[cfg(test)]
+    pub(crate) fn watch(&self) -> impl Fn() -> u64 + use<> {
+        let file = self.0.as_ref().expect("a large file").try_clone().unwrap();
+        move || file.metadata().unwrap().len()
+    }
+
     /// Whether it has space that can be given back in pieces.
     pub fn is_large(&self) -> bool {
         self.0.is_some()
@@ -67,12 +74,14 @@ fn cut(file: &File) -> io::Result<()> {
     if meta.nlink() > 0 || !has_one_opener(file) {
         return Ok(());
     }
-    let mut len = meta.len();
-    while len > 0 {
-        len = len.saturating_sub(PIECE_BYTES);
-        file.set_len(len)?;
-    }
-    Ok(())
+    lengths(meta.len()).try_for_each(|len| file.set_len(len))
+}
+
+/// What is left of a file of `len` bytes after each cut.
+fn lengths(len: u64) -> impl Iterator<Item = u64> {
+    std::iter::successors(Some(len), |len| Some(len.saturating_sub(PIECE_BYTES)))
+        .skip(1)
+        .take(usize::try_from(len.div_ceil(PIECE_BYTES)).unwrap_or(usize::MAX))
 }
 
 /// Whether a file, which is open for writing here, is open nowhere else: only then does the system lease it. The lease is given back at
@@ -116,12 +125,19 @@ mod tests {
         let path = file_of(&dir, LARGE_BYTES + 5);
         let removed = remove(&path).unwrap();
         assert!(removed.is_large() && !path.exists());
-        // The same opening of the file, not another one.
-        let file = removed.0.as_ref().unwrap().try_clone().unwrap();
-        assert_eq!(file.metadata().unwrap().len(), LARGE_BYTES + 5);
+        let len = removed.watch();
+        assert_eq!(len(), LARGE_BYTES + 5);
         removed.give_back();
-        assert_eq!(file.metadata().unwrap().len(), 0);
-        assert_eq!(file.metadata().unwrap().blocks(), 0);
+        assert_eq!(len(), 0);
+    }
+
+    #[test]
+    fn a_file_is_cut_a_piece_at_a_time_from_its_end() {
+        let left = |len| lengths(len).collect::<Vec<_>>();
+        assert!(left(0).is_empty());
+        assert_eq!(left(5), [0]);
+        assert_eq!(left(2 * PIECE_BYTES), [PIECE_BYTES, 0]);
+        assert_eq!(left(2 * PIECE_BYTES + 1), [PIECE_BYTES + 1, 1, 0]);
     }
 
     #[test]

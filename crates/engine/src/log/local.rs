@@ -14,6 +14,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use super::batch::LogRecord;
 use super::metrics::{LogFigures, LogMetrics};
@@ -27,7 +28,7 @@ use super::{
 use crate::cell::{RowBatch, Seq};
 use crate::db::SyncMode;
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{Env, Files, JoinHandle, Spawner};
+use crate::io::{Env, Files, JoinHandle, Removed, Spawner};
 
 /// Bytes replayed between two reports of progress: some ten reports a second on a slow disk.
 const PROGRESS_BYTES: u64 = 8 << 20;
@@ -65,6 +66,26 @@ pub struct ReplaySummary {
     pub torn: Option<TornTail>,
 }
 
+/// Segments whose names are gone and whose space waits to be given back, at most; more go as a whole. Each is an open file.
+const GONE_MAX: usize = 16;
+/// How long they wait at most: where little is written, the disk has time for a whole one.
+const GONE_MICROS: u64 = 10_000_000;
+
+/// A large segment whose name is gone.
+struct Gone {
+    /// What was being written then.
+    written: u64,
+    until_micros: u64,
+    removed: Removed,
+}
+
+impl Gone {
+    /// Whether its name does not come back: who begins a segment syncs the directory, and the second since then began later.
+    fn is_durable(&self, written: u64) -> bool {
+        written >= self.written + 2
+    }
+}
+
 /// The log.
 pub struct LocalLog {
     shared: Arc<Shared>,
@@ -74,6 +95,7 @@ pub struct LocalLog {
     observer: OnceLock<Arc<dyn LogObserver>>,
     /// While it runs.
     thread: Mutex<Option<Box<dyn JoinHandle>>>,
+    gone: Mutex<Vec<Gone>>,
 }
 
 impl LocalLog {
@@ -140,6 +162,7 @@ impl LocalLog {
             spawner: Arc::clone(&env.spawner),
             observer: OnceLock::new(),
             thread: Mutex::new(None),
+            gone: Mutex::default(),
         };
         Ok((log, summary))
     }
@@ -297,27 +320,6 @@ impl Replay<'_> {
     }
 }
 
-impl LocalLog {
-    /// Makes the names in the log's directory durable, in the place of who writes the log and does so for its new segments; whether it
-    /// could be tried. A failure ends the log, as theirs does: another sync would succeed and prove nothing of their names.
-    fn sync_dir(&self) -> Result<bool> {
-        let Some(observer) = self.observer.get() else { return Ok(false) };
-        let Ok(_worker) = self.worker.lock() else { return Ok(false) };
-        if lock(&self.shared.queue).failed.is_some() {
-            return Ok(false);
-        }
-        match self.shared.files.sync_dir(&self.shared.dir) {
-            Ok(()) => Ok(true),
-            // Too few open files: nothing was synced.
-            Err(error) if error.kind() == ErrorKind::Exhausted => Ok(false),
-            Err(error) => {
-                self.shared.fail(&error, observer.as_ref());
-                Err(error)
-            }
-        }
-    }
-}
-
 impl CommitLog for LocalLog {
     fn start(&self, observer: Arc<dyn LogObserver>) -> Result<()> {
         lock(&self.shared.queue).check()?;
@@ -394,17 +396,39 @@ impl CommitLog for LocalLog {
             }
             segments.remove(at)
         };
-        // Where a crash brings the segment back, before the directory is synced, its batches are replayed, found to be flushed, and it is
-        // removed again.
+        // The name's removal is not synced here: where a crash brings the segment back, its batches are replayed, found to be flushed, and
+        // it is removed again.
         let removed = self.shared.files.remove_large(&path).inspect_err(|_| {
             let mut segments = lock(&self.shared.segments);
             segments.push(info);
             segments.sort_unstable_by_key(|s| s.id);
         })?;
-        if removed.is_large() && self.sync_dir()? {
-            removed.give_back();
+        if removed.is_large() {
+            let mut gone = lock(&self.gone);
+            if gone.len() < GONE_MAX {
+                let written = lock(&self.shared.segments).last().map_or(0, |s| s.id);
+                let until_micros = self.shared.clock.monotonic_micros() + GONE_MICROS;
+                gone.push(Gone { written, until_micros, removed });
+            }
         }
         Ok(())
+    }
+
+    fn give_back(&self) -> Option<Duration> {
+        let now = self.shared.clock.monotonic_micros();
+        let written = lock(&self.shared.segments).last().map_or(0, |s| s.id);
+        let mut gone = lock(&self.gone);
+        let over: Vec<_> = gone
+            .extract_if(.., |gone| gone.is_durable(written) || gone.until_micros <= now)
+            .collect();
+        let next = gone.iter().map(|gone| gone.until_micros - now).min();
+        drop(gone);
+        for gone in over {
+            if gone.is_durable(written) {
+                gone.removed.give_back();
+            }
+        }
+        next.map(Duration::from_micros)
     }
 
     fn held(&self) -> Option<String> {

@@ -12,9 +12,9 @@ pub const SYNC_BUCKETS_MICROS: [u64; 15] = [
 /// Bytes of a group below which its time is that of a sync.
 const SMALL_GROUP_BYTES: u64 = 32 << 10;
 /// Bytes of a group from which on the time that it takes beyond that says something of what more of them would.
-const BULK_GROUP_BYTES_MIN: u64 = 256 << 10;
+const BULK_GROUP_BYTES_MIN: u64 = 512 << 10;
 /// Bytes a second at which a group counts at most, so that one in memory that takes no time is soon forgotten.
-const BULK_RATE_MAX: u64 = 2 << 30;
+const BULK_RATE_MAX: u64 = 1 << 30;
 
 /// Counters since the log was opened. Written by the log's thread once a group, so plain atomics do.
 #[derive(Debug, Default)]
@@ -105,7 +105,7 @@ impl LogMetrics {
     }
 
     /// Bytes that a large group takes so long for, and two small ones' time: where syncs are slow, large groups have to be worth them. `None`
-    /// before there was a group of either kind: where nobody writes little, nobody waits.
+    /// before there was a group of either kind: where nobody has written little yet, nobody waits.
     pub(super) fn bulk_in(&self, micros: u64) -> Option<u64> {
         let known = |of: &AtomicU64| Some(of.load(Ordering::Relaxed)).filter(|value| *value > 0);
         let (rate, small) = (known(&self.bulk_rate)?, known(&self.small_micros)?);
@@ -178,11 +178,14 @@ mod tests {
     }
 
     #[test]
-    fn one_group_that_took_long_changes_little() {
+    fn one_group_that_took_long_or_no_time_changes_little() {
         let metrics = LogMetrics::default();
         let room = bulk_on_a_disk(&metrics, 300, 200);
         metrics.took(1 << 20, 60_000_000);
         assert!(metrics.bulk_in(8_000).unwrap() > room * 6 / 7);
+        bulk_on_a_disk(&metrics, 300, 200);
+        metrics.took(1 << 20, 0);
+        assert!(metrics.bulk_in(8_000).unwrap() < room * 2);
     }
 
     #[test]

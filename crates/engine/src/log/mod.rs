@@ -25,6 +25,7 @@ mod worker;
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use batch::{
     BatchHead, EncodedBatch, LogRecord, Source, batch_head, decode_batch, decode_record,
@@ -187,11 +188,14 @@ pub trait CommitLog: Send + Sync + Debug {
     fn segments(&self) -> Vec<Arc<SegmentInfo>>;
     /// Counters since it was opened.
     fn figures(&self) -> LogFigures;
-    /// Bytes of a large group that small writes wait so long for, and two syncs more, as groups were of late; `None` where that is not known,
-    /// or nobody writes little.
+    /// Bytes of a large group that small writes wait so long for, and two syncs more, as groups were of late; `None` where that is not
+    /// known, or nobody has written little yet.
     fn bulk_in(&self, micros: u64) -> Option<u64>;
-    /// Removes a sealed segment whose batches nobody needs. Blocks.
+    /// Removes a sealed segment whose batches nobody needs; [`Self::give_back`] sees to its space. Blocks.
     fn remove_segment(&self, id: u64) -> Result<()>;
+    /// Gives back the space of segments that were removed, piece by piece where that is due. How long others wait at most, if there are any.
+    /// Blocks.
+    fn give_back(&self) -> Option<Duration>;
     /// Why batches wait, where they have for a while and the log goes on by itself once it can.
     fn held(&self) -> Option<String>;
     /// The log is about to be closed: where it waits for what may never come, it fails instead.

@@ -257,7 +257,7 @@ impl Shared {
     }
 
     /// Ends the log with an error, once: first nothing more is taken, then everybody is told.
-    pub(super) fn fail(&self, error: &Error, observer: &dyn LogObserver) {
+    fn fail(&self, error: &Error, observer: &dyn LogObserver) {
         let dropped = {
             let mut queue = lock(&self.queue);
             if queue.failed.is_some() {

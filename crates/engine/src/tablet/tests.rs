@@ -17,8 +17,8 @@ use crate::compaction::pick;
 use crate::db::{Engine, EngineOptions, Health, TIERED_RUNS_MAX};
 use crate::error::ErrorKind;
 use crate::io::{
-    Clock, Env, FaultFiles, Files, InlineIo, IoEngine, ManualClock, MemoryFiles, SeededRng,
-    ThreadSpawner,
+    Clock, Env, Fault, FaultFiles, FaultOp, Files, InlineIo, IoEngine, LocalFiles, ManualClock,
+    MemoryFiles, SeededRng, ThreadSpawner,
 };
 use crate::log::encode_batch;
 use crate::read::Projection;
@@ -462,6 +462,36 @@ fn writes_are_refused_while_a_damaged_file_in_level_zero_keeps_compaction_from_m
     let refused = answer.expect("compaction makes no room while its file is damaged").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Overloaded, "{refused}");
     assert_eq!(rig.engine.refusals().get(Behind::Failing), 1);
+}
+
+#[test]
+fn the_space_of_a_large_file_is_given_back_once_its_removal_is_durable() {
+    for fails in [false, true] {
+        let memory = Arc::new(MemoryFiles::new());
+        let faults = Arc::new(FaultFiles::new(Arc::clone(&memory) as Arc<dyn Files>));
+        let seen = Arc::clone(&faults) as Arc<dyn Files>;
+        let clock = Arc::new(ManualClock::new(START_MICROS));
+        let rig = rig_over(EngineOptions::default(), clock, memory, seen);
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("large");
+        let mut file = LocalFiles::default().create(&path).unwrap();
+        file.append(&vec![7; 5 << 20]).unwrap();
+        drop(file);
+        let removed = LocalFiles::default().remove_large(&path).unwrap();
+        let (len, synced) = (removed.watch(), faults.count(FaultOp::SyncDir));
+        if fails {
+            faults.inject(Fault::new(FaultOp::SyncDir));
+        }
+        let core = &rig.tablet.core;
+        core.give_back(removed, &core.layout.ssts());
+        assert_eq!(faults.count(FaultOp::SyncDir), synced + 1);
+        assert_eq!(len(), if fails { 5 << 20 } else { 0 });
+        assert_eq!(
+            core.check_writable().is_err(),
+            fails,
+            "its name may come back, and others' be lost"
+        );
+    }
 }
 
 #[test]

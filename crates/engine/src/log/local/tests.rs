@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use super::*;
 use crate::cell::{FamilyId, Mutation};
 use crate::db::SyncMode;
-use crate::io::{CrashMode, Env, Fault, FaultFiles, FaultOp, LocalFiles, MemoryFiles, SeededRng};
+use crate::io::{CrashMode, Env, Fault, FaultOp, LocalFiles, MemoryFiles, SeededRng};
 use crate::log::encode_batch;
 use crate::log::record::FILE_HEADER_BYTES;
 use crate::log::testing::{BusyClock, SyncGate, Watch, World, append, batch, dir};
@@ -240,41 +240,49 @@ fn a_segment_that_cannot_be_removed_stays_listed() {
 }
 
 #[test]
-fn the_removal_of_a_large_segment_is_durable_and_one_that_cannot_be_ends_the_log() {
-    for (bytes, fails) in [(1_000, true), (5 << 20, false), (5 << 20, true)] {
+fn the_space_of_a_large_segment_is_given_back_once_its_name_cannot_come_back_or_after_a_while() {
+    for waits in [false, true] {
         let temp = tempfile::tempdir().unwrap();
-        let faults = FaultFiles::new(Arc::new(LocalFiles::default()));
-        let env = Env { files: Arc::new(faults.clone()), ..World::new().env() };
+        let world = World::new();
+        let env = Env { files: Arc::new(LocalFiles::default()), ..world.env() };
         let nothing = &mut |_, _, _| Ok(());
         let opened = LocalLog::open(&env, temp.path(), always(), nothing, &mut |_| {});
         let log = Arc::new(opened.unwrap().0);
         let watch = start(&log);
-        let put = Mutation::Put {
-            family: FamilyId(1),
-            qualifier: Bytes::from_static(b"q"),
-            timestamp: 1,
-            value: vec![7; bytes].into(),
+        let write = |n: u64, bytes: usize| {
+            let put = Mutation::Put {
+                family: FamilyId(1),
+                qualifier: Bytes::from_static(b"q"),
+                timestamp: 1,
+                value: vec![7; bytes].into(),
+            };
+            let mut batch = encode_batch(1, &RowBatch { row: "r".into(), mutations: vec![put] });
+            batch.set_first_seq(n);
+            log.append(Append { batch, mutations: 1, last_seq: n, permit: None }).unwrap();
+            watch.wait(n).unwrap();
+            log.rotate().unwrap();
         };
-        let mut batch = encode_batch(1, &RowBatch { row: "r".into(), mutations: vec![put] });
-        batch.set_first_seq(1);
-        log.append(Append { batch, mutations: 1, last_seq: 1, permit: None }).unwrap();
-        watch.wait(1).unwrap();
-        log.rotate().unwrap();
-        let first = log.segments()[0].id;
-        let path = temp.path().join(segment_name(first));
-        let reader = faults.open(&path).unwrap();
-        let synced = faults.count(FaultOp::SyncDir);
-        if fails {
-            faults.inject(Fault::new(FaultOp::SyncDir));
+        write(1, 5 << 20);
+        write(2, 5);
+        let segments = log.segments();
+        log.remove_segment(segments[1].id).unwrap();
+        assert_eq!(log.give_back(), None, "a small one has nothing to be given back");
+        log.remove_segment(segments[0].id).unwrap();
+        assert!(!temp.path().join(segment_name(segments[0].id)).exists());
+        let len = lock(&log.gone)[0].removed.watch();
+        let left = log.give_back();
+        assert_eq!(left, Some(Duration::from_micros(GONE_MICROS)));
+        write(3, 5);
+        assert_eq!(log.give_back(), left, "that segment may have been begun before");
+        assert!(len() > 5 << 20);
+        if waits {
+            world.clock.advance_micros(GONE_MICROS);
+        } else {
+            write(4, 5);
         }
-        let is_large = bytes > 1_000;
-        assert_eq!(log.remove_segment(first).is_err(), is_large && fails);
-        assert!(!faults.exists(&path).unwrap());
-        assert_eq!(faults.count(FaultOp::SyncDir) - synced, u64::from(is_large));
-        assert!(reader.len().unwrap() > bytes as u64, "who reads it reads on");
-        // With it others' names may be lost.
-        let next = log.append(append(1, 2)).and_then(|()| watch.wait(2));
-        assert_eq!(next.is_err(), is_large && fails);
+        assert_eq!(log.give_back(), None);
+        // What goes whole is not cut.
+        assert_eq!(len() == 0, !waits);
     }
 }
 

@@ -35,6 +35,33 @@ fn write(groups: &[&[&[u8]]], unsynced: usize) -> (MemoryFiles, Vec<u64>) {
     (files, offsets)
 }
 
+#[test]
+fn the_device_begins_with_large_records_where_a_sync_follows_and_what_it_says_of_them_is_final() {
+    for (syncs_soon, begun) in [(false, 0), (true, 7)] {
+        let memory = MemoryFiles::new();
+        let files = FaultFiles::new(Arc::new(memory.clone()));
+        let mut writer = RecordWriter::create(&files, path(), MAGIC, ID).unwrap();
+        if syncs_soon {
+            writer = writer.syncs_soon();
+        }
+        let large = vec![7; 3 << 20];
+        writer.append(&large).unwrap();
+        // Half a megabyte of small ones, in one write.
+        for _ in 0..5 {
+            writer.append(&vec![7; 110 << 10]).unwrap();
+        }
+        writer.append(b"small").unwrap();
+        writer.sync().unwrap();
+        writer.append(b"small").unwrap();
+        writer.sync().unwrap();
+        assert_eq!(files.count(FaultOp::BeginSync), begun);
+        assert_eq!(memory.contents(path()).unwrap().len() as u64, writer.len());
+        files.inject(Fault::new(FaultOp::BeginSync));
+        assert_eq!(writer.append(&large).is_err(), syncs_soon);
+        assert_eq!(writer.sync().is_err(), syncs_soon, "nobody knows what is in the file");
+    }
+}
+
 type Outcome = crate::error::Result<(Vec<Vec<u8>>, TailEnd)>;
 
 fn read(files: &MemoryFiles, tail: Tail) -> Outcome {
