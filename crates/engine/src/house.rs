@@ -77,12 +77,10 @@ impl Engine {
                         continue;
                     }
                 }
-                match core.pipeline.log().remove_segment(segment.id) {
-                    Ok(()) => return true,
-                    Err(error) => {
-                        tracing::warn!(segment = segment.id, %error, "cannot remove a log segment");
-                    }
-                }
+                let Err(error) = core.pipeline.log().remove_segment(segment.id) else {
+                    return true;
+                };
+                tracing::warn!(segment = segment.id, %error, "cannot remove a log segment");
             } else if oldest_pinned {
                 oldest_pinned = false;
                 if bytes > core.options.log_bytes_max {

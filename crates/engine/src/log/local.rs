@@ -320,6 +320,13 @@ impl Replay<'_> {
     }
 }
 
+impl LocalLog {
+    /// The segment that is being written.
+    fn written_segment(&self) -> u64 {
+        lock(&self.shared.segments).last().map_or(0, |segment| segment.id)
+    }
+}
+
 impl CommitLog for LocalLog {
     fn start(&self, observer: Arc<dyn LogObserver>) -> Result<()> {
         lock(&self.shared.queue).check()?;
@@ -406,7 +413,7 @@ impl CommitLog for LocalLog {
         if removed.is_large() {
             let mut gone = lock(&self.gone);
             if gone.len() < GONE_MAX {
-                let written = lock(&self.shared.segments).last().map_or(0, |s| s.id);
+                let written = self.written_segment();
                 let until_micros = self.shared.clock.monotonic_micros() + GONE_MICROS;
                 gone.push(Gone { written, until_micros, removed });
             }
@@ -416,7 +423,7 @@ impl CommitLog for LocalLog {
 
     fn give_back(&self) -> Option<Duration> {
         let now = self.shared.clock.monotonic_micros();
-        let written = lock(&self.shared.segments).last().map_or(0, |s| s.id);
+        let written = self.written_segment();
         let mut gone = lock(&self.gone);
         let over: Vec<_> = gone
             .extract_if(.., |gone| gone.is_durable(written) || gone.until_micros <= now)

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::pipeline::BULK_BYTES_MIN;
+
 /// Upper ends of the buckets of how long syncs took, in microseconds, at most 2.5 times apart: from memory that calls itself a
 /// disk to a disk that is about to fail.
 pub const SYNC_BUCKETS_MICROS: [u64; 15] = [
@@ -9,8 +11,6 @@ pub const SYNC_BUCKETS_MICROS: [u64; 15] = [
     1_000_000, 5_000_000,
 ];
 
-/// Bytes of a group below which its time is that of a sync.
-const SMALL_GROUP_BYTES: u64 = 32 << 10;
 /// Bytes of a group from which on the time that it takes beyond that says something of what more of them would.
 const BULK_GROUP_BYTES_MIN: u64 = 512 << 10;
 /// Bytes a second at which a group counts at most, so that one in memory that takes no time is soon forgotten.
@@ -93,9 +93,9 @@ impl LogMetrics {
         self.bytes.fetch_add(group.bytes, Ordering::Relaxed);
     }
 
-    /// A group of so many bytes took so long. One that took long after others that did not counts little.
+    /// A group of so many bytes took so long: without bulk, as long as a sync. One that took long after others that did not counts little.
     pub(super) fn took(&self, bytes: u64, micros: u64) {
-        if bytes > 0 && bytes < SMALL_GROUP_BYTES {
+        if bytes > 0 && bytes < BULK_BYTES_MIN {
             follow(&self.small_micros, micros);
         } else if bytes >= BULK_GROUP_BYTES_MIN {
             let beyond = micros.saturating_sub(self.small_micros.load(Ordering::Relaxed)).max(1);

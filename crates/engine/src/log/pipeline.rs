@@ -55,7 +55,7 @@ pub const LOG_QUEUE_BYTES_MAX: u32 = 64 << 20;
 
 /// Bytes from which on batches that are queued together are bulk: they take their turns among each other, so that a small
 /// write behind them waits for [some of it](BULK_QUEUE_MICROS) and not for the whole queue.
-const BULK_BYTES_MIN: u64 = 32 << 10;
+pub(super) const BULK_BYTES_MIN: u64 = 32 << 10;
 
 /// Bytes of bulk that are queued or being synced, at most: more would be no faster.
 const BULK_QUEUE_BYTES_MAX: u32 = 8 << 20;

@@ -102,6 +102,14 @@ pub(super) fn encoded(tablet: u64, n: u64) -> EncodedBatch {
     encode_batch(tablet, &batch(n))
 }
 
+/// [`batch`] `n` with a value of so many bytes.
+pub(super) fn encoded_large(n: u64, bytes: usize) -> EncodedBatch {
+    let mut batch = batch(n);
+    let Some(Mutation::Put { value, .. }) = batch.mutations.first_mut() else { unreachable!() };
+    *value = vec![7; bytes].into();
+    encode_batch(1, &batch)
+}
+
 /// [`batch`] `n` at sequence `n`.
 pub(super) fn append(tablet: u64, n: u64) -> Append {
     let mut batch = encoded(tablet, n);

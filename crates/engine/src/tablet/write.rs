@@ -173,11 +173,11 @@ impl Tablet {
             return Err(dropped());
         }
         let view = self.view.load();
-        match keeps() {
+        if !keeps() {
+            kept.clear();
+        } else if kept.is_empty() {
             // Since a moment.
-            true if kept.is_empty() => kept = copy_all(encoded.as_ref()),
-            true => {}
-            false => kept.clear(),
+            kept = copy_all(encoded.as_ref());
         }
         let is_users = encoded.as_ref().iter().any(|batch| batch.source() == Source::User);
         let counts = batches.iter().map(|batch| batch.mutations.len() as u32);

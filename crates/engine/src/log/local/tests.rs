@@ -2,18 +2,17 @@ use std::collections::BTreeMap;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
 use futures::FutureExt as _;
 
 use super::*;
-use crate::cell::{FamilyId, Mutation};
 use crate::db::SyncMode;
-use crate::io::{CrashMode, Env, Fault, FaultOp, LocalFiles, MemoryFiles, SeededRng};
-use crate::log::encode_batch;
+use crate::io::{CrashMode, Env, Fault, FaultOp, MemoryFiles, SeededRng};
 use crate::log::record::FILE_HEADER_BYTES;
 use crate::log::testing::{BusyClock, SyncGate, Watch, World, append, batch, dir};
 use crate::log::worker::MARKER_AFTER_IDLE_MICROS;
 use crate::relay;
+
+mod removal;
 
 fn options(sync: SyncMode, segment_bytes: u64) -> LogOptions {
     LogOptions { sync, segment_bytes, lay_out_bytes: 0, after_segment: 0 }
@@ -224,66 +223,6 @@ fn rotation_on_request_makes_a_segment_removable() {
     assert!(!world.memory.exists(&file(segments[0].id)).unwrap());
     opened.log.close().unwrap();
     assert_eq!(world.open(always()).unwrap().seqs(), [2], "a missing predecessor is no damage");
-}
-
-#[test]
-fn a_segment_that_cannot_be_removed_stays_listed() {
-    let world = World::new();
-    let opened = world.open(always()).unwrap();
-    start(&opened.log);
-    opened.log.append(append(5, 1)).unwrap();
-    opened.log.rotate().unwrap();
-    let before = opened.log.segments();
-    world.files.inject(Fault::new(FaultOp::Remove));
-    assert!(opened.log.remove_segment(before[0].id).is_err());
-    assert_eq!(opened.log.segments(), before);
-}
-
-#[test]
-fn the_space_of_a_large_segment_is_given_back_once_its_name_cannot_come_back_or_after_a_while() {
-    for waits in [false, true] {
-        let temp = tempfile::tempdir().unwrap();
-        let world = World::new();
-        let env = Env { files: Arc::new(LocalFiles::default()), ..world.env() };
-        let nothing = &mut |_, _, _| Ok(());
-        let opened = LocalLog::open(&env, temp.path(), always(), nothing, &mut |_| {});
-        let log = Arc::new(opened.unwrap().0);
-        let watch = start(&log);
-        let write = |n: u64, bytes: usize| {
-            let put = Mutation::Put {
-                family: FamilyId(1),
-                qualifier: Bytes::from_static(b"q"),
-                timestamp: 1,
-                value: vec![7; bytes].into(),
-            };
-            let mut batch = encode_batch(1, &RowBatch { row: "r".into(), mutations: vec![put] });
-            batch.set_first_seq(n);
-            log.append(Append { batch, mutations: 1, last_seq: n, permit: None }).unwrap();
-            watch.wait(n).unwrap();
-            log.rotate().unwrap();
-        };
-        write(1, 5 << 20);
-        write(2, 5);
-        let segments = log.segments();
-        log.remove_segment(segments[1].id).unwrap();
-        assert_eq!(log.give_back(), None, "a small one has nothing to be given back");
-        log.remove_segment(segments[0].id).unwrap();
-        assert!(!temp.path().join(segment_name(segments[0].id)).exists());
-        let len = lock(&log.gone)[0].removed.watch();
-        let left = log.give_back();
-        assert_eq!(left, Some(Duration::from_micros(GONE_MICROS)));
-        write(3, 5);
-        assert_eq!(log.give_back(), left, "that segment may have been begun before");
-        assert!(len() > 5 << 20);
-        if waits {
-            world.clock.advance_micros(GONE_MICROS);
-        } else {
-            write(4, 5);
-        }
-        assert_eq!(log.give_back(), None);
-        // What goes whole is not cut.
-        assert_eq!(len() == 0, !waits);
-    }
 }
 
 #[test]

@@ -1,16 +1,14 @@
 use std::sync::atomic::AtomicBool;
 
-use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::join_all;
 
 use super::*;
-use crate::cell::{FamilyId, Mutation, RowBatch};
 use crate::db::SyncMode;
 use crate::error::ErrorKind;
 use crate::io::{CrashMode, Fault, FaultOp, Rng, SeededRng};
-use crate::log::testing::{SyncGate, World, batch, encoded};
-use crate::log::{LogOptions, encode_batch};
+use crate::log::LogOptions;
+use crate::log::testing::{SyncGate, World, encoded, encoded_large};
 
 fn pipeline(world: &World) -> CommitPipeline {
     pipeline_with(world, SyncMode::Always)
@@ -155,10 +153,7 @@ async fn what_a_lone_commit_leaves_undone_is_the_threads() {
     let seq = second.await.unwrap();
     assert!(first.await.unwrap() < seq);
     // More than a caller's thread is to write, and a segment that is full.
-    let mut large = batch(5);
-    let Mutation::Put { value, .. } = &mut large.mutations[0] else { unreachable!() };
-    *value = vec![7; 400 << 10].into();
-    let large = encode_batch(1, &large);
+    let large = encoded_large(5, 400 << 10);
     for _ in 0..3 {
         let permit = pipeline.admit(large.len()).await.unwrap();
         pipeline.begin(large.clone(), 1, permit).unwrap().applied().await.unwrap();
@@ -371,14 +366,8 @@ async fn bulk_behind_a_slow_group_passes_the_gate_in_smaller_parts() {
         let is_large = large_ones.load(Ordering::Relaxed);
         clock.advance_micros(if is_large { 100_000 } else { 1_000 });
     })));
-    let put = Mutation::Put {
-        family: FamilyId(1),
-        qualifier: Bytes::from_static(b"q"),
-        timestamp: 1,
-        value: vec![7; 1 << 20].into(),
-    };
     begin(&pipeline, 0, 1).await.applied().await.unwrap();
-    let large = encode_batch(1, &RowBatch { row: "large".into(), mutations: vec![put] });
+    let large = encoded_large(1, 1 << 20);
     is_large.store(true, Ordering::Relaxed);
     let permit = pipeline.admit(large.len()).await.unwrap();
     pipeline.begin(large, 1, permit).unwrap().applied().await.unwrap();
