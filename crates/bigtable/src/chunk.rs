@@ -34,8 +34,8 @@
 //!
 //! Guarantees: no message is larger than [`MESSAGE_BYTES_MAX`], and so none exceeds
 //! [`limits::RESPONSE_BYTES_MAX`], except one of a single large row under [`LargeRows::Whole`]; large values are
-//! slices of the memory they came in, and copied only where messages wait for long, or little else of that memory is sent
-//! ([`Chunker::own_values`]).
+//! slices of the memory they came in, and copied before the transport asks for them only where messages wait for long, or little else of that memory is sent
+//! ([`Chunker::gather`]), or a message is one of a large row, which is put together aside.
 
 use std::collections::VecDeque;
 
@@ -58,7 +58,7 @@ const MESSAGES_PER_SIZE: usize = 4;
 /// Bytes at which messages are sent once the stream is under way; it doubles from
 /// [`FIRST_MESSAGE_BYTES`], every [`MESSAGES_PER_SIZE`] messages. Smaller costs a call and a wake-up per few
 /// rows; larger costs memory per stream and delays the client, which decodes a message as a whole.
-const MESSAGE_BYTES_TARGET: usize = 1 << 20;
+pub(crate) const MESSAGE_BYTES_TARGET: usize = 1 << 20;
 
 /// Bytes of a value in one chunk, at most: as many as leave a message below what clients accept. Smaller
 /// would cut values that could travel whole, and not every client goes on in the middle of a value. A multiple of three: see [`piece_len`].
@@ -233,11 +233,11 @@ impl Chunker {
         self.messages.ready_bytes + self.messages.open.len()
     }
 
-    /// Moves the values that the messages hold slices of into memory of their own.
-    pub fn own_values(&mut self) {
+    /// Moves the values that the messages hold slices of into the messages' own memory.
+    pub fn gather(&mut self) {
         let Messages { next, behind, open, .. } = &mut self.messages;
         for message in next.iter_mut().chain(behind).chain([open]) {
-            message.own_values();
+            message.gather();
         }
     }
 

@@ -17,13 +17,14 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
+use tepui_engine::aside;
 use tepui_engine::cell::{PinnedRow, ReadRow, Row, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::read::{FamilyProjection, Projection, RowStream};
 use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
 
 use crate::activity;
-use crate::chunk::{Chunker, LargeRows};
+use crate::chunk::{Chunker, LargeRows, MESSAGE_BYTES_TARGET};
 use crate::error::{Error, Result};
 use crate::filter::{Passed, RowCell};
 use crate::limits;
@@ -173,7 +174,11 @@ impl ReadRows {
         self.turn_to_scan();
         loop {
             if let Some(message) = self.responder.pop() {
-                return Some(Ok(message));
+                let gathered = gathered(message).await;
+                if gathered.is_err() {
+                    self.end();
+                }
+                return Some(gathered);
             }
             let Some(reader) = &mut self.reader else {
                 let stats = self.stats.take();
@@ -216,6 +221,14 @@ impl ReadRows {
 }
 
 impl ReadRows {
+    /// Nothing comes any more.
+    fn end(&mut self) {
+        self.reader = None;
+        self.stats = None;
+        self.responder.finish();
+        while self.responder.pop().is_some() {}
+    }
+
     fn turn_to_scan(&self) {
         if let Some(reader) = &self.reader {
             reader.turn_to_scan();
@@ -240,8 +253,21 @@ impl ReadRows {
         if let Some(reader) = &mut self.reader {
             reader.suspend();
         }
-        self.responder.chunker.own_values();
+        self.responder.chunker.gather();
     }
+}
+
+/// The message; one that is larger than a message of several rows is gathered already, by this thread's helper.
+async fn gathered(mut message: ReadRowsMessage) -> Result<ReadRowsMessage> {
+    if message.shared_bytes() <= MESSAGE_BYTES_TARGET {
+        return Ok(message);
+    }
+    let gather = move || {
+        message.gather();
+        message
+    };
+    // Boxed, so that reads of small messages stay small.
+    Ok(Box::pin(aside::carry_out(gather)).await?)
 }
 
 impl fmt::Debug for ReadRows {
@@ -506,7 +532,7 @@ impl Responder {
         };
         self.stats.count_row(seen, sent);
         if self.dropped_bytes >= DROPPED_BYTES_MAX {
-            self.chunker.own_values();
+            self.chunker.gather();
             self.dropped_bytes = 0;
         }
         Ok(sent)

@@ -91,8 +91,6 @@ pub struct ReadRowsMessage {
     /// Large values, each with the bytes of `own` that are sent before it.
     shared: Vec<(usize, Bytes)>,
     shared_bytes: usize,
-    /// How many of these, from the first on, are in memory that is this message's alone.
-    owned: usize,
 }
 
 impl ReadRowsMessage {
@@ -126,14 +124,29 @@ impl ReadRowsMessage {
         self.own.resize(self.own.len().max(HEADER_BYTES), 0);
     }
 
-    /// Moves what is shared into memory of its own, for a message that waits for long: a slice keeps all of the memory that
-    /// it is of, be it a read of many values or a memtable, which writers then lack. What was moved before stays where
-    /// it is.
-    pub fn own_values(&mut self) {
-        for (_, value) in self.shared.iter_mut().skip(self.owned) {
-            *value = Bytes::copy_from_slice(value);
+    /// Bytes of values that are where they were.
+    pub fn shared_bytes(&self) -> usize {
+        self.shared_bytes
+    }
+
+    /// Moves what is shared to its place among the message's own bytes, as it is sent: all at once, in a piece of work as long as that
+    /// is. A message that waits for long would keep all of the memory that slices are of, be it a read of many values or a memtable,
+    /// which writers then lack.
+    pub fn gather(&mut self) {
+        // What is before the first of it is in its place.
+        let Some((first, _)) = self.shared.first() else { return };
+        let mut sent = *first;
+        let behind_first = self.own.split_off(sent);
+        self.own.reserve(behind_first.len() + self.shared_bytes);
+        let mut rest = behind_first.as_slice();
+        for (at, value) in self.shared.drain(..) {
+            let (before, behind) = rest.split_at(at - sent);
+            self.own.put_slice(before);
+            self.own.put_slice(&value);
+            (rest, sent) = (behind, at);
         }
-        self.owned = self.shared.len();
+        self.own.put_slice(rest);
+        self.shared_bytes = 0;
     }
 
     /// Appends a chunk.
@@ -251,20 +264,8 @@ impl Framed for ReadRowsMessage {
         if let Some(room) = self.own.get_mut(..HEADER_BYTES) {
             room.copy_from_slice(&header);
         }
-        if self.shared.is_empty() {
-            return self.own.into();
-        }
-        let mut frame = Vec::with_capacity(HEADER_BYTES + self.len());
-        let mut rest = self.own.as_slice();
-        let mut sent = 0;
-        for (at, value) in &self.shared {
-            let (before, behind) = rest.split_at(at - sent);
-            frame.put_slice(before);
-            frame.put_slice(value);
-            (rest, sent) = (behind, *at);
-        }
-        frame.put_slice(rest);
-        frame.into()
+        self.gather();
+        self.own.into()
     }
 }
 
@@ -295,32 +296,56 @@ mod tests {
     }
 
     #[test]
-    fn values_are_moved_once_and_the_message_says_the_same() {
-        let memory = Bytes::from(vec![7; 10_000]);
+    fn a_message_whose_values_were_gathered_keeps_no_others_memory_and_says_the_same() {
+        let memory = Bytes::from((0..10_000).map(|i| i as u8).collect::<Vec<_>>());
+        let values = [memory.clone(), memory.slice(1..9_000), memory.slice(..7), memory.slice(5..)];
+        // Gathered before all, none, or some of the values came.
+        for gathered_at in [&[][..], &[0], &[4], &[1, 1, 2], &[0, 1, 2, 3, 4]] {
+            let mut message = ReadRowsMessage::default();
+            for n in 0..=values.len() {
+                for _ in gathered_at.iter().filter(|at| **at == n) {
+                    message.gather();
+                    assert_eq!(message.shared_bytes(), 0);
+                    assert!(message.shared.is_empty());
+                }
+                if let Some(value) = values.get(n) {
+                    let (row_key, value_len) = (b"r", value.len());
+                    message.push(&Chunk {
+                        row_key,
+                        value: Some(value),
+                        value_len,
+                        ..Chunk::default()
+                    });
+                }
+            }
+            let bytes = message.len();
+            let frame = message.into_frame();
+            assert_eq!(frame.len(), HEADER_BYTES + bytes);
+            let decoded = v2::ReadRowsResponse::decode(&frame[HEADER_BYTES..]).unwrap();
+            let got: Vec<_> = decoded.chunks.iter().map(|chunk| chunk.value.clone()).collect();
+            assert_eq!(got, values, "{gathered_at:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_gathered_before_stays_where_it_is() {
+        let value = Bytes::from(vec![7; 10_000]);
         let mut message = ReadRowsMessage::default();
-        let push = |message: &mut ReadRowsMessage, value: &Bytes| {
+        message.reserve(50_000);
+        let mut places = Vec::new();
+        for _ in 0..3 {
             let value_len = value.len();
             message.push(&Chunk {
                 row_key: b"r",
-                value: Some(value),
+                value: Some(&value),
                 value_len,
                 ..Chunk::default()
             });
-        };
-        let places = |message: &ReadRowsMessage| -> Vec<*const u8> {
-            message.shared.iter().map(|(_, value)| value.as_ptr()).collect()
-        };
-        push(&mut message, &memory);
-        push(&mut message, &memory.slice(1..9_000));
-        let frame = message.clone().into_frame();
-        message.own_values();
-        assert!(memory.is_unique());
-        assert!(message.clone().into_frame() == frame);
-        let first = places(&message);
-        push(&mut message, &memory);
-        message.own_values();
-        assert!(memory.is_unique());
-        assert_eq!(places(&message)[..2], first);
+            message.gather();
+            places.push(message.own.as_ptr());
+        }
+        assert!(message.len() > 30_000);
+        assert_eq!(places, [places[0]; 3]);
     }
 
     #[test]

@@ -7,12 +7,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use googleapis_tonic_google_bigtable_admin_v2::google::bigtable::admin::v2::authorized_view::{
     FamilySubsets, SubsetView,
 };
@@ -27,6 +28,7 @@ use tepui_bigtable::schema::{FamilySchema, TableSchema};
 use tepui_bigtable::table::Table;
 use tepui_bigtable::value_type::{AggregateType, Input};
 use tepui_bigtable::{Code, chunk};
+use tepui_engine::aside;
 use tepui_engine::cell::{Mutation, RowBatch, RowRange};
 use tepui_engine::db::{Engine, EngineOptions};
 use tepui_engine::io::{
@@ -594,6 +596,63 @@ async fn large_values_arrive_whole_in_messages_of_bounded_size() {
     let rows = fixture.read(v2::ReadRowsRequest::default()).await;
     assert!(rows[0].cells[0].value == large);
     assert_eq!(rows[0].cells[1].value, b"small");
+}
+
+/// Carries out what it is given at once, and counts it.
+#[derive(Debug, Default)]
+struct Counting(AtomicUsize);
+
+impl aside::Helper for Counting {
+    fn carry_out(&self, work: Box<dyn FnOnce() + Send>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        work();
+    }
+
+    fn patience(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test]
+async fn messages_of_one_large_row_are_put_together_by_the_threads_helper_and_others_are_not() {
+    let fixture = Fixture::new(&[]);
+    let helper = Arc::new(Counting::default());
+    let _lent = aside::lend(Arc::clone(&helper) as Arc<dyn aside::Helper>);
+    for (row, bytes) in [("a", 100 << 10), ("b", 900 << 10), ("c", 2 << 20)] {
+        fixture.mutate(row, vec![set("f", "a", 0, vec![7; bytes])]).await;
+        let rows = fixture.read(v2::ReadRowsRequest::default()).await;
+        assert!(rows.last().unwrap().cells[0].value == vec![7; bytes]);
+        // From memory, where nothing is unpacked.
+        assert_eq!(helper.0.load(Ordering::Relaxed), usize::from(bytes > 1 << 20), "{bytes}");
+    }
+}
+
+/// Drops what it is given.
+#[derive(Debug)]
+struct Ended;
+
+impl aside::Helper for Ended {
+    fn carry_out(&self, _: Box<dyn FnOnce() + Send>) {}
+
+    fn patience(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test]
+async fn a_read_that_lost_a_message_ends_with_its_error() {
+    let fixture = Fixture::new(&[]);
+    for row in ["a", "b"] {
+        fixture.mutate(row, vec![set("f", "a", 0, vec![7; 7 << 20])]).await;
+    }
+    let _lent = aside::lend(Arc::new(Ended));
+    let request = WithFilter::<v2::ReadRowsRequest>::default();
+    let mut read =
+        fixture.table.read_rows_encoded(&request, chunk::LargeRows::Split, None).unwrap();
+    let error = read.next().await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), Code::Unavailable, "{error}");
+    assert!(read.next().await.is_none(), "what comes behind it would be taken for all");
+    assert!(read.has_ended());
 }
 
 #[tokio::test]

@@ -80,7 +80,8 @@
 //!    else takes the general way of a scan, over the places that have something of the row.
 //!
 //! 7. *Values elsewhere.* A cell may come with a pointer for its value: all that the row has are then read together,
-//!    unless the projection does not look at values (`values/fetch.rs`).
+//!    unless the projection does not look at values (`values/fetch.rs`). Large ones are unpacked by the thread's helper, if
+//!    it has one ([`aside`]).
 //!
 //! A range of rows, [`Tablet::scan`](tablet::Tablet::scan):
 //!
@@ -98,6 +99,7 @@
 //! What a scan reads enters the cache on probation and what a compaction reads enters nowhere, so neither drives
 //! out what point reads come back to ([`cache`]).
 
+pub mod aside;
 mod background;
 pub mod backup;
 pub mod cache;

@@ -1,5 +1,6 @@
 //! Requests so large that a core would be busy with one of them for longer than others are to wait: values of megabytes are copied into
-//! the log's record and into a memtable in one piece. Each core has a second thread for them, which gives way to it.
+//! the log's record and into a memtable in one piece. Each core has a second thread for them, which gives way to it. The values that reads
+//! find are unpacked there, too, and put into their messages, as far as they are so large ([`aside`]).
 //!
 //! ```text
 //!  core ─── reads and decodes the request (a bulk: reads it) ── sends the answer
@@ -10,8 +11,10 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use tepui_bigtable::activity::{self, Working};
 use tepui_bigtable::error::{Error, Result};
+use tepui_engine::aside;
 use tepui_engine::io::{JoinHandle, Spawner};
 use tepui_engine::relay;
 use tokio::runtime::Handle;
@@ -21,7 +24,7 @@ use tonic::Status;
 
 use crate::admission::Hold;
 use crate::grpc::Request;
-use crate::limits::LARGE_REQUEST_ROOM_BYTES;
+use crate::limits::{HELPER_PATIENCE, LARGE_REQUEST_ROOM_BYTES};
 use crate::runtime::{self, Alive};
 
 /// A core's second thread, which ends when this is dropped, and the requests that it carries out with it.
@@ -63,12 +66,34 @@ thread_local! {
 /// This thread has a helper until this is dropped.
 #[derive(Debug)]
 #[must_use]
-pub struct Lent(());
+pub struct Lent {
+    _aside: aside::Lent,
+}
 
-/// Lends a helper to this thread, for [`carry_out`].
+/// Lends a helper to this thread, for [`carry_out`] and for [`aside::carry_out`].
 pub fn lend(helper: Helper) -> Lent {
+    let beside = Beside(helper.runtime.clone());
     OWN.with(|own| own.replace(Some(helper)));
-    Lent(())
+    Lent { _aside: aside::lend(Arc::new(beside)) }
+}
+
+/// What a helper carries out for reads, among its large requests.
+#[derive(Debug)]
+struct Beside(Handle);
+
+impl aside::Helper for Beside {
+    fn carry_out(&self, work: Box<dyn FnOnce() + Send>) {
+        let tablet = activity::own();
+        drop(self.0.spawn(async move {
+            // It counts for the tablet whose read it is of.
+            tablet.map_or_else(activity::rest, activity::turn_to);
+            work();
+        }));
+    }
+
+    fn patience(&self) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(HELPER_PATIENCE))
+    }
 }
 
 impl Drop for Lent {
@@ -116,7 +141,9 @@ impl Drop for End {
 mod tests {
     use std::thread::{self, ThreadId};
 
+    use tepui_engine::ErrorKind;
     use tepui_engine::io::ThreadSpawner;
+    use tepui_engine::tablet::TabletId;
     use tokio::sync::{oneshot, watch};
 
     use super::*;
@@ -158,6 +185,30 @@ mod tests {
         // A thread that has no helper does everything itself.
         let alone = runtime::build_core().unwrap().block_on(thread_of(LARGE_REQUEST_ROOM_BYTES));
         assert_eq!(alone, here);
+    }
+
+    #[test]
+    fn large_values_of_reads_are_the_helpers_too() {
+        let threads = on_a_core(async || {
+            let beside = aside::carry_out(|| thread::current().id()).await.unwrap();
+            let failed = aside::carry_out::<(), _>(|| panic!("of this value")).await.unwrap_err();
+            assert_eq!(failed.kind(), ErrorKind::Io);
+            (beside, aside::carry_out(|| thread::current().id()).await.unwrap())
+        });
+        assert_ne!(threads.0, thread::current().id());
+        assert_eq!(threads.0, threads.1, "it goes on behind one that panicked");
+    }
+
+    #[test]
+    fn large_values_count_for_the_tablet_whose_read_they_are_of() {
+        activity::publish(Arc::default());
+        let counted = on_a_core(async || {
+            activity::turn_to(TabletId(7));
+            let of_seven = aside::carry_out(activity::own).await.unwrap();
+            activity::rest();
+            (of_seven, aside::carry_out(activity::own).await.unwrap())
+        });
+        assert_eq!(counted, (Some(TabletId(7)), None));
     }
 
     #[test]

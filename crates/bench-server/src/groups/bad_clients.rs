@@ -3,7 +3,8 @@
 //! of its own, so that what it takes of memory, which has room for several of the largest requests, is its alone.
 //!
 //! Server and clients have half of the cores each, and of theirs the bystanders take what they need before the others get any: what is
-//! measured is what bad clients do to the server, and not to those who share a machine with them.
+//! measured is what bad clients do to the server, and not to those who share a machine with them. What the machine itself does where all
+//! of its processors are in use, as one that is virtual may lose them for a while then, is seen beside the threads that only use them.
 
 use std::cell::Cell;
 
@@ -42,7 +43,6 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     cores.choose(0..half.max(1))?;
     let (server, port) = Child::tepui(&bench.tepui, &dir, &config, &bench.progress)?;
     cores.choose(half..cores.count())?;
-    let spinners = cores.count() - half;
     let endpoint = Endpoint::parse(&format!("127.0.0.1:{port}"))?;
     let process = server.process();
     let clients = bench.clients_of("tepui", endpoint.clone(), TABLE, Some(process))?;
@@ -65,7 +65,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     };
     for _ in 0..bench.sizes.rounds {
         calm.push(sample(bench, &bystanders)?);
-        let spun = Spinning::start(spinners)?;
+        let spun = spin_on(&cores, half)?;
         let named = Workload { name: "beside spinning threads".to_owned(), ..bystanders.clone() };
         spinning.push(sample(bench, &named)?);
         drop(spun);
@@ -83,26 +83,19 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let peak = process.figures().rss_peak_bytes;
     drop((server, cores));
     let ratio = spinning.iter().zip(&calm).map(|(beside, alone)| p99(beside) / p99(alone));
-    let name = "bystanders' p99 beside threads that only spin, over alone";
+    let name = "bystanders' p99 beside threads that only spin, on all processors, over alone";
     let line = Line::new(GROUP, name, Spread::of(ratio), Bar::Published);
     bench.say(if first.get() {
-        line
+        line.note(p99s(&spinning, &calm))
     } else {
         line.note("bystanders wait for others' turns: to go first takes root or RLIMIT_RTPRIO")
     });
     for (kind, samples, done) in &beside {
         let ratio = samples.iter().zip(&calm).map(|(beside, alone)| p99(beside) / p99(alone));
-        let middle = |of: &[Sample], p99: fn(&Sample) -> f64| Spread::of(of.iter().map(p99)).median;
         let doubt = (*done == 0).then(|| "the bad clients got nothing done".to_owned());
         let left_out = || samples.iter().find_map(|sample| sample.run.left_out());
         let doubt = doubt.or_else(left_out);
-        let note = format!(
-            "p99 of reads {:.0} and of writes {:.0} us beside them, {:.0} and {:.0} us alone; {done} requests of theirs",
-            middle(samples, read_p99),
-            middle(samples, write_p99),
-            middle(&calm, read_p99),
-            middle(&calm, write_p99)
-        );
+        let note = format!("{}; {done} requests of theirs", p99s(samples, &calm));
         let name = format!("bystanders' p99 beside {}, over alone", kind.name());
         bench.say(
             Line::new(GROUP, name, Spread::of(ratio), Bar::AtMost(P99_MAX))
@@ -112,6 +105,26 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     }
     bench.say(memory(peak, largest));
     Ok(())
+}
+
+/// What bystanders see beside others, and alone.
+fn p99s(beside: &[Sample], alone: &[Sample]) -> String {
+    let middle = |of: &[Sample], p99: fn(&Sample) -> f64| Spread::of(of.iter().map(p99)).median;
+    format!(
+        "p99 of reads {:.0} and of writes {:.0} us beside them, {:.0} and {:.0} us alone",
+        middle(beside, read_p99),
+        middle(beside, write_p99),
+        middle(alone, read_p99),
+        middle(alone, write_p99)
+    )
+}
+
+/// Threads that use each core, those of the server and those of the clients: this thread's are the latter.
+fn spin_on(cores: &Cores, half: usize) -> Result<[Spinning; 2]> {
+    cores.choose(0..half.max(1))?;
+    let servers = Spinning::start(half)?;
+    cores.choose(half..cores.count())?;
+    Ok([servers, Spinning::start(cores.count() - half)?])
 }
 
 /// What the process had at most, which says something of large requests where two of them were there at once.

@@ -223,7 +223,7 @@ impl RowStream {
     /// [`SCAN_PROGRESS_RECORDS`] records that showed nothing). Rows come in ascending order, or descending
     /// for a reverse scan; cells within a row always ascend.
     ///
-    /// Awaits only where a block must be loaded. A future that is dropped unfinished loses nothing: the
+    /// Awaits only where a block or a value must be loaded, or a large value unpacked. A future that is dropped unfinished loses nothing: the
     /// next call goes on where it stood.
     pub async fn next(&mut self) -> Result<Option<Row>> {
         Ok(self.next_in_place().await?.map(Row::from))

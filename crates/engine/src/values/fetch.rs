@@ -13,6 +13,7 @@ use bytes::Bytes;
 
 use super::store::unknown;
 use super::{ValueFile, ValueFiles, ValuePointer};
+use crate::aside;
 use crate::cache::BlockCache;
 use crate::cell::ReadRow;
 use crate::error::{Error, ErrorKind, Result};
@@ -29,6 +30,13 @@ const GAP_BYTES_MAX: u64 = 16 << 10;
 /// Bytes of a value that is kept in the cache at most. Larger ones are read from the device at its full speed anyway,
 /// and each would drive out hundreds of blocks.
 const CACHED_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes of a value that this thread's helper unpacks, at least: to check and to unpack so many takes a tenth of a millisecond and more,
+/// and to hand them over two hundredths.
+const ASIDE_BYTES_MIN: u32 = 512 << 10;
+
+// What is unpacked aside enters no cache.
+const _: () = assert!(ASIDE_BYTES_MIN as usize > CACHED_BYTES_MAX);
 
 /// A cell of a row whose value is to be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +64,7 @@ pub(crate) struct ValueSource {
 
 /// Values that lie so close together that they are read at once. The numbers are places in the list of pointers.
 struct Run<'a> {
-    file: &'a ValueFile,
+    file: &'a Arc<ValueFile>,
     members: Vec<usize>,
     offset: u64,
     end: u64,
@@ -64,7 +72,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// Of a value by itself, the one at this place.
-    fn of_one(file: &'a ValueFile, at: usize, pointer: &ValuePointer) -> Self {
+    fn of_one(file: &'a Arc<ValueFile>, at: usize, pointer: &ValuePointer) -> Self {
         Self { file, members: vec![at], offset: pointer.offset, end: pointer.end() }
     }
 
@@ -102,7 +110,7 @@ impl ValueSource {
     }
 
     /// The values, in the order of the pointers. Waits only where a value is neither in the cache nor in the page
-    /// cache.
+    /// cache, and for large ones to be unpacked.
     pub(crate) async fn fetch(
         &self,
         io: &dyn IoEngine,
@@ -112,15 +120,13 @@ impl ValueSource {
             pointers.iter().map(|pointer| self.cached(pointer).map(Ok)).collect();
         let mut runs = self.runs(pointers, &mut results);
         while !runs.is_empty() {
-            let mut waiting = Vec::new();
-            let mut requests = Vec::new();
+            let mut reads = Vec::with_capacity(runs.len());
+            let (mut waiting, mut requests) = (Vec::new(), Vec::new());
             for run in runs.drain(..) {
                 let Ok(reader) = run.file.reader() else { continue };
                 let len = (run.end - run.offset) as usize;
                 match reader.file().try_read_at(run.offset, len) {
-                    Some(read) if read.is_ok() || run.is_one() => {
-                        self.complete(&run, pointers, &read, &mut results);
-                    }
+                    Some(read) if read.is_ok() || run.is_one() => reads.push((run, read)),
                     _ => {
                         let file = Arc::clone(reader.file());
                         requests.push(ReadRequest { file, offset: run.offset, len });
@@ -128,15 +134,14 @@ impl ValueSource {
                     }
                 }
             }
-            if requests.is_empty() {
-                break;
+            if !requests.is_empty() {
+                reads.extend(waiting.into_iter().zip(io.read_batch(requests).await));
             }
-            let reads = io.read_batch(requests).await;
-            for (run, read) in waiting.iter().zip(&reads) {
+            for (run, read) in reads {
                 if read.is_err() && !run.is_one() {
                     runs.extend(run.split(pointers));
                 } else {
-                    self.complete(run, pointers, read, &mut results);
+                    self.complete(&run, pointers, read, &mut results).await;
                 }
             }
         }
@@ -193,40 +198,55 @@ impl ValueSource {
     }
 
     /// Gives the values of a run what was read for them.
-    fn complete(
+    async fn complete(
         &self,
         run: &Run<'_>,
         pointers: &[ValuePointer],
-        read: &Result<Bytes>,
+        read: Result<Bytes>,
         results: &mut [Option<Result<Bytes>>],
     ) {
         for member in &run.members {
             let Some(pointer) = pointers.get(*member) else { continue };
-            let value = read.clone().and_then(|bytes| {
-                let reader = run.file.reader()?;
-                let start = (pointer.offset - run.offset) as usize;
-                let end = start + pointer.stored_len as usize;
-                if end > bytes.len() {
-                    return Err(reader.damaged(pointer, "a read came back short"));
-                }
-                let keep = self.fill && pointer.value_len as usize <= CACHED_BYTES_MAX;
-                // It goes to a cache or to a client, who may be slow: it must keep neither what was read with it nor memory that is lent.
-                let is_lent = || {
-                    let device = reader.file().device();
-                    device.is_some_and(|device| device.lends(&device.span(run.offset, run.end)))
-                };
-                let copy = keep || !run.is_one() || is_lent();
-                let value = reader.decode(pointer, &bytes.slice(start..end), copy)?;
-                if keep && let Some(cache) = &self.cache {
-                    let block = Arc::new(Block::of_value(value.clone()));
-                    cache.insert(pointer.file, pointer.offset, block);
-                }
-                Ok(value)
-            });
+            let value = match &read {
+                Ok(bytes) => self.value(run, pointer, bytes).await,
+                Err(error) => Err(error.clone()),
+            };
             if let Some(slot) = results.get_mut(*member) {
                 *slot = Some(value);
             }
         }
+    }
+
+    /// The value of a run that was read.
+    async fn value(&self, run: &Run<'_>, pointer: &ValuePointer, bytes: &Bytes) -> Result<Bytes> {
+        let reader = run.file.reader()?;
+        let start = (pointer.offset - run.offset) as usize;
+        let end = start + pointer.stored_len as usize;
+        if end > bytes.len() {
+            return Err(reader.damaged(pointer, "a read came back short"));
+        }
+        let frame = bytes.slice(start..end);
+        let keep = self.fill && pointer.value_len as usize <= CACHED_BYTES_MAX;
+        // It goes to a cache or to a client, who may be slow: it must keep neither what was read with it nor memory that is lent.
+        let is_lent = || {
+            let device = reader.file().device();
+            device.is_some_and(|device| device.lends(&device.span(run.offset, run.end)))
+        };
+        let copy = keep || !run.is_one() || is_lent();
+        if pointer.value_len >= ASIDE_BYTES_MIN {
+            // Others would lack what is lent while it waits.
+            let frame = if copy { Bytes::copy_from_slice(&frame) } else { frame };
+            let (file, pointer) = (Arc::clone(run.file), *pointer);
+            let unpack = move || file.reader()?.decode(&pointer, &frame, false);
+            // Boxed, so that reads without such values stay small.
+            return Box::pin(aside::carry_out(unpack)).await?;
+        }
+        let value = reader.decode(pointer, &frame, copy)?;
+        if keep && let Some(cache) = &self.cache {
+            let block = Arc::new(Block::of_value(value.clone()));
+            cache.insert(pointer.file, pointer.offset, block);
+        }
+        Ok(value)
     }
 }
 

@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::executor::block_on;
+use futures::future::BoxFuture;
 
 use tepui_engine::ErrorKind;
+use tepui_engine::aside::{self, Helper};
 use tepui_engine::cell::{RowBatch, RowRange};
 use tepui_engine::db::{Engine, EngineOptions};
 use tepui_engine::io::{
@@ -459,6 +461,53 @@ fn rows_wider_than_a_batch_of_values_come_whole() {
         }
         assert_eq!(rig.get(row(n).as_bytes()), found.cells);
     }
+}
+
+/// Carries out what it is given at once, and counts it.
+#[derive(Debug, Default)]
+struct Counting(AtomicU64);
+
+impl Helper for Counting {
+    fn carry_out(&self, work: Box<dyn FnOnce() + Send>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        work();
+    }
+
+    fn patience(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[test]
+fn large_values_are_unpacked_by_the_threads_helper_and_damage_in_them_is_told() {
+    let rig = Rig::new(options(), plain_schema(), 11);
+    let large = |seed: u64| value(seed).repeat(600);
+    for n in 0..3 {
+        rig.apply(row(n).as_bytes(), vec![put(1, "l", 1, &large(n)), put(1, "s", 1, &value(n))]);
+    }
+    block_on(rig.tablet.flush()).unwrap();
+    let helper = Arc::new(Counting::default());
+    let _lent = aside::lend(Arc::clone(&helper) as Arc<dyn Helper>);
+    let rows = rig.scan(RowRange::all(), false, None);
+    assert_eq!(helper.0.load(Ordering::Relaxed), 3, "of six values, the large ones");
+    for (n, found) in (0..).zip(&rows) {
+        assert!(found.cells[0].value == large(n) && found.cells[1].value == value(n), "{n}");
+        assert_eq!(rig.get(row(n).as_bytes()), found.cells);
+    }
+    assert_eq!(helper.0.load(Ordering::Relaxed), 6);
+    let path = value_paths(&rig).remove(0);
+    let mut bytes = rig.files.contents(&path).unwrap();
+    // In the first one, which is packed into a few kilobytes.
+    bytes[100] ^= 1;
+    rig.files.put_contents(&path, bytes);
+    let read = |n: u64| {
+        let row = row(n);
+        block_on(rig.tablet.read_row(row.as_bytes(), &Projection::all(), ReadView::Durable))
+    };
+    let error = read(0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    assert!(error.message().contains(path.to_str().unwrap()), "{error}");
+    assert!(read(1).unwrap().unwrap().cells[0].value == large(1));
 }
 
 #[test]

@@ -369,7 +369,7 @@ fn row_messages(
                 let bytes = (message.len() + rows.ready_bytes()) as u64;
                 if !messages.answer.covers(bytes) {
                     rows.suspend();
-                    message.own_values();
+                    message.gather();
                     if let Err(error) = messages.answer.cover(bytes).await {
                         messages.has_ended = true;
                         return Some((Err(from_error(&error)), messages));

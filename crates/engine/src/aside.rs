@@ -1,0 +1,195 @@
+//! Work that takes a thread which serves requests so long that others would feel it, and that nothing but its own request waits
+//! for: to unpack a value of megabytes, say. A thread may have a helper for it, another one that gives way to it.
+//!
+//! ```text
+//! request: find ── read ──┐                    ┌── send
+//!                         └─► helper: unpack ──┘
+//! ```
+//!
+//! The work, and the memory that it is for, stays with who waits until the helper begins it. Who goes away takes it along, and who
+//! has waited for as long as the helper's [patience](Helper::patience) carries it out.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::future::{BoxFuture, Either, select};
+use tokio::sync::oneshot;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// What carries out pieces of work one after the other, elsewhere. One that cannot any more drops them.
+pub trait Helper: fmt::Debug + Send + Sync {
+    /// Carries out a piece of work when it comes to it.
+    fn carry_out(&self, work: Box<dyn FnOnce() + Send>);
+
+    /// Resolves when work has waited for it long enough: it may be at other work for long, or lack a processor.
+    fn patience(&self) -> BoxFuture<'static, ()>;
+}
+
+thread_local! {
+    static OWN: RefCell<Option<Arc<dyn Helper>>> = const { RefCell::new(None) };
+}
+
+/// This thread has a helper until this is dropped. One at a time.
+#[derive(Debug)]
+#[must_use]
+pub struct Lent(());
+
+/// Lends a helper to this thread, for [`carry_out`].
+pub fn lend(helper: Arc<dyn Helper>) -> Lent {
+    OWN.set(Some(helper));
+    Lent(())
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        OWN.set(None);
+    }
+}
+
+/// Work, until somebody begins it.
+struct Waiting<F>(Arc<Mutex<Option<F>>>);
+
+impl<F> Waiting<F> {
+    fn take(&self) -> Option<F> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl<F> Drop for Waiting<F> {
+    /// Who waited goes away: nobody wants it any more.
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+/// What `work` comes to: on this thread's helper, or here where it has none, or that does not come to it.
+pub async fn carry_out<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(work: F) -> Result<T> {
+    let Some(helper) = OWN.with_borrow(Option::clone) else { return Ok(work()) };
+    let slot = Arc::new(Mutex::new(Some(work)));
+    let waiting = Waiting(Arc::clone(&slot));
+    let (done, result) = oneshot::channel();
+    helper.carry_out(Box::new(move || {
+        let work = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(work) = work {
+            // Nobody may be left to take it.
+            let _ = done.send(work());
+        }
+    }));
+    let result = match select(result, helper.patience()).await {
+        Either::Left((result, _)) => result,
+        Either::Right(((), result)) => match waiting.take() {
+            Some(work) => return Ok(work()),
+            None => result.await,
+        },
+    };
+    result.map_err(|_| match waiting.take() {
+        Some(_) => Error::new(ErrorKind::Closed, "the server ends"),
+        None => Error::new(
+            ErrorKind::Io,
+            "the work on a large value failed unexpectedly; see the server's log",
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    /// One that carries nothing out before it is told to.
+    #[derive(Default)]
+    struct Later {
+        work: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
+        is_impatient: AtomicBool,
+    }
+
+    impl fmt::Debug for Later {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("Later")
+        }
+    }
+
+    impl Helper for Later {
+        fn carry_out(&self, work: Box<dyn FnOnce() + Send>) {
+            self.work.lock().unwrap().push(work);
+        }
+
+        fn patience(&self) -> BoxFuture<'static, ()> {
+            if self.is_impatient.load(Ordering::Relaxed) {
+                Box::pin(std::future::ready(()))
+            } else {
+                Box::pin(std::future::pending())
+            }
+        }
+    }
+
+    impl Later {
+        fn take(&self) -> Vec<Box<dyn FnOnce() + Send>> {
+            std::mem::take(&mut self.work.lock().unwrap())
+        }
+    }
+
+    fn lent() -> (Arc<Later>, Lent) {
+        let later = Arc::new(Later::default());
+        let lent = lend(Arc::clone(&later) as Arc<dyn Helper>);
+        (later, lent)
+    }
+
+    #[test]
+    fn work_is_the_helpers_where_there_is_one() {
+        assert_eq!(carry_out(|| 1).now_or_never().unwrap().unwrap(), 1);
+        let (later, lent) = lent();
+        let mut two = Box::pin(carry_out(|| 2));
+        assert!((&mut two).now_or_never().is_none());
+        for work in later.take() {
+            work();
+        }
+        assert_eq!(two.now_or_never().unwrap().unwrap(), 2);
+        drop(lent);
+        assert_eq!(carry_out(|| 3).now_or_never().unwrap().unwrap(), 3);
+    }
+
+    #[test]
+    fn who_goes_away_takes_its_work_along() {
+        let (later, _lent) = lent();
+        let memory = Arc::new(());
+        let held = Arc::clone(&memory);
+        let mut given_up = Box::pin(carry_out(move || panic!("nobody wants {held:?}")));
+        assert!((&mut given_up).now_or_never().is_none());
+        drop(given_up);
+        assert_eq!(Arc::strong_count(&memory), 1, "though the helper has not come to it");
+        for work in later.take() {
+            work();
+        }
+    }
+
+    #[test]
+    fn work_that_the_helper_does_not_come_to_is_done_by_who_waits() {
+        let (later, _lent) = lent();
+        later.is_impatient.store(true, Ordering::Relaxed);
+        assert_eq!(carry_out(|| 1).now_or_never().unwrap().unwrap(), 1);
+        for work in later.take() {
+            work();
+        }
+    }
+
+    #[test]
+    fn work_that_is_dropped_is_told_from_work_that_panicked() {
+        let (later, _lent) = lent();
+        let mut dropped = Box::pin(carry_out(|| 1));
+        assert!((&mut dropped).now_or_never().is_none());
+        drop(later.take());
+        assert_eq!(dropped.now_or_never().unwrap().unwrap_err().kind(), ErrorKind::Closed);
+        let mut panics = Box::pin(carry_out::<(), _>(|| panic!("of this value")));
+        assert!((&mut panics).now_or_never().is_none());
+        for work in later.take() {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_err();
+        }
+        assert_eq!(panics.now_or_never().unwrap().unwrap_err().kind(), ErrorKind::Io);
+    }
+}
