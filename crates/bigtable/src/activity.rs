@@ -33,11 +33,6 @@ pub fn publish(working: Arc<Working>) {
     });
 }
 
-/// What this thread works for.
-pub fn own() -> Option<TabletId> {
-    WORKING.with(|own| own.get()?.on())
-}
-
 /// This thread works for a tablet from now on.
 pub fn turn_to(tablet: TabletId) {
     set(tablet.0.wrapping_add(1));

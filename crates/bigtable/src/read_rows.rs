@@ -17,11 +17,11 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
-use tepui_engine::aside;
+use tepui_engine::aside::Aside;
 use tepui_engine::cell::{PinnedRow, ReadRow, Row, RowRange};
 use tepui_engine::io::{Clock, Rng};
 use tepui_engine::read::{FamilyProjection, Projection, RowStream};
-use tepui_engine::tablet::{ReadView, ScanOptions, Tablet};
+use tepui_engine::tablet::{ReadView, ScanOptions, Tablet, TabletId};
 
 use crate::activity;
 use crate::chunk::{Chunker, LargeRows, MESSAGE_BYTES_TARGET};
@@ -132,6 +132,10 @@ pub struct ReadRows {
     /// Where figures are asked for and not sent yet: the clock, and its monotonic time at the start.
     stats: Option<(Arc<dyn Clock>, u64)>,
     turn: Turn,
+    /// The tablet that the last row came from.
+    tablet: Option<TabletId>,
+    /// Where large messages are put together.
+    aside: Aside,
 }
 
 impl ReadRows {
@@ -147,6 +151,7 @@ impl ReadRows {
             point_reads_max: POINT_READS_FIRST,
             largest_row_bytes: 1,
             scan_start_bytes: projection_bytes(selection.projection()),
+            tablet: None,
         };
         let chunker = Chunker::new(families, plan.large_rows);
         let responder = Responder::new(selection, chunker, rng, plan.rows_limit);
@@ -154,7 +159,15 @@ impl ReadRows {
             let start = clock.monotonic_micros();
             (clock, start)
         });
-        Self { reader: Some(reader), responder, failure: None, stats, turn: Turn::default() }
+        Self {
+            reader: Some(reader),
+            responder,
+            failure: None,
+            stats,
+            turn: Turn::default(),
+            tablet: None,
+            aside: Aside::default(),
+        }
     }
 
     /// Whether the next message is known to be `None`: so it is as soon as the last one was taken, unless
@@ -174,7 +187,7 @@ impl ReadRows {
         self.turn_to_scan();
         loop {
             if let Some(message) = self.responder.pop() {
-                let gathered = gathered(message).await;
+                let gathered = self.gathered(message).await;
                 if gathered.is_err() {
                     self.end();
                 }
@@ -196,6 +209,7 @@ impl ReadRows {
             }
             let (wanted, selection) = (self.responder.rows_left(), &self.responder.selection);
             let seen = reader.next(wanted, selection.projection()).await.map_err(Error::from);
+            self.tablet = reader.tablet;
             match &seen {
                 Ok(Some(Seen::RangeEnd { records, .. })) => {
                     self.turn.row(reader.scan_start_bytes);
@@ -221,10 +235,24 @@ impl ReadRows {
 }
 
 impl ReadRows {
+    /// The message; one that is larger than a message of several rows is gathered already, by this thread's helper.
+    async fn gathered(&mut self, mut message: ReadRowsMessage) -> Result<ReadRowsMessage> {
+        if message.shared_bytes() <= MESSAGE_BYTES_TARGET {
+            return Ok(message);
+        }
+        let gather = move || {
+            message.gather();
+            message
+        };
+        // Boxed, so that reads of small messages stay small.
+        Ok(Box::pin(self.aside.carry_out(self.tablet, gather)).await?)
+    }
+
     /// Nothing comes any more.
     fn end(&mut self) {
         self.reader = None;
         self.stats = None;
+        self.failure = None;
         self.responder.finish();
         while self.responder.pop().is_some() {}
     }
@@ -257,19 +285,6 @@ impl ReadRows {
     }
 }
 
-/// The message; one that is larger than a message of several rows is gathered already, by this thread's helper.
-async fn gathered(mut message: ReadRowsMessage) -> Result<ReadRowsMessage> {
-    if message.shared_bytes() <= MESSAGE_BYTES_TARGET {
-        return Ok(message);
-    }
-    let gather = move || {
-        message.gather();
-        message
-    };
-    // Boxed, so that reads of small messages stay small.
-    Ok(Box::pin(aside::carry_out(gather)).await?)
-}
-
 impl fmt::Debug for ReadRows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadRows").field("ended", &self.reader.is_none()).finish_non_exhaustive()
@@ -296,6 +311,8 @@ struct RowReader {
     largest_row_bytes: usize,
     /// Bytes that the start of a scan copies.
     scan_start_bytes: usize,
+    /// The tablet that was read last.
+    tablet: Option<TabletId>,
 }
 
 /// A range under way.
@@ -370,7 +387,9 @@ impl RowReader {
             if let Some(points) = &mut self.points
                 && let Some(seen) = points.next().await
             {
-                self.asked.pop_front();
+                if let Some(Piece::Row(tablet, _)) = self.asked.pop_front() {
+                    self.tablet = Some(tablet.id());
+                }
                 self.point_reads_max = (self.point_reads_max * 2).min(POINT_READS_MAX);
                 let seen = seen?;
                 self.largest_row_bytes = self.largest_row_bytes.max(seen.row_bytes());
@@ -380,6 +399,7 @@ impl RowReader {
                 None => return Ok(None),
                 // The only single row of its run: read without a box around the future.
                 Some(Piece::Row(tablet, row)) => {
+                    self.tablet = Some(tablet.id());
                     return read_point(tablet, row, projection).await.map(Some);
                 }
                 Some(Piece::Range(tablet, range)) => {
@@ -390,6 +410,7 @@ impl RowReader {
                         rows_hint: wanted.and_then(|n| usize::try_from(n).ok()),
                         snapshot: None,
                     };
+                    self.tablet = Some(tablet.id());
                     activity::turn_to(tablet.id());
                     let rows = tablet.scan(options)?;
                     self.scan = Some(Box::new(Scan { rows, tablet, range, last: None }));

@@ -603,7 +603,8 @@ async fn large_values_arrive_whole_in_messages_of_bounded_size() {
 struct Counting(AtomicUsize);
 
 impl aside::Helper for Counting {
-    fn carry_out(&self, work: Box<dyn FnOnce() + Send>) {
+    fn carry_out(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
+        assert!(tablet.is_some());
         self.0.fetch_add(1, Ordering::Relaxed);
         work();
     }
@@ -632,7 +633,7 @@ async fn messages_of_one_large_row_are_put_together_by_the_threads_helper_and_ot
 struct Ended;
 
 impl aside::Helper for Ended {
-    fn carry_out(&self, _: Box<dyn FnOnce() + Send>) {}
+    fn carry_out(&self, _: Option<TabletId>, _: Box<dyn FnOnce() + Send>) {}
 
     fn patience(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())

@@ -7,21 +7,23 @@
 //! ```
 //!
 //! The work, and the memory that it is for, stays with who waits until the helper begins it. Who goes away takes it along, and who
-//! has waited for as long as the helper's [patience](Helper::patience) carries it out.
+//! has waited for as long as the helper's [patience](Helper::patience) carries it out, and from then on the rest of what its request has.
 
 use std::cell::RefCell;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::{BoxFuture, Either, select};
 use tokio::sync::oneshot;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::tablet::TabletId;
 
 /// What carries out pieces of work one after the other, elsewhere. One that cannot any more drops them.
 pub trait Helper: fmt::Debug + Send + Sync {
-    /// Carries out a piece of work when it comes to it.
-    fn carry_out(&self, work: Box<dyn FnOnce() + Send>);
+    /// Carries out a piece of work, of a request to this tablet, when it comes to it.
+    fn carry_out(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>);
 
     /// Resolves when work has waited for it long enough: it may be at other work for long, or lack a processor.
     fn patience(&self) -> BoxFuture<'static, ()>;
@@ -36,7 +38,7 @@ thread_local! {
 #[must_use]
 pub struct Lent(());
 
-/// Lends a helper to this thread, for [`carry_out`].
+/// Lends a helper to this thread, for [`Aside::carry_out`].
 pub fn lend(helper: Arc<dyn Helper>) -> Lent {
     OWN.set(Some(helper));
     Lent(())
@@ -64,39 +66,56 @@ impl<F> Drop for Waiting<F> {
     }
 }
 
-/// What `work` comes to: on this thread's helper, or here where it has none, or that does not come to it.
-pub async fn carry_out<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(work: F) -> Result<T> {
-    let Some(helper) = OWN.with_borrow(Option::clone) else { return Ok(work()) };
-    let slot = Arc::new(Mutex::new(Some(work)));
-    let waiting = Waiting(Arc::clone(&slot));
-    let (done, result) = oneshot::channel();
-    helper.carry_out(Box::new(move || {
-        let work = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(work) = work {
-            // Nobody may be left to take it.
-            let _ = done.send(work());
-        }
-    }));
-    let result = match select(result, helper.patience()).await {
-        Either::Left((result, _)) => result,
-        Either::Right(((), result)) => match waiting.take() {
-            Some(work) => return Ok(work()),
-            None => result.await,
-        },
-    };
-    result.map_err(|_| match waiting.take() {
-        Some(_) => Error::new(ErrorKind::Closed, "the server ends"),
-        None => Error::new(
-            ErrorKind::Io,
-            "the work on a large value failed unexpectedly; see the server's log",
-        ),
-    })
+/// What one request leaves to its thread's helper.
+#[derive(Debug, Default)]
+pub struct Aside {
+    /// The helper did not come to something of it.
+    is_late: AtomicBool,
+}
+
+impl Aside {
+    /// What `work`, for a request to `tablet`, comes to: on this thread's helper, or here where it has none, or that does not come to it.
+    pub async fn carry_out<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
+        &self,
+        tablet: Option<TabletId>,
+        work: F,
+    ) -> Result<T> {
+        let own = || OWN.with_borrow(Option::clone);
+        let helper = if self.is_late.load(Ordering::Relaxed) { None } else { own() };
+        let Some(helper) = helper else { return Ok(work()) };
+        let slot = Arc::new(Mutex::new(Some(work)));
+        let waiting = Waiting(Arc::clone(&slot));
+        let (done, result) = oneshot::channel();
+        let begin = move || {
+            let work = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(work) = work {
+                // Nobody may be left to take it.
+                let _ = done.send(work());
+            }
+        };
+        helper.carry_out(tablet, Box::new(begin));
+        let result = match select(result, helper.patience()).await {
+            Either::Left((result, _)) => result,
+            Either::Right(((), result)) => {
+                self.is_late.store(true, Ordering::Relaxed);
+                match waiting.take() {
+                    Some(work) => return Ok(work()),
+                    None => result.await,
+                }
+            }
+        };
+        result.map_err(|_| match waiting.take() {
+            Some(_) => Error::new(ErrorKind::Closed, "the server ends"),
+            None => Error::new(
+                ErrorKind::Io,
+                "the work on a large value failed unexpectedly; see the server's log",
+            ),
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
     use futures::FutureExt as _;
 
     use super::*;
@@ -115,7 +134,7 @@ mod tests {
     }
 
     impl Helper for Later {
-        fn carry_out(&self, work: Box<dyn FnOnce() + Send>) {
+        fn carry_out(&self, _: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
             self.work.lock().unwrap().push(work);
         }
 
@@ -132,6 +151,10 @@ mod tests {
         fn take(&self) -> Vec<Box<dyn FnOnce() + Send>> {
             std::mem::take(&mut self.work.lock().unwrap())
         }
+    }
+
+    async fn carry_out<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        Aside::default().carry_out(None, work).await
     }
 
     fn lent() -> (Arc<Later>, Lent) {
@@ -172,8 +195,14 @@ mod tests {
     fn work_that_the_helper_does_not_come_to_is_done_by_who_waits() {
         let (later, _lent) = lent();
         later.is_impatient.store(true, Ordering::Relaxed);
-        assert_eq!(carry_out(|| 1).now_or_never().unwrap().unwrap(), 1);
-        for work in later.take() {
+        let aside = Aside::default();
+        for n in 0..3 {
+            let done = aside.carry_out(None, move || n).now_or_never();
+            assert_eq!(done.unwrap().unwrap(), n);
+        }
+        let handed_over = later.take();
+        assert_eq!(handed_over.len(), 1, "the rest is not even tried");
+        for work in handed_over {
             work();
         }
     }
@@ -185,7 +214,7 @@ mod tests {
         assert!((&mut dropped).now_or_never().is_none());
         drop(later.take());
         assert_eq!(dropped.now_or_never().unwrap().unwrap_err().kind(), ErrorKind::Closed);
-        let mut panics = Box::pin(carry_out::<(), _>(|| panic!("of this value")));
+        let mut panics = Box::pin(carry_out(|| -> () { panic!("of this value") }));
         assert!((&mut panics).now_or_never().is_none());
         for work in later.take() {
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_err();

@@ -10,6 +10,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tepui_bigtable::activity::{self, Working};
@@ -17,6 +18,7 @@ use tepui_bigtable::error::{Error, Result};
 use tepui_engine::aside;
 use tepui_engine::io::{JoinHandle, Spawner};
 use tepui_engine::relay;
+use tepui_engine::tablet::TabletId;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
@@ -70,29 +72,34 @@ pub struct Lent {
     _aside: aside::Lent,
 }
 
-/// Lends a helper to this thread, for [`carry_out`] and for [`aside::carry_out`].
+/// Lends a helper to this thread, for [`carry_out`] and for [`aside::Aside::carry_out`].
 pub fn lend(helper: Helper) -> Lent {
-    let beside = Beside(helper.runtime.clone());
+    lend_for(helper, HELPER_PATIENCE)
+}
+
+fn lend_for(helper: Helper, patience: Duration) -> Lent {
+    let beside = Beside { runtime: helper.runtime.clone(), patience };
     OWN.with(|own| own.replace(Some(helper)));
     Lent { _aside: aside::lend(Arc::new(beside)) }
 }
 
 /// What a helper carries out for reads, among its large requests.
 #[derive(Debug)]
-struct Beside(Handle);
+struct Beside {
+    runtime: Handle,
+    patience: Duration,
+}
 
 impl aside::Helper for Beside {
-    fn carry_out(&self, work: Box<dyn FnOnce() + Send>) {
-        let tablet = activity::own();
-        drop(self.0.spawn(async move {
-            // It counts for the tablet whose read it is of.
+    fn carry_out(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
+        drop(self.runtime.spawn(async move {
             tablet.map_or_else(activity::rest, activity::turn_to);
             work();
         }));
     }
 
     fn patience(&self) -> BoxFuture<'static, ()> {
-        Box::pin(tokio::time::sleep(HELPER_PATIENCE))
+        Box::pin(tokio::time::sleep(self.patience))
     }
 }
 
@@ -142,8 +149,8 @@ mod tests {
     use std::thread::{self, ThreadId};
 
     use tepui_engine::ErrorKind;
+    use tepui_engine::aside::Aside;
     use tepui_engine::io::ThreadSpawner;
-    use tepui_engine::tablet::TabletId;
     use tokio::sync::{oneshot, watch};
 
     use super::*;
@@ -154,11 +161,15 @@ mod tests {
 
     /// What `work` says of a request of so many bytes, on a thread with a helper.
     fn on_a_core<T: 'static>(work: impl AsyncFnOnce() -> T) -> T {
+        on_a_core_working(Arc::default(), work)
+    }
+
+    /// The same, where the helper says what it works for.
+    fn on_a_core_working<T: 'static>(working: Arc<Working>, work: impl AsyncFnOnce() -> T) -> T {
         let (one_ended, _) = watch::channel(false);
         let alive = Alive::new(&one_ended);
-        let (helper, thread) =
-            Helper::start(&ThreadSpawner, "helper", Arc::default(), alive).unwrap();
-        let lent = lend(helper);
+        let (helper, thread) = Helper::start(&ThreadSpawner, "helper", working, alive).unwrap();
+        let lent = lend_for(helper, Duration::from_mins(10));
         let said = runtime::build_core().unwrap().block_on(work());
         drop(lent);
         // Without its helper's end this would wait for ever.
@@ -190,10 +201,11 @@ mod tests {
     #[test]
     fn large_values_of_reads_are_the_helpers_too() {
         let threads = on_a_core(async || {
-            let beside = aside::carry_out(|| thread::current().id()).await.unwrap();
-            let failed = aside::carry_out::<(), _>(|| panic!("of this value")).await.unwrap_err();
-            assert_eq!(failed.kind(), ErrorKind::Io);
-            (beside, aside::carry_out(|| thread::current().id()).await.unwrap())
+            let aside = Aside::default();
+            let beside = aside.carry_out(None, || thread::current().id()).await.unwrap();
+            let failed = aside.carry_out(None, || -> () { panic!("of this value") }).await;
+            assert_eq!(failed.unwrap_err().kind(), ErrorKind::Io);
+            (beside, aside.carry_out(None, || thread::current().id()).await.unwrap())
         });
         assert_ne!(threads.0, thread::current().id());
         assert_eq!(threads.0, threads.1, "it goes on behind one that panicked");
@@ -201,14 +213,18 @@ mod tests {
 
     #[test]
     fn large_values_count_for_the_tablet_whose_read_they_are_of() {
-        activity::publish(Arc::default());
-        let counted = on_a_core(async || {
-            activity::turn_to(TabletId(7));
-            let of_seven = aside::carry_out(activity::own).await.unwrap();
-            activity::rest();
-            (of_seven, aside::carry_out(activity::own).await.unwrap())
+        let working = Arc::<Working>::default();
+        let seen = Arc::clone(&working);
+        let counted = on_a_core_working(working, async || {
+            let aside = Aside::default();
+            let mut counted = Vec::new();
+            for tablet in [Some(TabletId(7)), None] {
+                let seen = Arc::clone(&seen);
+                counted.push(aside.carry_out(tablet, move || seen.on()).await.unwrap());
+            }
+            counted
         });
-        assert_eq!(counted, (Some(TabletId(7)), None));
+        assert_eq!(counted, [Some(TabletId(7)), None]);
     }
 
     #[test]

@@ -135,9 +135,10 @@ pub const CLOSE: Duration = Duration::from_secs(4);
 /// copied twice, in pieces as large as they are, half a millisecond together; a hand-over to another thread takes ten microseconds.
 pub const LARGE_REQUEST_ROOM_BYTES: u64 = 1 << 20;
 
-/// How long the large values of a read wait for the core's helper, at most: then the core unpacks them itself. The helper may lack a
-/// processor, of which it has a tenth where all are in use, or copy a value of 100 MB, which is as long. With less, sixteen
-/// rows of megabytes that are read at once, each some milliseconds of its work, would be the core's again.
+/// How long what a read leaves to the core's helper, large values and messages, waits for it to begin: then the core does it itself, and with
+/// it what else the read has of such. The helper may lack a processor, of which it has a tenth where all are in use, or copy a value of
+/// 100 MB, which is as long. With less, sixteen rows of megabytes that are read at once, each some milliseconds of its work, would be the
+/// core's again.
 pub const HELPER_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Bytes of a request that counts as small: it has a part of the budget of requests of its own, so that it does not

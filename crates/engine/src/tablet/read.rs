@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use bytes::Bytes;
 
+use crate::aside::Aside;
 use crate::cell::{RowRange, Seq};
 use crate::cursor::Cursor;
 use crate::error::{Error, ErrorKind, Result};
@@ -135,7 +136,8 @@ impl Tablet {
     /// Where values elsewhere are had from; `fill`: what is read enters the cache.
     pub(super) fn value_source(&self, view: &View, fill: bool) -> ValueSource {
         let files = Arc::clone(&view.values);
-        ValueSource { files, cache: Some(Arc::clone(self.core.store.cache())), fill }
+        let cache = Some(Arc::clone(self.core.store.cache()));
+        ValueSource { files, cache, fill, tablet: Some(self.id), aside: Aside::default() }
     }
 
     /// Rows that divide the tablet's files into parts of roughly `part_bytes`, each with the bytes of

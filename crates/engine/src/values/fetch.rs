@@ -10,15 +10,17 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::join_all;
 
 use super::store::unknown;
 use super::{ValueFile, ValueFiles, ValuePointer};
-use crate::aside;
+use crate::aside::Aside;
 use crate::cache::BlockCache;
 use crate::cell::ReadRow;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{IoEngine, ReadRequest};
 use crate::sst::Block;
+use crate::tablet::TabletId;
 
 /// Bytes of values that are read in one batch: what a scan reads ahead at most, as for blocks. More only makes the
 /// first row wait.
@@ -54,12 +56,26 @@ pub(crate) struct FoundRow {
 }
 
 /// Where a read has its values from.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct ValueSource {
     pub(crate) files: Arc<ValueFiles>,
     pub(crate) cache: Option<Arc<dyn BlockCache>>,
     /// Whether what is read enters the cache.
     pub(crate) fill: bool,
+    /// Whose values they are.
+    pub(crate) tablet: Option<TabletId>,
+    /// Where large ones are unpacked.
+    pub(crate) aside: Aside,
+}
+
+/// A large value that was read and is to be unpacked.
+struct Packed {
+    /// Its place in the list of pointers.
+    at: usize,
+    file: Arc<ValueFile>,
+    pointer: ValuePointer,
+    /// Its frame, in memory that is not lent.
+    frame: Bytes,
 }
 
 /// Values that lie so close together that they are read at once. The numbers are places in the list of pointers.
@@ -91,7 +107,13 @@ impl<'a> Run<'a> {
 impl ValueSource {
     /// Without value files.
     pub(crate) fn none() -> Self {
-        Self { files: Arc::default(), cache: None, fill: false }
+        Self {
+            files: Arc::default(),
+            cache: None,
+            fill: false,
+            tablet: None,
+            aside: Aside::default(),
+        }
     }
 
     /// Fetches the values of a row.
@@ -119,6 +141,7 @@ impl ValueSource {
         let mut results: Vec<Option<Result<Bytes>>> =
             pointers.iter().map(|pointer| self.cached(pointer).map(Ok)).collect();
         let mut runs = self.runs(pointers, &mut results);
+        let mut large = Vec::new();
         while !runs.is_empty() {
             let mut reads = Vec::with_capacity(runs.len());
             let (mut waiting, mut requests) = (Vec::new(), Vec::new());
@@ -141,9 +164,13 @@ impl ValueSource {
                 if read.is_err() && !run.is_one() {
                     runs.extend(run.split(pointers));
                 } else {
-                    self.complete(&run, pointers, read, &mut results).await;
+                    self.complete(&run, pointers, &read, &mut results, &mut large);
                 }
             }
+        }
+        if !large.is_empty() {
+            // Boxed, so that reads without such values stay small.
+            Box::pin(self.unpack(large, &mut results)).await;
         }
         let unanswered = || Err(Error::new(ErrorKind::Io, "a read of a value was not answered"));
         results.into_iter().map(|result| result.unwrap_or_else(unanswered)).collect()
@@ -197,56 +224,87 @@ impl ValueSource {
         runs
     }
 
-    /// Gives the values of a run what was read for them.
-    async fn complete(
+    /// Gives the values of a run what was read for them; `large` those that are to be unpacked yet.
+    fn complete(
         &self,
         run: &Run<'_>,
         pointers: &[ValuePointer],
-        read: Result<Bytes>,
+        read: &Result<Bytes>,
         results: &mut [Option<Result<Bytes>>],
+        large: &mut Vec<Packed>,
     ) {
-        for member in &run.members {
-            let Some(pointer) = pointers.get(*member) else { continue };
-            let value = match &read {
-                Ok(bytes) => self.value(run, pointer, bytes).await,
-                Err(error) => Err(error.clone()),
+        for at in &run.members {
+            let Some(pointer) = pointers.get(*at) else { continue };
+            let value = match read.clone().and_then(|bytes| self.frame(run, pointer, &bytes)) {
+                Ok((frame, copy)) if pointer.value_len >= ASIDE_BYTES_MIN => {
+                    // What it is a part of, which others may lack, is not kept until it is unpacked.
+                    let frame = if copy { Bytes::copy_from_slice(&frame) } else { frame };
+                    let (file, pointer) = (Arc::clone(run.file), *pointer);
+                    large.push(Packed { at: *at, file, pointer, frame });
+                    continue;
+                }
+                Ok((frame, copy)) => self.value(run, pointer, &frame, copy),
+                Err(error) => Err(error),
             };
-            if let Some(slot) = results.get_mut(*member) {
+            if let Some(slot) = results.get_mut(*at) {
                 *slot = Some(value);
             }
         }
     }
 
-    /// The value of a run that was read.
-    async fn value(&self, run: &Run<'_>, pointer: &ValuePointer, bytes: &Bytes) -> Result<Bytes> {
+    /// The frame of a value in what was read of a run, and whether what stays of it is to be copied.
+    fn frame(&self, run: &Run<'_>, pointer: &ValuePointer, bytes: &Bytes) -> Result<(Bytes, bool)> {
         let reader = run.file.reader()?;
         let start = (pointer.offset - run.offset) as usize;
         let end = start + pointer.stored_len as usize;
         if end > bytes.len() {
             return Err(reader.damaged(pointer, "a read came back short"));
         }
-        let frame = bytes.slice(start..end);
-        let keep = self.fill && pointer.value_len as usize <= CACHED_BYTES_MAX;
         // It goes to a cache or to a client, who may be slow: it must keep neither what was read with it nor memory that is lent.
         let is_lent = || {
             let device = reader.file().device();
             device.is_some_and(|device| device.lends(&device.span(run.offset, run.end)))
         };
-        let copy = keep || !run.is_one() || is_lent();
-        if pointer.value_len >= ASIDE_BYTES_MIN {
-            // Others would lack what is lent while it waits.
-            let frame = if copy { Bytes::copy_from_slice(&frame) } else { frame };
-            let (file, pointer) = (Arc::clone(run.file), *pointer);
-            let unpack = move || file.reader()?.decode(&pointer, &frame, false);
-            // Boxed, so that reads without such values stay small.
-            return Box::pin(aside::carry_out(unpack)).await?;
-        }
-        let value = reader.decode(pointer, &frame, copy)?;
-        if keep && let Some(cache) = &self.cache {
+        let copy = self.keeps(pointer) || !run.is_one() || is_lent();
+        Ok((bytes.slice(start..end), copy))
+    }
+
+    /// Whether a value enters the cache.
+    fn keeps(&self, pointer: &ValuePointer) -> bool {
+        self.fill && pointer.value_len as usize <= CACHED_BYTES_MAX
+    }
+
+    /// The value in a frame.
+    fn value(
+        &self,
+        run: &Run<'_>,
+        pointer: &ValuePointer,
+        frame: &Bytes,
+        copy: bool,
+    ) -> Result<Bytes> {
+        let value = run.file.reader()?.decode(pointer, frame, copy)?;
+        if self.keeps(pointer)
+            && let Some(cache) = &self.cache
+        {
             let block = Arc::new(Block::of_value(value.clone()));
             cache.insert(pointer.file, pointer.offset, block);
         }
         Ok(value)
+    }
+
+    /// Unpacks large values, which are handed over together.
+    async fn unpack(&self, large: Vec<Packed>, results: &mut [Option<Result<Bytes>>]) {
+        let places: Vec<usize> = large.iter().map(|packed| packed.at).collect();
+        let values = join_all(large.into_iter().map(|packed| {
+            let Packed { file, pointer, frame, .. } = packed;
+            let unpack = move || file.reader()?.decode(&pointer, &frame, false);
+            self.aside.carry_out(self.tablet, unpack)
+        }));
+        for (at, value) in places.into_iter().zip(values.await) {
+            if let Some(slot) = results.get_mut(at) {
+                *slot = Some(value.flatten());
+            }
+        }
     }
 }
 

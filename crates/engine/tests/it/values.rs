@@ -2,8 +2,9 @@
 //! overwritten, with a bounded amount of rewriting.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use bytes::Bytes;
 use futures::executor::block_on;
@@ -18,7 +19,7 @@ use tepui_engine::io::{
 };
 use tepui_engine::options::CompactionStyle;
 use tepui_engine::read::Projection;
-use tepui_engine::tablet::{ReadView, ScanOptions};
+use tepui_engine::tablet::{ReadView, ScanOptions, TabletId};
 
 use crate::harness::{Rig, START_MICROS, env, plain_schema, put, scan, tiny_options};
 
@@ -468,7 +469,7 @@ fn rows_wider_than_a_batch_of_values_come_whole() {
 struct Counting(AtomicU64);
 
 impl Helper for Counting {
-    fn carry_out(&self, work: Box<dyn FnOnce() + Send>) {
+    fn carry_out(&self, _: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
         self.0.fetch_add(1, Ordering::Relaxed);
         work();
     }
@@ -508,6 +509,51 @@ fn large_values_are_unpacked_by_the_threads_helper_and_damage_in_them_is_told() 
     assert_eq!(error.kind(), ErrorKind::Corruption);
     assert!(error.message().contains(path.to_str().unwrap()), "{error}");
     assert!(read(1).unwrap().unwrap().cells[0].value == large(1));
+}
+
+/// Begins nothing.
+#[derive(Default)]
+struct Asleep(Mutex<Vec<Box<dyn FnOnce() + Send>>>);
+
+impl std::fmt::Debug for Asleep {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Asleep")
+    }
+}
+
+impl Helper for Asleep {
+    fn carry_out(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
+        assert!(tablet.is_some());
+        self.0.lock().unwrap().push(work);
+    }
+
+    fn patience(&self) -> BoxFuture<'static, ()> {
+        let mut waited = false;
+        Box::pin(std::future::poll_fn(move |context| {
+            context.waker().wake_by_ref();
+            if std::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending }
+        }))
+    }
+}
+
+#[test]
+fn large_values_that_the_helper_does_not_come_to_are_read_all_the_same_after_one_wait() {
+    let rig = Rig::new(options(), plain_schema(), 12);
+    let large = |seed: u64| value(seed).repeat(600);
+    let columns = || 0..6;
+    for i in columns() {
+        rig.apply(row(1).as_bytes(), vec![put(1, &format!("q{i}"), 1, &large(i))]);
+    }
+    block_on(rig.tablet.flush()).unwrap();
+    let helper = Arc::new(Asleep::default());
+    let _lent = aside::lend(Arc::clone(&helper) as Arc<dyn Helper>);
+    let cells = rig.get(row(1).as_bytes());
+    for (cell, i) in cells.iter().zip(columns()) {
+        assert!(cell.value == large(i), "{i}");
+    }
+    assert_eq!(cells.len(), 6);
+    // The two that are read at once are handed over at once; with the first nobody waits for others.
+    assert_eq!(helper.0.lock().unwrap().len(), 2);
 }
 
 #[test]
