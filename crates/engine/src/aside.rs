@@ -10,18 +10,18 @@
 //! has waited for as long as the helper's [patience](Helper::patience) carries it out, and from then on the rest of what its request has.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures::future::{BoxFuture, Either, select};
 use tokio::sync::oneshot;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::lock;
 use crate::tablet::TabletId;
 
 /// What carries out pieces of work one after the other, elsewhere. One that cannot any more drops them.
-pub trait Helper: fmt::Debug + Send + Sync {
+pub trait Helper: Send + Sync {
     /// Carries out a piece of work, of a request to this tablet, when it comes to it.
     fn carry_out(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>);
 
@@ -55,7 +55,7 @@ struct Waiting<F>(Arc<Mutex<Option<F>>>);
 
 impl<F> Waiting<F> {
     fn take(&self) -> Option<F> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.0).take()
     }
 }
 
@@ -80,14 +80,14 @@ impl Aside {
         tablet: Option<TabletId>,
         work: F,
     ) -> Result<T> {
-        let own = || OWN.with_borrow(Option::clone);
-        let helper = if self.is_late.load(Ordering::Relaxed) { None } else { own() };
+        let own = OWN.with_borrow(Option::clone);
+        let helper = own.filter(|_| !self.is_late.load(Ordering::Relaxed));
         let Some(helper) = helper else { return Ok(work()) };
         let slot = Arc::new(Mutex::new(Some(work)));
         let waiting = Waiting(Arc::clone(&slot));
         let (done, result) = oneshot::channel();
         let begin = move || {
-            let work = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let work = lock(&slot).take();
             if let Some(work) = work {
                 // Nobody may be left to take it.
                 let _ = done.send(work());
@@ -125,12 +125,6 @@ mod tests {
     struct Later {
         work: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
         is_impatient: AtomicBool,
-    }
-
-    impl fmt::Debug for Later {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("Later")
-        }
     }
 
     impl Helper for Later {

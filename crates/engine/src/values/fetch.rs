@@ -294,15 +294,14 @@ impl ValueSource {
 
     /// Unpacks large values, which are handed over together.
     async fn unpack(&self, large: Vec<Packed>, results: &mut [Option<Result<Bytes>>]) {
-        let places: Vec<usize> = large.iter().map(|packed| packed.at).collect();
-        let values = join_all(large.into_iter().map(|packed| {
-            let Packed { file, pointer, frame, .. } = packed;
+        let values = join_all(large.into_iter().map(async |packed| {
+            let Packed { at, file, pointer, frame } = packed;
             let unpack = move || file.reader()?.decode(&pointer, &frame, false);
-            self.aside.carry_out(self.tablet, unpack)
+            (at, self.aside.carry_out(self.tablet, unpack).await.flatten())
         }));
-        for (at, value) in places.into_iter().zip(values.await) {
+        for (at, value) in values.await {
             if let Some(slot) = results.get_mut(at) {
-                *slot = Some(value.flatten());
+                *slot = Some(value);
             }
         }
     }

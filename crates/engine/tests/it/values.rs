@@ -515,12 +515,6 @@ fn large_values_are_unpacked_by_the_threads_helper_and_damage_in_them_is_told() 
 #[derive(Default)]
 struct Asleep(Mutex<Vec<Box<dyn FnOnce() + Send>>>);
 
-impl std::fmt::Debug for Asleep {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Asleep")
-    }
-}
-
 impl Helper for Asleep {
     fn carry_out(&self, tablet: Option<TabletId>, work: Box<dyn FnOnce() + Send>) {
         assert!(tablet.is_some());
