@@ -11,9 +11,8 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::poll_fn;
 use std::marker::PhantomData;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -25,13 +24,14 @@ use http::{HeaderMap, HeaderValue, header};
 use http_body::{Body, Frame};
 use hyper::service::Service;
 use prost::Message;
-use tepui_bigtable::frame::{Framed, Incoming};
+use tepui_bigtable::frame::Framed;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::server::NamedService;
 use tonic::{Response, Status};
 
 use crate::admission::{GatedBody, Hold, Inbound};
 use crate::call::Within;
+use crate::collect;
 use crate::limits::HEADERS_REUSED_MAX;
 use crate::metrics::rpc::Counted;
 
@@ -216,7 +216,7 @@ pub async fn receive<M: Message + Default>(
 ) -> Result<Request<M>, Status> {
     let (head, body) = head_of(request);
     check_encoding(&head.headers)?;
-    let message = whole(body).await?;
+    let message = collect::message(body).await?;
     let message = M::decode(message).map_err(|error| Status::internal(error.to_string()))?;
     Ok(Request { message, head })
 }
@@ -245,19 +245,6 @@ fn check_encoding(headers: &HeaderMap) -> Result<(), Status> {
         }
         _ => Ok(()),
     }
-}
-
-/// The message of a body, once the client has said that this is all.
-async fn whole(body: GatedBody<impl Inbound>) -> Result<Bytes, Status> {
-    let mut body = pin!(body);
-    let mut incoming = Incoming::default();
-    while let Some(part) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
-        // What may come behind a message is of no interest.
-        if let Ok(part) = part?.into_data() {
-            incoming.push(&part);
-        }
-    }
-    incoming.message().map_err(Status::internal)
 }
 
 /// The answer of an RPC with one message.
@@ -430,7 +417,7 @@ mod tests {
         let frame = PingAndWarmRequest { name: "n".repeat(100_000), ..Default::default() };
         let frame = frame.into_frame();
         for at in [&[][..], &[16_384, 32_768]] {
-            let message = whole(request(cut(&frame, at)).into_body()).await.unwrap();
+            let message = collect::message(request(cut(&frame, at)).into_body()).await.unwrap();
             let message = message.try_into_mut().unwrap();
             assert!(message.capacity() <= frame.len(), "{} of {}", message.capacity(), frame.len());
         }

@@ -23,6 +23,7 @@ pub mod call;
 pub mod catalog;
 pub mod change_streams;
 pub mod chores;
+mod collect;
 pub mod config;
 pub mod dispatch;
 pub mod gather;

@@ -135,6 +135,14 @@ pub const CLOSE: Duration = Duration::from_secs(4);
 /// copied twice, in pieces as large as they are, half a millisecond together; a hand-over to another thread takes ten microseconds.
 pub const LARGE_REQUEST_ROOM_BYTES: u64 = 1 << 20;
 
+/// Bytes of a large message that are copied at once, by a core's helper: a tenth of a millisecond, or some milliseconds where the memory is
+/// new, beside ten microseconds for a hand-over. Up to twice as much, in the memory that it was read into, is held beside the message.
+pub const COLLECTED_BYTES: usize = 1 << 20;
+
+/// Parts that are copied at once, at most: twice as many as HTTP/2's frames of the usual size make of [`COLLECTED_BYTES`]. Each may hold the 16 KiB
+/// that it was read with, however little of that it is.
+pub const COLLECTED_PARTS_MAX: usize = 128;
+
 /// How long what a read leaves to the core's helper, large values and messages, waits for it to begin: then the core does it itself, and with
 /// it what else the read has of such. The helper may lack a processor, of which it has a tenth where all are in use, or copy a value of
 /// 100 MB, which is as long. With less, sixteen rows of megabytes that are read at once, each some milliseconds of its work, would be the
