@@ -385,8 +385,15 @@ impl Engine {
         let files = &self.core.env.files;
         let dir = self.core.layout.tablet(id);
         files.create_dir_all(&dir)?;
-        let manifest = TabletManifest::create(Arc::clone(files), &dir, id, range, initial)?;
-        self.core.sync_dir(&self.core.layout.tablets())?;
+        let create = || {
+            let manifest = TabletManifest::create(Arc::clone(files), &dir, id, range, initial)?;
+            self.core.sync_dir(&self.core.layout.tablets())?;
+            Ok(manifest)
+        };
+        let manifest = create().inspect_err(|_: &Error| {
+            // Nobody knows of it. What cannot be removed now is by the next start.
+            let _ = remove_tablet(files.as_ref(), &dir);
+        })?;
         let seed = self.core.env.rng.next_u64();
         let memory = self.core.memtables.clone();
         let replay = Replay::new(0, self.core.options.memtable_bytes, seed, memory);

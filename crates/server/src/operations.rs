@@ -228,12 +228,13 @@ impl Operations {
         asked.map(drop)
     }
 
-    /// Within a change: has the operations under way on what is in a resource, which goes with the change, end as ABORTED where their
-    /// work can still turn back.
-    pub fn abort_within(&self, change: &mut Change<'_>, resource: &str) -> Result<()> {
-        let below = format!("operations/{resource}");
+    /// Within a change: has the operations under way on tables of an instance, which goes with the change, end as ABORTED where their
+    /// work can still turn back. Those on backups end without it, whose entries are gone before: they are left alone, so that the change is
+    /// nothing but removals, which a full disk takes, unless a table is being restored.
+    pub fn abort_within(&self, change: &mut Change<'_>, instance: &str) -> Result<()> {
+        let below = format!("operations/{instance}/tables/");
         let under_way = self.list_where(&below, 0, usize::MAX, |operation| !operation.done);
-        let gone = Error::aborted(format!("{resource:?} was deleted while this was under way"));
+        let gone = Error::aborted(format!("{instance:?} was deleted while this was under way"));
         for (id, _) in under_way {
             change.update(&key(id), |operation: &mut Operation| {
                 operation.result = Some(operation::Result::Error(status::of_entry(&gone)));

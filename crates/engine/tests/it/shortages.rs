@@ -390,3 +390,22 @@ fn files_stay_that_a_backup_may_keep_whose_list_is_lost() {
         assert_eq!(block_on(read).unwrap().unwrap().cells[0].value, value(n, 0, VALUE_BYTES));
     }
 }
+
+#[test]
+fn a_tablet_that_cannot_be_created_leaves_nothing_of_it() {
+    let rig = open(Arc::new(MemoryFiles::new()), &[]);
+    let dirs = || rig.disk.list(Path::new("/data/tablets")).unwrap();
+    let before = dirs();
+    let shortages = [
+        Fault::new(FaultOp::Create).on_path("MANIFEST").kind(ErrorKind::Exhausted),
+        Fault::new(FaultOp::SyncDir).on_path("tablets").kind(ErrorKind::Exhausted),
+    ];
+    for shortage in shortages {
+        rig.faults.inject(shortage);
+        let error = rig.engine.create_tablet(RowRange::all()).map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+        assert_eq!(dirs(), before);
+    }
+    let created = rig.engine.create_tablet(RowRange::all()).unwrap();
+    assert_eq!(dirs().len(), before.len() + 1, "{:?}", created.id());
+}

@@ -310,7 +310,7 @@ impl Backups {
         let done = self.tables.get(&metadata.name).ok().filter(|entry| {
             source.is_none() && entry.record.restore_info.as_ref() == Some(&restore_info)
         });
-        let source = source.map_or_else(|| self.ready(&info.backup), Ok);
+        let source = source.map_or_else(|| self.ready_still(&info), Ok);
         let kind = source.as_ref().map_or(BackupType::Standard, |(of, _)| kind_of(&of.shown()));
         let instance = names::instance_of(&metadata.name);
         let entry = match done {
@@ -432,6 +432,19 @@ impl Backups {
         Ok((record, made))
     }
 
+    /// The same for the one that a restore was asked for, whatever has its name by now.
+    fn ready_still(&self, info: &admin::BackupInfo) -> Result<(BackupRecord, Arc<Backup>)> {
+        let ready = self.ready(&info.backup)?;
+        if ready.0.info() == *info {
+            return Ok(ready);
+        }
+        let text = format!(
+            "backup {:?} was deleted before the restore was done, and another one has its name",
+            info.backup
+        );
+        Err(Error::new(Code::NotFound, text))
+    }
+
     /// An error where nothing is written before a restart.
     fn check_writable(&self) -> Result<()> {
         match self.engine.health() {
@@ -470,7 +483,9 @@ impl Backups {
         work: impl FnOnce(&Self, &Handle) -> Result<prost_types::Any> + Send + 'static,
     ) -> Result<()> {
         let job = move || {
-            let result = work(&place.0, &handle);
+            // An engine that has failed is restarted, and goes on with it: its client is not told that it failed.
+            let result = work(&place.0, &handle)
+                .or_else(|error| place.0.check_writable().and_then(|()| Err(error)));
             let name = handle.name().to_owned();
             match result {
                 Err(error) if error.kind() == Code::Unavailable => {

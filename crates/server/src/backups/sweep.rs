@@ -33,7 +33,7 @@ impl Backups {
             let done = if is_past(&shown.expire_time) {
                 self.expire(name, now)
             } else if kind_of(shown) == BackupType::Hot && is_past(&shown.hot_to_standard_time) {
-                self.cool(name)
+                self.cool(name, now)
             } else {
                 Ok(())
             };
@@ -84,18 +84,30 @@ impl Backups {
         Ok(())
     }
 
-    /// Turns a hot backup into a standard one.
-    fn cool(&self, name: &str) -> Result<()> {
-        let cooled = self.resources.update::<BackupRecord>(name, |record| {
-            let shown = record.shown();
-            record.shown = Some(admin::Backup {
-                backup_type: BackupType::Standard.into(),
-                hot_to_standard_time: None,
-                ..shown
-            });
-            Ok(())
-        });
-        cooled.map(|_| tracing::info!(backup = name, "hot backup turned into a standard one"))
+    /// Turns a hot backup into a standard one if it is time: that may have been changed since it was looked at.
+    fn cool(&self, name: &str, now: i64) -> Result<()> {
+        let is_cooled = self.resources.change(|change| {
+            let Some(stored) = change.get::<BackupRecord>(name) else { return Ok(false) };
+            let shown = stored.value.shown();
+            let at = shown.hot_to_standard_time;
+            let is_due = at.is_some_and(|at| times::micros(&at) <= now);
+            if !is_due || kind_of(&shown) != BackupType::Hot {
+                return Ok(false);
+            }
+            change.update::<BackupRecord>(name, |record| {
+                record.shown = Some(admin::Backup {
+                    backup_type: BackupType::Standard.into(),
+                    hot_to_standard_time: None,
+                    ..shown
+                });
+                Ok(())
+            })?;
+            Ok(true)
+        })?;
+        if is_cooled {
+            tracing::info!(backup = name, "hot backup turned into a standard one");
+        }
+        Ok(())
     }
 
     /// Starts the backup of a table that its policy asks for now, in each cluster of its instance. `false` where one has to wait

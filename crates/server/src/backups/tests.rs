@@ -4,6 +4,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use tepui_bigtable::error::Code;
+use tepui_engine::ErrorKind;
 use tepui_engine::cell::{FamilyId, Mutation, RowBatch, RowRange};
 use tepui_engine::db::EngineOptions;
 use tepui_engine::io::{
@@ -721,6 +722,53 @@ fn a_restore_that_a_crash_interrupts_is_done_once_by_the_next_server() {
     assert_eq!(place.value(&other.name).unwrap(), "first");
 }
 
+/// A restore into `OTHER` of the backup as it is, begun and not done, when its server ends.
+fn restore_begun(place: &Place) -> Operation {
+    let first = place.backups.restore(OTHER, BACKUP).unwrap();
+    let metadata = place.wait(&first).metadata.unwrap();
+    place.tables.delete(OTHER).unwrap();
+    let again = place.operations.start(OTHER, metadata).unwrap();
+    let operation = again.operation().unwrap();
+    again.leave();
+    operation
+}
+
+#[test]
+fn a_restore_is_of_the_backup_that_it_was_asked_for_or_of_none() {
+    let place = place();
+    place.make(BACKUP);
+    let begun = restore_begun(&place);
+    place.backups.delete(BACKUP).unwrap();
+    place.pass(HOUR);
+    place.set("row", "second");
+    place.make(BACKUP);
+    let place = place.restart();
+    place.backups.resume().unwrap();
+    let done = place.wait(&begun);
+    assert_eq!(response(&done), Err(i32::from(tonic::Code::NotFound)));
+    assert!(place.tables.get(OTHER).is_err());
+}
+
+#[test]
+fn a_restore_for_which_the_disk_is_full_is_done_by_the_next_server_and_never_said_to_have_failed() {
+    let disk = MemoryFiles::new();
+    let faults = FaultFiles::new(Arc::new(disk.clone()));
+    let place = with_table(Arc::new(faults.clone()));
+    place.make(BACKUP);
+    let begun = restore_begun(&place);
+    let place = place.restart();
+    faults.set_quota_bytes(Some(0));
+    place.try_set("row", "second").unwrap_err();
+    place.backups.resume().unwrap();
+    place.idle();
+    assert!(!place.operations.get(&begun.name).unwrap().done);
+    let left = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(3));
+    let place = open(Arc::new(left), Arc::new(ManualClock::new(place.now() + 1)));
+    place.backups.resume().unwrap();
+    response(&place.wait(&begun)).unwrap();
+    assert_eq!(place.value(OTHER).unwrap(), "first");
+}
+
 #[test]
 fn a_backup_deleted_while_it_is_made_ends_its_operation_and_leaves_nothing() {
     let place = place();
@@ -834,6 +882,27 @@ fn on_a_full_disk_backups_are_deleted_and_expire() {
     let place = open(Arc::new(left), Arc::new(ManualClock::new(place.now() + 1)));
     assert!(place.names(&listing(CLUSTER)).0.is_empty());
     assert!(place.engine.backups().is_empty());
+}
+
+#[test]
+fn on_a_full_disk_an_instance_goes_whose_backup_was_being_made() {
+    let disk = MemoryFiles::new();
+    let faults = FaultFiles::new(Arc::new(disk.clone()));
+    let clock = with_table(Arc::new(disk)).clock;
+    faults.set_quota_bytes(Some(1 << 20));
+    let place = open(Arc::new(faults.clone()), clock);
+    let instance = names::instance_of(TABLE);
+    let full = Fault::new(FaultOp::Create).on_path(".sst").kind(ErrorKind::NoSpace);
+    faults.inject(full.sticky());
+    let started = place.backups.create(BACKUP, &place.asked(10 * HOUR)).unwrap();
+    place.backups.resources.create(instance, Instance::default()).unwrap();
+    faults.set_quota_bytes(Some(0));
+    place.try_set("row", "second").unwrap_err();
+    place.idle();
+    assert!(!place.operations.get(&started.name).unwrap().done);
+    place.backups.delete(BACKUP).unwrap();
+    delete_instance(instance, &place.backups, &place.tables, &place.operations).unwrap();
+    assert!(place.tables.get(TABLE).is_err());
 }
 
 #[test]
