@@ -108,7 +108,7 @@ impl Aside {
             Some(_) => Error::new(ErrorKind::Closed, "the server ends"),
             None => Error::new(
                 ErrorKind::Io,
-                "the work on a large value failed unexpectedly; see the server's log",
+                "a part of the request's work failed unexpectedly; see the server's log",
             ),
         })
     }

@@ -18,7 +18,9 @@ use tepui_engine::aside::Aside;
 use tonic::Status;
 
 use crate::admission::{GatedBody, Hold, Inbound};
-use crate::limits::{COLLECTED_BYTES, COLLECTED_PARTS_MAX, LARGE_REQUEST_ROOM_BYTES};
+use crate::limits::{
+    COLLECTED_BYTES, COLLECTED_PART_BYTES_MIN, COLLECTED_PARTS_MAX, LARGE_REQUEST_ROOM_BYTES,
+};
 use crate::status::from_error;
 
 /// The message of a body, once the client has said that this is all.
@@ -43,7 +45,7 @@ pub async fn message(body: GatedBody<impl Inbound>) -> Result<Bytes, Status> {
 /// What has come of a message.
 struct Collected<'a> {
     incoming: Incoming,
-    /// What the helper puts the parts before into.
+    /// What the parts before are being put into.
     copying: Option<BoxFuture<'a, Result<Incoming, Status>>>,
     /// Parts that it has not been given yet.
     parts: Vec<Bytes>,
@@ -61,13 +63,14 @@ impl<'a> Collected<'a> {
     /// What a future comes to, while the helper is at work.
     async fn beside<T>(&mut self, next: impl Future<Output = T>) -> Result<T, Status> {
         let Some(copying) = &mut self.copying else { return Ok(next.await) };
-        match select(pin!(next), copying).await {
-            Either::Left((next, _)) => Ok(next),
-            Either::Right((incoming, next)) => {
+        // The helper first: it is given its work by the first look at it.
+        match select(copying, pin!(next)).await {
+            Either::Left((incoming, next)) => {
                 self.copying = None;
                 self.incoming = incoming?;
                 Ok(next.await)
             }
+            Either::Right((next, _)) => Ok(next),
         }
     }
 
@@ -79,7 +82,9 @@ impl<'a> Collected<'a> {
             return Ok(());
         }
         self.bytes += part.len();
-        self.parts.push(part);
+        // What it was read with may be much more, and is not counted.
+        let is_small = part.len() < COLLECTED_PART_BYTES_MIN;
+        self.parts.push(if is_small { Bytes::copy_from_slice(&part) } else { part });
         if self.bytes < COLLECTED_BYTES && self.parts.len() < COLLECTED_PARTS_MAX {
             return Ok(());
         }
@@ -88,7 +93,7 @@ impl<'a> Collected<'a> {
         Ok(())
     }
 
-    /// Has the helper begin with what has come.
+    /// Leaves what has come to the helper.
     fn copy(&mut self) {
         let (mut incoming, parts) =
             (std::mem::take(&mut self.incoming), std::mem::take(&mut self.parts));
@@ -99,16 +104,16 @@ impl<'a> Collected<'a> {
             for part in parts {
                 incoming.push(&part);
             }
-            drop(hold);
-            incoming
+            (incoming, hold)
         };
         let aside = self.aside;
         self.copying = Some(Box::pin(async move {
-            aside.carry_out(None, work).await.map_err(|error| from_error(&error.into()))
+            let copied = aside.carry_out(None, work).await;
+            copied.map(|(incoming, _)| incoming).map_err(|error| from_error(&error.into()))
         }));
     }
 
-    /// Waits for what the helper has begun with.
+    /// Waits for what was left to the helper.
     async fn copied(&mut self) -> Result<(), Status> {
         if let Some(copying) = self.copying.take() {
             self.incoming = copying.await?;
@@ -129,9 +134,9 @@ impl<'a> Collected<'a> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::{Arc, Mutex};
+    use std::sync::{Arc, Mutex, mpsc};
 
-    use futures::FutureExt as _;
+    use futures::{FutureExt as _, Stream, StreamExt as _};
     use http_body::Frame;
     use http_body_util::StreamBody;
     use prost::Message as _;
@@ -142,6 +147,7 @@ mod tests {
     use super::*;
     use crate::admission::Gate;
     use crate::api::v2::PingAndWarmRequest;
+    use crate::runtime;
 
     const PART_BYTES: usize = 16 << 10;
     /// Of a message that is put together in several pieces.
@@ -181,17 +187,28 @@ mod tests {
     }
 
     fn coming(message: PingAndWarmRequest, part_bytes: usize) -> Coming {
-        let frame = message.into_frame();
+        coming_in(futures::stream::iter(cut(message, part_bytes)))
+    }
+
+    fn cut(message: PingAndWarmRequest, part_bytes: usize) -> Vec<Bytes> {
+        let mut frame = message.into_frame();
+        let mut parts = Vec::new();
+        while !frame.is_empty() {
+            parts.push(frame.split_to(part_bytes.min(frame.len())));
+        }
+        parts
+    }
+
+    fn coming_in(parts: impl Stream<Item = Bytes> + Send + Unpin + 'static) -> Coming {
         let taken = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&taken);
-        let parts = (0..frame.len()).step_by(part_bytes).map(move |begin| {
-            let part = frame.slice(begin..frame.len().min(begin + part_bytes));
+        let parts = parts.map(move |part| {
             count.fetch_add(part.len(), Ordering::Relaxed);
             Ok::<_, Status>(Frame::data(part))
         });
         let gate = Arc::new(Gate::new(64 << 20, 64 << 20));
-        let body = StreamBody::new(futures::stream::iter(parts));
-        let body = GatedBody::new(body, (Arc::clone(&gate), 64 << 20), Hold::default());
+        let body =
+            GatedBody::new(StreamBody::new(parts), (Arc::clone(&gate), 64 << 20), Hold::default());
         Coming { message: Box::pin(super::message(body)), taken, gate }
     }
 
@@ -219,6 +236,32 @@ mod tests {
     }
 
     #[test]
+    fn a_large_message_comes_in_while_the_helper_is_at_work() {
+        let runtime = runtime::build_core().unwrap();
+        let _timers = runtime.enter();
+        let (later, _lent) = lent();
+        let (send, parts) = futures::channel::mpsc::unbounded();
+        let Coming { mut message, taken, .. } = coming_in(parts);
+        let mut come = 0;
+        for part in cut(sent(LARGE_BYTES), PART_BYTES) {
+            let pieces = come / COLLECTED_BYTES;
+            come += part.len();
+            send.unbounded_send(part).unwrap();
+            assert!((&mut message).now_or_never().is_none());
+            assert_eq!(taken.load(Ordering::Relaxed), come);
+            // It is given what has come while more is to come, and is at it while more comes.
+            if come % COLLECTED_BYTES == PART_BYTES {
+                assert_eq!(later.carry_out_all(), usize::from(pieces > 0));
+            }
+        }
+        drop(send);
+        assert!((&mut message).now_or_never().is_none(), "the last piece is the helper's");
+        assert_eq!(later.carry_out_all(), 1);
+        let got = message.now_or_never().unwrap().unwrap();
+        assert_eq!(PingAndWarmRequest::decode(got).unwrap(), sent(LARGE_BYTES));
+    }
+
+    #[test]
     fn many_small_parts_are_not_kept_until_they_are_many_bytes() {
         let (_later, _lent) = lent();
         let Coming { mut message, taken, .. } = coming(sent(LARGE_BYTES), 10);
@@ -242,5 +285,45 @@ mod tests {
         drop(message);
         assert_eq!(gate.figures().bytes, 0);
         assert_eq!(later.carry_out_all(), 1, "of which nothing is left");
+    }
+
+    /// The memory of a part, which tells when it goes, and waits until it may.
+    struct Slow {
+        part: Bytes,
+        goes: mpsc::Sender<()>,
+        may_go: mpsc::Receiver<()>,
+    }
+
+    impl AsRef<[u8]> for Slow {
+        fn as_ref(&self) -> &[u8] {
+            &self.part
+        }
+    }
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            let _ = self.goes.send(());
+            let _ = self.may_go.recv();
+        }
+    }
+
+    #[test]
+    fn a_large_message_whose_client_goes_away_keeps_its_room_while_the_helper_works_on_it() {
+        let (later, _lent) = lent();
+        let mut parts = cut(sent(LARGE_BYTES), PART_BYTES);
+        let ((goes, went), (let_go, may_go)) = (mpsc::channel(), mpsc::channel());
+        let last = COLLECTED_BYTES / PART_BYTES - 1;
+        parts[last] = Bytes::from_owner(Slow { part: parts[last].clone(), goes, may_go });
+        let Coming { mut message, gate, .. } = coming_in(futures::stream::iter(parts));
+        assert!((&mut message).now_or_never().is_none());
+        std::thread::scope(|scope| {
+            let helper = scope.spawn(|| later.carry_out_all());
+            went.recv().unwrap();
+            drop(message);
+            assert!(gate.figures().bytes >= LARGE_BYTES as u64);
+            let_go.send(()).unwrap();
+            helper.join().unwrap();
+        });
+        assert_eq!(gate.figures().bytes, 0);
     }
 }

@@ -131,20 +131,23 @@ pub const DRAIN: Duration = Duration::from_secs(5);
 /// seconds that service managers commonly give. What was not flushed is in the log and is replayed.
 pub const CLOSE: Duration = Duration::from_secs(4);
 
-/// What a request that a core does not carry out itself takes of the budget of requests, at least: a message of some 700 KB. Its values are
-/// copied twice, in pieces as large as they are, half a millisecond together; a hand-over to another thread takes ten microseconds.
+/// What a request that a core does not put together and carry out itself takes of the budget of requests, at least: a message of some 700 KB. Its
+/// values are copied twice, in pieces as large as they are, half a millisecond together; a hand-over to another thread takes ten microseconds.
 pub const LARGE_REQUEST_ROOM_BYTES: u64 = 1 << 20;
 
 /// Bytes of a large message that are copied at once, by a core's helper: a tenth of a millisecond, or some milliseconds where the memory is
-/// new, beside ten microseconds for a hand-over. Up to twice as much, in the memory that it was read into, is held beside the message.
+/// new, beside ten microseconds for a hand-over. Twice as much, which nobody counts, may lie in the memory that it was read into meanwhile.
 pub const COLLECTED_BYTES: usize = 1 << 20;
 
-/// Parts that are copied at once, at most: twice as many as HTTP/2's frames of the usual size make of [`COLLECTED_BYTES`]. Each may hold the 16 KiB
-/// that it was read with, however little of that it is.
+/// Parts that are copied at once, at most: twice as many as HTTP/2's frames of the usual size make of [`COLLECTED_BYTES`]. Each may hold the 16
+/// to 32 KiB that it was read with, which is 4 MiB at most.
 pub const COLLECTED_PARTS_MAX: usize = 128;
 
-/// How long what a read leaves to the core's helper, large values and messages, waits for it to begin: then the core does it itself, and with
-/// it what else the read has of such. The helper may lack a processor, of which it has a tenth where all are in use, or copy a value of
+/// Smaller parts are copied out of what they were read with at once: what is copied is a microsecond's, and what it would hold is many times as much.
+pub const COLLECTED_PART_BYTES_MIN: usize = 4 << 10;
+
+/// How long what a request leaves to the core's helper, large values of reads and their messages, parts of what is sent, waits for it to begin: then
+/// the core does it itself, and with it what else the request has of such. The helper may lack a processor, of which it has a tenth where all are in use, or copy a value of
 /// 100 MB, which is as long. With less, sixteen rows of megabytes that are read at once, each some milliseconds of its work, would be the
 /// core's again.
 pub const HELPER_PATIENCE: Duration = Duration::from_millis(100);
