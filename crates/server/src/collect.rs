@@ -31,13 +31,12 @@ pub async fn message(body: GatedBody<impl Inbound>) -> Result<Bytes, Status> {
     let mut collected = Collected::new(&aside, &hold);
     loop {
         let part = poll_fn(|context| body.as_mut().poll_frame(context));
-        match collected.beside(part).await? {
-            // What may come behind a message is of no interest.
-            Some(part) => match part?.into_data() {
-                Ok(part) => collected.push(part).await?,
-                Err(_) => {}
-            },
-            None => return collected.message().await,
+        let Some(part) = collected.beside(part).await? else {
+            return collected.message().await;
+        };
+        // What may come behind a message is of no interest.
+        if let Ok(part) = part?.into_data() {
+            collected.push(part).await?;
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Requests so large that a core would be busy with one of them for longer than others are to wait: values of megabytes are copied into
-//! the log's record and into a memtable in one piece. Each core has a second thread for them, which gives way to it. The values that reads
-//! find are unpacked there, too, and put into their messages, as far as they are so large ([`aside`]).
+//! the log's record and into a memtable in one piece. Each core has a second thread for them, which gives way to it. Their messages are put
+//! together there ([`crate::collect`]), and the values that reads find are unpacked there, too, and put into their messages, as far as they are so
+//! large ([`aside`]).
 //!
 //! ```text
-//!  core ─── reads and decodes the request (a bulk: reads it) ── sends the answer
+//!  core ─── takes in and decodes the request (a bulk: takes it in) ── sends the answer
 //!                                          └─► its helper ──┘
 //!                                              carries it out, beside other large ones, when the cores have nothing better to do
 //! ```
@@ -83,7 +84,7 @@ fn lend_for(helper: Helper, patience: Duration) -> Lent {
     Lent { _aside: aside::lend(Arc::new(beside)) }
 }
 
-/// What a helper carries out for reads, among its large requests.
+/// What a helper carries out in pieces, among its large requests.
 #[derive(Debug)]
 struct Beside {
     runtime: Handle,
