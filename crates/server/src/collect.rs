@@ -315,11 +315,13 @@ mod tests {
         parts[last] = Bytes::from_owner(Slow { part: parts[last].clone(), goes, may_go });
         let Coming { mut message, gate, .. } = coming_in(futures::stream::iter(parts));
         assert!((&mut message).now_or_never().is_none());
-        std::thread::scope(|scope| {
-            let helper = scope.spawn(|| later.carry_out_all());
+        let held = Arc::clone(&gate);
+        // What it waits for goes with this, whatever comes.
+        std::thread::scope(move |scope| {
+            let helper = scope.spawn(move || later.carry_out_all());
             went.recv().unwrap();
             drop(message);
-            assert!(gate.figures().bytes >= LARGE_BYTES as u64);
+            assert!(held.figures().bytes >= LARGE_BYTES as u64);
             let_go.send(()).unwrap();
             helper.join().unwrap();
         });

@@ -136,7 +136,7 @@ pub const CLOSE: Duration = Duration::from_secs(4);
 pub const LARGE_REQUEST_ROOM_BYTES: u64 = 1 << 20;
 
 /// Bytes of a large message that are copied at once, by a core's helper: a tenth of a millisecond, or some milliseconds where the memory is
-/// new, beside ten microseconds for a hand-over. Twice as much, which nobody counts, may lie in the memory that it was read into meanwhile.
+/// new, beside ten microseconds for a hand-over. Two such pieces, which nobody counts, may lie in the memory that they were read into meanwhile.
 pub const COLLECTED_BYTES: usize = 1 << 20;
 
 /// Parts that are copied at once, at most: twice as many as HTTP/2's frames of the usual size make of [`COLLECTED_BYTES`]. Each may hold the 16

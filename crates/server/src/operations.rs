@@ -14,8 +14,8 @@
 //! ([`Operations::change`], and [`Operations::beside`] for tables); so is the start of one with what it needs
 //! ([`Operations::start_with`]).
 //!
-//! A client may ask for the end of an operation under way ([`Operations::cancel`]), and so does who deletes the instance that it is
-//! in ([`Operations::abort_within`]). That is kept with it, as the result of an operation that is not done, and shown to nobody;
+//! A client may ask for the end of an operation under way ([`Operations::cancel`]), and so does who deletes the instance of whose tables it
+//! makes one ([`Operations::abort_within`]). That is kept with it, as the result of an operation that is not done, and shown to nobody;
 //! the work looks at it where it can still turn back ([`Handle::check_cancelled`]).
 //!
 //! One that was done when it was answered is forgotten when there are too many; one whose client has to ask for its end, not

@@ -171,7 +171,8 @@ impl Backups {
                 drop(made);
                 self.forget_unless_durable(id, &error);
                 // What may be durable shows after a restart, and what a read-only server leaves goes on then.
-                if !may_be_durable(&error) && error.kind() != Code::Unavailable {
+                let is_left = error.kind() == Code::Unavailable || self.check_writable().is_err();
+                if !may_be_durable(&error) && !is_left {
                     self.give_up(name, incarnation);
                 }
                 Err(if error.kind() == Code::NotFound { gone() } else { error })
@@ -434,9 +435,8 @@ impl Backups {
 
     /// The same for the one that a restore was asked for, whatever has its name by now.
     fn ready_still(&self, info: &admin::BackupInfo) -> Result<(BackupRecord, Arc<Backup>)> {
-        let ready = self.ready(&info.backup)?;
-        if ready.0.info() == *info {
-            return Ok(ready);
+        if self.resources.find::<BackupRecord>(&info.backup)?.value.info() == *info {
+            return self.ready(&info.backup);
         }
         let text = format!(
             "backup {:?} was deleted before the restore was done, and another one has its name",
@@ -483,9 +483,11 @@ impl Backups {
         work: impl FnOnce(&Self, &Handle) -> Result<prost_types::Any> + Send + 'static,
     ) -> Result<()> {
         let job = move || {
-            // An engine that has failed is restarted, and goes on with it: its client is not told that it failed.
-            let result = work(&place.0, &handle)
-                .or_else(|error| place.0.check_writable().and_then(|()| Err(error)));
+            let result = work(&place.0, &handle).or_else(|error| {
+                // An engine that has failed is restarted, and goes on with what nobody has ended: its client is not told that it failed.
+                handle.check_cancelled().and_then(|()| place.0.check_writable())?;
+                Err(error)
+            });
             let name = handle.name().to_owned();
             match result {
                 Err(error) if error.kind() == Code::Unavailable => {

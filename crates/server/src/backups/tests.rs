@@ -4,7 +4,6 @@ use std::path::Path;
 
 use bytes::Bytes;
 use tepui_bigtable::error::Code;
-use tepui_engine::ErrorKind;
 use tepui_engine::cell::{FamilyId, Mutation, RowBatch, RowRange};
 use tepui_engine::db::EngineOptions;
 use tepui_engine::io::{
@@ -109,15 +108,7 @@ impl Place {
     }
 
     fn try_set(&self, row: &str, value: &str) -> tepui_engine::Result<()> {
-        let put = Mutation::Put {
-            family: FamilyId(1),
-            qualifier: Bytes::from_static(b"q"),
-            timestamp: 1_000,
-            value: Bytes::copy_from_slice(value.as_bytes()),
-        };
-        let row = Bytes::copy_from_slice(row.as_bytes());
-        let batch = RowBatch { row, mutations: vec![put] };
-        pollster::block_on(self.tablet(TABLE).apply(batch)).map(drop)
+        pollster::block_on(self.tablet(TABLE).apply(of_row(row, value))).map(drop)
     }
 
     fn value(&self, table: &str) -> Option<Bytes> {
@@ -188,6 +179,16 @@ impl Place {
 }
 
 /// A number of days.
+fn of_row(row: &str, value: &str) -> RowBatch {
+    let put = Mutation::Put {
+        family: FamilyId(1),
+        qualifier: Bytes::from_static(b"q"),
+        timestamp: 1_000,
+        value: Bytes::copy_from_slice(value.as_bytes()),
+    };
+    RowBatch { row: Bytes::copy_from_slice(row.as_bytes()), mutations: vec![put] }
+}
+
 fn length(days: i64) -> Option<prost_types::Duration> {
     Some(prost_types::Duration { seconds: days * 86_400, nanos: 0 })
 }
@@ -891,14 +892,21 @@ fn on_a_full_disk_an_instance_goes_whose_backup_was_being_made() {
     let clock = with_table(Arc::new(disk)).clock;
     faults.set_quota_bytes(Some(1 << 20));
     let place = open(Arc::new(faults.clone()), clock);
+    place.set("row", "to be flushed");
+    // The log meets the full disk while the backup's flush is under way.
     let instance = names::instance_of(TABLE);
-    let full = Fault::new(FaultOp::Create).on_path(".sst").kind(ErrorKind::NoSpace);
-    faults.inject(full.sticky());
+    let (tablet, full, backups) = (place.tablet(TABLE), faults.clone(), Arc::clone(&place.backups));
+    let hook = move |path: &Path| {
+        if path.extension().is_some_and(|extension| extension == "sst") {
+            backups.resources.create(instance, Instance::default()).unwrap();
+            full.set_quota_bytes(Some(0));
+            pollster::block_on(tablet.apply(of_row("row", "second"))).unwrap_err();
+        }
+    };
+    faults.before_sync(Some(Arc::new(hook)));
     let started = place.backups.create(BACKUP, &place.asked(10 * HOUR)).unwrap();
-    place.backups.resources.create(instance, Instance::default()).unwrap();
-    faults.set_quota_bytes(Some(0));
-    place.try_set("row", "second").unwrap_err();
     place.idle();
+    faults.before_sync(None);
     assert!(!place.operations.get(&started.name).unwrap().done);
     place.backups.delete(BACKUP).unwrap();
     delete_instance(instance, &place.backups, &place.tables, &place.operations).unwrap();
