@@ -485,7 +485,9 @@ impl Backups {
         let job = move || {
             let result = work(&place.0, &handle).or_else(|error| {
                 // An engine that has failed is restarted, and goes on with what nobody has ended: its client is not told that it failed.
-                handle.check_cancelled().and_then(|()| place.0.check_writable())?;
+                if handle.check_cancelled().is_ok() {
+                    place.0.check_writable()?;
+                }
                 Err(error)
             });
             let name = handle.name().to_owned();
