@@ -15,7 +15,7 @@ use tepui_server::api::v2;
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
-use crate::priority::{run_last, run_when_idle};
+use crate::priority::run_when_idle;
 
 /// Streams that one connection leaves unread: more than the server's part of a connection has room for.
 const STALLED_STREAMS: usize = 32;
@@ -117,8 +117,8 @@ impl Drop for BadClients {
     }
 }
 
-/// Threads that use all that their cores have and talk to nobody, at the least priority, until dropped: what these do to others'
-/// latencies is the machine's.
+/// Threads that use all that their cores have and talk to nobody, at the priority of bad clients, until dropped: what these do
+/// to others' latencies is the machine's.
 pub struct Spinning {
     stop: Arc<AtomicBool>,
     threads: Vec<Box<dyn JoinHandle>>,
@@ -132,7 +132,7 @@ impl Spinning {
         for _ in 0..threads {
             let stop = Arc::clone(&stop);
             let work = move || {
-                run_last();
+                run_when_idle();
                 while !stop.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
