@@ -146,10 +146,10 @@ pub const COLLECTED_PARTS_MAX: usize = 128;
 /// Smaller parts are copied out of what they were read with at once: what is copied is a microsecond's, and what it would hold is many times as much.
 pub const COLLECTED_PART_BYTES_MIN: usize = 4 << 10;
 
-/// How long what a request leaves to the core's helper, large values of reads and their messages, parts of what is sent, waits for it to begin: then
-/// the core does it itself, and with it what else the request has of such. The helper may lack a processor, of which it has a tenth where all are in use, or copy a value of
-/// 100 MB, which is as long. With less, sixteen rows of megabytes that are read at once, each some milliseconds of its work, would be the
-/// core's again.
+/// How long what a request leaves to the core's helper, large values of reads and their messages, parts of what is sent, waits for it to begin:
+/// then the core does it itself, and with it what else the request has of such. The helper may lack a processor, of which it has a tenth where
+/// all are in use, or copy a value of 100 MB, which is as long. With less, sixteen rows of megabytes that are read at once, each some
+/// milliseconds of its work, would be the core's again.
 pub const HELPER_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Bytes of a request that counts as small: it has a part of the budget of requests of its own, so that it does not
