@@ -21,8 +21,8 @@
 //!
 //! Entries here are reads under way: whatever bounds those bounds them.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -89,7 +89,7 @@ enum Stage {
 /// Wakes all who wait for a load.
 #[derive(Default)]
 struct Fan {
-    wakers: Mutex<Vec<(u32, Waker)>>,
+    wakers: Mutex<BTreeMap<u32, Waker>>,
 }
 
 /// A load that is being put together. Dropped before it departs, it answers nobody, and those who joined read for
@@ -106,6 +106,8 @@ pub(crate) struct Awaiting {
     load: Arc<Load>,
     at: usize,
     ticket: Option<u32>,
+    /// Where it waits, with others.
+    fan: Option<Arc<Fan>>,
 }
 
 /// The data under these locks is valid at every step, so a panic elsewhere does not spoil it.
@@ -142,7 +144,7 @@ impl Flights {
             Entry::Occupied(mut taken) => {
                 let Flight { load, at } = taken.get();
                 if let Some(load) = load.upgrade() {
-                    return Some(Awaiting { load, at: *at, ticket: None });
+                    return Some(Awaiting { load, at: *at, ticket: None, fan: None });
                 }
                 // Everyone gave it up this very moment.
                 taken.insert(flight());
@@ -185,7 +187,7 @@ impl Leader {
 
     /// Waits for the block at this place.
     pub(crate) fn awaiting(&self, at: usize) -> Awaiting {
-        Awaiting { load: Arc::clone(&self.load), at, ticket: None }
+        Awaiting { load: Arc::clone(&self.load), at, ticket: None, fan: None }
     }
 
     /// Sends the load off: its reads are submitted. It goes on as long as anyone waits for it.
@@ -239,8 +241,8 @@ impl Drop for Load {
 }
 
 impl State {
-    /// Takes note of who waits. The waker of all, where they are several.
-    fn register(&mut self, ticket: u32, waker: &Waker) -> Option<Waker> {
+    /// Takes note of who waits. What wakes all of them, where they are several.
+    fn register(&mut self, ticket: u32, waker: &Waker) -> Option<Arc<Fan>> {
         if self.fan.is_none() {
             match &mut self.first {
                 Some((first, known)) if *first == ticket => {
@@ -257,12 +259,9 @@ impl State {
         let fan = self.fan.get_or_insert_default();
         let mut wakers = lock(&fan.wakers);
         wakers.extend(self.first.take());
-        match wakers.iter_mut().find(|(of, _)| *of == ticket) {
-            Some((_, known)) => known.clone_from(waker),
-            None => wakers.push((ticket, waker.clone())),
-        }
+        wakers.insert(ticket, waker.clone());
         drop(wakers);
-        Some(Waker::from(Arc::clone(fan)))
+        Some(Arc::clone(fan))
     }
 }
 
@@ -270,7 +269,7 @@ impl Wake for Fan {
     fn wake(self: Arc<Self>) {
         // Who is woken and waits on registers again.
         let wakers = std::mem::take(&mut *lock(&self.wakers));
-        for (_, waker) in wakers {
+        for waker in wakers.into_values() {
             waker.wake();
         }
     }
@@ -282,7 +281,7 @@ impl Future for Awaiting {
     /// Carries the load on. Whoever else does that now is waited for: it takes as long as a block takes to be
     /// decoded.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { load, at, ticket } = self.get_mut();
+        let Self { load, at, ticket, fan: waits_at } = self.get_mut();
         let mut state = lock(&load.state);
         if let Stage::Landed(loaded) = &state.stage {
             return Poll::Ready(loaded.at(*at));
@@ -292,7 +291,10 @@ impl Future for Awaiting {
         let everyone = state.register(ticket, cx.waker());
         let Stage::Flying(departure) = &mut state.stage else { return Poll::Pending };
         let polled = match everyone {
-            Some(waker) => departure.poll(&mut Context::from_waker(&waker)),
+            Some(fan) => {
+                let waker = Waker::from(Arc::clone(waits_at.get_or_insert(fan)));
+                departure.poll(&mut Context::from_waker(&waker))
+            }
             None => departure.poll(cx),
         };
         let Poll::Ready(loaded) = polled else { return Poll::Pending };
@@ -307,5 +309,16 @@ impl Future for Awaiting {
             fan.wake();
         }
         Poll::Ready(result)
+    }
+}
+
+impl Drop for Awaiting {
+    /// A device may stand still for long, while its clients give up and try again: whoever went is not to be kept, with all that its task
+    /// has.
+    fn drop(&mut self) {
+        if let (Some(fan), Some(ticket)) = (&self.fan, self.ticket) {
+            let waker = lock(&fan.wakers).remove(&ticket);
+            drop(waker);
+        }
     }
 }

@@ -400,7 +400,7 @@ mod tests {
 
     use super::*;
     use crate::cell::{FamilyId, Mutation, RowBatch};
-    use crate::io::MemoryFiles;
+    use crate::io::{CrashMode, MemoryFiles, SeededRng};
     use crate::log::{Source, encode_batch_of};
 
     fn source(i: u64) -> Source {
@@ -448,6 +448,18 @@ mod tests {
                 assert_eq!(read, expected);
             }
         }
+    }
+
+    #[test]
+    fn a_file_that_a_start_finds_outlives_a_crash_though_its_process_did_not_sync_its_name() {
+        let files = MemoryFiles::new();
+        let file = write(&files, 5, 1);
+        let dir = Path::new("/c");
+        files.sync_dir(Path::new("/")).unwrap();
+        let log = crate::changes::ChangeLog::open(&files, dir, 1 << 20).unwrap();
+        assert_eq!(log.newest(), (file.segment, file.last_seq));
+        let crashed = files.crashed_copy(CrashMode::Strict, &SeededRng::new(1));
+        assert_eq!(list(&crashed, dir).unwrap().0.len(), 1);
     }
 
     #[test]

@@ -160,6 +160,8 @@ impl ChangeLog {
         for path in unfinished {
             files.remove(&path)?;
         }
+        // A process that was killed may have named files whose names are not durable: the segments that they are copies of are about to go.
+        files.sync_dir(dir)?;
         Ok(Self {
             dir: dir.to_owned(),
             bytes_max,

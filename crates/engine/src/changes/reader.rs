@@ -262,6 +262,8 @@ impl ChangeReader {
         let tail = if segment.sealed { Tail::Sealed } else { Tail::MayBeTorn };
         let files = core.env.files.as_ref();
         let mut reader = SegmentReader::open(files, &core.layout.log(), segment.id, tail)?;
+        // What is laid out behind that is cut off when the segment ends, maybe while it is read.
+        reader.end_at(segment.bytes);
         let left_at = self.segment.filter(|(id, _)| *id == segment.id).map(|(_, offset)| offset);
         if let Some(offset) = left_at.or_else(|| segment.offset_after(self.position)) {
             reader.seek(offset);

@@ -138,6 +138,11 @@ impl SegmentReader {
         self.reader.seek(offset);
     }
 
+    /// Takes the file to end at this offset, behind a record, if it does not end before.
+    pub(crate) fn end_at(&mut self, offset: u64) {
+        self.reader.end_at(offset);
+    }
+
     /// Where the file ended, once [`Self::next_record`] has returned `None`.
     pub fn end(&self) -> Option<TailEnd> {
         self.reader.end()

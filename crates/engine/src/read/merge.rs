@@ -514,15 +514,8 @@ impl Cursor for MergeCursor {
     }
 
     fn wanted(&self, out: &mut Vec<BlockRequest>) {
-        let mut one = Vec::new();
         for number in &self.blocked {
-            self.child(*number).wanted(&mut one);
-            // Blocks are few, and two children rarely ask for the same one.
-            for request in one.drain(..) {
-                if !out.contains(&request) {
-                    out.push(request);
-                }
-            }
+            self.child(*number).wanted(out);
         }
     }
 

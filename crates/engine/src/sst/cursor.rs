@@ -628,6 +628,10 @@ impl Cursor for SstCursor {
     }
 
     fn supply(&mut self, request: &BlockRequest, block: &Arc<Block>) {
+        // Of a merge, each has the blocks of all offered, which may be thousands.
+        if request.reader.id() != self.reader.id() {
+            return;
+        }
         let Some(at) = self.want.iter().position(|w| w == request) else { return };
         let request = self.want.swap_remove(at);
         self.supplied.push(Held { handle: request.handle, block: Arc::clone(block) });

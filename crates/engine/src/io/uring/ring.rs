@@ -49,6 +49,9 @@ pub(super) const SUBMIT_EARLY_READS: usize = 4;
 /// driver to begin one.
 pub(super) const KERNEL_READS_LOW: usize = 8;
 
+/// Reads that wait at a ring before those that were given up are looked for, at least; then twice as many as were left, so that each read costs one look.
+const LOOK_THROUGH_READS: usize = RING_READS_MAX;
+
 /// Rounds of submitting and collecting in one turn of the driver. Reads that the page cache answers are
 /// done at once and make room for those that wait, so that a long queue could hold the thread; after this many
 /// the other tasks have their turn.
@@ -102,6 +105,8 @@ pub(super) struct Ring {
     in_flight: usize,
     bytes_in_flight: usize,
     waiting: VecDeque<Waiting>,
+    /// With so many of them, those that were given up are taken out.
+    look_through_at: usize,
     /// Whoever is to be woken once the ring is not borrowed any more.
     wakers: Vec<Waker>,
     /// Completions taken from the queue and not handled yet: slot and result. Empty between calls, and kept
@@ -171,6 +176,7 @@ impl Ring {
             in_flight: 0,
             bytes_in_flight: 0,
             waiting: VecDeque::new(),
+            look_through_at: LOOK_THROUGH_READS,
             wakers: Vec::new(),
             reaped: Vec::with_capacity(RING_READS_MAX),
             broken: None,
@@ -221,6 +227,12 @@ impl Ring {
         self.in_flight
     }
 
+    /// Reads that wait for their turn.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Whom to wake now that the ring is not borrowed any more. `spare` is an empty list to go on with.
     pub(super) fn take_wakers(&mut self, spare: Vec<Waker>) -> Vec<Waker> {
         std::mem::replace(&mut self.wakers, spare)
@@ -232,6 +244,11 @@ impl Ring {
             self.waiting.push_back(Waiting { request, place, batch: Arc::clone(batch) });
         }
         self.start_waiting();
+        if self.waiting.len() >= self.look_through_at {
+            // Those that were given up: of a device that stands still none gets its turn, while their clients try again.
+            self.waiting.retain(|waiting| !waiting.batch.is_abandoned());
+            self.look_through_at = LOOK_THROUGH_READS.max(2 * self.waiting.len());
+        }
     }
 
     fn complete(&mut self, batch: &Batch, place: usize, result: Result<Bytes>) {
@@ -247,14 +264,15 @@ impl Ring {
     /// Starts reads that wait, in order, while there is room.
     fn start_waiting(&mut self) {
         while let Some(next) = self.waiting.front() {
+            // Nobody waits any more: spare the device, and whoever has room where this one has none.
+            if next.batch.is_abandoned() {
+                self.waiting.pop_front();
+                continue;
+            }
             if self.broken.is_none() && !self.has_room(next.request.len) {
                 return;
             }
             let Some(Waiting { request, place, batch }) = self.waiting.pop_front() else { return };
-            // Nobody waits any more: spare the device.
-            if batch.is_abandoned() {
-                continue;
-            }
             if let Some(errno) = self.broken {
                 self.complete(&batch, place, Err(broken(errno)));
                 continue;

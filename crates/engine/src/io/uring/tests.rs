@@ -19,6 +19,8 @@ use crate::io::{
 };
 
 pub(super) const FILE_BYTES: usize = 3 << 20;
+/// Of a read of which a ring takes few.
+const LARGE_BYTES: usize = 1 << 20;
 
 /// A file on a disk, not a multiple of any sector, and engines that read it.
 pub(super) struct Rig {
@@ -171,6 +173,38 @@ fn dropped_futures_leave_nothing_behind_and_hurt_nobody() {
         while !idle() {
             tokio::task::yield_now().await;
         }
+    });
+}
+
+#[test]
+fn reads_that_are_given_up_leave_the_queue_of_a_device_that_stands_still() {
+    attached(IoMode::Direct, |rig| async move {
+        // Nothing ends before this thread takes a turn.
+        let kept = rig.io.read_batch(rig.requests(RING_READS_MAX + 1));
+        let queue = || rig.io.id.with(|state| state.ring.waiting()).unwrap();
+        for _ in 0..20 * RING_READS_MAX {
+            drop(rig.io.read_batch(rig.requests(1)));
+            assert!(queue() <= 2 * RING_READS_MAX, "{}", queue());
+        }
+        rig.check(&rig.requests(RING_READS_MAX + 1), &kept.await);
+    });
+}
+
+#[test]
+fn a_large_read_that_is_given_up_keeps_no_smaller_one_from_its_room() {
+    attached(IoMode::Direct, |rig| async move {
+        let many = RING_BYTES_MAX / LARGE_BYTES - 1;
+        let large = |n| (0..n).map(|i| rig.request(i * 4096, LARGE_BYTES)).collect::<Vec<_>>();
+        let kept = rig.io.read_batch(large(many));
+        let half = rig.io.read_batch(vec![rig.request(0, LARGE_BYTES / 2)]);
+        let in_flight = || rig.io.id.with(|state| state.ring.in_flight()).unwrap();
+        assert_eq!(in_flight(), many + 1);
+        drop(rig.io.read_batch(large(1)));
+        let small = rig.io.read_batch(rig.requests(1));
+        assert_eq!(in_flight(), many + 2);
+        rig.check(&rig.requests(1), &small.await);
+        rig.check(&large(many), &kept.await);
+        drop(half);
     });
 }
 

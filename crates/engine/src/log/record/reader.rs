@@ -245,6 +245,11 @@ impl RecordReader {
         self.at = offset.max(FILE_HEADER_BYTES);
     }
 
+    /// Takes the file to end at this offset, behind a record, if it does not end before.
+    pub fn end_at(&mut self, offset: u64) {
+        self.window.file_len = self.window.file_len.min(offset);
+    }
+
     /// The offset of the next record: how far the reader is.
     pub fn position(&self) -> u64 {
         self.at

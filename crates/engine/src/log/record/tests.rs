@@ -62,6 +62,25 @@ fn the_device_begins_with_large_records_where_a_sync_follows_and_what_it_says_of
     }
 }
 
+#[test]
+fn what_is_laid_out_behind_the_records_may_be_cut_off_while_they_are_read() {
+    let large = vec![7; 700 << 10];
+    let (files, _) = write(&[&[&large, &large, &large]], 0);
+    let written = files.contents(path()).unwrap().len() as u64;
+    for is_told in [true, false] {
+        let laid_out = damaged(&files, |bytes| bytes.resize(bytes.len() + (1 << 20), 0));
+        let file = laid_out.open(path()).unwrap();
+        let mut reader = RecordReader::open(file, MAGIC, ID, Tail::MayBeTorn).unwrap();
+        if is_told {
+            reader.end_at(written);
+        }
+        laid_out.truncate(path(), written).unwrap();
+        let read = (0..3).map(|_| reader.next_record().map(|record| record.is_some()));
+        let read: crate::error::Result<Vec<bool>> = read.collect();
+        assert_eq!(read.ok(), is_told.then(|| vec![true; 3]));
+    }
+}
+
 type Outcome = crate::error::Result<(Vec<Vec<u8>>, TailEnd)>;
 
 fn read(files: &MemoryFiles, tail: Tail) -> Outcome {

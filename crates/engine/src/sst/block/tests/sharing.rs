@@ -89,6 +89,22 @@ fn whoever_is_left_is_woken_when_the_others_went() {
 }
 
 #[test]
+fn who_gives_up_leaves_nothing_of_it_with_a_load_that_goes_on() {
+    let (_cache, request) = request();
+    let io = GateIo::new();
+    let stays = [Task::waiting(&io, &request), Task::waiting(&io, &request)];
+    for _ in 0..1_000 {
+        let gone = Task::waiting(&io, &request);
+        let bell = Arc::clone(&gone.bell);
+        drop(gone);
+        assert_eq!(Arc::strong_count(&bell), 1, "nobody would wake it");
+    }
+    io.open();
+    let [one, other] = stays.map(Task::end);
+    assert!(Arc::ptr_eq(&one, &other));
+}
+
+#[test]
 fn a_read_that_is_not_polled_any_more_holds_nobody_up() {
     let (_cache, request) = request();
     let io = GateIo::new();
