@@ -1,0 +1,352 @@
+//! Backups and restores that a crash, a client, a failing disk or a full one interrupts.
+
+use tepui_engine::cell::RowRange;
+use tepui_engine::io::CrashMode;
+
+use super::*;
+use crate::catalog::resources::Change;
+
+/// A server that crashed while it made a backup and the next one, which has not taken that up yet; with the operation.
+/// `before` sees the first.
+fn interrupted(before: impl FnOnce(&Place)) -> (Place, Operation) {
+    let disk = MemoryFiles::new();
+    let faults = FaultFiles::new(Arc::new(disk.clone()));
+    let place = with_table(Arc::new(faults.clone()));
+    // The flush fails, so the engine ends, as far as the backup is concerned.
+    faults.inject(Fault::new(FaultOp::Create).on_path(".sst").sticky());
+    let started = place.backups.create(BACKUP, &place.asked(10 * HOUR)).unwrap();
+    place.idle();
+    assert!(!place.operations.get(&started.name).unwrap().done);
+    before(&place);
+    let crashed = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(3));
+    let clock = Arc::new(ManualClock::new(place.now() + HOUR));
+    (open(Arc::new(crashed), clock), started)
+}
+
+#[test]
+fn a_backup_that_a_crash_interrupts_is_made_by_the_next_server() {
+    let (place, started) = interrupted(|place| {
+        assert_eq!(place.backups.get(BACKUP).unwrap().state, i32::from(State::Creating));
+        let unready = place.backups.restore(OTHER, BACKUP).unwrap_err().kind();
+        assert!(matches!(unready, Code::Unavailable | Code::FailedPrecondition), "{unready:?}");
+    });
+    place.backups.resume().unwrap();
+    let done = place.wait(&started);
+    response(&done).unwrap();
+    assert_eq!(place.backups.get(BACKUP).unwrap().state, i32::from(State::Ready));
+    response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
+    assert_eq!(place.value(OTHER).unwrap(), "first");
+}
+
+#[test]
+fn a_backup_that_is_made_while_a_start_looks_for_those_that_nobody_makes_stays() {
+    let (place, started) = interrupted(|_| {});
+    let stored = place.backups.resources.get::<BackupRecord>(BACKUP).unwrap();
+    // The start has seen that it is not made; then its thread makes it, and ends its operation.
+    assert_eq!(stored.value.engine_id, None);
+    place.backups.resume().unwrap();
+    response(&place.wait(&started)).unwrap();
+    place.backups.give_up(BACKUP, stored.value.incarnation);
+    let place = place.restart();
+    response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
+    assert_eq!(place.value(OTHER).unwrap(), "first");
+}
+
+#[test]
+fn what_is_cancelled_in_the_midst_of_its_work_leaves_no_files_either() {
+    let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let place = with_table(Arc::new(faults.clone()));
+    place.make(BACKUP);
+    let (backups, tablets) = (place.engine.backups().len(), place.engine.tablets().len());
+    // Cancels all that is under way before a file of this directory is durable.
+    let cancel_at = |directory: &'static str| {
+        let operations = Arc::clone(&place.operations);
+        let hook = move |path: &Path| {
+            if path.to_string_lossy().contains(directory) {
+                for (_, operation) in operations.list_where("", 0, 100, |of| !of.done) {
+                    operations.cancel(&operation.name).unwrap();
+                }
+            }
+        };
+        faults.before_sync(Some(Arc::new(hook)));
+    };
+    cancel_at("/backups/");
+    let name = format!("{CLUSTER}/backups/new");
+    let created = place.backups.create(&name, &place.asked(10 * HOUR)).unwrap();
+    let cancelled = Err(i32::from(tonic::Code::Cancelled));
+    assert_eq!(response(&place.wait(&created)), cancelled);
+    assert_eq!(place.names(&listing(CLUSTER)).0, ["b"]);
+    place.idle();
+    assert_eq!(place.engine.backups().len(), backups);
+    cancel_at("/tablets/");
+    let restored = place.backups.restore(OTHER, BACKUP).unwrap();
+    assert_eq!(response(&place.wait(&restored)), cancelled);
+    assert_eq!(place.tables.get(OTHER).unwrap_err().kind(), Code::NotFound);
+    assert_eq!(place.engine.tablets().len(), tablets);
+    faults.before_sync(None);
+    response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
+}
+
+/// Deletes an instance as a client does.
+fn delete_instance(
+    instance: &str,
+    backups: &Backups,
+    tables: &Tables,
+    operations: &Operations,
+) -> Result<()> {
+    let allowed = |change: &mut Change<'_>| operations.abort_within(change, instance);
+    backups.instances.delete(instance, tables, allowed)
+}
+
+#[test]
+fn a_restore_ends_with_its_instance_and_does_not_show_in_the_next_of_the_name() {
+    let faults = FaultFiles::new(Arc::new(MemoryFiles::new()));
+    let place = with_table(Arc::new(faults.clone()));
+    place.make(BACKUP);
+    let tablets = place.engine.tablets().len();
+    let instance = names::instance_of(OTHER);
+    let create = |place: &Place| {
+        place.backups.resources.create(instance, Instance::default()).unwrap();
+    };
+    create(&place);
+    // Before a file of the table is durable.
+    let (backups, tables) = (Arc::clone(&place.backups), Arc::clone(&place.tables));
+    let operations = Arc::clone(&place.operations);
+    let hook = move |path: &Path| {
+        let is_there = backups.resources.get::<Instance>(instance).is_some();
+        if is_there && path.to_string_lossy().contains("/tablets/") {
+            delete_instance(instance, &backups, &tables, &operations).unwrap();
+        }
+    };
+    faults.before_sync(Some(Arc::new(hook)));
+    let restored = place.wait(&place.backups.restore(OTHER, BACKUP).unwrap());
+    faults.before_sync(None);
+    let aborted = Err(i32::from(tonic::Code::Aborted));
+    assert_eq!(response(&restored), aborted);
+    place.idle();
+    assert_eq!(place.engine.tablets().len(), tablets);
+
+    // And before a restart.
+    create(&place);
+    let begun = place.operations.start(OTHER, restored.metadata.unwrap()).unwrap();
+    let operation = begun.operation().unwrap();
+    begun.leave();
+    delete_instance(instance, &place.backups, &place.tables, &place.operations).unwrap();
+    let place = place.restart();
+    place.backups.resume().unwrap();
+    assert_eq!(response(&place.wait(&operation)), aborted);
+    create(&place);
+    assert!(place.tables.list(instance, None, 10).is_empty());
+    response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
+}
+
+#[test]
+fn what_was_cancelled_before_a_crash_is_not_taken_up_by_the_next_server() {
+    let (place, started) = interrupted(|_| {});
+    place.operations.cancel(&started.name).unwrap();
+    let metadata = admin::RestoreTableMetadata {
+        name: OTHER.to_owned(),
+        source_info: Some(admin::restore_table_metadata::SourceInfo::BackupInfo(
+            admin::BackupInfo { backup: COPY.to_owned(), ..Default::default() },
+        )),
+        ..Default::default()
+    };
+    let any = crate::operations::any("google.bigtable.admin.v2.RestoreTableMetadata", &metadata);
+    let restore = place.operations.start(OTHER, any).unwrap();
+    let restored = restore.operation().unwrap();
+    place.operations.cancel(&restored.name).unwrap();
+    restore.leave();
+    let copied = place.make(COPY);
+    let place = place.restart();
+    place.backups.resume().unwrap();
+    for operation in [started, restored] {
+        let done = place.wait(&operation);
+        assert_eq!(response(&done), Err(i32::from(tonic::Code::Cancelled)));
+    }
+    assert_eq!(place.backups.get(BACKUP).unwrap_err().kind(), Code::NotFound);
+    assert_eq!(place.backups.get(COPY).unwrap(), copied);
+    assert!(place.tables.get(OTHER).is_err());
+}
+
+#[test]
+fn a_restore_that_a_crash_interrupts_is_done_once_by_the_next_server() {
+    let place = place();
+    place.make(BACKUP);
+    let first = place.backups.restore(OTHER, BACKUP).unwrap();
+    let metadata = place.wait(&first).metadata.unwrap();
+    // As if the server had ended before the operation; and once more before the table.
+    let again = place.operations.start(OTHER, metadata.clone()).unwrap();
+    let name = again.name().to_owned();
+    again.leave();
+    let mut other: admin::RestoreTableMetadata =
+        prost::Message::decode(metadata.value.as_slice()).unwrap();
+    other.name = format!("{OTHER}-2");
+    let any = crate::operations::any("google.bigtable.admin.v2.RestoreTableMetadata", &other);
+    let second = place.operations.start(&other.name, any).unwrap();
+    let second_name = second.name().to_owned();
+    second.leave();
+    let tablets = place.tables.get(OTHER).unwrap().record.tablets.clone();
+    let place = place.restart();
+    place.backups.resume().unwrap();
+    for name in [name, second_name] {
+        let operation = Operation { name, ..Operation::default() };
+        response(&place.wait(&operation)).unwrap();
+    }
+    assert_eq!(place.tables.get(OTHER).unwrap().record.tablets, tablets, "it is there once");
+    assert_eq!(place.value(&other.name).unwrap(), "first");
+}
+
+/// A restore into `OTHER` of the backup as it is, begun and not done, when its server ends.
+fn restore_begun(place: &Place) -> Operation {
+    let first = place.backups.restore(OTHER, BACKUP).unwrap();
+    let metadata = place.wait(&first).metadata.unwrap();
+    place.tables.delete(OTHER).unwrap();
+    let again = place.operations.start(OTHER, metadata).unwrap();
+    let operation = again.operation().unwrap();
+    again.leave();
+    operation
+}
+
+#[test]
+fn a_restore_is_of_the_backup_that_it_was_asked_for_or_of_none() {
+    let place = place();
+    place.make(BACKUP);
+    let begun = restore_begun(&place);
+    place.backups.delete(BACKUP).unwrap();
+    place.pass(HOUR);
+    place.set("row", "second");
+    place.make(BACKUP);
+    let place = place.restart();
+    place.backups.resume().unwrap();
+    let done = place.wait(&begun);
+    assert_eq!(response(&done), Err(i32::from(tonic::Code::NotFound)));
+    assert!(place.tables.get(OTHER).is_err());
+}
+
+#[test]
+fn a_restore_for_which_the_disk_is_full_is_done_by_the_next_server_and_never_said_to_have_failed() {
+    let disk = MemoryFiles::new();
+    let faults = FaultFiles::new(Arc::new(disk.clone()));
+    let place = with_table(Arc::new(faults.clone()));
+    place.make(BACKUP);
+    let begun = restore_begun(&place);
+    let place = place.restart();
+    faults.set_quota_bytes(Some(0));
+    place.try_set("row", "second").unwrap_err();
+    place.backups.resume().unwrap();
+    place.idle();
+    assert!(!place.operations.get(&begun.name).unwrap().done);
+    let left = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(3));
+    let place = open(Arc::new(left), Arc::new(ManualClock::new(place.now() + 1)));
+    place.backups.resume().unwrap();
+    response(&place.wait(&begun)).unwrap();
+    assert_eq!(place.value(OTHER).unwrap(), "first");
+}
+
+#[test]
+fn a_backup_deleted_while_it_is_made_ends_its_operation_and_leaves_nothing() {
+    let place = place();
+    let metadata = admin::CreateBackupMetadata { name: BACKUP.to_owned(), ..Default::default() };
+    let any = crate::operations::any("google.bigtable.admin.v2.CreateBackupMetadata", &metadata);
+    let handle = place.operations.start(BACKUP, any).unwrap();
+    let operation = handle.operation().unwrap();
+    handle.leave();
+    let place = place.restart();
+    place.backups.resume().unwrap();
+    let done = place.wait(&operation);
+    assert_eq!(response(&done), Err(i32::from(tonic::Code::Cancelled)));
+    assert!(place.engine.backups().is_empty());
+    assert!(place.tables.get(TABLE).is_ok());
+    assert_eq!(place.tablet(TABLE).range(), &RowRange::all());
+}
+
+#[test]
+fn a_backup_of_which_the_disk_does_not_say_whether_it_is_named_keeps_its_files() {
+    let disk = MemoryFiles::new();
+    let faults = FaultFiles::new(Arc::new(disk.clone()));
+    let place = with_table(Arc::new(faults.clone()));
+    // The first commit is that of the entry and its operation, the second makes it READY.
+    faults.inject(Fault::new(FaultOp::Sync).on_path("META-").nth(2));
+    let started = place.backups.create(BACKUP, &place.asked(10 * HOUR)).unwrap();
+    place.idle();
+    assert!(!place.operations.get(&started.name).unwrap().done);
+    // Nothing more is taken: what is durable is not known.
+    let refused = place.backups.create(COPY, &place.asked(10 * HOUR)).unwrap_err();
+    assert_eq!(refused.kind(), Code::Unavailable);
+    assert!(refused.message().contains("catalog"), "{refused}");
+    let place = place.restart();
+    place.backups.resume().unwrap();
+    response(&place.wait(&started)).unwrap();
+    response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
+    assert_eq!(place.value(OTHER).unwrap(), "first");
+}
+
+#[test]
+fn on_a_full_disk_backups_are_deleted_and_expire() {
+    let disk = MemoryFiles::new();
+    let faults = FaultFiles::new(Arc::new(disk.clone()));
+    let clock = with_table(Arc::new(disk.clone())).clock;
+    faults.set_quota_bytes(Some(1 << 20));
+    let place = open(Arc::new(faults.clone()), clock);
+    place.make(BACKUP);
+    place.make(&format!("{CLUSTER}/backups/expires"));
+    let place = place.restart();
+    faults.set_quota_bytes(Some(0));
+    place.try_set("row", "second").unwrap_err();
+    place.backups.create(COPY, &place.asked(10 * HOUR)).unwrap_err();
+    place.backups.delete(BACKUP).unwrap();
+    place.pass(11 * HOUR);
+    place.backups.sweep();
+    assert!(place.names(&listing(CLUSTER)).0.is_empty());
+    assert!(place.engine.backups().is_empty());
+    let left = disk.crashed_copy(CrashMode::Strict, &SeededRng::new(3));
+    let place = open(Arc::new(left), Arc::new(ManualClock::new(place.now() + 1)));
+    assert!(place.names(&listing(CLUSTER)).0.is_empty());
+    assert!(place.engine.backups().is_empty());
+}
+
+#[test]
+fn on_a_full_disk_an_instance_goes_whose_backup_was_being_made() {
+    let disk = MemoryFiles::new();
+    let faults = FaultFiles::new(Arc::new(disk.clone()));
+    let clock = with_table(Arc::new(disk)).clock;
+    faults.set_quota_bytes(Some(1 << 20));
+    let place = open(Arc::new(faults.clone()), clock);
+    place.set("row", "to be flushed");
+    // The log meets the full disk while the backup's flush is under way.
+    let instance = names::instance_of(TABLE);
+    let (tablet, full, backups) = (place.tablet(TABLE), faults.clone(), Arc::clone(&place.backups));
+    let hook = move |path: &Path| {
+        if path.extension().is_some_and(|extension| extension == "sst") {
+            backups.resources.create(instance, Instance::default()).unwrap();
+            full.set_quota_bytes(Some(0));
+            pollster::block_on(tablet.apply(of_row("row", "second"))).unwrap_err();
+        }
+    };
+    faults.before_sync(Some(Arc::new(hook)));
+    let started = place.backups.create(BACKUP, &place.asked(10 * HOUR)).unwrap();
+    place.idle();
+    faults.before_sync(None);
+    assert!(!place.operations.get(&started.name).unwrap().done);
+    place.backups.delete(BACKUP).unwrap();
+    delete_instance(instance, &place.backups, &place.tables, &place.operations).unwrap();
+    assert!(place.tables.get(TABLE).is_err());
+}
+
+#[test]
+fn a_family_that_came_while_a_backup_waited_for_the_next_server_is_in_it_and_its_number_is_taken() {
+    let (place, started) = interrupted(|_| {});
+    let add = |record: &TableRecord, name: &str| {
+        let mut record = record.clone();
+        crate::catalog::families::create(&mut record, name, admin::ColumnFamily::default())?;
+        Ok(record)
+    };
+    place.tables.update(TABLE, |record| add(record, "new")).unwrap();
+    place.backups.resume().unwrap();
+    response(&place.wait(&started)).unwrap();
+    response(&place.wait(&place.backups.restore(OTHER, BACKUP).unwrap())).unwrap();
+    let entry = place.tables.update(OTHER, |record| add(record, "newer")).unwrap();
+    let numbers: Vec<_> =
+        ["cf", "new", "newer"].map(|name| entry.record.family(name).map(|family| family.id)).into();
+    assert_eq!(numbers, [Some(1), Some(2), Some(3)]);
+}

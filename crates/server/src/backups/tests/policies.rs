@@ -1,0 +1,141 @@
+//! Backups that a policy asks for.
+
+use super::*;
+
+#[test]
+fn a_policy_makes_a_backup_a_day_and_lets_it_expire() {
+    let place = place();
+    place.backups.sweep();
+    let made = |place: &Place| place.names(&listing("projects/p/instances/i/clusters/-")).0.len();
+    assert_eq!(made(&place), 0);
+    place.set_policy(Some(3));
+    let mut counts = Vec::new();
+    for _ in 0..5 {
+        place.backups.sweep();
+        place.backups.sweep();
+        counts.push(made(&place));
+        place.pass(DAY);
+    }
+    assert_eq!(counts, [1, 2, 3, 3, 3]);
+}
+
+#[test]
+fn a_policy_that_is_disabled_makes_no_backups_and_is_no_reason_for_an_alert() {
+    let place = place();
+    let policy = |disabled| {
+        let policy = AutomatedBackupPolicy { retention_period: length(7), ..Default::default() };
+        Some(AutomatedBackupPolicy { disabled, ..policy })
+    };
+    let made = |place: &Place| place.names(&listing("projects/p/instances/i/clusters/-")).0.len();
+    place.set_whole_policy(policy(true));
+    place.pass(3 * DAY);
+    place.swept();
+    assert_eq!((made(&place), place.backups.figures().automated_age_micros), (0, 0));
+    place.set_whole_policy(policy(false));
+    place.swept();
+    assert_eq!(made(&place), 1);
+    place.set_whole_policy(policy(true));
+    place.pass(2 * DAY);
+    place.swept();
+    assert_eq!((made(&place), place.backups.figures().automated_age_micros), (1, 0));
+}
+
+#[test]
+fn automated_backups_are_hot_for_as_long_as_their_policy_says() {
+    let place = place();
+    place.set_whole_policy(Some(AutomatedBackupPolicy {
+        retention_period: length(3),
+        keep_hot_duration: length(1),
+        ..Default::default()
+    }));
+    place.swept();
+    let clusters = listing("projects/p/instances/i/clusters/-");
+    let (made, _) = place.backups.list(&clusters).unwrap();
+    assert_eq!(made[0].backup_type, i32::from(BackupType::Hot));
+    assert_eq!(made[0].hot_to_standard_time, Some(times::timestamp(place.now() + DAY)));
+    place.set_policy(None);
+    place.pass(DAY);
+    place.swept();
+    let (cooled, _) = place.backups.list(&clusters).unwrap();
+    assert_eq!(cooled[0].backup_type, i32::from(BackupType::Standard));
+}
+
+#[test]
+fn a_clock_that_was_ahead_once_does_not_end_automated_backups() {
+    let place = place();
+    place.set_policy(Some(3));
+    let right = place.now();
+    place.pass(1_000 * DAY);
+    place.swept();
+    // Set right; the sequences of the engine go on from where they were.
+    let place = Place { clock: Arc::new(ManualClock::new(right)), ..place };
+    let place = place.restart();
+    let made = |place: &Place| place.names(&listing("projects/p/instances/i/clusters/-")).0.len();
+    assert_eq!(made(&place), 1);
+    for want in [2, 2] {
+        place.swept();
+        assert_eq!(made(&place), want);
+    }
+    place.pass(DAY);
+    place.swept();
+    assert_eq!(made(&place), 3);
+}
+
+#[test]
+fn a_clock_that_jumps_ahead_for_less_than_an_hour_costs_no_backup_and_makes_none() {
+    let place = place();
+    place.set_policy(Some(3));
+    place.swept();
+    place.make(BACKUP);
+    let before = place.names(&listing("projects/p/instances/i/clusters/-")).0;
+    let right = place.now();
+    place.clock.set_wall_micros(right + 36 * 365 * DAY);
+    place.pass(HOUR / 2);
+    place.swept();
+    assert_eq!(place.names(&listing("projects/p/instances/i/clusters/-")).0, before);
+    // Set right. The hour goes on, and then what is due is done.
+    place.clock.set_wall_micros(right + HOUR);
+    place.pass(HOUR);
+    place.swept();
+    assert_eq!(place.names(&listing("projects/p/instances/i/clusters/-")).0, before);
+    place.pass(10 * HOUR);
+    place.swept();
+    assert!(
+        !place.names(&listing("projects/p/instances/i/clusters/-")).0.contains(&"b".to_owned())
+    );
+}
+
+#[test]
+fn a_clock_that_stays_ahead_is_believed_after_an_hour() {
+    let place = place();
+    place.make(BACKUP);
+    place.clock.set_wall_micros(place.now() + 20 * DAY);
+    place.backups.sweep();
+    place.backups.get(BACKUP).unwrap();
+    place.pass(HOUR);
+    place.backups.sweep();
+    assert_eq!(place.backups.get(BACKUP).unwrap_err().kind(), Code::NotFound);
+}
+
+#[test]
+fn automated_backups_wait_in_silence_for_others_and_fail_aloud_for_want_of_room() {
+    let place = place();
+    place.set_policy(Some(3));
+    let automated = || place.backups.figures().failures[1];
+    let jobs = &place.backups.jobs;
+    jobs.store(crate::limits::BACKUP_JOBS_MAX, std::sync::atomic::Ordering::Release);
+    place.backups.sweep();
+    assert_eq!(automated(), ("automated", 0));
+    jobs.store(0, std::sync::atomic::Ordering::Release);
+    // All but fills the list of operations, none of which has ended.
+    let empty = crate::operations::any("google.protobuf.Empty", &());
+    let kept: Vec<_> = (0..crate::limits::OPERATIONS_MAX)
+        .map_while(|_| place.operations.start("x", empty.clone()).ok())
+        .collect();
+    place.backups.sweep();
+    assert_eq!(automated(), ("automated", 1));
+    for handle in kept {
+        handle.finish(Ok(empty.clone())).unwrap();
+    }
+    assert!(place.names(&listing("projects/p/instances/i/clusters/-")).0.is_empty());
+}
