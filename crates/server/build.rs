@@ -83,11 +83,12 @@ fn call(service: &rpcs::Service, rpc: &rpcs::Rpc) -> (&'static str, String) {
         String::new()
     };
     let steps = format!(
-        "let request = crate::grpc::receive::<crate::api::{}>(request).await?;
+        "let request = crate::grpc::receive::<crate::api::{}>(request, {}).await?;
                     request.hold().begin();
                     let terms = crate::call::Terms::of(&request){metrics};
                     let call = terms.{way}(service.on_{}(request){frames});",
         rpc.input,
+        fields_max(rpc),
         snake_case(rpc.name)
     );
     (way, steps)
@@ -104,7 +105,7 @@ fn refusal(service: &rpcs::Service, rpc: &rpcs::Rpc) -> (&'static str, String) {
     let receive = if rpc.takes_stream {
         "unread(request)"
     } else {
-        "receive::<crate::api::Empty>(request).await?"
+        "receive::<crate::api::Empty>(request, usize::MAX).await?"
     };
     let steps = format!(
         "let request = crate::grpc::{receive};
@@ -112,6 +113,11 @@ fn refusal(service: &rpcs::Service, rpc: &rpcs::Rpc) -> (&'static str, String) {
                     let call = async {{ Err::<tonic::Response<crate::api::Empty>, _>(crate::status::{status}) }};"
     );
     ("unary", steps)
+}
+
+/// How many fields its request may have.
+fn fields_max(rpc: &rpcs::Rpc) -> &'static str {
+    if rpc.counts_fields { "crate::limits::ADMIN_FIELDS_MAX" } else { "usize::MAX" }
 }
 
 /// `CheckAndMutateRow` as `check_and_mutate_row`.

@@ -13,6 +13,7 @@ use prost::{DecodeError, Message};
 
 use crate::error::{Error, Result};
 use crate::limits;
+use crate::parts;
 
 /// The field of a request that has its entries.
 const ENTRIES: u32 = 2;
@@ -57,6 +58,12 @@ impl Bulk {
     /// `INVALID_ARGUMENT` where there is more in it than the limit allows.
     pub fn check(&self) -> Result<()> {
         limits::check_mutation_count_max(self.count.max(self.mutations))
+    }
+
+    /// Bytes that the request takes while it is carried out, beyond those of the message.
+    pub fn decoded_bytes(&self) -> u64 {
+        let parts = self.count + self.mutations;
+        parts.min(2 * limits::MUTATIONS_MAX) as u64 * limits::MUTATION_BYTES as u64
     }
 
     /// The whole request; an error where an entry is none, or where there is more in it than the limit allows.
@@ -117,16 +124,18 @@ fn look_at(entry: &[u8]) -> (Range<usize>, usize) {
     while rest.has_remaining() {
         let Ok((tag, wire_type)) = encoding::decode_key(&mut rest) else { break };
         let start = entry.len() - rest.remaining();
-        mutations += usize::from(tag == MUTATIONS);
         let skipped = encoding::skip_field(wire_type, tag, &mut rest, DecodeContext::default());
+        let end = entry.len() - rest.remaining();
+        let mut field = entry.get(start..end).unwrap_or_default();
+        // The length goes before; it was read to skip the field.
+        let len = encoding::decode_varint(&mut field).unwrap_or_default() as usize;
+        if tag == MUTATIONS {
+            mutations += 1 + parts::count(field, &parts::OF_MUTATION);
+        }
         if skipped.is_err() {
             break;
         }
         if tag == ROW_KEY && wire_type == WireType::LengthDelimited {
-            let end = entry.len() - rest.remaining();
-            let mut field = entry.get(start..end).unwrap_or_default();
-            // The length goes before; it was read to skip the field.
-            let len = encoding::decode_varint(&mut field).unwrap_or_default() as usize;
             row = end.saturating_sub(len)..end;
         }
     }
@@ -180,6 +189,19 @@ mod tests {
             assert!(error.message().starts_with("Too many mutations"), "{error}");
             assert_eq!(bulk.decoded().unwrap_err(), error);
         }
+    }
+
+    #[test]
+    fn values_of_lists_within_mutations_count_as_mutations_do() {
+        let list = |values| v2::ArrayValue { values: vec![v2::Value::default(); values] };
+        let kind = v2::value::Kind::ArrayValue(list(limits::MUTATIONS_MAX));
+        let input = Some(v2::Value { kind: Some(kind), ..Default::default() });
+        let add = v2::mutation::AddToCell { input, ..Default::default() };
+        let mut request = request(1, 1);
+        request.entries[0].mutations[0].mutation = Some(v2::mutation::Mutation::AddToCell(add));
+        let bulk = bulk(&request);
+        assert!(bulk.entries.is_empty());
+        assert_eq!(bulk.check().unwrap_err().kind(), Code::InvalidArgument);
     }
 
     #[test]

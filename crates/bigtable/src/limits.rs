@@ -32,6 +32,13 @@ pub const ROW_SET_MAX: usize = 250_000;
 /// Rules of one `ReadModifyWriteRow`, at most.
 pub const RULES_MAX: usize = 100_000;
 
+/// Bytes that a mutation, an entry of a `MutateRows` or a rule takes at most in memory, beyond its names and values, from when it is
+/// compiled until it is durable.
+pub const MUTATION_BYTES: usize = 128;
+
+/// The same of a row key or a range of rows that is read.
+pub const ROW_RANGE_BYTES: usize = 64;
+
 /// Bytes of one request, at most. The transport refuses what is larger before it is decoded; what is
 /// written to one row is counted here too, since one request is at most one batch per row.
 pub const REQUEST_BYTES_MAX: usize = 256 << 20;
@@ -116,6 +123,11 @@ pub fn check_rule_count(count: usize) -> Result<()> {
     if count == 0 {
         return Err(Error::invalid_argument("No rules provided"));
     }
+    check_rule_count_max(count)
+}
+
+/// Refuses too many rules.
+pub fn check_rule_count_max(count: usize) -> Result<()> {
     if count > RULES_MAX {
         return Err(Error::invalid_argument(format!(
             "Too many rules: {count} provided; limit {RULES_MAX}"

@@ -10,6 +10,7 @@
 //! read_modify_write_row    compile ─► lock ─► read pending ─► rules ───────► what was read is durable
 //! ```
 
+use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -150,13 +151,17 @@ impl Table {
     /// Changes one row. Every method that takes a view keeps within it, where there is one.
     pub async fn mutate_row(
         &self,
-        request: &v2::MutateRowRequest,
+        request: impl Borrow<v2::MutateRowRequest>,
         view: Option<&AuthorizedView>,
     ) -> Result<()> {
-        check_write(view, &request.row_key, &request.mutations)?;
-        let batch = mutation::compile(&self.schema(), &request.row_key, &request.mutations)?;
+        let asked = request.borrow();
+        check_write(view, &asked.row_key, &asked.mutations)?;
+        let batch = mutation::compile(&self.schema(), &asked.row_key, &asked.mutations)?;
+        let token = Token::of(asked.idempotency.as_ref(), &batch, self.clock.now_micros())?;
+        // Several times as large as what is waited for with.
+        drop(request);
         let tablet = self.turn_to(&batch.row);
-        match Token::of(request.idempotency.as_ref(), &batch, self.clock.now_micros())? {
+        match token {
             Some(token) => {
                 tablet.admit()?;
                 token.apply(tablet, batch).await?;
@@ -237,6 +242,7 @@ impl Table {
     ) -> Result<Vec<(usize, Error)>> {
         let BulkPlan { rows, mut failed } =
             BulkPlan::new(&self.schema(), &request.entries, self.clock.now_micros(), view)?;
+        drop(request);
         let writes = bulk_writes(rows, &self.tablets, |tablet| tablet.id());
         let in_flight = bulk_writes_in_flight(&writes);
         let mut turn = Turn::default();
@@ -288,20 +294,21 @@ impl Table {
     /// The same for a request whose filter is kept as it arrived.
     pub async fn check_and_mutate_row_encoded(
         &self,
-        request: &WithFilter<v2::CheckAndMutateRowRequest>,
+        request: WithFilter<v2::CheckAndMutateRowRequest>,
         view: Option<&AuthorizedView>,
     ) -> Result<v2::CheckAndMutateRowResponse> {
-        let predicate = FilterSource::Encoded(request.filter.as_deref());
-        self.check_and_mutate(&request.request, predicate, view).await
+        let WithFilter { request, filter } = request;
+        self.check_and_mutate(request, FilterSource::Encoded(filter.as_deref()), view).await
     }
 
     async fn check_and_mutate(
         &self,
-        request: &v2::CheckAndMutateRowRequest,
+        asked: impl Borrow<v2::CheckAndMutateRowRequest>,
         predicate: FilterSource<'_>,
         view: Option<&AuthorizedView>,
     ) -> Result<v2::CheckAndMutateRowResponse> {
-        let row = &request.row_key;
+        let request = asked.borrow();
+        let row = &request.row_key.clone();
         limits::check_row_key(row)?;
         check_write(view, row, &[])?;
         if request.true_mutations.is_empty() && request.false_mutations.is_empty() {
@@ -319,6 +326,7 @@ impl Table {
         let if_false = compile("false_mutations", &request.false_mutations)?;
         let predicate = Selection::of_predicate(predicate, &families, view)
             .map_err(|e| in_field("predicate_filter", &e))?;
+        drop(asked);
 
         let tablet = self.turn_to(row);
         tablet.admit()?;

@@ -1260,7 +1260,8 @@ async fn filters_that_are_kept_as_they_arrived_decide_the_same() {
     for (pattern, matched) in [("b.*", true), ("c", false)] {
         let request = check("ba", None, vec![set("f", "q", 0, "w")], vec![]);
         let request = WithFilter { request, filter: encoded(pattern) };
-        let response = fixture.table.check_and_mutate_row_encoded(&request, None).await.unwrap();
+        let response =
+            fixture.table.check_and_mutate_row_encoded(request.clone(), None).await.unwrap();
         assert_eq!(response.predicate_matched, matched);
     }
 }
@@ -1614,7 +1615,7 @@ async fn a_write_outside_of_the_view_changes_nothing() {
                 ..Default::default()
             };
             let request = WithFilter { request, filter: None };
-            let done = table.check_and_mutate_row_encoded(&request, Some(&view)).await;
+            let done = table.check_and_mutate_row_encoded(request.clone(), Some(&view)).await;
             assert_eq!(done.unwrap_err().kind(), Code::PermissionDenied, "{request:?}");
         }
         let good = mutations_of_entry("r11", vec![set("f", "new", 0, "y")]);
@@ -1690,10 +1691,10 @@ async fn a_predicate_sees_what_the_view_has() {
     };
     for qualifier in [Some("hidden"), None] {
         let request = request(qualifier);
-        let done = table.check_and_mutate_row_encoded(&request, Some(&view)).await.unwrap();
+        let done = table.check_and_mutate_row_encoded(request.clone(), Some(&view)).await.unwrap();
         assert!(!done.predicate_matched, "{qualifier:?}");
         fixture.mutate("r1", vec![delete_family("f")]).await;
-        let done = table.check_and_mutate_row_encoded(&request, None).await.unwrap();
+        let done = table.check_and_mutate_row_encoded(request.clone(), None).await.unwrap();
         assert!(done.predicate_matched, "{qualifier:?}");
     }
 }

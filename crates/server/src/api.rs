@@ -15,8 +15,8 @@ pub use googleapis_tonic_google_type::google::r#type::Expr;
 pub type Empty = ();
 
 /// Requests that are decoded with care; the same messages on the wire as in [`v2`]. A row filter is kept as the bytes
-/// that arrived: it is decoded, and refused where it must be, by `tepui_bigtable::filter`. Mutations, and the keys and
-/// ranges of row sets, are counted as they are decoded, those of a bulk before.
+/// that arrived: it is decoded, and refused where it must be, by `tepui_bigtable::filter`. Mutations, the keys and
+/// ranges of row sets, and tokens are counted before they are decoded.
 pub mod kept {
     use tepui_bigtable::bounded::Bounded;
     use tepui_bigtable::filter::WithFilter;
@@ -53,6 +53,8 @@ pub mod kept {
     pub type MutateRowRequest = Bounded<v2::MutateRowRequest>;
     /// `google.bigtable.v2.MutateRowsRequest`.
     pub type MutateRowsRequest = tepui_bigtable::bulk::Bulk;
+    /// `google.bigtable.v2.ReadChangeStreamRequest`.
+    pub type ReadChangeStreamRequest = Bounded<v2::ReadChangeStreamRequest>;
     /// `google.bigtable.v2.ReadModifyWriteRowRequest`.
     pub type ReadModifyWriteRowRequest = Bounded<v2::ReadModifyWriteRowRequest>;
 }

@@ -374,7 +374,7 @@ mod tests {
         let headers = [(http::HeaderName::from_static("grpc-timeout"), timeout.parse().unwrap())];
         let deadline = Deadline::of(&headers.into_iter().collect()).unwrap();
         let streams = Streams::new(1 << 20);
-        Request::holding((), Hold::new(streams.connection(), Some(deadline)))
+        Request::holding((), Hold::new(None, streams.connection(), Some(deadline)))
     }
 
     #[test]

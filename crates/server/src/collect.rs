@@ -205,7 +205,7 @@ mod tests {
             count.fetch_add(part.len(), Ordering::Relaxed);
             Ok::<_, Status>(Frame::data(part))
         });
-        let gate = Arc::new(Gate::new(64 << 20, 64 << 20));
+        let gate = Arc::new(Gate::new(64 << 20, 1 << 20, 64 << 20));
         let body =
             GatedBody::new(StreamBody::new(parts), (Arc::clone(&gate), 64 << 20), Hold::default());
         Coming { message: Box::pin(super::message(body)), taken, gate }

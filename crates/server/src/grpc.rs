@@ -20,11 +20,13 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _};
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use http_body::{Body, Frame};
 use hyper::service::Service;
 use prost::Message;
+use tepui_bigtable::error::Error;
 use tepui_bigtable::frame::Framed;
+use tepui_bigtable::parts::{self, Shape};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::server::NamedService;
 use tonic::{Response, Status};
@@ -32,8 +34,9 @@ use tonic::{Response, Status};
 use crate::admission::{GatedBody, Hold, Inbound};
 use crate::call::Within;
 use crate::collect;
-use crate::limits::HEADERS_REUSED_MAX;
+use crate::limits::{HEADERS_KEPT_BYTES_MAX, HEADERS_REUSED_MAX};
 use crate::metrics::rpc::Counted;
+use crate::status::from_error;
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 
@@ -41,6 +44,12 @@ const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 const ENCODING: &str = "grpc-encoding";
 const ACCEPT_ENCODING: &str = "grpc-accept-encoding";
 const NOT_COMPRESSED: &str = "identity";
+
+/// Headers that say what a client makes of an answer.
+const LOOKED_AT_LATER: [&str; 3] = ["user-agent", "x-goog-api-client", "bigtable-features"];
+
+/// Bytes of a field with a length, at least.
+const FIELD_BYTES_MIN: usize = 2;
 
 /// What goes out, once the headers are known.
 pub type Answer = Result<http::Response<Reply>, Infallible>;
@@ -210,15 +219,48 @@ pub fn no_rpc(path: &str) -> Answer {
     Ok(Status::unimplemented(what).into_http())
 }
 
-/// Takes in the message of a request.
+/// Takes in the message of a request, of which at most so many fields with a length may repeat.
 pub async fn receive<M: Message + Default>(
     request: http::Request<GatedBody<impl Inbound>>,
+    fields_max: usize,
 ) -> Result<Request<M>, Status> {
-    let (head, body) = head_of(request);
+    let (mut head, body) = head_of(request);
     check_encoding(&head.headers)?;
+    head.headers = kept(head.headers);
     let message = collect::message(body).await?;
+    if message.len() / FIELD_BYTES_MIN > fields_max {
+        // The message itself is none of its fields.
+        check_fields(parts::count(&message, &Shape::All) - 1, fields_max)?;
+    }
     let message = M::decode(message).map_err(|error| Status::internal(error.to_string()))?;
     Ok(Request { message, head })
+}
+
+fn check_fields(fields: usize, fields_max: usize) -> Result<(), Status> {
+    if fields <= fields_max {
+        return Ok(());
+    }
+    let what = format!("Request has too many fields: {fields} provided; limit {fields_max}");
+    Err(from_error(&Error::invalid_argument(what)))
+}
+
+/// What is kept of the headers of a request while it is carried out: all of them, or those that are looked at later.
+fn kept(headers: HeaderMap) -> HeaderMap {
+    let bytes = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
+    if headers.len() <= HEADERS_REUSED_MAX
+        && headers.iter().map(bytes).sum::<usize>() <= HEADERS_KEPT_BYTES_MAX
+    {
+        return headers;
+    }
+    let mut kept = HeaderMap::new();
+    for name in LOOKED_AT_LATER {
+        let value = headers.get(name).filter(|value| value.len() <= HEADERS_KEPT_BYTES_MAX);
+        // The bytes of one may be a part of those of all.
+        if let Some(value) = value.and_then(|v| HeaderValue::from_bytes(v.as_bytes()).ok()) {
+            kept.insert(name, value);
+        }
+    }
+    kept
 }
 
 /// A request whose messages are not taken in.
@@ -351,6 +393,7 @@ impl Body for Reply {
 mod tests {
     use super::*;
     use crate::admission::Gate;
+    use crate::api::iam::{Binding, Policy, SetIamPolicyRequest};
     use crate::api::v2::{MutateRowResponse, PingAndWarmRequest};
     use crate::call::Terms;
     use crate::metrics::{self, rpc::Recorder};
@@ -364,7 +407,7 @@ mod tests {
 
     fn request(parts: Parts) -> http::Request<GatedBody<impl Inbound>> {
         let body = StreamBody::new(futures::stream::iter(parts));
-        let gate = Arc::new(Gate::new(1 << 20, 1 << 20));
+        let gate = Arc::new(Gate::new(1 << 20, 1 << 20, 1 << 20));
         http::Request::new(GatedBody::new(body, (gate, 1 << 20), Hold::default()))
     }
 
@@ -407,7 +450,7 @@ mod tests {
         for at in [&[][..], &[1], &[5], &[4, 5, 6], &[0, 1, 2, 3, 4, 900], &[frame.len()]] {
             let mut parts = cut(&frame, at);
             parts.push(Ok(Frame::trailers(HeaderMap::new())));
-            let got = receive::<PingAndWarmRequest>(request(parts)).await.unwrap();
+            let got = receive::<PingAndWarmRequest>(request(parts), usize::MAX).await.unwrap();
             assert_eq!(got.into_inner(), sent, "{at:?}");
         }
     }
@@ -420,6 +463,44 @@ mod tests {
             let message = collect::message(request(cut(&frame, at)).into_body()).await.unwrap();
             let message = message.try_into_mut().unwrap();
             assert!(message.capacity() <= frame.len(), "{} of {}", message.capacity(), frame.len());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_of_more_fields_than_its_service_takes_is_refused_before_it_is_decoded() {
+        let sent = |bindings: usize| {
+            let policy =
+                Policy { bindings: vec![Binding::default(); bindings], ..Policy::default() };
+            SetIamPolicyRequest { policy: Some(policy), ..Default::default() }
+        };
+        let received = |message: SetIamPolicyRequest| {
+            receive::<SetIamPolicyRequest>(request(cut(&message.into_frame(), &[])), 1_001)
+        };
+        assert_eq!(received(sent(1_000)).await.unwrap().into_inner(), sent(1_000));
+        let error = received(sent(1_001)).await.unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument);
+        assert!(error.message().contains("1002 provided; limit 1001"), "{error}");
+    }
+
+    #[test]
+    fn of_headers_that_are_many_or_long_only_what_is_looked_at_later_is_kept() {
+        let few: HeaderMap = (0..10)
+            .map(|n| (HeaderName::try_from(format!("name-{n}")).unwrap(), CONTENT_TYPE))
+            .collect();
+        assert_eq!(kept(few.clone()), few);
+        let mut many = HeaderMap::new();
+        for _ in 0..2_000 {
+            many.append("age", HeaderValue::from_static(""));
+        }
+        let mut long = HeaderMap::new();
+        long.insert("x-long", "x".repeat(2 * HEADERS_KEPT_BYTES_MAX).parse().unwrap());
+        for mut headers in [many, long] {
+            for name in LOOKED_AT_LATER {
+                headers.insert(name, CONTENT_TYPE);
+            }
+            let kept = kept(headers);
+            assert_eq!(kept.len(), LOOKED_AT_LATER.len());
+            assert!(LOOKED_AT_LATER.iter().all(|name| kept[*name] == CONTENT_TYPE));
         }
     }
 
@@ -438,19 +519,20 @@ mod tests {
             (vec![data(b"\0\0\0\0\x02\x0a\x09")], Code::Internal, "decode"),
             (vec![data(b"\0\0\0\0\x02"), late], Code::DeadlineExceeded, "late"),
         ] {
-            let error = receive::<PingAndWarmRequest>(request(parts)).await.unwrap_err();
+            let error =
+                receive::<PingAndWarmRequest>(request(parts), usize::MAX).await.unwrap_err();
             assert_eq!(error.code(), code, "{error}");
             assert!(error.message().contains(says), "{error}");
         }
         let mut compressed = request(vec![]);
         compressed.headers_mut().insert(ENCODING, HeaderValue::from_static("gzip"));
-        let error = receive::<PingAndWarmRequest>(compressed).await.unwrap_err();
+        let error = receive::<PingAndWarmRequest>(compressed, usize::MAX).await.unwrap_err();
         assert_eq!(error.code(), Code::Unimplemented);
         assert!(error.message().contains("gzip"), "{error}");
         assert_eq!(error.metadata().get(ACCEPT_ENCODING).unwrap(), "identity");
         let mut plain = request(vec![data(b"\0\0\0\0\0")]);
         plain.headers_mut().insert(ENCODING, HeaderValue::from_static("identity"));
-        receive::<PingAndWarmRequest>(plain).await.unwrap();
+        receive::<PingAndWarmRequest>(plain, usize::MAX).await.unwrap();
     }
 
     #[tokio::test]
@@ -517,7 +599,7 @@ mod tests {
             sent.headers_mut().append(name, value.parse().unwrap());
             sent.headers_mut().append(name, "another".parse().unwrap());
         }
-        let request = receive::<MutateRowResponse>(sent).await.unwrap();
+        let request = receive::<MutateRowResponse>(sent, usize::MAX).await.unwrap();
         assert_eq!(request.head.headers["authorization"], "secret");
         let (head, message) = request.into_parts();
         let answer = streamed(vec![Ok(message)], head).await;

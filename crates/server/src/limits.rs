@@ -160,12 +160,20 @@ pub const SMALL_REQUEST_BYTES_MAX: u64 = 64 << 10;
 /// a megabyte.
 pub const REQUEST_BYTES_MIN: u64 = 4 << 20;
 
+/// Bytes of what a message is decoded into which nobody counts: of some thirty mutations, as most writes have fewer of.
+pub const DECODED_FREE_BYTES: u64 = 4 << 10;
+
 /// How long a request may wait for room in the budget before it is refused. Bulk loads by several clients take
 /// turns within it; longer would use up the patience of clients that know better when to come back.
 pub const REQUEST_WAIT: Duration = Duration::from_secs(1);
 
 /// How long a client may keep the rest of a message that it has begun. The room for all of it is taken already.
 pub const REQUEST_BODY_PAUSE: Duration = Duration::from_secs(10);
+
+/// How many of [`REQUEST_BODY_PAUSE`] a message may take to come where most of the room is taken: in each, so large a part of it comes, or its room is
+/// for others. Five minutes in all, in which a megabyte comes over any line, and 256 MiB over one of ten megabits a second. Fewer, and lines that
+/// are slow but honest are cut; more, and a client that sends a byte now and then keeps large messages of all others out for longer.
+pub const REQUEST_BODY_PAUSES: u64 = 32;
 
 /// How long a read may wait for its client before it lets go of what it holds in the engine. A client that works on a
 /// message takes less; finding the place again costs a few reads of the cache.
@@ -204,6 +212,15 @@ pub const ENDS_AT_ONCE_BYTES: u64 = 32 << 10;
 /// Headers that the memory of a request's has room for where its answer's are made in it, at most. Clients send some ten; larger
 /// tables, of hundreds of kilobytes, would stay with the transport for as long as an answer is not read.
 pub const HEADERS_REUSED_MAX: usize = 64;
+
+/// Bytes of headers that a request keeps as they came, at most; of one that has more of them, or more than [`HEADERS_REUSED_MAX`], it keeps those
+/// that are looked at later. Clients send less than a kilobyte. Larger, and a thousand requests of a connection which are begun and go no
+/// further, and which nobody counts before their messages come, keep that many times as much.
+pub const HEADERS_KEPT_BYTES_MAX: usize = 4 << 10;
+
+/// Fields of a request to the services beside the data API's that have a length, at most, however deep: a table has a thousand splits, and
+/// a few for each of its families. Two bytes each as they come, they are some hundred in memory, and are counted before they are decoded.
+pub const ADMIN_FIELDS_MAX: usize = 50_000;
 
 /// How often stalled reads are looked for.
 pub const RELIEF_INTERVAL: Duration = Duration::from_millis(250);

@@ -19,6 +19,8 @@ pub struct Rpc {
     pub takes_stream: bool,
     /// Whether it is served.
     pub supported: bool,
+    /// Whether the fields of its request are counted before it is decoded. Otherwise it counts what may repeat by itself, or nothing does.
+    pub counts_fields: bool,
     /// For one that Bigtable itself has withdrawn: what to call instead.
     pub instead: Option<&'static str>,
 }
@@ -37,7 +39,16 @@ pub struct Service {
 }
 
 const fn served(name: &'static str, input: &'static str, output: &'static str) -> Rpc {
-    Rpc { name, input, output, streams: false, takes_stream: false, supported: true, instead: None }
+    Rpc {
+        name,
+        input,
+        output,
+        streams: false,
+        takes_stream: false,
+        supported: true,
+        counts_fields: true,
+        instead: None,
+    }
 }
 
 const fn not_yet(name: &'static str, input: &'static str, output: &'static str) -> Rpc {
@@ -48,8 +59,14 @@ const fn not_yet(name: &'static str, input: &'static str, output: &'static str) 
         streams: false,
         takes_stream: false,
         supported: false,
+        counts_fields: true,
         instead: None,
     }
+}
+
+/// One whose request counts by itself what may repeat in it; or nothing does, and what is in it may look as if it did.
+const fn uncounted(rpc: Rpc) -> Rpc {
+    Rpc { counts_fields: false, ..rpc }
 }
 
 /// Not served by anybody any more: its answer names what to call instead.
@@ -99,27 +116,31 @@ pub const SERVICES: &[Service] = &[
 ];
 
 const DATA: &[Rpc] = &[
-    streaming(served("ReadRows", "kept::ReadRowsRequest", "kept::ReadRowsResponse")),
+    streaming(uncounted(served("ReadRows", "kept::ReadRowsRequest", "kept::ReadRowsResponse"))),
     streaming(served("SampleRowKeys", "kept::SampleRowKeysRequest", "v2::SampleRowKeysResponse")),
-    served("MutateRow", "kept::MutateRowRequest", "v2::MutateRowResponse"),
-    streaming(served("MutateRows", "kept::MutateRowsRequest", "v2::MutateRowsResponse")),
-    served("CheckAndMutateRow", "kept::CheckAndMutateRowRequest", "v2::CheckAndMutateRowResponse"),
+    uncounted(served("MutateRow", "kept::MutateRowRequest", "v2::MutateRowResponse")),
+    streaming(uncounted(served("MutateRows", "kept::MutateRowsRequest", "v2::MutateRowsResponse"))),
+    uncounted(served(
+        "CheckAndMutateRow",
+        "kept::CheckAndMutateRowRequest",
+        "v2::CheckAndMutateRowResponse",
+    )),
     served("PingAndWarm", "v2::PingAndWarmRequest", "v2::PingAndWarmResponse"),
-    served(
+    uncounted(served(
         "ReadModifyWriteRow",
         "kept::ReadModifyWriteRowRequest",
         "v2::ReadModifyWriteRowResponse",
-    ),
+    )),
     streaming(served(
         "GenerateInitialChangeStreamPartitions",
         "v2::GenerateInitialChangeStreamPartitionsRequest",
         "v2::GenerateInitialChangeStreamPartitionsResponse",
     )),
-    streaming(served(
+    streaming(uncounted(served(
         "ReadChangeStream",
-        "v2::ReadChangeStreamRequest",
+        "kept::ReadChangeStreamRequest",
         "v2::ReadChangeStreamResponse",
-    )),
+    ))),
     not_yet("PrepareQuery", "v2::PrepareQueryRequest", "v2::PrepareQueryResponse"),
     streaming(not_yet("ExecuteQuery", "v2::ExecuteQueryRequest", "v2::ExecuteQueryResponse")),
     served(
@@ -188,8 +209,16 @@ const TABLES: &[Rpc] = &[
         "iam::TestIamPermissionsRequest",
         "iam::TestIamPermissionsResponse",
     ),
-    served("CreateSchemaBundle", "admin::CreateSchemaBundleRequest", "longrunning::Operation"),
-    served("UpdateSchemaBundle", "admin::UpdateSchemaBundleRequest", "longrunning::Operation"),
+    uncounted(served(
+        "CreateSchemaBundle",
+        "admin::CreateSchemaBundleRequest",
+        "longrunning::Operation",
+    )),
+    uncounted(served(
+        "UpdateSchemaBundle",
+        "admin::UpdateSchemaBundleRequest",
+        "longrunning::Operation",
+    )),
     served("GetSchemaBundle", "admin::GetSchemaBundleRequest", "admin::SchemaBundle"),
     served(
         "ListSchemaBundles",

@@ -207,7 +207,11 @@ fn start_over(
 
     let health = HealthReporter::new();
     let message_bytes_max = REQUEST_MESSAGE_BYTES_MAX as u64;
-    let gate = Arc::new(Gate::new(config.budget.requests_bytes, message_bytes_max));
+    let gate = Arc::new(Gate::new(
+        config.budget.requests_bytes,
+        config.budget.decoded_bytes,
+        message_bytes_max,
+    ));
     let streams = Arc::new(Streams::new(config.budget.answers_bytes));
     let windows = runtime::Windows::within(config.budget.requests_bytes);
     let mut cores = Vec::new();

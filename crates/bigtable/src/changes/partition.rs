@@ -12,6 +12,17 @@ use crate::limits;
 /// Tokens of one request, at most: a merge of more partitions than a table has.
 pub const TOKENS_MAX: usize = 10_000;
 
+/// Their field.
+const TOKENS_FIELD: &str = "continuation_tokens";
+
+/// Refuses too many tokens.
+pub fn check_token_count(count: usize) -> Result<()> {
+    if count > TOKENS_MAX {
+        return Err(Error::field(TOKENS_FIELD, format!("more than {TOKENS_MAX} tokens")));
+    }
+    Ok(())
+}
+
 /// The partition that covers these rows. Both keys are spelled out, empty ones too.
 pub fn to_message(range: &RowRange) -> v2::StreamPartition {
     let row_range = v2::RowRange {
@@ -67,13 +78,10 @@ impl Positions {
         range: &RowRange,
         tokens: &v2::StreamContinuationTokens,
     ) -> Result<Self> {
-        const FIELD: &str = "continuation_tokens";
         if tokens.tokens.is_empty() {
-            return Err(Error::field(FIELD, "must have a token"));
+            return Err(Error::field(TOKENS_FIELD, "must have a token"));
         }
-        if tokens.tokens.len() > TOKENS_MAX {
-            return Err(Error::field(FIELD, format!("more than {TOKENS_MAX} tokens")));
-        }
+        check_token_count(tokens.tokens.len())?;
         let mut parts = Vec::with_capacity(tokens.tokens.len());
         for token in &tokens.tokens {
             let part = from_message("continuation_tokens.partition", token.partition.as_ref())?;
@@ -93,7 +101,7 @@ impl Positions {
         let is_first_end = parts.iter().filter(|(part, _)| part.end == range.end).count() == 1;
         if at != Some(&range.end) || !is_first_end {
             return Err(Error::field(
-                FIELD,
+                TOKENS_FIELD,
                 "the partitions of the tokens do not cover the request's partition exactly",
             ));
         }

@@ -48,7 +48,8 @@ where
 
     fn call(&self, request: http::Request<Arrived<B>>) -> Self::Future {
         let (head, Arrived { body, connection }) = request.into_parts();
-        let hold = Hold::new(connection, Deadline::of(&head.headers));
+        let deadline = Deadline::of(&head.headers);
+        let hold = Hold::new(Some(Arc::clone(&self.gate)), connection, deadline);
         let gate = (Arc::clone(&self.gate), self.message_bytes_max);
         let body = GatedBody::new(body, gate, hold.clone());
         let early = Early {

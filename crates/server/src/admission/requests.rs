@@ -5,12 +5,13 @@
 //! is held until the request is carried out, or its stream of answers ends; where that is left unread and others find no room,
 //! its connection may be closed ([`Streams::relieve`](super::Streams::relieve)).
 //!
-//! Small messages have a part of the budget of their own, so that they never wait behind large ones.
+//! Small messages have a part of the budget of their own, so that they never wait behind large ones. So has what messages of many small
+//! parts are decoded into, which is known once they have come: who waits for that has the rest, and nobody waits for anything with it.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -20,14 +21,14 @@ use http_body::{Body, Frame, SizeHint};
 use tepui_bigtable::error::Error;
 use tepui_bigtable::frame::{self, HEADER_BYTES};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use tonic::Status;
 
 use super::Connection;
 use crate::call::{Deadline, passed};
 use crate::limits::{
-    REQUEST_BODY_PAUSE, REQUEST_BYTES_MIN, REQUEST_WAIT, REQUESTS_WAITING_PER_CONNECTION_MAX,
-    SMALL_REQUEST_BYTES_MAX,
+    DECODED_FREE_BYTES, REQUEST_BODY_PAUSE, REQUEST_BODY_PAUSES, REQUEST_BYTES_MIN, REQUEST_WAIT,
+    REQUESTS_WAITING_PER_CONNECTION_MAX, SMALL_REQUEST_BYTES_MAX,
 };
 use crate::status::from_error;
 
@@ -43,8 +44,10 @@ const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// The budget of requests.
 #[derive(Debug)]
 pub struct Gate {
-    small: Pool,
-    large: Pool,
+    small: Arc<Pool>,
+    large: Arc<Pool>,
+    /// What messages are decoded into, beyond half of their bytes.
+    decoded: Arc<Pool>,
     message_bytes_max: u64,
     waiting: AtomicU64,
     refused: AtomicU64,
@@ -68,6 +71,10 @@ impl Pool {
         Self { free, units, was_short: AtomicBool::new(false) }
     }
 
+    fn try_take(&self, units: u32) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.free).try_acquire_many_owned(units).ok()
+    }
+
     fn used_bytes(&self) -> u64 {
         u64::from(self.units).saturating_sub(self.free.available_permits() as u64) * UNIT_BYTES
     }
@@ -79,9 +86,15 @@ impl Pool {
 
     /// Bytes of it that a request holds.
     pub(super) fn bytes_of(&self, Hold(held): &Hold) -> u64 {
-        let room = held.room.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = room.as_ref().filter(|room| Arc::ptr_eq(room.semaphore(), &self.free));
-        room.map_or(0, |room| room.num_permits() as u64 * UNIT_BYTES)
+        let rooms = held.rooms();
+        let rooms = [&rooms.message, &rooms.decoded].into_iter().flatten();
+        let mine = rooms.filter(|room| Arc::ptr_eq(room.semaphore(), &self.free));
+        mine.map(|room| room.num_permits() as u64 * UNIT_BYTES).sum()
+    }
+
+    /// Whether most of it is taken.
+    fn is_scarce(&self) -> bool {
+        self.used_bytes() > self.bytes() / 4 * 3
     }
 
     /// Whether a request waited in vain for room since this was asked last: it was refused, or its client gave up.
@@ -101,7 +114,7 @@ pub struct GateFigures {
     pub refused: u64,
     /// Requests that were refused for their size.
     pub too_large: u64,
-    /// Requests that were ended because the rest of them did not come.
+    /// Requests that were ended because the rest of them did not come, or too slowly for those that waited for its room.
     pub paused: u64,
 }
 
@@ -110,14 +123,16 @@ fn units(bytes: u64) -> u32 {
 }
 
 impl Gate {
-    /// A budget of this many bytes; a quarter of it is for small messages. A message may have at most
-    /// `message_bytes_max` bytes, and at most what the rest of the budget holds.
-    pub fn new(bytes: u64, message_bytes_max: u64) -> Self {
-        let (small, large) = (Pool::new(bytes / 4), Pool::new(bytes - bytes / 4));
+    /// A budget of this many bytes; a quarter of it is for small messages. Beyond it there are so many for what messages are decoded
+    /// into. A message may have at most `message_bytes_max` bytes, and at most what the rest of the budget holds.
+    pub fn new(bytes: u64, decoded_bytes: u64, message_bytes_max: u64) -> Self {
+        let pool = |bytes| Arc::new(Pool::new(bytes));
+        let (small, large) = (pool(bytes / 4), pool(bytes - bytes / 4));
         let largest = largest_message(large.bytes()).max(REQUEST_BYTES_MIN);
         Self {
             small,
             large,
+            decoded: pool(decoded_bytes),
             message_bytes_max: largest.min(message_bytes_max),
             waiting: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -135,7 +150,7 @@ impl Gate {
     pub fn figures(&self) -> GateFigures {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         GateFigures {
-            bytes: self.small.used_bytes() + self.large.used_bytes(),
+            bytes: self.pools().into_iter().map(|pool| pool.used_bytes()).sum(),
             waiting: get(&self.waiting),
             refused: get(&self.refused),
             too_large: get(&self.too_large),
@@ -144,11 +159,11 @@ impl Gate {
     }
 
     /// Its parts, of which each request has room in one.
-    pub(super) fn pools(&self) -> [&Pool; 2] {
-        [&self.small, &self.large]
+    pub(super) fn pools(&self) -> [&Pool; 3] {
+        [&self.small, &self.large, &self.decoded]
     }
 
-    fn pool(&self, message_bytes: u64) -> &Pool {
+    fn pool(&self, message_bytes: u64) -> &Arc<Pool> {
         if message_bytes <= SMALL_REQUEST_BYTES_MAX { &self.small } else { &self.large }
     }
 
@@ -160,25 +175,29 @@ impl Gate {
     ) -> Result<OwnedSemaphorePermit, Room> {
         let pool = self.pool(message_bytes);
         let units = units(held_bytes(message_bytes)).min(pool.units);
-        if let Ok(permit) = Arc::clone(&pool.free).try_acquire_many_owned(units) {
-            return Ok(permit);
-        }
-        let (gate, connection) = (Arc::clone(self), connection.map(Arc::clone));
-        Err(Box::pin(async move {
-            let _waiting = Waiting::new(&gate.waiting);
-            let mine = connection.as_ref().map(|c| Waiting::new(&c.requests_waiting));
-            if mine.as_ref().is_some_and(|mine| mine.count() > REQUESTS_WAITING_PER_CONNECTION_MAX)
-            {
-                return Err(gate.refuse());
-            }
-            let pool = gate.pool(message_bytes);
-            let room = Arc::clone(&pool.free).acquire_many_owned(units);
-            let mut wait = Wait { pool, is_in_vain: true };
-            let room = tokio::time::timeout(REQUEST_WAIT, room).await;
-            wait.is_in_vain = room.is_err();
-            let permit = room.map_err(|_| gate.refuse())?;
-            Ok(permit.expect("the budget is never closed"))
-        }))
+        pool.try_take(units).ok_or_else(|| {
+            let (gate, pool) = (Arc::clone(self), Arc::clone(pool));
+            let connection = connection.map(Arc::clone);
+            Box::pin(async move {
+                let mine = connection.as_ref().map(|c| Waiting::new(&c.requests_waiting));
+                let waiting = mine.as_ref().map_or(0, Waiting::count);
+                if waiting > REQUESTS_WAITING_PER_CONNECTION_MAX {
+                    return Err(gate.refuse());
+                }
+                gate.wait(&pool, units).await
+            }) as Room
+        })
+    }
+
+    /// Waits for room.
+    async fn wait(&self, pool: &Arc<Pool>, units: u32) -> Result<OwnedSemaphorePermit, Status> {
+        let _waiting = Waiting::new(&self.waiting);
+        let room = Arc::clone(&pool.free).acquire_many_owned(units);
+        let mut wait = Wait { pool, is_in_vain: true };
+        let room = tokio::time::timeout(REQUEST_WAIT, room).await;
+        wait.is_in_vain = room.is_err();
+        let permit = room.map_err(|_| self.refuse())?;
+        Ok(permit.expect("the budget is never closed"))
     }
 
     fn refuse(&self) -> Status {
@@ -250,17 +269,61 @@ pub struct Hold(Arc<Held>);
 
 #[derive(Debug, Default)]
 struct Held {
-    room: Mutex<Option<OwnedSemaphorePermit>>,
+    rooms: Mutex<Rooms>,
+    /// Where it is waited for. `None` for a request that needs none.
+    gate: Option<Arc<Gate>>,
     has_begun: AtomicBool,
     /// `None` for a request that came by none.
     connection: Option<Arc<Connection>>,
     deadline: Option<Deadline>,
 }
 
+/// What a request has of the parts of the budget.
+#[derive(Debug, Default)]
+struct Rooms {
+    message: Option<OwnedSemaphorePermit>,
+    decoded: Option<OwnedSemaphorePermit>,
+}
+
+impl Held {
+    fn rooms(&self) -> MutexGuard<'_, Rooms> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Hold {
     /// That of a request which has no room yet.
-    pub fn new(connection: Arc<Connection>, deadline: Option<Deadline>) -> Self {
-        Self(Arc::new(Held { connection: Some(connection), deadline, ..Held::default() }))
+    pub fn new(
+        gate: Option<Arc<Gate>>,
+        connection: Arc<Connection>,
+        deadline: Option<Deadline>,
+    ) -> Self {
+        let connection = Some(connection);
+        Self(Arc::new(Held { gate, connection, deadline, ..Held::default() }))
+    }
+
+    /// Makes room for what the message is decoded into, of so many bytes, beyond half of its own, for which it has room already.
+    ///
+    /// # Errors
+    ///
+    /// RESOURCE_EXHAUSTED where there is none in time.
+    pub async fn make_room_to_decode(&self, bytes: u64) -> Result<(), Status> {
+        let Some(gate) = self.0.gate.as_ref().filter(|_| bytes > DECODED_FREE_BYTES) else {
+            return Ok(());
+        };
+        let half = self.room_bytes().saturating_sub(OVERHEAD_BYTES) / 3;
+        let beyond = bytes.saturating_sub(half);
+        if beyond <= DECODED_FREE_BYTES {
+            return Ok(());
+        }
+        let pool = &gate.decoded;
+        let units = units(beyond).min(pool.units);
+        let room = match pool.try_take(units) {
+            Some(room) => room,
+            None => gate.wait(pool, units).await?,
+        };
+        self.0.rooms().decoded = Some(room);
+        Ok(())
     }
 
     /// The connection that the request came by.
@@ -274,20 +337,19 @@ impl Hold {
     }
 
     fn keep(&self, permit: OwnedSemaphorePermit) {
-        *self.0.room.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
+        self.0.rooms().message = Some(permit);
     }
 
-    /// Bytes of the budget that the request holds.
+    /// Bytes of the budget that the request holds for its message.
     pub fn room_bytes(&self) -> u64 {
-        let room = self.0.room.lock().unwrap_or_else(PoisonError::into_inner);
-        room.as_ref().map_or(0, |room| room.num_permits() as u64 * UNIT_BYTES)
+        self.0.rooms().message.as_ref().map_or(0, |room| room.num_permits() as u64 * UNIT_BYTES)
     }
 
     /// One of so many bytes, of nobody else's budget.
     #[cfg(test)]
     pub(crate) fn of_bytes(bytes: u64) -> Self {
         let pool = Pool::new(bytes);
-        let permit = Arc::clone(&pool.free).try_acquire_many_owned(pool.units);
+        let permit = pool.try_take(pool.units);
         let hold = Self::default();
         hold.keep(permit.expect("nobody else takes of it"));
         hold
@@ -334,6 +396,8 @@ pub struct GatedBody<B> {
     parked: Option<(Bytes, Room)>,
     /// Ends the request where the rest of it does not come.
     pause: Option<Pin<Box<Sleep>>>,
+    /// Since when it is counted how much of the rest comes, and how much has.
+    lap: Option<(Instant, u64)>,
     /// Ends the request when its client waits no longer; set once it had to wait.
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -352,6 +416,7 @@ impl<B: Inbound> GatedBody<B> {
             left: 0,
             parked: None,
             pause: None,
+            lap: None,
             timer: None,
         }
     }
@@ -407,6 +472,30 @@ impl<B: Inbound> GatedBody<B> {
         pause.as_mut().poll(context).is_ready()
     }
 
+    /// Whether the rest of a message, of which so many bytes came now, comes so slowly that others are to have its room, which they
+    /// lack.
+    fn is_too_slow(&mut self, bytes: usize) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        let now = Instant::now();
+        let (since, came) = self.lap.get_or_insert((now, 0));
+        *came = came.saturating_add(bytes as u64);
+        if now.duration_since(*since) < REQUEST_BODY_PAUSE {
+            return false;
+        }
+        let came = *came;
+        self.lap = Some((now, 0));
+        let message_bytes = u64::from(frame::message_bytes(self.header));
+        came < message_bytes / REQUEST_BODY_PAUSES && self.gate.pool(message_bytes).is_scarce()
+    }
+
+    /// Ends the request for its client, with what it did.
+    fn give_up(&self, what: &'static str) -> Status {
+        self.gate.paused.fetch_add(1, Ordering::Relaxed);
+        Status::deadline_exceeded(what)
+    }
+
     /// Whether the client waits no longer for a request that waits itself: for room, or for the client.
     fn is_past_deadline(&mut self, context: &mut Context<'_>) -> bool {
         let Some(deadline) = self.hold.deadline() else { return false };
@@ -435,8 +524,7 @@ impl<B: Inbound> GatedBody<B> {
                 }
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Pending if self.has_paused(context) => {
-                    self.gate.paused.fetch_add(1, Ordering::Relaxed);
-                    let status = Status::deadline_exceeded("the rest of the request did not come");
+                    let status = self.give_up("the rest of the request did not come");
                     return Poll::Ready(Some(Err(status)));
                 }
                 Poll::Pending => return Poll::Pending,
@@ -446,6 +534,11 @@ impl<B: Inbound> GatedBody<B> {
                 Ok(part) => part,
                 Err(other) => return Poll::Ready(Some(Ok(other))),
             };
+            if self.is_too_slow(part.len()) {
+                let what =
+                    "the rest of the request came too slowly, while others waited for its room";
+                return Poll::Ready(Some(Err(self.give_up(what))));
+            }
             match self.pass(part) {
                 Ok(Some(part)) => return Poll::Ready(Some(Ok(Frame::data(part)))),
                 Ok(None) => {}

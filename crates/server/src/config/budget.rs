@@ -4,6 +4,7 @@
 //! memory ─┬─ the process itself, and what the allocator keeps     32 MiB and a tenth
 //!         ├─ memtables                                            a quarter
 //!         ├─ requests being read and carried out                  an eighth
+//!         ├─ what those of many small parts are decoded into      a thirty-second
 //!         ├─ answers that clients have not read                   a sixteenth
 //!         ├─ the log's queue                                      a thirty-second, 128 MiB at most
 //!         ├─ a flush and compactions                              32 MiB each
@@ -49,6 +50,12 @@ const LOG_QUEUE_PART: u64 = 32;
 /// Bytes of requests: at least what a bulk takes that every server accepts; at most a few of the largest.
 const REQUESTS_BYTES_MIN: u64 = 3 * REQUEST_BYTES_MIN;
 const REQUESTS_BYTES_MAX: u64 = 2 << 30;
+
+/// What requests are decoded into, as a part of the bytes for requests, on top of these. Of a message half is counted for that
+/// already, which is enough where names and values are some hundred bytes; what has more and smaller parts takes of this. Less, and a dozen bulks of
+/// counters wait for each other; more, and the block cache has less. In a small budget it is less, so that the cache has its least.
+const DECODED_PART: u64 = 4;
+const DECODED_PART_LEAST: u64 = 32;
 
 /// Bytes of answers: at least first messages for a hundred clients; at most full messages for a thousand.
 const ANSWERS_BYTES_MIN: u64 = 8 << 20;
@@ -97,6 +104,8 @@ pub struct Budget {
     pub total_bytes: u64,
     /// Bytes of requests.
     pub requests_bytes: u64,
+    /// Bytes of what requests are decoded into.
+    pub decoded_bytes: u64,
     /// Bytes of answers.
     pub answers_bytes: u64,
 }
@@ -167,13 +176,21 @@ fn try_divide(
         ..engine.clone()
     };
     let itself = PROCESS_BYTES + total / ALLOCATOR_PART;
-    divided.memory_bytes =
-        total.checked_sub(itself)?.checked_sub(requests_bytes)?.checked_sub(answers_bytes)?;
+    let cache_least = shares.block_cache_bytes.unwrap_or(CACHE_BYTES_MIN);
+    let engine_least = divided.memory_bytes_min().checked_add(cache_least)?;
+    let spare = total.saturating_sub(itself + requests_bytes + answers_bytes);
+    let decoded_bytes = spare
+        .saturating_sub(engine_least)
+        .clamp(requests_bytes / DECODED_PART_LEAST, requests_bytes / DECODED_PART);
+    divided.memory_bytes = spare.checked_sub(decoded_bytes)?;
     let rest = divided.memory_bytes.checked_sub(divided.memory_bytes_min())?;
     divided.block_cache_bytes = shares.block_cache_bytes.unwrap_or(rest);
     let fits = divided.block_cache_bytes <= rest
         && (shares.block_cache_bytes.is_some() || rest >= CACHE_BYTES_MIN);
-    fits.then_some((divided, Budget { total_bytes: total, requests_bytes, answers_bytes }))
+    fits.then_some((
+        divided,
+        Budget { total_bytes: total, requests_bytes, decoded_bytes, answers_bytes },
+    ))
 }
 
 #[cfg(test)]
@@ -186,9 +203,10 @@ mod tests {
 
     #[test]
     fn parts_add_up_to_the_budget_whatever_its_size() {
-        for total in [242 << 20, 256 << 20, 1 << 30, 5 << 30, 100 << 30, 4 << 40] {
+        for total in [244 << 20, 256 << 20, 1 << 30, 5 << 30, 100 << 30, 4 << 40] {
             let (engine, budget) = divided(total, Shares::default()).unwrap();
-            let sum = engine.memory_bytes_min() + budget.requests_bytes + budget.answers_bytes;
+            let requests = budget.requests_bytes + budget.decoded_bytes;
+            let sum = engine.memory_bytes_min() + requests + budget.answers_bytes;
             assert!(sum <= total - total / 10, "{total}: {sum}");
             assert!(sum >= total - total / 10 - PROCESS_BYTES - 1, "{total}: {sum}");
             engine.validate().unwrap();

@@ -90,7 +90,12 @@ impl Config {
             listen: "127.0.0.1:8086".to_owned(),
             memory: MEMORY_DEFAULT,
             shares: Shares::default(),
-            budget: Budget { total_bytes: 0, requests_bytes: 0, answers_bytes: 0 },
+            budget: Budget {
+                total_bytes: 0,
+                requests_bytes: 0,
+                decoded_bytes: 0,
+                answers_bytes: 0,
+            },
             engine: EngineOptions::default(),
             styles: CompactionStyles::default(),
             io: IoMode::Direct,

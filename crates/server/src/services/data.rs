@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use prost::Message as _;
 use tepui_bigtable::authorized_view::AuthorizedView;
+use tepui_bigtable::bounded::{Bounded, Repeats};
 use tepui_bigtable::chunk::LargeRows;
 use tepui_bigtable::error::{Error, Result as TepuiResult, Shown};
 use tepui_bigtable::read_rows::ReadRows;
@@ -24,13 +25,13 @@ use crate::api::v2::mutate_rows_response::Entry;
 use crate::api::v2::{
     CheckAndMutateRowResponse, GenerateInitialChangeStreamPartitionsRequest,
     GenerateInitialChangeStreamPartitionsResponse, MutateRowResponse, MutateRowsResponse,
-    PingAndWarmRequest, PingAndWarmResponse, ReadChangeStreamRequest, ReadChangeStreamResponse,
-    ReadModifyWriteRowResponse, SampleRowKeysResponse,
+    PingAndWarmRequest, PingAndWarmResponse, ReadChangeStreamResponse, ReadModifyWriteRowResponse,
+    SampleRowKeysResponse,
 };
 use crate::call::{Address, Addressed};
 use crate::catalog::authorized_views::AuthorizedViews;
 use crate::change_streams::ChangeStreams;
-use crate::grpc::{Messages, Request};
+use crate::grpc::{Head, Messages, Request};
 use crate::instances::Instances;
 use crate::instances::profiles::Access;
 use crate::large;
@@ -134,7 +135,7 @@ impl DataService {
         request: Request<kept::ReadRowsRequest>,
     ) -> Result<Response<Messages<kept::ReadRowsResponse>>, Status> {
         let (head, request) = request.into_parts();
-        let request = request.checked().map_err(|error| from_error(&error))?;
+        let request = decoded(&head, request).await?;
         let target = self.target(&request, Access::Read).await?;
         let large_rows = large_rows(&head.headers);
         let rows = target.table.read_rows_encoded(&request, large_rows, target.view());
@@ -171,9 +172,9 @@ impl DataService {
     ) -> Result<Response<MutateRowResponse>, Status> {
         let large = large::hold_of(&request);
         let (head, request) = request.into_parts();
-        let request = request.checked().map_err(|error| from_error(&error))?;
+        let request = decoded(&head, request).await?;
         let target = self.target_of(&request, &request.row_key, Access::Write).await?;
-        let work = move || async move { target.table.mutate_row(&request, target.view()).await };
+        let work = move || async move { target.table.mutate_row(request, target.view()).await };
         large::carry_out(large, work).await?.map_err(|error| from_error(&error))?;
         Ok(head.answer(MutateRowResponse {}))
     }
@@ -185,6 +186,7 @@ impl DataService {
         let large = large::hold_of(&request);
         let (head, request) = request.into_parts();
         request.check().map_err(|error| from_error(&error))?;
+        head.hold.make_room_to_decode(request.decoded_bytes()).await?;
         let target = self.target(&request, Access::Write).await?;
         let count = request.entry_count();
         let work = move || async move {
@@ -213,11 +215,11 @@ impl DataService {
     ) -> Result<Response<CheckAndMutateRowResponse>, Status> {
         let large = large::hold_of(&request);
         let (head, request) = request.into_parts();
-        let request = request.checked().map_err(|error| from_error(&error))?;
+        let request = decoded(&head, request).await?;
         let row = &request.request.row_key;
         let target = self.target_of(&request, row, Access::Transaction).await?;
         let work = move || async move {
-            target.table.check_and_mutate_row_encoded(&request, target.view()).await
+            target.table.check_and_mutate_row_encoded(request, target.view()).await
         };
         let done = large::carry_out(large, work).await?;
         done.map(|done| head.answer(done)).map_err(|error| from_error(&error))
@@ -229,7 +231,7 @@ impl DataService {
     ) -> Result<Response<ReadModifyWriteRowResponse>, Status> {
         let large = large::hold_of(&request);
         let (head, request) = request.into_parts();
-        let request = request.checked().map_err(|error| from_error(&error))?;
+        let request = decoded(&head, request).await?;
         let target = self.target_of(&request, &request.row_key, Access::Transaction).await?;
         let work = move || async move {
             target.table.read_modify_write_row(&request, target.view()).await
@@ -264,10 +266,11 @@ impl DataService {
 
     pub(super) async fn on_read_change_stream(
         &self,
-        request: Request<ReadChangeStreamRequest>,
+        request: Request<kept::ReadChangeStreamRequest>,
     ) -> Result<Response<Messages<ReadChangeStreamResponse>>, Status> {
         let answer = self.streams.answer(request.hold().clone());
-        let request = request.into_inner();
+        let (head, request) = request.into_parts();
+        let request = decoded(&head, request).await?;
         self.allow(&request.table_name, &request.app_profile_id, Access::ChangeStream)?;
         // All clusters are this server, and a stream is that of one: a change is said to come from it.
         let cluster = self.instances.cluster(&request.table_name, &request.app_profile_id);
@@ -288,6 +291,13 @@ impl DataService {
         self.allow(&request.name, &request.app_profile_id, Access::Read)?;
         Ok(Response::new(PingAndWarmResponse {}))
     }
+}
+
+/// The whole of a request, once it is known that it is within its limits and there is room for it.
+async fn decoded<M: Repeats>(head: &Head, request: Bounded<M>) -> Result<M, Status> {
+    request.check().map_err(|error| from_error(&error))?;
+    head.hold.make_room_to_decode(request.decoded_bytes()).await?;
+    request.checked().map_err(|error| from_error(&error))
 }
 
 /// What a request is for.

@@ -31,7 +31,7 @@ fn message(bytes: usize) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_message_passes_unchanged_however_it_is_divided_and_holds_its_room() {
-    let gate = Arc::new(Gate::new(1 << 20, 1 << 20));
+    let gate = Arc::new(Gate::new(1 << 20, 1 << 20, 1 << 20));
     let whole = message(1_000);
     for cut in [1, 3, 5, 6, 500, 1_005] {
         let parts = whole.chunks(cut).map(<[u8]>::to_vec).collect();
@@ -45,7 +45,7 @@ async fn a_message_passes_unchanged_however_it_is_divided_and_holds_its_room() {
 
 #[tokio::test]
 async fn the_rest_of_a_large_message_is_not_read_before_there_is_room() {
-    let gate = Arc::new(Gate::new(4 << 20, 4 << 20));
+    let gate = Arc::new(Gate::new(4 << 20, 1 << 20, 4 << 20));
     let large = || vec![message(1 << 20)];
     let (first, held) = body(&gate, large());
     first.collect().await.unwrap();
@@ -61,7 +61,7 @@ async fn the_rest_of_a_large_message_is_not_read_before_there_is_room() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_finds_no_room_in_time_is_refused_with_a_hint() {
-    let gate = Arc::new(Gate::new(2 << 20, 2 << 20));
+    let gate = Arc::new(Gate::new(2 << 20, 1 << 20, 2 << 20));
     let (first, _held) = body(&gate, vec![message(900 << 10)]);
     first.collect().await.unwrap();
     let (second, _) = body(&gate, vec![message(900 << 10)]);
@@ -123,7 +123,7 @@ async fn ends(gate: &Arc<Gate>, timeout: &str, later: Duration) -> (tonic::Code,
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_counts_from_the_arrival_of_the_requests_head() {
-    let gate = Arc::new(Gate::new(2 << 20, 2 << 20));
+    let gate = Arc::new(Gate::new(2 << 20, 1 << 20, 2 << 20));
     let later = Duration::from_millis(80);
     let soon = |(code, took): (_, Duration)| (code, took.as_millis());
     let ended = soon(ends(&gate, "50m", later).await);
@@ -148,13 +148,13 @@ fn endless(gate: &Arc<Gate>, bytes: &[u8], deadline: Option<Deadline>) -> GatedB
     let part = futures::stream::iter((!bytes.is_empty()).then_some(part));
     let never = futures::StreamExt::chain(part, futures::stream::pending());
     let inner = http_body_util::StreamBody::new(never);
-    let hold = Hold::new(Streams::new(1 << 20).connection(), deadline);
+    let hold = Hold::new(None, Streams::new(1 << 20).connection(), deadline);
     GatedBody::new(inner, (Arc::clone(gate), u64::MAX), hold)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_keeps_the_rest_or_the_end_of_its_message_gives_its_room_back() {
-    let gate = Arc::new(Gate::new(4 << 20, 4 << 20));
+    let gate = Arc::new(Gate::new(4 << 20, 1 << 20, 4 << 20));
     let whole = message(2 << 20);
     for (n, bytes) in [&whole[..1000], &whole[..], &whole[..3]].into_iter().enumerate() {
         let ended = endless(&gate, bytes, None).collect().await.unwrap_err();
@@ -163,9 +163,69 @@ async fn a_client_that_keeps_the_rest_or_the_end_of_its_message_gives_its_room_b
     }
 }
 
+/// How a message ends of which a byte comes every nine seconds, and after how many of them.
+async fn drips(gate: &Arc<Gate>) -> (Result<(), tonic::Code>, u64) {
+    let whole = Bytes::from(message(1_000_000));
+    let mut parts = vec![whole.slice(..1_000)];
+    parts.extend((1_000..1_100).map(|at| whole.slice(at..=at)));
+    parts.push(whole.slice(1_100..));
+    let dripping = futures::stream::unfold(parts.into_iter(), |mut parts| async {
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        parts.next().map(|part| (Ok::<_, Status>(Frame::data(part)), parts))
+    });
+    let body = http_body_util::StreamBody::new(Box::pin(dripping));
+    let body = GatedBody::new(body, (Arc::clone(gate), u64::MAX), Hold::default());
+    let began = Instant::now();
+    let ended = body.collect().await.map(drop).map_err(|status| status.code());
+    (ended, began.elapsed().as_secs() / 9)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_comes_drop_by_drop_is_ended_where_others_lack_its_room() {
+    let gate = Arc::new(Gate::new(4 << 20, 1 << 20, 4 << 20));
+    assert_eq!(drips(&gate).await.0, Ok(()), "nobody needs the room");
+    // Half of the part for large messages, of three MiB; with the one that drips, nine tenths.
+    let _others = admitted(&gate, 900_000).await;
+    let (ended, drops) = drips(&gate).await;
+    assert_eq!(ended, Err(tonic::Code::DeadlineExceeded));
+    assert!(drops <= 4, "{drops}");
+    assert_eq!(gate.figures().paused, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_message_of_many_parts_is_decoded_into_has_its_room_or_is_refused() {
+    let gate = Arc::new(Gate::new(4 << 20, 1 << 20, 4 << 20));
+    let hold = || Hold::new(Some(Arc::clone(&gate)), Streams::new(1 << 20).connection(), None);
+    let first = admitted_on(&gate, 100_000, hold()).await;
+    let message_bytes = gate.figures().bytes;
+    first.make_room_to_decode(40_000).await.unwrap();
+    assert_eq!(gate.figures().bytes, message_bytes, "half of the message is counted for it");
+    first.make_room_to_decode(700_000).await.unwrap();
+    let both_bytes = gate.figures().bytes;
+    assert!(both_bytes >= message_bytes + 640_000, "{both_bytes}");
+    let second = admitted_on(&gate, 1_000, hold()).await;
+    second.make_room_to_decode(1_000).await.expect("a few parts need no room");
+    let refused = second.make_room_to_decode(700_000).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+    assert!(!refused.details().is_empty());
+    let waits = second.make_room_to_decode(700_000);
+    let ends = async {
+        tokio::task::yield_now().await;
+        assert_eq!(gate.figures().waiting, 1);
+        drop(first);
+    };
+    futures::join!(waits, ends).0.unwrap();
+    // More than there is for anybody takes all of it.
+    drop(second);
+    let third = admitted_on(&gate, 1_000, hold()).await;
+    third.make_room_to_decode(u64::MAX).await.unwrap();
+    drop(third);
+    assert_eq!(gate.figures().bytes, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_deadline_ends_a_request_of_which_only_the_head_came() {
-    let gate = Arc::new(Gate::new(4 << 20, 4 << 20));
+    let gate = Arc::new(Gate::new(4 << 20, 1 << 20, 4 << 20));
     let timeout = [(http::HeaderName::from_static("grpc-timeout"), "70m".parse().unwrap())];
     let began = tokio::time::Instant::now();
     let ended = endless(&gate, &[], Deadline::of(&timeout.into_iter().collect()));
@@ -176,7 +236,7 @@ async fn a_deadline_ends_a_request_of_which_only_the_head_came() {
 
 #[tokio::test]
 async fn what_is_too_large_or_more_than_a_message_is_refused_before_it_is_read() {
-    let gate = Arc::new(Gate::new(1 << 20, 512 << 10));
+    let gate = Arc::new(Gate::new(1 << 20, 1 << 20, 512 << 10));
     let (large, _) = body(&gate, vec![message(600 << 10)[..5].to_vec()]);
     let refused = large.collect().await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
@@ -203,12 +263,12 @@ async fn admitted_on(gate: &Arc<Gate>, bytes: usize, hold: Hold) -> Hold {
 async fn reads_that_their_client_leaves_are_ended_where_others_wait_in_vain_for_their_requests_room()
  {
     // Of which messages of more than 64 KiB have 12 MiB.
-    let gate = Arc::new(Gate::new(16 << 20, 16 << 20));
+    let gate = Arc::new(Gate::new(16 << 20, 1 << 20, 16 << 20));
     let streams = Arc::new(Streams::new(64 << 20));
     let (left, other) = (streams.connection(), streams.connection());
     let mut reads = Vec::new();
     for connection in [&left, &left, &left, &other, &left, &left] {
-        let hold = Hold::new(Arc::clone(connection), None);
+        let hold = Hold::new(None, Arc::clone(connection), None);
         let mut read = streams.answer(admitted_on(&gate, 1 << 20, hold).await);
         read.make_room().await.unwrap();
         read.cover(64 << 10).await.unwrap();
@@ -243,11 +303,11 @@ async fn reads_that_their_client_leaves_are_ended_where_others_wait_in_vain_for_
 #[tokio::test(start_paused = true)]
 async fn reads_that_wait_behind_those_that_their_client_leaves_keep_the_room_of_requests_too() {
     // Of which messages of more than 64 KiB have 12 MiB, and the answers of a connection 8.
-    let gate = Arc::new(Gate::new(16 << 20, 16 << 20));
+    let gate = Arc::new(Gate::new(16 << 20, 1 << 20, 16 << 20));
     let streams = Arc::new(Streams::new(64 << 20));
     let connection = streams.connection();
     let read = || async {
-        let hold = Hold::new(Arc::clone(&connection), None);
+        let hold = Hold::new(None, Arc::clone(&connection), None);
         streams.answer(admitted_on(&gate, 1 << 20, hold).await)
     };
     let (mut second, mut first) = (read().await, read().await);
@@ -276,7 +336,7 @@ async fn reads_that_wait_behind_those_that_their_client_leaves_keep_the_room_of_
 
 #[tokio::test(start_paused = true)]
 async fn requests_that_their_clients_give_up_tell_of_the_want_of_room_too() {
-    let gate = Arc::new(Gate::new(2 << 20, 2 << 20));
+    let gate = Arc::new(Gate::new(2 << 20, 1 << 20, 2 << 20));
     let streams = Arc::new(Streams::new(64 << 20));
     let late = CLOSE_STALLED_AFTER.as_micros() as u64;
     let mut read = streams.answer(admitted(&gate, 900 << 10).await);

@@ -17,8 +17,9 @@ async fn hold_all(streams: &Arc<Streams>) -> Vec<Answer> {
 
 /// An answer with a message of so many bytes that its client has not taken.
 async fn made(streams: &Arc<Streams>, connection: Option<&Arc<Connection>>, bytes: u64) -> Answer {
-    let mut answer = streams
-        .answer(connection.map_or_else(Hold::default, |own| Hold::new(Arc::clone(own), None)));
+    let mut answer = streams.answer(
+        connection.map_or_else(Hold::default, |own| Hold::new(None, Arc::clone(own), None)),
+    );
     answer.make_room().await.unwrap();
     answer.cover(bytes).await.unwrap();
     answer
@@ -29,13 +30,13 @@ async fn an_answer_that_waits_for_unread_ones_of_its_connection_is_refused_in_th
     let streams = Arc::new(Streams::new(8 << 20));
     let connection = streams.connection();
     let mut unread = made(&streams, Some(&connection), 100 << 20).await;
-    let mut other = streams.answer(Hold::new(Arc::clone(&connection), None));
+    let mut other = streams.answer(Hold::new(None, Arc::clone(&connection), None));
     let refused = other.make_room().await.unwrap_err();
     assert_eq!(refused.kind(), tepui_bigtable::error::Code::ResourceExhausted, "{refused}");
     assert!(refused.message().contains("another connection"), "{refused}");
     assert_eq!((streams.figures().refused, streams.figures().waiting), (1, 0));
     // It goes on where the client reads in time.
-    let mut other = streams.answer(Hold::new(connection, None));
+    let mut other = streams.answer(Hold::new(None, connection, None));
     let (made, ()) = futures::join!(other.make_room(), async {
         tokio::time::sleep(ANSWER_WAIT / 2).await;
         unread.taken();
@@ -50,7 +51,7 @@ async fn one_connection_holds_a_part_of_the_budget_and_others_go_on() {
     let greedy = streams.connection();
     let mut held = Vec::new();
     loop {
-        let mut answer = streams.answer(Hold::new(Arc::clone(&greedy), None));
+        let mut answer = streams.answer(Hold::new(None, Arc::clone(&greedy), None));
         if answer.make_room().now_or_never().is_none() {
             break;
         }
@@ -63,7 +64,7 @@ async fn one_connection_holds_a_part_of_the_budget_and_others_go_on() {
     assert!(other.make_room().now_or_never().is_some());
     // The client took one message: the next of the same connection goes on.
     held.pop();
-    let mut answer = streams.answer(Hold::new(greedy, None));
+    let mut answer = streams.answer(Hold::new(None, greedy, None));
     assert!(answer.make_room().now_or_never().is_some());
     drop((held, answer, other));
     assert_eq!(streams.figures(), StreamFigures::default());
@@ -83,7 +84,7 @@ async fn a_message_that_turns_out_large_is_charged_for_what_it_is() {
     let streams = Arc::new(Streams::new(8 << 20));
     let connection = streams.connection();
     let mut first = made(&streams, Some(&connection), 1 << 20).await;
-    let mut second = streams.answer(Hold::new(connection, None));
+    let mut second = streams.answer(Hold::new(None, connection, None));
     assert!(second.make_room().now_or_never().is_none(), "the connection has its part");
     let mut other = streams.answer(Hold::default());
     assert!(other.make_room().now_or_never().is_some());
@@ -96,7 +97,7 @@ async fn who_waits_for_more_holds_nothing_meanwhile() {
     let streams = Arc::new(Streams::new(8 << 20));
     let connection = streams.connection();
     let mut answers: Vec<_> =
-        (0..16).map(|_| streams.answer(Hold::new(Arc::clone(&connection), None))).collect();
+        (0..16).map(|_| streams.answer(Hold::new(None, Arc::clone(&connection), None))).collect();
     for answer in &mut answers {
         assert!(answer.make_room().now_or_never().is_some());
     }
@@ -116,7 +117,7 @@ async fn rows_that_turn_out_large_are_made_a_few_at_a_time() {
     let connection = streams.connection();
     let (made, most, done) = (Cell::new(0), Cell::new(0), Cell::new(0));
     let reads = (0..200).map(|_| {
-        let mut answer = streams.answer(Hold::new(Arc::clone(&connection), None));
+        let mut answer = streams.answer(Hold::new(None, Arc::clone(&connection), None));
         let (made, most, done) = (&made, &most, &done);
         async move {
             answer.make_room().await.unwrap();
@@ -142,7 +143,7 @@ async fn rows_that_turn_out_large_are_made_a_few_at_a_time() {
 async fn small_reads_of_a_connection_go_beside_each_other_soon_after_a_large_one() {
     let streams = Arc::new(Streams::new(128 << 20));
     let connection = streams.connection();
-    let answer = || streams.answer(Hold::new(Arc::clone(&connection), None));
+    let answer = || streams.answer(Hold::new(None, Arc::clone(&connection), None));
     let _large = made(&streams, Some(&connection), 10 << 20).await;
     // One at a time while the large one leaves no room for another such.
     let (mut first, mut second) = (answer(), answer());
@@ -165,7 +166,7 @@ async fn a_read_that_finds_its_first_row_late_holds_up_no_others_of_its_connecti
     // A connection has 16 MiB. A read that passes many rows is given a turn with little beside a large answer.
     let streams = Arc::new(Streams::new(128 << 20));
     let connection = streams.connection();
-    let answer = || streams.answer(Hold::new(Arc::clone(&connection), None));
+    let answer = || streams.answer(Hold::new(None, Arc::clone(&connection), None));
     let _large = made(&streams, Some(&connection), 10 << 20).await;
     let mut scan = answer();
     scan.make_room().now_or_never().unwrap().unwrap();
@@ -194,7 +195,7 @@ async fn a_read_that_finds_its_first_row_late_holds_up_no_others_of_its_connecti
 async fn a_read_that_makes_a_row_keeps_its_turn_for_as_long_as_a_slow_disk_takes() {
     let streams = Arc::new(Streams::new(128 << 20));
     let connection = streams.connection();
-    let answer = || streams.answer(Hold::new(Arc::clone(&connection), None));
+    let answer = || streams.answer(Hold::new(None, Arc::clone(&connection), None));
     let mut large = made(&streams, Some(&connection), 10 << 20).await;
     let (mut row, mut next) = (answer(), answer());
     row.make_room().now_or_never().unwrap().unwrap();
@@ -221,7 +222,7 @@ async fn who_waits_for_what_all_connections_share_is_not_refused_for_its_own() {
         let mut held = hold_all(&streams).await;
         let connection = streams.connection();
         let reads = (0..15).map(|_| async {
-            let mut answer = streams.answer(Hold::new(Arc::clone(&connection), None));
+            let mut answer = streams.answer(Hold::new(None, Arc::clone(&connection), None));
             answer.make_room().await.unwrap();
             answer.cover(1 << 10).await.unwrap();
         });
@@ -240,7 +241,7 @@ async fn small_reads_stand_beside_each_other_for_what_all_connections_share() {
     let mut held = hold_all(&streams).await;
     let connection = streams.connection();
     let mut small: Vec<_> =
-        (0..10).map(|_| streams.answer(Hold::new(Arc::clone(&connection), None))).collect();
+        (0..10).map(|_| streams.answer(Hold::new(None, Arc::clone(&connection), None))).collect();
     let mut waits: Vec<_> = small.iter_mut().map(|answer| Box::pin(answer.make_room())).collect();
     assert!(waits.iter_mut().all(|wait| wait.as_mut().now_or_never().is_none()));
     held.pop();
@@ -252,7 +253,7 @@ async fn small_reads_stand_beside_each_other_for_what_all_connections_share() {
 async fn reads_that_find_nothing_go_beside_each_other_soon_after_a_large_one() {
     let streams = Arc::new(Streams::new(128 << 20));
     let connection = streams.connection();
-    let answer = || streams.answer(Hold::new(Arc::clone(&connection), None));
+    let answer = || streams.answer(Hold::new(None, Arc::clone(&connection), None));
     let _large = made(&streams, Some(&connection), 10 << 20).await;
     for _ in 0..12 {
         let mut absent = answer();
@@ -280,7 +281,7 @@ async fn what_is_made_of_a_large_row_stays_charged_and_waits_for_nobody() {
     let mut large = made(&streams, Some(&connection), 1 << 20).await;
     large.keep(900 << 10);
     large.park(None, 0);
-    let mut other = streams.answer(Hold::new(Arc::clone(&connection), None));
+    let mut other = streams.answer(Hold::new(None, Arc::clone(&connection), None));
     let mut waits = Box::pin(other.make_room());
     assert!(waits.as_mut().now_or_never().is_none());
     assert!(large.make_room().now_or_never().is_some(), "its next message is there");
@@ -293,7 +294,7 @@ async fn what_is_made_of_a_large_row_stays_charged_and_waits_for_nobody() {
     drop(other);
     // The last one was taken: the next is made when there is room.
     let mut others: Vec<_> =
-        (0..3).map(|_| streams.answer(Hold::new(Arc::clone(&connection), None))).collect();
+        (0..3).map(|_| streams.answer(Hold::new(None, Arc::clone(&connection), None))).collect();
     let has_room = |answer: &mut Answer| answer.make_room().now_or_never().is_some();
     assert_eq!(others.iter_mut().map(has_room).collect::<Vec<_>>(), [true, false, false]);
     assert!(has_room(&mut large));
@@ -316,9 +317,9 @@ async fn a_client_has_longer_for_a_message_that_is_larger_than_others() {
     assert!(others.as_mut().now_or_never().is_none());
     assert_eq!(streams.figures().waiting, 1);
     let patience = 3 * CLOSE_STALLED_AFTER.as_micros() as u64;
-    streams.relieve(patience - 1, false, &Gate::new(1 << 20, 1 << 20));
+    streams.relieve(patience - 1, false, &Gate::new(1 << 20, 1 << 20, 1 << 20));
     assert_eq!(streams.figures().closed, 0, "it may be reading all the time");
-    streams.relieve(patience, false, &Gate::new(1 << 20, 1 << 20));
+    streams.relieve(patience, false, &Gate::new(1 << 20, 1 << 20, 1 << 20));
     assert_eq!(streams.figures().closed, 1);
 }
 
@@ -331,7 +332,7 @@ async fn any_answer_that_its_client_leaves_is_ended_where_others_wait_for_its_me
     }
     assert_eq!(streams.figures().parked, u64::from(ANSWERS_PER_CONNECTION_PART));
     let late = 1_000 + CLOSE_STALLED_AFTER.as_micros() as u64;
-    streams.relieve(late, false, &Gate::new(1 << 20, 1 << 20));
+    streams.relieve(late, false, &Gate::new(1 << 20, 1 << 20, 1 << 20));
     assert_eq!(streams.figures().closed, 0, "nobody waits");
     let mut other = streams.answer(Hold::default());
     let mut waits = Box::pin(other.make_room());
@@ -346,8 +347,8 @@ async fn any_answer_that_its_client_leaves_is_ended_where_others_wait_for_its_me
     let mut other = streams.answer(Hold::default());
     let mut waits = Box::pin(other.make_room());
     assert!(waits.as_mut().now_or_never().is_none());
-    streams.relieve(late - 1, false, &Gate::new(1 << 20, 1 << 20));
+    streams.relieve(late - 1, false, &Gate::new(1 << 20, 1 << 20, 1 << 20));
     assert_eq!(streams.figures().closed, 0, "it is not long enough");
-    streams.relieve(late, false, &Gate::new(1 << 20, 1 << 20));
+    streams.relieve(late, false, &Gate::new(1 << 20, 1 << 20, 1 << 20));
     assert_eq!(streams.figures().closed, 1);
 }
