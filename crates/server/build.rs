@@ -29,19 +29,27 @@ fn dispatch(service: &rpcs::Service, first: usize, code: &mut String) {
     for (number, rpc) in (first..).zip(service.rpcs) {
         let (way, steps) = if rpc.supported { call(service, rpc) } else { refusal(service, rpc) };
         let output = if rpc.supported { rpc.output } else { "Empty" };
-        let answer = match way {
-            "streaming" => "crate::grpc::streaming".to_owned(),
-            _ => format!("crate::grpc::unary::<crate::api::{output}>"),
+        let (before, answer) = match way {
+            "streaming" => (String::new(), "crate::grpc::streaming(answered)".to_owned()),
+            _ => (
+                format!(
+                    "let {} = crate::grpc::Unary::new(&request, &service.recorder);",
+                    if waits_for_room(service, rpc) { "mut unary" } else { "unary" }
+                ),
+                format!("unary.answer::<crate::api::{output}>(answered).await"),
+            ),
         };
         write!(
             arms,
             "
             \"/{name}/{}\" => Box::pin(async move {{
+                {before}
                 let answered = async {{
                     {steps}
                     crate::metrics::rpc::{way}(&service.recorder, {number}, call).await
                 }};
-                {answer}(answered.await)
+                let answered = answered.await;
+                {answer}
             }}),",
             rpc.name
         )
@@ -77,6 +85,7 @@ fn call(service: &rpcs::Service, rpc: &rpcs::Rpc) -> (&'static str, String) {
     } else {
         ""
     };
+    let room = if waits_for_room(service, rpc) { "unary.make_room().await?;" } else { "" };
     let frames = if rpc.streams {
         format!(".map_ok(crate::grpc::frames::<crate::api::{}>)", rpc.output)
     } else {
@@ -85,6 +94,7 @@ fn call(service: &rpcs::Service, rpc: &rpcs::Rpc) -> (&'static str, String) {
     let steps = format!(
         "let request = crate::grpc::receive::<crate::api::{}>(request, {}).await?;
                     request.hold().begin();
+                    {room}
                     let terms = crate::call::Terms::of(&request){metrics};
                     let call = terms.{way}(service.on_{}(request){frames});",
         rpc.input,
@@ -113,6 +123,12 @@ fn refusal(service: &rpcs::Service, rpc: &rpcs::Rpc) -> (&'static str, String) {
                     let call = async {{ Err::<tonic::Response<crate::api::Empty>, _>(crate::status::{status}) }};"
     );
     ("unary", steps)
+}
+
+/// Whether there is to be room for its answer before that is made: of what is read of the catalog, which may be much.
+fn waits_for_room(service: &rpcs::Service, rpc: &rpcs::Rpc) -> bool {
+    let reads = rpc.name.starts_with("Get") || rpc.name.starts_with("List");
+    rpc.supported && reads && service.name != "Bigtable"
 }
 
 /// How many fields its request may have.

@@ -373,7 +373,7 @@ mod tests {
     fn request(timeout: &str) -> Request<()> {
         let headers = [(http::HeaderName::from_static("grpc-timeout"), timeout.parse().unwrap())];
         let deadline = Deadline::of(&headers.into_iter().collect()).unwrap();
-        let streams = Streams::new(1 << 20);
+        let streams = Arc::new(Streams::new(1 << 20));
         Request::holding((), Hold::new(None, streams.connection(), Some(deadline)))
     }
 

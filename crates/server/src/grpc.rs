@@ -31,11 +31,11 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::server::NamedService;
 use tonic::{Response, Status};
 
-use crate::admission::{GatedBody, Hold, Inbound};
+use crate::admission::{self, GatedBody, Hold, Inbound};
 use crate::call::Within;
 use crate::collect;
 use crate::limits::{HEADERS_KEPT_BYTES_MAX, HEADERS_REUSED_MAX};
-use crate::metrics::rpc::Counted;
+use crate::metrics::rpc::{Counted, Recorder};
 use crate::status::from_error;
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
@@ -155,6 +155,43 @@ impl<M: Framed + 'static> Messages<M> {
         let piece = |(message, is_last): (M, bool)| Piece { frame: message.into_frame(), is_last };
         let frames = messages.map(move |message| message.map(piece));
         Self { frames: Box::pin(frames), of: PhantomData }
+    }
+}
+
+/// Messages that are made already, as they are sent.
+pub struct Made<M> {
+    frames: Vec<Bytes>,
+    bytes: u64,
+    of: PhantomData<fn(M)>,
+}
+
+impl<M: Framed + 'static> Made<M> {
+    /// These.
+    pub fn new(messages: impl IntoIterator<Item = M>) -> Self {
+        let frames: Vec<_> = messages.into_iter().map(M::into_frame).collect();
+        let bytes = frames.iter().map(|frame| frame.len() as u64).sum();
+        Self { frames, bytes, of: PhantomData }
+    }
+
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// An answer of them, which keeps this until they were taken.
+    pub fn keep(self, answer: Option<admission::Answer>) -> Messages<M> {
+        let piece = move |frame| {
+            let _kept = &answer;
+            Ok(Piece { frame, is_last: false })
+        };
+        let frames = Box::pin(futures::stream::iter(self.frames).map(piece));
+        Messages { frames, of: PhantomData }
+    }
+}
+
+impl<M> fmt::Debug for Made<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Made").field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
 
@@ -289,9 +326,64 @@ fn check_encoding(headers: &HeaderMap) -> Result<(), Status> {
     }
 }
 
-/// The answer of an RPC with one message.
-pub fn unary<M: Framed>(answered: Result<Response<M>, Status>) -> Answer {
-    answer(answered, |message| Reply::Message(message.into_frame()))
+/// The answer of an RPC with one message, which keeps the request's room until its client has taken it, if it is large.
+#[derive(Debug)]
+pub struct Unary<'a> {
+    hold: Hold,
+    recorder: &'a Recorder,
+    /// Where there is to be room for it before it is made.
+    room: Option<admission::Answer>,
+}
+
+impl<'a> Unary<'a> {
+    /// That of a request.
+    pub fn new<B: Inbound>(request: &http::Request<GatedBody<B>>, recorder: &'a Recorder) -> Self {
+        Self { hold: request.body().hold().clone(), recorder, room: None }
+    }
+
+    /// Waits for room before what may be large is made, for which nothing needs to be done that could be in vain.
+    ///
+    /// # Errors
+    ///
+    /// RESOURCE_EXHAUSTED where other answers of the connection are not read.
+    pub async fn make_room(&mut self) -> Result<(), Status> {
+        self.room = self.hold.answer();
+        match &mut self.room {
+            Some(room) => room.make_room().await.map_err(|error| from_error(&error)),
+            None => Ok(()),
+        }
+    }
+
+    /// The answer.
+    pub async fn answer<M: Framed>(self, answered: Result<Response<M>, Status>) -> Answer {
+        let frame = answered.map(|response| response.map(M::into_frame));
+        let bytes = frame.as_ref().map_or(0, |response| response.get_ref().len() as u64);
+        if admission::Answer::is_over_at_once(bytes) {
+            return answer(frame, Reply::Message);
+        }
+        match Box::pin(self.charged(bytes)).await {
+            Ok(kept) => answer(frame, |frame| Reply::Kept(Some(frame), kept)),
+            Err(status) => Ok(status.into_http()),
+        }
+    }
+
+    async fn charged(self, bytes: u64) -> Result<Option<admission::Answer>, Status> {
+        let now = self.recorder.now_micros();
+        match self.room {
+            Some(mut room) => {
+                room.cover(bytes).await.map_err(|error| from_error(&error))?;
+                room.park(None, now);
+                Ok(Some(room))
+            }
+            None => {
+                let mut answer = self.hold.answer();
+                if let Some(answer) = &mut answer {
+                    answer.made(bytes, now);
+                }
+                Ok(answer)
+            }
+        }
+    }
 }
 
 /// The answer of an RPC with a stream of messages.
@@ -317,6 +409,8 @@ fn answer<T>(answered: Result<Response<T>, Status>, reply: impl FnOnce(T) -> Rep
 pub enum Reply {
     /// One that is to be sent.
     Message(Bytes),
+    /// The same, with what it keeps until it was sent.
+    Kept(Option<Bytes>, Option<admission::Answer>),
     /// Those that are to be sent.
     Messages(Counted<Within<Frames>>),
     /// All was sent but that it is all.
@@ -348,6 +442,8 @@ impl Body for Reply {
                 *self = Self::Sent;
                 return Poll::Ready(Some(Ok(Frame::data(message))));
             }
+            // Asked for what is behind it, it was sent.
+            Self::Kept(message, _) => message.take().map(Ok),
             Self::Messages(messages) => {
                 let piece = ready!(messages.poll_next_unpin(context));
                 // The end of such a stream is there at once. Any other may have to wait for what is behind a message, and is asked for it
@@ -384,7 +480,7 @@ impl Body for Reply {
         match self {
             Self::Over => true,
             Self::Other(body) => body.is_end_stream(),
-            Self::Message(_) | Self::Messages(_) | Self::Sent => false,
+            Self::Message(_) | Self::Kept(..) | Self::Messages(_) | Self::Sent => false,
         }
     }
 }
@@ -392,7 +488,7 @@ impl Body for Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admission::Gate;
+    use crate::admission::{Gate, Streams};
     use crate::api::iam::{Binding, Policy, SetIamPolicyRequest};
     use crate::api::v2::{MutateRowResponse, PingAndWarmRequest};
     use crate::call::Terms;
@@ -554,15 +650,67 @@ mod tests {
         }
         let mut response = Response::new(MutateRowResponse {});
         response.metadata_mut().insert("told", "x".parse().unwrap());
-        let Ok(answer) = unary(Ok(response));
+        let recorder = Recorder::new(Arc::default(), Arc::new(ManualClock::new(1)));
+        let asked = request(vec![]);
+        let Ok(answer) = Unary::new(&asked, &recorder).answer(Ok(response)).await;
         assert_eq!(answer.headers()["told"], "x");
         assert!(!answer.body().is_end_stream());
         let answer = answer.into_body().collect().await.unwrap();
         assert_eq!(answer.trailers().unwrap()["grpc-status"], "0");
         assert_eq!(answer.to_bytes(), [0; HEADER_BYTES].as_slice());
-        let Ok(refused) = unary(Err::<Response<MutateRowResponse>, _>(Status::not_found("no")));
+        let refused = Err::<Response<MutateRowResponse>, _>(Status::not_found("no"));
+        let Ok(refused) = Unary::new(&asked, &recorder).answer(refused).await;
         assert_eq!(refused.headers()["grpc-status"], "5");
         assert!(refused.into_body().is_end_stream());
+    }
+
+    #[tokio::test]
+    async fn a_large_answer_keeps_its_room_until_it_was_taken_and_a_small_one_keeps_none() {
+        let streams = Arc::new(Streams::new(8 << 20));
+        let recorder = Recorder::new(Arc::default(), Arc::new(ManualClock::new(1)));
+        for (bytes, waits_for_room) in
+            [(100, true), (100, false), (1 << 20, true), (1 << 20, false)]
+        {
+            let hold = Hold::new(None, streams.connection(), None);
+            let body = StreamBody::new(futures::stream::iter(Parts::new()));
+            let gate = Arc::new(Gate::new(1 << 20, 1 << 20, 1 << 20));
+            let body = GatedBody::new(body, (gate, 1 << 20), hold);
+            let asked = http::Request::new(body);
+            let mut unary = Unary::new(&asked, &recorder);
+            if waits_for_room {
+                unary.make_room().await.unwrap();
+            }
+            let large = PingAndWarmRequest { name: "n".repeat(bytes), ..Default::default() };
+            let frame = large.clone().into_frame();
+            let Ok(answer) = unary.answer(Ok(Response::new(large))).await;
+            let kept = |bytes: usize| if bytes >= 1 << 20 { bytes as u64 } else { 0 };
+            assert_eq!(streams.figures().bytes, kept(frame.len()));
+            assert_eq!(streams.figures().parked, u64::from(bytes >= 1 << 20), "it is seen");
+            let mut body = answer.into_body();
+            assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), frame);
+            assert_eq!(streams.figures().bytes, kept(frame.len()), "the transport has it");
+            let end = body.frame().await.unwrap().unwrap().into_trailers().unwrap();
+            assert_eq!(end["grpc-status"], "0");
+            assert_eq!(streams.figures().bytes, 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn messages_that_are_made_keep_their_room_until_the_last_of_them_was_asked_for() {
+        let streams = Arc::new(Streams::new(8 << 20));
+        let message = PingAndWarmRequest { name: "n".repeat(100_000), ..Default::default() };
+        let made = Made::new(std::iter::repeat_n(message.clone(), 5));
+        let mut answer = streams.answer(Hold::default());
+        answer.made(made.bytes(), 1);
+        let bytes = made.bytes();
+        let mut body = streamed_by(made.keep(Some(answer)), Head::default()).await.into_body();
+        for _ in 0..5 {
+            let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!(frame, message.clone().into_frame());
+            assert_eq!(streams.figures().bytes, bytes);
+        }
+        body.frame().await.unwrap().unwrap().into_trailers().unwrap();
+        assert_eq!(streams.figures().bytes, 0);
     }
 
     #[tokio::test]

@@ -15,8 +15,8 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::Sleep;
 
-use super::Streams;
 use super::streams::Expected;
+use super::{Answer, Hold, Streams};
 use crate::gather::Gathered;
 use crate::limits::{PREFACE_BYTES, PREFACE_TIMEOUT};
 use crate::placement::Seat;
@@ -24,6 +24,8 @@ use crate::placement::Seat;
 /// A connection as its requests see it.
 #[derive(Debug)]
 pub struct Connection {
+    /// What they are charged to.
+    streams: Arc<Streams>,
     /// What its answers may still take of the budget.
     pub(super) answers: Arc<Semaphore>,
     /// What each of them is expected to begin with, and whose turn it is to try with less.
@@ -37,8 +39,9 @@ pub struct Connection {
 
 impl Connection {
     /// A connection whose answers may take this many units of the budget.
-    pub(super) fn new(answer_units: u32, expected: Expected) -> Arc<Self> {
+    pub(super) fn new(streams: Arc<Streams>, answer_units: u32, expected: Expected) -> Arc<Self> {
         Arc::new(Self {
+            streams,
             answers: Arc::new(Semaphore::new(answer_units as usize)),
             expected,
             turn: Arc::new(Semaphore::new(1)),
@@ -46,6 +49,11 @@ impl Connection {
             closed: AtomicBool::new(false),
             reader: AtomicWaker::new(),
         })
+    }
+
+    /// An answer to a request of it that holds this.
+    pub(super) fn answer(&self, hold: Hold) -> Answer {
+        self.streams.answer(hold)
     }
 
     /// Ends the connection and with it all its requests, whatever its client does.
@@ -95,7 +103,7 @@ impl fmt::Debug for Accepted {
 
 impl Accepted {
     /// The connection behind a socket, which has a seat at its core; its answers are charged to `streams`.
-    pub fn new(stream: TcpStream, seat: Seat, streams: &Streams) -> Self {
+    pub fn new(stream: TcpStream, seat: Seat, streams: &Arc<Streams>) -> Self {
         let timeout = Box::pin(tokio::time::sleep(PREFACE_TIMEOUT));
         Self {
             stream: Gathered::new(stream),
@@ -241,7 +249,7 @@ mod tests {
         let accepting = futures::stream::iter([Ok(stream)]);
         let mut accepted = Door::all(1, connections).remove(0).connections(accepting);
         let (stream, seat) = accepted.next().await.unwrap().unwrap();
-        (client, Accepted::new(stream, seat, &Streams::new(1 << 20)))
+        (client, Accepted::new(stream, seat, &Arc::new(Streams::new(1 << 20))))
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,7 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 use tonic::Status;
 
-use super::Connection;
+use super::{Answer, Connection};
 use crate::call::{Deadline, passed};
 use crate::limits::{
     DECODED_FREE_BYTES, REQUEST_BODY_PAUSE, REQUEST_BODY_PAUSES, REQUEST_BYTES_MIN, REQUEST_WAIT,
@@ -329,6 +329,11 @@ impl Hold {
     /// The connection that the request came by.
     pub fn connection(&self) -> Option<&Arc<Connection>> {
         self.0.connection.as_ref()
+    }
+
+    /// Its answer, where it came by a connection.
+    pub fn answer(&self) -> Option<Answer> {
+        self.connection().map(|connection| connection.answer(self.clone()))
     }
 
     /// Until when its client waits.

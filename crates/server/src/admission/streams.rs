@@ -134,9 +134,10 @@ impl Streams {
     }
 
     /// A new connection.
-    pub(crate) fn connection(&self) -> Arc<Connection> {
+    pub(crate) fn connection(self: &Arc<Self>) -> Arc<Connection> {
         let units = (self.units_max / ANSWERS_PER_CONNECTION_PART).max(1);
-        Connection::new(units, Expected::first(u64::from(units) * UNIT_BYTES))
+        let expected = Expected::first(u64::from(units) * UNIT_BYTES);
+        Connection::new(Arc::clone(self), units, expected)
     }
 
     /// An answer to a request that holds this; one that came by no connection counts as alone on its own. It keeps the
@@ -523,6 +524,15 @@ impl Answer {
         let behind_bytes = self.behind_bytes;
         *lock(&self.slot().state) =
             Parked { waits: true, rows, since: now, bytes, behind_bytes, suspended: false };
+    }
+
+    /// All of the answer is made, of so many bytes, and with its client from now on. It goes out whether there is room for it or not, as where
+    /// what was asked for is done: it is bounded by the request's room, which it keeps.
+    pub fn made(&mut self, bytes: u64, now: u64) {
+        // No read begins with it.
+        self.last_bytes = bytes;
+        self.covers(bytes);
+        self.park(None, now);
     }
 
     /// Takes the read back.

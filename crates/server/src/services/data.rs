@@ -9,6 +9,7 @@ use tepui_bigtable::authorized_view::AuthorizedView;
 use tepui_bigtable::bounded::{Bounded, Repeats};
 use tepui_bigtable::chunk::LargeRows;
 use tepui_bigtable::error::{Error, Result as TepuiResult, Shown};
+use tepui_bigtable::frame::Framed;
 use tepui_bigtable::read_rows::ReadRows;
 use tepui_bigtable::table::Table;
 use tepui_bigtable::turn::others_first;
@@ -31,7 +32,7 @@ use crate::api::v2::{
 use crate::call::{Address, Addressed};
 use crate::catalog::authorized_views::AuthorizedViews;
 use crate::change_streams::ChangeStreams;
-use crate::grpc::{Head, Messages, Request};
+use crate::grpc::{Head, Made, Messages, Request};
 use crate::instances::Instances;
 use crate::instances::profiles::Access;
 use crate::large;
@@ -103,6 +104,20 @@ impl DataService {
         Ok(target)
     }
 
+    /// Messages that were made in the room of an answer, which keeps what they take until their client has taken them.
+    async fn covered<M: Framed + 'static>(
+        &self,
+        made: Made<M>,
+        mut answer: Answer,
+    ) -> Result<Messages<M>, Status> {
+        if Answer::is_over_at_once(made.bytes()) {
+            return Ok(made.keep(None));
+        }
+        answer.cover(made.bytes()).await.map_err(|error| from_error(&error))?;
+        answer.park(None, self.clock.monotonic_micros());
+        Ok(made.keep(Some(answer)))
+    }
+
     fn find(&self, asked: Address<'_>, access: Access) -> TepuiResult<Target> {
         let Address { name, view, materialized, profile } = asked;
         if !materialized.is_empty() {
@@ -155,6 +170,8 @@ impl DataService {
         request: Request<kept::SampleRowKeysRequest>,
     ) -> Result<Response<Messages<SampleRowKeysResponse>>, Status> {
         let (head, request) = request.into_parts();
+        let mut answer = self.streams.answer(head.hold.clone());
+        answer.make_room().await.map_err(|error| from_error(&error))?;
         let target = self.target(&request, Access::Read).await?;
         // What waits for its turn goes with its request.
         let turn = Arc::clone(&self.samplings).acquire_owned().await;
@@ -163,7 +180,8 @@ impl DataService {
             target.table.sample_row_keys(target.view(), request.row_range.as_ref())
         })
         .await?;
-        Ok(head.answer(Messages::new(futures::stream::iter(samples.into_iter().map(Ok)))))
+        let samples = self.covered(Made::new(samples), answer).await?;
+        Ok(head.answer(samples))
     }
 
     pub(super) async fn on_mutate_row(
@@ -205,8 +223,13 @@ impl DataService {
                 message.rate_limit_info = info;
             }
         }
-        let messages = messages.into_iter().map(Ok);
-        Ok(head.answer(Messages::new(futures::stream::iter(messages))))
+        let made = Made::new(messages);
+        let answer = (!Answer::is_over_at_once(made.bytes())).then(|| {
+            let mut answer = self.streams.answer(head.hold.clone());
+            answer.made(made.bytes(), self.clock.monotonic_micros());
+            answer
+        });
+        Ok(head.answer(made.keep(answer)))
     }
 
     pub(super) async fn on_check_and_mutate_row(
@@ -256,12 +279,13 @@ impl DataService {
         &self,
         request: Request<GenerateInitialChangeStreamPartitionsRequest>,
     ) -> Result<Response<Messages<GenerateInitialChangeStreamPartitionsResponse>>, Status> {
+        let mut answer = self.streams.answer(request.hold().clone());
+        answer.make_room().await.map_err(|error| from_error(&error))?;
         let request = request.into_inner();
         self.allow(&request.table_name, &request.app_profile_id, Access::ChangeStream)?;
         let partitions = self.changes.partitions(&request.table_name);
         let partitions = partitions.map_err(|error| from_error(&error))?;
-        let partitions = futures::stream::iter(partitions.into_iter().map(Ok));
-        Ok(Response::new(Messages::new(partitions)))
+        Ok(Response::new(self.covered(Made::new(partitions), answer).await?))
     }
 
     pub(super) async fn on_read_change_stream(

@@ -301,6 +301,53 @@ async fn answers_of_one_message_that_nobody_reads_are_made_as_far_as_their_conne
 }
 
 #[tokio::test]
+async fn statuses_of_bulks_that_nobody_reads_keep_the_room_of_their_requests() {
+    const BULKS: usize = 3;
+    const ENTRIES: usize = 20_000;
+    let server = start_with(&memory(), serve_metrics).await;
+    server.create(&[]).await;
+    let address = format!("http://{}", server.running.address());
+    let endpoint = Channel::from_shared(address).unwrap().initial_stream_window_size(1 << 10);
+    let mut client = BigtableClient::new(endpoint.connect().await.unwrap());
+    // Without a row's key none is written; each is told so.
+    let request = v2::MutateRowsRequest {
+        table_name: TABLE.to_owned(),
+        entries: vec![
+            v2::mutate_rows_request::Entry {
+                mutations: vec![v2::Mutation::default()],
+                ..Default::default()
+            };
+            ENTRIES
+        ],
+        ..Default::default()
+    };
+    let mut unread = Vec::new();
+    for _ in 0..BULKS {
+        unread.push(client.mutate_rows(request.clone()).await.unwrap().into_inner());
+    }
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    let held = |part: &str| sample(&metrics, &format!("tepui_memory_bytes{{part=\"{part}\"}}"));
+    assert_eq!(sample(&metrics, "tepui_reads_parked"), BULKS as u64);
+    assert!(held("answers") >= (BULKS * ENTRIES * 20) as u64, "{}", held("answers"));
+    // As much as they were decoded into.
+    assert!(held("requests") >= (BULKS * ENTRIES * 100) as u64, "{}", held("requests"));
+    for mut stream in unread {
+        let mut entries = Vec::new();
+        while let Some(message) = stream.message().await.unwrap() {
+            entries.extend(message.entries);
+        }
+        assert_eq!(entries.len(), ENTRIES);
+        let is_told = |e: &v2::mutate_rows_response::Entry| e.status.as_ref().unwrap().code == 3;
+        assert!(entries.iter().all(is_told));
+    }
+    let (_, metrics) = scrape(&server, "/metrics").await;
+    for part in ["answers", "requests"] {
+        assert_eq!(sample(&metrics, &format!("tepui_memory_bytes{{part=\"{part}\"}}")), 0);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_read_is_answered_though_clients_leave_many_answers_of_40_kib() {
     const CONNECTIONS: usize = 8;
     /// Of which a connection of the eight may have as many, at 64 KiB each.

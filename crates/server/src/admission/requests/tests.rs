@@ -108,7 +108,7 @@ async fn ends(gate: &Arc<Gate>, timeout: &str, later: Duration) -> (tonic::Code,
         Ok(Frame::data(rest))
     });
     let parts = http_body_util::StreamBody::new(futures::StreamExt::chain(first, rest));
-    let connection = Streams::new(1 << 20).connection();
+    let connection = Arc::new(Streams::new(1 << 20)).connection();
     let mut request = http::Request::new(Arrived { body: Box::pin(parts), connection });
     request.headers_mut().insert("grpc-timeout", timeout.parse().unwrap());
     let service = Gated::new(
@@ -148,7 +148,7 @@ fn endless(gate: &Arc<Gate>, bytes: &[u8], deadline: Option<Deadline>) -> GatedB
     let part = futures::stream::iter((!bytes.is_empty()).then_some(part));
     let never = futures::StreamExt::chain(part, futures::stream::pending());
     let inner = http_body_util::StreamBody::new(never);
-    let hold = Hold::new(None, Streams::new(1 << 20).connection(), deadline);
+    let hold = Hold::new(None, Arc::new(Streams::new(1 << 20)).connection(), deadline);
     GatedBody::new(inner, (Arc::clone(gate), u64::MAX), hold)
 }
 
@@ -195,7 +195,8 @@ async fn a_message_that_comes_drop_by_drop_is_ended_where_others_lack_its_room()
 #[tokio::test(start_paused = true)]
 async fn what_a_message_of_many_parts_is_decoded_into_has_its_room_or_is_refused() {
     let gate = Arc::new(Gate::new(4 << 20, 1 << 20, 4 << 20));
-    let hold = || Hold::new(Some(Arc::clone(&gate)), Streams::new(1 << 20).connection(), None);
+    let hold =
+        || Hold::new(Some(Arc::clone(&gate)), Arc::new(Streams::new(1 << 20)).connection(), None);
     let first = admitted_on(&gate, 100_000, hold()).await;
     let message_bytes = gate.figures().bytes;
     first.make_room_to_decode(40_000).await.unwrap();
