@@ -50,8 +50,8 @@ use crate::api::v2::{
 };
 use crate::catalog::Entry;
 use crate::limits::{
-    CHANGE_DISK_READS_MAX, CHANGE_NEW_PARTITIONS_MAX, CHANGE_PORTION_BYTES, CLOCK_SKEW_MAX,
-    HEARTBEAT, HEARTBEAT_MAX, HEARTBEAT_MIN,
+    CHANGE_DISK_READS_MAX, CHANGE_NEW_PARTITIONS_MAX, CHANGE_PORTION_BYTES, CHANGE_STREAMS_RETRY,
+    CLOCK_SKEW_MAX, HEARTBEAT, HEARTBEAT_MAX, HEARTBEAT_MIN,
 };
 use crate::runtime::{self, Signal};
 use crate::services::Tables;
@@ -69,6 +69,10 @@ pub struct ChangeStreams {
     clock: Arc<dyn Clock>,
     /// Portions that are read from the disk at a time; the thread that reads one has the permit, whoever waits for it.
     disk: Arc<Semaphore>,
+    /// Streams that there may be.
+    room: Arc<Semaphore>,
+    /// As many as these.
+    room_max: usize,
     families: SharedFamilies<Table>,
     /// Given when the server stops.
     stopping: Signal,
@@ -85,10 +89,27 @@ struct Asked {
 }
 
 impl ChangeStreams {
-    /// Streams of these tables.
-    pub fn new(tables: Arc<Tables>, clock: Arc<dyn Clock>, stopping: Signal) -> Self {
+    /// Streams of these tables, so many at most.
+    pub fn new(
+        tables: Arc<Tables>,
+        clock: Arc<dyn Clock>,
+        room_max: usize,
+        stopping: Signal,
+    ) -> Self {
         let disk = Arc::new(Semaphore::new(CHANGE_DISK_READS_MAX));
-        Self { tables, clock, disk, families: SharedFamilies::default(), stopping }
+        let room = Arc::new(Semaphore::new(room_max));
+        let families = SharedFamilies::default();
+        Self { tables, clock, disk, room, room_max, families, stopping }
+    }
+
+    /// Room for one more stream.
+    fn room(&self) -> Result<OwnedSemaphorePermit> {
+        let room = Arc::clone(&self.room).try_acquire_owned();
+        room.map_err(|_| {
+            let most = self.room_max;
+            let what = format!("there are {most} change streams, as many as `memory` has room for");
+            Error::overloaded(what, CHANGE_STREAMS_RETRY)
+        })
     }
 
     /// The partitions of a table's stream, in row order.
@@ -112,6 +133,7 @@ impl ChangeStreams {
     ) -> Result<impl futures::Stream<Item = Result<ReadChangeStreamResponse, Status>> + Send + use<>>
     {
         let entry = self.streaming(&request.table_name)?;
+        let room = self.room()?;
         let begun = begin(request, &entry).await?;
         let now = self.clock.now_micros();
         let expires = entry.table.tablets().next().map(|(_, tablet)| tablet.expiry_micros());
@@ -145,6 +167,7 @@ impl ChangeStreams {
             asked,
             pending,
             answer,
+            _room: room,
         };
         Ok(futures::stream::unfold(stream, |mut stream| async {
             let next = stream.next().await?;
@@ -311,6 +334,7 @@ struct ChangeStream {
     pending: VecDeque<Pending>,
     ended: bool,
     answer: Answer,
+    _room: OwnedSemaphorePermit,
 }
 
 impl ChangeStream {

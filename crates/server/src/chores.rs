@@ -131,8 +131,8 @@ impl Chores {
                 (now.refused - before.refused, now.not_accepted - before.not_accepted);
             if refused > 0 {
                 tracing::warn!(
-                    "closed {refused} connections as they came in: there may be {} of them, since files need descriptors, \
-                     too; raise the limit of open files to serve more",
+                    "closed {refused} connections as they came in: there may be {} of them, half of the open files, since files of data \
+                     need descriptors, too, and 32 KiB of a sixteenth of the memory each; raise the limit of open files, or `memory`, to serve more",
                     connections.max(),
                 );
             }

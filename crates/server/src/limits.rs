@@ -114,6 +114,10 @@ pub const OPERATIONS_RETRY: Duration = Duration::from_secs(10);
 /// it bounds what clients that went away leave behind.
 pub const OPERATION_WAIT_MAX: Duration = Duration::from_mins(10);
 
+/// `WaitOperation`s that wait at a time, at most; others are answered at once, as the API has it, with what there is. Each keeps the room of
+/// its request, and a thousand keep less than half of the smallest there is.
+pub const OPERATION_WAITS_MAX: usize = 1_000;
+
 /// How long a deleted table can be undeleted: Bigtable's documented seven days.
 pub const UNDELETE_RETENTION: Duration = Duration::from_hours(7 * 24);
 
@@ -306,6 +310,27 @@ pub const OPEN_FILES_LOW: u64 = 1 << 16;
 /// the engine what it writes with; a quarter would turn 300 clients away under the 1,024 that are common where nobody
 /// may raise it.
 pub const CONNECTIONS_PART_OF_OPEN_FILES: u64 = 2;
+
+/// The part of `memory` that connections may take by themselves, without what is done by them: a sixteenth, which is most of what the process and its
+/// allocator have. Two thousand for a gigabyte.
+pub const CONNECTIONS_PART_OF_MEMORY: u64 = 16;
+
+/// Bytes of a connection: 18 KB were measured of one that is quiet since its beginning; buffers grow with what comes and goes.
+pub const CONNECTION_BYTES: u64 = 32 << 10;
+
+/// Connections that any server lets in, as far as files allow: dozens of clients with a pool of channels each.
+pub const CONNECTIONS_LOW: u64 = 256;
+
+/// The part of the room for requests that change streams may take: an eighth, of which small requests, to which theirs belong, have a quarter. They
+/// wait for hours: with more of them point reads would find no room, for good.
+pub const CHANGE_STREAMS_PART: u64 = 8;
+
+/// Bytes that a change stream counts for there: its request, which is some three kilobytes, its future and its reader. There are two thousand at most
+/// with a `memory` of 1 GiB.
+pub const CHANGE_STREAM_BYTES: u64 = 8 << 10;
+
+/// When to try again to begin a change stream where there are too many: as long as it takes to look for one that is not needed any more.
+pub const CHANGE_STREAMS_RETRY: Duration = Duration::from_secs(10);
 
 /// How long a core accepts no connection after the system had no descriptor or memory for one. Without it the core would try
 /// the same for ever and do nothing else.

@@ -9,7 +9,10 @@ use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::limits::{CONNECTIONS_PART_OF_OPEN_FILES, OPEN_FILES_LOW};
+use crate::limits::{
+    CONNECTION_BYTES, CONNECTIONS_LOW, CONNECTIONS_PART_OF_MEMORY, CONNECTIONS_PART_OF_OPEN_FILES,
+    OPEN_FILES_LOW,
+};
 
 /// Raises the soft limit, commonly 1,024, to the hard one. The former is there for programs that use `select`, which knows
 /// no greater descriptors.
@@ -41,10 +44,12 @@ pub fn max() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Connections that may be open where so many files may: the rest is for files of data.
-pub fn connections_max(files_max: Option<u64>) -> usize {
-    let part = files_max.map(|max| max / CONNECTIONS_PART_OF_OPEN_FILES);
-    part.and_then(|part| usize::try_from(part).ok()).unwrap_or(usize::MAX)
+/// Connections that may be open where so many files may, and the process may have so much memory: the rest is for files of data, and for what
+/// is done by the connections.
+pub fn connections_max(files_max: Option<u64>, memory_bytes: u64) -> usize {
+    let by_memory = memory_bytes / CONNECTIONS_PART_OF_MEMORY / CONNECTION_BYTES;
+    let by_files = files_max.map_or(u64::MAX, |max| max / CONNECTIONS_PART_OF_OPEN_FILES);
+    usize::try_from(by_files.min(by_memory.max(CONNECTIONS_LOW))).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -53,9 +58,15 @@ mod tests {
 
     #[test]
     fn connections_leave_half_of_the_descriptors_to_files() {
-        assert_eq!(connections_max(Some(256)), 128);
-        assert_eq!(connections_max(Some(1 << 20)), 1 << 19);
-        assert_eq!(connections_max(None), usize::MAX);
+        assert_eq!(connections_max(Some(256), 16 << 30), 128);
+        assert_eq!(connections_max(Some(1 << 20), 1 << 40), 1 << 19);
+    }
+
+    #[test]
+    fn connections_take_no_more_than_a_part_of_the_memory() {
+        assert_eq!(connections_max(Some(1 << 20), 1 << 30), 2_048);
+        assert_eq!(connections_max(None, 16 << 30), 32_768);
+        assert_eq!(connections_max(None, 100 << 20), 256);
     }
 
     #[test]

@@ -31,12 +31,14 @@ use prost_types::Any;
 use tepui_bigtable::error::{Code, Error, Result};
 use tepui_engine::io::Clock;
 use tepui_engine::manifest::MetaChange;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::api::longrunning::Operation;
 use crate::api::longrunning::operation;
 use crate::catalog::resources::{Change, Resources};
-use crate::limits::{OPERATION_KEPT, OPERATIONS_BYTES_MAX, OPERATIONS_MAX, OPERATIONS_RETRY};
+use crate::limits::{
+    OPERATION_KEPT, OPERATION_WAITS_MAX, OPERATIONS_BYTES_MAX, OPERATIONS_MAX, OPERATIONS_RETRY,
+};
 use crate::status;
 
 /// The operations of one server.
@@ -47,6 +49,8 @@ pub struct Operations {
     state: Mutex<State>,
     /// Sent to whenever an operation ends or is deleted, for those who wait for one.
     ended: watch::Sender<()>,
+    /// Who may still wait for one on behalf of a client.
+    waits: Semaphore,
 }
 
 #[derive(Debug, Default)]
@@ -88,7 +92,8 @@ impl Operations {
         let all = resources.list::<Operation>("", None, usize::MAX);
         let last = all.iter().filter_map(|(key, _)| key.parse().ok()).max().unwrap_or(0);
         let state = Mutex::new(State { last, ..State::default() });
-        Self { clock, resources, state, ended: watch::Sender::new(()) }
+        let (ended, waits) = (watch::Sender::new(()), Semaphore::new(OPERATION_WAITS_MAX));
+        Self { clock, resources, state, ended, waits }
     }
 
     /// Records that something happened to `resource`: its metadata and its result, each with its type's
@@ -200,6 +205,11 @@ impl Operations {
         let stored = self.resources.get::<Operation>(&key(id));
         let stored = stored.filter(|stored| stored.value.name == name);
         stored.map(|stored| self.as_of_now(id, &stored.value)).ok_or_else(|| missing(name))
+    }
+
+    /// A place among those that wait for operations on behalf of clients, if there is one.
+    pub fn place_to_wait(&self) -> Option<SemaphorePermit<'_>> {
+        self.waits.try_acquire().ok()
     }
 
     /// The operation of a name once it is done.

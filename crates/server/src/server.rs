@@ -38,8 +38,8 @@ use crate::iam::policies::Policies;
 use crate::instances::Instances;
 use crate::large::{self, Helper};
 use crate::limits::{
-    ADMIN_REQUEST_BYTES_MAX, BLOCKING_THREADS_MAX, CLOCK_AHEAD_MAX, CLOCK_BEHIND_MAX, CLOSE,
-    REQUEST_MESSAGE_BYTES_MAX, SWEEP_THREADS_MAX,
+    ADMIN_REQUEST_BYTES_MAX, BLOCKING_THREADS_MAX, CHANGE_STREAM_BYTES, CHANGE_STREAMS_PART,
+    CLOCK_AHEAD_MAX, CLOCK_BEHIND_MAX, CLOSE, REQUEST_MESSAGE_BYTES_MAX, SWEEP_THREADS_MAX,
 };
 use crate::listener;
 use crate::metrics::collect::Sources;
@@ -219,7 +219,15 @@ fn start_over(
     let (drain, draining) = watch::channel(false);
     let (one_ended, ended) = watch::channel(false);
     let cannot_run = |error| Error::internal(format!("cannot start a thread's runtime: {error}"));
-    let changes = ChangeStreams::new(Arc::clone(&tables), Arc::clone(&clock), draining.clone());
+    let change_streams_max =
+        config.budget.requests_bytes / CHANGE_STREAMS_PART / CHANGE_STREAM_BYTES;
+    let change_streams_max = usize::try_from(change_streams_max).unwrap_or(usize::MAX >> 4);
+    let changes = ChangeStreams::new(
+        Arc::clone(&tables),
+        Arc::clone(&clock),
+        change_streams_max,
+        draining.clone(),
+    );
     let changes = Arc::new(changes);
     // Told before the first connection is served: who asks as soon as the server listens gets an answer.
     let told = engine.health();
@@ -230,7 +238,8 @@ fn start_over(
     let workers = Arc::new(workers);
     let sweepers = Workers::start(Arc::clone(&env.spawner), "tepui-sweep", SWEEP_THREADS_MAX)?;
     let hot_tablets = Arc::new(HotTablets::new(listeners.len(), THREADS_EACH));
-    let connections = Connections::new(open_files::connections_max(open_files::max()));
+    let connections_max = open_files::connections_max(open_files::max(), config.budget.total_bytes);
+    let connections = Connections::new(connections_max);
     let cores_count = listeners.len();
     let doors = Door::all(cores_count, &connections);
     for (i, (listener, door)) in listeners.into_iter().zip(doors).enumerate() {

@@ -235,9 +235,8 @@ impl Sources {
     fn descriptors(&self, out: &mut Out<'_>) -> Result<(), fmt::Error> {
         let figures = self.connections.figures();
         out.gauge("connections", "connections of clients", figures.open as f64)?;
-        let help = "connections that clients may have; 0 without a limit";
-        let max = self.connections.max();
-        out.gauge("connections_max", help, if max == usize::MAX { 0.0 } else { max as f64 })?;
+        let help = "connections that clients may have";
+        out.gauge("connections_max", help, self.connections.max() as f64)?;
         let help = "connections closed as they came in, since there were too many";
         out.counter("connections_refused", help, figures.refused)?;
         let help =

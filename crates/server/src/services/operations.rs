@@ -91,7 +91,8 @@ impl OperationsService {
         blocking(move || operations.cancel(&name)).await.map(Response::new)
     }
 
-    /// Answers when the operation is done, and at the latest when the client wants to be answered, or the server stops.
+    /// Answers when the operation is done, and at the latest when the client wants to be answered, or the server stops; at once where as many wait
+    /// as may.
     pub(super) async fn on_wait_operation(
         &self,
         request: Request<WaitOperationRequest>,
@@ -101,6 +102,9 @@ impl OperationsService {
             let timeout = Duration::try_from(timeout);
             timeout.map_err(|_| invalid("timeout must not be negative"))
         })?;
+        let Some(_place) = self.operations.place_to_wait() else {
+            return self.find(&request.name).map(Response::new);
+        };
         let waiting = self.operations.wait(&request.name);
         let waiting = tokio::time::timeout(longest.min(OPERATION_WAIT_MAX), waiting);
         let done = tokio::select! {
@@ -143,6 +147,7 @@ mod tests {
     use super::*;
     use crate::catalog::memory_meta::MemoryMeta;
     use crate::catalog::resources::Resources;
+    use crate::limits::OPERATION_WAITS_MAX;
 
     fn service() -> OperationsService {
         // Never given; one whose sender is gone would count as given.
@@ -268,6 +273,25 @@ mod tests {
         let waiting = wait(600);
         handle.finish(Ok(any)).unwrap();
         assert!(waiting.await.unwrap().into_inner().done);
+    }
+
+    #[tokio::test]
+    async fn where_as_many_wait_as_may_another_is_answered_at_once() {
+        let service = service();
+        let handle =
+            service.operations.start("projects/p/instances/i", prost_types::Any::default());
+        let handle = handle.unwrap();
+        let wait = || {
+            let name = handle.name().to_owned();
+            service.on_wait_operation(Request::new(WaitOperationRequest { name, timeout: None }))
+        };
+        let mut waiting: Vec<_> = (0..OPERATION_WAITS_MAX).map(|_| Box::pin(wait())).collect();
+        for one in &mut waiting {
+            assert!(futures::poll!(one).is_pending());
+        }
+        assert!(!wait().now_or_never().expect("at once").unwrap().into_inner().done);
+        waiting.pop();
+        assert!(wait().now_or_never().is_none());
     }
 
     #[tokio::test]

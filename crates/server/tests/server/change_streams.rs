@@ -164,6 +164,29 @@ impl TestServer {
 }
 
 #[tokio::test]
+async fn no_more_change_streams_are_begun_than_memory_has_room_for() {
+    // Of 64 KiB each: 256.
+    let server = start_with(&memory(), |config| config.budget.requests_bytes = 16 << 20).await;
+    server.create_streaming(&[]).await;
+    let asked = || request(partition("", ""), None);
+    let mut streams = Vec::new();
+    for _ in 0..256 {
+        streams.push(server.read_changes(asked()).await.unwrap());
+    }
+    let refused = server.refused(asked()).await;
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused}");
+    assert!(!refused.details().is_empty(), "when to try again");
+    drop(streams.pop());
+    loop {
+        match server.read_changes(asked()).await {
+            Ok(mut stream) => break drop(next(&mut stream).await.unwrap()),
+            Err(status) => assert_eq!(status.code(), tonic::Code::ResourceExhausted),
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn partitions_cover_the_table_and_each_delivers_its_rows_in_order() {
     let server = start(&memory()).await;
     server.create_streaming(&["g", "p"]).await;
