@@ -34,9 +34,9 @@ fn dispatch(service: &rpcs::Service, first: usize, code: &mut String) {
             _ => (
                 format!(
                     "let {} = crate::grpc::Unary::new(&request, &service.recorder);",
-                    if waits_for_room(service, rpc) { "mut unary" } else { "unary" }
+                    if waits_for_room(rpc) { "mut unary" } else { "unary" }
                 ),
-                format!("unary.answer::<crate::api::{output}>(answered).await"),
+                format!("unary.answer::<crate::api::{output}>(answered)"),
             ),
         };
         write!(
@@ -85,21 +85,29 @@ fn call(service: &rpcs::Service, rpc: &rpcs::Rpc) -> (&'static str, String) {
     } else {
         ""
     };
-    let room = if waits_for_room(service, rpc) { "unary.make_room().await?;" } else { "" };
+    let call = format!("service.on_{}(request)", snake_case(rpc.name));
+    let call = match rpc.room {
+        rpcs::Room::Little => call,
+        rpcs::Room::Perhaps => format!("async {{ unary.check()?; {call}.await }}"),
+        rpcs::Room::Before => format!("unary.in_room({call})"),
+    };
+    let receive = match rpc.counted {
+        rpcs::Counted::Fields => ("receive", ", crate::limits::ADMIN_FIELDS_MAX"),
+        rpcs::Counted::Parts => ("receive_parts", ""),
+        rpcs::Counted::Nothing => ("receive", ", usize::MAX"),
+    };
+    let (receive, limit) = receive;
     let frames = if rpc.streams {
         format!(".map_ok(crate::grpc::frames::<crate::api::{}>)", rpc.output)
     } else {
         String::new()
     };
     let steps = format!(
-        "let request = crate::grpc::receive::<crate::api::{}>(request, {}).await?;
+        "let request = crate::grpc::{receive}::<crate::api::{}>(request{limit}).await?;
                     request.hold().begin();
-                    {room}
                     let terms = crate::call::Terms::of(&request){metrics};
-                    let call = terms.{way}(service.on_{}(request){frames});",
+                    let call = terms.{way}({call}{frames});",
         rpc.input,
-        fields_max(rpc),
-        snake_case(rpc.name)
     );
     (way, steps)
 }
@@ -125,15 +133,9 @@ fn refusal(service: &rpcs::Service, rpc: &rpcs::Rpc) -> (&'static str, String) {
     ("unary", steps)
 }
 
-/// Whether there is to be room for its answer before that is made: of what is read of the catalog, which may be much.
-fn waits_for_room(service: &rpcs::Service, rpc: &rpcs::Rpc) -> bool {
-    let reads = rpc.name.starts_with("Get") || rpc.name.starts_with("List");
-    rpc.supported && reads && service.name != "Bigtable"
-}
-
-/// How many fields its request may have.
-fn fields_max(rpc: &rpcs::Rpc) -> &'static str {
-    if rpc.counts_fields { "crate::limits::ADMIN_FIELDS_MAX" } else { "usize::MAX" }
+/// Whether there is to be room for its answer before that is made.
+fn waits_for_room(rpc: &rpcs::Rpc) -> bool {
+    rpc.supported && rpc.room == rpcs::Room::Before
 }
 
 /// `CheckAndMutateRow` as `check_and_mutate_row`.

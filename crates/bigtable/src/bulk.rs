@@ -1,8 +1,7 @@
 //! `MutateRows` requests whose entries are decoded once it is known that the request is let in: under a load that is too high most are
 //! refused, and hundreds of mutations would be decoded for nothing.
 //!
-//! Of each entry the mutations are counted and the row is found as it comes. As in [`bounded`](crate::bounded), nothing is kept of what
-//! is beyond the limit.
+//! Of each entry the row is found as it comes. How many there may be is checked before ([`parts`](crate::parts)).
 
 use std::ops::Range;
 
@@ -12,14 +11,11 @@ use prost::encoding::{self, DecodeContext, WireType};
 use prost::{DecodeError, Message};
 
 use crate::error::{Error, Result};
-use crate::limits;
-use crate::parts;
 
 /// The field of a request that has its entries.
 const ENTRIES: u32 = 2;
-/// The fields of an entry that have its row and its mutations.
+/// The field of an entry that has its row.
 const ROW_KEY: u32 = 1;
-const MUTATIONS: u32 = 2;
 
 /// A request as it came; the same message on the wire as `v2::MutateRowsRequest`.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -27,9 +23,6 @@ pub struct Bulk {
     /// All but its entries.
     head: v2::MutateRowsRequest,
     entries: Vec<Part>,
-    /// All that came, kept or not.
-    count: usize,
-    mutations: usize,
 }
 
 /// An entry, and where the row lies in it.
@@ -47,7 +40,7 @@ impl Bulk {
 
     /// How many entries it has.
     pub fn entry_count(&self) -> usize {
-        self.count
+        self.entries.len()
     }
 
     /// The rows of its entries, one for each; of an entry that is none, any.
@@ -55,20 +48,8 @@ impl Bulk {
         self.entries.iter().map(|part| part.entry.get(part.row.clone()).unwrap_or_default())
     }
 
-    /// `INVALID_ARGUMENT` where there is more in it than the limit allows.
-    pub fn check(&self) -> Result<()> {
-        limits::check_mutation_count_max(self.count.max(self.mutations))
-    }
-
-    /// Bytes that the request takes while it is carried out, beyond those of the message.
-    pub fn decoded_bytes(&self) -> u64 {
-        let parts = self.count + self.mutations;
-        parts.min(2 * limits::MUTATIONS_MAX) as u64 * limits::MUTATION_BYTES as u64
-    }
-
-    /// The whole request; an error where an entry is none, or where there is more in it than the limit allows.
+    /// The whole request; an error where an entry is none.
     pub fn decoded(self) -> Result<v2::MutateRowsRequest> {
-        self.check()?;
         let entry = |part: Part| v2::mutate_rows_request::Entry::decode(part.entry);
         let entries = self.entries.into_iter().map(entry).collect::<Result<_, DecodeError>>();
         let entries = entries.map_err(|error| {
@@ -98,12 +79,8 @@ impl Message for Bulk {
         }
         let mut entry = Bytes::new();
         encoding::bytes::merge(wire_type, &mut entry, buf, ctx)?;
-        let (row, mutations) = look_at(&entry);
-        self.count += 1;
-        self.mutations += mutations;
-        if self.count.max(self.mutations) <= limits::MUTATIONS_MAX {
-            self.entries.push(Part { entry, row });
-        }
+        let row = row_of(&entry);
+        self.entries.push(Part { entry, row });
         Ok(())
     }
 
@@ -117,29 +94,25 @@ impl Message for Bulk {
     }
 }
 
-/// Where the row of an entry lies in it, and how many mutations it has. What is no message is looked at as far as it is one; decoding
-/// it will fail.
-fn look_at(entry: &[u8]) -> (Range<usize>, usize) {
-    let (mut rest, mut row, mut mutations) = (entry, 0..0, 0);
+/// Where the row of an entry lies in it. What is no message is looked at as far as it is one; decoding it will fail.
+fn row_of(entry: &[u8]) -> Range<usize> {
+    let (mut rest, mut row) = (entry, 0..0);
     while rest.has_remaining() {
         let Ok((tag, wire_type)) = encoding::decode_key(&mut rest) else { break };
         let start = entry.len() - rest.remaining();
         let skipped = encoding::skip_field(wire_type, tag, &mut rest, DecodeContext::default());
-        let end = entry.len() - rest.remaining();
-        let mut field = entry.get(start..end).unwrap_or_default();
-        // The length goes before; it was read to skip the field.
-        let len = encoding::decode_varint(&mut field).unwrap_or_default() as usize;
-        if tag == MUTATIONS {
-            mutations += 1 + parts::count(field, &parts::OF_MUTATION);
-        }
         if skipped.is_err() {
             break;
         }
         if tag == ROW_KEY && wire_type == WireType::LengthDelimited {
+            let end = entry.len() - rest.remaining();
+            let mut field = entry.get(start..end).unwrap_or_default();
+            // The length goes before; it was read to skip the field.
+            let len = encoding::decode_varint(&mut field).unwrap_or_default() as usize;
             row = end.saturating_sub(len)..end;
         }
     }
-    (row, mutations)
+    row
 }
 
 #[cfg(test)]
@@ -176,32 +149,6 @@ mod tests {
             assert_eq!(Bulk::decode(Bytes::from(bulk.encode_to_vec())).unwrap(), bulk);
             assert_eq!(bulk.decoded().unwrap(), request);
         }
-    }
-
-    #[test]
-    fn what_is_beyond_the_limit_is_not_kept_and_the_request_is_refused() {
-        for request in [request(2, limits::MUTATIONS_MAX), request(limits::MUTATIONS_MAX + 1, 0)] {
-            let bulk = bulk(&request);
-            let kept: usize = bulk.entries.iter().map(|part| look_at(&part.entry).1).sum();
-            assert!(kept.max(bulk.entries.len()) <= limits::MUTATIONS_MAX);
-            let error = bulk.check().unwrap_err();
-            assert_eq!(error.kind(), Code::InvalidArgument);
-            assert!(error.message().starts_with("Too many mutations"), "{error}");
-            assert_eq!(bulk.decoded().unwrap_err(), error);
-        }
-    }
-
-    #[test]
-    fn values_of_lists_within_mutations_count_as_mutations_do() {
-        let list = |values| v2::ArrayValue { values: vec![v2::Value::default(); values] };
-        let kind = v2::value::Kind::ArrayValue(list(limits::MUTATIONS_MAX));
-        let input = Some(v2::Value { kind: Some(kind), ..Default::default() });
-        let add = v2::mutation::AddToCell { input, ..Default::default() };
-        let mut request = request(1, 1);
-        request.entries[0].mutations[0].mutation = Some(v2::mutation::Mutation::AddToCell(add));
-        let bulk = bulk(&request);
-        assert!(bulk.entries.is_empty());
-        assert_eq!(bulk.check().unwrap_err().kind(), Code::InvalidArgument);
     }
 
     #[test]

@@ -5,10 +5,10 @@ use prost::Message as _;
 use tepui_engine::cell::{Cell, FamilyId, Row};
 use tepui_engine::io::SeededRng;
 
-use crate::bounded::Bounded;
 use crate::bulk::Bulk;
 use crate::filter::{Filter, WithFilter};
 use crate::frame::{Incoming, message_bytes};
+use crate::parts::{self, Repeats, Shape};
 use crate::regex::{Budget, Regex};
 use crate::sketch::{Sketch, ValueType};
 
@@ -58,13 +58,22 @@ pub fn request_frame(data: &[u8]) {
     let whole = whole.message();
     assert_eq!(whole, in_parts.message(), "wherever it is cut");
     if let Ok(message) = whole {
-        drop(Bounded::<WithFilter<v2::ReadRowsRequest>>::decode(message.clone()));
+        let _ = <WithFilter<v2::ReadRowsRequest>>::decode(message.clone());
+        if let Ok(write) = v2::MutateRowRequest::decode(message.clone()) {
+            assert!(parts::count(&message, &v2::MutateRowRequest::SHAPE) >= write.mutations.len());
+        }
+        if let Ok(read) = v2::ReadRowsRequest::decode(message.clone()) {
+            let rows = read.rows.unwrap_or_default();
+            let counted = parts::count(&message, &<WithFilter<v2::ReadRowsRequest>>::SHAPE);
+            assert_eq!(counted, rows.row_keys.len() + rows.row_ranges.len());
+        }
+        assert!(parts::count(&message, &Shape::All) <= 1 + message.len() / 2);
         let encoded = |message: &v2::MutateRowsRequest| message.encode_to_vec();
         // A number in a mutation may be none, and so not the same as itself.
         let plain = v2::MutateRowsRequest::decode(message.clone()).ok().as_ref().map(encoded);
         let bulk = Bulk::decode(message).ok();
         assert!(plain.is_none() || bulk.is_some(), "what is none to one is none to the other");
-        if let Some(bulk) = bulk.filter(|bulk| bulk.check().is_ok()) {
+        if let Some(bulk) = bulk {
             let rows: Vec<_> = bulk.rows().map(<[u8]>::to_vec).collect();
             let whole = bulk.decoded().ok();
             // Nested to the limit, what is decoded by itself may still be a message.

@@ -22,7 +22,6 @@
 
 pub mod activity;
 pub mod authorized_view;
-pub mod bounded;
 pub mod bulk;
 mod bulk_writes;
 pub mod changes;

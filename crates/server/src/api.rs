@@ -15,10 +15,8 @@ pub use googleapis_tonic_google_type::google::r#type::Expr;
 pub type Empty = ();
 
 /// Requests that are decoded with care; the same messages on the wire as in [`v2`]. A row filter is kept as the bytes
-/// that arrived: it is decoded, and refused where it must be, by `tepui_bigtable::filter`. Mutations, the keys and
-/// ranges of row sets, and tokens are counted before they are decoded.
+/// that arrived: it is decoded, and refused where it must be, by `tepui_bigtable::filter`. The entries of a bulk are decoded once it is let in.
 pub mod kept {
-    use tepui_bigtable::bounded::Bounded;
     use tepui_bigtable::filter::WithFilter;
 
     use super::v2;
@@ -46,15 +44,9 @@ pub mod kept {
     /// `google.bigtable.v2.ReadRowsResponse`.
     pub type ReadRowsResponse = tepui_bigtable::response::ReadRowsMessage;
     /// `google.bigtable.v2.ReadRowsRequest`.
-    pub type ReadRowsRequest = Bounded<WithFilter<v2::ReadRowsRequest>>;
+    pub type ReadRowsRequest = WithFilter<v2::ReadRowsRequest>;
     /// `google.bigtable.v2.CheckAndMutateRowRequest`.
-    pub type CheckAndMutateRowRequest = Bounded<WithFilter<v2::CheckAndMutateRowRequest>>;
-    /// `google.bigtable.v2.MutateRowRequest`.
-    pub type MutateRowRequest = Bounded<v2::MutateRowRequest>;
+    pub type CheckAndMutateRowRequest = WithFilter<v2::CheckAndMutateRowRequest>;
     /// `google.bigtable.v2.MutateRowsRequest`.
     pub type MutateRowsRequest = tepui_bigtable::bulk::Bulk;
-    /// `google.bigtable.v2.ReadChangeStreamRequest`.
-    pub type ReadChangeStreamRequest = Bounded<v2::ReadChangeStreamRequest>;
-    /// `google.bigtable.v2.ReadModifyWriteRowRequest`.
-    pub type ReadModifyWriteRowRequest = Bounded<v2::ReadModifyWriteRowRequest>;
 }

@@ -18,7 +18,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use tepui_bigtable::bounded::Bounded;
 use tepui_bigtable::bulk::Bulk;
 use tepui_bigtable::filter::WithFilter;
 use tokio::time::{Instant, Sleep};
@@ -108,12 +107,6 @@ impl<R: Addressed> Addressed for WithFilter<R> {
 impl Addressed for Bulk {
     fn address(&self) -> Address<'_> {
         self.head().address()
-    }
-}
-
-impl<R: Addressed> Addressed for Bounded<R> {
-    fn address(&self) -> Address<'_> {
-        self.unchecked().address()
     }
 }
 

@@ -26,7 +26,8 @@ use hyper::service::Service;
 use prost::Message;
 use tepui_bigtable::error::Error;
 use tepui_bigtable::frame::Framed;
-use tepui_bigtable::parts::{self, Shape};
+use tepui_bigtable::parts::{self, Repeats, Shape};
+use tepui_engine::io::Clock;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::server::NamedService;
 use tonic::{Response, Status};
@@ -178,10 +179,19 @@ impl<M: Framed + 'static> Made<M> {
         self.bytes
     }
 
-    /// An answer of them, which keeps this until they were taken.
-    pub fn keep(self, answer: Option<admission::Answer>) -> Messages<M> {
-        let piece = move |frame| {
-            let _kept = &answer;
+    /// An answer of them, which keeps this until they were taken, and is with its client since the last was asked for.
+    pub fn keep(
+        self,
+        mut answer: Option<admission::Answer>,
+        clock: &Arc<dyn Clock>,
+    ) -> Messages<M> {
+        let (clock, mut left) = (Arc::clone(clock), self.bytes);
+        let piece = move |frame: Bytes| {
+            left = left.saturating_sub(frame.len() as u64);
+            if let Some(answer) = &mut answer {
+                answer.keep(left);
+                answer.park(None, clock.monotonic_micros());
+            }
             Ok(Piece { frame, is_last: false })
         };
         let frames = Box::pin(futures::stream::iter(self.frames).map(piece));
@@ -256,19 +266,39 @@ pub fn no_rpc(path: &str) -> Answer {
     Ok(Status::unimplemented(what).into_http())
 }
 
-/// Takes in the message of a request, of which at most so many fields with a length may repeat.
+/// Takes in the message of a request, which may have so many fields with a length.
 pub async fn receive<M: Message + Default>(
     request: http::Request<GatedBody<impl Inbound>>,
     fields_max: usize,
 ) -> Result<Request<M>, Status> {
-    let (mut head, body) = head_of(request);
-    check_encoding(&head.headers)?;
-    head.headers = kept(head.headers);
-    let message = collect::message(body).await?;
+    let (head, message) = received(request).await?;
     if message.len() / FIELD_BYTES_MIN > fields_max {
         // The message itself is none of its fields.
         check_fields(parts::count(&message, &Shape::All) - 1, fields_max)?;
     }
+    decoded(head, message)
+}
+
+/// The same of one in which something repeats, for which there is room from then on.
+pub async fn receive_parts<M: Repeats>(
+    request: http::Request<GatedBody<impl Inbound>>,
+) -> Result<Request<M>, Status> {
+    let (head, message) = received(request).await?;
+    let bytes = M::decoded_bytes(&message).map_err(|error| from_error(&error))?;
+    head.hold.make_room_to_decode(bytes, M::LASTS).await?;
+    decoded(head, message)
+}
+
+async fn received(
+    request: http::Request<GatedBody<impl Inbound>>,
+) -> Result<(Head, Bytes), Status> {
+    let (mut head, body) = head_of(request);
+    check_encoding(&head.headers)?;
+    head.headers = kept(head.headers);
+    Ok((head, collect::message(body).await?))
+}
+
+fn decoded<M: Message + Default>(head: Head, message: Bytes) -> Result<Request<M>, Status> {
     let message = M::decode(message).map_err(|error| Status::internal(error.to_string()))?;
     Ok(Request { message, head })
 }
@@ -331,7 +361,7 @@ fn check_encoding(headers: &HeaderMap) -> Result<(), Status> {
 pub struct Unary<'a> {
     hold: Hold,
     recorder: &'a Recorder,
-    /// Where there is to be room for it before it is made.
+    /// That for it, where there was to be some before it was made.
     room: Option<admission::Answer>,
 }
 
@@ -341,48 +371,57 @@ impl<'a> Unary<'a> {
         Self { hold: request.body().hold().clone(), recorder, room: None }
     }
 
-    /// Waits for room before what may be large is made, for which nothing needs to be done that could be in vain.
+    /// Refuses a call whose answer may be large where its connection has left too much of such answers unread.
+    ///
+    /// # Errors
+    ///
+    /// RESOURCE_EXHAUSTED.
+    pub fn check(&self) -> Result<(), Status> {
+        self.hold.check_answers().map_err(|error| from_error(&error))
+    }
+
+    /// Carries out a call whose answer may be large once there is room for it, so that nothing is made in vain.
     ///
     /// # Errors
     ///
     /// RESOURCE_EXHAUSTED where other answers of the connection are not read.
-    pub async fn make_room(&mut self) -> Result<(), Status> {
-        self.room = self.hold.answer();
-        match &mut self.room {
-            Some(room) => room.make_room().await.map_err(|error| from_error(&error)),
-            None => Ok(()),
+    pub async fn in_room<M: Message>(
+        &mut self,
+        call: impl Future<Output = Result<Response<M>, Status>>,
+    ) -> Result<Response<M>, Status> {
+        let Some(mut room) = self.hold.answer() else { return call.await };
+        room.make_room().await.map_err(|error| from_error(&error))?;
+        let response = call.await?;
+        let bytes = response.get_ref().encoded_len() as u64;
+        if !admission::Answer::is_over_at_once(bytes) {
+            room.cover(bytes).await.map_err(|error| from_error(&error))?;
+            self.room = Some(room);
         }
+        Ok(response)
     }
 
     /// The answer.
-    pub async fn answer<M: Framed>(self, answered: Result<Response<M>, Status>) -> Answer {
-        let frame = answered.map(|response| response.map(M::into_frame));
-        let bytes = frame.as_ref().map_or(0, |response| response.get_ref().len() as u64);
-        if admission::Answer::is_over_at_once(bytes) {
-            return answer(frame, Reply::Message);
-        }
-        match Box::pin(self.charged(bytes)).await {
-            Ok(kept) => answer(frame, |frame| Reply::Kept(Some(frame), kept)),
-            Err(status) => Ok(status.into_http()),
-        }
-    }
-
-    async fn charged(self, bytes: u64) -> Result<Option<admission::Answer>, Status> {
-        let now = self.recorder.now_micros();
-        match self.room {
-            Some(mut room) => {
-                room.cover(bytes).await.map_err(|error| from_error(&error))?;
-                room.park(None, now);
-                Ok(Some(room))
-            }
-            None => {
-                let mut answer = self.hold.answer();
-                if let Some(answer) = &mut answer {
-                    answer.made(bytes, now);
+    pub fn answer<M: Framed>(self, answered: Result<Response<M>, Status>) -> Answer {
+        let Self { hold, recorder, room } = self;
+        answer(answered, |message| {
+            let frame = message.into_frame();
+            let bytes = frame.len() as u64;
+            let kept = match room {
+                Some(mut room) => {
+                    room.park(None, recorder.now_micros());
+                    Some(room)
                 }
-                Ok(answer)
+                None if admission::Answer::is_over_at_once(bytes) => None,
+                None => hold.answer().map(|mut answer| {
+                    answer.made(bytes, recorder.now_micros());
+                    answer
+                }),
+            };
+            match kept {
+                Some(kept) => Reply::Kept(Some(frame), kept),
+                None => Reply::Message(frame),
             }
-        }
+        })
     }
 }
 
@@ -410,7 +449,7 @@ pub enum Reply {
     /// One that is to be sent.
     Message(Bytes),
     /// The same, with what it keeps until it was sent.
-    Kept(Option<Bytes>, Option<admission::Answer>),
+    Kept(Option<Bytes>, admission::Answer),
     /// Those that are to be sent.
     Messages(Counted<Within<Frames>>),
     /// All was sent but that it is all.
@@ -652,14 +691,14 @@ mod tests {
         response.metadata_mut().insert("told", "x".parse().unwrap());
         let recorder = Recorder::new(Arc::default(), Arc::new(ManualClock::new(1)));
         let asked = request(vec![]);
-        let Ok(answer) = Unary::new(&asked, &recorder).answer(Ok(response)).await;
+        let Ok(answer) = Unary::new(&asked, &recorder).answer(Ok(response));
         assert_eq!(answer.headers()["told"], "x");
         assert!(!answer.body().is_end_stream());
         let answer = answer.into_body().collect().await.unwrap();
         assert_eq!(answer.trailers().unwrap()["grpc-status"], "0");
         assert_eq!(answer.to_bytes(), [0; HEADER_BYTES].as_slice());
         let refused = Err::<Response<MutateRowResponse>, _>(Status::not_found("no"));
-        let Ok(refused) = Unary::new(&asked, &recorder).answer(refused).await;
+        let Ok(refused) = Unary::new(&asked, &recorder).answer(refused);
         assert_eq!(refused.headers()["grpc-status"], "5");
         assert!(refused.into_body().is_end_stream());
     }
@@ -677,18 +716,23 @@ mod tests {
             let body = GatedBody::new(body, (gate, 1 << 20), hold);
             let asked = http::Request::new(body);
             let mut unary = Unary::new(&asked, &recorder);
-            if waits_for_room {
-                unary.make_room().await.unwrap();
-            }
             let large = PingAndWarmRequest { name: "n".repeat(bytes), ..Default::default() };
             let frame = large.clone().into_frame();
-            let Ok(answer) = unary.answer(Ok(Response::new(large))).await;
-            let kept = |bytes: usize| if bytes >= 1 << 20 { bytes as u64 } else { 0 };
-            assert_eq!(streams.figures().bytes, kept(frame.len()));
+            let mut answered = Ok(Response::new(large));
+            if waits_for_room {
+                answered = unary.in_room(std::future::ready(answered)).await;
+            }
+            let Ok(answer) = unary.answer(answered);
+            // But for the frame's header, of what there is room for before.
+            let is_kept = |held: u64| {
+                let bytes = if bytes >= 1 << 20 { frame.len() as u64 } else { 0 };
+                held <= bytes && held + HEADER_BYTES as u64 >= bytes
+            };
+            assert!(is_kept(streams.figures().bytes));
             assert_eq!(streams.figures().parked, u64::from(bytes >= 1 << 20), "it is seen");
             let mut body = answer.into_body();
             assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), frame);
-            assert_eq!(streams.figures().bytes, kept(frame.len()), "the transport has it");
+            assert!(is_kept(streams.figures().bytes), "the transport has it");
             let end = body.frame().await.unwrap().unwrap().into_trailers().unwrap();
             assert_eq!(end["grpc-status"], "0");
             assert_eq!(streams.figures().bytes, 0);
@@ -703,11 +747,17 @@ mod tests {
         let mut answer = streams.answer(Hold::default());
         answer.made(made.bytes(), 1);
         let bytes = made.bytes();
-        let mut body = streamed_by(made.keep(Some(answer)), Head::default()).await.into_body();
+        let clock = Arc::new(ManualClock::new(1));
+        let made = made.keep(Some(answer), &(Arc::clone(&clock) as Arc<dyn Clock>));
+        let mut body = streamed_by(made, Head::default()).await.into_body();
         for _ in 0..5 {
+            // A client that takes one after the other may take long for all of them.
+            clock.advance_micros(3_000_000);
             let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
             assert_eq!(frame, message.clone().into_frame());
             assert_eq!(streams.figures().bytes, bytes);
+            assert_eq!(streams.stuck(clock.monotonic_micros() + 1_000_000), 0);
+            assert_eq!(streams.stuck(clock.monotonic_micros() + 3_000_000), 1);
         }
         body.frame().await.unwrap().unwrap().into_trailers().unwrap();
         assert_eq!(streams.figures().bytes, 0);

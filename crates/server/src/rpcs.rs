@@ -4,6 +4,28 @@
 //! A supported RPC dispatches to the method `on_<rpc in snake case>` of its service; any other answers
 //! UNIMPLEMENTED with its name, and one that Bigtable has withdrawn with what to call instead.
 
+/// What is counted in the message of a request before it is decoded: many times its size could come of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counted {
+    /// All fields that have a length.
+    Fields,
+    /// The parts that its type names (`tepui_bigtable::parts`).
+    Parts,
+    /// Nothing.
+    Nothing,
+}
+
+/// What an answer of one message takes of the room for answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// It is small.
+    Little,
+    /// It may be large, and what is made of it goes out, unless its connection has left too much of that unread.
+    Perhaps,
+    /// It is waited for before the answer is made.
+    Before,
+}
+
 /// One RPC.
 #[derive(Debug, Clone, Copy)]
 pub struct Rpc {
@@ -19,8 +41,10 @@ pub struct Rpc {
     pub takes_stream: bool,
     /// Whether it is served.
     pub supported: bool,
-    /// Whether the fields of its request are counted before it is decoded. Otherwise it counts what may repeat by itself, or nothing does.
-    pub counts_fields: bool,
+    /// What is counted in its request before it is decoded.
+    pub counted: Counted,
+    /// What its answer takes.
+    pub room: Room,
     /// For one that Bigtable itself has withdrawn: what to call instead.
     pub instead: Option<&'static str>,
 }
@@ -46,7 +70,8 @@ const fn served(name: &'static str, input: &'static str, output: &'static str) -
         streams: false,
         takes_stream: false,
         supported: true,
-        counts_fields: true,
+        counted: Counted::Fields,
+        room: Room::Little,
         instead: None,
     }
 }
@@ -59,14 +84,30 @@ const fn not_yet(name: &'static str, input: &'static str, output: &'static str) 
         streams: false,
         takes_stream: false,
         supported: false,
-        counts_fields: true,
+        counted: Counted::Fields,
+        room: Room::Little,
         instead: None,
     }
 }
 
-/// One whose request counts by itself what may repeat in it; or nothing does, and what is in it may look as if it did.
+/// One whose request knows what may repeat in it.
+const fn repeating(rpc: Rpc) -> Rpc {
+    Rpc { counted: Counted::Parts, ..rpc }
+}
+
+/// One in whose request nothing repeats but what looks like fields.
 const fn uncounted(rpc: Rpc) -> Rpc {
-    Rpc { counts_fields: false, ..rpc }
+    Rpc { counted: Counted::Nothing, ..rpc }
+}
+
+/// One whose answer may be large, and is made once there is room for it.
+const fn large(rpc: Rpc) -> Rpc {
+    Rpc { room: Room::Before, ..rpc }
+}
+
+/// One whose answer may be large, and that goes out when it is made.
+const fn perhaps_large(rpc: Rpc) -> Rpc {
+    Rpc { room: Room::Perhaps, ..rpc }
 }
 
 /// Not served by anybody any more: its answer names what to call instead.
@@ -116,29 +157,29 @@ pub const SERVICES: &[Service] = &[
 ];
 
 const DATA: &[Rpc] = &[
-    streaming(uncounted(served("ReadRows", "kept::ReadRowsRequest", "kept::ReadRowsResponse"))),
+    streaming(repeating(served("ReadRows", "kept::ReadRowsRequest", "kept::ReadRowsResponse"))),
     streaming(served("SampleRowKeys", "kept::SampleRowKeysRequest", "v2::SampleRowKeysResponse")),
-    uncounted(served("MutateRow", "kept::MutateRowRequest", "v2::MutateRowResponse")),
-    streaming(uncounted(served("MutateRows", "kept::MutateRowsRequest", "v2::MutateRowsResponse"))),
-    uncounted(served(
+    repeating(served("MutateRow", "v2::MutateRowRequest", "v2::MutateRowResponse")),
+    streaming(repeating(served("MutateRows", "kept::MutateRowsRequest", "v2::MutateRowsResponse"))),
+    repeating(served(
         "CheckAndMutateRow",
         "kept::CheckAndMutateRowRequest",
         "v2::CheckAndMutateRowResponse",
     )),
     served("PingAndWarm", "v2::PingAndWarmRequest", "v2::PingAndWarmResponse"),
-    uncounted(served(
+    perhaps_large(repeating(served(
         "ReadModifyWriteRow",
-        "kept::ReadModifyWriteRowRequest",
+        "v2::ReadModifyWriteRowRequest",
         "v2::ReadModifyWriteRowResponse",
-    )),
+    ))),
     streaming(served(
         "GenerateInitialChangeStreamPartitions",
         "v2::GenerateInitialChangeStreamPartitionsRequest",
         "v2::GenerateInitialChangeStreamPartitionsResponse",
     )),
-    streaming(uncounted(served(
+    streaming(repeating(served(
         "ReadChangeStream",
-        "kept::ReadChangeStreamRequest",
+        "v2::ReadChangeStreamRequest",
         "v2::ReadChangeStreamResponse",
     ))),
     not_yet("PrepareQuery", "v2::PrepareQueryRequest", "v2::PrepareQueryResponse"),
@@ -163,18 +204,22 @@ const TABLES: &[Rpc] = &[
         ),
         "RestoreTable",
     ),
-    served("ListTables", "admin::ListTablesRequest", "spelled_out::ListTablesResponse"),
-    served("GetTable", "admin::GetTableRequest", "spelled_out::Table"),
+    large(served("ListTables", "admin::ListTablesRequest", "spelled_out::ListTablesResponse")),
+    perhaps_large(served("GetTable", "admin::GetTableRequest", "spelled_out::Table")),
     served("UpdateTable", "spelled_out::UpdateTableRequest", "longrunning::Operation"),
     served("DeleteTable", "admin::DeleteTableRequest", "Empty"),
     served("UndeleteTable", "admin::UndeleteTableRequest", "longrunning::Operation"),
     served("CreateAuthorizedView", "admin::CreateAuthorizedViewRequest", "longrunning::Operation"),
-    served(
+    large(served(
         "ListAuthorizedViews",
         "admin::ListAuthorizedViewsRequest",
         "admin::ListAuthorizedViewsResponse",
-    ),
-    served("GetAuthorizedView", "admin::GetAuthorizedViewRequest", "admin::AuthorizedView"),
+    )),
+    perhaps_large(served(
+        "GetAuthorizedView",
+        "admin::GetAuthorizedViewRequest",
+        "admin::AuthorizedView",
+    )),
     served("UpdateAuthorizedView", "admin::UpdateAuthorizedViewRequest", "longrunning::Operation"),
     served("DeleteAuthorizedView", "admin::DeleteAuthorizedViewRequest", "Empty"),
     served("ModifyColumnFamilies", "admin::ModifyColumnFamiliesRequest", "spelled_out::Table"),
@@ -199,7 +244,7 @@ const TABLES: &[Rpc] = &[
     served("GetBackup", "admin::GetBackupRequest", "admin::Backup"),
     served("UpdateBackup", "admin::UpdateBackupRequest", "admin::Backup"),
     served("DeleteBackup", "admin::DeleteBackupRequest", "Empty"),
-    served("ListBackups", "admin::ListBackupsRequest", "admin::ListBackupsResponse"),
+    large(served("ListBackups", "admin::ListBackupsRequest", "admin::ListBackupsResponse")),
     served("RestoreTable", "admin::RestoreTableRequest", "longrunning::Operation"),
     served("CopyBackup", "admin::CopyBackupRequest", "longrunning::Operation"),
     served("GetIamPolicy", "iam::GetIamPolicyRequest", "iam::Policy"),
@@ -209,29 +254,33 @@ const TABLES: &[Rpc] = &[
         "iam::TestIamPermissionsRequest",
         "iam::TestIamPermissionsResponse",
     ),
-    uncounted(served(
+    uncounted(perhaps_large(served(
         "CreateSchemaBundle",
         "admin::CreateSchemaBundleRequest",
         "longrunning::Operation",
-    )),
-    uncounted(served(
+    ))),
+    uncounted(perhaps_large(served(
         "UpdateSchemaBundle",
         "admin::UpdateSchemaBundleRequest",
         "longrunning::Operation",
-    )),
-    served("GetSchemaBundle", "admin::GetSchemaBundleRequest", "admin::SchemaBundle"),
-    served(
+    ))),
+    large(served("GetSchemaBundle", "admin::GetSchemaBundleRequest", "admin::SchemaBundle")),
+    large(served(
         "ListSchemaBundles",
         "admin::ListSchemaBundlesRequest",
         "admin::ListSchemaBundlesResponse",
-    ),
+    )),
     served("DeleteSchemaBundle", "admin::DeleteSchemaBundleRequest", "Empty"),
 ];
 
 const INSTANCES: &[Rpc] = &[
     served("CreateInstance", "instances::CreateInstanceRequest", "longrunning::Operation"),
-    served("GetInstance", "admin::GetInstanceRequest", "instances::Instance"),
-    served("ListInstances", "admin::ListInstancesRequest", "instances::ListInstancesResponse"),
+    perhaps_large(served("GetInstance", "admin::GetInstanceRequest", "instances::Instance")),
+    large(served(
+        "ListInstances",
+        "admin::ListInstancesRequest",
+        "instances::ListInstancesResponse",
+    )),
     served("UpdateInstance", "instances::Instance", "instances::Instance"),
     served(
         "PartialUpdateInstance",
@@ -241,13 +290,17 @@ const INSTANCES: &[Rpc] = &[
     served("DeleteInstance", "admin::DeleteInstanceRequest", "Empty"),
     served("CreateCluster", "admin::CreateClusterRequest", "longrunning::Operation"),
     served("GetCluster", "admin::GetClusterRequest", "admin::Cluster"),
-    served("ListClusters", "admin::ListClustersRequest", "admin::ListClustersResponse"),
+    large(served("ListClusters", "admin::ListClustersRequest", "admin::ListClustersResponse")),
     served("UpdateCluster", "admin::Cluster", "longrunning::Operation"),
     served("PartialUpdateCluster", "admin::PartialUpdateClusterRequest", "longrunning::Operation"),
     served("DeleteCluster", "admin::DeleteClusterRequest", "Empty"),
     served("CreateAppProfile", "admin::CreateAppProfileRequest", "admin::AppProfile"),
-    served("GetAppProfile", "admin::GetAppProfileRequest", "admin::AppProfile"),
-    served("ListAppProfiles", "admin::ListAppProfilesRequest", "admin::ListAppProfilesResponse"),
+    perhaps_large(served("GetAppProfile", "admin::GetAppProfileRequest", "admin::AppProfile")),
+    large(served(
+        "ListAppProfiles",
+        "admin::ListAppProfilesRequest",
+        "admin::ListAppProfilesResponse",
+    )),
     served("UpdateAppProfile", "admin::UpdateAppProfileRequest", "longrunning::Operation"),
     served("DeleteAppProfile", "admin::DeleteAppProfileRequest", "Empty"),
     served("GetIamPolicy", "iam::GetIamPolicyRequest", "iam::Policy"),
@@ -257,7 +310,11 @@ const INSTANCES: &[Rpc] = &[
         "iam::TestIamPermissionsRequest",
         "iam::TestIamPermissionsResponse",
     ),
-    served("ListHotTablets", "admin::ListHotTabletsRequest", "admin::ListHotTabletsResponse"),
+    large(served(
+        "ListHotTablets",
+        "admin::ListHotTabletsRequest",
+        "admin::ListHotTabletsResponse",
+    )),
     not_yet("CreateLogicalView", "admin::CreateLogicalViewRequest", "longrunning::Operation"),
     not_yet("GetLogicalView", "admin::GetLogicalViewRequest", "admin::LogicalView"),
     not_yet(
@@ -290,15 +347,23 @@ const INSTANCES: &[Rpc] = &[
 ];
 
 const OPERATIONS: &[Rpc] = &[
-    served(
+    large(served(
         "ListOperations",
         "longrunning::ListOperationsRequest",
         "longrunning::ListOperationsResponse",
-    ),
-    served("GetOperation", "longrunning::GetOperationRequest", "longrunning::Operation"),
+    )),
+    perhaps_large(served(
+        "GetOperation",
+        "longrunning::GetOperationRequest",
+        "longrunning::Operation",
+    )),
     served("DeleteOperation", "longrunning::DeleteOperationRequest", "Empty"),
     served("CancelOperation", "longrunning::CancelOperationRequest", "Empty"),
-    served("WaitOperation", "longrunning::WaitOperationRequest", "longrunning::Operation"),
+    perhaps_large(served(
+        "WaitOperation",
+        "longrunning::WaitOperationRequest",
+        "longrunning::Operation",
+    )),
 ];
 
 #[cfg(test)]

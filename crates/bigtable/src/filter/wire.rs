@@ -314,8 +314,7 @@ mod tests {
             let tag = v2::CheckAndMutateRowRequest::FILTER_TAG;
             prost::encoding::bytes::encode(tag, &vec![7; 20_000], &mut request);
         }
-        type Bounded = crate::bounded::Bounded<WithFilter<v2::CheckAndMutateRowRequest>>;
-        let filter = Bounded::decode(&*request).unwrap().checked().unwrap().filter;
+        let filter = WithFilter::<v2::CheckAndMutateRowRequest>::decode(&*request).unwrap().filter;
         assert_eq!(filter.unwrap().len(), FILTER_BYTES_MAX + 1);
     }
 

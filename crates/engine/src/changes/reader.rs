@@ -261,9 +261,9 @@ impl ChangeReader {
         // A segment that is being written is read as far as it was known to be written.
         let tail = if segment.sealed { Tail::Sealed } else { Tail::MayBeTorn };
         let files = core.env.files.as_ref();
-        let mut reader = SegmentReader::open(files, &core.layout.log(), segment.id, tail)?;
         // What is laid out behind that is cut off when the segment ends, maybe while it is read.
-        reader.end_at(segment.bytes);
+        let (dir, end) = (core.layout.log(), segment.bytes);
+        let mut reader = SegmentReader::open_to(files, &dir, segment.id, tail, end)?;
         let left_at = self.segment.filter(|(id, _)| *id == segment.id).map(|(_, offset)| offset);
         if let Some(offset) = left_at.or_else(|| segment.offset_after(self.position)) {
             reader.seek(offset);

@@ -93,18 +93,36 @@ impl SegmentReader {
     /// Opens segment `id` of a directory.
     pub fn open(files: &dyn Files, dir: &Path, id: u64, tail: Tail) -> Result<Self> {
         let path = dir.join(segment_name(id));
-        Self::over(files.open(&path)?, path, id, tail)
+        Self::over(files.open(&path)?, path, id, tail, u64::MAX)
+    }
+
+    /// The same of one that is taken to end at `end`, behind a record, if it does not end before.
+    pub(crate) fn open_to(
+        files: &dyn Files,
+        dir: &Path,
+        id: u64,
+        tail: Tail,
+        end: u64,
+    ) -> Result<Self> {
+        let path = dir.join(segment_name(id));
+        Self::over(files.open(&path)?, path, id, tail, end)
     }
 
     /// Opens the segment that an earlier process was writing, as the device has it. Where a sync of that process
     /// failed, the page cache may show what the device does not have, and take it for written.
     pub fn open_left(files: &dyn Files, dir: &Path, id: u64) -> Result<Self> {
         let path = dir.join(segment_name(id));
-        Self::over(files.open_immutable(&path)?, path, id, Tail::MayBeTorn)
+        Self::over(files.open_immutable(&path)?, path, id, Tail::MayBeTorn, u64::MAX)
     }
 
-    fn over(file: Arc<dyn RandomFile>, path: PathBuf, id: u64, tail: Tail) -> Result<Self> {
-        let reader = RecordReader::open(file, MAGIC, id, tail)?;
+    fn over(
+        file: Arc<dyn RandomFile>,
+        path: PathBuf,
+        id: u64,
+        tail: Tail,
+        end: u64,
+    ) -> Result<Self> {
+        let reader = RecordReader::open_to(file, MAGIC, id, tail, end)?;
         Ok(Self { path, reader })
     }
 
@@ -136,11 +154,6 @@ impl SegmentReader {
     /// Goes on at `offset`, where a record starts.
     pub(crate) fn seek(&mut self, offset: u64) {
         self.reader.seek(offset);
-    }
-
-    /// Takes the file to end at this offset, behind a record, if it does not end before.
-    pub(crate) fn end_at(&mut self, offset: u64) {
-        self.reader.end_at(offset);
     }
 
     /// Where the file ended, once [`Self::next_record`] has returned `None`.

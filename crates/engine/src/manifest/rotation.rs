@@ -27,7 +27,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::journal::{Contents, DRAFT_SUFFIX, Journal, Magic, Record};
+use super::journal::{Contents, DRAFT_SUFFIX, Journal, Magic, Record, Tail};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Files;
 
@@ -196,6 +196,14 @@ impl RotatingJournal {
             None => Found::Damaged(series.path(dir, newest)),
             Some((id, path, mut contents)) => {
                 let state = read(&path, std::mem::take(&mut contents.records))?;
+                if contents.tail == Tail::Bad {
+                    tracing::warn!(
+                        path = %path.display(),
+                        bytes = contents.valid_len,
+                        "what follows these bytes of the file does not verify and is cut off: a change that a crash interrupted, and that nobody was told is \
+                         done, unless the disk has lost more"
+                    );
+                }
                 settle(files.as_ref(), dir, series, &path, id, &contents, &ids)?;
                 Found::State(state)
             }

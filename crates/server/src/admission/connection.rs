@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use futures::future::BoxFuture;
 use futures::task::AtomicWaker;
+use tepui_bigtable::error::Result;
 use tepui_bigtable::turn::others_first;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -26,6 +27,9 @@ use crate::placement::Seat;
 pub struct Connection {
     /// What they are charged to.
     streams: Arc<Streams>,
+    /// Bytes of answers of it that were made, for which there was no room, and that its client has not taken; and how many there may be.
+    pub(super) uncovered: AtomicU64,
+    share_bytes: u64,
     /// What its answers may still take of the budget.
     pub(super) answers: Arc<Semaphore>,
     /// What each of them is expected to begin with, and whose turn it is to try with less.
@@ -38,12 +42,14 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection whose answers may take this many units of the budget.
-    pub(super) fn new(streams: Arc<Streams>, answer_units: u32, expected: Expected) -> Arc<Self> {
+    /// A connection whose answers may take this many units of the budget, which are so many bytes.
+    pub(super) fn new(streams: Arc<Streams>, answer_units: u32, share_bytes: u64) -> Arc<Self> {
         Arc::new(Self {
+            uncovered: AtomicU64::new(0),
+            share_bytes,
             streams,
             answers: Arc::new(Semaphore::new(answer_units as usize)),
-            expected,
+            expected: Expected::first(share_bytes),
             turn: Arc::new(Semaphore::new(1)),
             requests_waiting: AtomicU64::new(0),
             closed: AtomicBool::new(false),
@@ -54,6 +60,14 @@ impl Connection {
     /// An answer to a request of it that holds this.
     pub(super) fn answer(&self, hold: Hold) -> Answer {
         self.streams.answer(hold)
+    }
+
+    /// Refuses what may have a large answer while such answers, for which there was no room, are not taken.
+    pub(super) fn check_answers(&self) -> Result<()> {
+        if self.uncovered.load(Ordering::Relaxed) >= self.share_bytes {
+            return Err(self.streams.refuse());
+        }
+        self.streams.check_uncovered()
     }
 
     /// Ends the connection and with it all its requests, whatever its client does.

@@ -6,7 +6,7 @@
 //! its connection may be closed ([`Streams::relieve`](super::Streams::relieve)).
 //!
 //! Small messages have a part of the budget of their own, so that they never wait behind large ones. So has what messages of many small
-//! parts are decoded into, which is known once they have come: who waits for that has the rest, and nobody waits for anything with it.
+//! parts are decoded into, which is known once they have come: who waits for that has the rest, and whoever has it waits for no room of requests.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -46,7 +46,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(500);
 pub struct Gate {
     small: Arc<Pool>,
     large: Arc<Pool>,
-    /// What messages are decoded into, beyond half of their bytes.
+    /// What messages are decoded into, beyond half of their bytes; where that is kept until the answer was taken, which may be long, and where not.
+    lasting: Arc<Pool>,
     decoded: Arc<Pool>,
     message_bytes_max: u64,
     waiting: AtomicU64,
@@ -132,7 +133,8 @@ impl Gate {
         Self {
             small,
             large,
-            decoded: pool(decoded_bytes),
+            lasting: pool(decoded_bytes / 2),
+            decoded: pool(decoded_bytes / 2),
             message_bytes_max: largest.min(message_bytes_max),
             waiting: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -159,8 +161,8 @@ impl Gate {
     }
 
     /// Its parts, of which each request has room in one.
-    pub(super) fn pools(&self) -> [&Pool; 3] {
-        [&self.small, &self.large, &self.decoded]
+    pub(super) fn pools(&self) -> [&Pool; 4] {
+        [&self.small, &self.large, &self.lasting, &self.decoded]
     }
 
     fn pool(&self, message_bytes: u64) -> &Arc<Pool> {
@@ -302,12 +304,13 @@ impl Hold {
         Self(Arc::new(Held { gate, connection, deadline, ..Held::default() }))
     }
 
-    /// Makes room for what the message is decoded into, of so many bytes, beyond half of its own, for which it has room already.
+    /// Makes room for what the message is decoded into, of so many bytes, beyond half of its own, for which it has room already. What `lasts`
+    /// until the answer was taken has a part of its own.
     ///
     /// # Errors
     ///
-    /// RESOURCE_EXHAUSTED where there is none in time.
-    pub async fn make_room_to_decode(&self, bytes: u64) -> Result<(), Status> {
+    /// RESOURCE_EXHAUSTED where there is none in time, DEADLINE_EXCEEDED where the client does not wait for so long.
+    pub async fn make_room_to_decode(&self, bytes: u64, lasts: bool) -> Result<(), Status> {
         let Some(gate) = self.0.gate.as_ref().filter(|_| bytes > DECODED_FREE_BYTES) else {
             return Ok(());
         };
@@ -316,11 +319,17 @@ impl Hold {
         if beyond <= DECODED_FREE_BYTES {
             return Ok(());
         }
-        let pool = &gate.decoded;
+        let pool = if lasts { &gate.lasting } else { &gate.decoded };
         let units = units(beyond).min(pool.units);
         let room = match pool.try_take(units) {
             Some(room) => room,
-            None => gate.wait(pool, units).await?,
+            None => match self.deadline() {
+                Some(deadline) => tokio::select! {
+                    room = gate.wait(pool, units) => room?,
+                    () = deadline.timer() => return Err(passed()),
+                },
+                None => gate.wait(pool, units).await?,
+            },
         };
         self.0.rooms().decoded = Some(room);
         Ok(())
@@ -334,6 +343,11 @@ impl Hold {
     /// Its answer, where it came by a connection.
     pub fn answer(&self) -> Option<Answer> {
         self.connection().map(|connection| connection.answer(self.clone()))
+    }
+
+    /// Refuses one whose answer may be large where its connection, or all of them, have left too much of such answers.
+    pub fn check_answers(&self) -> Result<(), Error> {
+        self.connection().map_or(Ok(()), |connection| connection.check_answers())
     }
 
     /// Until when its client waits.

@@ -19,7 +19,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -59,6 +59,10 @@ pub struct Streams {
     waiting: AtomicU64,
     /// Bytes of messages that were made and not taken.
     bytes: Arc<AtomicU64>,
+    /// Bytes of answers that were made for which there was no room.
+    uncovered: AtomicU64,
+    /// Something was refused for them since this was asked last.
+    was_short: AtomicBool,
     /// Answers that are parked, or were, or wait for room.
     parked: Arc<Mutex<HashMap<u64, Weak<Slot>>>>,
     next: AtomicU64,
@@ -125,6 +129,8 @@ impl Streams {
             units_max,
             waiting: AtomicU64::new(0),
             bytes: Arc::default(),
+            uncovered: AtomicU64::new(0),
+            was_short: AtomicBool::new(false),
             parked: Arc::default(),
             next: AtomicU64::new(0),
             suspended: AtomicU64::new(0),
@@ -136,8 +142,8 @@ impl Streams {
     /// A new connection.
     pub(crate) fn connection(self: &Arc<Self>) -> Arc<Connection> {
         let units = (self.units_max / ANSWERS_PER_CONNECTION_PART).max(1);
-        let expected = Expected::first(u64::from(units) * UNIT_BYTES);
-        Connection::new(Arc::clone(self), units, expected)
+        let share_bytes = u64::from(units) * UNIT_BYTES;
+        Connection::new(Arc::clone(self), units, share_bytes)
     }
 
     /// An answer to a request that holds this; one that came by no connection counts as alone on its own. It keeps the
@@ -153,6 +159,7 @@ impl Streams {
             slot: None,
             last_bytes: 0,
             behind_bytes: 0,
+            uncovered_bytes: 0,
         }
     }
 
@@ -201,7 +208,10 @@ impl Streams {
             }
         }
         let share = (self.units_max / ANSWERS_PER_CONNECTION_PART) as usize;
-        if self.waiting.load(Ordering::Relaxed) > 0 && self.units.available_permits() < share {
+        let is_short = self.was_short.swap(false, Ordering::Relaxed);
+        if is_short
+            || self.waiting.load(Ordering::Relaxed) > 0 && self.units.available_permits() < share
+        {
             return self.close_one(stuck.into_iter());
         }
         let left: HashSet<_> =
@@ -216,6 +226,32 @@ impl Streams {
                 return self.close_one(kept.into_iter());
             }
         }
+    }
+
+    /// Refuses what may have a large answer while those for which there was no room are as many as all that there is.
+    pub(super) fn check_uncovered(&self) -> Result<()> {
+        if self.uncovered.load(Ordering::Relaxed) < u64::from(self.units_max) * UNIT_BYTES {
+            return Ok(());
+        }
+        self.was_short.store(true, Ordering::Relaxed);
+        Err(self.refuse())
+    }
+
+    pub(super) fn refuse(&self) -> Error {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        let what = "other answers of this connection, which its client does not read, hold the memory that it may have; \
+                    read them, or use another connection";
+        Error::overloaded(what, RETRY_AFTER)
+    }
+
+    /// Answers whose clients do not go on by this time.
+    #[cfg(test)]
+    pub(crate) fn stuck(&self, now: u64) -> usize {
+        let is_stuck = |slot: &Arc<Slot>| {
+            let parked = lock(&slot.state);
+            parked.waits && now.saturating_sub(parked.since) >= parked.patience()
+        };
+        self.slots().iter().filter(|slot| is_stuck(slot)).count()
     }
 
     /// Closes the connection whose answers hold most; each has its own.
@@ -239,7 +275,7 @@ pub(super) struct Expected(AtomicU64);
 
 impl Expected {
     /// Of a connection that may have so many bytes, before its first read.
-    fn first(share_bytes: u64) -> Self {
+    pub(super) fn first(share_bytes: u64) -> Self {
         Self(AtomicU64::new((share_bytes / FIRST_MESSAGES_PART).max(MESSAGE_BYTES_MIN)))
     }
 
@@ -306,6 +342,8 @@ pub struct Answer {
     last_bytes: u64,
     /// Bytes of the messages behind the one that the transport has, where the next of them is whole.
     behind_bytes: u64,
+    /// Bytes of an answer that is made, for which there was no room.
+    uncovered_bytes: u64,
 }
 
 impl Answer {
@@ -493,10 +531,7 @@ impl Answer {
     }
 
     fn refuse(&self) -> Error {
-        self.streams.refused.fetch_add(1, Ordering::Relaxed);
-        let what = "other answers of this connection, which its client does not read, hold the memory that it may have; \
-                    read them, or use another connection";
-        Error::overloaded(what, RETRY_AFTER)
+        self.streams.refuse()
     }
 
     /// Whether an answer that is one message of so many bytes is over as soon as that is made: who makes it says so, and it is let go of
@@ -520,18 +555,24 @@ impl Answer {
 
     /// A message is with the client from now on. A read is put aside until its client asks for more.
     pub fn park(&mut self, rows: Option<ReadRows>, now: u64) {
-        let bytes = self.charge.as_ref().map_or(0, |charge| charge.bytes);
+        let bytes = self.charge.as_ref().map_or(self.uncovered_bytes, |charge| charge.bytes);
         let behind_bytes = self.behind_bytes;
         *lock(&self.slot().state) =
             Parked { waits: true, rows, since: now, bytes, behind_bytes, suspended: false };
     }
 
-    /// All of the answer is made, of so many bytes, and with its client from now on. It goes out whether there is room for it or not, as where
-    /// what was asked for is done: it is bounded by the request's room, which it keeps.
+    /// All of the answer is made, of so many bytes, and with its client from now on. It goes out whether there is room for it or not, since what
+    /// was asked for is done: while there is too much of that, nothing more is begun ([`Hold::check_answers`]).
     pub fn made(&mut self, bytes: u64, now: u64) {
         // No read begins with it.
         self.last_bytes = bytes;
-        self.covers(bytes);
+        if !self.covers(bytes) {
+            for count in [&self.connection.uncovered, &self.streams.uncovered, &self.streams.bytes]
+            {
+                count.fetch_add(bytes, Ordering::Relaxed);
+            }
+            self.uncovered_bytes = bytes;
+        }
         self.park(None, now);
     }
 
@@ -543,6 +584,12 @@ impl Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
+        if self.uncovered_bytes > 0 {
+            for count in [&self.connection.uncovered, &self.streams.uncovered, &self.streams.bytes]
+            {
+                count.fetch_sub(self.uncovered_bytes, Ordering::Relaxed);
+            }
+        }
         if let Some((id, _)) = &self.slot {
             lock(&self.streams.parked).remove(id);
         }

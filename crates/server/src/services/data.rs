@@ -6,7 +6,6 @@ use std::sync::Arc;
 use http::HeaderMap;
 use prost::Message as _;
 use tepui_bigtable::authorized_view::AuthorizedView;
-use tepui_bigtable::bounded::{Bounded, Repeats};
 use tepui_bigtable::chunk::LargeRows;
 use tepui_bigtable::error::{Error, Result as TepuiResult, Shown};
 use tepui_bigtable::frame::Framed;
@@ -25,14 +24,15 @@ use crate::api::session::{ClientConfiguration, GetClientConfigurationRequest};
 use crate::api::v2::mutate_rows_response::Entry;
 use crate::api::v2::{
     CheckAndMutateRowResponse, GenerateInitialChangeStreamPartitionsRequest,
-    GenerateInitialChangeStreamPartitionsResponse, MutateRowResponse, MutateRowsResponse,
-    PingAndWarmRequest, PingAndWarmResponse, ReadChangeStreamResponse, ReadModifyWriteRowResponse,
+    GenerateInitialChangeStreamPartitionsResponse, MutateRowRequest, MutateRowResponse,
+    MutateRowsResponse, PingAndWarmRequest, PingAndWarmResponse, ReadChangeStreamRequest,
+    ReadChangeStreamResponse, ReadModifyWriteRowRequest, ReadModifyWriteRowResponse,
     SampleRowKeysResponse,
 };
 use crate::call::{Address, Addressed};
 use crate::catalog::authorized_views::AuthorizedViews;
 use crate::change_streams::ChangeStreams;
-use crate::grpc::{Head, Made, Messages, Request};
+use crate::grpc::{Made, Messages, Request};
 use crate::instances::Instances;
 use crate::instances::profiles::Access;
 use crate::large;
@@ -111,11 +111,11 @@ impl DataService {
         mut answer: Answer,
     ) -> Result<Messages<M>, Status> {
         if Answer::is_over_at_once(made.bytes()) {
-            return Ok(made.keep(None));
+            return Ok(made.keep(None, &self.clock));
         }
         answer.cover(made.bytes()).await.map_err(|error| from_error(&error))?;
         answer.park(None, self.clock.monotonic_micros());
-        Ok(made.keep(Some(answer)))
+        Ok(made.keep(Some(answer), &self.clock))
     }
 
     fn find(&self, asked: Address<'_>, access: Access) -> TepuiResult<Target> {
@@ -150,7 +150,6 @@ impl DataService {
         request: Request<kept::ReadRowsRequest>,
     ) -> Result<Response<Messages<kept::ReadRowsResponse>>, Status> {
         let (head, request) = request.into_parts();
-        let request = decoded(&head, request).await?;
         let target = self.target(&request, Access::Read).await?;
         let large_rows = large_rows(&head.headers);
         let rows = target.table.read_rows_encoded(&request, large_rows, target.view());
@@ -186,11 +185,10 @@ impl DataService {
 
     pub(super) async fn on_mutate_row(
         &self,
-        request: Request<kept::MutateRowRequest>,
+        request: Request<MutateRowRequest>,
     ) -> Result<Response<MutateRowResponse>, Status> {
         let large = large::hold_of(&request);
         let (head, request) = request.into_parts();
-        let request = decoded(&head, request).await?;
         let target = self.target_of(&request, &request.row_key, Access::Write).await?;
         let work = move || async move { target.table.mutate_row(request, target.view()).await };
         large::carry_out(large, work).await?.map_err(|error| from_error(&error))?;
@@ -203,8 +201,6 @@ impl DataService {
     ) -> Result<Response<Messages<MutateRowsResponse>>, Status> {
         let large = large::hold_of(&request);
         let (head, request) = request.into_parts();
-        request.check().map_err(|error| from_error(&error))?;
-        head.hold.make_room_to_decode(request.decoded_bytes()).await?;
         let target = self.target(&request, Access::Write).await?;
         let count = request.entry_count();
         let work = move || async move {
@@ -229,7 +225,7 @@ impl DataService {
             answer.made(made.bytes(), self.clock.monotonic_micros());
             answer
         });
-        Ok(head.answer(made.keep(answer)))
+        Ok(head.answer(made.keep(answer, &self.clock)))
     }
 
     pub(super) async fn on_check_and_mutate_row(
@@ -238,7 +234,6 @@ impl DataService {
     ) -> Result<Response<CheckAndMutateRowResponse>, Status> {
         let large = large::hold_of(&request);
         let (head, request) = request.into_parts();
-        let request = decoded(&head, request).await?;
         let row = &request.request.row_key;
         let target = self.target_of(&request, row, Access::Transaction).await?;
         let work = move || async move {
@@ -250,11 +245,10 @@ impl DataService {
 
     pub(super) async fn on_read_modify_write_row(
         &self,
-        request: Request<kept::ReadModifyWriteRowRequest>,
+        request: Request<ReadModifyWriteRowRequest>,
     ) -> Result<Response<ReadModifyWriteRowResponse>, Status> {
         let large = large::hold_of(&request);
         let (head, request) = request.into_parts();
-        let request = decoded(&head, request).await?;
         let target = self.target_of(&request, &request.row_key, Access::Transaction).await?;
         let work = move || async move {
             target.table.read_modify_write_row(&request, target.view()).await
@@ -290,11 +284,10 @@ impl DataService {
 
     pub(super) async fn on_read_change_stream(
         &self,
-        request: Request<kept::ReadChangeStreamRequest>,
+        request: Request<ReadChangeStreamRequest>,
     ) -> Result<Response<Messages<ReadChangeStreamResponse>>, Status> {
         let answer = self.streams.answer(request.hold().clone());
-        let (head, request) = request.into_parts();
-        let request = decoded(&head, request).await?;
+        let request = request.into_inner();
         self.allow(&request.table_name, &request.app_profile_id, Access::ChangeStream)?;
         // All clusters are this server, and a stream is that of one: a change is said to come from it.
         let cluster = self.instances.cluster(&request.table_name, &request.app_profile_id);
@@ -315,13 +308,6 @@ impl DataService {
         self.allow(&request.name, &request.app_profile_id, Access::Read)?;
         Ok(Response::new(PingAndWarmResponse {}))
     }
-}
-
-/// The whole of a request, once it is known that it is within its limits and there is room for it.
-async fn decoded<M: Repeats>(head: &Head, request: Bounded<M>) -> Result<M, Status> {
-    request.check().map_err(|error| from_error(&error))?;
-    head.hold.make_room_to_decode(request.decoded_bytes()).await?;
-    request.checked().map_err(|error| from_error(&error))
 }
 
 /// What a request is for.

@@ -189,7 +189,19 @@ impl RecordReader {
     /// Opens a file whose header must have this magic and id. A header that does not verify is judged
     /// like a record: damage, or a tail torn at 0.
     pub fn open(file: Arc<dyn RandomFile>, magic: Magic, file_id: u64, tail: Tail) -> Result<Self> {
-        let window = Window::new(file, file_id)?;
+        Self::open_to(file, magic, file_id, tail, u64::MAX)
+    }
+
+    /// The same of a file that is taken to end at `end`, behind a record, if it does not end before.
+    pub fn open_to(
+        file: Arc<dyn RandomFile>,
+        magic: Magic,
+        file_id: u64,
+        tail: Tail,
+        end: u64,
+    ) -> Result<Self> {
+        let mut window = Window::new(file, file_id)?;
+        window.file_len = window.file_len.min(end);
         let mut reader = Self { window, tail, at: FILE_HEADER_BYTES, end: None };
         match reader.window.file_header(magic)? {
             Some(id) if id == file_id => {}
@@ -243,11 +255,6 @@ impl RecordReader {
     /// Goes on at `offset`, where a record starts, or where the last one ended.
     pub fn seek(&mut self, offset: u64) {
         self.at = offset.max(FILE_HEADER_BYTES);
-    }
-
-    /// Takes the file to end at this offset, behind a record, if it does not end before.
-    pub fn end_at(&mut self, offset: u64) {
-        self.window.file_len = self.window.file_len.min(offset);
     }
 
     /// The offset of the next record: how far the reader is.

@@ -70,10 +70,8 @@ fn what_is_laid_out_behind_the_records_may_be_cut_off_while_they_are_read() {
     for is_told in [true, false] {
         let laid_out = damaged(&files, |bytes| bytes.resize(bytes.len() + (1 << 20), 0));
         let file = laid_out.open(path()).unwrap();
-        let mut reader = RecordReader::open(file, MAGIC, ID, Tail::MayBeTorn).unwrap();
-        if is_told {
-            reader.end_at(written);
-        }
+        let end = if is_told { written } else { u64::MAX };
+        let mut reader = RecordReader::open_to(file, MAGIC, ID, Tail::MayBeTorn, end).unwrap();
         laid_out.truncate(path(), written).unwrap();
         let read = (0..3).map(|_| reader.next_record().map(|record| record.is_some()));
         let read: crate::error::Result<Vec<bool>> = read.collect();

@@ -194,22 +194,22 @@ async fn a_message_that_comes_drop_by_drop_is_ended_where_others_lack_its_room()
 
 #[tokio::test(start_paused = true)]
 async fn what_a_message_of_many_parts_is_decoded_into_has_its_room_or_is_refused() {
-    let gate = Arc::new(Gate::new(4 << 20, 1 << 20, 4 << 20));
+    let gate = Arc::new(Gate::new(4 << 20, 2 << 20, 4 << 20));
     let hold =
         || Hold::new(Some(Arc::clone(&gate)), Arc::new(Streams::new(1 << 20)).connection(), None);
     let first = admitted_on(&gate, 100_000, hold()).await;
     let message_bytes = gate.figures().bytes;
-    first.make_room_to_decode(40_000).await.unwrap();
+    first.make_room_to_decode(40_000, false).await.unwrap();
     assert_eq!(gate.figures().bytes, message_bytes, "half of the message is counted for it");
-    first.make_room_to_decode(700_000).await.unwrap();
+    first.make_room_to_decode(700_000, false).await.unwrap();
     let both_bytes = gate.figures().bytes;
     assert!(both_bytes >= message_bytes + 640_000, "{both_bytes}");
     let second = admitted_on(&gate, 1_000, hold()).await;
-    second.make_room_to_decode(1_000).await.expect("a few parts need no room");
-    let refused = second.make_room_to_decode(700_000).await.unwrap_err();
+    second.make_room_to_decode(1_000, false).await.expect("a few parts need no room");
+    let refused = second.make_room_to_decode(700_000, false).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
     assert!(!refused.details().is_empty());
-    let waits = second.make_room_to_decode(700_000);
+    let waits = second.make_room_to_decode(700_000, false);
     let ends = async {
         tokio::task::yield_now().await;
         assert_eq!(gate.figures().waiting, 1);
@@ -219,9 +219,25 @@ async fn what_a_message_of_many_parts_is_decoded_into_has_its_room_or_is_refused
     // More than there is for anybody takes all of it.
     drop(second);
     let third = admitted_on(&gate, 1_000, hold()).await;
-    third.make_room_to_decode(u64::MAX).await.unwrap();
+    third.make_room_to_decode(u64::MAX, false).await.unwrap();
     drop(third);
     assert_eq!(gate.figures().bytes, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_that_keep_what_they_were_decoded_into_leave_room_for_writes() {
+    let gate = Arc::new(Gate::new(4 << 20, 1 << 20, 4 << 20));
+    let connection = Arc::new(Streams::new(1 << 20)).connection();
+    let hold = |deadline| Hold::new(Some(Arc::clone(&gate)), Arc::clone(&connection), deadline);
+    let reads = admitted_on(&gate, 1_000, hold(None)).await;
+    reads.make_room_to_decode(u64::MAX, true).await.unwrap();
+    let timeout = [(http::HeaderName::from_static("grpc-timeout"), "70m".parse().unwrap())];
+    let hasty = admitted_on(&gate, 1_000, hold(Deadline::of(&timeout.into_iter().collect()))).await;
+    let began = Instant::now();
+    let late = hasty.make_room_to_decode(100_000, true).await.unwrap_err();
+    assert_eq!(late.code(), tonic::Code::DeadlineExceeded);
+    assert!(began.elapsed().as_millis() < 75, "{:?}", began.elapsed());
+    hasty.make_room_to_decode(100_000, false).await.expect("writes have a part of their own");
 }
 
 #[tokio::test(start_paused = true)]

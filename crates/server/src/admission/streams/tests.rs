@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use super::*;
 use futures::FutureExt as _;
+use tepui_bigtable::error::Code;
 
 /// Answers of as many connections as use the budget up, each with all that one may have.
 async fn hold_all(streams: &Arc<Streams>) -> Vec<Answer> {
@@ -32,7 +33,7 @@ async fn an_answer_that_waits_for_unread_ones_of_its_connection_is_refused_in_th
     let mut unread = made(&streams, Some(&connection), 100 << 20).await;
     let mut other = streams.answer(Hold::new(None, Arc::clone(&connection), None));
     let refused = other.make_room().await.unwrap_err();
-    assert_eq!(refused.kind(), tepui_bigtable::error::Code::ResourceExhausted, "{refused}");
+    assert_eq!(refused.kind(), Code::ResourceExhausted, "{refused}");
     assert!(refused.message().contains("another connection"), "{refused}");
     assert_eq!((streams.figures().refused, streams.figures().waiting), (1, 0));
     // It goes on where the client reads in time.
@@ -351,4 +352,37 @@ async fn any_answer_that_its_client_leaves_is_ended_where_others_wait_for_its_me
     assert_eq!(streams.figures().closed, 0, "it is not long enough");
     streams.relieve(late, false, &Gate::new(1 << 20, 1 << 20, 1 << 20));
     assert_eq!(streams.figures().closed, 1);
+}
+
+#[test]
+fn answers_that_are_made_without_room_are_counted_and_keep_others_from_being_begun() {
+    let streams = Arc::new(Streams::new(8 << 20));
+    let (left, other) = (streams.connection(), streams.connection());
+    let hold = |connection: &Arc<Connection>| Hold::new(None, Arc::clone(connection), None);
+    let mut held = Vec::new();
+    let make = |connection: &Arc<Connection>| {
+        let mut answer = hold(connection).answer().unwrap();
+        answer.made(900 << 10, 0);
+        answer
+    };
+    // A megabyte is a connection's share.
+    for count in 1..=3 {
+        hold(&left).check_answers().unwrap();
+        held.push(make(&left));
+        assert_eq!(streams.figures().bytes, count * (900 << 10));
+    }
+    assert_eq!(hold(&left).check_answers().unwrap_err().kind(), Code::ResourceExhausted);
+    hold(&other).check_answers().expect("it has left nothing");
+    held.pop();
+    hold(&left).check_answers().unwrap();
+    // As much as all of them may have.
+    let connections: Vec<_> = (0..20).map(|_| streams.connection()).collect();
+    let all: Vec<_> = connections.iter().flat_map(|one| [make(one), make(one)]).collect();
+    assert_eq!(hold(&other).check_answers().unwrap_err().kind(), Code::ResourceExhausted);
+    let gate = Gate::new(1 << 20, 1 << 20, 1 << 20);
+    streams.relieve(CLOSE_STALLED_AFTER.as_micros() as u64, false, &gate);
+    assert_eq!(streams.figures().closed, 1, "of those that read nothing");
+    drop((held, all));
+    hold(&other).check_answers().unwrap();
+    assert_eq!(streams.figures().bytes, 0);
 }
