@@ -50,8 +50,8 @@ use crate::api::v2::{
 };
 use crate::catalog::Entry;
 use crate::limits::{
-    CHANGE_DISK_READS_MAX, CHANGE_NEW_PARTITIONS_MAX, CHANGE_PORTION_BYTES, CHANGE_STREAMS_RETRY,
-    CLOCK_SKEW_MAX, HEARTBEAT, HEARTBEAT_MAX, HEARTBEAT_MIN,
+    CHANGE_DISK_READS_MAX, CHANGE_NEW_PARTITIONS_MAX, CHANGE_PORTION_BYTES, CHANGE_STREAM_BYTES,
+    CHANGE_STREAMS_RETRY, CLOCK_SKEW_MAX, HEARTBEAT, HEARTBEAT_MAX, HEARTBEAT_MIN,
 };
 use crate::runtime::{self, Signal};
 use crate::services::Tables;
@@ -102,12 +102,16 @@ impl ChangeStreams {
         Self { tables, clock, disk, room, room_max, families, stopping }
     }
 
-    /// Room for one more stream.
-    fn room(&self) -> Result<OwnedSemaphorePermit> {
-        let room = Arc::clone(&self.room).try_acquire_owned();
+    /// Room for one more stream, whose request holds so many bytes.
+    fn room(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
+        let places = bytes.div_ceil(CHANGE_STREAM_BYTES).max(1);
+        let places = u32::try_from(places).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.room).try_acquire_many_owned(places);
         room.map_err(|_| {
             let most = self.room_max;
-            let what = format!("there are {most} change streams, as many as `memory` has room for");
+            let what = format!(
+                "change streams have all of the memory that they may: there is room for {most} of them, or fewer with more tokens"
+            );
             Error::overloaded(what, CHANGE_STREAMS_RETRY)
         })
     }
@@ -133,11 +137,12 @@ impl ChangeStreams {
     ) -> Result<impl futures::Stream<Item = Result<ReadChangeStreamResponse, Status>> + Send + use<>>
     {
         let entry = self.streaming(&request.table_name)?;
-        let room = self.room()?;
+        let room = self.room(answer.request_bytes())?;
         let begun = begin(request, &entry).await?;
         let now = self.clock.now_micros();
         let expires = entry.table.tablets().next().map(|(_, tablet)| tablet.expiry_micros());
         let asked = asked(request, &entry, now, expires.unwrap_or(now), begun)?;
+        answer.request_is_carried_out();
         let tablets: Vec<_> = entry
             .table
             .tablets()

@@ -391,6 +391,7 @@ impl<'a> Unary<'a> {
     ) -> Result<Response<M>, Status> {
         let Some(mut room) = self.hold.answer() else { return call.await };
         room.make_room().await.map_err(|error| from_error(&error))?;
+        room.leave_turn();
         let response = call.await?;
         let bytes = response.get_ref().encoded_len() as u64;
         if !admission::Answer::is_over_at_once(bytes) {

@@ -118,6 +118,9 @@ pub const OPERATION_WAIT_MAX: Duration = Duration::from_mins(10);
 /// its request, and a thousand keep less than half of the smallest there is.
 pub const OPERATION_WAITS_MAX: usize = 1_000;
 
+/// Bytes of room that such a request may hold, at most, to wait: that of a name. One that is padded is answered at once, too.
+pub const OPERATION_WAIT_BYTES_MAX: u64 = 4 << 10;
+
 /// How long a deleted table can be undeleted: Bigtable's documented seven days.
 pub const UNDELETE_RETENTION: Duration = Duration::from_hours(7 * 24);
 
@@ -174,7 +177,7 @@ pub const REQUEST_WAIT: Duration = Duration::from_secs(1);
 /// How long a client may keep the rest of a message that it has begun. The room for all of it is taken already.
 pub const REQUEST_BODY_PAUSE: Duration = Duration::from_secs(10);
 
-/// How many of [`REQUEST_BODY_PAUSE`] a message may take to come where most of the room is taken: in each, so large a part of it comes, or its room is
+/// How many of [`REQUEST_BODY_PAUSE`] a message may take to come while others wait for room like its own: in each, so large a part of it comes, or its room is
 /// for others. Five minutes in all, in which a megabyte comes over any line, and 256 MiB over one of ten megabits a second. Fewer, and lines that
 /// are slow but honest are cut; more, and a client that sends a byte now and then keeps large messages of all others out for longer.
 pub const REQUEST_BODY_PAUSES: u64 = 32;
@@ -222,9 +225,10 @@ pub const HEADERS_REUSED_MAX: usize = 64;
 /// further, and which nobody counts before their messages come, keep that many times as much.
 pub const HEADERS_KEPT_BYTES_MAX: usize = 4 << 10;
 
-/// Fields of a request to the services beside the data API's that have a length, at most, however deep: a table has a thousand splits, and
-/// a few for each of its families. Two bytes each as they come, they are some hundred in memory, and are counted before they are decoded.
-pub const ADMIN_FIELDS_MAX: usize = 50_000;
+/// Fields of a request to the services beside the data API's that have a length, at most, however deep: a schema of ten thousand fields has
+/// 60,000, and rules of garbage collection of a thousand families up to 130,000. Two bytes each as they come, they are some hundred in
+/// memory, 20 to 30 MB in all, and are counted before they are decoded.
+pub const ADMIN_FIELDS_MAX: usize = 200_000;
 
 /// How often stalled reads are looked for.
 pub const RELIEF_INTERVAL: Duration = Duration::from_millis(250);
@@ -325,8 +329,8 @@ pub const CONNECTIONS_LOW: u64 = 256;
 /// wait for hours: with more of them point reads would find no room, for good.
 pub const CHANGE_STREAMS_PART: u64 = 8;
 
-/// Bytes that a change stream counts for there: its request, which is some three kilobytes, its future and its reader. There are two thousand at most
-/// with a `memory` of 1 GiB.
+/// Bytes that a change stream counts for there, at least: its request, which is some three kilobytes, its future and its reader; one with many tokens
+/// counts for what its request holds. There are two thousand at most with a `memory` of 1 GiB.
 pub const CHANGE_STREAM_BYTES: u64 = 8 << 10;
 
 /// When to try again to begin a change stream where there are too many: as long as it takes to look for one that is not needed any more.

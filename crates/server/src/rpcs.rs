@@ -18,7 +18,7 @@ pub enum Counted {
 /// What an answer of one message takes of the room for answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// It is small.
+    /// It is small, or sees to that itself.
     Little,
     /// It may be large, and what is made of it goes out, unless its connection has left too much of that unread.
     Perhaps,
@@ -71,23 +71,13 @@ const fn served(name: &'static str, input: &'static str, output: &'static str) -
         takes_stream: false,
         supported: true,
         counted: Counted::Fields,
-        room: Room::Little,
+        room: Room::Perhaps,
         instead: None,
     }
 }
 
 const fn not_yet(name: &'static str, input: &'static str, output: &'static str) -> Rpc {
-    Rpc {
-        name,
-        input,
-        output,
-        streams: false,
-        takes_stream: false,
-        supported: false,
-        counted: Counted::Fields,
-        room: Room::Little,
-        instead: None,
-    }
+    Rpc { supported: false, ..served(name, input, output) }
 }
 
 /// One whose request knows what may repeat in it.
@@ -105,9 +95,9 @@ const fn large(rpc: Rpc) -> Rpc {
     Rpc { room: Room::Before, ..rpc }
 }
 
-/// One whose answer may be large, and that goes out when it is made.
-const fn perhaps_large(rpc: Rpc) -> Rpc {
-    Rpc { room: Room::Perhaps, ..rpc }
+/// One whose answer is small.
+const fn small(rpc: Rpc) -> Rpc {
+    Rpc { room: Room::Little, ..rpc }
 }
 
 /// Not served by anybody any more: its answer names what to call instead.
@@ -115,8 +105,9 @@ const fn withdrawn(rpc: Rpc, instead: &'static str) -> Rpc {
     Rpc { instead: Some(instead), ..rpc }
 }
 
+/// One whose answer is a stream, which sees to the room of its messages.
 const fn streaming(rpc: Rpc) -> Rpc {
-    Rpc { streams: true, ..rpc }
+    Rpc { streams: true, room: Room::Little, ..rpc }
 }
 
 /// An RPC whose messages the message crates do not know; it is refused before one is decoded.
@@ -159,19 +150,19 @@ pub const SERVICES: &[Service] = &[
 const DATA: &[Rpc] = &[
     streaming(repeating(served("ReadRows", "kept::ReadRowsRequest", "kept::ReadRowsResponse"))),
     streaming(served("SampleRowKeys", "kept::SampleRowKeysRequest", "v2::SampleRowKeysResponse")),
-    repeating(served("MutateRow", "v2::MutateRowRequest", "v2::MutateRowResponse")),
+    repeating(small(served("MutateRow", "v2::MutateRowRequest", "v2::MutateRowResponse"))),
     streaming(repeating(served("MutateRows", "kept::MutateRowsRequest", "v2::MutateRowsResponse"))),
-    repeating(served(
+    repeating(small(served(
         "CheckAndMutateRow",
         "kept::CheckAndMutateRowRequest",
         "v2::CheckAndMutateRowResponse",
-    )),
-    served("PingAndWarm", "v2::PingAndWarmRequest", "v2::PingAndWarmResponse"),
-    perhaps_large(repeating(served(
+    ))),
+    small(served("PingAndWarm", "v2::PingAndWarmRequest", "v2::PingAndWarmResponse")),
+    repeating(served(
         "ReadModifyWriteRow",
         "v2::ReadModifyWriteRowRequest",
         "v2::ReadModifyWriteRowResponse",
-    ))),
+    )),
     streaming(served(
         "GenerateInitialChangeStreamPartitions",
         "v2::GenerateInitialChangeStreamPartitionsRequest",
@@ -184,11 +175,11 @@ const DATA: &[Rpc] = &[
     ))),
     not_yet("PrepareQuery", "v2::PrepareQueryRequest", "v2::PrepareQueryResponse"),
     streaming(not_yet("ExecuteQuery", "v2::ExecuteQueryRequest", "v2::ExecuteQueryResponse")),
-    served(
+    small(served(
         "GetClientConfiguration",
         "session::GetClientConfigurationRequest",
         "session::ClientConfiguration",
-    ),
+    )),
     session("OpenTable"),
     session("OpenAuthorizedView"),
     session("OpenMaterializedView"),
@@ -205,7 +196,7 @@ const TABLES: &[Rpc] = &[
         "RestoreTable",
     ),
     large(served("ListTables", "admin::ListTablesRequest", "spelled_out::ListTablesResponse")),
-    perhaps_large(served("GetTable", "admin::GetTableRequest", "spelled_out::Table")),
+    served("GetTable", "admin::GetTableRequest", "spelled_out::Table"),
     served("UpdateTable", "spelled_out::UpdateTableRequest", "longrunning::Operation"),
     served("DeleteTable", "admin::DeleteTableRequest", "Empty"),
     served("UndeleteTable", "admin::UndeleteTableRequest", "longrunning::Operation"),
@@ -215,11 +206,7 @@ const TABLES: &[Rpc] = &[
         "admin::ListAuthorizedViewsRequest",
         "admin::ListAuthorizedViewsResponse",
     )),
-    perhaps_large(served(
-        "GetAuthorizedView",
-        "admin::GetAuthorizedViewRequest",
-        "admin::AuthorizedView",
-    )),
+    served("GetAuthorizedView", "admin::GetAuthorizedViewRequest", "admin::AuthorizedView"),
     served("UpdateAuthorizedView", "admin::UpdateAuthorizedViewRequest", "longrunning::Operation"),
     served("DeleteAuthorizedView", "admin::DeleteAuthorizedViewRequest", "Empty"),
     served("ModifyColumnFamilies", "admin::ModifyColumnFamiliesRequest", "spelled_out::Table"),
@@ -254,16 +241,16 @@ const TABLES: &[Rpc] = &[
         "iam::TestIamPermissionsRequest",
         "iam::TestIamPermissionsResponse",
     ),
-    uncounted(perhaps_large(served(
+    uncounted(served(
         "CreateSchemaBundle",
         "admin::CreateSchemaBundleRequest",
         "longrunning::Operation",
-    ))),
-    uncounted(perhaps_large(served(
+    )),
+    uncounted(served(
         "UpdateSchemaBundle",
         "admin::UpdateSchemaBundleRequest",
         "longrunning::Operation",
-    ))),
+    )),
     large(served("GetSchemaBundle", "admin::GetSchemaBundleRequest", "admin::SchemaBundle")),
     large(served(
         "ListSchemaBundles",
@@ -275,7 +262,7 @@ const TABLES: &[Rpc] = &[
 
 const INSTANCES: &[Rpc] = &[
     served("CreateInstance", "instances::CreateInstanceRequest", "longrunning::Operation"),
-    perhaps_large(served("GetInstance", "admin::GetInstanceRequest", "instances::Instance")),
+    served("GetInstance", "admin::GetInstanceRequest", "instances::Instance"),
     large(served(
         "ListInstances",
         "admin::ListInstancesRequest",
@@ -295,7 +282,7 @@ const INSTANCES: &[Rpc] = &[
     served("PartialUpdateCluster", "admin::PartialUpdateClusterRequest", "longrunning::Operation"),
     served("DeleteCluster", "admin::DeleteClusterRequest", "Empty"),
     served("CreateAppProfile", "admin::CreateAppProfileRequest", "admin::AppProfile"),
-    perhaps_large(served("GetAppProfile", "admin::GetAppProfileRequest", "admin::AppProfile")),
+    served("GetAppProfile", "admin::GetAppProfileRequest", "admin::AppProfile"),
     large(served(
         "ListAppProfiles",
         "admin::ListAppProfilesRequest",
@@ -352,18 +339,10 @@ const OPERATIONS: &[Rpc] = &[
         "longrunning::ListOperationsRequest",
         "longrunning::ListOperationsResponse",
     )),
-    perhaps_large(served(
-        "GetOperation",
-        "longrunning::GetOperationRequest",
-        "longrunning::Operation",
-    )),
+    served("GetOperation", "longrunning::GetOperationRequest", "longrunning::Operation"),
     served("DeleteOperation", "longrunning::DeleteOperationRequest", "Empty"),
     served("CancelOperation", "longrunning::CancelOperationRequest", "Empty"),
-    perhaps_large(served(
-        "WaitOperation",
-        "longrunning::WaitOperationRequest",
-        "longrunning::Operation",
-    )),
+    served("WaitOperation", "longrunning::WaitOperationRequest", "longrunning::Operation"),
 ];
 
 #[cfg(test)]

@@ -61,6 +61,8 @@ pub struct Gate {
 pub(super) struct Pool {
     free: Arc<Semaphore>,
     units: u32,
+    /// Requests that had to wait for room so far.
+    waits: AtomicU64,
     /// A request waited in vain since this was asked last.
     was_short: AtomicBool,
 }
@@ -69,7 +71,7 @@ impl Pool {
     fn new(bytes: u64) -> Self {
         let units = units(bytes);
         let free = Arc::new(Semaphore::new(units as usize));
-        Self { free, units, was_short: AtomicBool::new(false) }
+        Self { free, units, waits: AtomicU64::new(0), was_short: AtomicBool::new(false) }
     }
 
     fn try_take(&self, units: u32) -> Option<OwnedSemaphorePermit> {
@@ -93,9 +95,9 @@ impl Pool {
         mine.map(|room| room.num_permits() as u64 * UNIT_BYTES).sum()
     }
 
-    /// Whether most of it is taken.
-    fn is_scarce(&self) -> bool {
-        self.used_bytes() > self.bytes() / 4 * 3
+    /// How many have begun to wait for room so far.
+    fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
     }
 
     /// Whether a request waited in vain for room since this was asked last: it was refused, or its client gave up.
@@ -194,6 +196,7 @@ impl Gate {
     /// Waits for room.
     async fn wait(&self, pool: &Arc<Pool>, units: u32) -> Result<OwnedSemaphorePermit, Status> {
         let _waiting = Waiting::new(&self.waiting);
+        pool.waits.fetch_add(1, Ordering::Relaxed);
         let room = Arc::clone(&pool.free).acquire_many_owned(units);
         let mut wait = Wait { pool, is_in_vain: true };
         let room = tokio::time::timeout(REQUEST_WAIT, room).await;
@@ -359,6 +362,11 @@ impl Hold {
         self.0.rooms().message = Some(permit);
     }
 
+    /// Gives back the room for what the message was decoded into.
+    pub fn decoded_is_gone(&self) {
+        self.0.rooms().decoded = None;
+    }
+
     /// Bytes of the budget that the request holds for its message.
     pub fn room_bytes(&self) -> u64 {
         self.0.rooms().message.as_ref().map_or(0, |room| room.num_permits() as u64 * UNIT_BYTES)
@@ -415,10 +423,20 @@ pub struct GatedBody<B> {
     parked: Option<(Bytes, Room)>,
     /// Ends the request where the rest of it does not come.
     pause: Option<Pin<Box<Sleep>>>,
-    /// Since when it is counted how much of the rest comes, and how much has.
-    lap: Option<(Instant, u64)>,
+    /// How much of the rest comes.
+    lap: Option<Lap>,
     /// Ends the request when its client waits no longer; set once it had to wait.
     timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// The rest of a message since a while.
+#[derive(Debug)]
+struct Lap {
+    began: Instant,
+    /// Bytes that have come since.
+    bytes: u64,
+    /// Requests that had to wait for room like its own before.
+    waits: u64,
 }
 
 impl<B: Inbound> GatedBody<B> {
@@ -491,22 +509,23 @@ impl<B: Inbound> GatedBody<B> {
         pause.as_mut().poll(context).is_ready()
     }
 
-    /// Whether the rest of a message, of which so many bytes came now, comes so slowly that others are to have its room, which they
-    /// lack.
+    /// Whether the rest of a message, of which so many bytes came now, comes so slowly that others are to have its room, for which
+    /// some have waited meanwhile.
     fn is_too_slow(&mut self, bytes: usize) -> bool {
         if self.left == 0 {
             return false;
         }
-        let now = Instant::now();
-        let (since, came) = self.lap.get_or_insert((now, 0));
-        *came = came.saturating_add(bytes as u64);
-        if now.duration_since(*since) < REQUEST_BODY_PAUSE {
+        let message_bytes = u64::from(frame::message_bytes(self.header));
+        let (now, waits) = (Instant::now(), self.gate.pool(message_bytes).waits());
+        let lap = self.lap.get_or_insert(Lap { began: now, bytes: 0, waits });
+        lap.bytes = lap.bytes.saturating_add(bytes as u64);
+        if now.duration_since(lap.began) < REQUEST_BODY_PAUSE {
             return false;
         }
-        let came = *came;
-        self.lap = Some((now, 0));
-        let message_bytes = u64::from(frame::message_bytes(self.header));
-        came < message_bytes / REQUEST_BODY_PAUSES && self.gate.pool(message_bytes).is_scarce()
+        let is_slow = lap.bytes < message_bytes / REQUEST_BODY_PAUSES;
+        let is_in_the_way = lap.waits != waits;
+        self.lap = Some(Lap { began: now, bytes: 0, waits });
+        is_slow && is_in_the_way
     }
 
     /// Ends the request for its client, with what it did.

@@ -234,7 +234,9 @@ impl Streams {
             return Ok(());
         }
         self.was_short.store(true, Ordering::Relaxed);
-        Err(self.refuse())
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        let what = "answers that clients do not read have all of the memory for answers";
+        Err(Error::overloaded(what, RETRY_AFTER))
     }
 
     pub(super) fn refuse(&self) -> Error {
@@ -561,9 +563,25 @@ impl Answer {
             Parked { waits: true, rows, since: now, bytes, behind_bytes, suspended: false };
     }
 
+    /// Bytes that its request holds for its message.
+    pub fn request_bytes(&self) -> u64 {
+        self.hold.room_bytes()
+    }
+
+    /// Nothing is left of what the request's message was decoded into.
+    pub fn request_is_carried_out(&self) {
+        self.hold.decoded_is_gone();
+    }
+
+    /// Others of its connection need not wait for its first message, which may be long in coming.
+    pub fn leave_turn(&mut self) {
+        self.turn = None;
+    }
+
     /// All of the answer is made, of so many bytes, and with its client from now on. It goes out whether there is room for it or not, since what
     /// was asked for is done: while there is too much of that, nothing more is begun ([`Hold::check_answers`]).
     pub fn made(&mut self, bytes: u64, now: u64) {
+        self.request_is_carried_out();
         // No read begins with it.
         self.last_bytes = bytes;
         if !self.covers(bytes) {

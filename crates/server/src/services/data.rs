@@ -171,6 +171,7 @@ impl DataService {
         let (head, request) = request.into_parts();
         let mut answer = self.streams.answer(head.hold.clone());
         answer.make_room().await.map_err(|error| from_error(&error))?;
+        answer.leave_turn();
         let target = self.target(&request, Access::Read).await?;
         // What waits for its turn goes with its request.
         let turn = Arc::clone(&self.samplings).acquire_owned().await;
@@ -201,6 +202,8 @@ impl DataService {
     ) -> Result<Response<Messages<MutateRowsResponse>>, Status> {
         let large = large::hold_of(&request);
         let (head, request) = request.into_parts();
+        // Its statuses may be many, and go out when it is done.
+        head.hold.check_answers().map_err(|error| from_error(&error))?;
         let target = self.target(&request, Access::Write).await?;
         let count = request.entry_count();
         let work = move || async move {
@@ -275,6 +278,7 @@ impl DataService {
     ) -> Result<Response<Messages<GenerateInitialChangeStreamPartitionsResponse>>, Status> {
         let mut answer = self.streams.answer(request.hold().clone());
         answer.make_room().await.map_err(|error| from_error(&error))?;
+        answer.leave_turn();
         let request = request.into_inner();
         self.allow(&request.table_name, &request.app_profile_id, Access::ChangeStream)?;
         let partitions = self.changes.partitions(&request.table_name);

@@ -12,7 +12,7 @@ use crate::api::longrunning::{
     ListOperationsResponse, Operation, WaitOperationRequest,
 };
 use crate::grpc::Request;
-use crate::limits::OPERATION_WAIT_MAX;
+use crate::limits::{OPERATION_WAIT_BYTES_MAX, OPERATION_WAIT_MAX};
 use crate::metrics::rpc::Recorder;
 use crate::operations::Operations;
 use crate::runtime::{Signal, given};
@@ -97,12 +97,13 @@ impl OperationsService {
         &self,
         request: Request<WaitOperationRequest>,
     ) -> Result<Response<Operation>, Status> {
+        let is_padded = request.hold().room_bytes() > OPERATION_WAIT_BYTES_MAX;
         let request = request.into_inner();
         let longest = request.timeout.map_or(Ok(OPERATION_WAIT_MAX), |timeout| {
             let timeout = Duration::try_from(timeout);
             timeout.map_err(|_| invalid("timeout must not be negative"))
         })?;
-        let Some(_place) = self.operations.place_to_wait() else {
+        let Some(_place) = self.operations.place_to_wait().filter(|_| !is_padded) else {
             return self.find(&request.name).map(Response::new);
         };
         let waiting = self.operations.wait(&request.name);
@@ -145,6 +146,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
+    use crate::admission::Hold;
     use crate::catalog::memory_meta::MemoryMeta;
     use crate::catalog::resources::Resources;
     use crate::limits::OPERATION_WAITS_MAX;
@@ -292,6 +294,9 @@ mod tests {
         assert!(!wait().now_or_never().expect("at once").unwrap().into_inner().done);
         waiting.pop();
         assert!(wait().now_or_never().is_none());
+        let wait = WaitOperationRequest { name: handle.name().to_owned(), timeout: None };
+        let padded = Request::holding(wait, Hold::of_bytes(2 * OPERATION_WAIT_BYTES_MAX));
+        service.on_wait_operation(padded).now_or_never().expect("at once").unwrap();
     }
 
     #[tokio::test]
