@@ -91,12 +91,11 @@ fn call(service: &rpcs::Service, rpc: &rpcs::Rpc) -> (&'static str, String) {
         rpcs::Room::Perhaps => format!("async {{ unary.check()?; {call}.await }}"),
         rpcs::Room::Before => format!("unary.in_room({call})"),
     };
-    let receive = match rpc.counted {
+    let (receive, limit) = match rpc.counted {
         rpcs::Counted::Fields => ("receive", ", crate::limits::ADMIN_FIELDS_MAX"),
         rpcs::Counted::Parts => ("receive_parts", ""),
         rpcs::Counted::Nothing => ("receive", ", usize::MAX"),
     };
-    let (receive, limit) = receive;
     let frames = if rpc.streams {
         format!(".map_ok(crate::grpc::frames::<crate::api::{}>)", rpc.output)
     } else {

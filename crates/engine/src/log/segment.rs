@@ -92,8 +92,7 @@ pub struct SegmentReader {
 impl SegmentReader {
     /// Opens segment `id` of a directory.
     pub fn open(files: &dyn Files, dir: &Path, id: u64, tail: Tail) -> Result<Self> {
-        let path = dir.join(segment_name(id));
-        Self::over(files.open(&path)?, path, id, tail, u64::MAX)
+        Self::open_to(files, dir, id, tail, u64::MAX)
     }
 
     /// The same of one that is taken to end at `end`, behind a record, if it does not end before.

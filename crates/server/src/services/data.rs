@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tonic::{Response, Status};
 
 use super::{Tables, blocking};
-use crate::admission::{Answer, Streams, rate};
+use crate::admission::{Answer, Hold, Streams, rate};
 use crate::api::kept;
 use crate::api::session::{ClientConfiguration, GetClientConfigurationRequest};
 use crate::api::v2::mutate_rows_response::Entry;
@@ -104,6 +104,14 @@ impl DataService {
         Ok(target)
     }
 
+    /// An answer to be made as a whole, once there is room for it.
+    async fn room(&self, hold: &Hold) -> Result<Answer, Status> {
+        let mut answer = self.streams.answer(hold.clone());
+        answer.make_room().await.map_err(|error| from_error(&error))?;
+        answer.leave_turn();
+        Ok(answer)
+    }
+
     /// Messages that were made in the room of an answer, which keeps what they take until their client has taken them.
     async fn covered<M: Framed + 'static>(
         &self,
@@ -169,9 +177,7 @@ impl DataService {
         request: Request<kept::SampleRowKeysRequest>,
     ) -> Result<Response<Messages<SampleRowKeysResponse>>, Status> {
         let (head, request) = request.into_parts();
-        let mut answer = self.streams.answer(head.hold.clone());
-        answer.make_room().await.map_err(|error| from_error(&error))?;
-        answer.leave_turn();
+        let answer = self.room(&head.hold).await?;
         let target = self.target(&request, Access::Read).await?;
         // What waits for its turn goes with its request.
         let turn = Arc::clone(&self.samplings).acquire_owned().await;
@@ -276,9 +282,7 @@ impl DataService {
         &self,
         request: Request<GenerateInitialChangeStreamPartitionsRequest>,
     ) -> Result<Response<Messages<GenerateInitialChangeStreamPartitionsResponse>>, Status> {
-        let mut answer = self.streams.answer(request.hold().clone());
-        answer.make_room().await.map_err(|error| from_error(&error))?;
-        answer.leave_turn();
+        let answer = self.room(request.hold()).await?;
         let request = request.into_inner();
         self.allow(&request.table_name, &request.app_profile_id, Access::ChangeStream)?;
         let partitions = self.changes.partitions(&request.table_name);
