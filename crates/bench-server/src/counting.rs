@@ -26,13 +26,13 @@ thread_local! {
     static SLOT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// mimalloc, as the server has it, and counts.
-pub struct Counting(mimalloc::MiMalloc);
+/// jemalloc, as the server has it, and counts.
+pub struct Counting(tikv_jemallocator::Jemalloc);
 
 impl Counting {
     /// The allocator.
     pub const fn new() -> Self {
-        Self(mimalloc::MiMalloc)
+        Self(tikv_jemallocator::Jemalloc)
     }
 }
 
@@ -60,7 +60,7 @@ fn count() {
     });
 }
 
-// SAFETY: every call goes to mimalloc with the same arguments; counting neither allocates nor unwinds.
+// SAFETY: every call goes to jemalloc with the same arguments; counting neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();

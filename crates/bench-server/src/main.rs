@@ -13,9 +13,15 @@ use tepui_bench_server::bench::{Bench, CONNECTIONS, IN_FLIGHT, Sizes, THREADS};
 use tepui_bench_server::counting::Counting;
 use tepui_bench_server::groups::{GROUPS, Group, overload};
 use tepui_bench_server::slow_disk;
+use tepui_server::allocator;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting::new();
+
+/// Its settings.
+// SAFETY: jemalloc declares this symbol as a pointer to a string that ends with a zero, and reads it only.
+#[unsafe(export_name = "_rjem_malloc_conf")]
+pub static ALLOCATOR_SETTINGS: &[u8; allocator::SETTINGS_BYTES] = allocator::SETTINGS;
 
 /// The bars of Tepui's server: prints a line for each, and exits with 1 when one of them is short.
 #[derive(Debug, Parser)]

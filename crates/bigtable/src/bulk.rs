@@ -11,6 +11,7 @@ use prost::encoding::{self, DecodeContext, WireType};
 use prost::{DecodeError, Message};
 
 use crate::error::{Error, Result};
+use crate::origin::WithOrigins;
 
 /// The field of a request that has its entries.
 const ENTRIES: u32 = 2;
@@ -50,7 +51,8 @@ impl Bulk {
 
     /// The whole request; an error where an entry is none.
     pub fn decoded(self) -> Result<v2::MutateRowsRequest> {
-        let entry = |part: Part| v2::mutate_rows_request::Entry::decode(part.entry);
+        type Entry = WithOrigins<v2::mutate_rows_request::Entry>;
+        let entry = |part: Part| Entry::decode(part.entry).map(|WithOrigins(entry)| entry);
         let entries = self.entries.into_iter().map(entry).collect::<Result<_, DecodeError>>();
         let entries = entries.map_err(|error| {
             Error::invalid_argument(format!("Error in field 'entries' : not a message: {error}"))

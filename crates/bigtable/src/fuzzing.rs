@@ -8,6 +8,7 @@ use tepui_engine::io::SeededRng;
 use crate::bulk::Bulk;
 use crate::filter::{Filter, WithFilter};
 use crate::frame::{Incoming, message_bytes};
+use crate::origin::WithOrigins;
 use crate::parts::{self, Repeats, Shape};
 use crate::regex::{Budget, Regex};
 use crate::sketch::{Sketch, ValueType};
@@ -59,8 +60,12 @@ pub fn request_frame(data: &[u8]) {
     assert_eq!(whole, in_parts.message(), "wherever it is cut");
     if let Ok(message) = whole {
         let _ = <WithFilter<v2::ReadRowsRequest>>::decode(message.clone());
-        if let Ok(write) = v2::MutateRowRequest::decode(message.clone()) {
-            assert!(parts::count(&message, &v2::MutateRowRequest::SHAPE) >= write.mutations.len());
+        type Write = WithOrigins<v2::MutateRowRequest>;
+        let write = Write::decode(message.clone()).ok();
+        let plain = v2::MutateRowRequest::decode(message.clone()).ok();
+        assert!(plain.is_none() || write.is_some(), "what is none to one is none to the other");
+        if let Some(WithOrigins(write)) = write {
+            assert!(parts::count(&message, &Write::SHAPE) >= write.mutations.len());
         }
         if let Ok(read) = v2::ReadRowsRequest::decode(message.clone()) {
             let rows = read.rows.unwrap_or_default();
@@ -68,8 +73,17 @@ pub fn request_frame(data: &[u8]) {
             assert_eq!(counted, rows.row_keys.len() + rows.row_ranges.len());
         }
         assert!(parts::count(&message, &Shape::All) <= 1 + message.len() / 2);
-        let encoded = |message: &v2::MutateRowsRequest| message.encode_to_vec();
-        // A number in a mutation may be none, and so not the same as itself.
+        // A number in a mutation may be none, and so not the same as itself; and a timestamp may be cut.
+        let encoded = |message: &v2::MutateRowsRequest| {
+            let mut message = message.clone();
+            let mutations = message.entries.iter_mut().flat_map(|entry| &mut entry.mutations);
+            for mutation in mutations {
+                if let Some(v2::mutation::Mutation::SetCell(set)) = &mut mutation.mutation {
+                    set.timestamp_micros = set.timestamp_micros.max(0) / 1_000;
+                }
+            }
+            message.encode_to_vec()
+        };
         let plain = v2::MutateRowsRequest::decode(message.clone()).ok().as_ref().map(encoded);
         let bulk = Bulk::decode(message).ok();
         assert!(plain.is_none() || bulk.is_some(), "what is none to one is none to the other");

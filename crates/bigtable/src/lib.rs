@@ -34,6 +34,7 @@ pub mod gc;
 pub mod idempotency;
 pub mod limits;
 pub mod mutation;
+pub mod origin;
 pub mod parts;
 pub mod read_rows;
 pub mod read_stats;

@@ -11,6 +11,7 @@ use crate::changes::partition;
 use crate::error::Result;
 use crate::filter::WithFilter;
 use crate::limits;
+use crate::origin::WithOrigins;
 
 /// What is counted of a message.
 #[derive(Debug)]
@@ -70,7 +71,7 @@ impl Repeats for WithFilter<v2::ReadRowsRequest> {
     }
 }
 
-impl Repeats for v2::MutateRowRequest {
+impl Repeats for WithOrigins<v2::MutateRowRequest> {
     const SHAPE: Shape = Shape::Within(&[(3, &MUTATION)]);
 }
 
@@ -161,6 +162,8 @@ mod tests {
     use crate::changes::partition::TOKENS_MAX;
     use crate::error::{Code, Error};
 
+    type Write = WithOrigins<v2::MutateRowRequest>;
+
     fn array(values: Vec<v2::Value>) -> v2::Value {
         let kind = v2::value::Kind::ArrayValue(v2::ArrayValue { values });
         v2::Value { kind: Some(kind), ..v2::Value::default() }
@@ -191,9 +194,9 @@ mod tests {
         const MOST: usize = limits::MUTATIONS_MAX;
         let plain = |count| write(vec![v2::Mutation::default(); count]);
         for count in [0, 5, MOST] {
-            assert_eq!(bytes::<v2::MutateRowRequest>(&plain(count)).unwrap(), 128 * count as u64);
+            assert_eq!(bytes::<Write>(&plain(count)).unwrap(), 128 * count as u64);
         }
-        refused::<v2::MutateRowRequest>(&plain(MOST + 1), "100001 provided; limit 100000");
+        refused::<Write>(&plain(MOST + 1), "100001 provided; limit 100000");
 
         let conditional = |if_true: usize, if_false: usize| v2::CheckAndMutateRowRequest {
             true_mutations: vec![v2::Mutation::default(); if_true],
@@ -266,15 +269,14 @@ mod tests {
         let set = v2::mutation::SetCell { value: looks_like_one, ..Default::default() };
         let set = v2::Mutation { mutation: Some(v2::mutation::Mutation::SetCell(set)) };
         for mutation in [adds(value), set] {
-            assert_eq!(bytes::<v2::MutateRowRequest>(&write(vec![mutation])).unwrap(), 128);
+            assert_eq!(bytes::<Write>(&write(vec![mutation])).unwrap(), 128);
         }
     }
 
     #[test]
     fn lists_and_types_within_a_mutation_count_as_mutations_however_deep() {
-        let counted = |input: v2::Value| {
-            count(&write(vec![adds(input)]).encode_to_vec(), &v2::MutateRowRequest::SHAPE)
-        };
+        let counted =
+            |input: v2::Value| count(&write(vec![adds(input)]).encode_to_vec(), &Write::SHAPE);
         let list = array(vec![v2::Value::default(); 1_000]);
         assert!(counted(list.clone()) > 1_000);
         assert!(counted(array(vec![list; 10])) > 10_000);
@@ -284,7 +286,7 @@ mod tests {
         let r#type = Some(v2::Type { kind });
         assert!(counted(v2::Value { r#type, ..Default::default() }) > 1_000);
         let many = array(vec![v2::Value::default(); limits::MUTATIONS_MAX]);
-        refused::<v2::MutateRowRequest>(&write(vec![adds(many.clone())]), "Too many mutations");
+        refused::<Write>(&write(vec![adds(many.clone())]), "Too many mutations");
         let entry =
             v2::mutate_rows_request::Entry { mutations: vec![adds(many)], ..Default::default() };
         let bulk = v2::MutateRowsRequest { entries: vec![entry], ..Default::default() };
@@ -295,7 +297,7 @@ mod tests {
     fn what_is_no_message_or_too_deep_counts_as_far_as_it_goes() {
         let mut list = write(vec![adds(array(vec![v2::Value::default(); 100]))]).encode_to_vec();
         list.truncate(list.len() - 50);
-        count(&list, &v2::MutateRowRequest::SHAPE);
+        count(&list, &Write::SHAPE);
         let mut deep = Vec::new();
         for _ in 0..10_000 {
             let mut around = Vec::new();

@@ -15,10 +15,15 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tepui_bigtable::error::Error;
-use tepui_server::open_files;
+use tepui_server::{allocator, open_files};
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Its settings.
+// SAFETY: jemalloc declares this symbol as a pointer to a string that ends with a zero, and reads it only.
+#[unsafe(export_name = "_rjem_malloc_conf")]
+pub static ALLOCATOR_SETTINGS: &[u8; allocator::SETTINGS_BYTES] = allocator::SETTINGS;
 
 /// A wide-column database that speaks the Bigtable API.
 #[derive(Debug, Parser)]

@@ -39,7 +39,7 @@ mod linux {
     };
 
     #[global_allocator]
-    static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+    static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
     struct Plan {
         path: PathBuf,

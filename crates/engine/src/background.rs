@@ -143,20 +143,21 @@ pub(crate) fn flush_order(mut tablets: Vec<Arc<Tablet>>) -> Vec<Arc<Tablet>> {
     tablets
 }
 
-/// Lends a hand with compactions that run, unless a level 0 is due; lets files go that have expired as a whole, which
-/// costs an edit; compacts the most urgent tablet until none is over its shape, then collects garbage by compactions.
+/// Lets files go that have expired as a whole, which costs an edit; lends a hand with compactions that run, unless a level 0 is
+/// due; compacts the most urgent tablet until none is over its shape, then collects garbage by compactions.
 fn compact(engine: &Engine) -> Option<Duration> {
     while engine.core().check_writable().is_ok() {
         let tablets = engine.tablets();
         let offers = &engine.core().offers;
         let level_zero =
             || by_urgency(&tablets).iter().find_map(|tablet| tablet.claim_level_zero(u64::MAX));
-        // Helping comes before all but that.
-        let level_zero = if offers.any() { level_zero() } else { None };
-        if level_zero.is_none() && offers.help() {
+        // Helping comes before all but that: a job may have thousands of parts, and what has expired is to go meanwhile.
+        let first = || claim_expired(&tablets).or_else(level_zero);
+        let first = if offers.any() { first() } else { None };
+        if first.is_none() && offers.help() {
             continue;
         }
-        match level_zero.or_else(|| claim_next(engine.core(), &tablets)) {
+        match first.or_else(|| claim_next(engine.core(), &tablets)) {
             // A failure is logged by the claim, and its files are left alone for a while.
             Some(claim) => drop(claim.run()),
             None => return None,
@@ -188,11 +189,13 @@ pub(crate) fn claim_next(core: &Core, tablets: &[Arc<Tablet>]) -> Option<Claim> 
         paying.into_iter().find_map(|tablet| tablet.claim_for_reads())
     };
     let for_reads_or_garbage = || in_turn(&core.has_merged_for_reads, for_reads, garbage);
-    tablets
-        .iter()
-        .find_map(|tablet| tablet.claim_expired())
+    claim_expired(tablets)
         .or_else(|| by_urgency(tablets).iter().find_map(|tablet| tablet.claim_by_shape()))
         .or_else(for_reads_or_garbage)
+}
+
+fn claim_expired(tablets: &[Arc<Tablet>]) -> Option<Claim> {
+    tablets.iter().find_map(|tablet| tablet.claim_expired())
 }
 
 /// A claim of one of two kinds; of the second, where `was_first` says that the last was one of the first.

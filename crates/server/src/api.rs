@@ -18,6 +18,7 @@ pub type Empty = ();
 /// that arrived: it is decoded, and refused where it must be, by `tepui_bigtable::filter`. The entries of a bulk are decoded once it is let in.
 pub mod kept {
     use tepui_bigtable::filter::WithFilter;
+    use tepui_bigtable::origin::WithOrigins;
 
     use super::v2;
 
@@ -47,6 +48,8 @@ pub mod kept {
     pub type ReadRowsRequest = WithFilter<v2::ReadRowsRequest>;
     /// `google.bigtable.v2.CheckAndMutateRowRequest`.
     pub type CheckAndMutateRowRequest = WithFilter<v2::CheckAndMutateRowRequest>;
+    /// `google.bigtable.v2.MutateRowRequest`.
+    pub type MutateRowRequest = WithOrigins<v2::MutateRowRequest>;
     /// `google.bigtable.v2.MutateRowsRequest`.
     pub type MutateRowsRequest = tepui_bigtable::bulk::Bulk;
 }

@@ -20,6 +20,7 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 use tepui_bigtable::bulk::Bulk;
 use tepui_bigtable::filter::WithFilter;
+use tepui_bigtable::origin::WithOrigins;
 use tokio::time::{Instant, Sleep};
 use tonic::metadata::{AsciiMetadataValue, BinaryMetadataValue, MetadataMap};
 use tonic::{Response, Status};
@@ -101,6 +102,12 @@ addressed! {
 impl<R: Addressed> Addressed for WithFilter<R> {
     fn address(&self) -> Address<'_> {
         self.request.address()
+    }
+}
+
+impl<R: Addressed> Addressed for WithOrigins<R> {
+    fn address(&self) -> Address<'_> {
+        self.0.address()
     }
 }
 

@@ -16,6 +16,7 @@
 //! shuts everything down in order.
 
 pub mod admission;
+pub mod allocator;
 pub mod api;
 pub mod backups;
 pub mod bundles;

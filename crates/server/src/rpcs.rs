@@ -150,7 +150,7 @@ pub const SERVICES: &[Service] = &[
 const DATA: &[Rpc] = &[
     streaming(repeating(served("ReadRows", "kept::ReadRowsRequest", "kept::ReadRowsResponse"))),
     streaming(served("SampleRowKeys", "kept::SampleRowKeysRequest", "v2::SampleRowKeysResponse")),
-    repeating(small(served("MutateRow", "v2::MutateRowRequest", "v2::MutateRowResponse"))),
+    repeating(small(served("MutateRow", "kept::MutateRowRequest", "v2::MutateRowResponse"))),
     streaming(repeating(served("MutateRows", "kept::MutateRowsRequest", "v2::MutateRowsResponse"))),
     repeating(small(served(
         "CheckAndMutateRow",

@@ -12,6 +12,7 @@ use prost::encoding::{DecodeContext, WireType};
 use prost::{DecodeError, Message};
 
 use super::compile::FILTER_BYTES_MAX;
+use crate::origin::CarriesMutations as _;
 
 /// Bytes of a filter that are kept of a request: one more than [`super::Filter::decode`] takes, so that it refuses
 /// what had more.
@@ -148,6 +149,17 @@ impl RowFilter {
 pub trait CarriesFilter: Message + Default {
     /// The field's number.
     const FILTER_TAG: u32;
+
+    /// Takes in one of the other fields.
+    fn merge_other(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        self.merge_field(tag, wire_type, buf, ctx)
+    }
 }
 
 impl CarriesFilter for v2::ReadRowsRequest {
@@ -156,6 +168,16 @@ impl CarriesFilter for v2::ReadRowsRequest {
 
 impl CarriesFilter for v2::CheckAndMutateRowRequest {
     const FILTER_TAG: u32 = 6;
+
+    fn merge_other(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        self.merge_with_origin(tag, wire_type, buf, ctx)
+    }
 }
 
 /// A request whose filter is kept as bytes, for [`super::Filter::decode`]; the same message on the wire
@@ -184,7 +206,7 @@ impl<M: CarriesFilter> Message for WithFilter<M> {
         ctx: DecodeContext,
     ) -> Result<(), DecodeError> {
         if tag != M::FILTER_TAG {
-            return self.request.merge_field(tag, wire_type, buf, ctx);
+            return self.request.merge_other(tag, wire_type, buf, ctx);
         }
         let mut filter = Bytes::new();
         prost::encoding::bytes::merge(wire_type, &mut filter, buf, ctx)?;

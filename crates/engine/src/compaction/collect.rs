@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use super::gc::Dues;
 use super::pick::{Busy, Pick, Reason, pick_file};
+use super::reads;
 use super::shape::{LAST_LEVEL, Shape, is_over_something, level_files};
 use super::sublevels::overlapping;
 use crate::manifest::{SstRef, Version};
@@ -125,6 +126,17 @@ fn picks_where(
         .flat_map(|level| level_files(version, level))
         .filter(|file| !busy.files.contains(&file.id) && wanted(file))
         .filter_map(move |file| pick_file(version, shape, reason, file, output_level(file), busy))
+}
+
+/// Those that take a file a level down.
+fn picks_down(
+    version: &Version,
+    shape: &Shape,
+    reason: Reason,
+    busy: &Busy,
+    wanted: &dyn Fn(&Arc<SstRef>) -> bool,
+) -> impl Iterator<Item = Pick> {
+    picks_where(version, shape, reason, busy, wanted, &|file| file.level + 1)
 }
 
 /// Files that go without being read.
@@ -233,14 +245,19 @@ fn merge_for_versions(
         is_over_something(version, file.level, &span)
             || (file.level == 0 && shape.sublevels.iter().any(|run| beside(run)))
     };
-    pick_where(
-        version,
-        shape,
-        Reason::Collect,
-        busy,
-        &|file| file.level < LAST_LEVEL && shadowed(file) && counts(file),
-        &|file| file.level + 1,
-    )
+    let wanted = |file: &Arc<SstRef>| file.level < LAST_LEVEL && shadowed(file) && counts(file);
+    // How many of the versions below go nobody knows before, but for no more of them than there are above.
+    let eager = if inputs.tablet_bytes <= COLLECT_EAGER_BYTES { COLLECT_EAGER_BYTES } else { 0 };
+    picks_down(version, shape, Reason::Collect, busy, &wanted).find(|pick| is_worth(pick, eager))
+}
+
+/// Whether what a pick brings down is worth what it meets there, which is rewritten with it: that much in any case, and more in
+/// proportion. Else a few rows over a large table would have all of it rewritten with every pause of its writers; they wait for more of
+/// them, or for their age.
+fn is_worth(pick: &Pick, in_any_case: u64) -> bool {
+    let new = pick.inputs.iter().filter(|file| file.level < pick.output_level);
+    let new: u64 = new.map(|file| file.bytes).sum();
+    reads::is_worth(new, pick.input_bytes().saturating_sub(in_any_case))
 }
 
 /// On an idle tablet with a collector: what it deleted is in files still, and would be looked at again and again.
@@ -266,7 +283,8 @@ fn merge_deletions(
             && (inputs.properties)(file.id, &|p| p.tombstones() > 0)
             && over_garbage(file)
     };
-    pick_where(version, shape, Reason::Collect, busy, &wanted, &|file| file.level + 1)
+    picks_down(version, shape, Reason::Collect, busy, &wanted)
+        .find(|pick| is_worth(pick, COLLECT_EAGER_BYTES))
 }
 
 /// On an idle tablet: nothing else brings the run down to what it hides.
@@ -280,7 +298,8 @@ fn merge_runs_of_tombstones(
         file.level < LAST_LEVEL
             && (inputs.properties)(file.id, &|p| p.tombstone_run_max >= TOMBSTONE_RUN_MIN)
     };
-    pick_where(version, shape, Reason::Dense, busy, &has_run, &|file| file.level + 1)
+    picks_down(version, shape, Reason::Dense, busy, &has_run)
+        .find(|pick| is_worth(pick, COLLECT_EAGER_BYTES))
 }
 
 fn pick_old(

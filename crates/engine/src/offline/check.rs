@@ -26,7 +26,7 @@ use super::{
 use crate::backup::{self, BackupId, BackupList};
 use crate::cache::{BlockCache, QuickBlockCache};
 use crate::cell::RowRange;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::identity;
 use crate::io::{Env, Files};
 use crate::layout::Layout;
@@ -106,7 +106,7 @@ impl fmt::Display for CheckReport {
 }
 
 /// Checks the directory and changes nothing in it. Blocks. `Locked` while a server uses it. Errors are those
-/// of a check that could not be made; damage is in the report.
+/// of a check that could not be made, as for want of open files; damage is in the report.
 pub fn check(
     env: &Env,
     dir: &Path,
@@ -114,7 +114,19 @@ pub fn check(
     progress: Progress<'_>,
 ) -> Result<CheckReport> {
     let (layout, _lock) = open_dir(env, dir, false)?;
-    check_locked(env, &layout, catalog, progress)
+    let report = check_locked(env, &layout, catalog, progress)?;
+    let short = |finding: &&Finding| finding.error.kind() == ErrorKind::Exhausted;
+    report.damage.iter().find(short).map_or(Ok(()), |finding| Err(unchecked(finding)))?;
+    Ok(report)
+}
+
+/// The error of a check that lacked what a file takes to be read, which says nothing of the file.
+fn unchecked(finding: &Finding) -> crate::Error {
+    let text = format!(
+        "{finding}; so what is there was not checked, and nothing is known to be damaged. Each file is held open: raise the limit of \
+         open files (ulimit -n)"
+    );
+    crate::Error::new(ErrorKind::Exhausted, text)
 }
 
 /// The same where the directory is locked already.

@@ -214,7 +214,6 @@ impl Tablet {
         self.count_values(&output.values);
         let written: u64 = output.files.iter().map(|f| f.bytes).sum();
         EngineMetrics::add(&self.core.metrics.flush_bytes, written);
-        EngineMetrics::add(&self.core.metrics.flushes, 1);
         let opened = self.open_outputs(&output)?;
         let mut manifest = self.lock_manifest();
         if self.lacks_in_silence(&schema, &output.stats) {
@@ -230,7 +229,13 @@ impl Tablet {
             ..VersionEdit::default()
         };
         self.install(&mut manifest, &edit, opened, 1)?;
-        self.jobs().dues.by(&schema).extend(output.dues);
+        EngineMetrics::add(&self.core.metrics.flushes, 1);
+        let collected = output.stats.collected + output.stats.buried;
+        EngineMetrics::add(&self.core.metrics.cells_collected, collected);
+        // By other rules they say nothing.
+        if self.compaction_schema().is_ok_and(|now| now == schema) {
+            self.jobs().dues.by(&schema).extend(output.dues);
+        }
         Ok(())
     }
 

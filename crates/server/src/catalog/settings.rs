@@ -27,6 +27,9 @@ const BACKUP_DAYS: std::ops::RangeInclusive<i64> = 3..=90;
 const HOT_DAYS: std::ops::RangeInclusive<i64> = 1..=10;
 
 /// Days from which cells may go to the tier of infrequent access, at least: Bigtable's documented limit.
+/// `Table.TimestampGranularity.MICROS`, which is younger than the message types.
+const GRANULARITY_MICROS: i32 = 2;
+
 const INFREQUENT_DAYS_MIN: i64 = 30;
 
 /// Names that a query has for other things than fields of the row key.
@@ -39,9 +42,19 @@ const UPDATABLE: &str = "deletion_protection, change_stream_config, automated_ba
 pub fn set_new(record: &mut TableRecord, asked: &Table) -> Result<()> {
     record.automated_backup_policy.clone_from(&asked.automated_backup_policy);
     let asked = &asked.rest;
-    let millis = [TimestampGranularity::Unspecified, TimestampGranularity::Millis];
-    if !millis.iter().any(|granularity| i32::from(*granularity) == asked.granularity) {
-        return Err(Error::invalid_argument("granularity must be MILLIS"));
+    match asked.granularity {
+        granularity if granularity == i32::from(TimestampGranularity::Unspecified) => {}
+        granularity if granularity == i32::from(TimestampGranularity::Millis) => {}
+        GRANULARITY_MICROS => {
+            return Err(Error::unimplemented(
+                "tables of microsecond granularity are not supported: use MILLIS",
+            ));
+        }
+        other => {
+            return Err(Error::invalid_argument(format!(
+                "granularity must be MILLIS, but is {other}"
+            )));
+        }
     }
     record.deletion_protection = asked.deletion_protection;
     record.change_stream_config = asked.change_stream_config;
@@ -418,6 +431,7 @@ mod tests {
     #[test]
     fn settings_outside_of_their_limits_are_refused_by_name() {
         let micros = admin::Table { granularity: 2, ..Default::default() }.into();
+        let nanos = admin::Table { granularity: 3, ..Default::default() }.into();
         let empty_stream = admin::ChangeStreamConfig { retention_period: None };
         let empty_stream =
             admin::Table { change_stream_config: Some(empty_stream), ..Default::default() }.into();
@@ -440,7 +454,8 @@ mod tests {
         let no_tier = no_tier.into();
         let bad = Code::InvalidArgument;
         for (what, asked, code) in [
-            ("granularity", micros, bad),
+            ("granularity", micros, Code::Unimplemented),
+            ("granularity", nanos, bad),
             ("change_stream_config.retention_period", stream(0), bad),
             ("change_stream_config.retention_period", stream(8), bad),
             ("change_stream_config.retention_period", empty_stream, bad),

@@ -9,6 +9,7 @@ use tepui_bigtable::authorized_view::AuthorizedView;
 use tepui_bigtable::chunk::LargeRows;
 use tepui_bigtable::error::{Error, Result as TepuiResult, Shown};
 use tepui_bigtable::frame::Framed;
+use tepui_bigtable::origin::WithOrigins;
 use tepui_bigtable::read_rows::ReadRows;
 use tepui_bigtable::table::Table;
 use tepui_bigtable::turn::others_first;
@@ -24,10 +25,9 @@ use crate::api::session::{ClientConfiguration, GetClientConfigurationRequest};
 use crate::api::v2::mutate_rows_response::Entry;
 use crate::api::v2::{
     CheckAndMutateRowResponse, GenerateInitialChangeStreamPartitionsRequest,
-    GenerateInitialChangeStreamPartitionsResponse, MutateRowRequest, MutateRowResponse,
-    MutateRowsResponse, PingAndWarmRequest, PingAndWarmResponse, ReadChangeStreamRequest,
-    ReadChangeStreamResponse, ReadModifyWriteRowRequest, ReadModifyWriteRowResponse,
-    SampleRowKeysResponse,
+    GenerateInitialChangeStreamPartitionsResponse, MutateRowResponse, MutateRowsResponse,
+    PingAndWarmRequest, PingAndWarmResponse, ReadChangeStreamRequest, ReadChangeStreamResponse,
+    ReadModifyWriteRowRequest, ReadModifyWriteRowResponse, SampleRowKeysResponse,
 };
 use crate::call::{Address, Addressed};
 use crate::catalog::authorized_views::AuthorizedViews;
@@ -192,10 +192,11 @@ impl DataService {
 
     pub(super) async fn on_mutate_row(
         &self,
-        request: Request<MutateRowRequest>,
+        request: Request<kept::MutateRowRequest>,
     ) -> Result<Response<MutateRowResponse>, Status> {
         let large = large::hold_of(&request);
         let (head, request) = request.into_parts();
+        let WithOrigins(request) = request;
         let target = self.target_of(&request, &request.row_key, Access::Write).await?;
         let work = move || async move { target.table.mutate_row(request, target.view()).await };
         large::carry_out(large, work).await?.map_err(|error| from_error(&error))?;

@@ -99,6 +99,35 @@ class DataTest {
   }
 
   @Test
+  void cellsWrittenWithoutATimestampHaveTheClientsClockInMilliseconds() throws Exception {
+    long before = System.currentTimeMillis() * 1000;
+    try (BigtableDataClient plain = Server.dataAsForTheService(INSTANCE)) {
+      plain.mutateRow(RowMutation.create(table, "one").setCell("f", "q", "1"));
+      plain.bulkMutateRows(
+          BulkMutation.create(table)
+              .add(RowMutationEntry.create("bulk").setCell("f", "q", "2")));
+      boolean found =
+          plain.checkAndMutateRow(
+              ConditionalRowMutation.create(table, "checked")
+                  .then(Mutation.create().setCell("f", "q", "3"))
+                  .otherwise(Mutation.create().setCell("f", "q", "4")));
+      assertFalse(found);
+      long after = (System.currentTimeMillis() + 1) * 1000;
+      for (String row : List.of("one", "bulk", "checked")) {
+        List<RowCell> cells = plain.readRow(table, row).getCells("f", "q");
+        assertEquals(1, cells.size(), row);
+        long timestamp = cells.get(0).getTimestamp();
+        assertEquals(0, timestamp % 1000, row);
+        assertTrue(before <= timestamp && timestamp <= after, row + ": " + timestamp);
+      }
+      // One that somebody chose must fit.
+      assertThrows(
+          InvalidArgumentException.class,
+          () -> plain.mutateRow(RowMutation.create(table, "one").setCell("f", "q", 1234, "no")));
+    }
+  }
+
+  @Test
   void anAbsentRowIsNull() {
     assertNull(data.readRow(table, "nothing"));
     assertFalse(data.exists(table, "nothing"));

@@ -1,11 +1,15 @@
 package tepui;
 
+import com.google.api.gax.core.NoCredentialsProvider;
 import com.google.cloud.bigtable.admin.v2.BigtableInstanceAdminClient;
 import com.google.cloud.bigtable.admin.v2.BigtableInstanceAdminSettings;
 import com.google.cloud.bigtable.admin.v2.BigtableTableAdminClient;
 import com.google.cloud.bigtable.admin.v2.BigtableTableAdminSettings;
 import com.google.cloud.bigtable.data.v2.BigtableDataClient;
 import com.google.cloud.bigtable.data.v2.BigtableDataSettings;
+import com.google.cloud.bigtable.data.v2.stub.EnhancedBigtableStubSettings;
+import com.google.cloud.bigtable.data.v2.stub.metrics.NoopMetricsProvider;
+import io.grpc.ManagedChannelBuilder;
 import java.io.IOException;
 import java.util.UUID;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -41,6 +45,24 @@ final class Server {
             .setProjectId(PROJECT)
             .setInstanceId(instance)
             .build());
+  }
+
+  /** A client as for the service, but without credentials or TLS: in emulator mode some of what a client sends is changed. */
+  static BigtableDataClient dataAsForTheService(String instance) throws IOException {
+    BigtableDataSettings.Builder settings =
+        BigtableDataSettings.newBuilder()
+            .setProjectId(PROJECT)
+            .setInstanceId(instance)
+            .setMetricsProvider(NoopMetricsProvider.INSTANCE);
+    settings
+        .stubSettings()
+        .setEndpoint(HOST + ":" + PORT)
+        .setCredentialsProvider(NoCredentialsProvider.create())
+        .setTransportChannelProvider(
+            EnhancedBigtableStubSettings.defaultGrpcTransportProviderBuilder()
+                .setChannelConfigurator(ManagedChannelBuilder::usePlaintext)
+                .build());
+    return BigtableDataClient.create(settings.build());
   }
 
   static BigtableTableAdminClient tables(String instance) throws IOException {
