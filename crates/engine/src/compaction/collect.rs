@@ -247,7 +247,7 @@ fn merge_for_versions(
     };
     let wanted = |file: &Arc<SstRef>| file.level < LAST_LEVEL && shadowed(file) && counts(file);
     // How many of the versions below go nobody knows before, but for no more of them than there are above.
-    let eager = if inputs.tablet_bytes <= COLLECT_EAGER_BYTES { COLLECT_EAGER_BYTES } else { 0 };
+    let eager = if inputs.tablet_bytes <= COLLECT_EAGER_BYTES { u64::MAX } else { 0 };
     picks_down(version, shape, Reason::Collect, busy, &wanted).find(|pick| is_worth(pick, eager))
 }
 

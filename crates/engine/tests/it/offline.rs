@@ -907,6 +907,24 @@ fn what_the_device_does_not_read_is_not_taken_for_lost() {
 }
 
 #[test]
+fn a_check_that_lacks_open_files_says_so_and_names_no_damage() {
+    use tepui_engine::io::{Fault, FaultFiles, FaultOp};
+    for dir_of in ["/data/sst/", "/data/values/", "MANIFEST"] {
+        let place = place();
+        let faulty = FaultFiles::new(Arc::clone(&place.files) as Arc<dyn Files>);
+        let lacking = Fault::new(FaultOp::Open).on_path(dir_of).kind(ErrorKind::Exhausted);
+        faulty.inject(lacking.sticky());
+        let mut environment = environment(&place.files);
+        environment.files = Arc::new(faulty);
+        let checked = offline::check(&environment, dir(), Some(&read_catalog), &mut |_, _| {});
+        let error = checked.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Exhausted, "{dir_of}: {error}");
+        assert!(error.message().contains("ulimit -n"), "{dir_of}: {error}");
+        assert!(check(&place.files).is_whole());
+    }
+}
+
+#[test]
 fn inspection_shows_every_record_and_where_it_ends() {
     let place = place();
     let show = |path: &Path| -> (bool, String, Vec<serde_json::Value>) {
