@@ -167,6 +167,19 @@ mod tests {
     }
 
     #[test]
+    fn times_that_the_client_made_up_are_cut_in_every_entry() {
+        let mut entry = Vec::new();
+        encoding::bytes::encode(2, &crate::origin::generated(1_234_567), &mut entry);
+        let mut message = Vec::new();
+        for _ in 0..2 {
+            encoding::bytes::encode(ENTRIES, &entry, &mut message);
+        }
+        let decoded = Bulk::decode(Bytes::from(message)).unwrap().decoded().unwrap();
+        let times = |entry: &v2::mutate_rows_request::Entry| crate::origin::times(&entry.mutations);
+        assert_eq!(decoded.entries.iter().map(times).collect::<Vec<_>>(), [[1_234_000]; 2]);
+    }
+
+    #[test]
     fn damage_within_an_entry_is_an_error() {
         // The entry is as long as it says, its last mutation is not.
         let mut entry = request(1, 3).entries[0].encode_to_vec();

@@ -52,7 +52,7 @@ pub const ROW_READ_BYTES_MAX: u64 = tepui_engine::limits::ROW_READ_BYTES_MAX;
 /// clients take up to 256 MiB.
 pub const RESPONSE_BYTES_MAX: usize = 4 << 20;
 
-/// The granularity of cell timestamps, in microseconds: milliseconds, which tables have unless they are made with another.
+/// The granularity of cell timestamps, in microseconds: milliseconds, the only one that tables have here.
 pub const TIMESTAMP_GRANULARITY_MICROS: i64 = 1_000;
 
 /// Refuses an empty or overlong row key.

@@ -111,6 +111,26 @@ impl<M: CarriesMutations> Message for WithOrigins<M> {
     }
 }
 
+/// A mutation as it travels that sets a cell at a time that the client made up.
+#[cfg(test)]
+pub(crate) fn generated(timestamp_micros: i64) -> Vec<u8> {
+    let set = v2::mutation::SetCell { timestamp_micros, ..Default::default() };
+    let mutation = v2::Mutation { mutation: Some(v2::mutation::Mutation::SetCell(set)) };
+    let mut message = mutation.encode_to_vec();
+    encoding::uint64::encode(ORIGIN, &CLIENT_AUTO_GENERATED, &mut message);
+    message
+}
+
+/// The times of the cells that mutations set.
+#[cfg(test)]
+pub(crate) fn times(mutations: &[v2::Mutation]) -> Vec<i64> {
+    let time = |mutation: &v2::Mutation| match &mutation.mutation {
+        Some(v2::mutation::Mutation::SetCell(set)) => Some(set.timestamp_micros),
+        _ => None,
+    };
+    mutations.iter().filter_map(time).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -52,7 +52,8 @@ pub(crate) fn lend_threads(engine: &Arc<Engine>) {
     engine.core().engine.get_or_init(|| Arc::downgrade(engine));
 }
 
-/// Does the most urgent compaction of a level 0, unless it is itself a long one: for a thread in the middle of another. One
+/// Lets files go that have expired as a whole, or does the most urgent compaction of a level 0, unless it is itself a long one: for
+/// a thread in the middle of another. One
 /// large compaction has every thread that compacts, for many minutes, and writers of other tables would be refused meanwhile.
 /// Where that other one is what refused writers of `own` wait for, only tablets that are further behind go first, and those that let
 /// in nothing.
@@ -68,11 +69,12 @@ pub(crate) fn relieve(engine: &Engine, own: Option<&Arc<Tablet>>) {
                 || pressure.refused_share() >= 1.0
         })
     };
-    let claim = by_urgency(&engine.tablets())
-        .into_iter()
-        .filter(|tablet| goes_first(tablet))
-        .find_map(|tablet| tablet.claim_level_zero(LENT_BYTES_MAX));
-    if let Some(claim) = claim {
+    let tablets = engine.tablets();
+    let level_zero = || {
+        let mut first = by_urgency(&tablets).into_iter().filter(|tablet| goes_first(tablet));
+        first.find_map(|tablet| tablet.claim_level_zero(LENT_BYTES_MAX))
+    };
+    if let Some(claim) = claim_expired(&tablets).or_else(level_zero) {
         // A failure is logged by the claim, and its files are left alone for a while.
         drop(claim.run_lent());
     }

@@ -280,6 +280,21 @@ mod tests {
     }
 
     #[test]
+    fn times_that_the_client_made_up_are_cut_beside_a_filter() {
+        let mutation = crate::origin::generated(1_234_567);
+        let mut bytes = Vec::new();
+        for tag in [4, 5] {
+            prost::encoding::bytes::encode(tag, &mutation, &mut bytes);
+        }
+        prost::encoding::bytes::encode(6, &vec![0x88, 0x01, 0x01], &mut bytes);
+        let decoded = WithFilter::<v2::CheckAndMutateRowRequest>::decode(&*bytes).unwrap();
+        assert!(decoded.filter.is_some());
+        for mutations in [decoded.request.true_mutations, decoded.request.false_mutations] {
+            assert_eq!(crate::origin::times(&mutations), [1_234_000]);
+        }
+    }
+
+    #[test]
     fn a_request_without_a_filter_has_none() {
         let bytes = v2::ReadRowsRequest { rows_limit: 1, ..Default::default() }.encode_to_vec();
         let decoded = WithFilter::<v2::ReadRowsRequest>::decode(bytes.as_slice()).unwrap();

@@ -7,7 +7,8 @@
 //!   little is rewritten in place, so that it and the values that it names go, where that frees more than it writes. Not
 //!   where a backup or another tablet needs the file.
 //! * *Versions*: while a tablet is idle, files that overlap in rows and hold a family whose rule counts versions
-//!   are merged down, since only a merge sees the versions side by side.
+//!   are merged down, since only a merge sees the versions side by side. These, deletions and runs of tombstones only where that is
+//!   worth what it meets.
 //! * *Garbage*: a file that, by its properties, holds cells which the rules let go is rewritten in place; where its writer
 //!   has noted when the first of its cells may go, not before.
 //! * *Deletions*: where a collector deletes such cells in place of compactions, deletions are merged down onto files that,
@@ -33,6 +34,9 @@ use crate::sst::{FamilyProperties, FileId, SstProperties};
 /// Bytes of a tablet up to which one expired cell is reason enough to rewrite its file: a quarter of a
 /// gigabyte is rewritten in seconds. More would wear the disk of a server that expires cells steadily.
 const COLLECT_EAGER_BYTES: u64 = 256 << 20;
+
+/// Columns of level 0 that are looked at for one that is worth it: more would take a tiered tablet's many files many looks each.
+const LEVEL_ZERO_TRIED_MAX: usize = 8;
 
 /// Tombstones in a row from which they are merged down on an idle tablet: a scan passes fewer in a millisecond.
 const TOMBSTONE_RUN_MIN: u64 = 1000;
@@ -66,6 +70,8 @@ pub(crate) struct CollectInputs<'a> {
     pub(crate) idle: bool,
     /// Bytes of the tablet's SSTs.
     pub(crate) tablet_bytes: u64,
+    /// The disk fills: what gives space back is worth whatever it takes.
+    pub(crate) tight: bool,
     /// Age at which a file is rewritten, in microseconds; 0 for never.
     pub(crate) rewrite_age_micros: i64,
     /// Files that were collected just now.
@@ -247,17 +253,33 @@ fn merge_for_versions(
     };
     let wanted = |file: &Arc<SstRef>| file.level < LAST_LEVEL && shadowed(file) && counts(file);
     // How many of the versions below go nobody knows before, but for no more of them than there are above.
-    let eager = if inputs.tablet_bytes <= COLLECT_EAGER_BYTES { u64::MAX } else { 0 };
-    picks_down(version, shape, Reason::Collect, busy, &wanted).find(|pick| is_worth(pick, eager))
+    let small = inputs.tablet_bytes <= COLLECT_EAGER_BYTES;
+    let in_any_case = if small { u64::MAX } else { 0 };
+    worth_it(picks_down(version, shape, Reason::Collect, busy, &wanted), in_any_case, inputs)
 }
 
-/// Whether what a pick brings down is worth what it meets there, which is rewritten with it: that much in any case, and more in
-/// proportion. Else a few rows over a large table would have all of it rewritten with every pause of its writers; they wait for more of
-/// them, or for their age.
-fn is_worth(pick: &Pick, in_any_case: u64) -> bool {
-    let new = pick.inputs.iter().filter(|file| file.level < pick.output_level);
-    let new: u64 = new.map(|file| file.bytes).sum();
-    reads::is_worth(new, pick.input_bytes().saturating_sub(in_any_case))
+/// The first pick that is worth what it meets, which is rewritten with it: so much in any case, and more in proportion to what it
+/// brings down, values outside included. Else a few rows over a large table would have all of it rewritten with every pause of its
+/// writers; they wait for more of them, or for their age.
+fn worth_it(
+    picks: impl Iterator<Item = Pick>,
+    in_any_case: u64,
+    inputs: &CollectInputs<'_>,
+) -> Option<Pick> {
+    // Of level 0, which comes last, columns are much like each other, and each takes a look at all of its files.
+    let is_of_level_zero = |pick: &Pick| pick.inputs.iter().any(|file| file.level == 0);
+    let mut left = LEVEL_ZERO_TRIED_MAX;
+    let mut picks = picks.take_while(|pick| {
+        let goes_on = left > 0;
+        left -= usize::from(goes_on && is_of_level_zero(pick));
+        goes_on
+    });
+    picks.find(|pick| {
+        let bytes = |file: &Arc<SstRef>| file.bytes + (inputs.freed)(file.id).value_bytes;
+        let new = pick.inputs.iter().filter(|file| file.level < pick.output_level);
+        let met = pick.input_bytes().saturating_sub(in_any_case);
+        inputs.tight || reads::is_worth(new.map(bytes).sum(), met)
+    })
 }
 
 /// On an idle tablet with a collector: what it deleted is in files still, and would be looked at again and again.
@@ -283,8 +305,8 @@ fn merge_deletions(
             && (inputs.properties)(file.id, &|p| p.tombstones() > 0)
             && over_garbage(file)
     };
-    picks_down(version, shape, Reason::Collect, busy, &wanted)
-        .find(|pick| is_worth(pick, COLLECT_EAGER_BYTES))
+    let picks = picks_down(version, shape, Reason::Collect, busy, &wanted);
+    worth_it(picks, COLLECT_EAGER_BYTES, inputs)
 }
 
 /// On an idle tablet: nothing else brings the run down to what it hides.
@@ -298,8 +320,8 @@ fn merge_runs_of_tombstones(
         file.level < LAST_LEVEL
             && (inputs.properties)(file.id, &|p| p.tombstone_run_max >= TOMBSTONE_RUN_MIN)
     };
-    picks_down(version, shape, Reason::Dense, busy, &has_run)
-        .find(|pick| is_worth(pick, COLLECT_EAGER_BYTES))
+    let picks = picks_down(version, shape, Reason::Dense, busy, &has_run);
+    worth_it(picks, COLLECT_EAGER_BYTES, inputs)
 }
 
 fn pick_old(

@@ -115,16 +115,23 @@ pub fn check(
 ) -> Result<CheckReport> {
     let (layout, _lock) = open_dir(env, dir, false)?;
     let report = check_locked(env, &layout, catalog, progress)?;
-    let short = |finding: &&Finding| finding.error.kind() == ErrorKind::Exhausted;
-    report.damage.iter().find(short).map_or(Ok(()), |finding| Err(unchecked(finding)))?;
-    Ok(report)
+    let (unread, damage): (Vec<_>, Vec<_>) =
+        report.damage.iter().partition(|found| found.error.kind() == ErrorKind::Exhausted);
+    match unread.first() {
+        None => Ok(report),
+        Some(first) => Err(unchecked(first, &damage)),
+    }
 }
 
-/// The error of a check that lacked what a file takes to be read, which says nothing of the file.
-fn unchecked(finding: &Finding) -> crate::Error {
+/// The error of a check that lacked what a file takes to be read, which says nothing of the file; with what it found besides.
+fn unchecked(unread: &Finding, damage: &[&Finding]) -> crate::Error {
+    let found = match damage {
+        [] => "nothing that was read is damaged".to_owned(),
+        [first, ..] => format!("{} damaged places were found, the first: {first}", damage.len()),
+    };
     let text = format!(
-        "{finding}; so what is there was not checked, and nothing is known to be damaged. Each file is held open: raise the limit of \
-         open files (ulimit -n)"
+        "{unread}; this was not taken for damage, and not everything was checked; {found}. All data files are held open at once: \
+         check again with room for them"
     );
     crate::Error::new(ErrorKind::Exhausted, text)
 }

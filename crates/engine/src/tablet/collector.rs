@@ -24,7 +24,7 @@
 //! * It gives way: a piece of a file at a time, so that tablets take turns; no row while writes are refused; and what it writes is
 //!   paced as compactions are.
 //!
-//! Why no versions are missed that lie in different files: compactions lay them side by side in one, as they do elsewhere
+//! Why no versions are missed that lie in different files: compactions lay them side by side in one where that is worth what they meet, as they do elsewhere
 //! ([`collect`]), and then it is the new file that may hold garbage.
 
 use std::collections::HashMap;

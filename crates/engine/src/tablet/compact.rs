@@ -196,6 +196,7 @@ impl Tablet {
             now_micros: self.core.expiry_micros(),
             idle: idle && view.waiting.is_empty(),
             tablet_bytes: view.version.total_bytes(),
+            tight: self.core.space.is_tight(),
             rewrite_age_micros: i64::try_from(rewrite_age_micros).unwrap_or(i64::MAX),
             resting: &resting,
             dues,

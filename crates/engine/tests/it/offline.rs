@@ -919,8 +919,14 @@ fn a_check_that_lacks_open_files_says_so_and_names_no_damage() {
         let checked = offline::check(&environment, dir(), Some(&read_catalog), &mut |_, _| {});
         let error = checked.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Exhausted, "{dir_of}: {error}");
-        assert!(error.message().contains("ulimit -n"), "{dir_of}: {error}");
+        assert!(error.message().contains("not everything was checked"), "{dir_of}: {error}");
+        assert!(error.message().contains("nothing that was read is damaged"), "{dir_of}: {error}");
         assert!(check(&place.files).is_whole());
+        // What is damaged is told all the same.
+        flip(&place.files, &dir().join("IDENTITY"), 3);
+        let checked = offline::check(&environment, dir(), Some(&read_catalog), &mut |_, _| {});
+        let text = checked.unwrap_err().message().to_owned();
+        assert!(text.contains("damaged places") && text.contains("IDENTITY"), "{dir_of}: {text}");
     }
 }
 

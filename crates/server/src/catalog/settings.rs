@@ -26,10 +26,10 @@ const BACKUP_DAYS: std::ops::RangeInclusive<i64> = 3..=90;
 /// Days that automated backups may be hot: Bigtable's documented limits.
 const HOT_DAYS: std::ops::RangeInclusive<i64> = 1..=10;
 
-/// Days from which cells may go to the tier of infrequent access, at least: Bigtable's documented limit.
 /// `Table.TimestampGranularity.MICROS`, which is younger than the message types.
 const GRANULARITY_MICROS: i32 = 2;
 
+/// Days from which cells may go to the tier of infrequent access, at least: Bigtable's documented limit.
 const INFREQUENT_DAYS_MIN: i64 = 30;
 
 /// Names that a query has for other things than fields of the row key.

@@ -8,7 +8,7 @@
 //! sublevels                                how level 0 is arranged, the newest sublevel first
 //! pick shape | urgent | full | reads [looks=N] [flushed] [busy=ID,ID] [writing=LEVEL:START,END] [most=BYTES]
 //! pick collect [idle] [garbage=ID,ID] [versions=ID,ID] [resting=ID,ID] [later=ID,ID] [expired=ID,ID] [runs=ID,ID]
-//!     [old=ID,ID] [data=ID:BYTES,ID:BYTES+VALUES] [tablet=BYTES]
+//!     [old=ID,ID] [data=ID:BYTES,ID:BYTES+VALUES] [tablet=BYTES] [tight]
 //!                                          and the arguments above; `urgent` is of level 0, for writers
 //! ```
 //!
@@ -244,6 +244,7 @@ impl Tree {
             now_micros: NOW_MICROS,
             idle: words.contains(&"idle"),
             tablet_bytes: number(words, "tablet", 0),
+            tight: words.contains(&"tight"),
             rewrite_age_micros: NOW_MICROS / 2,
             resting: &ids(words, "resting"),
             dues: &dues,
