@@ -147,7 +147,7 @@ pub(crate) fn flush_order(mut tablets: Vec<Arc<Tablet>>) -> Vec<Arc<Tablet>> {
 
 /// Lets files go that have expired as a whole, which costs an edit; lends a hand with compactions that run, unless a level 0 is
 /// due; compacts the most urgent tablet until none is over its shape, then collects garbage by compactions.
-fn compact(engine: &Engine) -> Option<Duration> {
+pub(crate) fn compact(engine: &Engine) -> Option<Duration> {
     while engine.core().check_writable().is_ok() {
         let tablets = engine.tablets();
         let offers = &engine.core().offers;

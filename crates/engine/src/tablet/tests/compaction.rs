@@ -184,6 +184,40 @@ fn files_that_have_expired_go_before_compactions_that_are_due() {
     assert_eq!(claim.pick.reason, pick::Reason::L0, "and nothing else has");
 }
 
+/// A job with parts that somebody offers: it sees how many SSTs there are when it is first helped.
+#[derive(Debug)]
+struct Offered(Arc<Tablet>, Mutex<Option<u64>>);
+
+impl crate::compaction::parts::Shared for Offered {
+    fn help(&self) -> bool {
+        self.1.lock().unwrap().get_or_insert(self.0.version().sst_count());
+        false
+    }
+}
+
+#[test]
+fn files_that_have_expired_go_while_a_large_compaction_runs() {
+    let expired = || {
+        let rig = rig();
+        rig.write(&["a"]);
+        rig.engine.compact_fully().unwrap();
+        rig.rule(GcRule::MaxAge(1));
+        assert_eq!(rig.tablet.version().sst_count(), 1);
+        rig
+    };
+    // By a thread that is free to help.
+    let rig = expired();
+    let job = Arc::new(Offered(Arc::clone(&rig.tablet), Mutex::default()));
+    let shared: Arc<dyn crate::compaction::parts::Shared> = job.clone();
+    rig.engine.core().offers.add(&shared);
+    crate::background::compact(&rig.engine);
+    assert_eq!(*job.1.lock().unwrap(), Some(0));
+    // By one in the middle of it.
+    let rig = expired();
+    crate::background::relieve(&rig.engine, None);
+    assert_eq!(rig.tablet.version().sst_count(), 0);
+}
+
 /// Rows of 1.6 MB that do not compress, in a memtable.
 fn write_noise(tablet: &Tablet) {
     for row in 0..400u32 {
