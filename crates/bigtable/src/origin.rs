@@ -20,31 +20,6 @@ const CLIENT_AUTO_GENERATED: u64 = 2;
 pub trait CarriesMutations: Message + Default {
     /// The mutations of the field with this tag, where that has any.
     fn mutations(&mut self, tag: u32) -> Option<&mut Vec<v2::Mutation>>;
-
-    /// Takes in a field: a mutation with what its origin makes of its timestamp.
-    fn merge_with_origin(
-        &mut self,
-        tag: u32,
-        wire_type: WireType,
-        buf: &mut impl Buf,
-        ctx: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        let Some(mutations) = self.mutations(tag) else {
-            return self.merge_field(tag, wire_type, buf, ctx);
-        };
-        let mut message = Bytes::new();
-        encoding::bytes::merge(wire_type, &mut message, buf, ctx)?;
-        let is_generated = origin_of(&message)? == CLIENT_AUTO_GENERATED;
-        let mut mutation = v2::Mutation::decode(message)?;
-        if let Some(v2::mutation::Mutation::SetCell(set)) = &mut mutation.mutation
-            && is_generated
-            && set.timestamp_micros > 0
-        {
-            set.timestamp_micros = truncate_to_granularity(set.timestamp_micros);
-        }
-        mutations.push(mutation);
-        Ok(())
-    }
 }
 
 impl CarriesMutations for v2::MutateRowRequest {
@@ -99,7 +74,21 @@ impl<M: CarriesMutations> Message for WithOrigins<M> {
         buf: &mut impl Buf,
         ctx: DecodeContext,
     ) -> Result<(), DecodeError> {
-        self.0.merge_with_origin(tag, wire_type, buf, ctx)
+        let Some(mutations) = self.0.mutations(tag) else {
+            return self.0.merge_field(tag, wire_type, buf, ctx);
+        };
+        let mut message = Bytes::new();
+        encoding::bytes::merge(wire_type, &mut message, buf, ctx)?;
+        let is_generated = origin_of(&message)? == CLIENT_AUTO_GENERATED;
+        let mut mutation = v2::Mutation::decode(message)?;
+        if let Some(v2::mutation::Mutation::SetCell(set)) = &mut mutation.mutation
+            && is_generated
+            && set.timestamp_micros > 0
+        {
+            set.timestamp_micros = truncate_to_granularity(set.timestamp_micros);
+        }
+        mutations.push(mutation);
+        Ok(())
     }
 
     fn encoded_len(&self) -> usize {

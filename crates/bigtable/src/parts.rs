@@ -75,7 +75,7 @@ impl Repeats for WithOrigins<v2::MutateRowRequest> {
     const SHAPE: Shape = Shape::Within(&[(3, &MUTATION)]);
 }
 
-impl Repeats for WithFilter<v2::CheckAndMutateRowRequest> {
+impl Repeats for WithFilter<WithOrigins<v2::CheckAndMutateRowRequest>> {
     /// Each of its two lists may have as many as any. Which has more is found out when they are compiled.
     const SHAPE: Shape = Shape::Within(&[(4, &MUTATION), (5, &MUTATION)]);
 
@@ -203,7 +203,7 @@ mod tests {
             false_mutations: vec![v2::Mutation::default(); if_false],
             ..Default::default()
         };
-        type Conditional = WithFilter<v2::CheckAndMutateRowRequest>;
+        type Conditional = WithFilter<WithOrigins<v2::CheckAndMutateRowRequest>>;
         bytes::<Conditional>(&conditional(MOST, MOST)).unwrap();
         let text = "200001 provided; limit 100000 in each of true_mutations and false_mutations";
         refused::<Conditional>(&conditional(MOST + 1, MOST), text);

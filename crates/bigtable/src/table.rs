@@ -35,6 +35,7 @@ use crate::filter::WithFilter;
 use crate::idempotency::Token;
 use crate::limits;
 use crate::mutation;
+use crate::origin::WithOrigins;
 use crate::read_rows::{Plan, ReadRows};
 use crate::rmw::{self, Rules};
 use crate::rowset;
@@ -294,10 +295,10 @@ impl Table {
     /// The same for a request whose filter is kept as it arrived.
     pub async fn check_and_mutate_row_encoded(
         &self,
-        request: WithFilter<v2::CheckAndMutateRowRequest>,
+        request: WithFilter<WithOrigins<v2::CheckAndMutateRowRequest>>,
         view: Option<&AuthorizedView>,
     ) -> Result<v2::CheckAndMutateRowResponse> {
-        let WithFilter { request, filter } = request;
+        let WithFilter { request: WithOrigins(request), filter } = request;
         self.check_and_mutate(request, FilterSource::Encoded(filter.as_deref()), view).await
     }
 

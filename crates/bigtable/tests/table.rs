@@ -23,6 +23,7 @@ use tepui_bigtable::authorized_view::AuthorizedView;
 use tepui_bigtable::bulk::Bulk;
 use tepui_bigtable::filter::WithFilter;
 use tepui_bigtable::frame::{Framed as _, HEADER_BYTES};
+use tepui_bigtable::origin::WithOrigins;
 use tepui_bigtable::response::ReadRowsMessage;
 use tepui_bigtable::schema::{FamilySchema, TableSchema};
 use tepui_bigtable::table::Table;
@@ -1259,7 +1260,7 @@ async fn filters_that_are_kept_as_they_arrived_decide_the_same() {
     }
     for (pattern, matched) in [("b.*", true), ("c", false)] {
         let request = check("ba", None, vec![set("f", "q", 0, "w")], vec![]);
-        let request = WithFilter { request, filter: encoded(pattern) };
+        let request = WithFilter { request: WithOrigins(request), filter: encoded(pattern) };
         let response =
             fixture.table.check_and_mutate_row_encoded(request.clone(), None).await.unwrap();
         assert_eq!(response.predicate_matched, matched);
@@ -1614,7 +1615,7 @@ async fn a_write_outside_of_the_view_changes_nothing() {
                 false_mutations,
                 ..Default::default()
             };
-            let request = WithFilter { request, filter: None };
+            let request = WithFilter { request: WithOrigins(request), filter: None };
             let done = table.check_and_mutate_row_encoded(request.clone(), Some(&view)).await;
             assert_eq!(done.unwrap_err().kind(), Code::PermissionDenied, "{request:?}");
         }
@@ -1687,7 +1688,7 @@ async fn a_predicate_sees_what_the_view_has() {
             false_mutations: mutations(vec![set("f", "was_false", 0, "x")]),
             ..Default::default()
         };
-        WithFilter { request, filter }
+        WithFilter { request: WithOrigins(request), filter }
     };
     for qualifier in [Some("hidden"), None] {
         let request = request(qualifier);

@@ -47,7 +47,7 @@ pub mod kept {
     /// `google.bigtable.v2.ReadRowsRequest`.
     pub type ReadRowsRequest = WithFilter<v2::ReadRowsRequest>;
     /// `google.bigtable.v2.CheckAndMutateRowRequest`.
-    pub type CheckAndMutateRowRequest = WithFilter<v2::CheckAndMutateRowRequest>;
+    pub type CheckAndMutateRowRequest = WithFilter<WithOrigins<v2::CheckAndMutateRowRequest>>;
     /// `google.bigtable.v2.MutateRowRequest`.
     pub type MutateRowRequest = WithOrigins<v2::MutateRowRequest>;
     /// `google.bigtable.v2.MutateRowsRequest`.

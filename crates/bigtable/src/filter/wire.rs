@@ -12,7 +12,7 @@ use prost::encoding::{DecodeContext, WireType};
 use prost::{DecodeError, Message};
 
 use super::compile::FILTER_BYTES_MAX;
-use crate::origin::CarriesMutations as _;
+use crate::origin::WithOrigins;
 
 /// Bytes of a filter that are kept of a request: one more than [`super::Filter::decode`] takes, so that it refuses
 /// what had more.
@@ -149,35 +149,14 @@ impl RowFilter {
 pub trait CarriesFilter: Message + Default {
     /// The field's number.
     const FILTER_TAG: u32;
-
-    /// Takes in one of the other fields.
-    fn merge_other(
-        &mut self,
-        tag: u32,
-        wire_type: WireType,
-        buf: &mut impl Buf,
-        ctx: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        self.merge_field(tag, wire_type, buf, ctx)
-    }
 }
 
 impl CarriesFilter for v2::ReadRowsRequest {
     const FILTER_TAG: u32 = 3;
 }
 
-impl CarriesFilter for v2::CheckAndMutateRowRequest {
+impl CarriesFilter for WithOrigins<v2::CheckAndMutateRowRequest> {
     const FILTER_TAG: u32 = 6;
-
-    fn merge_other(
-        &mut self,
-        tag: u32,
-        wire_type: WireType,
-        buf: &mut impl Buf,
-        ctx: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        self.merge_with_origin(tag, wire_type, buf, ctx)
-    }
 }
 
 /// A request whose filter is kept as bytes, for [`super::Filter::decode`]; the same message on the wire
@@ -206,7 +185,7 @@ impl<M: CarriesFilter> Message for WithFilter<M> {
         ctx: DecodeContext,
     ) -> Result<(), DecodeError> {
         if tag != M::FILTER_TAG {
-            return self.request.merge_other(tag, wire_type, buf, ctx);
+            return self.request.merge_field(tag, wire_type, buf, ctx);
         }
         let mut filter = Bytes::new();
         prost::encoding::bytes::merge(wire_type, &mut filter, buf, ctx)?;
@@ -249,6 +228,8 @@ pub(super) fn to_generated(filter: &RowFilter) -> v2::RowFilter {
 mod tests {
     use super::*;
 
+    type Conditional = WithOrigins<v2::CheckAndMutateRowRequest>;
+
     #[test]
     fn a_request_keeps_its_other_fields_and_the_filters_bytes() {
         let filter = RowFilter::of(Kind::ValueBitmaskFilter(ValueBitmask {
@@ -270,7 +251,10 @@ mod tests {
         assert_eq!(v2::ReadRowsRequest::decode(decoded.encode_to_vec().as_slice()).unwrap(), plain);
 
         let mine = WithFilter {
-            request: v2::CheckAndMutateRowRequest { table_name: "t".into(), ..Default::default() },
+            request: WithOrigins(v2::CheckAndMutateRowRequest {
+                table_name: "t".into(),
+                ..Default::default()
+            }),
             filter: Some(filter.encode_to_vec().into()),
         };
         let bytes = mine.encode_to_vec();
@@ -287,9 +271,10 @@ mod tests {
             prost::encoding::bytes::encode(tag, &mutation, &mut bytes);
         }
         prost::encoding::bytes::encode(6, &vec![0x88, 0x01, 0x01], &mut bytes);
-        let decoded = WithFilter::<v2::CheckAndMutateRowRequest>::decode(&*bytes).unwrap();
+        let decoded = WithFilter::<Conditional>::decode(&*bytes).unwrap();
         assert!(decoded.filter.is_some());
-        for mutations in [decoded.request.true_mutations, decoded.request.false_mutations] {
+        let WithOrigins(request) = decoded.request;
+        for mutations in [request.true_mutations, request.false_mutations] {
             assert_eq!(crate::origin::times(&mutations), [1_234_000]);
         }
     }
@@ -348,10 +333,10 @@ mod tests {
         // That of a condition takes the same way.
         let mut request = Vec::new();
         for _ in 0..3 {
-            let tag = v2::CheckAndMutateRowRequest::FILTER_TAG;
+            let tag = Conditional::FILTER_TAG;
             prost::encoding::bytes::encode(tag, &vec![7; 20_000], &mut request);
         }
-        let filter = WithFilter::<v2::CheckAndMutateRowRequest>::decode(&*request).unwrap().filter;
+        let filter = WithFilter::<Conditional>::decode(&*request).unwrap().filter;
         assert_eq!(filter.unwrap().len(), FILTER_BYTES_MAX + 1);
     }
 

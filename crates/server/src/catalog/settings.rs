@@ -42,17 +42,17 @@ const UPDATABLE: &str = "deletion_protection, change_stream_config, automated_ba
 pub fn set_new(record: &mut TableRecord, asked: &Table) -> Result<()> {
     record.automated_backup_policy.clone_from(&asked.automated_backup_policy);
     let asked = &asked.rest;
-    match asked.granularity {
-        granularity if granularity == i32::from(TimestampGranularity::Unspecified) => {}
-        granularity if granularity == i32::from(TimestampGranularity::Millis) => {}
-        GRANULARITY_MICROS => {
+    match TimestampGranularity::try_from(asked.granularity) {
+        Ok(TimestampGranularity::Unspecified | TimestampGranularity::Millis) => {}
+        Err(_) if asked.granularity == GRANULARITY_MICROS => {
             return Err(Error::unimplemented(
                 "tables of microsecond granularity are not supported: use MILLIS",
             ));
         }
-        other => {
+        Err(_) => {
             return Err(Error::invalid_argument(format!(
-                "granularity must be MILLIS, but is {other}"
+                "granularity must be MILLIS, but is {}",
+                asked.granularity
             )));
         }
     }

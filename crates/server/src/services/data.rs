@@ -244,7 +244,7 @@ impl DataService {
     ) -> Result<Response<CheckAndMutateRowResponse>, Status> {
         let large = large::hold_of(&request);
         let (head, request) = request.into_parts();
-        let row = &request.request.row_key;
+        let row = &request.request.0.row_key;
         let target = self.target_of(&request, row, Access::Transaction).await?;
         let work = move || async move {
             target.table.check_and_mutate_row_encoded(request, target.view()).await
